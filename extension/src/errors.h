@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * errors.h
+ *	  The SQLSTATEs that Onetrip raises, all of them standard ones.
+ *
+ *	40001	another region committed first: retry the transaction
+ *	08007	proposed, and the outcome is not known yet: ask onetrip.outcome()
+ *	0A000	cannot be replicated (yet): the hint says what to do instead
+ *	54000	the write set is larger than onetrip.max_write_set
+ *	08P01	the node or an entry broke the agent protocol
+ *	55000	not now: the node is away, a position has passed
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_ERRORS_H
+#define ONETRIP_ERRORS_H
+
+#define OT_ERR_LOST				ERRCODE_T_R_SERIALIZATION_FAILURE
+#define OT_ERR_OUTCOME_UNKNOWN	ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN
+#define OT_ERR_NOT_REPLICATED	ERRCODE_FEATURE_NOT_SUPPORTED
+#define OT_ERR_TOO_LARGE		ERRCODE_PROGRAM_LIMIT_EXCEEDED
+#define OT_ERR_PROTOCOL			ERRCODE_PROTOCOL_VIOLATION
+#define OT_ERR_NOT_NOW			ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
+
+#endif							/* ONETRIP_ERRORS_H */
