@@ -1,0 +1,23 @@
+//! The lab: emulated distances, workloads, measurements, and clusters of real processes to run them on.
+//!
+//! What it must not know: the inside of a node.  It starts the `onetrip` command, speaks SQL and HTTP to what it started,
+//! and sends signals; so what it shows is what a user would see.
+//!
+//! - [`topology`]: regions and the round trips between them, from a TOML file
+//! - [`link`]: a TCP proxy that adds a client's distance to a region
+//! - [`cluster`]: a cluster of real nodes and PostgreSQL servers to start, kill and clean up
+//! - [`pgbench`]: runs pgbench and reads the latency of each transaction
+//! - [`report`]: the table of a measurement, for people and for programs
+
+pub mod cluster;
+pub mod http;
+pub mod link;
+pub mod pgbench;
+pub mod ports;
+pub mod postmaster;
+pub mod published;
+pub mod report;
+pub mod topology;
+
+pub use cluster::{Cluster, Node};
+pub use topology::Topology;

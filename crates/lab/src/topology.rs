@@ -1,0 +1,252 @@
+//! A topology: the regions of a cluster, the round trips between them, and how far the measuring client is from each.
+//!
+//! Invariants after [`Topology::parse`]: region names are unique, fit for a folder, and not empty; every link names two
+//! known, different regions and no pair twice; every round trip is finite and between 0 and 60,000 ms.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// A link between two regions that is not listed has no distance, so a topology of one place needs no links at all.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// The region whose node should lead; the first one if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred_leader: Option<String>,
+    /// The replicated database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<String>,
+    #[serde(default, rename = "region")]
+    pub regions: Vec<Region>,
+    #[serde(default, rename = "link")]
+    pub links: Vec<Link>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Region {
+    pub name: String,
+    /// Round trip from the measuring client to this region, ms.
+    #[serde(default)]
+    pub client_rtt_ms: f64,
+    /// Where the other nodes reach this one.
+    #[serde(default = "loopback")]
+    pub host: String,
+    /// Ports; a free one is taken for each that is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_port: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_port: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postgres_port: Option<u16>,
+    /// Where the demo's client link to this region listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_port: Option<u16>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    pub between: [String; 2],
+    pub rtt_ms: f64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    #[error("cannot read the topology file {path}: {source}")]
+    Read {
+        path: String,
+        source: std::io::Error,
+    },
+    #[error("{path} is not a topology: {message}")]
+    Invalid { path: String, message: String },
+}
+
+/// Longer is a typing error rather than a distance on Earth.
+const RTT_MS_MAX: f64 = 60_000.0;
+
+fn loopback() -> String {
+    "127.0.0.1".to_string()
+}
+
+impl Topology {
+    pub fn load(path: &Path) -> Result<Self, TopologyError> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|source| TopologyError::Read {
+            path: shown.clone(),
+            source,
+        })?;
+        Self::parse(&text).map_err(|message| TopologyError::Invalid {
+            path: shown,
+            message,
+        })
+    }
+
+    /// The error is one line that says what is wrong.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let topology: Topology = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
+        topology.validate()?;
+        Ok(topology)
+    }
+
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a topology holds only strings, numbers and tables of them")
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if self.regions.is_empty() {
+            return Err("it has no [[region]]".into());
+        }
+        let mut names = BTreeSet::new();
+        for region in &self.regions {
+            let name = &region.name;
+            let fit = !name.is_empty()
+                && name.len() <= 63
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+                && !name.starts_with('-');
+            if !fit {
+                return Err(format!(
+                    "region name {name:?} should be 1 to 63 letters, digits, '-' or '_' (it names a folder)"
+                ));
+            }
+            if !names.insert(name.as_str()) {
+                return Err(format!("region {name:?} is there twice"));
+            }
+            check_rtt(region.client_rtt_ms, || format!("client_rtt_ms of region {name:?}"))?;
+        }
+        let mut pairs = BTreeSet::new();
+        for link in &self.links {
+            let [a, b] = &link.between;
+            for end in [a, b] {
+                if !names.contains(end.as_str()) {
+                    return Err(format!("the link between {a:?} and {b:?} names the unknown region {end:?}"));
+                }
+            }
+            if a == b {
+                return Err(format!("a link leads from region {a:?} to itself"));
+            }
+            if !pairs.insert(if a < b { (a, b) } else { (b, a) }) {
+                return Err(format!("the link between {a:?} and {b:?} is there twice"));
+            }
+            check_rtt(link.rtt_ms, || format!("rtt_ms between {a:?} and {b:?}"))?;
+        }
+        if let Some(leader) = &self.preferred_leader {
+            if !names.contains(leader.as_str()) {
+                return Err(format!("preferred_leader names the unknown region {leader:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn preferred_leader(&self) -> &str {
+        self.preferred_leader.as_deref().unwrap_or(&self.regions[0].name)
+    }
+
+    pub fn database(&self) -> &str {
+        self.database.as_deref().unwrap_or("onetrip")
+    }
+
+    pub fn region_index(&self, name: &str) -> Option<usize> {
+        self.regions.iter().position(|r| r.name == name)
+    }
+
+    /// Round trip between two regions by their place in `regions`, ms.
+    pub fn rtt_ms(&self, a: usize, b: usize) -> f64 {
+        let (a, b) = (&self.regions[a].name, &self.regions[b].name);
+        self.links
+            .iter()
+            .find(|l| l.between == [a.clone(), b.clone()] || l.between == [b.clone(), a.clone()])
+            .map_or(0.0, |l| l.rtt_ms)
+    }
+
+    /// Round trip from a region to the nearest majority of all, the region itself included, ms.
+    pub fn majority_rtt_ms(&self, region: usize) -> f64 {
+        let mut rtts: Vec<f64> = (0..self.regions.len()).map(|other| self.rtt_ms(region, other)).collect();
+        rtts.sort_by(f64::total_cmp);
+        // rtts[0] is the region itself; a majority of n are n / 2 + 1 members.
+        rtts[self.regions.len() / 2]
+    }
+
+    /// What physics asks of one commit: the client's round trip to the region and that region's to the nearest majority, ms.
+    pub fn limit_ms(&self, region: usize) -> f64 {
+        self.regions[region].client_rtt_ms + self.majority_rtt_ms(region)
+    }
+}
+
+fn check_rtt(rtt_ms: f64, what: impl Fn() -> String) -> Result<(), String> {
+    if rtt_ms.is_finite() && (0.0..=RTT_MS_MAX).contains(&rtt_ms) {
+        Ok(())
+    } else {
+        Err(format!("{} is {rtt_ms}; it should lie between 0 and {RTT_MS_MAX}", what()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: &str = include_str!("../../../topologies/us.toml");
+    const FLAT: &str = include_str!("../../../topologies/flat.toml");
+
+    #[test]
+    fn limits_are_client_round_trip_plus_nearest_majority() {
+        let us = Topology::parse(US).expect("the shipped topology is valid");
+        let limits: Vec<f64> = (0..3).map(|r| us.limit_ms(r)).collect();
+        assert_eq!(limits, [11.0, 20.0, 112.0]);
+        assert_eq!(us.preferred_leader(), "us-east-1");
+    }
+
+    #[test]
+    fn regions_without_links_have_no_distance() {
+        let flat = Topology::parse(FLAT).expect("the shipped topology is valid");
+        assert_eq!(flat.limit_ms(2), 0.0);
+        assert_eq!(flat.preferred_leader(), "a");
+        assert_eq!(flat.database(), "onetrip");
+    }
+
+    #[test]
+    fn majority_of_five_is_the_second_nearest_other() {
+        let mut text = String::new();
+        for name in ["a", "b", "c", "d", "e"] {
+            text += &format!("[[region]]\nname = \"{name}\"\n");
+        }
+        for (other, rtt) in [("b", 40.0), ("c", 10.0), ("d", 30.0), ("e", 20.0)] {
+            text += &format!("[[link]]\nbetween = [\"{other}\", \"a\"]\nrtt_ms = {rtt}\n");
+        }
+        let five = Topology::parse(&text).unwrap();
+        assert_eq!(five.majority_rtt_ms(0), 20.0);
+    }
+
+    #[test]
+    fn a_topology_survives_writing_and_reading() {
+        let us = Topology::parse(US).unwrap();
+        assert_eq!(Topology::parse(&us.to_toml()).unwrap(), us);
+    }
+
+    #[test]
+    fn wrong_topologies_are_refused_with_what_is_wrong() {
+        let region = |name: &str| format!("[[region]]\nname = \"{name}\"\n");
+        let link = |a: &str, b: &str, rtt: &str| format!("[[link]]\nbetween = [\"{a}\", \"{b}\"]\nrtt_ms = {rtt}\n");
+        let ab = region("a") + &region("b");
+        let cases = [
+            (String::new(), "no [[region]]"),
+            (region("a") + &region("a"), "twice"),
+            (region("../x"), "names a folder"),
+            (region(""), "names a folder"),
+            (ab.clone() + &link("a", "x", "1"), "unknown region \"x\""),
+            (ab.clone() + &link("a", "a", "1"), "to itself"),
+            (ab.clone() + &link("a", "b", "-1"), "between 0 and"),
+            (ab.clone() + &link("a", "b", "nan"), "between 0 and"),
+            (ab.clone() + &link("a", "b", "1") + &link("b", "a", "2"), "twice"),
+            ("preferred_leader = \"z\"\n".to_string() + &ab, "preferred_leader"),
+            ("colour = 1\n".to_string() + &ab, "unknown field"),
+            ("[[region".to_string(), "TOML"),
+        ];
+        for (text, expected) in cases {
+            let message = Topology::parse(&text).expect_err(&text);
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+}
