@@ -14,13 +14,26 @@ pub async fn get_json(address: &str, path: &str, timeout: Duration) -> Result<Va
     request_json("GET", address, path, None, timeout).await
 }
 
-pub async fn post_json(address: &str, path: &str, body: &Value, timeout: Duration) -> Result<Value> {
+pub async fn post_json(
+    address: &str,
+    path: &str,
+    body: &Value,
+    timeout: Duration,
+) -> Result<Value> {
     request_json("POST", address, path, Some(body.to_string()), timeout).await
 }
 
-async fn request_json(method: &str, address: &str, path: &str, body: Option<String>, timeout: Duration) -> Result<Value> {
+async fn request_json(
+    method: &str,
+    address: &str,
+    path: &str,
+    body: Option<String>,
+    timeout: Duration,
+) -> Result<Value> {
     let exchange = async {
-        let mut stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
+        let mut stream = TcpStream::connect(address)
+            .await
+            .with_context(|| format!("connect to {address}"))?;
         let body = body.unwrap_or_default();
         // HTTP/1.0: the answer ends with the connection and is never chunked.
         let head = format!(
@@ -30,7 +43,10 @@ async fn request_json(method: &str, address: &str, path: &str, body: Option<Stri
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(body.as_bytes()).await?;
         let mut answer = Vec::new();
-        stream.take(RESPONSE_BYTES_MAX).read_to_end(&mut answer).await?;
+        stream
+            .take(RESPONSE_BYTES_MAX)
+            .read_to_end(&mut answer)
+            .await?;
         parse_answer(&answer).with_context(|| format!("{method} http://{address}{path}"))
     };
     match tokio::time::timeout(timeout, exchange).await {
@@ -68,7 +84,10 @@ mod tests {
     fn answers_are_read_and_garbage_is_refused() {
         let ok = parse_answer(b"HTTP/1.0 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\":1}").unwrap();
         assert_eq!(ok["a"], 1);
-        assert!(parse_answer(b"HTTP/1.0 404 Not Found\r\n\r\nno").unwrap_err().to_string().contains("404"));
+        assert!(parse_answer(b"HTTP/1.0 404 Not Found\r\n\r\nno")
+            .unwrap_err()
+            .to_string()
+            .contains("404"));
         for garbage in [&b""[..], b"\r\n\r\n", b"hello", b"HTTP/1.0 200 OK\r\n\r\n{"] {
             assert!(parse_answer(garbage).is_err());
         }

@@ -12,6 +12,7 @@
 pub mod cluster;
 pub mod http;
 pub mod link;
+mod node_process;
 pub mod pgbench;
 pub mod ports;
 pub mod postmaster;
@@ -19,5 +20,6 @@ pub mod published;
 pub mod report;
 pub mod topology;
 
-pub use cluster::{Cluster, Node};
+pub use cluster::Cluster;
+pub use node_process::Node;
 pub use topology::Topology;

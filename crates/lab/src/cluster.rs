@@ -1,0 +1,381 @@
+//! A cluster of real nodes with real PostgreSQL servers on this machine, for the demo and for tests.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! let cluster = onetrip_lab::Cluster::builder().start().await?;
+//! let client = cluster.connect(0).await?;
+//! client.batch_execute("create table t (id int primary key)").await?;
+//! cluster.node(1).kill9()?;
+//! cluster.node(1).restart().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Invariants: whatever it started is gone when it is dropped, its folder too (kept if `ONETRIP_KEEP` is set); if the
+//! process that holds it dies, its nodes see their standard input close, and end with their PostgreSQL.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use tokio::process::Command;
+
+use crate::node_process::Node;
+use crate::postmaster;
+use crate::topology::Topology;
+use crate::{http, ports};
+
+const READY_TIMEOUT: Duration = Duration::from_secs(90);
+const INIT_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(25);
+const FLAT: &str = include_str!("../../../topologies/flat.toml");
+
+pub struct Cluster {
+    topology: Topology,
+    folder: PathBuf,
+    nodes: Vec<Node>,
+    /// The demo's folder is made and removed by the demo.
+    remove_folder: bool,
+}
+
+pub struct ClusterBuilder {
+    topology: Option<Topology>,
+    binary: Option<PathBuf>,
+    folder: Option<PathBuf>,
+    init_args: Vec<String>,
+    postgres_settings: Vec<(String, String)>,
+}
+
+impl Cluster {
+    pub fn builder() -> ClusterBuilder {
+        ClusterBuilder {
+            topology: None,
+            binary: None,
+            folder: None,
+            init_args: Vec::new(),
+            postgres_settings: Vec::new(),
+        }
+    }
+
+    pub fn node(&self, index: usize) -> &Node {
+        &self.nodes[index]
+    }
+
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// What `onetrip status --data` and `onetrip check --data` take.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("nodes")
+    }
+
+    pub fn binary(&self) -> &Path {
+        self.nodes[0].binary()
+    }
+
+    /// A client of the replicated database at node `index`.
+    pub async fn connect(&self, index: usize) -> Result<tokio_postgres::Client> {
+        self.nodes[index].connect().await
+    }
+
+    /// Waits until every running node knows a leader and serves SQL, and the preferred leader's node leads if it runs.
+    pub async fn wait_ready(&self) -> Result<()> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        let leader = self.topology.preferred_leader();
+        loop {
+            let mut missing = None;
+            for node in self.nodes.iter().filter(|n| n.running()) {
+                if let Err(why) = self.node_ready(node, leader).await {
+                    missing = Some(format!("{}: {why:#}", node.region()));
+                    break;
+                }
+            }
+            let Some(missing) = missing else {
+                return Ok(());
+            };
+            for node in &self.nodes {
+                node.check_not_ended()?;
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "the cluster is not ready after {} s; {missing}",
+                    READY_TIMEOUT.as_secs()
+                );
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn node_ready(&self, node: &Node, preferred: &str) -> Result<()> {
+        let status = node.status().await?;
+        let leader = &status["leader"];
+        if leader.is_null() {
+            bail!("it knows no leader");
+        }
+        let preferred_runs = self
+            .nodes
+            .iter()
+            .any(|n| n.region() == preferred && n.running());
+        if preferred_runs
+            && leader["region"]
+                .as_str()
+                .is_some_and(|region| region != preferred)
+        {
+            bail!("the leader is {leader}, not in {preferred}");
+        }
+        let state = status["postgres"]["state"].as_str().unwrap_or("unknown");
+        if state != "ready" {
+            bail!(
+                "PostgreSQL is {state} ({})",
+                status["postgres"]["problem"]
+                    .as_str()
+                    .unwrap_or("no problem known")
+            );
+        }
+        let client = node.connect().await?;
+        client
+            .simple_query("select onetrip.position()")
+            .await
+            .context("ask for the position")?;
+        Ok(())
+    }
+
+    /// Waits until every running node shows what any of them shows now.
+    pub async fn settle(&self) -> Result<()> {
+        let running: Vec<&Node> = self.nodes.iter().filter(|n| n.running()).collect();
+        let mut clients = Vec::new();
+        let mut goal = 0;
+        for node in &running {
+            let client = node.connect().await?;
+            goal = goal.max(position(&client).await?);
+            clients.push(client);
+        }
+        let deadline = Instant::now() + READY_TIMEOUT;
+        for (node, client) in running.iter().zip(&clients) {
+            loop {
+                let at = position(client).await?;
+                if at >= goal {
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    bail!("{} stands at {at} and does not reach {goal}", node.region());
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts (or heals) the link between two nodes in both directions.
+    pub async fn cut_link(&self, a: usize, b: usize, cut: bool) -> Result<()> {
+        for (at, other) in [(a, b), (b, a)] {
+            let body = serde_json::json!({ "peer": self.nodes[other].id(), "cut": cut });
+            http::post_json(
+                self.nodes[at].http(),
+                "/links",
+                &body,
+                Duration::from_secs(5),
+            )
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Stops all nodes with their PostgreSQL in good order; what does not end in time is killed.
+    pub async fn stop(&self) -> Result<()> {
+        for node in &self.nodes {
+            node.ask_to_stop();
+        }
+        let mut result = Ok(());
+        for node in &self.nodes {
+            if let Err(why) = node.stop().await {
+                result = Err(why);
+            }
+        }
+        result
+    }
+}
+
+async fn position(client: &tokio_postgres::Client) -> Result<i64> {
+    Ok(client
+        .query_one("select onetrip.position()", &[])
+        .await
+        .context("ask for the position")?
+        .get(0))
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for node in &self.nodes {
+                eprintln!(
+                    "--- {}: end of node.log\n{}",
+                    node.region(),
+                    node.log_tail(20)
+                );
+                eprintln!(
+                    "--- {}: end of postgres.log\n{}",
+                    node.region(),
+                    node.postgres_log_tail(20)
+                );
+            }
+        }
+        for node in &self.nodes {
+            let _ = node.kill9();
+        }
+        for node in &self.nodes {
+            if let Err(message) =
+                postmaster::stop_now(&node.postgres_data(), Duration::from_secs(20))
+            {
+                eprintln!("{message}");
+            }
+        }
+        if self.remove_folder && std::env::var_os("ONETRIP_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+impl ClusterBuilder {
+    /// Left out: three regions without distance.
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = Some(topology);
+        self
+    }
+
+    /// The `onetrip` executable.  Left out: `ONETRIP_BIN`, else the one built beside the running test.
+    pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
+        self.binary = Some(binary.into());
+        self
+    }
+
+    /// An empty folder that stays.  Left out: a new one under /var/tmp that goes with the cluster.
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+
+    /// More arguments for `onetrip init`.
+    pub fn init_arg(mut self, arg: &str) -> Self {
+        self.init_args.push(arg.to_string());
+        self
+    }
+
+    /// A PostgreSQL setting on every node, as a user would write it in postgresql.conf.
+    pub fn postgres_setting(mut self, name: &str, value: &str) -> Self {
+        self.postgres_settings
+            .push((name.to_string(), value.to_string()));
+        self
+    }
+
+    /// Makes the nodes and starts them; returns when all are ready.
+    pub async fn start(self) -> Result<Cluster> {
+        let cluster = self.init().await?;
+        for node in &cluster.nodes {
+            node.start()?;
+        }
+        cluster.wait_ready().await?;
+        Ok(cluster)
+    }
+
+    /// Makes the nodes and starts none.
+    pub async fn init(self) -> Result<Cluster> {
+        let mut topology = match self.topology {
+            Some(topology) => topology,
+            None => Topology::parse(FLAT).map_err(anyhow::Error::msg)?,
+        };
+        fill_ports(&mut topology)?;
+        let binary = match self.binary {
+            Some(binary) => binary,
+            None => find_binary()?,
+        };
+        let remove_folder = self.folder.is_none();
+        let folder = self.folder.unwrap_or_else(new_folder);
+        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        let data = folder.join("nodes");
+        let nodes = (0..topology.regions.len())
+            .map(|i| Node::new(i, &topology, &data, &binary))
+            .collect::<Result<Vec<_>>>()?;
+        // From here on a failure cleans up.
+        let cluster = Cluster {
+            topology,
+            folder,
+            nodes,
+            remove_folder,
+        };
+        let file = cluster.folder.join("topology.toml");
+        std::fs::write(&file, cluster.topology.to_toml())
+            .with_context(|| format!("write {}", file.display()))?;
+        let init = Command::new(&binary)
+            .args(["init", "--lab", "--topology"])
+            .arg(&file)
+            .arg("--data")
+            .arg(&data)
+            .args(&self.init_args)
+            .kill_on_drop(true)
+            .output();
+        let output = match tokio::time::timeout(INIT_TIMEOUT, init).await {
+            Ok(output) => output.with_context(|| format!("start {}", binary.display()))?,
+            Err(_) => bail!(
+                "onetrip init did not end within {} s",
+                INIT_TIMEOUT.as_secs()
+            ),
+        };
+        if !output.status.success() {
+            bail!(
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+                    .trim()
+                    .trim_start_matches("onetrip: ")
+            );
+        }
+        for node in &cluster.nodes {
+            node.add_postgres_settings(&self.postgres_settings)?;
+        }
+        Ok(cluster)
+    }
+}
+
+fn fill_ports(topology: &mut Topology) -> Result<()> {
+    let mut free = ports::free_ports(3 * topology.regions.len())?.into_iter();
+    for region in &mut topology.regions {
+        for port in [
+            &mut region.peer_port,
+            &mut region.http_port,
+            &mut region.postgres_port,
+        ] {
+            let free = free.next();
+            *port = port.or(free);
+        }
+    }
+    Ok(())
+}
+
+fn new_folder() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    PathBuf::from(format!(
+        "/var/tmp/onetrip-lab-{}-{number}",
+        std::process::id()
+    ))
+}
+
+fn find_binary() -> Result<PathBuf> {
+    if let Some(binary) = std::env::var_os("ONETRIP_BIN") {
+        return Ok(binary.into());
+    }
+    let own = std::env::current_exe().context("find the running executable")?;
+    // target/PROFILE/deps/test-xyz lies one folder below target/PROFILE/onetrip.
+    own.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join("onetrip"))
+        .find(|path| path.is_file())
+        .context("no onetrip executable here; build it first or set ONETRIP_BIN")
+}

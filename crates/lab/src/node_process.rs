@@ -1,0 +1,339 @@
+//! One node of a [`crate::Cluster`]: its process, its PostgreSQL, its files and its ports.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::topology::Topology;
+use crate::{http, postmaster};
+
+/// A node stops its PostgreSQL within this, or both are killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(45);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
+
+pub struct Node {
+    id: u32,
+    region: String,
+    folder: PathBuf,
+    binary: PathBuf,
+    http: String,
+    postgres_port: u16,
+    database: String,
+    child: Mutex<Option<Child>>,
+}
+
+impl Node {
+    pub(crate) fn new(
+        index: usize,
+        topology: &Topology,
+        data: &Path,
+        binary: &Path,
+    ) -> Result<Self> {
+        let region = &topology.regions[index];
+        Ok(Self {
+            id: u32::try_from(index + 1)?,
+            region: region.name.clone(),
+            folder: data.join(&region.name),
+            binary: binary.to_path_buf(),
+            http: format!(
+                "127.0.0.1:{}",
+                region.http_port.context("http_port is not set")?
+            ),
+            postgres_port: region.postgres_port.context("postgres_port is not set")?,
+            database: topology.database().to_string(),
+            child: Mutex::new(None),
+        })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// The folder with node.toml.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn postgres_data(&self) -> PathBuf {
+        self.folder.join("postgres")
+    }
+
+    pub fn postgres_port(&self) -> u16 {
+        self.postgres_port
+    }
+
+    pub fn http(&self) -> &str {
+        &self.http
+    }
+
+    pub(crate) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// What psql and `onetrip check --connect` take.
+    pub fn conninfo(&self) -> String {
+        format!(
+            "host=127.0.0.1 port={} user=postgres dbname={}",
+            self.postgres_port, self.database
+        )
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Starts the process; does not wait until it is ready.
+    pub fn start(&self) -> Result<()> {
+        let mut child = self.child();
+        if child
+            .as_mut()
+            .is_some_and(|c| matches!(c.try_wait(), Ok(None)))
+        {
+            bail!("node {} runs already", self.region);
+        }
+        let log = self.open_log()?;
+        let started = Command::new(&self.binary)
+            .arg("start")
+            .arg("--until-stdin-closes")
+            .arg("--data")
+            .arg(&self.folder)
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Ctrl-C on the terminal reaches the holder of the cluster alone, who stops the nodes in order.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("start {}", self.binary.display()))?;
+        std::fs::write(self.folder.join("node.pid"), format!("{}\n", started.id()))?;
+        *child = Some(started);
+        Ok(())
+    }
+
+    fn open_log(&self) -> Result<File> {
+        let path = self.folder.join("node.log");
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .with_context(|| format!("open {}", path.display()))
+    }
+
+    /// Starts it again and waits until it knows a leader and serves SQL.
+    pub async fn restart(&self) -> Result<()> {
+        self.start()?;
+        self.wait_serving(Duration::from_secs(90)).await
+    }
+
+    /// Waits until the node knows a leader and its PostgreSQL takes connections.
+    pub async fn wait_serving(&self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            self.check_not_ended()?;
+            let why = match self.status().await {
+                Ok(status) if status["leader"].is_null() => "it knows no leader".to_string(),
+                Ok(_) => match self.connect().await {
+                    Ok(_) => return Ok(()),
+                    Err(e) => format!("{e:#}"),
+                },
+                Err(e) => format!("{e:#}"),
+            };
+            if Instant::now() >= deadline {
+                bail!(
+                    "node {} does not serve after {} s: {why}",
+                    self.region,
+                    timeout.as_secs()
+                );
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    pub fn pid(&self) -> Option<Pid> {
+        let mut child = self.child();
+        let child = child.as_mut()?;
+        match child.try_wait() {
+            Ok(None) => i32::try_from(child.id()).ok().map(Pid::from_raw),
+            _ => None,
+        }
+    }
+
+    pub fn running(&self) -> bool {
+        self.pid().is_some()
+    }
+
+    /// An error with the end of the log if the process was started and ended by itself.
+    pub(crate) fn check_not_ended(&self) -> Result<()> {
+        if let Some(child) = self.child().as_mut() {
+            if let Some(status) = child.try_wait()? {
+                bail!(
+                    "node {} ended ({status}): {}",
+                    self.region,
+                    self.log_tail(1)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = self
+            .pid()
+            .with_context(|| format!("node {} does not run", self.region))?;
+        kill(pid, signal).with_context(|| format!("send {signal} to node {}", self.region))
+    }
+
+    /// SIGKILL to the node; its PostgreSQL goes on alone.
+    pub fn kill9(&self) -> Result<()> {
+        if let Some(mut child) = self.child().take() {
+            let _ = child.kill();
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// SIGSTOP: the node hangs, its connections stay open.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    pub(crate) fn ask_to_stop(&self) {
+        let _ = self.signal(Signal::SIGTERM);
+    }
+
+    /// SIGTERM, and waits for the end of the node and of its PostgreSQL.  Kills both and says so if they do not end in time.
+    pub async fn stop(&self) -> Result<()> {
+        self.ask_to_stop();
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        let mut late = false;
+        loop {
+            if !self.running() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                self.kill9()?;
+                late = true;
+                break;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        *self.child() = None;
+        let left_alone = postmaster::postmaster(&self.postgres_data()).is_some();
+        postmaster::stop_now(&self.postgres_data(), Duration::from_secs(20))
+            .map_err(anyhow::Error::msg)?;
+        if late {
+            bail!(
+                "node {} did not stop within {} s and was killed",
+                self.region,
+                STOP_TIMEOUT.as_secs()
+            );
+        }
+        if left_alone {
+            bail!(
+                "PostgreSQL of {} was left without its node and was stopped",
+                self.region
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until the process ends by itself.
+    pub async fn wait_ended(&self, timeout: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(child) = self.child().as_mut() {
+                if let Some(status) = child.try_wait()? {
+                    return Ok(status);
+                }
+            } else {
+                bail!("node {} was not started", self.region);
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "node {} still runs after {} s",
+                    self.region,
+                    timeout.as_secs()
+                );
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// The server process of its PostgreSQL.
+    pub fn postgres_pid(&self) -> Option<Pid> {
+        postmaster::postmaster(&self.postgres_data())
+    }
+
+    /// SIGKILL to the server process of its PostgreSQL; the others of that server see it and end.
+    pub fn kill9_postgres(&self) -> Result<()> {
+        let pid = self
+            .postgres_pid()
+            .with_context(|| format!("PostgreSQL of {} does not run", self.region))?;
+        kill(pid, Signal::SIGKILL).with_context(|| format!("kill PostgreSQL of {}", self.region))
+    }
+
+    pub async fn status(&self) -> Result<Value> {
+        http::get_json(&self.http, "/status", STATUS_TIMEOUT).await
+    }
+
+    /// A client of the replicated database here.
+    pub async fn connect(&self) -> Result<tokio_postgres::Client> {
+        let conninfo = self.conninfo();
+        let connecting = tokio_postgres::connect(&conninfo, tokio_postgres::NoTls);
+        let (client, connection) = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .with_context(|| format!("PostgreSQL of {} does not answer", self.region))?
+            .with_context(|| format!("connect to PostgreSQL of {}", self.region))?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    pub(crate) fn add_postgres_settings(&self, settings: &[(String, String)]) -> Result<()> {
+        let path = self.postgres_data().join("postgresql.conf");
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .with_context(|| format!("open {}", path.display()))?;
+        for (name, value) in settings {
+            writeln!(file, "{name} = '{}'", value.replace('\'', "''"))?;
+        }
+        Ok(())
+    }
+
+    pub fn log_tail(&self, lines: usize) -> String {
+        tail(&self.folder.join("node.log"), lines)
+    }
+
+    pub fn postgres_log_tail(&self, lines: usize) -> String {
+        tail(&self.folder.join("postgres.log"), lines)
+    }
+}
+
+fn tail(path: &Path, lines: usize) -> String {
+    let text = std::fs::read(path)
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

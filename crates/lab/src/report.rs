@@ -1,0 +1,185 @@
+//! The demo's table: one row for each region and set of indexes, as text for people and as JSON for programs.
+
+use serde::Serialize;
+
+use crate::pgbench::Measurement;
+use crate::published::{self, Beside, Published};
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub workload: String,
+    pub topology: String,
+    pub clients: usize,
+    pub seconds: u64,
+    pub rows: Vec<Row>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    pub connected_to: String,
+    pub secondary_index: bool,
+    /// Client round trip plus the region's to the nearest majority.
+    pub limit_ms: f64,
+    /// Mean latency over `limit_ms`; none where the topology has no distance.
+    pub ratio_to_limit: Option<f64>,
+    pub measured: Measurement,
+    pub published: Beside,
+}
+
+impl Row {
+    pub fn new(
+        region: &str,
+        secondary_index: bool,
+        limit_ms: f64,
+        clients: usize,
+        measured: Measurement,
+    ) -> Self {
+        Self {
+            connected_to: region.to_string(),
+            secondary_index,
+            limit_ms,
+            ratio_to_limit: (limit_ms > 0.0).then(|| measured.mean_ms / limit_ms),
+            published: published::beside(region, secondary_index, limit_ms, clients),
+            measured,
+        }
+    }
+}
+
+impl Report {
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self)
+            .expect("a report holds only numbers, strings and lists of them");
+        text.push('\n');
+        text
+    }
+
+    pub fn to_text(&self) -> String {
+        let head = [
+            "connected to",
+            "indexes",
+            "tps",
+            "mean ms",
+            "p99 ms",
+            "limit ms",
+            "ratio",
+            "failed",
+            "DSQL ms",
+            "YugabyteDB ms",
+        ];
+        let published =
+            |p: &Option<Published>| p.map_or(String::new(), |p| format!("{:.1}", p.mean_ms));
+        let mut lines = vec![head.map(String::from).to_vec()];
+        for row in &self.rows {
+            let m = &row.measured;
+            lines.push(vec![
+                row.connected_to.clone(),
+                if row.secondary_index {
+                    "+ one secondary"
+                } else {
+                    "primary key"
+                }
+                .to_string(),
+                format!("{:.0}", m.tps),
+                format!("{:.1}", m.mean_ms),
+                format!("{:.1}", m.p99_ms),
+                format!("{:.0}", row.limit_ms),
+                row.ratio_to_limit
+                    .map_or(String::new(), |r| format!("{r:.2}")),
+                format!("{:.2} %", m.failed_percent),
+                published(&row.published.aurora_dsql),
+                published(&row.published.yugabytedb),
+            ]);
+        }
+        let mut text = render(&lines, 2);
+        text += "\nlimit: the client's round trip plus one to the nearest majority.  ratio: mean over limit.\n";
+        if self.rows.iter().any(|r| r.published != Beside::default()) {
+            text += "DSQL, YugabyteDB: published mean latencies of Aurora DSQL and YugabyteDB on this workload at these distances.\n";
+        }
+        text
+    }
+}
+
+/// Aligned columns, the first `left` of them to the left and numbers to the right; the first line is the head.
+pub fn render(lines: &[Vec<String>], left: usize) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines
+            .iter()
+            .filter_map(|l| l.get(column))
+            .map(|c| c.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let mut shown = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            let width = widths[column];
+            shown += &if column < left {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            };
+            shown += "  ";
+        }
+        text += shown.trim_end();
+        text.push('\n');
+        if number == 0 {
+            text += &widths
+                .iter()
+                .map(|w| "-".repeat(*w))
+                .collect::<Vec<_>>()
+                .join("  ");
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(mean_ms: f64) -> Measurement {
+        Measurement {
+            transactions: 100,
+            failed: 1,
+            failed_percent: 0.99,
+            tps: 500.0,
+            mean_ms,
+            p50_ms: mean_ms,
+            p99_ms: 2.0 * mean_ms,
+            p999_ms: 3.0 * mean_ms,
+            max_ms: 4.0 * mean_ms,
+            initial_connection_ms: None,
+        }
+    }
+
+    #[test]
+    fn published_figures_stand_only_beside_the_same_distances() {
+        let same = Row::new("us-east-1", false, 11.0, 10, measured(12.1));
+        assert_eq!(same.published.aurora_dsql.unwrap().mean_ms, 23.0);
+        assert!((same.ratio_to_limit.unwrap() - 1.1).abs() < 1e-9);
+        for other in [
+            Row::new("us-east-1", false, 12.0, 10, measured(12.1)),
+            Row::new("us-east-1", false, 11.0, 20, measured(12.1)),
+            Row::new("eu-west-1", false, 11.0, 10, measured(12.1)),
+        ] {
+            assert_eq!(other.published, Beside::default());
+        }
+        assert_eq!(
+            Row::new("a", false, 0.0, 10, measured(1.0)).ratio_to_limit,
+            None
+        );
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let lines = [
+            vec!["region".into(), "n".into()],
+            vec!["a".into(), "100".into()],
+        ];
+        assert_eq!(render(&lines, 1), "region    n\n------  ---\na       100\n");
+    }
+}
