@@ -1,1 +1,25 @@
-//! The pure part.
+//! The pure part of Onetrip: what an entry is, who wins, and how the log is agreed on.
+//!
+//! Nothing here knows a clock, a socket, a disk or a thread: time comes in as ticks, bytes as `Bytes`, and
+//! everything that should happen outside comes back as values.  The same inputs give the same outputs on every
+//! node, to the bit; that is what lets each node decide alone (`certifier`).
+//!
+//! | module | what |
+//! |---|---|
+//! | [`ids`] | one type for each kind of position and identity |
+//! | [`entry`] | what is proposed and stands in the log |
+//! | [`agent`] | the frames between PostgreSQL and its node |
+//! | [`certifier`] | commit or abort, from the log alone |
+//! | [`consensus`] | the Raft driver |
+
+pub mod agent;
+pub mod certifier;
+pub mod consensus;
+pub mod entry;
+pub mod error;
+pub mod ids;
+pub mod wire;
+
+pub use entry::{Entry, EntryKind, Key, LockMode};
+pub use error::{Error, Result};
+pub use ids::{Base, LogIndex, NodeId, RegionId, Term, TxnId};

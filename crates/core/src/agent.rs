@@ -1,0 +1,303 @@
+//! The frames of `docs/agent-protocol.md`: bytes to values and back, nothing else.
+//!
+//! Both sides of the protocol are here, since tests play PostgreSQL.  Which frame may come when is the agent
+//! server's matter, not this module's.  A PROPOSE keeps its entry undecoded: a malformed entry is refused with a
+//! VERDICT, a malformed frame ends the connection.
+
+use crate::error::{Error, Result};
+use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
+use crate::wire::{put_str, put_txn, Reader};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+pub const MAGIC: u32 = 0x3154_544f;
+pub const VERSION: u16 = 1;
+/// Largest value of a frame's length field.
+pub const MAX_FRAME_BYTES: usize = 1 << 30;
+/// "No key" in a VERDICT.
+pub const NO_KEY: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Backend,
+    ApplyWorker,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub version: u16,
+    pub role: Role,
+    pub pid: u32,
+    pub incarnation: u64,
+    pub applied: LogIndex,
+    pub durable: LogIndex,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromPostgres {
+    Hello(Hello),
+    /// The entry, undecoded.
+    Propose(Bytes),
+    Outcome(TxnId),
+    Position {
+        applied: LogIndex,
+        durable: LogIndex,
+    },
+    Done(TxnId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum VerdictOutcome {
+    Commit = 1,
+    Conflict = 2,
+    Window = 3,
+    Refused = 4,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerdictFrame {
+    pub txn: TxnId,
+    pub outcome: VerdictOutcome,
+    pub at: LogIndex,
+    /// A log index, or with `Window` the oldest base that would have done.
+    pub other: LogIndex,
+    pub key: u32,
+    pub region: RegionId,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum OutcomeState {
+    NotSoFar = 0,
+    Committed = 1,
+    Aborted = 2,
+    OlderThanKept = 3,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToPostgres {
+    Welcome { version: u16, node: NodeId, region: RegionId, decided: LogIndex },
+    Verdict(VerdictFrame),
+    OutcomeIs { txn: TxnId, state: OutcomeState, at: LogIndex },
+    Entry { at: LogIndex, previous: LogIndex, region: RegionId, txn: TxnId, write_set: Bytes },
+}
+
+const HELLO: u8 = 0x01;
+const PROPOSE: u8 = 0x02;
+const OUTCOME: u8 = 0x03;
+const POSITION: u8 = 0x04;
+const DONE: u8 = 0x05;
+const WELCOME: u8 = 0x81;
+const VERDICT: u8 = 0x82;
+const OUTCOME_IS: u8 = 0x83;
+const ENTRY: u8 = 0x84;
+
+/// Takes one whole frame, type and body, off the front of `buf`.  `None`: more bytes are needed, and room for them
+/// has been made.
+pub fn take_frame(buf: &mut BytesMut) -> Result<Option<Bytes>> {
+    if buf.len() < 4 {
+        return Ok(None);
+    }
+    let length = u32::from_le_bytes([buf[0], buf[1], buf[2], buf[3]]) as usize;
+    if length == 0 || length > MAX_FRAME_BYTES {
+        return Err(Error::malformed("frame", format!("its length is {length}")));
+    }
+    if buf.len() < 4 + length {
+        // Room grows with what has really come, so that a lying length costs no memory.
+        let missing = 4 + length - buf.len();
+        buf.reserve(missing.min(buf.len().max(64 << 10)));
+        return Ok(None);
+    }
+    buf.advance(4);
+    Ok(Some(buf.split_to(length).freeze()))
+}
+
+impl FromPostgres {
+    /// `frame`: type and body, without the length.
+    pub fn decode(frame: Bytes) -> Result<FromPostgres> {
+        let mut r = Reader::new("frame", frame);
+        let decoded = match r.u8("type")? {
+            HELLO => {
+                if r.u32("magic")? != MAGIC {
+                    return Err(r.error("HELLO with a wrong magic number"));
+                }
+                let version = r.u16("version")?;
+                let role = match r.u8("role")? {
+                    0 => Role::Backend,
+                    1 => Role::ApplyWorker,
+                    other => return Err(r.error(format!("HELLO with role {other}"))),
+                };
+                let (pid, incarnation) = (r.u32("pid")?, r.u64("incarnation")?);
+                let (applied, durable) = (r.index("applied")?, r.index("durable")?);
+                FromPostgres::Hello(Hello { version, role, pid, incarnation, applied, durable })
+            }
+            PROPOSE => return Ok(FromPostgres::Propose(r.rest())),
+            OUTCOME => FromPostgres::Outcome(r.txn()?),
+            POSITION => FromPostgres::Position { applied: r.index("applied")?, durable: r.index("durable")? },
+            DONE => FromPostgres::Done(r.txn()?),
+            other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
+        };
+        r.end()?;
+        Ok(decoded)
+    }
+
+    /// The whole frame, length included.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(64);
+        out.put_u32_le(0);
+        match self {
+            FromPostgres::Hello(h) => {
+                out.put_u8(HELLO);
+                out.put_u32_le(MAGIC);
+                out.put_u16_le(h.version);
+                out.put_u8(match h.role {
+                    Role::Backend => 0,
+                    Role::ApplyWorker => 1,
+                });
+                out.put_u32_le(h.pid);
+                out.put_u64_le(h.incarnation);
+                out.put_u64_le(h.applied.0);
+                out.put_u64_le(h.durable.0);
+            }
+            FromPostgres::Propose(entry) => {
+                out.put_u8(PROPOSE);
+                out.put_slice(entry);
+            }
+            FromPostgres::Outcome(txn) => {
+                out.put_u8(OUTCOME);
+                put_txn(&mut out, txn);
+            }
+            FromPostgres::Position { applied, durable } => {
+                out.put_u8(POSITION);
+                out.put_u64_le(applied.0);
+                out.put_u64_le(durable.0);
+            }
+            FromPostgres::Done(txn) => {
+                out.put_u8(DONE);
+                put_txn(&mut out, txn);
+            }
+        }
+        finish(out)
+    }
+}
+
+impl ToPostgres {
+    /// `frame`: type and body, without the length.
+    pub fn decode(frame: Bytes) -> Result<ToPostgres> {
+        let mut r = Reader::new("frame", frame);
+        let decoded = match r.u8("type")? {
+            WELCOME => ToPostgres::Welcome {
+                version: r.u16("version")?,
+                node: NodeId(r.u32("node")?),
+                region: RegionId(r.str("region")?),
+                decided: r.index("decided")?,
+            },
+            VERDICT => {
+                let txn = r.txn()?;
+                let outcome = match r.u8("outcome")? {
+                    1 => VerdictOutcome::Commit,
+                    2 => VerdictOutcome::Conflict,
+                    3 => VerdictOutcome::Window,
+                    4 => VerdictOutcome::Refused,
+                    other => return Err(r.error(format!("VERDICT with outcome {other}"))),
+                };
+                ToPostgres::Verdict(VerdictFrame {
+                    txn,
+                    outcome,
+                    at: r.index("at")?,
+                    other: r.index("other")?,
+                    key: r.u32("key number")?,
+                    region: RegionId(r.str("region")?),
+                    message: r.str("message")?,
+                })
+            }
+            OUTCOME_IS => ToPostgres::OutcomeIs {
+                txn: r.txn()?,
+                state: match r.u8("state")? {
+                    0 => OutcomeState::NotSoFar,
+                    1 => OutcomeState::Committed,
+                    2 => OutcomeState::Aborted,
+                    3 => OutcomeState::OlderThanKept,
+                    other => return Err(r.error(format!("OUTCOME_IS with state {other}"))),
+                },
+                at: r.index("at")?,
+            },
+            ENTRY => {
+                let (at, previous) = (r.index("at")?, r.index("previous")?);
+                let flags = r.u8("flags")?;
+                if flags != 0 {
+                    return Err(r.error(format!("ENTRY with flags {flags}")));
+                }
+                let (region, txn) = (RegionId(r.str("region")?), r.txn()?);
+                return Ok(ToPostgres::Entry { at, previous, region, txn, write_set: r.rest() });
+            }
+            other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
+        };
+        r.end()?;
+        Ok(decoded)
+    }
+
+    /// The whole frame, length included.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(96);
+        out.put_u32_le(0);
+        match self {
+            ToPostgres::Welcome { version, node, region, decided } => {
+                out.put_u8(WELCOME);
+                out.put_u16_le(*version);
+                out.put_u32_le(node.0);
+                put_str(&mut out, region.as_str());
+                out.put_u64_le(decided.0);
+            }
+            ToPostgres::Verdict(v) => {
+                out.put_u8(VERDICT);
+                put_txn(&mut out, &v.txn);
+                out.put_u8(v.outcome as u8);
+                out.put_u64_le(v.at.0);
+                out.put_u64_le(v.other.0);
+                out.put_u32_le(v.key);
+                put_str(&mut out, v.region.as_str());
+                put_str(&mut out, &v.message);
+            }
+            ToPostgres::OutcomeIs { txn, state, at } => {
+                out.put_u8(OUTCOME_IS);
+                put_txn(&mut out, txn);
+                out.put_u8(*state as u8);
+                out.put_u64_le(at.0);
+            }
+            ToPostgres::Entry { at, previous, region, txn, write_set } => {
+                out.put_slice(&entry_head(*at, *previous, region, txn, write_set.len())[4..]);
+                out.put_slice(write_set);
+            }
+        }
+        finish(out)
+    }
+}
+
+/// The ENTRY frame up to its write set, length included, so that a large write set need not be copied behind it.
+pub fn entry_head(at: LogIndex, previous: LogIndex, region: &RegionId, txn: &TxnId, write_set_len: usize) -> Bytes {
+    let mut out = BytesMut::with_capacity(64 + region.as_str().len());
+    out.put_u32_le(0);
+    out.put_u8(ENTRY);
+    out.put_u64_le(at.0);
+    out.put_u64_le(previous.0);
+    out.put_u8(0);
+    put_str(&mut out, region.as_str());
+    put_txn(&mut out, txn);
+    let length = out.len() - 4 + write_set_len;
+    out[..4].copy_from_slice(&frame_length(length));
+    out.freeze()
+}
+
+fn finish(mut out: BytesMut) -> Bytes {
+    let length = out.len() - 4;
+    out[..4].copy_from_slice(&frame_length(length));
+    out.freeze()
+}
+
+fn frame_length(length: usize) -> [u8; 4] {
+    // An entry is refused long before this (the node's limit is far below 1 GiB).
+    assert!(length <= MAX_FRAME_BYTES, "a frame of {length} bytes");
+    (length as u32).to_le_bytes()
+}

@@ -1,0 +1,78 @@
+//! Which log indexes committed, for those that this node's PostgreSQL may still have to be fed.
+//!
+//! Not part of any verdict: each node keeps as much of it as its own PostgreSQL needs, and drops the rest
+//! ([`History::forget_to`]).  It is in the checkpoint, since a restarted node must be able to say what committed below
+//! the index from which it replays.
+
+use crate::ids::LogIndex;
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// The committed index before the first of `indexes`; everything after it is known.
+    pub(super) known_after: LogIndex,
+    pub(super) indexes: VecDeque<LogIndex>,
+}
+
+impl History {
+    pub fn push(&mut self, committed: LogIndex) {
+        assert!(committed > self.last(), "{committed} after {}", self.last());
+        self.indexes.push_back(committed);
+    }
+
+    fn last(&self) -> LogIndex {
+        self.indexes.back().copied().unwrap_or(self.known_after)
+    }
+
+    /// Committed indexes above `after` with the committed index before each; `None` if some of them are forgotten.
+    pub fn after(&self, after: LogIndex) -> Option<impl Iterator<Item = (LogIndex, LogIndex)> + '_> {
+        if after < self.known_after {
+            return None;
+        }
+        let first = self.indexes.partition_point(|i| *i <= after);
+        let mut previous = first.checked_sub(1).map_or(self.known_after, |i| self.indexes[i]);
+        Some(self.indexes.range(first..).map(move |i| (*i, std::mem::replace(&mut previous, *i))))
+    }
+
+    /// The committed index before `at`, if `at` committed and is still known.
+    pub fn previous_of(&self, at: LogIndex) -> Option<LogIndex> {
+        let place = self.indexes.binary_search(&at).ok()?;
+        Some(place.checked_sub(1).map_or(self.known_after, |i| self.indexes[i]))
+    }
+
+    /// Forgets all committed indexes up to `to`: they are safe in PostgreSQL.
+    pub fn forget_to(&mut self, to: LogIndex) {
+        while self.indexes.front().is_some_and(|i| *i <= to) {
+            self.known_after = self.indexes.pop_front().expect("just seen");
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.indexes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.indexes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_answers_only_for_what_it_still_knows() {
+        let mut h = History::default();
+        for i in [2, 5, 9] {
+            h.push(LogIndex(i));
+        }
+        let all = |h: &History, a| h.after(LogIndex(a)).map(|it| it.map(|(i, p)| (i.0, p.0)).collect::<Vec<_>>());
+        assert_eq!(all(&h, 0), Some(vec![(2, 0), (5, 2), (9, 5)]));
+        assert_eq!(all(&h, 5), Some(vec![(9, 5)]));
+        h.forget_to(LogIndex(6));
+        assert_eq!(all(&h, 4), None);
+        assert_eq!(all(&h, 5), Some(vec![(9, 5)]));
+        assert_eq!(h.previous_of(LogIndex(9)), Some(LogIndex(5)));
+        assert_eq!(h.previous_of(LogIndex(5)), None);
+    }
+}

@@ -1,0 +1,222 @@
+//! Commit or abort, from the log alone (design, section 5).
+//!
+//! Every node feeds the same log to its certifier and gets the same answers; nothing else goes in.  It knows
+//! nothing of Raft, of time or of PostgreSQL.
+//!
+//! Invariants:
+//! - Entries come in log order, each index once ([`Certifier::certify`] or [`Certifier::skip`]).
+//! - An entry commits only if for each of its keys every committed entry after the key's base is in the window and
+//!   none of them took that key in a conflicting mode.
+//! - `floor` is the index of the last committed entry that has left the window (0: none has).  A base at or above it
+//!   is judged exactly; one below aborts, since what was taken after it is partly forgotten.
+//! - What is kept depends on the log only: at most `window_entries` committed entries and `window_keys` keys.
+//! - Rebuilt from a checkpoint, it gives the answers that the original would have given.
+
+mod checkpoint;
+mod fixed_map;
+mod history;
+mod outcomes;
+
+pub use history::History;
+pub use outcomes::Outcome;
+
+use crate::entry::{Entry, LockMode};
+use crate::error::{Error, Result};
+use crate::ids::{Base, LogIndex, NodeId, TxnId};
+use fixed_map::FixedMap;
+use outcomes::Outcomes;
+use std::collections::VecDeque;
+
+/// What is kept.  The same on all nodes of a cluster, for ever: the verdicts depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Committed entries in the window, at most.
+    pub window_entries: u64,
+    /// Keys of the entries in the window, at most.
+    pub window_keys: u64,
+    /// Transactions whose outcome is remembered, at most.
+    pub outcomes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { window_entries: 100_000, window_keys: 8_000_000, outcomes: 1_000_000 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Commit,
+    /// Lost to the committed entry `other` of node `origin` because of key number `key`.
+    Conflict {
+        other: LogIndex,
+        key: u32,
+        origin: NodeId,
+    },
+    /// Key number `key` has a base below the window; `oldest` would have done.
+    Window {
+        oldest: Base,
+        key: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// `previous`: the last committed entry before this one, 0 if none.
+    Decided { verdict: Verdict, previous: LogIndex },
+    /// The same transaction stood in the log before; that first entry decided it.
+    Duplicate { first: LogIndex },
+    /// The transaction may have stood in the log longer ago than outcomes are kept; this entry commits nothing.
+    Stale,
+}
+
+/// Last committed index per lock mode, for one key hash.
+type Taken = [LogIndex; 4];
+
+struct WindowEntry {
+    index: LogIndex,
+    origin: NodeId,
+    keys: u32,
+}
+
+pub struct Certifier {
+    limits: Limits,
+    decided: LogIndex,
+    last_committed: LogIndex,
+    floor: LogIndex,
+    window: VecDeque<WindowEntry>,
+    /// Hash and mode of every key of the window's entries, oldest first.
+    window_hashes: VecDeque<u64>,
+    window_modes: VecDeque<u8>,
+    taken: FixedMap<u64, Taken>,
+    outcomes: Outcomes,
+}
+
+impl Certifier {
+    pub fn new(limits: Limits) -> Self {
+        Certifier {
+            limits,
+            decided: LogIndex::ZERO,
+            last_committed: LogIndex::ZERO,
+            floor: LogIndex::ZERO,
+            window: VecDeque::new(),
+            window_hashes: VecDeque::new(),
+            window_modes: VecDeque::new(),
+            taken: FixedMap::default(),
+            outcomes: Outcomes::new(limits.outcomes),
+        }
+    }
+
+    /// The last log index that went in.
+    pub fn decided(&self) -> LogIndex {
+        self.decided
+    }
+
+    /// The last committed transaction's index, 0 if none.
+    pub fn last_committed(&self) -> LogIndex {
+        self.last_committed
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The oldest base that is not refused.
+    pub fn oldest_base(&self) -> Base {
+        Base(self.floor.0)
+    }
+
+    pub fn outcome(&self, txn: &TxnId) -> Outcome {
+        self.outcomes.get(txn)
+    }
+
+    /// An index that holds no transaction (a leader's first entry): it commits nothing.
+    pub fn skip(&mut self, index: LogIndex) -> Result<()> {
+        self.follow(index)
+    }
+
+    /// Decides the entry at `index`, which must be the one after the last.
+    pub fn certify(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
+        self.follow(index)?;
+        match self.outcomes.get(&entry.txn) {
+            Outcome::Unknown => {}
+            Outcome::Decided { at, .. } => return Ok(Decision::Duplicate { first: at }),
+            Outcome::OlderThanKept => return Ok(Decision::Stale),
+        }
+        let verdict = self.judge(entry);
+        let previous = self.last_committed;
+        if verdict == Verdict::Commit {
+            self.take(index, entry);
+        }
+        self.outcomes.put(entry.txn, index, verdict);
+        Ok(Decision::Decided { verdict, previous })
+    }
+
+    fn follow(&mut self, index: LogIndex) -> Result<()> {
+        if index != self.decided.next() {
+            return Err(Error::OutOfOrder { last: self.decided, got: index });
+        }
+        self.decided = index;
+        Ok(())
+    }
+
+    /// The first key that stands in the way decides what is reported.
+    fn judge(&self, entry: &Entry) -> Verdict {
+        for (number, key) in entry.keys().enumerate() {
+            if key.base.0 < self.floor.0 {
+                return Verdict::Window { oldest: Base(self.floor.0), key: number as u32 };
+            }
+            let Some(taken) = self.taken.get(&key.hash) else { continue };
+            let other = LockMode::ALL
+                .iter()
+                .filter(|mode| mode.conflicts_with(key.mode))
+                .map(|mode| taken[*mode as usize])
+                .max()
+                .unwrap_or(LogIndex::ZERO);
+            if other.0 > key.base.0 {
+                return Verdict::Conflict { other, key: number as u32, origin: self.origin_of(other) };
+            }
+        }
+        Verdict::Commit
+    }
+
+    fn origin_of(&self, index: LogIndex) -> NodeId {
+        let at = self.window.binary_search_by_key(&index, |e| e.index);
+        self.window[at.expect("`taken` holds only indexes of the window")].origin
+    }
+
+    fn take(&mut self, index: LogIndex, entry: &Entry) {
+        self.last_committed = index;
+        let before = self.window_hashes.len();
+        for key in entry.keys() {
+            self.window_hashes.push_back(key.hash);
+            self.window_modes.push_back(key.mode as u8);
+            self.taken.entry(key.hash).or_default()[key.mode as usize] = index;
+        }
+        let keys = (self.window_hashes.len() - before) as u32;
+        self.window.push_back(WindowEntry { index, origin: entry.txn.node, keys });
+        while self.window.len() as u64 > self.limits.window_entries
+            || self.window_hashes.len() as u64 > self.limits.window_keys
+        {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.window.pop_front() else { return };
+        self.floor = oldest.index;
+        for _ in 0..oldest.keys {
+            let hash = self.window_hashes.pop_front().expect("the window counts its keys");
+            let mode = self.window_modes.pop_front().expect("one mode for each hash");
+            // A later entry may have taken the key since; then there is nothing to forget.
+            if let Some(taken) = self.taken.get_mut(&hash) {
+                if taken[usize::from(mode)] == oldest.index {
+                    taken[usize::from(mode)] = LogIndex::ZERO;
+                }
+                if *taken == Taken::default() {
+                    self.taken.remove(&hash);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The errors of this crate, by what the caller can do about them.
+
+use crate::ids::LogIndex;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Bytes from a peer or a PostgreSQL that break the protocol: end that connection, harm nothing else.
+    #[error("malformed {what}: {why}")]
+    Malformed { what: &'static str, why: String },
+    /// Bytes of ours that came back from disk changed: do not start.
+    #[error("corrupted {what}: {why}")]
+    Corrupted { what: &'static str, why: String },
+    /// There is no leader to take this proposal; propose again when there is one.
+    #[error("no leader takes proposals now")]
+    NoLeader,
+    /// Entries were skipped or came twice; the caller's replay is wrong.
+    #[error("entry {got} does not follow {last}")]
+    OutOfOrder { last: LogIndex, got: LogIndex },
+    /// Raft refused a step or its configuration.
+    #[error("raft: {0}")]
+    Raft(#[from] raft::Error),
+}
+
+impl Error {
+    pub(crate) fn malformed(what: &'static str, why: impl Into<String>) -> Self {
+        Error::Malformed { what, why: why.into() }
+    }
+    pub(crate) fn corrupted(what: &'static str, why: impl Into<String>) -> Self {
+        Error::Corrupted { what, why: why.into() }
+    }
+}

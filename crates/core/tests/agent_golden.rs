@@ -1,0 +1,142 @@
+//! Both directions of the agent protocol against the bytes that the C tests read too (`testdata/agent/`).
+
+use bytes::{Bytes, BytesMut};
+use onetrip_core::agent::*;
+use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, RegionId, TxnId};
+use std::path::PathBuf;
+
+const TXN: TxnId = TxnId { node: NodeId(2), incarnation: 0x1122_3344_5566_7788, sequence: 77 };
+const WRITE_SET: &[u8] = &[0x52, 1, 2, 3, 0xff];
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata/agent")
+}
+
+fn golden(name: &str) -> Bytes {
+    let text = std::fs::read_to_string(folder().join(format!("{name}.hex"))).unwrap();
+    let digits: String = text.lines().map(|l| l.split('#').next().unwrap()).collect();
+    let digits: Vec<u32> = digits.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16).unwrap()).collect();
+    assert_eq!(digits.len() % 2, 0);
+    digits.chunks(2).map(|d| (d[0] * 16 + d[1]) as u8).collect()
+}
+
+fn one_frame(raw: &Bytes) -> Bytes {
+    let mut buf = BytesMut::from(&raw[..]);
+    let frame = take_frame(&mut buf).unwrap().expect("a whole frame");
+    assert!(buf.is_empty());
+    frame
+}
+
+fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
+    let hello = |role, pid, applied, durable| {
+        let (applied, durable) = (LogIndex(applied), LogIndex(durable));
+        FromPostgres::Hello(Hello { version: 1, role, pid, incarnation: TXN.incarnation, applied, durable })
+    };
+    let keys = [
+        Key { hash: 0xdead_beef_cafe_f00d, mode: LockMode::KeyShare, base: Base(0) },
+        Key { hash: 1, mode: LockMode::Share, base: Base(1000) },
+        Key { hash: 1 << 63, mode: LockMode::NoKeyUpdate, base: Base(1001) },
+        Key { hash: u64::MAX, mode: LockMode::Update, base: Base(0x0102_0304_0506_0708) },
+    ];
+    vec![
+        ("hello_backend", hello(Role::Backend, 4242, 0, 0)),
+        ("hello_apply_worker", hello(Role::ApplyWorker, 4243, 1000, 990)),
+        ("propose", FromPostgres::Propose(Entry::encode(&TXN, &keys, WRITE_SET))),
+        ("propose_empty", FromPostgres::Propose(Entry::encode(&TXN, &[], b""))),
+        ("outcome", FromPostgres::Outcome(TXN)),
+        ("position", FromPostgres::Position { applied: LogIndex(1000), durable: LogIndex(990) }),
+        ("done", FromPostgres::Done(TXN)),
+    ]
+}
+
+fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
+    let verdict = |outcome, at, other, key, region: &str, message: &str| {
+        ToPostgres::Verdict(VerdictFrame {
+            txn: TXN,
+            outcome,
+            at: LogIndex(at),
+            other: LogIndex(other),
+            key,
+            region: region.into(),
+            message: message.into(),
+        })
+    };
+    let refused = "entry is 300000000 bytes, limit 268435456 \u{2013} split it";
+    let outcome_is = |state, at| ToPostgres::OutcomeIs { txn: TXN, state, at: LogIndex(at) };
+    let region = RegionId::from("us-east-2");
+    vec![
+        ("welcome", ToPostgres::Welcome { version: 1, node: NodeId(2), region, decided: LogIndex(1005) }),
+        ("verdict_commit", verdict(VerdictOutcome::Commit, 1006, 1004, NO_KEY, "us-east-2", "")),
+        ("verdict_conflict", verdict(VerdictOutcome::Conflict, 1006, 1003, 3, "us-west-2", "")),
+        ("verdict_window", verdict(VerdictOutcome::Window, 1006, 900, 0, "us-east-2", "")),
+        ("verdict_refused", verdict(VerdictOutcome::Refused, 0, 0, NO_KEY, "us-east-2", refused)),
+        ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
+        ("outcome_is_committed", outcome_is(OutcomeState::Committed, 1006)),
+        ("outcome_is_aborted", outcome_is(OutcomeState::Aborted, 1006)),
+        ("outcome_is_older_than_kept", outcome_is(OutcomeState::OlderThanKept, 0)),
+        (
+            "entry",
+            ToPostgres::Entry {
+                at: LogIndex(1007),
+                previous: LogIndex(1006),
+                region: "us-west-2".into(),
+                txn: TxnId { node: NodeId(3), incarnation: 10, sequence: 1 },
+                write_set: Bytes::from_static(WRITE_SET),
+            },
+        ),
+    ]
+}
+
+#[test]
+fn frames_from_postgres_are_the_golden_bytes_both_ways() {
+    for (name, value) in from_postgres() {
+        let raw = golden(name);
+        assert_eq!(value.encode(), raw, "encoding {name}");
+        assert_eq!(FromPostgres::decode(one_frame(&raw)).unwrap(), value, "decoding {name}");
+    }
+}
+
+#[test]
+fn frames_to_postgres_are_the_golden_bytes_both_ways() {
+    for (name, value) in to_postgres() {
+        let raw = golden(name);
+        assert_eq!(value.encode(), raw, "encoding {name}");
+        assert_eq!(ToPostgres::decode(one_frame(&raw)).unwrap(), value, "decoding {name}");
+    }
+}
+
+#[test]
+fn every_golden_file_is_read_by_a_test_here() {
+    let mut known: Vec<_> = from_postgres().iter().map(|x| x.0).chain(to_postgres().iter().map(|x| x.0)).collect();
+    let mut there: Vec<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .filter_map(|f| f.unwrap().file_name().to_str()?.strip_suffix(".hex").map(str::to_owned))
+        .collect();
+    known.sort_unstable();
+    there.sort_unstable();
+    assert_eq!(known, there);
+}
+
+/// Every cut of a good frame's body, and one byte too many, is an error, except where a write set may have any length.
+#[test]
+fn a_cut_or_padded_frame_is_an_error() {
+    let open_ended = ["propose", "propose_empty", "entry"];
+    let all = from_postgres().into_iter().map(|(n, f)| (n, f.encode(), true));
+    let all = all.chain(to_postgres().into_iter().map(|(n, f)| (n, f.encode(), false)));
+    for (name, raw, from_pg) in all.filter(|x| !open_ended.contains(&x.0)) {
+        let body = one_frame(&raw);
+        let padded: Bytes = body.iter().copied().chain([0]).collect();
+        for bad in (0..body.len()).map(|n| body.slice(..n)).chain([padded]) {
+            let failed = if from_pg { FromPostgres::decode(bad).is_err() } else { ToPostgres::decode(bad).is_err() };
+            assert!(failed, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_length_of_zero_or_above_one_gibibyte_is_an_error() {
+    for length in [0u32, (1 << 30) + 1, u32::MAX] {
+        assert!(take_frame(&mut BytesMut::from(&length.to_le_bytes()[..])).is_err());
+    }
+    assert!(take_frame(&mut BytesMut::from(&[5u8, 0, 0][..])).unwrap().is_none());
+}

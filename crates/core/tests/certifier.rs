@@ -1,0 +1,256 @@
+//! The certifier against the lock matrix, tables of cases, and a naive model that keeps every entry.
+
+use onetrip_core::certifier::{Certifier, Decision, History, Limits, Outcome, Verdict};
+use onetrip_core::{Base, Entry, Error, Key, LockMode, LogIndex, NodeId, TxnId};
+use proptest::prelude::*;
+
+fn txn(node: u32, sequence: u64) -> TxnId {
+    TxnId { node: NodeId(node), incarnation: 1, sequence }
+}
+
+fn entry(txn: TxnId, keys: &[Key]) -> Entry {
+    Entry::decode(Entry::encode(&txn, keys, b"")).unwrap()
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+#[test]
+fn each_pair_of_modes_conflicts_as_the_lock_matrix_says() {
+    let names = ["key_share", "share", "no_key_update", "update"];
+    let mut seen = 0;
+    for line in read("lock_matrix.txt").lines().filter(|l| !l.starts_with('#')) {
+        let cells: Vec<_> = line.split_whitespace().collect();
+        let taken = LockMode::ALL[names.iter().position(|n| *n == cells[0]).unwrap()];
+        for (wanted, cell) in LockMode::ALL.into_iter().zip(&cells[1..]) {
+            let mut c = Certifier::new(Limits::default());
+            let key = |mode| [Key { hash: 5, mode, base: Base(0) }];
+            c.certify(LogIndex(1), &entry(txn(1, 1), &key(taken))).unwrap();
+            let got = c.certify(LogIndex(2), &entry(txn(2, 1), &key(wanted))).unwrap();
+            let lost = matches!(got, Decision::Decided { verdict: Verdict::Conflict { .. }, .. });
+            assert_eq!(lost, *cell == "x", "{taken:?} taken, {wanted:?} wanted");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 16);
+}
+
+#[test]
+fn the_tables_of_cases_hold() {
+    let text: String =
+        read("certifier.txt").lines().filter(|l| !l.starts_with('#')).map(|l| format!("{l}\n")).collect();
+    let mut cases = 0;
+    for case in text.split("\n\n").map(str::trim).filter(|c| !c.is_empty()) {
+        let mut lines = case.lines();
+        let title = lines.next().unwrap();
+        let mut limits = Limits::default();
+        for (name, value) in title.split_whitespace().filter_map(|w| w.split_once('=')) {
+            let value = value.parse().unwrap();
+            match name {
+                "window_entries" => limits.window_entries = value,
+                "window_keys" => limits.window_keys = value,
+                "outcomes" => limits.outcomes = value,
+                other => panic!("{other}"),
+            }
+        }
+        let mut c = Certifier::new(limits);
+        for (n, line) in lines.enumerate() {
+            let index = LogIndex(n as u64 + 1);
+            let (input, want) = line.split_once("->").unwrap();
+            assert_eq!(run(&mut c, index, input.trim()), want.trim(), "{title}, index {index}");
+        }
+        cases += 1;
+    }
+    assert_eq!(cases, 15);
+}
+
+fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
+    if input == "empty" {
+        c.skip(index).unwrap();
+        return "none".into();
+    }
+    let (head, keys) = input.split_once(':').unwrap();
+    let head: Vec<_> = head.split_whitespace().collect();
+    let keys = keys.split(',').map(str::trim).filter(|k| !k.is_empty()).map(|k| {
+        let part: Vec<_> = k.split_whitespace().collect();
+        let mode = ["ks", "s", "nku", "u"].iter().position(|m| *m == part[1]).unwrap();
+        Key { hash: part[0].parse().unwrap(), mode: LockMode::ALL[mode], base: Base(part[2].parse().unwrap()) }
+    });
+    let keys: Vec<_> = keys.collect();
+    match c.certify(index, &entry(txn(head[3].parse().unwrap(), head[1].parse().unwrap()), &keys)).unwrap() {
+        Decision::Duplicate { first } => format!("duplicate of {first}"),
+        Decision::Stale => "stale".into(),
+        Decision::Decided { verdict: Verdict::Commit, previous } => format!("commit after {previous}"),
+        Decision::Decided { verdict: Verdict::Conflict { other, key, origin }, .. } => {
+            format!("conflict with {other} of {origin} at key {key}")
+        }
+        Decision::Decided { verdict: Verdict::Window { oldest, key }, .. } => format!("window {oldest} at key {key}"),
+    }
+}
+
+/// The definition, word for word: keeps every entry for ever and looks at all of them each time.
+struct Model {
+    limits: Limits,
+    index: u64,
+    committed: Vec<(u64, NodeId, Vec<Key>)>,
+    decided: Vec<(TxnId, u64)>,
+}
+
+impl Model {
+    fn certify(&mut self, txn: TxnId, keys: &[Key]) -> Decision {
+        self.index += 1;
+        if let Some((_, first)) = self.decided.iter().find(|d| d.0 == txn) {
+            return Decision::Duplicate { first: LogIndex(*first) };
+        }
+        self.decided.push((txn, self.index));
+        let previous = LogIndex(self.committed.last().map_or(0, |c| c.0));
+        let verdict = self.judge(keys);
+        if verdict == Verdict::Commit {
+            self.committed.push((self.index, txn.node, keys.to_vec()));
+        }
+        Decision::Decided { verdict, previous }
+    }
+
+    /// The last committed entry that is out of the window: the newest one such that it and all after it are too many.
+    fn floor(&self) -> u64 {
+        let (mut entries, mut keys) = (0, 0);
+        for (index, _, its) in self.committed.iter().rev() {
+            entries += 1;
+            keys += its.len() as u64;
+            if entries > self.limits.window_entries || keys > self.limits.window_keys {
+                return *index;
+            }
+        }
+        0
+    }
+
+    fn judge(&self, keys: &[Key]) -> Verdict {
+        let floor = self.floor();
+        for (number, key) in keys.iter().enumerate() {
+            if key.base.0 < floor {
+                return Verdict::Window { oldest: Base(floor), key: number as u32 };
+            }
+            for (index, origin, earlier) in self.committed.iter().rev().filter(|c| c.0 > key.base.0) {
+                if earlier.iter().any(|e| e.hash == key.hash && e.mode.conflicts_with(key.mode)) {
+                    return Verdict::Conflict { other: LogIndex(*index), key: number as u32, origin: *origin };
+                }
+            }
+        }
+        Verdict::Commit
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Empty,
+    /// Keys as (hash, mode, how far the base lies behind).
+    Txn(u32, Vec<(u64, usize, u64)>),
+    /// The transaction proposed so many steps ago, once more.
+    Again(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let key = (0u64..12, 0usize..4, 0u64..14);
+    let op = prop_oneof![
+        1 => Just(Op::Empty),
+        12 => (1u32..4, proptest::collection::vec(key, 0..5)).prop_map(|(n, k)| Op::Txn(n, k)),
+        1 => (0usize..20).prop_map(Op::Again),
+    ];
+    proptest::collection::vec(op, 1..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Verdicts equal those of the model; a certifier rebuilt from a checkpoint anywhere on the way goes on as if
+    /// nothing had happened, and makes the same checkpoint at the end.
+    #[test]
+    fn the_certifier_is_its_definition(
+        ops in ops(),
+        window_entries in 1u64..40,
+        window_keys in 1u64..60,
+        restart_at in 0usize..120,
+    ) {
+        let limits = Limits { window_entries, window_keys, outcomes: 1_000 };
+        let mut model = Model { limits, index: 0, committed: vec![], decided: vec![] };
+        let mut real = Certifier::new(limits);
+        let mut history = History::default();
+        let mut straight = Certifier::new(limits);
+        let mut proposed: Vec<(TxnId, Vec<Key>)> = vec![];
+        for (n, op) in ops.into_iter().enumerate() {
+            if n == restart_at {
+                (real, history) = Certifier::from_checkpoint(real.to_checkpoint(&history), limits).unwrap();
+            }
+            let index = LogIndex(n as u64 + 1);
+            let (txn, keys) = match op {
+                Op::Empty => {
+                    model.index += 1;
+                    real.skip(index).unwrap();
+                    straight.skip(index).unwrap();
+                    continue;
+                }
+                Op::Txn(node, keys) => {
+                    let base = |behind: u64| Base((index.0 - 1).saturating_sub(behind));
+                    let keys = keys.iter().map(|k| Key { hash: k.0, mode: LockMode::ALL[k.1], base: base(k.2) });
+                    (txn(node, index.0), keys.collect::<Vec<_>>())
+                }
+                Op::Again(back) if proposed.len() > back => proposed[proposed.len() - 1 - back].clone(),
+                Op::Again(_) => (txn(9, index.0), vec![]),
+            };
+            proposed.push((txn, keys.clone()));
+            let want = model.certify(txn, &keys);
+            let e = entry(txn, &keys);
+            prop_assert_eq!(real.certify(index, &e).unwrap(), want);
+            prop_assert_eq!(straight.certify(index, &e).unwrap(), want);
+            if let Decision::Decided { verdict: Verdict::Commit, .. } = want {
+                history.push(index);
+            }
+            let first = model.decided.iter().find(|d| d.0 == txn).unwrap().1;
+            let remembered = matches!(real.outcome(&txn), Outcome::Decided { at, .. } if at.0 == first);
+            prop_assert!(remembered);
+        }
+        prop_assert_eq!(real.to_checkpoint(&history), straight.to_checkpoint(&history));
+        let committed: Vec<_> = model.committed.iter().map(|c| LogIndex(c.0)).collect();
+        let known: Vec<_> = history.after(LogIndex::ZERO).unwrap().map(|x| x.0).collect();
+        prop_assert_eq!(known, committed);
+    }
+
+    /// One wrong bit anywhere in a checkpoint is an error, as is a cut.
+    #[test]
+    fn a_damaged_checkpoint_is_refused(byte in any::<proptest::sample::Index>(), bit in 0u8..8) {
+        let limits = Limits { window_entries: 3, window_keys: 5, outcomes: 4 };
+        let mut c = Certifier::new(limits);
+        let mut history = History::default();
+        for i in 1..8 {
+            let keys = [Key { hash: i, mode: LockMode::Update, base: Base(i - 1) }];
+            c.certify(LogIndex(i), &entry(txn(1, i), &keys)).unwrap();
+            history.push(LogIndex(i));
+        }
+        let good = c.to_checkpoint(&history);
+        prop_assert!(Certifier::from_checkpoint(good.clone(), limits).is_ok());
+        let at = byte.index(good.len());
+        let mut bad = good.to_vec();
+        bad[at] ^= 1 << bit;
+        let refused = matches!(Certifier::from_checkpoint(bad.into(), limits), Err(Error::Corrupted { .. }));
+        prop_assert!(refused);
+        prop_assert!(Certifier::from_checkpoint(good.slice(..at), limits).is_err());
+    }
+}
+
+#[test]
+fn a_checkpoint_made_under_other_limits_is_refused() {
+    let c = Certifier::new(Limits::default());
+    let raw = c.to_checkpoint(&History::default());
+    let other = Limits { window_entries: 5, ..Limits::default() };
+    let error = Certifier::from_checkpoint(raw, other).err().unwrap().to_string();
+    assert!(error.contains("window_entries: 5"), "{error}");
+}
+
+#[test]
+fn entries_out_of_order_are_refused() {
+    let mut c = Certifier::new(Limits::default());
+    c.skip(LogIndex(1)).unwrap();
+    assert!(matches!(c.skip(LogIndex(1)), Err(Error::OutOfOrder { .. })));
+    assert!(matches!(c.certify(LogIndex(3), &entry(txn(1, 1), &[])), Err(Error::OutOfOrder { .. })));
+}
