@@ -1,1 +1,7 @@
-//! The daemon.
+//! The daemon: one node of a cluster, with its log, its links to the peers, and its PostgreSQL.
+
+pub mod config;
+pub mod error;
+
+pub use config::{Member, NodeConfig, PostgresConfig};
+pub use error::{Error, Result};

@@ -1,0 +1,203 @@
+//! `node.toml`: what one node must know before it starts.
+//!
+//! The data directory is the folder of the file.  `load` gives a configuration that has been checked whole; every
+//! error names the file and the field.  What belongs to the cluster (members, window, stride) must be the same in
+//! the files of all nodes; peers refuse each other if their cluster ids differ.
+
+use crate::error::{Error, Result};
+use onetrip_core::certifier::Limits;
+use onetrip_core::{NodeId, RegionId};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub const FILE_NAME: &str = "node.toml";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Nodes of another cluster id are refused.
+    pub cluster: String,
+    /// This node, one of `member`.
+    pub node: NodeId,
+    pub region: RegionId,
+    /// Where peers reach this node, `address:port`.
+    pub listen: SocketAddr,
+    /// Where `GET /status` answers; keep it on loopback, it asks for no password.
+    pub http: SocketAddr,
+    /// Region in which the leader should be.
+    pub preferred_leader: RegionId,
+    /// Certification window, in committed entries.  A cluster setting: never change it on one node alone.
+    #[serde(default = "default_window_entries")]
+    pub window_entries: u64,
+    /// Sequences step by this much, each node from its own slot.
+    #[serde(default = "default_sequence_stride")]
+    pub sequence_stride: u32,
+    /// This node's place in the stride, from 0.
+    #[serde(default)]
+    pub sequence_slot: u32,
+    /// Largest transaction that is taken, in bytes of its entry.
+    #[serde(default = "default_max_entry_bytes")]
+    pub max_entry_bytes: u64,
+    /// Allows `POST /links` (cutting links), for tests and demonstrations only.
+    #[serde(default)]
+    pub lab: bool,
+    /// Absent: the node runs no PostgreSQL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postgres: Option<PostgresConfig>,
+    #[serde(rename = "member")]
+    pub members: Vec<Member>,
+    /// Folder of the file; not in it.
+    #[serde(skip)]
+    pub data_dir: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    pub id: NodeId,
+    pub region: RegionId,
+    /// Where this member listens for peers.
+    pub address: SocketAddr,
+    /// Emulated one-way delay from this node to that member, in milliseconds; 0: none.
+    #[serde(default)]
+    pub one_way_ms: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PostgresConfig {
+    pub port: u16,
+    /// Folder with `postgres` and `initdb`.
+    pub bin_dir: PathBuf,
+    /// The replicated database.
+    #[serde(default = "default_database")]
+    pub database: String,
+    #[serde(default = "default_listen")]
+    pub listen: String,
+    /// OS user that the server runs as when the node is started by root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+fn default_window_entries() -> u64 {
+    Limits::default().window_entries
+}
+fn default_sequence_stride() -> u32 {
+    8
+}
+fn default_max_entry_bytes() -> u64 {
+    256 << 20
+}
+fn default_database() -> String {
+    "onetrip".into()
+}
+fn default_listen() -> String {
+    "127.0.0.1".into()
+}
+
+impl NodeConfig {
+    /// `path`: the file, or the folder that holds it.
+    pub fn load(path: &Path) -> Result<NodeConfig> {
+        let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
+        let wrong = |why: String| Error::Config { file: file.clone(), why };
+        let text = std::fs::read_to_string(&file).map_err(|e| wrong(format!("cannot be read: {e}")))?;
+        let mut config: NodeConfig = toml::from_str(&text).map_err(|e| wrong(e.to_string().trim_end().to_owned()))?;
+        let folder = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        config.data_dir = folder.canonicalize().map_err(|e| wrong(format!("its folder: {e}")))?;
+        config.validate().map_err(wrong)?;
+        Ok(config)
+    }
+
+    /// Writes `node.toml` into `data_dir`, which must exist.
+    pub fn save(&self) -> Result<()> {
+        let file = self.data_dir.join(FILE_NAME);
+        let wrong = |why: String| Error::Config { file: file.clone(), why };
+        self.validate().map_err(wrong)?;
+        let text = toml::to_string(self).map_err(|e| wrong(e.to_string()))?;
+        std::fs::write(&file, text).map_err(|e| wrong(format!("cannot be written: {e}")))
+    }
+
+    /// What is wrong with it, in a sentence.
+    pub fn validate(&self) -> std::result::Result<(), String> {
+        if self.cluster.is_empty() {
+            return Err("`cluster` is empty".into());
+        }
+        let mut ids: Vec<_> = self.members.iter().map(|m| m.id).collect();
+        ids.sort_unstable();
+        if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
+            return Err(format!("two members have the id {}", twice[0]));
+        }
+        if ids.first() == Some(&NodeId(0)) {
+            return Err("member ids count from 1".into());
+        }
+        let mut addresses: Vec<_> = self.members.iter().map(|m| m.address).collect();
+        addresses.sort_unstable();
+        if let Some(twice) = addresses.windows(2).find(|w| w[0] == w[1]) {
+            return Err(format!("two members have the address {}", twice[0]));
+        }
+        let Some(me) = self.members.iter().find(|m| m.id == self.node) else {
+            return Err(format!("no `[[member]]` has this node's id {}", self.node));
+        };
+        if me.region != self.region {
+            return Err(format!("`region` is {}, but member {} is in {}", self.region, me.id, me.region));
+        }
+        if me.one_way_ms != 0.0 {
+            return Err(format!("member {} is this node: its `one_way_ms` must be 0", me.id));
+        }
+        if let Some(m) = self.members.iter().find(|m| !(0.0..=10_000.0).contains(&m.one_way_ms)) {
+            return Err(format!("member {}: `one_way_ms` is {}, not within 0 to 10,000", m.id, m.one_way_ms));
+        }
+        if let Some(m) = self.members.iter().find(|m| m.region.as_str().is_empty() || m.region.as_str().len() > 255) {
+            return Err(format!("member {}: a region's name has 1 to 255 bytes", m.id));
+        }
+        if !self.members.iter().any(|m| m.region == self.preferred_leader) {
+            let regions: Vec<_> = self.members.iter().map(|m| m.region.as_str()).collect();
+            return Err(format!(
+                "`preferred_leader` is the unknown region {} (there are: {})",
+                self.preferred_leader,
+                regions.join(", ")
+            ));
+        }
+        if self.window_entries == 0 {
+            return Err("`window_entries` must be at least 1".into());
+        }
+        if self.sequence_slot >= self.sequence_stride.max(1) && self.sequence_stride != 1 {
+            return Err(format!(
+                "`sequence_slot` {} does not fit in `sequence_stride` {}",
+                self.sequence_slot, self.sequence_stride
+            ));
+        }
+        if self.sequence_stride == 0 {
+            return Err("`sequence_stride` must be at least 1".into());
+        }
+        // An ENTRY or PROPOSE frame of 1 GiB at most, with room for its head.
+        if !(1024..=(1 << 30) - 4096).contains(&self.max_entry_bytes) {
+            return Err(format!("`max_entry_bytes` is {}, not within 1 KiB to 1 GiB less 4 KiB", self.max_entry_bytes));
+        }
+        Ok(())
+    }
+
+    pub fn limits(&self) -> Limits {
+        Limits { window_entries: self.window_entries, ..Limits::default() }
+    }
+
+    pub fn agent_socket(&self) -> PathBuf {
+        self.data_dir.join("agent.sock")
+    }
+
+    pub fn region_of(&self, node: NodeId) -> Option<&RegionId> {
+        self.members.iter().find(|m| m.id == node).map(|m| &m.region)
+    }
+
+    pub fn peers(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|m| m.id != self.node)
+    }
+
+    /// How long a follower waits for its leader: five round trips of this node's slowest link, half a second at least.
+    pub fn election_timeout(&self) -> Duration {
+        let slowest_ms = self.peers().map(|m| m.one_way_ms * 2.0).fold(0.0, f64::max);
+        Duration::from_millis(500).max(Duration::from_secs_f64(slowest_ms * 5.0 / 1000.0))
+    }
+}

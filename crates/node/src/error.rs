@@ -1,0 +1,39 @@
+//! The errors of this crate, by what the caller can do about them.
+
+use std::path::{Path, PathBuf};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Mend the file.
+    #[error("{}: {why}", file.display())]
+    Config { file: PathBuf, why: String },
+    /// What this disk holds is not what was written: the node must not vote.  Remove its data and let it join anew,
+    /// or restore the file.
+    #[error("{}: {why}; the node does not start, since it must not vote on a log that it has lost", file.display())]
+    Corrupted { file: PathBuf, why: String },
+    /// A write or fsync failed; nothing after it can be promised.
+    #[error("{}: {what} failed: {source}", file.display())]
+    Disk { file: PathBuf, what: &'static str, source: std::io::Error },
+    /// A port or socket could not be had.
+    #[error("{what}: {source}")]
+    Listen { what: String, source: std::io::Error },
+    /// PostgreSQL could not be started or kept running.
+    #[error("PostgreSQL: {0}")]
+    Postgres(String),
+    /// The cluster's log and this node's PostgreSQL do not fit together.
+    #[error("{0}")]
+    Inconsistent(String),
+    #[error(transparent)]
+    Core(#[from] onetrip_core::Error),
+    /// A part of the node ended unexpectedly.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl Error {
+    pub(crate) fn disk(file: &Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Error + '_ {
+        move |source| Error::Disk { file: file.to_owned(), what, source }
+    }
+}

@@ -1,0 +1,64 @@
+//! `node.toml`: what is written is read back, and what is wrong is said.
+
+use onetrip_node::NodeConfig;
+
+const GOOD: &str = r#"
+cluster = "test"
+node = 2
+region = "b"
+listen = "127.0.0.1:7002"
+http = "127.0.0.1:8002"
+preferred_leader = "a"
+
+[postgres]
+port = 5433
+bin_dir = "/usr/lib/postgresql/15/bin"
+
+[[member]]
+id = 1
+region = "a"
+address = "127.0.0.1:7001"
+one_way_ms = 5.0
+
+[[member]]
+id = 2
+region = "b"
+address = "127.0.0.1:7002"
+"#;
+
+fn load(text: &str) -> Result<NodeConfig, String> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("node.toml"), text).unwrap();
+    NodeConfig::load(dir.path()).map_err(|e| e.to_string())
+}
+
+#[test]
+fn a_configuration_comes_back_as_it_was_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = load(GOOD).unwrap();
+    config.data_dir = dir.path().canonicalize().unwrap();
+    config.save().unwrap();
+    assert_eq!(NodeConfig::load(&dir.path().join("node.toml")).unwrap(), config);
+    assert_eq!(config.postgres.unwrap().database, "onetrip");
+}
+
+#[test]
+fn each_mistake_is_named() {
+    let cases = [
+        ("node = 2", "node = 3", "no `[[member]]` has this node's id 3"),
+        ("region = \"b\"\nlisten", "region = \"c\"\nlisten", "member 2 is in b"),
+        ("preferred_leader = \"a\"", "preferred_leader = \"x\"", "unknown region x (there are: a, b)"),
+        ("id = 1", "id = 2", "two members have the id 2"),
+        ("127.0.0.1:7001", "127.0.0.1:7002", "two members have the address"),
+        ("127.0.0.1:7001", "localhost", "invalid socket address"),
+        ("one_way_ms = 5.0", "one_way_ms = -1.0", "one_way_ms"),
+        ("one_way_ms", "one_way", "unknown field `one_way`"),
+        ("cluster = \"test\"", "", "missing field `cluster`"),
+    ];
+    for (from, to, want) in cases {
+        let error = load(&GOOD.replacen(from, to, 1)).expect_err(to);
+        assert!(error.contains(want), "{to}: {error}");
+        assert!(error.contains("node.toml"), "{error}");
+    }
+    assert!(NodeConfig::load(std::path::Path::new("/nonexistent/node.toml")).unwrap_err().to_string().contains("read"));
+}
