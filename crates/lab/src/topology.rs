@@ -1,7 +1,7 @@
 //! A topology: the regions of a cluster, the round trips between them, and how far the measuring client is from each.
 //!
 //! Invariants after [`Topology::parse`]: region names are unique, fit for a folder, and not empty; every link names two
-//! known, different regions and no pair twice; every round trip is finite and between 0 and 60,000 ms.
+//! known, different regions and no pair twice; every round trip is finite and between 0 and 20,000 ms.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -65,7 +65,7 @@ pub enum TopologyError {
 }
 
 /// Longer is a typing error rather than a distance on Earth.
-const RTT_MS_MAX: f64 = 60_000.0;
+const RTT_MS_MAX: f64 = 20_000.0;
 
 fn loopback() -> String {
     "127.0.0.1".to_string()

@@ -1,0 +1,48 @@
+//! The node's own PostgreSQL: made ([`bootstrap`]), configured, started, watched, restarted and stopped ([`Supervisor`]).
+//!
+//! What it must not know: the log, the other nodes, and what PostgreSQL says to the agent.  It knows processes, files and
+//! exit codes.
+//!
+//! Invariants:
+//! - at most one server runs on a data folder, and it is told by its working folder, never by a number in a file alone;
+//! - the server outlives a node that dies, and the next node of that folder adopts it;
+//! - a data folder is complete or absent: it is made under another name and renamed at the end.
+//!
+//! ```text
+//!   starting ──> ready ──> (ended by itself) ──> restarting ──> starting ...
+//!       │          └─────> stopping ──> stopped
+//!       └ the first start failed: an error with the reason
+//! ```
+
+mod bootstrap;
+mod os_user;
+mod process;
+mod server;
+mod supervisor;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use bootstrap::bootstrap;
+pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
+pub use server::Server;
+pub use supervisor::{PostgresState, ServerState, Supervisor};
+
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    #[error("cannot {action} {path}: {source}")]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot run {program}: {source}; is PostgreSQL installed, and bin_dir in node.toml right?")]
+    Program { program: PathBuf, source: io::Error },
+    /// Something to be put right by a person before the next try; the text says what.
+    #[error("{0}")]
+    Refused(String),
+    #[error("PostgreSQL does not start: {reason} (log: {log})")]
+    DoesNotStart { reason: String, log: PathBuf },
+    #[error("{step} failed: {reason}")]
+    Bootstrap { step: String, reason: String },
+}
+
+fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PostgresError + 'a {
+    move |source| PostgresError::File { action, path: path.to_path_buf(), source }
+}

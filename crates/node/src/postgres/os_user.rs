@@ -1,0 +1,78 @@
+//! Which user of the operating system the node and its PostgreSQL run as.
+//!
+//! PostgreSQL refuses to run as root, and nothing here needs root; so a node that root starts becomes another user before it
+//! opens, makes or starts anything.
+
+use std::os::unix::fs::{chown, MetadataExt};
+use std::path::Path;
+
+use nix::unistd::{access, geteuid, initgroups, setgid, setuid, AccessFlags, User};
+
+use super::{file_error, PostgresError};
+
+/// The user that root becomes unless told otherwise; PostgreSQL's packages make it.
+pub const ROOT_BECOMES: &str = "postgres";
+
+fn find(name: &str) -> Result<User, PostgresError> {
+    let found = User::from_name(name)
+        .map_err(|e| PostgresError::Refused(format!("cannot look up the user {name:?}: {e}")))?
+        .ok_or_else(|| PostgresError::Refused(format!("there is no user {name:?} on this machine; name one with --user")))?;
+    if found.uid.is_root() {
+        return Err(PostgresError::Refused("PostgreSQL does not run as root: name another user with --user".into()));
+    }
+    Ok(found)
+}
+
+/// As root: makes `folder` if it is missing, for `user`.  A folder that is there must be that user's or empty.
+pub fn prepare_folder(folder: &Path, user: &str) -> Result<(), PostgresError> {
+    let is_root = geteuid().is_root();
+    let existed = folder.exists();
+    std::fs::create_dir_all(folder).map_err(file_error("make the folder", folder))?;
+    if !is_root {
+        return Ok(());
+    }
+    let user = find(user)?;
+    let owner = std::fs::metadata(folder).map_err(file_error("look at", folder))?.uid();
+    if owner == user.uid.as_raw() {
+        return Ok(());
+    }
+    let empty = !existed || std::fs::read_dir(folder).map_err(file_error("read", folder))?.next().is_none();
+    if !empty {
+        return Err(PostgresError::Refused(format!(
+            "{} belongs to another user than {}: give it to that user (chown) or choose another folder",
+            folder.display(),
+            user.name
+        )));
+    }
+    chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw())).map_err(file_error("hand over", folder))
+}
+
+/// As root: becomes `user` for good, with that user's groups; no way leads back.  As anybody else: nothing.
+/// Afterwards `folder` is reachable, or the error says that it is not.
+pub fn become_user(user: &str, folder: &Path) -> Result<(), PostgresError> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    let user = find(user)?;
+    let name = std::ffi::CString::new(user.name.as_str())
+        .map_err(|_| PostgresError::Refused(format!("the user name {:?} holds a zero byte", user.name)))?;
+    let failed = |what: &str, e: nix::errno::Errno| {
+        PostgresError::Refused(format!("cannot become the user {} ({what}: {e})", user.name))
+    };
+    // Groups first: without root they cannot be changed any more.
+    initgroups(&name, user.gid).map_err(|e| failed("initgroups", e))?;
+    setgid(user.gid).map_err(|e| failed("setgid", e))?;
+    setuid(user.uid).map_err(|e| failed("setuid", e))?;
+    if setuid(nix::unistd::Uid::from_raw(0)).is_ok() {
+        return Err(PostgresError::Refused(format!("became {} but could become root again", user.name)));
+    }
+    // The folder of the caller may be closed to this user, and programs that start there would fail.
+    let _ = std::env::set_current_dir("/");
+    access(folder, AccessFlags::R_OK | AccessFlags::X_OK).map_err(|_| {
+        PostgresError::Refused(format!(
+            "the user {} cannot reach {}: choose a folder outside root's own",
+            user.name,
+            folder.display()
+        ))
+    })
+}

@@ -1,0 +1,78 @@
+//! Processes of a PostgreSQL server, as the kernel shows them.
+//!
+//! Every process of a server works in its data folder; that tells them from a process that has got an old number again.
+
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+/// What `postmaster.pid` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PidFile {
+    pub pid: Pid,
+    /// "starting", "ready", "stopping", "standby"; empty early in a start.
+    pub status: String,
+}
+
+pub(super) fn read_pid_file(data: &Path) -> Option<PidFile> {
+    let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
+    parse_pid_file(&text)
+}
+
+/// Line 1 is the process, line 8 the status (PostgreSQL 15, src/include/utils/pidfile.h).
+fn parse_pid_file(text: &str) -> Option<PidFile> {
+    let mut lines = text.lines();
+    let pid: i32 = lines.next()?.trim().parse().ok()?;
+    // Negative: a stand-alone backend holds the folder.
+    let pid = Pid::from_raw(pid.checked_abs().filter(|p| *p > 0)?);
+    let status = lines.nth(6).unwrap_or("").trim().to_string();
+    Some(PidFile { pid, status })
+}
+
+/// Every process of a server of `data`, orphans of one that died included.
+pub(super) fn processes_of(data: &Path) -> Vec<Pid> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw))
+        .filter(|pid| works_in(*pid, data))
+        .collect()
+}
+
+/// Whether `pid` is a live postgres process of the server of `data`.
+pub(super) fn works_in(pid: Pid, data: &Path) -> bool {
+    let Ok(data) = data.canonicalize() else { return false };
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    // A zombie has no working folder any more.
+    std::fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd == data)
+        && std::fs::read_to_string(proc.join("comm")).is_ok_and(|comm| comm.trim().starts_with("postgres"))
+}
+
+pub(super) fn exists(pid: Pid) -> bool {
+    matches!(kill(pid, None), Ok(()) | Err(Errno::EPERM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pid_files_are_read_whole_half_written_and_broken() {
+        let whole = "4711\n/data\n1700000000\n5433\n/tmp\n127.0.0.1\n  123 456\nready   \n";
+        assert_eq!(parse_pid_file(whole).unwrap(), PidFile { pid: Pid::from_raw(4711), status: "ready".into() });
+        assert_eq!(parse_pid_file("4711\n/data\n").unwrap().status, "");
+        assert_eq!(parse_pid_file("-4711\n").unwrap().pid, Pid::from_raw(4711));
+        for broken in ["", "\n", "x\n", "0\n", "99999999999\n", "-2147483648\n"] {
+            assert_eq!(parse_pid_file(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn this_test_is_no_postgres() {
+        let here = std::env::current_dir().unwrap();
+        assert!(!works_in(Pid::this(), &here));
+        assert!(exists(Pid::this()));
+    }
+}

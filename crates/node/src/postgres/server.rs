@@ -1,0 +1,251 @@
+//! Where a node's PostgreSQL lives and how it is configured.
+//!
+//! `postgres/onetrip.conf` is written anew at each start; `postgres/postgresql.conf` includes it and belongs to the user, who
+//! may add settings below the include.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{file_error, PostgresError};
+use crate::config::NodeConfig;
+
+/// What a Unix socket's path may have, less its final zero (`sun_path` of Linux).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// A log larger than this is set aside at the next start.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+const OLDEST_VERSION: u32 = 15;
+
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// The node's folder: sockets and logs.
+    pub node_folder: PathBuf,
+    pub bin_dir: PathBuf,
+    pub listen: String,
+    pub port: u16,
+    pub database: String,
+    pub node_id: u32,
+    pub region: String,
+    pub sequence_slot: u32,
+    pub sequence_stride: u32,
+}
+
+impl Server {
+    pub fn of(config: &NodeConfig) -> Result<Self, PostgresError> {
+        let postgres = config.postgres.as_ref().ok_or_else(|| {
+            PostgresError::Refused("node.toml has no [postgres]: this node runs without one".to_string())
+        })?;
+        Ok(Self {
+            node_folder: config.data_dir.clone(),
+            bin_dir: postgres.bin_dir.clone(),
+            listen: postgres.listen.clone(),
+            port: postgres.port,
+            database: postgres.database.clone(),
+            node_id: config.node.0,
+            region: config.region.to_string(),
+            sequence_slot: config.sequence_slot,
+            sequence_stride: config.sequence_stride,
+        })
+    }
+
+    /// PostgreSQL's data folder.
+    pub fn data(&self) -> PathBuf {
+        self.node_folder.join("postgres")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.node_folder.join("postgres.log")
+    }
+
+    pub fn agent_socket(&self) -> PathBuf {
+        self.node_folder.join("agent.sock")
+    }
+
+    pub(super) fn program(&self, name: &str) -> PathBuf {
+        self.bin_dir.join(name)
+    }
+
+    /// A program of PostgreSQL without the caller's PG* settings, which would lead it elsewhere.
+    pub(super) fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(self.program(name));
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_str().is_some_and(|v| v.starts_with("PG")) {
+                command.env_remove(variable);
+            }
+        }
+        // PostgreSQL looks up its working folder at once, and the caller's may be closed to this user.
+        command.current_dir(&self.node_folder);
+        command
+    }
+
+    /// Everything that can be known to be wrong before a start.
+    pub(super) fn check(&self) -> Result<(), PostgresError> {
+        for socket in [self.node_folder.join(format!(".s.PGSQL.{}", self.port)), self.agent_socket()] {
+            let bytes = socket.as_os_str().len();
+            if bytes > SOCKET_PATH_BYTES_MAX {
+                return Err(PostgresError::Refused(format!(
+                    "the path {} has {bytes} bytes, a socket's may have {SOCKET_PATH_BYTES_MAX}: use a data folder with a shorter path",
+                    socket.display()
+                )));
+            }
+        }
+        let installed = self.installed_version()?;
+        if installed < OLDEST_VERSION {
+            return Err(PostgresError::Refused(format!(
+                "{} is PostgreSQL {installed}; Onetrip needs {OLDEST_VERSION} or later",
+                self.bin_dir.display()
+            )));
+        }
+        let file = self.data().join("PG_VERSION");
+        if let Ok(text) = fs::read_to_string(&file) {
+            if text.trim() != installed.to_string() {
+                return Err(PostgresError::Refused(format!(
+                    "{} was made by PostgreSQL {}, but {} is PostgreSQL {installed}: set bin_dir in node.toml to the right one",
+                    self.data().display(),
+                    text.trim(),
+                    self.bin_dir.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn installed_version(&self) -> Result<u32, PostgresError> {
+        let program = self.program("postgres");
+        let output = self
+            .command("postgres")
+            .arg("--version")
+            .output()
+            .map_err(|source| PostgresError::Program { program: program.clone(), source })?;
+        // "postgres (PostgreSQL) 15.20 (Debian ...)"
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.split_whitespace()
+            .nth(2)
+            .and_then(|word| word.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok())
+            .ok_or_else(|| {
+                PostgresError::Refused(format!("{} --version says {:?}", program.display(), text.trim()))
+            })
+    }
+
+    pub(super) fn write_settings(&self, data: &Path) -> Result<(), PostgresError> {
+        let path = data.join("onetrip.conf");
+        fs::write(&path, self.settings()).map_err(file_error("write", &path))
+    }
+
+    fn settings(&self) -> String {
+        let text = |value: &str| format!("'{}'", value.replace('\'', "''"));
+        let path = |value: &Path| text(&value.display().to_string());
+        let settings = [
+            ("listen_addresses", text(&self.listen)),
+            ("port", self.port.to_string()),
+            ("unix_socket_directories", path(&self.node_folder)),
+            ("shared_preload_libraries", text("onetrip")),
+            ("onetrip.database", text(&self.database)),
+            ("onetrip.node_id", self.node_id.to_string()),
+            ("onetrip.region", text(&self.region)),
+            ("onetrip.agent_socket", path(&self.agent_socket())),
+            ("onetrip.sequence_slot", self.sequence_slot.to_string()),
+            ("onetrip.sequence_stride", self.sequence_stride.to_string()),
+            ("wal_level", "replica".to_string()),
+            ("max_connections", "200".to_string()),
+            ("max_replication_slots", "10".to_string()),
+            ("max_prepared_transactions", "0".to_string()),
+            ("shared_buffers", text("128MB")),
+            ("log_line_prefix", text("%m [%p] %q%u@%d ")),
+        ];
+        let mut lines = String::from(
+            "# Written by onetrip at each start; changes here are lost.  Put your own settings into postgresql.conf,\n\
+             # below the line that includes this file.\n",
+        );
+        for (name, value) in settings {
+            lines += &format!("{name} = {value}\n");
+        }
+        lines
+    }
+
+    pub(super) fn log_end(&self) -> u64 {
+        fs::metadata(self.log()).map_or(0, |m| m.len())
+    }
+
+    /// Sets a log aside that has grown large; tells the end of the present one.
+    pub(super) fn rotate_log(&self) -> u64 {
+        let bytes = self.log_end();
+        if bytes > LOG_BYTES_MAX && fs::rename(self.log(), self.node_folder.join("postgres.log.1")).is_ok() {
+            return 0;
+        }
+        bytes
+    }
+
+    /// Why the server ended, from what it logged after `from`: the last message that ended it, else the last line.
+    pub(super) fn reason_in_log(&self, from: u64) -> Option<String> {
+        let mut file = fs::File::open(self.log()).ok()?;
+        let end = file.seek(SeekFrom::End(0)).ok()?;
+        file.seek(SeekFrom::Start(from.max(end.saturating_sub(64 << 10)))).ok()?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).ok()?;
+        reason(&String::from_utf8_lossy(&bytes))
+    }
+}
+
+fn reason(log: &str) -> Option<String> {
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let from_mark = |line: &str, marks: &[&str]| {
+        marks.iter().find_map(|mark| line.find(mark).map(|at| line[at..].replace(":  ", ": ")))
+    };
+    let fatal = |line: &str| from_mark(line, &["PANIC:  ", "FATAL:  ", "could not "]);
+    let Some((at, shown)) = lines.iter().enumerate().rev().find_map(|(at, l)| fatal(l).map(|m| (at, m))) else {
+        // Not a message of the server itself: the dynamic linker's, say.
+        return lines.last().filter(|l| !l.contains("LOG:  ")).map(|l| l.to_string());
+    };
+    let hint = lines[at + 1..].iter().find_map(|l| from_mark(l, &["HINT:  "]));
+    // "configuration file contains errors": which, stands one line above.
+    let above = if shown.contains("contains errors") { at.checked_sub(1) } else { None };
+    let above = above.and_then(|at| from_mark(lines[at], &["LOG:  "])).map(|l| l.replace("LOG: ", ""));
+    Some(match (above, hint) {
+        (Some(more), _) => format!("{shown}: {more}"),
+        (None, Some(hint)) => format!("{shown} ({hint})"),
+        (None, None) => shown,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_last_fatal_line_with_its_hint() {
+        let log = "2026-11-21 LOG:  starting\n2026-11-21 FATAL:  lock file \"postmaster.pid\" already exists\n\
+                   2026-11-21 HINT:  Is another postmaster running?\n2026-11-21 LOG:  database system is shut down\n";
+        assert_eq!(
+            reason(log).unwrap(),
+            "FATAL: lock file \"postmaster.pid\" already exists (HINT: Is another postmaster running?)"
+        );
+        assert_eq!(reason("a\nb\n\n").unwrap(), "b");
+        assert_eq!(reason("1 LOG:  ready\n"), None, "killed: the log knows nothing");
+        assert_eq!(
+            reason("1 LOG:  unrecognized parameter \"x\"\n2 FATAL:  file \"c\" contains errors\n").unwrap(),
+            "FATAL: file \"c\" contains errors: unrecognized parameter \"x\""
+        );
+        assert_eq!(reason(""), None);
+    }
+
+    #[test]
+    fn settings_quote_what_they_are_given() {
+        let server = Server {
+            node_folder: "/data/it's".into(),
+            bin_dir: "/bin".into(),
+            listen: "127.0.0.1".into(),
+            port: 5433,
+            database: "onetrip".into(),
+            node_id: 2,
+            region: "us-east-2".into(),
+            sequence_slot: 1,
+            sequence_stride: 8,
+        };
+        let settings = server.settings();
+        assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
+        assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
+        assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
+    }
+}

@@ -1,0 +1,382 @@
+//! Keeps one PostgreSQL server running: starts or adopts it, restarts it when it ends, stops it in order.
+//!
+//! The server is a child in a process group of its own, so that a Ctrl-C meant for the node does not reach it first, and it
+//! survives the node.  One task watches it; [`Supervisor::state`] shows what that task knows.
+
+use std::fs::OpenOptions;
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use serde::Serialize;
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::process::{exists, processes_of, read_pid_file, works_in};
+use super::{file_error, PostgresError, Server};
+use crate::config::NodeConfig;
+
+/// A first start that takes longer (crash recovery) goes on, but is not waited for.
+const FIRST_START_WAIT: Duration = Duration::from_secs(20);
+/// Fast shutdown ends sessions and writes a checkpoint.
+const FAST_STOP_WAIT: Duration = Duration::from_secs(20);
+const QUICK_STOP_WAIT: Duration = Duration::from_secs(5);
+/// Processes of a server that died notice it by themselves within this.
+const ORPHANS_WAIT: Duration = Duration::from_secs(5);
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A server that ran this long starts the backoff anew.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
+const POLL_STARTING: Duration = Duration::from_millis(20);
+/// An adopted server is no child: its end is seen by looking.
+const POLL_ADOPTED: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerState {
+    Starting,
+    Ready,
+    /// It ended by itself; the next start is under way or waits for its time.
+    Restarting,
+    Stopping,
+    Stopped,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct PostgresState {
+    pub state: ServerState,
+    pub pid: Option<i32>,
+    pub port: u16,
+    /// Starts after an end that nobody asked for, since this node started.
+    pub restarts: u64,
+    /// Why it is not ready, if something is wrong.
+    pub problem: Option<String>,
+}
+
+pub struct Supervisor {
+    state: Arc<Mutex<PostgresState>>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+struct Keeper {
+    server: Server,
+    state: Arc<Mutex<PostgresState>>,
+    /// One node for one folder; the kernel lets go of it when the node dies.
+    _lock: Flock<std::fs::File>,
+}
+
+struct Running {
+    pid: Pid,
+    /// None: adopted.
+    child: Option<Child>,
+    log_from: u64,
+    since: Instant,
+}
+
+impl Supervisor {
+    /// Starts the server, or adopts the one that an earlier node of this folder left running.  `Ok`: it takes connections,
+    /// or is still recovering.  `Err`: it cannot start, and why.
+    pub async fn start(config: &NodeConfig) -> Result<Self, PostgresError> {
+        Self::start_server(Server::of(config)?).await
+    }
+
+    pub async fn start_server(server: Server) -> Result<Self, PostgresError> {
+        let state = Arc::new(Mutex::new(PostgresState {
+            state: ServerState::Starting,
+            pid: None,
+            port: server.port,
+            restarts: 0,
+            problem: None,
+        }));
+        let lock = lock_folder(&server)?;
+        if !server.data().join("PG_VERSION").is_file() {
+            return Err(PostgresError::Refused(format!(
+                "there is no PostgreSQL in {}: make one with `onetrip init`",
+                server.data().display()
+            )));
+        }
+        server.check()?;
+        let mut keeper = Keeper { server, state: Arc::clone(&state), _lock: lock };
+        let mut running = keeper.adopt_or_start().await?;
+        let deadline = Instant::now() + FIRST_START_WAIT;
+        while !keeper.ready(&running) && Instant::now() < deadline {
+            if let Some(why) = keeper.ended(&mut running) {
+                return Err(PostgresError::DoesNotStart { reason: why, log: keeper.server.log() });
+            }
+            tokio::time::sleep(POLL_STARTING).await;
+        }
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(keeper.keep(running, stopped));
+        Ok(Self { state, stop, task })
+    }
+
+    pub fn state(&self) -> PostgresState {
+        lock(&self.state).clone()
+    }
+
+    /// A handle that outlives the borrow of the supervisor, for whoever reports the state.
+    pub fn watch(&self) -> impl Fn() -> PostgresState + Send + Sync + 'static {
+        let state = Arc::clone(&self.state);
+        move || lock(&state).clone()
+    }
+
+    /// Fast shutdown: sessions are ended, a checkpoint is written.  What does not end in time is ended at once.
+    pub async fn stop(self) {
+        let _ = self.stop.send(());
+        if let Err(e) = self.task.await {
+            tracing::error!(error = %e, "the supervisor of PostgreSQL failed");
+        }
+    }
+}
+
+fn lock(state: &Mutex<PostgresState>) -> MutexGuard<'_, PostgresState> {
+    // The state is whole after each statement that changes it, so a panic elsewhere leaves it readable.
+    state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn lock_folder(server: &Server) -> Result<Flock<std::fs::File>, PostgresError> {
+    let path = server.node_folder.join("postgres.lock");
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(file_error("open", &path))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| {
+        PostgresError::Refused(format!("another node runs on {} already ({e})", server.node_folder.display()))
+    })
+}
+
+impl Keeper {
+    async fn keep(mut self, mut running: Running, mut stopped: oneshot::Receiver<()>) {
+        let mut backoff = BACKOFF_MIN;
+        loop {
+            tokio::select! {
+                biased;
+                // A supervisor that was dropped without stop leaves the server to the next node.
+                asked = &mut stopped => {
+                    if asked.is_ok() {
+                        self.stop(running).await;
+                    }
+                    return;
+                }
+                why = self.watch(&mut running) => {
+                    tracing::error!(region = %self.server.region, pid = %running.pid, why, "PostgreSQL ended by itself");
+                    self.set(ServerState::Restarting, None, Some(why));
+                }
+            }
+            if running.since.elapsed() > HEALTHY_AFTER {
+                backoff = BACKOFF_MIN;
+            }
+            running = loop {
+                tokio::select! {
+                    biased;
+                    asked = &mut stopped => {
+                        if asked.is_ok() {
+                            self.set(ServerState::Stopped, None, None);
+                        }
+                        return;
+                    }
+                    () = tokio::time::sleep(backoff) => {}
+                }
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+                lock(&self.state).restarts += 1;
+                match self.adopt_or_start().await {
+                    Ok(running) => break running,
+                    Err(e) => {
+                        tracing::error!(region = %self.server.region, error = %e, "cannot start PostgreSQL");
+                        self.set(ServerState::Restarting, None, Some(e.to_string()));
+                    }
+                }
+            };
+        }
+    }
+
+    fn set(&self, state: ServerState, pid: Option<Pid>, problem: Option<String>) {
+        let mut shared = lock(&self.state);
+        shared.state = state;
+        shared.pid = pid.map(Pid::as_raw);
+        shared.problem = problem;
+    }
+
+    async fn adopt_or_start(&mut self) -> Result<Running, PostgresError> {
+        let data = self.server.data();
+        if let Some(file) = read_pid_file(&data) {
+            if works_in(file.pid, &data) {
+                tracing::info!(region = %self.server.region, pid = %file.pid, "adopted the running PostgreSQL");
+                self.set(ServerState::Starting, Some(file.pid), None);
+                // Its log goes on where it is; only what comes from now on explains its end.
+                let log_from = self.server.log_end();
+                return Ok(Running { pid: file.pid, child: None, log_from, since: Instant::now() });
+            }
+            self.clear_what_died(&file.pid).await?;
+        }
+        self.server.write_settings(&data)?;
+        self.check_port()?;
+        self.spawn()
+    }
+
+    /// The server of this folder died without its cleanup: its other processes must be gone before the next can start, and a
+    /// process that got its number must not be taken for it.
+    async fn clear_what_died(&self, recorded: &Pid) -> Result<(), PostgresError> {
+        let data = self.server.data();
+        let deadline = Instant::now() + ORPHANS_WAIT;
+        loop {
+            let left = processes_of(&data);
+            if left.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                for pid in &left {
+                    let _ = kill(*pid, Signal::SIGKILL);
+                }
+                tracing::warn!(region = %self.server.region, ?left, "killed what a dead PostgreSQL had left");
+                tokio::time::sleep(POLL_STARTING).await;
+                break;
+            }
+            tokio::time::sleep(POLL_STARTING).await;
+        }
+        // PostgreSQL itself clears a lock whose process is gone; it cannot tell that the number has a new owner, or belongs to
+        // a process that has ended and that nobody waits for (a container without init).
+        if exists(*recorded) && processes_of(&data).is_empty() {
+            let socket_lock = self.server.node_folder.join(format!(".s.PGSQL.{}.lock", self.server.port));
+            for path in [data.join("postmaster.pid"), socket_lock] {
+                match std::fs::remove_file(&path) {
+                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(file_error("remove the stale lock", &path)(e));
+                    }
+                    _ => {}
+                }
+            }
+            tracing::warn!(region = %self.server.region, pid = %recorded, "removed stale locks: their process is not PostgreSQL");
+        }
+        Ok(())
+    }
+
+    fn check_port(&self) -> Result<(), PostgresError> {
+        let Server { listen, port, .. } = &self.server;
+        for address in listen.split(',').map(str::trim).filter(|a| !a.is_empty()) {
+            let address = if address == "*" { "0.0.0.0" } else { address };
+            if let Err(e) = TcpListener::bind((address, *port)) {
+                let why = match e.kind() {
+                    std::io::ErrorKind::AddrInUse => "it is in use by another program".to_string(),
+                    _ => e.to_string(),
+                };
+                return Err(PostgresError::Refused(format!(
+                    "PostgreSQL cannot listen on {address}:{port}: {why}; end that program or set another port in node.toml"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(&self) -> Result<Running, PostgresError> {
+        let log_from = self.server.rotate_log();
+        let path = self.server.log();
+        let log = OpenOptions::new().create(true).append(true).open(&path).map_err(file_error("open", &path))?;
+        let again = log.try_clone().map_err(file_error("open", &path))?;
+        let mut command = Command::from(self.server.command("postgres"));
+        command
+            .arg("-D")
+            .arg(self.server.data())
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(again)
+            .process_group(0)
+            .kill_on_drop(false);
+        let child = command
+            .spawn()
+            .map_err(|source| PostgresError::Program { program: self.server.program("postgres"), source })?;
+        let pid = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .map(Pid::from_raw)
+            .expect("a child that was not waited for has a process id");
+        tracing::info!(region = %self.server.region, %pid, port = self.server.port, "started PostgreSQL");
+        self.set(ServerState::Starting, Some(pid), None);
+        Ok(Running { pid, child: Some(child), log_from, since: Instant::now() })
+    }
+
+    /// Whether it takes connections; notes it.
+    fn ready(&self, running: &Running) -> bool {
+        let ready = read_pid_file(&self.server.data()).is_some_and(|f| f.pid == running.pid && f.status == "ready");
+        if ready && lock(&self.state).state != ServerState::Ready {
+            tracing::info!(region = %self.server.region, pid = %running.pid, "PostgreSQL is ready");
+            self.set(ServerState::Ready, Some(running.pid), None);
+        }
+        ready
+    }
+
+    /// Why it ended, if it has.
+    fn ended(&self, running: &mut Running) -> Option<String> {
+        let status = match &mut running.child {
+            Some(child) => match child.try_wait() {
+                Ok(Some(status)) => status.to_string(),
+                Ok(None) => return None,
+                Err(e) => e.to_string(),
+            },
+            None if works_in(running.pid, &self.server.data()) => return None,
+            None => "it was not this node's child".to_string(),
+        };
+        Some(self.why(running, &status))
+    }
+
+    fn why(&self, running: &Running, status: &str) -> String {
+        match self.server.reason_in_log(running.log_from) {
+            Some(reason) => format!("{reason} [{status}]"),
+            None => status.to_string(),
+        }
+    }
+
+    /// Returns when the server has ended, with the reason.  Cancel-safe.
+    async fn watch(&self, running: &mut Running) -> String {
+        loop {
+            if let Some(why) = self.ended(running) {
+                return why;
+            }
+            if !self.ready(running) {
+                tokio::time::sleep(POLL_STARTING).await;
+                continue;
+            }
+            match &mut running.child {
+                Some(child) => {
+                    let status = child.wait().await.map_or_else(|e| e.to_string(), |s| s.to_string());
+                    return self.why(running, &status);
+                }
+                None => tokio::time::sleep(POLL_ADOPTED).await,
+            }
+        }
+    }
+
+    async fn stop(&self, mut running: Running) {
+        self.set(ServerState::Stopping, Some(running.pid), None);
+        for (signal, wait) in [(Signal::SIGINT, FAST_STOP_WAIT), (Signal::SIGQUIT, QUICK_STOP_WAIT)] {
+            if self.ended(&mut running).is_none() {
+                let _ = kill(running.pid, signal);
+            }
+            let deadline = Instant::now() + wait;
+            while Instant::now() < deadline {
+                if self.ended(&mut running).is_some() && processes_of(&self.server.data()).is_empty() {
+                    tracing::info!(region = %self.server.region, pid = %running.pid, "PostgreSQL has stopped");
+                    self.set(ServerState::Stopped, None, None);
+                    return;
+                }
+                tokio::time::sleep(POLL_STARTING).await;
+            }
+            tracing::warn!(region = %self.server.region, pid = %running.pid, "PostgreSQL did not stop on {signal}");
+        }
+        for pid in processes_of(&self.server.data()) {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        if let Some(child) = &mut running.child {
+            let _ = child.wait().await;
+        }
+        self.set(ServerState::Stopped, None, Some("it had to be killed; it recovers at its next start".into()));
+    }
+}
