@@ -33,7 +33,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn disk(file: &Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Error + '_ {
+    pub(crate) fn disk<'a>(file: &'a Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Error + 'a {
         move |source| Error::Disk { file: file.to_owned(), what, source }
     }
 }
