@@ -1,0 +1,366 @@
+//! The Raft log: segments on disk, places of all entries and the newest data in memory.
+//!
+//! Invariants:
+//! - Entries in `slots` are contiguous, from the one after `segments[0].previous` to the last.
+//! - `cached` holds the data of the last so many of them.
+//! - Cut entries were committed (the caller's duty), so nothing is ever overwritten below the first.
+
+use super::segment::{path_of, Previous, Segment, Slot, Tail};
+use super::sync_dir;
+use crate::error::{Error, Result};
+use bytes::Bytes;
+use onetrip_core::{LogIndex, NodeId};
+use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+/// A segment that has grown beyond this is followed by a new one.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// Data kept in memory, so that neither followers nor PostgreSQL make us read the disk in the common case.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+/// Notes where the log ended at a clean stop.
+const CLOSED_FILE: &str = "closed";
+
+pub struct RaftLog {
+    dir: PathBuf,
+    voters: Vec<u64>,
+    hard_state: HardState,
+    segments: VecDeque<Segment>,
+    slots: VecDeque<Slot>,
+    cached: VecDeque<Bytes>,
+    cached_bytes: usize,
+    next_record: u64,
+    segment_bytes: u64,
+}
+
+impl RaftLog {
+    /// Opens or makes the log in `dir`, and verifies every byte of it.
+    pub fn open(dir: &Path, voters: &[NodeId]) -> Result<RaftLog> {
+        Self::open_with(dir, voters, SEGMENT_BYTES)
+    }
+
+    fn open_with(dir: &Path, voters: &[NodeId], segment_bytes: u64) -> Result<RaftLog> {
+        std::fs::create_dir_all(dir).map_err(Error::disk(dir, "making the folder"))?;
+        let mut log = RaftLog {
+            dir: dir.to_owned(),
+            voters: voters.iter().map(|v| u64::from(v.0)).collect(),
+            hard_state: HardState::default(),
+            segments: VecDeque::new(),
+            slots: VecDeque::new(),
+            cached: VecDeque::new(),
+            cached_bytes: 0,
+            next_record: 0,
+            segment_bytes,
+        };
+        let numbers = segment_numbers(dir)?;
+        let closed = read_closed(dir)?;
+        for (n, number) in numbers.iter().enumerate() {
+            if n > 0 && *number != numbers[n - 1] + 1 {
+                let file = path_of(dir, numbers[n - 1] + 1);
+                return Err(Error::Corrupted { file, why: "this segment of the log is missing".into() });
+            }
+            log.replay_segment(*number, n + 1 == numbers.len())?;
+        }
+        log.check_closed(closed)?;
+        if log.segments.is_empty() {
+            log.next_segment(Previous::default())?;
+        }
+        Ok(log)
+    }
+
+    fn replay_segment(&mut self, number: u64, is_last: bool) -> Result<()> {
+        let mut segment = Segment::open(&self.dir, number)?;
+        let mut offset = 0;
+        if self.segments.is_empty() {
+            // The oldest segment's first record has whatever number it has.
+            self.next_record = segment.first_number()?.unwrap_or(0);
+        }
+        while let Some((record, end)) = segment.record_at(offset, self.next_record)? {
+            if offset == 0 {
+                let Some(previous) = record.previous else {
+                    return Err(segment.corrupted("its first record does not say what came before".into()));
+                };
+                let follows = self.segments.is_empty() || previous.index == self.last();
+                if !follows {
+                    return Err(segment.corrupted(format!("it follows entry {}, not {}", previous.index, self.last())));
+                }
+                segment.previous = previous;
+            }
+            if let Some(hs) = record.hard_state {
+                self.hard_state = hs;
+            }
+            let base = self.segments.front().map_or(segment.previous, |s| s.previous);
+            for (index, slot) in record.entries {
+                let keep = index.checked_sub(base.index + 1).filter(|keep| *keep <= self.slots.len() as u64);
+                let Some(keep) = keep else {
+                    return Err(segment.corrupted(format!("entry {index} follows nothing")));
+                };
+                self.slots.truncate(keep as usize);
+                self.slots.push_back(slot);
+            }
+            offset = end;
+            self.next_record += 1;
+        }
+        segment.end = offset;
+        match segment.tail_after(offset, self.next_record)? {
+            Tail::Empty if is_last || offset == segment.size() => {}
+            Tail::Torn if is_last => {
+                tracing::warn!(file = %segment.path.display(), offset, "cut a write that a crash had left unfinished");
+                segment.trim()?;
+            }
+            Tail::Empty | Tail::Torn => return Err(segment.corrupted(format!("it breaks off at byte {offset}"))),
+            Tail::Damaged => {
+                return Err(segment.corrupted(format!("record {} at byte {offset} is damaged", self.next_record)))
+            }
+        }
+        if offset == 0 && is_last {
+            // A crash between making a segment and its first record: it holds nothing.  Only the very first segment
+            // of a log can be in that state alone.
+            if self.segments.is_empty() && number > 0 {
+                return Err(segment.corrupted("its first record is damaged".into()));
+            }
+            let dir = self.dir.clone();
+            segment.remove()?;
+            return sync_dir(&dir);
+        }
+        self.segments.push_back(segment);
+        Ok(())
+    }
+
+    /// After a clean stop the log must end exactly where it was closed.
+    fn check_closed(&mut self, closed: Option<(u64, u64)>) -> Result<()> {
+        let Some((record, last)) = closed else { return Ok(()) };
+        if (record, last) != (self.next_record, self.last()) {
+            let file = self.segments.back().map_or(self.dir.clone(), |s| s.path.clone());
+            let why = format!("the log was closed after entry {last} and now ends at entry {}", self.last());
+            return Err(Error::Corrupted { file, why });
+        }
+        let file = self.dir.join(CLOSED_FILE);
+        std::fs::remove_file(&file).map_err(Error::disk(&file, "removing the file"))?;
+        sync_dir(&self.dir)
+    }
+
+    /// Notes that the log ends here.  Nothing may be appended afterwards.
+    pub fn close(&mut self) -> Result<()> {
+        self.active().trim()?;
+        let body = format!("{} {}", self.next_record, self.last());
+        let line = format!("{body} {:08x}\n", crc32fast::hash(body.as_bytes()));
+        super::checkpoint::write_whole(&self.dir.join(CLOSED_FILE), line.as_bytes())
+    }
+
+    fn active(&mut self) -> &mut Segment {
+        self.segments.back_mut().expect("there is always a segment")
+    }
+
+    fn next_segment(&mut self, previous: Previous) -> Result<()> {
+        let number = self.segments.back().map_or(0, |s| s.number + 1);
+        if let Some(full) = self.segments.back_mut() {
+            full.trim()?;
+        }
+        let mut segment = Segment::create(&self.dir, number, previous)?;
+        segment.append(self.next_record, Some(&self.hard_state), Some(previous), &[])?;
+        segment.sync()?;
+        sync_dir(&self.dir)?;
+        self.next_record += 1;
+        self.segments.push_back(segment);
+        Ok(())
+    }
+
+    /// Appends; entries from the first one's index on are replaced.  With `sync`, all of it is durable on return.
+    pub fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>, sync: bool) -> Result<()> {
+        if self.active().end > self.segment_bytes {
+            let previous = Previous { index: self.last(), term: self.term_of(self.last()).unwrap_or(0) };
+            self.next_segment(previous)?;
+        }
+        let number = self.next_record;
+        let slots = self.active().append(number, hard_state, None, entries)?;
+        if sync {
+            self.active().sync()?;
+        }
+        self.next_record += 1;
+        if let Some(hs) = hard_state {
+            self.hard_state = hs.clone();
+        }
+        for ((index, slot), entry) in slots.into_iter().zip(entries) {
+            assert!(index > self.before_first() && index <= self.last() + 1, "entry {index} after {}", self.last());
+            self.truncate(index);
+            self.slots.push_back(slot);
+            self.cached_bytes += entry.data.len();
+            self.cached.push_back(entry.data.clone());
+        }
+        // The newest entry stays whatever its size: it is about to be read.
+        while self.cached_bytes > CACHE_BYTES_MAX && self.cached.len() > 1 {
+            self.cached_bytes -= self.cached.pop_front().map_or(0, |d| d.len());
+        }
+        Ok(())
+    }
+
+    /// Drops entries from `from` on, in memory.  On disk the record that replaces them says so.
+    fn truncate(&mut self, from: u64) {
+        while self.last() >= from {
+            self.slots.pop_back();
+            self.cached_bytes -= self.cached.pop_back().map_or(0, |d| d.len());
+        }
+    }
+
+    /// Drops segments that hold nothing above `upto`.  All of it must be committed, and no longer needed by anyone.
+    pub fn cut(&mut self, upto: LogIndex) -> Result<()> {
+        let before = self.before_first();
+        while self.segments.len() > 1 && self.segments[1].previous.index <= upto.0 {
+            let old = self.segments.pop_front().expect("just counted");
+            let gone = self.segments[0].previous.index - old.previous.index;
+            self.slots.drain(..gone as usize);
+            old.remove()?;
+        }
+        let excess = self.cached.len().saturating_sub(self.slots.len());
+        for data in self.cached.drain(..excess) {
+            self.cached_bytes -= data.len();
+        }
+        if self.before_first() != before {
+            sync_dir(&self.dir)?;
+        }
+        Ok(())
+    }
+
+    /// The data of one entry.
+    pub fn read(&self, index: LogIndex) -> Result<Bytes> {
+        let place = index.0.checked_sub(self.before_first() + 1).filter(|p| *p < self.slots.len() as u64);
+        let Some(place) = place else {
+            return Err(Error::Internal(format!("entry {index} is not in the log")));
+        };
+        let uncached = self.slots.len() - self.cached.len();
+        if let Some(hit) = (place as usize).checked_sub(uncached) {
+            return Ok(self.cached[hit].clone());
+        }
+        let slot = &self.slots[place as usize];
+        let segment = &self.segments[(slot.segment - self.segments[0].number) as usize];
+        segment.read(slot)
+    }
+
+    /// The index before the first entry still here.
+    fn before_first(&self) -> u64 {
+        self.segments.front().map_or(0, |s| s.previous.index)
+    }
+
+    fn last(&self) -> u64 {
+        self.before_first() + self.slots.len() as u64
+    }
+
+    fn term_of(&self, index: u64) -> Option<u64> {
+        let before = self.before_first();
+        if index == before {
+            return Some(self.segments.front().map_or(0, |s| s.previous.term));
+        }
+        self.slots.get(usize::try_from(index.checked_sub(before + 1)?).ok()?).map(|s| s.term)
+    }
+
+    pub fn first_index(&self) -> LogIndex {
+        LogIndex(self.before_first() + 1)
+    }
+
+    pub fn last_index(&self) -> LogIndex {
+        LogIndex(self.last())
+    }
+
+    pub fn hard_state(&self) -> &HardState {
+        &self.hard_state
+    }
+
+    /// A checkpoint proves that everything up to `index` was committed, though the commit index on disk, which is
+    /// written lazily, may be behind.
+    pub fn raise_commit(&mut self, index: LogIndex) {
+        self.hard_state.commit = self.hard_state.commit.max(index.0);
+    }
+}
+
+/// Ranges are half-open; answers below the first entry are `Compacted`.  Raft snapshots do not exist here: the log is
+/// cut only below what every member has.
+impl Storage for RaftLog {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let conf = ConfState::from((self.voters.clone(), vec![]));
+        Ok(RaftState::new(self.hard_state.clone(), conf))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<RaftEntry>> {
+        let before = self.before_first();
+        if low <= before {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        assert!(high <= self.last() + 1, "entries up to {high} asked for, the log ends at {}", self.last());
+        let max_size = max_size.into().unwrap_or(u64::MAX);
+        let mut entries = Vec::new();
+        let mut size = 0;
+        for index in low..high {
+            let slot = &self.slots[(index - before - 1) as usize];
+            size += u64::from(slot.len) + 24;
+            if size > max_size && !entries.is_empty() {
+                break;
+            }
+            let data = self.read(LogIndex(index));
+            let data = data.map_err(|e| raft::Error::Store(StorageError::Other(e.to_string().into())))?;
+            let mut entry = RaftEntry { index, term: slot.term, data, ..Default::default() };
+            entry.set_entry_type(slot.kind);
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index < self.before_first() {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        self.term_of(index).ok_or(raft::Error::Store(StorageError::Unavailable))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.before_first() + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last())
+    }
+
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    }
+}
+
+fn segment_numbers(dir: &Path) -> Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for file in std::fs::read_dir(dir).map_err(Error::disk(dir, "reading the folder"))? {
+        let name = file.map_err(Error::disk(dir, "reading the folder"))?.file_name();
+        let stem = name.to_str().and_then(|n| n.strip_suffix(".log"));
+        if let Some(number) = stem.and_then(|n| u64::from_str_radix(n, 16).ok()) {
+            numbers.push(number);
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Number of the record after the last, and index of the last entry, if the log was closed in good order.
+fn read_closed(dir: &Path) -> Result<Option<(u64, u64)>> {
+    let file = dir.join(CLOSED_FILE);
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(Error::Disk { file, what: "read", source }),
+    };
+    let parsed = text.trim_end().rsplit_once(' ').and_then(|(body, crc)| {
+        let crc = u32::from_str_radix(crc, 16).ok().filter(|crc| *crc == crc32fast::hash(body.as_bytes()));
+        crc?;
+        let (record, last) = body.split_once(' ')?;
+        Some((record.parse().ok()?, last.parse().ok()?))
+    });
+    parsed.map(Some).ok_or(Error::Corrupted { file, why: "it is damaged".into() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! The log against restarts, damage at every byte, and cuts.
+
+use super::*;
+
+fn entry(index: u64, term: u64, data: &[u8]) -> RaftEntry {
+    RaftEntry { index, term, data: Bytes::copy_from_slice(data), ..Default::default() }
+}
+
+fn hard(term: u64, vote: u64, commit: u64) -> HardState {
+    HardState { term, vote, commit, ..Default::default() }
+}
+
+fn open(dir: &Path) -> Result<RaftLog> {
+    RaftLog::open_with(dir, &[NodeId(1), NodeId(2), NodeId(3)], 300)
+}
+
+fn contents(log: &RaftLog) -> Vec<(u64, Vec<u8>)> {
+    let range = log.before_first() + 1..log.last() + 1;
+    range.map(|i| (log.term(i).unwrap(), log.read(LogIndex(i)).unwrap().to_vec())).collect()
+}
+
+/// Ten batches of two entries, over several segments of 300 bytes.
+fn fill(log: &mut RaftLog) {
+    for n in 0..10 {
+        let batch = [entry(2 * n + 1, 1, &[n as u8; 40]), entry(2 * n + 2, 1, b"")];
+        log.append(&batch, Some(&hard(1, 2, 2 * n)), true).unwrap();
+    }
+}
+
+#[test]
+fn what_was_appended_is_there_after_a_crash_and_after_a_clean_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    let before = contents(&log);
+    assert!(log.segments.len() > 2);
+    drop(log);
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!((contents(&log), log.hard_state.clone()), (before.clone(), hard(1, 2, 18)));
+    log.append(&[entry(21, 2, b"more")], None, true).unwrap();
+    log.close().unwrap();
+    drop(log);
+    let log = open(dir.path()).unwrap();
+    assert_eq!(log.last(), 21);
+    assert_eq!(contents(&log)[..20], before);
+}
+
+#[test]
+fn a_new_leaders_entries_replace_the_old_ones_also_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    log.append(&[entry(5, 3, b"five"), entry(6, 3, b"six")], Some(&hard(3, 1, 4)), true).unwrap();
+    let now = contents(&log);
+    assert_eq!(now.len(), 6);
+    assert_eq!(now[4], (3, b"five".to_vec()));
+    drop(log);
+    assert_eq!(contents(&open(dir.path()).unwrap()), now);
+}
+
+#[test]
+fn a_cut_drops_whole_segments_and_keeps_the_term_before_the_first_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    let (last, all) = (log.last(), contents(&log));
+    log.cut(LogIndex(11)).unwrap();
+    let first = log.first_index().0;
+    assert!(first > 1 && first <= 12, "{first}");
+    assert_eq!(log.term(first - 1).unwrap(), 1);
+    assert!(matches!(log.entries(1, 3, None, GetEntriesContext::empty(false)), Err(raft::Error::Store(_))));
+    drop(log);
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!((log.first_index().0, log.last()), (first, last));
+    assert_eq!(contents(&log), all[first as usize - 1..]);
+    log.append(&[entry(last + 1, 2, b"on")], None, true).unwrap();
+    log.cut(LogIndex(last + 1)).unwrap();
+    assert_eq!(log.read(LogIndex(last + 1)).unwrap(), Bytes::from_static(b"on"));
+}
+
+#[test]
+fn a_size_limit_gives_at_least_one_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    let some = |max| log.entries(1, 21, max, GetEntriesContext::empty(false)).unwrap().len();
+    assert_eq!((some(0), some(64 + 24), some(u64::MAX)), (1, 2, 20));
+}
+
+/// Damages each byte of each file of a log that was closed: every one must be noticed.
+#[test]
+fn one_wrong_byte_anywhere_in_a_closed_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    log.close().unwrap();
+    drop(log);
+    let mut tried = 0;
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        let path = file.unwrap().path();
+        let good = std::fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            std::fs::write(&path, &bad).unwrap();
+            let error = open(dir.path()).err().unwrap_or_else(|| panic!("{}, byte {at}", path.display()));
+            assert!(matches!(error, Error::Corrupted { .. }), "{error}");
+            tried += 1;
+            std::fs::write(&path, &good).unwrap();
+        }
+    }
+    assert!(tried > 1000);
+    assert!(open(dir.path()).is_ok());
+}
+
+/// After a crash the last record may be torn, whatever its length; damage before it is still refused.
+#[test]
+fn after_a_crash_only_the_last_write_may_be_incomplete() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = RaftLog::open(dir.path(), &[NodeId(1)]).unwrap();
+    log.append(&[entry(1, 1, b"first")], Some(&hard(1, 1, 0)), true).unwrap();
+    let start = log.active().end as usize;
+    log.append(&[entry(2, 1, b"second")], None, true).unwrap();
+    let end = log.active().end as usize;
+    let path = log.active().path.clone();
+    drop(log);
+    let good = std::fs::read(&path).unwrap();
+    for cut in start..end {
+        let mut torn = good.clone();
+        torn[cut..].fill(0);
+        std::fs::write(&path, &torn).unwrap();
+        let mut log = RaftLog::open(dir.path(), &[NodeId(1)]).unwrap();
+        assert_eq!(log.last(), 1, "cut at {cut}");
+        log.append(&[entry(2, 2, b"other")], None, true).unwrap();
+        drop(log);
+        assert_eq!(RaftLog::open(dir.path(), &[NodeId(1)]).unwrap().term(2).unwrap(), 2);
+    }
+    for at in 0..start {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        std::fs::write(&path, &bad).unwrap();
+        assert!(RaftLog::open(dir.path(), &[NodeId(1)]).is_err(), "byte {at}");
+    }
+}
+
+#[test]
+fn a_missing_segment_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    log.close().unwrap();
+    let last = log.active().number;
+    drop(log);
+    for number in [1, last] {
+        let (path, away) = (path_of(dir.path(), number), dir.path().join("away"));
+        std::fs::rename(&path, &away).unwrap();
+        assert!(matches!(open(dir.path()), Err(Error::Corrupted { .. })), "segment {number}");
+        std::fs::rename(&away, &path).unwrap();
+    }
+    assert!(open(dir.path()).is_ok());
+}

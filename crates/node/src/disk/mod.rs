@@ -1,0 +1,24 @@
+//! Everything this node has promised, on disk: the Raft log with its hard state, and the certifier's checkpoint.
+//!
+//! It knows bytes and indexes, nothing of verdicts, peers or PostgreSQL.
+//!
+//! Invariants:
+//! - When `append` returns `Ok` for something that must be synced, it is on stable storage.
+//! - Damage is an error that names the file, never a shorter log; only a write that a crash cut short is dropped.
+//! - After a failed write or fsync nothing more is written: the error goes up and the node stops.
+
+mod checkpoint;
+mod log;
+mod segment;
+
+pub use checkpoint::CheckpointFile;
+pub use log::RaftLog;
+
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::path::Path;
+
+/// Makes the creation, renaming or removal of files in `dir` durable.
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(Error::disk(dir, "fsync of the folder"))
+}

@@ -1,0 +1,321 @@
+//! One file of the log: a row of numbered, checksummed records.
+//!
+//! | record | |
+//! |---|---|
+//! | u32 magic, u32 length of body, u64 number, u32 CRC-32 of length, number and body | 20 bytes |
+//! | body | |
+//!
+//! Body: u8 flags (bit 0: hard state, bit 1: previous), [u64 term, u64 vote, u64 commit], [u64 index, u64 term], u32 n, then
+//! n entries (u64 index, u64 term, u8 type, u32 length, data).  Numbers count through all segments without a gap.  The
+//! first record of a segment says, as *previous*, what came before it, so that older segments can be deleted.
+//!
+//! Space is set aside ahead of the records; it reads as zeros, and so ends the records.
+
+use crate::error::{Error, Result};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use raft::eraftpb::{Entry as RaftEntry, EntryType, HardState};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const MAGIC: u32 = 0x314c_544f; // "OTL1"
+pub(super) const HEAD_BYTES: usize = 20;
+/// Space set aside at once: a write inside it changes no file size, which makes its fsync cheaper.
+const SET_ASIDE_BYTES: u64 = 4 << 20;
+/// Data above this is written from where it is instead of being gathered.
+const GATHER_BYTES_MAX: usize = 64 << 10;
+
+/// The position and term before a segment's first entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Previous {
+    pub index: u64,
+    pub term: u64,
+}
+
+/// Where an entry's data lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub term: u64,
+    pub kind: EntryType,
+    pub segment: u64,
+    pub offset: u64,
+    pub len: u32,
+    pub crc: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Record {
+    pub hard_state: Option<HardState>,
+    pub previous: Option<Previous>,
+    pub entries: Vec<(u64, Slot)>,
+}
+
+pub(super) struct Segment {
+    pub number: u64,
+    pub path: PathBuf,
+    pub previous: Previous,
+    file: File,
+    /// End of the records.
+    pub end: u64,
+    set_aside: u64,
+}
+
+pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:016x}.log"))
+}
+
+impl Segment {
+    pub fn create(dir: &Path, number: u64, previous: Previous) -> Result<Segment> {
+        let path = path_of(dir, number);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(Error::disk(&path, "creating the segment"))?;
+        Ok(Segment { number, path, previous, file, end: 0, set_aside: 0 })
+    }
+
+    pub fn open(dir: &Path, number: u64) -> Result<Segment> {
+        let path = path_of(dir, number);
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.map_err(Error::disk(&path, "opening the segment"))?;
+        let set_aside = file.metadata().map_err(Error::disk(&path, "reading its size"))?.len();
+        Ok(Segment { number, path, previous: Previous::default(), file, end: 0, set_aside })
+    }
+
+    /// Writes one record at the end.  Not durable before `sync`.
+    pub fn append(
+        &mut self,
+        number: u64,
+        hard_state: Option<&HardState>,
+        previous: Option<Previous>,
+        entries: &[RaftEntry],
+    ) -> Result<Vec<(u64, Slot)>> {
+        let (mut gathered, data_len) =
+            (BytesMut::with_capacity(256 + entries.len() * 64), |e: &RaftEntry| e.data.len());
+        let body_len = 5
+            + hard_state.map_or(0, |_| 24)
+            + previous.map_or(0, |_| 16)
+            + entries.iter().map(|e| 21 + data_len(e)).sum::<usize>();
+        let body_len_u32 = u32::try_from(body_len)
+            .map_err(|_| Error::Internal(format!("a log record of {body_len} bytes; the limit is 4 GiB")))?;
+        gathered.put_u32_le(MAGIC);
+        gathered.put_u32_le(body_len_u32);
+        gathered.put_u64_le(number);
+        gathered.put_u32_le(0); // the checksum, below
+        gathered.put_u8(u8::from(hard_state.is_some()) | u8::from(previous.is_some()) << 1);
+        if let Some(hs) = hard_state {
+            gathered.put_u64_le(hs.term);
+            gathered.put_u64_le(hs.vote);
+            gathered.put_u64_le(hs.commit);
+        }
+        if let Some(p) = previous {
+            gathered.put_u64_le(p.index);
+            gathered.put_u64_le(p.term);
+        }
+        gathered.put_u32_le(entries.len() as u32);
+        // Pieces in file order: what is gathered, and large data where it is.
+        let mut pieces: Vec<Bytes> = Vec::new();
+        let mut offset = self.end + gathered.len() as u64;
+        let mut slots = Vec::with_capacity(entries.len());
+        for e in entries {
+            gathered.put_u64_le(e.index);
+            gathered.put_u64_le(e.term);
+            gathered.put_u8(e.get_entry_type() as u8);
+            gathered.put_u32_le(e.data.len() as u32);
+            offset += 21;
+            slots.push((
+                e.index,
+                Slot {
+                    term: e.term,
+                    kind: e.get_entry_type(),
+                    segment: self.number,
+                    offset,
+                    len: e.data.len() as u32,
+                    crc: crc32fast::hash(&e.data),
+                },
+            ));
+            offset += e.data.len() as u64;
+            if e.data.len() > GATHER_BYTES_MAX {
+                pieces.push(gathered.split().freeze());
+                pieces.push(e.data.clone());
+            } else {
+                gathered.put_slice(&e.data);
+            }
+        }
+        pieces.push(gathered.freeze());
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&pieces[0][4..16]);
+        crc.update(&pieces[0][HEAD_BYTES..]);
+        pieces[1..].iter().for_each(|p| crc.update(p));
+        let mut first = BytesMut::from(&pieces[0][..]);
+        first[16..20].copy_from_slice(&crc.finalize().to_le_bytes());
+        pieces[0] = first.freeze();
+
+        self.set_aside_for((HEAD_BYTES + body_len) as u64)?;
+        for piece in pieces {
+            self.file.write_all_at(&piece, self.end).map_err(Error::disk(&self.path, "write"))?;
+            self.end += piece.len() as u64;
+        }
+        Ok(slots)
+    }
+
+    fn set_aside_for(&mut self, bytes: u64) -> Result<()> {
+        if self.end + bytes <= self.set_aside {
+            return Ok(());
+        }
+        let upto = (self.end + bytes).next_multiple_of(SET_ASIDE_BYTES);
+        // SAFETY: a plain system call on a file descriptor that `self.file` keeps open.
+        let rc = unsafe { libc::posix_fallocate(self.file.as_raw_fd(), 0, upto as libc::off_t) };
+        if rc != 0 {
+            let source = std::io::Error::from_raw_os_error(rc);
+            return Err(Error::Disk { file: self.path.clone(), what: "setting space aside", source });
+        }
+        self.set_aside = upto;
+        Ok(())
+    }
+
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(Error::disk(&self.path, "fsync"))
+    }
+
+    /// Gives back what was set aside beyond the records, durably.
+    pub fn trim(&mut self) -> Result<()> {
+        self.file.set_len(self.end).map_err(Error::disk(&self.path, "cutting the file"))?;
+        self.set_aside = self.end;
+        self.file.sync_all().map_err(Error::disk(&self.path, "fsync"))
+    }
+
+    /// An entry's data, verified.
+    pub fn read(&self, slot: &Slot) -> Result<Bytes> {
+        let mut data = BytesMut::zeroed(slot.len as usize);
+        self.file.read_exact_at(&mut data, slot.offset).map_err(Error::disk(&self.path, "read"))?;
+        if crc32fast::hash(&data) != slot.crc {
+            return Err(self.corrupted(format!("the entry at byte {} has changed since it was written", slot.offset)));
+        }
+        Ok(data.freeze())
+    }
+
+    pub fn corrupted(&self, why: String) -> Error {
+        Error::Corrupted { file: self.path.clone(), why }
+    }
+
+    pub fn size(&self) -> u64 {
+        self.set_aside
+    }
+
+    /// The number that the first record's head gives, if there is one.
+    pub fn first_number(&self) -> Result<Option<u64>> {
+        if self.set_aside < HEAD_BYTES as u64 {
+            return Ok(None);
+        }
+        let mut head = [0; HEAD_BYTES];
+        self.file.read_exact_at(&mut head, 0).map_err(Error::disk(&self.path, "read"))?;
+        Ok(parse_head(&head).map(|(_, number, _)| number))
+    }
+
+    /// The record at `offset`, with the offset after it; `Ok(None)` if none that is whole and has this number is there.
+    pub fn record_at(&self, offset: u64, number: u64) -> Result<Option<(Record, u64)>> {
+        let mut head = [0; HEAD_BYTES];
+        if offset + HEAD_BYTES as u64 > self.set_aside {
+            return Ok(None);
+        }
+        self.file.read_exact_at(&mut head, offset).map_err(Error::disk(&self.path, "read"))?;
+        let Some((len, found, crc)) = parse_head(&head) else { return Ok(None) };
+        let end = offset + HEAD_BYTES as u64 + u64::from(len);
+        if found != number || end > self.set_aside {
+            return Ok(None);
+        }
+        let mut body = BytesMut::zeroed(len as usize);
+        self.file.read_exact_at(&mut body, offset + HEAD_BYTES as u64).map_err(Error::disk(&self.path, "read"))?;
+        if checksum(&head, &body) != crc {
+            return Ok(None);
+        }
+        let record = self.decode(body.freeze(), offset + HEAD_BYTES as u64);
+        // Its checksum is right, so this is not damage by the disk; but believing it would be worse.
+        let record =
+            record.ok_or_else(|| self.corrupted(format!("record {number} at byte {offset} makes no sense")))?;
+        Ok(Some((record, end)))
+    }
+
+    fn decode(&self, mut body: Bytes, start: u64) -> Option<Record> {
+        let total = body.len() as u64;
+        let mut record = Record::default();
+        let flags = body.try_get_u8().ok()?;
+        if flags & 1 != 0 {
+            let mut hs = HardState::default();
+            hs.term = body.try_get_u64_le().ok()?;
+            hs.vote = body.try_get_u64_le().ok()?;
+            hs.commit = body.try_get_u64_le().ok()?;
+            record.hard_state = Some(hs);
+        }
+        if flags & 2 != 0 {
+            let (index, term) = (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
+            record.previous = Some(Previous { index, term });
+        }
+        for _ in 0..body.try_get_u32_le().ok()? {
+            let (index, term) = (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
+            let kind = match body.try_get_u8().ok()? {
+                0 => EntryType::EntryNormal,
+                1 => EntryType::EntryConfChange,
+                2 => EntryType::EntryConfChangeV2,
+                _ => return None,
+            };
+            let len = body.try_get_u32_le().ok()?;
+            let offset = start + total - body.len() as u64;
+            if body.len() < len as usize {
+                return None;
+            }
+            let crc = crc32fast::hash(&body.split_to(len as usize));
+            record.entries.push((index, Slot { term, kind, segment: self.number, offset, len, crc }));
+        }
+        body.is_empty().then_some(record)
+    }
+
+    /// Looks at what follows the last good record, which ends at `offset`.
+    pub fn tail_after(&self, offset: u64, number: u64) -> Result<Tail> {
+        let mut rest = vec![0; (self.set_aside - offset) as usize];
+        self.file.read_exact_at(&mut rest, offset).map_err(Error::disk(&self.path, "read"))?;
+        if rest.iter().all(|b| *b == 0) {
+            return Ok(Tail::Empty);
+        }
+        // A record numbered from here on, whole, after bytes that are none: those bytes were a record once.
+        for at in 1..rest.len().saturating_sub(HEAD_BYTES) {
+            if rest[at..at + 4] != MAGIC.to_le_bytes() {
+                continue;
+            }
+            let Some((len, found, crc)) = parse_head(&rest[at..at + HEAD_BYTES]) else { continue };
+            let body = rest[at + HEAD_BYTES..].get(..len as usize);
+            // At the very start the number sought came from the bad bytes themselves.
+            if (found > number || offset == 0) && body.is_some_and(|b| checksum(&rest[at..at + HEAD_BYTES], b) == crc) {
+                return Ok(Tail::Damaged);
+            }
+        }
+        Ok(Tail::Torn)
+    }
+
+    pub fn remove(self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(Error::disk(&self.path, "removing the segment"))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Tail {
+    Empty,
+    /// The remains of one write that a crash cut short.
+    Torn,
+    /// Good records follow bad bytes.
+    Damaged,
+}
+
+/// Length, number, checksum.
+fn parse_head(head: &[u8]) -> Option<(u32, u64, u32)> {
+    let mut head = head;
+    (head.try_get_u32_le().ok()? == MAGIC).then_some(())?;
+    Some((head.try_get_u32_le().ok()?, head.try_get_u64_le().ok()?, head.try_get_u32_le().ok()?))
+}
+
+fn checksum(head: &[u8], body: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&head[4..16]);
+    crc.update(body);
+    crc.finalize()
+}
