@@ -1,1 +1,63 @@
-fn main() {}
+//! The `onetrip` command.
+//!
+//! Exit codes: 0 all is well; 1 it failed, or `check` found a difference; 2 it was called wrongly.
+
+mod check;
+mod demo;
+mod init;
+mod nodes;
+mod start;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// PostgreSQL in every region, one database.
+///
+/// A cluster is a set of regions, each with a node (this program) and the PostgreSQL that it runs. Any region takes any
+/// transaction; a COMMIT crosses the regions, statements do not.
+#[derive(Parser)]
+#[command(name = "onetrip", version, propagate_version = true, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Init(init::InitArgs),
+    Start(start::StartArgs),
+    Status(status::StatusArgs),
+    Check(check::CheckArgs),
+    Demo(demo::DemoArgs),
+}
+
+/// The caller can mend it by calling differently.
+#[derive(Debug)]
+pub struct BadUsage(pub String);
+
+impl std::fmt::Display for BadUsage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadUsage {}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Init(args) => init::run(&args),
+        Command::Start(args) => start::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Demo(args) => demo::run(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("onetrip: {error:#}");
+            ExitCode::from(if error.is::<BadUsage>() { 2 } else { 1 })
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The first row that differs between two nodes: both sides are read in key order, a portion at a time, and merged.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use anyhow::{Context, Result};
+
+use super::snapshots::Reader;
+use super::tables::Table;
+use super::Difference;
+
+const PORTION_ROWS: usize = 500;
+
+/// Key columns as text, then the whole row as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Row {
+    key: Vec<String>,
+    text: String,
+}
+
+/// One side, read through a cursor.
+struct Side<'a> {
+    reader: &'a Reader,
+    table: &'a Table,
+    rows: VecDeque<Row>,
+    ended: bool,
+}
+
+pub async fn first_difference(readers: [&Reader; 2], table: &Table) -> Result<Difference> {
+    let mut sides = [Side::open(readers[0], table).await?, Side::open(readers[1], table).await?];
+    loop {
+        let rows = [sides[0].next().await?, sides[1].next().await?];
+        let order = match (&rows[0], &rows[1]) {
+            // The sums differ, so some row does; reading it twice gave two answers.
+            (None, None) => return Ok(difference(table, readers, "(it reads alike now: read twice, a row gave two texts)".into(), [None, None])),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(a), Some(b)) if a == b => continue,
+            (Some(a), Some(b)) => a.key.cmp(&b.key),
+        };
+        let [a, b] = rows;
+        let (a, b) = match order {
+            Ordering::Less => (a, None),
+            Ordering::Greater => (None, b),
+            Ordering::Equal => (a, b),
+        };
+        let key = a.as_ref().or(b.as_ref()).map_or(String::new(), |row| shown_key(table, row));
+        return Ok(difference(table, readers, key, [a.map(|r| r.text), b.map(|r| r.text)]));
+    }
+}
+
+fn difference(table: &Table, readers: [&Reader; 2], key: String, rows: [Option<String>; 2]) -> Difference {
+    let regions = [readers[0].region.clone(), readers[1].region.clone()];
+    Difference::Row { table: table.name.clone(), key, regions, rows }
+}
+
+fn shown_key(table: &Table, row: &Row) -> String {
+    if table.key.is_empty() {
+        return row.text.clone();
+    }
+    format!("({}) = ({})", table.key.join(", "), row.key.join(", "))
+}
+
+impl<'a> Side<'a> {
+    async fn open(reader: &'a Reader, table: &'a Table) -> Result<Side<'a>> {
+        // Byte order, as Rust compares strings.  Without a primary key the whole row is the key.
+        let whole = vec!["(r.*)".to_string()];
+        let columns: Vec<String> = if table.key.is_empty() {
+            whole
+        } else {
+            table.key.iter().map(|column| format!("r.{column}")).collect()
+        };
+        let keys: Vec<String> = columns.iter().map(|c| format!("({c})::text collate \"C\"")).collect();
+        let keys = keys.join(", ");
+        let query = format!(
+            "declare check_rows no scroll cursor for select {keys}, (r.*)::text from only {} as r order by {keys}",
+            table.name
+        );
+        reader.client.batch_execute(&query).await.with_context(|| format!("read {} in {}", table.name, reader.region))?;
+        Ok(Side { reader, table, rows: VecDeque::new(), ended: false })
+    }
+
+    async fn next(&mut self) -> Result<Option<Row>> {
+        if self.rows.is_empty() && !self.ended {
+            let fetch = format!("fetch {PORTION_ROWS} from check_rows");
+            let rows = self.reader.client.query(&fetch, &[]).await;
+            let rows = rows.with_context(|| format!("read {} in {}", self.table.name, self.reader.region))?;
+            self.ended = rows.len() < PORTION_ROWS;
+            self.rows.extend(rows.iter().map(|row| {
+                let keys = row.len() - 1;
+                Row { key: (0..keys).map(|i| row.get(i)).collect(), text: row.get(keys) }
+            }));
+        }
+        Ok(self.rows.pop_front())
+    }
+}

@@ -1,0 +1,146 @@
+//! A snapshot on each node, all of one log position.
+//!
+//! One session on each node asks for the snapshot of position N and waits for it; another session makes log entries until all
+//! have it.  A node that is past N already refuses; then a larger N is tried.  A snapshot is a prefix of the log, so equal
+//! positions show equal rows, or something is wrong.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use tokio::task::JoinSet;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls};
+
+/// How far ahead of the nodes N lies, at the first try and at most: the log grows while the nodes are asked.
+const AHEAD_MIN: i64 = 1;
+const AHEAD_MAX: i64 = 8_192;
+const ADVANCE_EVERY: Duration = Duration::from_millis(3);
+
+/// A session that reads at the position.
+pub struct Reader {
+    pub region: String,
+    pub client: Client,
+    /// Holds the snapshot; it must live as long as the reader.
+    _exporter: Client,
+}
+
+/// Values must look alike on all nodes whatever the defaults there are.
+const SAME_OUTPUT: &str = "set local datestyle = 'ISO, YMD'; set local timezone = 'UTC'; set local intervalstyle = 'iso_8601'; \
+    set local extra_float_digits = 3; set local bytea_output = 'hex'; set local search_path = pg_catalog; \
+    set local lc_monetary = 'C'; set local xmloption = 'content'";
+
+pub async fn at_one_position(conninfos: &[String], timeout: Duration) -> Result<(i64, Vec<Reader>)> {
+    let deadline = Instant::now() + timeout;
+    let mut regions = Vec::new();
+    let mut watchers = Vec::new();
+    for conninfo in conninfos {
+        let client = connect(conninfo).await?;
+        let region = client.query_one("select current_setting('onetrip.region')", &[]).await;
+        let region: String = region.with_context(|| format!("ask {} for its region", shown(conninfo)))?.get(0);
+        regions.push(region);
+        watchers.push(client);
+    }
+    let mut ahead = AHEAD_MIN;
+    while ahead <= AHEAD_MAX {
+        let mut furthest = 0;
+        for watcher in &watchers {
+            let row = watcher.query_one("select onetrip.position()", &[]).await.context("ask for the position")?;
+            furthest = furthest.max(row.get::<_, i64>(0));
+        }
+        let position = furthest + ahead;
+        match export_all(conninfos, &regions, &watchers, position, deadline).await? {
+            Some(exported) => {
+                let mut readers = Vec::new();
+                for ((region, conninfo), (exporter, snapshot)) in regions.iter().zip(conninfos).zip(exported) {
+                    readers.push(reader(region, conninfo, exporter, &snapshot).await?);
+                }
+                return Ok((position, readers));
+            }
+            None => ahead *= 8,
+        }
+    }
+    bail!("the log grows too fast to catch one position on all nodes; try again when the load is lower")
+}
+
+fn shown(conninfo: &str) -> String {
+    match conninfo.parse::<tokio_postgres::Config>() {
+        Ok(config) => format!("{:?} port {:?}", config.get_hosts(), config.get_ports()),
+        Err(_) => "a node".to_string(),
+    }
+}
+
+async fn connect(conninfo: &str) -> Result<Client> {
+    let mut config: tokio_postgres::Config =
+        conninfo.parse().map_err(|e| crate::BadUsage(format!("--connect {conninfo:?}: {e}")))?;
+    config.connect_timeout(Duration::from_secs(10)).application_name("onetrip check");
+    let (client, connection) =
+        config.connect(NoTls).await.with_context(|| format!("connect to {}", shown(conninfo)))?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// `None`: a node was past the position already.
+async fn export_all(
+    conninfos: &[String],
+    regions: &[String],
+    watchers: &[Client],
+    position: i64,
+    deadline: Instant,
+) -> Result<Option<Vec<(Client, String)>>> {
+    let mut exports = JoinSet::new();
+    for (node, conninfo) in conninfos.iter().enumerate() {
+        let client = connect(conninfo).await?;
+        client.batch_execute("begin").await.context("begin")?;
+        exports.spawn(async move {
+            let row = client.query_one("select onetrip.export_snapshot_at($1)", &[&position]).await;
+            (node, row.map(|row| (client, row.get::<_, String>(0))))
+        });
+    }
+    let mut exported: Vec<Option<(Client, String)>> = conninfos.iter().map(|_| None).collect();
+    let mut advancing = 0;
+    loop {
+        tokio::select! {
+            biased;
+            export = exports.join_next() => match export {
+                None => break,
+                Some(joined) => {
+                    let (node, result) = joined.context("wait for a snapshot")?;
+                    match result {
+                        Ok(got) => exported[node] = Some(got),
+                        Err(e) if e.code() == Some(&SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) => return Ok(None),
+                        Err(e) => return Err(e).with_context(|| format!("take a snapshot in {}", regions[node])),
+                    }
+                }
+            },
+            () = tokio::time::sleep(ADVANCE_EVERY) => {
+                if Instant::now() >= deadline {
+                    let late: Vec<&str> =
+                        (0..regions.len()).filter(|i| exported[*i].is_none()).map(|i| regions[i].as_str()).collect();
+                    bail!("{} did not reach position {position} in time: is it cut off or stopped?", late.join(", "));
+                }
+                advancing = advance(watchers, advancing, deadline).await;
+            }
+        }
+    }
+    Ok(exported.into_iter().collect())
+}
+
+/// Makes one log entry through a node; tells through which node to try the next.
+async fn advance(watchers: &[Client], through: usize, deadline: Instant) -> usize {
+    let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(5));
+    match tokio::time::timeout(left, watchers[through].batch_execute("select onetrip.advance()")).await {
+        Ok(Ok(())) => through,
+        // A region that cannot commit now; another may.
+        _ => (through + 1) % watchers.len(),
+    }
+}
+
+async fn reader(region: &str, conninfo: &str, exporter: Client, snapshot: &str) -> Result<Reader> {
+    let client = connect(conninfo).await?;
+    let begin = format!(
+        "begin isolation level repeatable read read only; set transaction snapshot '{}'; {SAME_OUTPUT}",
+        snapshot.replace('\'', "''")
+    );
+    client.batch_execute(&begin).await.with_context(|| format!("read at the snapshot in {region}"))?;
+    Ok(Reader { region: region.to_string(), client, _exporter: exporter })
+}

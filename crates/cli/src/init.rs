@@ -1,0 +1,206 @@
+//! `onetrip init`: the folders of a cluster's nodes, each with its node.toml and its PostgreSQL.
+//!
+//! All or nothing: what a failed call has made, it removes; what was there before, it does not touch.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{bail, Context, Result};
+use clap::Args;
+use onetrip_core::{NodeId, RegionId};
+use onetrip_lab::{ports, Topology};
+use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
+use onetrip_node::postgres::{become_user, bootstrap, prepare_folder, Server, ROOT_BECOMES};
+
+use crate::BadUsage;
+
+const BIN_DIR: &str = "/usr/lib/postgresql/15/bin";
+
+/// Make the nodes of a new cluster, each with an empty PostgreSQL
+///
+/// Reads the regions from a topology file and makes a folder for each in --data. Ports that the file leaves out are chosen
+/// among the free ones. When each region has a machine of its own, call it there with --region and the same --cluster.
+#[derive(Args)]
+pub struct InitArgs {
+    /// Topology file (TOML): regions, their hosts and ports, the preferred leader
+    #[arg(long, value_name = "FILE")]
+    topology: PathBuf,
+    /// Folder to make the nodes' folders in
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Name of the replicated database [default: the topology's, else onetrip]
+    #[arg(long)]
+    database: Option<String>,
+    /// Make only this region's node
+    #[arg(long, requires = "cluster")]
+    region: Option<String>,
+    /// Name of the cluster, the same for all its nodes [default: a random one]
+    #[arg(long)]
+    cluster: Option<String>,
+    /// Steps in which sequences count, so that no two regions give the same value; the most nodes the cluster can ever have
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    stride: u32,
+    /// Sequences count 1, 2, 3: only when one region alone writes
+    #[arg(long, conflicts_with = "stride")]
+    dense_sequences: bool,
+    /// Folder of PostgreSQL's programs
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+    /// User that root becomes
+    #[arg(long, default_value = ROOT_BECOMES)]
+    user: String,
+    /// Emulate the topology's round trips, and let links be cut: for demonstrations and tests on one machine
+    #[arg(long, hide = true)]
+    lab: bool,
+}
+
+pub fn run(args: &InitArgs) -> Result<ExitCode> {
+    let topology = Topology::load(&args.topology).map_err(|e| BadUsage(e.to_string()))?;
+    let bin_dir = bin_dir(args.bin_dir.as_deref())?;
+    let data = std::path::absolute(&args.data).context("find the data folder")?;
+    prepare_folder(&data, &args.user)?;
+    become_user(&args.user, &data)?;
+    let mut nodes = plan(args, &topology, &bin_dir, &data)?;
+    if let Some(region) = &args.region {
+        nodes.retain(|node| node.region.as_str() == region);
+    }
+    for node in &nodes {
+        if node.data_dir.join(FILE_NAME).exists() {
+            bail!("{} holds a node already; nothing was changed", node.data_dir.display());
+        }
+        if node.data_dir.exists() {
+            bail!("{} exists already; nothing was changed", node.data_dir.display());
+        }
+    }
+    if let Err(e) = make(&nodes) {
+        for node in &nodes {
+            let _ = std::fs::remove_dir_all(&node.data_dir);
+        }
+        return Err(e);
+    }
+    for node in &nodes {
+        let port = node.postgres.as_ref().map_or(0, |p| p.port);
+        println!(
+            "{}: {} (PostgreSQL port {port}); start it with: onetrip start --data {}",
+            node.region,
+            node.data_dir.display(),
+            node.data_dir.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where PostgreSQL's programs are: as told, else where Debian has them, else as `pg_config` says.
+pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(given) = given {
+        return std::path::absolute(given).context("find bin_dir");
+    }
+    if Path::new(BIN_DIR).join("postgres").is_file() {
+        return Ok(BIN_DIR.into());
+    }
+    let found = std::process::Command::new("pg_config").arg("--bindir").output();
+    match found {
+        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().into()),
+        _ => bail!("PostgreSQL is not in {BIN_DIR}: install postgresql-15 or name its folder with --bin-dir"),
+    }
+}
+
+fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Result<Vec<NodeConfig>> {
+    let count = topology.regions.len();
+    let stride = if args.dense_sequences { 1 } else { args.stride };
+    if stride != 1 && count > stride as usize {
+        return Err(BadUsage(format!("{count} regions need a --stride of {count} or more")).into());
+    }
+    if let Some(region) = &args.region {
+        if topology.region_index(region).is_none() {
+            return Err(BadUsage(format!("{} has no region {region:?}", args.topology.display())).into());
+        }
+        if let Some(missing) = topology.regions.iter().find(|r| r.peer_port.is_none()) {
+            let why = format!("region {:?} needs a peer_port: the nodes on other machines must know it", missing.name);
+            return Err(BadUsage(why).into());
+        }
+    }
+    let mut free = ports::free_ports(3 * count)?.into_iter();
+    let mut port = |given: Option<u16>| given.or_else(|| free.next()).context("no free port is left");
+    let mut places = Vec::new();
+    for region in &topology.regions {
+        let host: IpAddr = region
+            .host
+            .parse()
+            .map_err(|_| BadUsage(format!("host of region {:?} is {:?}, not an IP address", region.name, region.host)))?;
+        places.push((host, port(region.peer_port)?, port(region.http_port)?, port(region.postgres_port)?));
+    }
+    let cluster = match &args.cluster {
+        Some(cluster) => cluster.clone(),
+        None => random_name()?,
+    };
+    let database = args.database.clone().unwrap_or_else(|| topology.database().to_string());
+    if database.is_empty() || database.len() > 63 || ["postgres", "template0", "template1"].contains(&database.as_str()) {
+        return Err(BadUsage(format!("{database:?} cannot be the replicated database: choose another name")).into());
+    }
+    let id = |index: usize| Ok::<_, std::num::TryFromIntError>(NodeId(u32::try_from(index + 1)?));
+    let mut nodes = Vec::new();
+    for (index, region) in topology.regions.iter().enumerate() {
+        let mut members = Vec::new();
+        for (other, place) in places.iter().enumerate() {
+            members.push(Member {
+                id: id(other)?,
+                region: RegionId::from(topology.regions[other].name.as_str()),
+                address: SocketAddr::new(place.0, place.1),
+                one_way_ms: if args.lab { topology.rtt_ms(index, other) / 2.0 } else { 0.0 },
+            });
+        }
+        let (host, peer_port, http_port, postgres_port) = places[index];
+        nodes.push(NodeConfig {
+            cluster: cluster.clone(),
+            node: id(index)?,
+            region: RegionId::from(region.name.as_str()),
+            listen: SocketAddr::new(host, peer_port),
+            http: SocketAddr::new([127, 0, 0, 1].into(), http_port),
+            preferred_leader: RegionId::from(topology.preferred_leader()),
+            window_entries: onetrip_core::certifier::Limits::default().window_entries,
+            sequence_stride: stride,
+            sequence_slot: if stride == 1 { 0 } else { u32::try_from(index)? },
+            max_entry_bytes: 256 << 20,
+            lab: args.lab,
+            postgres: Some(PostgresConfig {
+                port: postgres_port,
+                bin_dir: bin_dir.to_path_buf(),
+                database: database.clone(),
+                listen: "127.0.0.1".to_string(),
+                user: Some(args.user.clone()),
+            }),
+            members,
+            data_dir: data.join(&region.name),
+        });
+    }
+    Ok(nodes)
+}
+
+/// Side by side: each spends its time in initdb.
+fn make(nodes: &[NodeConfig]) -> Result<()> {
+    std::thread::scope(|scope| {
+        let made: Vec<_> = nodes.iter().map(|node| scope.spawn(|| make_one(node))).collect();
+        made.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(_) => bail!("making a node failed unexpectedly"),
+        })
+    })
+}
+
+fn make_one(node: &NodeConfig) -> Result<()> {
+    let folder = &node.data_dir;
+    std::fs::create_dir(folder).with_context(|| format!("make {}", folder.display()))?;
+    bootstrap(&Server::of(node)?)?;
+    // Last: a folder with a node.toml is a whole node.
+    node.save()?;
+    Ok(())
+}
+
+fn random_name() -> Result<String> {
+    use std::io::Read;
+    let mut bytes = [0u8; 8];
+    std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes)).context("draw a name for the cluster")?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}

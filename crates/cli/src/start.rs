@@ -1,0 +1,78 @@
+//! `onetrip start`: one node in the foreground, with its PostgreSQL.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use onetrip_node::config::{NodeConfig, FILE_NAME};
+use onetrip_node::postgres::{become_user, ROOT_BECOMES};
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{signal, SignalKind};
+
+use crate::BadUsage;
+
+/// Run a node and its PostgreSQL in the foreground
+///
+/// Ends in order on SIGTERM or SIGINT (Ctrl-C), and its PostgreSQL with it. Logs go to standard error; RUST_LOG chooses
+/// how much (default: info).
+#[derive(Args)]
+pub struct StartArgs {
+    /// The node's folder, as `onetrip init` made it: DIR/<region>
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// User that root becomes [default: the one of `onetrip init`]
+    #[arg(long)]
+    user: Option<String>,
+    /// End when standard input ends: a parent that dies takes the node with it
+    #[arg(long, hide = true)]
+    until_stdin_closes: bool,
+}
+
+pub fn run(args: &StartArgs) -> Result<ExitCode> {
+    if !args.data.join(FILE_NAME).is_file() {
+        let regions: Vec<String> = crate::nodes::in_folder(&args.data)
+            .map(|nodes| nodes.iter().map(|n| n.data_dir.display().to_string()).collect())
+            .unwrap_or_default();
+        let hint = match regions.is_empty() {
+            true => "make a node there with `onetrip init`".to_string(),
+            false => format!("start one of {}", regions.join(", ")),
+        };
+        return Err(BadUsage(format!("{} holds no {FILE_NAME}: {hint}", args.data.display())).into());
+    }
+    let config = NodeConfig::load(&args.data)?;
+    let configured = config.postgres.as_ref().and_then(|p| p.user.as_deref());
+    // Before anything is opened, made or started.
+    become_user(args.user.as_deref().or(configured).unwrap_or(ROOT_BECOMES), &config.data_dir)?;
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    let stdin = args.until_stdin_closes;
+    runtime.block_on(async move {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let shutdown = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                () = stdin_closed(), if stdin => {}
+            }
+        };
+        onetrip_node::run(config, shutdown).await?;
+        Ok::<_, anyhow::Error>(())
+    })?;
+    // A blocked read of standard input must not hold the process.
+    runtime.shutdown_background();
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn stdin_closed() {
+    let mut stdin = tokio::io::stdin();
+    let mut bytes = [0u8; 64];
+    while matches!(stdin.read(&mut bytes).await, Ok(count) if count > 0) {}
+}
