@@ -125,10 +125,9 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
     let mut port = |given: Option<u16>| given.or_else(|| free.next()).context("no free port is left");
     let mut places = Vec::new();
     for region in &topology.regions {
-        let host: IpAddr = region
-            .host
-            .parse()
-            .map_err(|_| BadUsage(format!("host of region {:?} is {:?}, not an IP address", region.name, region.host)))?;
+        let host: IpAddr = region.host.parse().map_err(|_| {
+            BadUsage(format!("host of region {:?} is {:?}, not an IP address", region.name, region.host))
+        })?;
         places.push((host, port(region.peer_port)?, port(region.http_port)?, port(region.postgres_port)?));
     }
     let cluster = match &args.cluster {
@@ -136,7 +135,8 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
         None => random_name()?,
     };
     let database = args.database.clone().unwrap_or_else(|| topology.database().to_string());
-    if database.is_empty() || database.len() > 63 || ["postgres", "template0", "template1"].contains(&database.as_str()) {
+    if database.is_empty() || database.len() > 63 || ["postgres", "template0", "template1"].contains(&database.as_str())
+    {
         return Err(BadUsage(format!("{database:?} cannot be the replicated database: choose another name")).into());
     }
     let id = |index: usize| Ok::<_, std::num::TryFromIntError>(NodeId(u32::try_from(index + 1)?));
@@ -201,6 +201,8 @@ fn make_one(node: &NodeConfig) -> Result<()> {
 fn random_name() -> Result<String> {
     use std::io::Read;
     let mut bytes = [0u8; 8];
-    std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes)).context("draw a name for the cluster")?;
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut bytes))
+        .context("draw a name for the cluster")?;
     Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }

@@ -80,7 +80,20 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
 }
 
 fn table(answers: &[Answer]) -> Vec<Vec<String>> {
-    let head = ["region", "role", "term", "log", "decided", "applied", "durable", "lag", "PostgreSQL", "port", "backends", "round trips ms"];
+    let head = [
+        "region",
+        "role",
+        "term",
+        "log",
+        "decided",
+        "applied",
+        "durable",
+        "lag",
+        "PostgreSQL",
+        "port",
+        "backends",
+        "round trips ms",
+    ];
     let mut lines = vec![head.map(String::from).to_vec()];
     for answer in answers {
         let Ok(status) = &answer.status else {

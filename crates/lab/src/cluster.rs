@@ -103,10 +103,7 @@ impl Cluster {
                 node.check_not_ended()?;
             }
             if Instant::now() >= deadline {
-                bail!(
-                    "the cluster is not ready after {} s; {missing}",
-                    READY_TIMEOUT.as_secs()
-                );
+                bail!("the cluster is not ready after {} s; {missing}", READY_TIMEOUT.as_secs());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -118,31 +115,16 @@ impl Cluster {
         if leader.is_null() {
             bail!("it knows no leader");
         }
-        let preferred_runs = self
-            .nodes
-            .iter()
-            .any(|n| n.region() == preferred && n.running());
-        if preferred_runs
-            && leader["region"]
-                .as_str()
-                .is_some_and(|region| region != preferred)
-        {
+        let preferred_runs = self.nodes.iter().any(|n| n.region() == preferred && n.running());
+        if preferred_runs && leader["region"].as_str().is_some_and(|region| region != preferred) {
             bail!("the leader is {leader}, not in {preferred}");
         }
         let state = status["postgres"]["state"].as_str().unwrap_or("unknown");
         if state != "ready" {
-            bail!(
-                "PostgreSQL is {state} ({})",
-                status["postgres"]["problem"]
-                    .as_str()
-                    .unwrap_or("no problem known")
-            );
+            bail!("PostgreSQL is {state} ({})", status["postgres"]["problem"].as_str().unwrap_or("no problem known"));
         }
         let client = node.connect().await?;
-        client
-            .simple_query("select onetrip.position()")
-            .await
-            .context("ask for the position")?;
+        client.simple_query("select onetrip.position()").await.context("ask for the position")?;
         Ok(())
     }
 
@@ -176,13 +158,7 @@ impl Cluster {
     pub async fn cut_link(&self, a: usize, b: usize, cut: bool) -> Result<()> {
         for (at, other) in [(a, b), (b, a)] {
             let body = serde_json::json!({ "peer": self.nodes[other].id(), "cut": cut });
-            http::post_json(
-                self.nodes[at].http(),
-                "/links",
-                &body,
-                Duration::from_secs(5),
-            )
-            .await?;
+            http::post_json(self.nodes[at].http(), "/links", &body, Duration::from_secs(5)).await?;
         }
         Ok(())
     }
@@ -203,36 +179,22 @@ impl Cluster {
 }
 
 async fn position(client: &tokio_postgres::Client) -> Result<i64> {
-    Ok(client
-        .query_one("select onetrip.position()", &[])
-        .await
-        .context("ask for the position")?
-        .get(0))
+    Ok(client.query_one("select onetrip.position()", &[]).await.context("ask for the position")?.get(0))
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for node in &self.nodes {
-                eprintln!(
-                    "--- {}: end of node.log\n{}",
-                    node.region(),
-                    node.log_tail(20)
-                );
-                eprintln!(
-                    "--- {}: end of postgres.log\n{}",
-                    node.region(),
-                    node.postgres_log_tail(20)
-                );
+                eprintln!("--- {}: end of node.log\n{}", node.region(), node.log_tail(20));
+                eprintln!("--- {}: end of postgres.log\n{}", node.region(), node.postgres_log_tail(20));
             }
         }
         for node in &self.nodes {
             let _ = node.kill9();
         }
         for node in &self.nodes {
-            if let Err(message) =
-                postmaster::stop_now(&node.postgres_data(), Duration::from_secs(20))
-            {
+            if let Err(message) = postmaster::stop_now(&node.postgres_data(), Duration::from_secs(20)) {
                 eprintln!("{message}");
             }
         }
@@ -269,8 +231,7 @@ impl ClusterBuilder {
 
     /// A PostgreSQL setting on every node, as a user would write it in postgresql.conf.
     pub fn postgres_setting(mut self, name: &str, value: &str) -> Self {
-        self.postgres_settings
-            .push((name.to_string(), value.to_string()));
+        self.postgres_settings.push((name.to_string(), value.to_string()));
         self
     }
 
@@ -299,19 +260,12 @@ impl ClusterBuilder {
         let folder = self.folder.unwrap_or_else(new_folder);
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         let data = folder.join("nodes");
-        let nodes = (0..topology.regions.len())
-            .map(|i| Node::new(i, &topology, &data, &binary))
-            .collect::<Result<Vec<_>>>()?;
+        let nodes =
+            (0..topology.regions.len()).map(|i| Node::new(i, &topology, &data, &binary)).collect::<Result<Vec<_>>>()?;
         // From here on a failure cleans up.
-        let cluster = Cluster {
-            topology,
-            folder,
-            nodes,
-            remove_folder,
-        };
+        let cluster = Cluster { topology, folder, nodes, remove_folder };
         let file = cluster.folder.join("topology.toml");
-        std::fs::write(&file, cluster.topology.to_toml())
-            .with_context(|| format!("write {}", file.display()))?;
+        std::fs::write(&file, cluster.topology.to_toml()).with_context(|| format!("write {}", file.display()))?;
         let init = Command::new(&binary)
             .args(["init", "--lab", "--topology"])
             .arg(&file)
@@ -322,18 +276,10 @@ impl ClusterBuilder {
             .output();
         let output = match tokio::time::timeout(INIT_TIMEOUT, init).await {
             Ok(output) => output.with_context(|| format!("start {}", binary.display()))?,
-            Err(_) => bail!(
-                "onetrip init did not end within {} s",
-                INIT_TIMEOUT.as_secs()
-            ),
+            Err(_) => bail!("onetrip init did not end within {} s", INIT_TIMEOUT.as_secs()),
         };
         if !output.status.success() {
-            bail!(
-                "{}",
-                String::from_utf8_lossy(&output.stderr)
-                    .trim()
-                    .trim_start_matches("onetrip: ")
-            );
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("onetrip: "));
         }
         for node in &cluster.nodes {
             node.add_postgres_settings(&self.postgres_settings)?;
@@ -345,11 +291,7 @@ impl ClusterBuilder {
 fn fill_ports(topology: &mut Topology) -> Result<()> {
     let mut free = ports::free_ports(3 * topology.regions.len())?.into_iter();
     for region in &mut topology.regions {
-        for port in [
-            &mut region.peer_port,
-            &mut region.http_port,
-            &mut region.postgres_port,
-        ] {
+        for port in [&mut region.peer_port, &mut region.http_port, &mut region.postgres_port] {
             let free = free.next();
             *port = port.or(free);
         }
@@ -360,10 +302,7 @@ fn fill_ports(topology: &mut Topology) -> Result<()> {
 fn new_folder() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    PathBuf::from(format!(
-        "/var/tmp/onetrip-lab-{}-{number}",
-        std::process::id()
-    ))
+    PathBuf::from(format!("/var/tmp/onetrip-lab-{}-{number}", std::process::id()))
 }
 
 fn find_binary() -> Result<PathBuf> {

@@ -14,12 +14,7 @@ pub async fn get_json(address: &str, path: &str, timeout: Duration) -> Result<Va
     request_json("GET", address, path, None, timeout).await
 }
 
-pub async fn post_json(
-    address: &str,
-    path: &str,
-    body: &Value,
-    timeout: Duration,
-) -> Result<Value> {
+pub async fn post_json(address: &str, path: &str, body: &Value, timeout: Duration) -> Result<Value> {
     request_json("POST", address, path, Some(body.to_string()), timeout).await
 }
 
@@ -31,9 +26,7 @@ async fn request_json(
     timeout: Duration,
 ) -> Result<Value> {
     let exchange = async {
-        let mut stream = TcpStream::connect(address)
-            .await
-            .with_context(|| format!("connect to {address}"))?;
+        let mut stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
         let body = body.unwrap_or_default();
         // HTTP/1.0: the answer ends with the connection and is never chunked.
         let head = format!(
@@ -43,10 +36,7 @@ async fn request_json(
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(body.as_bytes()).await?;
         let mut answer = Vec::new();
-        stream
-            .take(RESPONSE_BYTES_MAX)
-            .read_to_end(&mut answer)
-            .await?;
+        stream.take(RESPONSE_BYTES_MAX).read_to_end(&mut answer).await?;
         parse_answer(&answer).with_context(|| format!("{method} http://{address}{path}"))
     };
     match tokio::time::timeout(timeout, exchange).await {
@@ -56,17 +46,11 @@ async fn request_json(
 }
 
 fn parse_answer(answer: &[u8]) -> Result<Value> {
-    let end = answer
-        .windows(4)
-        .position(|w| w == b"\r\n\r\n")
-        .context("the answer is not HTTP")?;
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n").context("the answer is not HTTP")?;
     let head = String::from_utf8_lossy(&answer[..end]);
     let body = &answer[end + 4..];
-    let status: u16 = head
-        .split_whitespace()
-        .nth(1)
-        .and_then(|word| word.parse().ok())
-        .context("the answer is not HTTP")?;
+    let status: u16 =
+        head.split_whitespace().nth(1).and_then(|word| word.parse().ok()).context("the answer is not HTTP")?;
     if !(200..300).contains(&status) {
         bail!("status {status}: {}", String::from_utf8_lossy(body).trim());
     }
@@ -84,10 +68,7 @@ mod tests {
     fn answers_are_read_and_garbage_is_refused() {
         let ok = parse_answer(b"HTTP/1.0 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\":1}").unwrap();
         assert_eq!(ok["a"], 1);
-        assert!(parse_answer(b"HTTP/1.0 404 Not Found\r\n\r\nno")
-            .unwrap_err()
-            .to_string()
-            .contains("404"));
+        assert!(parse_answer(b"HTTP/1.0 404 Not Found\r\n\r\nno").unwrap_err().to_string().contains("404"));
         for garbage in [&b""[..], b"\r\n\r\n", b"hello", b"HTTP/1.0 200 OK\r\n\r\n{"] {
             assert!(parse_answer(garbage).is_err());
         }

@@ -48,25 +48,12 @@ impl ClientLink {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (stop, stopped) = UnixStream::pair()?;
-        let thread = std::thread::Builder::new()
-            .name(format!("link-{}", address.port()))
-            .spawn(move || {
-                // Without it the kernel adds up to 50 µs to each wait.
-                let _ = nix::sys::prctl::set_timerslack(1);
-                Proxy {
-                    listener,
-                    stopped,
-                    target,
-                    rtt,
-                    connections: Vec::new(),
-                }
-                .run();
-            })?;
-        Ok(Self {
-            address,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let thread = std::thread::Builder::new().name(format!("link-{}", address.port())).spawn(move || {
+            // Without it the kernel adds up to 50 µs to each wait.
+            let _ = nix::sys::prctl::set_timerslack(1);
+            Proxy { listener, stopped, target, rtt, connections: Vec::new() }.run();
+        })?;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -117,14 +104,13 @@ impl Proxy {
         loop {
             let now = Instant::now();
             let mut deadline: Option<Instant> = None;
-            self.connections
-                .retain_mut(|connection| match connection.deliver(now) {
-                    Ok(next) => {
-                        deadline = [deadline, next].into_iter().flatten().min();
-                        !connection.finished()
-                    }
-                    Err(_) => false,
-                });
+            self.connections.retain_mut(|connection| match connection.deliver(now) {
+                Ok(next) => {
+                    deadline = [deadline, next].into_iter().flatten().min();
+                    !connection.finished()
+                }
+                Err(_) => false,
+            });
             let Some(ready) = self.wait(now, deadline) else {
                 return;
             };
@@ -161,8 +147,7 @@ impl Proxy {
                 }
             }
         }
-        let timeout = deadline
-            .map(|at| TimeSpec::from_duration(at.saturating_duration_since(Instant::now())));
+        let timeout = deadline.map(|at| TimeSpec::from_duration(at.saturating_duration_since(Instant::now())));
         match ppoll(&mut fds, timeout, None) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(_) => return None,
@@ -198,11 +183,7 @@ impl Connection {
             end.set_nodelay(true)?;
             end.set_nonblocking(true)?;
         }
-        Ok(Self {
-            ends: [client, server],
-            flows: Default::default(),
-            open_at: Instant::now() + rtt,
-        })
+        Ok(Self { ends: [client, server], flows: Default::default(), open_at: Instant::now() + rtt })
     }
 
     fn wanted(&self, end: usize, now: Instant) -> PollFlags {
@@ -227,8 +208,7 @@ impl Connection {
                 Ok(count) => {
                     flow.source_ended = count == 0;
                     flow.queued_bytes += count;
-                    flow.queue
-                        .push_back((Instant::now() + delay, buffer[..count].to_vec()));
+                    flow.queue.push_back((Instant::now() + delay, buffer[..count].to_vec()));
                     if count < buffer.len() {
                         return;
                     }
@@ -325,18 +305,10 @@ mod tests {
             stream.read_exact(&mut byte).unwrap();
             times.push(start.elapsed());
         }
-        assert!(
-            times[0] >= rtt * 2,
-            "the first carries the handshake: {:?}",
-            times[0]
-        );
+        assert!(times[0] >= rtt * 2, "the first carries the handshake: {:?}", times[0]);
         times.sort();
         assert!(times[0] >= rtt, "never early: {:?}", times[0]);
-        assert!(
-            times[20] < rtt + Duration::from_millis(2),
-            "median {:?}",
-            times[20]
-        );
+        assert!(times[20] < rtt + Duration::from_millis(2), "median {:?}", times[20]);
     }
 
     #[test]
@@ -345,9 +317,7 @@ mod tests {
         let link = link(echo(), rtt);
         let mut stream = TcpStream::connect(link.address()).unwrap();
         let mut reader = stream.try_clone().unwrap();
-        let sent: Vec<u8> = (0..8u32 << 20)
-            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-            .collect();
+        let sent: Vec<u8> = (0..8u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let copy = sent.clone();
         let start = Instant::now();
         let writer = std::thread::spawn(move || {
@@ -359,19 +329,12 @@ mod tests {
         writer.join().unwrap();
         assert!(received == sent, "the bytes came back as they were sent");
         // One chunk for each round trip would take 128 × 20 ms.
-        assert!(
-            start.elapsed() < Duration::from_secs(2),
-            "took {:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < Duration::from_secs(2), "took {:?}", start.elapsed());
     }
 
     #[test]
     fn without_a_server_the_client_sees_the_end() {
-        let nobody = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let link = link(nobody, Duration::from_millis(1));
         let mut stream = TcpStream::connect(link.address()).unwrap();
         let mut bytes = Vec::new();
@@ -391,9 +354,7 @@ mod tests {
         stream.write_all(&byte).unwrap();
         stream.read_exact(&mut byte).unwrap();
         drop(link);
-        stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         match stream.read(&mut byte) {
             Ok(count) => assert_eq!(count, 0),
             Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),

@@ -34,22 +34,14 @@ pub struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(
-        index: usize,
-        topology: &Topology,
-        data: &Path,
-        binary: &Path,
-    ) -> Result<Self> {
+    pub(crate) fn new(index: usize, topology: &Topology, data: &Path, binary: &Path) -> Result<Self> {
         let region = &topology.regions[index];
         Ok(Self {
             id: u32::try_from(index + 1)?,
             region: region.name.clone(),
             folder: data.join(&region.name),
             binary: binary.to_path_buf(),
-            http: format!(
-                "127.0.0.1:{}",
-                region.http_port.context("http_port is not set")?
-            ),
+            http: format!("127.0.0.1:{}", region.http_port.context("http_port is not set")?),
             postgres_port: region.postgres_port.context("postgres_port is not set")?,
             database: topology.database().to_string(),
             child: Mutex::new(None),
@@ -87,25 +79,17 @@ impl Node {
 
     /// What psql and `onetrip check --connect` take.
     pub fn conninfo(&self) -> String {
-        format!(
-            "host=127.0.0.1 port={} user=postgres dbname={}",
-            self.postgres_port, self.database
-        )
+        format!("host=127.0.0.1 port={} user=postgres dbname={}", self.postgres_port, self.database)
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.child.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Starts the process; does not wait until it is ready.
     pub fn start(&self) -> Result<()> {
         let mut child = self.child();
-        if child
-            .as_mut()
-            .is_some_and(|c| matches!(c.try_wait(), Ok(None)))
-        {
+        if child.as_mut().is_some_and(|c| matches!(c.try_wait(), Ok(None))) {
             bail!("node {} runs already", self.region);
         }
         let log = self.open_log()?;
@@ -128,11 +112,7 @@ impl Node {
 
     fn open_log(&self) -> Result<File> {
         let path = self.folder.join("node.log");
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .with_context(|| format!("open {}", path.display()))
+        OpenOptions::new().create(true).append(true).open(&path).with_context(|| format!("open {}", path.display()))
     }
 
     /// Starts it again and waits until it knows a leader and serves SQL.
@@ -155,11 +135,7 @@ impl Node {
                 Err(e) => format!("{e:#}"),
             };
             if Instant::now() >= deadline {
-                bail!(
-                    "node {} does not serve after {} s: {why}",
-                    self.region,
-                    timeout.as_secs()
-                );
+                bail!("node {} does not serve after {} s: {why}", self.region, timeout.as_secs());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -182,20 +158,14 @@ impl Node {
     pub(crate) fn check_not_ended(&self) -> Result<()> {
         if let Some(child) = self.child().as_mut() {
             if let Some(status) = child.try_wait()? {
-                bail!(
-                    "node {} ended ({status}): {}",
-                    self.region,
-                    self.log_tail(1)
-                );
+                bail!("node {} ended ({status}): {}", self.region, self.log_tail(1));
             }
         }
         Ok(())
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self
-            .pid()
-            .with_context(|| format!("node {} does not run", self.region))?;
+        let pid = self.pid().with_context(|| format!("node {} does not run", self.region))?;
         kill(pid, signal).with_context(|| format!("send {signal} to node {}", self.region))
     }
 
@@ -240,20 +210,12 @@ impl Node {
         }
         *self.child() = None;
         let left_alone = postmaster::postmaster(&self.postgres_data()).is_some();
-        postmaster::stop_now(&self.postgres_data(), Duration::from_secs(20))
-            .map_err(anyhow::Error::msg)?;
+        postmaster::stop_now(&self.postgres_data(), Duration::from_secs(20)).map_err(anyhow::Error::msg)?;
         if late {
-            bail!(
-                "node {} did not stop within {} s and was killed",
-                self.region,
-                STOP_TIMEOUT.as_secs()
-            );
+            bail!("node {} did not stop within {} s and was killed", self.region, STOP_TIMEOUT.as_secs());
         }
         if left_alone {
-            bail!(
-                "PostgreSQL of {} was left without its node and was stopped",
-                self.region
-            );
+            bail!("PostgreSQL of {} was left without its node and was stopped", self.region);
         }
         Ok(())
     }
@@ -270,11 +232,7 @@ impl Node {
                 bail!("node {} was not started", self.region);
             }
             if Instant::now() >= deadline {
-                bail!(
-                    "node {} still runs after {} s",
-                    self.region,
-                    timeout.as_secs()
-                );
+                bail!("node {} still runs after {} s", self.region, timeout.as_secs());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -287,9 +245,7 @@ impl Node {
 
     /// SIGKILL to the server process of its PostgreSQL; the others of that server see it and end.
     pub fn kill9_postgres(&self) -> Result<()> {
-        let pid = self
-            .postgres_pid()
-            .with_context(|| format!("PostgreSQL of {} does not run", self.region))?;
+        let pid = self.postgres_pid().with_context(|| format!("PostgreSQL of {} does not run", self.region))?;
         kill(pid, Signal::SIGKILL).with_context(|| format!("kill PostgreSQL of {}", self.region))
     }
 
@@ -311,10 +267,8 @@ impl Node {
 
     pub(crate) fn add_postgres_settings(&self, settings: &[(String, String)]) -> Result<()> {
         let path = self.postgres_data().join("postgresql.conf");
-        let mut file = OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .with_context(|| format!("open {}", path.display()))?;
+        let mut file =
+            OpenOptions::new().append(true).open(&path).with_context(|| format!("open {}", path.display()))?;
         for (name, value) in settings {
             writeln!(file, "{name} = '{}'", value.replace('\'', "''"))?;
         }
@@ -331,9 +285,7 @@ impl Node {
 }
 
 fn tail(path: &Path, lines: usize) -> String {
-    let text = std::fs::read(path)
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default();
+    let text = std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }

@@ -96,11 +96,7 @@ impl Pgbench {
         };
         let stderr = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
-            bail!(
-                "pgbench failed ({}): {}",
-                output.status,
-                last_lines(&stderr, 3)
-            );
+            bail!("pgbench failed ({}): {}", output.status, last_lines(&stderr, 3));
         }
         let stdout = String::from_utf8_lossy(&output.stdout);
         let log = read_logs(&self.folder)?;
@@ -118,13 +114,8 @@ fn read_logs(folder: &Path) -> Result<String> {
     let mut log = String::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))? {
         let path = entry?.path();
-        if path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .is_some_and(|n| n.starts_with("log."))
-        {
-            log += &std::fs::read_to_string(&path)
-                .with_context(|| format!("read {}", path.display()))?;
+        if path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("log.")) {
+            log += &std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         }
     }
     Ok(log)
@@ -132,14 +123,11 @@ fn read_logs(folder: &Path) -> Result<String> {
 
 /// `log`: lines of "client transaction latency_us script epoch_s epoch_us", where a failed one has a word for latency.
 fn summarize(log: &str, stdout: &str) -> Result<Measurement> {
-    let mut latencies =
-        Histogram::<u64>::new_with_bounds(1, LATENCY_US_MAX, 3).context("make a histogram")?;
+    let mut latencies = Histogram::<u64>::new_with_bounds(1, LATENCY_US_MAX, 3).context("make a histogram")?;
     let mut sum_us = 0u128;
     let mut failed = 0u64;
     for line in log.lines() {
-        let Some(word) = line.split_whitespace().nth(2) else {
-            bail!("pgbench logged {line:?}")
-        };
+        let Some(word) = line.split_whitespace().nth(2) else { bail!("pgbench logged {line:?}") };
         match word.parse::<u64>() {
             Ok(us) => {
                 latencies.saturating_record(us);
@@ -183,26 +171,18 @@ mod tests {
 
     #[test]
     fn a_log_becomes_latencies_and_failures() {
-        let log = "0 1 1000 0 1700000000 1\n1 1 3000 0 1700000000 2\n0 2 failed 0 1700000000 3\n1 2 8000 0 1700000000 4\n";
+        let log =
+            "0 1 1000 0 1700000000 1\n1 1 3000 0 1700000000 2\n0 2 failed 0 1700000000 3\n1 2 8000 0 1700000000 4\n";
         let m = summarize(log, STDOUT).unwrap();
         assert_eq!((m.transactions, m.failed, m.failed_percent), (3, 1, 25.0));
-        assert_eq!(
-            (m.tps, m.mean_ms, m.initial_connection_ms),
-            (833.25, 4.0, Some(12.5))
-        );
-        assert!(
-            (m.p50_ms - 3.0).abs() < 0.01 && (m.p99_ms - 8.0).abs() < 0.01,
-            "{m:?}"
-        );
+        assert_eq!((m.tps, m.mean_ms, m.initial_connection_ms), (833.25, 4.0, Some(12.5)));
+        assert!((m.p50_ms - 3.0).abs() < 0.01 && (m.p99_ms - 8.0).abs() < 0.01, "{m:?}");
     }
 
     #[test]
     fn what_is_not_a_log_is_refused() {
         assert!(summarize("", STDOUT).is_err(), "nothing succeeded");
-        assert!(
-            summarize("0 1 failed 0 1 1\n", STDOUT).is_err(),
-            "nothing succeeded"
-        );
+        assert!(summarize("0 1 failed 0 1 1\n", STDOUT).is_err(), "nothing succeeded");
         assert!(summarize("0 1\n", STDOUT).is_err());
         assert!(summarize("0 1 soon 0 1 1\n", STDOUT).is_err());
         assert!(summarize("0 1 1000 0 1 1\n", "").is_err(), "no tps");

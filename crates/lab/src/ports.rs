@@ -14,25 +14,16 @@ const TRIES_MAX: usize = 2_000;
 pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     let ephemeral_from = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
         .ok()
-        .and_then(|text| {
-            text.split_whitespace()
-                .next()
-                .and_then(|word| word.parse::<u16>().ok())
-        })
+        .and_then(|text| text.split_whitespace().next().and_then(|word| word.parse::<u16>().ok()))
         .unwrap_or(32_768);
-    let (from, until) = if ephemeral_from > 12_000 {
-        (10_000, ephemeral_from)
-    } else {
-        (61_000, 65_535)
-    };
+    let (from, until) = if ephemeral_from > 12_000 { (10_000, ephemeral_from) } else { (61_000, 65_535) };
     // All are held until the last is found, so that none is given twice.
     let mut held = Vec::with_capacity(count);
     for _ in 0..TRIES_MAX {
         if held.len() == count {
             break;
         }
-        let port =
-            from + (RandomState::new().build_hasher().finish() % u64::from(until - from)) as u16;
+        let port = from + (RandomState::new().build_hasher().finish() % u64::from(until - from)) as u16;
         if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
             held.push(listener);
         }
@@ -40,15 +31,10 @@ pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     if held.len() < count {
         return Err(io::Error::new(
             io::ErrorKind::AddrInUse,
-            format!(
-                "found only {} of {count} free ports between {from} and {until}",
-                held.len()
-            ),
+            format!("found only {} of {count} free ports between {from} and {until}", held.len()),
         ));
     }
-    held.iter()
-        .map(|l| l.local_addr().map(|a| a.port()))
-        .collect()
+    held.iter().map(|l| l.local_addr().map(|a| a.port())).collect()
 }
 
 #[cfg(test)]

@@ -35,8 +35,7 @@ pub fn processes(data: &Path) -> Vec<Pid> {
 fn serves(pid: Pid, data: &Path) -> bool {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     std::fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd == data)
-        && std::fs::read_to_string(proc.join("comm"))
-            .is_ok_and(|comm| comm.trim().starts_with("postgres"))
+        && std::fs::read_to_string(proc.join("comm")).is_ok_and(|comm| comm.trim().starts_with("postgres"))
 }
 
 /// Ends the server of `data` at once, without a checkpoint, and waits until its last process is gone.
@@ -55,10 +54,7 @@ pub fn stop_now(data: &Path, timeout: Duration) -> Result<(), String> {
             return Ok(());
         }
         if now >= killed_until {
-            return Err(format!(
-                "PostgreSQL processes of {} do not end: {left:?}",
-                data.display()
-            ));
+            return Err(format!("PostgreSQL processes of {} do not end: {left:?}", data.display()));
         }
         if now >= quiet_until {
             for pid in left {
@@ -78,9 +74,6 @@ pub fn alive(pid: Pid) -> bool {
     // "pid (name) state ...", where the name may hold anything, brackets too.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()
-        .and_then(|stat| {
-            stat.rsplit_once(") ")
-                .map(|(_, rest)| !rest.starts_with(['Z', 'X']))
-        })
+        .and_then(|stat| stat.rsplit_once(") ").map(|(_, rest)| !rest.starts_with(['Z', 'X'])))
         .unwrap_or(false)
 }

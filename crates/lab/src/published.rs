@@ -26,11 +26,7 @@ struct Row {
 }
 
 const fn published(mean_ms: f64, tps: f64, failed_percent: f64) -> Option<Published> {
-    Some(Published {
-        mean_ms,
-        tps,
-        failed_percent,
-    })
+    Some(Published { mean_ms, tps, failed_percent })
 }
 
 const fn row(
@@ -40,46 +36,14 @@ const fn row(
     aurora_dsql: Option<Published>,
     yugabytedb: Option<Published>,
 ) -> Row {
-    Row {
-        region,
-        secondary_index,
-        limit_ms,
-        beside: Beside {
-            aurora_dsql,
-            yugabytedb,
-        },
-    }
+    Row { region, secondary_index, limit_ms, beside: Beside { aurora_dsql, yugabytedb } }
 }
 
 const ROWS: [Row; 5] = [
-    row(
-        "us-east-1",
-        false,
-        11.0,
-        published(23.0, 433.0, 1.21),
-        published(20.3, 491.0, 0.0),
-    ),
-    row(
-        "us-east-2",
-        false,
-        20.0,
-        published(37.3, 265.0, 1.65),
-        published(35.3, 283.0, 0.0),
-    ),
-    row(
-        "us-east-1",
-        true,
-        11.0,
-        published(22.1, 451.0, 1.35),
-        published(35.5, 282.0, 0.0),
-    ),
-    row(
-        "us-east-2",
-        true,
-        20.0,
-        published(37.8, 262.0, 1.64),
-        published(63.1, 158.0, 0.0),
-    ),
+    row("us-east-1", false, 11.0, published(23.0, 433.0, 1.21), published(20.3, 491.0, 0.0)),
+    row("us-east-2", false, 20.0, published(37.3, 265.0, 1.65), published(35.3, 283.0, 0.0)),
+    row("us-east-1", true, 11.0, published(22.1, 451.0, 1.35), published(35.5, 282.0, 0.0)),
+    row("us-east-2", true, 20.0, published(37.8, 262.0, 1.64), published(63.1, 158.0, 0.0)),
     // Aurora DSQL has no endpoint in this region.
     row("us-west-2", true, 112.0, None, published(278.0, 36.0, 0.0)),
 ];

@@ -27,13 +27,7 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn new(
-        region: &str,
-        secondary_index: bool,
-        limit_ms: f64,
-        clients: usize,
-        measured: Measurement,
-    ) -> Self {
+    pub fn new(region: &str, secondary_index: bool, limit_ms: f64, clients: usize, measured: Measurement) -> Self {
         Self {
             connected_to: region.to_string(),
             secondary_index,
@@ -47,8 +41,8 @@ impl Row {
 
 impl Report {
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self)
-            .expect("a report holds only numbers, strings and lists of them");
+        let mut text =
+            serde_json::to_string_pretty(self).expect("a report holds only numbers, strings and lists of them");
         text.push('\n');
         text
     }
@@ -66,25 +60,18 @@ impl Report {
             "DSQL ms",
             "YugabyteDB ms",
         ];
-        let published =
-            |p: &Option<Published>| p.map_or(String::new(), |p| format!("{:.1}", p.mean_ms));
+        let published = |p: &Option<Published>| p.map_or(String::new(), |p| format!("{:.1}", p.mean_ms));
         let mut lines = vec![head.map(String::from).to_vec()];
         for row in &self.rows {
             let m = &row.measured;
             lines.push(vec![
                 row.connected_to.clone(),
-                if row.secondary_index {
-                    "+ one secondary"
-                } else {
-                    "primary key"
-                }
-                .to_string(),
+                if row.secondary_index { "+ one secondary" } else { "primary key" }.to_string(),
                 format!("{:.0}", m.tps),
                 format!("{:.1}", m.mean_ms),
                 format!("{:.1}", m.p99_ms),
                 format!("{:.0}", row.limit_ms),
-                row.ratio_to_limit
-                    .map_or(String::new(), |r| format!("{r:.2}")),
+                row.ratio_to_limit.map_or(String::new(), |r| format!("{r:.2}")),
                 format!("{:.2} %", m.failed_percent),
                 published(&row.published.aurora_dsql),
                 published(&row.published.yugabytedb),
@@ -102,35 +89,21 @@ impl Report {
 /// Aligned columns, the first `left` of them to the left and numbers to the right; the first line is the head.
 pub fn render(lines: &[Vec<String>], left: usize) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        lines
-            .iter()
-            .filter_map(|l| l.get(column))
-            .map(|c| c.chars().count())
-            .max()
-            .unwrap_or(0)
-    };
+    let width =
+        |column: usize| lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
         let mut shown = String::new();
         for (column, cell) in line.iter().enumerate() {
             let width = widths[column];
-            shown += &if column < left {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            };
+            shown += &if column < left { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
             shown += "  ";
         }
         text += shown.trim_end();
         text.push('\n');
         if number == 0 {
-            text += &widths
-                .iter()
-                .map(|w| "-".repeat(*w))
-                .collect::<Vec<_>>()
-                .join("  ");
+            text += &widths.iter().map(|w| "-".repeat(*w)).collect::<Vec<_>>().join("  ");
             text.push('\n');
         }
     }
@@ -168,18 +141,12 @@ mod tests {
         ] {
             assert_eq!(other.published, Beside::default());
         }
-        assert_eq!(
-            Row::new("a", false, 0.0, 10, measured(1.0)).ratio_to_limit,
-            None
-        );
+        assert_eq!(Row::new("a", false, 0.0, 10, measured(1.0)).ratio_to_limit, None);
     }
 
     #[test]
     fn columns_line_up() {
-        let lines = [
-            vec!["region".into(), "n".into()],
-            vec!["a".into(), "100".into()],
-        ];
+        let lines = [vec!["region".into(), "n".into()], vec!["a".into(), "100".into()]];
         assert_eq!(render(&lines, 1), "region    n\n------  ---\na       100\n");
     }
 }

@@ -56,10 +56,7 @@ pub struct Link {
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
     #[error("cannot read the topology file {path}: {source}")]
-    Read {
-        path: String,
-        source: std::io::Error,
-    },
+    Read { path: String, source: std::io::Error },
     #[error("{path} is not a topology: {message}")]
     Invalid { path: String, message: String },
 }
@@ -74,20 +71,14 @@ fn loopback() -> String {
 impl Topology {
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|source| TopologyError::Read {
-            path: shown.clone(),
-            source,
-        })?;
-        Self::parse(&text).map_err(|message| TopologyError::Invalid {
-            path: shown,
-            message,
-        })
+        let text =
+            std::fs::read_to_string(path).map_err(|source| TopologyError::Read { path: shown.clone(), source })?;
+        Self::parse(&text).map_err(|message| TopologyError::Invalid { path: shown, message })
     }
 
     /// The error is one line that says what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let topology: Topology =
-            toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
+        let topology: Topology = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
         topology.validate()?;
         Ok(topology)
     }
@@ -105,9 +96,7 @@ impl Topology {
             let name = &region.name;
             let fit = !name.is_empty()
                 && name.len() <= 63
-                && name
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
                 && !name.starts_with('-');
             if !fit {
                 return Err(format!(
@@ -117,18 +106,14 @@ impl Topology {
             if !names.insert(name.as_str()) {
                 return Err(format!("region {name:?} is there twice"));
             }
-            check_rtt(region.client_rtt_ms, || {
-                format!("client_rtt_ms of region {name:?}")
-            })?;
+            check_rtt(region.client_rtt_ms, || format!("client_rtt_ms of region {name:?}"))?;
         }
         let mut pairs = BTreeSet::new();
         for link in &self.links {
             let [a, b] = &link.between;
             for end in [a, b] {
                 if !names.contains(end.as_str()) {
-                    return Err(format!(
-                        "the link between {a:?} and {b:?} names the unknown region {end:?}"
-                    ));
+                    return Err(format!("the link between {a:?} and {b:?} names the unknown region {end:?}"));
                 }
             }
             if a == b {
@@ -141,18 +126,14 @@ impl Topology {
         }
         if let Some(leader) = &self.preferred_leader {
             if !names.contains(leader.as_str()) {
-                return Err(format!(
-                    "preferred_leader names the unknown region {leader:?}"
-                ));
+                return Err(format!("preferred_leader names the unknown region {leader:?}"));
             }
         }
         Ok(())
     }
 
     pub fn preferred_leader(&self) -> &str {
-        self.preferred_leader
-            .as_deref()
-            .unwrap_or(&self.regions[0].name)
+        self.preferred_leader.as_deref().unwrap_or(&self.regions[0].name)
     }
 
     pub fn database(&self) -> &str {
@@ -174,9 +155,7 @@ impl Topology {
 
     /// Round trip from a region to the nearest majority of all, the region itself included, ms.
     pub fn majority_rtt_ms(&self, region: usize) -> f64 {
-        let mut rtts: Vec<f64> = (0..self.regions.len())
-            .map(|other| self.rtt_ms(region, other))
-            .collect();
+        let mut rtts: Vec<f64> = (0..self.regions.len()).map(|other| self.rtt_ms(region, other)).collect();
         rtts.sort_by(f64::total_cmp);
         // rtts[0] is the region itself; a majority of n are n / 2 + 1 members.
         rtts[self.regions.len() / 2]
@@ -192,10 +171,7 @@ fn check_rtt(rtt_ms: f64, what: impl Fn() -> String) -> Result<(), String> {
     if rtt_ms.is_finite() && (0.0..=RTT_MS_MAX).contains(&rtt_ms) {
         Ok(())
     } else {
-        Err(format!(
-            "{} is {rtt_ms}; it should lie between 0 and {RTT_MS_MAX}",
-            what()
-        ))
+        Err(format!("{} is {rtt_ms}; it should lie between 0 and {RTT_MS_MAX}", what()))
     }
 }
 
@@ -244,9 +220,7 @@ mod tests {
     #[test]
     fn wrong_topologies_are_refused_with_what_is_wrong() {
         let region = |name: &str| format!("[[region]]\nname = \"{name}\"\n");
-        let link = |a: &str, b: &str, rtt: &str| {
-            format!("[[link]]\nbetween = [\"{a}\", \"{b}\"]\nrtt_ms = {rtt}\n")
-        };
+        let link = |a: &str, b: &str, rtt: &str| format!("[[link]]\nbetween = [\"{a}\", \"{b}\"]\nrtt_ms = {rtt}\n");
         let ab = region("a") + &region("b");
         let cases = [
             (String::new(), "no [[region]]"),
@@ -257,14 +231,8 @@ mod tests {
             (ab.clone() + &link("a", "a", "1"), "to itself"),
             (ab.clone() + &link("a", "b", "-1"), "between 0 and"),
             (ab.clone() + &link("a", "b", "nan"), "between 0 and"),
-            (
-                ab.clone() + &link("a", "b", "1") + &link("b", "a", "2"),
-                "twice",
-            ),
-            (
-                "preferred_leader = \"z\"\n".to_string() + &ab,
-                "preferred_leader",
-            ),
+            (ab.clone() + &link("a", "b", "1") + &link("b", "a", "2"), "twice"),
+            ("preferred_leader = \"z\"\n".to_string() + &ab, "preferred_leader"),
             ("colour = 1\n".to_string() + &ab, "unknown field"),
             ("[[region".to_string(), "TOML"),
         ];

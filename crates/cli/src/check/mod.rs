@@ -80,7 +80,11 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
                 .map(|p| format!("host=127.0.0.1 port={} user=postgres dbname={}", p.port, quoted(&p.database)))
                 .collect();
             if with_postgres.len() < 2 {
-                bail!("{} holds {} node with PostgreSQL; two are needed to compare", data.display(), with_postgres.len());
+                bail!(
+                    "{} holds {} node with PostgreSQL; two are needed to compare",
+                    data.display(),
+                    with_postgres.len()
+                );
             }
             with_postgres
         }
@@ -147,8 +151,7 @@ impl Outcome {
             let tables = self.tables.len();
             return format!("equal at position {}: {tables} tables, {rows} rows in each of {regions}\n", self.position);
         }
-        let mut text =
-            format!("different at position {} ({regions}): {}\n", self.position, self.different.join(", "));
+        let mut text = format!("different at position {} ({regions}): {}\n", self.position, self.different.join(", "));
         match &self.difference {
             Some(Difference::Definition { table, regions, definitions }) => {
                 text += &format!("first difference: the definition of {table}\n");

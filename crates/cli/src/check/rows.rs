@@ -32,7 +32,14 @@ pub async fn first_difference(readers: [&Reader; 2], table: &Table) -> Result<Di
         let rows = [sides[0].next().await?, sides[1].next().await?];
         let order = match (&rows[0], &rows[1]) {
             // The sums differ, so some row does; reading it twice gave two answers.
-            (None, None) => return Ok(difference(table, readers, "(it reads alike now: read twice, a row gave two texts)".into(), [None, None])),
+            (None, None) => {
+                return Ok(difference(
+                    table,
+                    readers,
+                    "(it reads alike now: read twice, a row gave two texts)".into(),
+                    [None, None],
+                ))
+            }
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some(a), Some(b)) if a == b => continue,
@@ -65,18 +72,19 @@ impl<'a> Side<'a> {
     async fn open(reader: &'a Reader, table: &'a Table) -> Result<Side<'a>> {
         // Byte order, as Rust compares strings.  Without a primary key the whole row is the key.
         let whole = vec!["(r.*)".to_string()];
-        let columns: Vec<String> = if table.key.is_empty() {
-            whole
-        } else {
-            table.key.iter().map(|column| format!("r.{column}")).collect()
-        };
+        let columns: Vec<String> =
+            if table.key.is_empty() { whole } else { table.key.iter().map(|column| format!("r.{column}")).collect() };
         let keys: Vec<String> = columns.iter().map(|c| format!("({c})::text collate \"C\"")).collect();
         let keys = keys.join(", ");
         let query = format!(
             "declare check_rows no scroll cursor for select {keys}, (r.*)::text from only {} as r order by {keys}",
             table.name
         );
-        reader.client.batch_execute(&query).await.with_context(|| format!("read {} in {}", table.name, reader.region))?;
+        reader
+            .client
+            .batch_execute(&query)
+            .await
+            .with_context(|| format!("read {} in {}", table.name, reader.region))?;
         Ok(Side { reader, table, rows: VecDeque::new(), ended: false })
     }
 

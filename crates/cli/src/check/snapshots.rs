@@ -25,7 +25,8 @@ pub struct Reader {
 }
 
 /// Values must look alike on all nodes whatever the defaults there are.
-const SAME_OUTPUT: &str = "set local datestyle = 'ISO, YMD'; set local timezone = 'UTC'; set local intervalstyle = 'iso_8601'; \
+const SAME_OUTPUT: &str =
+    "set local datestyle = 'ISO, YMD'; set local timezone = 'UTC'; set local intervalstyle = 'iso_8601'; \
     set local extra_float_digits = 3; set local bytea_output = 'hex'; set local search_path = pg_catalog; \
     set local lc_monetary = 'C'; set local xmloption = 'content'";
 

@@ -39,11 +39,8 @@ join pg_am am on am.oid = c.relam
 where c.relkind = 'r' and c.relpersistence = 'p' and am.amname = 'onetrip'";
 
 pub async fn catalog(reader: &Reader) -> Result<BTreeMap<String, Table>> {
-    let rows = reader
-        .client
-        .query(CATALOG, &[])
-        .await
-        .with_context(|| format!("list the tables of {}", reader.region))?;
+    let rows =
+        reader.client.query(CATALOG, &[]).await.with_context(|| format!("list the tables of {}", reader.region))?;
     Ok(rows
         .iter()
         .map(|row| {

@@ -191,12 +191,16 @@ async fn watch(cluster: &Cluster) -> Result<()> {
     loop {
         for (node, said) in cluster.nodes().iter().zip(&mut said) {
             let trouble = if !node.running() {
-                Some(format!("the node of {} has ended; `onetrip start --data {}` starts it", node.region(), node.folder().display()))
+                Some(format!(
+                    "the node of {} has ended; `onetrip start --data {}` starts it",
+                    node.region(),
+                    node.folder().display()
+                ))
             } else {
                 match node.status().await {
-                    Ok(status) => status["postgres"]["problem"]
-                        .as_str()
-                        .map(|problem| format!("PostgreSQL of {} is {}: {problem}", node.region(), status["postgres"]["state"])),
+                    Ok(status) => status["postgres"]["problem"].as_str().map(|problem| {
+                        format!("PostgreSQL of {} is {}: {problem}", node.region(), status["postgres"]["state"])
+                    }),
                     Err(e) => Some(format!("the node of {} does not answer: {e:#}", node.region())),
                 }
             };

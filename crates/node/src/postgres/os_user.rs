@@ -16,7 +16,9 @@ pub const ROOT_BECOMES: &str = "postgres";
 fn find(name: &str) -> Result<User, PostgresError> {
     let found = User::from_name(name)
         .map_err(|e| PostgresError::Refused(format!("cannot look up the user {name:?}: {e}")))?
-        .ok_or_else(|| PostgresError::Refused(format!("there is no user {name:?} on this machine; name one with --user")))?;
+        .ok_or_else(|| {
+            PostgresError::Refused(format!("there is no user {name:?} on this machine; name one with --user"))
+        })?;
     if found.uid.is_root() {
         return Err(PostgresError::Refused("PostgreSQL does not run as root: name another user with --user".into()));
     }

@@ -123,9 +123,7 @@ impl Server {
         text.split_whitespace()
             .nth(2)
             .and_then(|word| word.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok())
-            .ok_or_else(|| {
-                PostgresError::Refused(format!("{} --version says {:?}", program.display(), text.trim()))
-            })
+            .ok_or_else(|| PostgresError::Refused(format!("{} --version says {:?}", program.display(), text.trim())))
     }
 
     pub(super) fn write_settings(&self, data: &Path) -> Result<(), PostgresError> {

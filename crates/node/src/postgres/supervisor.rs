@@ -142,12 +142,8 @@ fn lock(state: &Mutex<PostgresState>) -> MutexGuard<'_, PostgresState> {
 
 fn lock_folder(server: &Server) -> Result<Flock<std::fs::File>, PostgresError> {
     let path = server.node_folder.join("postgres.lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(file_error("open", &path))?;
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(file_error("open", &path))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| {
         PostgresError::Refused(format!("another node runs on {} already ({e})", server.node_folder.display()))
     })
