@@ -45,4 +45,43 @@ typedef RelFileNode OtRelFile;
 #define OT_PROC_NUMBER(proc) ((proc)->pgprocno)
 #endif
 
+/* 17: the local transaction id moved into a struct. */
+#if PG_VERSION_NUM >= 170000
+#define OT_LXID(proc) ((proc)->vxid.lxid)
+#else
+#define OT_LXID(proc) ((proc)->lxid)
+#endif
+
+#if PG_VERSION_NUM >= 170000
+#define OT_BACKEND_ID(proc) ((proc)->vxid.procNumber)
+#else
+#define OT_BACKEND_ID(proc) ((proc)->backendId)
+#endif
+
+/* 16: permission infos left the range table; summarizing indexes came. */
+#if PG_VERSION_NUM >= 180000
+#define OT_INIT_RANGE_TABLE(estate, rte) \
+	ExecInitRangeTable(estate, list_make1(rte), NIL, bms_make_singleton(1))
+#elif PG_VERSION_NUM >= 160000
+#define OT_INIT_RANGE_TABLE(estate, rte) ExecInitRangeTable(estate, list_make1(rte), NIL)
+#else
+#define OT_INIT_RANGE_TABLE(estate, rte) ExecInitRangeTable(estate, list_make1(rte))
+#endif
+#if PG_VERSION_NUM >= 160000
+#define OT_ONLY_SUMMARIZING(u) ((u) == TU_Summarizing)
+#define OT_INSERT_INDEX_TUPLES(rel, slot, estate, update, summarizing) \
+	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL, summarizing)
+#else
+#define OT_ONLY_SUMMARIZING(u) false
+#define OT_INSERT_INDEX_TUPLES(rel, slot, estate, update, summarizing) \
+	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL)
+#endif
+
+/* 16: the file in a sequence's WAL record is a locator. */
+#if PG_VERSION_NUM >= 160000
+#define OT_SEQUENCE_RECORD_SET_FILE(record, rel) ((record).locator = (rel)->rd_locator)
+#else
+#define OT_SEQUENCE_RECORD_SET_FILE(record, rel) ((record).node = (rel)->rd_node)
+#endif
+
 #endif							/* ONETRIP_COMPAT_H */

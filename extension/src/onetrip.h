@@ -85,6 +85,7 @@ extern bool ot_preloaded;		/* in shared_preload_libraries */
 extern bool ot_is_apply_worker; /* this process is the apply worker */
 extern bool ot_in_replicated_database(void);	/* needs a transaction */
 extern bool ot_capturing(void);
+extern void ot_check_running(void);
 
 /* access_method.c */
 extern Oid	ot_access_method_oid(void);
@@ -160,6 +161,15 @@ extern void ot_sequence_init(void);
 extern void ot_sequence_capture(Oid relid);
 extern void ot_sequence_apply(OtReader *r); /* behind the op byte 'Q' */
 
+/* held_locks.c */
+typedef struct OtHeldLock
+{
+	Oid			relid;
+	LOCKMODE	mode;			/* the strongest one held */
+} OtHeldLock;
+
+extern OtHeldLock *ot_held_locks(int *count);
+
 /* turn.c */
 extern Size ot_turn_shmem_size(void);
 extern void ot_turn_shmem_init(void);
@@ -167,6 +177,8 @@ extern OtLogIndex ot_applied_index(void);
 
 /* commit.c */
 extern void ot_commit_init(void);
+extern void ot_commit_hold_turn(OtLogIndex index, bool flush);
+extern struct OtAgent *ot_commit_agent(void);
 
 /* evict.c */
 extern void ot_evict_init(void);

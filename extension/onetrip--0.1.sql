@@ -1,0 +1,58 @@
+-- Copyright 2026 The Onetrip authors
+-- SPDX-License-Identifier: Apache-2.0
+
+\echo Use "CREATE EXTENSION onetrip" to load this file. \quit
+
+GRANT USAGE ON SCHEMA onetrip TO PUBLIC;
+
+-- ---- the table access method ----
+
+CREATE FUNCTION onetrip.access_method_handler(internal) RETURNS table_am_handler
+    LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'ot_access_method_handler';
+COMMENT ON FUNCTION onetrip.access_method_handler(internal) IS
+    'Handler of table access method onetrip: heap, with changes captured.';
+
+CREATE ACCESS METHOD onetrip TYPE TABLE HANDLER onetrip.access_method_handler;
+COMMENT ON ACCESS METHOD onetrip IS
+    'PostgreSQL''s heap; its rows are the same in every region.';
+
+-- ---- position in the log ----
+
+CREATE FUNCTION onetrip.position() RETURNS bigint
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_position';
+COMMENT ON FUNCTION onetrip.position() IS
+    'Applied index: every entry of the log up to it is visible here.';
+
+CREATE FUNCTION onetrip.advance() RETURNS void
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_advance';
+COMMENT ON FUNCTION onetrip.advance() IS
+    'Makes this transaction an entry of the log even if it changes nothing.';
+
+CREATE FUNCTION onetrip.outcome(transaction_id text) RETURNS text
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_outcome';
+COMMENT ON FUNCTION onetrip.outcome(text) IS
+    'What became of a transaction whose COMMIT ended with SQLSTATE 08007: committed at N, aborted, unknown (not in the log so far) or forgotten.';
+
+CREATE FUNCTION onetrip.export_snapshot_at("position" bigint) RETURNS text
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_export_snapshot_at';
+COMMENT ON FUNCTION onetrip.export_snapshot_at(bigint) IS
+    'Waits for the first entry at or after a position that is still to come, and exports a snapshot of exactly that state.';
+-- It holds up all commits here for a moment.
+REVOKE ALL ON FUNCTION onetrip.export_snapshot_at(bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onetrip.advance() FROM PUBLIC;
+
+-- ---- this server ----
+
+CREATE FUNCTION onetrip.local_status(
+    OUT region text, OUT node_id integer, OUT applied bigint, OUT durable bigint,
+    OUT applying bigint, OUT worker_running boolean, OUT proposals bigint,
+    OUT evictions bigint, OUT handovers bigint)
+    RETURNS record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_local_status';
+COMMENT ON FUNCTION onetrip.local_status() IS
+    'This server: positions in the log, and counts since it started.';
+
+CREATE VIEW onetrip.status AS SELECT * FROM onetrip.local_status();
+COMMENT ON VIEW onetrip.status IS
+    'This server: positions in the log, and counts since it started.';
+GRANT SELECT ON onetrip.status TO PUBLIC;

@@ -1,0 +1,76 @@
+/*-------------------------------------------------------------------------
+ *
+ * agent.h
+ *	  A connection to the node (docs/agent-protocol.md).
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_AGENT_H
+#define ONETRIP_AGENT_H
+
+#include "onetrip.h"
+
+#include "storage/latch.h"
+
+#define OT_AGENT_MAGIC		0x3154544f
+#define OT_AGENT_VERSION	1
+#define OT_FRAME_BYTES_MAX	(1024 * 1024 * 1024 - 1024)
+
+typedef enum OtFrameType
+{
+	OT_FRAME_HELLO = 0x01,
+	OT_FRAME_PROPOSE = 0x02,
+	OT_FRAME_OUTCOME = 0x03,
+	OT_FRAME_POSITION = 0x04,
+	OT_FRAME_DONE = 0x05,
+	OT_FRAME_WELCOME = 0x81,
+	OT_FRAME_VERDICT = 0x82,
+	OT_FRAME_OUTCOME_IS = 0x83,
+	OT_FRAME_ENTRY = 0x84
+} OtFrameType;
+
+typedef enum OtRole
+{
+	OT_ROLE_BACKEND = 0,
+	OT_ROLE_APPLY_WORKER = 1
+} OtRole;
+
+typedef enum OtOutcome
+{
+	OT_OUTCOME_COMMIT = 1,
+	OT_OUTCOME_CONFLICT = 2,
+	OT_OUTCOME_WINDOW = 3,
+	OT_OUTCOME_REFUSED = 4
+} OtOutcome;
+
+typedef struct OtVerdict
+{
+	OtTxnId		txn;
+	OtOutcome	outcome;
+	OtLogIndex	at;
+	OtLogIndex	other;
+	uint32		key_number;
+	char		region[NAMEDATALEN];
+	char		message[256];
+} OtVerdict;
+
+typedef struct OtAgent OtAgent;
+
+extern OtAgent *ot_agent_create(MemoryContext context);
+extern bool ot_agent_is_open(OtAgent *agent);
+extern bool ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durable);
+extern void ot_agent_close(OtAgent *agent);
+extern StringInfo ot_agent_frame(OtAgent *agent, OtFrameType type);
+extern void ot_agent_frame_end(OtAgent *agent);
+extern bool ot_agent_flush(OtAgent *agent);
+extern bool ot_agent_all_sent(OtAgent *agent);
+extern bool ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body);
+extern void ot_agent_consume(OtAgent *agent);
+extern int	ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event);
+extern const char *ot_agent_error(OtAgent *agent);
+extern void ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);
+
+#endif							/* ONETRIP_AGENT_H */

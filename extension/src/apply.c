@@ -1,0 +1,414 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.c
+ *	  The apply worker: makes committed entries visible in this PostgreSQL.
+ *
+ * A background worker, one per server.  It asks its node for all entries past
+ * the applied index and applies them one by one, each in a transaction of its
+ * own that commits when its turn comes.  What a backend of this server is
+ * going to commit by itself it leaves to that backend; docs/agent-protocol.md
+ * ("Who commits an entry here") says how the two agree.
+ *
+ * Nothing it applies can be refused: it was decided by a majority.  Rows are
+ * written below the level of triggers and constraints, which ran where the
+ * transaction ran, and whose effects are in the entry.  An ERROR here means
+ * that this server differs from the others, or lacks something (an extension,
+ * disk space).  The worker then ends, is started again and tries again, and
+ * this server stands still at the last good entry rather than differ.
+ *
+ * Memory: entry_context for one entry; rows have one below it.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "apply.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "agent.h"
+#include "turn.h"
+
+/* How often the node is told the position when nothing else happens. */
+#define POSITION_MS 100
+/* ... and at the latest after so many entries. */
+#define POSITION_ENTRIES 128
+/* Between attempts to reach the node. */
+#define RECONNECT_MS 100
+/* A safety net below the wake-ups: how long to trust a backend in between. */
+#define RECHECK_MS 20
+
+static OtAgent *agent = NULL;
+static MemoryContext entry_context = NULL;
+static OtLogIndex told_applied;
+static OtLogIndex told_durable;
+static int	untold_entries = 0;
+
+/* For messages: the entry being applied. */
+typedef struct OtEntry
+{
+	OtLogIndex	at;
+	OtLogIndex	previous;
+	char	   *region;
+	OtTxnId		txn;
+} OtEntry;
+
+static void
+entry_error_context(void *arg)
+{
+	OtEntry    *entry = arg;
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	errcontext("applying log index " UINT64_FORMAT ", transaction %s of region \"%s\"",
+			   entry->at.value, ot_txn_to_text(entry->txn, text), entry->region);
+}
+
+static void
+set_applying(OtEntry *entry)
+{
+	TimestampTz now = entry ? GetCurrentTimestamp() : 0;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	if (entry)
+	{
+		ot_shared->applying = entry->at;
+		ot_shared->applying_since = now;
+		strlcpy(ot_shared->applying_region, entry->region, NAMEDATALEN);
+	}
+	else
+		ot_shared->applying.value = 0;
+	SpinLockRelease(&ot_shared->mutex);
+}
+
+static void
+tell_position(void)
+{
+	OtLogIndex	applied = ot_applied_index();
+	OtLogIndex	durable;
+	StringInfo	frame;
+
+	untold_entries = 0;
+	if (!ot_agent_is_open(agent))
+		return;
+	durable = ot_durable_index();
+	if (applied.value == told_applied.value && durable.value == told_durable.value)
+		return;
+	frame = ot_agent_frame(agent, OT_FRAME_POSITION);
+	ot_put_u64(frame, applied.value);
+	ot_put_u64(frame, durable.value);
+	ot_agent_frame_end(agent);
+	(void) ot_agent_flush(agent);
+	told_applied = applied;
+	told_durable = durable;
+}
+
+static void
+process_interrupts(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/*
+ * The entry is from this server and its backend is still about to commit it.
+ * Returns true once that has happened, false if the backend has gone.
+ */
+static bool
+wait_for_backend(OtEntry *entry)
+{
+	OtLogIndex	none = {0};
+
+	ot_turn_worker_wants(entry->at);
+	while (ot_applied_index().value < entry->at.value && ot_turn_backend_has(entry->txn))
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 RECHECK_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		process_interrupts();
+	}
+	ot_turn_worker_wants(none);
+	return ot_applied_index().value >= entry->at.value;
+}
+
+/*
+ * Waits until everything before the entry is visible.  false: what comes
+ * before it was left behind by its backend, so the node must send it.
+ */
+static bool
+wait_for_turn(OtEntry *entry)
+{
+	for (;;)
+	{
+		if (ot_turn_try(entry->at, entry->previous))
+			return true;
+		ot_turn_enqueue();
+		if (ot_turn_try(entry->at, entry->previous))
+			return true;
+		if (!ot_turn_someone_before(entry->at))
+			return ot_turn_try(entry->at, entry->previous);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 RECHECK_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		process_interrupts();
+	}
+}
+
+static void
+apply_operations(OtReader *r)
+{
+	ot_apply_rows_begin();
+	while (r->at < r->end)
+	{
+		uint8		op = ot_get_u8(r);
+
+		switch (op)
+		{
+			case 'R':
+				ot_apply_relation(r);
+				break;
+			case 'I':
+				ot_apply_insert(r);
+				break;
+			case 'U':
+				ot_apply_update(r);
+				break;
+			case 'D':
+				ot_apply_delete(r);
+				break;
+			case 'T':
+				(void) ot_get_u64(r);
+				break;
+			case 'S':
+				/* It may change or drop what is open. */
+				ot_apply_rows_close();
+				CommandCounterIncrement();
+				ot_ddl_apply_statement(r);
+				break;
+			case 'Q':
+				CommandCounterIncrement();
+				ot_sequence_apply(r);
+				break;
+			default:
+				ereport(ERROR,
+						(errcode(OT_ERR_PROTOCOL),
+						 errmsg("unknown operation 0x%02x in a write set", op)));
+		}
+	}
+	ot_apply_rows_close();
+}
+
+/*
+ * now() in a statement must say the same everywhere: the transaction starts
+ * when it started in its own region.
+ */
+static void
+take_over_start_time(OtReader *r)
+{
+	OtReader	peek = *r;
+
+	SetCurrentStatementStartTimestamp();
+#ifndef USE_ASSERT_CHECKING		/* it asserts that this is a parallel worker */
+	if (peek.at < peek.end && ot_get_u8(&peek) == 'T')
+	{
+		TimestampTz start = (TimestampTz) ot_get_u64(&peek);
+
+		SetParallelStartTimestamps(start, start);
+	}
+#endif
+}
+
+static void
+apply_entry(OtReader *r)
+{
+	OtEntry		entry;
+	ErrorContextCallback callback = {
+		.callback = entry_error_context, .arg = &entry, .previous = error_context_stack
+	};
+	MemoryContext old = MemoryContextSwitchTo(entry_context);
+
+	entry.at.value = ot_get_u64(r);
+	entry.previous.value = ot_get_u64(r);
+	(void) ot_get_u8(r);		/* flags: none yet */
+	entry.region = ot_get_str(r);
+	entry.txn = ot_get_txn(r);
+	error_context_stack = &callback;
+
+	if (ot_applied_index().value >= entry.at.value ||
+		(ot_turn_backend_has(entry.txn) && wait_for_backend(&entry)))
+		goto done;
+
+	set_applying(&entry);
+	take_over_start_time(r);
+	StartTransactionCommand();
+	MemoryContextSwitchTo(entry_context);
+	(void) GetTopTransactionId();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	apply_operations(r);
+	PopActiveSnapshot();
+
+	ot_turn_decided(entry.at, entry.previous);
+	if (wait_for_turn(&entry))
+	{
+		ot_commit_hold_turn(entry.at, false);
+		CommitTransactionCommand();
+	}
+	else
+	{
+		AbortCurrentTransaction();
+		ot_agent_close(agent);
+	}
+	set_applying(NULL);
+
+done:
+	error_context_stack = callback.previous;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(entry_context);
+}
+
+static void
+leave(int code, Datum arg)
+{
+	SpinLockAcquire(&ot_shared->mutex);
+	ot_shared->worker = -1;
+	ot_shared->applying.value = 0;
+	ot_shared->worker_wants.value = 0;
+	SpinLockRelease(&ot_shared->mutex);
+}
+
+static void
+set(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+static void
+set_up(void)
+{
+	pqsignal(SIGTERM, die);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	ot_is_apply_worker = true;
+
+	/* Nothing an operator sets for clients may stop the worker. */
+	set("session_replication_role", "replica");
+	set("statement_timeout", "0");
+	set("lock_timeout", "0");
+	set("idle_in_transaction_session_timeout", "0");
+	set("default_transaction_isolation", "read committed");
+	set("default_transaction_read_only", "off");
+	set("row_security", "off");
+	/* A deadlock is the evictor's to resolve, not by failing the worker. */
+	set("deadlock_timeout", "1h");
+	/* Text values were written under these. */
+	set("search_path", "pg_catalog");
+	set("datestyle", "ISO");
+	set("intervalstyle", "postgres");
+
+	entry_context = AllocSetContextCreate(TopMemoryContext, "onetrip entry",
+										  ALLOCSET_DEFAULT_SIZES);
+	agent = ot_agent_create(TopMemoryContext);
+
+	StartTransactionCommand();
+	ot_turn_attach();
+	CommitTransactionCommand();
+	(void) ot_my_slot();
+	before_shmem_exit(leave, (Datum) 0);
+	SpinLockAcquire(&ot_shared->mutex);
+	ot_shared->worker = OT_PROC_NUMBER(MyProc);
+	SpinLockRelease(&ot_shared->mutex);
+	pgstat_report_appname("onetrip apply worker");
+}
+
+void
+ot_apply_main(Datum arg)
+{
+	set_up();
+	ereport(LOG,
+			(errmsg("onetrip apply worker starts at log index " UINT64_FORMAT,
+					ot_applied_index().value)));
+
+	for (;;)
+	{
+		OtFrameType type;
+		OtReader	body;
+
+		process_interrupts();
+		if (!ot_agent_is_open(agent))
+		{
+			OtLogIndex	applied = ot_applied_index();
+			OtLogIndex	durable = ot_durable_index();
+
+			if (!ot_agent_open(agent, OT_ROLE_APPLY_WORKER, applied, durable))
+			{
+				(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+								 RECONNECT_MS, PG_WAIT_EXTENSION);
+				ResetLatch(MyLatch);
+				continue;
+			}
+			told_applied = applied;
+			told_durable = durable;
+		}
+		(void) ot_agent_flush(agent);
+
+		if (ot_agent_read(agent, &type, &body))
+		{
+			if (type == OT_FRAME_ENTRY)
+			{
+				apply_entry(&body);
+				if (ot_agent_is_open(agent))
+					ot_agent_consume(agent);
+				if (++untold_entries >= POSITION_ENTRIES)
+					tell_position();
+			}
+			else if (type == OT_FRAME_WELCOME)
+				ot_agent_consume(agent);
+			else
+			{
+				ereport(LOG,
+						(errcode(OT_ERR_PROTOCOL),
+						 errmsg("the node sent the apply worker a frame of type 0x%02x", type)));
+				ot_agent_close(agent);
+			}
+			continue;
+		}
+
+		tell_position();
+		pgstat_report_stat(false);
+		if (ot_agent_wait(agent, POSITION_MS, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+void
+ot_apply_register(void)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = 1,
+	};
+
+	strlcpy(worker.bgw_name, "onetrip apply worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "onetrip apply worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "onetrip", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "ot_apply_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}

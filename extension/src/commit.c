@@ -1,0 +1,527 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit.c
+ *	  The way of a transaction through COMMIT: the one transaction callback.
+ *
+ *	event		may error	verdict				what is done
+ *	PRE_COMMIT	yes			not known			keys of held locks, propose, wait
+ *				as FATAL	commit				wait for the turn, take the origin
+ *	(the server's own steps up to the commit record)
+ *				as FATAL	commit				nothing of ours
+ *	COMMIT		no			commit				publish, let go of the origin
+ *	ABORT		no			none, abort			forget
+ *				no			not known, commit	close the connection: the node then
+ *											leaves the entry to the apply worker
+ *	PRE_PREPARE	yes			none				refuse if something was captured
+ *
+ * Before PROPOSE has been sent whole, any interrupt ends the transaction as
+ * in PostgreSQL.  After that the entry may be in the log: a cancel, a timeout
+ * or a termination may only say that the outcome is not known (08007), with
+ * the transaction id, and only after a short time in which the verdict may
+ * still come.
+ *
+ * After a verdict of commit the transaction is committed, whatever happens to
+ * this backend.  From there to the local commit interrupts are held, nothing
+ * of ours allocates, and an ERROR of the server (a full disk under ON COMMIT
+ * DELETE ROWS, say) is made FATAL: the session ends, saying "outcome:
+ * committed", and the apply worker takes the entry over.
+ *
+ * The local commit record is not flushed (the log is durable on a majority,
+ * and the node feeds what a crash took away), unless the transaction also
+ * wrote tables that the log knows nothing of.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "replication/origin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "agent.h"
+#include "evict.h"
+#include "turn.h"
+
+/* How long a cancelled COMMIT still waits for a verdict that is on its way. */
+#define CANCEL_GRACE_MS 1000
+/* Between attempts to reach a node that is away. */
+#define RECONNECT_MS 20
+
+static OtAgent *agent = NULL;
+
+/* Of the transaction that is committing, all reset at its end. */
+static struct
+{
+	bool		deciding;		/* the entry may be in the log, no verdict */
+	bool		decided;		/* verdict commit */
+	bool		origin_set;		/* this process holds the replication origin */
+	bool		holding;		/* interrupts held by us */
+	OtLogIndex	index;			/* verdict commit, or the worker's entry */
+	int			saved_synchronous_commit;
+}			committing;
+
+/* The last verdict commit of this connection is committed here. */
+static bool last_is_done = true;
+static OtTxnId last_txn;
+
+static void xact_callback(XactEvent event, void *arg);
+static void subxact_callback(SubXactEvent event, SubTransactionId my_subid,
+							 SubTransactionId parent_subid, void *arg);
+
+void
+ot_commit_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+}
+
+/*
+ * A session that ends in good order says so.  Without DONE the node has to
+ * assume that the last entry was left half way.
+ */
+static void
+say_done(int code, Datum arg)
+{
+	StringInfo	frame;
+
+	if (agent == NULL || !ot_agent_is_open(agent) || !last_is_done ||
+		last_txn.sequence == 0)
+		return;
+	frame = ot_agent_frame(agent, OT_FRAME_DONE);
+	ot_put_txn(frame, last_txn);
+	ot_agent_frame_end(agent);
+	(void) ot_agent_flush(agent);
+}
+
+OtAgent *
+ot_commit_agent(void)
+{
+	if (agent == NULL)
+	{
+		agent = ot_agent_create(TopMemoryContext);
+		before_shmem_exit(say_done, (Datum) 0);
+	}
+	return agent;
+}
+
+/* ---- before the verdict ---- */
+
+/*
+ * Whatever lock an applied entry may need and this transaction holds must be
+ * a key of both; see design rule in docs/architecture.md.  Returns whether
+ * the transaction wrote a table that the log knows nothing of.
+ */
+static bool
+add_keys_of_held_locks(void)
+{
+	int			count;
+	OtHeldLock *locks = ot_held_locks(&count);
+	Oid			onetrip_am = ot_access_method_oid();
+	bool		flush = false;
+
+	for (int i = 0; i < count; i++)
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));
+		Form_pg_class form;
+		char		relkind;
+		char		persistence;
+		Oid			am;
+
+		/* Dropped by this transaction: its key was noted at the drop. */
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		form = (Form_pg_class) GETSTRUCT(tuple);
+		relkind = form->relkind;
+		persistence = form->relpersistence;
+		am = form->relam;
+		ReleaseSysCache(tuple);
+
+		/* Locking an index or a TOAST table comes with locking its table. */
+		if (persistence == RELPERSISTENCE_TEMP || relkind == RELKIND_INDEX ||
+			relkind == RELKIND_PARTITIONED_INDEX || relkind == RELKIND_TOASTVALUE)
+			continue;
+		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
+			ot_sequence_capture(locks[i].relid);
+		if (relkind == RELKIND_RELATION && persistence == RELPERSISTENCE_PERMANENT &&
+			am != onetrip_am && locks[i].mode >= RowExclusiveLock)
+			flush = true;
+		ot_write_set_key_now(ot_hash_relation(locks[i].relid),
+							 ot_table_lock_to_mode(locks[i].mode), locks[i].relid);
+	}
+	pfree(locks);
+	return flush;
+}
+
+/* The largest time left in ms, for a wait that must end by the deadline. */
+static long
+ms_until(TimestampTz deadline)
+{
+	return Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), deadline), 0);
+}
+
+static void
+raise_unknown(OtTxnId txn, bool fatal)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ot_txn_to_text(txn, text);
+	QueryCancelPending = false;
+	ereport(fatal ? FATAL : ERROR,
+			(errcode(OT_ERR_OUTCOME_UNKNOWN),
+			 errmsg("outcome of transaction %s is not known yet", text),
+			 errdetail("It was proposed in region \"%s\", and no majority of regions has decided it in time. It will commit once or not at all.",
+					   ot_region),
+			 errhint("Ask SELECT onetrip.outcome('%s') in any region before you repeat it.", text)));
+}
+
+static void
+raise_unreachable(OtAgent *a)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("the node of region \"%s\" does not answer, nothing was committed", ot_region),
+			 errdetail("%s.", ot_agent_error(a)),
+			 errhint("Start the node (onetrip start), then repeat the transaction.")));
+}
+
+/*
+ * Proposes the transaction, again on each new connection, until the verdict
+ * is here.  Interrupts are held by the caller.
+ */
+static void
+wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
+{
+	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													   ot_commit_timeout_ms);
+	bool		queued = false; /* PROPOSE is in this connection's buffer */
+	bool		cut_short = false;
+
+	for (;;)
+	{
+		OtFrameType type;
+		OtReader	body;
+		long		wait_ms;
+
+		if (!ot_agent_is_open(agent))
+		{
+			OtLogIndex	none = {0};
+
+			queued = false;
+			last_txn.sequence = 0;
+			(void) ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
+		}
+		if (ot_agent_is_open(agent) && !queued)
+		{
+			StringInfo	frame = ot_agent_frame(agent, OT_FRAME_PROPOSE);
+
+			ot_write_set_encode(txn, frame);
+			ot_agent_frame_end(agent);
+			queued = true;
+		}
+		if (ot_agent_flush(agent) && ot_agent_all_sent(agent))
+			committing.deciding = true;
+
+		while (ot_agent_read(agent, &type, &body))
+		{
+			if (type == OT_FRAME_VERDICT)
+			{
+				ot_agent_get_verdict(&body, verdict);
+				ot_agent_consume(agent);
+				if (verdict->txn.sequence == txn.sequence)
+					return;
+			}
+			else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS)
+				ot_agent_consume(agent);
+			else
+				ot_agent_close(agent);
+		}
+
+		/* Not proposed yet: any interrupt ends it as in PostgreSQL. */
+		if (InterruptPending && !committing.deciding)
+		{
+			RESUME_INTERRUPTS();
+			committing.holding = false;
+			CHECK_FOR_INTERRUPTS();
+			HOLD_INTERRUPTS();
+			committing.holding = true;
+		}
+		/* Proposed: the client may be told unknown, and that only a bit later. */
+		if (!cut_short && (ProcDiePending || QueryCancelPending))
+		{
+			TimestampTz sooner = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+															 CANCEL_GRACE_MS);
+
+			deadline = Min(deadline, sooner);
+			cut_short = true;
+		}
+
+		wait_ms = ms_until(deadline);
+		if (wait_ms == 0)
+		{
+			if (!committing.deciding)
+				raise_unreachable(agent);
+			raise_unknown(txn, ProcDiePending);
+		}
+		if (!ot_agent_is_open(agent))
+			wait_ms = Min(wait_ms, RECONNECT_MS);
+		if (ot_agent_wait(agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+static void
+raise_lost(OtTxnId txn, OtVerdict *verdict)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+	Oid			relid = ot_write_set_key_table(verdict->key_number);
+	char	   *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
+	char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
+
+	ot_txn_to_text(txn, text);
+	if (verdict->outcome == OT_OUTCOME_WINDOW)
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not commit: the transaction is older than what conflicts are remembered for"),
+				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
+						   verdict->other.value),
+				 errhint("Retry the transaction; keep write transactions shorter.")));
+	ereport(ERROR,
+			(errcode(OT_ERR_LOST),
+			 errmsg("could not commit: a concurrent transaction in region \"%s\" was first",
+					verdict->region),
+			 name ?
+			 errdetail("Both touched table \"%s.%s\"; region \"%s\" committed at log index " UINT64_FORMAT ".",
+					   schema, name, verdict->region, verdict->other.value) :
+			 errdetail("Both changed the schema; region \"%s\" committed at log index " UINT64_FORMAT ".",
+					   verdict->region, verdict->other.value),
+			 errhint("Retry the transaction.")));
+}
+
+/* ---- after a verdict of commit ---- */
+
+static void
+raise_committed_elsewhere(OtLogIndex index, const char *why)
+{
+	ereport(FATAL,
+			(errcode(ERRCODE_ADMIN_SHUTDOWN),
+			 errmsg("terminating connection, outcome: committed at " UINT64_FORMAT, index.value),
+			 errdetail("%s The transaction is committed and becomes visible here shortly.", why)));
+}
+
+static void
+wait_for_turn(OtLogIndex index, OtLogIndex previous)
+{
+	OtSlot	   *slot = ot_my_slot();
+
+	for (;;)
+	{
+		if (ot_turn_try(index, previous))
+			return;
+		ot_turn_enqueue();
+		if (ot_turn_try(index, previous))
+			return;
+
+		if (pg_atomic_read_u32(&slot->handover))
+			raise_committed_elsewhere(index, "It held a lock that an earlier change needs.");
+		if (ProcDiePending)
+			raise_committed_elsewhere(index, "The session was ended before its turn came.");
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+						 PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+/*
+ * Readies the local commit of the turn's holder: its commit record is to say
+ * `index`.  Also for the apply worker.
+ */
+void
+ot_commit_hold_turn(OtLogIndex index, bool flush)
+{
+	committing.index = index;
+	committing.saved_synchronous_commit = synchronous_commit;
+	ot_replorigin_session_setup(ot_origin());
+	committing.origin_set = true;
+	replorigin_session_origin = ot_origin();
+	replorigin_session_origin_lsn = (XLogRecPtr) index.value;
+	replorigin_session_origin_timestamp = GetCurrentTimestamp();
+	if (!flush)
+		synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+}
+
+static void
+let_go_of_origin(void)
+{
+	if (!committing.origin_set)
+		return;
+	committing.origin_set = false;
+	replorigin_session_origin = InvalidRepOriginId;
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+	replorigin_session_reset();
+	synchronous_commit = committing.saved_synchronous_commit;
+}
+
+/* ---- the events ---- */
+
+static void
+pre_commit(void)
+{
+	OtVerdict	verdict;
+	OtTxnId		txn;
+	bool		flush;
+
+	flush = add_keys_of_held_locks();
+	/* The commit record carries the position, so there must be one. */
+	(void) GetTopTransactionId();
+	(void) ot_commit_agent();
+
+	HOLD_INTERRUPTS();
+	committing.holding = true;
+	txn = ot_turn_begin_proposing();
+	wait_for_verdict(txn, &verdict);
+
+	switch (verdict.outcome)
+	{
+		case OT_OUTCOME_COMMIT:
+			break;
+		case OT_OUTCOME_CONFLICT:
+		case OT_OUTCOME_WINDOW:
+			committing.deciding = false;
+			raise_lost(txn, &verdict);
+			break;
+		case OT_OUTCOME_REFUSED:
+			committing.deciding = false;
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("the node of region \"%s\" refused the transaction", ot_region),
+					 errdetail("%s", verdict.message)));
+			break;
+		default:
+			raise_unknown(txn, false);
+	}
+
+	/* Committed, from here on. */
+	committing.deciding = false;
+	committing.decided = true;
+	ExitOnAnyError = true;
+	last_is_done = false;
+	last_txn = txn;
+	ot_turn_decided(verdict.at, verdict.other);
+	wait_for_turn(verdict.at, verdict.other);
+	ot_commit_hold_turn(verdict.at, flush);
+}
+
+static void
+stop_holding(void)
+{
+	if (committing.holding)
+	{
+		committing.holding = false;
+		/* an ERROR has zeroed the count already */
+		if (InterruptHoldoffCount > 0)
+			RESUME_INTERRUPTS();
+	}
+}
+
+static void
+committed(void)
+{
+	if (committing.origin_set)
+	{
+		let_go_of_origin();
+		ot_turn_publish(committing.index);
+	}
+	ot_turn_forget(true);
+	last_is_done = true;
+	if (committing.decided)
+	{
+		ExitOnAnyError = false;
+		stop_holding();
+	}
+	memset(&committing, 0, sizeof(committing));
+	ot_write_set_reset();
+}
+
+static void
+aborted(void)
+{
+	let_go_of_origin();
+	if (committing.deciding || committing.decided)
+	{
+		/* The node must not count on this backend any more. */
+		ot_agent_close(agent);
+		last_txn.sequence = 0;
+	}
+	ot_turn_forget(false);
+	memset(&committing, 0, sizeof(committing));
+	ot_write_set_reset();
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (!IsUnderPostmaster || ot_shared == NULL)
+		return;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (!ot_write_set_is_empty())
+				pre_commit();
+			break;
+		case XACT_EVENT_COMMIT:
+			committed();
+			break;
+		case XACT_EVENT_ABORT:
+			aborted();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (!ot_write_set_is_empty())
+				ereport(ERROR,
+						(errcode(OT_ERR_NOT_REPLICATED),
+						 errmsg("cannot PREPARE a transaction that has changed onetrip tables"),
+						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));
+			break;
+		case XACT_EVENT_PREPARE:
+			ot_turn_forget(false);
+			ot_write_set_reset();
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId my_subid,
+				 SubTransactionId parent_subid, void *arg)
+{
+	switch (event)
+	{
+		case SUBXACT_EVENT_START_SUB:
+			ot_write_set_subxact_start(GetCurrentTransactionNestLevel());
+			break;
+		case SUBXACT_EVENT_COMMIT_SUB:
+			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), true);
+			break;
+		case SUBXACT_EVENT_ABORT_SUB:
+			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), false);
+			break;
+		case SUBXACT_EVENT_PRE_COMMIT_SUB:
+			break;
+	}
+}

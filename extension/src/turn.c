@@ -1,0 +1,525 @@
+/*-------------------------------------------------------------------------
+ *
+ * turn.c
+ *	  The order of local commits, kept in shared memory.
+ *
+ * Entries become visible here in log order: whoever commits entry i first
+ * waits until the applied index is the committed entry before i, and publishes
+ * i once its transaction is visible to new snapshots.  Between the two it
+ * holds the turn.  So a snapshot is always a prefix of the log.
+ *
+ * The waiters form a queue sorted by index; publishing looks at the first one
+ * only and wakes that process, nobody else.
+ *
+ * Where this server stands after a crash is in its commit records: each was
+ * written under the replication origin "onetrip" with the log index as its
+ * position.  The first process that needs the applied index reads it there.
+ *
+ * Runs in backends, the apply worker and the evictor.  One spinlock guards
+ * the queue and the applied index; it is held for a few instructions, never
+ * across a call that can fail.  ERROR is raised only by ot_turn_attach() and
+ * ot_turn_begin_writing(), both before anything was proposed.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "turn.h"
+
+#include "access/xact.h"
+#include "catalog/pg_replication_origin.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "replication/origin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "evict.h"
+
+OtShared   *ot_shared = NULL;
+
+static int	my_slot_number = -1;
+
+static int
+slot_count(void)
+{
+	/* auxiliary processes never come here, but their numbers are in between */
+	return MaxBackends + NUM_AUXILIARY_PROCS;
+}
+
+Size
+ot_turn_shmem_size(void)
+{
+	return add_size(offsetof(OtShared, slots), mul_size(sizeof(OtSlot), slot_count()));
+}
+
+void
+ot_turn_shmem_init(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	ot_shared = ShmemInitStruct("onetrip", ot_turn_shmem_size(), &found);
+	if (!found)
+	{
+		memset(ot_shared, 0, ot_turn_shmem_size());
+		SpinLockInit(&ot_shared->mutex);
+		SpinLockInit(&ot_shared->evict_mutex);
+		pg_atomic_init_u64(&ot_shared->applied, 0);
+		pg_atomic_init_u64(&ot_shared->next_sequence, 0);
+		pg_atomic_init_u64(&ot_shared->evictions, 0);
+		pg_atomic_init_u64(&ot_shared->handovers, 0);
+		ot_shared->first_waiter = -1;
+		ot_shared->worker = -1;
+		ot_shared->evictor = -1;
+		ot_shared->nslots = slot_count();
+		for (int i = 0; i < ot_shared->nslots; i++)
+		{
+			pg_atomic_init_u32(&ot_shared->slots[i].state, OT_SLOT_IDLE);
+			pg_atomic_init_u32(&ot_shared->slots[i].handover, 0);
+			ot_shared->slots[i].next = -1;
+		}
+		/* Two starts of one server must not share transaction ids. */
+		if (!pg_strong_random(&ot_shared->incarnation, sizeof(ot_shared->incarnation)))
+			ot_shared->incarnation = ((uint64) GetCurrentTimestamp()) ^ ((uint64) MyProcPid << 48);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/* A process that dies in the middle leaves the queue and its state behind. */
+static void
+release_slot(int code, Datum arg)
+{
+	ot_turn_forget(false);
+}
+
+OtSlot *
+ot_my_slot(void)
+{
+	if (unlikely(my_slot_number < 0))
+	{
+		int			number = OT_PROC_NUMBER(MyProc);
+
+		if (number < 0 || number >= ot_shared->nslots)
+			elog(ERROR, "process number %d is outside of onetrip's shared memory", number);
+		my_slot_number = number;
+		pg_atomic_write_u32(&ot_shared->slots[number].state, OT_SLOT_IDLE);
+		before_shmem_exit(release_slot, (Datum) 0);
+	}
+	return &ot_shared->slots[my_slot_number];
+}
+
+/* The origin's local number; needs a transaction the first time. */
+RepOriginId
+ot_origin(void)
+{
+	static RepOriginId origin = InvalidRepOriginId;
+
+	if (origin == InvalidRepOriginId)
+	{
+		origin = replorigin_by_name("onetrip", true);
+		if (origin == InvalidRepOriginId)
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("replication origin \"onetrip\" does not exist in this server"),
+					 errhint("It holds the server's position in the log and is made by onetrip init; do not drop it.")));
+	}
+	return origin;
+}
+
+/* Learns where this server stands, once per start of the server. */
+void
+ot_turn_attach(void)
+{
+	uint64		progress;
+
+	if (likely(ot_shared->known))
+	{
+		(void) ot_origin();
+		return;
+	}
+	progress = (uint64) replorigin_get_progress(ot_origin(), false);
+	SpinLockAcquire(&ot_shared->mutex);
+	if (!ot_shared->known)
+	{
+		pg_atomic_write_u64(&ot_shared->applied, progress);
+		ot_shared->known = true;
+	}
+	SpinLockRelease(&ot_shared->mutex);
+}
+
+OtLogIndex
+ot_applied_index(void)
+{
+	OtLogIndex	index = {pg_atomic_read_u64(&ot_shared->applied)};
+
+	return index;
+}
+
+/* Up to where this server would still be after a crash now. */
+OtLogIndex
+ot_durable_index(void)
+{
+	OtLogIndex	index = {(uint64) replorigin_get_progress(ot_origin(), true)};
+
+	return index;
+}
+
+/* ---- the state of this process ---- */
+
+void
+ot_turn_begin_writing(void)
+{
+	OtSlot	   *slot;
+	uint32		state = OT_SLOT_IDLE;
+
+	ot_turn_attach();
+	slot = ot_my_slot();
+	if (!pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_WRITING))
+	{
+		Assert(state == OT_SLOT_EVICTED);
+		if (slot->eviction.lxid == OT_LXID(MyProc))
+			ot_evict_raise();
+		/* meant for a transaction that has ended since */
+		pg_atomic_write_u32(&slot->state, OT_SLOT_WRITING);
+	}
+}
+
+/* From here on nobody may evict this transaction. */
+OtTxnId
+ot_turn_begin_proposing(void)
+{
+	OtSlot	   *slot = ot_my_slot();
+	uint32		state = OT_SLOT_WRITING;
+	OtTxnId		txn;
+
+	txn.node = (uint32) ot_node_id;
+	txn.incarnation = ot_shared->incarnation;
+	txn.sequence = pg_atomic_add_fetch_u64(&ot_shared->next_sequence, 1);
+
+	SpinLockAcquire(&ot_shared->mutex);
+	slot->txn = txn;
+	SpinLockRelease(&ot_shared->mutex);
+	pg_atomic_write_u32(&slot->handover, 0);
+
+	if (!pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_PROPOSED))
+		ot_evict_raise();
+	return txn;
+}
+
+void
+ot_turn_decided(OtLogIndex index, OtLogIndex previous)
+{
+	OtSlot	   *slot = ot_my_slot();
+
+	SpinLockAcquire(&ot_shared->mutex);
+	slot->index = index;
+	slot->previous = previous;
+	pg_atomic_write_u32(&slot->state, OT_SLOT_DECIDED);
+	SpinLockRelease(&ot_shared->mutex);
+}
+
+static void
+dequeue(int number)
+{
+	OtSlot	   *slot = &ot_shared->slots[number];
+	int		   *link = &ot_shared->first_waiter;
+
+	if (!slot->waiting)
+		return;
+	while (*link != number)
+		link = &ot_shared->slots[*link].next;
+	*link = slot->next;
+	slot->next = -1;
+	slot->waiting = false;
+}
+
+/*
+ * Takes the turn for `index` if it has come.  The worker may call this
+ * without being DECIDED, since it gets its entries in order.
+ */
+bool
+ot_turn_try(OtLogIndex index, OtLogIndex previous)
+{
+	bool		taken = false;
+
+	(void) ot_my_slot();
+	SpinLockAcquire(&ot_shared->mutex);
+	if (pg_atomic_read_u64(&ot_shared->applied) == previous.value &&
+		ot_shared->holder.value == 0 && ot_shared->gates_closed == 0)
+	{
+		ot_shared->holder = index;
+		dequeue(my_slot_number);
+		taken = true;
+	}
+	SpinLockRelease(&ot_shared->mutex);
+	return taken;
+}
+
+/* Lines up, so that the process before wakes this one; then try again. */
+void
+ot_turn_enqueue(void)
+{
+	OtSlot	   *slot = ot_my_slot();
+	int		   *link = &ot_shared->first_waiter;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	if (!slot->waiting)
+	{
+		while (*link >= 0 && ot_shared->slots[*link].index.value < slot->index.value)
+			link = &ot_shared->slots[*link].next;
+		slot->next = *link;
+		slot->waiting = true;
+		*link = my_slot_number;
+	}
+	SpinLockRelease(&ot_shared->mutex);
+}
+
+static void
+wake(int number)
+{
+	if (number >= 0)
+		SetLatch(&ProcGlobal->allProcs[number].procLatch);
+}
+
+/* The waiter whose turn it is now, -1 if it has not arrived; mutex held. */
+static int
+next_waiter(void)
+{
+	int			first = ot_shared->first_waiter;
+
+	if (first >= 0 && ot_shared->gates_closed == 0 && ot_shared->holder.value == 0 &&
+		ot_shared->slots[first].previous.value == pg_atomic_read_u64(&ot_shared->applied))
+		return first;
+	return -1;
+}
+
+/* The entry is visible to new snapshots: hands the turn on. */
+void
+ot_turn_publish(OtLogIndex index)
+{
+	int			next;
+	int			worker = -1;
+	int			gate_procs[OT_MAX_GATES];
+	int			ngates = 0;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	Assert(ot_shared->holder.value == index.value);
+	Assert(pg_atomic_read_u64(&ot_shared->applied) < index.value);
+	pg_atomic_write_u64(&ot_shared->applied, index.value);
+	ot_shared->holder.value = 0;
+	for (int i = 0; i < OT_MAX_GATES; i++)
+	{
+		if (ot_shared->gates[i].used && ot_shared->gates[i].target.value <= index.value)
+		{
+			ot_shared->gates_closed++;
+			gate_procs[ngates++] = ot_shared->gates[i].proc;
+		}
+	}
+	next = next_waiter();
+	if (ot_shared->worker_wants.value != 0 &&
+		ot_shared->worker_wants.value <= index.value)
+		worker = ot_shared->worker;
+	SpinLockRelease(&ot_shared->mutex);
+
+	wake(next);
+	if (worker >= 0 && worker != next)
+		wake(worker);
+	for (int i = 0; i < ngates; i++)
+		wake(gate_procs[i]);
+}
+
+/*
+ * The transaction is over: leaves the queue and, if it did not commit, gives
+ * the turn back unused and tells the worker that its entry may be left over.
+ * Safe to call at any time.
+ */
+void
+ot_turn_forget(bool committed)
+{
+	OtSlot	   *slot;
+	uint32		state;
+	int			next = -1;
+
+	if (my_slot_number < 0)
+		return;
+	slot = &ot_shared->slots[my_slot_number];
+	state = pg_atomic_read_u32(&slot->state);
+	if (state == OT_SLOT_IDLE)
+		return;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	dequeue(my_slot_number);
+	if (state == OT_SLOT_DECIDED && ot_shared->holder.value == slot->index.value)
+	{
+		ot_shared->holder.value = 0;
+		next = next_waiter();
+	}
+	slot->txn.sequence = 0;
+	slot->index.value = 0;
+	pg_atomic_write_u32(&slot->state, OT_SLOT_IDLE);
+	SpinLockRelease(&ot_shared->mutex);
+
+	wake(next);
+	if (state >= OT_SLOT_PROPOSED && !committed)
+		wake(ot_shared->worker);
+}
+
+/* ---- for the apply worker ---- */
+
+/* Is a backend of this server going to commit this entry by itself? */
+bool
+ot_turn_backend_has(OtTxnId txn)
+{
+	bool		has = false;
+
+	if (txn.node != (uint32) ot_node_id || txn.incarnation != ot_shared->incarnation)
+		return false;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	for (int i = 0; i < ot_shared->nslots && !has; i++)
+	{
+		OtSlot	   *slot = &ot_shared->slots[i];
+		uint32		state = pg_atomic_read_u32(&slot->state);
+
+		has = (state == OT_SLOT_PROPOSED || state == OT_SLOT_DECIDED) &&
+			slot->txn.sequence == txn.sequence;
+	}
+	SpinLockRelease(&ot_shared->mutex);
+	return has;
+}
+
+/*
+ * Is some backend still on its way to commit an entry before this one?  A
+ * proposed one may be: it learns its index with the verdict.
+ */
+bool
+ot_turn_someone_before(OtLogIndex index)
+{
+	bool		found = false;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	for (int i = 0; i < ot_shared->nslots && !found; i++)
+	{
+		OtSlot	   *slot = &ot_shared->slots[i];
+		uint32		state = pg_atomic_read_u32(&slot->state);
+
+		found = i != my_slot_number &&
+			(state == OT_SLOT_PROPOSED ||
+			 (state == OT_SLOT_DECIDED && slot->index.value < index.value));
+	}
+	/* the turn may be somewhere between two of them */
+	found = found || ot_shared->holder.value != 0 || ot_shared->gates_closed != 0;
+	SpinLockRelease(&ot_shared->mutex);
+	return found;
+}
+
+void
+ot_turn_worker_wants(OtLogIndex index)
+{
+	SpinLockAcquire(&ot_shared->mutex);
+	ot_shared->worker_wants = index;
+	SpinLockRelease(&ot_shared->mutex);
+}
+
+/* ---- functions for SQL ---- */
+
+PG_FUNCTION_INFO_V1(ot_position);
+PG_FUNCTION_INFO_V1(ot_export_snapshot_at);
+
+Datum
+ot_position(PG_FUNCTION_ARGS)
+{
+	ot_check_running();
+	PG_RETURN_INT64((int64) ot_applied_index().value);
+}
+
+static void
+open_gate(int code, Datum arg)
+{
+	OtGate	   *gate = &ot_shared->gates[DatumGetInt32(arg)];
+	int			next = -1;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	if (gate->used)
+	{
+		gate->used = false;
+		if (pg_atomic_read_u64(&ot_shared->applied) >= gate->target.value &&
+			ot_shared->gates_closed > 0)
+		{
+			ot_shared->gates_closed--;
+			next = next_waiter();
+		}
+	}
+	SpinLockRelease(&ot_shared->mutex);
+	wake(next);
+}
+
+/*
+ * Exports a snapshot of exactly the entries up to the first committed one at
+ * or after the given position.  While it is taken nobody gets the turn.
+ */
+Datum
+ot_export_snapshot_at(PG_FUNCTION_ARGS)
+{
+	int64		target = PG_GETARG_INT64(0);
+	int			number = -1;
+	char	   *name = NULL;
+	bool		passed;
+
+	ot_check_running();
+	if (target < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("log position must be positive")));
+	(void) ot_my_slot();
+
+	SpinLockAcquire(&ot_shared->mutex);
+	passed = pg_atomic_read_u64(&ot_shared->applied) >= (uint64) target;
+	for (int i = 0; i < OT_MAX_GATES && !passed && number < 0; i++)
+	{
+		OtGate	   *gate = &ot_shared->gates[i];
+
+		if (!gate->used)
+		{
+			gate->used = true;
+			gate->target.value = (uint64) target;
+			gate->proc = my_slot_number;
+			number = i;
+		}
+	}
+	SpinLockRelease(&ot_shared->mutex);
+
+	if (passed)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("log position " INT64_FORMAT " has passed here", target),
+				 errhint("Ask for a later one.")));
+	if (number < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("%d sessions wait for a snapshot at a position already", OT_MAX_GATES)));
+
+	PG_ENSURE_ERROR_CLEANUP(open_gate, Int32GetDatum(number));
+	{
+		while (ot_applied_index().value < (uint64) target)
+		{
+			CHECK_FOR_INTERRUPTS();
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+							 PG_WAIT_EXTENSION);
+			ResetLatch(MyLatch);
+		}
+		name = ExportSnapshot(GetLatestSnapshot());
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(open_gate, Int32GetDatum(number));
+	open_gate(0, Int32GetDatum(number));
+
+	PG_RETURN_TEXT_P(cstring_to_text(name));
+}

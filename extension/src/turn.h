@@ -1,0 +1,121 @@
+/*-------------------------------------------------------------------------
+ *
+ * turn.h
+ *	  Shared memory: the applied index, the turn, and who is doing what.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_TURN_H
+#define ONETRIP_TURN_H
+
+#include "onetrip.h"
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/proc.h"
+#include "storage/spin.h"
+
+/*
+ * How far a process has come with its transaction.
+ *
+ *	IDLE		nothing noted; may read
+ *	WRITING		has noted a change or a row lock; may be evicted
+ *	EVICTED		must fail: set by the evicting process, by compare-and-swap from
+ *				IDLE or WRITING only, so never once the entry may be in the log
+ *	PROPOSED	the entry may be in the log; the verdict is not known
+ *	DECIDED		verdict commit at `index`; waits for its turn, or has it
+ *
+ * Every other change is made by the process itself.  The end of the
+ * transaction, whichever, leads back to IDLE.
+ */
+typedef enum OtSlotState
+{
+	OT_SLOT_IDLE = 0,
+	OT_SLOT_WRITING,
+	OT_SLOT_EVICTED,
+	OT_SLOT_PROPOSED,
+	OT_SLOT_DECIDED
+} OtSlotState;
+
+/* Why a process was evicted, for its error message. */
+typedef struct OtEviction
+{
+	OtLogIndex	index;
+	LocalTransactionId lxid;	/* the transaction that was meant */
+	bool		was_reading;	/* evicted after max_apply_delay */
+	char		region[NAMEDATALEN];
+	char		table[NAMEDATALEN * 2];
+} OtEviction;
+
+/* One for each process that can run transactions, by PGPROC number. */
+typedef struct OtSlot
+{
+	pg_atomic_uint32 state;		/* OtSlotState */
+	pg_atomic_uint32 handover;	/* decided, but must leave the entry to the worker */
+	OtTxnId		txn;			/* PROPOSED and DECIDED; under the turn's mutex */
+	OtLogIndex	index;			/* DECIDED */
+	OtLogIndex	previous;		/* DECIDED: the turn comes when this is applied */
+	int			next;			/* next waiter by index, -1 at the end */
+	bool		waiting;		/* is in the queue */
+	OtEviction	eviction;		/* written before state becomes EVICTED */
+} OtSlot;
+
+#define OT_MAX_GATES 8
+
+/* A session that wants a snapshot at an exact position (onetrip check). */
+typedef struct OtGate
+{
+	bool		used;
+	OtLogIndex	target;
+	int			proc;
+} OtGate;
+
+typedef struct OtShared
+{
+	slock_t		mutex;			/* everything below but the atomics */
+	bool		known;			/* applied was read from the origin */
+	pg_atomic_uint64 applied;	/* the applied index */
+	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
+	int			gates_closed;	/* gates that hold up the next turn */
+	OtGate		gates[OT_MAX_GATES];
+	int			first_waiter;	/* slot number, -1 if none */
+	OtLogIndex	worker_wants;	/* wake the worker at this applied index; 0: no */
+	int			worker;			/* its slot number, -1 if it does not run */
+	int			evictor;		/* likewise */
+	uint64		incarnation;	/* of this shared memory */
+	pg_atomic_uint64 next_sequence;
+
+	/* what the worker is doing, for the evictor and for views */
+	OtLogIndex	applying;		/* 0: nothing */
+	TimestampTz applying_since;
+	char		applying_region[NAMEDATALEN];
+
+	slock_t		evict_mutex;	/* writers of OtSlot.eviction */
+	pg_atomic_uint64 evictions;
+	pg_atomic_uint64 handovers;
+
+	int			nslots;
+	OtSlot		slots[FLEXIBLE_ARRAY_MEMBER];
+} OtShared;
+
+extern OtShared *ot_shared;
+extern OtSlot *ot_my_slot(void);
+extern void ot_turn_attach(void);
+extern void ot_turn_begin_writing(void);
+extern OtTxnId ot_turn_begin_proposing(void);
+extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);
+extern bool ot_turn_try(OtLogIndex index, OtLogIndex previous);
+extern void ot_turn_enqueue(void);
+extern void ot_turn_publish(OtLogIndex index);
+extern void ot_turn_forget(bool committed);
+extern bool ot_turn_backend_has(OtTxnId txn);
+extern bool ot_turn_someone_before(OtLogIndex index);
+extern void ot_turn_worker_wants(OtLogIndex index);
+extern OtLogIndex ot_durable_index(void);
+extern RepOriginId ot_origin(void);
+
+#endif							/* ONETRIP_TURN_H */

@@ -1,0 +1,370 @@
+/*-------------------------------------------------------------------------
+ *
+ * write_set.c
+ *	  What this transaction changed: operations in order, and keys.
+ *
+ * One buffer of operations and one array of keys per transaction, both only
+ * appended to.  A savepoint remembers how long they were, and rolling back to
+ * it cuts them to that length: changes, keys and the numbering of relations
+ * leave together.
+ *
+ * A (hash, mode) pair is kept once, with its first and therefore lowest base:
+ * the row lock has been held since, so nothing can have come between.
+ *
+ * Runs in backends.  Everything lives in one memory context below
+ * TopMemoryContext, reset at the end of the transaction; COMMIT reads it
+ * after PRE_COMMIT began, so it must outlive portals.  Errors: 54000 when the
+ * write set grows past onetrip.max_write_set, 40001 when the transaction was
+ * evicted before it noted its first change.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "turn.h"
+
+typedef struct KeyId
+{
+	uint64		hash;
+	uint32		mode;
+} KeyId;
+
+typedef struct KeySlot
+{
+	KeyId		id;
+	char		status;			/* simplehash's */
+} KeySlot;
+
+#define SH_PREFIX keys
+#define SH_ELEMENT_TYPE KeySlot
+#define SH_KEY_TYPE KeyId
+#define SH_KEY id
+#define SH_HASH_KEY(tb, key) ((uint32) ((key).hash ^ (key).mode))
+#define SH_EQUAL(tb, a, b) ((a).hash == (b).hash && (a).mode == (b).mode)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+typedef struct Key
+{
+	uint64		hash;
+	uint64		base;
+	Oid			relid;			/* for messages; InvalidOid: the schema */
+	uint8		mode;
+} Key;
+
+/* Where a savepoint found the write set. */
+typedef struct Mark
+{
+	int			nest_level;
+	int			ops_len;
+	int			nkeys;
+	int			nrelations;
+	int			nstatements;
+} Mark;
+
+static struct
+{
+	bool		active;
+	MemoryContext context;
+	StringInfoData ops;
+	Key		   *keys;
+	int			nkeys;
+	int			max_keys;
+	keys_hash  *key_ids;
+	/* relation numbers given out since the last statement */
+	Oid		   *relids;
+	int			first_relation; /* number of relids[0] */
+	int			nrelids;
+	int			max_relids;
+	int			nrelations;		/* 'R' operations in ops */
+	int			nstatements;	/* 'S' operations in ops */
+	Mark	   *marks;
+	int			nmarks;
+	int			max_marks;
+}			ws;
+
+static void write_set_start(void);
+
+/* Begins noting, if this is the transaction's first change. */
+void
+ot_write_set_touch(void)
+{
+	if (likely(ws.active))
+		return;
+	write_set_start();
+}
+
+static void
+write_set_start(void)
+{
+	MemoryContext old;
+
+	ot_turn_begin_writing();	/* ERROR if evicted meanwhile */
+
+	if (ws.context == NULL)
+		ws.context = AllocSetContextCreate(TopMemoryContext, "onetrip write set",
+										   ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(ws.context);
+	initStringInfo(&ws.ops);
+	ws.max_keys = 32;
+	ws.keys = palloc(sizeof(Key) * ws.max_keys);
+	ws.key_ids = keys_create(ws.context, 32, NULL);
+	ws.max_relids = 8;
+	ws.relids = palloc(sizeof(Oid) * ws.max_relids);
+	ws.max_marks = 8;
+	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
+	ws.nkeys = ws.nrelids = ws.nrelations = ws.nstatements = ws.nmarks = 0;
+	ws.first_relation = 0;
+	MemoryContextSwitchTo(old);
+
+	ws.active = true;
+	/* Savepoints that were set before the first change begin here, empty. */
+	for (int level = 2; level <= GetCurrentTransactionNestLevel(); level++)
+		ot_write_set_subxact_start(level);
+}
+
+bool
+ot_write_set_is_empty(void)
+{
+	return !ws.active || (ws.ops.len == 0 && ws.nkeys == 0);
+}
+
+bool
+ot_write_set_has_statements(void)
+{
+	return ws.active && ws.nstatements > 0;
+}
+
+void
+ot_write_set_reset(void)
+{
+	if (!ws.active)
+		return;
+	ws.active = false;
+	MemoryContextReset(ws.context);
+}
+
+/* ---- savepoints ---- */
+
+void
+ot_write_set_subxact_start(int nest_level)
+{
+	Mark	   *mark;
+
+	if (!ws.active)
+		return;
+	if (ws.nmarks == ws.max_marks)
+	{
+		ws.max_marks *= 2;
+		ws.marks = repalloc(ws.marks, sizeof(Mark) * ws.max_marks);
+	}
+	mark = &ws.marks[ws.nmarks++];
+	mark->nest_level = nest_level;
+	mark->ops_len = ws.ops.len;
+	mark->nkeys = ws.nkeys;
+	mark->nrelations = ws.nrelations;
+	mark->nstatements = ws.nstatements;
+}
+
+void
+ot_write_set_subxact_end(int nest_level, bool committed)
+{
+	Mark	   *mark;
+
+	if (!ws.active || ws.nmarks == 0)
+		return;
+	mark = &ws.marks[ws.nmarks - 1];
+	Assert(mark->nest_level == nest_level);
+	ws.nmarks--;
+	if (committed)
+		return;
+
+	for (int i = mark->nkeys; i < ws.nkeys; i++)
+	{
+		KeyId		id = {ws.keys[i].hash, ws.keys[i].mode};
+
+		keys_delete(ws.key_ids, id);
+	}
+	ws.nkeys = mark->nkeys;
+	ws.ops.len = mark->ops_len;
+	ws.ops.data[ws.ops.len] = '\0';
+	ws.nrelations = mark->nrelations;
+	ws.nstatements = mark->nstatements;
+	/* Definitions may have been rolled back: name the relations anew. */
+	ws.first_relation = ws.nrelations;
+	ws.nrelids = 0;
+}
+
+/* ---- keys ---- */
+
+void
+ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
+{
+	KeyId		id = {hash.value, mode};
+	bool		found;
+	Key		   *key;
+
+	ot_write_set_touch();
+	keys_insert(ws.key_ids, id, &found);
+	if (found)
+		return;
+	if (ws.nkeys == ws.max_keys)
+	{
+		ws.max_keys *= 2;
+		ws.keys = repalloc_huge(ws.keys, sizeof(Key) * ws.max_keys);
+	}
+	key = &ws.keys[ws.nkeys++];
+	key->hash = hash.value;
+	key->mode = mode;
+	key->base = base.value;
+	key->relid = relid;
+}
+
+void
+ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid)
+{
+	ot_write_set_touch();
+	ot_write_set_key(hash, mode, ot_applied_index(), relid);
+}
+
+/* Which table the key stands for; InvalidOid for the schema. */
+Oid
+ot_write_set_key_table(uint32 key_number)
+{
+	return key_number < (uint32) ws.nkeys ? ws.keys[key_number].relid : InvalidOid;
+}
+
+/* ---- operations ---- */
+
+/*
+ * The buffer to append one operation to.  The limit is checked between
+ * operations, so a write set may pass it by one.
+ */
+StringInfo
+ot_write_set_append(void)
+{
+	ot_write_set_touch();
+	if (unlikely(ws.ops.len / 1024 > ot_max_write_set_kb))
+		ereport(ERROR,
+				(errcode(OT_ERR_TOO_LARGE),
+				 errmsg("transaction changes more than onetrip.max_write_set (%d kB)",
+						ot_max_write_set_kb),
+				 errhint("Split the work into several transactions, or raise onetrip.max_write_set.")));
+	return &ws.ops;
+}
+
+/* The number of rel in this write set; introduces it on first use. */
+uint16
+ot_write_set_relation(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	StringInfo	ops;
+	char	   *schema;
+
+	/* Most transactions touch few relations, and the last one again. */
+	for (int i = ws.active ? ws.nrelids - 1 : -1; i >= 0; i--)
+	{
+		if (ws.relids[i] == relid)
+			return ws.first_relation + i;
+	}
+
+	ops = ot_write_set_append();
+	if (ws.nrelations > PG_UINT16_MAX)
+		ereport(ERROR,
+				(errcode(OT_ERR_TOO_LARGE),
+				 errmsg("transaction changes more than %d tables", PG_UINT16_MAX),
+				 errhint("Split the work into several transactions.")));
+	if (ws.nrelids == ws.max_relids)
+	{
+		ws.max_relids *= 2;
+		ws.relids = repalloc(ws.relids, sizeof(Oid) * ws.max_relids);
+	}
+	ws.relids[ws.nrelids++] = relid;
+
+	schema = get_namespace_name(RelationGetNamespace(rel));
+	ot_put_u8(ops, 'R');
+	ot_put_str(ops, schema);
+	ot_put_str(ops, RelationGetRelationName(rel));
+	ot_put_u16(ops, RelationGetNumberOfAttributes(rel));
+	pfree(schema);
+	return ws.nrelations++;
+}
+
+/* Records a statement with all that its meaning hangs on. */
+void
+ot_write_set_statement(const char *text, int len)
+{
+	StringInfo	ops = ot_write_set_append();
+	char	   *role = GetUserNameFromId(GetUserId(), false);
+	int			nsettings = 0;
+
+	while (ot_ddl_settings[nsettings] != NULL)
+		nsettings++;
+
+	ot_put_u8(ops, 'S');
+	ot_put_u32(ops, len);
+	appendBinaryStringInfo(ops, text, len);
+	ot_put_str(ops, role);
+	ot_put_u16(ops, nsettings);
+	for (int i = 0; i < nsettings; i++)
+	{
+		const char *value = GetConfigOption(ot_ddl_settings[i], true, false);
+
+		ot_put_str(ops, ot_ddl_settings[i]);
+		ot_put_str(ops, value ? value : "");
+	}
+	pfree(role);
+
+	ws.nstatements++;
+	/* It may rename tables or give them columns: introduce them anew. */
+	ws.first_relation = ws.nrelations;
+	ws.nrelids = 0;
+}
+
+void
+ot_write_set_sequence(const char *schema, const char *name, int64 last_value,
+					  uint8 flags)
+{
+	StringInfo	ops = ot_write_set_append();
+
+	ot_put_u8(ops, 'Q');
+	ot_put_str(ops, schema);
+	ot_put_str(ops, name);
+	ot_put_u64(ops, (uint64) last_value);
+	ot_put_u8(ops, flags);
+}
+
+/* Appends the entry, as docs/agent-protocol.md lays it out. */
+void
+ot_write_set_encode(OtTxnId txn, StringInfo out)
+{
+	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * 17 + 9 + ws.ops.len);
+	ot_put_txn(out, txn);
+	ot_put_u8(out, 0);
+	ot_put_u32(out, ws.nkeys);
+	for (int i = 0; i < ws.nkeys; i++)
+	{
+		ot_put_u64(out, ws.keys[i].hash);
+		ot_put_u8(out, ws.keys[i].mode);
+		ot_put_u64(out, ws.keys[i].base);
+	}
+	if (ws.nstatements > 0)
+	{
+		ot_put_u8(out, 'T');
+		ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
+	}
+	appendBinaryStringInfo(out, ws.ops.data, ws.ops.len);
+}
