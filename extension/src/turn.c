@@ -462,19 +462,13 @@ open_gate(int code, Datum arg)
 	wake(next);
 }
 
-/*
- * Exports a snapshot of exactly the entries up to the first committed one at
- * or after the given position.  While it is taken nobody gets the turn.
- */
-Datum
-ot_export_snapshot_at(PG_FUNCTION_ARGS)
+/* Asks that the turn be held up once `target` is applied. */
+static pg_noinline int
+arm_gate(int64 target)
 {
-	int64		target = PG_GETARG_INT64(0);
 	int			number = -1;
-	char	   *name = NULL;
 	bool		passed;
 
-	ot_check_running();
 	if (target < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -506,6 +500,22 @@ ot_export_snapshot_at(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("%d sessions wait for a snapshot at a position already", OT_MAX_GATES)));
+	return number;
+}
+
+/*
+ * Exports a snapshot of exactly the entries up to the first committed one at
+ * or after the given position.  While it is taken nobody gets the turn.
+ */
+Datum
+ot_export_snapshot_at(PG_FUNCTION_ARGS)
+{
+	int64		target = PG_GETARG_INT64(0);
+	char	   *name = NULL;
+	int			number;
+
+	ot_check_running();
+	number = arm_gate(target);
 
 	PG_ENSURE_ERROR_CLEANUP(open_gate, Int32GetDatum(number));
 	{
