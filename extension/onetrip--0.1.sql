@@ -56,3 +56,17 @@ CREATE VIEW onetrip.status AS SELECT * FROM onetrip.local_status();
 COMMENT ON VIEW onetrip.status IS
     'This server: positions in the log, and counts since it started.';
 GRANT SELECT ON onetrip.status TO PUBLIC;
+
+-- ---- this transaction ----
+
+CREATE FUNCTION onetrip.pending_keys(
+    OUT "table" regclass, OUT mode text, OUT hash bigint, OUT base bigint)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_pending_keys';
+COMMENT ON FUNCTION onetrip.pending_keys() IS
+    'What this transaction will be certified by, so far; COMMIT adds the tables it holds locks on.';
+
+CREATE FUNCTION onetrip.pending_bytes() RETURNS bigint
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_pending_bytes';
+COMMENT ON FUNCTION onetrip.pending_bytes() IS
+    'Size of the changes that COMMIT will send to the other regions, so far.';

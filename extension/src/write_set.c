@@ -26,7 +26,10 @@
 
 #include "access/xact.h"
 #include "common/hashfn.h"
+#include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -367,4 +370,42 @@ ot_write_set_encode(OtTxnId txn, StringInfo out)
 		ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
 	}
 	appendBinaryStringInfo(out, ws.ops.data, ws.ops.len);
+}
+
+/* ---- functions for SQL ---- */
+
+PG_FUNCTION_INFO_V1(ot_pending_keys);
+PG_FUNCTION_INFO_V1(ot_pending_bytes);
+
+/* onetrip.pending_keys(): what this transaction will be certified by, so far. */
+Datum
+ot_pending_keys(PG_FUNCTION_ARGS)
+{
+	static const char *const mode_names[] = {
+		"KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE"
+	};
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; ws.active && i < ws.nkeys; i++)
+	{
+		Key		   *key = &ws.keys[i];
+		Datum		values[4];
+		bool		nulls[4] = {0};
+
+		values[0] = ObjectIdGetDatum(key->relid);
+		nulls[0] = !OidIsValid(key->relid);
+		values[1] = CStringGetTextDatum(mode_names[key->mode]);
+		values[2] = Int64GetDatum((int64) key->hash);
+		values[3] = Int64GetDatum((int64) key->base);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* onetrip.pending_bytes(): how large its operations are, so far. */
+Datum
+ot_pending_bytes(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(ws.active ? ws.ops.len : 0);
 }
