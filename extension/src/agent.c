@@ -22,6 +22,7 @@
  */
 #include "agent.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -345,6 +346,20 @@ ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event)
 	if (WaitEventSetWait(agent->wait_set, timeout_ms, &event, 1, wait_event) == 0)
 		return WL_TIMEOUT;
 	return event.events;
+}
+
+/*
+ * Has the node closed its end, though frames may still be unread?  For a
+ * caller that waits for something else and would not read for a while.
+ */
+bool
+ot_agent_peer_closed(OtAgent *agent)
+{
+	struct pollfd poll_fd = {.fd = agent->fd, .events = POLLRDHUP};
+
+	return agent->fd == PGINVALID_SOCKET ||
+		(poll(&poll_fd, 1, 0) > 0 &&
+		 (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)));
 }
 
 /* Raises ERROR 08P01 if the body is not a VERDICT. */

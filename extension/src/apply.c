@@ -44,7 +44,9 @@
 
 /* How often the node is told the position when nothing else happens. */
 #define POSITION_MS 100
-/* ... and at the latest after so many entries. */
+/* Learning what is durable flushes the WAL: not more often than this. */
+#define DURABLE_MS 500
+/* ... and the position at the latest after so many entries. */
 #define POSITION_ENTRIES 128
 /* Between attempts to reach the node. */
 #define RECONNECT_MS 100
@@ -96,14 +98,21 @@ set_applying(OtEntry *entry)
 static void
 tell_position(void)
 {
+	static TimestampTz durable_at = 0;
+	static OtLogIndex durable;
 	OtLogIndex	applied = ot_applied_index();
-	OtLogIndex	durable;
+	TimestampTz now = GetCurrentTimestamp();
 	StringInfo	frame;
 
 	untold_entries = 0;
 	if (!ot_agent_is_open(agent))
 		return;
-	durable = ot_durable_index();
+	if (durable.value != applied.value &&
+		TimestampDifferenceExceeds(durable_at, now, DURABLE_MS))
+	{
+		durable = ot_durable_index();
+		durable_at = now;
+	}
 	if (applied.value == told_applied.value && durable.value == told_durable.value)
 		return;
 	frame = ot_agent_frame(agent, OT_FRAME_POSITION);
@@ -161,7 +170,7 @@ wait_for_turn(OtEntry *entry)
 		ot_turn_enqueue();
 		if (ot_turn_try(entry->at, entry->previous))
 			return true;
-		if (!ot_turn_someone_before(entry->at))
+		if (!ot_turn_someone_before(entry->at) || ot_agent_peer_closed(agent))
 			return ot_turn_try(entry->at, entry->previous);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 RECHECK_MS, PG_WAIT_EXTENSION);

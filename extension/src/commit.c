@@ -473,7 +473,7 @@ aborted(void)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	if (!IsUnderPostmaster || ot_shared == NULL)
+	if (!ot_preloaded || !IsUnderPostmaster)
 		return;
 
 	switch (event)

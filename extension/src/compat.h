@@ -77,6 +77,11 @@ typedef RelFileNode OtRelFile;
 	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL)
 #endif
 
+/* 17: the stack of search paths is gone. */
+#if PG_VERSION_NUM < 170000
+#define OT_HAVE_OVERRIDE_SEARCH_PATH
+#endif
+
 /* 16: the file in a sequence's WAL record is a locator. */
 #if PG_VERSION_NUM >= 160000
 #define OT_SEQUENCE_RECORD_SET_FILE(record, rel) ((record).locator = (rel)->rd_locator)

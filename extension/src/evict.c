@@ -13,7 +13,8 @@
  *	IDLE, only reads		evicted once the entry has waited max_apply_delay
  *	WRITING					evicted at once: it would fail certification anyway
  *	PROPOSED				left alone: its verdict can only be abort
- *	DECIDED					must not happen (a lock without a key).  Its entry is
+ *	DECIDED, earlier		left alone: it commits before the entry does
+ *	DECIDED, later			must not happen (a lock without a key).  Its entry is
  *							handed over to the worker and the session ended, saying
  *							that it committed: a deadlock would be worse
  *
@@ -57,6 +58,10 @@
 #define IDLE_MS 50
 /* A wait shorter than this is left to pass by itself. */
 #define PATIENCE_MS 2
+/* A signal that found the process inside an exception block is repeated. */
+#define REPEAT_MS 100
+/* A reader that itself waits for a lock is not given max_apply_delay. */
+#define LOCKED_READER_MS 1000
 
 static emit_log_hook_type prev_emit_log_hook = NULL;
 
@@ -136,12 +141,23 @@ evict_proc(PGPROC *proc, const char *table)
 	if (pid == 0 || lxid == InvalidLocalTransactionId)
 		return false;
 	if (state == OT_SLOT_EVICTED && slot->eviction.lxid == lxid)
-		return true;			/* on its way out */
+	{
+		/* On its way out, unless an exception block caught the error. */
+		TimestampTz now = GetCurrentTimestamp();
+
+		if (TimestampDifferenceExceeds(slot->eviction.signalled_at, now, REPEAT_MS))
+		{
+			slot->eviction.signalled_at = now;
+			(void) SendProcSignal(pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
+		}
+		return true;
+	}
 	if (state == OT_SLOT_PROPOSED || state == OT_SLOT_DECIDED)
 		return false;
 
 	memset(&eviction, 0, sizeof(eviction));
 	eviction.lxid = lxid;
+	eviction.signalled_at = GetCurrentTimestamp();
 	eviction.was_reading = (state == OT_SLOT_IDLE);
 	SpinLockAcquire(&ot_shared->mutex);
 	eviction.index = ot_shared->applying;
@@ -231,13 +247,37 @@ give_up_decided(PGPROC *proc, const char *table)
 	SetLatch(&proc->procLatch);
 }
 
+static bool
+decided_after(PGPROC *proc, OtLogIndex applying)
+{
+	OtSlot	   *slot = &ot_shared->slots[OT_PROC_NUMBER(proc)];
+	bool		after;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	after = slot->index.value > applying.value;
+	SpinLockRelease(&ot_shared->mutex);
+	return after;
+}
+
+/* May this reader or maintenance command hold up the entry a while longer? */
+static bool
+may_stay(PGPROC *proc, TimestampTz since)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if ((proc->statusFlags & PROC_IS_AUTOVACUUM) &&
+		!(proc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND))
+		return false;
+	if (proc->waitLock != NULL && TimestampDifferenceExceeds(since, now, LOCKED_READER_MS))
+		return false;
+	return !TimestampDifferenceExceeds(since, now, ot_max_apply_delay_ms);
+}
+
 /* The worker waits in the lock manager: deals with each process it waits for. */
 static void
-clear_the_way(PGPROC *worker, TimestampTz since)
+clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 {
 	BlockedProcsData *data = GetBlockerStatusData(worker->pid);
-	bool		patient = !TimestampDifferenceExceeds(since, GetCurrentTimestamp(),
-													  ot_max_apply_delay_ms);
 
 	for (int i = 0; i < data->nprocs; i++)
 	{
@@ -276,11 +316,11 @@ clear_the_way(PGPROC *worker, TimestampTz since)
 			state = pg_atomic_read_u32(&ot_shared->slots[OT_PROC_NUMBER(proc)].state);
 			if (state == OT_SLOT_DECIDED)
 			{
-				/* It may be at its commit right now: only if it still waits. */
-				if (TimestampDifferenceExceeds(since, GetCurrentTimestamp(), 200))
+				/* One that comes before this entry commits by itself soon. */
+				if (decided_after(proc, applying))
 					give_up_decided(proc, table);
 			}
-			else if (state == OT_SLOT_IDLE && patient)
+			else if (state == OT_SLOT_IDLE && may_stay(proc, since))
 				continue;
 			else
 				(void) evict_proc(proc, table);
@@ -329,7 +369,7 @@ ot_evictor_main(Datum arg)
 				TimestampDifferenceExceeds(since, GetCurrentTimestamp(), PATIENCE_MS))
 			{
 				StartTransactionCommand();
-				clear_the_way(proc, since);
+				clear_the_way(proc, applying, since);
 				CommitTransactionCommand();
 			}
 			seen = applying;

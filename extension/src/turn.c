@@ -93,7 +93,10 @@ ot_turn_shmem_init(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-/* A process that dies in the middle leaves the queue and its state behind. */
+/*
+ * A process that ends leaves nothing behind.  By now its transaction has been
+ * aborted, and the origin let go: the next holder of the turn needs both.
+ */
 static void
 release_slot(int code, Datum arg)
 {
@@ -111,7 +114,7 @@ ot_my_slot(void)
 			elog(ERROR, "process number %d is outside of onetrip's shared memory", number);
 		my_slot_number = number;
 		pg_atomic_write_u32(&ot_shared->slots[number].state, OT_SLOT_IDLE);
-		before_shmem_exit(release_slot, (Datum) 0);
+		on_shmem_exit(release_slot, (Datum) 0);
 	}
 	return &ot_shared->slots[my_slot_number];
 }

@@ -47,6 +47,7 @@ typedef struct OtEviction
 	OtLogIndex	index;
 	LocalTransactionId lxid;	/* the transaction that was meant */
 	bool		was_reading;	/* evicted after max_apply_delay */
+	TimestampTz signalled_at;
 	char		region[NAMEDATALEN];
 	char		table[NAMEDATALEN * 2];
 } OtEviction;
