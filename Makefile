@@ -1,0 +1,51 @@
+# The only entry point: what people and CI call.
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+PG_CONFIG ?= /usr/lib/postgresql/15/bin/pg_config
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help setup build demo test test-rust test-extension test-cluster lint bench clean
+
+help:
+	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
+	@echo "             (ARGS='--once --seconds 5' and others; see ARGS=--help)"
+	@echo "make build   the onetrip command, in $(TARGET)/release"
+	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
+	@echo "make lint    format and clippy, warnings are errors"
+	@echo "make bench   commit latency of three nodes without PostgreSQL"
+	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
+	@echo "make clean   remove what was built"
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	cargo build --release --locked -p onetrip-cli
+
+demo: build
+	@$(TARGET)/release/onetrip demo $(ARGS)
+
+# One profile for all of it, so that nothing is built twice.
+test: test-rust test-extension test-cluster
+
+test-rust: setup
+	cargo test --release --locked --workspace --exclude onetrip-cli
+	cargo test --release --locked -p onetrip-cli --bins
+
+test-extension: setup
+	$(MAKE) --no-print-directory -C extension PG_CONFIG=$(PG_CONFIG) check-all
+
+# Each test runs three nodes and three PostgreSQL servers: one at a time.
+test-cluster: setup
+	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
+
+lint:
+	cargo fmt --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+bench: setup
+	cargo bench --locked --workspace $(ARGS)
+
+clean:
+	cargo clean
+	$(MAKE) -C extension PG_CONFIG=$(PG_CONFIG) clean

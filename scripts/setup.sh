@@ -1,0 +1,81 @@
+#!/bin/bash
+# Makes this machine able to build and run Onetrip: installs what is missing, builds the extension and puts it into
+# PostgreSQL's folders.  Quick and silent when there is nothing to do.  Debian 12; as root or through sudo.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PG_VERSION=15
+PG_BIN=/usr/lib/postgresql/$PG_VERSION/bin
+PG_CONFIG=$PG_BIN/pg_config
+# The newest that any pinned crate asks for.
+CARGO_NEEDED=1.88
+
+fail() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "this needs root: run it as root or install sudo ($*)"
+    fi
+}
+
+installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# Whether version $1 is at least $2.
+at_least() {
+    [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]
+}
+
+cargo_is_new_enough() {
+    command -v cargo >/dev/null && command -v rustc >/dev/null || return 1
+    at_least "$(cargo --version | cut -d ' ' -f 2)" "$CARGO_NEEDED"
+}
+
+missing=()
+for package in build-essential pkg-config "postgresql-$PG_VERSION" "postgresql-server-dev-$PG_VERSION"; do
+    installed "$package" || missing+=("$package")
+done
+if ! cargo_is_new_enough; then
+    # Debian 12 keeps a current toolchain for its browsers.
+    if command -v cargo >/dev/null; then
+        fail "$(command -v cargo) is $(cargo --version); Onetrip needs $CARGO_NEEDED or later: update it (rustup update)"
+    fi
+    missing+=(cargo-web rustc-web)
+fi
+
+if [ ${#missing[@]} -gt 0 ]; then
+    command -v apt-get >/dev/null || fail "install by hand what is missing: ${missing[*]}"
+    echo "setup: installing ${missing[*]}"
+    # The package would start a server of its own on port 5432, which nobody here needs.
+    if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+        as_root mkdir -p /etc/postgresql-common
+        echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+    fi
+    as_root apt-get update -q
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "${missing[@]}"
+    cargo_is_new_enough ||
+        fail "no cargo $CARGO_NEEDED or later can be had from Debian here: install the Rust toolchain (rustup) and try again"
+fi
+[ -x "$PG_CONFIG" ] || fail "$PG_CONFIG is missing although postgresql-server-dev-$PG_VERSION is installed"
+
+make --no-print-directory -s -C extension PG_CONFIG="$PG_CONFIG"
+libraries=$("$PG_CONFIG" --pkglibdir)
+shared=$("$PG_CONFIG" --sharedir)/extension
+same=yes
+cmp -s extension/onetrip.so "$libraries/onetrip.so" || same=no
+for file in extension/onetrip.control extension/onetrip--*.sql; do
+    cmp -s "$file" "$shared/$(basename "$file")" || same=no
+done
+if [ $same = no ]; then
+    echo "setup: installing the extension into $libraries"
+    as_root make --no-print-directory -s -C extension PG_CONFIG="$PG_CONFIG" install >/dev/null
+fi
