@@ -70,3 +70,41 @@ CREATE FUNCTION onetrip.pending_bytes() RETURNS bigint
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_pending_bytes';
 COMMENT ON FUNCTION onetrip.pending_bytes() IS
     'Size of the changes that COMMIT will send to the other regions, so far.';
+
+-- ---- sequences ----
+
+CREATE FUNCTION onetrip.setval(regclass, bigint) RETURNS bigint
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_setval';
+COMMENT ON FUNCTION onetrip.setval(regclass, bigint) IS
+    'setval() for every region; calls of setval() are redirected here.';
+
+CREATE FUNCTION onetrip.setval(regclass, bigint, boolean) RETURNS bigint
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_setval';
+COMMENT ON FUNCTION onetrip.setval(regclass, bigint, boolean) IS
+    'setval() for every region; calls of setval() are redirected here.';
+
+CREATE VIEW onetrip.sequences AS
+SELECT n.nspname AS schema_name,
+       c.relname AS sequence_name,
+       pg_catalog.format_type(s.seqtypid, NULL) AS data_type,
+       coalesce(o.start, s.seqstart) AS start_value,
+       coalesce(o.minimum, s.seqmin) AS minimum_value,
+       coalesce(o.maximum, s.seqmax) AS maximum_value,
+       coalesce(o.increment, s.seqincrement) AS increment,
+       s.seqcycle AS cycles,
+       s.seqcache AS cache_size,
+       s.seqstart AS start_here,
+       s.seqincrement AS increment_here
+FROM pg_catalog.pg_sequence s
+JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (
+    SELECT max(option_value::bigint) FILTER (WHERE option_name = 'start') AS start,
+           max(option_value::bigint) FILTER (WHERE option_name = 'minimum') AS minimum,
+           max(option_value::bigint) FILTER (WHERE option_name = 'maximum') AS maximum,
+           max(option_value::bigint) FILTER (WHERE option_name = 'increment') AS increment
+    FROM pg_catalog.pg_options_to_table(c.reloptions)) o
+WHERE c.relpersistence <> 't';
+COMMENT ON VIEW onetrip.sequences IS
+    'Sequences as their owners defined them. pg_sequence shows this node''s share: every increment_here-th value from start_here on.';
+GRANT SELECT ON onetrip.sequences TO PUBLIC;

@@ -150,6 +150,8 @@ extern void ot_capture_init(void);
 extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
 
 /* ddl.c */
+/* settings that change what a statement means; they travel with it */
+extern const char *const ot_ddl_settings[];
 extern void ot_ddl_init(void);
 extern void ot_ddl_apply_statement(OtReader *r);	/* behind the op byte 'S' */
 /* called before a captured insert: a CREATE TABLE AS records its table first */

@@ -1,0 +1,505 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl.c
+ *	  Records utility statements, in order with the transaction's rows.
+ *
+ * The utility hook sees every statement that is not a plain query, top-level
+ * or run by a function.  What is to happen in every region is noted in the
+ * write set as text before it runs, so that an ERROR rolls the note away with
+ * the (sub)transaction.  Sub-commands are part of the statement that runs
+ * them and are not noted again.
+ *
+ * Keys.  Whatever lock the applied statement may need, and a decided local
+ * transaction may hold, must be a key of both:
+ *	- the schema key, in mode UPDATE, against all other DDL;
+ *	- the relations that the statement locks: found at COMMIT, in the locks
+ *	  that the transaction then holds (commit.c), under their names of then;
+ *	- names that a relation loses, by DROP, RENAME or SET SCHEMA: noted here,
+ *	  when the catalogs are about to change;
+ *	- ALTER SCHEMA ... RENAME, which locks no relation but renames them all;
+ *	- types whose input function changes what it takes (a renamed enum label,
+ *	  a domain constraint, a composite's attributes): no table is locked, but
+ *	  rows on their way could not be read any more, so every relation that
+ *	  uses the type is a key.
+ *
+ * CREATE TABLE AS is noted as the CREATE TABLE that it amounts to, before its
+ * first row is captured; its rows travel as rows.
+ *
+ * Runs in backends; the hooks stand aside in the apply worker.  Everything
+ * here may raise ERROR.  Static state is that of statements under way, put
+ * back in PG_FINALLY.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_largeobject.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_type.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "tcop/utility.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "ddl.h"
+
+/* How deep types may be built on types before we take it for a loop. */
+#define MAX_TYPE_DEPTH 64
+
+const char *const ot_ddl_settings[] = {
+	"search_path",
+	"check_function_bodies",
+	"standard_conforming_strings",
+	"backslash_quote",
+	"transform_null_equals",
+	"quote_all_identifiers",
+	"array_nulls",
+	"DateStyle",
+	"IntervalStyle",
+	"TimeZone",
+	"timezone_abbreviations",
+	"lc_monetary",
+	"lc_numeric",
+	"lc_time",
+	"bytea_output",
+	"extra_float_digits",
+	"xmlbinary",
+	"xmloption",
+	"default_text_search_config",
+	"default_table_access_method",
+	"default_tablespace",
+	"default_toast_compression",
+	NULL
+};
+
+/* A CREATE TABLE AS under way. */
+typedef struct CreateAs
+{
+	IntoClause *into;
+	int			depth;			/* of utility calls, where it runs */
+	Oid			relid;			/* its table, once that exists */
+	bool		recorded;
+	struct CreateAs *outer;
+} CreateAs;
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
+
+static int	utility_depth = 0;	/* nested utility calls in this process */
+static int	recording_depth = 0;	/* of those, being recorded */
+static CreateAs *create_as = NULL;
+
+/* ---- keys ---- */
+
+static bool
+has_table_key(char relkind)
+{
+	return relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
+		relkind == RELKIND_VIEW || relkind == RELKIND_MATVIEW ||
+		relkind == RELKIND_SEQUENCE || relkind == RELKIND_FOREIGN_TABLE;
+}
+
+/*
+ * Takes the key of the name that the relation has in the catalogs as this
+ * command sees them, that is, before its own changes.
+ */
+static void
+take_relation_key(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		take;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	take = has_table_key(form->relkind) && !OidIsValid(form->relrewrite) &&
+		form->relpersistence != RELPERSISTENCE_TEMP;
+	ReleaseSysCache(tuple);
+	if (take)
+		ot_write_set_key_now(ot_hash_relation(relid), OT_UPDATE, relid);
+}
+
+static void
+take_schema_key(void)
+{
+	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
+}
+
+/* Every relation in the schema, under its old name and its new one. */
+static void
+take_keys_of_schema(const char *schema, const char *new_name)
+{
+	Oid			schema_oid = get_namespace_oid(schema, true);
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	if (!OidIsValid(schema_oid))
+		return;
+	catalog = table_open(RelationRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(schema_oid));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (!has_table_key(form->relkind))
+			continue;
+		ot_write_set_key_now(ot_hash_table(schema, NameStr(form->relname)),
+							 OT_UPDATE, form->oid);
+		ot_write_set_key_now(ot_hash_table(new_name, NameStr(form->relname)),
+							 OT_UPDATE, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+/* Every relation with a column of this type, or of one built on it. */
+static void
+take_keys_of_type(Oid typid, int depth)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+	Oid			array = get_array_type(typid);
+
+	if (depth > MAX_TYPE_DEPTH)
+		ereport(ERROR,
+				(errcode(ERRCODE_STATEMENT_TOO_COMPLEX),
+				 errmsg("types are nested more than %d deep", MAX_TYPE_DEPTH)));
+	if (OidIsValid(array) && array != typid)
+		take_keys_of_type(array, depth + 1);
+
+	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(TypeRelationId));
+	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(typid));
+	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		if (form->classid == TypeRelationId && form->objid != array)
+			take_keys_of_type(form->objid, depth + 1);
+		else if (form->classid == RelationRelationId)
+		{
+			Oid			row_type = get_rel_type_id(form->objid);
+
+			take_relation_key(form->objid);
+			if (OidIsValid(row_type) && row_type != typid)
+				take_keys_of_type(row_type, depth + 1);
+		}
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+static void
+take_keys_of_type_name(List *name)
+{
+	Oid			typid = LookupTypeNameOid(NULL, makeTypeNameFromNameList(name), true);
+
+	if (OidIsValid(typid))
+		take_keys_of_type(typid, 0);
+}
+
+/* What the locks at COMMIT will not show. */
+static void
+take_keys_before(Node *stmt)
+{
+	take_schema_key();
+	switch (nodeTag(stmt))
+	{
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA)
+				take_keys_of_schema(((RenameStmt *) stmt)->subname,
+									((RenameStmt *) stmt)->newname);
+			break;
+		case T_AlterEnumStmt:
+			if (((AlterEnumStmt *) stmt)->oldVal != NULL)
+				take_keys_of_type_name(((AlterEnumStmt *) stmt)->typeName);
+			break;
+		case T_AlterDomainStmt:
+			take_keys_of_type_name(((AlterDomainStmt *) stmt)->typeName);
+			break;
+		case T_AlterTableStmt:
+			if (((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE)
+			{
+				RangeVar   *name = ((AlterTableStmt *) stmt)->relation;
+				Oid			relid = RangeVarGetRelid(name, NoLock, true);
+
+				if (OidIsValid(relid))
+					take_keys_of_type(get_rel_type_id(relid), 0);
+			}
+			break;
+		default:
+			break;
+	}
+}
+
+/* ---- recording ---- */
+
+/*
+ * While a definition is made that every region will repeat, names must not
+ * resolve to temporary objects, which no other session has: the statement
+ * then fails here, as it would there.  Only for statements that run no
+ * functions of users, since a function's own SET search_path would not work.
+ */
+static bool
+hides_temporary(Node *stmt)
+{
+#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
+	return (IsA(stmt, CreateStmt) || IsA(stmt, CreateFunctionStmt) ||
+			IsA(stmt, CreateDomainStmt) || IsA(stmt, CompositeTypeStmt) ||
+			IsA(stmt, CreatePolicyStmt) || IsA(stmt, AlterPolicyStmt) ||
+			IsA(stmt, RuleStmt)) && ot_ddl_session_has_temporary();
+#else
+	return false;
+#endif
+}
+
+static void
+hide_temporary(void)
+{
+#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
+	OverrideSearchPath *path = GetOverrideSearchPath(CurrentMemoryContext);
+	Oid			temporary;
+	Oid			toast;
+
+	GetTempNamespaceState(&temporary, &toast);
+	path->schemas = list_delete_oid(path->schemas, temporary);
+	path->addTemp = false;
+	PushOverrideSearchPath(path);
+#endif
+}
+
+static void
+show_temporary(void)
+{
+#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
+	PopOverrideSearchPath();
+#endif
+}
+
+/*
+ * Notes the statement.  Answers the parse tree to run, which differs from
+ * the given one where a password was hidden.
+ */
+static Node *
+record(PlannedStmt *pstmt, Node *stmt, const char *query, OtStatementKind kind)
+{
+	char	   *text = ot_ddl_statement_text(pstmt, query);
+
+	ot_ddl_check_text(text, stmt);
+	if (IsA(stmt, CreateRoleStmt) || IsA(stmt, AlterRoleStmt))
+	{
+		const char *start = query + Max(pstmt->stmt_location, 0);
+
+		while (*start == ' ' || *start == '\t' || *start == '\n' ||
+			   *start == '\r' || *start == '\f')
+			start++;
+		stmt = ot_ddl_hide_password(stmt, &text, start - query);
+	}
+	if (kind == OT_STATEMENT_SCHEMA)
+		take_keys_before(stmt);
+	ot_write_set_statement(text, strlen(text));
+	pfree(text);
+	return stmt;
+}
+
+static void
+record_create_as(Relation rel)
+{
+	char	   *text = ot_ddl_create_table_text(rel, create_as->into);
+
+	take_schema_key();
+	ot_write_set_statement(text, strlen(text));
+	pfree(text);
+	create_as->recorded = true;
+}
+
+/* Before a row is captured: the table it goes into must be known first. */
+void
+ot_ddl_before_row(Relation rel)
+{
+	if (unlikely(create_as != NULL) && !create_as->recorded &&
+		create_as->relid == RelationGetRelid(rel))
+		record_create_as(rel);
+}
+
+static void
+call_process_utility(PlannedStmt *pstmt, Node *node, const char *query,
+					 bool read_only_tree, ProcessUtilityContext context,
+					 ParamListInfo params, QueryEnvironment *env,
+					 DestReceiver *dest, QueryCompletion *completion)
+{
+	if (node != pstmt->utilityStmt)
+	{
+		PlannedStmt *copy = makeNode(PlannedStmt);
+
+		*copy = *pstmt;
+		copy->utilityStmt = node;
+		pstmt = copy;
+		read_only_tree = false;
+	}
+	if (prev_process_utility)
+		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
+							 dest, completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
+								env, dest, completion);
+}
+
+static void
+ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
+					   bool read_only_tree, ProcessUtilityContext context,
+					   ParamListInfo params, QueryEnvironment *env,
+					   DestReceiver *dest, QueryCompletion *completion)
+{
+	Node	   *node = pstmt->utilityStmt;
+	OtStatementKind kind = OT_STATEMENT_LOCAL;
+	CreateAs	own_create_as;
+	CreateAs   *outer_create_as = create_as;
+	int			outer_depth = utility_depth;
+	int			outer_recording = recording_depth;
+	bool		hidden = false;
+
+	/* Nothing below may look at catalogs in a failed transaction. */
+	if (IsA(node, TransactionStmt) || !IsTransactionState() ||
+		!ot_preloaded || !IsUnderPostmaster || ot_is_apply_worker)
+	{
+		call_process_utility(pstmt, node, query, read_only_tree, context, params,
+							 env, dest, completion);
+		return;
+	}
+
+	ot_ddl_check_everywhere(node);
+	if (context != PROCESS_UTILITY_SUBCOMMAND && ot_capturing())
+		kind = ot_ddl_classify(node, query);
+
+	PG_TRY();
+	{
+		utility_depth++;
+		switch (kind)
+		{
+			case OT_STATEMENT_LOCAL:
+				break;
+			case OT_STATEMENT_SCHEMA:
+			case OT_STATEMENT_TRUNCATE:
+				node = record(pstmt, node, query, kind);
+				recording_depth++;
+				hidden = hides_temporary(node);
+				if (hidden)
+					hide_temporary();
+				break;
+			case OT_STATEMENT_CREATE_AS:
+				own_create_as.into = ot_ddl_create_as(node)->into;
+				own_create_as.depth = utility_depth;
+				own_create_as.relid = InvalidOid;
+				own_create_as.recorded = false;
+				own_create_as.outer = create_as;
+				create_as = &own_create_as;
+				break;
+		}
+
+		call_process_utility(pstmt, node, query, read_only_tree, context, params,
+							 env, dest, completion);
+
+		if (kind == OT_STATEMENT_CREATE_AS && !own_create_as.recorded &&
+			OidIsValid(own_create_as.relid))
+		{
+			Relation	rel;
+
+			CommandCounterIncrement();
+			rel = relation_open(own_create_as.relid, NoLock);
+			record_create_as(rel);
+			relation_close(rel, NoLock);
+		}
+	}
+	PG_FINALLY();
+	{
+		utility_depth = outer_depth;
+		recording_depth = outer_recording;
+		create_as = outer_create_as;
+	}
+	PG_END_TRY();
+
+	/* after an ERROR the end of the (sub)transaction does this */
+	if (hidden)
+		show_temporary();
+}
+
+/* ---- what happens inside a statement ---- */
+
+static void
+ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
+					 int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+
+	if (access == OAT_POST_CREATE && class_id == LargeObjectRelationId && ot_capturing())
+		ot_ddl_refuse("a large object", "Keep the data in a column of type bytea.");
+
+	if (class_id != RelationRelationId || sub_id != 0)
+		return;
+
+	switch (access)
+	{
+		case OAT_POST_CREATE:
+			/* the first relation made at that depth; its TOAST table follows */
+			if (create_as != NULL && create_as->depth == utility_depth &&
+				!OidIsValid(create_as->relid))
+				create_as->relid = object_id;
+			break;
+		case OAT_DROP:
+			if (recording_depth > 0)
+				take_relation_key(object_id);
+			break;
+		case OAT_POST_ALTER:
+			/* the catalog cache still has the old name */
+			if (recording_depth > 0)
+			{
+				LOCKTAG		tag;
+
+				SET_LOCKTAG_RELATION(tag, MyDatabaseId, object_id);
+				if (LockHeldByMe(&tag, AccessExclusiveLock))
+					take_relation_key(object_id);
+			}
+			break;
+		default:
+			break;
+	}
+}
+
+void
+ot_ddl_init(void)
+{
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = ot_ddl_process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = ot_ddl_object_access;
+}

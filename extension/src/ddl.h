@@ -1,0 +1,49 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl.h
+ *	  What the parts of ddl offer each other.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_DDL_H
+#define ONETRIP_DDL_H
+
+#include "postgres.h"
+
+#include "nodes/parsenodes.h"
+#include "nodes/plannodes.h"
+#include "nodes/primnodes.h"
+#include "utils/relcache.h"
+
+/* What becomes of a utility statement. */
+typedef enum OtStatementKind
+{
+	OT_STATEMENT_LOCAL,			/* runs here, leaves no trace in the log */
+	OT_STATEMENT_SCHEMA,		/* recorded, with the schema key */
+	OT_STATEMENT_TRUNCATE,		/* recorded; the locks it holds are key enough */
+	OT_STATEMENT_CREATE_AS		/* its table is recorded, its rows captured */
+} OtStatementKind;
+
+/* ddl_classify.c */
+extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query);
+extern CreateTableAsStmt *ot_ddl_create_as(Node *stmt);
+
+/* ddl_temporary.c */
+extern bool ot_ddl_session_has_temporary(void);
+extern bool ot_ddl_is_temporary(Node *stmt, const char *query);
+
+/* ddl_check.c */
+extern void ot_ddl_check_everywhere(Node *stmt);
+extern void ot_ddl_check_recorded(Node *stmt, const char *query);
+extern void ot_ddl_refuse(const char *what, const char *hint) pg_attribute_noreturn();
+
+/* ddl_text.c */
+extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query);
+extern void ot_ddl_check_text(const char *text, Node *stmt);
+extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);
+extern char *ot_ddl_create_table_text(Relation rel, IntoClause *into);
+
+#endif							/* ONETRIP_DDL_H */

@@ -1,0 +1,124 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_apply.c
+ *	  Runs a statement that another region has recorded.
+ *
+ * Runs in the apply worker, in the transaction of the entry, with
+ * session_replication_role = replica and the origin's transaction time.  The
+ * statement runs as the role that ran it, with the settings that it had.  An
+ * ERROR leaves role and settings to the end of the transaction; the entry is
+ * then tried again, since it is decided and cannot be left out.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "parser/analyze.h"
+#include "tcop/dest.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+
+/* How much of a statement an error context shows. */
+#define CONTEXT_BYTES 200
+
+static void
+say_statement(void *arg)
+{
+	const char *text = arg;
+
+	errcontext("replaying the statement \"%.*s%s\"", CONTEXT_BYTES, text,
+			   strlen(text) > CONTEXT_BYTES ? "..." : "");
+}
+
+static void
+run(const char *text)
+{
+	ListCell   *lc;
+
+	foreach(lc, pg_parse_query(text))
+	{
+		RawStmt    *raw = lfirst_node(RawStmt, lc);
+		List	   *planned;
+		ListCell   *plan;
+
+		CHECK_FOR_INTERRUPTS();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		planned = pg_plan_queries(pg_analyze_and_rewrite_fixedparams(raw, text, NULL, 0, NULL),
+								  text, 0, NULL);
+		foreach(plan, planned)
+		{
+			PlannedStmt *pstmt = lfirst_node(PlannedStmt, plan);
+
+			if (pstmt->commandType != CMD_UTILITY)
+				ereport(ERROR,
+						(errcode(OT_ERR_PROTOCOL),
+						 errmsg("entry holds a statement that is not a utility statement")));
+			/* some statements use up the snapshot they are given */
+			if (!ActiveSnapshotSet())
+				PushActiveSnapshot(GetTransactionSnapshot());
+			ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
+						   None_Receiver, NULL);
+			CommandCounterIncrement();
+		}
+		if (ActiveSnapshotSet())
+			PopActiveSnapshot();
+	}
+}
+
+/* Applies an 'S' operation; r stands behind the op byte. */
+void
+ot_ddl_apply_statement(OtReader *r)
+{
+	uint32		len = ot_get_u32(r);
+	char	   *text = pnstrdup(ot_get_bytes(r, len), len);
+	char	   *role = ot_get_str(r);
+	uint16		nsettings = ot_get_u16(r);
+	ErrorContextCallback context;
+	Oid			roleid;
+	Oid			saved_user;
+	int			saved_sec_context;
+	int			guc_level = NewGUCNestLevel();
+
+	context.callback = say_statement;
+	context.arg = text;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+
+	roleid = get_role_oid(role, true);
+	if (!OidIsValid(roleid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role \"%s\" does not exist on this node", role),
+				 errhint("It was made outside of the replicated database. Create it here, and the statement goes on.")));
+
+	/* Role first: search_path may say "$user". */
+	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
+	SetUserIdAndSecContext(roleid, saved_sec_context);
+	for (int i = 0; i < nsettings; i++)
+	{
+		char	   *name = ot_get_str(r);
+		char	   *value = ot_get_str(r);
+
+		/* one that this PostgreSQL does not know, or not so, is a WARNING */
+		(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, WARNING, false);
+		pfree(name);
+		pfree(value);
+	}
+
+	run(text);
+
+	AtEOXact_GUC(true, guc_level);
+	SetUserIdAndSecContext(saved_user, saved_sec_context);
+	error_context_stack = context.previous;
+	pfree(role);
+	pfree(text);
+}

@@ -1,0 +1,347 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_check.c
+ *	  Statements that may not be recorded as they are written.
+ *
+ * A recorded statement must do the same on every node.  What would not, for
+ * example a rewrite with random(), or what cannot run inside the log's turn,
+ * for example CREATE INDEX CONCURRENTLY, is refused here, before anything has
+ * happened, with SQLSTATE 0A000 and a hint that says what to do instead.
+ *
+ * Runs in backends.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include "access/relation.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "commands/dbcommands.h"
+#include "commands/tablecmds.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "optimizer/optimizer.h"
+#include "parser/parse_expr.h"
+#include "parser/parse_node.h"
+#include "parser/parse_relation.h"
+#include "parser/parse_type.h"
+#include "storage/bufmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "ddl.h"
+
+void
+ot_ddl_refuse(const char *what, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot replicate %s", what),
+			 errhint("%s", hint)));
+}
+
+/*
+ * What is checked in every database of the server: the replicated database
+ * must stay, and roles made elsewhere are worth a word.
+ */
+void
+ot_ddl_check_everywhere(Node *stmt)
+{
+	const char *database = NULL;
+
+	switch (nodeTag(stmt))
+	{
+		case T_DropdbStmt:
+			database = ((DropdbStmt *) stmt)->dbname;
+			break;
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_DATABASE)
+				database = ((RenameStmt *) stmt)->subname;
+			break;
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
+		case T_AlterRoleSetStmt:
+		case T_DropRoleStmt:
+		case T_GrantRoleStmt:
+			if (!ot_in_replicated_database())
+				ereport(WARNING,
+						(errmsg("this change of roles stays on this server"),
+						 errhint("Change roles in database \"%s\", and every region follows.",
+								 ot_database)));
+			return;
+		default:
+			return;
+	}
+	if (database != NULL && strcmp(database, ot_database) == 0)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("database \"%s\" is replicated and can be neither dropped nor renamed",
+						database),
+				 errhint("Its name belongs to the cluster, see onetrip init.")));
+}
+
+/* ---- ALTER TABLE ---- */
+
+/* Does rel, or a child of it, have rows that travel? */
+static bool
+has_replicated_rows(Oid relid, LOCKMODE lockmode)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(relid, lockmode, NULL))
+	{
+		Relation	rel = relation_open(lfirst_oid(lc), NoLock);
+		bool		rows = rel->rd_rel->relkind == RELKIND_RELATION &&
+			rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT &&
+			ot_is_onetrip_table(rel) && RelationGetNumberOfBlocks(rel) > 0;
+
+		relation_close(rel, NoLock);
+		if (rows)
+			return true;
+	}
+	return false;
+}
+
+static bool
+is_serial(TypeName *type)
+{
+	static const char *const names[] = {"serial", "serial2", "serial4", "serial8",
+	"smallserial", "bigserial", NULL};
+
+	if (type == NULL || list_length(type->names) != 1 || OidIsValid(type->typeOid))
+		return false;
+	for (int i = 0; names[i] != NULL; i++)
+	{
+		if (strcmp(strVal(linitial(type->names)), names[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Would ADD COLUMN give each existing row a value of its own? */
+static bool
+adds_volatile_column(ParseState *pstate, Oid relid, AlterTableCmd *command)
+{
+	ColumnDef  *column = castNode(ColumnDef, command->def);
+	bool		has_default = false;
+	ListCell   *lc;
+
+	if (command->missing_ok && get_attnum(relid, column->colname) != InvalidAttrNumber)
+		return false;
+	if (is_serial(column->typeName))
+		return true;
+	foreach(lc, column->constraints)
+	{
+		Constraint *constraint = lfirst_node(Constraint, lc);
+
+		if (constraint->contype == CONSTR_IDENTITY)
+			return true;
+		if (constraint->contype == CONSTR_GENERATED)
+			has_default = true; /* immutable, PostgreSQL sees to it */
+		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
+		{
+			has_default = true;
+			if (contain_volatile_functions(transformExpr(pstate,
+														 copyObject(constraint->raw_expr),
+														 EXPR_KIND_COLUMN_DEFAULT)))
+				return true;
+		}
+	}
+	if (!has_default && column->typeName)
+	{
+		Node	   *def = get_typdefault(typenameTypeId(pstate, column->typeName));
+
+		if (def != NULL && contain_volatile_functions(def))
+			return true;
+	}
+	return false;
+}
+
+static bool
+converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *command)
+{
+	ColumnDef  *column = castNode(ColumnDef, command->def);
+	ParseNamespaceItem *item;
+
+	if (column->raw_default == NULL)
+		return false;
+	item = addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL, false, true);
+	addNSItemToQuery(pstate, item, false, true, true);
+	return contain_volatile_functions(transformExpr(pstate,
+													copyObject(column->raw_default),
+													EXPR_KIND_ALTER_COL_TRANSFORM));
+}
+
+static void
+check_alter_table(AlterTableStmt *stmt, const char *query)
+{
+	LOCKMODE	lockmode = AlterTableGetLockLevel(stmt->cmds);
+	bool		interesting = false;
+	Relation	rel;
+	Oid			relid;
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		switch (command->subtype)
+		{
+			case AT_DetachPartition:
+				if (((PartitionCmd *) command->def)->concurrent)
+					ot_ddl_refuse("DETACH PARTITION CONCURRENTLY",
+								  "Use DETACH PARTITION without CONCURRENTLY.");
+				break;
+			case AT_DetachPartitionFinalize:
+				ot_ddl_refuse("DETACH PARTITION FINALIZE",
+							  "Use DETACH PARTITION without CONCURRENTLY.");
+				break;
+			case AT_AddColumn:
+			case AT_AlterColumnType:
+			case AT_SetAccessMethod:
+			case AT_SetLogged:
+			case AT_SetUnLogged:
+				interesting = true;
+				break;
+			default:
+				break;
+		}
+	}
+	if (!interesting || stmt->objtype != OBJECT_TABLE)
+		return;
+
+	/* the lock that the statement itself takes next, with its checks */
+	relid = AlterTableLookupRelation(stmt, lockmode);
+	if (!OidIsValid(relid))
+		return;
+	rel = relation_open(relid, NoLock);
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+		ParseState *pstate = make_parsestate(NULL);
+
+		pstate->p_sourcetext = query;
+		switch (command->subtype)
+		{
+			case AT_AddColumn:
+				if (adds_volatile_column(pstate, relid, command) &&
+					has_replicated_rows(relid, lockmode))
+					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row",
+								  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT (or ADD GENERATED ... AS IDENTITY).");
+				break;
+			case AT_AlterColumnType:
+				if (converts_volatile(pstate, rel, command) &&
+					has_replicated_rows(relid, lockmode))
+					ot_ddl_refuse("ALTER COLUMN TYPE with a volatile USING expression",
+								  "Add a new column, fill it with UPDATE, drop the old one and rename the new one.");
+				break;
+			case AT_SetAccessMethod:
+				{
+					const char *to = command->name ? command->name : default_table_access_method;
+					bool		from_onetrip = ot_is_onetrip_table(rel);
+
+					if (from_onetrip != (strcmp(to, "onetrip") == 0))
+						ot_ddl_refuse("SET ACCESS METHOD to or from onetrip",
+									  "Create a table with the other access method and copy the rows with INSERT ... SELECT.");
+					break;
+				}
+			case AT_SetLogged:
+			case AT_SetUnLogged:
+				if (ot_is_onetrip_table(rel))
+					ot_ddl_refuse("SET LOGGED or SET UNLOGGED of a onetrip table",
+								  "Create a new table and copy the rows with INSERT ... SELECT.");
+				break;
+			default:
+				break;
+		}
+		free_parsestate(pstate);
+	}
+	relation_close(rel, NoLock);
+}
+
+/* ---- other statements ---- */
+
+/* SET ... FROM CURRENT is a value of this session, unless it travels. */
+static void
+check_from_current(VariableSetStmt *stmt)
+{
+	if (stmt->kind != VAR_SET_CURRENT)
+		return;
+	for (int i = 0; ot_ddl_settings[i] != NULL; i++)
+	{
+		if (pg_strcasecmp(ot_ddl_settings[i], stmt->name) == 0)
+			return;
+	}
+	ot_ddl_refuse(psprintf("SET %s FROM CURRENT", stmt->name),
+				  "Write the value into the statement.");
+}
+
+/* Raises 0A000 for a statement that would be recorded but must not be. */
+void
+ot_ddl_check_recorded(Node *stmt, const char *query)
+{
+	ListCell   *lc;
+
+	switch (nodeTag(stmt))
+	{
+		case T_AlterTableStmt:
+			check_alter_table((AlterTableStmt *) stmt, query);
+			break;
+		case T_IndexStmt:
+			if (((IndexStmt *) stmt)->concurrent)
+				ot_ddl_refuse("CREATE INDEX CONCURRENTLY",
+							  "Use CREATE INDEX without CONCURRENTLY.");
+			break;
+		case T_DropStmt:
+			{
+				DropStmt   *drop = (DropStmt *) stmt;
+
+				if (drop->concurrent)
+					ot_ddl_refuse("DROP INDEX CONCURRENTLY",
+								  "Use DROP INDEX without CONCURRENTLY.");
+				if (drop->removeType == OBJECT_PUBLICATION)
+					ot_ddl_refuse("a publication",
+								  "Logical replication out of a replicated database is not supported yet.");
+				foreach(lc, drop->objects)
+				{
+					if (drop->removeType == OBJECT_EXTENSION &&
+						strcmp(strVal(lfirst(lc)), "onetrip") == 0)
+						ot_ddl_refuse("DROP EXTENSION onetrip",
+									  "The extension belongs to the cluster. To leave it, dump the database and stop the nodes.");
+				}
+				break;
+			}
+		case T_CreateFunctionStmt:
+			foreach(lc, ((CreateFunctionStmt *) stmt)->options)
+			{
+				DefElem    *option = lfirst_node(DefElem, lc);
+
+				if (strcmp(option->defname, "set") == 0)
+					check_from_current((VariableSetStmt *) option->arg);
+			}
+			break;
+		case T_AlterFunctionStmt:
+			foreach(lc, ((AlterFunctionStmt *) stmt)->actions)
+			{
+				DefElem    *option = lfirst_node(DefElem, lc);
+
+				if (strcmp(option->defname, "set") == 0)
+					check_from_current((VariableSetStmt *) option->arg);
+			}
+			break;
+		case T_AlterRoleSetStmt:
+			check_from_current(((AlterRoleSetStmt *) stmt)->setstmt);
+			break;
+		case T_AlterDatabaseSetStmt:
+			check_from_current(((AlterDatabaseSetStmt *) stmt)->setstmt);
+			break;
+		default:
+			break;
+	}
+}

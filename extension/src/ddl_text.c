@@ -1,0 +1,253 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_text.c
+ *	  The text under which a statement goes into the log.
+ *
+ * Runs in backends; allocates in the current context.  The text is the
+ * statement's own part of the query string, but for two: a clear-text
+ * password is replaced by its verifier, and CREATE TABLE AS becomes the
+ * CREATE TABLE that it amounts to.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
+#include "commands/tablespace.h"
+#include "commands/user.h"
+#include "libpq/crypt.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "parser/parser.h"
+#include "parser/scanner.h"
+#include "parser/scansup.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "ddl.h"
+
+/* The statement's slice of a query string that may hold several. */
+char *
+ot_ddl_statement_text(PlannedStmt *pstmt, const char *query)
+{
+	const char *start = query;
+	int			len;
+
+	if (pstmt->stmt_location > 0)
+		start += pstmt->stmt_location;
+	len = pstmt->stmt_location >= 0 && pstmt->stmt_len > 0 ?
+		pstmt->stmt_len : (int) strlen(start);
+	while (len > 0 && scanner_isspace(start[0]))
+	{
+		start++;
+		len--;
+	}
+	while (len > 0 && scanner_isspace(start[len - 1]))
+		len--;
+	return pnstrdup(start, len);
+}
+
+/*
+ * A statement may reach the hook with a query string that is not its own, for
+ * example one built by another extension.  Such a text must not be recorded.
+ * Two things in a text mean something only in this session and are refused as
+ * well: SESSION_USER, if that is not the role that runs the statement, and
+ * names in the session's temporary schema.
+ */
+void
+ot_ddl_check_text(const char *text, Node *stmt)
+{
+	List	   *parsed = raw_parser(text, RAW_PARSE_DEFAULT);
+	core_yyscan_t scanner;
+	core_yy_extra_type extra;
+	core_YYSTYPE value;
+	YYLTYPE		location;
+	bool		after_pg_temp = false;
+	const char *what = NULL;
+	int			token;
+
+	if (list_length(parsed) != 1 ||
+		nodeTag(linitial_node(RawStmt, parsed)->stmt) != nodeTag(stmt))
+		ot_ddl_refuse("a statement whose text is not known",
+					  "Run the statement on its own, as SQL text.");
+
+	scanner = scanner_init(text, &extra, &ScanKeywords, ScanKeywordTokens);
+	extra.escape_string_warning = false;
+	while (what == NULL && (token = core_yylex(&value, &location, scanner)) != 0)
+	{
+		const char *word = extra.scanbuf + location;
+
+		/* the scanner ends each token with a zero, for as long as it is the last */
+		if (token == '.' && after_pg_temp)
+			what = "a name in pg_temp";
+		else if (pg_strcasecmp(word, "session_user") == 0 && GetUserId() != GetSessionUserId())
+			what = "SESSION_USER in a statement run as another role";
+		after_pg_temp = pg_strncasecmp(word, "pg_temp", 7) == 0;
+	}
+	scanner_finish(scanner);
+	if (what != NULL)
+		ot_ddl_refuse(what, "Write the role's name, or use a permanent object.");
+}
+
+/*
+ * Replaces PASSWORD 'clear' in CREATE/ALTER ROLE by the verifier that this
+ * server would store, in *text and in the statement that is answered (a copy
+ * if anything changed).  So no log holds the password, and every node the
+ * same verifier.  offset is where *text stands in the query string that
+ * locations in stmt refer to.
+ */
+Node *
+ot_ddl_hide_password(Node *stmt, char **text, int offset)
+{
+	bool		create = IsA(stmt, CreateRoleStmt);
+	List	   *options = create ? ((CreateRoleStmt *) stmt)->options :
+		((AlterRoleStmt *) stmt)->options;
+	const char *role;
+	const char *clear;
+	char	   *verifier;
+	DefElem    *password = NULL;
+	ListCell   *lc;
+	core_yyscan_t scanner;
+	core_yy_extra_type extra;
+	core_YYSTYPE value;
+	YYLTYPE		location;
+	int			begin = -1;
+	int			end = -1;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "password") == 0)
+			password = option;
+	}
+	if (password == NULL || password->arg == NULL)
+		return stmt;
+	clear = strVal(password->arg);
+	if (clear[0] == '\0' || get_password_type(clear) != PASSWORD_TYPE_PLAINTEXT)
+		return stmt;
+	role = create ? ((CreateRoleStmt *) stmt)->role :
+		get_rolespec_name(((AlterRoleStmt *) stmt)->role);
+
+	/* The strength check is the last to see the password itself. */
+	if (check_password_hook)
+		check_password_hook(role, clear, PASSWORD_TYPE_PLAINTEXT, (Datum) 0, true);
+	verifier = encrypt_password(Password_encryption, role, clear);
+
+	/* The first string after the keyword is the password. */
+	scanner = scanner_init(*text, &extra, &ScanKeywords, ScanKeywordTokens);
+	extra.escape_string_warning = false;
+	while (begin < 0 && core_yylex(&value, &location, scanner) != 0)
+	{
+		const char *token = extra.scanbuf + location;
+
+		if (location >= password->location - offset &&
+			(token[0] == '\'' || (token[0] != '"' && strchr(token, '\'') != NULL)))
+		{
+			begin = location;
+			end = location + (int) strlen(token);
+		}
+	}
+	scanner_finish(scanner);
+	if (begin < 0 || password->location < 0)
+		ot_ddl_refuse("a password at an unknown place in the statement",
+					  "Run CREATE ROLE or ALTER ROLE on its own.");
+
+	*text = psprintf("%.*s %s %s", begin, *text, quote_literal_cstr(verifier),
+					 *text + end);
+
+	stmt = copyObject(stmt);
+	options = create ? ((CreateRoleStmt *) stmt)->options :
+		((AlterRoleStmt *) stmt)->options;
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "password") == 0)
+			option->arg = (Node *) makeString(verifier);
+	}
+	return stmt;
+}
+
+/* ---- CREATE TABLE AS ---- */
+
+static void
+append_columns(StringInfo text, TupleDesc desc)
+{
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		appendStringInfo(text, "%s%s %s", i > 0 ? ", " : "",
+						 quote_identifier(NameStr(column->attname)),
+						 format_type_extended(column->atttypid, column->atttypmod,
+											  FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY));
+		if (OidIsValid(column->attcollation) &&
+			column->attcollation != get_typcollation(column->atttypid))
+		{
+			HeapTuple	tuple = SearchSysCache1(COLLOID, ObjectIdGetDatum(column->attcollation));
+			Form_pg_collation form;
+
+			if (!HeapTupleIsValid(tuple))
+				elog(ERROR, "cache lookup failed for collation %u", column->attcollation);
+			form = (Form_pg_collation) GETSTRUCT(tuple);
+			appendStringInfo(text, " COLLATE %s",
+							 quote_qualified_identifier(get_namespace_name(form->collnamespace),
+														NameStr(form->collname)));
+			ReleaseSysCache(tuple);
+		}
+	}
+}
+
+static void
+append_options(StringInfo text, List *options)
+{
+	const char *separator = " WITH (";
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		appendStringInfoString(text, separator);
+		if (option->defnamespace)
+			appendStringInfo(text, "%s.", quote_identifier(option->defnamespace));
+		appendStringInfoString(text, quote_identifier(option->defname));
+		if (option->arg)
+			appendStringInfo(text, " = %s", quote_literal_cstr(defGetString(option)));
+		separator = ", ";
+	}
+	if (options != NIL)
+		appendStringInfoChar(text, ')');
+}
+
+/* CREATE TABLE for what CREATE TABLE AS or SELECT INTO has made of `into`. */
+char *
+ot_ddl_create_table_text(Relation rel, IntoClause *into)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	appendStringInfo(&text, "CREATE %sTABLE %s (",
+					 rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED ? "UNLOGGED " : "",
+					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+												RelationGetRelationName(rel)));
+	append_columns(&text, RelationGetDescr(rel));
+	appendStringInfo(&text, ") USING %s",
+					 quote_identifier(get_am_name(rel->rd_rel->relam)));
+	append_options(&text, into->options);
+	if (OidIsValid(rel->rd_rel->reltablespace))
+		appendStringInfo(&text, " TABLESPACE %s",
+						 quote_identifier(get_tablespace_name(rel->rd_rel->reltablespace)));
+	return text.data;
+}

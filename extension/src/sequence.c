@@ -1,0 +1,870 @@
+/*-------------------------------------------------------------------------
+ *
+ * sequence.c
+ *	  Sequences that never give two regions the same value.
+ *
+ * nextval cannot be intercepted, and must cost nothing, so the *definition*
+ * differs: pg_sequence on this node steps by increment x stride and starts at
+ * this node's slot.  What the owner wrote is kept beside it, in the
+ * reloptions of the sequence's pg_class row (PostgreSQL gives a sequence none
+ * of its own): it comes and goes with the sequence, in the same transaction.
+ * Definitions are adjusted around CREATE SEQUENCE and ALTER SEQUENCE, alone
+ * or inside another statement, here and in the apply worker alike.
+ *
+ * Why no two nodes give out the same value
+ * ----------------------------------------
+ * Number the values k = (value - anchor) / increment.  Node `slot` gives out
+ * only values with k mod stride = slot.  Slots are distinct, so it is enough
+ * that (1) every position a node's sequence takes is its own value, (2)
+ * nextval moves by a multiple of increment x stride from own value to own
+ * value, (3) anchor, increment and stride are the same on every node.
+ *
+ * (1) Positions are written by: CREATE (start is put on an own value), ALTER
+ *	   ... RESTART and TRUNCATE ... RESTART IDENTITY (from pg_sequence's start,
+ *	   own; a value that was asked for is moved to the next own one), setval
+ *	   (redirected to onetrip.setval, which does the same; a call that escapes
+ *	   the redirection is an error), 'Q' operations (own values only) and
+ *	   nextval.  CYCLE wraps to the near bound, which is made an own value.
+ *	   A crash puts back a position that was written before, or skips ahead
+ *	   by whole steps.
+ * (2) pg_sequence.seqincrement is increment x stride.
+ * (3) START, bounds, CYCLE, CACHE and type leave the anchor alone.  A change
+ *	   of INCREMENT moves every node to a new numbering, in which a value may
+ *	   belong to another node than before.  It is therefore taken only with
+ *	   RESTART, where the owner says from which value on, at one position of
+ *	   the log; the statement holds the sequence's key, so a transaction that
+ *	   used the old numbering commits before it or not at all.  Without
+ *	   RESTART it is refused, unless nobody can have used the sequence yet.
+ *
+ * Whoever restarts a sequence below values in use gets them again, as in
+ * PostgreSQL, but each in the region that had it before.
+ *
+ * With stride 1 (dense) definitions stay as written, and uniqueness is the
+ * log's: a value used travels with its transaction, and a region that takes
+ * over goes on above it.
+ *
+ * Runs in backends and in the apply worker.  Locks: those the statement takes
+ * itself, taken a little earlier; the sequence's page, exclusively, for each
+ * change of position.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/catalog.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_sequence.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/sequence.h"
+#include "commands/tablecmds.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/planner.h"
+#include "parser/parse_func.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "sequence.h"
+
+/* pg_proc.dat's numbers of the two functions called setval */
+#define SETVAL_OID 1576
+#define SETVAL3_OID 1765
+
+/* the special space of a sequence's page, as commands/sequence.c has it */
+#define OT_SEQUENCE_MAGIC 0x1717
+
+/* A sequence as the catalogs of this node have it. */
+typedef struct Loaded
+{
+	OtSequence	user;			/* as its owner defined it */
+	OtSequenceHere here;		/* as pg_sequence has it */
+	bool		adjusted;		/* the two may differ: reloptions are there */
+} Loaded;
+
+/* An ALTER SEQUENCE under way. */
+typedef struct Alteration
+{
+	Oid			relid;			/* InvalidOid: nothing to do */
+	OtSequence	before;
+	OtPosition	position;
+	bool		restart;
+	bool		restart_value_given;
+	int64		restart_value;
+	bool		new_increment;
+} Alteration;
+
+PG_FUNCTION_INFO_V1(ot_setval);
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
+static planner_hook_type prev_planner = NULL;
+
+/* While CREATE SEQUENCE runs: where to put the new relation's oid. */
+static Oid *created_sequence = NULL;
+
+/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: Loaded * of sources. */
+static List *like_sources = NIL;
+
+static bool
+is_active(void)
+{
+	return ot_preloaded && IsUnderPostmaster && !IsBinaryUpgrade &&
+		ot_in_replicated_database();
+}
+
+static OtShare
+own_share(void)
+{
+	OtShare		share;
+
+	share.stride = ot_sequence_stride;
+	share.slot = share.stride > 1 ? ot_sequence_slot : 0;
+	return share;
+}
+
+/* ---- catalogs ---- */
+
+static bool
+read_option(const char *option, const char *name, int64 *value)
+{
+	size_t		len = strlen(name);
+
+	if (strncmp(option, name, len) != 0 || option[len] != '=')
+		return false;
+	*value = pg_strtoint64(option + len + 1);
+	return true;
+}
+
+/* Reads both definitions; false if relid is no sequence (any more). */
+static bool
+load(Oid relid, Loaded *seq)
+{
+	HeapTuple	tuple;
+	Form_pg_sequence form;
+	Datum		options;
+	bool		isnull;
+
+	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_sequence) GETSTRUCT(tuple);
+	seq->here.start = seq->user.start = seq->user.anchor = form->seqstart;
+	seq->here.increment = seq->user.increment = form->seqincrement;
+	seq->here.minimum = seq->user.minimum = form->seqmin;
+	seq->here.maximum = seq->user.maximum = form->seqmax;
+	seq->user.cycle = form->seqcycle;
+	seq->adjusted = false;
+	ReleaseSysCache(tuple);
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	options = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_reloptions, &isnull);
+	if (!isnull)
+	{
+		Datum	   *items;
+		int			nitems;
+
+		deconstruct_array(DatumGetArrayTypeP(options), TEXTOID, -1, false,
+						  TYPALIGN_INT, &items, NULL, &nitems);
+		for (int i = 0; i < nitems; i++)
+		{
+			char	   *option = TextDatumGetCString(items[i]);
+
+			(void) (read_option(option, "start", &seq->user.start) ||
+					read_option(option, "increment", &seq->user.increment) ||
+					read_option(option, "minimum", &seq->user.minimum) ||
+					read_option(option, "maximum", &seq->user.maximum) ||
+					read_option(option, "anchor", &seq->user.anchor));
+		}
+		seq->adjusted = true;
+	}
+	ReleaseSysCache(tuple);
+	return true;
+}
+
+static void
+store_here(Oid relid, int64 start, int64 increment, int64 minimum, int64 maximum)
+{
+	Relation	catalog = table_open(SequenceRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(SEQRELID, ObjectIdGetDatum(relid));
+	Form_pg_sequence form;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for sequence %u", relid);
+	form = (Form_pg_sequence) GETSTRUCT(tuple);
+	form->seqstart = start;
+	form->seqincrement = increment;
+	form->seqmin = minimum;
+	form->seqmax = maximum;
+	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+	heap_freetuple(tuple);
+	table_close(catalog, RowExclusiveLock);
+}
+
+/* Keeps the owner's definition in the sequence's reloptions. */
+static void
+store_user(Oid relid, const OtSequence *user)
+{
+	Relation	catalog = table_open(RelationRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(relid));
+	HeapTuple	changed;
+	Datum		items[5];
+	Datum		values[Natts_pg_class] = {0};
+	bool		nulls[Natts_pg_class] = {false};
+	bool		replace[Natts_pg_class] = {false};
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	items[0] = CStringGetTextDatum(psprintf("start=" INT64_FORMAT, user->start));
+	items[1] = CStringGetTextDatum(psprintf("increment=" INT64_FORMAT, user->increment));
+	items[2] = CStringGetTextDatum(psprintf("minimum=" INT64_FORMAT, user->minimum));
+	items[3] = CStringGetTextDatum(psprintf("maximum=" INT64_FORMAT, user->maximum));
+	items[4] = CStringGetTextDatum(psprintf("anchor=" INT64_FORMAT, user->anchor));
+	values[Anum_pg_class_reloptions - 1] =
+		PointerGetDatum(construct_array(items, 5, TEXTOID, -1, false, TYPALIGN_INT));
+	replace[Anum_pg_class_reloptions - 1] = true;
+	changed = heap_modify_tuple(tuple, RelationGetDescr(catalog), values, nulls, replace);
+	CatalogTupleUpdate(catalog, &tuple->t_self, changed);
+	heap_freetuple(changed);
+	heap_freetuple(tuple);
+	table_close(catalog, RowExclusiveLock);
+}
+
+/* Puts this node's part of `user` into the catalogs. */
+static void
+adjust(Oid relid, const OtSequence *user)
+{
+	OtShare		share = own_share();
+	OtSequenceHere here;
+	int64		needed;
+
+	if (share.stride == 1)
+		return;
+	if (!ot_sequence_fits(user, share, &needed))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("sequence \"%s\" has too few values for all nodes",
+						get_rel_name(relid)),
+				 errdetail("Values are interleaved for %d nodes: from START %lld by INCREMENT %lld, the first round of them reaches %lld.",
+						   share.stride, (long long) user->start,
+						   (long long) user->increment, (long long) needed),
+				 errhint("Widen MINVALUE or MAXVALUE, or use a smaller INCREMENT.")));
+	here = ot_sequence_here(user, share);
+	store_user(relid, user);
+	store_here(relid, here.start, here.increment, here.minimum, here.maximum);
+	CommandCounterIncrement();
+}
+
+/* ---- the sequence's page ---- */
+
+static Form_pg_sequence_data
+page_open(Relation rel, Buffer *buffer, HeapTupleData *tuple, int lock)
+{
+	Page		page;
+	ItemId		item;
+
+	*buffer = ReadBuffer(rel, 0);
+	LockBuffer(*buffer, lock);
+	page = BufferGetPage(*buffer);
+	if (*(uint32 *) PageGetSpecialPointer(page) != OT_SEQUENCE_MAGIC)
+		elog(ERROR, "bad magic number in sequence \"%s\"", RelationGetRelationName(rel));
+	item = PageGetItemId(page, FirstOffsetNumber);
+	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple->t_len = ItemIdGetLength(item);
+	return (Form_pg_sequence_data) GETSTRUCT(tuple);
+}
+
+static OtPosition
+page_read(Relation rel)
+{
+	Buffer		buffer;
+	HeapTupleData tuple;
+	Form_pg_sequence_data data = page_open(rel, &buffer, &tuple, BUFFER_LOCK_SHARE);
+	OtPosition	position = {data->last_value, data->is_called};
+
+	UnlockReleaseBuffer(buffer);
+	return position;
+}
+
+/*
+ * Sets or raises the position under one hold of the page lock, so that no
+ * concurrent nextval is overwritten by a raise.
+ */
+static void
+page_write(Relation rel, const OtSequence *seq, OtPosition target, bool raise)
+{
+	Buffer		buffer;
+	HeapTupleData tuple;
+	Form_pg_sequence_data data;
+
+	/* the WAL record below must be flushed by this transaction's commit */
+	if (RelationNeedsWAL(rel))
+		GetTopTransactionId();
+
+	data = page_open(rel, &buffer, &tuple, BUFFER_LOCK_EXCLUSIVE);
+	if (raise)
+	{
+		OtPosition	now = {data->last_value, data->is_called};
+
+		if (!ot_sequence_raise(seq, own_share(), &now, target.last_value))
+		{
+			UnlockReleaseBuffer(buffer);
+			return;
+		}
+		target = now;
+	}
+
+	START_CRIT_SECTION();
+	MarkBufferDirty(buffer);
+	data->last_value = target.last_value;
+	data->is_called = target.is_called;
+	data->log_cnt = 0;
+	if (RelationNeedsWAL(rel))
+	{
+		xl_seq_rec	record;
+		XLogRecPtr	lsn;
+
+		XLogBeginInsert();
+		XLogRegisterBuffer(0, buffer, REGBUF_WILL_INIT);
+		OT_SEQUENCE_RECORD_SET_FILE(record, rel);
+		XLogRegisterData((char *) &record, sizeof(record));
+		XLogRegisterData((char *) tuple.t_data, tuple.t_len);
+		/* PageSetLSN is a macro that evaluates its argument twice */
+		lsn = XLogInsert(RM_SEQ_ID, XLOG_SEQ_LOG);
+		PageSetLSN(BufferGetPage(buffer), lsn);
+	}
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buffer);
+}
+
+/*
+ * Sets a position after DDL.  An unlogged sequence comes back after a crash
+ * as its init fork has it, so that one too must hold an own value: a reset,
+ * which writes both forks, goes first.
+ */
+static void
+set_position(Oid relid, const OtSequence *seq, OtPosition position)
+{
+	Relation	rel;
+
+	if (get_rel_persistence(relid) == RELPERSISTENCE_UNLOGGED)
+	{
+		LockRelationOid(relid, AccessExclusiveLock);
+		ResetSequence(relid);
+		CommandCounterIncrement();
+	}
+	rel = relation_open(relid, NoLock);
+	page_write(rel, seq, position, false);
+	relation_close(rel, NoLock);
+}
+
+/* ---- CREATE and ALTER SEQUENCE ---- */
+
+static DefElem *
+find_option(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, name) == 0)
+			return option;
+	}
+	return NULL;
+}
+
+static DefElem *
+int64_option(const char *name, int64 value)
+{
+	return makeDefElem(pstrdup(name),
+					   (Node *) makeFloat(psprintf(INT64_FORMAT, value)), -1);
+}
+
+/*
+ * LIKE ... INCLUDING IDENTITY copies the source sequence's definition out of
+ * pg_sequence, that is, this node's part of it.  Such options have no
+ * location in the statement; they are replaced by the owner's.
+ */
+static Node *
+undo_like(CreateSeqStmt *stmt)
+{
+	DefElem    *start = find_option(stmt->options, "start");
+	DefElem    *increment = find_option(stmt->options, "increment");
+	DefElem    *minimum = find_option(stmt->options, "minvalue");
+	DefElem    *maximum = find_option(stmt->options, "maxvalue");
+	ListCell   *lc;
+
+	if (start == NULL || increment == NULL || minimum == NULL || maximum == NULL ||
+		start->location >= 0 || minimum->arg == NULL || maximum->arg == NULL)
+		return (Node *) stmt;
+
+	foreach(lc, like_sources)
+	{
+		Loaded	   *source = (Loaded *) lfirst(lc);
+
+		if (source->here.start == defGetInt64(start) &&
+			source->here.increment == defGetInt64(increment) &&
+			source->here.minimum == defGetInt64(minimum) &&
+			source->here.maximum == defGetInt64(maximum))
+		{
+			List	   *options = NIL;
+			ListCell   *option;
+
+			stmt = copyObject(stmt);
+			foreach(option, stmt->options)
+			{
+				DefElem    *kept = lfirst_node(DefElem, option);
+
+				if (strcmp(kept->defname, "start") != 0 &&
+					strcmp(kept->defname, "increment") != 0 &&
+					strcmp(kept->defname, "minvalue") != 0 &&
+					strcmp(kept->defname, "maxvalue") != 0)
+					options = lappend(options, kept);
+			}
+			options = lappend(options, int64_option("start", source->user.start));
+			options = lappend(options, int64_option("increment", source->user.increment));
+			options = lappend(options, int64_option("minvalue", source->user.minimum));
+			options = lappend(options, int64_option("maxvalue", source->user.maximum));
+			stmt->options = options;
+			return (Node *) stmt;
+		}
+	}
+	return (Node *) stmt;
+}
+
+/* The sequences that LIKE ... INCLUDING IDENTITY in this statement may copy. */
+static List *
+find_like_sources(CreateStmt *stmt)
+{
+	List	   *sources = NIL;
+	ListCell   *lc;
+
+	foreach(lc, stmt->tableElts)
+	{
+		TableLikeClause *like = (TableLikeClause *) lfirst(lc);
+		Oid			relid;
+		ListCell   *owned;
+
+		if (!IsA(like, TableLikeClause) || !(like->options & CREATE_TABLE_LIKE_IDENTITY))
+			continue;
+		relid = RangeVarGetRelid(like->relation, AccessShareLock, true);
+		if (!OidIsValid(relid))
+			continue;
+		foreach(owned, getOwnedSequences(relid))
+		{
+			Loaded	   *source = palloc(sizeof(Loaded));
+
+			if (load(lfirst_oid(owned), source) && source->adjusted)
+				sources = lappend(sources, source);
+		}
+	}
+	return sources;
+}
+
+/* After CREATE SEQUENCE. */
+static void
+created(Oid relid)
+{
+	Loaded		seq;
+
+	CommandCounterIncrement();
+	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
+		ot_sequence_stride == 1 || !load(relid, &seq))
+		return;
+	seq.user.anchor = seq.user.start;
+	adjust(relid, &seq.user);
+	set_position(relid, &seq.user,
+				 ot_sequence_place(&seq.user, own_share(), seq.user.start, false));
+	CommandCounterIncrement();
+}
+
+/*
+ * Before ALTER SEQUENCE: its options speak of the owner's definition, so that
+ * goes into pg_sequence for the duration of the statement.  Takes the lock
+ * that the statement would take, with the same checks.
+ */
+static Node *
+before_alter(AlterSeqStmt *stmt, Alteration *alteration)
+{
+	DefElem    *increment = find_option(stmt->options, "increment");
+	DefElem    *restart = find_option(stmt->options, "restart");
+	Loaded		seq;
+	Relation	rel;
+	Oid			relid;
+	bool		fresh;
+
+	if (list_length(stmt->options) == (find_option(stmt->options, "owned_by") ? 1 : 0))
+		return (Node *) stmt;
+	relid = RangeVarGetRelidExtended(stmt->sequence, ShareRowExclusiveLock,
+									 stmt->missing_ok ? RVR_MISSING_OK : 0,
+									 RangeVarCallbackOwnsRelation, NULL);
+	if (!OidIsValid(relid) || get_rel_relkind(relid) != RELKIND_SEQUENCE ||
+		get_rel_persistence(relid) == RELPERSISTENCE_TEMP || !load(relid, &seq))
+		return (Node *) stmt;
+
+	rel = relation_open(relid, NoLock);
+	alteration->position = page_read(rel);
+	fresh = rel->rd_createSubid != InvalidSubTransactionId &&
+		!alteration->position.is_called &&
+		alteration->position.last_value == seq.here.start;
+	relation_close(rel, NoLock);
+
+	alteration->relid = relid;
+	alteration->before = seq.user;
+	alteration->restart = restart != NULL;
+	alteration->restart_value_given = restart != NULL && restart->arg != NULL;
+	if (alteration->restart_value_given)
+		alteration->restart_value = defGetInt64(restart);
+	alteration->new_increment = increment != NULL &&
+		defGetInt64(increment) != seq.user.increment;
+
+	if (alteration->new_increment && !restart && !fresh &&
+		ot_sequence_stride > 1 && ot_capturing())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot change the INCREMENT of sequence \"%s\" without RESTART",
+						get_rel_name(relid)),
+				 errdetail("Regions share the values by increment, and another region may be ahead of this one."),
+				 errhint("Add RESTART WITH a value beyond all that are in use: ALTER SEQUENCE ... INCREMENT BY ... RESTART WITH ....")));
+
+	if (seq.adjusted)
+	{
+		store_here(relid, seq.user.start, seq.user.increment,
+				   seq.user.minimum, seq.user.maximum);
+		CommandCounterIncrement();
+	}
+
+	/*
+	 * Positions differ between nodes, so a check of ours against new bounds
+	 * could fail here when it did not where the statement comes from.  Let it
+	 * check the start value instead; the position is put back afterwards.
+	 */
+	if (ot_is_apply_worker && !restart)
+	{
+		stmt = copyObject(stmt);
+		stmt->options = lappend(stmt->options, makeDefElem("restart", NULL, -1));
+	}
+	return (Node *) stmt;
+}
+
+static void
+after_alter(const Alteration *alteration)
+{
+	Oid			relid = alteration->relid;
+	OtShare		share = own_share();
+	OtPosition	position;
+	Loaded		seq;
+
+	CommandCounterIncrement();
+	if (!load(relid, &seq))
+		return;
+	if (share.stride > 1)
+	{
+		/* pg_sequence now has the owner's new definition, reloptions the old */
+		seq.user.start = seq.here.start;
+		seq.user.increment = seq.here.increment;
+		seq.user.minimum = seq.here.minimum;
+		seq.user.maximum = seq.here.maximum;
+		seq.user.anchor = alteration->before.anchor;
+		if (alteration->new_increment)
+			seq.user.anchor = alteration->restart_value_given ?
+				alteration->restart_value : seq.user.start;
+		adjust(relid, &seq.user);
+	}
+
+	if (alteration->restart || (share.stride > 1 && alteration->new_increment))
+		position = ot_sequence_place(&seq.user, share,
+									 alteration->restart_value_given ?
+									 alteration->restart_value : seq.user.start,
+									 false);
+	else
+		position = ot_sequence_clamp(&seq.user, share, alteration->position);
+	if (share.stride > 1 || ot_is_apply_worker)
+		set_position(relid, &seq.user, position);
+	CommandCounterIncrement();
+}
+
+static void
+call_process_utility(PlannedStmt *pstmt, Node *node, const char *query,
+					 bool read_only_tree, ProcessUtilityContext context,
+					 ParamListInfo params, QueryEnvironment *env,
+					 DestReceiver *dest, QueryCompletion *completion)
+{
+	if (node != pstmt->utilityStmt)
+	{
+		PlannedStmt *copy = makeNode(PlannedStmt);
+
+		*copy = *pstmt;
+		copy->utilityStmt = node;
+		pstmt = copy;
+		read_only_tree = false;
+	}
+	if (prev_process_utility)
+		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
+							 dest, completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
+								env, dest, completion);
+}
+
+static void
+ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
+							bool read_only_tree, ProcessUtilityContext context,
+							ParamListInfo params, QueryEnvironment *env,
+							DestReceiver *dest, QueryCompletion *completion)
+{
+	Node	   *node = pstmt->utilityStmt;
+	Oid			new_sequence = InvalidOid;
+	Oid		   *outer_created = created_sequence;
+	List	   *outer_sources = like_sources;
+	Alteration	alteration = {InvalidOid};
+
+	if (!(IsA(node, CreateSeqStmt) || IsA(node, AlterSeqStmt) || IsA(node, CreateStmt)) ||
+		!is_active())
+	{
+		call_process_utility(pstmt, node, query, read_only_tree, context, params,
+							 env, dest, completion);
+		return;
+	}
+
+	PG_TRY();
+	{
+		if (IsA(node, CreateSeqStmt))
+		{
+			created_sequence = &new_sequence;
+			node = undo_like((CreateSeqStmt *) node);
+		}
+		else if (IsA(node, AlterSeqStmt))
+			node = before_alter((AlterSeqStmt *) node, &alteration);
+		else
+			like_sources = find_like_sources((CreateStmt *) node);
+
+		call_process_utility(pstmt, node, query, read_only_tree, context, params,
+							 env, dest, completion);
+	}
+	PG_FINALLY();
+	{
+		created_sequence = outer_created;
+		like_sources = outer_sources;
+	}
+	PG_END_TRY();
+
+	if (OidIsValid(new_sequence))
+		created(new_sequence);
+	if (OidIsValid(alteration.relid))
+		after_alter(&alteration);
+}
+
+/* ---- setval ---- */
+
+/*
+ * onetrip.setval(regclass, bigint [, boolean]): setval for every region.
+ * Takes effect here at once and elsewhere at COMMIT; like PostgreSQL's it is
+ * not undone by ROLLBACK here.
+ */
+Datum
+ot_setval(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	int64		value = PG_GETARG_INT64(1);
+	bool		is_called = PG_NARGS() > 2 ? PG_GETARG_BOOL(2) : true;
+	OtPosition	position = {value, is_called};
+	char		persistence = get_rel_persistence(relid);
+	Loaded		seq;
+
+	if (is_active() && get_rel_relkind(relid) == RELKIND_SEQUENCE &&
+		persistence != RELPERSISTENCE_TEMP &&
+		pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
+	{
+		LockRelationOid(relid, RowExclusiveLock);
+		if (!load(relid, &seq))
+			elog(ERROR, "cache lookup failed for sequence %u", relid);
+		if (value < seq.user.minimum || value > seq.user.maximum)
+			ereport(ERROR,
+					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+					 errmsg("setval: value %lld is out of bounds for sequence \"%s\" (%lld..%lld)",
+							(long long) value, get_rel_name(relid),
+							(long long) seq.user.minimum, (long long) seq.user.maximum)));
+		position = ot_sequence_place(&seq.user, own_share(), value, is_called);
+	}
+	else
+		persistence = '\0';		/* PostgreSQL's own will say what is wrong */
+
+	DirectFunctionCall3(setval3_oid, ObjectIdGetDatum(relid),
+						Int64GetDatum(position.last_value),
+						BoolGetDatum(position.is_called));
+
+	if (persistence == RELPERSISTENCE_PERMANENT && ot_capturing())
+		ot_write_set_sequence(get_namespace_name(get_rel_namespace(relid)),
+							  get_rel_name(relid), value,
+							  OT_SEQUENCE_EXACT | (is_called ? OT_SEQUENCE_IS_CALLED : 0));
+	PG_RETURN_INT64(value);
+}
+
+static Oid
+own_setval(int nargs)
+{
+	Oid			types[3] = {REGCLASSOID, INT8OID, BOOLOID};
+	List	   *name = list_make2(makeString("onetrip"), makeString("setval"));
+
+	return LookupFuncName(name, nargs, types, true);
+}
+
+static bool
+redirect_setval(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, FuncExpr))
+	{
+		FuncExpr   *call = (FuncExpr *) node;
+
+		if (unlikely(call->funcid == SETVAL_OID || call->funcid == SETVAL3_OID))
+		{
+			Oid			ours = own_setval(call->funcid == SETVAL_OID ? 2 : 3);
+
+			if (OidIsValid(ours))
+				call->funcid = ours;
+		}
+	}
+	else if (IsA(node, Query))
+		return query_tree_walker((Query *) node, redirect_setval, context, 0);
+	return expression_tree_walker(node, redirect_setval, context);
+}
+
+/* The planner may scribble on its input, and this is part of the planner. */
+static PlannedStmt *
+ot_planner(Query *parse, const char *query, int cursor_options, ParamListInfo params)
+{
+	if (is_active())
+		redirect_setval((Node *) parse, NULL);
+	if (prev_planner)
+		return prev_planner(parse, query, cursor_options, params);
+	return standard_planner(parse, query, cursor_options, params);
+}
+
+static void
+ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
+						  int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+
+	if (access == OAT_POST_CREATE && created_sequence != NULL &&
+		class_id == RelationRelationId && sub_id == 0 &&
+		!OidIsValid(*created_sequence))
+		*created_sequence = object_id;
+	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
+			 (object_id == SETVAL_OID || object_id == SETVAL3_OID) && is_active())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("setval() cannot be called from here"),
+				 errdetail("The call was not seen when its query was planned, for example because it stands in a function that was inlined."),
+				 errhint("Call onetrip.setval(), which takes the same arguments.")));
+}
+
+/* ---- write sets ---- */
+
+/*
+ * At COMMIT, for a sequence that this transaction holds RowExclusiveLock on:
+ * notes how far it has come, so that other regions go on above it.  With
+ * interleaved values this keeps regions near each other and no more, so it is
+ * not worth a round trip to a transaction that has changed nothing else.
+ */
+void
+ot_sequence_capture(Oid relid)
+{
+	char	   *schema;
+	Relation	rel;
+	OtPosition	position;
+
+	if (get_rel_relkind(relid) != RELKIND_SEQUENCE ||
+		get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT ||
+		(ot_sequence_stride > 1 && ot_write_set_is_empty()))
+		return;
+	schema = get_namespace_name(get_rel_namespace(relid));
+	rel = try_relation_open(relid, NoLock);
+	if (rel == NULL || schema == NULL)
+		return;
+	position = page_read(rel);
+	if (position.is_called)
+		ot_write_set_sequence(schema, RelationGetRelationName(rel),
+							  position.last_value, OT_SEQUENCE_IS_CALLED);
+	relation_close(rel, NoLock);
+}
+
+/* Applies a 'Q' operation; r stands behind the op byte. */
+void
+ot_sequence_apply(OtReader *r)
+{
+	char	   *schema = ot_get_str(r);
+	char	   *name = ot_get_str(r);
+	int64		value = (int64) ot_get_u64(r);
+	uint8		flags = ot_get_u8(r);
+	Relation	rel;
+	Loaded		seq;
+
+	rel = relation_openrv(makeRangeVar(schema, name, -1), RowExclusiveLock);
+	if (rel->rd_rel->relkind != RELKIND_SEQUENCE || !load(RelationGetRelid(rel), &seq))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s.%s\" is not a sequence", schema, name)));
+	if (flags & OT_SEQUENCE_EXACT)
+		page_write(rel, &seq.user,
+				   ot_sequence_place(&seq.user, own_share(), value,
+									 (flags & OT_SEQUENCE_IS_CALLED) != 0),
+				   false);
+	else
+	{
+		OtPosition	there = {value, true};
+
+		page_write(rel, &seq.user, there, true);
+	}
+	relation_close(rel, NoLock);
+	pfree(schema);
+	pfree(name);
+}
+
+void
+ot_sequence_init(void)
+{
+	if (ot_sequence_stride > 1 && ot_sequence_slot >= ot_sequence_stride)
+		ereport(FATAL,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("onetrip.sequence_slot (%d) must be less than onetrip.sequence_stride (%d)",
+						ot_sequence_slot, ot_sequence_stride)));
+
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = ot_sequence_process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = ot_sequence_object_access;
+	prev_planner = planner_hook;
+	planner_hook = ot_planner;
+}

@@ -1,0 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * sequence.h
+ *	  Arithmetic of interleaved sequences, apart from any catalog.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_SEQUENCE_H
+#define ONETRIP_SEQUENCE_H
+
+#include "postgres.h"
+
+#ifndef HAVE_INT128
+#error "Onetrip needs a compiler with 128-bit integers"
+#endif
+
+/*
+ * A sequence as its owner defined it.  anchor is a value of node 0; it is the
+ * first start value and stays when START changes later.
+ */
+typedef struct OtSequence
+{
+	int64		start;
+	int64		increment;
+	int64		minimum;
+	int64		maximum;
+	int64		anchor;
+	bool		cycle;
+} OtSequence;
+
+/* What pg_sequence of one node holds for it. */
+typedef struct OtSequenceHere
+{
+	int64		start;
+	int64		increment;
+	int64		minimum;
+	int64		maximum;
+} OtSequenceHere;
+
+/* What a sequence's own relation holds. */
+typedef struct OtPosition
+{
+	int64		last_value;
+	bool		is_called;
+} OtPosition;
+
+/* One node's share: every stride'th increment, from the slot'th on. */
+typedef struct OtShare
+{
+	int			slot;
+	int			stride;
+} OtShare;
+
+extern bool ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed);
+extern OtSequenceHere ot_sequence_here(const OtSequence *seq, OtShare share);
+extern OtPosition ot_sequence_place(const OtSequence *seq, OtShare share,
+									int64 value, bool is_called);
+extern bool ot_sequence_raise(const OtSequence *seq, OtShare share,
+							  OtPosition *position, int64 value);
+extern OtPosition ot_sequence_clamp(const OtSequence *seq, OtShare share,
+									OtPosition position);
+
+#endif							/* ONETRIP_SEQUENCE_H */
