@@ -123,6 +123,9 @@ impl Cluster {
         if state != "ready" {
             bail!("PostgreSQL is {state} ({})", status["postgres"]["problem"].as_str().unwrap_or("no problem known"));
         }
+        if status["apply_worker"] != true {
+            bail!("its PostgreSQL's apply worker is not connected");
+        }
         let client = node.connect().await?;
         client.simple_query("select onetrip.position()").await.context("ask for the position")?;
         Ok(())

@@ -1,0 +1,102 @@
+//! A node and its PostgreSQL: either may die, and both come back to the same place.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use onetrip_lab::{postmaster, Cluster, Node};
+
+async fn cluster() -> Result<Cluster> {
+    Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip")).start().await
+}
+
+/// Waits until `node` serves through a server process that `is_right`.
+async fn wait_server(node: &Node, is_right: impl Fn(nix::unistd::Pid) -> bool) -> Result<tokio_postgres::Client> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if node.postgres_pid().is_some_and(&is_right) {
+            if let Ok(client) = node.connect().await {
+                return Ok(client);
+            }
+        }
+        if Instant::now() >= deadline {
+            bail!("PostgreSQL of {} does not come back: {}", node.region(), node.postgres_log_tail(3));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn count(client: &tokio_postgres::Client) -> Result<i64> {
+    Ok(client.query_one("select count(*) from t", &[]).await?.get(0))
+}
+
+/// Goal: a server killed with SIGKILL is started again by its node and shows what the others committed meanwhile.
+#[tokio::test]
+async fn a_killed_postgresql_is_started_again_and_catches_up() -> Result<()> {
+    let cluster = cluster().await?;
+    let writer = cluster.connect(0).await?;
+    writer.batch_execute("create table t (id int primary key); insert into t values (1)").await?;
+    cluster.settle().await?;
+    let killed = cluster.node(1).postgres_pid().context("it runs")?;
+    cluster.node(1).kill9_postgres()?;
+    writer.batch_execute("insert into t values (2)").await?;
+    let again = wait_server(cluster.node(1), |pid| pid != killed).await?;
+    cluster.settle().await?;
+    assert_eq!(count(&again).await?, 2);
+    let status = cluster.node(1).status().await?;
+    assert_eq!(status["postgres"]["restarts"], 1, "{status}");
+    cluster.stop().await
+}
+
+/// Goal: a node killed with SIGKILL leaves its PostgreSQL running; the next node of the folder adopts that same server.
+#[tokio::test]
+async fn a_node_started_again_adopts_the_postgresql_that_runs() -> Result<()> {
+    let cluster = cluster().await?;
+    let writer = cluster.connect(0).await?;
+    writer.batch_execute("create table t (id int primary key)").await?;
+    cluster.settle().await?;
+    let server = cluster.node(2).postgres_pid().context("it runs")?;
+    cluster.node(2).kill9()?;
+    let reader = cluster.connect(2).await?;
+    assert_eq!(count(&reader).await?, 0, "local reads go on without a node");
+    writer.batch_execute("insert into t values (1)").await?;
+    cluster.node(2).restart().await?;
+    cluster.settle().await?;
+    assert_eq!(cluster.node(2).postgres_pid(), Some(server));
+    assert_eq!(count(&reader).await?, 1, "the old session sees the new row");
+    cluster.stop().await
+}
+
+/// Goal: stopping ends every process; starting goes on where it was.
+#[tokio::test]
+async fn stopped_nodes_leave_no_process_and_start_again() -> Result<()> {
+    let cluster = cluster().await?;
+    let writer = cluster.connect(0).await?;
+    writer.batch_execute("create table t (id int primary key); insert into t values (1)").await?;
+    cluster.stop().await?;
+    for node in cluster.nodes() {
+        assert_eq!(postmaster::processes(&node.postgres_data()), []);
+        node.start()?;
+    }
+    cluster.wait_ready().await?;
+    cluster.settle().await?;
+    for node in cluster.nodes() {
+        assert_eq!(count(&node.connect().await?).await?, 1);
+    }
+    cluster.stop().await
+}
+
+/// Goal: a port that somebody else has is said in one line, with the port in it.
+#[tokio::test]
+async fn a_port_in_use_is_said_in_one_line() -> Result<()> {
+    let cluster = Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip")).init().await?;
+    let node = cluster.node(0);
+    let _holder = TcpListener::bind(("127.0.0.1", node.postgres_port()))?;
+    node.start()?;
+    let status = node.wait_ended(Duration::from_secs(30)).await?;
+    assert_eq!(status.code(), Some(1));
+    let last = node.log_tail(1);
+    let port = node.postgres_port().to_string();
+    assert!(last.starts_with("onetrip: ") && last.contains(&port) && last.contains("in use"), "{last}");
+    Ok(())
+}
