@@ -362,21 +362,61 @@ ot_agent_peer_closed(OtAgent *agent)
 		 (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)));
 }
 
-/* Raises ERROR 08P01 if the body is not a VERDICT. */
-void
-ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
+/* What of a VERDICT has a fixed length: up to the region. */
+#define VERDICT_BYTES_MIN (OT_TXN_ID_BYTES + 1 + 8 + 8 + 4)
+
+/* A str into a buffer that may be too short for all of it. */
+static bool
+get_str_into(OtReader *r, char *out, size_t size)
 {
 	uint16		len;
 
+	if (r->end - r->at < 2)
+		return false;
+	len = ot_get_u16(r);
+	if (r->end - r->at < len)
+		return false;
+	memcpy(out, ot_get_bytes(r, len), Min(len, size - 1));
+	out[Min(len, size - 1)] = '\0';
+	return true;
+}
+
+/*
+ * false: not a VERDICT.  No ERROR, since the entry may be in the log by now,
+ * and an ERROR would tell the client that it is not.
+ */
+bool
+ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
+{
+	if (body->end - body->at < VERDICT_BYTES_MIN)
+		return false;
 	verdict->txn = ot_get_txn(body);
 	verdict->outcome = ot_get_u8(body);
 	verdict->at.value = ot_get_u64(body);
 	verdict->other.value = ot_get_u64(body);
 	verdict->key_number = ot_get_u32(body);
-	len = ot_get_u16(body);
-	memcpy(verdict->region, ot_get_bytes(body, len), Min(len, sizeof(verdict->region) - 1));
-	verdict->region[Min(len, sizeof(verdict->region) - 1)] = '\0';
-	len = ot_get_u16(body);
-	memcpy(verdict->message, ot_get_bytes(body, len), Min(len, sizeof(verdict->message) - 1));
-	verdict->message[Min(len, sizeof(verdict->message) - 1)] = '\0';
+	return get_str_into(body, verdict->region, sizeof(verdict->region)) &&
+		get_str_into(body, verdict->message, sizeof(verdict->message)) &&
+		body->at == body->end &&
+		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_REFUSED;
+}
+
+/* Raises ERROR 08P01 if the body is cut short. */
+void
+ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome)
+{
+	outcome->txn = ot_get_txn(body);
+	outcome->state = ot_get_u8(body);
+	outcome->at.value = ot_get_u64(body);
+}
+
+/* Likewise; leaves body at the write set. */
+void
+ot_agent_get_entry(OtReader *body, OtEntry *entry)
+{
+	entry->at.value = ot_get_u64(body);
+	entry->previous.value = ot_get_u64(body);
+	(void) ot_get_u8(body);		/* flags: none yet */
+	entry->region = ot_get_str(body);
+	entry->txn = ot_get_txn(body);
 }

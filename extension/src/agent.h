@@ -57,6 +57,22 @@ typedef struct OtVerdict
 	char		message[256];
 } OtVerdict;
 
+/* An ENTRY, up to its write set. */
+typedef struct OtEntry
+{
+	OtLogIndex	at;
+	OtLogIndex	previous;
+	char	   *region;			/* palloc'd */
+	OtTxnId		txn;
+} OtEntry;
+
+typedef struct OtOutcomeIs
+{
+	OtTxnId		txn;
+	uint8		state;
+	OtLogIndex	at;
+} OtOutcomeIs;
+
 typedef struct OtAgent OtAgent;
 
 extern OtAgent *ot_agent_create(MemoryContext context);
@@ -72,6 +88,8 @@ extern void ot_agent_consume(OtAgent *agent);
 extern int	ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event);
 extern bool ot_agent_peer_closed(OtAgent *agent);
 extern const char *ot_agent_error(OtAgent *agent);
-extern void ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);
+extern bool ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);
+extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
+extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
 
 #endif							/* ONETRIP_AGENT_H */

@@ -60,14 +60,6 @@ static OtLogIndex told_durable;
 static int	untold_entries = 0;
 
 /* For messages: the entry being applied. */
-typedef struct OtEntry
-{
-	OtLogIndex	at;
-	OtLogIndex	previous;
-	char	   *region;
-	OtTxnId		txn;
-} OtEntry;
-
 static void
 entry_error_context(void *arg)
 {
@@ -252,11 +244,7 @@ apply_entry(OtReader *r)
 	};
 	MemoryContext old = MemoryContextSwitchTo(entry_context);
 
-	entry.at.value = ot_get_u64(r);
-	entry.previous.value = ot_get_u64(r);
-	(void) ot_get_u8(r);		/* flags: none yet */
-	entry.region = ot_get_str(r);
-	entry.txn = ot_get_txn(r);
+	ot_agent_get_entry(r, &entry);
 	error_context_stack = &callback;
 
 	if (ot_applied_index().value >= entry.at.value ||

@@ -237,7 +237,15 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 		{
 			if (type == OT_FRAME_VERDICT)
 			{
-				ot_agent_get_verdict(&body, verdict);
+				if (!ot_agent_get_verdict(&body, verdict))
+				{
+					/* The next connection gets it again. */
+					ereport(LOG,
+							(errcode(OT_ERR_PROTOCOL),
+							 errmsg("the node sent a VERDICT that cannot be read")));
+					ot_agent_close(agent);
+					break;
+				}
 				ot_agent_consume(agent);
 				if (verdict->txn.sequence == txn.sequence)
 					return;

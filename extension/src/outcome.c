@@ -64,14 +64,17 @@ ask_outcome(OtTxnId txn, OtLogIndex *at)
 		{
 			if (type == OT_FRAME_OUTCOME_IS)
 			{
-				OtTxnId		about = ot_get_txn(&body);
-				uint8		state = ot_get_u8(&body);
+				OtOutcomeIs answer;
 
-				at->value = ot_get_u64(&body);
+				ot_agent_get_outcome_is(&body, &answer);
 				ot_agent_consume(agent);
-				if (about.node == txn.node && about.incarnation == txn.incarnation &&
-					about.sequence == txn.sequence)
-					return state;
+				if (answer.txn.node == txn.node &&
+					answer.txn.incarnation == txn.incarnation &&
+					answer.txn.sequence == txn.sequence)
+				{
+					*at = answer.at;
+					return answer.state;
+				}
 			}
 			else
 				ot_agent_consume(agent);
