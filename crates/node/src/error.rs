@@ -19,12 +19,9 @@ pub enum Error {
     /// A port or socket could not be had.
     #[error("{what}: {source}")]
     Listen { what: String, source: std::io::Error },
-    /// PostgreSQL could not be started or kept running.
-    #[error("PostgreSQL: {0}")]
-    Postgres(String),
-    /// The cluster's log and this node's PostgreSQL do not fit together.
-    #[error("{0}")]
-    Inconsistent(String),
+    /// PostgreSQL could not be started.
+    #[error(transparent)]
+    Postgres(#[from] crate::postgres::PostgresError),
     #[error(transparent)]
     Core(#[from] onetrip_core::Error),
     /// A part of the node ended unexpectedly.

@@ -1,8 +1,30 @@
 //! The daemon: one node of a cluster, with its log, its links to the peers, and its PostgreSQL.
+//!
+//! | module | what | thread |
+//! |---|---|---|
+//! | [`node`] | starts and stops the parts | caller's |
+//! | `core_thread` | agrees, writes, decides, answers | one of its own |
+//! | [`disk`] | the Raft log and the certifier's checkpoint | core |
+//! | `agent` | PostgreSQL's side door | reading: io, answering: core |
+//! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
+//! | `http` | `GET /status` | io |
+//! | [`postgres`] | the server process | caller's runtime |
+//!
+//! What decides about transactions lives in `onetrip-core`; here is only what moves bytes.
 
+mod agent;
 pub mod config;
+mod core_thread;
 pub mod disk;
 pub mod error;
+mod http;
+mod inbox;
+pub mod node;
+mod outbox;
+pub mod postgres;
+pub mod status;
+mod transport;
 
 pub use config::{Member, NodeConfig, PostgresConfig};
 pub use error::{Error, Result};
+pub use node::{run, Node};

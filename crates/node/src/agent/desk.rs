@@ -1,0 +1,340 @@
+//! Who waits for what, on the core thread: open proposals, the apply worker's feed, and who commits an entry here
+//! (`docs/agent-protocol.md`, rules 1 to 4).
+//!
+//! It decides nothing about transactions: verdicts come from the certifier, and it passes them on.
+//!
+//! Invariants:
+//! - A verdict goes to the connection that waits for it at that moment, or the entry goes to the apply worker; never
+//!   both, and never neither while a worker is connected.
+//! - `pending` holds exactly the proposals that a connection waits for.
+
+use super::feed::Feed;
+use super::{refusal, AgentEvent, ConnId};
+use crate::config::NodeConfig;
+use crate::disk::RaftLog;
+use crate::error::Result;
+use crate::outbox::Outbox;
+use bytes::Bytes;
+use onetrip_core::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
+use onetrip_core::certifier::{Certifier, Decision, History, Outcome, Verdict};
+use onetrip_core::{LogIndex, TxnId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::net::UnixStream;
+
+/// A proposal is sent again this many ticks after the last time, doubled each time; a lost leader is noticed at once.
+const RESEND_TICKS: u64 = 50;
+/// And large ones not before they can have arrived, at this speed.
+const BYTES_PER_TICK: u64 = 256 << 10;
+
+struct Conn {
+    outbox: Arc<Outbox<UnixStream>>,
+    is_backend: bool,
+    waiting: Option<TxnId>,
+    /// A verdict of commit went here, and it has not been said that the commit happened.
+    in_doubt: Option<(TxnId, LogIndex)>,
+}
+
+struct Pending {
+    conn: ConnId,
+    raw: Bytes,
+    resend_at: u64,
+    resend_ticks: u64,
+}
+
+pub struct Desk {
+    config: Arc<NodeConfig>,
+    conns: BTreeMap<ConnId, Conn>,
+    pending: BTreeMap<TxnId, Pending>,
+    feed: Option<Feed>,
+    /// As PostgreSQL said last, in this or an earlier connection of its worker.
+    applied: Option<LogIndex>,
+    durable: Option<LogIndex>,
+    stopping: bool,
+    problem: Option<String>,
+}
+
+/// For `GET /status`.
+#[derive(Clone, Debug, Default)]
+pub struct DeskStatus {
+    pub applied: Option<LogIndex>,
+    pub durable: Option<LogIndex>,
+    pub backends: usize,
+    pub pending: usize,
+    pub worker_connected: bool,
+    pub worker_queue: usize,
+    pub problem: Option<String>,
+}
+
+/// What the desk needs to look at while it answers.
+pub struct Books<'a> {
+    pub certifier: &'a Certifier,
+    pub history: &'a mut History,
+    pub log: &'a RaftLog,
+    pub tick: u64,
+}
+
+impl Desk {
+    pub fn new(config: Arc<NodeConfig>) -> Desk {
+        Desk {
+            config,
+            conns: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            feed: None,
+            applied: None,
+            durable: None,
+            stopping: false,
+            problem: None,
+        }
+    }
+
+    /// Takes in one event; what comes back is to be proposed.
+    pub fn handle(&mut self, event: AgentEvent, books: &mut Books<'_>) -> Result<Option<Bytes>> {
+        match event {
+            AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, books)?,
+            AgentEvent::Propose { conn, txn, raw } => return Ok(self.propose(conn, txn, raw, books)),
+            AgentEvent::Outcome { conn, txn } => {
+                let (state, at) = match books.certifier.outcome(&txn) {
+                    Outcome::Unknown => (OutcomeState::NotSoFar, LogIndex::ZERO),
+                    Outcome::Decided { at, verdict: Verdict::Commit } => (OutcomeState::Committed, at),
+                    Outcome::Decided { at, .. } => (OutcomeState::Aborted, at),
+                    Outcome::OlderThanKept => (OutcomeState::OlderThanKept, LogIndex::ZERO),
+                };
+                if let Some(c) = self.conns.get(&conn) {
+                    let _ = c.outbox.send([ToPostgres::OutcomeIs { txn, state, at }.encode()]);
+                }
+            }
+            AgentEvent::Position { conn, applied, durable } => {
+                if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
+                    self.position(applied, durable, books)?;
+                }
+            }
+            AgentEvent::Done { conn, txn } => {
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    // One that is not in doubt was done by a later PROPOSE already.
+                    if c.in_doubt.is_some_and(|(t, _)| t == txn) {
+                        c.in_doubt = None;
+                    }
+                }
+            }
+            AgentEvent::Closed { conn } => self.closed(conn),
+        }
+        Ok(None)
+    }
+
+    fn open(
+        &mut self,
+        conn: ConnId,
+        hello: &Hello,
+        outbox: Arc<Outbox<UnixStream>>,
+        books: &mut Books<'_>,
+    ) -> Result<()> {
+        let decided = books.certifier.decided();
+        let (node, region) = (self.config.node, self.config.region.clone());
+        let _ = outbox.send([ToPostgres::Welcome { version: VERSION, node, region, decided }.encode()]);
+        let is_backend = hello.role == Role::Backend;
+        if !is_backend {
+            if let Some(old) = self.feed.take() {
+                self.close(old.conn);
+            }
+            // Rule 3: everything above its applied index, wherever it came from.
+            let last = books.log.last_index();
+            let known = books.history.after(hello.applied).filter(|_| hello.applied <= last);
+            let Some(missed) = known.map(Iterator::collect) else {
+                let problem = format!(
+                    "PostgreSQL stands at log index {}, but this node can feed it only from {} to {}: its data folder and \
+                     the node's do not belong together; make this node anew with `onetrip init`",
+                    hello.applied,
+                    books.log.first_index(),
+                    last
+                );
+                if self.problem.as_ref() != Some(&problem) {
+                    tracing::error!(region = %self.config.region, node = %self.config.node, index = %hello.applied, "{problem}");
+                }
+                self.problem = Some(problem);
+                outbox.close();
+                return Ok(());
+            };
+            self.problem = None;
+            let feed = Feed::new(conn, outbox.clone(), missed);
+            tracing::info!(
+                region = %self.config.region, node = %self.config.node, index = %hello.applied, %decided,
+                missed = feed.waiting(), "apply worker connected"
+            );
+            self.feed = Some(feed);
+            self.position(hello.applied, hello.durable, books)?;
+        }
+        self.conns.insert(conn, Conn { outbox, is_backend, waiting: None, in_doubt: None });
+        Ok(())
+    }
+
+    fn position(&mut self, applied: LogIndex, durable: LogIndex, books: &mut Books<'_>) -> Result<()> {
+        self.applied = Some(applied);
+        self.durable = Some(durable);
+        books.history.forget_to(durable.min(applied));
+        if let Some(feed) = &mut self.feed {
+            feed.position(applied);
+            feed.pump(books.log, &self.config)?;
+        }
+        Ok(())
+    }
+
+    fn propose(&mut self, conn: ConnId, txn: TxnId, raw: Bytes, books: &mut Books<'_>) -> Option<Bytes> {
+        let c = self.conns.get_mut(&conn)?;
+        if c.waiting.is_some() {
+            tracing::warn!(region = %self.config.region, node = %self.config.node, %txn, "ended an agent connection: a second proposal while one is open");
+            self.close(conn);
+            return None;
+        }
+        c.in_doubt = None;
+        if self.stopping {
+            let _ = c.outbox.send([refusal(txn, &self.config.region, "the node is stopping".into())]);
+            return None;
+        }
+        match books.certifier.outcome(&txn) {
+            Outcome::Unknown => {}
+            Outcome::Decided { at, verdict } => {
+                // Proposed before, on a connection that is gone.  The worker leaves the entry to a backend that waits
+                // for its turn, so the verdict is still this one's to carry out.
+                let previous = books.history.previous_of(at).unwrap_or(LogIndex::ZERO);
+                self.tell(conn, txn, at, verdict, previous);
+                return None;
+            }
+            Outcome::OlderThanKept => {
+                self.close(conn);
+                return None;
+            }
+        }
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.waiting = Some(txn);
+        }
+        let resend_ticks = RESEND_TICKS + raw.len() as u64 / BYTES_PER_TICK;
+        let pending = Pending { conn, raw: raw.clone(), resend_at: books.tick + resend_ticks, resend_ticks };
+        if let Some(earlier) = self.pending.insert(txn, pending) {
+            if let Some(c) = self.conns.get_mut(&earlier.conn) {
+                c.waiting = None;
+            }
+            self.close(earlier.conn);
+        }
+        Some(raw)
+    }
+
+    /// Rule 1, at the moment of certification.
+    pub fn decided(&mut self, at: LogIndex, txn: TxnId, decision: Decision, books: &Books<'_>) -> Result<()> {
+        let (verdict, previous) = match decision {
+            Decision::Decided { verdict, previous } => (verdict, previous),
+            Decision::Duplicate { .. } => return Ok(()),
+            Decision::Stale => {
+                if let Some(waiting) = self.pending.get(&txn) {
+                    self.close(waiting.conn);
+                }
+                return Ok(());
+            }
+        };
+        if let Some(waiting) = self.pending.remove(&txn) {
+            if let Some(c) = self.conns.get_mut(&waiting.conn) {
+                c.waiting = None;
+            }
+            self.tell(waiting.conn, txn, at, verdict, previous);
+        } else if verdict == Verdict::Commit {
+            if let Some(feed) = &mut self.feed {
+                feed.push(at, previous);
+                feed.pump(books.log, &self.config)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, conn: ConnId, txn: TxnId, at: LogIndex, verdict: Verdict, previous: LogIndex) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let own = || self.config.region.clone();
+        let (outcome, other, key, region) = match verdict {
+            Verdict::Commit => {
+                c.in_doubt = Some((txn, at));
+                (VerdictOutcome::Commit, previous, NO_KEY, own())
+            }
+            Verdict::Conflict { other, key, origin } => {
+                (VerdictOutcome::Conflict, other, key, self.config.region_of(origin).cloned().unwrap_or_default())
+            }
+            Verdict::Window { oldest, key } => (VerdictOutcome::Window, LogIndex(oldest.0), key, own()),
+        };
+        let frame = VerdictFrame { txn, outcome, at, other, key, region, message: String::new() };
+        let _ = c.outbox.send([ToPostgres::Verdict(frame).encode()]);
+    }
+
+    fn closed(&mut self, conn: ConnId) {
+        if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
+            self.feed = None;
+            tracing::info!(region = %self.config.region, node = %self.config.node, "apply worker disconnected");
+        }
+        self.close(conn);
+    }
+
+    /// Ends a connection from this side, or tidies up after one that has ended.
+    fn close(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.remove(&conn) else { return };
+        c.outbox.close();
+        if let Some(txn) = c.waiting {
+            self.pending.remove(&txn);
+        }
+        if let Some((txn, at)) = c.in_doubt {
+            // Rule 2.  What the worker has passed is visible here, so committed.
+            if self.applied.is_none_or(|applied| applied < at) {
+                if let Some(feed) = self.feed.take() {
+                    tracing::info!(
+                        region = %self.config.region, node = %self.config.node, index = %at, %txn,
+                        "a backend went after its verdict; the apply worker starts over"
+                    );
+                    feed.close();
+                    self.conns.remove(&feed.conn);
+                }
+            }
+        }
+    }
+
+    /// Proposals whose time has come to be sent again; all of them after a change of leader.
+    pub fn resend(&mut self, tick: u64, all: bool) -> Vec<Bytes> {
+        let mut again = Vec::new();
+        for pending in self.pending.values_mut() {
+            if all || pending.resend_at <= tick {
+                if !all {
+                    pending.resend_ticks *= 2;
+                }
+                pending.resend_at = tick + pending.resend_ticks;
+                again.push(pending.raw.clone());
+            }
+        }
+        again
+    }
+
+    /// From now on proposals are refused.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Closes everything; for the end of the node.
+    pub fn close_all(&mut self) {
+        self.feed = None;
+        for c in std::mem::take(&mut self.conns).into_values() {
+            c.outbox.close();
+        }
+        self.pending.clear();
+    }
+
+    /// How far PostgreSQL is safe on disk, if it has said so.
+    pub fn durable(&self) -> Option<LogIndex> {
+        self.durable
+    }
+
+    pub fn status(&self) -> DeskStatus {
+        DeskStatus {
+            applied: self.applied,
+            durable: self.durable,
+            backends: self.conns.values().filter(|c| c.is_backend).count(),
+            pending: self.pending.len(),
+            worker_connected: self.feed.is_some(),
+            worker_queue: self.feed.as_ref().map_or(0, Feed::waiting),
+            problem: self.problem.clone(),
+        }
+    }
+}

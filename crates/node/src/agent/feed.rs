@@ -1,0 +1,84 @@
+//! What the apply worker is to get, and how much of it at once.
+//!
+//! Invariants:
+//! - Entries go to the worker in log order, each once per connection.
+//! - At most `ENTRIES_MAX` entries or `BYTES_MAX` bytes lie beyond the worker's last POSITION (one entry in any case).
+
+use super::ConnId;
+use crate::config::NodeConfig;
+use crate::disk::RaftLog;
+use crate::error::Result;
+use crate::outbox::Outbox;
+use onetrip_core::agent::entry_head;
+use onetrip_core::{Entry, LogIndex, RegionId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::net::UnixStream;
+
+const ENTRIES_MAX: usize = 1024;
+const BYTES_MAX: usize = 64 << 20;
+
+pub(super) struct Feed {
+    pub conn: ConnId,
+    outbox: Arc<Outbox<UnixStream>>,
+    /// Still to be sent: a committed index and the committed one before it.
+    queue: VecDeque<(LogIndex, LogIndex)>,
+    /// Sent and not yet covered by a POSITION: index and bytes.
+    under_way: VecDeque<(LogIndex, usize)>,
+    under_way_bytes: usize,
+}
+
+impl Feed {
+    /// `missed`: what the worker has to be sent first.
+    pub fn new(conn: ConnId, outbox: Arc<Outbox<UnixStream>>, missed: VecDeque<(LogIndex, LogIndex)>) -> Feed {
+        Feed { conn, outbox, queue: missed, under_way: VecDeque::new(), under_way_bytes: 0 }
+    }
+
+    pub fn push(&mut self, at: LogIndex, previous: LogIndex) {
+        self.queue.push_back((at, previous));
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The worker stands here now; what it has passed no longer counts.
+    pub fn position(&mut self, applied: LogIndex) {
+        while let Some((at, bytes)) = self.under_way.front().copied() {
+            if at > applied {
+                break;
+            }
+            self.under_way.pop_front();
+            self.under_way_bytes -= bytes;
+        }
+    }
+
+    /// Sends what the credit allows.
+    pub fn pump(&mut self, log: &RaftLog, config: &NodeConfig) -> Result<()> {
+        while let Some((at, previous)) = self.queue.front().copied() {
+            if self.under_way.len() >= ENTRIES_MAX {
+                break;
+            }
+            let entry = Entry::decode(log.read(at)?)?;
+            let bytes = entry.write_set.len();
+            if self.under_way_bytes + bytes > BYTES_MAX && !self.under_way.is_empty() {
+                break;
+            }
+            let unknown = RegionId::default();
+            let region = config.region_of(entry.txn.node).unwrap_or(&unknown);
+            let head = entry_head(at, previous, region, &entry.txn, bytes);
+            if self.outbox.send([head, entry.write_set]).is_err() {
+                // The connection is ending; the next HELLO says where to go on.
+                break;
+            }
+            self.queue.pop_front();
+            self.under_way.push_back((at, bytes));
+            self.under_way_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    pub fn close(&self) {
+        self.outbox.close();
+    }
+}

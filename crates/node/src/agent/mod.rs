@@ -1,0 +1,268 @@
+//! The agent socket: PostgreSQL's side door to the node (`docs/agent-protocol.md`).
+//!
+//! This half reads and checks frames and hands them to the core thread; `desk` is the half on the core thread that
+//! knows who waits for what.  Answers are written from the core thread straight into the socket (`outbox`).
+//!
+//! Invariants:
+//! - Only the node's own uid gets in.
+//! - The core thread hears `Opened` first and `Closed` last of each connection, and in between only whole frames that
+//!   may come there.  Anything else ends the connection, is logged, and harms nothing else.
+
+mod desk;
+mod feed;
+
+pub use desk::{Books, Desk, DeskStatus};
+
+use crate::error::{Error, Result};
+use crate::inbox::{Event, Inbox};
+use crate::outbox::Outbox;
+use bytes::{Buf, Bytes, BytesMut};
+use onetrip_core::agent::{
+    take_frame, FromPostgres, Hello, Role, ToPostgres, VerdictFrame, VerdictOutcome, MAX_FRAME_BYTES, NO_KEY, VERSION,
+};
+use onetrip_core::{Entry, LogIndex, NodeId, RegionId, TxnId};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+
+/// Names one connection for the life of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(u64);
+
+pub enum AgentEvent {
+    Opened { conn: ConnId, hello: Hello, outbox: Arc<Outbox<UnixStream>> },
+    Propose { conn: ConnId, txn: TxnId, raw: Bytes },
+    Outcome { conn: ConnId, txn: TxnId },
+    Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
+    Done { conn: ConnId, txn: TxnId },
+    Closed { conn: ConnId },
+}
+
+pub struct AgentServer {
+    pub me: NodeId,
+    pub region: RegionId,
+    pub max_entry_bytes: u64,
+    pub inbox: Inbox,
+}
+
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Beyond the worker's credit of 64 MiB; what waits for a backend is a single small frame.
+const QUEUE_BYTES_MAX: usize = 128 << 20;
+/// No frame but PROPOSE is larger.
+const SMALL_FRAME_BYTES_MAX: usize = 256;
+
+/// Makes the socket.  A file left by an earlier life is replaced; the caller holds the data directory's lock.
+pub fn listen(path: &Path) -> Result<std::os::unix::net::UnixListener> {
+    let listen = || {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = std::os::unix::net::UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|source| Error::Listen { what: format!("agent socket {}", path.display()), source })
+}
+
+impl AgentServer {
+    /// Accepts for the life of the runtime that it runs on.
+    pub async fn run(self: Arc<Self>, listener: UnixListener) {
+        let my_uid = nix::unistd::geteuid().as_raw();
+        let mut next = 0;
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(e) => {
+                    tracing::warn!(region = %self.region, node = %self.me, "accepting on the agent socket failed: {e}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            match stream.peer_cred() {
+                Ok(cred) if cred.uid() == my_uid => {}
+                Ok(cred) => {
+                    tracing::warn!(region = %self.region, node = %self.me, uid = cred.uid(), "refused an agent of another user");
+                    continue;
+                }
+                Err(e) => {
+                    tracing::warn!(region = %self.region, node = %self.me, "refused an agent of unknown user: {e}");
+                    continue;
+                }
+            }
+            next += 1;
+            let server = self.clone();
+            tokio::spawn(async move { server.serve(ConnId(next), stream).await });
+        }
+    }
+
+    async fn serve(&self, conn: ConnId, stream: UnixStream) {
+        let outbox = Arc::new(Outbox::new(stream, QUEUE_BYTES_MAX));
+        let result = tokio::select! {
+            result = self.read(conn, &outbox) => result,
+            () = outbox.drain() => Ok(()),
+        };
+        if let Err(why) = result {
+            tracing::warn!(region = %self.region, node = %self.me, conn = conn.0, "ended an agent connection: {why}");
+        }
+        outbox.close();
+        self.inbox.send(Event::Agent(AgentEvent::Closed { conn })).await;
+    }
+
+    /// Reads until the connection ends; an error is what PostgreSQL did wrong.
+    async fn read(&self, conn: ConnId, outbox: &Arc<Outbox<UnixStream>>) -> Result<()> {
+        let mut input = Input { outbox, buf: BytesMut::with_capacity(8 << 10) };
+        let hello = tokio::time::timeout(HELLO_TIMEOUT, input.frame(self)).await;
+        let hello = match hello {
+            Err(_) => return Err(wrong("no HELLO came")),
+            Ok(frame) => match frame? {
+                None => return Ok(()),
+                Some(FromPostgres::Hello(hello)) => hello,
+                Some(_) => return Err(wrong("the first frame is not HELLO")),
+            },
+        };
+        if hello.version != VERSION {
+            return Err(wrong(&format!("it speaks version {}, this node {VERSION}", hello.version)));
+        }
+        let is_worker = hello.role == Role::ApplyWorker;
+        self.send(AgentEvent::Opened { conn, hello, outbox: outbox.clone() }).await;
+        while let Some(frame) = input.frame(self).await? {
+            let event = match frame {
+                FromPostgres::Propose(raw) if !is_worker => match self.check(&raw) {
+                    Ok(txn) => AgentEvent::Propose { conn, txn, raw },
+                    Err(why) => {
+                        let txn = Entry::peek_txn(&raw)?;
+                        let _ = outbox.send([self.refusal(txn, why)]);
+                        continue;
+                    }
+                },
+                FromPostgres::Outcome(txn) => AgentEvent::Outcome { conn, txn },
+                FromPostgres::Position { applied, durable } if is_worker => {
+                    AgentEvent::Position { conn, applied, durable }
+                }
+                FromPostgres::Done(txn) if !is_worker => AgentEvent::Done { conn, txn },
+                other => return Err(wrong(&format!("{} may not come here", name_of(&other)))),
+            };
+            self.send(event).await;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, event: AgentEvent) {
+        self.inbox.send(Event::Agent(event)).await;
+    }
+
+    fn check(&self, raw: &Bytes) -> std::result::Result<TxnId, String> {
+        let entry = Entry::decode(raw.clone()).map_err(|e| e.to_string())?;
+        if entry.txn.node != self.me {
+            return Err(format!("transaction {} does not belong to node {}", entry.txn, self.me));
+        }
+        Ok(entry.txn)
+    }
+
+    fn refusal(&self, txn: TxnId, message: String) -> Bytes {
+        refusal(txn, &self.region, message)
+    }
+}
+
+/// VERDICT 4: nothing was proposed.
+fn refusal(txn: TxnId, region: &RegionId, message: String) -> Bytes {
+    let zero = LogIndex::ZERO;
+    let outcome = VerdictOutcome::Refused;
+    let region = region.clone();
+    ToPostgres::Verdict(VerdictFrame { txn, outcome, at: zero, other: zero, key: NO_KEY, region, message }).encode()
+}
+
+fn name_of(frame: &FromPostgres) -> &'static str {
+    match frame {
+        FromPostgres::Hello(_) => "HELLO",
+        FromPostgres::Propose(_) => "PROPOSE",
+        FromPostgres::Outcome(_) => "OUTCOME",
+        FromPostgres::Position { .. } => "POSITION",
+        FromPostgres::Done(_) => "DONE",
+    }
+}
+
+fn wrong(why: &str) -> Error {
+    Error::Core(onetrip_core::Error::Malformed { what: "agent conversation", why: why.into() })
+}
+
+/// Frames out of a socket.
+struct Input<'a> {
+    outbox: &'a Arc<Outbox<UnixStream>>,
+    buf: BytesMut,
+}
+
+impl Input<'_> {
+    /// The next frame; `None` at the end of the connection.  A PROPOSE above the limit is answered and passed over here,
+    /// without ever being held in memory.
+    async fn frame(&mut self, server: &AgentServer) -> Result<Option<FromPostgres>> {
+        loop {
+            if self.buf.len() >= 5 {
+                let length = u32::from_le_bytes([self.buf[0], self.buf[1], self.buf[2], self.buf[3]]) as usize;
+                let is_propose = self.buf[4] == 0x02;
+                if !is_propose && length > SMALL_FRAME_BYTES_MAX || length > MAX_FRAME_BYTES {
+                    return Err(wrong(&format!("a frame of type 0x{:02x} with length {length}", self.buf[4])));
+                }
+                if length as u64 > server.max_entry_bytes + 1 {
+                    if !self.pass_over(server, length).await? {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+            }
+            if let Some(frame) = take_frame(&mut self.buf)? {
+                return Ok(Some(FromPostgres::decode(frame)?));
+            }
+            if !self.more().await {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn pass_over(&mut self, server: &AgentServer, length: usize) -> Result<bool> {
+        while self.buf.len() < 25 {
+            if !self.more().await {
+                return Ok(false);
+            }
+        }
+        let txn = Entry::peek_txn(&Bytes::copy_from_slice(&self.buf[5..25]))?;
+        let mut left = 4 + length;
+        loop {
+            let n = left.min(self.buf.len());
+            self.buf.advance(n);
+            left -= n;
+            if left == 0 {
+                break;
+            }
+            if !self.more().await {
+                return Ok(false);
+            }
+        }
+        let (size, limit) = (length - 1, server.max_entry_bytes);
+        let message = format!("the transaction's entry has {size} bytes, the limit (max_entry_bytes) is {limit}");
+        let _ = self.outbox.send([server.refusal(txn, message)]);
+        Ok(true)
+    }
+
+    async fn more(&mut self) -> bool {
+        if self.buf.capacity() - self.buf.len() < 4 << 10 {
+            self.buf.reserve(8 << 10);
+        }
+        // The stream is shared with the writing side, so no `read_buf(&mut stream)` here.
+        loop {
+            if self.outbox.socket().readable().await.is_err() {
+                return false;
+            }
+            match self.outbox.socket().try_read_buf(&mut self.buf) {
+                Ok(0) => return false,
+                Ok(_) => return true,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}

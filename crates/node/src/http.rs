@@ -1,0 +1,87 @@
+//! `GET /status`, `GET /health`, and in a lab `POST /links`.  Loopback only, no password.
+
+use crate::config::NodeConfig;
+use crate::inbox::{Event, Inbox};
+use crate::postgres::PostgresState;
+use crate::status::{report, StatusReport};
+use crate::transport::Transport;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use onetrip_core::NodeId;
+use serde::Deserialize;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Tells the state of the node's PostgreSQL, once there is one.
+pub type PostgresWatch = OnceLock<Box<dyn Fn() -> PostgresState + Send + Sync>>;
+
+pub struct Http {
+    pub config: Arc<NodeConfig>,
+    pub transport: Arc<Transport>,
+    pub inbox: Inbox,
+    pub postgres: Arc<PostgresWatch>,
+}
+
+/// A core thread that takes longer to answer is stuck in its disk.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+impl Http {
+    pub async fn run(self: Arc<Self>, listener: tokio::net::TcpListener) {
+        let mut routes = Router::new().route("/status", get(status)).route("/health", get(health));
+        if self.config.lab {
+            routes = routes.route("/links", post(links));
+        }
+        if let Err(e) = axum::serve(listener, routes.with_state(self.clone())).await {
+            tracing::error!(region = %self.config.region, node = %self.config.node, "HTTP ended: {e}");
+        }
+    }
+
+    async fn report(&self) -> Option<StatusReport> {
+        let (answer, answered) = oneshot::channel();
+        let ask = async {
+            self.inbox.send(Event::Status(answer)).await;
+            answered.await.ok()
+        };
+        let core = tokio::time::timeout(PATIENCE, ask).await.ok()??;
+        let postgres = self.postgres.get().map(|watch| watch());
+        Some(report(&self.config, core, self.transport.peers(), postgres))
+    }
+}
+
+const STUCK: (StatusCode, &str) =
+    (StatusCode::SERVICE_UNAVAILABLE, "the node does not answer: its disk may be stuck\n");
+
+async fn status(State(http): State<Arc<Http>>) -> Response {
+    match http.report().await {
+        Some(report) => Json(report).into_response(),
+        None => STUCK.into_response(),
+    }
+}
+
+/// 200 if this node knows a leader and its PostgreSQL takes connections, else 503 and the problems.
+async fn health(State(http): State<Arc<Http>>) -> Response {
+    let Some(report) = http.report().await else { return STUCK.into_response() };
+    let ready = report.postgres.as_ref().is_none_or(|p| p.state == crate::postgres::ServerState::Ready);
+    if report.leader.is_some() && ready {
+        return "ok\n".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, report.problems.join("\n") + "\n").into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cut {
+    peer: NodeId,
+    cut: bool,
+}
+
+async fn links(State(http): State<Arc<Http>>, Json(Cut { peer, cut }): Json<Cut>) -> Response {
+    match http.transport.cut(peer, cut) {
+        true => "ok\n".into_response(),
+        false => (StatusCode::NOT_FOUND, format!("node {peer} is no peer of this node\n")).into_response(),
+    }
+}

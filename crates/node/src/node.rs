@@ -1,0 +1,187 @@
+//! Starts the parts of a node in order, and stops them in the reverse order.
+//!
+//! Invariants:
+//! - One node for one data directory at a time (a lock that the kernel releases with the process).
+//! - Ports and sockets are taken before the first vote could be given, so a misconfigured node does no harm.
+
+use crate::agent::{self, AgentServer};
+use crate::config::NodeConfig;
+use crate::core_thread::CoreThread;
+use crate::error::{Error, Result};
+use crate::http::{Http, PostgresWatch};
+use crate::inbox::{Event, Inbox};
+use crate::postgres::Supervisor;
+use crate::transport::Transport;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::File;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// A running node without its PostgreSQL.
+pub struct Node {
+    config: Arc<NodeConfig>,
+    inbox: Inbox,
+    transport: Arc<Transport>,
+    postgres: Arc<PostgresWatch>,
+    core: JoinHandle<()>,
+    core_ended: oneshot::Receiver<Result<()>>,
+    io: JoinHandle<()>,
+    io_stop: oneshot::Sender<()>,
+    delays: Option<JoinHandle<()>>,
+    _lock: Flock<File>,
+}
+
+/// Runs a node and its PostgreSQL until `shutdown` resolves or the node fails.
+pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Result<()> {
+    let mut node = Node::start(config)?;
+    let supervisor = match node.config.postgres {
+        None => None,
+        Some(_) => match Supervisor::start(&node.config).await {
+            Ok(supervisor) => Some(supervisor),
+            Err(e) => {
+                node.stop().await?;
+                return Err(e.into());
+            }
+        },
+    };
+    if let Some(supervisor) = &supervisor {
+        // Set once, here.
+        let _ = node.postgres.set(Box::new(supervisor.watch()));
+    }
+    let result = tokio::select! {
+        () = shutdown => Ok(()),
+        result = node.failed() => result,
+    };
+    // PostgreSQL first: what its backends wait for can still be decided while they end.
+    if let Some(supervisor) = supervisor {
+        supervisor.stop().await;
+    }
+    match result {
+        Ok(()) => node.stop().await,
+        Err(e) => {
+            tracing::error!(region = %node.config.region, node = %node.config.node, "the node stops: {e}");
+            Err(e)
+        }
+    }
+}
+
+impl Node {
+    pub fn start(config: NodeConfig) -> Result<Node> {
+        let config = Arc::new(config);
+        let lock = lock_data_dir(&config)?;
+        let (inbox, events) = Inbox::new();
+        let transport = Transport::new(&config, inbox.clone());
+        // The log is verified before anything listens.
+        let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone())?;
+        let peers = listen(config.listen, "the peer port")?;
+        let http = listen(config.http, "the HTTP port")?;
+        let agents = agent::listen(&config.agent_socket())?;
+
+        let postgres = Arc::new(PostgresWatch::new());
+        let server = AgentServer {
+            me: config.node,
+            region: config.region.clone(),
+            max_entry_bytes: config.max_entry_bytes,
+            inbox: inbox.clone(),
+        };
+        let pages = Http {
+            config: config.clone(),
+            transport: transport.clone(),
+            inbox: inbox.clone(),
+            postgres: postgres.clone(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| Error::Internal(format!("starting the io runtime: {e}")))?;
+        let registered = {
+            let _inside = runtime.enter();
+            let register = || -> std::io::Result<_> {
+                Ok((
+                    tokio::net::TcpListener::from_std(peers)?,
+                    tokio::net::TcpListener::from_std(http)?,
+                    tokio::net::UnixListener::from_std(agents)?,
+                ))
+            };
+            register().map_err(|source| Error::Listen { what: "registering sockets".into(), source })?
+        };
+        let delays = transport.start_delays()?;
+        let (io_stop, io_stopped) = oneshot::channel::<()>();
+        let (tell_end, core_ended) = oneshot::channel();
+        let io_transport = transport.clone();
+        let io = spawn("onetrip-io", move || {
+            let (peers, http, agents) = registered;
+            runtime.spawn(io_transport.run(peers));
+            runtime.spawn(Arc::new(pages).run(http));
+            runtime.spawn(Arc::new(server).run(agents));
+            // Either the stop, or the node was dropped.
+            let _ = runtime.block_on(io_stopped);
+        })?;
+        let core = spawn("onetrip-core", move || {
+            let run = std::panic::AssertUnwindSafe(|| core.run(&events));
+            let result = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+                Err(Error::Internal(format!("an invariant is broken: {text}")))
+            });
+            // Nobody listening means that the node was dropped.
+            let _ = tell_end.send(result);
+        })?;
+        tracing::info!(region = %config.region, node = %config.node, listen = %config.listen, http = %config.http, "node started");
+        Ok(Node { config, inbox, transport, postgres, core, core_ended, io, io_stop, delays, _lock: lock })
+    }
+
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Resolves when the node cannot go on, with the reason.
+    pub async fn failed(&mut self) -> Result<()> {
+        match (&mut self.core_ended).await {
+            Ok(Ok(())) => Err(Error::Internal("the core thread ended by itself".into())),
+            Ok(Err(e)) => Err(e),
+            Err(_) => Err(Error::Internal("the core thread ended without a word".into())),
+        }
+    }
+
+    /// Decides what is in the inbox, checkpoints, closes the log, and ends all threads.
+    pub async fn stop(self) -> Result<()> {
+        self.inbox.send(Event::Stop).await;
+        let result = self.core_ended.await.unwrap_or_else(|_| Err(Error::Internal("the core thread is gone".into())));
+        let _ = self.io_stop.send(());
+        self.transport.stop_delays();
+        for thread in [Some(self.core), Some(self.io), self.delays].into_iter().flatten() {
+            // They have been told to end and wait for nothing else.
+            if thread.join().is_err() {
+                return Err(Error::Internal("a thread of the node panicked".into()));
+            }
+        }
+        let _ = std::fs::remove_file(self.config.agent_socket());
+        result
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+    thread.map_err(|e| Error::Internal(format!("starting a thread: {e}")))
+}
+
+fn lock_data_dir(config: &NodeConfig) -> Result<Flock<File>> {
+    let file = config.data_dir.join("node.lock");
+    let opened = File::options().create(true).truncate(false).write(true).open(&file);
+    let opened = opened.map_err(Error::disk(&file, "opening"))?;
+    Flock::lock(opened, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| Error::Listen {
+        what: format!("{}: another node runs on this folder", config.data_dir.display()),
+        source: errno.into(),
+    })
+}
+
+fn listen(address: SocketAddr, what: &str) -> Result<std::net::TcpListener> {
+    let listen = || {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|source| Error::Listen { what: format!("{what} {address}"), source })
+}

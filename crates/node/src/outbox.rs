@@ -1,0 +1,163 @@
+//! Writing to a socket from any thread without a hop: at once if the socket takes it, else in the background.
+//!
+//! It knows bytes and sockets, nothing of what the frames mean.
+//!
+//! Invariants:
+//! - Frames leave whole and in the order of `send`.
+//! - `send` never blocks.  What the socket does not take waits in a queue of at most `queue_bytes_max` bytes; a frame
+//!   that finds the queue full is refused, but a queue that is empty takes a frame of any size.
+//! - Whoever made the outbox runs [`Outbox::drain`] beside it, or the queue never empties.
+
+use bytes::{Buf, Bytes};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Mutex, MutexGuard};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
+
+/// What the two kinds of tokio streams have in common here.
+pub trait Socket: Send + Sync + 'static {
+    fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
+    fn writable(&self) -> impl std::future::Future<Output = io::Result<()>> + Send;
+    fn shut_down(&self);
+}
+
+macro_rules! socket {
+    ($stream:ty) => {
+        impl Socket for $stream {
+            fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+                <$stream>::try_write_vectored(self, bufs)
+            }
+            async fn writable(&self) -> io::Result<()> {
+                <$stream>::writable(self).await
+            }
+            fn shut_down(&self) {
+                use std::os::fd::AsRawFd;
+                // Wakes whoever reads from it or waits to write.  An error means that it is shut already.
+                let _ = nix::sys::socket::shutdown(self.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+            }
+        }
+    };
+}
+socket!(TcpStream);
+socket!(UnixStream);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    Closed,
+    Full,
+}
+
+pub struct Outbox<S> {
+    socket: S,
+    queue: Mutex<Queue>,
+    work: Notify,
+    queue_bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    chunks: VecDeque<Bytes>,
+    bytes: usize,
+    closed: bool,
+}
+
+/// Buffers given to one write.
+const CHUNKS_PER_WRITE: usize = 64;
+
+impl<S: Socket> Outbox<S> {
+    pub fn new(socket: S, queue_bytes_max: usize) -> Self {
+        Outbox { socket, queue: Mutex::default(), work: Notify::new(), queue_bytes_max }
+    }
+
+    pub fn socket(&self) -> &S {
+        &self.socket
+    }
+
+    /// Sends a frame given in parts.
+    pub fn send(&self, parts: impl IntoIterator<Item = Bytes>) -> Result<(), NotSent> {
+        let mut queue = self.lock();
+        if queue.closed {
+            return Err(NotSent::Closed);
+        }
+        if queue.bytes > self.queue_bytes_max {
+            return Err(NotSent::Full);
+        }
+        let was_empty = queue.chunks.is_empty();
+        for part in parts.into_iter().filter(|p| !p.is_empty()) {
+            queue.bytes += part.len();
+            queue.chunks.push_back(part);
+        }
+        if was_empty && !self.write_some(&mut queue) {
+            self.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Runs until the outbox is closed or the socket fails.
+    pub async fn drain(&self) {
+        loop {
+            self.work.notified().await;
+            loop {
+                {
+                    let mut queue = self.lock();
+                    if queue.closed {
+                        return;
+                    }
+                    if self.write_some(&mut queue) {
+                        break;
+                    }
+                }
+                if self.socket.writable().await.is_err() {
+                    self.close();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Drops what has not left and shuts the socket down in both directions.
+    pub fn close(&self) {
+        let mut queue = self.lock();
+        Self::close_queue(&mut queue);
+        self.socket.shut_down();
+        self.work.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("no code that holds this lock panics")
+    }
+
+    fn close_queue(queue: &mut Queue) {
+        queue.closed = true;
+        queue.chunks.clear();
+        queue.bytes = 0;
+    }
+
+    /// Writes until nothing is left (`true`) or the socket is full (`false`).
+    fn write_some(&self, queue: &mut Queue) -> bool {
+        while !queue.chunks.is_empty() {
+            let bufs: Vec<IoSlice<'_>> = queue.chunks.iter().take(CHUNKS_PER_WRITE).map(|c| IoSlice::new(c)).collect();
+            match self.socket.try_write_vectored(&bufs) {
+                Ok(mut n) => {
+                    queue.bytes -= n;
+                    while let Some(front) = queue.chunks.front_mut() {
+                        if n < front.len() {
+                            front.advance(n);
+                            break;
+                        }
+                        n -= front.len();
+                        queue.chunks.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    // The reader of this socket sees the end too, and reports it.
+                    Self::close_queue(queue);
+                    self.socket.shut_down();
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,98 @@
+//! The emulated WAN: holds each frame back for a fixed time before it is written.
+//!
+//! One thread with precise waits.  tokio's timers work in steps of 1 ms, which is a tenth of a round trip here; a
+//! condition variable with a timer slack of 1 ns is late by some tens of microseconds.
+//!
+//! Frames of one link keep their order (its delay is constant, equal times go by arrival) and any number is under way
+//! at once.  A delay of zero never comes here.
+
+use super::link::Link;
+use bytes::Bytes;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use super::frame::Channel;
+
+#[derive(Default)]
+pub(super) struct DelayLine {
+    held: Mutex<Held>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Held {
+    frames: BinaryHeap<Reverse<HeldFrame>>,
+    arrivals: u64,
+    stopped: bool,
+}
+
+struct HeldFrame {
+    due: Instant,
+    arrival: u64,
+    link: Arc<Link>,
+    channel: Channel,
+    frame: Bytes,
+}
+
+impl PartialEq for HeldFrame {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for HeldFrame {}
+impl PartialOrd for HeldFrame {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for HeldFrame {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.arrival).cmp(&(other.due, other.arrival))
+    }
+}
+
+impl DelayLine {
+    pub fn push(&self, link: Arc<Link>, channel: Channel, frame: Bytes, delay: Duration) {
+        let mut held = self.held.lock().expect("no code that holds this lock panics");
+        // Taken under the lock, so that times grow with arrivals.
+        let due = Instant::now() + delay;
+        let arrival = held.arrivals;
+        held.arrivals += 1;
+        let is_next = held.frames.peek().is_none_or(|Reverse(first)| due < first.due);
+        held.frames.push(Reverse(HeldFrame { due, arrival, link, channel, frame }));
+        if is_next {
+            self.changed.notify_one();
+        }
+    }
+
+    pub fn stop(&self) {
+        let mut held = self.held.lock().expect("no code that holds this lock panics");
+        held.stopped = true;
+        held.frames.clear();
+        self.changed.notify_one();
+    }
+
+    /// The thread's body; returns after `stop`.
+    pub fn run(&self) {
+        // Without it the kernel may round our waits up by 50 µs.  If it is refused, delays are merely less exact.
+        let _ = nix::sys::prctl::set_timerslack(1);
+        let mut held = self.held.lock().expect("no code that holds this lock panics");
+        while !held.stopped {
+            let now = Instant::now();
+            let wait = match held.frames.peek() {
+                None => Duration::from_secs(3600),
+                Some(Reverse(first)) => first.due.saturating_duration_since(now),
+            };
+            if !wait.is_zero() {
+                held = self.changed.wait_timeout(held, wait).expect("no code that holds this lock panics").0;
+                continue;
+            }
+            let Some(Reverse(due)) = held.frames.pop() else { continue };
+            drop(held);
+            due.link.write(due.channel, due.frame);
+            held = self.held.lock().expect("no code that holds this lock panics");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Frames between nodes: u32 length (kind and payload), u32 CRC-32 of those, u8 kind, payload.  Little-endian.
+//!
+//! The first frame on a connection is `Hello` from the side that dialled, answered by `HelloReply`; after that only the
+//! dialling side sends.
+
+use crate::error::{Error, Result};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onetrip_core::consensus::Message;
+use onetrip_core::wire::{put_str, Reader};
+use onetrip_core::{LogIndex, NodeId};
+use protobuf::Message as _;
+
+const MAGIC: u32 = 0x3150_544f; // "OTP1"
+pub const VERSION: u16 = 1;
+/// An append with the largest entry, and room around it.
+pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
+/// Before the hello nobody is trusted with more.
+pub const HELLO_BYTES_MAX: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Channel {
+    /// Small and urgent: heartbeats, votes, acknowledgements, positions.
+    Control = 0,
+    /// Appends and proposals, of any size.
+    Bulk = 1,
+}
+
+impl Channel {
+    pub const ALL: [Channel; 2] = [Channel::Control, Channel::Bulk];
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hello {
+    pub version: u16,
+    pub cluster: String,
+    pub from: NodeId,
+    pub to: NodeId,
+    pub channel: Channel,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    Hello(Hello),
+    /// `None`: welcome.  Else why not.
+    HelloReply(Option<String>),
+    Raft(Box<Message>),
+    /// How far the sender's PostgreSQL is safe on disk; the log below the least of these is no longer needed.
+    Position {
+        durable: LogIndex,
+    },
+    Ping {
+        sent_ns: u64,
+    },
+    /// Goes back the other way, on the connection that the pinged side dialled.
+    Pong {
+        sent_ns: u64,
+    },
+}
+
+impl Frame {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(64);
+        out.put_u64_le(0); // length and checksum, below
+        match self {
+            Frame::Hello(h) => {
+                out.put_u8(0);
+                out.put_u32_le(MAGIC);
+                out.put_u16_le(h.version);
+                put_str(&mut out, &h.cluster);
+                out.put_u32_le(h.from.0);
+                out.put_u32_le(h.to.0);
+                out.put_u8(h.channel as u8);
+            }
+            Frame::HelloReply(refusal) => {
+                out.put_u8(1);
+                out.put_u8(u8::from(refusal.is_none()));
+                put_str(&mut out, refusal.as_deref().unwrap_or_default());
+            }
+            Frame::Raft(message) => {
+                out.put_u8(2);
+                let size = message.compute_size() as usize;
+                out.reserve(size);
+                let mut writer = out.writer();
+                message.write_to_writer(&mut writer).expect("writing to memory");
+                out = writer.into_inner();
+            }
+            Frame::Position { durable } => {
+                out.put_u8(3);
+                out.put_u64_le(durable.0);
+            }
+            Frame::Ping { sent_ns } => {
+                out.put_u8(4);
+                out.put_u64_le(*sent_ns);
+            }
+            Frame::Pong { sent_ns } => {
+                out.put_u8(5);
+                out.put_u64_le(*sent_ns);
+            }
+        }
+        let body = (out.len() - 8) as u32;
+        let crc = crc32fast::hash(&out[8..]);
+        out[..4].copy_from_slice(&body.to_le_bytes());
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+        out.freeze()
+    }
+
+    /// Takes one frame off the front of `buf`; `None`: more bytes are needed.
+    pub fn take(buf: &mut BytesMut, bytes_max: usize) -> Result<Option<Frame>> {
+        if buf.len() < 8 {
+            return Ok(None);
+        }
+        let length = u32::from_le_bytes([buf[0], buf[1], buf[2], buf[3]]) as usize;
+        if length == 0 || length > bytes_max {
+            return Err(malformed(format!("its length is {length}")));
+        }
+        if buf.len() < 8 + length {
+            // Room grows with what has really come, so that a lying length costs no memory.
+            let missing = 8 + length - buf.len();
+            buf.reserve(missing.min(buf.len().max(64 << 10)));
+            return Ok(None);
+        }
+        let crc = u32::from_le_bytes([buf[4], buf[5], buf[6], buf[7]]);
+        buf.advance(8);
+        let body = buf.split_to(length).freeze();
+        if crc32fast::hash(&body) != crc {
+            return Err(malformed("its checksum does not match".into()));
+        }
+        decode(body).map(Some)
+    }
+}
+
+fn malformed(why: String) -> Error {
+    Error::Core(onetrip_core::Error::Malformed { what: "peer frame", why })
+}
+
+fn decode(body: Bytes) -> Result<Frame> {
+    let mut r = Reader::new("peer frame", body);
+    let frame = match r.u8("kind")? {
+        0 => {
+            if r.u32("magic")? != MAGIC {
+                return Err(malformed("hello with a wrong magic number".into()));
+            }
+            Frame::Hello(Hello {
+                version: r.u16("version")?,
+                cluster: r.str("cluster")?,
+                from: NodeId(r.u32("from")?),
+                to: NodeId(r.u32("to")?),
+                channel: match r.u8("channel")? {
+                    0 => Channel::Control,
+                    1 => Channel::Bulk,
+                    other => return Err(malformed(format!("hello for channel {other}"))),
+                },
+            })
+        }
+        1 => {
+            let welcome = r.u8("welcome")? == 1;
+            let why = r.str("why")?;
+            Frame::HelloReply((!welcome).then_some(why))
+        }
+        2 => {
+            // Entry data stays in the frame's memory.
+            let raw = r.rest();
+            let message = Message::parse_from_carllerche_bytes(&raw).map_err(|e| malformed(e.to_string()))?;
+            return Ok(Frame::Raft(Box::new(message)));
+        }
+        3 => Frame::Position { durable: r.index("durable")? },
+        4 => Frame::Ping { sent_ns: r.u64("sent")? },
+        5 => Frame::Pong { sent_ns: r.u64("sent")? },
+        other => return Err(malformed(format!("kind {other}"))),
+    };
+    r.end()?;
+    Ok(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Frame> {
+        let hello =
+            Hello { version: VERSION, cluster: "c".into(), from: NodeId(1), to: NodeId(2), channel: Channel::Bulk };
+        let mut message = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
+        message.mut_entries().push(raft::eraftpb::Entry { data: Bytes::from_static(b"data"), ..Default::default() });
+        vec![
+            Frame::Hello(hello),
+            Frame::HelloReply(None),
+            Frame::HelloReply(Some("no".into())),
+            Frame::Raft(Box::new(message)),
+            Frame::Position { durable: LogIndex(9) },
+            Frame::Ping { sent_ns: 1 },
+            Frame::Pong { sent_ns: 2 },
+        ]
+    }
+
+    #[test]
+    fn frames_come_back_as_they_were_and_any_wrong_bit_is_noticed() {
+        for frame in all() {
+            let raw = frame.encode();
+            let mut buf = BytesMut::from(&raw[..]);
+            assert_eq!(Frame::take(&mut buf, FRAME_BYTES_MAX).unwrap(), Some(frame));
+            assert!(buf.is_empty());
+            for bit in 0..raw.len() * 8 {
+                let mut bad = BytesMut::from(&raw[..]);
+                bad[bit / 8] ^= 1 << (bit % 8);
+                // A changed length may merely wait for more.
+                assert!(!matches!(Frame::take(&mut bad, FRAME_BYTES_MAX), Ok(Some(_))));
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Real nodes in one process, without PostgreSQL, and a client that speaks the agent protocol in its place.
+#![allow(dead_code)] // each test file uses its part of this
+
+use anyhow::{bail, ensure, Context, Result};
+use bytes::{Bytes, BytesMut};
+use onetrip_core::agent::{take_frame, FromPostgres, Hello, Role, ToPostgres, VerdictFrame, VERSION};
+use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, TxnId};
+use onetrip_node::{Member, Node, NodeConfig};
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+/// No wait in a test is longer.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub async fn wait_for<T, F: Future<Output = Result<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(e) if Instant::now() > deadline => return Err(e.context(format!("waiting for {what}"))),
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+/// Three nodes in regions r1 (preferred leader), r2 and r3.
+pub struct Cluster {
+    pub nodes: Vec<Option<Node>>,
+    pub configs: Vec<NodeConfig>,
+    _dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    pub fn start(one_way_ms: f64) -> Result<Cluster> {
+        let mut cluster = Cluster::prepare(one_way_ms)?;
+        for i in 0..3 {
+            cluster.start_node(i)?;
+        }
+        Ok(cluster)
+    }
+
+    pub fn prepare(one_way_ms: f64) -> Result<Cluster> {
+        let dir = tempfile::tempdir()?;
+        // Held together until all are known, so that the OS gives six different ones.
+        let held: Vec<TcpListener> =
+            (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
+        let ports: Vec<SocketAddr> = held.iter().map(|l| l.local_addr()).collect::<std::io::Result<_>>()?;
+        let mut configs = Vec::new();
+        for me in 1..=3u32 {
+            let member = |id: u32| Member {
+                id: NodeId(id),
+                region: format!("r{id}").as_str().into(),
+                address: ports[id as usize - 1],
+                one_way_ms: if id == me { 0.0 } else { one_way_ms },
+            };
+            let data_dir = dir.path().join(format!("r{me}"));
+            std::fs::create_dir(&data_dir)?;
+            let config = NodeConfig {
+                cluster: "test".into(),
+                node: NodeId(me),
+                region: format!("r{me}").as_str().into(),
+                listen: ports[me as usize - 1],
+                http: ports[me as usize + 2],
+                preferred_leader: "r1".into(),
+                window_entries: 100_000,
+                sequence_stride: 8,
+                sequence_slot: me,
+                max_entry_bytes: 1 << 20,
+                lab: true,
+                postgres: None,
+                members: (1..=3).map(member).collect(),
+                data_dir,
+            };
+            config.save()?;
+            configs.push(config);
+        }
+        Ok(Cluster { nodes: vec![None, None, None], configs, _dir: dir })
+    }
+
+    pub fn start_node(&mut self, i: usize) -> Result<()> {
+        // Through the file, as `onetrip start` does.
+        self.nodes[i] = Some(Node::start(NodeConfig::load(&self.configs[i].data_dir)?)?);
+        Ok(())
+    }
+
+    pub async fn stop_node(&mut self, i: usize) -> Result<()> {
+        Ok(self.nodes[i].take().context("it is not running")?.stop().await?)
+    }
+
+    pub async fn stop(mut self) -> Result<()> {
+        for i in 0..3 {
+            if self.nodes[i].is_some() {
+                self.stop_node(i).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn status(&self, i: usize) -> Result<serde_json::Value> {
+        let answer = http(self.configs[i].http, "GET", "/status", "").await?;
+        Ok(serde_json::from_str(&answer)?)
+    }
+
+    /// Waits until every running node knows the same leader, and gives its place.
+    pub async fn leader(&self) -> Result<usize> {
+        wait_for("one leader", || async {
+            let mut leaders = Vec::new();
+            for i in (0..3).filter(|i| self.nodes[*i].is_some()) {
+                leaders.push(self.status(i).await?["leader"]["node"].as_u64().context("no leader")? as usize - 1);
+            }
+            leaders.dedup();
+            ensure!(leaders.len() == 1 && self.nodes[leaders[0]].is_some(), "leaders {leaders:?}");
+            Ok(leaders[0])
+        })
+        .await
+    }
+
+    /// Waits until r1 leads, where the leader belongs.
+    pub async fn settle(&self) -> Result<()> {
+        wait_for("the preferred leader", || async {
+            let leader = self.leader().await?;
+            ensure!(leader == 0, "node {} leads", leader + 1);
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn backend(&self, i: usize) -> Result<Agent> {
+        Agent::connect(&self.configs[i].data_dir, self.configs[i].node, Role::Backend, LogIndex(0)).await
+    }
+
+    pub async fn worker(&self, i: usize, applied: LogIndex) -> Result<Agent> {
+        Agent::connect(&self.configs[i].data_dir, self.configs[i].node, Role::ApplyWorker, applied).await
+    }
+}
+
+/// One request, and the body of an answer of 200.
+pub async fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
+    ensure!(head.starts_with("HTTP/1.1 200"), "{head}: {body}");
+    Ok(body.to_owned())
+}
+
+/// Plays one connection of PostgreSQL.
+pub struct Agent {
+    stream: UnixStream,
+    buf: BytesMut,
+    pub node: NodeId,
+    pub welcomed_at: LogIndex,
+}
+
+pub const INCARNATION: u64 = 0xabc;
+
+pub fn update(hash: u64, base: LogIndex) -> Key {
+    Key { hash, mode: LockMode::Update, base: Base(base.0) }
+}
+
+impl Agent {
+    pub async fn connect(data_dir: &Path, node: NodeId, role: Role, applied: LogIndex) -> Result<Agent> {
+        let stream = UnixStream::connect(data_dir.join("agent.sock")).await?;
+        let mut agent = Agent { stream, buf: BytesMut::new(), node, welcomed_at: LogIndex(0) };
+        let hello = Hello { version: VERSION, role, pid: 1, incarnation: INCARNATION, applied, durable: applied };
+        agent.send(&FromPostgres::Hello(hello)).await?;
+        match agent.receive().await? {
+            ToPostgres::Welcome { decided, .. } => agent.welcomed_at = decided,
+            other => bail!("{other:?} for a welcome"),
+        }
+        Ok(agent)
+    }
+
+    pub fn txn(&self, sequence: u64) -> TxnId {
+        TxnId { node: self.node, incarnation: INCARNATION, sequence }
+    }
+
+    pub async fn send(&mut self, frame: &FromPostgres) -> Result<()> {
+        self.send_raw(&frame.encode()).await
+    }
+
+    pub async fn send_raw(&mut self, bytes: &[u8]) -> Result<()> {
+        Ok(self.stream.write_all(bytes).await?)
+    }
+
+    pub async fn propose(&mut self, sequence: u64, keys: &[Key], write_set: &[u8]) -> Result<()> {
+        let entry = Entry::encode(&self.txn(sequence), keys, write_set);
+        self.send(&FromPostgres::Propose(entry)).await
+    }
+
+    pub async fn verdict(&mut self) -> Result<VerdictFrame> {
+        match self.receive().await? {
+            ToPostgres::Verdict(verdict) => Ok(verdict),
+            other => bail!("{other:?} for a verdict"),
+        }
+    }
+
+    pub async fn commit(&mut self, sequence: u64, keys: &[Key], write_set: &[u8]) -> Result<VerdictFrame> {
+        self.propose(sequence, keys, write_set).await?;
+        self.verdict().await
+    }
+
+    pub async fn position(&mut self, applied: LogIndex) -> Result<()> {
+        self.send(&FromPostgres::Position { applied, durable: applied }).await
+    }
+
+    /// The next ENTRY: at, previous, transaction, write set.
+    pub async fn entry(&mut self) -> Result<(LogIndex, LogIndex, TxnId, Bytes)> {
+        match self.receive().await? {
+            ToPostgres::Entry { at, previous, txn, write_set, .. } => Ok((at, previous, txn, write_set)),
+            other => bail!("{other:?} for an entry"),
+        }
+    }
+
+    pub async fn receive(&mut self) -> Result<ToPostgres> {
+        match tokio::time::timeout(PATIENCE, self.next()).await? {
+            Ok(Some(frame)) => Ok(frame),
+            Ok(None) => bail!("the node closed the connection"),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Waits for the end of the connection; a frame before it is an error.
+    pub async fn ended(&mut self) -> Result<()> {
+        match tokio::time::timeout(PATIENCE, self.next()).await? {
+            Ok(Some(frame)) => bail!("{frame:?} instead of the end"),
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<ToPostgres>> {
+        loop {
+            if let Some(frame) = take_frame(&mut self.buf)? {
+                return Ok(Some(ToPostgres::decode(frame)?));
+            }
+            if self.stream.read_buf(&mut self.buf).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}
