@@ -130,6 +130,7 @@ ot_advance(PG_FUNCTION_ARGS)
 	OtHash		hash;
 
 	ot_check_running();
+	PreventCommandIfReadOnly("onetrip.advance()");
 	if (!ot_capturing())
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),

@@ -224,11 +224,12 @@ describe_hash(OtIndex *index, int i, Relation index_rel)
 {
 	Oid			opfamily = index_rel->rd_opfamily[i];
 	Oid			type = index_rel->rd_opcintype[i];
+	Oid			column = getBaseType(TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid);
 	Oid			equality;
 	TypeCacheEntry *cache;
 
 	if (IsPolymorphicType(type) || type == RECORDOID)
-		type = getBaseType(TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid);
+		type = column;
 
 	index->collations[i] = index_rel->rd_indcollation[i];
 	if (type_is_enum(type))
@@ -242,8 +243,11 @@ describe_hash(OtIndex *index, int i, Relation index_rel)
 		return true;
 	}
 
-	/* Composite values, ranges and arrays may hold OIDs further down. */
-	if (holds_oids(type) ||
+	/*
+	 * Composite values, ranges and arrays may hold OIDs further down.  The
+	 * reg* types are indexed as plain oid, so ask for the column's own type.
+	 */
+	if (holds_oids(column) || holds_oids(type) ||
 		(!is_builtin(type) && get_typtype(type) != TYPTYPE_BASE))
 		return false;
 	{

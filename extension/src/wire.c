@@ -145,21 +145,20 @@ ot_txn_to_text(OtTxnId txn, char *out)
 	return out;
 }
 
+/* Takes what ot_txn_to_text() makes and nothing else: another spelling may be a typing error. */
 bool
 ot_txn_from_text(const char *text, OtTxnId *txn)
 {
-	char		rest;
+	char		again[OT_TXN_ID_TEXT_MAX];
 	unsigned int node;
 	unsigned long incarnation;
 	unsigned long sequence;
 
 	StaticAssertStmt(sizeof(unsigned long) == 8, "a 64-bit platform");
-	if (strlen(text) >= OT_TXN_ID_TEXT_MAX ||
-		strspn(text, "0123456789abcdef-") != strlen(text) ||
-		sscanf(text, "%u-%lx-%lx%c", &node, &incarnation, &sequence, &rest) != 3)
+	if (sscanf(text, "%10u-%16lx-%16lx", &node, &incarnation, &sequence) != 3)
 		return false;
 	txn->node = node;
 	txn->incarnation = incarnation;
 	txn->sequence = sequence;
-	return true;
+	return strcmp(text, ot_txn_to_text(*txn, again)) == 0;
 }
