@@ -1,0 +1,58 @@
+-- Goal: what cannot be is refused with its SQLSTATE and a hint, and the session goes on.
+-- Method: a write set that is too large, SERIALIZABLE, PREPARE TRANSACTION, large objects.
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/helpers.psql
+CREATE SCHEMA limits;
+SET search_path = limits;
+CREATE TABLE t (id int PRIMARY KEY, v text);
+
+SET onetrip.max_write_set = '64kB';
+INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 100) g;
+\echo :LAST_ERROR_SQLSTATE
+SELECT count(*) FROM t;
+BEGIN;
+INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 40) g;
+SAVEPOINT s;
+INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(41, 100) g;
+ROLLBACK TO s;
+INSERT INTO t VALUES (1000, 'fits again');
+COMMIT;
+SELECT count(*) FROM t;
+RESET onetrip.max_write_set;
+INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(41, 100) g;
+SELECT count(*) FROM t;
+
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) FROM t;
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT v FROM t WHERE id = 1000;
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+INSERT INTO t VALUES (2000);
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT 1 AS no_table;
+COMMIT;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+INSERT INTO t VALUES (2000, 'repeatable');
+COMMIT;
+
+BEGIN;
+INSERT INTO t VALUES (3000);
+PREPARE TRANSACTION 'p';
+\echo :LAST_ERROR_SQLSTATE
+SELECT count(*) FROM t WHERE id = 3000;
+
+BEGIN;
+SELECT lo_create(0);
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+
+-- All of that left nothing.
+SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
+INSERT INTO t VALUES (4000, 'goes on');
+SET client_min_messages = warning;
+DROP SCHEMA limits CASCADE;

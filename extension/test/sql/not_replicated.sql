@@ -1,0 +1,69 @@
+-- Goal: tables that do not travel cost nothing: no keys, no bytes, no proposal at COMMIT.
+-- Method: temporary, unlogged and heap tables, and a database that is local.
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/helpers.psql
+CREATE SCHEMA not_replicated;
+SET search_path = not_replicated;
+CREATE TEMP TABLE temporary (id int PRIMARY KEY, v text);
+CREATE TEMP TABLE vanishing (id int PRIMARY KEY) ON COMMIT DELETE ROWS;
+CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY, v text);
+CREATE TABLE plain (id int PRIMARY KEY, v text) USING heap;
+CREATE TABLE t (id int PRIMARY KEY);
+SELECT proposals FROM onetrip.status \gset before_
+
+BEGIN;
+INSERT INTO temporary VALUES (1, 'x');
+INSERT INTO vanishing VALUES (1);
+INSERT INTO unlogged VALUES (1, 'x');
+INSERT INTO plain VALUES (1, 'x');
+UPDATE temporary SET v = 'y';
+UPDATE unlogged SET v = 'y';
+UPDATE plain SET v = 'y';
+SELECT id FROM temporary FOR UPDATE;
+SELECT id FROM unlogged FOR UPDATE;
+SELECT id FROM plain FOR UPDATE;
+DELETE FROM temporary;
+DELETE FROM unlogged;
+DELETE FROM plain;
+SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
+COMMIT;
+TRUNCATE temporary;
+TRUNCATE unlogged;
+TRUNCATE plain;
+CREATE TEMP TABLE more AS SELECT 1 AS one;
+CREATE INDEX ON more (one);
+DROP TABLE more;
+-- No primary key needed, and SERIALIZABLE is as good as ever.
+CREATE TEMP TABLE loose (a int);
+INSERT INTO loose VALUES (1);
+UPDATE loose SET a = 2;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+UPDATE loose SET a = 3;
+INSERT INTO plain VALUES (2, 'serializable');
+COMMIT;
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+
+-- Together with a onetrip table, only that one travels.
+BEGIN;
+INSERT INTO temporary VALUES (2, 'x');
+INSERT INTO plain VALUES (3, 'x');
+INSERT INTO t VALUES (1);
+:keys;
+:operations;
+COMMIT;
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+SELECT id, v FROM plain ORDER BY id;
+
+-- The server's other databases are local: heap is the default there, a onetrip table needs the extension first.
+\set replicated :DBNAME
+\c postgres
+SHOW default_table_access_method;
+CREATE TABLE local_table (a int);
+INSERT INTO local_table VALUES (1);
+UPDATE local_table SET a = 2;
+DROP TABLE local_table;
+\c :replicated
+SET search_path = not_replicated;
+
+SET client_min_messages = warning;
+DROP SCHEMA not_replicated CASCADE;

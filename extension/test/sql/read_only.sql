@@ -1,0 +1,46 @@
+-- Goal: a transaction that changes nothing never talks to the node.
+-- Method: the count of proposals stands still over every way of reading, and moves by one for a change.
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/helpers.psql
+CREATE SCHEMA read_only;
+SET search_path = read_only;
+CREATE TABLE t (id int PRIMARY KEY, v int);
+CREATE SEQUENCE unused;
+INSERT INTO t VALUES (1, 1), (2, 2);
+CREATE FUNCTION f(int) RETURNS bigint LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) FROM t WHERE id > $1); END';
+SELECT proposals FROM onetrip.status \gset before_
+
+SELECT * FROM t ORDER BY id;
+SELECT f(0);
+BEGIN READ ONLY; SELECT count(*) FROM t; COMMIT;
+BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t; COMMIT;
+BEGIN; DECLARE c CURSOR FOR SELECT id FROM t ORDER BY id; FETCH 1 FROM c; COMMIT;
+COPY t TO stdout;
+EXPLAIN (COSTS off) UPDATE t SET v = 0;
+PREPARE q AS SELECT v FROM t WHERE id = $1;
+EXECUTE q (1);
+-- Changes that hit no row, and changes that are rolled back.
+UPDATE t SET v = 0 WHERE id = 99;
+DELETE FROM t WHERE id = 99;
+INSERT INTO t SELECT * FROM t WHERE false;
+BEGIN; UPDATE t SET v = 100; ROLLBACK;
+BEGIN; SAVEPOINT s; DELETE FROM t; ROLLBACK TO s; COMMIT;
+INSERT INTO t VALUES (1, 1) ON CONFLICT DO NOTHING;
+-- The session's own matters.
+SET work_mem = '8MB';
+NOTIFY news;
+ANALYZE t;
+CHECKPOINT;
+BEGIN; LOCK TABLE t IN EXCLUSIVE MODE; COMMIT;
+CREATE TEMP TABLE mine AS SELECT * FROM t;
+SELECT count(*) FROM mine;
+SELECT pg_advisory_lock(7), pg_advisory_unlock(7);
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+
+UPDATE t SET v = 10 WHERE id = 1;
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+BEGIN; SELECT FROM t WHERE id = 1 FOR KEY SHARE; COMMIT;
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+
+SET client_min_messages = warning;
+DROP SCHEMA read_only CASCADE;

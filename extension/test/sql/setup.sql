@@ -1,0 +1,12 @@
+-- Goal: the server under test is the replicated one, and the tests' own functions are there.
+-- Method: create them, look at the settings that everything rests on.
+\getenv unit ONETRIP_UNIT
+CREATE SCHEMA unit;
+CREATE FUNCTION unit.write_frame(name text) RETURNS bytea LANGUAGE c STRICT AS :'unit', 'unit_write_frame';
+CREATE FUNCTION unit.read_frame(bytes bytea) RETURNS text LANGUAGE c STRICT AS :'unit', 'unit_read_frame';
+CREATE FUNCTION unit.decode_body(type int, body bytea) RETURNS text LANGUAGE c STRICT AS :'unit', 'unit_decode_body';
+CREATE FUNCTION unit.read_prefixes(bytes bytea) RETURNS int LANGUAGE c STRICT AS :'unit', 'unit_read_prefixes';
+CREATE FUNCTION unit.operations() RETURNS SETOF text LANGUAGE c STRICT AS :'unit', 'unit_operations';
+SHOW default_table_access_method;
+SELECT current_database() = current_setting('onetrip.database') AS replicated;
+SELECT worker_running FROM onetrip.status;

@@ -1,0 +1,562 @@
+/*-------------------------------------------------------------------------
+ *
+ * onetrip_unit.c
+ *	  The extension's own functions, called from SQL, for its tests only.
+ *
+ * Loaded into a server that has onetrip in shared_preload_libraries; calls
+ * the functions of that very library, so what is tested is what runs.  Frames
+ * go through a real Unix socket, whose other end this process holds too.
+ *
+ * Runs in a backend of a test.  Errors are those of the functions under test.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "access/relation.h"
+#include "access/transam.h"
+#include "catalog/namespace.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "agent.h"
+#include "turn.h"
+
+PG_MODULE_MAGIC;
+
+PG_FUNCTION_INFO_V1(unit_write_frame);
+PG_FUNCTION_INFO_V1(unit_read_frame);
+PG_FUNCTION_INFO_V1(unit_decode_body);
+PG_FUNCTION_INFO_V1(unit_read_prefixes);
+PG_FUNCTION_INFO_V1(unit_operations);
+
+/* The values that testdata/agent/ is written with. */
+static const OtTxnId golden_txn = {2, UINT64CONST(0x1122334455667788), 77};
+
+/* ---- a connection to ourselves ---- */
+
+typedef struct Pair
+{
+	OtAgent    *agent;
+	int			peer;
+} Pair;
+
+/* HELLO is made with the incarnation given. */
+static Pair
+connect_pair(OtRole role, OtLogIndex applied, OtLogIndex durable, uint64 incarnation)
+{
+	Pair		pair = {.peer = -1};
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	char	   *real_path = ot_agent_socket;
+	OtShared   *real_shared = ot_shared;
+	OtShared	shared;
+	int			listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool		open;
+
+	/* A relative path: the server's current folder is its data folder. */
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "onetrip_unit.%d.sock", MyProcPid);
+	unlink(addr.sun_path);
+	if (listener < 0 || bind(listener, (struct sockaddr *) &addr, sizeof(addr)) < 0 ||
+		listen(listener, 1) < 0)
+		elog(ERROR, "could not listen on \"%s\": %m", addr.sun_path);
+
+	pair.agent = ot_agent_create(CurrentMemoryContext);
+	memset(&shared, 0, sizeof(shared));
+	shared.incarnation = incarnation;
+	HOLD_INTERRUPTS();
+	ot_agent_socket = addr.sun_path;
+	ot_shared = &shared;
+	PG_TRY();
+	{
+		open = ot_agent_open(pair.agent, role, applied, durable);
+	}
+	PG_FINALLY();
+	{
+		ot_agent_socket = real_path;
+		ot_shared = real_shared;
+	}
+	PG_END_TRY();
+	RESUME_INTERRUPTS();
+	if (!open)
+		elog(ERROR, "could not open: %s", ot_agent_error(pair.agent));
+	pair.peer = accept(listener, NULL, NULL);
+	if (pair.peer < 0)
+		elog(ERROR, "could not accept: %m");
+	close(listener);
+	unlink(addr.sun_path);
+	return pair;
+}
+
+static void
+disconnect_pair(Pair *pair)
+{
+	if (pair->peer >= 0)
+		close(pair->peer);
+	pair->peer = -1;
+	ot_agent_close(pair->agent);
+}
+
+/* Everything the agent has sent; the frames of these tests fit the socket. */
+static bytea *
+take_sent(Pair *pair)
+{
+	char		buffer[8192];
+	ssize_t		n;
+	bytea	   *result;
+
+	if (!ot_agent_flush(pair->agent) || !ot_agent_all_sent(pair->agent))
+		elog(ERROR, "could not send all: %s", ot_agent_error(pair->agent));
+	n = recv(pair->peer, buffer, sizeof(buffer), MSG_DONTWAIT);
+	if (n < 0)
+		elog(ERROR, "nothing was sent: %m");
+	result = palloc(VARHDRSZ + n);
+	SET_VARSIZE(result, VARHDRSZ + n);
+	memcpy(VARDATA(result), buffer, n);
+	return result;
+}
+
+static Pair
+connect_quietly(void)
+{
+	OtLogIndex	none = {0};
+	Pair		pair = connect_pair(OT_ROLE_BACKEND, none, none, 1);
+
+	(void) take_sent(&pair);	/* HELLO */
+	return pair;
+}
+
+static void
+feed(Pair *pair, const char *bytes, size_t len)
+{
+	if (len > 0 && send(pair->peer, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t) len)
+		elog(ERROR, "could not feed: %m");
+}
+
+/* ---- writing ---- */
+
+/* The write set of testdata/agent/propose.hex, into this transaction's own. */
+static void
+note_golden_write_set(void)
+{
+	static const struct
+	{
+		uint64		hash;
+		OtKeyMode	mode;
+		uint64		base;
+	}			keys[] = {
+		{UINT64CONST(0xdeadbeefcafef00d), OT_KEY_SHARE, 0},
+		{UINT64CONST(0x1), OT_SHARE, 1000},
+		{UINT64CONST(0x8000000000000000), OT_NO_KEY_UPDATE, 1001},
+		{UINT64CONST(0xffffffffffffffff), OT_UPDATE, UINT64CONST(72623859790382856)},
+	};
+
+	for (int i = 0; i < lengthof(keys); i++)
+		ot_write_set_key((OtHash) {keys[i].hash}, keys[i].mode,
+						 (OtLogIndex) {keys[i].base}, InvalidOid);
+	appendBinaryStringInfo(ot_write_set_append(), "\x52\x01\x02\x03\xff", 5);
+}
+
+static bytea *
+write_hello(OtRole role, uint64 applied, uint64 durable, uint32 golden_pid)
+{
+	Pair		pair = connect_pair(role, (OtLogIndex) {applied}, (OtLogIndex) {durable},
+									golden_txn.incarnation);
+	bytea	   *sent = take_sent(&pair);
+	unsigned char *pid = (unsigned char *) VARDATA(sent) + 4 + 1 + 4 + 2 + 1;
+
+	disconnect_pair(&pair);
+	/* The one field that cannot be chosen: compared here, then replaced. */
+	for (int i = 0; i < 4; i++)
+	{
+		if (pid[i] != (unsigned char) ((uint32) MyProcPid >> (8 * i)))
+			elog(ERROR, "HELLO does not hold this process's id");
+		pid[i] = (unsigned char) (golden_pid >> (8 * i));
+	}
+	return sent;
+}
+
+/* unit_write_frame(name text) returns bytea: the golden frame, as C writes it */
+Datum
+unit_write_frame(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	Pair		pair;
+	StringInfo	frame;
+	bytea	   *sent;
+
+	if (strcmp(name, "hello_backend") == 0)
+		PG_RETURN_BYTEA_P(write_hello(OT_ROLE_BACKEND, 0, 0, 4242));
+	if (strcmp(name, "hello_apply_worker") == 0)
+		PG_RETURN_BYTEA_P(write_hello(OT_ROLE_APPLY_WORKER, 1000, 990, 4243));
+
+	pair = connect_quietly();
+	if (strcmp(name, "propose") == 0 || strcmp(name, "propose_empty") == 0)
+	{
+		if (!ot_write_set_is_empty())
+			elog(ERROR, "call this first in a transaction");
+		ot_write_set_touch();
+		if (strcmp(name, "propose") == 0)
+			note_golden_write_set();
+		frame = ot_agent_frame(pair.agent, OT_FRAME_PROPOSE);
+		ot_write_set_encode(golden_txn, frame);
+		ot_write_set_reset();
+	}
+	else if (strcmp(name, "outcome") == 0)
+	{
+		frame = ot_agent_frame(pair.agent, OT_FRAME_OUTCOME);
+		ot_put_txn(frame, golden_txn);
+	}
+	else if (strcmp(name, "done") == 0)
+	{
+		frame = ot_agent_frame(pair.agent, OT_FRAME_DONE);
+		ot_put_txn(frame, golden_txn);
+	}
+	else if (strcmp(name, "position") == 0)
+	{
+		frame = ot_agent_frame(pair.agent, OT_FRAME_POSITION);
+		ot_put_u64(frame, 1000);
+		ot_put_u64(frame, 990);
+	}
+	else
+		elog(ERROR, "C does not write a frame \"%s\"", name);
+	ot_agent_frame_end(pair.agent);
+	sent = take_sent(&pair);
+	disconnect_pair(&pair);
+	PG_RETURN_BYTEA_P(sent);
+}
+
+/* ---- reading ---- */
+
+static char *
+bytes_to_hex(const char *at, const char *end)
+{
+	int			len = end - at;
+	char	   *hex = palloc(2 * len + 1);
+
+	hex[hex_encode(at, len, hex)] = '\0';
+	return hex;
+}
+
+/* The fields of a frame from the node, read by the extension's decoders. */
+static char *
+decode(OtFrameType type, OtReader *body)
+{
+	char		txn[OT_TXN_ID_TEXT_MAX];
+
+	switch (type)
+	{
+		case OT_FRAME_WELCOME:
+			{
+				uint16		version = ot_get_u16(body);
+				uint32		node = ot_get_u32(body);
+				char	   *region = ot_get_str(body);
+
+				return psprintf("WELCOME version %u node %u region %s decided " UINT64_FORMAT,
+								version, node, region, ot_get_u64(body));
+			}
+		case OT_FRAME_VERDICT:
+			{
+				OtVerdict	v;
+
+				if (!ot_agent_get_verdict(body, &v))
+					ereport(ERROR,
+							(errcode(OT_ERR_PROTOCOL), errmsg("not a VERDICT")));
+				return psprintf("VERDICT %s outcome %d at " UINT64_FORMAT " other " UINT64_FORMAT
+								" key %u region %s message \"%s\"",
+								ot_txn_to_text(v.txn, txn), v.outcome, v.at.value,
+								v.other.value, v.key_number, v.region, v.message);
+			}
+		case OT_FRAME_OUTCOME_IS:
+			{
+				OtOutcomeIs is;
+
+				ot_agent_get_outcome_is(body, &is);
+				return psprintf("OUTCOME_IS %s state %d at " UINT64_FORMAT,
+								ot_txn_to_text(is.txn, txn), is.state, is.at.value);
+			}
+		case OT_FRAME_ENTRY:
+			{
+				OtEntry		entry;
+
+				ot_agent_get_entry(body, &entry);
+				return psprintf("ENTRY at " UINT64_FORMAT " previous " UINT64_FORMAT
+								" region %s %s write set %s",
+								entry.at.value, entry.previous.value, entry.region,
+								ot_txn_to_text(entry.txn, txn),
+								bytes_to_hex(body->at, body->end));
+			}
+		default:
+			elog(ERROR, "the node does not send frames of type 0x%02x", type);
+	}
+}
+
+/* unit_read_frame(bytes bytea) returns text: through the socket, then decoded */
+Datum
+unit_read_frame(PG_FUNCTION_ARGS)
+{
+	bytea	   *bytes = PG_GETARG_BYTEA_PP(0);
+	Pair		pair = connect_quietly();
+	OtFrameType type;
+	OtReader	body;
+	char	   *result;
+
+	feed(&pair, VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+	if (!ot_agent_read(pair.agent, &type, &body))
+		result = ot_agent_is_open(pair.agent) ? pstrdup("no whole frame yet") :
+			psprintf("closed: %s", ot_agent_error(pair.agent));
+	else
+	{
+		result = decode(type, &body);
+		ot_agent_consume(pair.agent);
+		if (ot_agent_read(pair.agent, &type, &body))
+			result = psprintf("%s, and another frame", result);
+	}
+	disconnect_pair(&pair);
+	PG_RETURN_TEXT_P(cstring_to_text(result));
+}
+
+/* unit_decode_body(type int, body bytea) returns text: may raise 08P01 */
+Datum
+unit_decode_body(PG_FUNCTION_ARGS)
+{
+	bytea	   *bytes = PG_GETARG_BYTEA_PP(1);
+	int			len = VARSIZE_ANY_EXHDR(bytes);
+	OtReader	body;
+	char	   *copy = palloc(Max(len, 1));
+
+	/* Exactly as large as it is, so that a memory checker sees any overrun. */
+	memcpy(copy, VARDATA_ANY(bytes), len);
+	body.at = copy;
+	body.end = copy + len;
+	PG_RETURN_TEXT_P(cstring_to_text(decode(PG_GETARG_INT32(0), &body)));
+}
+
+/*
+ * unit_read_prefixes(bytes bytea) returns int: feeds the frame byte by byte;
+ * after each but the last there is no frame, and the connection stays open.
+ * Then every true prefix with the peer gone: closed, and never a frame.
+ */
+Datum
+unit_read_prefixes(PG_FUNCTION_ARGS)
+{
+	bytea	   *bytes = PG_GETARG_BYTEA_PP(0);
+	const char *at = VARDATA_ANY(bytes);
+	int			len = VARSIZE_ANY_EXHDR(bytes);
+	Pair		pair = connect_quietly();
+	OtFrameType type;
+	OtReader	body;
+
+	for (int i = 0; i < len; i++)
+	{
+		feed(&pair, at + i, 1);
+		if (ot_agent_read(pair.agent, &type, &body) != (i == len - 1) ||
+			!ot_agent_is_open(pair.agent))
+			elog(ERROR, "wrong answer after %d of %d bytes", i + 1, len);
+	}
+	disconnect_pair(&pair);
+
+	for (int i = 0; i < len; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pair = connect_quietly();
+		feed(&pair, at, i);
+		close(pair.peer);
+		pair.peer = -1;
+		if (ot_agent_read(pair.agent, &type, &body) || ot_agent_is_open(pair.agent))
+			elog(ERROR, "a frame out of the first %d of %d bytes", i, len);
+		disconnect_pair(&pair);
+	}
+	PG_RETURN_INT32(len);
+}
+
+/* ---- what this transaction has captured ---- */
+
+typedef struct Described
+{
+	Oid			relid;
+	char	   *name;
+} Described;
+
+static void
+put_value(StringInfo out, OtReader *r, Form_pg_attribute att)
+{
+	uint8		kind = ot_get_u8(r);
+	uint32		len;
+	const char *bytes;
+	StringInfoData value;
+
+	appendStringInfo(out, " %s=", NameStr(att->attname));
+	if (kind == 'n' || kind == 'u')
+	{
+		appendStringInfoString(out, kind == 'n' ? "null" : "(unchanged)");
+		return;
+	}
+	if (kind != 'b' && kind != 't')
+		elog(ERROR, "unknown kind of value 0x%02x", kind);
+	len = ot_get_u32(r);
+	bytes = ot_get_bytes(r, len);
+	initStringInfo(&value);
+	appendBinaryStringInfo(&value, bytes, len);
+	if (kind == 'b')
+	{
+		Oid			base = getBaseType(att->atttypid);
+		Oid			receive;
+		Oid			param;
+		Oid			output;
+		bool		is_varlena;
+		char	   *text;
+
+		getTypeBinaryInputInfo(base, &receive, &param);
+		getTypeOutputInfo(base, &output, &is_varlena);
+		text = OidOutputFunctionCall(output, OidReceiveFunctionCall(receive, &value, param,
+																	att->atttypmod));
+		resetStringInfo(&value);
+		appendStringInfoString(&value, text);
+	}
+	if (value.len > 60)
+		appendStringInfo(out, "%c(%d characters)", kind, value.len);
+	else
+		appendStringInfo(out, "%c'%s'", kind, value.data);
+}
+
+static void
+put_row(StringInfo out, OtReader *r, Oid relid)
+{
+	Relation	rel = relation_open(relid, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			put_value(out, r, TupleDescAttr(desc, i));
+	}
+	relation_close(rel, NoLock);
+}
+
+static void
+put_key(StringInfo out, OtReader *r, Oid relid)
+{
+	Relation	rel = relation_open(relid, AccessShareLock);
+	Relation	index;
+	Oid			identity = RelationGetReplicaIndex(rel);
+
+	if (!OidIsValid(identity))
+		identity = RelationGetPrimaryKeyIndex(rel);
+	index = relation_open(identity, AccessShareLock);
+	appendStringInfoString(out, " key(");
+	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+		put_value(out, r, TupleDescAttr(RelationGetDescr(rel),
+										index->rd_index->indkey.values[i] - 1));
+	appendStringInfoString(out, " )");
+	relation_close(index, NoLock);
+	relation_close(rel, NoLock);
+}
+
+/* unit_operations() returns setof text: the write set so far, readable */
+Datum
+unit_operations(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	StringInfoData entry;
+	OtReader	r;
+	Described  *relations = NULL;
+	int			nrelations = 0;
+	uint32		nkeys;
+
+	InitMaterializedSRF(fcinfo, SRF_SINGLE_USE_EXPECTED);
+	if (ot_write_set_is_empty())
+		return (Datum) 0;
+	initStringInfo(&entry);
+	ot_write_set_encode(golden_txn, &entry);
+	r.at = entry.data;
+	r.end = entry.data + entry.len;
+	(void) ot_get_txn(&r);
+	(void) ot_get_u8(&r);
+	nkeys = ot_get_u32(&r);
+	(void) ot_get_bytes(&r, nkeys * 17);
+
+	while (r.at < r.end)
+	{
+		char		op = (char) ot_get_u8(&r);
+		StringInfoData line;
+		Datum		values[1];
+		bool		nulls[1] = {false};
+
+		initStringInfo(&line);
+		appendStringInfoChar(&line, op);
+		if (op == 'R')
+		{
+			char	   *schema = ot_get_str(&r);
+			char	   *name = ot_get_str(&r);
+			uint16		natts = ot_get_u16(&r);
+			MemoryContext old = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+
+			relations = relations ?
+				repalloc(relations, sizeof(Described) * (nrelations + 1)) :
+				palloc(sizeof(Described));
+			relations[nrelations].name = pstrdup(name);
+			relations[nrelations++].relid =
+				RangeVarGetRelid(makeRangeVar(schema, name, -1), NoLock, true);
+			MemoryContextSwitchTo(old);
+			appendStringInfo(&line, " %s, %d attributes", name, natts);
+		}
+		else if (op == 'I' || op == 'U' || op == 'D')
+		{
+			uint16		number = ot_get_u16(&r);
+			Oid			relid;
+
+			if (number >= nrelations)
+				elog(ERROR, "relation %d was not introduced", number);
+			relid = relations[number].relid;
+			if (!OidIsValid(relid))
+				elog(ERROR, "relation \"%s\" is not there any more", relations[number].name);
+			appendStringInfo(&line, " %s", relations[number].name);
+			if (op == 'D' || (op == 'U' && ot_get_u8(&r)))
+				put_key(&line, &r, relid);
+			if (op != 'D')
+				put_row(&line, &r, relid);
+		}
+		else if (op == 'T')
+			(void) ot_get_u64(&r);
+		else if (op == 'S')
+		{
+			uint32		len = ot_get_u32(&r);
+			const char *text = ot_get_bytes(&r, len);
+			char	   *role;
+			int			nsettings;
+
+			appendStringInfo(&line, " %.*s", (int) len, text);
+			role = ot_get_str(&r);
+			appendStringInfo(&line, " as %s", role);
+			nsettings = ot_get_u16(&r);
+			for (int i = 0; i < 2 * nsettings; i++)
+				(void) ot_get_str(&r);
+		}
+		else if (op == 'Q')
+		{
+			(void) ot_get_str(&r);
+			appendStringInfo(&line, " %s", ot_get_str(&r));
+			(void) ot_get_u64(&r);
+			(void) ot_get_u8(&r);
+		}
+		else
+			elog(ERROR, "unknown operation 0x%02x", (unsigned char) op);
+
+		values[0] = CStringGetTextDatum(line.data);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
