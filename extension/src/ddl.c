@@ -68,6 +68,7 @@ const char *const ot_ddl_settings[] = {
 	"search_path",
 	"check_function_bodies",
 	"standard_conforming_strings",
+	"escape_string_warning",
 	"backslash_quote",
 	"transform_null_equals",
 	"quote_all_identifiers",
@@ -97,7 +98,6 @@ typedef struct CreateAs
 	int			depth;			/* of utility calls, where it runs */
 	Oid			relid;			/* its table, once that exists */
 	bool		recorded;
-	struct CreateAs *outer;
 } CreateAs;
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
@@ -373,6 +373,55 @@ call_process_utility(PlannedStmt *pstmt, Node *node, const char *query,
 								env, dest, completion);
 }
 
+/*
+ * Runs the statement with its static state in place.  `running` is where a
+ * CREATE TABLE AS keeps its own, NULL for another statement.
+ */
+static void
+run_statement(PlannedStmt *pstmt, Node *node, bool recorded, CreateAs *running,
+			  const char *query, bool read_only_tree,
+			  ProcessUtilityContext context, ParamListInfo params,
+			  QueryEnvironment *env, DestReceiver *dest,
+			  QueryCompletion *completion)
+{
+	CreateAs   *outer_create_as = create_as;
+	int			outer_depth = utility_depth;
+	int			outer_recording = recording_depth;
+
+	PG_TRY();
+	{
+		utility_depth++;
+		if (recorded)
+			recording_depth++;
+		if (running)
+		{
+			running->depth = utility_depth;
+			create_as = running;
+		}
+
+		call_process_utility(pstmt, node, query, read_only_tree, context, params,
+							 env, dest, completion);
+
+		/* a table to which no row came */
+		if (running && OidIsValid(running->relid) && !running->recorded)
+		{
+			Relation	rel;
+
+			CommandCounterIncrement();
+			rel = relation_open(running->relid, NoLock);
+			record_create_as(rel);
+			relation_close(rel, NoLock);
+		}
+	}
+	PG_FINALLY();
+	{
+		utility_depth = outer_depth;
+		recording_depth = outer_recording;
+		create_as = outer_create_as;
+	}
+	PG_END_TRY();
+}
+
 static void
 ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 					   bool read_only_tree, ProcessUtilityContext context,
@@ -381,11 +430,9 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 {
 	Node	   *node = pstmt->utilityStmt;
 	OtStatementKind kind = OT_STATEMENT_LOCAL;
-	CreateAs	own_create_as;
-	CreateAs   *outer_create_as = create_as;
-	int			outer_depth = utility_depth;
-	int			outer_recording = recording_depth;
-	bool		hidden = false;
+	CreateAs	new_table = {NULL};
+	bool		recorded;
+	bool		hidden;
 
 	/* Nothing below may look at catalogs in a failed transaction. */
 	if (IsA(node, TransactionStmt) || !IsTransactionState() ||
@@ -399,55 +446,19 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	ot_ddl_check_everywhere(node);
 	if (context != PROCESS_UTILITY_SUBCOMMAND && ot_capturing())
 		kind = ot_ddl_classify(node, query);
+	recorded = kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_TRUNCATE;
+	if (recorded)
+		node = record(pstmt, node, query, kind);
+	if (kind == OT_STATEMENT_CREATE_AS)
+		new_table.into = ot_ddl_create_as(node)->into;
 
-	PG_TRY();
-	{
-		utility_depth++;
-		switch (kind)
-		{
-			case OT_STATEMENT_LOCAL:
-				break;
-			case OT_STATEMENT_SCHEMA:
-			case OT_STATEMENT_TRUNCATE:
-				node = record(pstmt, node, query, kind);
-				recording_depth++;
-				hidden = hides_temporary(node);
-				if (hidden)
-					hide_temporary();
-				break;
-			case OT_STATEMENT_CREATE_AS:
-				own_create_as.into = ot_ddl_create_as(node)->into;
-				own_create_as.depth = utility_depth;
-				own_create_as.relid = InvalidOid;
-				own_create_as.recorded = false;
-				own_create_as.outer = create_as;
-				create_as = &own_create_as;
-				break;
-		}
-
-		call_process_utility(pstmt, node, query, read_only_tree, context, params,
-							 env, dest, completion);
-
-		if (kind == OT_STATEMENT_CREATE_AS && !own_create_as.recorded &&
-			OidIsValid(own_create_as.relid))
-		{
-			Relation	rel;
-
-			CommandCounterIncrement();
-			rel = relation_open(own_create_as.relid, NoLock);
-			record_create_as(rel);
-			relation_close(rel, NoLock);
-		}
-	}
-	PG_FINALLY();
-	{
-		utility_depth = outer_depth;
-		recording_depth = outer_recording;
-		create_as = outer_create_as;
-	}
-	PG_END_TRY();
-
-	/* after an ERROR the end of the (sub)transaction does this */
+	/* after an ERROR the end of the (sub)transaction shows it again */
+	hidden = recorded && hides_temporary(node);
+	if (hidden)
+		hide_temporary();
+	run_statement(pstmt, node, recorded,
+				  kind == OT_STATEMENT_CREATE_AS ? &new_table : NULL,
+				  query, read_only_tree, context, params, env, dest, completion);
 	if (hidden)
 		show_temporary();
 }

@@ -58,10 +58,6 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "access/xlog.h"
-#include "access/xloginsert.h"
-#include "catalog/catalog.h"
-#include "catalog/dependency.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
@@ -78,10 +74,8 @@
 #include "nodes/nodeFuncs.h"
 #include "optimizer/planner.h"
 #include "parser/parse_func.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -93,17 +87,6 @@
 /* pg_proc.dat's numbers of the two functions called setval */
 #define SETVAL_OID 1576
 #define SETVAL3_OID 1765
-
-/* the special space of a sequence's page, as commands/sequence.c has it */
-#define OT_SEQUENCE_MAGIC 0x1717
-
-/* A sequence as the catalogs of this node have it. */
-typedef struct Loaded
-{
-	OtSequence	user;			/* as its owner defined it */
-	OtSequenceHere here;		/* as pg_sequence has it */
-	bool		adjusted;		/* the two may differ: reloptions are there */
-} Loaded;
 
 /* An ALTER SEQUENCE under way. */
 typedef struct Alteration
@@ -117,8 +100,6 @@ typedef struct Alteration
 	bool		new_increment;
 } Alteration;
 
-PG_FUNCTION_INFO_V1(ot_setval);
-
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
 static planner_hook_type prev_planner = NULL;
@@ -126,18 +107,18 @@ static planner_hook_type prev_planner = NULL;
 /* While CREATE SEQUENCE runs: where to put the new relation's oid. */
 static Oid *created_sequence = NULL;
 
-/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: Loaded * of sources. */
+/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: OtSequenceLoaded * of sources. */
 static List *like_sources = NIL;
 
-static bool
-is_active(void)
+bool
+ot_sequence_is_active(void)
 {
 	return ot_preloaded && IsUnderPostmaster && !IsBinaryUpgrade &&
 		ot_in_replicated_database();
 }
 
-static OtShare
-own_share(void)
+OtShare
+ot_sequence_own_share(void)
 {
 	OtShare		share;
 
@@ -160,8 +141,8 @@ read_option(const char *option, const char *name, int64 *value)
 }
 
 /* Reads both definitions; false if relid is no sequence (any more). */
-static bool
-load(Oid relid, Loaded *seq)
+bool
+ot_sequence_load(Oid relid, OtSequenceLoaded *seq)
 {
 	HeapTuple	tuple;
 	Form_pg_sequence form;
@@ -259,7 +240,7 @@ store_user(Oid relid, const OtSequence *user)
 static void
 adjust(Oid relid, const OtSequence *user)
 {
-	OtShare		share = own_share();
+	OtShare		share = ot_sequence_own_share();
 	OtSequenceHere here;
 	int64		needed;
 
@@ -280,87 +261,7 @@ adjust(Oid relid, const OtSequence *user)
 	CommandCounterIncrement();
 }
 
-/* ---- the sequence's page ---- */
-
-static Form_pg_sequence_data
-page_open(Relation rel, Buffer *buffer, HeapTupleData *tuple, int lock)
-{
-	Page		page;
-	ItemId		item;
-
-	*buffer = ReadBuffer(rel, 0);
-	LockBuffer(*buffer, lock);
-	page = BufferGetPage(*buffer);
-	if (*(uint32 *) PageGetSpecialPointer(page) != OT_SEQUENCE_MAGIC)
-		elog(ERROR, "bad magic number in sequence \"%s\"", RelationGetRelationName(rel));
-	item = PageGetItemId(page, FirstOffsetNumber);
-	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
-	tuple->t_len = ItemIdGetLength(item);
-	return (Form_pg_sequence_data) GETSTRUCT(tuple);
-}
-
-static OtPosition
-page_read(Relation rel)
-{
-	Buffer		buffer;
-	HeapTupleData tuple;
-	Form_pg_sequence_data data = page_open(rel, &buffer, &tuple, BUFFER_LOCK_SHARE);
-	OtPosition	position = {data->last_value, data->is_called};
-
-	UnlockReleaseBuffer(buffer);
-	return position;
-}
-
-/*
- * Sets or raises the position under one hold of the page lock, so that no
- * concurrent nextval is overwritten by a raise.
- */
-static void
-page_write(Relation rel, const OtSequence *seq, OtPosition target, bool raise)
-{
-	Buffer		buffer;
-	HeapTupleData tuple;
-	Form_pg_sequence_data data;
-
-	/* the WAL record below must be flushed by this transaction's commit */
-	if (RelationNeedsWAL(rel))
-		GetTopTransactionId();
-
-	data = page_open(rel, &buffer, &tuple, BUFFER_LOCK_EXCLUSIVE);
-	if (raise)
-	{
-		OtPosition	now = {data->last_value, data->is_called};
-
-		if (!ot_sequence_raise(seq, own_share(), &now, target.last_value))
-		{
-			UnlockReleaseBuffer(buffer);
-			return;
-		}
-		target = now;
-	}
-
-	START_CRIT_SECTION();
-	MarkBufferDirty(buffer);
-	data->last_value = target.last_value;
-	data->is_called = target.is_called;
-	data->log_cnt = 0;
-	if (RelationNeedsWAL(rel))
-	{
-		xl_seq_rec	record;
-		XLogRecPtr	lsn;
-
-		XLogBeginInsert();
-		XLogRegisterBuffer(0, buffer, REGBUF_WILL_INIT);
-		OT_SEQUENCE_RECORD_SET_FILE(record, rel);
-		XLogRegisterData((char *) &record, sizeof(record));
-		XLogRegisterData((char *) tuple.t_data, tuple.t_len);
-		/* PageSetLSN is a macro that evaluates its argument twice */
-		lsn = XLogInsert(RM_SEQ_ID, XLOG_SEQ_LOG);
-		PageSetLSN(BufferGetPage(buffer), lsn);
-	}
-	END_CRIT_SECTION();
-	UnlockReleaseBuffer(buffer);
-}
+/* ---- CREATE and ALTER SEQUENCE ---- */
 
 /*
  * Sets a position after DDL.  An unlogged sequence comes back after a crash
@@ -379,11 +280,9 @@ set_position(Oid relid, const OtSequence *seq, OtPosition position)
 		CommandCounterIncrement();
 	}
 	rel = relation_open(relid, NoLock);
-	page_write(rel, seq, position, false);
+	ot_sequence_page_write(rel, seq, position, false);
 	relation_close(rel, NoLock);
 }
-
-/* ---- CREATE and ALTER SEQUENCE ---- */
 
 static DefElem *
 find_option(List *options, const char *name)
@@ -427,7 +326,7 @@ undo_like(CreateSeqStmt *stmt)
 
 	foreach(lc, like_sources)
 	{
-		Loaded	   *source = (Loaded *) lfirst(lc);
+		OtSequenceLoaded	   *source = (OtSequenceLoaded *) lfirst(lc);
 
 		if (source->here.start == defGetInt64(start) &&
 			source->here.increment == defGetInt64(increment) &&
@@ -479,9 +378,9 @@ find_like_sources(CreateStmt *stmt)
 			continue;
 		foreach(owned, getOwnedSequences(relid))
 		{
-			Loaded	   *source = palloc(sizeof(Loaded));
+			OtSequenceLoaded	   *source = palloc(sizeof(OtSequenceLoaded));
 
-			if (load(lfirst_oid(owned), source) && source->adjusted)
+			if (ot_sequence_load(lfirst_oid(owned), source) && source->adjusted)
 				sources = lappend(sources, source);
 		}
 	}
@@ -492,16 +391,16 @@ find_like_sources(CreateStmt *stmt)
 static void
 created(Oid relid)
 {
-	Loaded		seq;
+	OtSequenceLoaded		seq;
 
 	CommandCounterIncrement();
 	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
-		ot_sequence_stride == 1 || !load(relid, &seq))
+		ot_sequence_stride == 1 || !ot_sequence_load(relid, &seq))
 		return;
 	seq.user.anchor = seq.user.start;
 	adjust(relid, &seq.user);
 	set_position(relid, &seq.user,
-				 ot_sequence_place(&seq.user, own_share(), seq.user.start, false));
+				 ot_sequence_place(&seq.user, ot_sequence_own_share(), seq.user.start, false));
 	CommandCounterIncrement();
 }
 
@@ -515,7 +414,7 @@ before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 {
 	DefElem    *increment = find_option(stmt->options, "increment");
 	DefElem    *restart = find_option(stmt->options, "restart");
-	Loaded		seq;
+	OtSequenceLoaded		seq;
 	Relation	rel;
 	Oid			relid;
 	bool		fresh;
@@ -526,11 +425,11 @@ before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 									 stmt->missing_ok ? RVR_MISSING_OK : 0,
 									 RangeVarCallbackOwnsRelation, NULL);
 	if (!OidIsValid(relid) || get_rel_relkind(relid) != RELKIND_SEQUENCE ||
-		get_rel_persistence(relid) == RELPERSISTENCE_TEMP || !load(relid, &seq))
+		get_rel_persistence(relid) == RELPERSISTENCE_TEMP || !ot_sequence_load(relid, &seq))
 		return (Node *) stmt;
 
 	rel = relation_open(relid, NoLock);
-	alteration->position = page_read(rel);
+	alteration->position = ot_sequence_page_read(rel);
 	fresh = rel->rd_createSubid != InvalidSubTransactionId &&
 		!alteration->position.is_called &&
 		alteration->position.last_value == seq.here.start;
@@ -578,12 +477,12 @@ static void
 after_alter(const Alteration *alteration)
 {
 	Oid			relid = alteration->relid;
-	OtShare		share = own_share();
+	OtShare		share = ot_sequence_own_share();
 	OtPosition	position;
-	Loaded		seq;
+	OtSequenceLoaded		seq;
 
 	CommandCounterIncrement();
-	if (!load(relid, &seq))
+	if (!ot_sequence_load(relid, &seq))
 		return;
 	if (share.stride > 1)
 	{
@@ -634,38 +533,23 @@ call_process_utility(PlannedStmt *pstmt, Node *node, const char *query,
 								env, dest, completion);
 }
 
+/* Runs the statement; *new_sequence is the one that CREATE SEQUENCE makes. */
 static void
-ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
-							bool read_only_tree, ProcessUtilityContext context,
-							ParamListInfo params, QueryEnvironment *env,
-							DestReceiver *dest, QueryCompletion *completion)
+run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *sources,
+			  const char *query, bool read_only_tree,
+			  ProcessUtilityContext context, ParamListInfo params,
+			  QueryEnvironment *env, DestReceiver *dest,
+			  QueryCompletion *completion)
 {
-	Node	   *node = pstmt->utilityStmt;
-	Oid			new_sequence = InvalidOid;
 	Oid		   *outer_created = created_sequence;
 	List	   *outer_sources = like_sources;
-	Alteration	alteration = {InvalidOid};
-
-	if (!(IsA(node, CreateSeqStmt) || IsA(node, AlterSeqStmt) || IsA(node, CreateStmt)) ||
-		!is_active())
-	{
-		call_process_utility(pstmt, node, query, read_only_tree, context, params,
-							 env, dest, completion);
-		return;
-	}
 
 	PG_TRY();
 	{
 		if (IsA(node, CreateSeqStmt))
-		{
-			created_sequence = &new_sequence;
-			node = undo_like((CreateSeqStmt *) node);
-		}
-		else if (IsA(node, AlterSeqStmt))
-			node = before_alter((AlterSeqStmt *) node, &alteration);
-		else
-			like_sources = find_like_sources((CreateStmt *) node);
-
+			created_sequence = new_sequence;
+		else if (IsA(node, CreateStmt))
+			like_sources = sources;
 		call_process_utility(pstmt, node, query, read_only_tree, context, params,
 							 env, dest, completion);
 	}
@@ -675,6 +559,36 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 		like_sources = outer_sources;
 	}
 	PG_END_TRY();
+}
+
+static void
+ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
+							bool read_only_tree, ProcessUtilityContext context,
+							ParamListInfo params, QueryEnvironment *env,
+							DestReceiver *dest, QueryCompletion *completion)
+{
+	Node	   *node = pstmt->utilityStmt;
+	Oid			new_sequence = InvalidOid;
+	List	   *sources = NIL;
+	Alteration	alteration = {InvalidOid};
+
+	if (!(IsA(node, CreateSeqStmt) || IsA(node, AlterSeqStmt) || IsA(node, CreateStmt)) ||
+		!ot_sequence_is_active())
+	{
+		call_process_utility(pstmt, node, query, read_only_tree, context, params,
+							 env, dest, completion);
+		return;
+	}
+
+	if (IsA(node, CreateSeqStmt))
+		node = undo_like((CreateSeqStmt *) node);
+	else if (IsA(node, AlterSeqStmt))
+		node = before_alter((AlterSeqStmt *) node, &alteration);
+	else
+		sources = find_like_sources((CreateStmt *) node);
+
+	run_statement(pstmt, node, &new_sequence, sources, query, read_only_tree,
+				  context, params, env, dest, completion);
 
 	if (OidIsValid(new_sequence))
 		created(new_sequence);
@@ -682,51 +596,7 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 		after_alter(&alteration);
 }
 
-/* ---- setval ---- */
-
-/*
- * onetrip.setval(regclass, bigint [, boolean]): setval for every region.
- * Takes effect here at once and elsewhere at COMMIT; like PostgreSQL's it is
- * not undone by ROLLBACK here.
- */
-Datum
-ot_setval(PG_FUNCTION_ARGS)
-{
-	Oid			relid = PG_GETARG_OID(0);
-	int64		value = PG_GETARG_INT64(1);
-	bool		is_called = PG_NARGS() > 2 ? PG_GETARG_BOOL(2) : true;
-	OtPosition	position = {value, is_called};
-	char		persistence = get_rel_persistence(relid);
-	Loaded		seq;
-
-	if (is_active() && get_rel_relkind(relid) == RELKIND_SEQUENCE &&
-		persistence != RELPERSISTENCE_TEMP &&
-		pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
-	{
-		LockRelationOid(relid, RowExclusiveLock);
-		if (!load(relid, &seq))
-			elog(ERROR, "cache lookup failed for sequence %u", relid);
-		if (value < seq.user.minimum || value > seq.user.maximum)
-			ereport(ERROR,
-					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-					 errmsg("setval: value %lld is out of bounds for sequence \"%s\" (%lld..%lld)",
-							(long long) value, get_rel_name(relid),
-							(long long) seq.user.minimum, (long long) seq.user.maximum)));
-		position = ot_sequence_place(&seq.user, own_share(), value, is_called);
-	}
-	else
-		persistence = '\0';		/* PostgreSQL's own will say what is wrong */
-
-	DirectFunctionCall3(setval3_oid, ObjectIdGetDatum(relid),
-						Int64GetDatum(position.last_value),
-						BoolGetDatum(position.is_called));
-
-	if (persistence == RELPERSISTENCE_PERMANENT && ot_capturing())
-		ot_write_set_sequence(get_namespace_name(get_rel_namespace(relid)),
-							  get_rel_name(relid), value,
-							  OT_SEQUENCE_EXACT | (is_called ? OT_SEQUENCE_IS_CALLED : 0));
-	PG_RETURN_INT64(value);
-}
+/* ---- setval: redirected to onetrip.setval ---- */
 
 static Oid
 own_setval(int nargs)
@@ -763,7 +633,7 @@ redirect_setval(Node *node, void *context)
 static PlannedStmt *
 ot_planner(Query *parse, const char *query, int cursor_options, ParamListInfo params)
 {
-	if (is_active())
+	if (ot_sequence_is_active())
 		redirect_setval((Node *) parse, NULL);
 	if (prev_planner)
 		return prev_planner(parse, query, cursor_options, params);
@@ -782,74 +652,12 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		!OidIsValid(*created_sequence))
 		*created_sequence = object_id;
 	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
-			 (object_id == SETVAL_OID || object_id == SETVAL3_OID) && is_active())
+			 (object_id == SETVAL_OID || object_id == SETVAL3_OID) && ot_sequence_is_active())
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("setval() cannot be called from here"),
 				 errdetail("The call was not seen when its query was planned, for example because it stands in a function that was inlined."),
 				 errhint("Call onetrip.setval(), which takes the same arguments.")));
-}
-
-/* ---- write sets ---- */
-
-/*
- * At COMMIT, for a sequence that this transaction holds RowExclusiveLock on:
- * notes how far it has come, so that other regions go on above it.  With
- * interleaved values this keeps regions near each other and no more, so it is
- * not worth a round trip to a transaction that has changed nothing else.
- */
-void
-ot_sequence_capture(Oid relid)
-{
-	char	   *schema;
-	Relation	rel;
-	OtPosition	position;
-
-	if (get_rel_relkind(relid) != RELKIND_SEQUENCE ||
-		get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT ||
-		(ot_sequence_stride > 1 && ot_write_set_is_empty()))
-		return;
-	schema = get_namespace_name(get_rel_namespace(relid));
-	rel = try_relation_open(relid, NoLock);
-	if (rel == NULL || schema == NULL)
-		return;
-	position = page_read(rel);
-	if (position.is_called)
-		ot_write_set_sequence(schema, RelationGetRelationName(rel),
-							  position.last_value, OT_SEQUENCE_IS_CALLED);
-	relation_close(rel, NoLock);
-}
-
-/* Applies a 'Q' operation; r stands behind the op byte. */
-void
-ot_sequence_apply(OtReader *r)
-{
-	char	   *schema = ot_get_str(r);
-	char	   *name = ot_get_str(r);
-	int64		value = (int64) ot_get_u64(r);
-	uint8		flags = ot_get_u8(r);
-	Relation	rel;
-	Loaded		seq;
-
-	rel = relation_openrv(makeRangeVar(schema, name, -1), RowExclusiveLock);
-	if (rel->rd_rel->relkind != RELKIND_SEQUENCE || !load(RelationGetRelid(rel), &seq))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s.%s\" is not a sequence", schema, name)));
-	if (flags & OT_SEQUENCE_EXACT)
-		page_write(rel, &seq.user,
-				   ot_sequence_place(&seq.user, own_share(), value,
-									 (flags & OT_SEQUENCE_IS_CALLED) != 0),
-				   false);
-	else
-	{
-		OtPosition	there = {value, true};
-
-		page_write(rel, &seq.user, there, true);
-	}
-	relation_close(rel, NoLock);
-	pfree(schema);
-	pfree(name);
 }
 
 void

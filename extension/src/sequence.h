@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sequence.h
- *	  Arithmetic of interleaved sequences, apart from any catalog.
+ *	  What the parts of sequence offer each other.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -12,6 +12,8 @@
 #define ONETRIP_SEQUENCE_H
 
 #include "postgres.h"
+
+#include "utils/relcache.h"
 
 #ifndef HAVE_INT128
 #error "Onetrip needs a compiler with 128-bit integers"
@@ -54,6 +56,15 @@ typedef struct OtShare
 	int			stride;
 } OtShare;
 
+/* A sequence as the catalogs of this node have it. */
+typedef struct OtSequenceLoaded
+{
+	OtSequence	user;			/* as its owner defined it */
+	OtSequenceHere here;		/* as pg_sequence has it */
+	bool		adjusted;		/* the two may differ: reloptions are there */
+} OtSequenceLoaded;
+
+/* sequence_share.c: arithmetic, apart from any catalog */
 extern bool ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed);
 extern OtSequenceHere ot_sequence_here(const OtSequence *seq, OtShare share);
 extern OtPosition ot_sequence_place(const OtSequence *seq, OtShare share,
@@ -62,5 +73,15 @@ extern bool ot_sequence_raise(const OtSequence *seq, OtShare share,
 							  OtPosition *position, int64 value);
 extern OtPosition ot_sequence_clamp(const OtSequence *seq, OtShare share,
 									OtPosition position);
+
+/* sequence.c */
+extern bool ot_sequence_is_active(void);
+extern OtShare ot_sequence_own_share(void);
+extern bool ot_sequence_load(Oid relid, OtSequenceLoaded *seq);
+
+/* sequence_position.c */
+extern OtPosition ot_sequence_page_read(Relation rel);
+extern void ot_sequence_page_write(Relation rel, const OtSequence *seq,
+								   OtPosition target, bool raise);
 
 #endif							/* ONETRIP_SEQUENCE_H */
