@@ -195,9 +195,10 @@ impl NodeConfig {
         self.members.iter().filter(|m| m.id != self.node)
     }
 
-    /// How long a follower waits for its leader: five round trips of this node's slowest link, half a second at least.
+    /// How long a follower waits for its leader: five round trips of this node's slowest link, and at least as long as a
+    /// core thread may be busy with one very large transaction (0.8 s is a guess).
     pub fn election_timeout(&self) -> Duration {
         let slowest_ms = self.peers().map(|m| m.one_way_ms * 2.0).fold(0.0, f64::max);
-        Duration::from_millis(500).max(Duration::from_secs_f64(slowest_ms * 5.0 / 1000.0))
+        Duration::from_millis(800).max(Duration::from_secs_f64(slowest_ms * 5.0 / 1000.0))
     }
 }

@@ -39,8 +39,8 @@ const POSITION_TICKS: u64 = 25;
 const TICKS_AT_ONCE: u32 = 3;
 /// Events taken before the disk is written.
 const EVENTS_AT_ONCE: usize = 1024;
-/// A checkpoint is made after so many entries or bytes.
-const CHECKPOINT_ENTRIES: u64 = 100_000;
+/// A checkpoint is made after so many entries (fewer if the certification window is shorter) or bytes.
+const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
 const CHECKPOINT_BYTES: u64 = 256 << 20;
 /// How long a stop waits for a checkpoint under way.
 const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
@@ -220,7 +220,8 @@ impl CoreThread {
             }
             self.cut()?;
             let entries = self.certifier.decided().0 - self.checkpoint.0;
-            if entries >= CHECKPOINT_ENTRIES || self.bytes_since_checkpoint >= CHECKPOINT_BYTES {
+            let enough = CHECKPOINT_ENTRIES_MAX.min(self.config.window_entries);
+            if entries >= enough || self.bytes_since_checkpoint >= CHECKPOINT_BYTES {
                 self.start_checkpoint()?;
             }
         }

@@ -129,6 +129,16 @@ fn problems(
         let why = if peer.cut { "the link was cut by hand" } else { peer.trouble.as_deref().unwrap_or("connecting") };
         problems.push(format!("member {} in {} is not connected: {why}", peer.id, peer.region));
     }
+    for (id, matched) in core.raft.matched.iter().filter(|(_, m)| m.next() < core.log_first) {
+        // 0 until a new leader has heard from it, which is no reason for alarm.
+        if matched.0 > 0 || core.durable_of.get(id).is_some_and(|d| d.next() < core.log_first) {
+            problems.push(format!(
+                "member {id} needs log entries from {}, which were cut at {}: it must be made anew from another node",
+                matched.next(),
+                core.log_first
+            ));
+        }
+    }
     problems.extend(core.desk.problem.clone());
     if let Some(postgres) = postgres {
         if let Some(problem) = &postgres.problem {

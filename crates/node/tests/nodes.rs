@@ -370,3 +370,58 @@ async fn a_second_node_on_one_folder_and_a_taken_port_are_refused() -> Result<()
     cluster.start_node(0)?;
     cluster.stop().await
 }
+
+/// A short window makes checkpoints frequent: the log is cut once every PostgreSQL is past it, and not before; a node
+/// restarted from checkpoint and rest certifies as the others do.
+#[tokio::test]
+async fn the_log_is_cut_below_what_every_postgres_has_and_a_restart_goes_on_from_the_checkpoint() -> Result<()> {
+    let mut cluster = Cluster::prepare(0.0)?;
+    for config in &mut cluster.configs {
+        config.window_entries = 300;
+        config.save()?;
+    }
+    for i in 0..3 {
+        cluster.start_node(i)?;
+    }
+    cluster.settle().await?;
+    // These never move on their own: they hold the log of all nodes.
+    let mut workers = Vec::new();
+    for i in 0..3 {
+        workers.push(cluster.worker(i, LogIndex(0)).await?);
+    }
+    let mut backend = cluster.backend(0).await?;
+    let first = backend.commit(1, &[update(1, LogIndex(0))], b"").await?;
+    let mut last = first.clone();
+    for n in 2..=2500 {
+        last = backend.commit(n, &[update(n, last.at)], &vec![n as u8; 60_000]).await?;
+    }
+    wait_for("checkpoints", || async {
+        for i in 0..3 {
+            let status = cluster.status(i).await?;
+            ensure!(status["checkpoint"].as_u64() > Some(2_200) && status["log_first"] == 1, "{status}");
+        }
+        Ok(())
+    })
+    .await?;
+    for worker in &mut workers {
+        worker.position(last.at).await?;
+    }
+    // A segment is full after some 1,100 of these entries, and 1,000 stay in any case.
+    wait_for("the cut", || async {
+        for i in 0..3 {
+            let status = cluster.status(i).await?;
+            ensure!(status["log_first"].as_u64() > Some(1), "{status}");
+        }
+        Ok(())
+    })
+    .await?;
+    cluster.stop_node(1).await?;
+    let during = backend.commit(5_000, &[update(9, last.at)], b"").await?;
+    cluster.start_node(1)?;
+    let mut other = cluster.backend(1).await?;
+    let lost = other.commit(1, &[update(9, last.at)], b"").await?;
+    ensure!((lost.outcome, lost.other) == (VerdictOutcome::Conflict, during.at), "{lost:?}");
+    let old = other.commit(2, &[update(9, first.at)], b"").await?;
+    ensure!(old.outcome == VerdictOutcome::Window && old.other > first.at, "{old:?}");
+    cluster.stop().await
+}

@@ -22,8 +22,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::net::UnixStream;
 
-/// A proposal is sent again this many ticks after the last time, doubled each time; a lost leader is noticed at once.
+/// A proposal is sent again this many ticks after the last time, doubled each time up to a bound; a lost leader is
+/// noticed at once, so this is only for a message lost on the way.
 const RESEND_TICKS: u64 = 50;
+const RESEND_TICKS_MAX: u64 = 250;
 /// And large ones not before they can have arrived, at this speed.
 const BYTES_PER_TICK: u64 = 256 << 10;
 
@@ -298,7 +300,8 @@ impl Desk {
         for pending in self.pending.values_mut() {
             if all || pending.resend_at <= tick {
                 if !all {
-                    pending.resend_ticks *= 2;
+                    let arrival = pending.raw.len() as u64 / BYTES_PER_TICK;
+                    pending.resend_ticks = (pending.resend_ticks * 2).min(RESEND_TICKS_MAX + 2 * arrival);
                 }
                 pending.resend_at = tick + pending.resend_ticks;
                 again.push(pending.raw.clone());

@@ -241,11 +241,9 @@ impl Segment {
         let mut record = Record::default();
         let flags = body.try_get_u8().ok()?;
         if flags & 1 != 0 {
-            let mut hs = HardState::default();
-            hs.term = body.try_get_u64_le().ok()?;
-            hs.vote = body.try_get_u64_le().ok()?;
-            hs.commit = body.try_get_u64_le().ok()?;
-            record.hard_state = Some(hs);
+            let (term, vote, commit) =
+                (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
+            record.hard_state = Some(HardState { term, vote, commit, ..Default::default() });
         }
         if flags & 2 != 0 {
             let (index, term) = (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
