@@ -1,0 +1,152 @@
+#!/bin/bash
+# The extension's tests on one node: sql/ (one session) and specs/ (several), against a real node with a real PostgreSQL.
+#
+# Called by `make -C extension check-all`.  What is installed in PostgreSQL's folders is what runs (`make setup`).
+#   TESTS="capture toast"  only these of sql/ (setup comes by itself); SPECS likewise, SPECS=none for none
+#   ONETRIP=FILE           this onetrip command, instead of building it
+#   KEEP=1                 leave the folder with logs and results behind
+set -euo pipefail
+cd "$(dirname "$0")"
+
+PG_CONFIG=${PG_CONFIG:-pg_config}
+bin_dir=$("$PG_CONFIG" --bindir)
+pgxs_dir=$(dirname "$("$PG_CONFIG" --pgxs)")/..
+pg_regress=$pgxs_dir/test/regress/pg_regress
+pg_isolation_regress=$pgxs_dir/test/isolation/pg_isolation_regress
+READY_SECONDS=60
+STOP_SECONDS=30
+
+fail() {
+    echo "test/run.sh: $*" >&2
+    exit 1
+}
+
+work=$(mktemp -d /var/tmp/onetrip-test.XXXXXX)
+chmod 755 "$work"
+node=
+clean_up() {
+    local status=$?
+    trap - EXIT
+    if [ -n "$node" ] && kill -TERM "$node" 2>/dev/null; then
+        for _ in $(seq $((STOP_SECONDS * 10))); do
+            kill -0 "$node" 2>/dev/null || break
+            sleep 0.1
+        done
+        kill -KILL "$node" 2>/dev/null && echo "test/run.sh: the node did not stop within $STOP_SECONDS s" >&2
+        wait "$node" 2>/dev/null || true
+    fi
+    if [ -n "${KEEP:-}" ]; then
+        echo "test/run.sh: logs and results are in $work"
+    else
+        rm -rf "$work"
+    fi
+    exit $status
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+[ -x "$pg_regress" ] && [ -x "$pg_isolation_regress" ] ||
+    fail "pg_regress is missing: install postgresql-server-dev-15"
+if [ -z "${ONETRIP:-}" ]; then
+    (cd ../.. && cargo build --release --locked -p onetrip-cli)
+    target=${CARGO_TARGET_DIR:-../../target}
+    ONETRIP=$target/release/onetrip
+fi
+# The node drops to an unprivileged user, who may not reach the checkout.
+cp "$ONETRIP" "$work/onetrip"
+cp unit/onetrip_unit.so "$work/"
+chmod 755 "$work/onetrip" "$work/onetrip_unit.so"
+
+# ---- one node ----
+
+printf '[[region]]\nname = "here"\n' >"$work/topology.toml"
+"$work/onetrip" init --topology "$work/topology.toml" --data "$work/nodes" --bin-dir "$bin_dir" >"$work/init.log" 2>&1 ||
+    { cat "$work/init.log" >&2; fail "onetrip init failed"; }
+port=$(sed -n 's/.*(PostgreSQL port \([0-9]*\)).*/\1/p' "$work/init.log")
+[ -n "$port" ] || fail "onetrip init did not say which port it chose"
+"$work/onetrip" start --data "$work/nodes/here" >"$work/node.log" 2>&1 &
+node=$!
+
+export PGCONNECT_TIMEOUT=5
+ready=
+for _ in $(seq $((READY_SECONDS * 5))); do
+    kill -0 "$node" 2>/dev/null || break
+    if "$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -v ON_ERROR_STOP=1 \
+        -c 'SELECT onetrip.advance()' >/dev/null 2>"$work/ready.log"; then
+        ready=yes
+        break
+    fi
+    sleep 0.2
+done
+if [ -z "$ready" ]; then
+    tail -n 30 "$work/ready.log" "$work/node.log" "$work/nodes/here/postgres.log" >&2
+    fail "the node took no transaction within $READY_SECONDS s"
+fi
+
+# ---- the tests ----
+
+export ONETRIP_UNIT=$work/onetrip_unit.so
+ONETRIP_GOLDEN=$(cd ../../testdata/agent && pwd)
+export ONETRIP_GOLDEN
+passed=0
+failed=0
+
+# run NAME PROGRAM TEST...
+run() {
+    local name=$1 program=$2 status=0 test known=()
+    shift 2
+    for test in "$@"; do
+        if [ -e "expected/$test.out" ]; then
+            known+=("$test")
+        else
+            echo "test $test: expected/$test.out is missing"
+            failed=$((failed + 1))
+        fi
+    done
+    set -- "${known[@]}"
+    [ $# -gt 0 ] || return 0
+    mkdir -p "$work/$name"
+    # Both write what they compare into the output folder; nothing lands in the checkout.
+    "$program" --use-existing --dbname=onetrip --host=127.0.0.1 --port="$port" --user=postgres \
+        --bindir="$bin_dir" --inputdir="$PWD" --outputdir="$work/$name" "$@" >"$work/$name/log" 2>&1 || status=$?
+    grep -E '^test ' "$work/$name/log" || true
+    passed=$((passed + $(grep -cE '^test .*\.\.\. ok' "$work/$name/log" || true)))
+    # Tests that never came to run have failed too.
+    failed=$((failed + $# - $(grep -cE '^test .*\.\.\. ok' "$work/$name/log" || true)))
+    if [ $status -ne 0 ]; then
+        if [ -s "$work/$name/regression.diffs" ]; then
+            cat "$work/$name/regression.diffs"
+        else
+            cat "$work/$name/log"
+        fi
+    fi
+}
+
+names() {
+    local file
+    for file in "$1"/*."$2"; do
+        basename "$file" ".$2"
+    done | LC_ALL=C sort
+}
+
+tests=${TESTS:-$(names sql sql | grep -vx setup)}
+specs=${SPECS:-$(names specs spec)}
+[ "$specs" = none ] && specs=
+[ "$tests" = none ] && tests=
+# shellcheck disable=SC2086
+run sql "$pg_regress" setup $tests
+# shellcheck disable=SC2086
+run specs "$pg_isolation_regress" $specs
+
+if ! kill -0 "$node" 2>/dev/null; then
+    tail -n 30 "$work/node.log" >&2
+    failed=$((failed + 1))
+    echo "the node ended during the tests"
+fi
+if grep -aE "PANIC:|was terminated by signal" "$work/node.log" "$work/nodes/here/postgres.log"; then
+    failed=$((failed + 1))
+    echo "the server crashed during the tests"
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
