@@ -74,6 +74,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	YYLTYPE		location;
 	bool		after_pg_temp = false;
 	const char *what = NULL;
+	const char *hint = NULL;
 	int			token;
 
 	if (list_length(parsed) != 1 ||
@@ -89,14 +90,20 @@ ot_ddl_check_text(const char *text, Node *stmt)
 
 		/* the scanner ends each token with a zero, for as long as it is the last */
 		if (token == '.' && after_pg_temp)
-			what = "a name in pg_temp";
+		{
+			what = "a definition that uses a temporary object";
+			hint = "Use a permanent object: other regions cannot see this session's temporary ones.";
+		}
 		else if (pg_strcasecmp(word, "session_user") == 0 && GetUserId() != GetSessionUserId())
+		{
 			what = "SESSION_USER in a statement run as another role";
+			hint = "Write the role's name.";
+		}
 		after_pg_temp = pg_strncasecmp(word, "pg_temp", 7) == 0;
 	}
 	scanner_finish(scanner);
 	if (what != NULL)
-		ot_ddl_refuse(what, "Write the role's name, or use a permanent object.");
+		ot_ddl_refuse(what, hint);
 }
 
 /*

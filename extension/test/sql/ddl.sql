@@ -1,0 +1,185 @@
+-- Goal: a utility statement is recorded once, as text, in order with rows, or it is refused, or it is local; never anything else.
+-- Method: look at the operations and keys of open transactions, and at SQLSTATEs.
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/helpers.psql
+CREATE SCHEMA ddl;
+SET search_path = ddl;
+SET client_min_messages = warning;
+CREATE ROLE ddl_owner;
+
+-- In order with rows; sub-commands (sequence, index, view) are part of their statement.
+BEGIN;
+CREATE TABLE t (id serial PRIMARY KEY, v text UNIQUE);
+INSERT INTO t VALUES (1, 'one');
+CREATE SCHEMA ddl_inner CREATE TABLE a (id int PRIMARY KEY) CREATE VIEW b AS SELECT id FROM a;
+SAVEPOINT s;
+CREATE TABLE gone (id int);
+ROLLBACK TO s;
+ALTER TABLE t ALTER COLUMN v SET NOT NULL;
+INSERT INTO t VALUES (2, 'two');
+:operations;
+COMMIT;
+ALTER TABLE t ADD COLUMN w int DEFAULT 7;
+
+-- Each statement of a query string by itself; comments around it do not matter; run by functions too.
+BEGIN;
+/* before */ CREATE INDEX i1 ON t (w) /* behind */; -- more
+SELECT 1 AS one\; COMMENT ON TABLE t IS 'two; words'\; DROP INDEX i1;
+DO $$ BEGIN FOR n IN 1 .. 2 LOOP EXECUTE format('CREATE TABLE loop_%s (id int PRIMARY KEY)', n); END LOOP; INSERT INTO loop_2 VALUES (1); END $$;
+CREATE FUNCTION atomic(a int) RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT a + 1; SELECT a + 2; END;
+:operations;
+ROLLBACK;
+
+-- The role that runs it travels; a password does not.
+BEGIN;
+GRANT ALL ON SCHEMA ddl TO ddl_owner;
+SET LOCAL ROLE ddl_owner;
+CREATE TABLE owned (id int PRIMARY KEY);
+RESET ROLE;
+CREATE ROLE ddl_login LOGIN PASSWORD 'it''s secret' VALID UNTIL 'infinity';
+ALTER ROLE ddl_login ENCRYPTED PASSWORD e'it\'s \x73ecret too';
+ALTER ROLE ddl_login PASSWORD 'md5aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa';
+ALTER ROLE ddl_login PASSWORD NULL;
+SELECT count(*) AS recorded, count(*) FILTER (WHERE operation LIKE '%secret%') AS in_clear,
+       count(*) FILTER (WHERE operation ~ $$SCRAM-SHA-256\$\d+:.*VALID UNTIL 'infinity'$$) AS verifiers_in_place
+FROM unit.operations() AS operation;
+SELECT operation FROM unit.operations() AS operation WHERE operation LIKE '%owned%' OR operation LIKE '%md5%';
+ROLLBACK;
+
+-- CREATE TABLE AS: the table, then its rows; also without rows, under EXPLAIN, and when nothing is made.
+BEGIN;
+CREATE TABLE made (i, "T x") WITH (fillfactor = 50) AS SELECT 1, 'x' COLLATE "C" UNION ALL SELECT 2, NULL;
+CREATE UNLOGGED TABLE empty AS SELECT NULL::numeric(5, 2) AS n WITH NO DATA;
+SELECT 3 AS three INTO into_table;
+EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) CREATE TABLE explained AS SELECT 4 AS four;
+CREATE TABLE IF NOT EXISTS made AS SELECT 5;
+CREATE TEMP TABLE temporary AS SELECT 6;
+CREATE MATERIALIZED VIEW seen AS SELECT i FROM made;
+REFRESH MATERIALIZED VIEW seen;
+:operations;
+ROLLBACK;
+
+-- TRUNCATE is recorded, without the schema key; where contents are local it is local.
+CREATE UNLOGGED TABLE unlogged (id int);
+CREATE TABLE plain (id int) USING heap;
+BEGIN;
+TRUNCATE t RESTART IDENTITY CASCADE;
+TRUNCATE unlogged, plain;
+:operations;
+:keys;
+ROLLBACK;
+TRUNCATE t, unlogged;
+
+-- Local: nothing is recorded.
+CREATE TEMP TABLE temporary (id serial PRIMARY KEY, v text);
+BEGIN;
+CREATE INDEX ON temporary (v);
+ALTER TABLE temporary ADD COLUMN w int;
+CREATE VIEW over_temporary AS SELECT id FROM temporary;
+CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE TYPE pg_temp.pair AS (a int, b int);
+CREATE SEQUENCE pg_temp.s;
+COMMENT ON COLUMN temporary.v IS 'x';
+COMMENT ON TYPE pg_temp.pair IS 'x';
+GRANT SELECT ON temporary TO ddl_owner;
+TRUNCATE temporary;
+ALTER TABLE temporary RENAME TO temporary2;
+DROP FUNCTION pg_temp.f();
+DROP TABLE temporary2 CASCADE;
+SET LOCAL work_mem = '1MB';
+LOCK TABLE t IN ACCESS SHARE MODE;
+DECLARE c CURSOR FOR SELECT 1;
+PREPARE p AS SELECT 1;
+ANALYZE t;
+REINDEX TABLE t;
+ALTER DATABASE template1 SET work_mem = '1MB';
+ALTER DATABASE template1 RESET work_mem;
+SELECT onetrip.pending_bytes();
+ROLLBACK;
+CLUSTER t USING t_pkey;
+VACUUM FULL t;
+SELECT onetrip.pending_bytes();
+
+-- Permanent definitions do not see temporary objects, since no other region has them.
+CREATE TEMP TABLE IF NOT EXISTS temporary (id int);
+CREATE TABLE like_temporary (LIKE temporary);
+CREATE FUNCTION of_temporary() RETURNS SETOF temporary LANGUAGE sql AS 'SELECT 1';
+CREATE TABLE named_temporary (id pg_temp.pair);
+\echo :LAST_ERROR_SQLSTATE
+DROP TABLE temporary, t;
+\echo :LAST_ERROR_SQLSTATE
+TRUNCATE temporary, t;
+DROP TABLE temporary;
+
+-- Keys that held locks do not show: names that go away, relations of a renamed schema, users of a changed type.
+CREATE TABLE renamed (id int PRIMARY KEY);
+CREATE TYPE mood AS ENUM ('good', 'bad');
+CREATE DOMAIN moods AS mood[];
+CREATE TYPE holder AS (m mood);
+CREATE TABLE moody (id int PRIMARY KEY, m moods);
+CREATE TABLE holding (id int PRIMARY KEY, h holder);
+BEGIN;
+ALTER TYPE mood RENAME VALUE 'good' TO 'fine';
+:keys;
+ROLLBACK;
+BEGIN;
+ALTER DOMAIN moods ADD CHECK (cardinality(value) < 5);
+:keys;
+ROLLBACK;
+BEGIN;
+ALTER TYPE holder ADD ATTRIBUTE n int;
+:keys;
+ROLLBACK;
+BEGIN;
+ALTER SCHEMA ddl_inner RENAME TO ddl_outer;
+:keys;
+ROLLBACK;
+BEGIN;
+ALTER TABLE renamed RENAME TO other_name;
+ALTER TABLE t SET SCHEMA ddl_inner;
+:keys;
+ROLLBACK;
+BEGIN;
+DROP TABLE renamed;
+SELECT mode, count(*) FROM onetrip.pending_keys() GROUP BY 1;
+ROLLBACK;
+
+-- Refused: what cannot be the same everywhere, or cannot wait for its turn.
+INSERT INTO t VALUES (1, 'one') ON CONFLICT DO NOTHING;
+CREATE TABLE unfilled (id int);
+ALTER TABLE unfilled ADD COLUMN n serial, ADD COLUMN r float DEFAULT random();
+ALTER TABLE t ADD COLUMN at timestamptz DEFAULT now();
+ALTER TABLE t ADD COLUMN r float DEFAULT random();
+\echo :LAST_ERROR_SQLSTATE
+ALTER TABLE t ADD COLUMN n bigserial;
+ALTER TABLE t ADD COLUMN n int GENERATED ALWAYS AS IDENTITY;
+ALTER TABLE t ALTER COLUMN w TYPE float USING w * random();
+ALTER TABLE t ALTER COLUMN w TYPE bigint USING w * 2;
+ALTER TABLE t SET UNLOGGED;
+ALTER TABLE t SET ACCESS METHOD heap;
+ALTER TABLE plain SET ACCESS METHOD onetrip;
+CREATE INDEX CONCURRENTLY ON t (w);
+DROP INDEX CONCURRENTLY t_pkey;
+CREATE TABLE parted (id int) PARTITION BY LIST (id);
+CREATE TABLE part PARTITION OF parted FOR VALUES IN (1);
+ALTER TABLE parted DETACH PARTITION part CONCURRENTLY;
+CREATE PUBLICATION p FOR TABLE t;
+CREATE SUBSCRIPTION s CONNECTION '' PUBLICATION p;
+CREATE TABLESPACE ts LOCATION '/nowhere';
+IMPORT FOREIGN SCHEMA s FROM SERVER s INTO ddl;
+DROP DATABASE :DBNAME;
+ALTER DATABASE :DBNAME RENAME TO x;
+DROP EXTENSION onetrip;
+CREATE FUNCTION f() RETURNS int LANGUAGE sql SET work_mem FROM CURRENT AS 'SELECT 1';
+CREATE FUNCTION f() RETURNS int LANGUAGE sql SET search_path FROM CURRENT AS 'SELECT 1';
+SET ROLE ddl_owner;
+ALTER TABLE t OWNER TO SESSION_USER;
+RESET ROLE;
+SELECT lo_from_bytea(0, 'x');
+\echo :LAST_ERROR_SQLSTATE
+
+-- All of that left nothing open.
+SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
+DROP SCHEMA ddl, ddl_inner CASCADE;
+DROP OWNED BY ddl_owner;
+DROP ROLE ddl_owner;
