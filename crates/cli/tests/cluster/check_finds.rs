@@ -1,0 +1,87 @@
+//! `onetrip check` says equal when it is, and where not when it is not.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::lab::{start, Lab, BIN};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_finds_a_row_changed_behind_its_back() {
+    let lab = start("check_finds", "equal is equal; a row changed in one region's files is found and named").await;
+    lab.session(1)
+        .await
+        .must("create table t (id int primary key, v text); create table s (a int, b text, primary key (b, a)); create table bag (x int)")
+        .await;
+    lab.everywhere().await;
+    for region in 0..3 {
+        let rows = format!(
+            "insert into t select g * 3 + {region}, 'v' || g from generate_series(1, 1000) g;
+             insert into s select g, 'k' || {region} from generate_series(1, 10) g; insert into bag values ({region}), ({region})"
+        );
+        lab.session(region).await.must(&rows).await;
+    }
+    lab.check_equal(3).await;
+    let (code, output) = lab.check(&[]).await;
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("equal"), "{output}");
+
+    behind_its_back(&lab, 1, "update t set v = 'tampered' where id = 1501").await;
+    names_it(&lab, &["public.t", "b", "1501", "tampered"], "public.t").await;
+    behind_its_back(&lab, 1, "update t set v = 'v500' where id = 1501").await;
+    lab.check_equal(3).await;
+
+    behind_its_back(&lab, 2, "delete from s where a = 7 and b = 'k1'").await;
+    names_it(&lab, &["public.s", "c", "k1", "7", "no such row"], "public.s").await;
+    behind_its_back(&lab, 2, "insert into s values (7, 'k1')").await;
+    lab.check_equal(3).await;
+
+    behind_its_back(&lab, 0, "update bag set x = 99 where ctid = (select min(ctid) from bag)").await;
+    names_it(&lab, &["public.bag", "a", "99"], "public.bag").await;
+}
+
+/// Text and JSON both say different, which table, and what each word of `words` says.
+async fn names_it(lab: &Lab, words: &[&str], table: &str) {
+    let (code, output) = lab.check(&[]).await;
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.starts_with("different"), "{output}");
+    for word in words {
+        assert!(output.contains(word), "{word} is not in: {output}");
+    }
+    let (code, output) = lab.check(&["--json"]).await;
+    assert_eq!(code, Some(1), "{output}");
+    let report: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!(report["equal"], false);
+    assert_eq!(report["different"], serde_json::json!([table]));
+    assert_eq!(report["difference"]["kind"], "row");
+}
+
+/// Stops a node, changes its PostgreSQL's files through a server that knows nothing of Onetrip's way, starts it again.
+async fn behind_its_back(lab: &Lab, region: usize, sql: &str) {
+    let node = lab.node(region);
+    node.stop().await.unwrap_or_else(|e| panic!("{e:#}"));
+    let data = node.postgres_data();
+    let sql = format!("{}\n", sql.replace('\n', " "));
+    let done = tokio::task::spawn_blocking(move || {
+        use std::io::Write;
+        let mut command = Command::new(format!("{BIN}/postgres"));
+        command.args(["--single", "-D"]).arg(&data).arg("onetrip").current_dir("/");
+        if nix::unistd::geteuid().is_root() {
+            use std::os::unix::fs::MetadataExt;
+            let owner = std::fs::metadata(&data).expect("the data folder");
+            command.uid(owner.uid()).gid(owner.gid());
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start postgres --single");
+        child.stdin.take().expect("piped").write_all(sql.as_bytes()).expect("write the statement");
+        child.wait_with_output().expect("wait for postgres --single")
+    });
+    let output = done.await.expect("postgres --single");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("ERROR"), "postgres --single: {said}");
+    node.restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+    lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
+}

@@ -1,0 +1,169 @@
+//! Two regions that touch the same thing at once: never both, and the loser is told what it lost to.
+
+use crate::lab::{apart, builder, is, start_from, told, Lab, Session};
+use tokio_postgres::error::{DbError, SqlState};
+
+const ROUNDS: usize = 12;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_regions_that_meet_one_wins() {
+    // A distance makes the two COMMITs cross each other on the way.
+    let lab = start_from(
+        "conflicts",
+        "one row, one unique value, parent and child, write skew: one region wins, the other gets 40001",
+        builder().topology(apart(40)),
+    )
+    .await;
+    lab.session(0)
+        .await
+        .must(
+            "create table t (id int primary key, v int); create table u (id int primary key, v text unique);
+             create table parent (id int primary key); create table child (id int primary key, parent int references parent);
+             create table skew (id int primary key, on_call bool)",
+        )
+        .await;
+    lab.everywhere().await;
+    one_row(&lab).await;
+    one_unique_value(&lab).await;
+    parent_and_child(&lab).await;
+    write_skew(&lab).await;
+    not_in_each_others_way(&lab).await;
+    lab.check_equal(5).await;
+}
+
+#[derive(Default)]
+struct Tally {
+    wins: [usize; 3],
+    /// Losses found at COMMIT, by certification; the others were evicted before.
+    certified: usize,
+}
+
+/// Runs one side's statements up to COMMIT in each of two regions, then both COMMITs at once.  One succeeds; the other fails
+/// with 40001 and names table and winner.  Returns the winner.
+async fn meet(lab: &Lab, regions: [usize; 2], bodies: [&str; 2], isolation: &str, table: &str, tally: &mut Tally) -> usize {
+    let sides = [lab.session(regions[0]).await, lab.session(regions[1]).await];
+    for (side, body) in sides.iter().zip(bodies) {
+        side.must(&format!("begin isolation level {isolation}; {body}")).await;
+    }
+    let results = tokio::join!(sides[0].run("commit"), sides[1].run("commit"));
+    let winner = match (&results.0, &results.1) {
+        (Ok(()), Err(_)) => 0,
+        (Err(_), Ok(())) => 1,
+        (Ok(()), Ok(())) => panic!("both regions committed: {bodies:?}"),
+        (Err(x), Err(y)) => panic!("neither committed: {} and {}", told(x), told(y)),
+    };
+    let [first, second] = sides;
+    let (error, loser) = if winner == 0 { (results.1, second) } else { (results.0, first) };
+    let error = error.expect_err("the loser's");
+    let why = lost(error, loser, tally).await;
+    let detail = why.detail().unwrap_or_default();
+    let winner_region = lab.node(regions[winner]).region();
+    assert!(detail.contains(table), "{table} is not in the detail: {detail}");
+    assert!(detail.contains(&format!("region \"{winner_region}\"")), "{winner_region} is not in the detail: {detail}");
+    assert!(why.hint().is_some(), "no hint: {}", why.message());
+    tally.wins[regions[winner]] += 1;
+    regions[winner]
+}
+
+/// The message with 40001, whether COMMIT got it or the idle session before.
+async fn lost(error: tokio_postgres::Error, loser: Session, tally: &mut Tally) -> DbError {
+    let why = match error.as_db_error() {
+        Some(db) => {
+            tally.certified += usize::from(db.message().starts_with("could not commit"));
+            db.clone()
+        }
+        None => loser.ended_by().await.unwrap_or_else(|e| panic!("the loser's session ended otherwise: {e:#} ({error})")),
+    };
+    assert_eq!(why.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{}", why.message());
+    why
+}
+
+async fn one_row(lab: &Lab) {
+    lab.session(0).await.must("insert into t select g, 0 from generate_series(1, 100) g").await;
+    let mut tally = Tally::default();
+    for round in 0..ROUNDS {
+        lab.everywhere().await;
+        let isolation = if round % 2 == 0 { "read committed" } else { "repeatable read" };
+        let regions = [[0, 1], [1, 2], [2, 0]][round % 3];
+        let bodies = ["update t set v = v + 1 where id = 1", "update t set v = v + 1 where id = 1"];
+        meet(lab, regions, bodies, isolation, "public.t", &mut tally).await;
+    }
+    println!("conflicts: one row: wins {:?}, {} found at COMMIT", tally.wins, tally.certified);
+    assert!(tally.certified > 0, "no round met at certification");
+    lab.shows("select v from t where id = 1", &ROUNDS.to_string()).await;
+
+    // Update against delete, and against a change of the key.
+    for (round, bodies) in [
+        ["delete from t where id = 2", "update t set v = 5 where id = 2"],
+        ["update t set id = 1003 where id = 3", "update t set v = 5 where id = 3"],
+        ["update t set id = 1004 where id = 4", "insert into t values (1004, 5)"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        lab.everywhere().await;
+        meet(lab, [round % 3, (round + 1) % 3], *bodies, "read committed", "public.t", &mut tally).await;
+    }
+}
+
+async fn one_unique_value(lab: &Lab) {
+    let mut tally = Tally::default();
+    for round in 0..ROUNDS / 2 {
+        lab.everywhere().await;
+        let bodies: [String; 2] = [0, 1].map(|side| format!("insert into u values ({}, 'same {round}')", 2 * round + side));
+        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.u", &mut tally).await;
+    }
+    lab.shows("select count(*) || ' ' || count(distinct v) from u", &format!("{0} {0}", ROUNDS / 2)).await;
+}
+
+async fn parent_and_child(lab: &Lab) {
+    let mut tally = Tally::default();
+    for round in 0..ROUNDS / 2 {
+        lab.session(0).await.must(&format!("insert into parent values ({round})")).await;
+        lab.everywhere().await;
+        let bodies = [format!("delete from parent where id = {round}"), format!("insert into child values ({round}, {round})")];
+        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.", &mut tally).await;
+        lab.shows("select count(*) from child left join parent on parent.id = child.parent where parent.id is null", "0").await;
+    }
+}
+
+/// Each reads a row with FOR UPDATE and writes the other's: one of them must have seen too much.
+async fn write_skew(lab: &Lab) {
+    let mut tally = Tally::default();
+    for round in 0..ROUNDS / 2 {
+        let (x, y) = (2 * round, 2 * round + 1);
+        lab.session(0).await.must(&format!("insert into skew values ({x}, true), ({y}, true)")).await;
+        lab.everywhere().await;
+        let lock = if round % 2 == 0 { "update" } else { "share" };
+        let bodies = [(x, y), (y, x)].map(|(mine, other)| {
+            format!("select * from skew where id = {other} for {lock}; update skew set on_call = false where id = {mine}")
+        });
+        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "repeatable read", "public.skew", &mut tally).await;
+        lab.shows(&format!("select count(*) from skew where id in ({x}, {y}) and on_call"), "1").await;
+    }
+}
+
+/// What PostgreSQL lets go on side by side in one region goes on side by side in two.
+async fn not_in_each_others_way(lab: &Lab) {
+    lab.session(0).await.must("insert into parent values (1000); insert into t values (2000, 0), (2001, 0)").await;
+    let pairs = [
+        ["insert into child values (1000, 1000)", "insert into child values (1001, 1000)"],
+        ["update t set v = 1 where id = 2000", "update t set v = 1 where id = 2001"],
+        ["insert into u values (1000, null)", "insert into u values (1001, null)"],
+        ["select * from t where id = 2000 for key share; insert into t values (3000, 0)", "update t set v = 2 where id = 2000"],
+    ];
+    for (round, bodies) in pairs.iter().enumerate() {
+        lab.everywhere().await;
+        let sides = [lab.session(round % 3).await, lab.session((round + 1) % 3).await];
+        for (side, body) in sides.iter().zip(bodies) {
+            side.must(&format!("begin; {body}")).await;
+        }
+        let results = tokio::join!(sides[0].run("commit"), sides[1].run("commit"));
+        for result in [results.0, results.1] {
+            if let Err(error) = result {
+                assert!(!is(&error, &SqlState::T_R_SERIALIZATION_FAILURE), "{bodies:?} do not collide: {}", told(&error));
+                panic!("{bodies:?}: {}", told(&error));
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Statements that change the schema, given in a region that does not lead, are there in all; others are refused at once.
+
+use crate::lab::{number, start, text, Lab, Session};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ddl_given_in_any_region_is_there_in_all() {
+    let lab = start("ddl", "every kind of DDL from regions that do not lead, and what is refused").await;
+    tables(&lab).await;
+    other_objects(&lab).await;
+    roles(&lab).await;
+    tables_from_queries(&lab).await;
+    with_rows_in_one_transaction(&lab).await;
+    refused(&lab).await;
+    lab.check_equal(5).await;
+}
+
+/// One statement in one region, then a query that must give one text in all.
+async fn then_shows(lab: &Lab, session: &Session, statement: &str, query: &str, expected: &str) {
+    session.must(statement).await;
+    lab.shows(query, expected).await;
+}
+
+async fn tables(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    then_shows(lab, &b, "create schema shop", "select count(*) from pg_namespace where nspname = 'shop'", "1").await;
+    c.must("create table shop.item (id int primary key, name text not null, price numeric default 1)").await;
+    lab.everywhere().await;
+    b.must("insert into shop.item select g, 'item ' || g from generate_series(1, 100) g").await;
+    lab.everywhere().await;
+    then_shows(
+        lab,
+        &c,
+        "alter table shop.item add column stock int not null default 7",
+        "select sum(stock) from shop.item",
+        "700",
+    )
+    .await;
+    then_shows(
+        lab,
+        &b,
+        "alter table shop.item alter column price type float8 using price * 2",
+        "select sum(price) from shop.item",
+        "200",
+    )
+    .await;
+    then_shows(
+        lab,
+        &c,
+        "alter table shop.item add constraint positive check (price > 0), add constraint once unique (name)",
+        "select string_agg(conname, ' ' order by conname) from pg_constraint where conrelid = 'shop.item'::regclass",
+        "item_pkey once positive",
+    )
+    .await;
+    then_shows(
+        lab,
+        &b,
+        "create unique index item_lower on shop.item (lower(name)) where id > 0",
+        "select indisvalid from pg_index where indexrelid = 'shop.item_lower'::regclass",
+        "t",
+    )
+    .await;
+    then_shows(
+        lab,
+        &c,
+        "drop index shop.item_lower",
+        "select count(*) from pg_class where relname = 'item_lower'",
+        "0",
+    )
+    .await;
+    then_shows(
+        lab,
+        &b,
+        "alter table shop.item rename column name to title; alter table shop.item rename to thing",
+        "select count(title) from shop.thing",
+        "100",
+    )
+    .await;
+    then_shows(
+        lab,
+        &c,
+        "alter table shop.thing drop column price",
+        "select (t.*)::text from shop.thing t where id = 1",
+        "(1,\"item 1\",7)",
+    )
+    .await;
+    // Rows still find their columns after one was dropped.
+    then_shows(
+        lab,
+        &b,
+        "update shop.thing set stock = 8 where id = 1",
+        "select (t.*)::text from shop.thing t where id = 1",
+        "(1,\"item 1\",8)",
+    )
+    .await;
+    b.must("create table shop.gone (id int primary key); insert into shop.gone values (1)").await;
+    then_shows(lab, &c, "drop table shop.gone", "select to_regclass('shop.gone') is null", "t").await;
+}
+
+async fn other_objects(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    then_shows(lab, &b, "create view shop.few as select * from shop.thing where id < 4", "select count(*) from shop.few", "3")
+        .await;
+    then_shows(
+        lab,
+        &c,
+        "create materialized view shop.sum as select sum(stock) from shop.thing; refresh materialized view shop.sum",
+        "select * from shop.sum",
+        "701",
+    )
+    .await;
+    then_shows(
+        lab,
+        &b,
+        "create function shop.twice(n int) returns int language sql immutable as 'select n * 2'",
+        "select shop.twice(21)",
+        "42",
+    )
+    .await;
+    then_shows(
+        lab,
+        &c,
+        "create type shop.size as enum ('s', 'm'); alter type shop.size add value 'l'",
+        "select enum_range(null::shop.size)",
+        "{s,m,l}",
+    )
+    .await;
+    then_shows(lab, &b, "create sequence shop.numbers start 100", "select count(*) from pg_class where relname = 'numbers'", "1")
+        .await;
+    then_shows(
+        lab,
+        &c,
+        "create domain shop.short as text check (length(value) < 5); alter domain shop.short set default 'x'",
+        "select typdefault from pg_type where typname = 'short'",
+        "'x'::text",
+    )
+    .await;
+    then_shows(
+        lab,
+        &b,
+        "create function shop.stamp() returns trigger language plpgsql as $$ begin new.stock := new.stock + 1000; return new; end $$;
+         create trigger stamp before insert on shop.thing for each row execute function shop.stamp();
+         insert into shop.thing values (101, 'stamped', 1)",
+        "select stock from shop.thing where id = 101",
+        "1001",
+    )
+    .await;
+    then_shows(
+        lab,
+        &c,
+        "drop trigger stamp on shop.thing; drop function shop.stamp()",
+        "select count(*) from pg_trigger where tgname = 'stamp'",
+        "0",
+    )
+    .await;
+    then_shows(
+        lab,
+        &b,
+        "create extension if not exists plpgsql; comment on table shop.thing is 'things'",
+        "select obj_description('shop.thing'::regclass)",
+        "things",
+    )
+    .await;
+    then_shows(
+        lab,
+        &c,
+        "create rule nothing as on delete to shop.thing where old.id = 5 do instead nothing; delete from shop.thing where id = 5",
+        "select count(*) from shop.thing where id = 5",
+        "1",
+    )
+    .await;
+    then_shows(
+        lab,
+        &b,
+        "alter table shop.thing enable row level security; create policy all_of_it on shop.thing using (true)",
+        "select count(*) from pg_policy where polname = 'all_of_it'",
+        "1",
+    )
+    .await;
+}
+
+async fn roles(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    b.must("create role clerk login password 'not in the log'; create role staff; grant staff to clerk").await;
+    let verifier = text(&b, "select rolpassword from pg_authid where rolname = 'clerk'").await.unwrap();
+    lab.shows("select rolpassword from pg_authid where rolname = 'clerk'", &verifier).await;
+    c.must("grant usage on schema shop to staff; grant select on shop.thing to staff; alter role clerk connection limit 5").await;
+    lab.shows(
+        "select has_table_privilege('clerk', 'shop.thing', 'select') || ' ' || has_table_privilege('clerk', 'shop.thing', 'insert')
+             || ' ' || (select rolconnlimit from pg_roles where rolname = 'clerk')",
+        "true false 5",
+    )
+    .await;
+    // A statement runs elsewhere as the role, and under the settings, it ran under here.
+    b.must("grant create on schema shop to staff; set role clerk; set search_path = shop").await;
+    b.must("create table owned (id int primary key); insert into owned values (1); reset role; reset search_path").await;
+    lab.shows("select pg_get_userbyid(relowner) from pg_class where oid = 'shop.owned'::regclass", "clerk").await;
+    c.must("drop table shop.owned; drop owned by staff; drop role clerk; drop role staff").await;
+    lab.shows("select count(*) from pg_roles where rolname in ('clerk', 'staff')", "0").await;
+    for node in lab.nodes() {
+        for file in files_below(&node.folder().join("log")) {
+            let bytes = std::fs::read(&file).unwrap_or_default();
+            assert!(
+                !bytes.windows(14).any(|w| w == b"not in the log"),
+                "{} holds a password in clear text",
+                file.display()
+            );
+        }
+    }
+}
+
+fn files_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| p.is_file()).collect()
+}
+
+async fn tables_from_queries(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    b.must("create table shop.copy as select id, random() as r, clock_timestamp() as at from shop.thing").await;
+    let sum = text(&b, "select count(*) || ' ' || sum(r) || ' ' || max(at) from shop.copy").await.unwrap();
+    lab.shows("select count(*) || ' ' || sum(r) || ' ' || max(at) from shop.copy", &sum).await;
+    c.must("select id into shop.into_copy from shop.copy where id <= 10; create table shop.empty as select 1 as x where false").await;
+    lab.shows("select (select count(*) from shop.into_copy) || ' ' || (select count(*) from shop.empty)", "10 0").await;
+    // now() is the transaction's time where it ran.
+    b.must("create table shop.times (id int primary key); insert into shop.times values (1)").await;
+    b.must("alter table shop.times add column at timestamptz not null default now()").await;
+    let at = text(&b, "select at from shop.times").await.unwrap();
+    lab.shows("select at from shop.times", &at).await;
+}
+
+async fn with_rows_in_one_transaction(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    let before = number(&b, "select proposals from onetrip.status").await.unwrap();
+    b.must(
+        "begin; create table shop.mixed (id int primary key); insert into shop.mixed values (1), (2);
+         alter table shop.mixed add column twice int; update shop.mixed set twice = id * 2; create index on shop.mixed (twice);
+         insert into shop.mixed values (3, 6); commit",
+    )
+    .await;
+    assert_eq!(number(&b, "select proposals from onetrip.status").await.unwrap(), before + 1, "one crossing");
+    lab.shows("select string_agg(id || ':' || twice, ' ' order by id) from shop.mixed", "1:2 2:4 3:6").await;
+    c.must("begin; drop table shop.mixed; create table shop.never (id int); rollback").await;
+    c.must("begin; savepoint s; create table shop.never (id int); rollback to s; create table shop.ever (id int); commit").await;
+    lab.shows(
+        "select (to_regclass('shop.mixed') is null) || ' ' || (to_regclass('shop.never') is null) || ' ' || (to_regclass('shop.ever') is null)",
+        "false true false",
+    )
+    .await;
+}
+
+/// What cannot be replicated says so, with a way out, and has not happened.
+async fn refused(lab: &Lab) {
+    let [_, b, _] = lab.sessions().await;
+    let position = number(&b, "select onetrip.position()").await.unwrap();
+    let statements = [
+        "create index concurrently on shop.thing (stock)",
+        "alter table shop.thing add column r float8 default random()",
+        "alter table shop.thing add column s serial",
+        "alter table shop.thing set unlogged",
+        "alter table shop.thing set access method heap",
+        "create publication p for all tables",
+        "create tablespace t location '/nowhere'",
+        "select lo_create(0)",
+        "drop database onetrip",
+        "drop extension onetrip",
+        "begin isolation level serializable; update shop.thing set stock = 0",
+    ];
+    for statement in statements {
+        let session = lab.session(1).await;
+        let why = session.refused(statement).await;
+        assert_eq!(why.code().code(), "0A000", "{statement}: {}", why.message());
+        assert!(why.hint().is_some_and(|hint| !hint.is_empty()), "{statement}: {} has no hint", why.message());
+    }
+    let why = b.refused("create table shop.nokey as select 1 as x; update shop.nokey set x = 2").await;
+    assert!(why.hint().is_some(), "{}", why.message());
+    assert_eq!(number(&b, "select onetrip.position()").await.unwrap(), position, "nothing of it was proposed");
+    lab.shows("select count(*) from pg_attribute where attrelid = 'shop.thing'::regclass and attname in ('r', 's')", "0").await;
+}

@@ -1,0 +1,329 @@
+//! What the cluster tests share: a cluster that explains itself when a test fails, sessions whose end can be looked at, and
+//! waits for conditions.
+//!
+//! Invariant: one cluster at a time in this process, whatever the number of test threads.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use onetrip_lab::cluster::ClusterBuilder;
+use onetrip_lab::{Cluster, Topology};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::JoinHandle;
+use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::{Client, NoTls};
+
+static ONE_AT_A_TIME: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
+
+/// PostgreSQL's programs, where Debian has them.
+pub const BIN: &str = "/usr/lib/postgresql/15/bin";
+/// Long enough for a busy machine; a test that needs it all is about to fail.
+pub const SOON: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(90);
+
+pub struct Lab {
+    name: &'static str,
+    cluster: Cluster,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Deref for Lab {
+    type Target = Cluster;
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+/// What a failed test was about is found where this says.
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("failed-{}", self.name));
+        let _ = std::fs::remove_dir_all(&kept);
+        for node in self.cluster.nodes() {
+            let folder = kept.join(node.region());
+            if std::fs::create_dir_all(&folder).is_ok() {
+                for log in ["node.log", "postgres.log", "node.toml"] {
+                    let _ = std::fs::copy(node.folder().join(log), folder.join(log));
+                }
+            }
+        }
+        eprintln!("--- {}: the logs are kept in {}", self.name, kept.display());
+    }
+}
+
+/// Prints what the test is about; waits until no other test has a cluster.
+pub async fn turn(name: &str, about: &str) -> OwnedMutexGuard<()> {
+    let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
+    println!("{name}: {about}");
+    turn
+}
+
+/// The command built beside this test; `ONETRIP_BIN` names another.
+fn binary() -> PathBuf {
+    std::env::var_os("ONETRIP_BIN").map_or_else(|| env!("CARGO_BIN_EXE_onetrip").into(), PathBuf::from)
+}
+
+pub fn builder() -> ClusterBuilder {
+    Cluster::builder()
+        .binary(binary())
+        // Tests read SQLSTATEs and programs out of the servers' logs.
+        .postgres_setting("log_line_prefix", "%m [%p] %a %e ")
+        .postgres_setting("log_lock_waits", "on")
+}
+
+/// Three regions a, b, c without distance; a leads.
+pub async fn start(name: &'static str, about: &str) -> Lab {
+    start_from(name, about, builder()).await
+}
+
+pub async fn start_from(name: &'static str, about: &str, builder: ClusterBuilder) -> Lab {
+    let turn = turn(name, about).await;
+    let began = Instant::now();
+    let cluster = builder.start().await.unwrap_or_else(|e| panic!("start the cluster: {e:#}"));
+    println!("{name}: three regions after {:.1} s", began.elapsed().as_secs_f64());
+    Lab { name, cluster, _turn: turn }
+}
+
+/// Three regions with the same round trip between any two.
+pub fn apart(rtt_ms: u32) -> Topology {
+    let mut text = String::from("preferred_leader = \"a\"\n");
+    for name in ["a", "b", "c"] {
+        text += &format!("[[region]]\nname = \"{name}\"\n");
+    }
+    for (x, y) in [("a", "b"), ("a", "c"), ("b", "c")] {
+        text += &format!("[[link]]\nbetween = [\"{x}\", \"{y}\"]\nrtt_ms = {rtt_ms}\n");
+    }
+    Topology::parse(&text).expect("the text above is a topology")
+}
+
+/// How long a workload runs.
+pub fn duration(default_s: u64) -> Duration {
+    let seconds = std::env::var("ONETRIP_TEST_SECONDS").ok().and_then(|v| v.parse().ok()).unwrap_or(30);
+    Duration::from_secs(default_s.min(seconds).max(1))
+}
+
+/// A client together with what ended its connection.
+pub struct Session {
+    pub client: Client,
+    connection: JoinHandle<Result<(), tokio_postgres::Error>>,
+}
+
+impl Deref for Session {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Session {
+    pub async fn open(conninfo: &str) -> Result<Session> {
+        let connect = tokio_postgres::connect(conninfo, NoTls);
+        let (client, connection) =
+            tokio::time::timeout(SOON, connect).await.context("no answer to a connection")?.context("connect")?;
+        Ok(Session { client, connection: tokio::spawn(connection) })
+    }
+
+    /// Why the server ended the session while it was idle: the FATAL message that came by itself.
+    pub async fn ended_by(self) -> Result<DbError> {
+        let ended = tokio::time::timeout(SOON, self.connection).await.context("the connection did not end")??;
+        let Err(error) = ended else { bail!("the connection ended without an error") };
+        error.as_db_error().cloned().with_context(|| format!("ended without a message: {error}"))
+    }
+
+    pub async fn pid(&self) -> Result<i32> {
+        number(&self.client, "select pg_backend_pid()").await.map(|pid| pid as i32)
+    }
+
+    /// Runs it, waiting no longer than a test can.
+    pub async fn run(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        bounded(sql, self.client.batch_execute(sql)).await
+    }
+
+    pub async fn must(&self, sql: &str) {
+        if let Err(error) = self.run(sql).await {
+            panic!("{sql}: {}", told(&error));
+        }
+    }
+
+    /// The statement fails; returns how.
+    pub async fn refused(&self, sql: &str) -> DbError {
+        match self.run(sql).await {
+            Ok(()) => panic!("{sql}: succeeded and should not have"),
+            Err(error) => match error.as_db_error() {
+                Some(db) => db.clone(),
+                None => panic!("{sql}: {error}"),
+            },
+        }
+    }
+}
+
+/// A statement that hangs is a failed test, not a hung one.
+pub async fn bounded<T>(what: &str, work: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(120), work).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what}: no answer within 120 s"),
+    }
+}
+
+impl Lab {
+    /// A session in each region.
+    pub async fn sessions(&self) -> [Session; 3] {
+        [self.session(0).await, self.session(1).await, self.session(2).await]
+    }
+
+    pub async fn session(&self, region: usize) -> Session {
+        match Session::open(&self.node(region).conninfo()).await {
+            Ok(session) => session,
+            Err(e) => panic!("region {}: {e:#}", self.node(region).region()),
+        }
+    }
+
+    /// Waits until every region shows what any shows now.
+    pub async fn everywhere(&self) {
+        self.settle().await.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
+    /// After all that has been committed anywhere has arrived, the query gives this one text in every region.
+    pub async fn shows(&self, query: &str, expected: &str) {
+        self.everywhere().await;
+        for (region, session) in self.sessions().await.iter().enumerate() {
+            let shown = text(session, query).await.unwrap_or_else(|e| panic!("{query}: {e:#}"));
+            assert_eq!(shown, expected, "{query} in region {}", self.node(region).region());
+        }
+    }
+
+    /// Runs `onetrip check`; its exit code and its output.
+    pub async fn check(&self, args: &[&str]) -> (Option<i32>, String) {
+        let output = onetrip(&[&["check", "--data", &self.data().display().to_string()], args].concat()).await;
+        (output.code, output.stdout + &output.stderr)
+    }
+
+    /// `onetrip check` finds no difference, in `tables` tables or more.
+    pub async fn check_equal(&self, tables: usize) {
+        let (code, output) = self.check(&["--json"]).await;
+        assert_eq!(code, Some(0), "onetrip check: {output}");
+        let report: serde_json::Value =
+            serde_json::from_str(&output).unwrap_or_else(|e| panic!("onetrip check --json: {e}: {output}"));
+        assert_eq!(report["equal"], true, "{output}");
+        assert_eq!(report["regions"].as_array().map(Vec::len), Some(3), "{output}");
+        let compared = report["tables"].as_array().map_or(0, Vec::len);
+        assert!(compared >= tables, "{compared} tables compared, {tables} expected: {output}");
+    }
+}
+
+pub struct Output {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs the `onetrip` command to its end.
+pub async fn onetrip(args: &[&str]) -> Output {
+    let run = tokio::process::Command::new(binary()).args(args).kill_on_drop(true).output();
+    let output = tokio::time::timeout(CHECK_TIMEOUT, run)
+        .await
+        .unwrap_or_else(|_| panic!("onetrip {args:?} did not end"))
+        .expect("run onetrip");
+    Output {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The one value of a query, as text.
+pub async fn text(client: &Client, query: &str) -> Result<String> {
+    let rows = bounded(query, client.simple_query(query)).await.map_err(|e| anyhow::anyhow!("{}", told(&e)))?;
+    let row = rows.iter().find_map(|m| match m {
+        tokio_postgres::SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    Ok(row.context("no row")?.get(0).unwrap_or("null").to_string())
+}
+
+pub async fn number(client: &Client, query: &str) -> Result<i64> {
+    let shown = text(client, query).await?;
+    shown.parse().with_context(|| format!("{query} gave {shown:?}"))
+}
+
+/// Polls until it holds; what was seen last is in the error.
+pub async fn until<F, T>(what: &str, limit: Duration, mut look: F) -> Result<()>
+where
+    F: FnMut() -> T,
+    T: Future<Output = Result<bool>>,
+{
+    let deadline = Instant::now() + limit;
+    loop {
+        let seen = match look().await {
+            Ok(true) => return Ok(()),
+            Ok(false) => "not so".to_string(),
+            Err(e) => format!("{e:#}"),
+        };
+        ensure!(Instant::now() < deadline, "{what}: still {seen} after {} s", limit.as_secs());
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// SQLSTATE, message, detail and hint in a line.
+pub fn told(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => told_db(db),
+        None => error.to_string(),
+    }
+}
+
+pub fn told_db(db: &DbError) -> String {
+    let mut line = format!("{} {} {}", db.severity(), db.code().code(), db.message());
+    for more in [db.detail(), db.hint()].into_iter().flatten() {
+        line += " / ";
+        line += more;
+    }
+    line
+}
+
+pub fn is(error: &tokio_postgres::Error, state: &SqlState) -> bool {
+    error.code() == Some(state)
+}
+
+/// Lines of a server's log, from programs whose name starts with `program`, that report an error with another SQLSTATE.
+pub fn unexpected_errors(lab: &Lab, region: usize, program: &str, allowed: &[&str]) -> Vec<String> {
+    let log = std::fs::read(lab.node(region).folder().join("postgres.log")).unwrap_or_default();
+    String::from_utf8_lossy(&log)
+        .lines()
+        .filter(|line| ["ERROR:  ", "FATAL:  ", "PANIC:  "].iter().any(|mark| line.contains(mark)))
+        .filter(|line| line.split("] ").nth(1).is_some_and(|rest| rest.starts_with(program)))
+        .filter(|line| !allowed.iter().any(|state| line.contains(&format!(" {state} "))))
+        .map(str::to_string)
+        .collect()
+}
+
+/// Runs a script through the real psql in a region; it must succeed.  Returns what it printed.
+pub async fn psql(lab: &Lab, region: usize, script: &str) -> String {
+    use std::process::Stdio;
+    use tokio::io::AsyncWriteExt;
+    let work = async {
+        let mut child = tokio::process::Command::new(format!("{BIN}/psql"))
+            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &lab.node(region).conninfo()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(script.as_bytes()).await?;
+        }
+        child.wait_with_output().await
+    };
+    let output = bounded("psql", work).await.unwrap_or_else(|e| panic!("run psql: {e}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "psql: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

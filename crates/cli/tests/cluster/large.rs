@@ -1,0 +1,76 @@
+//! 100,000 rows in one transaction cross once, whatever wrote them.
+
+use std::time::{Duration, Instant};
+
+use crate::lab::{number, start, Lab, Session};
+
+const ROWS: i64 = 100_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_rows_cross_once() {
+    let lab = start("large", "100,000 rows by INSERT ... SELECT, with ON CONFLICT, with a trigger: one entry each").await;
+    let definitions = "
+        create table plain (id int primary key, v text);
+        create table upsert (id int primary key, v text);
+        create table triggered (id int primary key, v text);
+        create function shout() returns trigger language plpgsql as $$ begin new.v := upper(new.v); return new; end $$;
+        create trigger shout before insert on triggered for each row execute function shout();";
+    lab.session(0).await.must(definitions).await;
+    lab.everywhere().await;
+    // The same on the same server, in a database that is not replicated.
+    let local = Session::open(&lab.node(1).conninfo().replace("dbname=onetrip", "dbname=postgres")).await.expect("connect");
+    local.must(&format!("set synchronous_commit = on; {definitions}")).await;
+    let rows = format!("select g, 'value ' || g from generate_series(1, {ROWS}) g");
+    for (name, sql) in [
+        ("INSERT ... SELECT", format!("insert into plain {rows}")),
+        ("ON CONFLICT DO NOTHING", format!("insert into upsert {rows} on conflict do nothing")),
+        ("with a row trigger", format!("insert into triggered {rows}")),
+    ] {
+        let alone = timed(&local, &sql).await;
+        let (here, arrived) = crosses_once(&lab, &sql).await;
+        println!(
+            "large: {name}: plain PostgreSQL {} ms, Onetrip {} ms, in all regions after {} ms",
+            alone.as_millis(),
+            here.as_millis(),
+            arrived.as_millis()
+        );
+    }
+    lab.shows("select (select count(*) from plain) + (select count(*) from upsert) + (select count(*) from triggered)", "300000").await;
+    lab.shows("select count(*) from triggered where v = 'VALUE ' || id", "100000").await;
+    // Again, where every row is there already: nothing to send.
+    let b = lab.session(1).await;
+    b.must(&format!("insert into upsert {rows} on conflict do nothing")).await;
+    b.must("update plain set v = v || '!'").await;
+    lab.everywhere().await;
+    lab.session(2).await.must("delete from triggered where id % 2 = 0").await;
+    lab.check_equal(3).await;
+}
+
+async fn timed(session: &Session, sql: &str) -> Duration {
+    let began = Instant::now();
+    session.must(sql).await;
+    began.elapsed()
+}
+
+/// Returns how long the statement took, and until when it was to be seen everywhere.
+async fn crosses_once(lab: &Lab, sql: &str) -> (Duration, Duration) {
+    lab.everywhere().await;
+    let sessions = lab.sessions().await;
+    let mut before = Vec::new();
+    for session in &sessions {
+        before.push(number(session, "select proposals from onetrip.status").await.unwrap());
+    }
+    let position = number(&sessions[1], "select onetrip.position()").await.unwrap();
+    let began = Instant::now();
+    sessions[1].must(sql).await;
+    let here = began.elapsed();
+    lab.everywhere().await;
+    let arrived = began.elapsed();
+    for (region, session) in sessions.iter().enumerate() {
+        let proposals = number(session, "select proposals from onetrip.status").await.unwrap() - before[region];
+        assert_eq!(proposals, i64::from(region == 1), "{sql}: proposals in region {region}");
+        let moved = number(session, "select onetrip.position()").await.unwrap() - position;
+        assert_eq!(moved, 1, "{sql}: entries in region {region}");
+    }
+    (here, arrived)
+}

@@ -1,0 +1,22 @@
+//! Cluster tests: three real nodes, three real PostgreSQL servers, and the real `onetrip` command, as a user would run them.
+//!
+//! One file for each subject; `lab` holds what they share.  Clusters are expensive, so one runs at a time and the steps of a
+//! subject share it.  All of it is one executable because linking it once is quick and thirteen times is not:
+//! `cargo test --release -p onetrip-cli --test cluster kill9` runs one subject.
+//!
+//! `ONETRIP_TEST_SECONDS` shortens what runs for a time (default 30); `ONETRIP_KEEP` keeps the clusters' folders.
+
+mod bad_input;
+mod check_finds;
+mod conflicts;
+mod ddl;
+mod eviction;
+mod kill9;
+mod lab;
+mod large;
+mod long_fork;
+mod no_majority;
+mod nothing_deadlocks;
+mod rows;
+mod sequences;
+mod workloads;

@@ -1,0 +1,152 @@
+//! Without a majority: COMMIT of a change ends in time and says that the outcome is open; reads go on; afterwards there is one
+//! outcome, the same everywhere.
+
+use std::time::{Duration, Instant};
+
+use crate::lab::{number, start, text, until, Lab, Session, SOON};
+
+const COMMIT_TIMEOUT_MS: u64 = 1_500;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_commit_ends_in_time_and_the_outcome_is_one() {
+    let lab = start("no_majority", "two nodes hang: COMMIT ends with 08007, reads go on; back again, one outcome everywhere").await;
+    lab.session(0).await.must("create table t (id int primary key, v text); insert into t values (0, 'before')").await;
+    lab.everywhere().await;
+    let mut ids = 0;
+    // The leader alone, a follower alone, and once more the other follower.
+    for survivor in [0, 1, 2] {
+        hang_the_others(&lab, survivor, &mut ids).await;
+    }
+    cancelled_while_waiting(&lab, &mut ids).await;
+    lab.check_equal(1).await;
+}
+
+/// A COMMIT that ended with 08007: its transaction id, and the row it wrote.
+struct Open {
+    txn: String,
+    row: u32,
+}
+
+async fn hang_the_others(lab: &Lab, survivor: usize, ids: &mut u32) {
+    let others: Vec<usize> = (0..3).filter(|r| *r != survivor).collect();
+    let session = lab.session(survivor).await;
+    session.must(&format!("set onetrip.commit_timeout = {COMMIT_TIMEOUT_MS}")).await;
+    let reader = lab.session(survivor).await;
+    // One proposal has been seen through here, so that the first below does not meet a connection still being made.
+    *ids += 1;
+    session.must(&format!("insert into t values ({ids}, 'warm')")).await;
+    for other in &others {
+        lab.node(*other).pause().expect("SIGSTOP");
+    }
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        *ids += 1;
+        open.push(ends_in_time(lab, survivor, &session, *ids).await);
+        // Reads, and what is local anyway, go on; the open row is not there.
+        let rows = number(&reader, &format!("select count(*) from t where id = {ids}")).await.unwrap();
+        assert_eq!(rows, 0, "an undecided row is visible");
+        reader.must("create temp table mine (x int); insert into mine values (1); drop table mine").await;
+        session.must("select count(*) from t").await;
+    }
+    for other in &others {
+        lab.node(*other).resume().expect("SIGCONT");
+    }
+    writes_go_on(lab, ids).await;
+    for open in open {
+        one_outcome(lab, &open).await;
+    }
+}
+
+async fn ends_in_time(lab: &Lab, region: usize, session: &Session, row: u32) -> Open {
+    let began = Instant::now();
+    let why = session.refused(&format!("insert into t values ({row}, 'open')")).await;
+    let took = began.elapsed();
+    assert_eq!(why.code().code(), "08007", "{}", why.message());
+    let (least, most) = (COMMIT_TIMEOUT_MS - 50, COMMIT_TIMEOUT_MS + 3_000);
+    assert!(
+        (least..most).contains(&(took.as_millis() as u64)),
+        "COMMIT ended after {took:?} with a timeout of {COMMIT_TIMEOUT_MS} ms"
+    );
+    let txn = transaction_id(why.message());
+    assert!(txn.starts_with(&format!("{}-", lab.node(region).id())), "{}", why.message());
+    assert!(why.hint().is_some_and(|hint| hint.contains("onetrip.outcome")), "{:?}", why.hint());
+    println!("no_majority: region {}: {txn} is open after {} ms", lab.node(region).region(), took.as_millis());
+    Open { txn, row }
+}
+
+fn transaction_id(message: &str) -> String {
+    let id = message.split_whitespace().find(|word| {
+        let parts: Vec<&str> = word.split('-').collect();
+        parts.len() == 3 && parts[0].parse::<u32>().is_ok() && parts[1..].iter().all(|p| u64::from_str_radix(p, 16).is_ok())
+    });
+    id.unwrap_or_else(|| panic!("no transaction id in {message:?}")).to_string()
+}
+
+/// From every region, which also pushes whatever was still on its way before these writes.
+async fn writes_go_on(lab: &Lab, ids: &mut u32) {
+    for region in 0..3 {
+        *ids += 1;
+        let session = lab.session(region).await;
+        let row = *ids;
+        until(&format!("region {region} writes again"), SOON, || async {
+            session
+                .run(&format!("insert into t values ({row}, 'after') on conflict (id) do nothing"))
+                .await
+                .map_err(|e| anyhow::anyhow!(crate::lab::told(&e)))?;
+            Ok(true)
+        })
+        .await
+        .unwrap();
+    }
+    lab.everywhere().await;
+}
+
+/// Committed: the row is there, once, in every region.  Aborted, or never in the log: it is nowhere.  Every region says the same.
+async fn one_outcome(lab: &Lab, open: &Open) {
+    let sessions = lab.sessions().await;
+    let ask = format!("select onetrip.outcome('{}')", open.txn);
+    let first = text(&sessions[0], &ask).await.unwrap();
+    println!("no_majority: {} is {first}", open.txn);
+    let expected = match first.as_str() {
+        "aborted" | "unknown" => 0,
+        committed if committed.starts_with("committed at ") => 1,
+        other => panic!("outcome {other:?}"),
+    };
+    for session in &sessions {
+        assert_eq!(text(session, &ask).await.unwrap(), first, "two regions disagree on {}", open.txn);
+        let rows = number(session, &format!("select count(*) from t where id = {} and v = 'open'", open.row)).await.unwrap();
+        assert_eq!(rows, expected, "outcome {first}, but {rows} rows");
+    }
+}
+
+/// A cancel while COMMIT waits may not claim that nothing happened.
+async fn cancelled_while_waiting(lab: &Lab, ids: &mut u32) {
+    let session = lab.session(1).await;
+    *ids += 1;
+    let row = *ids;
+    session.must(&format!("set onetrip.commit_timeout = '60s'; insert into t values ({row}, 'warm')")).await;
+    *ids += 1;
+    let row = *ids;
+    for other in [0, 2] {
+        lab.node(other).pause().expect("SIGSTOP");
+    }
+    let pid = session.pid().await.expect("pid");
+    let insert = format!("insert into t values ({row}, 'open')");
+    let waiting = session.refused(&insert);
+    let cancelling = async {
+        let other = lab.session(1).await;
+        let query = format!("select count(*) from pg_stat_activity where pid = {pid} and wait_event_type = 'Extension'");
+        until("COMMIT waits", SOON, || async { Ok(number(&other, &query).await? == 1) }).await.unwrap();
+        let began = Instant::now();
+        other.must(&format!("select pg_cancel_backend({pid})")).await;
+        began
+    };
+    let (why, began) = tokio::join!(waiting, cancelling);
+    assert!(began.elapsed() < Duration::from_secs(10), "a cancel took {:?}", began.elapsed());
+    assert_eq!(why.code().code(), "08007", "{}", why.message());
+    for other in [0, 2] {
+        lab.node(other).resume().expect("SIGCONT");
+    }
+    writes_go_on(lab, ids).await;
+    one_outcome(lab, &Open { txn: transaction_id(why.message()), row }).await;
+}

@@ -1,0 +1,139 @@
+//! Sequences in three regions: never the same value twice, without a round trip.
+
+use std::collections::HashMap;
+
+use crate::lab::{number, start, text, Lab};
+
+const EACH: usize = 2_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_regions_never_draw_the_same_value() {
+    let lab = start("sequences", "nextval, serial, identity and setval in three regions at once").await;
+    drawn_at_once(&lab).await;
+    serial_and_identity(&lab).await;
+    after_setval(&lab).await;
+    after_restart_of_a_server(&lab).await;
+    lab.check_equal(2).await;
+}
+
+/// Draws from one sequence in all regions at once; no value comes twice.
+async fn draw_everywhere(lab: &Lab, sequence: &str, each: usize) -> Vec<i64> {
+    let mut tasks = Vec::new();
+    for region in 0..3 {
+        for _ in 0..2 {
+            let session = lab.session(region).await;
+            let query = format!("select nextval('{sequence}') from generate_series(1, 10)");
+            tasks.push(tokio::spawn(async move {
+                let mut drawn: Vec<(i64, usize)> = Vec::new();
+                for _ in 0..each / 20 {
+                    let rows = session.query(&query, &[]).await.expect("nextval");
+                    drawn.extend(rows.iter().map(|row| (row.get::<_, i64>(0), region)));
+                }
+                drawn
+            }));
+        }
+    }
+    let mut seen: HashMap<i64, usize> = HashMap::new();
+    for task in tasks {
+        for (value, region) in task.await.expect("a drawing task") {
+            if let Some(other) = seen.insert(value, region) {
+                panic!("{sequence}: {value} was given out in region {region} and in region {other}");
+            }
+        }
+    }
+    assert_eq!(seen.len(), 3 * 2 * (each / 20) * 10);
+    seen.into_keys().collect()
+}
+
+async fn drawn_at_once(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    b.must(
+        "create sequence plain; create sequence by_three start 10 increment 3;
+         create sequence down increment -1 cache 7; create sequence small as smallint minvalue 5 maxvalue 30000",
+    )
+    .await;
+    lab.everywhere().await;
+    let before = number(&c, "select proposals from onetrip.status").await.unwrap();
+    for sequence in ["plain", "by_three", "down", "small"] {
+        let drawn = draw_everywhere(lab, sequence, if sequence == "small" { 200 } else { EACH }).await;
+        match sequence {
+            "plain" => assert!(drawn.iter().all(|v| *v >= 1)),
+            "by_three" => assert!(drawn.iter().all(|v| *v >= 10 && (v - 10) % 3 == 0)),
+            "down" => assert!(drawn.iter().all(|v| *v <= -1)),
+            _ => assert!(drawn.iter().all(|v| (5..=30_000).contains(v))),
+        }
+    }
+    let after = number(&c, "select proposals from onetrip.status").await.unwrap();
+    println!("sequences: {} values cost {} proposals in region c", 4 * EACH, after - before);
+}
+
+async fn serial_and_identity(lab: &Lab) {
+    let b = lab.session(1).await;
+    b.must(
+        "create table numbered (id serial primary key, i bigint generated always as identity, region int, unique (i));
+         create table elsewhere (like numbered including all)",
+    )
+    .await;
+    lab.everywhere().await;
+    let mut tasks = Vec::new();
+    for region in 0..3 {
+        let session = lab.session(region).await;
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..50 {
+                session.must(&format!("insert into numbered (region) select {region} from generate_series(1, 10)")).await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no insert collides");
+    }
+    lab.shows("select count(distinct id) || ' ' || count(distinct i) || ' ' || count(*) from numbered", "1500 1500 1500").await;
+    b.must("truncate numbered restart identity").await;
+    lab.everywhere().await;
+    for region in 0..3 {
+        lab.session(region).await.must("insert into numbered (region) select 0 from generate_series(1, 10)").await;
+    }
+    lab.shows("select count(distinct id) || ' ' || count(*) || ' ' || (max(id) < 500) from numbered", "30 30 true").await;
+}
+
+async fn after_setval(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    assert_eq!(text(&c, "select setval('plain', 1000000)").await.unwrap(), "1000000");
+    lab.everywhere().await;
+    let drawn = draw_everywhere(lab, "plain", 200).await;
+    assert!(drawn.iter().all(|v| *v > 1_000_000), "after setval no region goes on below it");
+    b.must("select setval('plain', (select 5), false)").await;
+    lab.everywhere().await;
+    let drawn = draw_everywhere(lab, "plain", 200).await;
+    assert!(drawn.iter().all(|v| *v >= 5 && *v < 100_000), "setval back is followed everywhere");
+    b.must("alter sequence plain restart with 500000").await;
+    lab.everywhere().await;
+    let drawn = draw_everywhere(lab, "plain", 200).await;
+    assert!(drawn.iter().all(|v| *v >= 500_000));
+}
+
+/// A crash may skip values, it may not give one again.
+async fn after_restart_of_a_server(lab: &Lab) {
+    lab.session(0).await.must("create sequence lasting").await;
+    lab.everywhere().await;
+    let before = draw_everywhere(lab, "lasting", 400).await;
+    // What has been drawn is certain to outlive a crash once it was used in a transaction that is committed.
+    for region in 0..3 {
+        lab.session(region).await.must("insert into elsewhere (id, region) select nextval('lasting'), 1").await;
+    }
+    lab.everywhere().await;
+    for region in 0..3 {
+        lab.node(region).kill9_postgres().expect("kill PostgreSQL");
+    }
+    lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
+    let used: Vec<i64> = {
+        let rows = lab.session(0).await.query("select id::bigint from elsewhere", &[]).await.expect("read");
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    assert_eq!(used.len(), 3);
+    let after = draw_everywhere(lab, "lasting", 400).await;
+    for value in used {
+        assert!(!after.contains(&value), "{value} was used in a committed row and is given out again");
+    }
+    drop(before);
+}
