@@ -48,6 +48,14 @@ CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', determini
 CREATE TABLE u_any_case (v text COLLATE any_case UNIQUE);
 SELECT meet('u_any_case', '''Onetrip''', '''ONETRIP''') AS equal, meet('u_any_case', '''a''', '''b''') AS different;
 
+-- An extension's type with an equality of its own, and an index with another operator class than the type's first.
+CREATE EXTENSION citext;
+CREATE TABLE u_citext (v citext UNIQUE);
+SELECT meet('u_citext', '''Onetrip''', '''ONETRIP''') AS equal, meet('u_citext', '''a''', '''b''') AS different;
+CREATE TABLE u_pattern (v text);
+CREATE UNIQUE INDEX ON u_pattern (v text_pattern_ops);
+SELECT meet('u_pattern', '''a''', '''a''') AS equal, meet('u_pattern', '''a''', '''b''') AS different;
+
 -- Domains, enums, arrays, composites, ranges.
 CREATE DOMAIN positive AS numeric CHECK (value > 0);
 CREATE TABLE u_domain (v positive UNIQUE);
