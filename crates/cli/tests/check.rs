@@ -48,6 +48,7 @@ async fn tables_under_load_are_equal_at_one_position() -> Result<()> {
              insert into \"Odd name\" values ('x', '\\x00ff'), (null, null), (null, null)",
         )
         .await?;
+    cluster.settle().await?;
     let stop = Arc::new(AtomicBool::new(false));
     let mut writers = Vec::new();
     for region in 0..3 {
