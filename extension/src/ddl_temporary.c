@@ -119,6 +119,9 @@ object_is_temporary(ObjectType type, Node *object)
 			return false;		/* belongs to no schema */
 	}
 
+	/* COMMENT and DROP name a type by a TypeName, RENAME and OWNER by a list */
+	if ((type == OBJECT_TYPE || type == OBJECT_DOMAIN) && IsA(object, List))
+		object = (Node *) makeTypeNameFromNameList((List *) object);
 	address = get_object_address(type, object, &rel, AccessShareLock, true);
 	if (rel != NULL)
 	{

@@ -28,6 +28,7 @@
 #include "nodes/makefuncs.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -143,6 +144,8 @@ ot_setval(PG_FUNCTION_ARGS)
 		persistence != RELPERSISTENCE_TEMP &&
 		pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
 	{
+		PreventCommandIfReadOnly("setval()");
+		PreventCommandIfParallelMode("setval()");
 		LockRelationOid(relid, RowExclusiveLock);
 		if (!ot_sequence_load(relid, &seq))
 			elog(ERROR, "cache lookup failed for sequence %u", relid);

@@ -81,6 +81,8 @@ CREATE TYPE pg_temp.pair AS (a int, b int);
 CREATE SEQUENCE pg_temp.s;
 COMMENT ON COLUMN temporary.v IS 'x';
 COMMENT ON TYPE pg_temp.pair IS 'x';
+ALTER TYPE pg_temp.pair RENAME TO pair2;
+ALTER TYPE pg_temp.pair2 OWNER TO ddl_owner;
 GRANT SELECT ON temporary TO ddl_owner;
 TRUNCATE temporary;
 ALTER TABLE temporary RENAME TO temporary2;
@@ -99,6 +101,10 @@ ROLLBACK;
 CLUSTER t USING t_pkey;
 VACUUM FULL t;
 SELECT onetrip.pending_bytes();
+
+CREATE DOMAIN number AS int;
+ALTER DOMAIN number RENAME TO numeral;
+ALTER DOMAIN numeral OWNER TO ddl_owner;
 
 -- Permanent definitions do not see temporary objects, since no other region has them.
 CREATE TEMP TABLE IF NOT EXISTS temporary (id int);
