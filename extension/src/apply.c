@@ -75,6 +75,7 @@ set_applying(OtEntry *entry)
 {
 	TimestampTz now = entry ? GetCurrentTimestamp() : 0;
 
+	pg_atomic_write_u32(&ot_shared->applying_table, InvalidOid);
 	SpinLockAcquire(&ot_shared->mutex);
 	if (entry)
 	{

@@ -46,6 +46,7 @@
 
 #include "evict.h"
 #include "rel_info.h"
+#include "turn.h"
 
 typedef struct OpenTable
 {
@@ -179,6 +180,8 @@ get_table(OtReader *r)
 				 errmsg("a write set refers to table %u of %d", number, ntables)));
 	if (tables[number]->rel == NULL)
 		open_table(tables[number]);
+	/* Waits below this level know only a transaction; the evictor names the table. */
+	pg_atomic_write_u32(&ot_shared->applying_table, RelationGetRelid(tables[number]->rel));
 	return tables[number];
 }
 

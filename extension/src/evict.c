@@ -220,10 +220,18 @@ describe_wait(const LOCKTAG *tag, char *out, size_t size)
 	char	   *name = NULL;
 	char	   *schema = NULL;
 
+	Oid			relid = InvalidOid;
+
 	if (tag->locktag_type == LOCKTAG_RELATION || tag->locktag_type == LOCKTAG_TUPLE)
+		relid = tag->locktag_field2;
+	/* For the end of a transaction: the one that took the same unique value. */
+	else if (tag->locktag_type == LOCKTAG_TRANSACTION ||
+			 tag->locktag_type == LOCKTAG_SPECULATIVE_TOKEN)
+		relid = pg_atomic_read_u32(&ot_shared->applying_table);
+	if (OidIsValid(relid))
 	{
-		name = get_rel_name(tag->locktag_field2);
-		schema = name ? get_namespace_name(get_rel_namespace(tag->locktag_field2)) : NULL;
+		name = get_rel_name(relid);
+		schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
 	}
 	if (name && schema)
 		snprintf(out, size, "%s.%s", schema, name);

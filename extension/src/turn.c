@@ -74,6 +74,7 @@ ot_turn_shmem_init(void)
 		SpinLockInit(&ot_shared->evict_mutex);
 		pg_atomic_init_u64(&ot_shared->applied, 0);
 		pg_atomic_init_u64(&ot_shared->next_sequence, 0);
+		pg_atomic_init_u32(&ot_shared->applying_table, InvalidOid);
 		pg_atomic_init_u64(&ot_shared->evictions, 0);
 		pg_atomic_init_u64(&ot_shared->handovers, 0);
 		ot_shared->first_waiter = -1;

@@ -94,6 +94,7 @@ typedef struct OtShared
 	OtLogIndex	applying;		/* 0: nothing */
 	TimestampTz applying_since;
 	char		applying_region[NAMEDATALEN];
+	pg_atomic_uint32 applying_table;	/* of the row at hand, InvalidOid if none */
 
 	slock_t		evict_mutex;	/* writers of OtSlot.eviction */
 	pg_atomic_uint64 evictions;

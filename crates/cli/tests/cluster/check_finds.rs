@@ -36,7 +36,7 @@ async fn check_finds_a_row_changed_behind_its_back() {
     lab.check_equal(3).await;
 
     behind_its_back(&lab, 0, "update bag set x = 99 where ctid = (select min(ctid) from bag)").await;
-    names_it(&lab, &["public.bag", "a", "99"], "public.bag").await;
+    names_it(&lab, &["public.bag", "a", "(0)", "no such row"], "public.bag").await;
 }
 
 /// Text and JSON both say different, which table, and what each word of `words` says.

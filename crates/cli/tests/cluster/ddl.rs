@@ -16,6 +16,8 @@ async fn ddl_given_in_any_region_is_there_in_all() {
 
 /// One statement in one region, then a query that must give one text in all.
 async fn then_shows(lab: &Lab, session: &Session, statement: &str, query: &str, expected: &str) {
+    // What the statement is about may have been made in another region.
+    lab.everywhere().await;
     session.must(statement).await;
     lab.shows(query, expected).await;
 }
