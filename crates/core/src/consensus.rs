@@ -31,6 +31,8 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 /// Append messages under way to one follower.  Bounds memory only: at one commit per message and 100 ms of round trip
 /// this is 40,000 commits per second.
 const INFLIGHT_MESSAGES_MAX: usize = 4096;
+/// After a transfer, or after its heir's connection broke, this many looks are skipped.
+const TRANSFER_PAUSE: usize = 10;
 /// A member this close to the commit index may take over: while a transfer runs nothing new is proposed, so it arrives.
 const TRANSFER_LAG_MAX: u64 = 1024;
 /// Committed entries handed over at once; bounds memory while a restarted node catches up.
@@ -59,6 +61,8 @@ pub enum Input {
     Propose(Bytes),
     /// A connection to this member broke; what was under way may be lost.
     Unreachable(NodeId),
+    /// This node is about to stop: if it leads, let the member that is furthest take over.
+    HandOver,
 }
 
 /// What must be durable before going on.
@@ -181,7 +185,26 @@ impl<S: Storage> Consensus<S> {
                 }
             }
             Input::Unreachable(peer) => {
-                self.raft.report_unreachable(u64::from(peer.0));
+                let id = u64::from(peer.0);
+                self.raft.report_unreachable(id);
+                // An heir that has gone would keep proposals waiting until the transfer times out.
+                if self.raft.raft.lead_transferee == Some(id) {
+                    self.raft.raft.abort_leader_transfer();
+                }
+                if self.config.preferred.contains(&peer) {
+                    self.ticks_to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
+                }
+                Ok(())
+            }
+            Input::HandOver => {
+                let raft = &self.raft.raft;
+                if raft.state == StateRole::Leader {
+                    let others = raft.prs().iter().filter(|(id, p)| **id != raft.id && p.recent_active);
+                    // Of equals the lowest id, so that the choice does not hang on the order of a hash map.
+                    if let Some(heir) = others.max_by_key(|(id, p)| (p.matched, u64::MAX - **id)).map(|(id, _)| *id) {
+                        self.raft.transfer_leader(heir);
+                    }
+                }
                 Ok(())
             }
         }
@@ -253,21 +276,23 @@ impl<S: Storage> Consensus<S> {
     /// what is under way.  Raft ends a transfer that fails after an election timeout; the next try waits longer, so
     /// that a member which keeps failing does not stop proposals again and again.
     fn consider_transfer(&mut self) {
+        let raft = &self.raft.raft;
+        if raft.state != StateRole::Leader || self.config.preferred.contains(&self.config.id) {
+            // A new leader first learns who is alive.
+            self.ticks_to_transfer = self.ticks_to_transfer.max(self.config.transfer_ticks * 2);
+            return;
+        }
         self.ticks_to_transfer = self.ticks_to_transfer.saturating_sub(1);
         if self.ticks_to_transfer > 0 {
             return;
         }
         self.ticks_to_transfer = self.config.transfer_ticks;
-        let raft = &self.raft.raft;
-        if raft.state != StateRole::Leader || self.config.preferred.contains(&self.config.id) {
-            return;
-        }
         let committed = raft.raft_log.committed;
         let heir = self.config.preferred.iter().map(|id| u64::from(id.0)).find(|id| {
             raft.prs().get(*id).is_some_and(|p| p.recent_active && p.matched + TRANSFER_LAG_MAX >= committed)
         });
         if let Some(heir) = heir {
-            self.ticks_to_transfer = self.config.transfer_ticks * 10;
+            self.ticks_to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
             self.raft.transfer_leader(heir);
         }
     }

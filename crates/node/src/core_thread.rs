@@ -23,7 +23,7 @@ use crate::status::CoreStatus;
 use crate::transport::Transport;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, Decision, History, Verdict};
-use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output};
+use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output, Role};
 use onetrip_core::{Entry, LogIndex, NodeId};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -42,6 +42,8 @@ const EVENTS_AT_ONCE: usize = 1024;
 /// A checkpoint is made after so many entries (fewer if the certification window is shorter) or bytes.
 const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
 const CHECKPOINT_BYTES: u64 = 256 << 20;
+/// How long a stopping leader waits for its successor.
+const HAND_OVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a stop waits for a checkpoint under way.
 const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
 /// Entries that stay in the log although nobody should need them: a member may still read them for an append.
@@ -202,9 +204,14 @@ impl CoreThread {
         }
     }
 
-    /// Without a leader the desk proposes again as soon as there is one.
     fn propose(&mut self, raw: Bytes) {
-        self.step(Input::Propose(raw));
+        match self.consensus.step(Input::Propose(raw.clone())) {
+            Ok(()) => {}
+            Err(onetrip_core::Error::NoLeader) => self.desk.not_taken(&raw, self.tick),
+            Err(e) => {
+                tracing::warn!(region = %self.config.region, node = %self.config.node, "raft refused a proposal: {e}")
+            }
+        }
     }
 
     fn on_tick(&mut self) -> Result<()> {
@@ -366,7 +373,15 @@ impl CoreThread {
 
     fn end(mut self, events: &Receiver<Event>) -> Result<()> {
         self.desk.stop();
+        self.step(Input::HandOver);
         self.advance()?;
+        // A leader that hands over spares the others an election timeout.
+        let deadline = Instant::now() + HAND_OVER_WAIT;
+        while self.consensus.leadership().role == Role::Leader {
+            let Ok(event) = events.recv_timeout(deadline.saturating_duration_since(Instant::now())) else { break };
+            self.handle(event)?;
+            self.advance()?;
+        }
         self.desk.close_all();
         // Two writers of one file would spoil it.
         let deadline = Instant::now() + CHECKPOINT_WAIT;

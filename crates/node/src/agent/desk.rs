@@ -17,7 +17,7 @@ use crate::outbox::Outbox;
 use bytes::Bytes;
 use onetrip_core::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
 use onetrip_core::certifier::{Certifier, Decision, History, Outcome, Verdict};
-use onetrip_core::{LogIndex, TxnId};
+use onetrip_core::{Entry, LogIndex, TxnId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::net::UnixStream;
@@ -26,6 +26,8 @@ use tokio::net::UnixStream;
 /// noticed at once, so this is only for a message lost on the way.
 const RESEND_TICKS: u64 = 50;
 const RESEND_TICKS_MAX: u64 = 250;
+/// One that nobody took is offered again this soon.
+const RETRY_TICKS: u64 = 5;
 /// And large ones not before they can have arrived, at this speed.
 const BYTES_PER_TICK: u64 = 256 << 10;
 
@@ -308,6 +310,15 @@ impl Desk {
             }
         }
         again
+    }
+
+    /// There is no leader, or it is handing over: a new one makes all be sent again at once, the same one does not.
+    pub fn not_taken(&mut self, raw: &Bytes, tick: u64) {
+        let pending = Entry::peek_txn(raw).ok().and_then(|txn| self.pending.get_mut(&txn));
+        if let Some(pending) = pending {
+            pending.resend_at = tick + RETRY_TICKS;
+            pending.resend_ticks = RESEND_TICKS;
+        }
     }
 
     /// From now on proposals are refused.

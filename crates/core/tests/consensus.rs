@@ -1,0 +1,187 @@
+//! The Raft driver: three of them in one thread, ticks and messages by hand, disks in memory.
+
+use bytes::Bytes;
+use onetrip_core::consensus::{Config, Consensus, Input, Message, Output, Role};
+use onetrip_core::{Error, LogIndex, NodeId};
+use raft::storage::MemStorage;
+use std::collections::VecDeque;
+
+struct World {
+    nodes: Vec<Option<Consensus<MemStorage>>>,
+    disks: Vec<MemStorage>,
+    committed: Vec<Vec<(LogIndex, Bytes)>>,
+    wire: VecDeque<Message>,
+    /// A node that neither hears nor is heard.
+    cut: Option<u64>,
+}
+
+fn config(id: u32, applied: u64) -> Config {
+    Config {
+        id: NodeId(id),
+        preferred: vec![NodeId(1)],
+        applied: LogIndex(applied),
+        heartbeat_ticks: 2,
+        election_ticks: 10,
+        transfer_ticks: 5,
+    }
+}
+
+impl World {
+    fn new() -> World {
+        let disks: Vec<_> = (0..3).map(|_| MemStorage::new_with_conf_state((vec![1, 2, 3], vec![]))).collect();
+        let mut world = World { nodes: vec![], disks, committed: vec![vec![]; 3], wire: VecDeque::new(), cut: None };
+        for i in 0..3 {
+            world.nodes.push(None);
+            world.start(i);
+        }
+        world
+    }
+
+    /// From its disk, with everything handed out again.
+    fn start(&mut self, i: usize) {
+        self.committed[i].clear();
+        self.nodes[i] = Some(Consensus::new(config(i as u32 + 1, 0), self.disks[i].clone()).unwrap());
+    }
+
+    /// Works off what node `i` has to do, as the contract says.
+    fn work(&mut self, i: usize) {
+        let Some(node) = &mut self.nodes[i] else { return };
+        let mut out = Output::default();
+        for _ in 0..1000 {
+            if !node.poll(&mut out) {
+                return;
+            }
+            if node.leadership().role != Role::Leader {
+                assert!(out.send_now.is_empty(), "only a leader may speak before its disk: {:?}", out.send_now);
+            }
+            self.wire.extend(out.send_now.drain(..));
+            let mut keep = |out: &mut Output| {
+                self.committed[i].extend(out.committed.drain(..).map(|c| (c.index, c.data)));
+            };
+            keep(&mut out);
+            if let Some(persist) = out.persist.take() {
+                let mut disk = self.disks[i].wl();
+                disk.append(&persist.entries).unwrap();
+                if let Some(hs) = persist.hard_state {
+                    disk.set_hardstate(hs);
+                }
+            }
+            node.persisted(&mut out);
+            keep(&mut out);
+            self.wire.extend(out.send_after.drain(..));
+        }
+        panic!("node {} has work without end", i + 1);
+    }
+
+    fn deliver(&mut self) {
+        for _ in 0..100_000 {
+            let Some(message) = self.wire.pop_front() else { return };
+            if self.cut.is_some_and(|c| c == message.from || c == message.to) {
+                continue;
+            }
+            let to = message.to as usize - 1;
+            if let Some(node) = &mut self.nodes[to] {
+                node.step(Input::Message(message)).unwrap();
+            }
+            self.work(to);
+        }
+        panic!("messages without end");
+    }
+
+    fn ticks(&mut self, n: usize) {
+        for _ in 0..n {
+            for i in 0..3 {
+                if let Some(node) = &mut self.nodes[i] {
+                    node.step(Input::Tick).unwrap();
+                }
+                self.work(i);
+            }
+            self.deliver();
+        }
+    }
+
+    fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) {
+        for _ in 0..500 {
+            if done(self) {
+                return;
+            }
+            self.ticks(1);
+        }
+        panic!("never: {what}");
+    }
+
+    fn leads(&self, i: usize) -> bool {
+        self.nodes[i].as_ref().is_some_and(|n| n.leadership().role == Role::Leader)
+    }
+
+    fn propose(&mut self, i: usize, data: &'static str) -> Result<(), Error> {
+        let node = self.nodes[i].as_mut().expect("it runs");
+        node.step(Input::Propose(Bytes::from_static(data.as_bytes())))?;
+        self.work(i);
+        self.deliver();
+        Ok(())
+    }
+
+    fn texts(&self, i: usize) -> Vec<&str> {
+        let all = self.committed[i].iter().enumerate().map(|(n, (index, data))| {
+            assert_eq!(index.0, n as u64 + 1, "each index once, in order");
+            std::str::from_utf8(data).unwrap()
+        });
+        all.filter(|t| !t.is_empty()).collect()
+    }
+}
+
+#[test]
+fn the_preferred_member_leads_and_proposals_from_anywhere_commit_in_one_order() {
+    let mut world = World::new();
+    assert!(matches!(world.propose(1, "too early"), Err(Error::NoLeader)));
+    world.until("node 1 leads", |w| w.leads(0));
+    for (i, text) in [(0, "a"), (1, "b"), (2, "c"), (0, "d")] {
+        world.propose(i, text).unwrap();
+    }
+    world.ticks(5);
+    for i in 0..3 {
+        assert_eq!(world.texts(i), ["a", "b", "c", "d"]);
+    }
+}
+
+#[test]
+fn a_lone_leader_commits_nothing_and_the_others_go_on_until_it_is_back_and_leads_again() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.propose(0, "before").unwrap();
+    world.cut = Some(1);
+    world.propose(0, "alone").unwrap();
+    world.until("another leads", |w| w.leads(1) || w.leads(2));
+    let leader = if world.leads(1) { 1 } else { 2 };
+    world.propose(leader, "after").unwrap();
+    assert_eq!(world.texts(0), ["before"]);
+    world.cut = None;
+    world.until("node 1 leads again", |w| w.leads(0));
+    world.ticks(5);
+    for i in 0..3 {
+        assert_eq!(world.texts(i), ["before", "after"]);
+    }
+}
+
+#[test]
+fn a_restarted_node_gets_everything_again_from_its_disk() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.propose(0, "a").unwrap();
+    world.propose(2, "b").unwrap();
+    world.nodes[2] = None;
+    world.propose(0, "c").unwrap();
+    world.start(2);
+    world.until("all again", |w| w.texts(2) == ["a", "b", "c"]);
+}
+
+#[test]
+fn a_leader_that_hands_over_is_followed_without_an_election_timeout() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.nodes[0].as_mut().unwrap().step(Input::HandOver).unwrap();
+    world.work(0);
+    world.deliver();
+    assert!(!world.leads(0) && (world.leads(1) || world.leads(2)));
+}
