@@ -126,6 +126,14 @@ impl CoreThread {
 
     /// The thread's body.  `Ok`: it was asked to stop, and all is on disk.
     pub fn run(mut self, events: &Receiver<Event>) -> Result<()> {
+        let result = self.work(events).and_then(|()| self.end(events));
+        // Whoever waits here is better off asking again.
+        self.desk.close_all();
+        result
+    }
+
+    /// Until it is asked to stop.
+    fn work(&mut self, events: &Receiver<Event>) -> Result<()> {
         let mut next_tick = Instant::now() + TICK;
         self.advance()?;
         loop {
@@ -140,14 +148,14 @@ impl CoreThread {
             for _ in 0..EVENTS_AT_ONCE {
                 let Some(now) = event.take() else { break };
                 if let Flow::Stop = self.handle(now)? {
-                    return self.end(events);
+                    return Ok(());
                 }
                 event = events.try_recv().ok();
             }
             // The last one taken is not lost when a batch is full.
             if let Some(left) = event {
                 if let Flow::Stop = self.handle(left)? {
-                    return self.end(events);
+                    return Ok(());
                 }
             }
             let now = Instant::now();
@@ -371,7 +379,7 @@ impl CoreThread {
         }
     }
 
-    fn end(mut self, events: &Receiver<Event>) -> Result<()> {
+    fn end(&mut self, events: &Receiver<Event>) -> Result<()> {
         self.desk.stop();
         self.step(Input::HandOver);
         self.advance()?;

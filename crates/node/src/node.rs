@@ -27,7 +27,8 @@ pub struct Node {
     transport: Arc<Transport>,
     postgres: Arc<PostgresWatch>,
     core: JoinHandle<()>,
-    core_ended: oneshot::Receiver<Result<()>>,
+    /// `None` once its answer has been taken.
+    core_ended: Option<oneshot::Receiver<Result<()>>>,
     io: JoinHandle<()>,
     io_stop: oneshot::Sender<()>,
     delays: Option<JoinHandle<()>>,
@@ -129,6 +130,7 @@ impl Node {
             let _ = tell_end.send(result);
         })?;
         tracing::info!(region = %config.region, node = %config.node, listen = %config.listen, http = %config.http, "node started");
+        let core_ended = Some(core_ended);
         Ok(Node { config, inbox, transport, postgres, core, core_ended, io, io_stop, delays, _lock: lock })
     }
 
@@ -138,17 +140,25 @@ impl Node {
 
     /// Resolves when the node cannot go on, with the reason.
     pub async fn failed(&mut self) -> Result<()> {
-        match (&mut self.core_ended).await {
-            Ok(Ok(())) => Err(Error::Internal("the core thread ended by itself".into())),
-            Ok(Err(e)) => Err(e),
-            Err(_) => Err(Error::Internal("the core thread ended without a word".into())),
+        match self.core_result().await {
+            Ok(()) => Err(Error::Internal("the core thread ended by itself".into())),
+            Err(e) => Err(e),
         }
     }
 
+    async fn core_result(&mut self) -> Result<()> {
+        let Some(ended) = &mut self.core_ended else {
+            return Err(Error::Internal("the core thread had failed before".into()));
+        };
+        let result = ended.await.unwrap_or_else(|_| Err(Error::Internal("the core thread is gone".into())));
+        self.core_ended = None;
+        result
+    }
+
     /// Decides what is in the inbox, checkpoints, closes the log, and ends all threads.
-    pub async fn stop(self) -> Result<()> {
+    pub async fn stop(mut self) -> Result<()> {
         self.inbox.send(Event::Stop).await;
-        let result = self.core_ended.await.unwrap_or_else(|_| Err(Error::Internal("the core thread is gone".into())));
+        let result = self.core_result().await;
         let _ = self.io_stop.send(());
         self.transport.stop_delays();
         for thread in [Some(self.core), Some(self.io), self.delays].into_iter().flatten() {
