@@ -265,8 +265,11 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 			return relation_is_temporary(((AlterPolicyStmt *) stmt)->table);
 		case T_CreateStatsStmt:
 			{
+				List	   *name = ((CreateStatsStmt *) stmt)->defnames;
 				List	   *relations = ((CreateStatsStmt *) stmt)->relations;
 
+				if (name != NIL && creates_temporary_object(name))
+					return true;
 				return relations != NIL && IsA(linitial(relations), RangeVar) &&
 					relation_is_temporary(linitial(relations));
 			}

@@ -30,6 +30,7 @@
 #include "parser/scansup.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -67,7 +68,7 @@ ot_ddl_statement_text(PlannedStmt *pstmt, const char *query)
 void
 ot_ddl_check_text(const char *text, Node *stmt)
 {
-	List	   *parsed = raw_parser(text, RAW_PARSE_DEFAULT);
+	List	   *parsed;
 	core_yyscan_t scanner;
 	core_yy_extra_type extra;
 	core_YYSTYPE value;
@@ -76,7 +77,12 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	const char *what = NULL;
 	const char *hint = NULL;
 	int			token;
+	int			guc_level = NewGUCNestLevel();
 
+	/* what parsing has to say was said when the statement came in */
+	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	parsed = raw_parser(text, RAW_PARSE_DEFAULT);
 	if (list_length(parsed) != 1 ||
 		nodeTag(linitial_node(RawStmt, parsed)->stmt) != nodeTag(stmt))
 		ot_ddl_refuse("a statement whose text is not known",
@@ -102,6 +108,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 		after_pg_temp = pg_strncasecmp(word, "pg_temp", 7) == 0;
 	}
 	scanner_finish(scanner);
+	AtEOXact_GUC(true, guc_level);
 	if (what != NULL)
 		ot_ddl_refuse(what, hint);
 }
