@@ -139,6 +139,26 @@ run sql "$pg_regress" setup $tests
 # shellcheck disable=SC2086
 run specs "$pg_isolation_regress" $specs
 
+# The examples in the documentation, each page in one session.
+examples() {
+    local page=$1 name
+    name=docs/$(basename "$page")
+    sed -n '/^```sql$/,/^```$/{/^```/!p}' "$page" >"$work/examples.sql"
+    if [ -s "$work/examples.sql" ] && "$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q \
+        -v ON_ERROR_STOP=1 -f "$work/examples.sql" >"$work/examples.log" 2>&1; then
+        echo "test $name: ok"
+        passed=$((passed + 1))
+    else
+        echo "test $name: FAILED"
+        tail -n 20 "$work/examples.log"
+        failed=$((failed + 1))
+    fi
+}
+if [ -z "${TESTS:-}${SPECS:-}" ]; then
+    examples ../../docs/settings.md
+    examples ../../docs/functions.md
+fi
+
 if ! kill -0 "$node" 2>/dev/null; then
     tail -n 30 "$work/node.log" >&2
     failed=$((failed + 1))
