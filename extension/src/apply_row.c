@@ -351,10 +351,16 @@ find_row(OpenTable *table)
 	for (;;)
 	{
 		TransactionId writer;
+		MemoryContext old;
+		bool		found;
 
 		CHECK_FOR_INTERRUPTS();
+		/* What the scan allocates as it goes (dead items) lives as long as the scan. */
+		old = MemoryContextSwitchTo(rows_context);
 		index_rescan(table->scan, table->keys, identity->nkeys, NULL, 0);
-		if (!index_getnext_slot(table->scan, ForwardScanDirection, table->old_row))
+		found = index_getnext_slot(table->scan, ForwardScanDirection, table->old_row);
+		MemoryContextSwitchTo(old);
+		if (!found)
 			ereport(ERROR,
 					(errcode(ERRCODE_NO_DATA_FOUND),
 					 errmsg("row to change is missing in table \"%s.%s\" of region \"%s\"",
