@@ -396,9 +396,10 @@ pre_commit(void)
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
 
+	/* may find the transaction evicted, and then takes the interrupt */
+	txn = ot_turn_begin_proposing();
 	HOLD_INTERRUPTS();
 	committing.holding = true;
-	txn = ot_turn_begin_proposing();
 	wait_for_verdict(txn, &verdict);
 
 	switch (verdict.outcome)

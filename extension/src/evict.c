@@ -60,6 +60,9 @@
 #define PATIENCE_MS 2
 /* A signal that found the process inside an exception block is repeated. */
 #define REPEAT_MS 100
+/* How long an evicted transaction that noticed waits for its signal. */
+#define SIGNAL_WAIT_MS 10
+#define SIGNAL_WAITS 100
 /* A reader that itself waits for a lock is not given max_apply_delay. */
 #define LOCKED_READER_MS 1000
 
@@ -67,31 +70,42 @@ static emit_log_hook_type prev_emit_log_hook = NULL;
 
 /* ---- in the backend that is evicted ---- */
 
-static OtSlot *
-evicted_slot(void)
+/* On a primary nobody but our evictor signals a conflict. */
+static OtEviction *
+last_eviction(void)
 {
-	OtSlot	   *slot;
 	int			number;
 
 	if (ot_shared == NULL || MyProc == NULL)
 		return NULL;
 	number = OT_PROC_NUMBER(MyProc);
-	if (number < 0 || number >= ot_shared->nslots)
+	if (number < 0 || number >= ot_shared->nslots ||
+		ot_shared->slots[number].eviction.signalled_at == 0)
 		return NULL;
-	slot = &ot_shared->slots[number];
-	return pg_atomic_read_u32(&slot->state) == OT_SLOT_EVICTED ? slot : NULL;
+	return &ot_shared->slots[number].eviction;
 }
 
 #define LOST_MESSAGE "could not go on: a transaction in region \"%s\" was first"
 #define READER_MESSAGE "canceled: it held up a change from region \"%s\" for longer than onetrip.max_apply_delay"
 #define LOST_DETAIL "Both touched table \"%s\"; region \"%s\" committed at log index " UINT64_FORMAT "."
 
-/* The transaction found out by itself that it has been evicted. */
+/*
+ * The transaction found out by itself that it has been evicted.  The signal
+ * was sent right after the mark, and must be taken here: left pending, it
+ * would end the session once it is idle, though the transaction is over.
+ */
 void
 ot_evict_raise(void)
 {
 	OtSlot	   *slot = ot_my_slot();
 
+	for (int i = 0; i < SIGNAL_WAITS; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 SIGNAL_WAIT_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
 	ereport(ERROR,
 			(errcode(OT_ERR_LOST),
 			 errmsg(LOST_MESSAGE, slot->eviction.region),
@@ -104,15 +118,13 @@ ot_evict_raise(void)
 static void
 reword(ErrorData *edata)
 {
-	OtSlot	   *slot;
+	OtEviction *eviction;
 
 	if (edata->elevel >= ERROR && edata->sqlerrcode == OT_ERR_LOST &&
 		edata->message_id != NULL &&
 		strstr(edata->message_id, "due to conflict with recovery") != NULL &&
-		(slot = evicted_slot()) != NULL)
+		(eviction = last_eviction()) != NULL)
 	{
-		OtEviction *eviction = &slot->eviction;
-
 		edata->message = psprintf(eviction->was_reading ? READER_MESSAGE : LOST_MESSAGE,
 								  eviction->region);
 		edata->detail = psprintf(LOST_DETAIL, eviction->table, eviction->region,
