@@ -48,39 +48,36 @@ impl Report {
     }
 
     pub fn to_text(&self) -> String {
-        let head = [
-            "connected to",
-            "indexes",
-            "tps",
-            "mean ms",
-            "p99 ms",
-            "limit ms",
-            "ratio",
-            "failed",
-            "DSQL ms",
-            "YugabyteDB ms",
-        ];
-        let published = |p: &Option<Published>| p.map_or(String::new(), |p| format!("{:.1}", p.mean_ms));
-        let mut lines = vec![head.map(String::from).to_vec()];
+        let beside = self.rows.iter().any(|row| row.published != Beside::default());
+        let mut head = vec!["connected to", "indexes", "tps", "mean ms", "p99 ms", "limit ms", "ratio", "failed"];
+        if beside {
+            head.extend(["DSQL ms", "YugabyteDB ms"]);
+        }
+        let mut lines = vec![head.into_iter().map(String::from).collect()];
         for row in &self.rows {
             let m = &row.measured;
-            lines.push(vec![
+            let mut line = vec![
                 row.connected_to.clone(),
                 if row.secondary_index { "+ one secondary" } else { "primary key" }.to_string(),
                 format!("{:.0}", m.tps),
                 format!("{:.1}", m.mean_ms),
                 format!("{:.1}", m.p99_ms),
                 format!("{:.0}", row.limit_ms),
-                row.ratio_to_limit.map_or(String::new(), |r| format!("{r:.2}")),
+                row.ratio_to_limit.map_or("-".to_string(), |r| format!("{r:.2}")),
                 format!("{:.2} %", m.failed_percent),
-                published(&row.published.aurora_dsql),
-                published(&row.published.yugabytedb),
-            ]);
+            ];
+            if beside {
+                let published = |p: &Option<Published>| p.map_or("-".to_string(), |p| format!("{:.1}", p.mean_ms));
+                line.extend([published(&row.published.aurora_dsql), published(&row.published.yugabytedb)]);
+            }
+            lines.push(line);
         }
         let mut text = render(&lines, 2);
         text += "\nlimit: the client's round trip plus one to the nearest majority.  ratio: mean over limit.\n";
-        if self.rows.iter().any(|r| r.published != Beside::default()) {
-            text += "DSQL, YugabyteDB: published mean latencies of Aurora DSQL and YugabyteDB on this workload at these distances.\n";
+        if beside {
+            text +=
+                "DSQL, YugabyteDB: published mean latencies of Aurora DSQL and YugabyteDB on this workload, measured\n\
+                     in their providers' own regions at these distances; the other figures are of this machine.\n";
         }
         text
     }
