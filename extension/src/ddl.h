@@ -37,6 +37,7 @@ extern bool ot_ddl_is_temporary(Node *stmt, const char *query);
 
 /* ddl_check.c */
 extern void ot_ddl_check_everywhere(Node *stmt);
+extern void ot_ddl_check_create_as(CreateTableAsStmt *stmt);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 extern void ot_ddl_refuse(const char *what, const char *hint) pg_attribute_noreturn();
 

@@ -99,9 +99,14 @@ ot_ddl_apply_statement(OtReader *r)
 				 errmsg("role \"%s\" does not exist on this node", role),
 				 errhint("It was made outside of the replicated database. Create it here, and the statement goes on.")));
 
-	/* Role first: search_path may say "$user". */
+	/*
+	 * Role first: search_path may say "$user".  The session's own user is a
+	 * superuser, so a function that the statement runs must not be able to
+	 * SET ROLE its way back to it: the rules of a SECURITY DEFINER function
+	 * apply.
+	 */
 	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
-	SetUserIdAndSecContext(roleid, saved_sec_context);
+	SetUserIdAndSecContext(roleid, saved_sec_context | SECURITY_LOCAL_USERID_CHANGE);
 	for (int i = 0; i < nsettings; i++)
 	{
 		char	   *name = ot_get_str(r);

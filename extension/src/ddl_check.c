@@ -18,6 +18,7 @@
 #include "onetrip.h"
 
 #include "access/relation.h"
+#include "access/tableam.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
@@ -282,6 +283,28 @@ check_from_current(VariableSetStmt *stmt)
 				  "Write the value into the statement.");
 }
 
+/*
+ * A dump taken elsewhere says SET default_table_access_method = heap.  Rows of
+ * such a table stay in this region, which should not go unnoticed.
+ */
+static void
+warn_of_access_method(RangeVar *name, const char *access_method)
+{
+	if (access_method != NULL || name->relpersistence != RELPERSISTENCE_PERMANENT ||
+		strcmp(default_table_access_method, "onetrip") == 0)
+		return;
+	ereport(WARNING,
+			(errmsg("rows of table \"%s\" will stay on this server, since default_table_access_method is \"%s\"",
+					name->relname, default_table_access_method),
+			 errhint("Use the access method onetrip; dump with --no-table-access-method. If the rows are meant to be local, say so with USING.")));
+}
+
+void
+ot_ddl_check_create_as(CreateTableAsStmt *stmt)
+{
+	warn_of_access_method(stmt->into->rel, stmt->into->accessMethod);
+}
+
 /* Raises 0A000 for a statement that would be recorded but must not be. */
 void
 ot_ddl_check_recorded(Node *stmt, const char *query)
@@ -290,6 +313,11 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 
 	switch (nodeTag(stmt))
 	{
+		case T_CreateStmt:
+			if (((CreateStmt *) stmt)->partspec == NULL)
+				warn_of_access_method(((CreateStmt *) stmt)->relation,
+									  ((CreateStmt *) stmt)->accessMethod);
+			break;
 		case T_AlterTableStmt:
 			check_alter_table((AlterTableStmt *) stmt, query);
 			break;

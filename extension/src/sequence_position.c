@@ -156,6 +156,16 @@ ot_setval(PG_FUNCTION_ARGS)
 							(long long) value, get_rel_name(relid),
 							(long long) seq.user.minimum, (long long) seq.user.maximum)));
 		position = ot_sequence_place(&seq.user, ot_sequence_own_share(), value, is_called);
+
+		/*
+		 * Two setvals at once, in two regions, would leave each with the
+		 * other's value: they share a key of their own, so one of them loses.
+		 * nextval does not have it.
+		 */
+		if (persistence == RELPERSISTENCE_PERMANENT && ot_capturing())
+			ot_write_set_key_now(ot_hash_table(get_namespace_name(get_rel_namespace(relid)),
+											   psprintf("%s\nsetval", get_rel_name(relid))),
+								 OT_UPDATE, relid);
 	}
 	else
 		persistence = '\0';		/* PostgreSQL's own will say what is wrong */

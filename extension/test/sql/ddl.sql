@@ -70,6 +70,13 @@ TRUNCATE unlogged, plain;
 ROLLBACK;
 TRUNCATE t, unlogged;
 
+-- A table whose rows stay here, though nobody said USING heap, is worth a warning: dumps do that.
+SET default_table_access_method = heap;
+CREATE TABLE from_dump (id int PRIMARY KEY);
+CREATE TABLE from_dump_too AS SELECT 1 AS one;
+CREATE TEMP TABLE not_this (id int);
+RESET default_table_access_method;
+
 -- Local: nothing is recorded.
 CREATE TEMP TABLE temporary (id serial PRIMARY KEY, v text);
 BEGIN;
