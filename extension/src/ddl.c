@@ -311,17 +311,14 @@ show_temporary(void)
 static Node *
 record(PlannedStmt *pstmt, Node *stmt, const char *query, OtStatementKind kind)
 {
-	char	   *text = ot_ddl_statement_text(pstmt, query);
+	int			offset;
+	char	   *text = ot_ddl_statement_text(pstmt, query, &offset);
 
 	ot_ddl_check_text(text, stmt);
 	if (IsA(stmt, CreateRoleStmt) || IsA(stmt, AlterRoleStmt))
 	{
-		const char *start = query + Max(pstmt->stmt_location, 0);
-
-		while (*start == ' ' || *start == '\t' || *start == '\n' ||
-			   *start == '\r' || *start == '\f')
-			start++;
-		stmt = ot_ddl_hide_password(stmt, &text, start - query);
+		stmt = ot_ddl_hide_password(stmt, &text, offset);
+		ot_ddl_check_text(text, stmt);
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
 		take_keys_before(stmt);

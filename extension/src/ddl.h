@@ -42,7 +42,7 @@ extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 extern void ot_ddl_refuse(const char *what, const char *hint) pg_attribute_noreturn();
 
 /* ddl_text.c */
-extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query);
+extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);
 extern void ot_ddl_check_text(const char *text, Node *stmt);
 extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);
 extern char *ot_ddl_create_table_text(Relation rel, IntoClause *into);

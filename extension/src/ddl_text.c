@@ -37,9 +37,12 @@
 
 #include "ddl.h"
 
-/* The statement's slice of a query string that may hold several. */
+/*
+ * The statement's slice of a query string that may hold several; *offset is
+ * where in the string it starts.
+ */
 char *
-ot_ddl_statement_text(PlannedStmt *pstmt, const char *query)
+ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset)
 {
 	const char *start = query;
 	int			len;
@@ -55,6 +58,7 @@ ot_ddl_statement_text(PlannedStmt *pstmt, const char *query)
 	}
 	while (len > 0 && scanner_isspace(start[len - 1]))
 		len--;
+	*offset = start - query;
 	return pnstrdup(start, len);
 }
 
