@@ -25,7 +25,9 @@ build: setup
 demo: build
 	@$(TARGET)/release/onetrip demo $(ARGS)
 
-# One profile for all of it, so that nothing is built twice.
+# One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
+# programs would pay for.
+test test-rust test-extension test-cluster: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-cluster
 
 test-rust: setup
@@ -44,7 +46,7 @@ lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 bench: setup
-	cargo bench --locked --workspace $(ARGS)
+	cargo run --release --locked -p onetrip-node --example latency -- $(ARGS)
 
 clean:
 	cargo clean
