@@ -170,7 +170,8 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 		const char *token = extra.scanbuf + location;
 
 		if (location >= password->location - offset &&
-			(token[0] == '\'' || (token[0] != '"' && strchr(token, '\'') != NULL)))
+			(token[0] == '\'' || token[0] == '$' ||
+			 (token[0] != '"' && strchr(token, '\'') != NULL)))
 		{
 			begin = location;
 			end = location + (int) strlen(token);
