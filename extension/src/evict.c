@@ -20,8 +20,10 @@
  *
  * Eviction uses the signal by which a hot standby cancels queries: a running
  * statement gets an ERROR, an idle transaction a FATAL, since the protocol
- * has no other way to tell it.  Both with SQLSTATE 40001, and with the
- * message put into our words on its way out (emit_log_hook).
+ * has no other way to tell it.  From the moment it is marked it cannot commit;
+ * one that is idle is signalled a little later (signal_marked).  Both with
+ * SQLSTATE 40001, and with the message put into our words on its way out
+ * (emit_log_hook).
  *
  * Runs in the apply worker and the evictor; the message hook in backends.
  *
@@ -58,6 +60,8 @@
 #define IDLE_MS 50
 /* A wait shorter than this is left to pass by itself. */
 #define PATIENCE_MS 2
+/* How long an idle transaction may take to hear of it by its next statement. */
+#define IDLE_GRACE_MS 25
 /* A signal that found the process inside an exception block is repeated. */
 #define REPEAT_MS 100
 /* How long an evicted transaction that noticed waits for its signal. */
@@ -80,7 +84,7 @@ last_eviction(void)
 		return NULL;
 	number = OT_PROC_NUMBER(MyProc);
 	if (number < 0 || number >= ot_shared->nslots ||
-		ot_shared->slots[number].eviction.signalled_at == 0)
+		ot_shared->slots[number].eviction.marked_at == 0)
 		return NULL;
 	return &ot_shared->slots[number].eviction;
 }
@@ -139,6 +143,27 @@ reword(ErrorData *edata)
 
 /* ---- in the process that evicts ---- */
 
+/*
+ * Signals a process that has been marked, at most every REPEAT_MS.  One that
+ * waits for its client is left a moment: most clients send their next
+ * statement at once, which then ends with an ERROR and the session lives on.
+ */
+static void
+signal_marked(PGPROC *proc, OtEviction *eviction)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		idle = *(volatile uint32 *) &proc->wait_event_info == WAIT_EVENT_CLIENT_READ;
+
+	if (idle && !TimestampDifferenceExceeds(eviction->marked_at, now, IDLE_GRACE_MS))
+		return;
+	/* Again: an exception block may have caught the error. */
+	if (eviction->signalled_at != 0 &&
+		!TimestampDifferenceExceeds(eviction->signalled_at, now, REPEAT_MS))
+		return;
+	eviction->signalled_at = now;
+	(void) SendProcSignal(proc->pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
+}
+
 /* Marks and signals one process.  Returns false if it must be left alone. */
 static bool
 evict_proc(PGPROC *proc, const char *table)
@@ -148,20 +173,12 @@ evict_proc(PGPROC *proc, const char *table)
 	LocalTransactionId lxid = OT_LXID(proc);
 	OtEviction	eviction;
 	bool		marked;
-	int			pid = proc->pid;
 
-	if (pid == 0 || lxid == InvalidLocalTransactionId)
+	if (proc->pid == 0 || lxid == InvalidLocalTransactionId)
 		return false;
 	if (state == OT_SLOT_EVICTED && slot->eviction.lxid == lxid)
 	{
-		/* On its way out, unless an exception block caught the error. */
-		TimestampTz now = GetCurrentTimestamp();
-
-		if (TimestampDifferenceExceeds(slot->eviction.signalled_at, now, REPEAT_MS))
-		{
-			slot->eviction.signalled_at = now;
-			(void) SendProcSignal(pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
-		}
+		signal_marked(proc, &slot->eviction);
 		return true;
 	}
 	if (state == OT_SLOT_PROPOSED || state == OT_SLOT_DECIDED)
@@ -169,7 +186,7 @@ evict_proc(PGPROC *proc, const char *table)
 
 	memset(&eviction, 0, sizeof(eviction));
 	eviction.lxid = lxid;
-	eviction.signalled_at = GetCurrentTimestamp();
+	eviction.marked_at = GetCurrentTimestamp();
 	eviction.was_reading = (state == OT_SLOT_IDLE);
 	SpinLockAcquire(&ot_shared->mutex);
 	eviction.index = ot_shared->applying;
@@ -185,7 +202,7 @@ evict_proc(PGPROC *proc, const char *table)
 		return false;			/* it moved on; the caller looks again */
 
 	pg_atomic_fetch_add_u64(&ot_shared->evictions, 1);
-	(void) SendProcSignal(pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
+	signal_marked(proc, &slot->eviction);
 	return true;
 }
 
@@ -293,6 +310,24 @@ may_stay(PGPROC *proc, TimestampTz since)
 	return !TimestampDifferenceExceeds(since, now, ot_max_apply_delay_ms);
 }
 
+/*
+ * Locks that are let go within a statement, whatever becomes of the
+ * transaction: their holder is busy, not in the way.
+ */
+static bool
+is_short_lock(const LOCKTAG *tag)
+{
+	switch (tag->locktag_type)
+	{
+		case LOCKTAG_RELATION_EXTEND:
+		case LOCKTAG_DATABASE_FROZEN_IDS:
+		case LOCKTAG_PAGE:
+			return true;
+		default:
+			return false;
+	}
+}
+
 /* The worker waits in the lock manager: deals with each process it waits for. */
 static void
 clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
@@ -312,7 +347,7 @@ clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 			if (instances[j].pid == blocked->pid && instances[j].waitLockMode != NoLock)
 				mine = &instances[j];
 		}
-		if (mine == NULL)
+		if (mine == NULL || is_short_lock(&mine->locktag))
 			continue;
 		conflicts = GetLockTagsMethodTable(&mine->locktag)->conflictTab[mine->waitLockMode];
 		describe_wait(&mine->locktag, table, sizeof(table));
