@@ -21,7 +21,7 @@
  * Eviction uses the signal by which a hot standby cancels queries: a running
  * statement gets an ERROR, an idle transaction a FATAL, since the protocol
  * has no other way to tell it.  From the moment it is marked it cannot commit;
- * one that is idle is signalled a little later (signal_marked).  Both with
+ * the signal follows a little later (signal_marked).  Both with
  * SQLSTATE 40001, and with the message put into our words on its way out
  * (emit_log_hook).
  *
@@ -60,8 +60,8 @@
 #define IDLE_MS 50
 /* A wait shorter than this is left to pass by itself. */
 #define PATIENCE_MS 2
-/* How long an idle transaction may take to hear of it by its next statement. */
-#define IDLE_GRACE_MS 25
+/* How long an evicted transaction may take to notice by its next statement. */
+#define GRACE_MS 25
 /* A signal that found the process inside an exception block is repeated. */
 #define REPEAT_MS 100
 /* How long an evicted transaction that noticed waits for its signal. */
@@ -94,16 +94,23 @@ last_eviction(void)
 #define LOST_DETAIL "Both touched table \"%s\"; region \"%s\" committed at log index " UINT64_FORMAT "."
 
 /*
- * The transaction found out by itself that it has been evicted.  The signal
- * was sent right after the mark, and must be taken here: left pending, it
- * would end the session once it is idle, though the transaction is over.
+ * The transaction found out by itself that it has been evicted.  A signal that
+ * was sent must be taken here: left pending, it would end the session once it
+ * is idle, though the transaction is over.
  */
 void
 ot_evict_raise(void)
 {
 	OtSlot	   *slot = ot_my_slot();
+	TimestampTz now = GetCurrentTimestamp();
+	bool		signalled;
 
-	for (int i = 0; i < SIGNAL_WAITS; i++)
+	SpinLockAcquire(&ot_shared->evict_mutex);
+	signalled = slot->eviction.signalled_at != 0;
+	if (!signalled)
+		slot->eviction.signalled_at = now;
+	SpinLockRelease(&ot_shared->evict_mutex);
+	for (int i = 0; signalled && i < SIGNAL_WAITS; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -144,24 +151,30 @@ reword(ErrorData *edata)
 /* ---- in the process that evicts ---- */
 
 /*
- * Signals a process that has been marked, at most every REPEAT_MS.  One that
- * waits for its client is left a moment: most clients send their next
- * statement at once, which then ends with an ERROR and the session lives on.
+ * Signals a process that has been marked, at most every REPEAT_MS.  Unless it
+ * waits inside a statement it is left a moment: most sessions go on with their
+ * next statement at once, notice there that they are marked, and live on.  A
+ * signal might find them between two statements, which ends the session.
  */
 static void
 signal_marked(PGPROC *proc, OtEviction *eviction)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		idle = *(volatile uint32 *) &proc->wait_event_info == WAIT_EVENT_CLIENT_READ;
+	uint32		wait_class = *(volatile uint32 *) &proc->wait_event_info & 0xFF000000;
+	bool		due;
 
-	if (idle && !TimestampDifferenceExceeds(eviction->marked_at, now, IDLE_GRACE_MS))
-		return;
-	/* Again: an exception block may have caught the error. */
-	if (eviction->signalled_at != 0 &&
-		!TimestampDifferenceExceeds(eviction->signalled_at, now, REPEAT_MS))
-		return;
-	eviction->signalled_at = now;
-	(void) SendProcSignal(proc->pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
+	SpinLockAcquire(&ot_shared->evict_mutex);
+	if (eviction->signalled_at == 0)
+		due = wait_class == PG_WAIT_LOCK || wait_class == PG_WAIT_TIMEOUT ||
+			TimestampDifferenceExceeds(eviction->marked_at, now, GRACE_MS);
+	else
+		/* An exception block may have caught the error. */
+		due = TimestampDifferenceExceeds(eviction->signalled_at, now, REPEAT_MS);
+	if (due)
+		eviction->signalled_at = now;
+	SpinLockRelease(&ot_shared->evict_mutex);
+	if (due)
+		(void) SendProcSignal(proc->pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
 }
 
 /* Marks and signals one process.  Returns false if it must be left alone. */

@@ -47,7 +47,8 @@ typedef struct OtEviction
 	OtLogIndex	index;
 	LocalTransactionId lxid;	/* the transaction that was meant */
 	bool		was_reading;	/* evicted after max_apply_delay */
-	TimestampTz signalled_at;
+	TimestampTz marked_at;
+	TimestampTz signalled_at;	/* or noticed by itself; 0: neither yet */
 	char		region[NAMEDATALEN];
 	char		table[NAMEDATALEN * 2];
 } OtEviction;
