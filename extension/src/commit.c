@@ -468,9 +468,13 @@ static void
 aborted(void)
 {
 	let_go_of_origin();
-	if (committing.deciding || committing.decided)
+	if (committing.deciding || committing.decided ||
+		(agent && !ot_agent_all_sent(agent)))
 	{
-		/* The node must not count on this backend any more. */
+		/*
+		 * The node must not count on this backend any more; and the rest of a
+		 * proposal that was not sent whole must not go out with the next one.
+		 */
 		ot_agent_close(agent);
 		last_txn.sequence = 0;
 	}

@@ -88,7 +88,7 @@ fi
 
 export ONETRIP_UNIT=$work/onetrip_unit.so
 ONETRIP_GOLDEN=$(cd ../../testdata/agent && pwd)
-export ONETRIP_GOLDEN
+export ONETRIP_GOLDEN ONETRIP_NODE_PID=$node
 passed=0
 failed=0
 
