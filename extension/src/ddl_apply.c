@@ -38,8 +38,30 @@ say_statement(void *arg)
 			   strlen(text) > CONTEXT_BYTES ? "..." : "");
 }
 
+/*
+ * The session's own user is a superuser, so a function of a user that the
+ * statement runs must not be able to SET ROLE its way back to it: the rules
+ * of a SECURITY DEFINER function apply.  They would also forbid to define a
+ * function with SET role = ..., or to give a role such a setting; what only
+ * defines settings runs no functions and is let off.
+ */
+static int
+security_context(Node *stmt, int base)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CreateFunctionStmt:
+		case T_AlterFunctionStmt:
+		case T_AlterRoleSetStmt:
+		case T_AlterDatabaseSetStmt:
+			return base;
+		default:
+			return base | SECURITY_LOCAL_USERID_CHANGE;
+	}
+}
+
 static void
-run(const char *text)
+run(const char *text, Oid roleid, int sec_context)
 {
 	ListCell   *lc;
 
@@ -64,6 +86,8 @@ run(const char *text)
 			/* some statements use up the snapshot they are given */
 			if (!ActiveSnapshotSet())
 				PushActiveSnapshot(GetTransactionSnapshot());
+			SetUserIdAndSecContext(roleid,
+								   security_context(pstmt->utilityStmt, sec_context));
 			ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
 						   None_Receiver, NULL);
 			CommandCounterIncrement();
@@ -99,14 +123,9 @@ ot_ddl_apply_statement(OtReader *r)
 				 errmsg("role \"%s\" does not exist on this node", role),
 				 errhint("It was made outside of the replicated database. Create it here, and the statement goes on.")));
 
-	/*
-	 * Role first: search_path may say "$user".  The session's own user is a
-	 * superuser, so a function that the statement runs must not be able to
-	 * SET ROLE its way back to it: the rules of a SECURITY DEFINER function
-	 * apply.
-	 */
+	/* Role first: search_path may say "$user". */
 	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
-	SetUserIdAndSecContext(roleid, saved_sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	SetUserIdAndSecContext(roleid, saved_sec_context);
 	for (int i = 0; i < nsettings; i++)
 	{
 		char	   *name = ot_get_str(r);
@@ -119,7 +138,7 @@ ot_ddl_apply_statement(OtReader *r)
 		pfree(value);
 	}
 
-	run(text);
+	run(text, roleid, saved_sec_context);
 
 	AtEOXact_GUC(true, guc_level);
 	SetUserIdAndSecContext(saved_user, saved_sec_context);
