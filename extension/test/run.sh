@@ -21,12 +21,17 @@ fail() {
     exit 1
 }
 
+# A test that hangs is stopped after this time, and counts as failed.
+TESTS_SECONDS=900
+
 work=$(mktemp -d /var/tmp/onetrip-test.XXXXXX)
 chmod 755 "$work"
 node=
+running=
 clean_up() {
     local status=$?
     trap - EXIT
+    [ -z "$running" ] || kill -TERM "$running" 2>/dev/null || true
     if [ -n "$node" ] && kill -TERM "$node" 2>/dev/null; then
         for _ in $(seq $((STOP_SECONDS * 10))); do
             kill -0 "$node" 2>/dev/null || break
@@ -108,8 +113,12 @@ run() {
     [ $# -gt 0 ] || return 0
     mkdir -p "$work/$name"
     # Both write what they compare into the output folder; nothing lands in the checkout.
-    "$program" --use-existing --dbname=onetrip --host=127.0.0.1 --port="$port" --user=postgres \
-        --bindir="$bin_dir" --inputdir="$PWD" --outputdir="$work/$name" "$@" >"$work/$name/log" 2>&1 || status=$?
+    # In the background, so that a signal to this script is heard at once.
+    timeout -k 10 $TESTS_SECONDS "$program" --use-existing --dbname=onetrip --host=127.0.0.1 --port="$port" --user=postgres \
+        --bindir="$bin_dir" --inputdir="$PWD" --outputdir="$work/$name" "$@" >"$work/$name/log" 2>&1 &
+    running=$!
+    wait "$running" || status=$?
+    running=
     grep -E '^test ' "$work/$name/log" || true
     passed=$((passed + $(grep -cE '^test .*\.\.\. ok' "$work/$name/log" || true)))
     # Tests that never came to run have failed too.
