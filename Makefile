@@ -12,7 +12,7 @@ help:
 	@echo "make build   the onetrip command, in $(TARGET)/release"
 	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
 	@echo "make lint    format and clippy, warnings are errors"
-	@echo "make bench   commit latency of three nodes without PostgreSQL"
+	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
 	@echo "make clean   remove what was built"
 
@@ -46,7 +46,8 @@ lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 bench: setup
-	cargo run --release --locked -p onetrip-node --example latency -- $(ARGS)
+	cargo run --release --locked -p onetrip-node --example latency
+	cargo bench --locked -p onetrip-cli -- $(ARGS)
 
 clean:
 	cargo clean
