@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use onetrip_lab::pgbench::Pgbench;
 use onetrip_lab::report::{Report, Row};
-use onetrip_lab::Cluster;
+use onetrip_lab::{Cluster, Node};
 
 use super::{folder::DemoFolder, say, Plan};
 
@@ -43,7 +43,12 @@ pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports:
                 script: Some(SCRIPT.to_string()),
                 folder: folder.scratch(&format!("{}-{}", region.name, u8::from(secondary_index)))?,
             };
-            let measured = pgbench.run().await.with_context(|| format!("measure {}", region.name))?;
+            // What the last measurement wrote must be seen here, or the first updates would lose to it.
+            cluster.settle().await?;
+            let measured = match pgbench.run().await {
+                Ok(measured) => measured,
+                Err(e) => return Err(explained(e, cluster.node(number)).await),
+            };
             rows.push(Row::new(&region.name, secondary_index, topology.limit_ms(number), plan.clients, measured));
         }
     }
@@ -54,4 +59,19 @@ pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports:
         seconds: plan.seconds,
         rows,
     })
+}
+
+/// What pgbench saw is seldom the cause: a node or a server that ended is.
+async fn explained(error: anyhow::Error, node: &Node) -> anyhow::Error {
+    let region = node.region();
+    if !node.running() {
+        return anyhow::anyhow!("the node of {region} ended while it was measured: {}", node.log_tail(1));
+    }
+    match node.status().await {
+        Ok(status) if status["postgres"]["restarts"] != 0 || status["postgres"]["state"] != "ready" => {
+            let log = node.folder().join("postgres.log");
+            anyhow::anyhow!("PostgreSQL of {region} ended while it was measured (its log: {})", log.display())
+        }
+        _ => error.context(format!("measure {region}")),
+    }
 }
