@@ -120,6 +120,25 @@ holds_oids(Oid type)
 	}
 }
 
+/* A binary form that means the same on every node; aclitem has none at all. */
+static bool
+has_binary_form(Oid type)
+{
+	HeapTuple	tuple;
+	Form_pg_type form;
+	bool		answer;
+
+	if (holds_oids(type))
+		return false;
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for type %u", type);
+	form = (Form_pg_type) GETSTRUCT(tuple);
+	answer = OidIsValid(form->typsend) && OidIsValid(form->typreceive);
+	ReleaseSysCache(tuple);
+	return answer;
+}
+
 static void
 describe_column(OtColumn *column, Form_pg_attribute att)
 {
@@ -138,27 +157,11 @@ describe_column(OtColumn *column, Form_pg_attribute att)
 	column->is_varlena = (att->attlen == -1);
 
 	element = get_element_type(column->type);
-	column->binary = is_builtin(column->type) && !holds_oids(column->type) &&
-		!(OidIsValid(element) && holds_oids(element));
+	column->binary = is_builtin(column->type) && has_binary_form(column->type) &&
+		(!OidIsValid(element) || has_binary_form(element));
 	if (column->binary)
-	{
-		Oid			receive;
-		Oid			param;
-		HeapTuple	tuple;
-		Form_pg_type form;
-
-		tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(column->type));
-		if (!HeapTupleIsValid(tuple))
-			elog(ERROR, "cache lookup failed for type %u", column->type);
-		form = (Form_pg_type) GETSTRUCT(tuple);
-		function = form->typsend;
-		receive = form->typreceive;
-		ReleaseSysCache(tuple);
-		column->binary = OidIsValid(function) && OidIsValid(receive);
-		if (column->binary)
-			getTypeBinaryInputInfo(column->type, &receive, &param);
-	}
-	if (!column->binary)
+		getTypeBinaryOutputInfo(column->type, &function, &is_varlena);
+	else
 		getTypeOutputInfo(column->type, &function, &is_varlena);
 	fmgr_info_cxt(function, &column->out, CurrentMemoryContext);
 }
