@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use onetrip_core::NodeId;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -72,16 +72,17 @@ async fn health(State(http): State<Arc<Http>>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, report.problems.join("\n") + "\n").into_response()
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cut {
     peer: NodeId,
     cut: bool,
 }
 
+/// Answers with what it was told.
 async fn links(State(http): State<Arc<Http>>, Json(Cut { peer, cut }): Json<Cut>) -> Response {
     match http.transport.cut(peer, cut) {
-        true => "ok\n".into_response(),
+        true => Json(Cut { peer, cut }).into_response(),
         false => (StatusCode::NOT_FOUND, format!("node {peer} is no peer of this node\n")).into_response(),
     }
 }
