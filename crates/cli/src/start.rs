@@ -56,10 +56,13 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
     runtime.block_on(async move {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        // A closed terminal ends the node like Ctrl-C, rather than leave its PostgreSQL alone.
+        let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
         let shutdown = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                _ = hangup.recv() => {}
                 () = stdin_closed(), if stdin => {}
             }
         };
