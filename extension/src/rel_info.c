@@ -35,6 +35,7 @@
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
@@ -120,6 +121,25 @@ holds_oids(Oid type)
 	}
 }
 
+/* Types of the system's own that no input or receive function takes. */
+static bool
+is_output_only(Oid type)
+{
+	switch (type)
+	{
+		case PG_NODE_TREEOID:
+		case PG_NDISTINCTOID:
+		case PG_DEPENDENCIESOID:
+		case PG_MCV_LISTOID:
+		case PG_BRIN_BLOOM_SUMMARYOID:
+		case PG_BRIN_MINMAX_MULTI_SUMMARYOID:
+		case GTSVECTOROID:
+			return true;
+		default:
+			return false;
+	}
+}
+
 /* A binary form that means the same on every node; aclitem has none at all. */
 static bool
 has_binary_form(Oid type)
@@ -157,6 +177,7 @@ describe_column(OtColumn *column, Form_pg_attribute att)
 	column->is_varlena = (att->attlen == -1);
 
 	element = get_element_type(column->type);
+	column->output_only = is_output_only(OidIsValid(element) ? element : column->type);
 	column->binary = is_builtin(column->type) && has_binary_form(column->type) &&
 		(!OidIsValid(element) || has_binary_form(element));
 	if (column->binary)
@@ -198,6 +219,12 @@ ot_column_put(StringInfo buf, OtColumn *column, Datum value, bool isnull)
 {
 	if (isnull)
 		ot_put_u8(buf, 'n');
+	else if (column->output_only)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate a value of type %s", format_type_be(column->type)),
+				 errdetail("The type has no input function."),
+				 errhint("Keep its text in a column of type text.")));
 	else if (column->binary)
 	{
 		bytea	   *bytes = SendFunctionCall(&column->out, value);

@@ -21,6 +21,7 @@ typedef struct OtColumn
 {
 	bool		dropped;
 	bool		binary;			/* send/receive, else output/input */
+	bool		output_only;	/* cannot travel at all */
 	bool		is_varlena;
 	Oid			type;			/* domains resolved */
 	int32		typmod;
