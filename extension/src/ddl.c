@@ -18,9 +18,12 @@
  *	  when the catalogs are about to change;
  *	- ALTER SCHEMA ... RENAME, which locks no relation but renames them all;
  *	- types whose input function changes what it takes (a renamed enum label,
- *	  a domain constraint, a composite's attributes): no table is locked, but
- *	  rows on their way could not be read any more, so every relation that
- *	  uses the type is a key.
+ *	  a domain constraint, a composite's attributes): rows on their way could
+ *	  not be read any more.
+ * The last two lock no table in PostgreSQL.  A key alone would not do: keys of
+ * held locks are taken at COMMIT with the base of then, which is right only
+ * because the lock kept conflicting entries out until then.  So the relations
+ * concerned are really locked, here and where the statement is applied.
  *
  * CREATE TABLE AS is noted as the CREATE TABLE that it amounts to, before its
  * first row is captured; its rows travel as rows.
@@ -55,6 +58,7 @@
 #include "storage/lock.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -144,9 +148,30 @@ take_schema_key(void)
 	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
 }
 
-/* Every relation in the schema, under its old name and its new one. */
+/*
+ * What a definition below hangs on without PostgreSQL locking it.  The lock
+ * stops writers here, and has them evicted where the statement is applied;
+ * held until the end, it also becomes a key under the name of then.  The key
+ * for the present name is added where the statement comes from.
+ */
 static void
-take_keys_of_schema(const char *schema, const char *new_name)
+hold_relation(Oid relid)
+{
+	char		relkind;
+
+	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+		return;
+	LockRelationOid(relid, ShareRowExclusiveLock);
+	relkind = get_rel_relkind(relid);
+	if (relkind == '\0' || !has_table_key(relkind))
+		UnlockRelationOid(relid, ShareRowExclusiveLock);
+	else if (!ot_is_apply_worker)
+		take_relation_key(relid);
+}
+
+/* Every relation in the schema. */
+static void
+hold_relations_of_schema(const char *schema, const char *new_name)
 {
 	Oid			schema_oid = get_namespace_oid(schema, true);
 	Relation	catalog;
@@ -166,10 +191,12 @@ take_keys_of_schema(const char *schema, const char *new_name)
 
 		if (!has_table_key(form->relkind))
 			continue;
-		ot_write_set_key_now(ot_hash_table(schema, NameStr(form->relname)),
-							 OT_UPDATE, form->oid);
-		ot_write_set_key_now(ot_hash_table(new_name, NameStr(form->relname)),
-							 OT_UPDATE, form->oid);
+		hold_relation(form->oid);
+		/* what is remembered of a relation has the schema's name in it */
+		CacheInvalidateRelcacheByRelid(form->oid);
+		if (!ot_is_apply_worker)
+			ot_write_set_key_now(ot_hash_table(new_name, NameStr(form->relname)),
+								 OT_UPDATE, form->oid);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
@@ -177,7 +204,7 @@ take_keys_of_schema(const char *schema, const char *new_name)
 
 /* Every relation with a column of this type, or of one built on it. */
 static void
-take_keys_of_type(Oid typid, int depth)
+hold_relations_of_type(Oid typid, int depth)
 {
 	Relation	catalog;
 	SysScanDesc scan;
@@ -190,7 +217,7 @@ take_keys_of_type(Oid typid, int depth)
 				(errcode(ERRCODE_STATEMENT_TOO_COMPLEX),
 				 errmsg("types are nested more than %d deep", MAX_TYPE_DEPTH)));
 	if (OidIsValid(array) && array != typid)
-		take_keys_of_type(array, depth + 1);
+		hold_relations_of_type(array, depth + 1);
 
 	catalog = table_open(DependRelationId, AccessShareLock);
 	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
@@ -203,14 +230,14 @@ take_keys_of_type(Oid typid, int depth)
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
 		if (form->classid == TypeRelationId && form->objid != array)
-			take_keys_of_type(form->objid, depth + 1);
+			hold_relations_of_type(form->objid, depth + 1);
 		else if (form->classid == RelationRelationId)
 		{
 			Oid			row_type = get_rel_type_id(form->objid);
 
-			take_relation_key(form->objid);
+			hold_relation(form->objid);
 			if (OidIsValid(row_type) && row_type != typid)
-				take_keys_of_type(row_type, depth + 1);
+				hold_relations_of_type(row_type, depth + 1);
 		}
 	}
 	systable_endscan(scan);
@@ -218,32 +245,34 @@ take_keys_of_type(Oid typid, int depth)
 }
 
 static void
-take_keys_of_type_name(List *name)
+hold_relations_of_type_name(List *name)
 {
 	Oid			typid = LookupTypeNameOid(NULL, makeTypeNameFromNameList(name), true);
 
 	if (OidIsValid(typid))
-		take_keys_of_type(typid, 0);
+		hold_relations_of_type(typid, 0);
 }
 
-/* What the locks at COMMIT will not show. */
-static void
-take_keys_before(Node *stmt)
+/*
+ * Before the statement runs, here or in the apply worker: holds what it
+ * changes the meaning of but does not lock.
+ */
+void
+ot_ddl_hold_relations(Node *stmt)
 {
-	take_schema_key();
 	switch (nodeTag(stmt))
 	{
 		case T_RenameStmt:
 			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA)
-				take_keys_of_schema(((RenameStmt *) stmt)->subname,
-									((RenameStmt *) stmt)->newname);
+				hold_relations_of_schema(((RenameStmt *) stmt)->subname,
+										 ((RenameStmt *) stmt)->newname);
 			break;
 		case T_AlterEnumStmt:
 			if (((AlterEnumStmt *) stmt)->oldVal != NULL)
-				take_keys_of_type_name(((AlterEnumStmt *) stmt)->typeName);
+				hold_relations_of_type_name(((AlterEnumStmt *) stmt)->typeName);
 			break;
 		case T_AlterDomainStmt:
-			take_keys_of_type_name(((AlterDomainStmt *) stmt)->typeName);
+			hold_relations_of_type_name(((AlterDomainStmt *) stmt)->typeName);
 			break;
 		case T_AlterTableStmt:
 			if (((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE)
@@ -252,7 +281,7 @@ take_keys_before(Node *stmt)
 				Oid			relid = RangeVarGetRelid(name, NoLock, true);
 
 				if (OidIsValid(relid))
-					take_keys_of_type(get_rel_type_id(relid), 0);
+					hold_relations_of_type(get_rel_type_id(relid), 0);
 			}
 			break;
 		default:
@@ -321,7 +350,10 @@ record(PlannedStmt *pstmt, Node *stmt, const char *query, OtStatementKind kind)
 		ot_ddl_check_text(text, stmt);
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
-		take_keys_before(stmt);
+	{
+		take_schema_key();
+		ot_ddl_hold_relations(stmt);
+	}
 	ot_write_set_statement(text, strlen(text));
 	pfree(text);
 	return stmt;

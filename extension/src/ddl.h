@@ -27,6 +27,9 @@ typedef enum OtStatementKind
 	OT_STATEMENT_CREATE_AS		/* its table is recorded, its rows captured */
 } OtStatementKind;
 
+/* ddl.c */
+extern void ot_ddl_hold_relations(Node *stmt);
+
 /* ddl_classify.c */
 extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query);
 extern CreateTableAsStmt *ot_ddl_create_as(Node *stmt);

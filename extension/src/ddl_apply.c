@@ -26,6 +26,8 @@
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 
+#include "ddl.h"
+
 /* How much of a statement an error context shows. */
 #define CONTEXT_BYTES 200
 
@@ -86,6 +88,7 @@ run(const char *text, Oid roleid, int sec_context)
 			/* some statements use up the snapshot they are given */
 			if (!ActiveSnapshotSet())
 				PushActiveSnapshot(GetTransactionSnapshot());
+			ot_ddl_hold_relations(pstmt->utilityStmt);
 			SetUserIdAndSecContext(roleid,
 								   security_context(pstmt->utilityStmt, sec_context));
 			ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
