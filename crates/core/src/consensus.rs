@@ -120,6 +120,8 @@ pub struct Consensus<S: Storage> {
     config: Config,
     ready: Option<raft::Ready>,
     ticks_to_transfer: usize,
+    /// Election timeouts are drawn from here.
+    election_range: std::ops::Range<usize>,
 }
 
 impl<S: Storage> Consensus<S> {
@@ -130,12 +132,13 @@ impl<S: Storage> Consensus<S> {
         // the others.
         let election = config.election_ticks;
         let (min, max) = if is_preferred { (election, election * 3 / 2) } else { (election * 3 / 2, election * 5 / 2) };
+        let max = max.max(min + 1);
         let raft_config = raft::Config {
             id: u64::from(config.id.0),
             election_tick: election,
             heartbeat_tick: config.heartbeat_ticks,
             min_election_tick: min,
-            max_election_tick: max.max(min + 1),
+            max_election_tick: max,
             applied: config.applied.0,
             max_size_per_msg: MESSAGE_BYTES_MAX,
             max_inflight_msgs: INFLIGHT_MESSAGES_MAX,
@@ -149,7 +152,21 @@ impl<S: Storage> Consensus<S> {
         // raft-rs's own log lines are dropped: the node reports state changes itself, from `status`.
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raft = RawNode::new(&raft_config, log, &logger)?;
-        Ok(Consensus { raft, ticks_to_transfer: config.transfer_ticks, config, ready: None })
+        Ok(Consensus { raft, ticks_to_transfer: config.transfer_ticks, config, ready: None, election_range: min..max })
+    }
+
+    /// Takes the election timeout from `draw` instead of raft-rs's own random source, for a caller whose runs must repeat
+    /// themselves.  raft-rs draws anew whenever its role or term changes, so this is called after each `new`, `step`,
+    /// `poll` and `persisted`.
+    pub fn set_election_draw(&mut self, draw: u64) {
+        let range = &self.election_range;
+        let ticks = range.start + (draw % (range.end - range.start) as u64) as usize;
+        self.raft.raft.set_randomized_election_timeout(ticks);
+    }
+
+    /// Lets appends be cut into smaller messages than usual, for tests of what happens between them.
+    pub fn set_message_bytes_max(&mut self, bytes: u64) {
+        self.raft.raft.max_msg_size = bytes;
     }
 
     pub fn log(&self) -> &S {
