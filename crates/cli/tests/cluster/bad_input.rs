@@ -14,7 +14,8 @@ use onetrip_core::{Base, LogIndex, NodeId, TxnId};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_topology_is_refused_with_its_name() {
-    let _turn = turn("bad_topology", "wrong topology files, unknown regions and folders: exit code 2 and a sentence").await;
+    let _turn =
+        turn("bad_topology", "wrong topology files, unknown regions and folders: exit code 2 and a sentence").await;
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("wrong.toml");
     let data = folder.path().join("data");
@@ -54,8 +55,15 @@ fn refused(output: &crate::lab::Output, code: i32, words: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_on_the_sockets_and_on_the_disk_harms_nothing() {
-    let lab = start("bad_input", "garbage on the peer port, on the agent socket, in the log file: nodes live, nothing is lost").await;
-    lab.session(0).await.must("create table t (id int primary key, v text); insert into t select g, 'v' from generate_series(1, 500) g").await;
+    let lab = start(
+        "bad_input",
+        "garbage on the peer port, on the agent socket, in the log file: nodes live, nothing is lost",
+    )
+    .await;
+    lab.session(0)
+        .await
+        .must("create table t (id int primary key, v text); insert into t select g, 'v' from generate_series(1, 500) g")
+        .await;
     lab.everywhere().await;
     garbage_from_a_peer(&lab).await;
     garbage_from_an_agent_client(&lab).await;
@@ -171,8 +179,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 /// What a well-behaved backend would say first.
 fn hello(role: Role) -> Vec<u8> {
-    let hello =
-        Hello { version: VERSION, role, pid: 1, incarnation: 77, applied: LogIndex(0), durable: LogIndex(0) };
+    let hello = Hello { version: VERSION, role, pid: 1, incarnation: 77, applied: LogIndex(0), durable: LogIndex(0) };
     FromPostgres::Hello(hello).encode().to_vec()
 }
 
@@ -299,7 +306,9 @@ fn largest_log_file(folder: &Path) -> PathBuf {
             let path = entry.path();
             if path.is_dir() && path.file_name().is_some_and(|name| name != "postgres") {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "log") && !["node.log", "postgres.log"].iter().any(|n| path.ends_with(n)) {
+            } else if path.extension().is_some_and(|e| e == "log")
+                && !["node.log", "postgres.log"].iter().any(|n| path.ends_with(n))
+            {
                 found.push((entry.metadata().map_or(0, |m| m.len()), path));
             }
         }

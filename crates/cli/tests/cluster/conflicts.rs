@@ -1,6 +1,8 @@
 //! Two regions that touch the same thing at once: never both, and the loser is told what it lost to.
 
-use crate::lab::{apart, builder, is, start_from, told, Lab, Session};
+use std::time::Instant;
+
+use crate::lab::{apart, builder, duration, is, start_from, told, Lab, Session};
 use tokio_postgres::error::{DbError, SqlState};
 
 const ROUNDS: usize = 12;
@@ -28,6 +30,7 @@ async fn of_two_regions_that_meet_one_wins() {
     parent_and_child(&lab).await;
     write_skew(&lab).await;
     not_in_each_others_way(&lab).await;
+    read_then_write(&lab).await;
     lab.check_equal(5).await;
 }
 
@@ -40,7 +43,14 @@ struct Tally {
 
 /// Runs one side's statements up to COMMIT in each of two regions, then both COMMITs at once.  One succeeds; the other fails
 /// with 40001 and names table and winner.  Returns the winner.
-async fn meet(lab: &Lab, regions: [usize; 2], bodies: [&str; 2], isolation: &str, table: &str, tally: &mut Tally) -> usize {
+async fn meet(
+    lab: &Lab,
+    regions: [usize; 2],
+    bodies: [&str; 2],
+    isolation: &str,
+    table: &str,
+    tally: &mut Tally,
+) -> usize {
     let sides = [lab.session(regions[0]).await, lab.session(regions[1]).await];
     for (side, body) in sides.iter().zip(bodies) {
         side.must(&format!("begin isolation level {isolation}; {body}")).await;
@@ -72,7 +82,9 @@ async fn lost(error: tokio_postgres::Error, loser: Session, tally: &mut Tally) -
             tally.certified += usize::from(db.message().starts_with("could not commit"));
             db.clone()
         }
-        None => loser.ended_by().await.unwrap_or_else(|e| panic!("the loser's session ended otherwise: {e:#} ({error})")),
+        None => {
+            loser.ended_by().await.unwrap_or_else(|e| panic!("the loser's session ended otherwise: {e:#} ({error})"))
+        }
     };
     assert_eq!(why.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{}", why.message());
     why
@@ -110,8 +122,10 @@ async fn one_unique_value(lab: &Lab) {
     let mut tally = Tally::default();
     for round in 0..ROUNDS / 2 {
         lab.everywhere().await;
-        let bodies: [String; 2] = [0, 1].map(|side| format!("insert into u values ({}, 'same {round}')", 2 * round + side));
-        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.u", &mut tally).await;
+        let bodies: [String; 2] =
+            [0, 1].map(|side| format!("insert into u values ({}, 'same {round}')", 2 * round + side));
+        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.u", &mut tally)
+            .await;
     }
     lab.shows("select count(*) || ' ' || count(distinct v) from u", &format!("{0} {0}", ROUNDS / 2)).await;
 }
@@ -121,9 +135,15 @@ async fn parent_and_child(lab: &Lab) {
     for round in 0..ROUNDS / 2 {
         lab.session(0).await.must(&format!("insert into parent values ({round})")).await;
         lab.everywhere().await;
-        let bodies = [format!("delete from parent where id = {round}"), format!("insert into child values ({round}, {round})")];
-        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.", &mut tally).await;
-        lab.shows("select count(*) from child left join parent on parent.id = child.parent where parent.id is null", "0").await;
+        let bodies =
+            [format!("delete from parent where id = {round}"), format!("insert into child values ({round}, {round})")];
+        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.", &mut tally)
+            .await;
+        lab.shows(
+            "select count(*) from child left join parent on parent.id = child.parent where parent.id is null",
+            "0",
+        )
+        .await;
     }
 }
 
@@ -136,9 +156,12 @@ async fn write_skew(lab: &Lab) {
         lab.everywhere().await;
         let lock = if round % 2 == 0 { "update" } else { "share" };
         let bodies = [(x, y), (y, x)].map(|(mine, other)| {
-            format!("select * from skew where id = {other} for {lock}; update skew set on_call = false where id = {mine}")
+            format!(
+                "select * from skew where id = {other} for {lock}; update skew set on_call = false where id = {mine}"
+            )
         });
-        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "repeatable read", "public.skew", &mut tally).await;
+        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "repeatable read", "public.skew", &mut tally)
+            .await;
         lab.shows(&format!("select count(*) from skew where id in ({x}, {y}) and on_call"), "1").await;
     }
 }
@@ -150,7 +173,10 @@ async fn not_in_each_others_way(lab: &Lab) {
         ["insert into child values (1000, 1000)", "insert into child values (1001, 1000)"],
         ["update t set v = 1 where id = 2000", "update t set v = 1 where id = 2001"],
         ["insert into u values (1000, null)", "insert into u values (1001, null)"],
-        ["select * from t where id = 2000 for key share; insert into t values (3000, 0)", "update t set v = 2 where id = 2000"],
+        [
+            "select * from t where id = 2000 for key share; insert into t values (3000, 0)",
+            "update t set v = 2 where id = 2000",
+        ],
     ];
     for (round, bodies) in pairs.iter().enumerate() {
         lab.everywhere().await;
@@ -161,9 +187,71 @@ async fn not_in_each_others_way(lab: &Lab) {
         let results = tokio::join!(sides[0].run("commit"), sides[1].run("commit"));
         for result in [results.0, results.1] {
             if let Err(error) = result {
-                assert!(!is(&error, &SqlState::T_R_SERIALIZATION_FAILURE), "{bodies:?} do not collide: {}", told(&error));
+                assert!(
+                    !is(&error, &SqlState::T_R_SERIALIZATION_FAILURE),
+                    "{bodies:?} do not collide: {}",
+                    told(&error)
+                );
                 panic!("{bodies:?}: {}", told(&error));
             }
         }
     }
+}
+
+/// A value read, added to in the client, and written back: under REPEATABLE READ no update is lost.
+async fn read_then_write(lab: &Lab) {
+    lab.session(0)
+        .await
+        .must("create table tally (id int primary key, n bigint); insert into tally values (1, 0), (2, 0)")
+        .await;
+    lab.everywhere().await;
+    let until = Instant::now() + duration(6);
+    let mut tasks = Vec::new();
+    for region in 0..3 {
+        for client in 0..2 {
+            let conninfo = lab.node(region).conninfo();
+            tasks.push(tokio::spawn(async move {
+                let mut session = Session::open(&conninfo).await.expect("connect");
+                let (mut done, mut lost, id) = (0i64, 0u64, 1 + (region + client) % 2);
+                while Instant::now() < until {
+                    let attempt = async {
+                        session.run("begin isolation level repeatable read").await?;
+                        let row = session.query_one(&format!("select n from tally where id = {id}"), &[]).await?;
+                        let n: i64 = row.get(0);
+                        session.run(&format!("update tally set n = {} where id = {id}", n + 1)).await?;
+                        session.run("commit").await
+                    };
+                    match attempt.await {
+                        Ok(()) => done += 1,
+                        Err(error) => {
+                            lost += 1;
+                            match error.as_db_error() {
+                                Some(db) => {
+                                    assert_eq!(db.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{}", told(&error))
+                                }
+                                None => {
+                                    let why = session.ended_by().await.expect("a reason");
+                                    assert_eq!(why.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{}", why.message());
+                                    session = Session::open(&conninfo).await.expect("connect again");
+                                    continue;
+                                }
+                            }
+                            if session.run("rollback").await.is_err() {
+                                session = Session::open(&conninfo).await.expect("connect again");
+                            }
+                        }
+                    }
+                }
+                (done, lost)
+            }));
+        }
+    }
+    let (mut done, mut lost) = (0, 0);
+    for task in tasks {
+        let of_task = task.await.expect("a client");
+        (done, lost) = (done + of_task.0, lost + of_task.1);
+    }
+    println!("conflicts: read, then write: {done} done, {lost} lost");
+    assert!(done > 10 && lost > 10, "too little happened to tell anything");
+    lab.shows("select sum(n) from tally", &done.to_string()).await;
 }

@@ -100,8 +100,14 @@ async fn tables(lab: &Lab) {
 
 async fn other_objects(lab: &Lab) {
     let [_, b, c] = lab.sessions().await;
-    then_shows(lab, &b, "create view shop.few as select * from shop.thing where id < 4", "select count(*) from shop.few", "3")
-        .await;
+    then_shows(
+        lab,
+        &b,
+        "create view shop.few as select * from shop.thing where id < 4",
+        "select count(*) from shop.few",
+        "3",
+    )
+    .await;
     then_shows(
         lab,
         &c,
@@ -126,8 +132,14 @@ async fn other_objects(lab: &Lab) {
         "{s,m,l}",
     )
     .await;
-    then_shows(lab, &b, "create sequence shop.numbers start 100", "select count(*) from pg_class where relname = 'numbers'", "1")
-        .await;
+    then_shows(
+        lab,
+        &b,
+        "create sequence shop.numbers start 100",
+        "select count(*) from pg_class where relname = 'numbers'",
+        "1",
+    )
+    .await;
     then_shows(
         lab,
         &c,
@@ -185,7 +197,10 @@ async fn roles(lab: &Lab) {
     b.must("create role clerk login password 'not in the log'; create role staff; grant staff to clerk").await;
     let verifier = text(&b, "select rolpassword from pg_authid where rolname = 'clerk'").await.unwrap();
     lab.shows("select rolpassword from pg_authid where rolname = 'clerk'", &verifier).await;
-    c.must("grant usage on schema shop to staff; grant select on shop.thing to staff; alter role clerk connection limit 5").await;
+    c.must(
+        "grant usage on schema shop to staff; grant select on shop.thing to staff; alter role clerk connection limit 5",
+    )
+    .await;
     lab.shows(
         "select has_table_privilege('clerk', 'shop.thing', 'select') || ' ' || has_table_privilege('clerk', 'shop.thing', 'insert')
              || ' ' || (select rolconnlimit from pg_roles where rolname = 'clerk')",
@@ -194,7 +209,8 @@ async fn roles(lab: &Lab) {
     .await;
     // A statement runs elsewhere as the role, and under the settings, it ran under here.
     b.must("grant create on schema shop to staff; set role clerk; set search_path = shop").await;
-    b.must("create table owned (id int primary key); insert into owned values (1); reset role; reset search_path").await;
+    b.must("create table owned (id int primary key); insert into owned values (1); reset role; reset search_path")
+        .await;
     lab.shows("select pg_get_userbyid(relowner) from pg_class where oid = 'shop.owned'::regclass", "clerk").await;
     c.must("drop table shop.owned; drop owned by staff; drop role clerk; drop role staff").await;
     lab.shows("select count(*) from pg_roles where rolname in ('clerk', 'staff')", "0").await;
@@ -240,7 +256,10 @@ async fn with_rows_in_one_transaction(lab: &Lab) {
     assert_eq!(number(&b, "select proposals from onetrip.status").await.unwrap(), before + 1, "one crossing");
     lab.shows("select string_agg(id || ':' || twice, ' ' order by id) from shop.mixed", "1:2 2:4 3:6").await;
     c.must("begin; drop table shop.mixed; create table shop.never (id int); rollback").await;
-    c.must("begin; savepoint s; create table shop.never (id int); rollback to s; create table shop.ever (id int); commit").await;
+    c.must(
+        "begin; savepoint s; create table shop.never (id int); rollback to s; create table shop.ever (id int); commit",
+    )
+    .await;
     lab.shows(
         "select (to_regclass('shop.mixed') is null) || ' ' || (to_regclass('shop.never') is null) || ' ' || (to_regclass('shop.ever') is null)",
         "false true false",
@@ -274,5 +293,9 @@ async fn refused(lab: &Lab) {
     let why = b.refused("create table shop.nokey as select 1 as x; update shop.nokey set x = 2").await;
     assert!(why.hint().is_some(), "{}", why.message());
     assert_eq!(number(&b, "select onetrip.position()").await.unwrap(), position, "nothing of it was proposed");
-    lab.shows("select count(*) from pg_attribute where attrelid = 'shop.thing'::regclass and attname in ('r', 's')", "0").await;
+    lab.shows(
+        "select count(*) from pg_attribute where attrelid = 'shop.thing'::regclass and attname in ('r', 's')",
+        "0",
+    )
+    .await;
 }

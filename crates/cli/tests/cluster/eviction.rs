@@ -7,7 +7,8 @@ use tokio_postgres::error::{DbError, SqlState};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_in_the_way_is_evicted_with_40001() {
-    let lab = start("eviction", "an idle transaction in the way ends with FATAL 40001, a running one with ERROR 40001").await;
+    let lab =
+        start("eviction", "an idle transaction in the way ends with FATAL 40001, a running one with ERROR 40001").await;
     lab.session(0).await.must("create table t (id int primary key, v int, u int unique); insert into t select g, 0 from generate_series(1, 50) g").await;
     lab.everywhere().await;
     idle(&lab, 1, "update t set v = 1 where id = 1", "update t set v = 2 where id = 1").await;
@@ -34,9 +35,11 @@ fn says_what_happened(why: &DbError, severity: &str, other: &str) {
 /// The change of another region is visible here, so nothing holds it up any more.
 async fn arrives(lab: &Lab, region: usize, position: i64) {
     let session = lab.session(region).await;
-    until("the change arrives", SOON, || async { Ok(number(&session, "select onetrip.position()").await? >= position) })
-        .await
-        .unwrap();
+    until("the change arrives", SOON, || async {
+        Ok(number(&session, "select onetrip.position()").await? >= position)
+    })
+    .await
+    .unwrap();
 }
 
 async fn change_in_a(lab: &Lab, change: &str) -> i64 {
@@ -109,9 +112,7 @@ async fn caught_in_a_block(lab: &Lab) {
     lab.everywhere().await;
     let holder = lab.session(1).await;
     holder.must("begin; update t set v = 77 where id = 20").await;
-    let catching = holder.run(
-        "do $$ begin perform pg_sleep(60); exception when others then perform 1; end $$; commit",
-    );
+    let catching = holder.run("do $$ begin perform pg_sleep(60); exception when others then perform 1; end $$; commit");
     let changing = async {
         in_sleep(lab, 1, &holder).await;
         let position = change_in_a(lab, "update t set v = 2 where id = 20").await;

@@ -8,7 +8,8 @@ const ROWS: i64 = 100_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_rows_cross_once() {
-    let lab = start("large", "100,000 rows by INSERT ... SELECT, with ON CONFLICT, with a trigger: one entry each").await;
+    let lab =
+        start("large", "100,000 rows by INSERT ... SELECT, with ON CONFLICT, with a trigger: one entry each").await;
     let definitions = "
         create table plain (id int primary key, v text);
         create table upsert (id int primary key, v text);
@@ -18,7 +19,8 @@ async fn a_hundred_thousand_rows_cross_once() {
     lab.session(0).await.must(definitions).await;
     lab.everywhere().await;
     // The same on the same server, in a database that is not replicated.
-    let local = Session::open(&lab.node(1).conninfo().replace("dbname=onetrip", "dbname=postgres")).await.expect("connect");
+    let local =
+        Session::open(&lab.node(1).conninfo().replace("dbname=onetrip", "dbname=postgres")).await.expect("connect");
     local.must(&format!("set synchronous_commit = on; {definitions}")).await;
     let rows = format!("select g, 'value ' || g from generate_series(1, {ROWS}) g");
     for (name, sql) in [
@@ -35,7 +37,11 @@ async fn a_hundred_thousand_rows_cross_once() {
             arrived.as_millis()
         );
     }
-    lab.shows("select (select count(*) from plain) + (select count(*) from upsert) + (select count(*) from triggered)", "300000").await;
+    lab.shows(
+        "select (select count(*) from plain) + (select count(*) from upsert) + (select count(*) from triggered)",
+        "300000",
+    )
+    .await;
     lab.shows("select count(*) from triggered where v = 'VALUE ' || id", "100000").await;
     // Again, where every row is there already: nothing to send.
     let b = lab.session(1).await;

@@ -13,7 +13,10 @@ async fn no_two_readers_disagree_on_the_order() {
         builder().topology(apart(6)),
     )
     .await;
-    lab.session(0).await.must("create table t (id int primary key, v bigint); insert into t values (1, 0), (2, 0)").await;
+    lab.session(0)
+        .await
+        .must("create table t (id int primary key, v bigint); insert into t values (1, 0), (2, 0)")
+        .await;
     lab.everywhere().await;
     let until = Instant::now() + duration(15);
     let mut writers = Vec::new();

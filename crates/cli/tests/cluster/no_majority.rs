@@ -9,7 +9,9 @@ const COMMIT_TIMEOUT_MS: u64 = 1_500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_commit_ends_in_time_and_the_outcome_is_one() {
-    let lab = start("no_majority", "two nodes hang: COMMIT ends with 08007, reads go on; back again, one outcome everywhere").await;
+    let lab =
+        start("no_majority", "two nodes hang: COMMIT ends with 08007, reads go on; back again, one outcome everywhere")
+            .await;
     lab.session(0).await.must("create table t (id int primary key, v text); insert into t values (0, 'before')").await;
     lab.everywhere().await;
     let mut ids = 0;
@@ -77,7 +79,9 @@ async fn ends_in_time(lab: &Lab, region: usize, session: &Session, row: u32) -> 
 fn transaction_id(message: &str) -> String {
     let id = message.split_whitespace().find(|word| {
         let parts: Vec<&str> = word.split('-').collect();
-        parts.len() == 3 && parts[0].parse::<u32>().is_ok() && parts[1..].iter().all(|p| u64::from_str_radix(p, 16).is_ok())
+        parts.len() == 3
+            && parts[0].parse::<u32>().is_ok()
+            && parts[1..].iter().all(|p| u64::from_str_radix(p, 16).is_ok())
     });
     id.unwrap_or_else(|| panic!("no transaction id in {message:?}")).to_string()
 }
@@ -114,7 +118,8 @@ async fn one_outcome(lab: &Lab, open: &Open) {
     };
     for session in &sessions {
         assert_eq!(text(session, &ask).await.unwrap(), first, "two regions disagree on {}", open.txn);
-        let rows = number(session, &format!("select count(*) from t where id = {} and v = 'open'", open.row)).await.unwrap();
+        let rows =
+            number(session, &format!("select count(*) from t where id = {} and v = 'open'", open.row)).await.unwrap();
         assert_eq!(rows, expected, "outcome {first}, but {rows} rows");
     }
 }
@@ -135,7 +140,8 @@ async fn cancelled_while_waiting(lab: &Lab, ids: &mut u32) {
     let waiting = session.refused(&insert);
     let cancelling = async {
         let other = lab.session(1).await;
-        let query = format!("select count(*) from pg_stat_activity where pid = {pid} and wait_event_type = 'Extension'");
+        let query =
+            format!("select count(*) from pg_stat_activity where pid = {pid} and wait_event_type = 'Extension'");
         until("COMMIT waits", SOON, || async { Ok(number(&other, &query).await? == 1) }).await.unwrap();
         let began = Instant::now();
         other.must(&format!("select pg_cancel_backend({pid})")).await;

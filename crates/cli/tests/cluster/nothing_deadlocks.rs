@@ -65,14 +65,22 @@ async fn nothing_deadlocks() {
     for task in tasks {
         task.await.expect("a client");
     }
-    println!("nothing_deadlocks: {} statements done, longest standstill {heartbeat:?}", ends.done.load(Ordering::Relaxed));
+    println!(
+        "nothing_deadlocks: {} statements done, longest standstill {heartbeat:?}",
+        ends.done.load(Ordering::Relaxed)
+    );
     println!("nothing_deadlocks: ended otherwise: {:?}", ends.by_code.lock().expect("no panic"));
-    let findings = ends.findings.lock().expect("no panic");
-    assert!(findings.is_empty(), "{} statements ended otherwise, such as {:#?}", findings.len(), &findings[..findings.len().min(5)]);
-    drop(findings);
+    let findings = std::mem::take(&mut *ends.findings.lock().expect("no panic"));
+    assert!(
+        findings.is_empty(),
+        "{} statements ended otherwise, such as {:#?}",
+        findings.len(),
+        &findings[..findings.len().min(5)]
+    );
     settles(&lab).await;
     for region in 0..3 {
-        let handovers = number(&lab.session(region).await.client, "select handovers from onetrip.status").await.unwrap();
+        let handovers =
+            number(&lab.session(region).await.client, "select handovers from onetrip.status").await.unwrap();
         assert_eq!(handovers, 0, "region {region}: a lock without a key: a decided transaction stood in the way");
     }
     lab.check_equal(5).await;
@@ -81,19 +89,102 @@ async fn nothing_deadlocks() {
 /// Statement by statement, each script over and over; `{n}` is a number that changes.
 fn scripts(region: usize) -> Vec<(&'static str, &'static [&'static str])> {
     let mut scripts: Vec<(&'static str, &'static [&'static str])> = vec![
-        ("write", &["update a set v = v + 1 where id = {n}", "update b set v = v + 1 where id = {n}", "insert into e values (1000 + {n}, 1) on conflict (id) do update set v = e.v + 1"]),
-        ("read", &["begin isolation level repeatable read", "select sum(v) from a", "select pg_sleep(0.8)", "select count(*) from b join c on c.b = b.id", "commit"]),
-        ("cascade", &["begin", "delete from a where id = {n}", "insert into a (id) values ({n}) on conflict do nothing", "insert into b (id, a) values ({n}, {n}) on conflict do nothing", "commit", "update a set id = id + 5000 where id = {n}", "update a set id = id - 5000 where id > 5000"]),
+        (
+            "write",
+            &[
+                "update a set v = v + 1 where id = {n}",
+                "update b set v = v + 1 where id = {n}",
+                "insert into e values (1000 + {n}, 1) on conflict (id) do update set v = e.v + 1",
+            ],
+        ),
+        (
+            "read",
+            &[
+                "begin isolation level repeatable read",
+                "select sum(v) from a",
+                "select pg_sleep(0.8)",
+                "select count(*) from b join c on c.b = b.id",
+                "commit",
+            ],
+        ),
+        (
+            "cascade",
+            &[
+                "begin",
+                "delete from a where id = {n}",
+                "insert into a (id) values ({n}) on conflict do nothing",
+                "insert into b (id, a) values ({n}, {n}) on conflict do nothing",
+                "commit",
+                "update a set id = id + 5000 where id = {n}",
+                "update a set id = id - 5000 where id > 5000",
+            ],
+        ),
     ];
     scripts.push(match region {
-        0 => ("lock", &["begin", "lock table a in share row exclusive mode", "update a set v = 0 where id = {n}", "commit", "begin", "lock table b", "select count(*) from a", "commit"]),
-        1 => ("ddl", &["alter table a add column if not exists extra int", "create index if not exists extra_index on b (v)", "alter table a drop column if exists extra", "drop index if exists extra_index", "alter table e alter column v set default {n}"]),
-        _ => ("truncate", &["truncate d", "insert into d select g, 'y' from generate_series(1, 50) g on conflict do nothing", "begin", "truncate e", "insert into e select g, 1 from generate_series(1, 20) g", "commit"]),
+        0 => (
+            "lock",
+            &[
+                "begin",
+                "lock table a in share row exclusive mode",
+                "update a set v = 0 where id = {n}",
+                "commit",
+                "begin",
+                "lock table b",
+                "select count(*) from a",
+                "commit",
+            ],
+        ),
+        1 => (
+            "ddl",
+            &[
+                "alter table a add column if not exists extra int",
+                "create index if not exists extra_index on b (v)",
+                "alter table a drop column if exists extra",
+                "drop index if exists extra_index",
+                "alter table e alter column v set default {n}",
+            ],
+        ),
+        _ => (
+            "truncate",
+            &[
+                "truncate d",
+                "insert into d select g, 'y' from generate_series(1, 50) g on conflict do nothing",
+                "begin",
+                "truncate e",
+                "insert into e select g, 1 from generate_series(1, 20) g",
+                "commit",
+            ],
+        ),
     });
     scripts.push(match region {
-        0 => ("ddl", &["alter table d add column if not exists more int default 1", "update d set v = 'z' where id = {n}", "alter table d drop column if exists more"]),
-        1 => ("share", &["begin", "select * from a where id = {n} for share", "select * from b where id = {n} for update", "update c set b = null where id = {n}", "commit"]),
-        _ => ("lock", &["begin", "lock table d in exclusive mode", "lock table e in access exclusive mode", "insert into e values (9000 + {n}, 1) on conflict do nothing", "rollback"]),
+        0 => (
+            "ddl",
+            &[
+                "alter table d add column if not exists more int default 1",
+                "update d set v = 'z' where id = {n}",
+                "alter table d drop column if exists more",
+            ],
+        ),
+        1 => (
+            "share",
+            &[
+                "begin",
+                "select * from a where id = {n} for share",
+                "select * from b where id = {n} for update",
+                "update c set b = null where id = {n}",
+                "commit",
+            ],
+        ),
+        _ => (
+            "lock",
+            &[
+                "begin",
+                "lock table d in exclusive mode",
+                "lock table e in access exclusive mode",
+                "insert into e values (9000 + {n}, 1) on conflict do nothing",
+                "rollback",
+            ],
+        ),
     });
     scripts
 }

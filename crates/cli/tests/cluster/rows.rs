@@ -27,7 +27,9 @@ async fn first_tables(lab: &Lab) {
         .await;
     lab.everywhere().await;
     for (i, session) in sessions.iter().enumerate() {
-        session.must(&format!("insert into city values ({i}, 'city {i}'); insert into person values ({i}, 'p', {i})")).await;
+        session
+            .must(&format!("insert into city values ({i}, 'city {i}'); insert into person values ({i}, 'p', {i})"))
+            .await;
     }
     for session in &sessions {
         until("three rows", SOON, || async {
@@ -38,7 +40,10 @@ async fn first_tables(lab: &Lab) {
     }
     for (i, session) in sessions.iter().enumerate() {
         let other = (i + 1) % 3;
-        assert_eq!(session.refused(&format!("insert into city values (9, 'city {other}')")).await.code().code(), "23505");
+        assert_eq!(
+            session.refused(&format!("insert into city values (9, 'city {other}')")).await.code().code(),
+            "23505"
+        );
         assert_eq!(session.refused("insert into person values (9, 'p', 77)").await.code().code(), "23503");
     }
 }
@@ -113,14 +118,18 @@ async fn every_kind_of_value(lab: &Lab) {
     let row = text(&a, "select (kinds.*)::text from kinds where id = 1").await.unwrap();
     lab.shows("select (kinds.*)::text from kinds where id = 1", &row).await;
     lab.shows("select num_nonnulls(m, t, tz, ar) || ' ' || g from kinds where id = 2", "0 4").await;
-    assert_eq!(b.refused("insert into kinds (id, t) values (3, 'GRÖSSER ✓'), (4, 'Größer ✓')").await.code().code(), "23505");
+    assert_eq!(
+        b.refused("insert into kinds (id, t) values (3, 'GRÖSSER ✓'), (4, 'Größer ✓')").await.code().code(),
+        "23505"
+    );
     assert_eq!(b.refused("insert into kinds (id, d) values (3, 101)").await.code().code(), "23514");
 }
 
 /// Values that PostgreSQL keeps out of line, unchanged by an update, arrive once and stay.
 async fn long_values(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
-    a.must("create table long (id int primary key, v text, other int); alter table long alter v set storage external").await;
+    a.must("create table long (id int primary key, v text, other int); alter table long alter v set storage external")
+        .await;
     lab.everywhere().await;
     b.must("insert into long select g, repeat(md5(g::text), 4000), 0 from generate_series(1, 5) g").await;
     lab.everywhere().await;

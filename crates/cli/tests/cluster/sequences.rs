@@ -80,20 +80,27 @@ async fn serial_and_identity(lab: &Lab) {
         let session = lab.session(region).await;
         tasks.push(tokio::spawn(async move {
             for _ in 0..50 {
-                session.must(&format!("insert into numbered (region) select {region} from generate_series(1, 10)")).await;
+                session
+                    .must(&format!("insert into numbered (region) select {region} from generate_series(1, 10)"))
+                    .await;
             }
         }));
     }
     for task in tasks {
         task.await.expect("no insert collides");
     }
-    lab.shows("select count(distinct id) || ' ' || count(distinct i) || ' ' || count(*) from numbered", "1500 1500 1500").await;
+    lab.shows(
+        "select count(distinct id) || ' ' || count(distinct i) || ' ' || count(*) from numbered",
+        "1500 1500 1500",
+    )
+    .await;
     b.must("truncate numbered restart identity").await;
     lab.everywhere().await;
     for region in 0..3 {
         lab.session(region).await.must("insert into numbered (region) select 0 from generate_series(1, 10)").await;
     }
-    lab.shows("select count(distinct id) || ' ' || count(*) || ' ' || (max(id) < 500) from numbered", "30 30 true").await;
+    lab.shows("select count(distinct id) || ' ' || count(*) || ' ' || (max(id) < 500) from numbered", "30 30 true")
+        .await;
 }
 
 async fn after_setval(lab: &Lab) {

@@ -87,7 +87,11 @@ async fn run_everywhere(lab: &Lab, script: Option<&str>) -> u64 {
                     args.extend(["-f", &file]);
                 }
                 let output = bounded("pgbench", pgbench(lab, region, &args)).await;
-                let aborted = output.stderr.lines().filter(|line| line.contains(": client ") && line.contains(" aborted ")).count();
+                let aborted = output
+                    .stderr
+                    .lines()
+                    .filter(|line| line.contains(": client ") && line.contains(" aborted "))
+                    .count();
                 // 2: some clients ended early; the servers' logs tell why.
                 assert!(
                     output.code == Some(0) || (output.code == Some(2) && aborted > 0),
@@ -124,7 +128,11 @@ const EACH: i64 = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_keep_their_total_in_every_snapshot() {
-    let lab = start("transfers", "money moves between accounts from all regions; every snapshot anywhere shows the same total").await;
+    let lab = start(
+        "transfers",
+        "money moves between accounts from all regions; every snapshot anywhere shows the same total",
+    )
+    .await;
     lab.session(0)
         .await
         .must(&format!(
@@ -141,7 +149,9 @@ async fn transfers_keep_their_total_in_every_snapshot() {
         for worker in 0..3u64 {
             let conninfo = lab.node(region).conninfo();
             let committed = Arc::clone(&committed);
-            workers.push(tokio::spawn(async move { move_money(&conninfo, worker + 10 * region as u64, until, &committed).await }));
+            workers.push(tokio::spawn(async move {
+                move_money(&conninfo, worker + 10 * region as u64, until, &committed).await
+            }));
         }
     }
     let mut readers = Vec::new();
@@ -193,8 +203,12 @@ async fn move_money(conninfo: &str, seed: u64, until: Instant, committed: &Atomi
         let result = async {
             session.run("begin").await?;
             session.run(&format!("update account set balance = balance + {} where id = {first}", sign(first))).await?;
-            session.run(&format!("update account set balance = balance + {} where id = {second}", sign(second))).await?;
-            session.run(&format!("insert into transfer (payer, payee, amount) values ({payer}, {payee}, {amount})")).await?;
+            session
+                .run(&format!("update account set balance = balance + {} where id = {second}", sign(second)))
+                .await?;
+            session
+                .run(&format!("insert into transfer (payer, payee, amount) values ({payer}, {payee}, {amount})"))
+                .await?;
             session.run("commit").await
         }
         .await;
@@ -238,7 +252,11 @@ async fn watch_total(region: usize, session: &Session, until: Instant) -> u64 {
         )
         .await;
         session.must("commit").await;
-        assert_eq!(in_accounts.expect("read"), moved.expect("read"), "region {region}: transfers and balances disagree");
+        assert_eq!(
+            in_accounts.expect("read"),
+            moved.expect("read"),
+            "region {region}: transfers and balances disagree"
+        );
         looked += 1;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

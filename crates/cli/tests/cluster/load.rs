@@ -1,0 +1,169 @@
+//! Load whose every acknowledgement is written down, and the account of it afterwards.
+//!
+//! Each client inserts rows that nobody else inserts, into a table with a key and into one without, and counts them in a third:
+//! so a lost row, a row that is there twice, half a transaction and a transaction applied twice all show.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::lab::{number, until, Lab, Session};
+
+const CLIENTS: usize = 2;
+/// What a region must get done to count as going on.
+const PROGRESS: u64 = 20;
+pub const BACK: Duration = Duration::from_secs(60);
+pub const PROGRAM: &str = "load";
+
+/// One client's own list of what it was told.
+#[derive(Default)]
+pub struct Diary {
+    acknowledged: Mutex<Vec<String>>,
+    /// Of those: how many so far.
+    count: AtomicU64,
+    /// Errors that left it open whether the row was committed.
+    open: AtomicU64,
+}
+
+pub struct Load {
+    diaries: Vec<Vec<Arc<Diary>>>,
+    stop: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    /// Makes the tables and starts two clients in each region.
+    pub async fn start(lab: &Lab) -> Load {
+        lab.session(0)
+            .await
+            .must(
+                "create table kept (id text primary key, region int); create table once (id text, region int);
+                 create table hot (id int primary key, n int); insert into hot values (0, 0), (1, 0), (2, 0)",
+            )
+            .await;
+        lab.everywhere().await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tasks = Vec::new();
+        let mut diaries = Vec::new();
+        for region in 0..3 {
+            let mut of_region = Vec::new();
+            for client in 0..CLIENTS {
+                let diary = Arc::new(Diary::default());
+                of_region.push(Arc::clone(&diary));
+                let conninfo = format!("{} application_name={PROGRAM}", lab.node(region).conninfo());
+                let stop = Arc::clone(&stop);
+                tasks.push(tokio::spawn(async move { write(&conninfo, region, client, &diary, &stop).await }));
+            }
+            diaries.push(of_region);
+        }
+        Load { diaries, stop, tasks }
+    }
+
+    fn count(&self, region: usize) -> u64 {
+        self.diaries[region].iter().map(|d| d.count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How many errors so far left it open in this region whether a row was committed.
+    pub fn open(&self, region: usize) -> u64 {
+        self.diaries[region].iter().map(|d| d.open.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Each of these regions acknowledges more from now on.
+    pub async fn progress(&self, lab: &Lab, regions: &[usize], when: &str) {
+        let before: Vec<u64> = regions.iter().map(|r| self.count(*r)).collect();
+        for (region, before) in regions.iter().zip(before) {
+            let what = format!("{when}: region {} goes on", lab.node(*region).region());
+            until(&what, BACK, || async { Ok(self.count(*region) >= before + PROGRESS) }).await.unwrap();
+        }
+    }
+
+    pub async fn others_progress(&self, lab: &Lab, victim: usize, when: &str) {
+        let others: Vec<usize> = (0..3).filter(|r| *r != victim).collect();
+        let when = format!("during {when} in region {}", lab.node(victim).region());
+        println!("{when}");
+        self.progress(lab, &others, &when).await;
+    }
+
+    /// Stops the clients; then all regions must agree with each other and with what was acknowledged.
+    pub async fn finish(self, lab: &Lab) {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.expect("a writing client");
+        }
+        lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
+        lab.everywhere().await;
+        lab.check_equal(3).await;
+        nothing_is_missing(lab, &self.diaries).await;
+    }
+}
+
+/// Inserts rows that nobody else inserts, each in two tables, and counts them; connects again whenever it has to.
+async fn write(conninfo: &str, region: usize, client: usize, diary: &Diary, stop: &AtomicBool) {
+    let mut session = None;
+    let mut number = 0u64;
+    while !stop.load(Ordering::Relaxed) {
+        let Some(open) = &session else {
+            match Session::open(conninfo).await {
+                Ok(open) => session = Some(open),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+            continue;
+        };
+        number += 1;
+        let id = format!("{region}-{client}-{number}");
+        let sql = format!(
+            "begin; insert into kept values ('{id}', {region}); insert into once values ('{id}', {region});
+             update hot set n = n + 1 where id = {}; commit",
+            (region + usize::from(number % 10 == 0)) % 3
+        );
+        match tokio::time::timeout(BACK, open.client.batch_execute(&sql)).await {
+            Ok(Ok(())) => {
+                diary.acknowledged.lock().expect("no panic").push(id);
+                diary.count.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(Err(error)) => {
+                let lost = error.as_db_error().is_some_and(|db| ["40001", "55000"].contains(&db.code().code()));
+                if !lost {
+                    diary.open.fetch_add(1, Ordering::Relaxed);
+                }
+                if error.is_closed()
+                    || error.as_db_error().is_none()
+                    || open.client.batch_execute("rollback").await.is_err()
+                {
+                    session = None;
+                }
+            }
+            Err(_) => panic!("a COMMIT in region {region} hangs"),
+        }
+    }
+}
+async fn nothing_is_missing(lab: &Lab, diaries: &[Vec<Arc<Diary>>]) {
+    let acknowledged: Vec<String> =
+        diaries.iter().flatten().flat_map(|d| d.acknowledged.lock().expect("no panic").clone()).collect();
+    let open: u64 = diaries.iter().flatten().map(|d| d.open.load(Ordering::Relaxed)).sum();
+    let mut totals = Vec::new();
+    for region in 0..3 {
+        let session = lab.session(region).await;
+        let rows = session.query("select id from kept", &[]).await.expect("read");
+        let there: HashSet<String> = rows.iter().map(|row| row.get(0)).collect();
+        let missing: Vec<&String> = acknowledged.iter().filter(|id| !there.contains(*id)).collect();
+        assert!(missing.is_empty(), "region {region} lacks {} acknowledged rows: {missing:?}", missing.len());
+        let twice = number(&session, "select count(*) - count(distinct id) from once").await.unwrap();
+        assert_eq!(twice, 0, "region {region} has rows twice");
+        let halves = number(
+            &session,
+            "select count(*) from kept full join once using (id) where kept.region is null or once.region is null",
+        )
+        .await
+        .unwrap();
+        assert_eq!(halves, 0, "region {region} has halves of transactions");
+        // Counters count what was committed: nothing was applied twice either.
+        let counted = number(&session, "select sum(n) from hot").await.unwrap();
+        assert_eq!(counted, there.len() as i64, "region {region}: counters and rows disagree");
+        assert!(there.len() as u64 <= acknowledged.len() as u64 + open, "region {region} has rows nobody sent");
+        totals.push(there.len());
+    }
+    println!("{} acknowledged, {open} left open, {} rows in each region", acknowledged.len(), totals[0]);
+    assert!(totals.iter().all(|t| *t == totals[0]));
+}
