@@ -145,13 +145,21 @@ impl<S: Storage> Consensus<S> {
             max_committed_size_per_ready: COMMITTED_BYTES_MAX,
             check_quorum: true,
             pre_vote: true,
-            batch_append: true,
+            // raft-rs 0.7.0 (`try_batching`, `is_continuous_ents`) joins entries to a waiting append that has none without
+            // looking where that one starts.  After a rejection in the same batch the follower then acknowledges
+            // positions that it does not have, and what counted it in is lost.
+            batch_append: false,
             priority: i64::from(is_preferred),
             ..Default::default()
         };
         // raft-rs's own log lines are dropped: the node reports state changes itself, from `status`.
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let raft = RawNode::new(&raft_config, log, &logger)?;
+        let mut raft = RawNode::new(&raft_config, log, &logger)?;
+        // A member that has never voted starts in term 1: raft-rs 0.7.0 panics where a member of term 0 refuses a pre-vote,
+        // as a preferred one does that starts after the others.
+        if raft.raft.term == 0 {
+            raft.raft.become_follower(1, raft::INVALID_ID);
+        }
         Ok(Consensus { raft, ticks_to_transfer: config.transfer_ticks, config, ready: None, election_range: min..max })
     }
 

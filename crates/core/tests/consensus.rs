@@ -185,3 +185,55 @@ fn a_leader_that_hands_over_is_followed_without_an_election_timeout() {
     world.deliver();
     assert!(!world.leads(0) && (world.leads(1) || world.leads(2)));
 }
+
+/// Goal: an append never holds entries that do not start right after its position.
+/// Method: in one batch the leader learns of a commit, which goes to all as an empty append, and of a follower's
+/// rejection, which sends older entries to that follower.
+#[test]
+fn entries_do_not_join_an_append_that_starts_elsewhere() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.propose(0, "a").unwrap();
+    world.cut = Some(3);
+    world.propose(0, "b").unwrap();
+    world.cut = None;
+    let leader = world.nodes[0].as_mut().unwrap();
+    leader.step(Input::Propose(Bytes::from_static(b"c"))).unwrap();
+    world.work(0);
+    // The followers answer, and the leader hears both before it does anything.
+    for message in std::mem::take(&mut world.wire) {
+        let to = message.to as usize - 1;
+        world.nodes[to].as_mut().unwrap().step(Input::Message(message)).unwrap();
+        world.work(to);
+    }
+    let mut answers: Vec<_> = std::mem::take(&mut world.wire).into();
+    answers.sort_by_key(|m| m.from);
+    assert!(answers.iter().any(|m| m.from == 3 && m.reject), "{answers:?}");
+    for answer in answers {
+        world.nodes[0].as_mut().unwrap().step(Input::Message(answer)).unwrap();
+    }
+    world.work(0);
+    let appends: Vec<_> = world.wire.iter().filter(|m| m.to == 3 && !m.entries.is_empty()).collect();
+    assert!(!appends.is_empty());
+    for append in appends {
+        assert_eq!(append.entries[0].index, append.index + 1, "{append:?}");
+    }
+    world.deliver();
+    for i in 0..3 {
+        assert_eq!(world.texts(i), ["a", "b", "c"]);
+    }
+}
+
+/// Goal: a preferred member that starts after the others refuses their pre-vote in good order.
+/// Method: it has never voted; another's election timeout passes first.
+#[test]
+fn a_new_member_may_refuse_a_pre_vote() {
+    let mut world = World::new();
+    for _ in 0..100 {
+        let node = world.nodes[1].as_mut().unwrap();
+        node.step(Input::Tick).unwrap();
+        world.work(1);
+        world.deliver();
+    }
+    world.until("someone leads", |w| (0..3).any(|i| w.leads(i)));
+}
