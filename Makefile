@@ -4,13 +4,16 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 PG_CONFIG ?= /usr/lib/postgresql/15/bin/pg_config
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help setup build demo test test-rust test-extension test-cluster lint bench clean
+SECONDS ?= 60
+
+.PHONY: help setup build demo test test-rust test-extension test-cluster sim lint bench clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
 	@echo "             (ARGS='--once --seconds 5' and others; see ARGS=--help)"
 	@echo "make build   the onetrip command, in $(TARGET)/release"
 	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
+	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file tells what happened)"
 	@echo "make lint    format and clippy, warnings are errors"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
@@ -27,7 +30,7 @@ demo: build
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
-test test-rust test-extension test-cluster: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-cluster sim: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-cluster
 
 test-rust: setup
@@ -40,6 +43,10 @@ test-extension: setup
 # Each test runs three nodes and three PostgreSQL servers: one at a time.
 test-cluster: setup
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
+
+sim: setup
+	cargo build --release --locked -p onetrip-sim
+	@$(TARGET)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE))
 
 lint:
 	cargo fmt --check

@@ -1,0 +1,252 @@
+//! What must hold, judged from outside the nodes by what they said and did.
+//!
+//! It shares no code with the certifier: the history is kept whole and snapshot isolation is checked by its definition,
+//! on the keys and bases that the transactions really had, not on those that were proposed.
+
+use bytes::Bytes;
+use onetrip_core::certifier::{Decision, Verdict};
+use onetrip_core::{Entry, LockMode, LogIndex, NodeId, Term, TxnId};
+use std::collections::BTreeMap;
+
+/// One key as a transaction really took it.
+#[derive(Clone, Copy, Debug)]
+pub struct TrueKey {
+    pub hash: u64,
+    pub mode: LockMode,
+    /// PostgreSQL's applied index when the lock was held.
+    pub base: LogIndex,
+    /// The value seen then.
+    pub read: u64,
+}
+
+impl TrueKey {
+    pub fn writes(&self) -> bool {
+        matches!(self.mode, LockMode::NoKeyUpdate | LockMode::Update)
+    }
+}
+
+struct Decided {
+    data: Bytes,
+    decision: Option<Decision>,
+}
+
+#[derive(Default)]
+pub struct Checker {
+    /// Decided by at least one node; place 0 is log index 1.
+    log: Vec<Decided>,
+    committed: Vec<LogIndex>,
+    taken: BTreeMap<u64, Vec<(LogIndex, LockMode)>>,
+    /// Values after the last committed entry.
+    store: BTreeMap<u64, u64>,
+    truth: BTreeMap<TxnId, Vec<TrueKey>>,
+    committed_txns: BTreeMap<TxnId, LogIndex>,
+    aborted_txns: BTreeMap<TxnId, LogIndex>,
+    told_committed: BTreeMap<TxnId, LogIndex>,
+    told_aborted: BTreeMap<TxnId, &'static str>,
+    leaders: BTreeMap<Term, NodeId>,
+    failure: Option<String>,
+}
+
+impl Checker {
+    pub fn fail(&mut self, why: String) {
+        self.failure.get_or_insert(why);
+    }
+
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    pub fn last_committed(&self) -> LogIndex {
+        self.committed.last().copied().unwrap_or(LogIndex::ZERO)
+    }
+
+    pub fn log_len(&self) -> LogIndex {
+        LogIndex(self.log.len() as u64)
+    }
+
+    pub fn committed_count(&self) -> usize {
+        self.committed.len()
+    }
+
+    pub fn store(&self) -> &BTreeMap<u64, u64> {
+        &self.store
+    }
+
+    pub fn proposes(&mut self, txn: TxnId, keys: Vec<TrueKey>) {
+        if self.truth.insert(txn, keys).is_some() {
+            self.fail(format!("transaction id {txn} was given out twice"));
+        }
+    }
+
+    pub fn leads(&mut self, node: NodeId, term: Term) {
+        let first = *self.leaders.entry(term).or_insert(node);
+        if first != node {
+            self.fail(format!("nodes {first} and {node} both lead in term {term}"));
+        }
+    }
+
+    /// A node handed this index to its certifier.  `decision`: none if it holds no transaction.
+    pub fn decides(&mut self, node: NodeId, index: LogIndex, data: &Bytes, decision: Option<Decision>) {
+        let place = index.0 as usize - 1;
+        if let Some(first) = self.log.get(place) {
+            if first.data != *data {
+                self.fail(format!(
+                    "the log is not one: node {node} has another entry at {index} than the first to decide"
+                ));
+            } else if first.decision != decision {
+                let why = format!("node {node} decides {decision:?} at {index}, the first {:?}", first.decision);
+                self.fail(why);
+            }
+            return;
+        }
+        if place != self.log.len() {
+            self.fail(format!("node {node} decides {index} although nobody decided {}", self.log.len() + 1));
+            return;
+        }
+        self.log.push(Decided { data: data.clone(), decision });
+        let Some(decision) = decision else { return };
+        let entry = match Entry::decode(data.clone()) {
+            Ok(entry) => entry,
+            Err(e) => return self.fail(format!("entry {index} was decided but is none: {e}")),
+        };
+        match decision {
+            Decision::Decided { verdict: Verdict::Commit, previous } => self.commits(index, previous, &entry),
+            Decision::Decided { verdict, .. } => self.aborts(index, verdict, &entry),
+            Decision::Duplicate { first } => {
+                let known = self.committed_txns.get(&entry.txn).or(self.aborted_txns.get(&entry.txn));
+                if known != Some(&first) {
+                    self.fail(format!("{index} is called a duplicate of {first}, which is not {}", entry.txn));
+                }
+            }
+            Decision::Stale => {}
+        }
+    }
+
+    fn commits(&mut self, index: LogIndex, previous: LogIndex, entry: &Entry) {
+        let txn = entry.txn;
+        if previous != self.last_committed() {
+            self.fail(format!("{index} is said to follow {previous}, but follows {}", self.last_committed()));
+        }
+        if let Some(first) = self.committed_txns.insert(txn, index) {
+            self.fail(format!("transaction {txn} commits at {first} and at {index}"));
+        }
+        if let Some(why) = self.told_aborted.get(&txn) {
+            let why = format!("transaction {txn} commits at {index}, but its client was told: {why}");
+            self.fail(why);
+        }
+        let Some(keys) = self.truth.get(&txn).cloned() else {
+            return self.fail(format!("{index} holds {txn}, which nobody proposed"));
+        };
+        for key in &keys {
+            let others = self.taken.get(&key.hash).map_or(&[][..], Vec::as_slice);
+            let lost_to = others.iter().rev().take_while(|(i, _)| *i > key.base).find(|(_, m)| meet(*m, key.mode));
+            if let Some((other, mode)) = lost_to {
+                let why = format!(
+                    "snapshot isolation: {txn} at {index} had key {} in mode {:?} with base {}, but {other} committed it in mode {mode:?}",
+                    key.hash, key.mode, key.base
+                );
+                return self.fail(why);
+            }
+        }
+        for key in &keys {
+            self.taken.entry(key.hash).or_default().push((index, key.mode));
+            if key.writes() {
+                let now = self.store.entry(key.hash).or_default();
+                if *now != key.read {
+                    let why =
+                        format!("lost update: {txn} at {index} read {} of key {}, it was {now}", key.read, key.hash);
+                    return self.fail(why);
+                }
+                *now += 1;
+            }
+        }
+        self.committed.push(index);
+    }
+
+    /// An abort must have its reason in the log.
+    fn aborts(&mut self, index: LogIndex, verdict: Verdict, entry: &Entry) {
+        self.aborted_txns.insert(entry.txn, index);
+        if let Verdict::Conflict { other, key, origin } = verdict {
+            let key = entry.keys().nth(key as usize);
+            let justified = key.is_some_and(|k| {
+                let takers = self.taken.get(&k.hash).map_or(&[][..], Vec::as_slice);
+                other.0 > k.base.0 && takers.iter().any(|(i, _)| *i == other)
+            });
+            let of = self.log.get(other.0 as usize - 1).and_then(|d| Entry::peek_txn(&d.data).ok());
+            if !justified || of.is_none_or(|t| t.node != origin) {
+                self.fail(format!("{index} aborts for {verdict:?}, which the log does not bear out"));
+            }
+        }
+    }
+
+    /// A PostgreSQL that showed everything up to `applied` now shows `at` as well.
+    pub fn shows(&mut self, node: NodeId, applied: LogIndex, at: LogIndex) {
+        let place = self.committed.partition_point(|i| *i <= applied);
+        if self.committed.get(place) != Some(&at) {
+            let next = self.committed.get(place);
+            self.fail(format!("PostgreSQL {node} goes from {applied} to {at}; the next committed entry is {next:?}"));
+        }
+    }
+
+    pub fn tells_committed(&mut self, txn: TxnId, at: LogIndex) {
+        self.told_committed.insert(txn, at);
+        if self.committed_txns.get(&txn) != Some(&at) {
+            self.fail(format!("{txn} was acknowledged at {at}, where it has not committed"));
+        }
+    }
+
+    pub fn tells_aborted(&mut self, txn: TxnId, why: &'static str) {
+        self.told_aborted.insert(txn, why);
+        if let Some(at) = self.committed_txns.get(&txn) {
+            self.fail(format!("{txn} committed at {at}, but its client was told: {why}"));
+        }
+    }
+
+    pub fn told_committed_count(&self) -> usize {
+        self.told_committed.len()
+    }
+
+    /// At the end, when everything has come to rest: nothing acknowledged may be missing anywhere.
+    pub fn finished(
+        &mut self,
+        node: NodeId,
+        decided: LogIndex,
+        applied: Option<LogIndex>,
+        store: Option<&BTreeMap<u64, u64>>,
+    ) {
+        if decided != self.log_len() {
+            self.fail(format!("node {node} ends at {decided}, the log at {}", self.log_len()));
+        }
+        if applied.is_some_and(|a| a != self.last_committed()) {
+            self.fail(format!("PostgreSQL {node} ends at {applied:?}, the last commit is {}", self.last_committed()));
+        }
+        if store.is_some_and(|s| *s != self.store) {
+            self.fail(format!("PostgreSQL {node} ends with other values than the log gives"));
+        }
+        let lost = self.told_committed.iter().find(|(_, at)| self.committed.binary_search(at).is_err());
+        if let Some((txn, at)) = lost {
+            let why = format!("{txn} was acknowledged at {at} and is lost");
+            self.fail(why);
+        }
+    }
+}
+
+/// The conflict table of the design, section 5, written out once more.
+fn meet(a: LockMode, b: LockMode) -> bool {
+    let (weak, strong) = if a <= b { (a as u8, b as u8) } else { (b as u8, a as u8) };
+    matches!((weak, strong), (0, 3) | (1, 2) | (1, 3) | (2, 2) | (2, 3) | (3, 3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_lock_tables_agree() {
+        for a in LockMode::ALL {
+            for b in LockMode::ALL {
+                assert_eq!(meet(a, b), a.conflicts_with(b), "{a:?} {b:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What every part of a run shares: the time, the source of chance, the checkers, the options, the trace.
+
+use crate::checker::Checker;
+use crate::rng::Rng;
+use onetrip_core::certifier::Limits;
+use std::collections::BTreeMap;
+
+/// Simulated microseconds since the start of the run.
+pub type Micros = u64;
+
+pub const MS: Micros = 1_000;
+pub const SECOND: Micros = 1_000_000;
+
+/// A mistake made on purpose, to see it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// What consensus wants durable is written but not synced.
+    SkipSync,
+    /// A key's base is what the node has decided instead of what PostgreSQL has applied.
+    HighBase,
+    /// The strongest lock mode is proposed as the weakest.
+    ForgetMode,
+    /// A leader takes an entry as committed because a majority has it, whatever its term.
+    OldTerm,
+    /// A backend commits as soon as it has its verdict, without waiting for its turn.
+    EarlyTurn,
+}
+
+impl Plant {
+    pub const ALL: [Plant; 5] = [Plant::SkipSync, Plant::HighBase, Plant::ForgetMode, Plant::OldTerm, Plant::EarlyTurn];
+}
+
+/// Everything drawn once per run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub seed: u64,
+    pub voters: u32,
+    /// The voter with the highest number has no PostgreSQL.
+    pub witness: bool,
+    pub preferred: u32,
+    pub election_ticks: usize,
+    pub transfer_ticks: usize,
+    pub message_bytes_max: u64,
+    pub limits: Limits,
+    pub checkpoint_entries: u64,
+    pub cut_margin: u64,
+    pub one_way_ms_max: u64,
+    pub loss_per_million: u64,
+    pub duplicate_per_million: u64,
+    pub reorder_per_million: u64,
+    pub sync_us_max: u64,
+    pub clients: usize,
+    pub keys: u64,
+    pub fault_every_ms: u64,
+    pub commit_timeout: Micros,
+    pub safety: Micros,
+    pub plant: Option<Plant>,
+}
+
+impl Options {
+    pub fn draw(seed: u64, plant: Option<Plant>) -> Options {
+        let mut rng = Rng::new(crate::rng::mix(seed));
+        let voters = if rng.one_in(3) { 5 } else { 3 };
+        let calm = rng.one_in(4);
+        let network = |r: &mut Rng, n| if calm || r.one_in(3) { 0 } else { r.below(n) };
+        let mut o = Options {
+            seed,
+            voters,
+            witness: rng.one_in(2),
+            preferred: rng.between(1, u64::from(voters)) as u32,
+            election_ticks: rng.between(20, 50) as usize,
+            transfer_ticks: 25,
+            message_bytes_max: *[1, 300, 1 << 20, 1 << 20].get(rng.below(4) as usize).expect("below 4"),
+            limits: Limits {
+                window_entries: rng.between(20, 3_000),
+                window_keys: rng.between(100, 10_000),
+                outcomes: rng.between(500, 5_000),
+            },
+            checkpoint_entries: rng.between(10, 400),
+            cut_margin: rng.between(50, 300),
+            one_way_ms_max: rng.between(1, 80),
+            loss_per_million: network(&mut rng, 50_000),
+            duplicate_per_million: network(&mut rng, 50_000),
+            reorder_per_million: network(&mut rng, 100_000),
+            sync_us_max: rng.between(100, 10_000),
+            clients: rng.between(1, 6) as usize,
+            keys: rng.between(3, 60),
+            fault_every_ms: rng.between(200, 4_000),
+            commit_timeout: rng.between(2, 10) * SECOND,
+            safety: rng.between(10, 40) * SECOND,
+            plant,
+        };
+        if plant == Some(Plant::OldTerm) {
+            // Needs leaders that come and go while entries travel one by one.
+            (o.voters, o.preferred, o.message_bytes_max) = (5, 1, 1);
+            (o.election_ticks, o.fault_every_ms, o.clients) = (20, 200, 6);
+        }
+        o
+    }
+}
+
+/// Fault kinds and events, counted.
+#[derive(Clone, Debug, Default)]
+pub struct Stats(pub BTreeMap<&'static str, u64>);
+
+impl Stats {
+    pub fn add(&mut self, what: &'static str) {
+        *self.0.entry(what).or_default() += 1;
+    }
+
+    pub fn merge(&mut self, other: &Stats) {
+        for (what, n) in &other.0 {
+            *self.0.entry(what).or_default() += n;
+        }
+    }
+}
+
+pub struct Ctx {
+    pub now: Micros,
+    pub rng: Rng,
+    pub checker: Checker,
+    pub options: Options,
+    pub faults: Stats,
+    pub events: Stats,
+    pub trace: Option<Vec<u8>>,
+}
+
+/// One line of the trace; its arguments are not evaluated when nobody keeps it.
+#[macro_export]
+macro_rules! trace {
+    ($ctx:expr, $($arg:tt)*) => {
+        if let Some(trace) = &mut $ctx.trace {
+            use std::io::Write;
+            let _ = write!(trace, "{:>10} ", $ctx.now).and_then(|()| writeln!(trace, $($arg)*));
+        }
+    };
+}

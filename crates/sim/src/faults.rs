@@ -1,0 +1,100 @@
+//! What goes wrong during the safety phase.  Each call draws one fault; durations are bounded, overlaps are welcome.
+
+use crate::ctx::{Micros, MS, SECOND};
+use crate::trace;
+use crate::world::World;
+
+impl World {
+    pub(crate) fn fault(&mut self) {
+        let n = self.machines.len() as u64;
+        let i = self.ctx.rng.below(n) as usize;
+        let a_while = self.a_while();
+        match self.ctx.rng.below(14) {
+            0 => {
+                self.ctx.faults.add("node crash");
+                self.crash_node(i);
+                self.restart_node_later(i);
+            }
+            1..=3 => {
+                let stages = self.ctx.rng.below(60) as u32;
+                if let Some(node) = &mut self.machines[i].node {
+                    node.fuse = Some(stages);
+                }
+            }
+            4 => {
+                self.ctx.faults.add("PostgreSQL crash");
+                self.crash_postgres(i, a_while);
+            }
+            5 => {
+                self.ctx.faults.add("machine crash");
+                self.crash_node(i);
+                self.restart_node_later(i);
+                self.crash_postgres(i, a_while);
+            }
+            6 => self.kill_backend(i),
+            7 | 8 => {
+                let to = self.ctx.rng.below(n) as usize;
+                self.ctx.faults.add("one-way cut");
+                self.links[i][to].cut_until = self.ctx.now + a_while;
+            }
+            9 => {
+                self.ctx.faults.add("partition");
+                let side = self.ctx.rng.below(1 << n);
+                self.partition(side, a_while);
+            }
+            10 => {
+                self.ctx.faults.add("leader cut off");
+                let leader = self.machines.iter().position(|m| m.node.as_ref().is_some_and(|n| n.is_leader()));
+                self.partition(1 << leader.unwrap_or(i), a_while);
+            }
+            11 => {
+                self.ctx.faults.add("pause");
+                self.machines[i].paused_until = self.ctx.now + a_while / 2;
+            }
+            12 => {
+                self.ctx.faults.add("slow link");
+                let to = self.ctx.rng.below(n) as usize;
+                self.links[i][to].slow_until = self.ctx.now + a_while;
+            }
+            _ => self.power_loss(),
+        }
+    }
+
+    fn a_while(&mut self) -> Micros {
+        let most = if self.ctx.rng.one_in(4) { 8 * SECOND } else { SECOND };
+        self.ctx.rng.between(10 * MS, most)
+    }
+
+    fn partition(&mut self, side: u64, lasts: Micros) {
+        trace!(self.ctx, "partition {side:b} for {lasts}");
+        let until = self.ctx.now + lasts;
+        for (a, row) in self.links.iter_mut().enumerate() {
+            for (b, link) in row.iter_mut().enumerate() {
+                if (side >> a) & 1 != (side >> b) & 1 {
+                    link.cut_until = link.cut_until.max(until);
+                }
+            }
+        }
+    }
+
+    fn kill_backend(&mut self, i: usize) {
+        let slot = self.ctx.rng.below(self.ctx.options.clients as u64) as usize;
+        let Some(incarnation) = self.machines[i].postgres.as_ref().map(|p| p.incarnation) else { return };
+        self.ctx.faults.add("backend killed");
+        self.with_postgres(i, incarnation, |p, _, _, ctx| p.kill_session(slot, ctx));
+    }
+
+    /// Everything stops at once.
+    fn power_loss(&mut self) {
+        if !self.ctx.rng.one_in(3) {
+            return;
+        }
+        self.ctx.faults.add("power loss everywhere");
+        for i in 0..self.machines.len() {
+            let a_while = self.a_while();
+            self.crash_node(i);
+            self.restart_node_later(i);
+            self.crash_postgres(i, a_while);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! A deterministic simulation of the core: the real consensus and certifier under faults, with a model of PostgreSQL.
+//!
+//! One seed decides everything; the same seed gives the same run to the byte.  It knows no clock, thread, socket or
+//! file, and nothing of the daemon: the order in which `node` drives the core is that of the daemon's core thread,
+//! written again, so a mistake in the daemon's own loop shows only in its own tests.
+//!
+//! | module | what |
+//! |---|---|
+//! | `world`, `faults` | time, network, crashes |
+//! | `node`, `disk`, `desk` | one node: core, disk, who waits for what |
+//! | `postgres` | sessions, locks, the turn, the apply worker |
+//! | `checker` | what must hold, judged from outside |
+//! | [`ctx`] | options drawn from the seed, planted mistakes |
+
+mod agent;
+mod checker;
+pub mod ctx;
+mod desk;
+mod disk;
+mod faults;
+mod node;
+mod postgres;
+mod rng;
+mod world;
+
+pub use ctx::{Options, Plant, Stats};
+pub use world::{run, Report};

@@ -1,0 +1,559 @@
+//! The world of one run: time, network, crashes, and who hears what when.
+//!
+//! First a safety phase in which anything may fail at any time; then everything heals and the cluster must move again
+//! in every region and come to rest equal everywhere, within a bound of simulated time.
+
+use crate::agent::{ConnId, ToNode, ToPostgres};
+use crate::checker::Checker;
+use crate::ctx::{Ctx, Micros, Options, Stats, MS, SECOND};
+use crate::disk::SimLog;
+use crate::node::{Arrival, Departure, Disk, Node, Stop};
+use crate::postgres::{Postgres, Wish};
+use crate::rng::Rng;
+use crate::trace;
+use onetrip_core::certifier::{Outcome, Verdict};
+use onetrip_core::consensus::Message;
+use onetrip_core::{LogIndex, NodeId};
+use std::collections::BTreeMap;
+
+const TICK: Micros = 20 * MS;
+const TICKS_AT_ONCE: u32 = 3;
+/// Between PostgreSQL and its node.
+const SOCKET: Micros = 40;
+/// After healing, each region must have committed again within this time, and all be at rest within it once more.
+const LIVENESS: Micros = 60 * SECOND;
+
+pub(crate) enum Event {
+    Tick(usize, u64),
+    Work(usize, u64),
+    Arrive(usize, u64, Arrival),
+    /// From a peer; the receiver may be in another life than when it was sent.
+    Deliver(usize, Arrival),
+    ToPostgres(usize, u64, ToPostgres),
+    Session(usize, u64, usize, u64),
+    Worker(usize, u64),
+    Flush(usize, u64),
+    Ask(usize),
+    StartNode(usize, u64),
+    StartPostgres(usize, u64),
+    Fault,
+    Look,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Link {
+    pub delay: Micros,
+    pub cut_until: Micros,
+    pub slow_until: Micros,
+    last_delivery: Micros,
+}
+
+pub(crate) struct Machine {
+    pub node: Option<Node>,
+    disk: Option<Disk>,
+    pub life: u64,
+    inbox: Vec<Arrival>,
+    ticks_due: u32,
+    work_is_due: bool,
+    pub paused_until: Micros,
+    pub postgres: Option<Postgres>,
+}
+
+#[derive(PartialEq)]
+enum Phase {
+    Safety,
+    Moving { since: Micros, acknowledged: Vec<u64> },
+    Resting { since: Micros },
+    Over,
+}
+
+pub struct World {
+    pub(crate) ctx: Ctx,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) links: Vec<Vec<Link>>,
+    queue: BTreeMap<(Micros, u64), Event>,
+    sequence: u64,
+    next_conn: u64,
+    /// The node's life to which a connection belongs.
+    conn_life: BTreeMap<ConnId, u64>,
+    phase: Phase,
+}
+
+/// What came of one seed.
+#[derive(Debug)]
+pub struct Report {
+    pub seed: u64,
+    pub simulated: Micros,
+    pub committed: usize,
+    pub acknowledged: usize,
+    pub faults: Stats,
+    pub events: Stats,
+    pub failure: Option<String>,
+    pub trace: Vec<u8>,
+}
+
+/// Runs one world to its end.  A panic inside is a failure like any other.
+pub fn run(options: Options, keep_trace: bool) -> Report {
+    let mut world = World::new(options, keep_trace);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
+    if let Err(panic) = outcome {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or(panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default();
+        world.ctx.checker.fail(format!("panic: {text}"));
+    }
+    let ctx = world.ctx;
+    Report {
+        seed: ctx.options.seed,
+        simulated: ctx.now,
+        committed: ctx.checker.committed_count(),
+        acknowledged: ctx.checker.told_committed_count(),
+        failure: ctx.checker.failure().map(str::to_owned),
+        faults: ctx.faults,
+        events: ctx.events,
+        trace: ctx.trace.unwrap_or_default(),
+    }
+}
+
+impl World {
+    fn new(options: Options, keep_trace: bool) -> World {
+        let voters = options.voters;
+        let mut rng = Rng::new(options.seed);
+        let n = voters as usize;
+        let mut links = vec![vec![Link::default(); n]; n];
+        for (a, b) in (0..n).flat_map(|a| (0..a).map(move |b| (a, b))) {
+            let delay = rng.between(100, options.one_way_ms_max * MS);
+            links[a][b].delay = delay;
+            links[b][a].delay = delay;
+        }
+        let machine = |i: u32| {
+            let log = SimLog::new((1..=u64::from(voters)).collect());
+            let witness = options.witness && i == voters;
+            Machine {
+                node: None,
+                disk: Some(Disk { log, checkpoint: None }),
+                life: 0,
+                inbox: Vec::new(),
+                ticks_due: 0,
+                work_is_due: false,
+                paused_until: 0,
+                postgres: (!witness).then(|| Postgres::new(NodeId(i), options.clients)),
+            }
+        };
+        let machines = (1..=voters).map(machine).collect();
+        let mut trace = keep_trace.then(Vec::new);
+        if let Some(trace) = &mut trace {
+            trace.extend(format!("{options:?}\n").into_bytes());
+        }
+        let checker = Checker::default();
+        let (faults, events) = (Stats::default(), Stats::default());
+        let ctx = Ctx { now: 0, rng, checker, options, faults, events, trace };
+        World {
+            ctx,
+            machines,
+            links,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            next_conn: 0,
+            conn_life: BTreeMap::new(),
+            phase: Phase::Safety,
+        }
+    }
+
+    pub(crate) fn at(&mut self, time: Micros, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((time.max(self.ctx.now), self.sequence), event);
+    }
+
+    fn run(&mut self) {
+        for i in 0..self.machines.len() {
+            let at = self.ctx.rng.below(100 * MS);
+            self.at(at, Event::StartNode(i, 1));
+            self.at(at, Event::StartPostgres(i, 0));
+            self.at(SECOND, Event::Ask(i));
+        }
+        self.at(2 * SECOND, Event::Fault);
+        self.at(self.ctx.options.safety, Event::Look);
+        // Ends: `Look` bounds the time, and each event moves it or works off a finite batch.
+        while let Some(((time, _), event)) = self.queue.pop_first() {
+            self.ctx.now = time;
+            self.handle(event);
+            if self.phase == Phase::Over || self.ctx.checker.failure().is_some() {
+                return;
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = self.ctx.now;
+        match event {
+            Event::Tick(i, life) => {
+                if self.lives(i, life) {
+                    self.machines[i].ticks_due += 1;
+                    self.work_soon(i);
+                    self.at(now + TICK, Event::Tick(i, life));
+                }
+            }
+            Event::Work(i, life) => {
+                if self.lives(i, life) {
+                    self.work(i);
+                }
+            }
+            Event::Arrive(i, life, arrival) => {
+                if self.lives(i, life) {
+                    self.machines[i].inbox.push(arrival);
+                    self.work_soon(i);
+                }
+            }
+            Event::Deliver(i, arrival) => {
+                if let Arrival::Raft(m) = &arrival {
+                    trace!(self.ctx, "n{} hears {}", i + 1, brief(m));
+                }
+                if self.machines[i].node.is_some() {
+                    self.machines[i].inbox.push(arrival);
+                    self.work_soon(i);
+                }
+            }
+            Event::ToPostgres(i, incarnation, frame) => {
+                self.with_postgres(i, incarnation, |p, _, _, ctx| p.receive(frame, ctx));
+            }
+            Event::Session(i, incarnation, slot, wake) => {
+                self.with_postgres(i, incarnation, |p, decided, next_conn, ctx| {
+                    p.session_wakes(slot, wake, decided, next_conn, ctx);
+                });
+            }
+            Event::Worker(i, incarnation) => {
+                self.with_postgres(i, incarnation, |p, decided, next_conn, ctx| {
+                    p.worker_step(decided.is_some(), next_conn, ctx);
+                });
+            }
+            Event::Flush(i, incarnation) => {
+                let next = now + self.ctx.rng.between(100 * MS, SECOND);
+                if self.with_postgres(i, incarnation, |p, _, _, _| p.flush()) {
+                    self.at(next, Event::Flush(i, incarnation));
+                }
+            }
+            Event::Ask(i) => self.ask(i),
+            Event::StartNode(i, life) => {
+                if self.machines[i].node.is_none() && self.machines[i].life + 1 == life {
+                    self.start_node(i);
+                }
+            }
+            Event::StartPostgres(i, incarnation) => self.start_postgres(i, incarnation),
+            Event::Fault => {
+                if self.phase == Phase::Safety {
+                    self.fault();
+                    let next = now + self.ctx.rng.between(1, 2 * self.ctx.options.fault_every_ms) * MS;
+                    self.at(next, Event::Fault);
+                }
+            }
+            Event::Look => self.look(),
+        }
+    }
+
+    fn lives(&self, i: usize, life: u64) -> bool {
+        self.machines[i].node.is_some() && self.machines[i].life == life
+    }
+
+    fn work_soon(&mut self, i: usize) {
+        let m = &mut self.machines[i];
+        let Some(node) = m.node.as_ref().filter(|_| !m.work_is_due) else { return };
+        m.work_is_due = true;
+        let (time, life) = (node.busy_until.max(m.paused_until), m.life);
+        self.at(time, Event::Work(i, life));
+    }
+
+    fn work(&mut self, i: usize) {
+        let m = &mut self.machines[i];
+        m.work_is_due = false;
+        if m.paused_until > self.ctx.now {
+            return self.work_soon(i);
+        }
+        let mut arrivals = std::mem::take(&mut m.inbox);
+        let ticks = std::mem::take(&mut m.ticks_due).min(TICKS_AT_ONCE);
+        if ticks > 0 {
+            arrivals.push(Arrival::Tick(ticks));
+        }
+        let Some(node) = &mut m.node else { return };
+        let result = node.work(arrivals, &mut self.ctx);
+        for (time, departure) in std::mem::take(&mut node.departures) {
+            self.depart(i, time, departure);
+        }
+        match result {
+            Ok(()) => {}
+            Err(Stop::Crashed) => {
+                self.ctx.faults.add("node crash between two stages");
+                self.crash_node(i);
+                self.restart_node_later(i);
+            }
+            Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
+        }
+    }
+
+    fn depart(&mut self, i: usize, time: Micros, departure: Departure) {
+        match departure {
+            Departure::Raft(message) => {
+                trace!(self.ctx, "n{} says at {time}: {}", i + 1, brief(&message));
+                let to = message.to as usize - 1;
+                self.transmit(i, to, time, &|| Arrival::Raft(Message::clone(&message)));
+            }
+            Departure::Durable(durable) => {
+                for to in (0..self.machines.len()).filter(|to| *to != i) {
+                    self.transmit(i, to, time, &|| Arrival::Durable(NodeId(i as u32 + 1), durable));
+                }
+            }
+            Departure::Agent(frame) => {
+                if let Some(incarnation) = self.machines[i].postgres.as_ref().map(|p| p.incarnation) {
+                    self.at(time + SOCKET, Event::ToPostgres(i, incarnation, frame));
+                }
+            }
+            Departure::Checkpoint(index, raw) => {
+                let life = self.machines[i].life;
+                self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, raw)));
+            }
+        }
+    }
+
+    fn transmit(&mut self, from: usize, to: usize, time: Micros, make: &dyn Fn() -> Arrival) {
+        let (o, rng) = (&self.ctx.options, &mut self.ctx.rng);
+        let copies = 1 + u64::from(rng.per_million(o.duplicate_per_million));
+        for copy in 0..copies {
+            let link = &mut self.links[from][to];
+            if link.cut_until > time {
+                self.ctx.events.add("message cut off");
+                return;
+            }
+            if rng.per_million(o.loss_per_million) {
+                self.ctx.faults.add("message lost");
+                continue;
+            }
+            let slow = if link.slow_until > time { 10 } else { 1 };
+            let mut arrival = time + link.delay * slow + rng.below(link.delay / 4 + 50);
+            if copy > 0 || rng.per_million(o.reorder_per_million) {
+                arrival += rng.below(200 * MS);
+                self.ctx.faults.add(if copy > 0 { "message duplicated" } else { "message overtaken" });
+            } else {
+                arrival = arrival.max(link.last_delivery);
+                link.last_delivery = arrival;
+            }
+            self.sequence += 1;
+            self.queue.insert((arrival, self.sequence), Event::Deliver(to, make()));
+        }
+    }
+
+    /// Lets PostgreSQL `i` do something and carries out what it wishes.  False: it is not in that incarnation any more.
+    pub(crate) fn with_postgres(
+        &mut self,
+        i: usize,
+        incarnation: u64,
+        act: impl FnOnce(&mut Postgres, Option<LogIndex>, &mut u64, &mut Ctx),
+    ) -> bool {
+        let m = &mut self.machines[i];
+        let Some(p) = m.postgres.as_mut().filter(|p| p.up && p.incarnation == incarnation) else { return false };
+        let decided = m.node.as_ref().map(|n| n.certifier().decided());
+        act(p, decided, &mut self.next_conn, &mut self.ctx);
+        let (wishes, now, life) = (std::mem::take(&mut p.wishes), self.ctx.now, m.life);
+        for wish in wishes {
+            match wish {
+                Wish::Wake { slot, at, wake } => self.at(at, Event::Session(i, incarnation, slot, wake)),
+                Wish::WakeWorker(at) => self.at(at, Event::Worker(i, incarnation)),
+                Wish::Send(frame) => {
+                    if let ToNode::Hello { conn, .. } = &frame {
+                        self.conn_life.insert(*conn, life);
+                    }
+                    self.send_to_node(i, frame, now + SOCKET);
+                }
+            }
+        }
+        true
+    }
+
+    fn send_to_node(&mut self, i: usize, frame: ToNode, time: Micros) {
+        let conn = match &frame {
+            ToNode::Hello { conn, .. } | ToNode::Propose { conn, .. } | ToNode::Position { conn, .. } => *conn,
+            ToNode::Done { conn, .. } | ToNode::Closed { conn } => *conn,
+        };
+        if let Some(life) = self.conn_life.get(&conn).copied() {
+            if matches!(frame, ToNode::Closed { .. }) {
+                self.conn_life.remove(&conn);
+            }
+            self.at(time, Event::Arrive(i, life, Arrival::Agent(frame)));
+        }
+    }
+
+    /// A client asks what became of its transaction.
+    fn ask(&mut self, i: usize) {
+        let now = self.ctx.now;
+        let m = &mut self.machines[i];
+        let question = m.node.as_ref().zip(m.postgres.as_mut()).and_then(|(n, p)| Some((n, p.next_question()?, p)));
+        if let Some((node, txn, postgres)) = question {
+            match node.certifier().outcome(&txn) {
+                Outcome::Decided { at, verdict: Verdict::Commit } => self.ctx.checker.tells_committed(txn, at),
+                Outcome::Decided { .. } => self.ctx.checker.tells_aborted(txn, "the outcome is abort"),
+                Outcome::Unknown => postgres.ask_again_later(txn),
+                Outcome::OlderThanKept => {}
+            }
+        }
+        self.at(now + 300 * MS, Event::Ask(i));
+    }
+
+    fn start_node(&mut self, i: usize) {
+        let m = &mut self.machines[i];
+        let Some(disk) = m.disk.take() else { return };
+        m.life += 1;
+        let life = m.life;
+        match Node::start(NodeId(i as u32 + 1), life, disk, &mut self.ctx) {
+            Ok(node) => {
+                m.node = Some(node);
+                (m.ticks_due, m.work_is_due) = (0, false);
+                let first = self.ctx.now + self.ctx.rng.below(TICK);
+                self.at(first, Event::Tick(i, life));
+                self.work_soon(i);
+            }
+            Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
+            Err(Stop::Crashed) => {}
+        }
+    }
+
+    pub(crate) fn crash_node(&mut self, i: usize) {
+        let now = self.ctx.now;
+        let m = &mut self.machines[i];
+        let Some(node) = m.node.take() else { return };
+        trace!(self.ctx, "n{} crashes", node.id);
+        m.disk = Some(node.crash(&mut self.ctx));
+        m.inbox.clear();
+        m.paused_until = 0;
+        // Its connections break, sooner or later.
+        if let Some(p) = m.postgres.as_ref().filter(|p| p.up) {
+            let (conns, incarnation) = (p.conns(), p.incarnation);
+            for conn in conns {
+                let time = now + self.ctx.rng.below(20 * MS);
+                self.at(time, Event::ToPostgres(i, incarnation, ToPostgres::Closed { conn }));
+            }
+        }
+        for peer in 0..self.machines.len() {
+            if peer != i && self.ctx.rng.one_in(2) {
+                let time = now + self.links[i][peer].delay;
+                self.at(time, Event::Deliver(peer, Arrival::Unreachable(NodeId(i as u32 + 1))));
+            }
+        }
+    }
+
+    pub(crate) fn restart_node_later(&mut self, i: usize) {
+        let wait = if self.ctx.rng.one_in(3) { 10 * SECOND } else { 500 * MS };
+        let time = self.ctx.now + self.ctx.rng.between(MS, wait);
+        let life = self.machines[i].life + 1;
+        self.at(time, Event::StartNode(i, life));
+    }
+
+    fn start_postgres(&mut self, i: usize, after: u64) {
+        let Some(p) = self.machines[i].postgres.as_mut() else { return };
+        if p.up || p.incarnation != after {
+            return;
+        }
+        p.start(&mut self.ctx);
+        let incarnation = p.incarnation;
+        // Starting made wishes of its own.
+        self.with_postgres(i, incarnation, |_, _, _, _| {});
+        let flush = self.ctx.now + 100 * MS;
+        self.at(flush, Event::Flush(i, incarnation));
+    }
+
+    pub(crate) fn crash_postgres(&mut self, i: usize, down_for: Micros) {
+        let now = self.ctx.now;
+        let Some(p) = self.machines[i].postgres.as_mut().filter(|p| p.up) else { return };
+        let incarnation = p.incarnation;
+        let broke = p.crash(&mut self.ctx);
+        p.wishes.clear();
+        for conn in broke {
+            let time = now + SOCKET + self.ctx.rng.below(20 * MS);
+            self.send_to_node(i, ToNode::Closed { conn }, time);
+        }
+        self.at(now + down_for, Event::StartPostgres(i, incarnation));
+    }
+
+    /// From the end of the safety phase on: is it moving, is it at rest?
+    fn look(&mut self) {
+        let now = self.ctx.now;
+        self.at(now + 50 * MS, Event::Look);
+        let running = || self.machines.iter().filter_map(|m| m.postgres.as_ref());
+        match &self.phase {
+            Phase::Safety => {
+                let acknowledged = running().map(|p| p.acknowledged).collect();
+                self.heal();
+                self.phase = Phase::Moving { since: now, acknowledged };
+            }
+            Phase::Moving { since, acknowledged } => {
+                if running().zip(acknowledged).all(|(p, before)| p.acknowledged > *before) {
+                    self.phase = Phase::Resting { since: now };
+                    for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
+                        p.closing = true;
+                    }
+                } else if now > since + LIVENESS {
+                    let stuck: Vec<u64> = running().zip(acknowledged).map(|(p, b)| p.acknowledged - b).collect();
+                    self.ctx.checker.fail(format!("all is healed, but regions have committed only {stuck:?}"));
+                }
+            }
+            Phase::Resting { since } => {
+                let (log, last) = (self.ctx.checker.log_len(), self.ctx.checker.last_committed());
+                let equal = self.machines.iter().all(|m| {
+                    m.node.as_ref().is_some_and(|n| n.certifier().decided() == log)
+                        && m.postgres.as_ref().is_none_or(|p| p.applied == last && p.is_idle())
+                });
+                if equal || now > since + LIVENESS {
+                    self.finish();
+                }
+            }
+            Phase::Over => {}
+        }
+    }
+
+    fn heal(&mut self) {
+        trace!(self.ctx, "all heals");
+        let o = &mut self.ctx.options;
+        (o.loss_per_million, o.duplicate_per_million, o.reorder_per_million) = (0, 0, 0);
+        for link in self.links.iter_mut().flatten() {
+            (link.cut_until, link.slow_until) = (0, 0);
+        }
+        for i in 0..self.machines.len() {
+            self.machines[i].paused_until = 0;
+            if let Some(node) = &mut self.machines[i].node {
+                node.fuse = None;
+            }
+            if self.machines[i].node.is_none() {
+                self.start_node(i);
+            }
+            if let Some(incarnation) = self.machines[i].postgres.as_ref().map(|p| p.incarnation) {
+                self.start_postgres(i, incarnation);
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        for (i, m) in self.machines.iter().enumerate() {
+            let decided = m.node.as_ref().map_or(LogIndex::ZERO, |n| n.certifier().decided());
+            let p = m.postgres.as_ref();
+            let idle = p.is_none_or(Postgres::is_idle);
+            self.ctx.checker.finished(NodeId(i as u32 + 1), decided, p.map(|p| p.applied), p.map(|p| &p.store));
+            if !idle {
+                self.ctx.checker.fail(format!("PostgreSQL {} does not come to rest", i + 1));
+            }
+        }
+        self.phase = Phase::Over;
+    }
+}
+
+fn brief(m: &Message) -> String {
+    format!(
+        "{:?} {}->{} term {} index {} log term {} commit {} entries {} reject {} hint {}",
+        m.get_msg_type(),
+        m.from,
+        m.to,
+        m.term,
+        m.index,
+        m.log_term,
+        m.commit,
+        m.entries.len(),
+        m.reject,
+        m.reject_hint
+    )
+}

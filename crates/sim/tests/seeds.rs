@@ -1,0 +1,70 @@
+//! A fixed list of seeds and a few fresh ones; planted mistakes, each of which must be found.
+
+use onetrip_sim::{run, Options, Plant};
+
+fn passes(seed: u64) {
+    let report = run(Options::draw(seed, None), false);
+    assert_eq!(report.failure, None, "seed {seed}; repeat it with: make sim SEED={seed}");
+    assert!(report.acknowledged > 0, "seed {seed} did nothing");
+}
+
+#[test]
+fn the_fixed_seeds_pass() {
+    (1..=150).for_each(passes);
+}
+
+#[test]
+fn fresh_seeds_pass() {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let first = since.as_nanos() as u64;
+    println!("fresh seeds from {first}");
+    (first..first + 20).for_each(passes);
+}
+
+/// Goal: a failure can be repeated from its seed.  Method: the whole trace, twice.
+#[test]
+fn one_seed_gives_the_same_bytes_twice() {
+    for seed in [3, 11, 1_000_003] {
+        let (one, two) = (run(Options::draw(seed, None), true), run(Options::draw(seed, None), true));
+        assert!(one.trace.len() > 100_000, "the trace is too short to say much: {}", one.trace.len());
+        assert!(one.trace == two.trace, "seed {seed} gave two different runs");
+    }
+}
+
+/// Within so many seeds a planted mistake must show; says by what.
+fn found(plant: Plant, within: u64, expected: &[&str]) {
+    for seed in 1..=within {
+        let report = run(Options::draw(seed, Some(plant)), false);
+        if let Some(why) = report.failure {
+            println!("{plant:?} found by seed {seed}: {why}");
+            assert!(expected.iter().any(|e| why.contains(e)), "{plant:?} was found, but by something else: {why}");
+            return;
+        }
+    }
+    panic!("{plant:?} was not found by {within} seeds");
+}
+
+#[test]
+fn a_skipped_sync_is_found() {
+    found(Plant::SkipSync, 50, &["panic", "the log is not one", "lead in term", "checkpoint stands", "ends at"]);
+}
+
+#[test]
+fn a_base_that_is_too_high_is_found() {
+    found(Plant::HighBase, 20, &["snapshot isolation"]);
+}
+
+#[test]
+fn a_forgotten_lock_mode_is_found() {
+    found(Plant::ForgetMode, 20, &["snapshot isolation"]);
+}
+
+#[test]
+fn a_turn_handed_on_early_is_found() {
+    found(Plant::EarlyTurn, 20, &["the next committed entry is"]);
+}
+
+#[test]
+fn an_old_term_counted_by_replicas_is_found() {
+    found(Plant::OldTerm, 400, &["the log is not one", "panic"]);
+}
