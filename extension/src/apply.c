@@ -185,6 +185,9 @@ apply_operations(OtReader *r)
 			case 'R':
 				ot_apply_relation(r);
 				break;
+			case 'P':
+				ot_apply_search_path(r);
+				break;
 			case 'I':
 				ot_apply_insert(r);
 				break;

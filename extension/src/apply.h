@@ -20,6 +20,7 @@ extern PGDLLEXPORT void ot_apply_main(Datum arg);
 /* apply_row.c: all in one transaction, between begin and end */
 extern void ot_apply_rows_begin(void);
 extern void ot_apply_relation(OtReader *r);
+extern void ot_apply_search_path(OtReader *r);
 extern void ot_apply_insert(OtReader *r);
 extern void ot_apply_update(OtReader *r);
 extern void ot_apply_delete(OtReader *r);

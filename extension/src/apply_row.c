@@ -39,6 +39,7 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -72,6 +73,9 @@ static int	max_tables;
 static MemoryContext row_context = NULL;
 static MemoryContext rows_context = NULL;
 
+/* Where functions of index expressions look names up; NULL: not told. */
+static char *search_path = NULL;
+
 /* Something was written since the last CommandCounterIncrement(). */
 static bool written;
 
@@ -85,6 +89,13 @@ ot_apply_rows_begin(void)
 	max_tables = 8;
 	tables = palloc(sizeof(OpenTable *) * max_tables);
 	written = false;
+	search_path = NULL;
+}
+
+void
+ot_apply_search_path(OtReader *r)
+{
+	search_path = ot_get_str(r);
 }
 
 void
@@ -101,6 +112,41 @@ ot_apply_relation(OtReader *r)
 		tables = repalloc(tables, sizeof(OpenTable *) * max_tables);
 	}
 	tables[ntables++] = table;
+}
+
+/* ---- functions of users ---- */
+
+/*
+ * An index with expressions or a predicate runs functions, already when it is
+ * opened, since they may be inlined or folded.  They run not as the superuser
+ * that the worker is, but as the table's owner, and with the schemas in their
+ * search path that they had in the transaction's own region.  An ERROR leaves
+ * both to the end of the transaction.
+ */
+typedef struct Disguise
+{
+	Oid			user;
+	int			security_context;
+	int			nest_level;
+} Disguise;
+
+static void
+put_on(Disguise *saved, Relation rel)
+{
+	GetUserIdAndSecContext(&saved->user, &saved->security_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner,
+						   saved->security_context | SECURITY_LOCAL_USERID_CHANGE);
+	saved->nest_level = NewGUCNestLevel();
+	if (search_path)
+		(void) set_config_option("search_path", search_path, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+}
+
+static void
+take_off(Disguise *saved)
+{
+	AtEOXact_GUC(false, saved->nest_level);
+	SetUserIdAndSecContext(saved->user, saved->security_context);
 }
 
 /* ---- opening and closing ---- */
@@ -136,6 +182,7 @@ open_table(OpenTable *table)
 	RangeVar   *name = makeRangeVar(table->schema, table->name, -1);
 	RangeTblEntry *rte = makeNode(RangeTblEntry);
 	Oid			relid = RangeVarGetRelid(name, RowExclusiveLock, true);
+	Disguise	disguise;
 
 	if (!OidIsValid(relid))
 		ereport(ERROR,
@@ -151,6 +198,7 @@ open_table(OpenTable *table)
 						table->schema, table->name, RelationGetNumberOfAttributes(table->rel),
 						ot_region, table->natts),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
+	put_on(&disguise, table->rel);
 	table->info = ot_rel_info(table->rel);
 
 	table->estate = CreateExecutorState();
@@ -162,6 +210,7 @@ open_table(OpenTable *table)
 	table->result_rel = makeNode(ResultRelInfo);
 	InitResultRelInfo(table->result_rel, table->rel, 1, NULL, 0);
 	ExecOpenIndices(table->result_rel, false);
+	take_off(&disguise);
 	table->new_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsVirtual);
 	table->old_row = table_slot_create(table->rel, NULL);
 	if (table->info->identity >= 0)
@@ -447,6 +496,21 @@ begin_change(void)
 }
 
 static void
+insert_index_tuples(OpenTable *table, bool update, bool only_summarizing)
+{
+	Disguise	disguise;
+
+	if (table->result_rel->ri_NumIndices == 0)
+		return;
+	if (table->info->runs_functions)
+		put_on(&disguise, table->rel);
+	list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, table->new_row, table->estate,
+									 update, only_summarizing));
+	if (table->info->runs_functions)
+		take_off(&disguise);
+}
+
+static void
 end_row(OpenTable *table, MemoryContext old)
 {
 	ResetPerTupleExprContext(table->estate);
@@ -466,9 +530,7 @@ ot_apply_insert(OtReader *r)
 	/* A deleted row with the same key must be seen as gone. */
 	begin_change();
 	simple_table_tuple_insert(table->rel, table->new_row);
-	if (table->result_rel->ri_NumIndices > 0)
-		list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, table->new_row, table->estate,
-										 false, false));
+	insert_index_tuples(table, false, false);
 	end_row(table, old);
 }
 
@@ -513,9 +575,8 @@ ot_apply_update(OtReader *r)
 									&update_indexes);
 	} while (!settled(table, result, key_changes, &wait));
 
-	if (table->result_rel->ri_NumIndices > 0 && OT_INDEXES_CHANGED(update_indexes))
-		list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, table->new_row, table->estate,
-										 true, OT_ONLY_SUMMARIZING(update_indexes)));
+	if (OT_INDEXES_CHANGED(update_indexes))
+		insert_index_tuples(table, true, OT_ONLY_SUMMARIZING(update_indexes));
 	bms_free(unchanged);
 	end_row(table, old);
 }

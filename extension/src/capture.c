@@ -360,6 +360,8 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 
 	old = MemoryContextSwitchTo(row_context);
 	take_unique_values(info, slot);
+	if (info->runs_functions)
+		ot_write_set_search_path();
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'I');
 	ot_put_u16(ops, number);
@@ -412,6 +414,8 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	else
 		take_identity(info, slot, row_lock_to_mode(lockmode));
 
+	if (info->runs_functions)
+		ot_write_set_search_path();
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
 	ot_put_u16(ops, number);
@@ -435,6 +439,8 @@ ot_capture_delete(Relation rel, ItemPointer tid)
 	StringInfo	ops;
 
 	take_unique_values(info, before);
+	if (info->runs_functions)
+		ot_write_set_search_path();
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'D');
 	ot_put_u16(ops, number);

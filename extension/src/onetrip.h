@@ -97,6 +97,7 @@ extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid r
 extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
 extern uint16 ot_write_set_relation(Relation rel);
 extern StringInfo ot_write_set_append(void);
+extern void ot_write_set_search_path(void);
 extern void ot_write_set_touch(void);
 extern bool ot_write_set_is_empty(void);
 extern bool ot_write_set_has_statements(void);

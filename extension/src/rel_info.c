@@ -356,12 +356,16 @@ build(OtRelInfo *info, Relation rel)
 		identity = RelationGetPrimaryKeyIndex(rel);
 	info->identity = -1;
 	info->nindexes = 0;
+	info->runs_functions = false;
 	index_oids = RelationGetIndexList(rel);
 	info->indexes = palloc(sizeof(OtIndex) * Max(list_length(index_oids), 1));
 	foreach(lc, index_oids)
 	{
 		Relation	index_rel = index_open(lfirst_oid(lc), AccessShareLock);
 
+		if (RelationGetIndexExpressions(index_rel) != NIL ||
+			RelationGetIndexPredicate(index_rel) != NIL)
+			info->runs_functions = true;
 		if (index_rel->rd_index->indisunique || index_rel->rd_index->indisexclusion)
 		{
 			if (lfirst_oid(lc) == identity)

@@ -64,6 +64,7 @@ typedef struct OtRelInfo
 	OtIndex    *indexes;
 	int			natts;
 	bool		all_binary;
+	bool		runs_functions; /* an index has expressions or a predicate */
 	OtColumn   *columns;
 } OtRelInfo;
 

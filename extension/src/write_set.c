@@ -25,6 +25,7 @@
 #include "onetrip.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -94,6 +95,9 @@ static struct
 	int			max_relids;
 	int			nrelations;		/* 'R' operations in ops */
 	int			nstatements;	/* 'S' operations in ops */
+	/* of the last 'P' operation; NULL: there is none, or it was rolled back */
+	char	   *search_path;
+	Oid			search_path_user;	/* "$user" in it */
 	Mark	   *marks;
 	int			nmarks;
 	int			max_marks;
@@ -131,6 +135,7 @@ write_set_start(void)
 	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
 	ws.nkeys = ws.nrelids = ws.nrelations = ws.nstatements = ws.nmarks = 0;
 	ws.first_relation = 0;
+	ws.search_path = NULL;
 	MemoryContextSwitchTo(old);
 
 	ws.active = true;
@@ -209,6 +214,7 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 	/* Definitions may have been rolled back: name the relations anew. */
 	ws.first_relation = ws.nrelations;
 	ws.nrelids = 0;
+	ws.search_path = NULL;
 }
 
 /* ---- keys ---- */
@@ -306,6 +312,42 @@ ot_write_set_relation(Relation rel)
 	return ws.nrelations++;
 }
 
+/*
+ * Functions in index expressions may look up names without their schema.
+ * They must find what they found here: notes the schemas, if they have
+ * changed since they were last noted.
+ */
+void
+ot_write_set_search_path(void)
+{
+	StringInfo	ops;
+	StringInfoData path;
+	List	   *schemas;
+	ListCell   *lc;
+
+	if (ws.active && ws.search_path && ws.search_path_user == GetUserId() &&
+		strcmp(ws.search_path, namespace_search_path) == 0)
+		return;
+
+	ops = ot_write_set_append();
+	initStringInfo(&path);
+	schemas = fetch_search_path(false);
+	foreach(lc, schemas)
+	{
+		char	   *schema = get_namespace_name(lfirst_oid(lc));
+
+		if (schema == NULL || isTempNamespace(lfirst_oid(lc)))
+			continue;
+		appendStringInfo(&path, "%s%s", path.len > 0 ? ", " : "", quote_identifier(schema));
+	}
+	list_free(schemas);
+	ot_put_u8(ops, 'P');
+	ot_put_str(ops, path.data);
+	pfree(path.data);
+	ws.search_path = MemoryContextStrdup(ws.context, namespace_search_path);
+	ws.search_path_user = GetUserId();
+}
+
 /* Records a statement with all that its meaning hangs on. */
 void
 ot_write_set_statement(const char *text, int len)
@@ -335,6 +377,7 @@ ot_write_set_statement(const char *text, int len)
 	/* It may rename tables or give them columns: introduce them anew. */
 	ws.first_relation = ws.nrelations;
 	ws.nrelids = 0;
+	ws.search_path = NULL;
 }
 
 void

@@ -74,6 +74,31 @@ COMMIT;
 \! kill -CONT $ONETRIP_NODE_PID
 SELECT soon('SELECT count(*) = 1 FROM stopped_node.t WHERE id = 20001') AS committed;
 
+-- What the apply worker brings: functions of an index expression run there as the table's owner, and find the names that they found here.
+CREATE ROLE onetrip_owner;
+GRANT ALL ON SCHEMA stopped_node TO onetrip_owner;
+SET ROLE onetrip_owner;
+CREATE FUNCTION plain(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1';
+CREATE FUNCTION owners_only(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF current_user <> 'onetrip_owner' THEN RAISE 'run by %', current_user; END IF;
+    RETURN plain($1);
+END $$;
+CREATE FUNCTION inlined(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT plain($1)';
+CREATE TABLE owned (id int PRIMARY KEY);
+CREATE INDEX ON owned (owners_only(id), inlined(id));
+SET onetrip.commit_timeout = '300ms';
+\! kill -STOP $ONETRIP_NODE_PID
+INSERT INTO owned VALUES (1);
+\! kill -CONT $ONETRIP_NODE_PID
+SELECT soon('SELECT count(*) = 1 FROM stopped_node.owned') AS committed;
+\! kill -STOP $ONETRIP_NODE_PID
+DELETE FROM owned;
+\! kill -CONT $ONETRIP_NODE_PID
+SELECT soon('SELECT count(*) = 0 FROM stopped_node.owned') AS committed;
+RESET onetrip.commit_timeout;
+RESET ROLE;
+
 -- Readers never noticed, and everything goes on.
 \! kill -STOP $ONETRIP_NODE_PID
 SELECT count(*) FROM t;
@@ -86,3 +111,4 @@ SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 \set VERBOSITY default
 SET client_min_messages = warning;
 DROP SCHEMA stopped_node CASCADE;
+DROP ROLE onetrip_owner;

@@ -123,6 +123,16 @@ CREATE UNIQUE INDEX ON flags (name) WHERE live;
 INSERT INTO flags VALUES (1, 'n', false);
 BEGIN; UPDATE flags SET live = true WHERE id = 1; :keys; COMMIT;
 BEGIN; UPDATE flags SET live = false WHERE id = 1; :keys; COMMIT;
+-- Such an index runs functions: the schemas in which they look names up travel, once for as long as they stay the same.
+BEGIN;
+INSERT INTO flags VALUES (2, 'm', true), (3, 'l', true);
+SAVEPOINT s;
+SET LOCAL search_path = unique_keys, pg_temp, public, no_such_schema;
+INSERT INTO flags VALUES (4, 'k', true);
+ROLLBACK TO s;
+DELETE FROM flags WHERE id = 2;
+:operations;
+ROLLBACK;
 
 SET client_min_messages = warning;
 DROP SCHEMA unique_keys CASCADE;

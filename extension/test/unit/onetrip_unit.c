@@ -529,6 +529,8 @@ unit_operations(PG_FUNCTION_ARGS)
 			if (op != 'D')
 				put_row(&line, &r, relid);
 		}
+		else if (op == 'P')
+			appendStringInfo(&line, " %s", ot_get_str(&r));
 		else if (op == 'T')
 			(void) ot_get_u64(&r);
 		else if (op == 'S')
