@@ -3,7 +3,7 @@
 //! Each client inserts rows that nobody else inserts, into a table with a key and into one without, and counts them in a third:
 //! so a lost row, a row that is there twice, half a transaction and a transaction applied twice all show.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,14 +16,19 @@ const PROGRESS: u64 = 20;
 pub const BACK: Duration = Duration::from_secs(60);
 pub const PROGRAM: &str = "load";
 
+/// How a COMMIT may leave its outcome open: it says so, or the connection ends.
+const OPEN: [&str; 5] = ["08007", "57P01", "57P02", "57P03", CLOSED];
+const CLOSED: &str = "connection closed";
+
 /// One client's own list of what it was told.
 #[derive(Default)]
 pub struct Diary {
     acknowledged: Mutex<Vec<String>>,
     /// Of those: how many so far.
     count: AtomicU64,
-    /// Errors that left it open whether the row was committed.
+    /// Errors that left it open whether the row was committed, and the message of each kind of error.
     open: AtomicU64,
+    errors: Mutex<BTreeMap<String, u64>>,
 }
 
 pub struct Load {
@@ -43,6 +48,10 @@ impl Load {
             )
             .await;
         lab.everywhere().await;
+        // A server that crashed stands at its last flushed commit until its node has fed it again; the tables are to be there.
+        for region in 0..3 {
+            lab.session(region).await.must("checkpoint").await;
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = Vec::new();
         let mut diaries = Vec::new();
@@ -126,6 +135,8 @@ async fn write(conninfo: &str, region: usize, client: usize, diary: &Diary, stop
                 let lost = error.as_db_error().is_some_and(|db| ["40001", "55000"].contains(&db.code().code()));
                 if !lost {
                     diary.open.fetch_add(1, Ordering::Relaxed);
+                    let kind = error.as_db_error().map_or_else(|| CLOSED.to_string(), |db| db.code().code().to_string());
+                    *diary.errors.lock().expect("no panic").entry(kind).or_default() += 1;
                 }
                 if error.is_closed()
                     || error.as_db_error().is_none()
@@ -165,5 +176,15 @@ async fn nothing_is_missing(lab: &Lab, diaries: &[Vec<Arc<Diary>>]) {
         totals.push(there.len());
     }
     println!("{} acknowledged, {open} left open, {} rows in each region", acknowledged.len(), totals[0]);
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    for diary in diaries.iter().flatten() {
+        for (kind, count) in diary.errors.lock().expect("no panic").iter() {
+            *kinds.entry(kind.clone()).or_default() += count;
+        }
+    }
+    println!("left open by {kinds:?}");
+    for kind in kinds.keys() {
+        assert!(OPEN.contains(&kind.as_str()), "an insert may not end with {kind}: {kinds:?}");
+    }
     assert!(totals.iter().all(|t| *t == totals[0]));
 }
