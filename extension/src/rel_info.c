@@ -32,9 +32,14 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "catalog/index.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
@@ -177,6 +182,9 @@ describe_column(OtColumn *column, Form_pg_attribute att)
 	column->is_varlena = (att->attlen == -1);
 
 	element = get_element_type(column->type);
+	column->element = element;
+	column->names_objects = holds_oids(column->type) ||
+		(OidIsValid(element) && holds_oids(element));
 	column->output_only = is_output_only(OidIsValid(element) ? element : column->type);
 	column->binary = is_builtin(column->type) && has_binary_form(column->type) &&
 		(!OidIsValid(element) || has_binary_form(element));
@@ -213,6 +221,61 @@ ot_rel_info_plain_text_end(int nest_level)
 	AtEOXact_GUC(true, nest_level);
 }
 
+/* Values of these types are names to others; a temporary object has none. */
+static void
+refuse_temporary(Oid type, Oid object)
+{
+	ObjectAddress address = {InvalidOid, object, 0};
+	int			cache;
+
+	switch (type)
+	{
+		case REGCLASSOID:
+			address.classId = RelationRelationId;
+			cache = RELOID;
+			break;
+		case REGTYPEOID:
+			address.classId = TypeRelationId;
+			cache = TYPEOID;
+			break;
+		case REGPROCOID:
+		case REGPROCEDUREOID:
+			address.classId = ProcedureRelationId;
+			cache = PROCOID;
+			break;
+		default:
+			return;
+	}
+	if (SearchSysCacheExists1(cache, ObjectIdGetDatum(object)) &&
+		isAnyTempNamespace(get_object_namespace(&address)))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate a value of type %s that stands for a temporary object",
+						format_type_be(type)),
+				 errhint("Keep its name in a column of type text.")));
+}
+
+static void
+refuse_temporaries(OtColumn *column, Datum value)
+{
+	Datum	   *elements;
+	bool	   *nulls;
+	int			nelements;
+
+	if (holds_oids(column->type))
+	{
+		refuse_temporary(column->type, DatumGetObjectId(value));
+		return;
+	}
+	deconstruct_array(DatumGetArrayTypeP(value), column->element, sizeof(Oid), true,
+					  TYPALIGN_INT, &elements, &nulls, &nelements);
+	for (int i = 0; i < nelements; i++)
+	{
+		if (!nulls[i])
+			refuse_temporary(column->element, DatumGetObjectId(elements[i]));
+	}
+}
+
 /* Appends one value of a row or key. */
 void
 ot_column_put(StringInfo buf, OtColumn *column, Datum value, bool isnull)
@@ -236,8 +299,13 @@ ot_column_put(StringInfo buf, OtColumn *column, Datum value, bool isnull)
 	}
 	else
 	{
-		char	   *text = OutputFunctionCall(&column->out, value);
-		uint32		len = strlen(text);
+		char	   *text;
+		uint32		len;
+
+		if (column->names_objects)
+			refuse_temporaries(column, value);
+		text = OutputFunctionCall(&column->out, value);
+		len = strlen(text);
 
 		ot_put_u8(buf, 't');
 		ot_put_u32(buf, len);

@@ -22,6 +22,8 @@ typedef struct OtColumn
 	bool		dropped;
 	bool		binary;			/* send/receive, else output/input */
 	bool		output_only;	/* cannot travel at all */
+	bool		names_objects;	/* reg*, or an array of it */
+	Oid			element;		/* of an array, else InvalidOid */
 	bool		is_varlena;
 	Oid			type;			/* domains resolved */
 	int32		typmod;

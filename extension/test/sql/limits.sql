@@ -51,6 +51,20 @@ SELECT lo_create(0);
 \echo :LAST_ERROR_SQLSTATE
 ROLLBACK;
 
+-- Values that no other region could read.
+CREATE TABLE rules AS SELECT rulename, ev_action FROM pg_rewrite LIMIT 1;
+\echo :LAST_ERROR_SQLSTATE
+CREATE TABLE rules AS SELECT rulename, NULL::pg_node_tree AS ev_action, ev_action::text AS text FROM pg_rewrite LIMIT 1;
+CREATE TEMP TABLE mine (a int);
+CREATE TABLE named (id int PRIMARY KEY, c regclass, cs regclass[], t regtype);
+INSERT INTO named VALUES (1, 'mine');
+\echo :LAST_ERROR_SQLSTATE
+INSERT INTO named VALUES (1, NULL, ARRAY['named', 'mine']::regclass[]);
+INSERT INTO named VALUES (1, NULL, NULL, 'mine');
+INSERT INTO named VALUES (1, 'named', ARRAY['named', NULL, 'pg_class']::regclass[], 'named');
+INSERT INTO named VALUES (2, 4000000000, NULL, 'int');
+SELECT * FROM named ORDER BY id;
+
 -- All of that left nothing.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 INSERT INTO t VALUES (4000, 'goes on');
