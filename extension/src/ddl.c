@@ -11,7 +11,8 @@
  *
  * Keys.  Whatever lock the applied statement may need, and a decided local
  * transaction may hold, must be a key of both:
- *	- the schema key, in mode UPDATE, against all other DDL;
+ *	- the schema key, in mode UPDATE, against all other DDL, and a lock that
+ *	  stands for it on each node;
  *	- the relations that the statement locks: found at COMMIT, in the locks
  *	  that the transaction then holds (commit.c), under their names of then;
  *	- names that a relation loses, by DROP, RENAME or SET SCHEMA: noted here,
@@ -47,6 +48,7 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_largeobject.h"
@@ -142,9 +144,29 @@ take_relation_key(Oid relid)
 		ot_write_set_key_now(ot_hash_relation(relid), OT_UPDATE, relid);
 }
 
-static void
-take_schema_key(void)
+/*
+ * The schema key as a lock, so that DDL here and DDL that is applied here
+ * follow each other.  Beyond the rule above there is a reason of its own:
+ * names that PostgreSQL makes up (of a serial's sequence, of a constraint)
+ * avoid those of transactions that have not committed, so a statement would
+ * get other names where such a transaction happens to be open.  The lock is
+ * on the access method, which nothing else locks.
+ */
+void
+ot_ddl_lock_schema(void)
 {
+	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
+}
+
+/*
+ * Behind the lock, so that the base is not below what it waited for; and at
+ * once, since whoever holds the lock and has noted nothing passes for a
+ * reader, whom an applied entry gives time.
+ */
+void
+ot_ddl_take_schema_key(void)
+{
+	ot_ddl_lock_schema();
 	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
 }
 
@@ -350,10 +372,7 @@ record(PlannedStmt *pstmt, Node *stmt, const char *query, OtStatementKind kind)
 		ot_ddl_check_text(text, stmt);
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
-	{
-		take_schema_key();
 		ot_ddl_hold_relations(stmt);
-	}
 	ot_write_set_statement(text, strlen(text));
 	pfree(text);
 	return stmt;
@@ -364,7 +383,6 @@ record_create_as(Relation rel)
 {
 	char	   *text = ot_ddl_create_table_text(rel, create_as->into);
 
-	take_schema_key();
 	ot_write_set_statement(text, strlen(text));
 	pfree(text);
 	create_as->recorded = true;

@@ -28,6 +28,8 @@ typedef enum OtStatementKind
 } OtStatementKind;
 
 /* ddl.c */
+extern void ot_ddl_lock_schema(void);
+extern void ot_ddl_take_schema_key(void);
 extern void ot_ddl_hold_relations(Node *stmt);
 
 /* ddl_classify.c */

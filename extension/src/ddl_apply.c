@@ -88,6 +88,8 @@ run(const char *text, Oid roleid, int sec_context)
 			/* some statements use up the snapshot they are given */
 			if (!ActiveSnapshotSet())
 				PushActiveSnapshot(GetTransactionSnapshot());
+			if (!IsA(pstmt->utilityStmt, TruncateStmt))
+				ot_ddl_lock_schema();
 			ot_ddl_hold_relations(pstmt->utilityStmt);
 			SetUserIdAndSecContext(roleid,
 								   security_context(pstmt->utilityStmt, sec_context));

@@ -71,12 +71,16 @@ classify_create_as(CreateTableAsStmt *stmt)
 	RangeVar   *name = stmt->into->rel;
 
 	if (stmt->objtype == OBJECT_MATVIEW)
+	{
+		ot_ddl_take_schema_key();
 		return OT_STATEMENT_SCHEMA;
+	}
 	if (name->relpersistence == RELPERSISTENCE_TEMP ||
 		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0) ||
 		isTempNamespace(RangeVarGetCreationNamespace(name)))
 		return OT_STATEMENT_LOCAL;
 	ot_ddl_check_create_as(stmt);
+	ot_ddl_take_schema_key();
 	return OT_STATEMENT_CREATE_AS;
 }
 
@@ -256,7 +260,8 @@ ot_ddl_classify(Node *stmt, const char *query)
 
 			/* about the server as a whole, or a database of it */
 		case T_AlterDatabaseStmt:
-			return classify_shared(OBJECT_DATABASE, ((AlterDatabaseStmt *) stmt)->dbname);
+			kind = classify_shared(OBJECT_DATABASE, ((AlterDatabaseStmt *) stmt)->dbname);
+			break;
 		case T_AlterDatabaseSetStmt:
 			kind = classify_shared(OBJECT_DATABASE, ((AlterDatabaseSetStmt *) stmt)->dbname);
 			break;
@@ -369,7 +374,11 @@ ot_ddl_classify(Node *stmt, const char *query)
 
 	if (kind != OT_STATEMENT_LOCAL && ot_ddl_is_temporary(stmt, query))
 		return OT_STATEMENT_LOCAL;
-	if (kind != OT_STATEMENT_LOCAL)
-		ot_ddl_check_recorded(stmt, query);
+	if (kind == OT_STATEMENT_LOCAL)
+		return kind;
+	/* before the locks of its tables, like everybody */
+	if (kind == OT_STATEMENT_SCHEMA)
+		ot_ddl_take_schema_key();
+	ot_ddl_check_recorded(stmt, query);
 	return kind;
 }
