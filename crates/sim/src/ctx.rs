@@ -52,6 +52,7 @@ pub struct Options {
     pub clients: usize,
     pub keys: u64,
     pub fault_every_ms: u64,
+    pub election_fault_per_million: u64,
     pub commit_timeout: Micros,
     pub safety: Micros,
     pub plant: Option<Plant>,
@@ -86,6 +87,7 @@ impl Options {
             clients: rng.between(1, 6) as usize,
             keys: rng.between(3, 60),
             fault_every_ms: rng.between(200, 4_000),
+            election_fault_per_million: *[0, 0, 100_000, 600_000].get(rng.below(4) as usize).expect("below 4"),
             commit_timeout: rng.between(2, 10) * SECOND,
             safety: rng.between(10, 40) * SECOND,
             plant,
@@ -93,7 +95,8 @@ impl Options {
         if plant == Some(Plant::OldTerm) {
             // Needs leaders that come and go while entries travel one by one.
             (o.voters, o.preferred, o.message_bytes_max) = (5, 1, 1);
-            (o.election_ticks, o.fault_every_ms, o.clients) = (20, 200, 6);
+            (o.election_ticks, o.fault_every_ms, o.clients) = (20, 500, 6);
+            o.election_fault_per_million = 800_000;
         }
         o
     }

@@ -60,6 +60,20 @@ impl World {
         }
     }
 
+    /// A new leader is at its most delicate: what it says first may reach nobody, or it dies over it.
+    pub(crate) fn fault_at_election(&mut self, i: usize) {
+        if !self.ctx.rng.per_million(self.ctx.options.election_fault_per_million) {
+            return;
+        }
+        if self.ctx.rng.one_in(2) {
+            self.ctx.faults.add("leader cut off as it is elected");
+            let lasts = self.a_while();
+            self.partition(1 << i, lasts);
+        } else if let Some(node) = &mut self.machines[i].node {
+            node.fuse = Some(self.ctx.rng.below(80) as u32);
+        }
+    }
+
     fn a_while(&mut self) -> Micros {
         let most = if self.ctx.rng.one_in(4) { 8 * SECOND } else { SECOND };
         self.ctx.rng.between(10 * MS, most)

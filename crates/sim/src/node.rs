@@ -73,6 +73,8 @@ pub struct Node {
     dropped: Vec<NodeId>,
     /// Stages until it dies.
     pub fuse: Option<u32>,
+    /// It has become leader in the last stretch of work.
+    pub elected: bool,
     /// Its own clock within one stretch of work; ahead of the world's while it writes.
     clock: Micros,
     pub busy_until: Micros,
@@ -123,6 +125,7 @@ impl Node {
             tick: 0,
             dropped: Vec::new(),
             fuse: None,
+            elected: false,
             clock: ctx.now,
             busy_until: ctx.now,
             departures: Vec::new(),
@@ -364,6 +367,12 @@ impl Node {
         let Some(majority) = matched.get((matched.len().max(1) - 1) / 2).copied() else { return Ok(()) };
         for index in self.certifier.decided().0 + 1..=majority.min(status.last).0 {
             let Some(data) = self.consensus.log().data(LogIndex(index)) else { break };
+            let term = raft::Storage::term(self.consensus.log(), index).unwrap_or(0);
+            if term < status.leadership.term.0 {
+                ctx.events.add("entry of an old term counted");
+                // The worst moment to die; left to chance it would take too many seeds.
+                self.fuse = self.fuse.or(Some(ctx.rng.below(4) as u32));
+            }
             self.certify(vec![Committed { index: LogIndex(index), data }], ctx)?;
         }
         Ok(())
@@ -380,6 +389,7 @@ impl Node {
         if now.role == Role::Leader {
             ctx.checker.leads(self.id, now.term);
             ctx.events.add("leader elected");
+            self.elected = true;
         }
         let same_leader = before.is_some_and(|b| b.leader == now.leader && b.term == now.term);
         if now.leader.is_none() || same_leader {

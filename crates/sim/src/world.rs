@@ -275,7 +275,11 @@ impl World {
         }
         let Some(node) = &mut m.node else { return };
         let result = node.work(arrivals, &mut self.ctx);
-        for (time, departure) in std::mem::take(&mut node.departures) {
+        let departures = std::mem::take(&mut node.departures);
+        if std::mem::take(&mut node.elected) && self.phase == Phase::Safety {
+            self.fault_at_election(i);
+        }
+        for (time, departure) in departures {
             self.depart(i, time, departure);
         }
         match result {
