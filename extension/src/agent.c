@@ -401,7 +401,20 @@ ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
 		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_REFUSED;
 }
 
-/* Raises ERROR 08P01 if the body is cut short. */
+/* The last committed entry.  Raises ERROR 08P01 if the body is cut short. */
+OtLogIndex
+ot_agent_get_welcome(OtReader *body)
+{
+	OtLogIndex	committed;
+
+	(void) ot_get_u16(body);	/* version */
+	(void) ot_get_u32(body);	/* node */
+	(void) ot_get_str(body);	/* region */
+	committed.value = ot_get_u64(body);
+	return committed;
+}
+
+/* Likewise. */
 void
 ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome)
 {

@@ -89,6 +89,7 @@ extern int	ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event);
 extern bool ot_agent_peer_closed(OtAgent *agent);
 extern const char *ot_agent_error(OtAgent *agent);
 extern bool ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);
+extern OtLogIndex ot_agent_get_welcome(OtReader *body);
 extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
 extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
 

@@ -380,7 +380,10 @@ ot_apply_main(Datum arg)
 					tell_position();
 			}
 			else if (type == OT_FRAME_WELCOME)
+			{
+				ot_turn_welcome(ot_agent_get_welcome(&body));
 				ot_agent_consume(agent);
+			}
 			else
 			{
 				ereport(LOG,

@@ -24,6 +24,10 @@
 #include "storage/ipc.h"
 #include "utils/builtins.h"
 
+/* Only the head of struct Port is read; Kerberos' headers need not be here. */
+#undef ENABLE_GSS
+#include "libpq/auth.h"
+
 #include "apply.h"
 #include "turn.h"
 
@@ -34,6 +38,8 @@ bool		ot_is_apply_worker = false;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static ClientAuthentication_hook_type prev_client_authentication_hook = NULL;
 
 void		_PG_init(void);
 
@@ -53,6 +59,16 @@ ot_shmem_startup(void)
 	ot_turn_shmem_init();
 }
 
+static void
+ot_client_authentication(Port *port, int status)
+{
+	if (prev_client_authentication_hook)
+		prev_client_authentication_hook(port, status);
+	if (status == STATUS_OK && port->database_name != NULL &&
+		strcmp(port->database_name, ot_database) == 0)
+		ot_turn_wait_caught_up();
+}
+
 void
 _PG_init(void)
 {
@@ -66,6 +82,8 @@ _PG_init(void)
 	shmem_request_hook = ot_shmem_request;
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = ot_shmem_startup;
+	prev_client_authentication_hook = ClientAuthentication_hook;
+	ClientAuthentication_hook = ot_client_authentication;
 
 	ot_capture_init();
 	ot_commit_init();

@@ -43,6 +43,10 @@
 
 #include "evict.h"
 
+/* How long a new session waits for the state from before the server's start. */
+#define CATCH_UP_MS 10000
+#define CATCH_UP_POLL_MS 5
+
 OtShared   *ot_shared = NULL;
 
 static int	my_slot_number = -1;
@@ -157,6 +161,55 @@ ot_turn_attach(void)
 		ot_shared->known = true;
 	}
 	SpinLockRelease(&ot_shared->mutex);
+}
+
+/* The worker met its node; the first time since the server's start counts. */
+void
+ot_turn_welcome(OtLogIndex committed)
+{
+	SpinLockAcquire(&ot_shared->mutex);
+	if (!ot_shared->welcomed)
+	{
+		ot_shared->catch_up_to = committed;
+		ot_shared->welcomed = true;
+	}
+	SpinLockRelease(&ot_shared->mutex);
+}
+
+static bool
+caught_up(void)
+{
+	bool		answer;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	answer = ot_shared->known && ot_shared->welcomed &&
+		pg_atomic_read_u64(&ot_shared->applied) >= ot_shared->catch_up_to.value;
+	SpinLockRelease(&ot_shared->mutex);
+	return answer;
+}
+
+/*
+ * For a session that begins.  A crash takes away what was committed here and
+ * not flushed yet, until the node has fed it again; a client that connects in
+ * between would miss what it was told was committed.
+ */
+void
+ot_turn_wait_caught_up(void)
+{
+	for (int waited = 0; !caught_up(); waited += CATCH_UP_POLL_MS)
+	{
+		if (waited >= CATCH_UP_MS)
+			ereport(FATAL,
+					(errcode(ERRCODE_CANNOT_CONNECT_NOW),
+					 errmsg("database \"%s\" of region \"%s\" does not show yet what was committed before this server started",
+							ot_database, ot_region),
+					 errdetail("It gets that from its node."),
+					 errhint("Start the node (onetrip start); if it runs, its log and the server's tell why the changes are not applied.")));
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 CATCH_UP_POLL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
 }
 
 OtLogIndex

@@ -80,6 +80,8 @@ typedef struct OtShared
 {
 	slock_t		mutex;			/* everything below but the atomics */
 	bool		known;			/* applied was read from the origin */
+	bool		welcomed;		/* the node has said how far the log was */
+	OtLogIndex	catch_up_to;	/* ... at this server's start */
 	pg_atomic_uint64 applied;	/* the applied index */
 	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
 	int			gates_closed;	/* gates that hold up the next turn */
@@ -108,6 +110,8 @@ typedef struct OtShared
 extern OtShared *ot_shared;
 extern OtSlot *ot_my_slot(void);
 extern void ot_turn_attach(void);
+extern void ot_turn_welcome(OtLogIndex committed);
+extern void ot_turn_wait_caught_up(void);
 extern void ot_turn_begin_writing(void);
 extern OtTxnId ot_turn_begin_proposing(void);
 extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);

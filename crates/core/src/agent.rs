@@ -77,7 +77,8 @@ pub enum OutcomeState {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToPostgres {
-    Welcome { version: u16, node: NodeId, region: RegionId, decided: LogIndex },
+    /// `committed`: the last committed entry that the node knows of.
+    Welcome { version: u16, node: NodeId, region: RegionId, committed: LogIndex },
     Verdict(VerdictFrame),
     OutcomeIs { txn: TxnId, state: OutcomeState, at: LogIndex },
     Entry { at: LogIndex, previous: LogIndex, region: RegionId, txn: TxnId, write_set: Bytes },
@@ -191,7 +192,7 @@ impl ToPostgres {
                 version: r.u16("version")?,
                 node: NodeId(r.u32("node")?),
                 region: RegionId(r.str("region")?),
-                decided: r.index("decided")?,
+                committed: r.index("committed")?,
             },
             VERDICT => {
                 let txn = r.txn()?;
@@ -243,12 +244,12 @@ impl ToPostgres {
         let mut out = BytesMut::with_capacity(96);
         out.put_u32_le(0);
         match self {
-            ToPostgres::Welcome { version, node, region, decided } => {
+            ToPostgres::Welcome { version, node, region, committed } => {
                 out.put_u8(WELCOME);
                 out.put_u16_le(*version);
                 out.put_u32_le(node.0);
                 put_str(&mut out, region.as_str());
-                out.put_u64_le(decided.0);
+                out.put_u64_le(committed.0);
             }
             ToPostgres::Verdict(v) => {
                 out.put_u8(VERDICT);

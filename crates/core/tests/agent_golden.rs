@@ -65,7 +65,7 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
     let outcome_is = |state, at| ToPostgres::OutcomeIs { txn: TXN, state, at: LogIndex(at) };
     let region = RegionId::from("us-east-2");
     vec![
-        ("welcome", ToPostgres::Welcome { version: 1, node: NodeId(2), region, decided: LogIndex(1005) }),
+        ("welcome", ToPostgres::Welcome { version: 1, node: NodeId(2), region, committed: LogIndex(1005) }),
         ("verdict_commit", verdict(VerdictOutcome::Commit, 1006, 1004, NO_KEY, "us-east-2", "")),
         ("verdict_conflict", verdict(VerdictOutcome::Conflict, 1006, 1003, 3, "us-west-2", "")),
         ("verdict_window", verdict(VerdictOutcome::Window, 1006, 900, 0, "us-east-2", "")),

@@ -133,9 +133,9 @@ impl Desk {
         outbox: Arc<Outbox<UnixStream>>,
         books: &mut Books<'_>,
     ) -> Result<()> {
-        let decided = books.certifier.decided();
+        let committed = books.certifier.last_committed();
         let (node, region) = (self.config.node, self.config.region.clone());
-        let _ = outbox.send([ToPostgres::Welcome { version: VERSION, node, region, decided }.encode()]);
+        let _ = outbox.send([ToPostgres::Welcome { version: VERSION, node, region, committed }.encode()]);
         let is_backend = hello.role == Role::Backend;
         if !is_backend {
             if let Some(old) = self.feed.take() {
@@ -162,7 +162,7 @@ impl Desk {
             self.problem = None;
             let feed = Feed::new(conn, outbox.clone(), missed);
             tracing::info!(
-                region = %self.config.region, node = %self.config.node, index = %hello.applied, %decided,
+                region = %self.config.region, node = %self.config.node, index = %hello.applied, %committed,
                 missed = feed.waiting(), "apply worker connected"
             );
             self.feed = Some(feed);

@@ -174,7 +174,7 @@ impl Agent {
         let hello = Hello { version: VERSION, role, pid: 1, incarnation: INCARNATION, applied, durable: applied };
         agent.send(&FromPostgres::Hello(hello)).await?;
         match agent.receive().await? {
-            ToPostgres::Welcome { decided, .. } => agent.welcomed_at = decided,
+            ToPostgres::Welcome { committed, .. } => agent.welcomed_at = committed,
             other => bail!("{other:?} for a welcome"),
         }
         Ok(agent)
