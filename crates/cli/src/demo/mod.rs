@@ -180,7 +180,9 @@ async fn use_cluster(mut plan: Plan, folder: &DemoFolder, cluster: &Cluster) -> 
             node.region()
         );
     }
-    println!("Look at the cluster:\n  onetrip status --data {0}\n  onetrip check --data {0}", data.display());
+    // As a line that can be pasted, wherever this executable lies.
+    let own = std::env::current_exe().map_or("onetrip".to_string(), |path| path.display().to_string());
+    println!("Look at the cluster:\n  {own} status --data {0}\n  {own} check --data {0}", data.display());
     println!("Ctrl-C ends it.");
     watch(cluster).await
 }
