@@ -259,14 +259,8 @@ decode(OtFrameType type, OtReader *body)
 	switch (type)
 	{
 		case OT_FRAME_WELCOME:
-			{
-				uint16		version = ot_get_u16(body);
-				uint32		node = ot_get_u32(body);
-				char	   *region = ot_get_str(body);
-
-				return psprintf("WELCOME version %u node %u region %s decided " UINT64_FORMAT,
-								version, node, region, ot_get_u64(body));
-			}
+			return psprintf("WELCOME committed " UINT64_FORMAT,
+							ot_agent_get_welcome(body).value);
 		case OT_FRAME_VERDICT:
 			{
 				OtVerdict	v;
