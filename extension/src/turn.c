@@ -203,7 +203,7 @@ ot_turn_wait_caught_up(void)
 					(errcode(ERRCODE_CANNOT_CONNECT_NOW),
 					 errmsg("database \"%s\" of region \"%s\" does not show yet what was committed before this server started",
 							ot_database, ot_region),
-					 errdetail("It gets that from its node."),
+					 errdetail("It gets that from its node, which may have to wait for a majority of regions."),
 					 errhint("Start the node (onetrip start); if it runs, its log and the server's tell why the changes are not applied.")));
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

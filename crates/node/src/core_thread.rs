@@ -105,7 +105,7 @@ impl CoreThread {
             "log opened"
         );
         Ok(CoreThread {
-            desk: Desk::new(config.clone()),
+            desk: Desk::new(config.clone(), last),
             consensus: Consensus::new(raft_config, log)?,
             config,
             certifier,
@@ -269,6 +269,13 @@ impl CoreThread {
             self.certify(std::mem::take(&mut out.committed))?;
         }
         self.out = out;
+        let mut books = Books {
+            certifier: &self.certifier,
+            history: &mut self.history,
+            log: self.consensus.log(),
+            tick: self.tick,
+        };
+        self.desk.let_worker_in(&mut books)?;
         self.notice_leader()
     }
 

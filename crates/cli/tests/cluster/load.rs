@@ -107,6 +107,17 @@ impl Load {
     }
 }
 
+/// What this client was told is committed, it sees when it connects again, whatever has happened to the server.
+async fn sees_its_own(session: &Session, region: usize, diary: &Diary) {
+    let last = diary.acknowledged.lock().expect("no panic").last().cloned();
+    if let Some(id) = last {
+        // An error is another crash.
+        if let Ok(rows) = number(session, &format!("select count(*) from kept where id = '{id}'")).await {
+            assert_eq!(rows, 1, "region {region} does not show row {id}, which it has acknowledged");
+        }
+    }
+}
+
 /// Inserts rows that nobody else inserts, each in two tables, and counts them; connects again whenever it has to.
 async fn write(conninfo: &str, region: usize, client: usize, diary: &Diary, stop: &AtomicBool) {
     let mut session = None;
@@ -114,7 +125,10 @@ async fn write(conninfo: &str, region: usize, client: usize, diary: &Diary, stop
     while !stop.load(Ordering::Relaxed) {
         let Some(open) = &session else {
             match Session::open(conninfo).await {
-                Ok(open) => session = Some(open),
+                Ok(open) => {
+                    sees_its_own(&open, region, diary).await;
+                    session = Some(open);
+                }
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
             continue;

@@ -51,6 +51,10 @@ pub struct Desk {
     conns: BTreeMap<ConnId, Conn>,
     pending: BTreeMap<TxnId, Pending>,
     feed: Option<Feed>,
+    /// The end of the log when this node started: what was acknowledged here before lies below it.
+    last_at_start: LogIndex,
+    /// An apply worker that came before this node knew what of that is committed.
+    early_worker: Option<(ConnId, Hello, Arc<Outbox<UnixStream>>)>,
     /// As PostgreSQL said last, in this or an earlier connection of its worker.
     applied: Option<LogIndex>,
     durable: Option<LogIndex>,
@@ -79,9 +83,11 @@ pub struct Books<'a> {
 }
 
 impl Desk {
-    pub fn new(config: Arc<NodeConfig>) -> Desk {
+    pub fn new(config: Arc<NodeConfig>, last_at_start: LogIndex) -> Desk {
         Desk {
             config,
+            last_at_start,
+            early_worker: None,
             conns: BTreeMap::new(),
             pending: BTreeMap::new(),
             feed: None,
@@ -133,6 +139,12 @@ impl Desk {
         outbox: Arc<Outbox<UnixStream>>,
         books: &mut Books<'_>,
     ) -> Result<()> {
+        if hello.role == Role::ApplyWorker && !self.knows_its_past(books) {
+            if let Some((.., old)) = self.early_worker.replace((conn, hello.clone(), outbox)) {
+                old.close();
+            }
+            return Ok(());
+        }
         let committed = books.certifier.last_committed();
         let (node, region) = (self.config.node, self.config.region.clone());
         let _ = outbox.send([ToPostgres::Welcome { version: VERSION, node, region, committed }.encode()]);
@@ -169,6 +181,22 @@ impl Desk {
             self.position(hello.applied, hello.durable, books)?;
         }
         self.conns.insert(conn, Conn { outbox, is_backend, waiting: None, in_doubt: None });
+        Ok(())
+    }
+
+    /// After a restart the log's end waits for a leader to say what of it is committed, or for being cut off.  Before
+    /// that WELCOME would name too low an entry, and PostgreSQL let clients in that miss what was acknowledged to them.
+    fn knows_its_past(&self, books: &Books<'_>) -> bool {
+        books.certifier.decided() >= self.last_at_start.min(books.log.last_index())
+    }
+
+    /// Welcomes the apply worker that had to wait.
+    pub fn let_worker_in(&mut self, books: &mut Books<'_>) -> Result<()> {
+        if self.early_worker.is_some() && self.knows_its_past(books) {
+            if let Some((conn, hello, outbox)) = self.early_worker.take() {
+                self.open(conn, &hello, outbox, books)?;
+            }
+        }
         Ok(())
     }
 
@@ -267,6 +295,9 @@ impl Desk {
     }
 
     fn closed(&mut self, conn: ConnId) {
+        if let Some((.., outbox)) = self.early_worker.take_if(|(early, ..)| *early == conn) {
+            outbox.close();
+        }
         if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
             self.feed = None;
             tracing::info!(region = %self.config.region, node = %self.config.node, "apply worker disconnected");
@@ -329,6 +360,9 @@ impl Desk {
     /// Closes everything; for the end of the node.
     pub fn close_all(&mut self) {
         self.feed = None;
+        if let Some((.., outbox)) = self.early_worker.take() {
+            outbox.close();
+        }
         for c in std::mem::take(&mut self.conns).into_values() {
             c.outbox.close();
         }
