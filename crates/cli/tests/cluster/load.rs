@@ -149,7 +149,8 @@ async fn write(conninfo: &str, region: usize, client: usize, diary: &Diary, stop
                 let lost = error.as_db_error().is_some_and(|db| ["40001", "55000"].contains(&db.code().code()));
                 if !lost {
                     diary.open.fetch_add(1, Ordering::Relaxed);
-                    let kind = error.as_db_error().map_or_else(|| CLOSED.to_string(), |db| db.code().code().to_string());
+                    let kind =
+                        error.as_db_error().map_or_else(|| CLOSED.to_string(), |db| db.code().code().to_string());
                     *diary.errors.lock().expect("no panic").entry(kind).or_default() += 1;
                 }
                 if error.is_closed()
