@@ -397,11 +397,16 @@ ot_ddl_before_row(Relation rel)
 		record_create_as(rel);
 }
 
-static void
-call_process_utility(PlannedStmt *pstmt, Node *node, const char *query,
-					 bool read_only_tree, ProcessUtilityContext context,
-					 ParamListInfo params, QueryEnvironment *env,
-					 DestReceiver *dest, QueryCompletion *completion)
+/*
+ * Goes on to the hook before, `prev`, with `node` in the place of the
+ * statement's own tree.
+ */
+void
+ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
+						Node *node, const char *query, bool read_only_tree,
+						ProcessUtilityContext context, ParamListInfo params,
+						QueryEnvironment *env, DestReceiver *dest,
+						QueryCompletion *completion)
 {
 	if (node != pstmt->utilityStmt)
 	{
@@ -412,9 +417,8 @@ call_process_utility(PlannedStmt *pstmt, Node *node, const char *query,
 		pstmt = copy;
 		read_only_tree = false;
 	}
-	if (prev_process_utility)
-		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
-							 dest, completion);
+	if (prev)
+		prev(pstmt, query, read_only_tree, context, params, env, dest, completion);
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 								env, dest, completion);
@@ -446,8 +450,9 @@ run_statement(PlannedStmt *pstmt, Node *node, bool recorded, CreateAs *running,
 			create_as = running;
 		}
 
-		call_process_utility(pstmt, node, query, read_only_tree, context, params,
-							 env, dest, completion);
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
+								read_only_tree, context, params,
+								env, dest, completion);
 
 		/* a table to which no row came */
 		if (running && OidIsValid(running->relid) && !running->recorded)
@@ -485,8 +490,9 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	if (IsA(node, TransactionStmt) || !IsTransactionState() ||
 		!ot_preloaded || !IsUnderPostmaster || ot_is_apply_worker)
 	{
-		call_process_utility(pstmt, node, query, read_only_tree, context, params,
-							 env, dest, completion);
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
+								read_only_tree, context, params,
+								env, dest, completion);
 		return;
 	}
 

@@ -16,6 +16,7 @@
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
 #include "nodes/primnodes.h"
+#include "tcop/utility.h"
 #include "utils/relcache.h"
 
 /* What becomes of a utility statement. */
@@ -31,6 +32,11 @@ typedef enum OtStatementKind
 extern void ot_ddl_lock_schema(void);
 extern void ot_ddl_take_schema_key(void);
 extern void ot_ddl_hold_relations(Node *stmt);
+extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
+									Node *node, const char *query, bool read_only_tree,
+									ProcessUtilityContext context, ParamListInfo params,
+									QueryEnvironment *env, DestReceiver *dest,
+									QueryCompletion *completion);
 
 /* ddl_classify.c */
 extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query);

@@ -82,6 +82,7 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
+#include "ddl.h"
 #include "sequence.h"
 
 /* pg_proc.dat's numbers of the two functions called setval */
@@ -510,29 +511,6 @@ after_alter(const Alteration *alteration)
 	CommandCounterIncrement();
 }
 
-static void
-call_process_utility(PlannedStmt *pstmt, Node *node, const char *query,
-					 bool read_only_tree, ProcessUtilityContext context,
-					 ParamListInfo params, QueryEnvironment *env,
-					 DestReceiver *dest, QueryCompletion *completion)
-{
-	if (node != pstmt->utilityStmt)
-	{
-		PlannedStmt *copy = makeNode(PlannedStmt);
-
-		*copy = *pstmt;
-		copy->utilityStmt = node;
-		pstmt = copy;
-		read_only_tree = false;
-	}
-	if (prev_process_utility)
-		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
-							 dest, completion);
-	else
-		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
-								env, dest, completion);
-}
-
 /* Runs the statement; *new_sequence is the one that CREATE SEQUENCE makes. */
 static void
 run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *sources,
@@ -550,8 +528,9 @@ run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *sources,
 			created_sequence = new_sequence;
 		else if (IsA(node, CreateStmt))
 			like_sources = sources;
-		call_process_utility(pstmt, node, query, read_only_tree, context, params,
-							 env, dest, completion);
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
+								read_only_tree, context, params,
+								env, dest, completion);
 	}
 	PG_FINALLY();
 	{
@@ -575,8 +554,9 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 	if (!(IsA(node, CreateSeqStmt) || IsA(node, AlterSeqStmt) || IsA(node, CreateStmt)) ||
 		!ot_sequence_is_active())
 	{
-		call_process_utility(pstmt, node, query, read_only_tree, context, params,
-							 env, dest, completion);
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
+								read_only_tree, context, params,
+								env, dest, completion);
 		return;
 	}
 
