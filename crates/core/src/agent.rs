@@ -78,10 +78,25 @@ pub enum OutcomeState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToPostgres {
     /// `committed`: the last committed entry that the node knows of.
-    Welcome { version: u16, node: NodeId, region: RegionId, committed: LogIndex },
+    Welcome {
+        version: u16,
+        node: NodeId,
+        region: RegionId,
+        committed: LogIndex,
+    },
     Verdict(VerdictFrame),
-    OutcomeIs { txn: TxnId, state: OutcomeState, at: LogIndex },
-    Entry { at: LogIndex, previous: LogIndex, region: RegionId, txn: TxnId, write_set: Bytes },
+    OutcomeIs {
+        txn: TxnId,
+        state: OutcomeState,
+        at: LogIndex,
+    },
+    Entry {
+        at: LogIndex,
+        previous: LogIndex,
+        region: RegionId,
+        txn: TxnId,
+        write_set: Bytes,
+    },
 }
 
 const HELLO: u8 = 0x01;
