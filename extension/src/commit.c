@@ -206,6 +206,7 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													   ot_commit_timeout_ms);
 	bool		queued = false; /* PROPOSE is in this connection's buffer */
+	bool		sent_before = false;	/* whole, on an earlier connection */
 	bool		cut_short = false;
 
 	for (;;)
@@ -219,6 +220,7 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 			OtLogIndex	none = {0};
 
 			queued = false;
+			sent_before = committing.deciding;
 			last_txn.sequence = 0;
 			(void) ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
 		}
@@ -247,8 +249,15 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 					break;
 				}
 				ot_agent_consume(agent);
-				if (verdict->txn.sequence == txn.sequence)
-					return;
+				if (verdict->txn.sequence != txn.sequence)
+					continue;
+				/* Refused this time; what was sent before may be in the log. */
+				if (verdict->outcome == OT_OUTCOME_REFUSED && sent_before)
+				{
+					ot_agent_close(agent);
+					break;
+				}
+				return;
 			}
 			else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS)
 				ot_agent_consume(agent);
