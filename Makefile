@@ -1,7 +1,9 @@
 # The only entry point: what people and CI call.
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
-PG_CONFIG ?= /usr/lib/postgresql/15/bin/pg_config
+# Another PostgreSQL than Debian's: ONETRIP_POSTGRES_BIN=its folder of programs.
+export ONETRIP_POSTGRES_BIN ?= /usr/lib/postgresql/15/bin
+export PG_CONFIG ?= $(ONETRIP_POSTGRES_BIN)/pg_config
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60

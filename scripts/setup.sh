@@ -5,8 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PG_VERSION=15
-PG_BIN=/usr/lib/postgresql/$PG_VERSION/bin
-PG_CONFIG=$PG_BIN/pg_config
+PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG_VERSION/bin/pg_config}
 # The newest that any pinned crate asks for.
 CARGO_NEEDED=1.88
 

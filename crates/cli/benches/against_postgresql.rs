@@ -22,7 +22,6 @@ use onetrip_lab::topology::Topology;
 use onetrip_lab::Cluster;
 use std::os::unix::process::CommandExt;
 
-const BIN: &str = "/usr/lib/postgresql/15/bin";
 const CLIENTS: usize = 8;
 const UPDATE: &str = "\\set id random(1, 1000)\n\\set new_value random(1, 1000000)\n\
                       update demo set value = :new_value where id = :id;\n";
@@ -67,7 +66,7 @@ struct PlainPostgres {
 }
 
 fn as_server_user(program: &str) -> Result<Command> {
-    let mut command = Command::new(Path::new(BIN).join(program));
+    let mut command = Command::new(onetrip_lab::postgres_bin().join(program));
     if nix::unistd::geteuid().is_root() {
         let user = User::from_name("postgres")?.context("find the user postgres")?;
         command.uid(user.uid.as_raw()).gid(user.gid.as_raw()).current_dir("/");
@@ -129,7 +128,7 @@ async fn connect(conninfo: &str) -> Result<tokio_postgres::Client> {
 async fn update_workload(port: u16, database: &str, seconds: u64, folder: &Path) -> Result<Measurement> {
     std::fs::create_dir_all(folder)?;
     let pgbench = Pgbench {
-        program: PathBuf::from(BIN).join("pgbench"),
+        program: onetrip_lab::postgres_bin().join("pgbench"),
         host: "127.0.0.1".into(),
         port,
         user: "postgres".into(),

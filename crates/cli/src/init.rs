@@ -15,8 +15,6 @@ use onetrip_node::postgres::{become_user, bootstrap, prepare_folder, Server, ROO
 
 use crate::BadUsage;
 
-const BIN_DIR: &str = "/usr/lib/postgresql/15/bin";
-
 /// Make the nodes of a new cluster, each with an empty PostgreSQL
 ///
 /// Reads the regions from a topology file and makes a folder for each in --data. Ports that the file leaves out are chosen
@@ -44,7 +42,7 @@ pub struct InitArgs {
     /// Sequences count 1, 2, 3: only when one region alone writes
     #[arg(long, conflicts_with = "stride")]
     dense_sequences: bool,
-    /// Folder of PostgreSQL's programs
+    /// Folder of PostgreSQL's programs [default: ONETRIP_POSTGRES_BIN, else where Debian or `pg_config` has them]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
     /// User that root becomes
@@ -96,13 +94,14 @@ pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
         return std::path::absolute(given).context("find bin_dir");
     }
-    if Path::new(BIN_DIR).join("postgres").is_file() {
-        return Ok(BIN_DIR.into());
+    let usual = onetrip_lab::postgres_bin();
+    if usual.join("postgres").is_file() {
+        return Ok(usual);
     }
     let found = std::process::Command::new("pg_config").arg("--bindir").output();
     match found {
         Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().into()),
-        _ => bail!("PostgreSQL is not in {BIN_DIR}: install postgresql-15 or name its folder with --bin-dir"),
+        _ => bail!("PostgreSQL is not in {}: install postgresql-15 or name its folder with --bin-dir", usual.display()),
     }
 }
 

@@ -24,7 +24,7 @@ async fn check(cluster: &Cluster) -> Result<(Option<i32>, Value)> {
 fn behind_its_back(node: &Node, statement: &str) -> Result<Output> {
     use std::io::Write;
     let owner = std::fs::metadata(node.postgres_data())?;
-    let mut command = Command::new("/usr/lib/postgresql/15/bin/postgres");
+    let mut command = Command::new(onetrip_lab::postgres_bin().join("postgres"));
     command.arg("--single").arg("-D").arg(node.postgres_data()).args(["-c", "exit_on_error=on", "onetrip"]);
     command.current_dir(node.folder()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if nix::unistd::geteuid().is_root() {

@@ -23,3 +23,8 @@ pub mod topology;
 pub use cluster::Cluster;
 pub use node_process::Node;
 pub use topology::Topology;
+
+/// PostgreSQL's programs: where `ONETRIP_POSTGRES_BIN` says, else where Debian has them.
+pub fn postgres_bin() -> std::path::PathBuf {
+    std::env::var_os("ONETRIP_POSTGRES_BIN").map_or_else(|| "/usr/lib/postgresql/15/bin".into(), Into::into)
+}

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use crate::lab::{start, Lab, BIN};
+use crate::lab::{start, Lab};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_finds_a_row_changed_behind_its_back() {
@@ -63,7 +63,7 @@ async fn behind_its_back(lab: &Lab, region: usize, sql: &str) {
     let sql = format!("{}\n", sql.replace('\n', " "));
     let done = tokio::task::spawn_blocking(move || {
         use std::io::Write;
-        let mut command = Command::new(format!("{BIN}/postgres"));
+        let mut command = Command::new(onetrip_lab::postgres_bin().join("postgres"));
         command.args(["--single", "-D"]).arg(&data).arg("onetrip").current_dir("/");
         if nix::unistd::geteuid().is_root() {
             use std::os::unix::fs::MetadataExt;

@@ -19,8 +19,6 @@ use tokio_postgres::{Client, NoTls};
 
 static ONE_AT_A_TIME: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
-/// PostgreSQL's programs, where Debian has them.
-pub const BIN: &str = "/usr/lib/postgresql/15/bin";
 /// Long enough for a busy machine; a test that needs it all is about to fail.
 pub const SOON: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
@@ -310,7 +308,7 @@ pub async fn psql(lab: &Lab, region: usize, script: &str) -> String {
     use std::process::Stdio;
     use tokio::io::AsyncWriteExt;
     let work = async {
-        let mut child = tokio::process::Command::new(format!("{BIN}/psql"))
+        let mut child = tokio::process::Command::new(onetrip_lab::postgres_bin().join("psql"))
             .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &lab.node(region).conninfo()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::lab::{bounded, duration, number, start, told, unexpected_errors, Lab, Session, BIN};
+use crate::lab::{bounded, duration, number, start, told, unexpected_errors, Lab, Session};
 use tokio_postgres::error::SqlState;
 
 const CLIENTS: usize = 8;
@@ -49,7 +49,7 @@ async fn tpcb(lab: &Lab) {
 
 async fn pgbench(lab: &Lab, region: usize, args: &[&str]) -> crate::lab::Output {
     let node = lab.node(region);
-    let output = tokio::process::Command::new(format!("{BIN}/pgbench"))
+    let output = tokio::process::Command::new(onetrip_lab::postgres_bin().join("pgbench"))
         .args(["-h", "127.0.0.1", "-U", "postgres", "-p", &node.postgres_port().to_string()])
         .args(args)
         .arg("onetrip")
