@@ -40,7 +40,7 @@ pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Resu
     let mut node = Node::start(config)?;
     let supervisor = match node.config.postgres {
         None => None,
-        Some(_) => match Supervisor::start(&node.config).await {
+        Some(_) => match Supervisor::start(&node.config, None).await {
             Ok(supervisor) => Some(supervisor),
             Err(e) => {
                 node.stop().await?;

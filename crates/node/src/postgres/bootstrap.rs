@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use super::{file_error, PostgresError, Server};
+use super::{file_error, remove_folder, PostgresError, Server};
 
 /// Makes the data folder of `server`.  It must not exist yet; what an earlier, broken try left is removed.
 pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
@@ -17,10 +17,8 @@ pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
     if data.exists() {
         return Err(PostgresError::Refused(format!("{} exists already; nothing was changed", data.display())));
     }
-    let unfinished = server.node_folder.join("postgres.unfinished");
-    if unfinished.exists() {
-        fs::remove_dir_all(&unfinished).map_err(file_error("remove", &unfinished))?;
-    }
+    let unfinished = server.unfinished();
+    remove_folder(&unfinished)?;
     initdb(server, &unfinished)?;
     include_settings(&unfinished)?;
     server.write_settings(&unfinished)?;
@@ -88,7 +86,7 @@ fn succeeded(step: &str, output: &Output) -> Result<(), PostgresError> {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let telling = |l: &&&str| ["FATAL:", "ERROR:", "PANIC:", "error:"].iter().any(|mark| l.contains(mark));
     let reason = lines.iter().find(telling).or(lines.last()).map_or("it said nothing", |l| *l);
-    Err(PostgresError::Bootstrap { step: step.to_string(), reason: format!("{reason} ({})", output.status) })
+    Err(PostgresError::Step { step: step.to_string(), reason: format!("{reason} ({})", output.status) })
 }
 
 fn identifier(name: &str) -> String {

@@ -1,7 +1,7 @@
 //! The node's own PostgreSQL: made ([`bootstrap`]), configured, started, watched, restarted and stopped ([`Supervisor`]).
 //!
-//! What it must not know: the log, the other nodes, and what PostgreSQL says to the agent.  It knows processes, files and
-//! exit codes.
+//! What it must not know: the log, how other nodes are reached, and what PostgreSQL says to the agent.  It knows processes,
+//! files and exit codes, and that there are [`Donors`] to copy a data folder from when it is ordered to.
 //!
 //! Invariants:
 //! - at most one server runs on a data folder, and it is told by its working folder, never by a number in a file alone;
@@ -12,19 +12,26 @@
 //!   starting ──> ready ──> (ended by itself) ──> restarting ──> starting ...
 //!       │          └─────> stopping ──> stopped
 //!       └ the first start failed: an error with the reason
+//!   no data folder, or an order to make it anew: stopping ──> copying ──> starting ...
 //! ```
 
+mod base_backup;
 mod bootstrap;
+mod donor;
 mod os_user;
 mod process;
+mod rebuild;
 mod server;
 mod supervisor;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use base_backup::{remove_folder, BaseBackup, CopyProgress};
 pub use bootstrap::bootstrap;
+pub use donor::{is_own_user, Boxed, Donor, Donors, RebuildFrom, Stream};
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
+pub use rebuild::{CopyState, Rebuild};
 pub use server::Server;
 pub use supervisor::{PostgresState, ServerState, Supervisor};
 
@@ -40,7 +47,7 @@ pub enum PostgresError {
     #[error("PostgreSQL does not start: {reason} (log: {log})")]
     DoesNotStart { reason: String, log: PathBuf },
     #[error("{step} failed: {reason}")]
-    Bootstrap { step: String, reason: String },
+    Step { step: String, reason: String },
 }
 
 fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PostgresError + 'a {

@@ -54,6 +54,11 @@ impl Server {
         self.node_folder.join("postgres")
     }
 
+    /// What a data folder is called until it is complete.
+    pub(super) fn unfinished(&self) -> PathBuf {
+        self.node_folder.join("postgres.unfinished")
+    }
+
     pub fn log(&self) -> PathBuf {
         self.node_folder.join("postgres.log")
     }
@@ -66,14 +71,8 @@ impl Server {
         self.bin_dir.join(name)
     }
 
-    /// A program of PostgreSQL without the caller's PG* settings, which would lead it elsewhere.
     pub(super) fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(self.program(name));
-        for (variable, _) in std::env::vars_os() {
-            if variable.to_str().is_some_and(|v| v.starts_with("PG")) {
-                command.env_remove(variable);
-            }
-        }
+        let mut command = without_pg_settings(&self.program(name));
         // PostgreSQL looks up its working folder at once, and the caller's may be closed to this user.
         command.current_dir(&self.node_folder);
         command
@@ -184,6 +183,17 @@ impl Server {
         file.read_to_end(&mut bytes).ok()?;
         reason(&String::from_utf8_lossy(&bytes))
     }
+}
+
+/// A program of PostgreSQL without the caller's PG* settings, which would lead it elsewhere.
+pub(super) fn without_pg_settings(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_str().is_some_and(|v| v.starts_with("PG")) {
+            command.env_remove(variable);
+        }
+    }
+    command
 }
 
 fn reason(log: &str) -> Option<String> {

@@ -1,8 +1,10 @@
-//! Keeps one PostgreSQL server running: starts or adopts it, restarts it when it ends, stops it in order.
+//! Keeps one PostgreSQL server running: starts or adopts it, restarts it when it ends, stops it in order, and has its data
+//! folder made anew (`rebuild.rs`) when there is none or when it is ordered to.
 //!
 //! The server is a child in a process group of its own, so that a Ctrl-C meant for the node does not reach it first, and it
 //! survives the node.  One task watches it; [`Supervisor::state`] shows what that task knows.
 
+use std::convert::Infallible;
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::process::Stdio;
@@ -14,11 +16,12 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use serde::Serialize;
 use tokio::process::{Child, Command};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::process::{exists, processes_of, read_pid_file, works_in};
-use super::{file_error, PostgresError, Server};
+use super::rebuild::{self, CopyState, Rebuild};
+use super::{file_error, PostgresError, RebuildFrom, Server};
 use crate::config::NodeConfig;
 
 /// A first start that takes longer (crash recovery) goes on, but is not waited for.
@@ -43,6 +46,8 @@ pub enum ServerState {
     Ready,
     /// It ended by itself; the next start is under way or waits for its time.
     Restarting,
+    /// The data folder is being made anew from another member's.
+    Copying,
     Stopping,
     Stopped,
 }
@@ -54,6 +59,9 @@ pub struct PostgresState {
     pub port: u16,
     /// Starts after an end that nobody asked for, since this node started.
     pub restarts: u64,
+    /// The copy under way, from whom and how far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyState>,
     /// Why it is not ready, if something is wrong.
     pub problem: Option<String>,
 }
@@ -67,6 +75,7 @@ pub struct Supervisor {
 struct Keeper {
     server: Server,
     state: Arc<Mutex<PostgresState>>,
+    rebuild: Option<Rebuild>,
     /// One node for one folder; the kernel lets go of it when the node dies.
     _lock: Flock<std::fs::File>,
 }
@@ -81,36 +90,36 @@ struct Running {
 
 impl Supervisor {
     /// Starts the server, or adopts the one that an earlier node of this folder left running.  `Ok`: it takes connections,
-    /// or is still recovering.  `Err`: it cannot start, and why.
-    pub async fn start(config: &NodeConfig) -> Result<Self, PostgresError> {
-        Self::start_server(Server::of(config)?).await
+    /// or is still recovering, or its data folder is being made from another member's.  `Err`: it cannot start, and why.
+    pub async fn start(config: &NodeConfig, rebuild: Option<Rebuild>) -> Result<Self, PostgresError> {
+        Self::start_server(Server::of(config)?, rebuild).await
     }
 
-    pub async fn start_server(server: Server) -> Result<Self, PostgresError> {
+    /// Without `rebuild` there must be a data folder, and it stays.
+    pub async fn start_server(server: Server, rebuild: Option<Rebuild>) -> Result<Self, PostgresError> {
         let state = Arc::new(Mutex::new(PostgresState {
             state: ServerState::Starting,
             pid: None,
             port: server.port,
             restarts: 0,
+            copy: None,
             problem: None,
         }));
         let lock = lock_folder(&server)?;
-        if !server.data().join("PG_VERSION").is_file() {
+        let there = server.data().join("PG_VERSION").is_file();
+        if !there && rebuild.is_none() {
             return Err(PostgresError::Refused(format!(
                 "there is no PostgreSQL in {}: make one with `onetrip init`",
                 server.data().display()
             )));
         }
         server.check()?;
-        let mut keeper = Keeper { server, state: Arc::clone(&state), _lock: lock };
-        let mut running = keeper.adopt_or_start().await?;
-        let deadline = Instant::now() + FIRST_START_WAIT;
-        while !keeper.ready(&running) && Instant::now() < deadline {
-            if let Some(why) = keeper.ended(&mut running) {
-                return Err(PostgresError::DoesNotStart { reason: why, log: keeper.server.log() });
-            }
-            tokio::time::sleep(POLL_STARTING).await;
-        }
+        let ordered = rebuild.as_ref().is_some_and(|r| r.orders.borrow().is_some());
+        let keeper = Keeper { server, state: Arc::clone(&state), rebuild, _lock: lock };
+        let running = match there && !ordered {
+            true => Some(keeper.first_start().await?),
+            false => keeper.adopt(),
+        };
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(keeper.keep(running, stopped));
         Ok(Self { state, stop, task })
@@ -150,47 +159,112 @@ fn lock_folder(server: &Server) -> Result<Flock<std::fs::File>, PostgresError> {
 }
 
 impl Keeper {
-    async fn keep(mut self, mut running: Running, mut stopped: oneshot::Receiver<()>) {
+    /// Starts it and waits until it takes connections, or long enough.
+    async fn first_start(&self) -> Result<Running, PostgresError> {
+        let mut running = self.adopt_or_start().await?;
+        let deadline = Instant::now() + FIRST_START_WAIT;
+        while !self.ready(&running) && Instant::now() < deadline {
+            if let Some(why) = self.ended(&mut running) {
+                return Err(PostgresError::DoesNotStart { reason: why, log: self.server.log() });
+            }
+            tokio::time::sleep(POLL_STARTING).await;
+        }
+        Ok(running)
+    }
+
+    async fn keep(self, mut running: Option<Running>, stopped: oneshot::Receiver<()>) {
+        let asked = tokio::select! {
+            biased;
+            // A supervisor that was dropped without stop leaves the server to the next node.
+            asked = stopped => asked.is_ok(),
+            never = self.work(&mut running) => match never {},
+        };
+        if asked {
+            self.stop(&mut running).await;
+        }
+    }
+
+    /// May be dropped at any await; `running` then tells what runs.
+    async fn work(&self, running: &mut Option<Running>) -> Infallible {
+        let mut orders = self.rebuild.as_ref().map(|r| r.orders.clone());
+        let mut ordered = orders.as_mut().is_some_and(|o| o.borrow_and_update().is_some());
         let mut backoff = BACKOFF_MIN;
         loop {
-            tokio::select! {
-                biased;
-                // A supervisor that was dropped without stop leaves the server to the next node.
-                asked = &mut stopped => {
-                    if asked.is_ok() {
-                        self.stop(running).await;
-                    }
-                    return;
-                }
-                why = self.watch(&mut running) => {
-                    tracing::error!(region = %self.server.region, pid = %running.pid, why, "PostgreSQL ended by itself");
-                    self.set(ServerState::Restarting, None, Some(why));
+            if let (Some(rebuild), Some(orders)) = (&self.rebuild, &mut orders) {
+                if ordered || !self.server.data().join("PG_VERSION").is_file() {
+                    self.stop(running).await;
+                    self.remake(rebuild, orders).await;
+                    ordered = false;
                 }
             }
-            if running.since.elapsed() > HEALTHY_AFTER {
-                backoff = BACKOFF_MIN;
-            }
-            running = loop {
-                tokio::select! {
+            let end = match running {
+                Some(server) => tokio::select! {
                     biased;
-                    asked = &mut stopped => {
-                        if asked.is_ok() {
-                            self.set(ServerState::Stopped, None, None);
+                    () = next_order(&mut orders) => None,
+                    why = self.watch(server) => {
+                        tracing::error!(region = %self.server.region, pid = %server.pid, why, "PostgreSQL ended by itself");
+                        if server.since.elapsed() > HEALTHY_AFTER {
+                            backoff = BACKOFF_MIN;
                         }
-                        return;
+                        Some(why)
                     }
-                    () = tokio::time::sleep(backoff) => {}
-                }
-                backoff = (backoff * 2).min(BACKOFF_MAX);
-                lock(&self.state).restarts += 1;
-                match self.adopt_or_start().await {
-                    Ok(running) => break running,
+                },
+                None => match self.adopt_or_start().await {
+                    Ok(started) => {
+                        *running = Some(started);
+                        continue;
+                    }
                     Err(e) => {
                         tracing::error!(region = %self.server.region, error = %e, "cannot start PostgreSQL");
-                        self.set(ServerState::Restarting, None, Some(e.to_string()));
+                        Some(e.to_string())
+                    }
+                },
+            };
+            let Some(why) = end else {
+                ordered = true;
+                continue;
+            };
+            *running = None;
+            self.set(ServerState::Restarting, None, Some(why));
+            tokio::select! {
+                biased;
+                () = next_order(&mut orders) => ordered = true,
+                () = tokio::time::sleep(backoff) => {}
+            }
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+            lock(&self.state).restarts += 1;
+        }
+    }
+
+    /// Makes the data folder anew, again and again until it shows what was ordered last.
+    async fn remake(&self, rebuild: &Rebuild, orders: &mut watch::Receiver<Option<RebuildFrom>>) {
+        let mut backoff = BACKOFF_MIN;
+        self.set(ServerState::Copying, None, None);
+        loop {
+            let at_least = orders.borrow_and_update().map(|order| order.at_least);
+            let report = |copy| {
+                let mut state = lock(&self.state);
+                state.copy = Some(copy);
+                state.problem = None;
+            };
+            let result = rebuild::copy(&self.server, &rebuild.donors, at_least, report).await;
+            lock(&self.state).copy = None;
+            match result {
+                Ok(shows) => {
+                    tracing::info!(region = %self.server.region, index = %shows, "PostgreSQL's folder is made anew");
+                    // An order that came meanwhile may ask for no more than that.
+                    let met = orders.borrow_and_update().is_none_or(|order| order.at_least <= shows);
+                    if met {
+                        return;
                     }
                 }
-            };
+                Err(e) => {
+                    tracing::error!(region = %self.server.region, error = %e, "cannot make PostgreSQL's folder anew");
+                    lock(&self.state).problem = Some(e.to_string());
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(BACKOFF_MAX);
+                }
+            }
         }
     }
 
@@ -201,16 +275,23 @@ impl Keeper {
         shared.problem = problem;
     }
 
-    async fn adopt_or_start(&mut self) -> Result<Running, PostgresError> {
+    /// The server that an earlier node of this folder left running.
+    fn adopt(&self) -> Option<Running> {
+        let data = self.server.data();
+        let file = read_pid_file(&data).filter(|file| works_in(file.pid, &data))?;
+        tracing::info!(region = %self.server.region, pid = %file.pid, "adopted the running PostgreSQL");
+        self.set(ServerState::Starting, Some(file.pid), None);
+        // Its log goes on where it is; only what comes from now on explains its end.
+        let log_from = self.server.log_end();
+        Some(Running { pid: file.pid, child: None, log_from, since: Instant::now() })
+    }
+
+    async fn adopt_or_start(&self) -> Result<Running, PostgresError> {
+        if let Some(running) = self.adopt() {
+            return Ok(running);
+        }
         let data = self.server.data();
         if let Some(file) = read_pid_file(&data) {
-            if works_in(file.pid, &data) {
-                tracing::info!(region = %self.server.region, pid = %file.pid, "adopted the running PostgreSQL");
-                self.set(ServerState::Starting, Some(file.pid), None);
-                // Its log goes on where it is; only what comes from now on explains its end.
-                let log_from = self.server.log_end();
-                return Ok(Running { pid: file.pid, child: None, log_from, since: Instant::now() });
-            }
             self.clear_what_died(&file.pid).await?;
         }
         self.server.write_settings(&data)?;
@@ -350,29 +431,47 @@ impl Keeper {
         }
     }
 
-    async fn stop(&self, mut running: Running) {
-        self.set(ServerState::Stopping, Some(running.pid), None);
+    /// Ends what runs, if anything does.
+    async fn stop(&self, running: &mut Option<Running>) {
+        let Some(server) = running else {
+            return self.set(ServerState::Stopped, None, None);
+        };
+        self.set(ServerState::Stopping, Some(server.pid), None);
         for (signal, wait) in [(Signal::SIGINT, FAST_STOP_WAIT), (Signal::SIGQUIT, QUICK_STOP_WAIT)] {
-            if self.ended(&mut running).is_none() {
-                let _ = kill(running.pid, signal);
+            if self.ended(server).is_none() {
+                let _ = kill(server.pid, signal);
             }
             let deadline = Instant::now() + wait;
             while Instant::now() < deadline {
-                if self.ended(&mut running).is_some() && processes_of(&self.server.data()).is_empty() {
-                    tracing::info!(region = %self.server.region, pid = %running.pid, "PostgreSQL has stopped");
-                    self.set(ServerState::Stopped, None, None);
-                    return;
+                if self.ended(server).is_some() && processes_of(&self.server.data()).is_empty() {
+                    tracing::info!(region = %self.server.region, pid = %server.pid, "PostgreSQL has stopped");
+                    *running = None;
+                    return self.set(ServerState::Stopped, None, None);
                 }
                 tokio::time::sleep(POLL_STARTING).await;
             }
-            tracing::warn!(region = %self.server.region, pid = %running.pid, "PostgreSQL did not stop on {signal}");
+            tracing::warn!(region = %self.server.region, pid = %server.pid, "PostgreSQL did not stop on {signal}");
         }
         for pid in processes_of(&self.server.data()) {
             let _ = kill(pid, Signal::SIGKILL);
         }
-        if let Some(child) = &mut running.child {
+        if let Some(child) = &mut server.child {
             let _ = child.wait().await;
         }
+        *running = None;
         self.set(ServerState::Stopped, None, Some("it had to be killed; it recovers at its next start".into()));
     }
+}
+
+/// Resolves when the data folder is to be made anew.
+async fn next_order(orders: &mut Option<watch::Receiver<Option<RebuildFrom>>>) {
+    if let Some(orders) = orders {
+        // An error: the core thread is gone, and the node is ending.
+        while orders.changed().await.is_ok() {
+            if orders.borrow_and_update().is_some() {
+                return;
+            }
+        }
+    }
+    std::future::pending().await
 }

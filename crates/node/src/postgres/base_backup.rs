@@ -1,0 +1,167 @@
+//! A copy of a running PostgreSQL's data folder, by `pg_basebackup` through a Unix socket.
+//!
+//! Where the socket leads is the caller's matter: to the server of this node, or through a tunnel to another's.
+//!
+//! Invariants:
+//! - `to` is a whole data folder that was synced to disk, or the call failed and has left nothing of it that counts: the
+//!   caller gives a name that is not the final one, and renames at the end.
+//! - When the future is dropped, `pg_basebackup` is killed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde::Serialize;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+use super::server::without_pg_settings;
+use super::{file_error, PostgresError};
+
+/// What `pg_basebackup` may say besides its progress; the end of it explains a failure.
+const SAID_BYTES_MAX: usize = 16 << 10;
+
+#[derive(Debug, Clone)]
+pub struct BaseBackup {
+    /// Folder with `pg_basebackup`.
+    pub bin_dir: PathBuf,
+    /// Folder of the socket, and the port that stands in its name.
+    pub socket_dir: PathBuf,
+    pub port: u16,
+    /// The folder to make.  What an earlier, broken try left there is removed first.
+    pub to: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CopyProgress {
+    pub done_kb: u64,
+    pub total_kb: u64,
+}
+
+impl BaseBackup {
+    /// Makes the folder.  `progress` is told from time to time how far it is.
+    pub async fn run(&self, mut progress: impl FnMut(CopyProgress)) -> Result<(), PostgresError> {
+        remove_folder(&self.to)?;
+        let program = self.bin_dir.join("pg_basebackup");
+        let mut command = Command::from(without_pg_settings(&program));
+        command
+            .arg("--pgdata")
+            .arg(&self.to)
+            .arg("--host")
+            .arg(&self.socket_dir)
+            .args(["--port", &self.port.to_string()])
+            .args(["--username", "postgres", "--no-password"])
+            // Stream: what is written meanwhile comes along, so the copy starts without anything else.
+            .args(["--wal-method", "stream", "--checkpoint", "fast", "--progress"])
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child =
+            command.spawn().map_err(|source| PostgresError::Program { program: program.clone(), source })?;
+        let mut said = Said::default();
+        if let Some(mut stderr) = child.stderr.take() {
+            let mut bytes = [0u8; 4096];
+            while let Ok(count @ 1..) = stderr.read(&mut bytes).await {
+                said.take(&bytes[..count], &mut progress);
+            }
+        }
+        let status = child.wait().await.map_err(|source| PostgresError::Program { program, source })?;
+        if status.success() {
+            return Ok(());
+        }
+        let reason = format!("{} ({status})", said.reason());
+        Err(PostgresError::Step { step: "the base backup".into(), reason })
+    }
+}
+
+/// Removes a folder if it is there.
+pub fn remove_folder(folder: &Path) -> Result<(), PostgresError> {
+    match fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(file_error("remove", folder)(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Standard error of `pg_basebackup`, line by line: lines of progress end with a carriage return or a newline.
+#[derive(Default)]
+struct Said {
+    line: Vec<u8>,
+    /// Everything else, its end.
+    other: String,
+}
+
+impl Said {
+    fn take(&mut self, bytes: &[u8], progress: &mut impl FnMut(CopyProgress)) {
+        for byte in bytes {
+            if !matches!(byte, b'\n' | b'\r') {
+                if self.line.len() < SAID_BYTES_MAX {
+                    self.line.push(*byte);
+                }
+                continue;
+            }
+            let line = String::from_utf8_lossy(&std::mem::take(&mut self.line)).trim().to_string();
+            match parse_progress(&line) {
+                Some(now) => progress(now),
+                None if line.is_empty() => {}
+                None => {
+                    self.other += &line;
+                    self.other.push('\n');
+                    if self.other.len() > SAID_BYTES_MAX {
+                        let mut from = self.other.len() - SAID_BYTES_MAX / 2;
+                        while !self.other.is_char_boundary(from) {
+                            from += 1;
+                        }
+                        self.other.drain(..from);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first error: what follows are its consequences.
+    fn reason(&self) -> String {
+        let lines: Vec<&str> = self.other.lines().collect();
+        let error = lines.iter().find(|l| l.contains("error:") || l.contains("FATAL:")).or(lines.last());
+        error.map_or("it said nothing", |l| *l).trim_start_matches("pg_basebackup: error: ").to_string()
+    }
+}
+
+/// `12345/67890 kB (18%), 0/1 tablespace` (PostgreSQL 15, progress_report in pg_basebackup.c).
+fn parse_progress(line: &str) -> Option<CopyProgress> {
+    let (done, rest) = line.split_once('/')?;
+    let (total, _) = rest.split_once(" kB (")?;
+    Some(CopyProgress { done_kb: done.trim().parse().ok()?, total_kb: total.trim().parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_and_errors_are_told_apart_however_they_arrive() {
+        let text =
+            "waiting for checkpoint\n    0/22871 kB (0%), 0/1 tablespace\r 4021/22871 kB (17%), 0/1 tablespace\n\
+                    pg_basebackup: error: could not receive data: a/b\npg_basebackup: removing data directory\n";
+        for step in [1, 7, text.len()] {
+            let mut said = Said::default();
+            let mut seen = Vec::new();
+            for chunk in text.as_bytes().chunks(step) {
+                said.take(chunk, &mut |p| seen.push((p.done_kb, p.total_kb)));
+            }
+            assert_eq!(seen, [(0, 22871), (4021, 22871)]);
+            assert_eq!(said.reason(), "could not receive data: a/b");
+        }
+    }
+
+    #[test]
+    fn what_it_says_is_bounded() {
+        let mut said = Said::default();
+        for _ in 0..10_000 {
+            said.take("näher und näher\n".as_bytes(), &mut |_| {});
+            said.take(&[b'x'; 100], &mut |_| {});
+        }
+        assert!(said.other.len() <= SAID_BYTES_MAX && said.line.len() <= SAID_BYTES_MAX);
+    }
+}

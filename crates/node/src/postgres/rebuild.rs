@@ -1,0 +1,108 @@
+//! Makes a node's data folder anew from another member's running PostgreSQL.
+//!
+//! Invariant: the old folder stays until the copy is whole; then the two change places.  What belongs to the operator of
+//! this node (settings, who may connect) stays as it was here.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+
+use onetrip_core::{LogIndex, NodeId, RegionId};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use super::donor::{Donors, Door, RebuildFrom, DOOR_PORT};
+use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, Server};
+
+/// Files that are this node's own, whoever its rows come from.
+const OPERATORS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
+
+/// Who orders a data folder to be made anew, and from whom it is made.
+#[derive(Clone)]
+pub struct Rebuild {
+    pub orders: watch::Receiver<Option<RebuildFrom>>,
+    pub donors: Arc<dyn Donors>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CopyState {
+    pub node: NodeId,
+    pub region: RegionId,
+    #[serde(flatten)]
+    pub progress: CopyProgress,
+}
+
+/// Copies from the first donor that serves.  Returns a log index that the copy shows at least.
+pub(super) async fn copy(
+    server: &Server,
+    donors: &Arc<dyn Donors>,
+    at_least: Option<LogIndex>,
+    mut report: impl FnMut(CopyState),
+) -> Result<LogIndex, PostgresError> {
+    let candidates = donors.choose(at_least).await.map_err(PostgresError::Refused)?;
+    let mut last_error = None;
+    for donor in candidates {
+        tracing::info!(region = %server.region, donor = %donor.node, donor_region = %donor.region, "copying PostgreSQL's folder");
+        let mut state = CopyState {
+            node: donor.node,
+            region: donor.region.clone(),
+            progress: CopyProgress { done_kb: 0, total_kb: 0 },
+        };
+        report(state.clone());
+        let door = Door::open(&server.node_folder, Arc::clone(donors), donor.node)?;
+        let backup = BaseBackup {
+            bin_dir: server.bin_dir.clone(),
+            socket_dir: server.node_folder.clone(),
+            port: DOOR_PORT,
+            to: server.unfinished(),
+        };
+        let copied = backup
+            .run(|progress| {
+                state.progress = progress;
+                report(state.clone());
+            })
+            .await;
+        drop(door);
+        match copied {
+            Ok(()) => {
+                swap(server)?;
+                return Ok(donor.shows);
+            }
+            Err(e) => {
+                tracing::warn!(region = %server.region, donor = %donor.node, "cannot copy PostgreSQL's folder: {e}");
+                last_error = Some((donor, e));
+            }
+        }
+    }
+    Err(match last_error {
+        Some((donor, e)) => PostgresError::Refused(format!(
+            "cannot copy the PostgreSQL of node {} in {}: {e}",
+            donor.node, donor.region
+        )),
+        None => PostgresError::Refused("no member's PostgreSQL can be copied".into()),
+    })
+}
+
+/// Puts the new folder in the old one's place.
+fn swap(server: &Server) -> Result<(), PostgresError> {
+    let (data, new, old) = (server.data(), server.unfinished(), server.node_folder.join("postgres.old"));
+    remove_folder(&old)?;
+    for name in OPERATORS_FILES {
+        let own = data.join(name);
+        if own.is_file() {
+            fs::copy(&own, new.join(name)).map_err(file_error("copy", &own))?;
+        }
+    }
+    match fs::rename(&data, &old) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(file_error("rename", &data)(e)),
+        _ => {}
+    }
+    fs::rename(&new, &data).map_err(file_error("rename", &new))?;
+    sync_folder(&server.node_folder)?;
+    remove_folder(&old)
+}
+
+/// A rename is durable once its folder is.
+fn sync_folder(folder: &std::path::Path) -> Result<(), PostgresError> {
+    fs::File::open(folder).and_then(|f| f.sync_all()).map_err(file_error("sync", folder))
+}
