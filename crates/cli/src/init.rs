@@ -2,6 +2,7 @@
 //!
 //! All or nothing: what a failed call has made, it removes; what was there before, it does not touch.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -142,12 +143,16 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
     let mut nodes = Vec::new();
     for (index, region) in topology.regions.iter().enumerate() {
         let mut members = Vec::new();
+        let mut one_way_ms = BTreeMap::new();
         for (other, place) in places.iter().enumerate() {
+            let rtt_ms = topology.rtt_ms(index, other);
+            if args.lab && rtt_ms > 0.0 {
+                one_way_ms.insert(RegionId::from(topology.regions[other].name.as_str()), rtt_ms / 2.0);
+            }
             members.push(Member {
                 id: id(other)?,
                 region: RegionId::from(topology.regions[other].name.as_str()),
                 address: SocketAddr::new(place.0, place.1),
-                one_way_ms: if args.lab { topology.rtt_ms(index, other) / 2.0 } else { 0.0 },
             });
         }
         let (host, peer_port, http_port, postgres_port) = places[index];
@@ -163,6 +168,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             sequence_slot: if stride == 1 { 0 } else { u32::try_from(index)? },
             max_entry_bytes: 256 << 20,
             lab: args.lab,
+            one_way_ms,
             postgres: Some(PostgresConfig {
                 port: postgres_port,
                 bin_dir: bin_dir.to_path_buf(),

@@ -39,6 +39,40 @@ pub struct Cluster {
     remove_folder: bool,
 }
 
+/// What to change about one direction of a link between nodes; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct LinkChange {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub one_way_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter_ms: Option<f64>,
+    /// Share of the frames, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Share of the frames, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicate: Option<f64>,
+    /// 0: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mbit_per_s: Option<f64>,
+}
+
+impl LinkChange {
+    /// Neither cut, nor lossy, nor narrow; the distance stays.
+    pub fn heal() -> LinkChange {
+        LinkChange {
+            cut: Some(false),
+            one_way_ms: None,
+            jitter_ms: Some(0.0),
+            loss: Some(0.0),
+            duplicate: Some(0.0),
+            mbit_per_s: Some(0.0),
+        }
+    }
+}
+
 pub struct ClusterBuilder {
     topology: Option<Topology>,
     binary: Option<PathBuf>,
@@ -159,10 +193,18 @@ impl Cluster {
 
     /// Cuts (or heals) the link between two nodes in both directions.
     pub async fn cut_link(&self, a: usize, b: usize, cut: bool) -> Result<()> {
-        for (at, other) in [(a, b), (b, a)] {
-            let body = serde_json::json!({ "peer": self.nodes[other].id(), "cut": cut });
-            http::post_json(self.nodes[at].http(), "/links", &body, Duration::from_secs(5)).await?;
+        for (from, to) in [(a, b), (b, a)] {
+            self.set_link(from, to, &LinkChange { cut: Some(cut), ..LinkChange::default() }).await?;
         }
+        Ok(())
+    }
+
+    /// Changes the link in one direction: what happens to frames that `from` sends to `to`.  A node that starts anew has
+    /// the distances of its node.toml again, and nothing else.
+    pub async fn set_link(&self, from: usize, to: usize, change: &LinkChange) -> Result<()> {
+        let mut body = serde_json::to_value(change)?;
+        body["peer"] = self.nodes[to].id().into();
+        http::post_json(self.nodes[from].http(), "/links", &body, Duration::from_secs(5)).await?;
         Ok(())
     }
 

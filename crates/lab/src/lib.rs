@@ -20,7 +20,7 @@ pub mod published;
 pub mod report;
 pub mod topology;
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, LinkChange};
 pub use node_process::Node;
 pub use topology::Topology;
 

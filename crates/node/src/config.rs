@@ -5,9 +5,11 @@
 //! the files of all nodes; peers refuse each other if their cluster ids differ.
 
 use crate::error::{Error, Result};
+use crate::transport::ONE_WAY_MS_MAX;
 use onetrip_core::certifier::Limits;
 use onetrip_core::{NodeId, RegionId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,6 +45,10 @@ pub struct NodeConfig {
     /// Allows `POST /links` (cutting links), for tests and demonstrations only.
     #[serde(default)]
     pub lab: bool,
+    /// Emulated one-way delay from this node to the members of a region, in milliseconds.  A region that is not listed is
+    /// at no distance.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub one_way_ms: BTreeMap<RegionId, f64>,
     /// Absent: the node runs no PostgreSQL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postgres: Option<PostgresConfig>,
@@ -60,9 +66,6 @@ pub struct Member {
     pub region: RegionId,
     /// Where this member listens for peers.
     pub address: SocketAddr,
-    /// Emulated one-way delay from this node to that member, in milliseconds; 0: none.
-    #[serde(default)]
-    pub one_way_ms: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -143,11 +146,8 @@ impl NodeConfig {
         if me.region != self.region {
             return Err(format!("`region` is {}, but member {} is in {}", self.region, me.id, me.region));
         }
-        if me.one_way_ms != 0.0 {
-            return Err(format!("member {} is this node: its `one_way_ms` must be 0", me.id));
-        }
-        if let Some(m) = self.members.iter().find(|m| !(0.0..=10_000.0).contains(&m.one_way_ms)) {
-            return Err(format!("member {}: `one_way_ms` is {}, not within 0 to 10,000", m.id, m.one_way_ms));
+        if let Some((region, ms)) = self.one_way_ms.iter().find(|(_, ms)| !(0.0..=ONE_WAY_MS_MAX).contains(*ms)) {
+            return Err(format!("`one_way_ms` of region {region} is {ms}, not within 0 to {ONE_WAY_MS_MAX}"));
         }
         if let Some(m) = self.members.iter().find(|m| m.region.as_str().is_empty() || m.region.as_str().len() > 255) {
             return Err(format!("member {}: a region's name has 1 to 255 bytes", m.id));
@@ -198,7 +198,7 @@ impl NodeConfig {
     /// How long a follower waits for its leader: five round trips of this node's slowest link, and at least as long as a
     /// core thread may be busy with one very large transaction (0.8 s is a guess).
     pub fn election_timeout(&self) -> Duration {
-        let slowest_ms = self.peers().map(|m| m.one_way_ms * 2.0).fold(0.0, f64::max);
+        let slowest_ms = self.one_way_ms.values().map(|ms| ms * 2.0).fold(0.0, f64::max);
         Duration::from_millis(800).max(Duration::from_secs_f64(slowest_ms * 5.0 / 1000.0))
     }
 }

@@ -177,6 +177,7 @@ impl CoreThread {
                 self.durable_of.insert(peer, durable);
             }
             Event::Peer(peer, PeerEvent::Unreachable) => self.step(Input::Unreachable(peer)),
+            Event::Peer(_, PeerEvent::Removed(why)) => return Err(Error::Removed(why)),
             Event::Agent(event) => {
                 let mut books = Books {
                     certifier: &self.certifier,

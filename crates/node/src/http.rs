@@ -4,14 +4,14 @@ use crate::config::NodeConfig;
 use crate::inbox::{Event, Inbox};
 use crate::postgres::PostgresState;
 use crate::status::{report, StatusReport};
-use crate::transport::Transport;
+use crate::transport::{LinkSettings, Transport};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use onetrip_core::NodeId;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -72,17 +72,37 @@ async fn health(State(http): State<Arc<Http>>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, report.problems.join("\n") + "\n").into_response()
 }
 
-#[derive(Serialize, Deserialize)]
+/// What is left out stays as it is.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Cut {
+struct LinkChange {
     peer: NodeId,
-    cut: bool,
+    cut: Option<bool>,
+    one_way_ms: Option<f64>,
+    jitter_ms: Option<f64>,
+    loss: Option<f64>,
+    duplicate: Option<f64>,
+    mbit_per_s: Option<f64>,
 }
 
-/// Answers with what it was told.
-async fn links(State(http): State<Arc<Http>>, Json(Cut { peer, cut }): Json<Cut>) -> Response {
-    match http.transport.cut(peer, cut) {
-        true => Json(Cut { peer, cut }).into_response(),
-        false => (StatusCode::NOT_FOUND, format!("node {peer} is no peer of this node\n")).into_response(),
+/// Changes what happens to frames from this node to a peer; answers with all of the link's settings.
+async fn links(State(http): State<Arc<Http>>, Json(change): Json<LinkChange>) -> Response {
+    let peer = change.peer;
+    let unknown = || (StatusCode::NOT_FOUND, format!("node {peer} is no peer of this node\n")).into_response();
+    let Some(now) = http.transport.link_settings(peer) else { return unknown() };
+    let settings = LinkSettings {
+        cut: change.cut.unwrap_or(now.cut),
+        one_way_ms: change.one_way_ms.unwrap_or(now.one_way_ms),
+        jitter_ms: change.jitter_ms.unwrap_or(now.jitter_ms),
+        loss: change.loss.unwrap_or(now.loss),
+        duplicate: change.duplicate.unwrap_or(now.duplicate),
+        mbit_per_s: change.mbit_per_s.unwrap_or(now.mbit_per_s),
+    };
+    if let Err(why) = settings.validate() {
+        return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response();
+    }
+    match http.transport.set_link(peer, settings) {
+        true => Json(settings).into_response(),
+        false => unknown(),
     }
 }

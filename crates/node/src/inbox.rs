@@ -29,6 +29,8 @@ pub enum PeerEvent {
     /// Its PostgreSQL is safe on disk up to here.
     Durable(LogIndex),
     Unreachable,
+    /// It says that this node was removed from the cluster, for good.
+    Removed(String),
 }
 
 #[derive(Clone)]

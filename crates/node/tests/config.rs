@@ -14,11 +14,13 @@ preferred_leader = "a"
 port = 5433
 bin_dir = "/usr/lib/postgresql/15/bin"
 
+[one_way_ms]
+a = 5.0
+
 [[member]]
 id = 1
 region = "a"
 address = "127.0.0.1:7001"
-one_way_ms = 5.0
 
 [[member]]
 id = 2
@@ -51,7 +53,7 @@ fn each_mistake_is_named() {
         ("id = 1", "id = 2", "two members have the id 2"),
         ("127.0.0.1:7001", "127.0.0.1:7002", "two members have the address"),
         ("127.0.0.1:7001", "localhost", "invalid socket address"),
-        ("one_way_ms = 5.0", "one_way_ms = -1.0", "one_way_ms"),
+        ("a = 5.0", "a = -1.0", "`one_way_ms` of region a is -1"),
         ("one_way_ms", "one_way", "unknown field `one_way`"),
         ("cluster = \"test\"", "", "missing field `cluster`"),
     ];

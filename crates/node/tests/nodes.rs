@@ -243,9 +243,9 @@ async fn a_cut_off_node_decides_nothing_and_its_proposal_commits_once_when_heale
     let cut = |cut: bool| {
         let cluster = &cluster;
         async move {
-            for peer in [1, 2] {
+            for (at, peer) in [(2, 1), (2, 2), (0, 3), (1, 3)] {
                 let body = format!("{{\"peer\": {peer}, \"cut\": {cut}}}");
-                http(cluster.configs[2].http, "POST", "/links", &body).await?;
+                http(cluster.configs[at].http, "POST", "/links", &body).await?;
             }
             anyhow::Ok(())
         }

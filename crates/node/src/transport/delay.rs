@@ -1,19 +1,18 @@
-//! The emulated WAN: holds each frame back for a fixed time before it is written.
+//! The emulated WAN: holds each frame back until it is due, then writes it.
 //!
 //! One thread with precise waits.  tokio's timers work in steps of 1 ms, which is a tenth of a round trip here; a
 //! condition variable with a timer slack of 1 ns is late by some tens of microseconds.
 //!
-//! Frames of one link keep their order (its delay is constant, equal times go by arrival) and any number is under way
-//! at once.  A delay of zero never comes here.
+//! Frames of one channel of a link keep their order (`shape` gives them times that never fall, equal times go by arrival)
+//! and any number is under way at once.
 
+use super::frame::Channel;
 use super::link::Link;
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-
-use super::frame::Channel;
 
 #[derive(Default)]
 pub(super) struct DelayLine {
@@ -54,10 +53,8 @@ impl Ord for HeldFrame {
 }
 
 impl DelayLine {
-    pub fn push(&self, link: Arc<Link>, channel: Channel, frame: Bytes, delay: Duration) {
+    pub fn push(&self, link: Arc<Link>, channel: Channel, frame: Bytes, due: Instant) {
         let mut held = self.held.lock().expect("no code that holds this lock panics");
-        // Taken under the lock, so that times grow with arrivals.
-        let due = Instant::now() + delay;
         let arrival = held.arrivals;
         held.arrivals += 1;
         let is_next = held.frames.peek().is_none_or(|Reverse(first)| due < first.due);
@@ -91,7 +88,7 @@ impl DelayLine {
             }
             let Some(Reverse(due)) = held.frames.pop() else { continue };
             drop(held);
-            due.link.write(due.channel, due.frame);
+            due.link.write_held(due.channel, due.frame);
             held = self.held.lock().expect("no code that holds this lock panics");
         }
     }

@@ -11,7 +11,7 @@ use onetrip_core::{LogIndex, NodeId};
 use protobuf::Message as _;
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// Before the hello nobody is trusted with more.
@@ -40,10 +40,18 @@ pub struct Hello {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+pub enum HelloReply {
+    Welcome,
+    /// Why not; it may be different later.
+    Refused(String),
+    /// The caller was a member once and never will be again.
+    Removed(String),
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
     Hello(Hello),
-    /// `None`: welcome.  Else why not.
-    HelloReply(Option<String>),
+    HelloReply(HelloReply),
     Raft(Box<Message>),
     /// How far the sender's PostgreSQL is safe on disk; the log below the least of these is no longer needed.
     Position {
@@ -72,10 +80,15 @@ impl Frame {
                 out.put_u32_le(h.to.0);
                 out.put_u8(h.channel as u8);
             }
-            Frame::HelloReply(refusal) => {
+            Frame::HelloReply(reply) => {
+                let (code, why) = match reply {
+                    HelloReply::Refused(why) => (0, why.as_str()),
+                    HelloReply::Welcome => (1, ""),
+                    HelloReply::Removed(why) => (2, why.as_str()),
+                };
                 out.put_u8(1);
-                out.put_u8(u8::from(refusal.is_none()));
-                put_str(&mut out, refusal.as_deref().unwrap_or_default());
+                out.put_u8(code);
+                put_str(&mut out, why);
             }
             Frame::Raft(message) => {
                 out.put_u8(2);
@@ -154,9 +167,13 @@ fn decode(body: Bytes) -> Result<Frame> {
             })
         }
         1 => {
-            let welcome = r.u8("welcome")? == 1;
-            let why = r.str("why")?;
-            Frame::HelloReply((!welcome).then_some(why))
+            let (code, why) = (r.u8("welcome")?, r.str("why")?);
+            Frame::HelloReply(match code {
+                0 => HelloReply::Refused(why),
+                1 => HelloReply::Welcome,
+                2 => HelloReply::Removed(why),
+                other => return Err(malformed(format!("answer {other} to a hello"))),
+            })
         }
         2 => {
             // Entry data stays in the frame's memory.
@@ -184,8 +201,9 @@ mod tests {
         message.mut_entries().push(raft::eraftpb::Entry { data: Bytes::from_static(b"data"), ..Default::default() });
         vec![
             Frame::Hello(hello),
-            Frame::HelloReply(None),
-            Frame::HelloReply(Some("no".into())),
+            Frame::HelloReply(HelloReply::Welcome),
+            Frame::HelloReply(HelloReply::Refused("no".into())),
+            Frame::HelloReply(HelloReply::Removed("gone".into())),
             Frame::Raft(Box::new(message)),
             Frame::Position { durable: LogIndex(9) },
             Frame::Ping { sent_ns: 1 },

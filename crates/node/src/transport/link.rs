@@ -1,53 +1,58 @@
 //! The way to one peer: two connections that this node dials and writes to.
 
-use super::frame::{Channel, Frame, Hello, HELLO_BYTES_MAX, VERSION};
+use super::frame::{Channel, Frame, Hello, HelloReply, HELLO_BYTES_MAX, VERSION};
+use super::shape::{LinkSettings, Shape, QUEUE_BYTES_MAX};
 use super::Transport;
-use crate::config::Member;
 use crate::inbox::{Event, PeerEvent};
 use crate::outbox::{NotSent, Outbox};
 use bytes::{Bytes, BytesMut};
+use nix::sys::socket::{setsockopt, sockopt};
 use onetrip_core::{NodeId, RegionId};
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
-/// What may wait for a slow peer; beyond it frames are dropped, which Raft repairs.
-const QUEUE_BYTES_MAX: usize = 128 << 20;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const PING_EVERY: Duration = Duration::from_millis(500);
+/// A peer that acknowledges nothing for so long is gone: without this, TCP would go on for minutes, and after a long
+/// partition wait as long again before its next attempt.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct Link {
     pub id: NodeId,
     pub region: RegionId,
-    pub delay: Duration,
-    address: SocketAddr,
+    /// `host:port`
+    pub address: String,
+    pub shape: Shape,
     outboxes: [Mutex<Option<Arc<Outbox<TcpStream>>>>; 2],
-    /// Frames in the delay line, in bytes.
-    pub held_bytes: AtomicUsize,
-    pub cut: AtomicBool,
+    /// Who reads what this peer writes: a connection that it dials anew replaces its earlier one.
+    readers: [Mutex<Option<AbortHandle>>; 2],
     /// Last measured round trip in nanoseconds; 0: none yet.
     pub rtt_ns: AtomicU64,
     /// Why the peer cannot be reached, if it cannot.
     pub trouble: Mutex<Option<String>>,
+    /// `true` once the peer is no member any more.
+    removed: watch::Sender<bool>,
 }
 
 impl Link {
-    pub fn new(member: &Member) -> Link {
+    pub fn new(id: NodeId, region: RegionId, address: String, settings: LinkSettings) -> Link {
         Link {
-            id: member.id,
-            region: member.region.clone(),
-            delay: Duration::from_secs_f64(member.one_way_ms / 1000.0),
-            address: member.address,
+            id,
+            region,
+            address,
+            shape: Shape::new(settings, u64::from(id.0) ^ u64::from(std::process::id()) << 32),
             outboxes: Default::default(),
-            held_bytes: AtomicUsize::new(0),
-            cut: AtomicBool::new(false),
+            readers: Default::default(),
             rtt_ns: AtomicU64::new(0),
             trouble: Mutex::new(Some("not connected yet".into())),
+            removed: watch::Sender::new(false),
         }
     }
 
@@ -56,25 +61,38 @@ impl Link {
     }
 
     pub fn is_connected(&self) -> bool {
-        !self.cut.load(Ordering::Relaxed) && Channel::ALL.iter().all(|c| self.outbox(*c).is_some())
-    }
-
-    /// `false`: there is too much on the way already, the frame is to be dropped.
-    pub fn has_room(&self) -> bool {
-        self.held_bytes.load(Ordering::Relaxed) <= QUEUE_BYTES_MAX
+        !self.shape.is_cut() && Channel::ALL.iter().all(|c| self.outbox(*c).is_some())
     }
 
     /// Called from the delay line when a frame's time has come.
-    pub fn write(&self, channel: Channel, frame: Bytes) {
-        self.held_bytes.fetch_sub(frame.len(), Ordering::Relaxed);
-        let _ = self.write_now(channel, frame);
+    pub fn write_held(&self, channel: Channel, frame: Bytes) {
+        let bytes = frame.len();
+        // A cut takes what is under way too.
+        if !self.shape.is_cut() {
+            let _ = self.write_now(channel, frame);
+        }
+        self.shape.left(bytes);
     }
 
     pub fn write_now(&self, channel: Channel, frame: Bytes) -> Result<(), NotSent> {
-        if self.cut.load(Ordering::Relaxed) {
-            return Err(NotSent::Closed);
-        }
         self.outbox(channel).ok_or(NotSent::Closed)?.send([frame])
+    }
+
+    /// Ends the link for good.
+    pub fn remove(&self) {
+        self.removed.send_replace(true);
+    }
+
+    pub async fn removed(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.removed.subscribe().wait_for(|removed| *removed).await;
+    }
+
+    pub fn set_reader(&self, channel: Channel, reader: AbortHandle) {
+        let mut now = self.readers[channel as usize].lock().expect("no code that holds this lock panics");
+        if let Some(earlier) = now.replace(reader) {
+            earlier.abort();
+        }
     }
 
     fn set_outbox(&self, channel: Channel, outbox: Option<Arc<Outbox<TcpStream>>>) {
@@ -89,16 +107,27 @@ impl Link {
     }
 }
 
-/// Dials the peer for one channel, again and again, for the life of the node.
+/// Dials the peer for one channel, again and again, while it is a member and the node lives.
 pub(super) async fn keep_dialling(transport: Arc<Transport>, link: Arc<Link>, channel: Channel) {
+    tokio::select! {
+        () = link.removed() => {}
+        () = dial_again_and_again(&transport, &link, channel) => {}
+    }
+    if let Some(outbox) = link.outbox(channel) {
+        link.set_outbox(channel, None);
+        outbox.close();
+    }
+}
+
+async fn dial_again_and_again(transport: &Transport, link: &Arc<Link>, channel: Channel) {
     let mut backoff = BACKOFF_MIN;
     loop {
-        match dial(&transport, &link, channel).await {
+        match dial(transport, link, channel).await {
             Ok(stream) => {
                 backoff = BACKOFF_MIN;
                 link.set_trouble(None);
                 tracing::info!(region = %transport.region, node = %transport.me, peer = %link.id, ?channel, "connected to peer");
-                serve(&transport, &link, channel, stream).await;
+                serve(transport, link, channel, stream).await;
                 tracing::info!(region = %transport.region, node = %transport.me, peer = %link.id, ?channel, "lost the connection to peer");
                 link.set_trouble(Some("the connection broke".into()));
                 transport.inbox.send(Event::Peer(link.id, PeerEvent::Unreachable)).await;
@@ -115,17 +144,26 @@ pub(super) async fn keep_dialling(transport: Arc<Transport>, link: Arc<Link>, ch
 }
 
 async fn dial(transport: &Transport, link: &Link, channel: Channel) -> Result<TcpStream, String> {
+    if link.shape.is_cut() {
+        return Err("the link was cut by hand".into());
+    }
     let attempt = async {
-        let mut stream = TcpStream::connect(link.address).await.map_err(|e| e.to_string())?;
-        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        let mut stream = TcpStream::connect(&link.address).await.map_err(|e| e.to_string())?;
+        set_options(&stream).map_err(|e| e.to_string())?;
         let hello =
             Hello { version: VERSION, cluster: transport.cluster.clone(), from: transport.me, to: link.id, channel };
         stream.write_all(&Frame::Hello(hello).encode()).await.map_err(|e| e.to_string())?;
         let mut buf = BytesMut::with_capacity(512);
         loop {
             match Frame::take(&mut buf, HELLO_BYTES_MAX).map_err(|e| e.to_string())? {
-                Some(Frame::HelloReply(None)) => return Ok(stream),
-                Some(Frame::HelloReply(Some(why))) => return Err(format!("it refuses this node: {why}")),
+                Some(Frame::HelloReply(HelloReply::Welcome)) => return Ok(stream),
+                Some(Frame::HelloReply(HelloReply::Refused(why))) => {
+                    return Err(format!("it refuses this node: {why}"))
+                }
+                Some(Frame::HelloReply(HelloReply::Removed(why))) => {
+                    transport.inbox.send(Event::Peer(link.id, PeerEvent::Removed(why.clone()))).await;
+                    return Err(why);
+                }
                 Some(_) => return Err("it answers with something else than a hello".into()),
                 None => {}
             }
@@ -135,6 +173,15 @@ async fn dial(transport: &Transport, link: &Link, channel: Channel) -> Result<Tc
         }
     };
     tokio::time::timeout(HELLO_TIMEOUT, attempt).await.unwrap_or(Err("it does not answer".into()))
+}
+
+/// What both ends of a connection between nodes want of TCP.
+pub(super) fn set_options(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &(SILENCE_MAX.as_secs() as u32))?;
+    setsockopt(stream, sockopt::TcpUserTimeout, &(SILENCE_MAX.as_millis() as u32))?;
+    Ok(())
 }
 
 /// Writes to the peer until the connection ends.

@@ -7,39 +7,58 @@
 //! Invariants:
 //! - A message reaches the core only from a peer whose hello named this cluster and a member of it, and only under
 //!   that member's own id.
-//! - What one channel of one link carries keeps its order.  Anything may be lost, nothing comes twice.
+//! - What one channel of one link carries keeps its order.  Anything may be lost; nothing comes twice, but where a lab
+//!   asks for it.
 //! - Whatever a stranger or a broken peer sends ends that connection and is logged; nothing else is harmed.
 
+mod accept;
 mod delay;
 mod frame;
 mod link;
+mod shape;
+
+pub use shape::{LinkSettings, ONE_WAY_MS_MAX};
 
 use crate::config::NodeConfig;
 use crate::error::{Error, Result};
-use crate::inbox::{Event, Inbox, PeerEvent};
-use bytes::{Bytes, BytesMut};
+use crate::inbox::Inbox;
+use crate::outbox::NotSent;
+use bytes::Bytes;
 use delay::DelayLine;
-use frame::{Channel, Frame, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION};
+use frame::{Channel, Frame};
 use link::Link;
 use onetrip_core::consensus::Message;
 use onetrip_core::{LogIndex, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use serde::Serialize;
+use shape::Way;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 pub struct Transport {
     cluster: String,
     me: NodeId,
     region: RegionId,
-    links: BTreeMap<NodeId, Arc<Link>>,
+    lab: bool,
+    one_way_ms: BTreeMap<RegionId, f64>,
+    peers: RwLock<Peers>,
+    /// Links to dial, and who takes them until `run` does.
+    new_links: mpsc::UnboundedSender<Arc<Link>>,
+    to_dial: Mutex<Option<mpsc::UnboundedReceiver<Arc<Link>>>>,
     delays: Arc<DelayLine>,
     inbox: Inbox,
     started: Instant,
+}
+
+#[derive(Default)]
+struct Peers {
+    links: BTreeMap<NodeId, Arc<Link>>,
+    /// Ids below this that are not in `links` were members once.
+    next_id: NodeId,
 }
 
 /// What is known of the way to one peer.
@@ -57,21 +76,59 @@ pub struct PeerState {
 
 impl Transport {
     pub fn new(config: &NodeConfig, inbox: Inbox) -> Arc<Transport> {
-        let links: BTreeMap<_, _> = config.peers().map(|m| (m.id, Arc::new(Link::new(m)))).collect();
-        Arc::new(Transport {
+        let (new_links, to_dial) = mpsc::unbounded_channel();
+        let transport = Transport {
             cluster: config.cluster.clone(),
             me: config.node,
             region: config.region.clone(),
-            links,
+            lab: config.lab,
+            one_way_ms: config.one_way_ms.clone(),
+            peers: RwLock::default(),
+            new_links,
+            to_dial: Mutex::new(Some(to_dial)),
             delays: Arc::default(),
             inbox,
             started: Instant::now(),
-        })
+        };
+        let members = config.members.iter().map(|m| (m.id, m.region.clone(), m.address.to_string()));
+        transport.set_peers(members, NodeId(0));
+        Arc::new(transport)
     }
 
-    /// Starts the delay line's thread, if any link has a delay.
+    /// Adds and removes links, so that there is one to each of `members` but this node itself.  Ids below `next_id` that
+    /// are no members are taken for removed ones.
+    fn set_peers(&self, members: impl Iterator<Item = (NodeId, RegionId, String)>, next_id: NodeId) {
+        let mut peers = self.peers.write().expect("no code that holds this lock panics");
+        let mut before = std::mem::take(&mut peers.links);
+        for (id, region, address) in members.filter(|(id, ..)| *id != self.me) {
+            let same = before.remove(&id).filter(|l| {
+                let same = l.region == region && l.address == address;
+                if !same {
+                    l.remove();
+                }
+                same
+            });
+            let link = same.unwrap_or_else(|| {
+                tracing::info!(region = %self.region, node = %self.me, peer = %id, peer_region = %region, %address, "peer added");
+                let one_way_ms = self.one_way_ms.get(&region).copied().unwrap_or_default();
+                let settings = LinkSettings { one_way_ms, ..Default::default() };
+                let link = Arc::new(Link::new(id, region, address, settings));
+                // The receiver ends with the node.
+                let _ = self.new_links.send(link.clone());
+                link
+            });
+            peers.links.insert(id, link);
+        }
+        for link in before.into_values() {
+            tracing::info!(region = %self.region, node = %self.me, peer = %link.id, peer_region = %link.region, "peer removed");
+            link.remove();
+        }
+        peers.next_id = next_id;
+    }
+
+    /// Starts the delay line's thread; only a lab can need it.
     pub fn start_delays(&self) -> Result<Option<std::thread::JoinHandle<()>>> {
-        if self.links.values().all(|l| l.delay.is_zero()) {
+        if !self.lab && self.one_way_ms.is_empty() {
             return Ok(None);
         }
         let delays = self.delays.clone();
@@ -83,13 +140,18 @@ impl Transport {
         self.delays.stop();
     }
 
-    /// Dials and accepts for the life of the runtime that it runs on.
+    /// Dials and accepts for the life of the runtime that it runs on.  Called once.
     pub async fn run(self: Arc<Self>, listener: TcpListener) {
-        for link in self.links.values() {
-            for channel in Channel::ALL {
-                tokio::spawn(link::keep_dialling(self.clone(), link.clone(), channel));
+        let to_dial = self.to_dial.lock().expect("no code that holds this lock panics").take();
+        let mut to_dial = to_dial.expect("the transport runs once");
+        let transport = self.clone();
+        tokio::spawn(async move {
+            while let Some(link) = to_dial.recv().await {
+                for channel in Channel::ALL {
+                    tokio::spawn(link::keep_dialling(transport.clone(), link.clone(), channel));
+                }
             }
-        }
+        });
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -105,150 +167,74 @@ impl Transport {
         }
     }
 
+    fn link(&self, peer: NodeId) -> Option<Arc<Link>> {
+        self.peers.read().expect("no code that holds this lock panics").links.get(&peer).cloned()
+    }
+
+    fn links(&self) -> Vec<Arc<Link>> {
+        self.peers.read().expect("no code that holds this lock panics").links.values().cloned().collect()
+    }
+
     /// Sends a Raft message to the peer it names.  It may be lost; only a full queue is reported (`false`).
     pub fn send_raft(&self, message: Message) -> bool {
-        let Some(link) = self.links.get(&NodeId(message.to as u32)) else { return true };
+        let Some(link) = self.link(NodeId(message.to as u32)) else { return true };
         let channel = match message.get_msg_type() {
             MessageType::MsgAppend | MessageType::MsgPropose | MessageType::MsgSnapshot => Channel::Bulk,
             _ => Channel::Control,
         };
-        if link.cut.load(Ordering::Relaxed) || link.outbox(channel).is_none() {
+        if link.shape.is_cut() || link.outbox(channel).is_none() {
             return true; // lost, and `Unreachable` has been or will be said
         }
-        self.send_to(link, channel, Frame::Raft(Box::new(message)).encode())
+        self.send_to(&link, channel, Frame::Raft(Box::new(message)).encode())
     }
 
     pub fn send_position(&self, durable: LogIndex) {
         let frame = Frame::Position { durable }.encode();
-        for link in self.links.values() {
-            self.send_to(link, Channel::Control, frame.clone());
+        for link in self.links() {
+            self.send_to(&link, Channel::Control, frame.clone());
         }
     }
 
     fn send_to(&self, link: &Arc<Link>, channel: Channel, frame: Bytes) -> bool {
-        if link.delay.is_zero() {
-            return link.write_now(channel, frame) != Err(crate::outbox::NotSent::Full);
+        match link.shape.way(channel, frame.len()) {
+            Way::Now => link.write_now(channel, frame) != Err(NotSent::Full),
+            Way::Held { due, copies } => {
+                for _ in 0..copies {
+                    self.delays.push(link.clone(), channel, frame.clone(), due);
+                }
+                true
+            }
+            Way::Lost => true,
+            Way::Full => false,
         }
-        if !link.has_room() {
-            return false;
-        }
-        link.held_bytes.fetch_add(frame.len(), Ordering::Relaxed);
-        self.delays.push(link.clone(), channel, frame, link.delay);
-        true
     }
 
-    /// Cuts or heals the link to `peer`, both ways as far as this node sees.  `false`: no such peer.
-    pub fn cut(&self, peer: NodeId, cut: bool) -> bool {
-        let Some(link) = self.links.get(&peer) else { return false };
-        link.cut.store(cut, Ordering::Relaxed);
-        tracing::info!(region = %self.region, node = %self.me, %peer, cut, "link set by hand");
+    /// What the link to `peer` does to the frames that this node sends; `None`: no such peer.
+    pub fn link_settings(&self, peer: NodeId) -> Option<LinkSettings> {
+        Some(self.link(peer)?.shape.settings())
+    }
+
+    /// `false`: no such peer.  Only in a lab; valid settings (`LinkSettings::validate`) are the caller's business.
+    pub fn set_link(&self, peer: NodeId, settings: LinkSettings) -> bool {
+        let Some(link) = self.link(peer).filter(|_| self.lab) else { return false };
+        link.shape.set(settings);
+        tracing::info!(region = %self.region, node = %self.me, %peer, ?settings, "link set by hand");
         true
     }
 
     pub fn peers(&self) -> Vec<PeerState> {
-        let state = |l: &Arc<Link>| PeerState {
+        let state = |l: Arc<Link>| PeerState {
             id: l.id,
             region: l.region.clone(),
             connected: l.is_connected(),
             rtt_ms: Some(l.rtt_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(|ns| ns as f64 / 1e6),
             trouble: l.trouble.lock().expect("no code that holds this lock panics").clone(),
-            cut: l.cut.load(Ordering::Relaxed),
+            cut: l.shape.is_cut(),
         };
-        self.links.values().map(state).collect()
+        self.links().into_iter().map(state).collect()
     }
 
     fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
-    }
-
-    async fn receive(&self, mut stream: TcpStream) {
-        let from = stream.peer_addr().map_or("?".into(), |a| a.to_string());
-        let _ = stream.set_nodelay(true);
-        let mut buf = BytesMut::with_capacity(64 << 10);
-        let hello = tokio::time::timeout(Duration::from_secs(5), self.receive_hello(&mut stream, &mut buf)).await;
-        let link = match hello {
-            Ok(Ok(link)) => link,
-            Ok(Err(why)) => {
-                tracing::warn!(region = %self.region, node = %self.me, %from, "refused a connection to the peer port: {why}");
-                return;
-            }
-            Err(_) => {
-                tracing::warn!(region = %self.region, node = %self.me, %from, "refused a connection to the peer port: no hello");
-                return;
-            }
-        };
-        if let Err(why) = self.receive_frames(&link, &mut stream, &mut buf).await {
-            tracing::warn!(region = %self.region, node = %self.me, peer = %link.id, %from, "disconnected a peer: {why}");
-        }
-    }
-
-    async fn receive_hello(
-        &self,
-        stream: &mut TcpStream,
-        buf: &mut BytesMut,
-    ) -> std::result::Result<Arc<Link>, String> {
-        let hello = loop {
-            match Frame::take(buf, HELLO_BYTES_MAX).map_err(|e| e.to_string())? {
-                Some(Frame::Hello(hello)) => break hello,
-                Some(_) => return Err("it does not begin with a hello".into()),
-                None => {}
-            }
-            if stream.read_buf(buf).await.map_err(|e| e.to_string())? == 0 {
-                return Err("it closed the connection before its hello".into());
-            }
-        };
-        let refusal = if hello.version != VERSION {
-            Some(format!("it speaks version {}, this node {VERSION}", hello.version))
-        } else if hello.cluster != self.cluster {
-            Some(format!("it belongs to the cluster \"{}\", this node to \"{}\"", hello.cluster, self.cluster))
-        } else if hello.to != self.me {
-            Some(format!("it looks for node {}, this is node {}", hello.to, self.me))
-        } else if !self.links.contains_key(&hello.from) {
-            Some(format!("node {} is no member here", hello.from))
-        } else {
-            None
-        };
-        stream.write_all(&Frame::HelloReply(refusal.clone()).encode()).await.map_err(|e| e.to_string())?;
-        match refusal {
-            Some(why) => Err(why),
-            None => Ok(self.links[&hello.from].clone()),
-        }
-    }
-
-    /// Returns at the end of the connection; an error is what the peer did wrong.
-    async fn receive_frames(&self, link: &Arc<Link>, stream: &mut TcpStream, buf: &mut BytesMut) -> Result<()> {
-        loop {
-            while let Some(frame) = Frame::take(buf, FRAME_BYTES_MAX)? {
-                if link.cut.load(Ordering::Relaxed) {
-                    continue;
-                }
-                match frame {
-                    Frame::Raft(message) => {
-                        if message.from != u64::from(link.id.0) || message.to != u64::from(self.me.0) {
-                            let why = format!("a message from {} to {}", message.from, message.to);
-                            return Err(Error::Internal(why));
-                        }
-                        self.inbox.send(Event::Peer(link.id, PeerEvent::Raft(message))).await;
-                    }
-                    Frame::Position { durable } => {
-                        self.inbox.send(Event::Peer(link.id, PeerEvent::Durable(durable))).await;
-                    }
-                    Frame::Ping { sent_ns } => {
-                        self.send_to(link, Channel::Control, Frame::Pong { sent_ns }.encode());
-                    }
-                    Frame::Pong { sent_ns } => {
-                        let rtt = self.now_ns().saturating_sub(sent_ns).max(1);
-                        link.rtt_ns.store(rtt, Ordering::Relaxed);
-                    }
-                    Frame::Hello(_) | Frame::HelloReply(_) => {
-                        return Err(Error::Internal("a second hello".into()));
-                    }
-                }
-            }
-            match stream.read_buf(buf).await {
-                Ok(0) | Err(_) => return Ok(()),
-                Ok(_) => {}
-            }
-        }
     }
 }

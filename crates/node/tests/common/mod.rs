@@ -4,7 +4,7 @@
 use anyhow::{bail, ensure, Context, Result};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, FromPostgres, Hello, Role, ToPostgres, VerdictFrame, VERSION};
-use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, TxnId};
+use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, RegionId, TxnId};
 use onetrip_node::{Member, Node, NodeConfig};
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -50,19 +50,15 @@ impl Cluster {
             (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
         let ports: Vec<SocketAddr> = held.iter().map(|l| l.local_addr()).collect::<std::io::Result<_>>()?;
         let mut configs = Vec::new();
+        let region = |id: u32| RegionId(format!("r{id}"));
         for me in 1..=3u32 {
-            let member = |id: u32| Member {
-                id: NodeId(id),
-                region: format!("r{id}").as_str().into(),
-                address: ports[id as usize - 1],
-                one_way_ms: if id == me { 0.0 } else { one_way_ms },
-            };
+            let member = |id: u32| Member { id: NodeId(id), region: region(id), address: ports[id as usize - 1] };
             let data_dir = dir.path().join(format!("r{me}"));
             std::fs::create_dir(&data_dir)?;
             let config = NodeConfig {
                 cluster: "test".into(),
                 node: NodeId(me),
-                region: format!("r{me}").as_str().into(),
+                region: region(me),
                 listen: ports[me as usize - 1],
                 http: ports[me as usize + 2],
                 preferred_leader: "r1".into(),
@@ -71,6 +67,7 @@ impl Cluster {
                 sequence_slot: me,
                 max_entry_bytes: 1 << 20,
                 lab: true,
+                one_way_ms: (1..=3).filter(|id| *id != me).map(|id| (region(id), one_way_ms)).collect(),
                 postgres: None,
                 members: (1..=3).map(member).collect(),
                 data_dir,

@@ -1,0 +1,232 @@
+//! What the emulated WAN does to the frames of one link on their way out: delay, jitter, bandwidth, loss, doubling, cut.
+//!
+//! Each node shapes what it sends, so a link has two directions with settings of their own.  It acts on whole frames
+//! before they reach the socket; the byte stream below is never harmed.
+//!
+//! Invariants:
+//! - Frames of one channel leave in the order in which they came here, whatever the jitter and whenever the settings
+//!   change.  Doubles follow their originals at once.
+//! - An unshaped link costs one atomic load.
+
+use super::frame::Channel;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// What may be on its way to a slow or distant peer; beyond it frames are dropped, which Raft repairs.
+pub(super) const QUEUE_BYTES_MAX: usize = 128 << 20;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinkSettings {
+    /// Nothing passes.  A connection that stands is kept, and is used again when the link is healed.
+    pub cut: bool,
+    pub one_way_ms: f64,
+    /// Added to the delay of each frame: evenly drawn between 0 and this.
+    pub jitter_ms: f64,
+    /// Share of the frames that are lost, 0 to 1.
+    pub loss: f64,
+    /// Share of the frames that go out twice, 0 to 1.
+    pub duplicate: f64,
+    /// Bandwidth of each of the link's channels; 0: no limit.
+    pub mbit_per_s: f64,
+}
+
+/// Longer is a typing error rather than a distance on Earth.
+pub const ONE_WAY_MS_MAX: f64 = 10_000.0;
+
+impl LinkSettings {
+    /// What is wrong with them, in a sentence.
+    pub fn validate(&self) -> Result<(), String> {
+        for (name, value, max) in [
+            ("one_way_ms", self.one_way_ms, ONE_WAY_MS_MAX),
+            ("jitter_ms", self.jitter_ms, ONE_WAY_MS_MAX),
+            ("loss", self.loss, 1.0),
+            ("duplicate", self.duplicate, 1.0),
+            ("mbit_per_s", self.mbit_per_s, 1e6),
+        ] {
+            if !(0.0..=max).contains(&value) {
+                return Err(format!("`{name}` is {value}, not within 0 to {max}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a frame.
+#[derive(Debug, PartialEq)]
+pub(super) enum Way {
+    /// To the socket at once.
+    Now,
+    /// Into the delay line, `copies` times.
+    Held { due: Instant, copies: usize },
+    /// Lost on the way, as far as the sender can tell.
+    Lost,
+    /// Too much is on its way already: the sender is told.
+    Full,
+}
+
+pub(super) struct Shape {
+    /// `false`: every frame goes out at once.
+    active: AtomicBool,
+    cut: AtomicBool,
+    /// Frames in the delay line, in bytes.
+    held_bytes: AtomicUsize,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    settings: LinkSettings,
+    random: u64,
+    /// When the last frame of each channel is due.
+    last_due: [Option<Instant>; 2],
+}
+
+impl Shape {
+    pub fn new(settings: LinkSettings, seed: u64) -> Shape {
+        let shape = Shape {
+            active: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            held_bytes: AtomicUsize::new(0),
+            inner: Mutex::new(Inner { settings, random: seed, last_due: [None; 2] }),
+        };
+        shape.set(settings);
+        shape
+    }
+
+    pub fn set(&self, settings: LinkSettings) {
+        let mut inner = self.inner.lock().expect("no code that holds this lock panics");
+        inner.settings = settings;
+        self.cut.store(settings.cut, Ordering::Relaxed);
+        // An earlier delay may still hold frames, so only `way` ends this.
+        if settings != LinkSettings::default() {
+            self.active.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub fn settings(&self) -> LinkSettings {
+        self.inner.lock().expect("no code that holds this lock panics").settings
+    }
+
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// `Held` counts the frame's bytes; [`Shape::left`] gives them back.
+    pub fn way(&self, channel: Channel, bytes: usize) -> Way {
+        if !self.active.load(Ordering::Relaxed) {
+            return Way::Now;
+        }
+        let mut inner = self.inner.lock().expect("no code that holds this lock panics");
+        let settings = inner.settings;
+        if settings.cut {
+            return Way::Lost;
+        }
+        let held = self.held_bytes.load(Ordering::Relaxed);
+        if settings == LinkSettings::default() && held == 0 {
+            self.active.store(false, Ordering::Relaxed);
+            return Way::Now;
+        }
+        if held > QUEUE_BYTES_MAX {
+            return Way::Full;
+        }
+        if inner.draw() < settings.loss {
+            return Way::Lost;
+        }
+        let copies = if inner.draw() < settings.duplicate { 2 } else { 1 };
+        let delay = settings.one_way_ms + settings.jitter_ms * inner.draw();
+        let mut due = Instant::now() + Duration::from_secs_f64(delay / 1000.0);
+        if let Some(last) = inner.last_due[channel as usize] {
+            due = due.max(last);
+        }
+        if settings.mbit_per_s > 0.0 {
+            due += Duration::from_secs_f64((copies * bytes) as f64 * 8.0 / (settings.mbit_per_s * 1e6));
+        }
+        inner.last_due[channel as usize] = Some(due);
+        self.held_bytes.fetch_add(copies * bytes, Ordering::Relaxed);
+        Way::Held { due, copies }
+    }
+
+    /// A held frame has been given to the socket (not before, or one that is sent at once could overtake it).
+    pub fn left(&self, bytes: usize) {
+        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Inner {
+    /// Evenly drawn from 0 to below 1 (splitmix64).
+    fn draw(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_and_new_settings_keep_the_order() {
+        let shape = Shape::new(LinkSettings { one_way_ms: 5.0, jitter_ms: 50.0, ..Default::default() }, 1);
+        let mut last = Instant::now();
+        for i in 0..1000 {
+            if i == 500 {
+                shape.set(LinkSettings::default());
+            }
+            let Way::Held { due, copies: 1 } = shape.way(Channel::Bulk, 10) else { panic!("frame {i} is not held") };
+            assert!(due >= last, "frame {i}");
+            last = due;
+        }
+        shape.left(1000 * 10);
+        assert_eq!(shape.way(Channel::Bulk, 10), Way::Now, "nothing is held any more");
+    }
+
+    #[test]
+    fn frames_are_lost_and_doubled_as_often_as_told() {
+        let shape = Shape::new(LinkSettings { loss: 0.3, duplicate: 0.2, ..Default::default() }, 7);
+        let (mut lost, mut twice) = (0, 0);
+        for _ in 0..10_000 {
+            match shape.way(Channel::Control, 1) {
+                Way::Lost => lost += 1,
+                Way::Held { copies, .. } => {
+                    shape.left(copies);
+                    twice += copies - 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!((2_700..3_300).contains(&lost), "{lost} lost");
+        assert!((1_200..1_600).contains(&twice), "{twice} doubled of {}", 10_000 - lost);
+    }
+
+    #[test]
+    fn a_narrow_link_spreads_frames_and_refuses_what_does_not_fit() {
+        let shape = Shape::new(LinkSettings { mbit_per_s: 8.0, ..Default::default() }, 1);
+        let start = Instant::now();
+        let mut dues = Vec::new();
+        while let Way::Held { due, .. } = shape.way(Channel::Bulk, 1 << 20) {
+            dues.push(due);
+        }
+        assert_eq!(dues.len(), 1 + (QUEUE_BYTES_MAX >> 20), "then it is full");
+        let seconds = dues[dues.len() - 1].duration_since(start).as_secs_f64();
+        assert!((130.0..150.0).contains(&seconds), "129 MiB at 1 MB/s took {seconds} s");
+        shape.set(LinkSettings { cut: true, ..Default::default() });
+        assert_eq!(shape.way(Channel::Bulk, 1), Way::Lost);
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        for bad in [
+            LinkSettings { loss: 1.5, ..Default::default() },
+            LinkSettings { one_way_ms: -1.0, ..Default::default() },
+            LinkSettings { jitter_ms: f64::NAN, ..Default::default() },
+        ] {
+            assert!(bad.validate().is_err(), "{bad:?}");
+        }
+        assert!(LinkSettings::default().validate().is_ok());
+    }
+}
