@@ -330,6 +330,8 @@ set_up(void)
 	StartTransactionCommand();
 	ot_turn_attach();
 	CommitTransactionCommand();
+	if (!ot_turn_is_welcomed())
+		ot_sequence_reshare();
 	(void) ot_my_slot();
 	before_shmem_exit(leave, (Datum) 0);
 	SpinLockAcquire(&ot_shared->mutex);

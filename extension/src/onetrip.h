@@ -163,6 +163,7 @@ extern void ot_sequence_init(void);
 /* a sequence this transaction has used, at commit */
 extern void ot_sequence_capture(Oid relid);
 extern void ot_sequence_apply(OtReader *r); /* behind the op byte 'Q' */
+extern void ot_sequence_reshare(void);
 
 /* held_locks.c */
 typedef struct OtHeldLock

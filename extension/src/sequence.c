@@ -36,6 +36,10 @@
  *	   used the old numbering commits before it or not at all.  Without
  *	   RESTART it is refused, unless nobody can have used the sequence yet.
  *
+ * A data folder can come from another node, or be given another slot: then all
+ * definitions are written anew before clients are let in, and each sequence
+ * goes on above everything that is known (sequence_reshare.c).
+ *
  * Whoever restarts a sequence below values in use gets them again, as in
  * PostgreSQL, but each in the region that had it before.
  *
@@ -189,8 +193,8 @@ ot_sequence_load(Oid relid, OtSequenceLoaded *seq)
 	return true;
 }
 
-static void
-store_here(Oid relid, int64 start, int64 increment, int64 minimum, int64 maximum)
+void
+ot_sequence_store_here(Oid relid, OtSequenceHere here)
 {
 	Relation	catalog = table_open(SequenceRelationId, RowExclusiveLock);
 	HeapTuple	tuple = SearchSysCacheCopy1(SEQRELID, ObjectIdGetDatum(relid));
@@ -199,10 +203,10 @@ store_here(Oid relid, int64 start, int64 increment, int64 minimum, int64 maximum
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for sequence %u", relid);
 	form = (Form_pg_sequence) GETSTRUCT(tuple);
-	form->seqstart = start;
-	form->seqincrement = increment;
-	form->seqmin = minimum;
-	form->seqmax = maximum;
+	form->seqstart = here.start;
+	form->seqincrement = here.increment;
+	form->seqmin = here.minimum;
+	form->seqmax = here.maximum;
 	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
 	heap_freetuple(tuple);
 	table_close(catalog, RowExclusiveLock);
@@ -238,15 +242,12 @@ store_user(Oid relid, const OtSequence *user)
 }
 
 /* Puts this node's part of `user` into the catalogs. */
-static void
-adjust(Oid relid, const OtSequence *user)
+void
+ot_sequence_adjust(Oid relid, const OtSequence *user)
 {
 	OtShare		share = ot_sequence_own_share();
-	OtSequenceHere here;
 	int64		needed;
 
-	if (share.stride == 1)
-		return;
 	if (!ot_sequence_fits(user, share, &needed))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -256,9 +257,8 @@ adjust(Oid relid, const OtSequence *user)
 						   share.stride, (long long) user->start,
 						   (long long) user->increment, (long long) needed),
 				 errhint("Widen MINVALUE or MAXVALUE, or use a smaller INCREMENT.")));
-	here = ot_sequence_here(user, share);
 	store_user(relid, user);
-	store_here(relid, here.start, here.increment, here.minimum, here.maximum);
+	ot_sequence_store_here(relid, ot_sequence_here(user, share));
 	CommandCounterIncrement();
 }
 
@@ -269,8 +269,8 @@ adjust(Oid relid, const OtSequence *user)
  * as its init fork has it, so that one too must hold an own value: a reset,
  * which writes both forks, goes first.
  */
-static void
-set_position(Oid relid, const OtSequence *seq, OtPosition position)
+void
+ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPosition position)
 {
 	Relation	rel;
 
@@ -399,8 +399,8 @@ created(Oid relid)
 		ot_sequence_stride == 1 || !ot_sequence_load(relid, &seq))
 		return;
 	seq.user.anchor = seq.user.start;
-	adjust(relid, &seq.user);
-	set_position(relid, &seq.user,
+	ot_sequence_adjust(relid, &seq.user);
+	ot_sequence_set_position(relid, &seq.user,
 				 ot_sequence_place(&seq.user, ot_sequence_own_share(), seq.user.start, false));
 	CommandCounterIncrement();
 }
@@ -456,8 +456,10 @@ before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 
 	if (seq.adjusted)
 	{
-		store_here(relid, seq.user.start, seq.user.increment,
-				   seq.user.minimum, seq.user.maximum);
+		OtSequenceHere as_written = {seq.user.start, seq.user.increment,
+		seq.user.minimum, seq.user.maximum};
+
+		ot_sequence_store_here(relid, as_written);
 		CommandCounterIncrement();
 	}
 
@@ -496,7 +498,7 @@ after_alter(const Alteration *alteration)
 		if (alteration->new_increment)
 			seq.user.anchor = alteration->restart_value_given ?
 				alteration->restart_value : seq.user.start;
-		adjust(relid, &seq.user);
+		ot_sequence_adjust(relid, &seq.user);
 	}
 
 	if (alteration->restart || (share.stride > 1 && alteration->new_increment))
@@ -507,7 +509,7 @@ after_alter(const Alteration *alteration)
 	else
 		position = ot_sequence_clamp(&seq.user, share, alteration->position);
 	if (share.stride > 1 || ot_is_apply_worker)
-		set_position(relid, &seq.user, position);
+		ot_sequence_set_position(relid, &seq.user, position);
 	CommandCounterIncrement();
 }
 

@@ -73,11 +73,16 @@ extern bool ot_sequence_raise(const OtSequence *seq, OtShare share,
 							  OtPosition *position, int64 value);
 extern OtPosition ot_sequence_clamp(const OtSequence *seq, OtShare share,
 									OtPosition position);
+extern OtPosition ot_sequence_hand_over(const OtSequence *seq, OtShare share,
+										int64 step, OtPosition position);
 
 /* sequence.c */
 extern bool ot_sequence_is_active(void);
 extern OtShare ot_sequence_own_share(void);
 extern bool ot_sequence_load(Oid relid, OtSequenceLoaded *seq);
+extern void ot_sequence_store_here(Oid relid, OtSequenceHere here);
+extern void ot_sequence_adjust(Oid relid, const OtSequence *user);
+extern void ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPosition position);
 
 /* sequence_position.c */
 extern OtPosition ot_sequence_page_read(Relation rel);

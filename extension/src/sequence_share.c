@@ -200,3 +200,26 @@ ot_sequence_clamp(const OtSequence *seq, OtShare share, OtPosition position)
 	position.last_value = (int64) (own * direction);
 	return position;
 }
+
+/*
+ * Where a node of this share goes on from a position that a node of another
+ * share left, which stepped by `step`.  That node had seen every value before
+ * its own next one used, possibly by this share, but shows only its own last
+ * one: so what follows is this share's first value from its next one on.
+ */
+OtPosition
+ot_sequence_hand_over(const OtSequence *seq, OtShare share, int64 step, OtPosition position)
+{
+	int			direction = DIRECTION(seq);
+	int128		next = (int128) position.last_value * direction;
+	int128		own;
+
+	if (position.is_called)
+		next += (int128) step * direction;
+	own = own_at_or_after(seq, share, Max(next, FIRST(seq)));
+	position.is_called = own > LAST(seq);
+	if (position.is_called)
+		own = own_at_or_before(seq, share, LAST(seq));
+	position.last_value = (int64) (own * direction);
+	return position;
+}

@@ -176,6 +176,17 @@ ot_turn_welcome(OtLogIndex committed)
 	SpinLockRelease(&ot_shared->mutex);
 }
 
+bool
+ot_turn_is_welcomed(void)
+{
+	bool		welcomed;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	welcomed = ot_shared->welcomed;
+	SpinLockRelease(&ot_shared->mutex);
+	return welcomed;
+}
+
 static bool
 caught_up(void)
 {

@@ -110,6 +110,7 @@ typedef struct OtShared
 extern OtShared *ot_shared;
 extern OtSlot *ot_my_slot(void);
 extern void ot_turn_attach(void);
+extern bool ot_turn_is_welcomed(void);
 extern void ot_turn_welcome(OtLogIndex committed);
 extern void ot_turn_wait_caught_up(void);
 extern void ot_turn_begin_writing(void);

@@ -1,8 +1,8 @@
 #!/bin/bash
-# The extension's tests on one node: sql/ (one session) and specs/ (several), against a real node with a real PostgreSQL.
+# The extension's tests on one node: sql/ (one session), specs/ (several) and t/ (with restarts), against a real node with a real PostgreSQL.
 #
 # Called by `make -C extension check-all`.  What is installed in PostgreSQL's folders is what runs (`make setup`).
-#   TESTS="capture toast"  only these of sql/ (setup comes by itself); SPECS likewise, SPECS=none for none
+#   TESTS="capture toast"  only these of sql/ (setup comes by itself); SPECS and RESTARTS (t/) likewise, =none for none
 #   ONETRIP=FILE           this onetrip command, instead of building it
 #   KEEP=1                 leave the folder with logs and results behind
 set -euo pipefail
@@ -70,24 +70,42 @@ printf '[[region]]\nname = "here"\n' >"$work/topology.toml"
     { cat "$work/init.log" >&2; fail "onetrip init failed"; }
 port=$(sed -n 's/.*(PostgreSQL port \([0-9]*\)).*/\1/p' "$work/init.log")
 [ -n "$port" ] || fail "onetrip init did not say which port it chose"
-"$work/onetrip" start --data "$work/nodes/here" >"$work/node.log" 2>&1 &
-node=$!
+# A query in the replicated database; fails at the first error.
+query() {
+    PGCONNECT_TIMEOUT=5 "$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -c "$1"
+}
 
-export PGCONNECT_TIMEOUT=5
-ready=
-for _ in $(seq $((READY_SECONDS * 5))); do
-    kill -0 "$node" 2>/dev/null || break
-    if "$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -v ON_ERROR_STOP=1 \
-        -c 'SELECT onetrip.advance()' >/dev/null 2>"$work/ready.log"; then
-        ready=yes
-        break
+start_node() {
+    local ready=
+    "$work/onetrip" start --data "$work/nodes/here" >>"$work/node.log" 2>&1 &
+    node=$!
+    for _ in $(seq $((READY_SECONDS * 5))); do
+        kill -0 "$node" 2>/dev/null || break
+        if query 'SELECT onetrip.advance()' >/dev/null 2>"$work/ready.log"; then
+            ready=yes
+            break
+        fi
+        sleep 0.2
+    done
+    if [ -z "$ready" ]; then
+        tail -n 30 "$work/ready.log" "$work/node.log" "$work/nodes/here/postgres.log" >&2
+        fail "the node took no transaction within $READY_SECONDS s"
     fi
-    sleep 0.2
-done
-if [ -z "$ready" ]; then
-    tail -n 30 "$work/ready.log" "$work/node.log" "$work/nodes/here/postgres.log" >&2
-    fail "the node took no transaction within $READY_SECONDS s"
-fi
+}
+
+# Node and PostgreSQL, in good order.
+stop_node() {
+    kill -TERM "$node"
+    for _ in $(seq $((STOP_SECONDS * 10))); do
+        kill -0 "$node" 2>/dev/null || break
+        sleep 0.1
+    done
+    kill -0 "$node" 2>/dev/null && fail "the node did not stop within $STOP_SECONDS s"
+    wait "$node" 2>/dev/null || true
+    node=
+}
+
+start_node
 
 # ---- the tests ----
 
@@ -167,6 +185,24 @@ if [ -z "${TESTS:-}${SPECS:-}" ]; then
     examples ../../docs/settings.md
     examples ../../docs/functions.md
 fi
+
+# Those that stop and start the node: each a script of its own, in this shell.  The last line it prints on failure tells.
+restarts=${RESTARTS:-$(names t sh)}
+[ "$restarts" = none ] && restarts=
+if [ -n "${TESTS:-}${SPECS:-}" ] && [ -z "${RESTARTS:-}" ]; then
+    restarts=
+fi
+for test in $restarts; do
+    # shellcheck disable=SC1090
+    if wrong=; . "t/$test.sh"; [ -z "$wrong" ]; then
+        echo "test $test: ok"
+        passed=$((passed + 1))
+    else
+        echo "test $test: FAILED"
+        echo "$wrong"
+        failed=$((failed + 1))
+    fi
+done
 
 if ! kill -0 "$node" 2>/dev/null; then
     tail -n 30 "$work/node.log" >&2
