@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`node`] | starts and stops the parts | caller's |
 //! | `core_thread` | agrees, writes, decides, answers | one of its own |
+//! | [`archive`] | the committed log, kept outside the node | one of its own |
 //! | [`disk`] | the Raft log and the certifier's checkpoint | core |
 //! | `agent` | PostgreSQL's side door | reading: io, answering: core |
 //! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
@@ -13,6 +14,7 @@
 //! What decides about transactions lives in `onetrip-core`; here is only what moves bytes.
 
 mod agent;
+pub mod archive;
 pub mod config;
 mod core_thread;
 pub mod disk;

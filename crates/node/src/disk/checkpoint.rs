@@ -40,7 +40,7 @@ impl CheckpointFile {
 }
 
 /// Replaces a file: all of the new content is there, durably, or all of the old.
-pub(super) fn write_whole(path: &Path, raw: &[u8]) -> Result<()> {
+pub(crate) fn write_whole(path: &Path, raw: &[u8]) -> Result<()> {
     let temporary = path.with_extension("new");
     let write = || -> std::io::Result<()> {
         let mut file = File::create(&temporary)?;

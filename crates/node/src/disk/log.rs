@@ -159,7 +159,7 @@ impl RaftLog {
             full.trim()?;
         }
         let mut segment = Segment::create(&self.dir, number, previous)?;
-        segment.append(self.next_record, Some(&self.hard_state), Some(previous), &[])?;
+        segment.append(self.next_record, Some(&self.hard_state), Some(previous), None, &[])?;
         segment.sync()?;
         sync_dir(&self.dir)?;
         self.next_record += 1;
@@ -174,7 +174,7 @@ impl RaftLog {
             self.next_segment(previous)?;
         }
         let number = self.next_record;
-        let slots = self.active().append(number, hard_state, None, entries)?;
+        let slots = self.active().append(number, hard_state, None, None, entries)?;
         if sync {
             self.active().sync()?;
         }
@@ -332,7 +332,7 @@ impl Storage for RaftLog {
     }
 }
 
-fn segment_numbers(dir: &Path) -> Result<Vec<u64>> {
+pub(crate) fn segment_numbers(dir: &Path) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for file in std::fs::read_dir(dir).map_err(Error::disk(dir, "reading the folder"))? {
         let name = file.map_err(Error::disk(dir, "reading the folder"))?.file_name();

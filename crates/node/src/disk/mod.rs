@@ -9,9 +9,11 @@
 
 mod checkpoint;
 mod log;
-mod segment;
+pub(crate) mod segment;
 
+pub(crate) use checkpoint::write_whole;
 pub use checkpoint::CheckpointFile;
+pub(crate) use log::segment_numbers;
 pub use log::RaftLog;
 
 use crate::error::{Error, Result};
@@ -19,6 +21,6 @@ use std::fs::File;
 use std::path::Path;
 
 /// Makes the creation, renaming or removal of files in `dir` durable.
-fn sync_dir(dir: &Path) -> Result<()> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(Error::disk(dir, "fsync of the folder"))
 }

@@ -5,8 +5,9 @@
 //! | u32 magic, u32 length of body, u64 number, u32 CRC-32 of length, number and body | 20 bytes |
 //! | body | |
 //!
-//! Body: u8 flags (bit 0: hard state, bit 1: previous), [u64 term, u64 vote, u64 commit], [u64 index, u64 term], u32 n, then
-//! n entries (u64 index, u64 term, u8 type, u32 length, data).  Numbers count through all segments without a gap.  The
+//! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: time), [u64 term, u64 vote, u64 commit], [u64 index, u64 term],
+//! [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8 type, u32 length, data).  Only the archive
+//! writes times.  Numbers count through all segments without a gap.  The
 //! first record of a segment says, as *previous*, what came before it, so that older segments can be deleted.
 //!
 //! Space is set aside ahead of the records; it reads as zeros, and so ends the records.
@@ -20,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const MAGIC: u32 = 0x314c_544f; // "OTL1"
-pub(super) const HEAD_BYTES: usize = 20;
+pub(crate) const HEAD_BYTES: usize = 20;
 /// Space set aside at once: a write inside it changes no file size, which makes its fsync cheaper.
 const SET_ASIDE_BYTES: u64 = 4 << 20;
 /// Data above this is written from where it is instead of being gathered.
@@ -28,14 +29,14 @@ const GATHER_BYTES_MAX: usize = 64 << 10;
 
 /// The position and term before a segment's first entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Previous {
+pub(crate) struct Previous {
     pub index: u64,
     pub term: u64,
 }
 
 /// Where an entry's data lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     pub term: u64,
     pub kind: EntryType,
     pub segment: u64,
@@ -45,13 +46,14 @@ pub(super) struct Slot {
 }
 
 #[derive(Default)]
-pub(super) struct Record {
+pub(crate) struct Record {
     pub hard_state: Option<HardState>,
     pub previous: Option<Previous>,
+    pub time_ms: Option<u64>,
     pub entries: Vec<(u64, Slot)>,
 }
 
-pub(super) struct Segment {
+pub(crate) struct Segment {
     pub number: u64,
     pub path: PathBuf,
     pub previous: Previous,
@@ -61,7 +63,7 @@ pub(super) struct Segment {
     set_aside: u64,
 }
 
-pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
+pub(crate) fn path_of(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016x}.log"))
 }
 
@@ -74,8 +76,17 @@ impl Segment {
     }
 
     pub fn open(dir: &Path, number: u64) -> Result<Segment> {
+        Self::open_with(dir, number, OpenOptions::new().read(true).write(true))
+    }
+
+    /// For reading only: neither the file nor its folder need to be writable.
+    pub fn open_to_read(dir: &Path, number: u64) -> Result<Segment> {
+        Self::open_with(dir, number, OpenOptions::new().read(true))
+    }
+
+    fn open_with(dir: &Path, number: u64, options: &OpenOptions) -> Result<Segment> {
         let path = path_of(dir, number);
-        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = options.open(&path);
         let file = file.map_err(Error::disk(&path, "opening the segment"))?;
         let set_aside = file.metadata().map_err(Error::disk(&path, "reading its size"))?.len();
         Ok(Segment { number, path, previous: Previous::default(), file, end: 0, set_aside })
@@ -87,6 +98,7 @@ impl Segment {
         number: u64,
         hard_state: Option<&HardState>,
         previous: Option<Previous>,
+        time_ms: Option<u64>,
         entries: &[RaftEntry],
     ) -> Result<Vec<(u64, Slot)>> {
         let (mut gathered, data_len) =
@@ -94,6 +106,7 @@ impl Segment {
         let body_len = 5
             + hard_state.map_or(0, |_| 24)
             + previous.map_or(0, |_| 16)
+            + time_ms.map_or(0, |_| 8)
             + entries.iter().map(|e| 21 + data_len(e)).sum::<usize>();
         let body_len_u32 = u32::try_from(body_len)
             .map_err(|_| Error::Internal(format!("a log record of {body_len} bytes; the limit is 4 GiB")))?;
@@ -101,7 +114,8 @@ impl Segment {
         gathered.put_u32_le(body_len_u32);
         gathered.put_u64_le(number);
         gathered.put_u32_le(0); // the checksum, below
-        gathered.put_u8(u8::from(hard_state.is_some()) | u8::from(previous.is_some()) << 1);
+        let flags = [hard_state.is_some(), previous.is_some(), time_ms.is_some()];
+        gathered.put_u8(flags.iter().rev().fold(0, |bits, set| bits << 1 | u8::from(*set)));
         if let Some(hs) = hard_state {
             gathered.put_u64_le(hs.term);
             gathered.put_u64_le(hs.vote);
@@ -110,6 +124,9 @@ impl Segment {
         if let Some(p) = previous {
             gathered.put_u64_le(p.index);
             gathered.put_u64_le(p.term);
+        }
+        if let Some(time) = time_ms {
+            gathered.put_u64_le(time);
         }
         gathered.put_u32_le(entries.len() as u32);
         // Pieces in file order: what is gathered, and large data where it is.
@@ -239,7 +256,7 @@ impl Segment {
     fn decode(&self, mut body: Bytes, start: u64) -> Option<Record> {
         let total = body.len() as u64;
         let mut record = Record::default();
-        let flags = body.try_get_u8().ok()?;
+        let flags = body.try_get_u8().ok().filter(|flags| *flags < 8)?;
         if flags & 1 != 0 {
             let (term, vote, commit) =
                 (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
@@ -248,6 +265,9 @@ impl Segment {
         if flags & 2 != 0 {
             let (index, term) = (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
             record.previous = Some(Previous { index, term });
+        }
+        if flags & 4 != 0 {
+            record.time_ms = Some(body.try_get_u64_le().ok()?);
         }
         for _ in 0..body.try_get_u32_le().ok()? {
             let (index, term) = (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
@@ -296,7 +316,7 @@ impl Segment {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Tail {
+pub(crate) enum Tail {
     Empty,
     /// The remains of one write that a crash cut short.
     Torn,

@@ -1,0 +1,298 @@
+//! The archive: the committed log in order, kept in a folder outside the node (`docs/backup.md`).
+//!
+//! ```text
+//!   core thread ── batches, within a credit ──> archiver thread ──> segments, synced once a second
+//!        ^───────── where the archive ends, what is wrong ─────────┘
+//! ```
+//!
+//! The core thread reads from the log what the archive lacks, so a slow or full archive holds up nothing; it only keeps the log
+//! from being cut.  A restore reads it back ([`Reader`]).
+//!
+//! Invariants:
+//! - Entries go into it in log order, each once, also over restarts and failures of its disk.
+//! - What it lacks for ever (the log was cut) is told by the names of its segments, in its report, and by a restore.
+
+mod error;
+mod reader;
+mod thread;
+mod writer;
+
+pub use error::{ArchiveError, Result};
+pub use reader::{Archived, Reader};
+
+use crate::config::NodeConfig;
+use crate::disk::segment::Previous;
+use crate::disk::RaftLog;
+use onetrip_core::{LogIndex, NodeId, RegionId};
+use raft::eraftpb::Entry as RaftEntry;
+use raft::{GetEntriesContext, Storage};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use thread::Ended;
+
+const IDENTITY_FILE: &str = "archive.json";
+/// Names the entries that are missing, the last ones if there are several gaps.
+const GAP_FILE: &str = "gap.json";
+/// `onetrip backup` notes here, in the archive's folder, what it has made.
+pub const LAST_BACKUP_FILE: &str = "last_backup.json";
+/// Read from the log at once.
+const BATCH_BYTES: u64 = 1 << 20;
+/// And so often in a row.
+const BATCHES_AT_ONCE: usize = 4;
+/// Handed to the archiver and not yet written.
+const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
+const BATCHES_MAX: usize = 4096;
+/// Entries decided within this share one time.
+const MARK_EVERY: Duration = Duration::from_millis(10);
+/// While the archive is away this many times are kept (hours of full load); after that the last one stands for all.
+const MARKS_MAX: usize = 1 << 20;
+/// How long the end of the node waits for the archive.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// Whose log it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub format: u32,
+    pub cluster: String,
+    pub node: NodeId,
+    pub region: RegionId,
+}
+
+impl Identity {
+    fn of(config: &NodeConfig) -> Identity {
+        Identity { format: 1, cluster: config.cluster.clone(), node: config.node, region: config.region.clone() }
+    }
+
+    fn read(dir: &Path) -> Result<Option<Identity>> {
+        let file = dir.join(IDENTITY_FILE);
+        let raw = match std::fs::read(&file) {
+            Ok(raw) => raw,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(ArchiveError::disk(&file, "reading")(e)),
+        };
+        let identity: Identity =
+            serde_json::from_slice(&raw).map_err(|e| ArchiveError::damaged(&file, e.to_string()))?;
+        match identity.format {
+            1 => Ok(Some(identity)),
+            other => Err(ArchiveError::damaged(&file, format!("format {other} is unknown to this version"))),
+        }
+    }
+}
+
+impl std::fmt::Display for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "node {} ({}) of cluster {}", self.node, self.region, self.cluster)
+    }
+}
+
+/// The base backup made last, as `onetrip backup` notes it beside the archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastBackup {
+    /// Entries from here on are needed with it.
+    pub checkpoint: LogIndex,
+    pub position: LogIndex,
+    pub finished: String,
+}
+
+/// Entries that the archive lacks for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Gap {
+    from: LogIndex,
+    to: LogIndex,
+}
+
+/// For `GET /status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ArchiveReport {
+    pub folder: PathBuf,
+    /// The last entry that is safe in it.
+    pub archived: LogIndex,
+    /// Entries that are decided here and not yet archived.
+    pub lag_entries: u64,
+    /// When the last archived entry was decided, in milliseconds since 1970.
+    pub time_ms: u64,
+    pub last_backup: Option<LastBackup>,
+    pub problem: Option<String>,
+}
+
+/// The core thread's side.
+pub struct Archive {
+    shared: Arc<Shared>,
+    /// `None`: told to end.
+    batches: Option<SyncSender<Batch>>,
+    ended: Ended,
+    /// What is sent next, in which life of the archive.
+    next: Option<(u64, LogIndex)>,
+    decided: Marks,
+}
+
+struct Batch {
+    life: u64,
+    previous: Previous,
+    time_ms: u64,
+    entries: Vec<RaftEntry>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct Shared(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Counts how often it was opened; batches for an earlier life are passed over.
+    life: u64,
+    /// While open: where it ended when it was opened, `Some(None)` if it is empty.
+    opened_at: Option<Option<LogIndex>>,
+    under_way_bytes: usize,
+    archived: Option<LogIndex>,
+    time_ms: u64,
+    gap: Option<Gap>,
+    last_backup: Option<LastBackup>,
+    problem: Option<String>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole after each statement that changes it, so a panic elsewhere leaves it readable.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Archive {
+    /// `decided`: what was decided before this life of the node, at times that nobody remembers.
+    pub fn start(config: &NodeConfig, folder: &Path, decided: LogIndex) -> crate::Result<Archive> {
+        let shared = Arc::new(Shared::default());
+        let (batches, taken) = std::sync::mpsc::sync_channel(BATCHES_MAX);
+        let ended = thread::spawn(folder.to_owned(), Identity::of(config), shared.clone(), taken)?;
+        let mut marks = Marks::default();
+        marks.note(decided, Instant::now(), now_ms());
+        Ok(Archive { shared, batches: Some(batches), ended, next: None, decided: marks })
+    }
+
+    /// Everything up to `index` is decided.
+    pub fn decided(&mut self, index: LogIndex) {
+        self.decided.note(index, Instant::now(), now_ms());
+    }
+
+    /// Hands on what the archive lacks, as far as its credit goes and without keeping the caller long.
+    pub fn pump(&mut self, log: &RaftLog) -> crate::Result<()> {
+        for _ in 0..BATCHES_AT_ONCE {
+            let Some((life, next)) = self.next_to_send(log) else { break };
+            let Some((decided, time_ms)) = self.decided.from(next) else { break };
+            let whole = log.entries(next.0, decided.0 + 1, BATCH_BYTES, GetEntriesContext::empty(false));
+            let read = whole.and_then(|entries| Ok((entries, log.term(next.0 - 1)?)));
+            let (entries, term) =
+                read.map_err(|e| crate::Error::Internal(format!("reading the log to archive it: {e}")))?;
+            let Some(last) = entries.last().map(|e| LogIndex(e.index)) else { break };
+            let previous = Previous { index: next.0 - 1, term };
+            let bytes = entries.iter().map(|e| e.data.len() + 64).sum();
+            self.shared.lock().under_way_bytes += bytes;
+            let Some(batches) = &self.batches else { break };
+            if batches.try_send(Batch { life, previous, time_ms, entries, bytes }).is_err() {
+                self.shared.lock().under_way_bytes -= bytes;
+                break;
+            }
+            self.next = Some((life, last.next()));
+        }
+        Ok(())
+    }
+
+    /// Where to go on, if the archive takes more now.
+    fn next_to_send(&mut self, log: &RaftLog) -> Option<(u64, LogIndex)> {
+        let mut state = self.shared.lock();
+        let end = state.opened_at?;
+        if state.under_way_bytes >= UNDER_WAY_BYTES_MAX {
+            return None;
+        }
+        let mut next = match self.next {
+            Some((life, next)) if life == state.life => next,
+            _ => end.map_or(log.first_index(), LogIndex::next),
+        };
+        if next.0 > log.last_index().0 + 1 {
+            state.problem = Some(format!(
+                "it ends at entry {}, this node's log at {}: it was written by another life of this node; set a new folder",
+                next.0 - 1,
+                log.last_index()
+            ));
+            return None;
+        }
+        // What was cut before it came here is missing for ever; the writer notes it.
+        next = next.max(log.first_index());
+        self.next = Some((state.life, next));
+        self.next
+    }
+
+    /// The last entry that is safe in the archive: the log is kept from there on.
+    pub fn archived(&self) -> LogIndex {
+        self.shared.lock().archived.unwrap_or(LogIndex::ZERO)
+    }
+
+    pub fn report(&self, folder: &Path, decided: LogIndex) -> ArchiveReport {
+        let state = self.shared.lock();
+        let archived = state.archived.unwrap_or(LogIndex::ZERO);
+        let covered = |gap: &Gap| state.last_backup.as_ref().is_some_and(|b| b.checkpoint >= gap.to);
+        let gap = state.gap.filter(|gap| !covered(gap)).map(|Gap { from, to }| {
+            format!(
+                "it lacks entries {from} to {to}, which were cut before they were archived: make a new base backup \
+                 (`onetrip backup`), older ones can be restored only to positions below {from}"
+            )
+        });
+        ArchiveReport {
+            folder: folder.to_owned(),
+            archived,
+            lag_entries: decided.0.saturating_sub(archived.0),
+            time_ms: state.time_ms,
+            last_backup: state.last_backup.clone(),
+            problem: state.problem.clone().or(gap),
+        }
+    }
+
+    /// Waits a little for what was handed on to be written.
+    pub fn end(mut self) {
+        self.batches = None;
+        if !self.ended.wait(END_WAIT) {
+            tracing::warn!("the archive does not end in time; it goes on from where it is at the next start");
+        }
+    }
+}
+
+/// Up to which index everything was decided at which time, oldest first.
+#[derive(Default)]
+struct Marks {
+    marks: VecDeque<(LogIndex, u64)>,
+    last: Option<Instant>,
+}
+
+impl Marks {
+    fn note(&mut self, index: LogIndex, now: Instant, now_ms: u64) {
+        let soon = self.last.is_some_and(|last| now.saturating_duration_since(last) < MARK_EVERY);
+        let full = self.marks.len() >= MARKS_MAX;
+        match self.marks.back_mut() {
+            Some(last) if soon || full || last.0 >= index => last.0 = last.0.max(index),
+            _ => {
+                self.marks.push_back((index, now_ms));
+                self.last = Some(now);
+            }
+        }
+    }
+
+    /// The first mark at or above `next`, if that is decided.  Forgets those below, but for the last one: if the archive loses
+    /// what it had not synced, its entries get a later time than they had.
+    fn from(&mut self, next: LogIndex) -> Option<(LogIndex, u64)> {
+        while self.marks.len() > 1 && self.marks[0].0 < next {
+            self.marks.pop_front();
+        }
+        self.marks.front().copied().filter(|(index, _)| *index >= next)
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! The archive's files, for a restore.  It writes nothing; the folder may be mounted read-only, and the node may still be
+//! writing to it.
+
+use super::{ArchiveError, Identity, Result};
+use crate::disk::segment::{Segment, Slot, Tail};
+use crate::disk::segment_numbers;
+use onetrip_core::LogIndex;
+use raft::eraftpb::Entry as RaftEntry;
+use std::path::{Path, PathBuf};
+
+pub struct Reader {
+    dir: PathBuf,
+    identity: Identity,
+    /// Indexes of the segments' first entries, which are their names.
+    firsts: Vec<u64>,
+    loaded: Option<Loaded>,
+}
+
+/// An entry of the log with the time at which the archiving node knew it to be decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Archived {
+    pub entry: RaftEntry,
+    pub time_ms: u64,
+}
+
+/// One segment, verified to its end.
+struct Loaded {
+    number: u64,
+    segment: Segment,
+    slots: Vec<(Slot, u64)>,
+    /// Nothing beyond its last entry was decided up to here.
+    end_time_ms: u64,
+}
+
+impl Reader {
+    pub fn open(dir: &Path) -> Result<Reader> {
+        let Some(identity) = Identity::read(dir)? else {
+            return Err(ArchiveError::NoArchive { folder: dir.to_owned() });
+        };
+        let firsts = segment_numbers(dir)?;
+        if firsts.is_empty() {
+            return Err(ArchiveError::Empty { folder: dir.to_owned() });
+        }
+        Ok(Reader { dir: dir.to_owned(), identity, firsts, loaded: None })
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The first entry that is there.
+    pub fn first(&self) -> LogIndex {
+        LogIndex(self.firsts[0])
+    }
+
+    /// The last entry of the last segment, and up to when it was known to be the last.
+    pub fn end(&mut self) -> Result<(LogIndex, u64)> {
+        let last = *self.firsts.last().expect("there is a segment");
+        let loaded = self.load(last)?;
+        Ok((LogIndex(loaded.next() - 1), loaded.end_time_ms))
+    }
+
+    /// One entry, verified; `None` beyond the end.  Cheap when asked for in order.
+    pub fn entry(&mut self, index: LogIndex) -> Result<Option<Archived>> {
+        let place = self.firsts.partition_point(|first| *first <= index.0);
+        let Some(number) = place.checked_sub(1).map(|place| self.firsts[place]) else {
+            return Err(ArchiveError::BeforeFirst { folder: self.dir.clone(), wanted: index, first: self.first() });
+        };
+        let following = self.firsts.get(place).copied();
+        let folder = self.dir.clone();
+        let loaded = self.load(number)?;
+        if index.0 >= loaded.next() {
+            // In the last segment that is the end.
+            let Some(following) = following else { return Ok(None) };
+            let (from, to) = (LogIndex(loaded.next()), LogIndex(following - 1));
+            return Err(ArchiveError::Gap { folder, from, to });
+        }
+        let (slot, time_ms) = loaded.slots[(index.0 - number) as usize];
+        let data = loaded.segment.read(&slot)?;
+        let mut entry = RaftEntry { index: index.0, term: slot.term, data, ..Default::default() };
+        entry.set_entry_type(slot.kind);
+        Ok(Some(Archived { entry, time_ms }))
+    }
+
+    fn load(&mut self, number: u64) -> Result<&Loaded> {
+        if self.loaded.as_ref().is_none_or(|l| l.number != number) {
+            let is_last = self.firsts.last() == Some(&number);
+            self.loaded = Some(Loaded::read(&self.dir, number, is_last)?);
+        }
+        Ok(self.loaded.as_ref().expect("just loaded"))
+    }
+}
+
+impl Loaded {
+    fn read(dir: &Path, number: u64, is_last: bool) -> Result<Loaded> {
+        let segment = Segment::open_to_read(dir, number)?;
+        let damaged = |why: String| ArchiveError::damaged(&segment.path, why);
+        let mut slots: Vec<(Slot, u64)> = Vec::new();
+        let (mut offset, mut records, mut time) = (0, 0, 0);
+        while let Some((record, end)) = segment.record_at(offset, records)? {
+            let starts_here = record.previous.is_some_and(|p| p.index + 1 == number);
+            if record.previous.is_some() != (offset == 0) || (offset == 0 && !starts_here) {
+                return Err(damaged(format!("record {records} at byte {offset} does not belong into this file")));
+            }
+            let Some(at) = record.time_ms.filter(|at| *at >= time) else {
+                return Err(damaged(format!("record {records} at byte {offset} has no time, or an earlier one")));
+            };
+            time = at;
+            for (index, slot) in record.entries {
+                if index != number + slots.len() as u64 {
+                    return Err(damaged(format!("entry {index} follows entry {}", number + slots.len() as u64 - 1)));
+                }
+                slots.push((slot, time));
+            }
+            (offset, records) = (end, records + 1);
+        }
+        match segment.tail_after(offset, records)? {
+            // The node was about to write it, or still is.
+            Tail::Empty | Tail::Torn if is_last => {}
+            Tail::Empty if records > 0 => {}
+            Tail::Empty | Tail::Torn => return Err(damaged(format!("it breaks off at byte {offset}"))),
+            Tail::Damaged => return Err(damaged(format!("record {records} at byte {offset} is damaged"))),
+        }
+        Ok(Loaded { number, segment, slots, end_time_ms: time })
+    }
+
+    /// The index after its last entry.
+    fn next(&self) -> u64 {
+        self.number + self.slots.len() as u64
+    }
+}

@@ -1,0 +1,350 @@
+//! The archive against restarts, damage, torn writes, gaps, and a folder that comes and goes.
+
+use super::writer::Writer;
+use super::*;
+use crate::disk::segment::path_of;
+use crate::disk::segment_numbers;
+use bytes::Bytes;
+use proptest::prelude::*;
+
+const SEGMENT_BYTES: u64 = 400;
+
+fn identity() -> Identity {
+    Identity { format: 1, cluster: "orders".into(), node: NodeId(2), region: "b".into() }
+}
+
+fn entry(index: u64) -> RaftEntry {
+    let data = Bytes::from(vec![index as u8; (index % 7 * 10) as usize]);
+    RaftEntry { index, term: 1 + index / 10, data, ..Default::default() }
+}
+
+fn open(dir: &Path) -> Result<Writer> {
+    Writer::open_with(dir, &identity(), SEGMENT_BYTES)
+}
+
+/// Entries `from..=to` in one batch.
+fn append(writer: &mut Writer, from: u64, to: u64, time_ms: u64) {
+    let entries: Vec<RaftEntry> = (from..=to).map(entry).collect();
+    let previous = Previous { index: from - 1, term: entry(from - 1).term };
+    writer.append(previous, time_ms, &entries).unwrap();
+}
+
+/// Everything from `from` on.
+fn read(dir: &Path, from: u64) -> Result<Vec<(u64, u64)>> {
+    let mut reader = Reader::open(dir)?;
+    let mut found = Vec::new();
+    while let Some(archived) = reader.entry(LogIndex(from + found.len() as u64))? {
+        assert_eq!(archived.entry, entry(from + found.len() as u64));
+        found.push((archived.entry.index, archived.time_ms));
+    }
+    Ok(found)
+}
+
+/// Ten batches of two entries, over several segments.
+fn fill(dir: &Path) -> Writer {
+    let mut writer = open(dir).unwrap();
+    for n in 0..10 {
+        append(&mut writer, 2 * n + 1, 2 * n + 2, 1000 + n);
+    }
+    writer.sync().unwrap();
+    writer
+}
+
+#[test]
+fn what_was_archived_comes_back_in_order_with_times_that_never_go_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = fill(dir.path());
+    // The clock is set back.
+    append(&mut writer, 21, 22, 7);
+    writer.close().unwrap();
+    let mut writer = open(dir.path()).unwrap();
+    assert_eq!((writer.last(), writer.time_ms()), (Some(LogIndex(22)), 1009));
+    append(&mut writer, 23, 23, 8);
+    writer.append(writer.end().unwrap(), 5000, &[]).unwrap();
+    writer.sync().unwrap();
+    assert!(segment_numbers(dir.path()).unwrap().len() > 3);
+    let found = read(dir.path(), 1).unwrap();
+    assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), (1..=23).collect::<Vec<_>>());
+    assert_eq!(found[20..], [(21, 1009), (22, 1009), (23, 1009)]);
+    assert_eq!(found[..3], [(1, 1000), (2, 1000), (3, 1001)]);
+    let mut reader = Reader::open(dir.path()).unwrap();
+    assert_eq!((reader.first(), reader.end().unwrap()), (LogIndex(1), (LogIndex(23), 5000)));
+    assert_eq!(*reader.identity(), identity());
+}
+
+#[test]
+fn one_wrong_byte_in_a_finished_segment_is_refused_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close().unwrap();
+    let numbers = segment_numbers(dir.path()).unwrap();
+    for number in &numbers[..numbers.len() - 1] {
+        let path = path_of(dir.path(), *number);
+        let good = std::fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x04;
+            std::fs::write(&path, &bad).unwrap();
+            let error = read(dir.path(), 1).unwrap_err();
+            assert!(matches!(&error, ArchiveError::Damaged { file, .. } if *file == path), "byte {at}: {error}");
+        }
+        // Cut short between two records or inside of one.
+        for len in 0..good.len() {
+            std::fs::write(&path, &good[..len]).unwrap();
+            assert!(read(dir.path(), 1).is_err(), "{len} bytes of {}", path.display());
+        }
+        std::fs::write(&path, &good).unwrap();
+    }
+    assert_eq!(read(dir.path(), 1).unwrap().len(), 20);
+}
+
+#[test]
+fn a_missing_segment_is_a_gap_that_names_the_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path()).close().unwrap();
+    let numbers = segment_numbers(dir.path()).unwrap();
+    std::fs::remove_file(path_of(dir.path(), numbers[1])).unwrap();
+    let error = read(dir.path(), 1).unwrap_err();
+    let ArchiveError::Gap { from, to, .. } = &error else { panic!("{error}") };
+    assert_eq!((from.0, to.0), (numbers[1], numbers[2] - 1));
+    assert!(error.to_string().contains(&format!("lacks entries {from} to {to}")), "{error}");
+    assert!(read(dir.path(), numbers[2]).is_ok());
+    std::fs::remove_file(path_of(dir.path(), numbers[0])).unwrap();
+    let error = read(dir.path(), 1).unwrap_err();
+    assert!(matches!(error, ArchiveError::BeforeFirst { first, .. } if first.0 == numbers[2]), "{error}");
+}
+
+#[test]
+fn entries_that_were_cut_before_they_came_leave_a_gap_and_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = fill(dir.path());
+    append(&mut writer, 31, 33, 2000);
+    writer.sync().unwrap();
+    let gap = Some(Gap { from: LogIndex(21), to: LogIndex(30) });
+    assert_eq!(writer.gap(), gap);
+    drop(writer);
+    assert_eq!(open(dir.path()).unwrap().gap(), gap);
+    assert!(matches!(read(dir.path(), 1), Err(ArchiveError::Gap { from: LogIndex(21), to: LogIndex(30), .. })));
+    assert_eq!(read(dir.path(), 31).unwrap().len(), 3);
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = dir.path().join("gone");
+    let told = |result: Result<Writer>| result.err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(told(open(&gone)).contains("does not exist: make it, mount it"));
+    fill(dir.path()).close().unwrap();
+    let other = Identity { cluster: "restored".into(), ..identity() };
+    let why = told(Writer::open(dir.path(), &other));
+    assert!(why.contains("node 2 (b) of cluster orders, this is node 2 (b) of cluster restored"), "{why}");
+    let full = tempfile::tempdir().unwrap();
+    std::fs::write(full.path().join("letter.txt"), "dear").unwrap();
+    assert!(told(open(full.path())).contains("holds files but no archive"));
+    assert!(matches!(Reader::open(full.path()), Err(ArchiveError::NoArchive { .. })));
+}
+
+/// The length of the segment that was written last.
+fn newest(dir: &Path) -> (PathBuf, u64) {
+    let path = path_of(dir, *segment_numbers(dir).unwrap().last().unwrap());
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    (path, bytes)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(u64),
+    Sync,
+    /// The machine dies: of what was not synced a part is there, the rest of the file reads as zeros or is missing.
+    Crash(u64, bool),
+    /// A write fails; the same process goes on.
+    Fail,
+    Stop,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1u64..5).prop_map(Step::Append),
+        2 => Just(Step::Sync),
+        2 => (0u64..400, any::<bool>()).prop_map(|(kept, zeros)| Step::Crash(kept, zeros)),
+        1 => Just(Step::Fail),
+        1 => Just(Step::Stop),
+    ]
+}
+
+/// These sync files: fewer cases than usual, unless somebody asks for a number.
+fn cases() -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(48),
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    /// Whatever happens between syncs: synced entries are there, nothing is there twice, nothing is missing in between.
+    #[test]
+    fn synced_entries_survive_whatever_happens(steps in proptest::collection::vec(step(), 1..60)) {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut synced, mut last, mut synced_bytes) = (0, 0, 0);
+        let mut writer = open(dir.path()).unwrap();
+        for step in steps {
+            match step {
+                Step::Append(n) => {
+                    let files = segment_numbers(dir.path()).unwrap().len();
+                    append(&mut writer, last + 1, last + n, 1);
+                    if segment_numbers(dir.path()).unwrap().len() > files {
+                        // The one before was closed durably, the new one's head is durable.
+                        (synced, synced_bytes) = (last, 48);
+                    }
+                    last += n;
+                    continue;
+                }
+                Step::Sync => {
+                    writer.sync().unwrap();
+                    synced = last;
+                    synced_bytes = writer.open_bytes();
+                    continue;
+                }
+                Step::Stop => {
+                    writer.close().unwrap();
+                    synced = last;
+                }
+                Step::Fail => {
+                    if let Some((file, bytes)) = writer.broken() {
+                        std::fs::File::options().write(true).open(file).unwrap().set_len(bytes).unwrap();
+                    }
+                }
+                Step::Crash(kept, zeros) => {
+                    let written = writer.open_bytes();
+                    drop(writer);
+                    if written > 0 {
+                        let (path, len) = newest(dir.path());
+                        let keep = (synced_bytes + kept).min(written);
+                        let file = std::fs::File::options().write(true).open(path).unwrap();
+                        file.set_len(keep).unwrap();
+                        file.set_len(if zeros { len } else { keep }).unwrap();
+                    }
+                }
+            }
+            writer = open(dir.path()).unwrap();
+            let found = writer.last().map_or(0, |l| l.0);
+            prop_assert!((synced..=last).contains(&found), "{synced} to {last}, found {found}");
+            (last, synced_bytes) = (found, 0);
+            synced = synced.max(found);
+        }
+        drop(writer);
+        if last > 0 {
+            let found = read(dir.path(), 1).unwrap();
+            prop_assert_eq!(found.len() as u64, last);
+        }
+    }
+
+    /// Bytes that come from anywhere neither panic nor are believed to be entries.
+    #[test]
+    fn any_bytes_are_an_error_or_an_end(raw in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..600) {
+        let dir = tempfile::tempdir().unwrap();
+        fill(dir.path()).close().unwrap();
+        let numbers = segment_numbers(dir.path()).unwrap();
+        let path = path_of(dir.path(), *numbers.last().unwrap());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = at.min(bytes.len());
+        bytes.splice(at..(at + raw.len()).min(bytes.len()), raw);
+        std::fs::write(&path, &bytes).unwrap();
+        match read(dir.path(), 1) {
+            Ok(found) => prop_assert!(found.len() as u64 >= numbers.last().unwrap() - 1 && found.len() <= 20),
+            Err(e) => prop_assert!(matches!(e, ArchiveError::Damaged { .. }), "{}", e),
+        }
+    }
+}
+
+/// A node's log, 100 entries long, in segments small enough to be cut.
+fn log(dir: &Path, entries: u64) -> RaftLog {
+    let mut log = RaftLog::open(dir, &[NodeId(1)]).unwrap();
+    for index in log.last_index().0 + 1..=entries {
+        log.append(&[entry(index)], None, false).unwrap();
+    }
+    log
+}
+
+fn config() -> NodeConfig {
+    let text = "cluster = 'orders'\nnode = 2\nregion = 'b'\nlisten = '127.0.0.1:1'\nhttp = '127.0.0.1:2'\n\
+                preferred_leader = 'b'\n[[member]]\nid = 2\nregion = 'b'\naddress = '127.0.0.1:1'\n";
+    toml::from_str(text).unwrap()
+}
+
+/// Pumps until the archive reports this much, at most ten seconds.
+fn pump_until(archive: &mut Archive, log: &RaftLog, what: &str, done: impl Fn(&ArchiveReport) -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        archive.pump(log).unwrap();
+        let report = archive.report(Path::new("x"), log.last_index());
+        if done(&report) {
+            return;
+        }
+        assert!(Instant::now() < until, "{what}: {report:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_archive_goes_on_from_its_end_after_a_restart_and_after_its_folder_was_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, away) = (dir.path().join("archive"), dir.path().join("away"));
+    let mut node_log = log(&dir.path().join("log"), 50);
+    let mut archive = Archive::start(&config(), &folder, LogIndex(0)).unwrap();
+    archive.decided(LogIndex(50));
+    pump_until(&mut archive, &node_log, "no folder", |r| r.problem.as_ref().is_some_and(|p| p.contains("mount it")));
+    assert_eq!(archive.archived(), LogIndex(0), "nothing may be cut");
+    std::fs::create_dir(&folder).unwrap();
+    pump_until(&mut archive, &node_log, "archived", |r| r.archived == LogIndex(50) && r.problem.is_none());
+    archive.end();
+
+    node_log = log(&dir.path().join("log"), 100);
+    let mut archive = Archive::start(&config(), &folder, LogIndex(60)).unwrap();
+    archive.decided(LogIndex(80));
+    pump_until(&mut archive, &node_log, "archived again", |r| r.archived == LogIndex(80));
+    // The disk goes while entries are on their way: none is lost, none comes twice.
+    std::fs::rename(&folder, &away).unwrap();
+    archive.end();
+    let mut archive = Archive::start(&config(), &folder, LogIndex(80)).unwrap();
+    archive.decided(LogIndex(100));
+    pump_until(&mut archive, &node_log, "away", |r| r.problem.is_some() && r.lag_entries > 0);
+    std::fs::rename(&away, &folder).unwrap();
+    pump_until(&mut archive, &node_log, "back", |r| r.archived == LogIndex(100) && r.problem.is_none());
+    archive.end();
+    let found = read(&folder, 1).unwrap();
+    assert_eq!(found.len(), 100);
+    assert!(found.windows(2).all(|w| w[0].1 <= w[1].1));
+}
+
+#[test]
+fn an_archive_ahead_of_its_log_is_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("archive");
+    std::fs::create_dir(&folder).unwrap();
+    let mut writer = Writer::open(&folder, &identity()).unwrap();
+    append(&mut writer, 1, 80, 1);
+    writer.close().unwrap();
+    let node_log = log(&dir.path().join("log"), 50);
+    let mut archive = Archive::start(&config(), &folder, LogIndex(50)).unwrap();
+    pump_until(&mut archive, &node_log, "refused", |r| {
+        r.problem.as_ref().is_some_and(|p| p.contains("written by another life of this node"))
+    });
+    archive.end();
+}
+
+#[test]
+fn entries_keep_the_time_at_which_they_were_decided() {
+    let (mut marks, start) = (Marks::default(), Instant::now());
+    let later = |ms| start + Duration::from_millis(ms);
+    for (index, ms) in [(5, 0), (6, 4), (9, 100), (9, 200), (12, 300)] {
+        marks.note(LogIndex(index), later(ms), 1_000 + ms);
+    }
+    assert_eq!(marks.from(LogIndex(1)), Some((LogIndex(6), 1_000)));
+    assert_eq!(marks.from(LogIndex(7)), Some((LogIndex(9), 1_100)));
+    assert_eq!(marks.from(LogIndex(10)), Some((LogIndex(12), 1_300)));
+    assert_eq!(marks.from(LogIndex(13)), None);
+    // Some of it was lost: there is still a time for it.
+    assert_eq!(marks.from(LogIndex(8)), Some((LogIndex(12), 1_300)));
+}

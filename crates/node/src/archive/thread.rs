@@ -1,0 +1,186 @@
+//! The archiver: takes batches, writes them, syncs once a second, and tries again when its disk fails.
+
+use super::writer::Writer;
+use super::{Batch, Identity, LastBackup, Shared, LAST_BACKUP_FILE};
+use crate::error::Error;
+use onetrip_core::LogIndex;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// With nothing to write, the time is noted this often: so far nothing newer was decided.
+const IDLE_MARK_EVERY: Duration = Duration::from_secs(10);
+
+/// Tells when the thread has ended.
+pub(super) struct Ended(Receiver<()>);
+
+impl Ended {
+    pub fn wait(&self, most: Duration) -> bool {
+        matches!(self.0.recv_timeout(most), Err(RecvTimeoutError::Disconnected))
+    }
+}
+
+struct Archiver {
+    folder: PathBuf,
+    identity: Identity,
+    shared: Arc<Shared>,
+    batches: Receiver<Batch>,
+    /// Of a file that failed: its name and how much of it is known to be good.
+    to_cut: Option<(PathBuf, u64)>,
+}
+
+enum Why {
+    NodeEnds,
+    Failed(super::ArchiveError),
+}
+
+pub(super) fn spawn(
+    folder: PathBuf,
+    identity: Identity,
+    shared: Arc<Shared>,
+    batches: Receiver<Batch>,
+) -> crate::Result<Ended> {
+    let (held, ended) = std::sync::mpsc::channel();
+    let mut archiver = Archiver { folder, identity, shared, batches, to_cut: None };
+    let body = move || {
+        archiver.run();
+        drop::<std::sync::mpsc::Sender<()>>(held);
+    };
+    let thread = std::thread::Builder::new().name("onetrip-archive".into()).spawn(body);
+    thread.map_err(|e| Error::Internal(format!("starting a thread: {e}")))?;
+    Ok(Ended(ended))
+}
+
+impl Archiver {
+    fn run(&mut self) {
+        loop {
+            let mut writer = None;
+            let why = match self.open() {
+                Ok(opened) => self.work(writer.insert(opened)),
+                Err(e) => Why::Failed(e),
+            };
+            let Why::Failed(error) = why else { return };
+            self.to_cut = writer.and_then(Writer::broken).or(self.to_cut.take());
+            let problem = error.to_string();
+            let mut state = self.shared.lock();
+            state.opened_at = None;
+            if state.problem.as_ref() != Some(&problem) {
+                tracing::error!(region = %self.identity.region, node = %self.identity.node, "the archive: {problem}");
+            }
+            state.problem = Some(problem);
+            drop(state);
+            if !self.pause() {
+                return;
+            }
+        }
+    }
+
+    /// `false`: the node ends.
+    fn pause(&self) -> bool {
+        let until = Instant::now() + TRY_AGAIN_AFTER;
+        loop {
+            match self.batches.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                // Of the life that has just ended; it is read from the log again.
+                Ok(batch) => self.shared.lock().under_way_bytes -= batch.bytes,
+                Err(RecvTimeoutError::Timeout) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn open(&mut self) -> super::Result<Writer> {
+        if let Some((file, bytes)) = &self.to_cut {
+            let cut = || {
+                let file = std::fs::File::options().write(true).open(file)?;
+                file.set_len(*bytes)?;
+                file.sync_all()
+            };
+            match cut() {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(super::ArchiveError::disk(file, "cutting off what was not synced")(e));
+                }
+                _ => self.to_cut = None,
+            }
+        }
+        let writer = Writer::open(&self.folder, &self.identity)?;
+        let last_backup = self.last_backup();
+        let mut state = self.shared.lock();
+        state.life += 1;
+        state.opened_at = Some(writer.last());
+        state.archived = writer.last().or(state.archived);
+        state.time_ms = writer.time_ms();
+        state.gap = writer.gap();
+        state.last_backup = last_backup;
+        state.problem = None;
+        tracing::info!(
+            region = %self.identity.region, node = %self.identity.node, folder = %self.folder.display(),
+            index = %writer.last().unwrap_or(LogIndex::ZERO), "archive opened"
+        );
+        Ok(writer)
+    }
+
+    fn work(&self, writer: &mut Writer) -> Why {
+        let life = self.shared.lock().life;
+        // When what is written has to be synced; when the time has to be noted again.
+        let (mut sync_at, mut mark_at) = (None, Instant::now() + IDLE_MARK_EVERY);
+        loop {
+            let wake = sync_at.unwrap_or(mark_at);
+            let (batch, ends) = match self.batches.recv_timeout(wake.saturating_duration_since(Instant::now())) {
+                Ok(batch) => (Some(batch), false),
+                Err(RecvTimeoutError::Timeout) => (None, false),
+                Err(RecvTimeoutError::Disconnected) => (None, true),
+            };
+            let work = || {
+                if let Some(batch) = batch {
+                    self.shared.lock().under_way_bytes -= batch.bytes;
+                    if batch.life == life {
+                        writer.append(batch.previous, batch.time_ms, &batch.entries)?;
+                        sync_at.get_or_insert(Instant::now() + SYNC_EVERY);
+                    }
+                } else if mark_at <= Instant::now() && sync_at.is_none() {
+                    self.note_the_time(writer)?;
+                    sync_at = Some(Instant::now());
+                }
+                if ends || sync_at.is_some_and(|at| at <= Instant::now()) {
+                    writer.sync()?;
+                    sync_at = None;
+                    mark_at = Instant::now() + IDLE_MARK_EVERY;
+                    let mut state = self.shared.lock();
+                    state.archived = writer.last().or(state.archived);
+                    state.time_ms = writer.time_ms();
+                    state.gap = writer.gap();
+                }
+                if ends {
+                    writer.close()?;
+                }
+                Ok(())
+            };
+            match work() {
+                Ok(()) if ends => return Why::NodeEnds,
+                Ok(()) => {}
+                Err(e) => return Why::Failed(e),
+            }
+        }
+    }
+
+    /// Nothing came for a while: the archive is whole up to now.
+    fn note_the_time(&self, writer: &mut Writer) -> super::Result<()> {
+        let last_backup = self.last_backup();
+        let mut state = self.shared.lock();
+        state.last_backup = last_backup;
+        let whole = state.problem.is_none();
+        drop(state);
+        match writer.end() {
+            Some(end) if whole => writer.append(end, super::now_ms(), &[]),
+            _ => Ok(()),
+        }
+    }
+
+    /// A note that cannot be read is as good as none: it only quiets a warning.
+    fn last_backup(&self) -> Option<LastBackup> {
+        serde_json::from_slice(&std::fs::read(self.folder.join(LAST_BACKUP_FILE)).ok()?).ok()
+    }
+}

@@ -1,0 +1,203 @@
+//! The archive's files, for the one who writes them.
+//!
+//! Invariants:
+//! - Within a segment entries are contiguous and times do not go back; a segment begins where the last one ended, or
+//!   says by its name that entries are missing before it.
+//! - What was not synced before a failed write or sync is cut off before anything else is written.
+
+use super::{ArchiveError, Gap, Identity, Result, GAP_FILE, IDENTITY_FILE};
+use crate::disk::segment::{Previous, Segment, Tail};
+use crate::disk::{segment_numbers, sync_dir, write_whole};
+use onetrip_core::LogIndex;
+use raft::eraftpb::Entry as RaftEntry;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A segment larger or older than this is followed by a new one, and not touched again: it can be carried elsewhere.
+const SEGMENT_BYTES: u64 = 64 << 20;
+const SEGMENT_AGE: Duration = Duration::from_secs(3600);
+
+pub struct Writer {
+    dir: PathBuf,
+    open: Option<Open>,
+    /// The last entry that was written, or `None` in an empty archive.
+    last: Option<Previous>,
+    time_ms: u64,
+    gap: Option<Gap>,
+    segment_bytes: u64,
+}
+
+/// The segment that grows.
+struct Open {
+    segment: Segment,
+    records: u64,
+    /// How long the file was when it was synced last.
+    synced: u64,
+    since: Instant,
+}
+
+impl Writer {
+    /// Finds the end of what is there.  The folder must exist; an empty one becomes this node's archive.
+    pub fn open(dir: &Path, identity: &Identity) -> Result<Writer> {
+        Self::open_with(dir, identity, SEGMENT_BYTES)
+    }
+
+    pub(super) fn open_with(dir: &Path, identity: &Identity, segment_bytes: u64) -> Result<Writer> {
+        if !dir.is_dir() {
+            return Err(ArchiveError::NoFolder { folder: dir.to_owned() });
+        }
+        claim(dir, identity)?;
+        let mut writer = Writer { dir: dir.to_owned(), open: None, last: None, time_ms: 0, gap: None, segment_bytes };
+        // A note that cannot be read is as good as none: a restore finds the gap by itself.
+        writer.gap = std::fs::read(dir.join(GAP_FILE)).ok().and_then(|raw| serde_json::from_slice(&raw).ok());
+        let mut numbers = segment_numbers(dir)?;
+        // A crash right after a segment was made leaves one that holds nothing; the one before it has the end.
+        while let Some(number) = numbers.pop() {
+            let mut segment = Segment::open(dir, number)?;
+            if writer.find_end(&mut segment)? {
+                break;
+            }
+            segment.remove()?;
+            sync_dir(dir)?;
+        }
+        Ok(writer)
+    }
+
+    /// Reads a segment, cuts off what a crash left unfinished.  `false`: it holds nothing.
+    fn find_end(&mut self, segment: &mut Segment) -> Result<bool> {
+        let (mut offset, mut number) = (0, 0);
+        while let Some((record, end)) = segment.record_at(offset, number)? {
+            let last = record.entries.last().map(|(index, slot)| Previous { index: *index, term: slot.term });
+            self.last = last.or(record.previous).or(self.last);
+            self.time_ms = record.time_ms.unwrap_or(0).max(self.time_ms);
+            (offset, number) = (end, number + 1);
+        }
+        match segment.tail_after(offset, number)? {
+            Tail::Damaged => {
+                return Err(ArchiveError::damaged(
+                    &segment.path,
+                    format!("record {number} at byte {offset} is damaged, and good ones follow it"),
+                ))
+            }
+            Tail::Empty | Tail::Torn => {
+                segment.end = offset;
+                if segment.size() != offset {
+                    segment.trim()?;
+                }
+            }
+        }
+        Ok(offset > 0)
+    }
+
+    pub fn last(&self) -> Option<LogIndex> {
+        self.last.map(|last| LogIndex(last.index))
+    }
+
+    /// The last entry that was written, with its term.
+    pub fn end(&self) -> Option<Previous> {
+        self.last
+    }
+
+    /// When the last entry was decided, or when it was last known that nothing newer was.
+    pub fn time_ms(&self) -> u64 {
+        self.time_ms
+    }
+
+    /// The last entries that are missing for ever.
+    pub fn gap(&self) -> Option<Gap> {
+        self.gap
+    }
+
+    /// Writes entries that follow `previous`; none: only that nothing newer was decided up to `time_ms`.  If `previous` is not
+    /// where the archive ends, entries are missing in between, and a new segment begins.  Not durable before `sync`.
+    pub fn append(&mut self, previous: Previous, time_ms: u64, entries: &[RaftEntry]) -> Result<()> {
+        let missing =
+            self.last.map_or(0, |last| previous.index.checked_sub(last.index).expect("it goes on from its end"));
+        if let Some(last) = self.last.filter(|_| missing > 0) {
+            let gap = Gap { from: LogIndex(last.index + 1), to: LogIndex(previous.index) };
+            write_whole(&self.dir.join(GAP_FILE), &serde_json::to_vec(&gap).expect("two numbers"))?;
+            self.gap = Some(gap);
+        }
+        // A clock that was set back does not take the archive with it.
+        self.time_ms = self.time_ms.max(time_ms);
+        let fits = |open: &Open| open.segment.end < self.segment_bytes && open.since.elapsed() < SEGMENT_AGE;
+        if missing > 0 || !self.open.as_ref().is_some_and(fits) {
+            self.next_segment(previous)?;
+        }
+        let open = self.open.as_mut().expect("just made, if there was none");
+        open.segment.append(open.records, None, None, Some(self.time_ms), entries)?;
+        open.records += 1;
+        self.last = Some(entries.last().map_or(previous, |e| Previous { index: e.index, term: e.term }));
+        Ok(())
+    }
+
+    /// A segment's number is the index of its first entry.
+    fn next_segment(&mut self, previous: Previous) -> Result<()> {
+        self.close()?;
+        let number = previous.index + 1;
+        let mut segment = match Segment::create(&self.dir, number, previous) {
+            Ok(segment) => segment,
+            // It holds no entry, only times: the end of the archive lies before it.
+            Err(crate::Error::Disk { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
+                Segment::open(&self.dir, number)?.remove()?;
+                Segment::create(&self.dir, number, previous)?
+            }
+            Err(e) => return Err(e.into()),
+        };
+        segment.append(0, None, Some(previous), Some(self.time_ms), &[])?;
+        segment.sync()?;
+        sync_dir(&self.dir)?;
+        let synced = segment.end;
+        self.open = Some(Open { segment, records: 1, synced, since: Instant::now() });
+        Ok(())
+    }
+
+    /// All that was appended is durable on return.
+    pub fn sync(&mut self) -> Result<()> {
+        if let Some(open) = &mut self.open {
+            open.segment.sync()?;
+            open.synced = open.segment.end;
+        }
+        Ok(())
+    }
+
+    /// Ends the segment; the next entry begins a new one.
+    pub fn close(&mut self) -> Result<()> {
+        if let Some(open) = &mut self.open {
+            open.segment.trim()?;
+        }
+        self.open = None;
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn open_bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| open.segment.end)
+    }
+
+    /// After a failed write or sync: which file has to be cut back to what length before the archive is opened again.  What was
+    /// written after the last good sync may be on disk or not, whatever the page cache shows.
+    pub fn broken(self) -> Option<(PathBuf, u64)> {
+        self.open.map(|open| (open.segment.path, open.synced))
+    }
+}
+
+/// One archive holds the log of one cluster as one node saw it.
+fn claim(dir: &Path, identity: &Identity) -> Result<()> {
+    if let Some(found) = Identity::read(dir)? {
+        if found != *identity {
+            return Err(ArchiveError::Foreign {
+                folder: dir.to_owned(),
+                found: found.to_string(),
+                wanted: identity.to_string(),
+            });
+        }
+        return Ok(());
+    }
+    let mut names = std::fs::read_dir(dir).map_err(ArchiveError::disk(dir, "reading the folder"))?;
+    if names.any(|name| name.is_ok_and(|name| name.file_name() != "lost+found")) {
+        return Err(ArchiveError::NotEmpty { folder: dir.to_owned() });
+    }
+    let text = serde_json::to_vec_pretty(identity).expect("plain strings and numbers");
+    Ok(write_whole(&dir.join(IDENTITY_FILE), &text)?)
+}
