@@ -83,6 +83,11 @@ CREATE FUNCTION onetrip.setval(regclass, bigint, boolean) RETURNS bigint
 COMMENT ON FUNCTION onetrip.setval(regclass, bigint, boolean) IS
     'setval() for every region; calls of setval() are redirected here.';
 
+CREATE FUNCTION onetrip.nextval(regclass) RETURNS bigint
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_nextval';
+COMMENT ON FUNCTION onetrip.nextval(regclass) IS
+    'nextval(); on a read replica, where calls of nextval() are redirected here, for temporary sequences only.';
+
 CREATE VIEW onetrip.sequences AS
 SELECT n.nspname AS schema_name,
        c.relname AS sequence_name,

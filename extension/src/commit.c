@@ -400,6 +400,8 @@ pre_commit(void)
 	OtTxnId		txn;
 	bool		flush;
 
+	/* it may have become one since the first change */
+	ot_check_writable();
 	flush = add_keys_of_held_locks();
 	/* The commit record carries the position, so there must be one. */
 	(void) GetTopTransactionId();

@@ -6,6 +6,7 @@
  *	40001	another region committed first: retry the transaction
  *	08007	proposed, and the outcome is not known yet: ask onetrip.outcome()
  *	0A000	cannot be replicated (yet): the hint says what to do instead
+ *	25006	this server is a read replica
  *	54000	the write set is larger than onetrip.max_write_set
  *	08P01	the node or an entry broke the agent protocol
  *	55000	not now: the node is away, a position has passed

@@ -136,3 +136,18 @@ ot_check_running(void)
 				 ot_database ? errhint("Connect to database \"%s\" of a server that a node runs.", ot_database) : 0));
 	ot_turn_attach();
 }
+
+/*
+ * A read replica takes no change of what is replicated.  It is no setting of
+ * transactions or sessions, so nothing that a client says can get around it.
+ */
+void
+ot_check_writable(void)
+{
+	if (unlikely(ot_read_only) && !ot_is_apply_worker)
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("cannot change what is replicated: this server of region \"%s\" is a read replica", ot_region),
+				 errdetail("Temporary tables may be written, and tables of another access method."),
+				 errhint("Connect to a region with a voter; onetrip status names them.")));
+}

@@ -78,6 +78,7 @@ extern int	ot_sequence_stride;
 extern int	ot_commit_timeout_ms;
 extern int	ot_max_apply_delay_ms;
 extern int	ot_max_write_set_kb;
+extern bool ot_read_only;
 extern void ot_settings_init(void);
 
 /* onetrip.c */
@@ -86,6 +87,7 @@ extern bool ot_is_apply_worker; /* this process is the apply worker */
 extern bool ot_in_replicated_database(void);	/* needs a transaction */
 extern bool ot_capturing(void);
 extern void ot_check_running(void);
+extern void ot_check_writable(void);
 
 /* access_method.c */
 extern Oid	ot_access_method_oid(void);

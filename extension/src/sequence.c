@@ -89,7 +89,8 @@
 #include "ddl.h"
 #include "sequence.h"
 
-/* pg_proc.dat's numbers of the two functions called setval */
+/* pg_proc.dat's numbers of nextval and of the two functions called setval */
+#define NEXTVAL_OID 1574
 #define SETVAL_OID 1576
 #define SETVAL3_OID 1765
 
@@ -578,37 +579,40 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 		after_alter(&alteration);
 }
 
-/* ---- setval: redirected to onetrip.setval ---- */
+/*
+ * ---- setval: redirected to onetrip.setval ----
+ * On a read replica nextval likewise, which must know which sequence is meant.
+ */
 
 static Oid
-own_setval(int nargs)
+own_function(const char *function, int nargs)
 {
 	Oid			types[3] = {REGCLASSOID, INT8OID, BOOLOID};
-	List	   *name = list_make2(makeString("onetrip"), makeString("setval"));
+	List	   *name = list_make2(makeString("onetrip"), makeString(pstrdup(function)));
 
 	return LookupFuncName(name, nargs, types, true);
 }
 
 static bool
-redirect_setval(Node *node, void *context)
+redirect_calls(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
 	if (IsA(node, FuncExpr))
 	{
 		FuncExpr   *call = (FuncExpr *) node;
+		Oid			ours = InvalidOid;
 
 		if (unlikely(call->funcid == SETVAL_OID || call->funcid == SETVAL3_OID))
-		{
-			Oid			ours = own_setval(call->funcid == SETVAL_OID ? 2 : 3);
-
-			if (OidIsValid(ours))
-				call->funcid = ours;
-		}
+			ours = own_function("setval", call->funcid == SETVAL_OID ? 2 : 3);
+		else if (unlikely(call->funcid == NEXTVAL_OID && ot_read_only))
+			ours = own_function("nextval", 1);
+		if (OidIsValid(ours))
+			call->funcid = ours;
 	}
 	else if (IsA(node, Query))
-		return query_tree_walker((Query *) node, redirect_setval, context, 0);
-	return expression_tree_walker(node, redirect_setval, context);
+		return query_tree_walker((Query *) node, redirect_calls, context, 0);
+	return expression_tree_walker(node, redirect_calls, context);
 }
 
 /* The planner may scribble on its input, and this is part of the planner. */
@@ -616,7 +620,7 @@ static PlannedStmt *
 ot_planner(Query *parse, const char *query, int cursor_options, ParamListInfo params)
 {
 	if (ot_sequence_is_active())
-		redirect_setval((Node *) parse, NULL);
+		redirect_calls((Node *) parse, NULL);
 	if (prev_planner)
 		return prev_planner(parse, query, cursor_options, params);
 	return standard_planner(parse, query, cursor_options, params);
@@ -640,6 +644,9 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 				 errmsg("setval() cannot be called from here"),
 				 errdetail("The call was not seen when its query was planned, for example because it stands in a function that was inlined."),
 				 errhint("Call onetrip.setval(), which takes the same arguments.")));
+	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
+			 object_id == NEXTVAL_OID && ot_read_only && ot_sequence_is_active())
+		ot_check_writable();
 }
 
 void

@@ -40,6 +40,7 @@
 #define OT_SEQUENCE_MAGIC 0x1717
 
 PG_FUNCTION_INFO_V1(ot_setval);
+PG_FUNCTION_INFO_V1(ot_nextval);
 
 /* ---- the sequence's page ---- */
 
@@ -179,6 +180,17 @@ ot_setval(PG_FUNCTION_ARGS)
 							  get_rel_name(relid), value,
 							  OT_SEQUENCE_EXACT | (is_called ? OT_SEQUENCE_IS_CALLED : 0));
 	PG_RETURN_INT64(value);
+}
+
+/* onetrip.nextval(regclass): nextval where only temporary sequences may be drawn from. */
+Datum
+ot_nextval(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+
+	if (ot_sequence_is_active() && get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+		ot_check_writable();
+	return DirectFunctionCall1(nextval_oid, ObjectIdGetDatum(relid));
 }
 
 /* ---- write sets ---- */

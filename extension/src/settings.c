@@ -25,6 +25,7 @@ int			ot_sequence_stride = 1;
 int			ot_commit_timeout_ms = 10000;
 int			ot_max_apply_delay_ms = 30000;
 int			ot_max_write_set_kb = 256 * 1024;
+bool		ot_read_only = false;
 
 void
 ot_settings_init(void)
@@ -60,6 +61,12 @@ ot_settings_init(void)
 							"The same on every node, fixed when the cluster is made.",
 							&ot_sequence_stride, 1, 1, 1024,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("onetrip.read_only",
+							 "This server is a read replica: it refuses changes of what is replicated.",
+							 "Temporary tables, and tables of another access method, may be written.",
+							 &ot_read_only, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	/* What users and operators choose. */
 	DefineCustomIntVariable("onetrip.commit_timeout",

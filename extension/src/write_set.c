@@ -15,7 +15,7 @@
  * TopMemoryContext, reset at the end of the transaction; COMMIT reads it
  * after PRE_COMMIT began, so it must outlive portals.  Errors: 54000 when the
  * write set grows past onetrip.max_write_set, 40001 when the transaction was
- * evicted before it noted its first change.
+ * evicted before it noted its first change, 25006 on a read replica.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -119,6 +119,7 @@ write_set_start(void)
 {
 	MemoryContext old;
 
+	ot_check_writable();
 	ot_turn_begin_writing();	/* ERROR if evicted meanwhile */
 
 	if (ws.context == NULL)

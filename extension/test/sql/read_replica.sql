@@ -1,0 +1,112 @@
+-- Goal: with onetrip.read_only a server refuses every change of what is replicated with 25006, whatever a client sets; the rest works.
+-- Method: turn it on by reload, try all ways to write, turn it off.
+CREATE SCHEMA read_replica;
+SET search_path = read_replica;
+\setenv PGHOST :HOST
+\setenv PGPORT :PORT
+\setenv PGUSER :USER
+\setenv PGDATABASE :DBNAME
+-- Once a new session shows the value, this one has been signalled too, and takes it over with its next statement.
+CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE TABLE local_t (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY) USING heap;
+CREATE UNLOGGED TABLE unlogged_t (id int);
+CREATE SEQUENCE s;
+CREATE UNLOGGED SEQUENCE unlogged_s;
+CREATE TABLE with_serial (id serial PRIMARY KEY);
+CREATE FUNCTION draws() RETURNS bigint LANGUAGE sql AS $$SELECT nextval('read_replica.s')$$;
+CREATE FUNCTION writes() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET transaction_read_only = off
+    AS $$BEGIN INSERT INTO read_replica.t VALUES (9, 'no'); END$$;
+CREATE MATERIALIZED VIEW m AS SELECT 1 AS a;
+INSERT INTO t VALUES (1, 'one'), (2, 'two');
+PREPARE early AS SELECT nextval('s') > 0 AS drawn;
+EXECUTE early;
+ALTER SYSTEM SET onetrip.read_only = on;
+SELECT pg_reload_conf();
+\! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = on ] && break; sleep 0.05; done
+SHOW onetrip.read_only;
+SELECT proposals FROM onetrip.status \gset before_
+
+INSERT INTO t VALUES (3, 'no');
+\set VERBOSITY sqlstate
+SET onetrip.read_only = off;
+SET transaction_read_only = off;
+BEGIN READ WRITE;
+UPDATE t SET v = 'no';
+ROLLBACK;
+DELETE FROM t WHERE id = 1;
+SELECT * FROM t WHERE id = 1 FOR UPDATE;
+SELECT * FROM t WHERE id = 1 FOR KEY SHARE;
+INSERT INTO t VALUES (1, 'no') ON CONFLICT (id) DO UPDATE SET v = 'no';
+MERGE INTO t USING (SELECT 1 AS id) x ON t.id = x.id WHEN MATCHED THEN DELETE;
+COPY t FROM STDIN;
+4	no
+\.
+TRUNCATE t;
+DO $$ BEGIN SET LOCAL transaction_read_only = off; INSERT INTO t VALUES (5, 'no'); END $$;
+SELECT writes();
+INSERT INTO with_serial DEFAULT VALUES;
+WITH x AS (INSERT INTO t VALUES (6, 'no') RETURNING id) SELECT id FROM x;
+-- statements
+CREATE TABLE u (id int);
+CREATE TABLE u (id int) USING heap;
+CREATE TABLE u AS SELECT 1 AS a;
+SELECT 1 AS a INTO u;
+ALTER TABLE t ADD COLUMN w int;
+DROP TABLE t;
+CREATE INDEX ON t (v);
+CREATE ROLE read_replica_role;
+GRANT SELECT ON t TO PUBLIC;
+COMMENT ON TABLE t IS 'no';
+REFRESH MATERIALIZED VIEW m;
+CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE EXTENSION pg_trgm;
+-- sequences
+SELECT nextval('s');
+EXECUTE early;
+SELECT draws();
+DO $$ BEGIN PERFORM nextval('s'); END $$;
+SELECT nextval('unlogged_s');
+SELECT setval('s', 100);
+SELECT onetrip.setval('s', 100);
+SELECT onetrip.nextval('s');
+ALTER SEQUENCE s RESTART;
+SELECT onetrip.advance();
+\set VERBOSITY default
+
+-- What stays possible.
+SELECT * FROM t ORDER BY id;
+INSERT INTO local_t (id) VALUES (1) RETURNING id, n > 0 AS numbered;
+TRUNCATE unlogged_t;
+INSERT INTO unlogged_t VALUES (1);
+CREATE TEMP TABLE mine (id serial, v text);
+INSERT INTO mine (v) VALUES ('a') RETURNING id;
+SELECT nextval('mine_id_seq');
+CREATE TEMP SEQUENCE counting;
+SELECT nextval('counting'), setval('counting', 10), nextval('counting');
+UPDATE mine SET v = 'b' WHERE id = 1;
+ANALYZE t;
+REINDEX TABLE t;
+BEGIN;
+LOCK TABLE t IN SHARE MODE;
+COMMIT;
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+
+-- A transaction that wrote before it became a replica cannot commit after that.
+ALTER SYSTEM RESET onetrip.read_only;
+SELECT pg_reload_conf();
+\! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = off ] && break; sleep 0.05; done
+EXECUTE early;
+BEGIN;
+INSERT INTO t VALUES (3, 'no');
+\! psql -X -q -c 'ALTER SYSTEM SET onetrip.read_only = on' -c 'SELECT pg_reload_conf() AS reloading'
+\! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = on ] && break; sleep 0.05; done
+COMMIT;
+SHOW onetrip.read_only;
+ALTER SYSTEM RESET onetrip.read_only;
+SELECT pg_reload_conf();
+\! for i in $(seq 600); do [ "$(psql -XAtc "SHOW onetrip.read_only")" = off ] && break; sleep 0.05; done
+SELECT count(*) FROM t;
+INSERT INTO t VALUES (3, 'yes');
+SELECT nextval('s') > 0 AS drawn;
+SET client_min_messages = warning;
+DROP SCHEMA read_replica CASCADE;
