@@ -100,6 +100,11 @@ impl Cluster {
         &self.nodes
     }
 
+    pub(crate) fn add(&mut self, node: Node) -> usize {
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -118,14 +123,14 @@ impl Cluster {
         self.nodes[index].connect().await
     }
 
-    /// Waits until every running node knows a leader and serves SQL, and the preferred leader's node leads if it runs.
+    /// Waits until every running node knows a leader and serves SQL, and the preferred leader's region leads if a node of it
+    /// runs.
     pub async fn wait_ready(&self) -> Result<()> {
         let deadline = Instant::now() + READY_TIMEOUT;
-        let leader = self.topology.preferred_leader();
         loop {
             let mut missing = None;
             for node in self.nodes.iter().filter(|n| n.running()) {
-                if let Err(why) = self.node_ready(node, leader).await {
+                if let Err(why) = self.node_ready(node).await {
                     missing = Some(format!("{}: {why:#}", node.region()));
                     break;
                 }
@@ -143,15 +148,19 @@ impl Cluster {
         }
     }
 
-    async fn node_ready(&self, node: &Node, preferred: &str) -> Result<()> {
+    async fn node_ready(&self, node: &Node) -> Result<()> {
         let status = node.status().await?;
         let leader = &status["leader"];
+        let preferred = status["preferred_leader"].as_str().unwrap_or_default();
         if leader.is_null() {
             bail!("it knows no leader");
         }
         let preferred_runs = self.nodes.iter().any(|n| n.region() == preferred && n.running());
         if preferred_runs && leader["region"].as_str().is_some_and(|region| region != preferred) {
             bail!("the leader is {leader}, not in {preferred}");
+        }
+        if !node.has_postgres() {
+            return Ok(());
         }
         let state = status["postgres"]["state"].as_str().unwrap_or("unknown");
         if state != "ready" {
@@ -167,7 +176,7 @@ impl Cluster {
 
     /// Waits until every running node shows what any of them shows now.
     pub async fn settle(&self) -> Result<()> {
-        let running: Vec<&Node> = self.nodes.iter().filter(|n| n.running()).collect();
+        let running: Vec<&Node> = self.nodes.iter().filter(|n| n.running() && n.has_postgres()).collect();
         let mut clients = Vec::new();
         let mut goal = 0;
         for node in &running {

@@ -1,14 +1,26 @@
-//! The few lines of HTTP that the lab and the command need: one GET or POST of JSON to a node on a trusted address.
+//! The few lines of HTTP that the lab and the command need: one GET or POST of JSON to a node, on a trusted address or through
+//! a Unix socket (an address with a slash in it is its path).
 
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 /// A status page is a few kilobytes; more than this is not a node.
 const RESPONSE_BYTES_MAX: u64 = 16 << 20;
+
+/// The node answered, and said no.
+#[derive(Debug, thiserror::Error)]
+#[error("status {status}: {why}")]
+pub struct Refused {
+    pub status: u16,
+    pub why: String,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 pub async fn get_json(address: &str, path: &str, timeout: Duration) -> Result<Value> {
     request_json("GET", address, path, None, timeout).await
@@ -26,11 +38,15 @@ async fn request_json(
     timeout: Duration,
 ) -> Result<Value> {
     let exchange = async {
-        let mut stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
+        let connected: std::io::Result<Box<dyn Stream>> = match address.contains('/') {
+            true => UnixStream::connect(address).await.map(|s| Box::new(s) as _),
+            false => TcpStream::connect(address).await.map(|s| Box::new(s) as _),
+        };
+        let mut stream = connected.with_context(|| format!("connect to {address}"))?;
         let body = body.unwrap_or_default();
         // HTTP/1.0: the answer ends with the connection and is never chunked.
         let head = format!(
-            "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.0\r\nHost: node\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).await?;
@@ -52,7 +68,7 @@ fn parse_answer(answer: &[u8]) -> Result<Value> {
     let status: u16 =
         head.split_whitespace().nth(1).and_then(|word| word.parse().ok()).context("the answer is not HTTP")?;
     if !(200..300).contains(&status) {
-        bail!("status {status}: {}", String::from_utf8_lossy(body).trim());
+        return Err(Refused { status, why: String::from_utf8_lossy(body).trim().to_string() }.into());
     }
     if body.is_empty() {
         return Ok(Value::Null);

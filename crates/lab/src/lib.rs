@@ -12,6 +12,7 @@
 pub mod cluster;
 pub mod http;
 pub mod link;
+mod membership;
 mod node_process;
 pub mod pgbench;
 pub mod ports;

@@ -24,28 +24,46 @@ const POLL: Duration = Duration::from_millis(10);
 
 pub struct Node {
     id: u32,
-    region: String,
-    folder: PathBuf,
+    /// A witness has none.
+    has_postgres: bool,
+    place: Place,
     binary: PathBuf,
-    http: String,
-    postgres_port: u16,
-    database: String,
     child: Mutex<Option<Child>>,
+}
+
+/// Where a node is and how it is reached.
+pub(crate) struct Place {
+    pub region: String,
+    pub folder: PathBuf,
+    pub peer: String,
+    pub http: String,
+    pub postgres_port: u16,
+    pub database: String,
 }
 
 impl Node {
     pub(crate) fn new(index: usize, topology: &Topology, data: &Path, binary: &Path) -> Result<Self> {
         let region = &topology.regions[index];
-        Ok(Self {
-            id: u32::try_from(index + 1)?,
+        let place = Place {
             region: region.name.clone(),
             folder: data.join(&region.name),
-            binary: binary.to_path_buf(),
+            peer: format!("{}:{}", region.host, region.peer_port.context("peer_port is not set")?),
             http: format!("127.0.0.1:{}", region.http_port.context("http_port is not set")?),
             postgres_port: region.postgres_port.context("postgres_port is not set")?,
             database: topology.database().to_string(),
-            child: Mutex::new(None),
-        })
+        };
+        let id = u32::try_from(index + 1)?;
+        Ok(Self { id, has_postgres: true, place, binary: binary.to_path_buf(), child: Mutex::new(None) })
+    }
+
+    /// A node whose folder exists; its node.toml says its number.
+    pub(crate) fn of_folder(place: Place, binary: &Path) -> Result<Self> {
+        let file = place.folder.join("node.toml");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let config: toml::Table = text.parse().with_context(|| format!("read {}", file.display()))?;
+        let id = config.get("node").and_then(toml::Value::as_integer).context("node.toml has no node")?;
+        let (id, has_postgres) = (u32::try_from(id)?, config.contains_key("postgres"));
+        Ok(Self { id, has_postgres, place, binary: binary.to_path_buf(), child: Mutex::new(None) })
     }
 
     pub fn id(&self) -> u32 {
@@ -53,24 +71,33 @@ impl Node {
     }
 
     pub fn region(&self) -> &str {
-        &self.region
+        &self.place.region
+    }
+
+    /// Where the other nodes reach it.
+    pub fn peer(&self) -> &str {
+        &self.place.peer
+    }
+
+    pub fn has_postgres(&self) -> bool {
+        self.has_postgres
     }
 
     /// The folder with node.toml.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        &self.place.folder
     }
 
     pub fn postgres_data(&self) -> PathBuf {
-        self.folder.join("postgres")
+        self.place.folder.join("postgres")
     }
 
     pub fn postgres_port(&self) -> u16 {
-        self.postgres_port
+        self.place.postgres_port
     }
 
     pub fn http(&self) -> &str {
-        &self.http
+        &self.place.http
     }
 
     pub(crate) fn binary(&self) -> &Path {
@@ -79,7 +106,7 @@ impl Node {
 
     /// What psql and `onetrip check --connect` take.
     pub fn conninfo(&self) -> String {
-        format!("host=127.0.0.1 port={} user=postgres dbname={}", self.postgres_port, self.database)
+        format!("host=127.0.0.1 port={} user=postgres dbname={}", self.place.postgres_port, self.place.database)
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
@@ -90,7 +117,7 @@ impl Node {
     pub fn start(&self) -> Result<()> {
         let mut child = self.child();
         if child.as_mut().is_some_and(|c| matches!(c.try_wait(), Ok(None))) {
-            bail!("node {} runs already", self.region);
+            bail!("node {} runs already", self.place.region);
         }
         let log = self.open_log()?;
         let started = Command::new(&self.binary)
@@ -99,7 +126,7 @@ impl Node {
             .arg("start")
             .arg("--until-stdin-closes")
             .arg("--data")
-            .arg(&self.folder)
+            .arg(&self.place.folder)
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -107,13 +134,13 @@ impl Node {
             .process_group(0)
             .spawn()
             .with_context(|| format!("start {}", self.binary.display()))?;
-        std::fs::write(self.folder.join("node.pid"), format!("{}\n", started.id()))?;
+        std::fs::write(self.place.folder.join("node.pid"), format!("{}\n", started.id()))?;
         *child = Some(started);
         Ok(())
     }
 
     fn open_log(&self) -> Result<File> {
-        let path = self.folder.join("node.log");
+        let path = self.place.folder.join("node.log");
         OpenOptions::new().create(true).append(true).open(&path).with_context(|| format!("open {}", path.display()))
     }
 
@@ -130,6 +157,7 @@ impl Node {
             self.check_not_ended()?;
             let why = match self.status().await {
                 Ok(status) if status["leader"].is_null() => "it knows no leader".to_string(),
+                Ok(_) if !self.has_postgres => return Ok(()),
                 Ok(_) => match self.connect().await {
                     Ok(_) => return Ok(()),
                     Err(e) => format!("{e:#}"),
@@ -137,7 +165,7 @@ impl Node {
                 Err(e) => format!("{e:#}"),
             };
             if Instant::now() >= deadline {
-                bail!("node {} does not serve after {} s: {why}", self.region, timeout.as_secs());
+                bail!("node {} does not serve after {} s: {why}", self.place.region, timeout.as_secs());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -160,15 +188,15 @@ impl Node {
     pub(crate) fn check_not_ended(&self) -> Result<()> {
         if let Some(child) = self.child().as_mut() {
             if let Some(status) = child.try_wait()? {
-                bail!("node {} ended ({status}): {}", self.region, self.log_tail(1));
+                bail!("node {} ended ({status}): {}", self.place.region, self.log_tail(1));
             }
         }
         Ok(())
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.pid().with_context(|| format!("node {} does not run", self.region))?;
-        kill(pid, signal).with_context(|| format!("send {signal} to node {}", self.region))
+        let pid = self.pid().with_context(|| format!("node {} does not run", self.place.region))?;
+        kill(pid, signal).with_context(|| format!("send {signal} to node {}", self.place.region))
     }
 
     /// SIGKILL to the node; its PostgreSQL goes on alone.
@@ -214,10 +242,10 @@ impl Node {
         let left_alone = postmaster::postmaster(&self.postgres_data()).is_some();
         postmaster::stop_now(&self.postgres_data(), Duration::from_secs(20)).map_err(anyhow::Error::msg)?;
         if late {
-            bail!("node {} did not stop within {} s and was killed", self.region, STOP_TIMEOUT.as_secs());
+            bail!("node {} did not stop within {} s and was killed", self.place.region, STOP_TIMEOUT.as_secs());
         }
         if left_alone {
-            bail!("PostgreSQL of {} was left without its node and was stopped", self.region);
+            bail!("PostgreSQL of {} was left without its node and was stopped", self.place.region);
         }
         Ok(())
     }
@@ -231,10 +259,10 @@ impl Node {
                     return Ok(status);
                 }
             } else {
-                bail!("node {} was not started", self.region);
+                bail!("node {} was not started", self.place.region);
             }
             if Instant::now() >= deadline {
-                bail!("node {} still runs after {} s", self.region, timeout.as_secs());
+                bail!("node {} still runs after {} s", self.place.region, timeout.as_secs());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -247,12 +275,12 @@ impl Node {
 
     /// SIGKILL to the server process of its PostgreSQL; the others of that server see it and end.
     pub fn kill9_postgres(&self) -> Result<()> {
-        let pid = self.postgres_pid().with_context(|| format!("PostgreSQL of {} does not run", self.region))?;
-        kill(pid, Signal::SIGKILL).with_context(|| format!("kill PostgreSQL of {}", self.region))
+        let pid = self.postgres_pid().with_context(|| format!("PostgreSQL of {} does not run", self.place.region))?;
+        kill(pid, Signal::SIGKILL).with_context(|| format!("kill PostgreSQL of {}", self.place.region))
     }
 
     pub async fn status(&self) -> Result<Value> {
-        http::get_json(&self.http, "/status", STATUS_TIMEOUT).await
+        http::get_json(&self.place.http, "/status", STATUS_TIMEOUT).await
     }
 
     /// A client of the replicated database here.
@@ -261,8 +289,8 @@ impl Node {
         let connecting = tokio_postgres::connect(&conninfo, tokio_postgres::NoTls);
         let (client, connection) = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
             .await
-            .with_context(|| format!("PostgreSQL of {} does not answer", self.region))?
-            .with_context(|| format!("connect to PostgreSQL of {}", self.region))?;
+            .with_context(|| format!("PostgreSQL of {} does not answer", self.place.region))?
+            .with_context(|| format!("connect to PostgreSQL of {}", self.place.region))?;
         tokio::spawn(connection);
         Ok(client)
     }
@@ -278,11 +306,11 @@ impl Node {
     }
 
     pub fn log_tail(&self, lines: usize) -> String {
-        tail(&self.folder.join("node.log"), lines)
+        tail(&self.place.folder.join("node.log"), lines)
     }
 
     pub fn postgres_log_tail(&self, lines: usize) -> String {
-        tail(&self.folder.join("postgres.log"), lines)
+        tail(&self.place.folder.join("postgres.log"), lines)
     }
 }
 

@@ -52,21 +52,23 @@ impl Load {
         for region in 0..3 {
             lab.session(region).await.must("checkpoint").await;
         }
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut tasks = Vec::new();
-        let mut diaries = Vec::new();
+        let mut load = Load { diaries: Vec::new(), stop: Arc::new(AtomicBool::new(false)), tasks: Vec::new() };
         for region in 0..3 {
-            let mut of_region = Vec::new();
-            for client in 0..CLIENTS {
-                let diary = Arc::new(Diary::default());
-                of_region.push(Arc::clone(&diary));
-                let conninfo = format!("{} application_name={PROGRAM}", lab.node(region).conninfo());
-                let stop = Arc::clone(&stop);
-                tasks.push(tokio::spawn(async move { write(&conninfo, region, client, &diary, &stop).await }));
-            }
-            diaries.push(of_region);
+            load.clients_at(lab, region);
         }
-        Load { diaries, stop, tasks }
+        load
+    }
+
+    /// Starts two clients at the node that comes next.
+    pub fn clients_at(&mut self, lab: &Lab, region: usize) {
+        assert_eq!(region, self.diaries.len(), "nodes get their clients in order");
+        let diaries: Vec<Arc<Diary>> = (0..CLIENTS).map(|_| Arc::default()).collect();
+        for (client, diary) in diaries.iter().enumerate() {
+            let (diary, stop) = (Arc::clone(diary), Arc::clone(&self.stop));
+            let conninfo = format!("{} application_name={PROGRAM}", lab.node(region).conninfo());
+            self.tasks.push(tokio::spawn(async move { write(&conninfo, region, client, &diary, &stop).await }));
+        }
+        self.diaries.push(diaries);
     }
 
     fn count(&self, region: usize) -> u64 {
@@ -169,7 +171,7 @@ async fn nothing_is_missing(lab: &Lab, diaries: &[Vec<Arc<Diary>>]) {
         diaries.iter().flatten().flat_map(|d| d.acknowledged.lock().expect("no panic").clone()).collect();
     let open: u64 = diaries.iter().flatten().map(|d| d.open.load(Ordering::Relaxed)).sum();
     let mut totals = Vec::new();
-    for region in 0..3 {
+    for region in lab.serving() {
         let session = lab.session(region).await;
         let rows = session.query("select id from kept", &[]).await.expect("read");
         let there: HashSet<String> = rows.iter().map(|row| row.get(0)).collect();

@@ -1,0 +1,93 @@
+//! Asks a running node of this machine to change the cluster, through the socket in its folder.
+//!
+//! Whoever may open that socket (the node's user and root) may change the cluster; nothing else is asked for.
+
+use std::future::Future;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail, Context, Result};
+use onetrip_lab::http;
+use onetrip_node::config::NodeConfig;
+use serde_json::Value;
+
+use crate::BadUsage;
+
+/// A change waits for a leader and a majority; the node itself gives up earlier and says why.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+
+/// The node of `data` that is asked: the folder's own, or in a folder of nodes the first that runs.
+pub struct Admin {
+    pub node: NodeConfig,
+    socket: String,
+}
+
+impl Admin {
+    pub fn of(data: &Path) -> Result<Admin> {
+        let mut why = anyhow!("no node");
+        for node in crate::nodes::in_folder(data)? {
+            let socket = node.admin_socket().display().to_string();
+            match std::os::unix::net::UnixStream::connect(&socket) {
+                Ok(_) => return Ok(Admin { node, socket }),
+                Err(e) => why = anyhow!(e).context(format!("connect to {socket}")),
+            }
+        }
+        Err(why.context("no node there takes orders; is it started, and are you its user or root?"))
+    }
+
+    pub fn answers(&self) -> bool {
+        std::os::unix::net::UnixStream::connect(&self.socket).is_ok()
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        answer(http::post_json(&self.socket, path, body, TIMEOUT))
+    }
+
+    pub fn status(&self) -> Result<Value> {
+        answer(http::get_json(&self.node.http.to_string(), "/status", TIMEOUT))
+    }
+
+    /// The number of the member that `name` means: a number, or a region with one member.
+    pub fn find(&self, name: &str) -> Result<u32> {
+        let members = answer(http::get_json(&self.socket, "/members", TIMEOUT))?;
+        let members = members["members"].as_array().context("the node's answer holds no members")?;
+        let ids = |named: &dyn Fn(&Value) -> bool| -> Vec<u32> {
+            members.iter().filter(|m| named(m)).filter_map(|m| m["id"].as_u64()?.try_into().ok()).collect()
+        };
+        let found = match name.parse::<u32>() {
+            Ok(id) => ids(&|m| m["id"] == id),
+            Err(_) => ids(&|m| m["region"] == name),
+        };
+        match found[..] {
+            [id] => Ok(id),
+            [] => {
+                let all: Vec<String> =
+                    members.iter().map(|m| format!("{} in {}", m["id"], m["region"].as_str().unwrap_or("?"))).collect();
+                Err(BadUsage(format!("there is no member {name}; there are: {}", all.join(", "))).into())
+            }
+            _ => Err(BadUsage(format!("{name} has several nodes ({found:?}): give the number of one")).into()),
+        }
+    }
+}
+
+/// What the node says when it refuses is the message.
+fn answer(asking: impl Future<Output = Result<Value>>) -> Result<Value> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+    runtime.block_on(asking).map_err(|e| match e.downcast_ref::<http::Refused>() {
+        Some(refused) => anyhow!("{}", refused.why),
+        None => e,
+    })
+}
+
+/// Polls until it holds; `otherwise` is what to say if it does not in time.
+pub fn wait_for(limit: Duration, otherwise: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    while !holds()? {
+        if Instant::now() >= deadline {
+            bail!("{otherwise} after {} s; see onetrip status", limit.as_secs());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}

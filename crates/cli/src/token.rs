@@ -1,0 +1,66 @@
+//! `onetrip token`: leave for one more node to join.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use crate::admin::Admin;
+
+/// Make a token with which one node can join the cluster, once
+///
+/// Prints the token. Give it to `onetrip join` on the new machine; whoever has it can become a member, so pass it on as a
+/// password. Ask any running node, on its own machine, as its user or root.
+#[derive(Args)]
+pub struct TokenArgs {
+    /// A running node's folder, or a folder of such folders
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// What the new node is to be
+    #[arg(long, value_enum, default_value_t = Role::Voter)]
+    role: Role,
+    /// The new node takes the place of this one, which is dead: its number, or its region if it has one node
+    #[arg(long, value_name = "NODE")]
+    replaces: Option<String>,
+    /// How long the token can be used, in minutes
+    #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_080))]
+    valid: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Has a PostgreSQL, takes any transaction, counts for the majority
+    Voter,
+    /// Counts for the majority and keeps the log; has no PostgreSQL
+    Witness,
+    /// Has a PostgreSQL that is read only; never counts for the majority, slows nobody down
+    Replica,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Voter => "voter",
+            Role::Witness => "witness",
+            Role::Replica => "replica",
+        }
+    }
+}
+
+pub fn run(args: &TokenArgs) -> Result<ExitCode> {
+    let admin = Admin::of(&args.data)?;
+    let replaces = args.replaces.as_deref().map(|node| admin.find(node)).transpose()?;
+    let body = json!({ "role": args.role.name(), "replaces": replaces, "ttl_s": args.valid * 60 });
+    let answer = admin.post("/token", &body)?;
+    let token = answer["token"].as_str().context("the node's answer holds no token")?;
+    println!("{token}");
+    eprintln!(
+        "One {} can join with it, within {} min, once. On the new machine:\n  onetrip join --from {} --token {token} --region REGION --data DIR",
+        args.role.name(),
+        args.valid,
+        admin.node.listen,
+    );
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,123 @@
+//! A cluster that grows and shrinks: the steps that an operator takes, with the `onetrip` command.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::cluster::Cluster;
+use crate::node_process::{Node, Place};
+use crate::ports;
+
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(25);
+
+impl Cluster {
+    /// Makes a node in `region` with a token of node `asked`, starts it, and waits until it is what it is meant to be.
+    /// `token_args`: as for `onetrip token`.  Returns its place among [`Cluster::nodes`].
+    pub async fn join(&mut self, asked: usize, region: &str, token_args: &[&str]) -> Result<usize> {
+        let index = self.prepare_join(asked, region, token_args).await?;
+        self.node(index).start()?;
+        self.wait_joined(index).await?;
+        Ok(index)
+    }
+
+    /// The same without starting it.
+    pub async fn prepare_join(&mut self, asked: usize, region: &str, token_args: &[&str]) -> Result<usize> {
+        let token = self.token(asked, token_args).await?;
+        let ports = ports::free_ports(3)?;
+        let folder = self.data().join(format!("{region}-{}", self.nodes().len() + 1));
+        let folder_text = folder.display().to_string();
+        let [listen, http, postgres] = [&ports[0], &ports[1], &ports[2]].map(|port| port.to_string());
+        let listen = format!("127.0.0.1:{listen}");
+        let mut args = vec!["join", "--prepare-only", "--from", self.node(asked).peer(), "--token", &token];
+        args.extend(["--region", region, "--data", &folder_text, "--listen", &listen, "--http", &http]);
+        args.extend(["--port", &postgres]);
+        self.command(&args).await?;
+        let place = Place {
+            region: region.to_string(),
+            folder,
+            peer: listen,
+            http: format!("127.0.0.1:{http}"),
+            postgres_port: ports[2],
+            database: self.topology().database().to_string(),
+        };
+        let node = Node::of_folder(place, self.binary())?;
+        Ok(self.add(node))
+    }
+
+    pub async fn token(&self, asked: usize, args: &[&str]) -> Result<String> {
+        let folder = self.node(asked).folder().display().to_string();
+        let token = self.command(&[&["token", "--data", &folder], args].concat()).await?;
+        Ok(token.trim().to_string())
+    }
+
+    /// Takes `leaving` out, by way of `asked`.  A node that runs stops by itself; this waits for it.
+    pub async fn leave(&self, asked: usize, leaving: usize, args: &[&str]) -> Result<String> {
+        let folder = self.node(asked).folder().display().to_string();
+        let id = self.node(leaving).id().to_string();
+        let said = self.command(&[&["leave", "--data", &folder, "--node", &id], args].concat()).await?;
+        if self.node(leaving).running() {
+            self.node(leaving).wait_ended(JOIN_TIMEOUT).await?;
+        }
+        Ok(said)
+    }
+
+    pub async fn move_leader(&self, asked: usize, region: &str) -> Result<()> {
+        let folder = self.node(asked).folder().display().to_string();
+        self.command(&["leader", "--data", &folder, "--to", region]).await?;
+        Ok(())
+    }
+
+    /// Waits until the node is a voter, or a replica that has caught up, and its PostgreSQL (if it has one) serves.
+    pub async fn wait_joined(&self, index: usize) -> Result<()> {
+        let deadline = Instant::now() + JOIN_TIMEOUT;
+        let node = self.node(index);
+        loop {
+            node.check_not_ended()?;
+            let why = match node.status().await {
+                Ok(status) => match not_joined(&status) {
+                    None if !node.has_postgres() => return Ok(()),
+                    None => match node.connect().await {
+                        Ok(_) => return Ok(()),
+                        Err(e) => format!("{e:#}"),
+                    },
+                    Some(why) => format!("{why}: {status}"),
+                },
+                Err(e) => format!("{e:#}"),
+            };
+            if Instant::now() >= deadline {
+                bail!("node {} has not joined after {} s: {why}", node.region(), JOIN_TIMEOUT.as_secs());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Runs an `onetrip` command; its standard output, or its error as the error.
+    pub async fn command(&self, args: &[&str]) -> Result<String> {
+        let run = Command::new(self.binary()).args(args).stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = match tokio::time::timeout(COMMAND_TIMEOUT, run).await {
+            Ok(output) => output.with_context(|| format!("run {}", self.binary().display()))?,
+            Err(_) => bail!("onetrip {args:?} did not end within {} s", COMMAND_TIMEOUT.as_secs()),
+        };
+        if !output.status.success() {
+            bail!("onetrip {}: {}", args[0], String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// Why the node that says this of itself is not yet what it is meant to be.
+fn not_joined(status: &Value) -> Option<&'static str> {
+    let members = status["members"].as_array();
+    let Some(own) = members.into_iter().flatten().find(|m| m["id"] == status["node"]) else {
+        return Some("it does not know of its joining yet");
+    };
+    if own["role"] != "replica" && own["voter"] != true {
+        return Some("it is a learner");
+    }
+    (status["caught_up"] != true).then_some("it has not caught up")
+}

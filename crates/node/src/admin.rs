@@ -1,0 +1,203 @@
+//! The operator's door: a Unix socket in the node's folder through which the cluster is changed.
+//!
+//! What it must not know: how a change gets into the log.  It asks the core thread, which answers once the change is
+//! committed, and it adds what an operator should be told: what the change means, and when it would be unwise.
+//!
+//! Invariant: only this node's user and root get in (mode 0600, and the peer's credentials).
+
+use crate::config::NodeConfig;
+use crate::error::{Error, Result};
+use crate::http::ask_core;
+use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
+use crate::postgres::is_own_user;
+use crate::status::CoreStatus;
+use crate::transport::{JoinToken, Transport};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use onetrip_core::members::{MemberRole, Members};
+use onetrip_core::{NodeId, RegionId};
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+
+type Answer<T> = std::result::Result<Json<T>, (StatusCode, String)>;
+
+pub struct Admin {
+    pub config: Arc<NodeConfig>,
+    pub transport: Arc<Transport>,
+    pub inbox: Inbox,
+}
+
+/// The listener, which nobody else can reach from its first moment on.
+pub fn listen(config: &NodeConfig) -> Result<std::os::unix::net::UnixListener> {
+    let path = config.admin_socket();
+    let listen = || {
+        let _ = std::fs::remove_file(&path);
+        let listener = std::os::unix::net::UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|source| Error::Listen { what: format!("the socket {}", path.display()), source })
+}
+
+/// Accepts this user and root alone.
+struct OwnUser(UnixListener);
+
+impl axum::serve::Listener for OwnUser {
+    type Io = UnixStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (UnixStream, ()) {
+        loop {
+            match self.0.accept().await {
+                Ok((stream, _)) if is_own_user(&stream) => return (stream, ()),
+                Ok((stream, _)) => {
+                    let uid = stream.peer_cred().map_or(-1, |peer| i64::from(peer.uid()));
+                    tracing::warn!(uid, "refused a stranger at the admin socket");
+                }
+                // Out of descriptors, most likely: let others end first.
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenOrder {
+    role: MemberRole,
+    replaces: Option<NodeId>,
+    ttl_s: u64,
+}
+
+#[derive(Serialize)]
+struct TokenMade {
+    token: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeaveOrder {
+    node: NodeId,
+    /// Also when the cluster can then lose no voter any more.
+    force: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeaderOrder {
+    region: RegionId,
+}
+
+/// What a change means, in a sentence.
+#[derive(Serialize)]
+struct Done {
+    means: String,
+}
+
+impl Admin {
+    pub async fn run(self: Arc<Self>, listener: UnixListener) {
+        let node = self.config.node;
+        let routes = Router::new()
+            .route("/token", post(token))
+            .route("/leave", post(leave))
+            .route("/leader", post(leader))
+            .route("/members", get(members))
+            .with_state(self);
+        if let Err(e) = axum::serve(OwnUser(listener), routes).await {
+            tracing::error!(%node, "the admin socket ended: {e}");
+        }
+    }
+
+    async fn ask(&self, request: AdminRequest) -> std::result::Result<AdminReply, (StatusCode, String)> {
+        let (answer, answered) = oneshot::channel();
+        self.inbox.send(Event::Admin(request, answer)).await;
+        // The core thread bounds the wait; if it is gone the node is ending.
+        match answered.await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(why)) => Err((StatusCode::CONFLICT, why)),
+            Err(_) => Err((StatusCode::SERVICE_UNAVAILABLE, "the node is stopping".into())),
+        }
+    }
+}
+
+async fn token(State(admin): State<Arc<Admin>>, Json(order): Json<TokenOrder>) -> Answer<TokenMade> {
+    let TokenOrder { role, replaces, ttl_s } = order;
+    match admin.ask(AdminRequest::Token { role, replaces, ttl_s }).await? {
+        AdminReply::Token(secret) => Ok(Json(TokenMade { token: admin.transport.join_token(secret).to_string() })),
+        _ => Err(OUT_OF_STEP),
+    }
+}
+
+async fn leave(State(admin): State<Arc<Admin>>, Json(order): Json<LeaveOrder>) -> Answer<Done> {
+    let members = admin.members().await?;
+    let peers = admin.transport.peers();
+    let reachable = |id| id == admin.config.node || peers.iter().any(|p| p.id == id && p.connected);
+    if let Some(why) = unwise(&members, order.node, reachable, order.force) {
+        return Err((StatusCode::CONFLICT, why));
+    }
+    match admin.ask(AdminRequest::Remove { node: order.node }).await? {
+        AdminReply::Members(members) => Ok(Json(Done { means: means(&members) })),
+        _ => Err(OUT_OF_STEP),
+    }
+}
+
+async fn leader(State(admin): State<Arc<Admin>>, Json(order): Json<LeaderOrder>) -> Answer<Done> {
+    match admin.ask(AdminRequest::PreferLeader { region: order.region }).await? {
+        AdminReply::Members(members) => Ok(Json(Done { means: means(&members) })),
+        _ => Err(OUT_OF_STEP),
+    }
+}
+
+async fn members(State(admin): State<Arc<Admin>>) -> Answer<Members> {
+    // Tokens are nobody's business, not even as hashes.
+    Ok(Json(Members { tokens: Vec::new(), ..admin.members().await? }))
+}
+
+const OUT_OF_STEP: (StatusCode, String) = (StatusCode::INTERNAL_SERVER_ERROR, String::new());
+
+/// Why `leaving` should not be taken out, if it should not.
+fn unwise(members: &Members, leaving: NodeId, reachable: impl Fn(NodeId) -> bool, force: bool) -> Option<String> {
+    if !members.get(leaving).is_some_and(|m| m.voter) {
+        return None;
+    }
+    let left: Vec<&Member> = members.voters().filter(|m| m.id != leaving).collect();
+    let majority = left.len() / 2 + 1;
+    let there = left.iter().filter(|m| reachable(m.id)).count();
+    if left.is_empty() {
+        return Some(format!("node {leaving} is the last voter: the cluster would be gone"));
+    }
+    if there < majority {
+        let away: Vec<String> = left.iter().filter(|m| !reachable(m.id)).map(|m| format!("{} in {}", m.id, m.region)).collect();
+        return Some(format!(
+            "without node {leaving} only {there} of the {majority} voters that a majority needs can be reached (away: node {}), \
+             and commits would stop: start those, or take them out first",
+            away.join(", node ")
+        ));
+    }
+    (left.len() < 3 && !force).then(|| format!("{}. Say --force if that is meant", capital(&means_for(&left))))
+}
+
+fn means(members: &Members) -> String {
+    means_for(&members.voters().collect::<Vec<_>>())
+}
+
+/// What so many voters can bear.
+fn means_for(voters: &[&Member]) -> String {
+    let names: Vec<String> = voters.iter().map(|m| format!("{} in {}", m.id, m.region)).collect();
+    let names = names.join(", ");
+    match voters.len() {
+        1 => format!("one voter would be left (node {names}), and its loss would lose the database"),
+        2 => format!("two voters are left (node {names}), and commits stop when either is lost"),
+        n => format!("{n} voters are left (node {names}), and commits go on as long as {} of them are connected", n / 2 + 1),
+    }
+}
