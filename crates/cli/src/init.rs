@@ -176,6 +176,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
                 listen: "127.0.0.1".to_string(),
                 user: Some(args.user.clone()),
             }),
+            archive: None,
             members,
             data_dir: data.join(&region.name),
         });

@@ -52,6 +52,9 @@ pub struct NodeConfig {
     /// Absent: the node runs no PostgreSQL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postgres: Option<PostgresConfig>,
+    /// Absent: the log is kept nowhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<ArchiveConfig>,
     #[serde(rename = "member")]
     pub members: Vec<Member>,
     /// Folder of the file; not in it.
@@ -82,6 +85,13 @@ pub struct PostgresConfig {
     /// OS user that the server runs as when the node is started by root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArchiveConfig {
+    /// Where the committed log is copied to, for backups: outside of the node's folder, best on another machine's disk.
+    pub folder: PathBuf,
 }
 
 fn default_window_entries() -> u64 {
@@ -159,6 +169,9 @@ impl NodeConfig {
                 self.preferred_leader,
                 regions.join(", ")
             ));
+        }
+        if let Some(archive) = self.archive.as_ref().filter(|a| !a.folder.is_absolute()) {
+            return Err(format!("`folder` of `[archive]` is {}, not an absolute path", archive.folder.display()));
         }
         if self.window_entries == 0 {
             return Err("`window_entries` must be at least 1".into());

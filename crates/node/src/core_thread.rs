@@ -15,6 +15,7 @@
 //! - After an error from the disk the thread ends, and the node with it.
 
 use crate::agent::{Books, Desk};
+use crate::archive::Archive;
 use crate::config::NodeConfig;
 use crate::disk::{CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
@@ -55,6 +56,7 @@ pub struct CoreThread {
     certifier: Certifier,
     history: History,
     desk: Desk,
+    archive: Option<Archive>,
     transport: Arc<Transport>,
     inbox: Inbox,
     checkpoint_file: CheckpointFile,
@@ -90,6 +92,7 @@ impl CoreThread {
             return Err(Error::Corrupted { file: config.data_dir.join("log"), why });
         }
         log.raise_commit(checkpoint);
+        let archive = config.archive.as_ref().map(|a| Archive::start(&config, &a.folder, checkpoint)).transpose()?;
         let preferred = config.members.iter().filter(|m| m.region == config.preferred_leader).map(|m| m.id).collect();
         let ticks = (config.election_timeout().as_millis() / TICK.as_millis()) as usize;
         let raft_config = Config {
@@ -106,6 +109,7 @@ impl CoreThread {
         );
         Ok(CoreThread {
             desk: Desk::new(config.clone(), last),
+            archive,
             consensus: Consensus::new(raft_config, log)?,
             config,
             certifier,
@@ -270,6 +274,10 @@ impl CoreThread {
             self.certify(std::mem::take(&mut out.committed))?;
         }
         self.out = out;
+        if let Some(archive) = &mut self.archive {
+            archive.decided(self.certifier.decided());
+            archive.pump(self.consensus.log())?;
+        }
         let mut books = Books {
             certifier: &self.certifier,
             history: &mut self.history,
@@ -371,6 +379,7 @@ impl CoreThread {
         // Until all have spoken in this life, nobody knows what is still needed.
         let all: Option<Vec<LogIndex>> = members.map(|m| self.durable_of.get(&m.id).copied()).collect();
         let Some(needed) = all.and_then(|d| d.into_iter().min()) else { return Ok(()) };
+        let needed = self.archive.as_ref().map_or(needed, |a| needed.min(a.archived()));
         let upto = needed.min(self.checkpoint).0.saturating_sub(CUT_MARGIN);
         self.consensus.log_mut().cut(LogIndex(upto))
     }
@@ -384,6 +393,7 @@ impl CoreThread {
             checkpoint: self.checkpoint,
             durable_of: self.durable_of.clone(),
             desk: self.desk.status(),
+            archive: self.archive.as_ref().map(|a| a.report(self.certifier.decided())),
         }
     }
 
@@ -410,6 +420,9 @@ impl CoreThread {
                 Ok(_) => {}
                 Err(_) => return Err(Error::Internal("the last checkpoint does not end".into())),
             }
+        }
+        if let Some(archive) = self.archive.take() {
+            archive.end();
         }
         self.checkpoint_file.save(&self.certifier.to_checkpoint(&self.history))?;
         self.consensus.log_mut().close()?;

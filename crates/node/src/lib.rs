@@ -27,6 +27,6 @@ pub mod postgres;
 pub mod status;
 mod transport;
 
-pub use config::{Member, NodeConfig, PostgresConfig};
+pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};
 pub use error::{Error, Result};
 pub use node::{run, Node};

@@ -1,6 +1,7 @@
 //! What a node says of itself (`GET /status`), and what is wrong with it in words that tell what to do.
 
 use crate::agent::DeskStatus;
+use crate::archive::ArchiveReport;
 use crate::config::NodeConfig;
 use crate::postgres::{PostgresState, ServerState};
 use crate::transport::PeerState;
@@ -20,6 +21,7 @@ pub struct CoreStatus {
     /// As the other members reported it.
     pub durable_of: BTreeMap<NodeId, LogIndex>,
     pub desk: DeskStatus,
+    pub archive: Option<ArchiveReport>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -49,6 +51,7 @@ pub struct StatusReport {
     pub pending: usize,
     pub peers: Vec<PeerReport>,
     pub postgres: Option<PostgresState>,
+    pub archive: Option<ArchiveReport>,
     pub problems: Vec<String>,
 }
 
@@ -105,6 +108,7 @@ pub fn report(
         pending: core.desk.pending,
         peers: peers.collect(),
         postgres,
+        archive: core.archive,
         problems,
     }
 }
@@ -140,6 +144,7 @@ fn problems(
         }
     }
     problems.extend(core.desk.problem.clone());
+    problems.extend(core.archive.iter().flat_map(|a| &a.problem).map(|problem| format!("archive: {problem}")));
     if let Some(postgres) = postgres {
         if let Some(problem) = &postgres.problem {
             problems.push(format!("PostgreSQL: {problem}"));

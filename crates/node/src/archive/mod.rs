@@ -121,6 +121,7 @@ pub struct ArchiveReport {
 
 /// The core thread's side.
 pub struct Archive {
+    folder: PathBuf,
     shared: Arc<Shared>,
     /// `None`: told to end.
     batches: Option<SyncSender<Batch>>,
@@ -170,7 +171,7 @@ impl Archive {
         let ended = thread::spawn(folder.to_owned(), Identity::of(config), shared.clone(), taken)?;
         let mut marks = Marks::default();
         marks.note(decided, Instant::now(), now_ms());
-        Ok(Archive { shared, batches: Some(batches), ended, next: None, decided: marks })
+        Ok(Archive { folder: folder.to_owned(), shared, batches: Some(batches), ended, next: None, decided: marks })
     }
 
     /// Everything up to `index` is decided.
@@ -231,7 +232,7 @@ impl Archive {
         self.shared.lock().archived.unwrap_or(LogIndex::ZERO)
     }
 
-    pub fn report(&self, folder: &Path, decided: LogIndex) -> ArchiveReport {
+    pub fn report(&self, decided: LogIndex) -> ArchiveReport {
         let state = self.shared.lock();
         let archived = state.archived.unwrap_or(LogIndex::ZERO);
         let covered = |gap: &Gap| state.last_backup.as_ref().is_some_and(|b| b.checkpoint >= gap.to);
@@ -242,7 +243,7 @@ impl Archive {
             )
         });
         ArchiveReport {
-            folder: folder.to_owned(),
+            folder: self.folder.clone(),
             archived,
             lag_entries: decided.0.saturating_sub(archived.0),
             time_ms: state.time_ms,

@@ -278,7 +278,7 @@ fn pump_until(archive: &mut Archive, log: &RaftLog, what: &str, done: impl Fn(&A
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         archive.pump(log).unwrap();
-        let report = archive.report(Path::new("x"), log.last_index());
+        let report = archive.report(log.last_index());
         if done(&report) {
             return;
         }

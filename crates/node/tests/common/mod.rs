@@ -69,6 +69,7 @@ impl Cluster {
                 lab: true,
                 one_way_ms: (1..=3).filter(|id| *id != me).map(|id| (region(id), one_way_ms)).collect(),
                 postgres: None,
+                archive: None,
                 members: (1..=3).map(member).collect(),
                 data_dir,
             };
