@@ -43,6 +43,8 @@ pub enum FromPostgres {
         durable: LogIndex,
     },
     Done(TxnId),
+    /// Ask as with `Outcome`, and have it decided if it is not.
+    Settle(TxnId),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,7 @@ pub enum VerdictOutcome {
     Conflict = 2,
     Window = 3,
     Refused = 4,
+    Cancelled = 5,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +107,7 @@ const PROPOSE: u8 = 0x02;
 const OUTCOME: u8 = 0x03;
 const POSITION: u8 = 0x04;
 const DONE: u8 = 0x05;
+const SETTLE: u8 = 0x06;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
@@ -152,6 +156,7 @@ impl FromPostgres {
             OUTCOME => FromPostgres::Outcome(r.txn()?),
             POSITION => FromPostgres::Position { applied: r.index("applied")?, durable: r.index("durable")? },
             DONE => FromPostgres::Done(r.txn()?),
+            SETTLE => FromPostgres::Settle(r.txn()?),
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -193,6 +198,10 @@ impl FromPostgres {
                 out.put_u8(DONE);
                 put_txn(&mut out, txn);
             }
+            FromPostgres::Settle(txn) => {
+                out.put_u8(SETTLE);
+                put_txn(&mut out, txn);
+            }
         }
         finish(out)
     }
@@ -216,6 +225,7 @@ impl ToPostgres {
                     2 => VerdictOutcome::Conflict,
                     3 => VerdictOutcome::Window,
                     4 => VerdictOutcome::Refused,
+                    5 => VerdictOutcome::Cancelled,
                     other => return Err(r.error(format!("VERDICT with outcome {other}"))),
                 };
                 ToPostgres::Verdict(VerdictFrame {

@@ -4,7 +4,7 @@
 //! read in place, since a bulk transaction has hundreds of thousands of them.
 
 use crate::error::Result;
-use crate::ids::{Base, TxnId};
+use crate::ids::{Base, NodeId, TxnId};
 use crate::wire::{put_txn, Reader};
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -52,6 +52,11 @@ pub struct Key {
 #[repr(u8)]
 pub enum EntryKind {
     Transaction = 0,
+    /// Transaction `txn` may not commit any more: unless it stands in the log before, it is aborted by this.
+    Cancel = 2,
+    /// The PostgreSQL of node `txn.node` has started as `txn.incarnation`; the write set is the incarnation before it.
+    /// What that one had not brought into the log by now is aborted by this: nobody is left who could be told otherwise.
+    Incarnation = 3,
 }
 
 /// A decoded entry.  Cloning is cheap: it shares the bytes.
@@ -69,6 +74,8 @@ impl Entry {
         let txn = r.txn()?;
         let kind = match r.u8("kind")? {
             0 => EntryKind::Transaction,
+            2 => EntryKind::Cancel,
+            3 => EntryKind::Incarnation,
             other => return Err(r.error(format!("unknown kind {other}"))),
         };
         let nkeys = r.u32("nkeys")? as usize;
@@ -85,9 +92,24 @@ impl Entry {
     }
 
     pub fn encode(txn: &TxnId, keys: &[Key], write_set: &[u8]) -> Bytes {
+        Entry::encode_as(EntryKind::Transaction, txn, keys, write_set)
+    }
+
+    /// See [`EntryKind::Cancel`].
+    pub fn encode_cancel(txn: &TxnId) -> Bytes {
+        Entry::encode_as(EntryKind::Cancel, txn, &[], b"")
+    }
+
+    /// See [`EntryKind::Incarnation`]; `before` is 0 if there was none.
+    pub fn encode_incarnation(node: NodeId, incarnation: u64, before: u64) -> Bytes {
+        let txn = TxnId { node, incarnation, sequence: 0 };
+        Entry::encode_as(EntryKind::Incarnation, &txn, &[], &before.to_le_bytes())
+    }
+
+    fn encode_as(kind: EntryKind, txn: &TxnId, keys: &[Key], write_set: &[u8]) -> Bytes {
         let mut out = BytesMut::with_capacity(25 + keys.len() * KEY_BYTES + write_set.len());
         put_txn(&mut out, txn);
-        out.put_u8(EntryKind::Transaction as u8);
+        out.put_u8(kind as u8);
         out.put_u32_le(u32::try_from(keys.len()).expect("an entry of 1 GiB at most has fewer keys"));
         for key in keys {
             out.put_u64_le(key.hash);
@@ -114,7 +136,6 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::NodeId;
     use proptest::prelude::*;
 
     fn txn() -> TxnId {
@@ -141,7 +162,7 @@ mod tests {
         bad[25 + 8] = 4;
         assert!(Entry::decode(bad.into()).is_err());
         let mut bad = good.to_vec();
-        bad[20] = 1;
+        bad[20] = 200;
         assert!(Entry::decode(bad.into()).is_err());
     }
 

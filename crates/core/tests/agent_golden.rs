@@ -46,6 +46,7 @@ fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
         ("outcome", FromPostgres::Outcome(TXN)),
         ("position", FromPostgres::Position { applied: LogIndex(1000), durable: LogIndex(990) }),
         ("done", FromPostgres::Done(TXN)),
+        ("settle", FromPostgres::Settle(TXN)),
     ]
 }
 
@@ -70,6 +71,7 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("verdict_conflict", verdict(VerdictOutcome::Conflict, 1006, 1003, 3, "us-west-2", "")),
         ("verdict_window", verdict(VerdictOutcome::Window, 1006, 900, 0, "us-east-2", "")),
         ("verdict_refused", verdict(VerdictOutcome::Refused, 0, 0, NO_KEY, "us-east-2", refused)),
+        ("verdict_cancelled", verdict(VerdictOutcome::Cancelled, 1006, 0, NO_KEY, "us-east-2", "")),
         ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
         ("outcome_is_committed", outcome_is(OutcomeState::Committed, 1006)),
         ("outcome_is_aborted", outcome_is(OutcomeState::Aborted, 1006)),

@@ -62,7 +62,7 @@ fn the_tables_of_cases_hold() {
         }
         cases += 1;
     }
-    assert_eq!(cases, 15);
+    assert_eq!(cases, 20);
 }
 
 fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
@@ -78,7 +78,17 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
         Key { hash: part[0].parse().unwrap(), mode: LockMode::ALL[mode], base: Base(part[2].parse().unwrap()) }
     });
     let keys: Vec<_> = keys.collect();
-    match c.certify(index, &entry(txn(head[3].parse().unwrap(), head[1].parse().unwrap()), &keys)).unwrap() {
+    let (number, node) = (head[1].parse().unwrap(), head[3].parse().unwrap());
+    let entry = match head[0] {
+        "txn" => entry(txn(node, number), &keys),
+        "cancel" => Entry::decode(Entry::encode_cancel(&txn(node, number))).unwrap(),
+        "start" => {
+            let before = head[5].parse().unwrap();
+            Entry::decode(Entry::encode_incarnation(NodeId(node), number, before)).unwrap()
+        }
+        other => panic!("{other}"),
+    };
+    match c.certify(index, &entry).unwrap() {
         Decision::Duplicate { first } => format!("duplicate of {first}"),
         Decision::Stale => "stale".into(),
         Decision::Decided { verdict: Verdict::Commit, previous } => format!("commit after {previous}"),
@@ -86,6 +96,29 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
             format!("conflict with {other} of {origin} at key {key}")
         }
         Decision::Decided { verdict: Verdict::Window { oldest, key }, .. } => format!("window {oldest} at key {key}"),
+        Decision::Decided { verdict: Verdict::Cancelled, .. } => "cancelled".into(),
+        Decision::NoTransaction => "none".into(),
+    }
+}
+
+#[test]
+fn what_was_cancelled_or_never_came_is_aborted_also_after_a_checkpoint() {
+    let limits = Limits::default();
+    let mut c = Certifier::new(limits);
+    let before = |c: &Certifier, n| c.outcome(&txn(1, n));
+    c.certify(LogIndex(1), &Entry::decode(Entry::encode_incarnation(NodeId(1), 1, 0)).unwrap()).unwrap();
+    c.certify(LogIndex(2), &entry(txn(1, 1), &[])).unwrap();
+    c.certify(LogIndex(3), &Entry::decode(Entry::encode_cancel(&txn(1, 2))).unwrap()).unwrap();
+    assert_eq!(before(&c, 3), Outcome::Unknown);
+    assert_eq!((c.running_incarnation(NodeId(1)), c.running_incarnation(NodeId(2))), (1, 0));
+    c.certify(LogIndex(4), &Entry::decode(Entry::encode_incarnation(NodeId(1), 7, 1)).unwrap()).unwrap();
+    let (again, _) = Certifier::from_checkpoint(c.to_checkpoint(&History::default()), limits).unwrap();
+    for c in [&c, &again] {
+        assert_eq!(before(c, 1), Outcome::Decided { at: LogIndex(2), verdict: Verdict::Commit });
+        assert_eq!(before(c, 2), Outcome::Decided { at: LogIndex(3), verdict: Verdict::Cancelled });
+        assert_eq!(before(c, 3), Outcome::Decided { at: LogIndex(4), verdict: Verdict::Cancelled });
+        assert_eq!(c.running_incarnation(NodeId(1)), 7);
+        assert_eq!(c.outcome(&TxnId { incarnation: 7, ..txn(1, 3) }), Outcome::Unknown);
     }
 }
 

@@ -133,7 +133,7 @@ impl Desk {
     pub fn decided(&mut self, at: LogIndex, txn: TxnId, decision: Decision, books: &Books<'_>) {
         let (verdict, previous) = match decision {
             Decision::Decided { verdict, previous } => (verdict, previous),
-            Decision::Duplicate { .. } => return,
+            Decision::Duplicate { .. } | Decision::NoTransaction => return,
             Decision::Stale => {
                 if let Some(waiting) = self.pending.get(&txn) {
                     self.close(waiting.conn);

@@ -7,6 +7,7 @@
 //! | keys | u64 n, n × u64 hash, n × u8 mode |
 //! | outcomes | u64 n, n × (txn, index at, u8 outcome, u64 other, u32 key, u32 origin) |
 //! | dropped | u64 n, n × (u32 node, u64 incarnation, u64 sequence) |
+//! | incarnations | u64 n, n × (u32 node, u64 incarnation, index ended; 0 if it runs) |
 //! | history | index known after, u64 n, n × index |
 //! | end | u32 CRC-32 of all before |
 //!
@@ -22,7 +23,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
 
 const MAGIC: u32 = 0x3143_544f; // "OTC1"
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const WHAT: &str = "certifier checkpoint";
 
 impl Certifier {
@@ -32,6 +33,7 @@ impl Certifier {
             + self.window_hashes.len() * 9
             + self.outcomes.records.len() * 45
             + self.outcomes.highest_dropped.len() * 20
+            + self.outcomes.incarnations.len() * 20
             + history.indexes.len() * 8;
         let mut out = BytesMut::with_capacity(size);
         out.put_u32_le(MAGIC);
@@ -63,6 +65,7 @@ impl Certifier {
                 Verdict::Commit => (1, 0, 0, 0),
                 Verdict::Conflict { other, key, origin } => (2, other.0, key, origin.0),
                 Verdict::Window { oldest, key } => (3, oldest.0, key, 0),
+                Verdict::Cancelled => (4, 0, 0, 0),
             };
             out.put_u8(code);
             out.put_u64_le(other);
@@ -74,6 +77,12 @@ impl Certifier {
             out.put_u32_le(node.0);
             out.put_u64_le(*incarnation);
             out.put_u64_le(*sequence);
+        }
+        out.put_u64_le(self.outcomes.incarnations.len() as u64);
+        for ((node, incarnation), ended) in &self.outcomes.incarnations {
+            out.put_u32_le(node.0);
+            out.put_u64_le(*incarnation);
+            out.put_u64_le(ended.map_or(0, |at| at.0));
         }
         out.put_u64_le(history.known_after.0);
         out.put_u64_le(history.indexes.len() as u64);
@@ -141,6 +150,7 @@ fn decode(raw: Bytes, limits: Limits) -> Result<(Certifier, History)> {
             1 => Verdict::Commit,
             2 => Verdict::Conflict { other: LogIndex(other), key, origin },
             3 => Verdict::Window { oldest: Base(other), key },
+            4 => Verdict::Cancelled,
             _ => return Err(r.error(format!("outcome {code}"))),
         };
         outcomes.put(txn, at, verdict);
@@ -148,6 +158,11 @@ fn decode(raw: Bytes, limits: Limits) -> Result<(Certifier, History)> {
     for _ in 0..count(&mut r, 20)? {
         let who = (NodeId(r.u32("node")?), r.u64("incarnation")?);
         outcomes.highest_dropped.insert(who, r.u64("sequence")?);
+    }
+    for _ in 0..count(&mut r, 20)? {
+        let who = (NodeId(r.u32("node")?), r.u64("incarnation")?);
+        let ended = r.index("ended")?;
+        outcomes.incarnations.insert(who, (ended != LogIndex::ZERO).then_some(ended));
     }
     c.outcomes = outcomes;
     let mut history = History { known_after: r.index("known after")?, indexes: VecDeque::new() };

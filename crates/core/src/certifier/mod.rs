@@ -20,7 +20,7 @@ mod outcomes;
 pub use history::History;
 pub use outcomes::Outcome;
 
-use crate::entry::{Entry, LockMode};
+use crate::entry::{Entry, EntryKind, LockMode};
 use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use fixed_map::FixedMap;
@@ -58,6 +58,8 @@ pub enum Verdict {
         oldest: Base,
         key: u32,
     },
+    /// It was not in the log when an entry said that it may not come any more.
+    Cancelled,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,8 @@ pub enum Decision {
     Duplicate { first: LogIndex },
     /// The transaction may have stood in the log longer ago than outcomes are kept; this entry commits nothing.
     Stale,
+    /// The entry stands for no transaction.
+    NoTransaction,
 }
 
 /// Last committed index per lock mode, for one key hash.
@@ -130,6 +134,11 @@ impl Certifier {
         self.outcomes.get(txn)
     }
 
+    /// As what the PostgreSQL of `node` runs, as far as the log says; 0 if it says nothing.
+    pub fn running_incarnation(&self, node: NodeId) -> u64 {
+        self.outcomes.running(node)
+    }
+
     /// An index that holds no transaction (a leader's first entry): it commits nothing.
     pub fn skip(&mut self, index: LogIndex) -> Result<()> {
         self.follow(index)
@@ -138,12 +147,20 @@ impl Certifier {
     /// Decides the entry at `index`, which must be the one after the last.
     pub fn certify(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
         self.follow(index)?;
+        if entry.kind == EntryKind::Incarnation {
+            // One of another length is of no use to any node alike.
+            if let Ok(before) = <[u8; 8]>::try_from(&entry.write_set[..]) {
+                let TxnId { node, incarnation, .. } = entry.txn;
+                self.outcomes.begin(node, incarnation, u64::from_le_bytes(before), index);
+            }
+            return Ok(Decision::NoTransaction);
+        }
         match self.outcomes.get(&entry.txn) {
             Outcome::Unknown => {}
             Outcome::Decided { at, .. } => return Ok(Decision::Duplicate { first: at }),
             Outcome::OlderThanKept => return Ok(Decision::Stale),
         }
-        let verdict = self.judge(entry);
+        let verdict = if entry.kind == EntryKind::Cancel { Verdict::Cancelled } else { self.judge(entry) };
         let previous = self.last_committed;
         if verdict == Verdict::Commit {
             self.take(index, entry);

@@ -2,11 +2,17 @@
 //!
 //! Dropped transactions leave, for each PostgreSQL that ever ran, the highest sequence dropped: whoever asks for one
 //! at or below it hears "older than kept" and never "not in the log".
+//!
+//! Of each node it is known as which incarnation its PostgreSQL runs.  What an earlier one had not brought into the log
+//! by the entry that says so is aborted by that entry, without a record of its own.
 
 use super::fixed_map::FixedMap;
 use super::Verdict;
 use crate::ids::{LogIndex, NodeId, TxnId};
 use std::collections::{BTreeMap, VecDeque};
+
+/// Incarnations that are over and still known, of all nodes together: what is asked about was under way not long ago.
+const ENDED_MAX: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -33,6 +39,8 @@ pub(super) struct Outcomes {
     dropped: u64,
     numbers: FixedMap<TxnId, u64>,
     pub(super) highest_dropped: BTreeMap<(NodeId, u64), u64>,
+    /// The entry that ended it, `None` while it runs: at most one of each node.
+    pub(super) incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
 }
 
 impl Outcomes {
@@ -43,6 +51,7 @@ impl Outcomes {
             dropped: 0,
             numbers: FixedMap::default(),
             highest_dropped: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
         }
     }
 
@@ -51,9 +60,36 @@ impl Outcomes {
             let record = &self.records[(number - self.dropped) as usize];
             return Outcome::Decided { at: record.at, verdict: record.verdict };
         }
-        match self.highest_dropped.get(&(txn.node, txn.incarnation)) {
-            Some(highest) if txn.sequence <= *highest => Outcome::OlderThanKept,
+        let who = (txn.node, txn.incarnation);
+        match self.highest_dropped.get(&who) {
+            Some(highest) if txn.sequence <= *highest => return Outcome::OlderThanKept,
+            _ => {}
+        }
+        match self.incarnations.get(&who) {
+            Some(Some(ended)) => Outcome::Decided { at: *ended, verdict: Verdict::Cancelled },
             _ => Outcome::Unknown,
+        }
+    }
+
+    /// As what the PostgreSQL of `node` runs, as far as the log says; 0 if it says nothing.
+    pub fn running(&self, node: NodeId) -> u64 {
+        let mut its = self.incarnations.range((node, 0)..=(node, u64::MAX));
+        its.find(|(_, ended)| ended.is_none()).map_or(0, |((_, incarnation), _)| *incarnation)
+    }
+
+    /// `now` follows `before`.  An entry that was overtaken by a later start names another `before` and changes nothing.
+    pub fn begin(&mut self, node: NodeId, now: u64, before: u64, at: LogIndex) {
+        if self.incarnations.contains_key(&(node, now)) || self.running(node) != before {
+            return;
+        }
+        if before != 0 {
+            self.incarnations.insert((node, before), Some(at));
+        }
+        self.incarnations.insert((node, now), None);
+        let ended = self.incarnations.iter().filter_map(|(who, ended)| Some((ended.as_ref()?, who)));
+        if ended.clone().count() > ENDED_MAX {
+            let oldest = ended.min().map(|(_, who)| *who).expect("there are many");
+            self.incarnations.remove(&oldest);
         }
     }
 

@@ -9,6 +9,7 @@
 //! - `pending` holds exactly the proposals that a connection waits for.
 
 use super::feed::Feed;
+use super::settle::Settling;
 use super::{refusal, AgentEvent, ConnId};
 use crate::config::NodeConfig;
 use crate::disk::RaftLog;
@@ -50,6 +51,7 @@ pub struct Desk {
     config: Arc<NodeConfig>,
     conns: BTreeMap<ConnId, Conn>,
     pending: BTreeMap<TxnId, Pending>,
+    settling: Settling,
     feed: Option<Feed>,
     /// The end of the log when this node started: what was acknowledged here before lies below it.
     last_at_start: LogIndex,
@@ -90,6 +92,7 @@ impl Desk {
             early_worker: None,
             conns: BTreeMap::new(),
             pending: BTreeMap::new(),
+            settling: Settling::default(),
             feed: None,
             applied: None,
             durable: None,
@@ -103,17 +106,14 @@ impl Desk {
         match event {
             AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, books)?,
             AgentEvent::Propose { conn, txn, raw } => return Ok(self.propose(conn, txn, raw, books)),
-            AgentEvent::Outcome { conn, txn } => {
-                let (state, at) = match books.certifier.outcome(&txn) {
-                    Outcome::Unknown => (OutcomeState::NotSoFar, LogIndex::ZERO),
-                    Outcome::Decided { at, verdict: Verdict::Commit } => (OutcomeState::Committed, at),
-                    Outcome::Decided { at, .. } => (OutcomeState::Aborted, at),
-                    Outcome::OlderThanKept => (OutcomeState::OlderThanKept, LogIndex::ZERO),
-                };
-                if let Some(c) = self.conns.get(&conn) {
-                    let _ = c.outbox.send([ToPostgres::OutcomeIs { txn, state, at }.encode()]);
-                }
-            }
+            AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, books.certifier.outcome(&txn)),
+            AgentEvent::Settle { conn, txn } => match books.certifier.outcome(&txn) {
+                Outcome::Unknown => match self.settling.ask(conn, txn, books.tick) {
+                    Ok(raw) => return Ok(raw),
+                    Err(()) => self.answer(conn, txn, Outcome::Unknown),
+                },
+                known => self.answer(conn, txn, known),
+            },
             AgentEvent::Position { conn, applied, durable } => {
                 if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
                     self.position(applied, durable, books)?;
@@ -172,6 +172,7 @@ impl Desk {
                 return Ok(());
             };
             self.problem = None;
+            self.settling.runs(node, hello.incarnation, books.certifier.running_incarnation(node));
             let feed = Feed::new(conn, outbox.clone(), missed);
             tracing::info!(
                 region = %self.config.region, node = %self.config.node, index = %hello.applied, %committed,
@@ -233,7 +234,11 @@ impl Desk {
                 return None;
             }
             Outcome::OlderThanKept => {
-                self.close(conn);
+                // An id that was given out long before COMMIT; or a proposal sent again, and the backend knows which.
+                let why = format!("transaction id {txn} is older than what outcomes are remembered for; repeat it");
+                if let Some(c) = self.conns.get(&conn) {
+                    let _ = c.outbox.send([refusal(txn, &self.config.region, why)]);
+                }
                 return None;
             }
         }
@@ -253,8 +258,15 @@ impl Desk {
 
     /// Rule 1, at the moment of certification.
     pub fn decided(&mut self, at: LogIndex, txn: TxnId, decision: Decision, books: &Books<'_>) -> Result<()> {
+        for conn in self.settling.decided(&txn) {
+            self.answer(conn, txn, books.certifier.outcome(&txn));
+        }
         let (verdict, previous) = match decision {
             Decision::Decided { verdict, previous } => (verdict, previous),
+            Decision::NoTransaction => {
+                self.settling.logged(books.certifier.running_incarnation(self.config.node));
+                return Ok(());
+            }
             Decision::Duplicate { .. } => return Ok(()),
             Decision::Stale => {
                 if let Some(waiting) = self.pending.get(&txn) {
@@ -277,6 +289,18 @@ impl Desk {
         Ok(())
     }
 
+    fn answer(&self, conn: ConnId, txn: TxnId, outcome: Outcome) {
+        let (state, at) = match outcome {
+            Outcome::Unknown => (OutcomeState::NotSoFar, LogIndex::ZERO),
+            Outcome::Decided { at, verdict: Verdict::Commit } => (OutcomeState::Committed, at),
+            Outcome::Decided { at, .. } => (OutcomeState::Aborted, at),
+            Outcome::OlderThanKept => (OutcomeState::OlderThanKept, LogIndex::ZERO),
+        };
+        if let Some(c) = self.conns.get(&conn) {
+            let _ = c.outbox.send([ToPostgres::OutcomeIs { txn, state, at }.encode()]);
+        }
+    }
+
     fn tell(&mut self, conn: ConnId, txn: TxnId, at: LogIndex, verdict: Verdict, previous: LogIndex) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         let own = || self.config.region.clone();
@@ -289,6 +313,7 @@ impl Desk {
                 (VerdictOutcome::Conflict, other, key, self.config.region_of(origin).cloned().unwrap_or_default())
             }
             Verdict::Window { oldest, key } => (VerdictOutcome::Window, LogIndex(oldest.0), key, own()),
+            Verdict::Cancelled => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
         };
         let frame = VerdictFrame { txn, outcome, at, other, key, region, message: String::new() };
         let _ = c.outbox.send([ToPostgres::Verdict(frame).encode()]);
@@ -329,7 +354,7 @@ impl Desk {
 
     /// Proposals whose time has come to be sent again; all of them after a change of leader.
     pub fn resend(&mut self, tick: u64, all: bool) -> Vec<Bytes> {
-        let mut again = Vec::new();
+        let mut again = self.settling.resend(tick, all);
         for pending in self.pending.values_mut() {
             if all || pending.resend_at <= tick {
                 if !all {

@@ -10,6 +10,7 @@
 
 mod desk;
 mod feed;
+mod settle;
 
 pub use desk::{Books, Desk, DeskStatus};
 
@@ -20,7 +21,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use onetrip_core::agent::{
     take_frame, FromPostgres, Hello, Role, ToPostgres, VerdictFrame, VerdictOutcome, MAX_FRAME_BYTES, NO_KEY, VERSION,
 };
-use onetrip_core::{Entry, LogIndex, NodeId, RegionId, TxnId};
+use onetrip_core::{Entry, EntryKind, LogIndex, NodeId, RegionId, TxnId};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub enum AgentEvent {
     Opened { conn: ConnId, hello: Hello, outbox: Arc<Outbox<UnixStream>> },
     Propose { conn: ConnId, txn: TxnId, raw: Bytes },
     Outcome { conn: ConnId, txn: TxnId },
+    Settle { conn: ConnId, txn: TxnId },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
     Closed { conn: ConnId },
@@ -140,6 +142,7 @@ impl AgentServer {
                     }
                 },
                 FromPostgres::Outcome(txn) => AgentEvent::Outcome { conn, txn },
+                FromPostgres::Settle(txn) => AgentEvent::Settle { conn, txn },
                 FromPostgres::Position { applied, durable } if is_worker => {
                     AgentEvent::Position { conn, applied, durable }
                 }
@@ -159,6 +162,9 @@ impl AgentServer {
         let entry = Entry::decode(raw.clone()).map_err(|e| e.to_string())?;
         if entry.txn.node != self.me {
             return Err(format!("transaction {} does not belong to node {}", entry.txn, self.me));
+        }
+        if entry.kind != EntryKind::Transaction {
+            return Err(format!("a backend may not propose an entry of kind {:?}", entry.kind));
         }
         Ok(entry.txn)
     }
@@ -181,6 +187,7 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Hello(_) => "HELLO",
         FromPostgres::Propose(_) => "PROPOSE",
         FromPostgres::Outcome(_) => "OUTCOME",
+        FromPostgres::Settle(_) => "SETTLE",
         FromPostgres::Position { .. } => "POSITION",
         FromPostgres::Done(_) => "DONE",
     }

@@ -3,7 +3,7 @@
 
 use anyhow::{bail, ensure, Context, Result};
 use bytes::{Bytes, BytesMut};
-use onetrip_core::agent::{take_frame, FromPostgres, Hello, Role, ToPostgres, VerdictFrame, VERSION};
+use onetrip_core::agent::{take_frame, FromPostgres, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VERSION};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, RegionId, TxnId};
 use onetrip_node::{Member, Node, NodeConfig};
 use std::future::Future;
@@ -167,9 +167,19 @@ pub fn update(hash: u64, base: LogIndex) -> Key {
 
 impl Agent {
     pub async fn connect(data_dir: &Path, node: NodeId, role: Role, applied: LogIndex) -> Result<Agent> {
+        Agent::connect_as(data_dir, node, role, applied, INCARNATION).await
+    }
+
+    pub async fn connect_as(
+        data_dir: &Path,
+        node: NodeId,
+        role: Role,
+        applied: LogIndex,
+        incarnation: u64,
+    ) -> Result<Agent> {
         let stream = UnixStream::connect(data_dir.join("agent.sock")).await?;
         let mut agent = Agent { stream, buf: BytesMut::new(), node, welcomed_at: LogIndex(0) };
-        let hello = Hello { version: VERSION, role, pid: 1, incarnation: INCARNATION, applied, durable: applied };
+        let hello = Hello { version: VERSION, role, pid: 1, incarnation, applied, durable: applied };
         agent.send(&FromPostgres::Hello(hello)).await?;
         match agent.receive().await? {
             ToPostgres::Welcome { committed, .. } => agent.welcomed_at = committed,
@@ -209,6 +219,15 @@ impl Agent {
 
     pub async fn position(&mut self, applied: LogIndex) -> Result<()> {
         self.send(&FromPostgres::Position { applied, durable: applied }).await
+    }
+
+    /// The answer to OUTCOME or SETTLE (`ask`).
+    pub async fn outcome(&mut self, ask: FromPostgres) -> Result<(OutcomeState, LogIndex)> {
+        self.send(&ask).await?;
+        match self.receive().await? {
+            ToPostgres::OutcomeIs { state, at, .. } => Ok((state, at)),
+            other => bail!("{other:?} for an outcome"),
+        }
     }
 
     /// The next ENTRY: at, previous, transaction, write set.

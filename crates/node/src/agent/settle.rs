@@ -1,0 +1,84 @@
+//! What is to be decided although no backend waits for it: transactions that somebody has given up on, and the end of all
+//! that an earlier life of this PostgreSQL left open.
+//!
+//! Both are entries of the log (`EntryKind::Cancel`, `EntryKind::Incarnation`), proposed again until they are decided.
+//!
+//! Invariant: whoever asked hears the outcome once it is final, and nothing before; unless too many ask at once.
+
+use super::ConnId;
+use bytes::Bytes;
+use onetrip_core::{Entry, NodeId, TxnId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// As for proposals: a change of leader sends all again at once, this is for a message lost on the way.
+const RESEND_TICKS: u64 = 50;
+/// Who asks beyond these hears that it is not decided so far.
+const OPEN_MAX: usize = 65_536;
+
+#[derive(Default)]
+pub(super) struct Settling {
+    open: BTreeMap<TxnId, Open>,
+    node: NodeId,
+    /// As what this PostgreSQL runs, as far as the log says; 0 if it says nothing.
+    logged: u64,
+    /// What it has run as since, oldest first; the log has to hear of each, since any may have left something open.
+    starts: VecDeque<u64>,
+    start_resend_at: u64,
+}
+
+struct Open {
+    asked: Vec<ConnId>,
+    resend_at: u64,
+}
+
+impl Settling {
+    /// `Some`: to be proposed.  `Err`: too many are open.
+    pub fn ask(&mut self, conn: ConnId, txn: TxnId, tick: u64) -> Result<Option<Bytes>, ()> {
+        if let Some(open) = self.open.get_mut(&txn) {
+            open.asked.push(conn);
+            return Ok(None);
+        }
+        if self.open.len() >= OPEN_MAX {
+            return Err(());
+        }
+        self.open.insert(txn, Open { asked: vec![conn], resend_at: tick + RESEND_TICKS });
+        Ok(Some(Entry::encode_cancel(&txn)))
+    }
+
+    /// Who is to be told.
+    pub fn decided(&mut self, txn: &TxnId) -> Vec<ConnId> {
+        self.open.remove(txn).map_or_else(Vec::new, |open| open.asked)
+    }
+
+    /// PostgreSQL runs as `incarnation`; the log says `logged`.  It goes out with the next `resend`.
+    pub fn runs(&mut self, node: NodeId, incarnation: u64, logged: u64) {
+        self.node = node;
+        if self.starts.back() != Some(&incarnation) {
+            self.starts.push_back(incarnation);
+        }
+        self.logged(logged);
+    }
+
+    /// The log says now that it runs as `logged`.
+    pub fn logged(&mut self, logged: u64) {
+        if let Some(place) = self.starts.iter().position(|start| *start == logged) {
+            self.starts.drain(..=place);
+        }
+        self.logged = logged;
+        self.start_resend_at = 0;
+    }
+
+    /// What is to be proposed again; all of it after a change of leader.
+    pub fn resend(&mut self, tick: u64, all: bool) -> Vec<Bytes> {
+        let mut again = Vec::new();
+        if let Some(start) = self.starts.front().filter(|_| all || self.start_resend_at <= tick) {
+            self.start_resend_at = tick + RESEND_TICKS;
+            again.push(Entry::encode_incarnation(self.node, *start, self.logged));
+        }
+        for (txn, open) in self.open.iter_mut().filter(|(_, open)| all || open.resend_at <= tick) {
+            open.resend_at = tick + RESEND_TICKS;
+            again.push(Entry::encode_cancel(txn));
+        }
+        again
+    }
+}

@@ -1,0 +1,117 @@
+//! Transactions that nobody proposes any more get an outcome, the same in each region, and keep it.
+
+mod common;
+
+use anyhow::{ensure, Result};
+use common::{update, wait_for, Agent, Cluster, INCARNATION};
+use onetrip_core::agent::{FromPostgres, OutcomeState, Role, VerdictOutcome};
+use onetrip_core::{LogIndex, TxnId};
+
+/// Waits until every region gives this final answer.
+async fn all_say(backends: &mut [Agent], txn: TxnId, want: (OutcomeState, LogIndex)) -> Result<()> {
+    for backend in backends {
+        loop {
+            let said = backend.outcome(FromPostgres::Outcome(txn)).await?;
+            if said == want {
+                break;
+            }
+            ensure!(said.0 == OutcomeState::NotSoFar, "{txn} is {said:?} and should be {want:?}");
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+/// Settled from another region before it was proposed: aborted everywhere, and its proposal loses.  Settled after: as it was.
+#[tokio::test]
+async fn a_settled_transaction_is_aborted_unless_it_was_in_the_log_before() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    let mut backends = Vec::new();
+    for i in 0..3 {
+        backends.push(cluster.backend(i).await?);
+    }
+    let (early, late) = (backends[1].txn(1), backends[1].txn(2));
+    let settled = backends[2].outcome(FromPostgres::Settle(early)).await?;
+    ensure!(settled.0 == OutcomeState::Aborted, "{settled:?}");
+    all_say(&mut backends, early, settled).await?;
+    let verdict = backends[1].commit(1, &[update(7, LogIndex(0))], b"x").await?;
+    ensure!(verdict.outcome == VerdictOutcome::Cancelled && verdict.at == settled.1, "{verdict:?}");
+    // It took no key.
+    let verdict = backends[1].commit(2, &[update(7, LogIndex(0))], b"y").await?;
+    ensure!(verdict.outcome == VerdictOutcome::Commit, "{verdict:?}");
+    let committed = (OutcomeState::Committed, verdict.at);
+    all_say(&mut backends, late, committed).await?;
+    ensure!(backends[0].outcome(FromPostgres::Settle(late)).await? == committed);
+    drop(backends);
+    // And after every process was restarted.
+    for i in 0..3 {
+        cluster.stop_node(i).await?;
+    }
+    let mut backends = Vec::new();
+    for i in 0..3 {
+        cluster.start_node(i)?;
+    }
+    for i in 0..3 {
+        backends.push(cluster.backend(i).await?);
+    }
+    all_say(&mut backends, early, settled).await?;
+    all_say(&mut backends, late, committed).await?;
+    cluster.stop().await
+}
+
+/// A waiting backend hears that its transaction was cancelled while no majority could decide it.
+#[tokio::test]
+async fn a_settlement_without_a_majority_is_decided_once_there_is_one() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    for i in [1, 2] {
+        cluster.stop_node(i).await?;
+    }
+    let mut backend = cluster.backend(0).await?;
+    let txn = backend.txn(5);
+    backend.send(&FromPostgres::Settle(txn)).await?;
+    let mut other = cluster.backend(0).await?;
+    ensure!(other.outcome(FromPostgres::Outcome(txn)).await?.0 == OutcomeState::NotSoFar);
+    cluster.start_node(1)?;
+    let settled = match backend.receive().await? {
+        onetrip_core::agent::ToPostgres::OutcomeIs { state, at, .. } => (state, at),
+        other => anyhow::bail!("{other:?} for an outcome"),
+    };
+    ensure!(settled.0 == OutcomeState::Aborted, "{settled:?}");
+    all_say(&mut [other, cluster.backend(1).await?], txn, settled).await?;
+    cluster.stop().await
+}
+
+/// Once a PostgreSQL runs anew, what its earlier life had not proposed is aborted; what it had committed stays so.
+#[tokio::test]
+async fn a_new_incarnation_ends_what_the_earlier_one_left_open() -> Result<()> {
+    let cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    let (folder, node) = (&cluster.configs[1].data_dir, cluster.configs[1].node);
+    let worker = |incarnation| Agent::connect_as(folder, node, Role::ApplyWorker, LogIndex(0), incarnation);
+    let first = worker(INCARNATION).await?;
+    let mut backend = cluster.backend(1).await?;
+    let (committed, open) = (backend.txn(1), backend.txn(2));
+    let verdict = backend.commit(1, &[], b"x").await?;
+    ensure!(backend.outcome(FromPostgres::Outcome(open)).await?.0 == OutcomeState::NotSoFar);
+    drop((first, backend));
+    let _second = worker(INCARNATION + 1).await?;
+    let mut asked = [cluster.backend(0).await?, cluster.backend(1).await?, cluster.backend(2).await?];
+    let mut ended = None;
+    for backend in &mut asked {
+        let backend = tokio::sync::Mutex::new(backend);
+        let said = wait_for("the end of the first incarnation", || async {
+            let said = backend.lock().await.outcome(FromPostgres::Outcome(open)).await?;
+            ensure!(said.0 == OutcomeState::Aborted, "{said:?}");
+            Ok(said)
+        })
+        .await?;
+        ensure!(*ended.get_or_insert(said) == said, "{said:?} and {ended:?}");
+    }
+    all_say(&mut asked, committed, (OutcomeState::Committed, verdict.at)).await?;
+    // Of the one that runs nothing is known yet.
+    let now = TxnId { incarnation: INCARNATION + 1, ..open };
+    ensure!(asked[0].outcome(FromPostgres::Outcome(now)).await?.0 == OutcomeState::NotSoFar);
+    cluster.stop().await
+}
