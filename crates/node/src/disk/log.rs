@@ -32,6 +32,8 @@ pub struct RaftLog {
     cached_bytes: usize,
     next_record: u64,
     segment_bytes: u64,
+    /// Reading only: what lies beyond this entry is not looked at.
+    read_to: Option<LogIndex>,
 }
 
 impl RaftLog {
@@ -42,7 +44,34 @@ impl RaftLog {
 
     fn open_with(dir: &Path, voters: &[NodeId], segment_bytes: u64) -> Result<RaftLog> {
         std::fs::create_dir_all(dir).map_err(Error::disk(dir, "making the folder"))?;
-        let mut log = RaftLog {
+        let mut log = RaftLog::empty(dir, voters, segment_bytes);
+        let closed = log.replay()?;
+        log.check_closed(closed)?;
+        if closed.is_some() {
+            let file = dir.join(CLOSED_FILE);
+            std::fs::remove_file(&file).map_err(Error::disk(&file, "removing the file"))?;
+            sync_dir(dir)?;
+        }
+        if log.segments.is_empty() {
+            log.next_segment(Previous::default())?;
+        }
+        Ok(log)
+    }
+
+    /// For reading alone: the folder stays as it is.  With `upto`, the log may belong to a running node that has written
+    /// that entry before; what follows it is not looked at.
+    pub fn open_to_read(dir: &Path, upto: Option<LogIndex>) -> Result<RaftLog> {
+        let mut log = RaftLog::empty(dir, &[], SEGMENT_BYTES);
+        log.read_to = Some(upto.unwrap_or(LogIndex(u64::MAX)));
+        let closed = log.replay()?;
+        if upto.is_none() {
+            log.check_closed(closed)?;
+        }
+        Ok(log)
+    }
+
+    fn empty(dir: &Path, voters: &[NodeId], segment_bytes: u64) -> RaftLog {
+        RaftLog {
             dir: dir.to_owned(),
             voters: voters.iter().map(|v| u64::from(v.0)).collect(),
             hard_state: HardState::default(),
@@ -52,25 +81,34 @@ impl RaftLog {
             cached_bytes: 0,
             next_record: 0,
             segment_bytes,
-        };
-        let numbers = segment_numbers(dir)?;
-        let closed = read_closed(dir)?;
+            read_to: None,
+        }
+    }
+
+    /// Reads all segments; answers where the log was closed.
+    fn replay(&mut self) -> Result<Option<(u64, u64)>> {
+        let numbers = segment_numbers(&self.dir)?;
+        let closed = read_closed(&self.dir)?;
         for (n, number) in numbers.iter().enumerate() {
             if n > 0 && *number != numbers[n - 1] + 1 {
-                let file = path_of(dir, numbers[n - 1] + 1);
+                let file = path_of(&self.dir, numbers[n - 1] + 1);
                 return Err(Error::Corrupted { file, why: "this segment of the log is missing".into() });
             }
-            log.replay_segment(*number, n + 1 == numbers.len())?;
+            self.replay_segment(*number, n + 1 == numbers.len())?;
+            if self.has_read_enough() {
+                break;
+            }
         }
-        log.check_closed(closed)?;
-        if log.segments.is_empty() {
-            log.next_segment(Previous::default())?;
-        }
-        Ok(log)
+        Ok(closed)
+    }
+
+    fn has_read_enough(&self) -> bool {
+        self.read_to.is_some_and(|to| self.last() >= to.0)
     }
 
     fn replay_segment(&mut self, number: u64, is_last: bool) -> Result<()> {
-        let mut segment = Segment::open(&self.dir, number)?;
+        let open = if self.read_to.is_some() { Segment::open_to_read } else { Segment::open };
+        let mut segment = open(&self.dir, number)?;
         let mut offset = 0;
         if self.segments.is_empty() {
             // The oldest segment's first record has whatever number it has.
@@ -101,10 +139,16 @@ impl RaftLog {
             }
             offset = end;
             self.next_record += 1;
+            // Whoever writes it may be in the middle of what follows.
+            if self.has_read_enough() {
+                self.segments.push_back(segment);
+                return Ok(());
+            }
         }
         segment.end = offset;
         match segment.tail_after(offset, self.next_record)? {
             Tail::Empty if is_last || offset == segment.size() => {}
+            Tail::Torn if is_last && self.read_to.is_some() => {}
             Tail::Torn if is_last => {
                 tracing::warn!(file = %segment.path.display(), offset, "cut a write that a crash had left unfinished");
                 segment.trim()?;
@@ -120,6 +164,9 @@ impl RaftLog {
             if self.segments.is_empty() && number > 0 {
                 return Err(segment.corrupted("its first record is damaged".into()));
             }
+            if self.read_to.is_some() {
+                return Ok(());
+            }
             let dir = self.dir.clone();
             segment.remove()?;
             return sync_dir(&dir);
@@ -129,16 +176,14 @@ impl RaftLog {
     }
 
     /// After a clean stop the log must end exactly where it was closed.
-    fn check_closed(&mut self, closed: Option<(u64, u64)>) -> Result<()> {
+    fn check_closed(&self, closed: Option<(u64, u64)>) -> Result<()> {
         let Some((record, last)) = closed else { return Ok(()) };
         if (record, last) != (self.next_record, self.last()) {
             let file = self.segments.back().map_or(self.dir.clone(), |s| s.path.clone());
             let why = format!("the log was closed after entry {last} and now ends at entry {}", self.last());
             return Err(Error::Corrupted { file, why });
         }
-        let file = self.dir.join(CLOSED_FILE);
-        std::fs::remove_file(&file).map_err(Error::disk(&file, "removing the file"))?;
-        sync_dir(&self.dir)
+        Ok(())
     }
 
     /// Notes that the log ends here.  Nothing may be appended afterwards.

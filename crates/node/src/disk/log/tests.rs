@@ -159,3 +159,34 @@ fn a_missing_segment_is_refused() {
     }
     assert!(open(dir.path()).is_ok());
 }
+
+/// Reading alone changes nothing, not even what a crash left; and it does not mind a write under way behind what it looks for.
+#[test]
+fn a_log_is_read_without_being_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = RaftLog::open(dir.path(), &[NodeId(1)]).unwrap();
+    for index in 1..=6 {
+        log.append(&[entry(index, 1, &[7; 30])], None, true).unwrap();
+    }
+    let (path, all) = (log.active().path.clone(), contents(&log));
+    let whole = std::fs::read(&path).unwrap();
+    // Record 5, half written by a node that is at work: record 6 is there already.
+    let start = whole.windows(4).enumerate().filter(|(_, w)| *w == b"OTL1").map(|(at, _)| at).nth(5).unwrap();
+    let mut torn = whole.clone();
+    torn[start + 50] = 0;
+    std::fs::write(&path, &torn).unwrap();
+    assert!(matches!(RaftLog::open_to_read(dir.path(), None), Err(Error::Corrupted { .. })));
+    let read = RaftLog::open_to_read(dir.path(), Some(LogIndex(4))).unwrap();
+    assert_eq!((read.last(), contents(&read)), (4, all[..4].to_vec()));
+    torn.truncate(start + 30);
+    std::fs::write(&path, &torn).unwrap();
+    assert_eq!(RaftLog::open_to_read(dir.path(), None).unwrap().last(), 4);
+    assert_eq!(std::fs::read(&path).unwrap(), torn);
+    std::fs::write(&path, &whole).unwrap();
+    log.close().unwrap();
+    let names = || std::fs::read_dir(dir.path()).unwrap().count();
+    let before = names();
+    assert_eq!(contents(&RaftLog::open_to_read(dir.path(), None).unwrap()), all);
+    assert_eq!(names(), before);
+    assert!(RaftLog::open_to_read(dir.path(), Some(LogIndex(9))).is_ok_and(|log| log.last() == 6));
+}
