@@ -402,6 +402,7 @@ pre_commit(void)
 
 	/* it may have become one since the first change */
 	ot_check_writable();
+	ot_sequence_hold_used();
 	flush = add_keys_of_held_locks();
 	/* The commit record carries the position, so there must be one. */
 	(void) GetTopTransactionId();
@@ -472,12 +473,14 @@ committed(void)
 		stop_holding();
 	}
 	memset(&committing, 0, sizeof(committing));
+	ot_sequence_told_used();
 	ot_write_set_reset();
 }
 
 static void
 aborted(void)
 {
+	ot_sequence_note_aborted();
 	let_go_of_origin();
 	if (committing.deciding || committing.decided ||
 		(agent && !ot_agent_all_sent(agent)))
@@ -503,8 +506,13 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			if (!ot_write_set_is_empty())
-				pre_commit();
+			if (ot_write_set_is_empty())
+			{
+				if (likely(ot_sequence_note_used()))
+					break;
+				ot_write_set_advance();
+			}
+			pre_commit();
 			break;
 		case XACT_EVENT_COMMIT:
 			committed();

@@ -101,6 +101,7 @@ extern uint16 ot_write_set_relation(Relation rel);
 extern StringInfo ot_write_set_append(void);
 extern void ot_write_set_search_path(void);
 extern void ot_write_set_touch(void);
+extern void ot_write_set_advance(void);
 extern bool ot_write_set_is_empty(void);
 extern bool ot_write_set_has_statements(void);
 extern void ot_write_set_statement(const char *text, int len);
@@ -166,6 +167,12 @@ extern void ot_sequence_init(void);
 extern void ot_sequence_capture(Oid relid);
 extern void ot_sequence_apply(OtReader *r); /* behind the op byte 'Q' */
 extern void ot_sequence_reshare(void);
+/* values drawn without an entry */
+extern void ot_sequence_drew(void);
+extern bool ot_sequence_note_used(void);
+extern void ot_sequence_note_aborted(void);
+extern void ot_sequence_hold_used(void);
+extern void ot_sequence_told_used(void);
 
 /* held_locks.c */
 typedef struct OtHeldLock

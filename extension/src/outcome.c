@@ -13,7 +13,6 @@
 #include "onetrip.h"
 
 #include "access/htup_details.h"
-#include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -120,23 +119,17 @@ ot_outcome(PG_FUNCTION_ARGS)
 	}
 }
 
-/*
- * onetrip.advance(): makes this transaction an entry though it changes
- * nothing.  Its one key conflicts with nothing.
- */
+/* onetrip.advance(): makes this transaction an entry though it changes nothing. */
 Datum
 ot_advance(PG_FUNCTION_ARGS)
 {
-	OtHash		hash;
-
 	ot_check_running();
 	PreventCommandIfReadOnly("onetrip.advance()");
 	if (!ot_capturing())
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
 				 errmsg("this process does not capture changes")));
-	hash.value = hash_bytes_extended((const unsigned char *) "advance", 7, 0);
-	ot_write_set_key_now(hash, OT_KEY_SHARE, InvalidOid);
+	ot_write_set_advance();
 	PG_RETURN_VOID();
 }
 

@@ -645,8 +645,12 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 				 errdetail("The call was not seen when its query was planned, for example because it stands in a function that was inlined."),
 				 errhint("Call onetrip.setval(), which takes the same arguments.")));
 	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
-			 object_id == NEXTVAL_OID && ot_read_only && ot_sequence_is_active())
-		ot_check_writable();
+			 object_id == NEXTVAL_OID)
+	{
+		ot_sequence_drew();
+		if (ot_read_only && ot_sequence_is_active())
+			ot_check_writable();
+	}
 }
 
 void

@@ -76,6 +76,7 @@ ot_turn_shmem_init(void)
 		memset(ot_shared, 0, ot_turn_shmem_size());
 		SpinLockInit(&ot_shared->mutex);
 		SpinLockInit(&ot_shared->evict_mutex);
+		SpinLockInit(&ot_shared->used_sequences.mutex);
 		pg_atomic_init_u64(&ot_shared->applied, 0);
 		pg_atomic_init_u64(&ot_shared->next_sequence, 0);
 		pg_atomic_init_u32(&ot_shared->applying_table, InvalidOid);

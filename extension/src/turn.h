@@ -76,6 +76,23 @@ typedef struct OtGate
 	int			proc;
 } OtGate;
 
+#define OT_USED_SEQUENCES_MAX 256
+
+/* Sequences that were drawn from without an entry (sequence_used.c). */
+typedef struct OtUsedSequence
+{
+	Oid			relid;
+	uint64		version;		/* another one each time it is noted */
+} OtUsedSequence;
+
+typedef struct OtUsedSequences
+{
+	slock_t		mutex;
+	int			count;
+	uint64		versions;
+	OtUsedSequence items[OT_USED_SEQUENCES_MAX];
+} OtUsedSequences;
+
 typedef struct OtShared
 {
 	slock_t		mutex;			/* everything below but the atomics */
@@ -102,6 +119,8 @@ typedef struct OtShared
 	slock_t		evict_mutex;	/* writers of OtSlot.eviction */
 	pg_atomic_uint64 evictions;
 	pg_atomic_uint64 handovers;
+
+	OtUsedSequences used_sequences;
 
 	int			nslots;
 	OtSlot		slots[FLEXIBLE_ARRAY_MEMBER];

@@ -250,6 +250,16 @@ ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid)
 	ot_write_set_key(hash, mode, ot_applied_index(), relid);
 }
 
+/* Makes the transaction an entry though it changes nothing: the key conflicts with nothing. */
+void
+ot_write_set_advance(void)
+{
+	OtHash		hash;
+
+	hash.value = hash_bytes_extended((const unsigned char *) "advance", 7, 0);
+	ot_write_set_key_now(hash, OT_KEY_SHARE, InvalidOid);
+}
+
 /* Which table the key stands for; InvalidOid for the schema. */
 Oid
 ot_write_set_key_table(uint32 key_number)

@@ -7,6 +7,7 @@ CREATE FUNCTION unit.read_frame(bytes bytea) RETURNS text LANGUAGE c STRICT AS :
 CREATE FUNCTION unit.decode_body(type int, body bytea) RETURNS text LANGUAGE c STRICT AS :'unit', 'unit_decode_body';
 CREATE FUNCTION unit.read_prefixes(bytes bytea) RETURNS int LANGUAGE c STRICT AS :'unit', 'unit_read_prefixes';
 CREATE FUNCTION unit.operations() RETURNS SETOF text LANGUAGE c STRICT AS :'unit', 'unit_operations';
+CREATE FUNCTION unit.used_sequences() RETURNS SETOF regclass LANGUAGE c STRICT AS :'unit', 'unit_used_sequences';
 SHOW default_table_access_method;
 SELECT current_database() = current_setting('onetrip.database') AS replicated;
 SELECT worker_running FROM onetrip.status;

@@ -42,6 +42,7 @@ PG_FUNCTION_INFO_V1(unit_read_frame);
 PG_FUNCTION_INFO_V1(unit_decode_body);
 PG_FUNCTION_INFO_V1(unit_read_prefixes);
 PG_FUNCTION_INFO_V1(unit_operations);
+PG_FUNCTION_INFO_V1(unit_used_sequences);
 
 /* The values that testdata/agent/ is written with. */
 static const OtTxnId golden_txn = {2, UINT64CONST(0x1122334455667788), 77};
@@ -457,6 +458,23 @@ put_key(StringInfo out, OtReader *r, Oid relid)
 	appendStringInfoString(out, " )");
 	relation_close(index, NoLock);
 	relation_close(rel, NoLock);
+}
+
+/* unit_used_sequences() returns setof oid: drawn from, and not in the log yet */
+Datum
+unit_used_sequences(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, SRF_SINGLE_USE_EXPECTED);
+	for (int i = 0; i < ot_shared->used_sequences.count; i++)
+	{
+		Datum		values[1] = {ObjectIdGetDatum(ot_shared->used_sequences.items[i].relid)};
+		bool		nulls[1] = {false};
+
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
 }
 
 /* unit_operations() returns setof text: the write set so far, readable */
