@@ -26,6 +26,7 @@
 #include "apply.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -316,12 +317,16 @@ set_up(void)
 	set("default_transaction_isolation", "read committed");
 	set("default_transaction_read_only", "off");
 	set("row_security", "off");
+	set("role", "none");
 	/* A deadlock is the evictor's to resolve, not by failing the worker. */
 	set("deadlock_timeout", "1h");
 	/* Text values were written under these. */
 	set("search_path", "pg_catalog");
 	set("datestyle", "ISO");
 	set("intervalstyle", "postgres");
+	set("client_encoding", GetDatabaseEncodingName());
+	set("xmloption", "content");
+	set("array_nulls", "on");
 
 	entry_context = AllocSetContextCreate(TopMemoryContext, "onetrip entry",
 										  ALLOCSET_DEFAULT_SIZES);

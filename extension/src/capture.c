@@ -35,6 +35,7 @@
 #include "catalog/index.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -249,9 +250,31 @@ same_toast_pointer(Datum a, Datum b)
 		memcmp(pa, pb, VARSIZE_EXTERNAL(pa)) == 0;
 }
 
+/*
+ * Send functions turn text into the client's encoding; on its way to other
+ * regions it stays in the database's.  Begins that; answers what to put back.
+ */
+static int
+begin_own_encoding(void)
+{
+	int			client = pg_get_client_encoding();
+
+	if (client != GetDatabaseEncoding())
+		(void) SetClientEncoding(GetDatabaseEncoding());
+	return client;
+}
+
+static void
+end_own_encoding(int client)
+{
+	if (client != GetDatabaseEncoding() && SetClientEncoding(client) < 0)
+		elog(FATAL, "could not go back to client encoding %s",
+			 pg_encoding_to_char(client));
+}
+
 /* old: the row's old version in an update, for unchanged TOASTed values. */
 static void
-put_row(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot, TupleTableSlot *old)
+put_columns(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot, TupleTableSlot *old)
 {
 	int			nest_level = 0;
 
@@ -283,7 +306,23 @@ put_row(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot, TupleTableSlot *o
 }
 
 static void
-put_key(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot)
+put_row(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot, TupleTableSlot *old)
+{
+	int			client = begin_own_encoding();
+
+	PG_TRY();
+	{
+		put_columns(ops, info, slot, old);
+	}
+	PG_FINALLY();
+	{
+		end_own_encoding(client);
+	}
+	PG_END_TRY();
+}
+
+static void
+put_key_columns(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot)
 {
 	OtIndex    *identity = &info->indexes[info->identity];
 	int			nest_level = 0;
@@ -299,6 +338,22 @@ put_key(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot)
 	}
 	if (!info->all_binary)
 		ot_rel_info_plain_text_end(nest_level);
+}
+
+static void
+put_key(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot)
+{
+	int			client = begin_own_encoding();
+
+	PG_TRY();
+	{
+		put_key_columns(ops, info, slot);
+	}
+	PG_FINALLY();
+	{
+		end_own_encoding(client);
+	}
+	PG_END_TRY();
 }
 
 static bool

@@ -39,6 +39,8 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -164,6 +166,27 @@ has_binary_form(Oid type)
 	return answer;
 }
 
+static OtTextForm
+text_form(Oid type)
+{
+	switch (type)
+	{
+		case TEXTOID:
+		case VARCHAROID:
+		case BPCHAROID:
+		case NAMEOID:
+		case JSONOID:
+		case XMLOID:
+		case REFCURSOROID:
+			return OT_TEXT_WHOLE;
+		case JSONBOID:
+		case JSONPATHOID:
+			return OT_TEXT_BEHIND_VERSION;
+		default:
+			return OT_TEXT_NONE;
+	}
+}
+
 static void
 describe_column(OtColumn *column, Form_pg_attribute att)
 {
@@ -188,6 +211,9 @@ describe_column(OtColumn *column, Form_pg_attribute att)
 	column->output_only = is_output_only(OidIsValid(element) ? element : column->type);
 	column->binary = is_builtin(column->type) && has_binary_form(column->type) &&
 		(!OidIsValid(element) || has_binary_form(element));
+	column->text = text_form(OidIsValid(element) ? element : column->type);
+	if (OidIsValid(element) && column->text != OT_TEXT_NONE)
+		column->text = column->text == OT_TEXT_WHOLE ? OT_TEXT_ARRAY : OT_TEXT_NONE;
 	if (column->binary)
 		getTypeBinaryOutputInfo(column->type, &function, &is_varlena);
 	else
@@ -276,6 +302,43 @@ refuse_temporaries(OtColumn *column, Datum value)
 	}
 }
 
+/*
+ * Text that is not valid in the database's encoding (a cast without function
+ * makes such) can be stored here, but no other region could read it.
+ */
+static void
+check_text(OtColumn *column, const char *bytes, uint32 len)
+{
+	OtReader	r = {.at = bytes, .end = bytes + len};
+
+	switch (column->text)
+	{
+		case OT_TEXT_NONE:
+			break;
+		case OT_TEXT_BEHIND_VERSION:
+			(void) ot_get_u8(&r);
+			/* FALLTHROUGH */
+		case OT_TEXT_WHOLE:
+			(void) pg_verify_mbstr(GetDatabaseEncoding(), r.at, r.end - r.at, false);
+			break;
+		case OT_TEXT_ARRAY:
+			{
+				/* array_send: dimensions, flags, element type, two numbers each; then length and bytes */
+				uint32		ndim = pg_bswap32(ot_get_u32(&r));
+
+				(void) ot_get_bytes(&r, 8 + 8 * ndim);
+				while (r.at < r.end)
+				{
+					uint32		n = pg_bswap32(ot_get_u32(&r));
+
+					if (n != PG_UINT32_MAX) /* -1: null */
+						(void) pg_verify_mbstr(GetDatabaseEncoding(), ot_get_bytes(&r, n), n, false);
+				}
+				break;
+			}
+	}
+}
+
 /* Appends one value of a row or key. */
 void
 ot_column_put(StringInfo buf, OtColumn *column, Datum value, bool isnull)
@@ -292,6 +355,7 @@ ot_column_put(StringInfo buf, OtColumn *column, Datum value, bool isnull)
 	{
 		bytea	   *bytes = SendFunctionCall(&column->out, value);
 
+		check_text(column, VARDATA(bytes), VARSIZE(bytes) - VARHDRSZ);
 		ot_put_u8(buf, 'b');
 		ot_put_u32(buf, VARSIZE(bytes) - VARHDRSZ);
 		appendBinaryStringInfo(buf, VARDATA(bytes), VARSIZE(bytes) - VARHDRSZ);

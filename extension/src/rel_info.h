@@ -17,10 +17,20 @@
 #include "nodes/execnodes.h"
 
 /* How a column's values travel. */
+/* Where text stands in a column's binary form, which nobody could read if it is not valid. */
+typedef enum OtTextForm
+{
+	OT_TEXT_NONE,
+	OT_TEXT_WHOLE,				/* the form is the text */
+	OT_TEXT_BEHIND_VERSION,		/* jsonb: behind one byte */
+	OT_TEXT_ARRAY				/* an array of such */
+} OtTextForm;
+
 typedef struct OtColumn
 {
 	bool		dropped;
 	bool		binary;			/* send/receive, else output/input */
+	OtTextForm	text;
 	bool		output_only;	/* cannot travel at all */
 	bool		names_objects;	/* reg*, or an array of it */
 	Oid			element;		/* of an array, else InvalidOid */

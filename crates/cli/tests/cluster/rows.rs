@@ -12,6 +12,7 @@ async fn rows_written_in_any_region_are_read_in_all() {
     partitions(&lab).await;
     triggers_and_cascades(&lab).await;
     savepoints(&lab).await;
+    clients_of_other_encodings(&lab).await;
     reading_sends_nothing(&lab).await;
     lab.check_equal(10).await;
 }
@@ -203,6 +204,21 @@ async fn savepoints(lab: &Lab) {
 }
 
 /// A transaction that changes nothing replicated proposes nothing, and neither does one on temporary tables.
+/// Text arrives as it was written, whatever encoding its client has, and whatever the database's settings tell the worker.
+async fn clients_of_other_encodings(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    a.must("create table encoded (id int primary key, v text); alter database onetrip set client_encoding = 'LATIN1'")
+        .await;
+    lab.everywhere().await;
+    lab.node(2).kill9_postgres().expect("kill PostgreSQL");
+    lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
+    drop(c);
+    // e with an accent, which this client would be sent as one byte; and two characters that it could not be sent.
+    b.must("set client_encoding = 'LATIN1'; insert into encoded values (1, 'caf' || chr(233)), (2, chr(26085) || chr(26412))").await;
+    a.must("insert into encoded values (3, 'café'); alter database onetrip reset client_encoding").await;
+    lab.shows("select string_agg(v, ' ' order by id) from encoded", "café 日本 café").await;
+}
+
 async fn reading_sends_nothing(lab: &Lab) {
     let b = lab.session(1).await;
     let before = number(&b, "select proposals from onetrip.status").await.unwrap();
