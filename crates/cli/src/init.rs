@@ -13,6 +13,7 @@ use onetrip_core::{NodeId, RegionId};
 use onetrip_lab::{ports, Topology};
 use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, bootstrap, prepare_folder, Server, ROOT_BECOMES};
+use onetrip_node::tls::{self, Authority};
 
 use crate::BadUsage;
 
@@ -49,6 +50,16 @@ pub struct InitArgs {
     /// User that root becomes
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
+    /// Folder with the cluster's authority, `ca.crt` and `ca.key`: made if they are not there. Needed with --region: copy it to
+    /// each machine, or all nodes would refuse each other [default: a new authority, kept in the nodes' folders only]
+    #[arg(long, value_name = "DIR")]
+    ca: Option<PathBuf>,
+    /// Neither encrypt connections between the nodes nor ask for certificates: anyone who reaches their ports can do anything
+    #[arg(long, conflicts_with_all = ["tls", "ca"])]
+    no_tls: bool,
+    /// Encrypt connections between the nodes in a lab too
+    #[arg(long, hide = true)]
+    tls: bool,
     /// Emulate the topology's round trips, and let links be cut: for demonstrations and tests on one machine
     #[arg(long, hide = true)]
     lab: bool,
@@ -63,6 +74,11 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let mut nodes = plan(args, &topology, &bin_dir, &data)?;
     if let Some(region) = &args.region {
         nodes.retain(|node| node.region.as_str() == region);
+        if args.ca.is_none() && nodes.iter().any(|node| node.tls) {
+            let why = "--region needs --ca DIR, the same folder on each machine, for certificates that the other nodes accept \
+                       (or --no-tls)";
+            return Err(BadUsage(why.into()).into());
+        }
     }
     for node in &nodes {
         if node.data_dir.join(FILE_NAME).exists() {
@@ -72,7 +88,8 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             bail!("{} exists already; nothing was changed", node.data_dir.display());
         }
     }
-    if let Err(e) = make(&nodes) {
+    let authority = authority(args, &nodes)?;
+    if let Err(e) = make(&nodes, authority.as_ref()) {
         for node in &nodes {
             let _ = std::fs::remove_dir_all(&node.data_dir);
         }
@@ -134,6 +151,10 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
         Some(cluster) => cluster.clone(),
         None => random_name()?,
     };
+    let tls = args.tls || !(args.lab || args.no_tls);
+    if tls {
+        tls::check_cluster_name(&cluster).map_err(BadUsage)?;
+    }
     let database = args.database.clone().unwrap_or_else(|| topology.database().to_string());
     if database.is_empty() || database.len() > 63 || ["postgres", "template0", "template1"].contains(&database.as_str())
     {
@@ -168,6 +189,8 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             sequence_slot: if stride == 1 { 0 } else { u32::try_from(index)? },
             max_entry_bytes: 256 << 20,
             lab: args.lab,
+            tls,
+            http_anywhere: false,
             one_way_ms,
             postgres: Some(PostgresConfig {
                 port: postgres_port,
@@ -184,10 +207,17 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
     Ok(nodes)
 }
 
+/// The cluster's, if its nodes want certificates.
+fn authority(args: &InitArgs, nodes: &[NodeConfig]) -> Result<Option<Authority>> {
+    let Some(node) = nodes.iter().find(|node| node.tls) else { return Ok(None) };
+    let Some(folder) = &args.ca else { return Ok(Some(Authority::new(&node.cluster)?)) };
+    Ok(Some(Authority::load_or_make(folder, &node.cluster)?))
+}
+
 /// Side by side: each spends its time in initdb.
-fn make(nodes: &[NodeConfig]) -> Result<()> {
+fn make(nodes: &[NodeConfig], authority: Option<&Authority>) -> Result<()> {
     std::thread::scope(|scope| {
-        let made: Vec<_> = nodes.iter().map(|node| scope.spawn(|| make_one(node))).collect();
+        let made: Vec<_> = nodes.iter().map(|node| scope.spawn(move || make_one(node, authority))).collect();
         made.into_iter().try_for_each(|thread| match thread.join() {
             Ok(result) => result,
             Err(_) => bail!("making a node failed unexpectedly"),
@@ -195,9 +225,12 @@ fn make(nodes: &[NodeConfig]) -> Result<()> {
     })
 }
 
-fn make_one(node: &NodeConfig) -> Result<()> {
+fn make_one(node: &NodeConfig, authority: Option<&Authority>) -> Result<()> {
     let folder = &node.data_dir;
     std::fs::create_dir(folder).with_context(|| format!("make {}", folder.display()))?;
+    if let Some(authority) = authority {
+        tls::write_folder(folder, authority, &authority.issue(node.node)?)?;
+    }
     bootstrap(&Server::of(node)?)?;
     // Last: a folder with a node.toml is a whole node.
     node.save()?;
@@ -210,5 +243,6 @@ fn random_name() -> Result<String> {
     std::fs::File::open("/dev/urandom")
         .and_then(|mut f| f.read_exact(&mut bytes))
         .context("draw a name for the cluster")?;
-    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+    // A name of digits alone would not do in a certificate.
+    Ok(bytes.iter().fold("c".to_owned(), |name, b| format!("{name}{b:02x}")))
 }

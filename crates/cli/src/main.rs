@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 all is well; 1 it failed, or `check` found a difference; 2 it was called wrongly.
 
+mod certificate;
 mod check;
 mod demo;
 mod init;
@@ -30,6 +31,7 @@ enum Command {
     Start(start::StartArgs),
     Status(status::StatusArgs),
     Check(check::CheckArgs),
+    Certificate(certificate::CertificateArgs),
     Demo(demo::DemoArgs),
 }
 
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Start(args) => start::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Certificate(args) => certificate::run(&args),
         Command::Demo(args) => demo::run(args),
     };
     match result {

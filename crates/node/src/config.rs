@@ -5,6 +5,7 @@
 //! the files of all nodes; peers refuse each other if their cluster ids differ.
 
 use crate::error::{Error, Result};
+use crate::tls;
 use crate::transport::ONE_WAY_MS_MAX;
 use onetrip_core::certifier::Limits;
 use onetrip_core::{NodeId, RegionId};
@@ -45,6 +46,12 @@ pub struct NodeConfig {
     /// Allows `POST /links` (cutting links), for tests and demonstrations only.
     #[serde(default)]
     pub lab: bool,
+    /// Connections between nodes are encrypted, and members know each other by certificates in `tls/`.
+    #[serde(default = "default_tls")]
+    pub tls: bool,
+    /// Allows an `http` that others can reach; it asks for no password.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub http_anywhere: bool,
     /// Emulated one-way delay from this node to the members of a region, in milliseconds.  A region that is not listed is
     /// at no distance.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -100,6 +107,9 @@ fn default_window_entries() -> u64 {
 fn default_sequence_stride() -> u32 {
     8
 }
+fn default_tls() -> bool {
+    true
+}
 fn default_max_entry_bytes() -> u64 {
     256 << 20
 }
@@ -136,6 +146,16 @@ impl NodeConfig {
     pub fn validate(&self) -> std::result::Result<(), String> {
         if self.cluster.is_empty() {
             return Err("`cluster` is empty".into());
+        }
+        if self.tls {
+            tls::check_cluster_name(&self.cluster)?;
+        }
+        if !self.http.ip().is_loopback() && !self.http_anywhere {
+            return Err(format!(
+                "`http` is {}, which others may reach, and it asks for no password: use a loopback address, or allow it with \
+                 `http_anywhere = true`",
+                self.http
+            ));
         }
         let mut ids: Vec<_> = self.members.iter().map(|m| m.id).collect();
         ids.sort_unstable();

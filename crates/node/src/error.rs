@@ -19,6 +19,9 @@ pub enum Error {
     /// A port or socket could not be had.
     #[error("{what}: {source}")]
     Listen { what: String, source: std::io::Error },
+    /// Something about certificates.
+    #[error("{0}")]
+    Tls(String),
     /// The other members have removed this node; it never comes back under this id.
     #[error("{0}; to come back it joins as a new node, in another folder")]
     Removed(String),

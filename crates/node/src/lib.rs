@@ -7,6 +7,7 @@
 //! | [`archive`] | the committed log, kept outside the node | one of its own |
 //! | [`disk`] | the Raft log and the certifier's checkpoint | core |
 //! | `agent` | PostgreSQL's side door | reading: io, answering: core |
+//! | [`tls`] | who is a member: certificates | io |
 //! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
 //! | `http` | `GET /status` | io |
 //! | [`postgres`] | the server process | caller's runtime |
@@ -25,6 +26,7 @@ pub mod node;
 mod outbox;
 pub mod postgres;
 pub mod status;
+pub mod tls;
 mod transport;
 
 pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};

@@ -74,7 +74,7 @@ impl Node {
         let config = Arc::new(config);
         let lock = lock_data_dir(&config)?;
         let (inbox, events) = Inbox::new();
-        let transport = Transport::new(&config, inbox.clone());
+        let transport = Transport::new(&config, inbox.clone())?;
         // The log is verified before anything listens.
         let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone())?;
         let peers = listen(config.listen, "the peer port")?;

@@ -15,9 +15,13 @@ use std::sync::{Mutex, MutexGuard};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
-/// What the two kinds of tokio streams have in common here.
+/// What an outbox needs of a socket.
 pub trait Socket: Send + Sync + 'static {
     fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// Writes what the socket has taken and holds back, if it is one that does.
+    fn try_flush(&self) -> io::Result<()> {
+        Ok(())
+    }
     fn writable(&self) -> impl std::future::Future<Output = io::Result<()>> + Send;
     fn shut_down(&self);
 }
@@ -136,9 +140,14 @@ impl<S: Socket> Outbox<S> {
 
     /// Writes until nothing is left (`true`) or the socket is full (`false`).
     fn write_some(&self, queue: &mut Queue) -> bool {
-        while !queue.chunks.is_empty() {
+        loop {
             let bufs: Vec<IoSlice<'_>> = queue.chunks.iter().take(CHUNKS_PER_WRITE).map(|c| IoSlice::new(c)).collect();
-            match self.socket.try_write_vectored(&bufs) {
+            let written = match bufs.is_empty() {
+                true => self.socket.try_flush().map(|()| 0),
+                false => self.socket.try_write_vectored(&bufs),
+            };
+            match written {
+                Ok(_) if queue.chunks.is_empty() => return true,
                 Ok(mut n) => {
                     queue.bytes -= n;
                     while let Some(front) = queue.chunks.front_mut() {
@@ -155,9 +164,9 @@ impl<S: Socket> Outbox<S> {
                     // The reader of this socket sees the end too, and reports it.
                     Self::close_queue(queue);
                     self.socket.shut_down();
+                    return true;
                 }
             }
         }
-        true
     }
 }

@@ -56,6 +56,8 @@ fn each_mistake_is_named() {
         ("a = 5.0", "a = -1.0", "`one_way_ms` of region a is -1"),
         ("one_way_ms", "one_way", "unknown field `one_way`"),
         ("cluster = \"test\"", "", "missing field `cluster`"),
+        ("cluster = \"test\"", "cluster = \"my test\"", "cannot stand in a certificate"),
+        ("http = \"127.0.0.1:8002\"", "http = \"0.0.0.0:8002\"", "`http_anywhere = true`"),
     ];
     for (from, to, want) in cases {
         let error = load(&GOOD.replacen(from, to, 1)).expect_err(to);

@@ -41,6 +41,10 @@ async fn a_wrong_topology_is_refused_with_its_name() {
     std::fs::write(&file, "[[region]]\nname = 'a'\npeer_port = 4000").expect("write");
     let args = ["init", "--topology", &shown, "--data", &data, "--region", "mars", "--cluster", "x"];
     refused(&onetrip(&args).await, 2, &["mars"]);
+    let args = ["init", "--topology", &shown, "--data", &data, "--region", "a", "--cluster", "x"];
+    refused(&onetrip(&args).await, 2, &["--ca"]);
+    let args = ["init", "--topology", &shown, "--data", &data, "--cluster", "my cluster"];
+    refused(&onetrip(&args).await, 2, &["my cluster", "certificate"]);
     refused(&onetrip(&["start", "--data", &data]).await, 2, &["data"]);
     refused(&onetrip(&["status", "--data", folder.path().to_str().expect("text")]).await, 2, &["no node"]);
 }

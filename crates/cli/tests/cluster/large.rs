@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lab::{number, start, Lab, Session};
+use crate::lab::{builder, number, start_from, Lab, Session};
 
 const ROWS: i64 = 100_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_rows_cross_once() {
-    let lab =
-        start("large", "100,000 rows by INSERT ... SELECT, with ON CONFLICT, with a trigger: one entry each").await;
+    let about = "100,000 rows by INSERT ... SELECT, with ON CONFLICT, with a trigger: one entry each, over TLS";
+    let lab = start_from("large", about, builder().init_arg("--tls")).await;
     let definitions = "
         create table plain (id int primary key, v text);
         create table upsert (id int primary key, v text);

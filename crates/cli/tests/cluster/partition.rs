@@ -8,7 +8,8 @@ async fn cut_links_lose_nothing() {
     let lab = start_from(
         "partition",
         "regions cut off in turn, then single links: a majority goes on, the rest comes back, nothing is lost",
-        builder().postgres_setting("onetrip.commit_timeout", "2s"),
+        // With certificates, as outside of a lab.
+        builder().init_arg("--tls").postgres_setting("onetrip.commit_timeout", "2s"),
     )
     .await;
     let load = Load::start(&lab).await;

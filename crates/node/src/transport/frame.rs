@@ -1,7 +1,7 @@
 //! Frames between nodes: u32 length (kind and payload), u32 CRC-32 of those, u8 kind, payload.  Little-endian.
 //!
 //! The first frame on a connection is `Hello` from the side that dialled, answered by `HelloReply`; after that only the
-//! dialling side sends.
+//! dialling side sends, unless the hello asked for something else ([`Purpose`]).
 
 use crate::error::{Error, Result};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -9,6 +9,7 @@ use onetrip_core::consensus::Message;
 use onetrip_core::wire::{put_str, Reader};
 use onetrip_core::{LogIndex, NodeId};
 use protobuf::Message as _;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
 pub const VERSION: u16 = 2;
@@ -30,13 +31,21 @@ impl Channel {
     pub const ALL: [Channel; 2] = [Channel::Control, Channel::Bulk];
 }
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Frames(Channel),
+    /// After the welcome no more frames, but PostgreSQL's protocol with the server of the node that was dialled.
+    Postgres,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
     pub version: u16,
     pub cluster: String,
     pub from: NodeId,
     pub to: NodeId,
-    pub channel: Channel,
+    pub purpose: Purpose,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +87,10 @@ impl Frame {
                 put_str(&mut out, &h.cluster);
                 out.put_u32_le(h.from.0);
                 out.put_u32_le(h.to.0);
-                out.put_u8(h.channel as u8);
+                out.put_u8(match h.purpose {
+                    Purpose::Frames(channel) => channel as u8,
+                    Purpose::Postgres => 2,
+                });
             }
             Frame::HelloReply(reply) => {
                 let (code, why) = match reply {
@@ -143,6 +155,25 @@ impl Frame {
     }
 }
 
+/// Reads the next frame; the error says what is wrong with the other end.
+pub async fn read_frame(
+    stream: &mut (impl AsyncRead + Unpin),
+    buf: &mut BytesMut,
+    bytes_max: usize,
+) -> std::result::Result<Frame, String> {
+    loop {
+        if let Some(frame) = Frame::take(buf, bytes_max).map_err(|e| e.to_string())? {
+            return Ok(frame);
+        }
+        if buf.len() >= 3 && buf[0] == 0x16 && buf[1] == 3 {
+            return Err("it speaks TLS, this node does not: `tls` must be the same in both nodes' node.toml".into());
+        }
+        if stream.read_buf(buf).await.map_err(|e| e.to_string())? == 0 {
+            return Err("it closed the connection".into());
+        }
+    }
+}
+
 fn malformed(why: String) -> Error {
     Error::Core(onetrip_core::Error::Malformed { what: "peer frame", why })
 }
@@ -159,10 +190,11 @@ fn decode(body: Bytes) -> Result<Frame> {
                 cluster: r.str("cluster")?,
                 from: NodeId(r.u32("from")?),
                 to: NodeId(r.u32("to")?),
-                channel: match r.u8("channel")? {
-                    0 => Channel::Control,
-                    1 => Channel::Bulk,
-                    other => return Err(malformed(format!("hello for channel {other}"))),
+                purpose: match r.u8("purpose")? {
+                    0 => Purpose::Frames(Channel::Control),
+                    1 => Purpose::Frames(Channel::Bulk),
+                    2 => Purpose::Postgres,
+                    other => return Err(malformed(format!("hello for purpose {other}"))),
                 },
             })
         }
@@ -195,12 +227,13 @@ mod tests {
     use super::*;
 
     fn all() -> Vec<Frame> {
-        let hello =
-            Hello { version: VERSION, cluster: "c".into(), from: NodeId(1), to: NodeId(2), channel: Channel::Bulk };
+        let hello = |purpose| Hello { version: VERSION, cluster: "c".into(), from: NodeId(1), to: NodeId(2), purpose };
         let mut message = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
         message.mut_entries().push(raft::eraftpb::Entry { data: Bytes::from_static(b"data"), ..Default::default() });
         vec![
-            Frame::Hello(hello),
+            Frame::Hello(hello(Purpose::Frames(Channel::Control))),
+            Frame::Hello(hello(Purpose::Frames(Channel::Bulk))),
+            Frame::Hello(hello(Purpose::Postgres)),
             Frame::HelloReply(HelloReply::Welcome),
             Frame::HelloReply(HelloReply::Refused("no".into())),
             Frame::HelloReply(HelloReply::Removed("gone".into())),

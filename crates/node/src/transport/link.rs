@@ -1,17 +1,18 @@
 //! The way to one peer: two connections that this node dials and writes to.
 
-use super::frame::{Channel, Frame, Hello, HelloReply, HELLO_BYTES_MAX, VERSION};
+use super::frame::{read_frame, Channel, Frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX, VERSION};
 use super::shape::{LinkSettings, Shape, QUEUE_BYTES_MAX};
 use super::Transport;
 use crate::inbox::{Event, PeerEvent};
 use crate::outbox::{NotSent, Outbox};
+use crate::tls::{PeerSocket, PeerStream};
 use bytes::{Bytes, BytesMut};
 use nix::sys::socket::{setsockopt, sockopt};
 use onetrip_core::{NodeId, RegionId};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -30,7 +31,7 @@ pub(super) struct Link {
     /// `host:port`
     pub address: String,
     pub shape: Shape,
-    outboxes: [Mutex<Option<Arc<Outbox<TcpStream>>>>; 2],
+    outboxes: [Mutex<Option<Arc<Outbox<PeerSocket>>>>; 2],
     /// Who reads what this peer writes: a connection that it dials anew replaces its earlier one.
     readers: [Mutex<Option<AbortHandle>>; 2],
     /// Last measured round trip in nanoseconds; 0: none yet.
@@ -56,7 +57,7 @@ impl Link {
         }
     }
 
-    pub fn outbox(&self, channel: Channel) -> Option<Arc<Outbox<TcpStream>>> {
+    pub fn outbox(&self, channel: Channel) -> Option<Arc<Outbox<PeerSocket>>> {
         self.outboxes[channel as usize].lock().expect("no code that holds this lock panics").clone()
     }
 
@@ -95,7 +96,7 @@ impl Link {
         }
     }
 
-    fn set_outbox(&self, channel: Channel, outbox: Option<Arc<Outbox<TcpStream>>>) {
+    fn set_outbox(&self, channel: Channel, outbox: Option<Arc<Outbox<PeerSocket>>>) {
         *self.outboxes[channel as usize].lock().expect("no code that holds this lock panics") = outbox;
     }
 
@@ -122,7 +123,7 @@ pub(super) async fn keep_dialling(transport: Arc<Transport>, link: Arc<Link>, ch
 async fn dial_again_and_again(transport: &Transport, link: &Arc<Link>, channel: Channel) {
     let mut backoff = BACKOFF_MIN;
     loop {
-        match dial(transport, link, channel).await {
+        match dial(transport, link, Purpose::Frames(channel)).await {
             Ok(stream) => {
                 backoff = BACKOFF_MIN;
                 link.set_trouble(None);
@@ -143,33 +144,31 @@ async fn dial_again_and_again(transport: &Transport, link: &Arc<Link>, channel: 
     }
 }
 
-async fn dial(transport: &Transport, link: &Link, channel: Channel) -> Result<TcpStream, String> {
+/// A connection to the peer that has been welcomed.
+pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -> Result<PeerStream, String> {
     if link.shape.is_cut() {
         return Err("the link was cut by hand".into());
     }
     let attempt = async {
-        let mut stream = TcpStream::connect(&link.address).await.map_err(|e| e.to_string())?;
+        let stream = TcpStream::connect(&link.address).await.map_err(|e| e.to_string())?;
         set_options(&stream).map_err(|e| e.to_string())?;
+        let mut stream = match &transport.tls {
+            Some(tls) => tls.connect(stream, link.id).await?,
+            None => PeerStream::Plain(stream),
+        };
         let hello =
-            Hello { version: VERSION, cluster: transport.cluster.clone(), from: transport.me, to: link.id, channel };
+            Hello { version: VERSION, cluster: transport.cluster.clone(), from: transport.me, to: link.id, purpose };
         stream.write_all(&Frame::Hello(hello).encode()).await.map_err(|e| e.to_string())?;
+        stream.flush().await.map_err(|e| e.to_string())?;
         let mut buf = BytesMut::with_capacity(512);
-        loop {
-            match Frame::take(&mut buf, HELLO_BYTES_MAX).map_err(|e| e.to_string())? {
-                Some(Frame::HelloReply(HelloReply::Welcome)) => return Ok(stream),
-                Some(Frame::HelloReply(HelloReply::Refused(why))) => {
-                    return Err(format!("it refuses this node: {why}"))
-                }
-                Some(Frame::HelloReply(HelloReply::Removed(why))) => {
-                    transport.inbox.send(Event::Peer(link.id, PeerEvent::Removed(why.clone()))).await;
-                    return Err(why);
-                }
-                Some(_) => return Err("it answers with something else than a hello".into()),
-                None => {}
+        match read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX).await.map_err(|e| format!("at hello: {e}"))? {
+            Frame::HelloReply(HelloReply::Welcome) if buf.is_empty() => Ok(stream),
+            Frame::HelloReply(HelloReply::Refused(why)) => Err(format!("it refuses this node: {why}")),
+            Frame::HelloReply(HelloReply::Removed(why)) => {
+                transport.inbox.send(Event::Peer(link.id, PeerEvent::Removed(why.clone()))).await;
+                Err(why)
             }
-            if stream.read_buf(&mut buf).await.map_err(|e| e.to_string())? == 0 {
-                return Err("it closed the connection at hello".into());
-            }
+            _ => Err("it answers with something else than a hello".into()),
         }
     };
     tokio::time::timeout(HELLO_TIMEOUT, attempt).await.unwrap_or(Err("it does not answer".into()))
@@ -185,22 +184,9 @@ pub(super) fn set_options(stream: &TcpStream) -> std::io::Result<()> {
 }
 
 /// Writes to the peer until the connection ends.
-async fn serve(transport: &Transport, link: &Arc<Link>, channel: Channel, stream: TcpStream) {
-    let outbox = Arc::new(Outbox::new(stream, QUEUE_BYTES_MAX));
+async fn serve(transport: &Transport, link: &Arc<Link>, channel: Channel, stream: PeerStream) {
+    let outbox = Arc::new(Outbox::new(stream.into_socket(), QUEUE_BYTES_MAX));
     link.set_outbox(channel, Some(outbox.clone()));
-    // The peer never writes on a connection that we dialled, so anything to read is its end.
-    let until_end = async {
-        let mut byte = [0; 1];
-        loop {
-            if outbox.socket().readable().await.is_err() {
-                return;
-            }
-            match outbox.socket().try_read(&mut byte) {
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                _ => return,
-            }
-        }
-    };
     let pings = async {
         if channel == Channel::Bulk {
             return std::future::pending().await;
@@ -213,8 +199,8 @@ async fn serve(transport: &Transport, link: &Arc<Link>, channel: Channel, stream
         }
     };
     tokio::select! {
-        _ = until_end => {}
-        _ = outbox.drain() => {}
+        () = outbox.socket().ended() => {}
+        () = outbox.drain() => {}
         () = pings => {}
     }
     link.set_outbox(channel, None);

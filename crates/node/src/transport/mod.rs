@@ -16,6 +16,8 @@ mod delay;
 mod frame;
 mod link;
 mod shape;
+#[cfg(test)]
+mod tests;
 
 pub use shape::{LinkSettings, ONE_WAY_MS_MAX};
 
@@ -23,6 +25,8 @@ use crate::config::NodeConfig;
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::outbox::NotSent;
+use crate::tls::{self, Tls};
+use accept::Strangers;
 use bytes::Bytes;
 use delay::DelayLine;
 use frame::{Channel, Frame};
@@ -49,6 +53,9 @@ pub struct Transport {
     /// Links to dial, and who takes them until `run` does.
     new_links: mpsc::UnboundedSender<Arc<Link>>,
     to_dial: Mutex<Option<mpsc::UnboundedReceiver<Arc<Link>>>>,
+    strangers: Strangers,
+    /// `None`: connections between nodes are neither encrypted nor authenticated.
+    tls: Option<Tls>,
     delays: Arc<DelayLine>,
     inbox: Inbox,
     started: Instant,
@@ -75,7 +82,10 @@ pub struct PeerState {
 }
 
 impl Transport {
-    pub fn new(config: &NodeConfig, inbox: Inbox) -> Arc<Transport> {
+    /// Reads the certificates, if the configuration wants TLS.
+    pub fn new(config: &NodeConfig, inbox: Inbox) -> Result<Arc<Transport>> {
+        let folder = config.data_dir.join(tls::FOLDER);
+        let tls = config.tls.then(|| Tls::load(&folder, &config.cluster, config.node)).transpose()?;
         let (new_links, to_dial) = mpsc::unbounded_channel();
         let transport = Transport {
             cluster: config.cluster.clone(),
@@ -86,13 +96,15 @@ impl Transport {
             peers: RwLock::default(),
             new_links,
             to_dial: Mutex::new(Some(to_dial)),
+            strangers: Strangers::default(),
+            tls,
             delays: Arc::default(),
             inbox,
             started: Instant::now(),
         };
         let members = config.members.iter().map(|m| (m.id, m.region.clone(), m.address.to_string()));
         transport.set_peers(members, NodeId(0));
-        Arc::new(transport)
+        Ok(Arc::new(transport))
     }
 
     /// Adds and removes links, so that there is one to each of `members` but this node itself.  Ids below `next_id` that
@@ -155,8 +167,7 @@ impl Transport {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let transport = self.clone();
-                    tokio::spawn(async move { transport.receive(stream).await });
+                    self.strangers.admit(|number| tokio::spawn(self.clone().receive(stream, number)).abort_handle());
                 }
                 // Out of descriptors, most likely: let others end first.
                 Err(e) => {

@@ -5,6 +5,7 @@ use anyhow::{bail, ensure, Context, Result};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, FromPostgres, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VERSION};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, RegionId, TxnId};
+use onetrip_node::tls::{self, Authority};
 use onetrip_node::{Member, Node, NodeConfig};
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -50,6 +51,7 @@ impl Cluster {
             (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
         let ports: Vec<SocketAddr> = held.iter().map(|l| l.local_addr()).collect::<std::io::Result<_>>()?;
         let mut configs = Vec::new();
+        let authority = Authority::new("test")?;
         let region = |id: u32| RegionId(format!("r{id}"));
         for me in 1..=3u32 {
             let member = |id: u32| Member { id: NodeId(id), region: region(id), address: ports[id as usize - 1] };
@@ -67,6 +69,8 @@ impl Cluster {
                 sequence_slot: me,
                 max_entry_bytes: 1 << 20,
                 lab: true,
+                tls: true,
+                http_anywhere: false,
                 one_way_ms: (1..=3).filter(|id| *id != me).map(|id| (region(id), one_way_ms)).collect(),
                 postgres: None,
                 archive: None,
@@ -74,6 +78,7 @@ impl Cluster {
                 data_dir,
             };
             config.save()?;
+            tls::write_folder(&config.data_dir, &authority, &authority.issue(config.node)?)?;
             configs.push(config);
         }
         Ok(Cluster { nodes: vec![None, None, None], configs, _dir: dir })

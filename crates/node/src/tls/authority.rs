@@ -1,0 +1,200 @@
+//! The cluster's certificate authority: makes the certificates by which its nodes know each other.
+//!
+//! Every node keeps the authority's key (`tls/ca.key`), so that any of them can take a new one in.  A node is trusted with
+//! the whole database anyway.
+//!
+//! Invariants: a node's certificate bears the name [`node_name`] and no other; what `issue` returns has been verified
+//! against the authority's own certificate.
+
+use super::{node_name, private_key, provider, read, wrong, CA_CERTIFICATE, CA_KEY};
+use crate::error::{Error, Result};
+use onetrip_core::NodeId;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use time::{Duration, OffsetDateTime};
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
+
+const YEAR: Duration = Duration::days(365);
+const NODE_YEARS: i32 = 10;
+/// Longer than its nodes', so that one of those can be renewed without it.
+const CA_YEARS: i32 = 20;
+
+pub struct Authority {
+    cluster: String,
+    key: KeyPair,
+    certificate: CertificateDer<'static>,
+    certificate_pem: String,
+}
+
+/// A node's certificate and its key, in PEM.
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+pub struct Issued {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl Authority {
+    /// A new one, with a key of its own.
+    pub fn new(cluster: &str) -> Result<Authority> {
+        let key = KeyPair::generate().map_err(|e| wrong("making a key", e))?;
+        let mut params = params(cluster);
+        (params.not_before, params.not_after) = validity(CA_YEARS);
+        let certificate = params.self_signed(&key).map_err(|e| wrong("signing", e))?;
+        Ok(Authority {
+            cluster: cluster.to_owned(),
+            key,
+            certificate_pem: certificate.pem(),
+            certificate: certificate.into(),
+        })
+    }
+
+    /// From `ca.crt` and `ca.key`, as another node has them.
+    pub fn from_pem(cluster: &str, certificate: &str, key: &str) -> Result<Authority> {
+        let authority = Authority {
+            cluster: cluster.to_owned(),
+            key: KeyPair::from_pem(key).map_err(|e| wrong("reading the authority's key", e))?,
+            certificate: CertificateDer::from_pem_slice(certificate.as_bytes())
+                .map_err(|e| wrong("reading the authority's certificate", e))?,
+            certificate_pem: certificate.to_owned(),
+        };
+        // Tells at once whether they belong together, and to this cluster.
+        authority.issue(NodeId(1))?;
+        Ok(authority)
+    }
+
+    pub fn load(folder: &Path, cluster: &str) -> Result<Authority> {
+        let (certificate, key) = (read(&folder.join(CA_CERTIFICATE))?, read(&folder.join(CA_KEY))?);
+        Authority::from_pem(cluster, &certificate, &key)
+            .map_err(|e| Error::Config { file: folder.join(CA_CERTIFICATE), why: e.to_string() })
+    }
+
+    /// The one in `folder`; if there is none, a new one is made and kept there.
+    pub fn load_or_make(folder: &Path, cluster: &str) -> Result<Authority> {
+        if folder.join(CA_CERTIFICATE).exists() {
+            return Authority::load(folder, cluster);
+        }
+        let authority = Authority::new(cluster)?;
+        std::fs::create_dir_all(folder).map_err(Error::disk(folder, "making it"))?;
+        authority.save(folder)?;
+        Ok(authority)
+    }
+
+    /// Writes `ca.crt` and `ca.key` into `folder`, which must exist.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        write_private(&folder.join(CA_CERTIFICATE), &self.certificate_pem)?;
+        write_private(&folder.join(CA_KEY), &self.key_pem())
+    }
+
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    pub fn key_pem(&self) -> String {
+        self.key.serialize_pem()
+    }
+
+    /// SHA-256 of the certificate: what a join token pins.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        super::sha256(&self.certificate)
+    }
+
+    /// A new key and certificate for `node`.
+    pub fn issue(&self, node: NodeId) -> Result<Issued> {
+        self.issue_valid(node, validity(NODE_YEARS))
+    }
+
+    pub(super) fn issue_valid(&self, node: NodeId, (from, until): (OffsetDateTime, OffsetDateTime)) -> Result<Issued> {
+        let name = node_name(node, &self.cluster);
+        let key = KeyPair::generate().map_err(|e| wrong("making a key", e))?;
+        let mut params = CertificateParams::new([name.clone()]).map_err(|e| wrong("naming a certificate", e))?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = (from, until);
+        let issuer = Issuer::new(self::params(&self.cluster), &self.key);
+        let certificate = params.signed_by(&key, &issuer).map_err(|e| wrong("signing", e))?;
+        verify(certificate.der(), &self.certificate, from)?;
+        Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+}
+
+impl Issued {
+    /// Writes `node.crt` and `node.key` into `folder`, which must exist.
+    pub fn save(&self, folder: &Path) -> Result<()> {
+        private_key(&self.key)?;
+        write_private(&folder.join(super::NODE_CERTIFICATE), &self.certificate)?;
+        write_private(&folder.join(super::NODE_KEY), &self.key)
+    }
+}
+
+fn params(cluster: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, format!("Onetrip cluster {cluster}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+/// From a year ago: a clock that is behind must not shut a node out.
+fn validity(years: i32) -> (OffsetDateTime, OffsetDateTime) {
+    let now = OffsetDateTime::now_utc();
+    (now - YEAR, now + YEAR * years)
+}
+
+fn verify(certificate: &CertificateDer<'_>, authority: &CertificateDer<'static>, at: OffsetDateTime) -> Result<()> {
+    let what = "the authority's key and certificate do not belong together, or to another cluster";
+    let parsed = rustls::server::ParsedCertificate::try_from(certificate).map_err(|e| wrong(what, e))?;
+    let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at.unix_timestamp().max(0) as u64 + 1));
+    let algorithms = provider().signature_verification_algorithms.all;
+    rustls::client::verify_server_cert_signed_by_trust_anchor(&parsed, &super::roots(authority)?, &[], at, algorithms)
+        .map_err(|e| wrong(what, e))
+}
+
+/// Replaces the file; nobody but its owner may read it, from its first byte on.
+fn write_private(file: &Path, text: &str) -> Result<()> {
+    let unfinished = file.with_extension("unfinished");
+    let write = || {
+        let _ = std::fs::remove_file(&unfinished);
+        let mut opened = std::fs::File::options().create_new(true).write(true).mode(0o600).open(&unfinished)?;
+        opened.write_all(text.as_bytes())?;
+        opened.sync_all()?;
+        std::fs::rename(&unfinished, file)
+    };
+    write().map_err(Error::disk(file, "writing"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_comes_back_from_its_files_and_issues_what_the_old_one_vouches_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Authority::new("orders").unwrap();
+        first.save(dir.path()).unwrap();
+        let again = Authority::load(dir.path(), "orders").unwrap();
+        assert_eq!(again.fingerprint(), first.fingerprint());
+        let issued = again.issue(NodeId(7)).unwrap();
+        let der = CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap();
+        verify(&der, &first.certificate, OffsetDateTime::now_utc()).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(std::fs::metadata(dir.path().join(CA_KEY)).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_key_of_another_authority_or_cluster_is_noticed() {
+        let (one, other) = (Authority::new("a").unwrap(), Authority::new("a").unwrap());
+        assert!(Authority::from_pem("a", &one.certificate_pem, &other.key_pem()).is_err());
+        assert!(Authority::from_pem("b", &one.certificate_pem, &one.key_pem()).is_err());
+        assert!(Authority::from_pem("a", "-----BEGIN nothing", &one.key_pem()).is_err());
+        assert!(Authority::from_pem("a", &one.certificate_pem, &one.key_pem()).is_ok());
+    }
+}

@@ -1,0 +1,201 @@
+//! Who may talk on the peer port: mutual TLS 1.3 with certificates of the cluster's own authority.
+//!
+//! | file in `tls/` | |
+//! |---|---|
+//! | `ca.crt`, `ca.key` | the authority, the same on all nodes |
+//! | `node.crt`, `node.key` | this node's, for the name `node-<id>.<cluster>` |
+//!
+//! Invariants:
+//! - Nobody is believed to be a member without a certificate of this authority for that member's name.
+//! - Each connection proves itself anew (no session is resumed), so a replaced file counts from the next one on.
+
+mod authority;
+mod pinned;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use authority::{Authority, Issued};
+pub use pinned::pinned;
+pub use stream::{PeerSocket, PeerStream};
+#[cfg(test)]
+pub(crate) use tests::{expired, test_acceptor, test_client};
+
+use crate::error::{Error, Result};
+use onetrip_core::NodeId;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::client::Resumption;
+use tokio_rustls::rustls::crypto::CryptoProvider;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use tokio_rustls::rustls::{version, ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// Below a node's folder.
+pub const FOLDER: &str = "tls";
+const CA_CERTIFICATE: &str = "ca.crt";
+const CA_KEY: &str = "ca.key";
+const NODE_CERTIFICATE: &str = "node.crt";
+const NODE_KEY: &str = "node.key";
+
+/// What one node needs to dial and to accept.
+pub struct Tls {
+    cluster: String,
+    authority: Authority,
+    acceptor: TlsAcceptor,
+    connector: TlsConnector,
+}
+
+/// The name in a node's certificate.
+pub fn node_name(node: NodeId, cluster: &str) -> String {
+    format!("node-{node}.{cluster}")
+}
+
+/// Why no certificate can bear this cluster's name.
+pub fn check_cluster_name(cluster: &str) -> std::result::Result<(), String> {
+    match ServerName::try_from(node_name(NodeId(u32::MAX), cluster)) {
+        Ok(ServerName::DnsName(_)) => Ok(()),
+        _ => Err(format!(
+            "`cluster` is \"{cluster}\", which cannot stand in a certificate: it may have letters, digits and '-', but not digits alone"
+        )),
+    }
+}
+
+/// Makes `tls/` in a node's folder, with all that it needs.
+pub fn write_folder(node_folder: &Path, authority: &Authority, issued: &Issued) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let folder = node_folder.join(FOLDER);
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(Error::disk(&folder, "making it"))?;
+    authority.save(&folder)?;
+    issued.save(&folder)
+}
+
+impl Tls {
+    /// Reads the files in `folder`, and makes sure that they are `me`'s and good today.
+    pub fn load(folder: &Path, cluster: &str, me: NodeId) -> Result<Tls> {
+        let authority = Authority::load(folder, cluster)?;
+        let file = folder.join(NODE_CERTIFICATE);
+        let issued = Issued { certificate: read(&file)?, key: read(&folder.join(NODE_KEY))? };
+        Tls::new(authority, &issued, cluster, me).map_err(|e| Error::Config { file, why: e.to_string() })
+    }
+
+    pub fn new(authority: Authority, issued: &Issued, cluster: &str, me: NodeId) -> Result<Tls> {
+        let ca = CertificateDer::from_pem_slice(authority.certificate_pem().as_bytes());
+        let ca = ca.map_err(|e| wrong("reading the authority's certificate", e))?;
+        let own = CertificateDer::from_pem_slice(issued.certificate.as_bytes());
+        let own = own.map_err(|e| wrong("reading the node's certificate", e))?;
+        let roots = Arc::new(roots(&ca)?);
+        let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
+            // Whoever wants to join has none yet; a hello without one is refused.
+            .allow_unauthenticated()
+            .build()
+            .map_err(|e| wrong("preparing TLS", e))?;
+        use tokio_rustls::rustls::client::danger::ServerCertVerifier;
+        let servers = tokio_rustls::rustls::client::WebPkiServerVerifier::builder_with_provider(roots, provider());
+        let servers = servers.build().map_err(|e| wrong("preparing TLS", e))?;
+        let name = server_name(me, cluster)?;
+        let now = tokio_rustls::rustls::pki_types::UnixTime::now();
+        servers.verify_server_cert(&own, &[], &name, &[], now).map_err(|e| wrong("the node's certificate", e))?;
+
+        // The authority's goes along: a joining node knows it by its fingerprint only.
+        let chain = vec![own, ca];
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(|e| wrong("preparing TLS", e))?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain.clone(), private_key(&issued.key)?)
+            .map_err(|e| wrong("the node's key", e))?;
+        server.send_tls13_tickets = 0;
+        let mut client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(|e| wrong("preparing TLS", e))?
+            .with_webpki_verifier(servers)
+            .with_client_auth_cert(chain, private_key(&issued.key)?)
+            .map_err(|e| wrong("the node's key", e))?;
+        client.resumption = Resumption::disabled();
+        Ok(Tls {
+            cluster: cluster.to_owned(),
+            authority,
+            acceptor: TlsAcceptor::from(Arc::new(server)),
+            connector: TlsConnector::from(Arc::new(client)),
+        })
+    }
+
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// The error says what is wrong with the caller.
+    pub async fn accept(&self, stream: TcpStream) -> std::result::Result<PeerStream, String> {
+        let tls = self.acceptor.accept(stream).await.map_err(explain)?;
+        Ok(PeerStream::Tls(Box::new(tls.into())))
+    }
+
+    pub async fn connect(&self, stream: TcpStream, to: NodeId) -> std::result::Result<PeerStream, String> {
+        let name = server_name(to, &self.cluster).map_err(|e| e.to_string())?;
+        let tls = self.connector.connect(name, stream).await.map_err(explain)?;
+        Ok(PeerStream::Tls(Box::new(tls.into())))
+    }
+
+    /// Whether the other end of `stream` has proved to be `node`.
+    pub fn check_peer(&self, stream: &PeerStream, node: NodeId) -> std::result::Result<(), String> {
+        let certificate = match stream {
+            PeerStream::Tls(tls) => tls.get_ref().1.peer_certificates().and_then(|chain| chain.first()),
+            PeerStream::Plain(_) => None,
+        };
+        let certificate = certificate.ok_or("it shows no certificate")?;
+        let parsed = ParsedCertificate::try_from(certificate).map_err(|e| e.to_string())?;
+        let name = server_name(node, &self.cluster).map_err(|e| e.to_string())?;
+        tokio_rustls::rustls::client::verify_server_name(&parsed, &name)
+            .map_err(|e| format!("it calls itself node {node}, but its certificate is not for {}: {e}", name.to_str()))
+    }
+}
+
+fn server_name(node: NodeId, cluster: &str) -> Result<ServerName<'static>> {
+    ServerName::try_from(node_name(node, cluster)).map_err(|e| wrong("the cluster's name in a certificate", e))
+}
+
+fn explain(e: std::io::Error) -> String {
+    let hint = match e.to_string() {
+        text if text.contains("corrupt message") => " (is `tls` the same in both nodes' node.toml?)",
+        text if text.contains("eof") => " (it ended the handshake: see its log)",
+        _ => "",
+    };
+    format!("TLS: {e}{hint}")
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(tokio_rustls::rustls::crypto::ring::default_provider())
+}
+
+fn roots(authority: &CertificateDer<'static>) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.clone()).map_err(|e| wrong("the authority's certificate", e))?;
+    Ok(roots)
+}
+
+fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| wrong("reading the node's key", e))
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).map_err(|e| Error::Config {
+        file: file.to_owned(),
+        why: format!(
+            "cannot be read: {e}; `onetrip init` and `onetrip join` make it, `tls = false` in node.toml does without"
+        ),
+    })
+}
+
+fn wrong(what: &str, e: impl std::fmt::Display) -> Error {
+    Error::Tls(format!("{what}: {e}"))
+}

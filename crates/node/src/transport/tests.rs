@@ -1,0 +1,339 @@
+//! Transports on real sockets, and strangers of every kind before their doors.
+
+use super::frame::{read_frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX, VERSION};
+use super::*;
+use crate::inbox::{Event, PeerEvent};
+use crate::tls::{Authority, PeerStream};
+use bytes::BytesMut;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::mpsc::Receiver;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Side {
+    transport: Arc<Transport>,
+    events: Receiver<Event>,
+    address: SocketAddr,
+}
+
+struct Pair {
+    sides: Vec<Side>,
+    authority: Option<Authority>,
+    _dir: tempfile::TempDir,
+}
+
+/// Two members of the cluster "test" that dial each other.
+async fn pair(tls: bool, extra: &str) -> Pair {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = tls.then(|| Authority::new("test").unwrap());
+    let mut listeners = Vec::new();
+    for _ in 0..2 {
+        listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let addresses: Vec<_> = listeners.iter().map(|l| l.local_addr().unwrap()).collect();
+    let mut sides = Vec::new();
+    for (i, listener) in listeners.into_iter().enumerate() {
+        let folder = dir.path().join(format!("{i}"));
+        std::fs::create_dir_all(folder.join(tls::FOLDER)).unwrap();
+        if let Some(authority) = &authority {
+            authority.save(&folder.join(tls::FOLDER)).unwrap();
+            authority.issue(NodeId(i as u32 + 1)).unwrap().save(&folder.join(tls::FOLDER)).unwrap();
+        }
+        let text = format!(
+            "cluster = \"test\"\nnode = {}\nregion = \"r{i}\"\nlisten = \"{}\"\nhttp = \"127.0.0.1:1\"\ntls = {tls}\n\
+             preferred_leader = \"r0\"\nlab = true\n{extra}\n\
+             [[member]]\nid = 1\nregion = \"r0\"\naddress = \"{}\"\n[[member]]\nid = 2\nregion = \"r1\"\naddress = \"{}\"\n",
+            i + 1,
+            addresses[i],
+            addresses[0],
+            addresses[1]
+        );
+        std::fs::write(folder.join("node.toml"), text).unwrap();
+        let (inbox, events) = Inbox::new();
+        let transport = Transport::new(&NodeConfig::load(&folder).unwrap(), inbox).unwrap();
+        tokio::spawn(transport.clone().run(listener));
+        sides.push(Side { transport, events, address: addresses[i] });
+    }
+    Pair { sides, authority, _dir: dir }
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+impl Pair {
+    async fn connected(&self) {
+        until("both to be connected", || self.sides.iter().all(|s| s.transport.peers()[0].connected)).await;
+    }
+}
+
+fn append(from: u32, to: u32, index: u64, bytes: usize) -> Message {
+    let mut message = Message { from: from.into(), to: to.into(), index, ..Default::default() };
+    message.set_msg_type(MessageType::MsgAppend);
+    let data = Bytes::from(vec![index as u8; bytes]);
+    message.mut_entries().push(raft::eraftpb::Entry { data, ..Default::default() });
+    message
+}
+
+/// The indexes of the Raft messages that have come.
+fn received(side: &Side) -> Vec<u64> {
+    let raft = |event| match event {
+        Event::Peer(_, PeerEvent::Raft(message)) => {
+            assert!(message.get_entries().iter().all(|e| e.data.iter().all(|b| *b == message.index as u8)));
+            Some(message.index)
+        }
+        _ => None,
+    };
+    side.events.try_iter().filter_map(raft).collect()
+}
+
+/// Small and large messages arrive whole and in order, with TLS and without, while the reader keeps up or not.
+#[tokio::test]
+async fn frames_arrive_in_order_with_tls_and_without() {
+    for tls in [false, true] {
+        let pair = pair(tls, "").await;
+        pair.connected().await;
+        for index in 0..300 {
+            let bytes = if index % 50 == 0 { 3 << 20 } else { index as usize };
+            assert!(pair.sides[0].transport.send_raft(append(1, 2, index, bytes)));
+        }
+        let mut all = Vec::new();
+        until("all messages", || {
+            all.extend(received(&pair.sides[1]));
+            all.len() >= 300
+        })
+        .await;
+        assert_eq!(all, (0..300).collect::<Vec<_>>(), "tls {tls}");
+    }
+}
+
+/// A lab's link: cut, healed, lossy and doubling, in one direction; the other goes on.
+#[tokio::test]
+async fn a_link_is_shaped_in_one_direction() {
+    let pair = pair(false, "").await;
+    pair.connected().await;
+    let [one, two] = &pair.sides[..] else { panic!("two sides") };
+    let delays = one.transport.start_delays().unwrap().expect("a lab has them");
+    let set = |settings| assert!(one.transport.set_link(NodeId(2), settings));
+    set(LinkSettings { cut: true, ..Default::default() });
+    one.transport.send_raft(append(1, 2, 1, 10));
+    two.transport.send_raft(append(2, 1, 2, 10));
+    until("the direction that is not cut", || received(one) == [2]).await;
+    set(LinkSettings { duplicate: 1.0, one_way_ms: 1.0, jitter_ms: 3.0, ..Default::default() });
+    for index in 3..50 {
+        one.transport.send_raft(append(1, 2, index, 10));
+    }
+    let mut all = Vec::new();
+    until("doubles", || {
+        all.extend(received(two));
+        all.len() >= 2 * 47
+    })
+    .await;
+    assert_eq!(all, (3..50).flat_map(|i| [i, i]).collect::<Vec<_>>(), "what was sent through the cut is lost");
+    one.transport.stop_delays();
+    delays.join().unwrap();
+}
+
+#[tokio::test]
+async fn members_are_added_and_removed_while_running() {
+    let pair = pair(false, "").await;
+    pair.connected().await;
+    let [one, two] = &pair.sides[..] else { panic!("two sides") };
+    let member = |id: u32, side: &Side| (NodeId(id), RegionId(format!("r{}", id - 1)), side.address.to_string());
+    one.transport.set_peers([member(1, one)].into_iter(), NodeId(3));
+    assert!(one.transport.peers().is_empty());
+    until("the removed one to be told so", || {
+        let told = |event| matches!(event, Event::Peer(NodeId(1), PeerEvent::Removed(_)));
+        two.events.try_iter().any(told)
+    })
+    .await;
+    one.transport.set_peers([member(1, one), member(2, two)].into_iter(), NodeId(3));
+    pair.connected().await;
+    one.transport.send_raft(append(1, 2, 9, 1));
+    until("a message to the member that is back", || received(two) == [9]).await;
+}
+
+/// Where the log of the thread's tests goes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn start() -> (Log, tracing::subscriber::DefaultGuard) {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(buf);
+        Ok(buf.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn hello(from: u32, to: u32) -> Bytes {
+    let (from, to, purpose) = (NodeId(from), NodeId(to), Purpose::Frames(Channel::Bulk));
+    Frame::Hello(Hello { version: VERSION, cluster: "test".into(), from, to, purpose }).encode()
+}
+
+/// Whether the other end lets us in.
+async fn is_welcome(stream: &mut PeerStream, hello: &[u8]) -> bool {
+    if stream.write_all(hello).await.is_err() || stream.flush().await.is_err() {
+        return false;
+    }
+    let mut buf = BytesMut::new();
+    let reply = read_frame(stream, &mut buf, HELLO_BYTES_MAX);
+    let reply = tokio::time::timeout(PATIENCE, reply).await.expect("an answer, or the end");
+    matches!(reply, Ok(Frame::HelloReply(HelloReply::Welcome)))
+}
+
+/// Nobody gets in as node 2 but who has node 2's certificate, and each refusal is in the log with where it came from.
+#[tokio::test]
+async fn a_peer_with_a_wrong_foreign_expired_or_no_certificate_is_refused() {
+    let (log, _guard) = Log::start();
+    let pair = pair(true, "").await;
+    pair.connected().await;
+    let authority = pair.authority.as_ref().unwrap();
+    let one = &pair.sides[0];
+    let foreign = Authority::new("test").unwrap();
+    let two = NodeId(2);
+    let cases = [
+        ("good", Some(authority.issue(two).unwrap()), ""),
+        ("none", None, "it shows no certificate"),
+        ("another's", Some(authority.issue(NodeId(3)).unwrap()), "its certificate is not for node-2.test"),
+        ("foreign", Some(foreign.issue(two).unwrap()), "BadSignature"),
+        ("another cluster's", Some(Authority::new("else").unwrap().issue(two).unwrap()), "UnknownIssuer"),
+        ("expired", Some(tls::expired(authority, two)), "expired"),
+    ];
+    for (name, issued, why) in cases {
+        let stream = TcpStream::connect(one.address).await.unwrap();
+        let from = stream.local_addr().unwrap().to_string();
+        let mut stream =
+            tls::test_client(stream, authority, issued.as_ref()).await.expect("node 1's certificate is good");
+        assert_eq!(is_welcome(&mut stream, &hello(2, 1)).await, why.is_empty(), "{name}");
+        let logged = |log: &Log| log.text().lines().any(|l| l.contains(&from) && l.contains(why));
+        until(&format!("{name}: {why} in the log"), || why.is_empty() || logged(&log)).await;
+    }
+    // And one who speaks no TLS at all.
+    let stream = TcpStream::connect(one.address).await.unwrap();
+    assert!(!is_welcome(&mut PeerStream::Plain(stream), &hello(2, 1)).await);
+    until("the hint", || log.text().contains("is `tls` the same")).await;
+    assert!(received(one).is_empty());
+}
+
+/// The other way round: a node does not talk to a machine that cannot prove to be the member it looks for.
+#[tokio::test]
+async fn a_server_that_is_not_the_member_is_not_talked_to() {
+    let (authority, foreign) = (Authority::new("test").unwrap(), Authority::new("test").unwrap());
+    let own = authority.issue(NodeId(1)).unwrap();
+    let dialler = Tls::new(
+        Authority::from_pem("test", authority.certificate_pem(), &authority.key_pem()).unwrap(),
+        &own,
+        "test",
+        NodeId(1),
+    )
+    .unwrap();
+    let cases = [
+        (Some(authority.issue(NodeId(2)).unwrap()), None),
+        (Some(authority.issue(NodeId(3)).unwrap()), Some("not valid for name")),
+        (Some(foreign.issue(NodeId(2)).unwrap()), Some("BadSignature")),
+        (Some(tls::expired(&authority, NodeId(2))), Some("expired")),
+        (None, Some("is `tls` the same")),
+    ];
+    for (issued, why) in cases {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let acceptor = issued.map(|i| tls::test_acceptor(&i));
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            match acceptor {
+                Some(acceptor) => drop(acceptor.accept(stream).await),
+                None => stream.write_all(b"HTTP/1.1 400 no TLS here\r\n\r\n").await.unwrap(),
+            }
+        });
+        let stream = TcpStream::connect(address).await.unwrap();
+        match (dialler.connect(stream, NodeId(2)).await, why) {
+            (Ok(_), None) => {}
+            (Err(e), Some(why)) => assert!(e.contains(why), "{e} for {why}"),
+            (result, why) => panic!("{:?} for {why:?}", result.err()),
+        }
+        server.await.unwrap();
+    }
+}
+
+/// Idle strangers cannot fill the door: the oldest go, and a member gets in.
+#[tokio::test]
+async fn strangers_who_say_nothing_do_not_keep_a_member_out() {
+    let (log, _guard) = Log::start();
+    let pair = pair(false, "").await;
+    pair.connected().await;
+    let one = &pair.sides[0];
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(TcpStream::connect(one.address).await.unwrap());
+    }
+    let mut member = PeerStream::Plain(TcpStream::connect(one.address).await.unwrap());
+    assert!(is_welcome(&mut member, &hello(2, 1)).await);
+    // The first is closed although its time has not run out.
+    let read = tokio::time::timeout(PATIENCE, idle[0].read(&mut [0])).await.unwrap();
+    assert!(matches!(read, Ok(0) | Err(_)));
+    // Those left lose their place when their time is up.
+    let last = tokio::time::timeout(PATIENCE, idle[99].read(&mut [0])).await.unwrap();
+    assert!(matches!(last, Ok(0) | Err(_)));
+    assert!(log.text().contains("no hello came"));
+}
+
+/// What is no hello ends the connection: bytes of any kind, a length that lies, a hello too long or drop by drop.
+#[tokio::test]
+async fn what_is_no_hello_is_refused() {
+    let pair = pair(false, "").await;
+    pair.connected().await;
+    let one = &pair.sides[0];
+    let good = hello(2, 1);
+    let mut lying = good.to_vec();
+    lying[..4].copy_from_slice(&(1u32 << 30).to_le_bytes());
+    let mut twice = good.to_vec();
+    twice.extend_from_slice(&good);
+    let position = Frame::Position { durable: LogIndex(1) }.encode();
+    for (bytes, welcome) in [
+        (&good[..], true),
+        (b"GET / HTTP/1.1\r\n\r\n", false),
+        (b"\x16\x03\x01\x02\x00\x01", false),
+        (&lying, false),
+        (&twice, false),
+        (&position, false),
+        (&hello(3, 1), false),
+        (&hello(2, 9), false),
+    ] {
+        let mut stream = PeerStream::Plain(TcpStream::connect(one.address).await.unwrap());
+        assert_eq!(is_welcome(&mut stream, bytes).await, welcome, "{bytes:?}");
+    }
+    let mut slow = TcpStream::connect(one.address).await.unwrap();
+    let start = Instant::now();
+    let drip = async {
+        // One byte at a time keeps nobody waiting for longer than for none.
+        for byte in good.iter().cycle() {
+            if slow.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, drip).await.expect("the connection is ended");
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
