@@ -1,11 +1,16 @@
 //! Finds the nodes that a command is about: those whose folders lie in one data folder.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use onetrip_lab::http;
 use onetrip_node::config::{NodeConfig, FILE_NAME};
+use serde_json::Value;
 
 use crate::BadUsage;
+
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The nodes of `data`, by id: it is one node's folder, or a folder with a folder for each node.
 pub fn in_folder(data: &Path) -> Result<Vec<NodeConfig>> {
@@ -25,4 +30,24 @@ pub fn in_folder(data: &Path) -> Result<Vec<NodeConfig>> {
     }
     nodes.sort_by_key(|node| node.node);
     Ok(nodes)
+}
+
+/// What each of these addresses answers to `GET /status`, in their order.
+pub async fn statuses(addresses: impl IntoIterator<Item = String>) -> Vec<Result<Value>> {
+    let ask = |address: String| tokio::spawn(async move { http::get_json(&address, "/status", STATUS_TIMEOUT).await });
+    let asked: Vec<_> = addresses.into_iter().map(ask).collect();
+    let mut answers = Vec::new();
+    for answer in asked {
+        answers.push(answer.await.context("ask a node").flatten());
+    }
+    answers
+}
+
+/// The answer with the newest table of members.
+pub fn newest<'a>(answers: impl IntoIterator<Item = &'a Result<Value>>) -> Option<&'a Value> {
+    answers.into_iter().filter_map(|a| a.as_ref().ok()).max_by_key(|status| status["decided"].as_u64())
+}
+
+pub fn members(status: &Value) -> impl Iterator<Item = &Value> {
+    status["members"].as_array().into_iter().flatten()
 }

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use onetrip_lab::{http, report};
+use onetrip_lab::report;
 use serde_json::{json, Value};
+
+use crate::nodes::{self, members};
 
 /// Show every node: role, positions, lag, round trips, PostgreSQL, and what is wrong
 ///
@@ -26,40 +27,28 @@ pub struct StatusArgs {
     json: bool,
 }
 
-const TIMEOUT: Duration = Duration::from_secs(5);
-
 /// One node: what it was asked as, and what it answered.
 struct Answer {
+    /// Its number, empty where that is not known before it answers; its region likewise.
+    node: String,
     region: String,
     address: String,
     status: Result<Value>,
 }
 
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let targets: Vec<(String, String)> = match &args.data {
-        Some(data) => crate::nodes::in_folder(data)?
+    let targets: Vec<[String; 3]> = match &args.data {
+        Some(data) => nodes::in_folder(data)?
             .into_iter()
-            .map(|node| (node.region.to_string(), node.http.to_string()))
+            .map(|node| [node.node.to_string(), node.region.to_string(), node.http.to_string()])
             .collect(),
-        None => args.http.iter().map(|address| (String::new(), address.clone())).collect(),
+        None => args.http.iter().map(|address| [String::new(), String::new(), address.clone()]).collect(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
-    let answers = runtime.block_on(async {
-        let asked: Vec<_> = targets
-            .into_iter()
-            .map(|(region, address)| {
-                tokio::spawn(async move {
-                    let status = http::get_json(&address, "/status", TIMEOUT).await;
-                    Answer { region, address, status }
-                })
-            })
-            .collect();
-        let mut answers = Vec::new();
-        for answer in asked {
-            answers.push(answer.await.context("ask a node")?);
-        }
-        Ok::<_, anyhow::Error>(answers)
-    })?;
+    let statuses = runtime.block_on(nodes::statuses(targets.iter().map(|[.., address]| address.clone())));
+    let pairs = targets.into_iter().zip(statuses);
+    let answers: Vec<Answer> =
+        pairs.map(|([node, region, address], status)| Answer { node, region, address, status }).collect();
     let problems = problems(&answers);
     if args.json {
         let nodes: Vec<Value> = answers
@@ -71,7 +60,11 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
             .collect();
         println!("{}", serde_json::to_string_pretty(&json!({ "nodes": nodes, "problems": problems }))?);
     } else {
-        print!("{}", report::render(&table(&answers), 2));
+        print!("{}", report::render(&table(&answers), 3));
+        let round_trips = round_trips(&answers);
+        if round_trips.len() > 1 {
+            print!("\nround trips in ms, as the node on the left measures them\n{}", report::render(&round_trips, 2));
+        }
         for problem in &problems {
             println!("! {problem}");
         }
@@ -79,81 +72,131 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(if problems.is_empty() { 0 } else { 1 }))
 }
 
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(s) => s.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// One line for each node that was asked, then one for each member that was not.
 fn table(answers: &[Answer]) -> Vec<Vec<String>> {
-    let head = [
-        "region",
-        "role",
-        "term",
-        "log",
-        "decided",
-        "applied",
-        "durable",
-        "lag",
-        "PostgreSQL",
-        "port",
-        "backends",
-        "round trips ms",
-    ];
+    let head = ["node", "region", "is", "term", "decided", "applied", "lag", "PostgreSQL", "port", "sessions"];
     let mut lines = vec![head.map(String::from).to_vec()];
     for answer in answers {
         let Ok(status) = &answer.status else {
             let name = if answer.region.is_empty() { &answer.address } else { &answer.region };
-            lines.push(vec![name.clone(), "no answer".to_string()]);
+            lines.push(vec![answer.node.clone(), name.clone(), "no answer".to_string()]);
             continue;
         };
-        let text = |value: &Value| match value {
-            Value::Null => String::new(),
-            Value::String(s) => s.clone(),
-            other => other.to_string(),
-        };
-        // Entries that this node has decided and its PostgreSQL does not show yet.
-        let lag = match (status["last_committed"].as_u64(), status["applied"].as_u64()) {
-            (Some(decided), Some(applied)) => decided.saturating_sub(applied).to_string(),
-            _ => String::new(),
-        };
-        let round_trips: Vec<String> = status["peers"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|peer| {
-                let rtt = peer["rtt_ms"].as_f64().map_or("-".to_string(), |rtt| format!("{rtt:.1}"));
-                format!("{} {rtt}", text(&peer["region"]))
-            })
-            .collect();
         lines.push(vec![
+            text(&status["node"]),
             text(&status["region"]),
-            text(&status["role"]),
+            role(status, &status["node"]),
             text(&status["term"]),
-            text(&status["commit"]),
             text(&status["decided"]),
             text(&status["applied"]),
-            text(&status["durable"]),
-            lag,
+            lag(status),
             text(&status["postgres"]["state"]),
             text(&status["postgres"]["port"]),
             text(&status["backends"]),
-            round_trips.join(", "),
         ]);
+    }
+    for (member, told_by) in not_asked(answers) {
+        let role = format!("{}, not asked", role(told_by, &member["id"]));
+        lines.push(vec![text(&member["id"]), text(&member["region"]), role]);
     }
     lines
 }
 
-/// What is wrong and what to do, each with its region.
+/// What a node takes part as, as `status` shows it.
+fn role(status: &Value, node: &Value) -> String {
+    let Some(member) = members(status).find(|m| &m["id"] == node) else {
+        return text(&status["role"]);
+    };
+    let role = text(&member["role"]);
+    match (status["leader"]["node"] == *node, role.as_str(), member["voter"] == true) {
+        (true, "voter", _) => "leader".into(),
+        (true, ..) => format!("leader, {role}"),
+        (false, "replica", _) | (false, _, true) => role,
+        (false, ..) => format!("joins as {role}"),
+    }
+}
+
+/// Entries that this node has decided and its PostgreSQL does not show yet, and how long ago the first was decided.
+fn lag(status: &Value) -> String {
+    match (status["lag_entries"].as_u64(), status["lag_ms"].as_f64()) {
+        (Some(entries @ 1..), Some(ms)) => format!("{entries} ({ms:.0} ms)"),
+        (Some(entries), _) => entries.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// Members that some answer names and nobody was asked as, with that answer.
+fn not_asked(answers: &[Answer]) -> Vec<(&Value, &Value)> {
+    let Some(told) = nodes::newest(answers.iter().map(|a| &a.status)) else { return Vec::new() };
+    let asked: Vec<String> =
+        answers.iter().map(|a| a.status.as_ref().map_or(a.node.clone(), |s| text(&s["node"]))).collect();
+    members(told).filter(|m| !asked.contains(&text(&m["id"]))).map(|m| (m, told)).collect()
+}
+
+fn round_trips(answers: &[Answer]) -> Vec<Vec<String>> {
+    let answered: Vec<&Value> = answers.iter().filter_map(|a| a.status.as_ref().ok()).collect();
+    let mut peers: Vec<u64> = Vec::new();
+    for status in &answered {
+        peers.extend(status["peers"].as_array().into_iter().flatten().filter_map(|p| p["id"].as_u64()));
+    }
+    peers.sort_unstable();
+    peers.dedup();
+    let mut lines = vec![["node".to_string(), "region".to_string()]
+        .into_iter()
+        .chain(peers.iter().map(|peer| format!("to {peer}")))
+        .collect::<Vec<_>>()];
+    for status in &answered {
+        let mut line = vec![text(&status["node"]), text(&status["region"])];
+        for peer in &peers {
+            let way = status["peers"].as_array().into_iter().flatten().find(|p| p["id"] == *peer);
+            line.push(match way {
+                None => String::new(),
+                Some(way) if way["connected"] != true => "-".into(),
+                Some(way) => way["rtt_ms"].as_f64().map_or("?".into(), |rtt| format!("{rtt:.1}")),
+            });
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+/// What is wrong and what to do, once each, with who says so.
 fn problems(answers: &[Answer]) -> Vec<String> {
-    let mut problems = Vec::new();
+    let mut said: Vec<(String, Vec<String>)> = Vec::new();
     for answer in answers {
         match &answer.status {
             Err(e) => {
-                let name = if answer.region.is_empty() { "a node" } else { &answer.region };
-                problems.push(format!("{name} does not answer at {} ({e:#}): is it started?", answer.address));
+                let name = match answer.region.as_str() {
+                    "" => "a node".to_string(),
+                    region => format!("node {} in {region}", answer.node),
+                };
+                said.push((
+                    format!("{name} does not answer at {} ({e:#}): is it started?", answer.address),
+                    Vec::new(),
+                ));
             }
             Ok(status) => {
-                let region = status["region"].as_str().unwrap_or(&answer.address);
-                for problem in status["problems"].as_array().into_iter().flatten() {
-                    problems.push(format!("{region}: {}", problem.as_str().unwrap_or_default()));
+                let by = format!("{} ({})", text(&status["node"]), text(&status["region"]));
+                for problem in status["problems"].as_array().into_iter().flatten().map(text) {
+                    match said.iter_mut().find(|(told, _)| *told == problem) {
+                        Some((_, others)) => others.push(by.clone()),
+                        None => said.push((problem, vec![by.clone()])),
+                    }
                 }
             }
         }
     }
-    problems
+    let line = |(problem, by): (String, Vec<String>)| match by.is_empty() {
+        true => problem,
+        false => format!("node {}: {problem}", by.join(", ")),
+    };
+    said.into_iter().map(line).collect()
 }

@@ -151,7 +151,7 @@ impl Cluster {
     async fn node_ready(&self, node: &Node) -> Result<()> {
         let status = node.status().await?;
         let leader = &status["leader"];
-        let preferred = status["preferred_leader"].as_str().unwrap_or_default();
+        let preferred = status["preferred_leader"].as_str().unwrap_or(self.topology.preferred_leader());
         if leader.is_null() {
             bail!("it knows no leader");
         }

@@ -12,14 +12,16 @@ mod rows;
 mod snapshots;
 mod tables;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use onetrip_node::config::NodeConfig;
 use serde::Serialize;
 
+use crate::nodes;
 use snapshots::Reader;
 
 /// Compare every replicated table between nodes at one log position
@@ -27,7 +29,7 @@ use snapshots::Reader;
 /// Counts and checksums the rows of each table on each node, all at the same position of the log, while the cluster goes on
 /// working. Names the first row that differs. Exit code 0: equal; 1: different, or not comparable.
 #[derive(Args)]
-#[command(group = clap::ArgGroup::new("where").required(true).args(["data", "connect"]))]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["data", "connect", "http"]))]
 pub struct CheckArgs {
     /// The folder that holds the nodes' folders
     #[arg(long, value_name = "DIR")]
@@ -35,6 +37,9 @@ pub struct CheckArgs {
     /// How to connect to each node's replicated database, such as "host=10.0.0.1 user=postgres dbname=onetrip"
     #[arg(long, value_name = "CONNINFO", num_args = 2..)]
     connect: Vec<String>,
+    /// A node's HTTP address (repeat it for each node); it says where its PostgreSQL is
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Vec<String>,
     /// Give up if the nodes do not reach one position within this many seconds
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
@@ -71,26 +76,12 @@ pub enum Difference {
 }
 
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let conninfos = match &args.data {
-        Some(data) => {
-            let nodes = crate::nodes::in_folder(data)?;
-            let with_postgres: Vec<String> = nodes
-                .iter()
-                .filter_map(|node| node.postgres.as_ref())
-                .map(|p| format!("host=127.0.0.1 port={} user=postgres dbname={}", p.port, quoted(&p.database)))
-                .collect();
-            if with_postgres.len() < 2 {
-                bail!(
-                    "{} holds {} node with PostgreSQL; two are needed to compare",
-                    data.display(),
-                    with_postgres.len()
-                );
-            }
-            with_postgres
-        }
-        None => args.connect.clone(),
-    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+    let conninfos = match (&args.data, &args.connect[..]) {
+        (Some(data), _) => runtime.block_on(in_folder(data))?,
+        (None, []) => runtime.block_on(behind_http(&args.http))?,
+        (None, given) => given.to_vec(),
+    };
     let outcome = runtime.block_on(compare(&conninfos, Duration::from_secs(args.timeout)))?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
@@ -98,6 +89,53 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         print!("{}", outcome.to_text());
     }
     Ok(ExitCode::from(if outcome.equal { 0 } else { 1 }))
+}
+
+/// The members of `data` that have a PostgreSQL.  A node that has left lies about for as long as its folder does.
+async fn in_folder(data: &Path) -> Result<Vec<String>> {
+    let nodes = nodes::in_folder(data)?;
+    let statuses = nodes::statuses(nodes.iter().map(|node| node.http.to_string())).await;
+    // None runs: then the error comes from the connection.
+    let members = nodes::newest(&statuses).filter(|s| s["members"].is_array());
+    let is_member = |node: &NodeConfig| members.is_none_or(|s| nodes::members(s).any(|m| m["id"] == node.node.0));
+    let mut conninfos = Vec::new();
+    for node in nodes {
+        match &node.postgres {
+            Some(_) if !is_member(&node) => {
+                eprintln!("node {} in {} is no member any more: left out", node.node, node.region)
+            }
+            Some(postgres) => conninfos.push(conninfo("127.0.0.1", postgres.port, &postgres.database)),
+            None => {}
+        }
+    }
+    if conninfos.len() < 2 {
+        bail!("{} holds {} node with PostgreSQL; two are needed to compare", data.display(), conninfos.len());
+    }
+    Ok(conninfos)
+}
+
+/// The nodes that answer there say themselves where their PostgreSQL is.
+async fn behind_http(addresses: &[String]) -> Result<Vec<String>> {
+    let mut conninfos = Vec::new();
+    for (address, status) in addresses.iter().zip(nodes::statuses(addresses.to_vec()).await) {
+        let status = status?;
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+        let place = || {
+            Some((u16::try_from(status["postgres"]["port"].as_u64()?).ok()?, status["postgres"]["database"].as_str()?))
+        };
+        match place() {
+            Some((port, database)) => conninfos.push(conninfo(host, port, database)),
+            None => eprintln!("the node at {address} has no PostgreSQL: left out"),
+        }
+    }
+    if conninfos.len() < 2 {
+        bail!("{} nodes with PostgreSQL; two are needed to compare", conninfos.len());
+    }
+    Ok(conninfos)
+}
+
+fn conninfo(host: &str, port: u16, database: &str) -> String {
+    format!("host={} port={port} user=postgres dbname={}", quoted(host), quoted(database))
 }
 
 fn quoted(value: &str) -> String {

@@ -57,6 +57,8 @@ pub struct PostgresState {
     pub state: ServerState,
     pub pid: Option<i32>,
     pub port: u16,
+    /// The replicated one.
+    pub database: String,
     /// Starts after an end that nobody asked for, since this node started.
     pub restarts: u64,
     /// The copy under way, from whom and how far.
@@ -101,6 +103,7 @@ impl Supervisor {
             state: ServerState::Starting,
             pid: None,
             port: server.port,
+            database: server.database.clone(),
             restarts: 0,
             copy: None,
             problem: None,
