@@ -33,6 +33,18 @@ CREATE FUNCTION onetrip.outcome(transaction_id text) RETURNS text
 COMMENT ON FUNCTION onetrip.outcome(text) IS
     'What became of a transaction whose COMMIT ended with SQLSTATE 08007: committed at N, aborted, unknown (not in the log so far) or forgotten.';
 
+CREATE FUNCTION onetrip.outcome(transaction_id text, settle boolean) RETURNS text
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_outcome_settle';
+COMMENT ON FUNCTION onetrip.outcome(text, boolean) IS
+    'What became of a transaction; with settle, one that is not in the log yet never will commit, so that the answer is final.';
+-- It aborts a transaction whose COMMIT is under way, no matter whose it is.
+REVOKE ALL ON FUNCTION onetrip.outcome(text, boolean) FROM PUBLIC;
+
+CREATE FUNCTION onetrip.current_transaction_id() RETURNS text
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_current_transaction_id';
+COMMENT ON FUNCTION onetrip.current_transaction_id() IS
+    'The id under which onetrip.outcome() knows this transaction, for a client whose connection may break during COMMIT.';
+
 CREATE FUNCTION onetrip.export_snapshot_at("position" bigint) RETURNS text
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_export_snapshot_at';
 COMMENT ON FUNCTION onetrip.export_snapshot_at(bigint) IS

@@ -201,16 +201,15 @@ ot_agent_frame_end(OtAgent *agent)
 		at[i] = (unsigned char) (len >> (8 * i));
 }
 
-/* Writes as much as goes.  false: the connection is gone, and closed. */
-bool
-ot_agent_flush(OtAgent *agent)
+static bool
+flush_up_to(OtAgent *agent, int end)
 {
 	if (agent->fd == PGINVALID_SOCKET)
 		return false;
-	while (agent->sent < agent->out.len)
+	while (agent->sent < end)
 	{
 		ssize_t		n = send(agent->fd, agent->out.data + agent->sent,
-							 agent->out.len - agent->sent, MSG_NOSIGNAL);
+							 end - agent->sent, MSG_NOSIGNAL);
 
 		if (n > 0)
 			agent->sent += n;
@@ -227,6 +226,21 @@ ot_agent_flush(OtAgent *agent)
 	}
 	return true;
 }
+
+/* Writes as much as goes.  false: the connection is gone, and closed. */
+bool
+ot_agent_flush(OtAgent *agent)
+{
+	return flush_up_to(agent, agent->out.len);
+}
+
+#ifdef ONETRIP_STOP_POINTS
+bool
+ot_agent_flush_half(OtAgent *agent)
+{
+	return flush_up_to(agent, agent->out.len - (agent->out.len - agent->frame_start) / 2);
+}
+#endif
 
 bool
 ot_agent_all_sent(OtAgent *agent)
@@ -398,7 +412,7 @@ ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
 	return get_str_into(body, verdict->region, sizeof(verdict->region)) &&
 		get_str_into(body, verdict->message, sizeof(verdict->message)) &&
 		body->at == body->end &&
-		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_REFUSED;
+		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_CANCELLED;
 }
 
 /* The last committed entry.  Raises ERROR 08P01 if the body is cut short. */

@@ -26,6 +26,7 @@ typedef enum OtFrameType
 	OT_FRAME_OUTCOME = 0x03,
 	OT_FRAME_POSITION = 0x04,
 	OT_FRAME_DONE = 0x05,
+	OT_FRAME_SETTLE = 0x06,
 	OT_FRAME_WELCOME = 0x81,
 	OT_FRAME_VERDICT = 0x82,
 	OT_FRAME_OUTCOME_IS = 0x83,
@@ -43,7 +44,8 @@ typedef enum OtOutcome
 	OT_OUTCOME_COMMIT = 1,
 	OT_OUTCOME_CONFLICT = 2,
 	OT_OUTCOME_WINDOW = 3,
-	OT_OUTCOME_REFUSED = 4
+	OT_OUTCOME_REFUSED = 4,
+	OT_OUTCOME_CANCELLED = 5
 } OtOutcome;
 
 typedef struct OtVerdict
@@ -66,10 +68,18 @@ typedef struct OtEntry
 	OtTxnId		txn;
 } OtEntry;
 
+typedef enum OtState
+{
+	OT_STATE_NOT_SO_FAR = 0,
+	OT_STATE_COMMITTED = 1,
+	OT_STATE_ABORTED = 2,
+	OT_STATE_OLDER_THAN_KEPT = 3
+} OtState;
+
 typedef struct OtOutcomeIs
 {
 	OtTxnId		txn;
-	uint8		state;
+	uint8		state;			/* OtState */
 	OtLogIndex	at;
 } OtOutcomeIs;
 
@@ -82,6 +92,9 @@ extern void ot_agent_close(OtAgent *agent);
 extern StringInfo ot_agent_frame(OtAgent *agent, OtFrameType type);
 extern void ot_agent_frame_end(OtAgent *agent);
 extern bool ot_agent_flush(OtAgent *agent);
+#ifdef ONETRIP_STOP_POINTS
+extern bool ot_agent_flush_half(OtAgent *agent);
+#endif
 extern bool ot_agent_all_sent(OtAgent *agent);
 extern bool ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body);
 extern void ot_agent_consume(OtAgent *agent);
@@ -92,5 +105,10 @@ extern bool ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);
 extern OtLogIndex ot_agent_get_welcome(OtReader *body);
 extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
 extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
+
+/* outcome.c */
+extern void ot_settle_connected(void);
+extern void ot_settle_ask(OtAgent *agent);
+extern void ot_settle_heard(OtReader *body);
 
 #endif							/* ONETRIP_AGENT_H */

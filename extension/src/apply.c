@@ -373,7 +373,9 @@ ot_apply_main(Datum arg)
 			}
 			told_applied = applied;
 			told_durable = durable;
+			ot_settle_connected();
 		}
+		ot_settle_ask(agent);
 		(void) ot_agent_flush(agent);
 
 		if (ot_agent_read(agent, &type, &body))
@@ -389,6 +391,11 @@ ot_apply_main(Datum arg)
 			else if (type == OT_FRAME_WELCOME)
 			{
 				ot_turn_welcome(ot_agent_get_welcome(&body));
+				ot_agent_consume(agent);
+			}
+			else if (type == OT_FRAME_OUTCOME_IS)
+			{
+				ot_settle_heard(&body);
 				ot_agent_consume(agent);
 			}
 			else

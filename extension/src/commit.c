@@ -12,19 +12,23 @@
  *	ABORT		no			none, abort			forget
  *				no			not known, commit	close the connection: the node then
  *											leaves the entry to the apply worker
+ *				no			none, not known		and the client may ask for it: the
+ *											worker has it decided
  *	PRE_PREPARE	yes			none				refuse if something was captured
  *
  * Before PROPOSE has been sent whole, any interrupt ends the transaction as
  * in PostgreSQL.  After that the entry may be in the log: a cancel, a timeout
  * or a termination may only say that the outcome is not known (08007), with
  * the transaction id, and only after a short time in which the verdict may
- * still come.
+ * still come.  So is any other ERROR, such as memory that runs out while the
+ * proposal is put together once more.
  *
  * After a verdict of commit the transaction is committed, whatever happens to
  * this backend.  From there to the local commit interrupts are held, nothing
  * of ours allocates, and an ERROR of the server (a full disk under ON COMMIT
- * DELETE ROWS, say) is made FATAL: the session ends, saying "outcome:
- * committed", and the apply worker takes the entry over.
+ * DELETE ROWS, say) is made FATAL: the session ends, saying "committed at N"
+ * in place of what the server would have said (emit_log_hook), and the apply
+ * worker takes the entry over.
  *
  * The local commit record is not flushed (the log is durable on a majority,
  * and the node feeds what a crash took away), unless the transaction also
@@ -52,6 +56,7 @@
 
 #include "agent.h"
 #include "evict.h"
+#include "stop_point.h"
 #include "turn.h"
 
 /* How long a cancelled COMMIT still waits for a verdict that is on its way. */
@@ -72,10 +77,23 @@ static struct
 	int			saved_synchronous_commit;
 }			committing;
 
+/* The id that this transaction's COMMIT uses, reset at its end. */
+static struct
+{
+	bool		drawn;
+	bool		told;			/* the client knows it, and may ask */
+	bool		final;			/* the log has decided it */
+	OtTxnId		txn;
+	OtLogIndex	base;			/* applied when it was told */
+}			own;
+
+static emit_log_hook_type prev_emit_log_hook = NULL;
+
 /* The last verdict commit of this connection is committed here. */
 static bool last_is_done = true;
 static OtTxnId last_txn;
 
+static void say_committed(ErrorData *edata);
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId my_subid,
 							 SubTransactionId parent_subid, void *arg);
@@ -85,6 +103,40 @@ ot_commit_init(void)
 {
 	RegisterXactCallback(xact_callback, NULL);
 	RegisterSubXactCallback(subxact_callback, NULL);
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = say_committed;
+}
+
+/* ---- the transaction's id ---- */
+
+static OtTxnId
+own_txn(void)
+{
+	if (!own.drawn)
+	{
+		own.txn = ot_turn_draw_txn();
+		own.drawn = true;
+	}
+	return own.txn;
+}
+
+/*
+ * The id, for the client to note.  From here on the transaction gets an
+ * outcome, whatever becomes of it: it is an entry even if it changes nothing.
+ * It carries a key of now, so that it is too old to commit by the time when
+ * the log may have forgotten that it was settled.
+ */
+OtTxnId
+ot_commit_tell_id(void)
+{
+	ot_write_set_touch();
+	if (!own.told)
+	{
+		own.base = ot_applied_index();
+		own.told = true;
+	}
+	ot_write_set_entry(own.base);
+	return own_txn();
 }
 
 /*
@@ -102,6 +154,7 @@ say_done(int code, Datum arg)
 	frame = ot_agent_frame(agent, OT_FRAME_DONE);
 	ot_put_txn(frame, last_txn);
 	ot_agent_frame_end(agent);
+	OT_STOP_POINT("before-done");
 	(void) ot_agent_flush(agent);
 }
 
@@ -226,14 +279,27 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 		}
 		if (ot_agent_is_open(agent) && !queued)
 		{
-			StringInfo	frame = ot_agent_frame(agent, OT_FRAME_PROPOSE);
+			StringInfo	frame;
 
+			if (sent_before)
+				OT_STOP_POINT("propose-again");
+			frame = ot_agent_frame(agent, OT_FRAME_PROPOSE);
 			ot_write_set_encode(txn, frame);
 			ot_agent_frame_end(agent);
 			queued = true;
+#ifdef ONETRIP_STOP_POINTS
+			if (ot_stop_wanted("propose-half"))
+			{
+				(void) ot_agent_flush_half(agent);
+				OT_STOP_POINT("propose-half");
+			}
+#endif
 		}
-		if (ot_agent_flush(agent) && ot_agent_all_sent(agent))
+		if (ot_agent_flush(agent) && ot_agent_all_sent(agent) && !committing.deciding)
+		{
 			committing.deciding = true;
+			OT_STOP_POINT("propose-sent");
+		}
 
 		while (ot_agent_read(agent, &type, &body))
 		{
@@ -298,6 +364,34 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 	}
 }
 
+/*
+ * Likewise.  Once the entry may be in the log, an ERROR would tell the client
+ * that it is not: it becomes 08007.
+ */
+static void
+propose_and_wait(OtTxnId txn, OtVerdict *verdict)
+{
+	PG_TRY();
+	{
+		wait_for_verdict(txn, verdict);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		if (!committing.deciding || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(TopTransactionContext);
+		edata = CopyErrorData();
+		FlushErrorState();
+		ereport(LOG,
+				(errcode(edata->sqlerrcode),
+				 errmsg("after proposing a transaction: %s", edata->message)));
+		raise_unknown(txn, ProcDiePending);
+	}
+	PG_END_TRY();
+}
+
 static void
 raise_lost(OtTxnId txn, OtVerdict *verdict)
 {
@@ -326,15 +420,47 @@ raise_lost(OtTxnId txn, OtVerdict *verdict)
 			 errhint("Retry the transaction.")));
 }
 
+static void
+raise_cancelled(OtTxnId txn)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ereport(ERROR,
+			(errcode(ERRCODE_TRANSACTION_ROLLBACK),
+			 errmsg("could not commit: transaction %s was settled before its COMMIT was decided",
+					ot_txn_to_text(txn, text)),
+			 errdetail("Somebody called onetrip.outcome() with settle => true and was told that it is aborted.")));
+}
+
 /* ---- after a verdict of commit ---- */
 
+/*
+ * Whatever ends this session between the verdict and the local commit, the
+ * client must not take it for a failure of its transaction.
+ */
 static void
-raise_committed_elsewhere(OtLogIndex index, const char *why)
+say_committed(ErrorData *edata)
 {
-	ereport(FATAL,
-			(errcode(ERRCODE_ADMIN_SHUTDOWN),
-			 errmsg("terminating connection, outcome: committed at " UINT64_FORMAT, index.value),
-			 errdetail("%s The transaction is committed and becomes visible here shortly.", why)));
+	if (committing.decided && edata->elevel >= FATAL)
+	{
+		char		text[OT_TXN_ID_TEXT_MAX];
+
+		edata->detail = psprintf("%s. The transaction becomes visible here shortly.",
+								 edata->message ? edata->message : "The session ends");
+		edata->message = psprintf("terminating connection, outcome of transaction %s: committed at " UINT64_FORMAT,
+								  ot_txn_to_text(own.txn, text), committing.index.value);
+		edata->hint = NULL;
+		edata->sqlerrcode = OT_ERR_OUTCOME_UNKNOWN;
+	}
+	if (prev_emit_log_hook)
+		prev_emit_log_hook(edata);
+}
+
+/* The apply worker takes the entry over. */
+static void
+raise_handed_over(const char *why)
+{
+	ereport(FATAL, (errmsg("%s", why)));
 }
 
 static void
@@ -351,9 +477,9 @@ wait_for_turn(OtLogIndex index, OtLogIndex previous)
 			return;
 
 		if (pg_atomic_read_u32(&slot->handover))
-			raise_committed_elsewhere(index, "It held a lock that an earlier change needs.");
+			raise_handed_over("It held a lock that an earlier change needs");
 		if (ProcDiePending)
-			raise_committed_elsewhere(index, "The session was ended before its turn came.");
+			raise_handed_over("The session was ended before its turn came");
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
 						 PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
@@ -403,16 +529,20 @@ pre_commit(void)
 	/* it may have become one since the first change */
 	ot_check_writable();
 	ot_sequence_hold_used();
+	if (own.told)
+		ot_write_set_entry(own.base);
 	flush = add_keys_of_held_locks();
 	/* The commit record carries the position, so there must be one. */
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
 
+	OT_STOP_POINT("before-propose");
+	txn = own_txn();
 	/* may find the transaction evicted, and then takes the interrupt */
-	txn = ot_turn_begin_proposing();
+	ot_turn_begin_proposing(txn);
 	HOLD_INTERRUPTS();
 	committing.holding = true;
-	wait_for_verdict(txn, &verdict);
+	propose_and_wait(txn, &verdict);
 
 	switch (verdict.outcome)
 	{
@@ -421,7 +551,13 @@ pre_commit(void)
 		case OT_OUTCOME_CONFLICT:
 		case OT_OUTCOME_WINDOW:
 			committing.deciding = false;
+			own.final = true;
 			raise_lost(txn, &verdict);
+			break;
+		case OT_OUTCOME_CANCELLED:
+			committing.deciding = false;
+			own.final = true;
+			raise_cancelled(txn);
 			break;
 		case OT_OUTCOME_REFUSED:
 			committing.deciding = false;
@@ -437,12 +573,17 @@ pre_commit(void)
 	/* Committed, from here on. */
 	committing.deciding = false;
 	committing.decided = true;
+	committing.index = verdict.at;
+	own.final = true;
 	ExitOnAnyError = true;
 	last_is_done = false;
 	last_txn = txn;
+	OT_STOP_POINT("verdict-received");
 	ot_turn_decided(verdict.at, verdict.other);
+	OT_STOP_POINT("turn-waiting");
 	wait_for_turn(verdict.at, verdict.other);
 	ot_commit_hold_turn(verdict.at, flush);
+	OT_STOP_POINT("turn-held");
 }
 
 static void
@@ -460,11 +601,15 @@ stop_holding(void)
 static void
 committed(void)
 {
+	if (committing.decided)
+		OT_STOP_POINT("committed");
 	if (committing.origin_set)
 	{
 		let_go_of_origin();
 		ot_turn_publish(committing.index);
 	}
+	if (committing.decided)
+		OT_STOP_POINT("published");
 	ot_turn_forget(true);
 	last_is_done = true;
 	if (committing.decided)
@@ -474,12 +619,16 @@ committed(void)
 	}
 	memset(&committing, 0, sizeof(committing));
 	ot_sequence_told_used();
+	memset(&own, 0, sizeof(own));
 	ot_write_set_reset();
 }
 
 static void
 aborted(void)
 {
+	bool		left_open = own.drawn && !own.final &&
+		(committing.deciding || own.told);
+
 	ot_sequence_note_aborted();
 	let_go_of_origin();
 	if (committing.deciding || committing.decided ||
@@ -493,7 +642,10 @@ aborted(void)
 		last_txn.sequence = 0;
 	}
 	ot_turn_forget(false);
+	if (left_open)
+		ot_turn_leave_open(own.txn);
 	memset(&committing, 0, sizeof(committing));
+	memset(&own, 0, sizeof(own));
 	ot_write_set_reset();
 }
 
@@ -506,7 +658,7 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			if (ot_write_set_is_empty())
+			if (ot_write_set_is_empty() && !own.told)
 			{
 				if (likely(ot_sequence_note_used()))
 					break;
@@ -521,7 +673,7 @@ xact_callback(XactEvent event, void *arg)
 			aborted();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			if (!ot_write_set_is_empty())
+			if (!ot_write_set_is_empty() || own.told)
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),
 						 errmsg("cannot PREPARE a transaction that has changed onetrip tables"),

@@ -97,6 +97,7 @@ extern const TableAmRoutine *ot_heap_routine(void);
 /* write_set.c */
 extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
 extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
+extern void ot_write_set_entry(OtLogIndex base);
 extern uint16 ot_write_set_relation(Relation rel);
 extern StringInfo ot_write_set_append(void);
 extern void ot_write_set_search_path(void);
@@ -192,6 +193,7 @@ extern OtLogIndex ot_applied_index(void);
 extern void ot_commit_init(void);
 extern void ot_commit_hold_turn(OtLogIndex index, bool flush);
 extern struct OtAgent *ot_commit_agent(void);
+extern OtTxnId ot_commit_tell_id(void);
 
 /* evict.c */
 extern void ot_evict_init(void);

@@ -1,9 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * outcome.c
- *	  SQL functions about the log: outcome(), advance(), status.
+ *	  What became of a transaction, asked by id: outcome(),
+ *	  current_transaction_id(); and advance(), status.
  *
- * Runs in backends; talks to the node over the backend's own connection.
+ * The functions run in backends and talk to the node over the backend's own
+ * connection.  The last part runs in the apply worker: it has decided what
+ * backends have given up on (docs/agent-protocol.md, "What nobody waits for
+ * any more").
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -25,12 +29,17 @@
 #include "turn.h"
 
 PG_FUNCTION_INFO_V1(ot_outcome);
+PG_FUNCTION_INFO_V1(ot_outcome_settle);
+PG_FUNCTION_INFO_V1(ot_current_transaction_id);
 PG_FUNCTION_INFO_V1(ot_advance);
 PG_FUNCTION_INFO_V1(ot_local_status);
 
-/* Asks the node; ERROR if it does not answer within onetrip.commit_timeout. */
+/*
+ * Asks the node, with OUTCOME or SETTLE; ERROR if it does not answer within
+ * onetrip.commit_timeout.
+ */
 static uint8
-ask_outcome(OtTxnId txn, OtLogIndex *at)
+ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
 {
 	OtAgent    *agent = ot_commit_agent();
 	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
@@ -52,7 +61,7 @@ ask_outcome(OtTxnId txn, OtLogIndex *at)
 		}
 		if (ot_agent_is_open(agent) && !asked)
 		{
-			StringInfo	frame = ot_agent_frame(agent, OT_FRAME_OUTCOME);
+			StringInfo	frame = ot_agent_frame(agent, question);
 
 			ot_put_txn(frame, txn);
 			ot_agent_frame_end(agent);
@@ -92,11 +101,9 @@ ask_outcome(OtTxnId txn, OtLogIndex *at)
 	}
 }
 
-/* onetrip.outcome(text) returns text */
-Datum
-ot_outcome(PG_FUNCTION_ARGS)
+static Datum
+outcome(char *id, bool settle)
 {
-	char	   *id = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	OtTxnId		txn;
 	OtLogIndex	at;
 
@@ -106,17 +113,59 @@ ot_outcome(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
 				 errmsg("\"%s\" is not a transaction id of Onetrip", id),
 				 errhint("It looks like 2-9f1c0a77d2e45b60-1a, as the error with SQLSTATE 08007 said.")));
-	switch (ask_outcome(txn, &at))
+	/* Made up, or mistyped: settled, it would stand in the way of one to come. */
+	if (settle && txn.node == (uint32) ot_node_id &&
+		txn.incarnation == ot_shared->incarnation &&
+		txn.sequence > pg_atomic_read_u64(&ot_shared->next_sequence))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("transaction id %s has not been given out", id)));
+	switch (ask_outcome(settle ? OT_FRAME_SETTLE : OT_FRAME_OUTCOME, txn, &at))
 	{
-		case 0:
+		case OT_STATE_NOT_SO_FAR:
 			PG_RETURN_TEXT_P(cstring_to_text("unknown"));
-		case 1:
+		case OT_STATE_COMMITTED:
 			PG_RETURN_TEXT_P(cstring_to_text(psprintf("committed at " UINT64_FORMAT, at.value)));
-		case 2:
+		case OT_STATE_ABORTED:
 			PG_RETURN_TEXT_P(cstring_to_text("aborted"));
 		default:
 			PG_RETURN_TEXT_P(cstring_to_text("forgotten"));
 	}
+}
+
+/* onetrip.outcome(text) returns text */
+Datum
+ot_outcome(PG_FUNCTION_ARGS)
+{
+	return outcome(text_to_cstring(PG_GETARG_TEXT_PP(0)), false);
+}
+
+/* onetrip.outcome(text, settle boolean) returns text */
+Datum
+ot_outcome_settle(PG_FUNCTION_ARGS)
+{
+	return outcome(text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_BOOL(1));
+}
+
+static void
+check_capturing(void)
+{
+	if (!ot_capturing())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("this process does not capture changes")));
+}
+
+/* onetrip.current_transaction_id() returns text: the id that COMMIT will use */
+Datum
+ot_current_transaction_id(PG_FUNCTION_ARGS)
+{
+	char		id[OT_TXN_ID_TEXT_MAX];
+
+	ot_check_running();
+	PreventCommandIfReadOnly("onetrip.current_transaction_id()");
+	check_capturing();
+	PG_RETURN_TEXT_P(cstring_to_text(ot_txn_to_text(ot_commit_tell_id(), id)));
 }
 
 /* onetrip.advance(): makes this transaction an entry though it changes nothing. */
@@ -125,10 +174,7 @@ ot_advance(PG_FUNCTION_ARGS)
 {
 	ot_check_running();
 	PreventCommandIfReadOnly("onetrip.advance()");
-	if (!ot_capturing())
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_NOW),
-				 errmsg("this process does not capture changes")));
+	check_capturing();
 	ot_write_set_advance();
 	PG_RETURN_VOID();
 }
@@ -161,4 +207,77 @@ ot_local_status(PG_FUNCTION_ARGS)
 	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&ot_shared->evictions));
 	values[8] = Int64GetDatum((int64) pg_atomic_read_u64(&ot_shared->handovers));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* ---- in the apply worker ---- */
+
+/* Asked at once; the rest follows when these are decided. */
+#define SETTLE_AT_ONCE 256
+/* What was proposed may be on its way through the node: it is given this time. */
+#define SETTLE_GRACE_MS 500
+
+/*
+ * The first ones of ot_turn_left_open() are asked for with OUTCOME, so that
+ * the node has taken in what was proposed before; a while later with SETTLE.
+ */
+static struct
+{
+	OtFrameType question;
+	int			asked;			/* on this connection */
+	int			heard;			/* how many of them are answered */
+	bool		all_decided;
+	TimestampTz settle_at;
+}			settling;
+
+static void
+ask_for_left_open(OtAgent *agent, OtFrameType question, int max)
+{
+	OtTxnId		txns[SETTLE_AT_ONCE];
+
+	settling.question = question;
+	settling.asked = ot_turn_left_open(txns, max);
+	settling.heard = 0;
+	settling.all_decided = true;
+	for (int i = 0; i < settling.asked; i++)
+	{
+		ot_put_txn(ot_agent_frame(agent, question), txns[i]);
+		ot_agent_frame_end(agent);
+	}
+}
+
+/* What was asked on an earlier connection is asked again. */
+void
+ot_settle_connected(void)
+{
+	settling.asked = 0;
+}
+
+void
+ot_settle_ask(OtAgent *agent)
+{
+	if (!ot_agent_is_open(agent))
+		return;
+	if (settling.asked == 0)
+		ask_for_left_open(agent, OT_FRAME_OUTCOME, SETTLE_AT_ONCE);
+	else if (settling.heard == settling.asked && GetCurrentTimestamp() >= settling.settle_at)
+		ask_for_left_open(agent, OT_FRAME_SETTLE, settling.asked);
+}
+
+/* One answer, of as many as were asked for. */
+void
+ot_settle_heard(OtReader *body)
+{
+	OtOutcomeIs is;
+
+	ot_agent_get_outcome_is(body, &is);
+	settling.all_decided = settling.all_decided && is.state != OT_STATE_NOT_SO_FAR;
+	if (++settling.heard < settling.asked)
+		return;
+	if (settling.all_decided)
+		ot_turn_settled(settling.asked);
+	if (settling.all_decided || settling.question == OT_FRAME_SETTLE)
+		settling.asked = 0;
+	else
+		settling.settle_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 SETTLE_GRACE_MS);
 }

@@ -261,17 +261,23 @@ ot_turn_begin_writing(void)
 	}
 }
 
-/* From here on nobody may evict this transaction. */
 OtTxnId
-ot_turn_begin_proposing(void)
+ot_turn_draw_txn(void)
 {
-	OtSlot	   *slot = ot_my_slot();
-	uint32		state = OT_SLOT_WRITING;
 	OtTxnId		txn;
 
 	txn.node = (uint32) ot_node_id;
 	txn.incarnation = ot_shared->incarnation;
 	txn.sequence = pg_atomic_add_fetch_u64(&ot_shared->next_sequence, 1);
+	return txn;
+}
+
+/* From here on nobody may evict this transaction. */
+void
+ot_turn_begin_proposing(OtTxnId txn)
+{
+	OtSlot	   *slot = ot_my_slot();
+	uint32		state = OT_SLOT_WRITING;
 
 	SpinLockAcquire(&ot_shared->mutex);
 	slot->txn = txn;
@@ -280,7 +286,6 @@ ot_turn_begin_proposing(void)
 
 	if (!pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_PROPOSED))
 		ot_evict_raise();
-	return txn;
 }
 
 void
@@ -441,7 +446,53 @@ ot_turn_forget(bool committed)
 		wake(ot_shared->worker);
 }
 
+/*
+ * A transaction of this server ended without its outcome being known, and
+ * nobody waits for it any more: the worker is to have it decided.
+ */
+void
+ot_turn_leave_open(OtTxnId txn)
+{
+	SpinLockAcquire(&ot_shared->mutex);
+	if (ot_shared->nleft_open < OT_MAX_LEFT_OPEN)
+		ot_shared->left_open[ot_shared->nleft_open++] = txn.sequence;
+	SpinLockRelease(&ot_shared->mutex);
+	wake(ot_shared->worker);
+}
+
 /* ---- for the apply worker ---- */
+
+/* The first ones of those; they stay the first until ot_turn_settled(). */
+int
+ot_turn_left_open(OtTxnId *txns, int max)
+{
+	int			count;
+
+	if (likely(ot_shared->nleft_open == 0))
+		return 0;
+	SpinLockAcquire(&ot_shared->mutex);
+	count = Min(ot_shared->nleft_open, max);
+	for (int i = 0; i < count; i++)
+	{
+		txns[i].node = (uint32) ot_node_id;
+		txns[i].incarnation = ot_shared->incarnation;
+		txns[i].sequence = ot_shared->left_open[i];
+	}
+	SpinLockRelease(&ot_shared->mutex);
+	return count;
+}
+
+/* The first so many are decided. */
+void
+ot_turn_settled(int count)
+{
+	SpinLockAcquire(&ot_shared->mutex);
+	ot_shared->nleft_open -= count;
+	/* In any order: the last ones take their places. */
+	for (int i = 0; i < count && i < ot_shared->nleft_open; i++)
+		ot_shared->left_open[i] = ot_shared->left_open[ot_shared->nleft_open + count - 1 - i];
+	SpinLockRelease(&ot_shared->mutex);
+}
 
 /* Is a backend of this server going to commit this entry by itself? */
 bool

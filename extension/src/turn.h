@@ -67,6 +67,8 @@ typedef struct OtSlot
 } OtSlot;
 
 #define OT_MAX_GATES 8
+/* More than these stay unknown until somebody settles them by hand. */
+#define OT_MAX_LEFT_OPEN 16384
 
 /* A session that wants a snapshot at an exact position (onetrip check). */
 typedef struct OtGate
@@ -110,6 +112,10 @@ typedef struct OtShared
 	uint64		incarnation;	/* of this shared memory */
 	pg_atomic_uint64 next_sequence;
 
+	/* given up on: transactions of this incarnation that the worker settles */
+	int			nleft_open;
+	uint64		left_open[OT_MAX_LEFT_OPEN];	/* sequences */
+
 	/* what the worker is doing, for the evictor and for views */
 	OtLogIndex	applying;		/* 0: nothing */
 	TimestampTz applying_since;
@@ -133,7 +139,11 @@ extern bool ot_turn_is_welcomed(void);
 extern void ot_turn_welcome(OtLogIndex committed);
 extern void ot_turn_wait_caught_up(void);
 extern void ot_turn_begin_writing(void);
-extern OtTxnId ot_turn_begin_proposing(void);
+extern OtTxnId ot_turn_draw_txn(void);
+extern void ot_turn_begin_proposing(OtTxnId txn);
+extern void ot_turn_leave_open(OtTxnId txn);
+extern int	ot_turn_left_open(OtTxnId *txns, int max);
+extern void ot_turn_settled(int count);
 extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);
 extern bool ot_turn_try(OtLogIndex index, OtLogIndex previous);
 extern void ot_turn_enqueue(void);

@@ -250,14 +250,21 @@ ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid)
 	ot_write_set_key(hash, mode, ot_applied_index(), relid);
 }
 
-/* Makes the transaction an entry though it changes nothing: the key conflicts with nothing. */
+/* A key that conflicts with nothing, so that the transaction is an entry. */
+void
+ot_write_set_entry(OtLogIndex base)
+{
+	OtHash		hash = {hash_bytes_extended((const unsigned char *) "advance", 7, 0)};
+
+	ot_write_set_key(hash, OT_KEY_SHARE, base, InvalidOid);
+}
+
+/* Makes the transaction an entry though it changes nothing. */
 void
 ot_write_set_advance(void)
 {
-	OtHash		hash;
-
-	hash.value = hash_bytes_extended((const unsigned char *) "advance", 7, 0);
-	ot_write_set_key_now(hash, OT_KEY_SHARE, InvalidOid);
+	ot_write_set_touch();
+	ot_write_set_entry(ot_applied_index());
 }
 
 /* Which table the key stands for; InvalidOid for the schema. */

@@ -220,6 +220,11 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		frame = ot_agent_frame(pair.agent, OT_FRAME_OUTCOME);
 		ot_put_txn(frame, golden_txn);
 	}
+	else if (strcmp(name, "settle") == 0)
+	{
+		frame = ot_agent_frame(pair.agent, OT_FRAME_SETTLE);
+		ot_put_txn(frame, golden_txn);
+	}
 	else if (strcmp(name, "done") == 0)
 	{
 		frame = ot_agent_frame(pair.agent, OT_FRAME_DONE);
