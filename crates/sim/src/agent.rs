@@ -36,7 +36,26 @@ pub enum ToNode {
 
 #[derive(Clone, Debug)]
 pub enum ToPostgres {
-    Verdict { conn: ConnId, txn: TxnId, at: LogIndex, verdict: Verdict, previous: LogIndex },
-    Entry { conn: ConnId, at: LogIndex, previous: LogIndex, txn: TxnId, write_set: Bytes },
-    Closed { conn: ConnId },
+    /// To an apply worker; nobody looks at a backend's.
+    Welcome {
+        conn: ConnId,
+        committed: LogIndex,
+    },
+    Verdict {
+        conn: ConnId,
+        txn: TxnId,
+        at: LogIndex,
+        verdict: Verdict,
+        previous: LogIndex,
+    },
+    Entry {
+        conn: ConnId,
+        at: LogIndex,
+        previous: LogIndex,
+        txn: TxnId,
+        write_set: Bytes,
+    },
+    Closed {
+        conn: ConnId,
+    },
 }

@@ -4,7 +4,8 @@
 //! on the keys and bases that the transactions really had, not on those that were proposed.
 
 use bytes::Bytes;
-use onetrip_core::certifier::{Decision, Verdict};
+use onetrip_checker::Value;
+use onetrip_core::certifier::{Decision, Outcome, Verdict};
 use onetrip_core::{Entry, LockMode, LogIndex, NodeId, Term, TxnId};
 use std::collections::BTreeMap;
 
@@ -15,8 +16,10 @@ pub struct TrueKey {
     pub mode: LockMode,
     /// PostgreSQL's applied index when the lock was held.
     pub base: LogIndex,
-    /// The value seen then.
+    /// How many values the row had then.
     pub read: u64,
+    /// What a writer appends.
+    pub value: Value,
 }
 
 impl TrueKey {
@@ -68,8 +71,9 @@ impl Checker {
         self.committed.len()
     }
 
-    pub fn store(&self) -> &BTreeMap<u64, u64> {
-        &self.store
+    /// Every transaction that was ever proposed.
+    pub fn txns(&self) -> Vec<TxnId> {
+        self.truth.keys().copied().collect()
     }
 
     pub fn proposes(&mut self, txn: TxnId, keys: Vec<TrueKey>) {
@@ -202,6 +206,30 @@ impl Checker {
         }
     }
 
+    /// A node was asked what became of a transaction.
+    pub fn tells_outcome(&mut self, node: NodeId, decided: LogIndex, txn: TxnId, outcome: Outcome, kept: u64) {
+        let known = self.committed_txns.get(&txn).or(self.aborted_txns.get(&txn)).copied();
+        match outcome {
+            Outcome::Decided { at, verdict: Verdict::Commit } => self.tells_committed(txn, at),
+            Outcome::Decided { at, .. } => {
+                self.tells_aborted(txn, "the outcome is abort");
+                if known != Some(at) {
+                    self.fail(format!("node {node} says that {txn} aborted at {at}, where it has not"));
+                }
+            }
+            Outcome::Unknown if known.is_some_and(|at| at <= decided) => {
+                self.fail(format!("node {node}, at {decided}, does not know {txn} of {known:?}"));
+            }
+            Outcome::Unknown => {}
+            Outcome::OlderThanKept => {
+                let all = self.committed_txns.len() + self.aborted_txns.len();
+                if all as u64 <= kept {
+                    self.fail(format!("node {node} has forgotten {txn} though it should know the last {kept}"));
+                }
+            }
+        }
+    }
+
     pub fn told_committed_count(&self) -> usize {
         self.told_committed.len()
     }
@@ -212,7 +240,7 @@ impl Checker {
         node: NodeId,
         decided: LogIndex,
         applied: Option<LogIndex>,
-        store: Option<&BTreeMap<u64, u64>>,
+        store: Option<BTreeMap<u64, u64>>,
     ) {
         if decided != self.log_len() {
             self.fail(format!("node {node} ends at {decided}, the log at {}", self.log_len()));
@@ -220,7 +248,7 @@ impl Checker {
         if applied.is_some_and(|a| a != self.last_committed()) {
             self.fail(format!("PostgreSQL {node} ends at {applied:?}, the last commit is {}", self.last_committed()));
         }
-        if store.is_some_and(|s| *s != self.store) {
+        if store.is_some_and(|s| s != self.store) {
             self.fail(format!("PostgreSQL {node} ends with other values than the log gives"));
         }
         let lost = self.told_committed.iter().find(|(_, at)| self.committed.binary_search(at).is_err());

@@ -2,6 +2,8 @@
 
 use crate::checker::Checker;
 use crate::rng::Rng;
+use crate::session::Question;
+use onetrip_checker::History;
 use onetrip_core::certifier::Limits;
 use std::collections::BTreeMap;
 
@@ -24,10 +26,14 @@ pub enum Plant {
     OldTerm,
     /// A backend commits as soon as it has its verdict, without waiting for its turn.
     EarlyTurn,
-}
-
-impl Plant {
-    pub const ALL: [Plant; 5] = [Plant::SkipSync, Plant::HighBase, Plant::ForgetMode, Plant::OldTerm, Plant::EarlyTurn];
+    /// A failed fsync is passed over.
+    IgnoreSyncError,
+    /// The apply worker is welcomed before the node knows what of its log is committed.
+    EarlyWelcome,
+    /// A transaction that is not in the log so far is said to have aborted.
+    GuessOutcome,
+    /// Under REPEATABLE READ each statement reads what is visible when it runs.
+    LateSnapshot,
 }
 
 /// Everything drawn once per run.
@@ -49,6 +55,8 @@ pub struct Options {
     pub duplicate_per_million: u64,
     pub reorder_per_million: u64,
     pub sync_us_max: u64,
+    /// How many nodes may lose their disk for good; never a majority.
+    pub losses_max: usize,
     pub clients: usize,
     pub keys: u64,
     pub fault_every_ms: u64,
@@ -84,6 +92,7 @@ impl Options {
             duplicate_per_million: network(&mut rng, 50_000),
             reorder_per_million: network(&mut rng, 100_000),
             sync_us_max: rng.between(100, 10_000),
+            losses_max: if rng.one_in(4) { (voters as usize - 1) / 2 } else { 0 },
             clients: rng.between(1, 6) as usize,
             keys: rng.between(3, 60),
             fault_every_ms: rng.between(200, 4_000),
@@ -96,7 +105,7 @@ impl Options {
             // Needs leaders that come and go while entries travel one by one.
             (o.voters, o.preferred, o.message_bytes_max) = (5, 1, 1);
             (o.election_ticks, o.fault_every_ms, o.clients) = (20, 500, 6);
-            o.election_fault_per_million = 800_000;
+            o.election_fault_per_million = 1_000_000;
         }
         o
     }
@@ -122,6 +131,12 @@ pub struct Ctx {
     pub now: Micros,
     pub rng: Rng,
     pub checker: Checker,
+    /// What clients did and saw.
+    pub history: History,
+    /// Clients that were left without an answer.
+    pub questions: Vec<Question>,
+    pub next_process: u64,
+    pub next_value: u64,
     pub options: Options,
     pub faults: Stats,
     pub events: Stats,

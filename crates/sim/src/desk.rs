@@ -3,6 +3,7 @@
 //! The daemon's own desk holds sockets and a log on disk; this one keeps the same rules over values.
 
 use crate::agent::{ConnId, ToPostgres};
+use crate::ctx::Plant;
 use crate::disk::SimLog;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, Decision, History, Outcome, Verdict};
@@ -33,8 +34,10 @@ struct Feed {
     under_way: VecDeque<LogIndex>,
 }
 
-#[derive(Default)]
 pub struct Desk {
+    last_at_start: LogIndex,
+    /// An apply worker that came before this node knew what of its log is committed; applied and durable.
+    early_worker: Option<(ConnId, LogIndex, LogIndex)>,
     conns: BTreeMap<ConnId, Conn>,
     pending: BTreeMap<TxnId, Pending>,
     feed: Option<Feed>,
@@ -51,12 +54,37 @@ pub struct Books<'a> {
     pub history: &'a mut History,
     pub log: &'a SimLog,
     pub tick: u64,
+    pub plant: Option<Plant>,
 }
 
 impl Desk {
+    pub fn new(last_at_start: LogIndex) -> Desk {
+        Desk {
+            last_at_start,
+            early_worker: None,
+            conns: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            feed: None,
+            applied: None,
+            durable: None,
+            answers: Vec::new(),
+            broken: None,
+        }
+    }
+
     pub fn open(&mut self, conn: ConnId, worker: Option<(LogIndex, LogIndex)>, books: &mut Books<'_>) {
+        let Some((applied, durable)) = worker else {
+            self.conns.insert(conn, Conn::default());
+            return;
+        };
+        if !self.knows_its_past(books) {
+            if let Some((old, ..)) = self.early_worker.replace((conn, applied, durable)) {
+                self.answers.push(ToPostgres::Closed { conn: old });
+            }
+            return;
+        }
         self.conns.insert(conn, Conn::default());
-        let Some((applied, durable)) = worker else { return };
+        self.answers.push(ToPostgres::Welcome { conn, committed: books.certifier.last_committed() });
         if let Some(old) = self.feed.take() {
             self.close(old.conn);
         }
@@ -67,6 +95,19 @@ impl Desk {
         };
         self.feed = Some(Feed { conn, queue: missed, under_way: VecDeque::new() });
         self.position(conn, applied, durable, books);
+    }
+
+    fn knows_its_past(&self, books: &Books<'_>) -> bool {
+        books.plant == Some(Plant::EarlyWelcome)
+            || books.certifier.decided() >= self.last_at_start.min(books.log.last_index())
+    }
+
+    pub fn let_worker_in(&mut self, books: &mut Books<'_>) {
+        if self.knows_its_past(books) {
+            if let Some((conn, applied, durable)) = self.early_worker.take() {
+                self.open(conn, Some((applied, durable)), books);
+            }
+        }
     }
 
     pub fn position(&mut self, conn: ConnId, applied: LogIndex, durable: LogIndex, books: &mut Books<'_>) {
@@ -171,6 +212,7 @@ impl Desk {
     }
 
     pub fn closed(&mut self, conn: ConnId) {
+        self.early_worker.take_if(|(early, ..)| *early == conn);
         if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
             self.feed = None;
         }

@@ -69,12 +69,14 @@ pub struct SimLog {
     written: Image,
     safe: Image,
     unsynced: Vec<Write>,
+    /// Something was lost in the middle: what is written after it will not be found again.
+    has_hole: bool,
 }
 
 impl SimLog {
     pub fn new(voters: Vec<u64>) -> SimLog {
         let empty = Image { before: (0, 0), entries: VecDeque::new(), hard_state: HardState::default() };
-        SimLog { voters, written: empty.clone(), safe: empty, unsynced: Vec::new() }
+        SimLog { voters, written: empty.clone(), safe: empty, unsynced: Vec::new(), has_hole: false }
     }
 
     pub fn write(&mut self, entries: &[Entry], hard_state: Option<&HardState>) {
@@ -85,18 +87,27 @@ impl SimLog {
 
     pub fn sync(&mut self) {
         for write in self.unsynced.drain(..) {
-            self.safe.write(&write);
+            if !self.has_hole {
+                self.safe.write(&write);
+            }
         }
+    }
+
+    /// A failed fsync that is passed over: the system drops what it could not write and says nothing the next time.
+    pub fn drop_unsynced(&mut self) {
+        self.has_hole |= !self.unsynced.is_empty();
+        self.unsynced.clear();
     }
 
     /// What the next life finds.
     pub fn after_crash(&self, rng: &mut Rng) -> SimLog {
         let mut safe = self.safe.clone();
-        let kept = rng.below(self.unsynced.len() as u64 + 1) as usize;
+        let findable = if self.has_hole { 0 } else { self.unsynced.len() };
+        let kept = rng.below(findable as u64 + 1) as usize;
         for write in &self.unsynced[..kept] {
             safe.write(write);
         }
-        SimLog { voters: self.voters.clone(), written: safe.clone(), safe, unsynced: Vec::new() }
+        SimLog { voters: self.voters.clone(), written: safe.clone(), safe, unsynced: Vec::new(), has_hole: false }
     }
 
     pub fn first_index(&self) -> LogIndex {

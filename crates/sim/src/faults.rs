@@ -2,14 +2,14 @@
 
 use crate::ctx::{Micros, MS, SECOND};
 use crate::trace;
-use crate::world::World;
+use crate::world::{World, TICK};
 
 impl World {
     pub(crate) fn fault(&mut self) {
         let n = self.machines.len() as u64;
         let i = self.ctx.rng.below(n) as usize;
         let a_while = self.a_while();
-        match self.ctx.rng.below(14) {
+        match self.ctx.rng.below(19) {
             0 => {
                 self.ctx.faults.add("node crash");
                 self.crash_node(i);
@@ -56,7 +56,19 @@ impl World {
                 let to = self.ctx.rng.below(n) as usize;
                 self.links[i][to].slow_until = self.ctx.now + a_while;
             }
-            _ => self.power_loss(),
+            13 => self.power_loss(),
+            14 => self.machines[i].trouble.next_sync_fails = true,
+            15 => {
+                self.ctx.faults.add("slow disk");
+                self.machines[i].trouble.slow_until = self.ctx.now + a_while;
+            }
+            // Counted when somebody notices.
+            16 => self.machines[i].trouble.full_until = self.ctx.now + a_while,
+            _ => {
+                self.ctx.faults.add("clock changes its pace");
+                let (low, high) = if self.ctx.rng.one_in(5) { (50, 200) } else { (80, 125) };
+                self.machines[i].tick = TICK * self.ctx.rng.between(low, high) / 100;
+            }
         }
     }
 

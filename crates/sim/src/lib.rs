@@ -8,8 +8,9 @@
 //! |---|---|
 //! | `world`, `faults` | time, network, crashes |
 //! | `node`, `disk`, `desk` | one node: core, disk, who waits for what |
-//! | `postgres` | sessions, locks, the turn, the apply worker |
-//! | `checker` | what must hold, judged from outside |
+//! | `postgres`, `session`, `rows` | the turn, the apply worker; transactions and their clients; rows as lists |
+//! | `checker` | what must hold, judged from outside by what nodes say and do |
+//! | `onetrip_checker` | the same for what clients saw: the histories of their transactions |
 //! | [`ctx`] | options drawn from the seed, planted mistakes |
 
 mod agent;
@@ -21,6 +22,8 @@ mod faults;
 mod node;
 mod postgres;
 mod rng;
+mod rows;
+mod session;
 mod world;
 
 pub use ctx::{Options, Plant, Stats};

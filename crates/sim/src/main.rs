@@ -1,9 +1,10 @@
 //! Runs seeds for a while, or one seed with its trace.
 
-use anyhow::{bail, Result};
+use anyhow::Result;
 use clap::Parser;
 use onetrip_sim::{run, Options, Stats};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Simulates clusters under faults; ends with status 0 only if every seed passes.
@@ -23,7 +24,7 @@ struct Args {
     trace: Option<PathBuf>,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() * 1_000_000);
     let first = args.seed.or(args.from).unwrap_or_else(clock);
@@ -62,7 +63,8 @@ fn main() -> Result<()> {
         failed.len()
     );
     if !failed.is_empty() {
-        bail!("failed seeds: {failed:?}");
+        println!("failed seeds: {failed:?}");
+        return Ok(ExitCode::FAILURE);
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

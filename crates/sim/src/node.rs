@@ -23,6 +23,14 @@ const ROUNDS_MAX: usize = 10_000;
 /// For this long one election draw holds.
 const DRAW_TICKS: u64 = 64;
 
+/// How a disk behaves, from outside.
+#[derive(Clone, Copy, Default)]
+pub struct Trouble {
+    pub next_sync_fails: bool,
+    pub full_until: Micros,
+    pub slow_until: Micros,
+}
+
 /// What survives a crash.
 pub struct Disk {
     pub log: SimLog,
@@ -50,6 +58,8 @@ pub enum Departure {
 /// Why a node stopped in the middle of its work.
 pub enum Stop {
     Crashed,
+    /// The disk failed it, and it ended before it said anything that rests on that.
+    Disk(&'static str),
     Broken(String),
 }
 
@@ -73,6 +83,7 @@ pub struct Node {
     dropped: Vec<NodeId>,
     /// Stages until it dies.
     pub fuse: Option<u32>,
+    pub trouble: Trouble,
     /// It has become leader in the last stretch of work.
     pub elected: bool,
     /// Its own clock within one stretch of work; ahead of the world's while it writes.
@@ -116,7 +127,7 @@ impl Node {
             consensus,
             certifier,
             history,
-            desk: Desk::default(),
+            desk: Desk::new(last),
             checkpoint,
             checkpoint_raw: disk.checkpoint,
             checkpoint_under_way: false,
@@ -125,6 +136,7 @@ impl Node {
             tick: 0,
             dropped: Vec::new(),
             fuse: None,
+            trouble: Trouble::default(),
             elected: false,
             clock: ctx.now,
             busy_until: ctx.now,
@@ -159,6 +171,9 @@ impl Node {
                 self.durable_of.insert(peer, durable);
             }
             Arrival::Agent(frame) => self.agent(frame, ctx)?,
+            Arrival::Checkpointed(..) if self.trouble.full_until > self.clock => {
+                return Err(Stop::Disk("disk full at a checkpoint"));
+            }
             Arrival::Checkpointed(index, raw) => {
                 self.checkpoint = index;
                 self.checkpoint_raw = Some(raw);
@@ -183,6 +198,7 @@ impl Node {
             history: &mut self.history,
             log: self.consensus.log(),
             tick: self.tick,
+            plant: ctx.options.plant,
         };
         let mut raw = None;
         match frame {
@@ -284,6 +300,15 @@ impl Node {
                 self.draw(ctx);
                 self.one_round(&mut out, ctx)?;
             }
+            let mut books = Books {
+                certifier: &self.certifier,
+                history: &mut self.history,
+                log: self.consensus.log(),
+                tick: self.tick,
+                plant: ctx.options.plant,
+            };
+            self.desk.let_worker_in(&mut books);
+            self.answer()?;
             if !self.notice_leader(ctx) {
                 return Ok(());
             }
@@ -296,13 +321,13 @@ impl Node {
         self.certify(std::mem::take(&mut out.committed), ctx)?;
         self.stage()?;
         if let Some(persist) = out.persist.take().filter(|p| p.must_sync) {
+            if self.trouble.full_until > self.clock {
+                // The space for a record is set aside before it is written.
+                return Err(Stop::Disk("disk full"));
+            }
             self.consensus.log_mut().write(&persist.entries, persist.hard_state.as_ref());
             self.stage()?;
-            let slow = if ctx.rng.one_in(500) { 50 } else { 1 };
-            self.clock += ctx.rng.between(50, ctx.options.sync_us_max) * slow;
-            if ctx.options.plant != Some(Plant::SkipSync) {
-                self.consensus.log_mut().sync();
-            }
+            self.sync(ctx)?;
             self.stage()?;
         }
         self.consensus.persisted(out);
@@ -314,6 +339,21 @@ impl Node {
             self.count_any_term(ctx)?;
         }
         self.stage()
+    }
+
+    fn sync(&mut self, ctx: &mut Ctx) -> Result<()> {
+        let slow = if self.trouble.slow_until > self.clock || ctx.rng.one_in(500) { 50 } else { 1 };
+        self.clock += ctx.rng.between(50, ctx.options.sync_us_max) * slow;
+        if std::mem::take(&mut self.trouble.next_sync_fails) {
+            if ctx.options.plant != Some(Plant::IgnoreSyncError) {
+                return Err(Stop::Disk("fsync error"));
+            }
+            self.consensus.log_mut().drop_unsynced();
+        }
+        if ctx.options.plant != Some(Plant::SkipSync) {
+            self.consensus.log_mut().sync();
+        }
+        Ok(())
     }
 
     fn send(&mut self, messages: Vec<Message>, ctx: &mut Ctx) -> Result<()> {
@@ -351,6 +391,7 @@ impl Node {
                 history: &mut self.history,
                 log: self.consensus.log(),
                 tick: self.tick,
+                plant: ctx.options.plant,
             };
             self.desk.decided(index, entry.txn, decision, &books);
             self.answer()?;

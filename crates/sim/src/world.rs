@@ -5,23 +5,26 @@
 
 use crate::agent::{ConnId, ToNode, ToPostgres};
 use crate::checker::Checker;
-use crate::ctx::{Ctx, Micros, Options, Stats, MS, SECOND};
+use crate::ctx::{Ctx, Micros, Options, Plant, Stats, MS, SECOND};
 use crate::disk::SimLog;
-use crate::node::{Arrival, Departure, Disk, Node, Stop};
+use crate::node::{Arrival, Departure, Disk, Node, Stop, Trouble};
 use crate::postgres::{Postgres, Wish};
 use crate::rng::Rng;
 use crate::trace;
+use onetrip_checker as histories;
 use onetrip_core::certifier::{Outcome, Verdict};
 use onetrip_core::consensus::Message;
 use onetrip_core::{LogIndex, NodeId};
 use std::collections::BTreeMap;
 
-const TICK: Micros = 20 * MS;
+pub(crate) const TICK: Micros = 20 * MS;
 const TICKS_AT_ONCE: u32 = 3;
 /// Between PostgreSQL and its node.
 const SOCKET: Micros = 40;
 /// After healing, each region must have committed again within this time, and all be at rest within it once more.
 const LIVENESS: Micros = 60 * SECOND;
+/// Nothing has moved for so long: then nothing is under way any more.
+const QUIET: Micros = 3 * SECOND;
 
 pub(crate) enum Event {
     Tick(usize, u64),
@@ -33,7 +36,7 @@ pub(crate) enum Event {
     Session(usize, u64, usize, u64),
     Worker(usize, u64),
     Flush(usize, u64),
-    Ask(usize),
+    Ask,
     StartNode(usize, u64),
     StartPostgres(usize, u64),
     Fault,
@@ -56,6 +59,11 @@ pub(crate) struct Machine {
     ticks_due: u32,
     work_is_due: bool,
     pub paused_until: Micros,
+    /// Between two ticks of its clock.
+    pub tick: Micros,
+    pub trouble: Trouble,
+    /// Its disk is lost and it does not come back.
+    pub gone: bool,
     pub postgres: Option<Postgres>,
 }
 
@@ -63,7 +71,7 @@ pub(crate) struct Machine {
 enum Phase {
     Safety,
     Moving { since: Micros, acknowledged: Vec<u64> },
-    Resting { since: Micros },
+    Resting { since: Micros, quiet_since: Micros },
     Over,
 }
 
@@ -136,6 +144,9 @@ impl World {
                 ticks_due: 0,
                 work_is_due: false,
                 paused_until: 0,
+                tick: TICK,
+                trouble: Trouble::default(),
+                gone: false,
                 postgres: (!witness).then(|| Postgres::new(NodeId(i), options.clients)),
             }
         };
@@ -146,7 +157,19 @@ impl World {
         }
         let checker = Checker::default();
         let (faults, events) = (Stats::default(), Stats::default());
-        let ctx = Ctx { now: 0, rng, checker, options, faults, events, trace };
+        let ctx = Ctx {
+            now: 0,
+            rng,
+            checker,
+            history: histories::History::default(),
+            questions: Vec::new(),
+            next_process: 0,
+            next_value: 0,
+            options,
+            faults,
+            events,
+            trace,
+        };
         World {
             ctx,
             machines,
@@ -169,8 +192,8 @@ impl World {
             let at = self.ctx.rng.below(100 * MS);
             self.at(at, Event::StartNode(i, 1));
             self.at(at, Event::StartPostgres(i, 0));
-            self.at(SECOND, Event::Ask(i));
         }
+        self.at(SECOND, Event::Ask);
         self.at(2 * SECOND, Event::Fault);
         self.at(self.ctx.options.safety, Event::Look);
         // Ends: `Look` bounds the time, and each event moves it or works off a finite batch.
@@ -190,7 +213,8 @@ impl World {
                 if self.lives(i, life) {
                     self.machines[i].ticks_due += 1;
                     self.work_soon(i);
-                    self.at(now + TICK, Event::Tick(i, life));
+                    let next = now + self.machines[i].tick;
+                    self.at(next, Event::Tick(i, life));
                 }
             }
             Event::Work(i, life) => {
@@ -232,7 +256,7 @@ impl World {
                     self.at(next, Event::Flush(i, incarnation));
                 }
             }
-            Event::Ask(i) => self.ask(i),
+            Event::Ask => self.ask(),
             Event::StartNode(i, life) => {
                 if self.machines[i].node.is_none() && self.machines[i].life + 1 == life {
                     self.start_node(i);
@@ -268,12 +292,14 @@ impl World {
         if m.paused_until > self.ctx.now {
             return self.work_soon(i);
         }
+        let trouble = std::mem::take(&mut m.trouble.next_sync_fails);
         let mut arrivals = std::mem::take(&mut m.inbox);
         let ticks = std::mem::take(&mut m.ticks_due).min(TICKS_AT_ONCE);
         if ticks > 0 {
             arrivals.push(Arrival::Tick(ticks));
         }
         let Some(node) = &mut m.node else { return };
+        node.trouble = Trouble { next_sync_fails: node.trouble.next_sync_fails || trouble, ..m.trouble };
         let result = node.work(arrivals, &mut self.ctx);
         let departures = std::mem::take(&mut node.departures);
         if std::mem::take(&mut node.elected) && self.phase == Phase::Safety {
@@ -288,6 +314,18 @@ impl World {
                 self.ctx.faults.add("node crash between two stages");
                 self.crash_node(i);
                 self.restart_node_later(i);
+            }
+            Err(Stop::Disk(what)) => {
+                self.ctx.faults.add(what);
+                trace!(self.ctx, "n{}: {what}", i + 1);
+                self.crash_node(i);
+                let lost = self.machines.iter().filter(|m| m.gone).count();
+                if lost < self.ctx.options.losses_max && self.ctx.rng.one_in(2) {
+                    self.ctx.faults.add("disk lost for good");
+                    self.machines[i].gone = true;
+                } else {
+                    self.restart_node_later(i);
+                }
             }
             Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
         }
@@ -384,24 +422,46 @@ impl World {
         }
     }
 
-    /// A client asks what became of its transaction.
-    fn ask(&mut self, i: usize) {
+    /// A client asks some region what became of its transaction.
+    fn ask(&mut self) {
         let now = self.ctx.now;
-        let m = &mut self.machines[i];
-        let question = m.node.as_ref().zip(m.postgres.as_mut()).and_then(|(n, p)| Some((n, p.next_question()?, p)));
-        if let Some((node, txn, postgres)) = question {
-            match node.certifier().outcome(&txn) {
-                Outcome::Decided { at, verdict: Verdict::Commit } => self.ctx.checker.tells_committed(txn, at),
-                Outcome::Decided { .. } => self.ctx.checker.tells_aborted(txn, "the outcome is abort"),
-                Outcome::Unknown => postgres.ask_again_later(txn),
-                Outcome::OlderThanKept => {}
-            }
+        self.at(now + 100 * MS, Event::Ask);
+        let i = self.ctx.rng.below(self.machines.len() as u64) as usize;
+        if self.ctx.questions.is_empty() || self.machines[i].node.is_none() {
+            return;
         }
-        self.at(now + 300 * MS, Event::Ask(i));
+        let which = self.ctx.rng.below(self.ctx.questions.len() as u64) as usize;
+        let txn = self.ctx.questions[which].txn;
+        let Some(node) = &self.machines[i].node else { return };
+        let answer = match node.certifier().outcome(&txn) {
+            Outcome::Unknown if self.ctx.options.plant == Some(Plant::GuessOutcome) => {
+                self.ctx.checker.tells_aborted(txn, "it is not in the log");
+                Some(histories::Outcome::Aborted)
+            }
+            outcome => {
+                let (decided, kept) = (node.certifier().decided(), self.ctx.options.limits.outcomes);
+                self.ctx.checker.tells_outcome(node.id, decided, txn, outcome, kept);
+                match outcome {
+                    Outcome::Unknown => None,
+                    Outcome::Decided { verdict: Verdict::Commit, .. } => Some(histories::Outcome::FoundCommitted),
+                    Outcome::Decided { .. } => Some(histories::Outcome::Aborted),
+                    Outcome::OlderThanKept => Some(histories::Outcome::Unknown),
+                }
+            }
+        };
+        self.ctx.events.add("outcome asked");
+        if let Some(outcome) = answer {
+            let mut record = self.ctx.questions.swap_remove(which).record;
+            (record.outcome, record.completed) = (outcome, histories::Time(now));
+            self.ctx.history.push(record);
+        }
     }
 
     fn start_node(&mut self, i: usize) {
         let m = &mut self.machines[i];
+        if m.gone {
+            return;
+        }
         let Some(disk) = m.disk.take() else { return };
         m.life += 1;
         let life = m.life;
@@ -414,7 +474,7 @@ impl World {
                 self.work_soon(i);
             }
             Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
-            Err(Stop::Crashed) => {}
+            Err(Stop::Crashed | Stop::Disk(_)) => {}
         }
     }
 
@@ -479,7 +539,7 @@ impl World {
     fn look(&mut self) {
         let now = self.ctx.now;
         self.at(now + 50 * MS, Event::Look);
-        let running = || self.machines.iter().filter_map(|m| m.postgres.as_ref());
+        let running = || self.machines.iter().filter(|m| !m.gone).filter_map(|m| m.postgres.as_ref());
         match &self.phase {
             Phase::Safety => {
                 let acknowledged = running().map(|p| p.acknowledged).collect();
@@ -488,7 +548,7 @@ impl World {
             }
             Phase::Moving { since, acknowledged } => {
                 if running().zip(acknowledged).all(|(p, before)| p.acknowledged > *before) {
-                    self.phase = Phase::Resting { since: now };
+                    self.phase = Phase::Resting { since: now, quiet_since: now };
                     for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
                         p.closing = true;
                     }
@@ -497,14 +557,18 @@ impl World {
                     self.ctx.checker.fail(format!("all is healed, but regions have committed only {stuck:?}"));
                 }
             }
-            Phase::Resting { since } => {
+            Phase::Resting { since, quiet_since } => {
                 let (log, last) = (self.ctx.checker.log_len(), self.ctx.checker.last_committed());
-                let equal = self.machines.iter().all(|m| {
+                let equal = self.machines.iter().filter(|m| !m.gone).all(|m| {
                     m.node.as_ref().is_some_and(|n| n.certifier().decided() == log)
                         && m.postgres.as_ref().is_none_or(|p| p.applied == last && p.is_idle())
                 });
-                if equal || now > since + LIVENESS {
+                let since = *since;
+                let quiet_since = if equal { *quiet_since } else { now };
+                if now > quiet_since + QUIET || now > since + LIVENESS {
                     self.finish();
+                } else {
+                    self.phase = Phase::Resting { since, quiet_since };
                 }
             }
             Phase::Over => {}
@@ -519,7 +583,10 @@ impl World {
             (link.cut_until, link.slow_until) = (0, 0);
         }
         for i in 0..self.machines.len() {
-            self.machines[i].paused_until = 0;
+            let m = &mut self.machines[i];
+            (m.paused_until, m.trouble) = (0, Trouble::default());
+            // Clocks that go much unlike each other could make one leader after the other be given up.
+            m.tick = m.tick.clamp(TICK * 9 / 10, TICK * 11 / 10);
             if let Some(node) = &mut self.machines[i].node {
                 node.fuse = None;
             }
@@ -533,16 +600,39 @@ impl World {
     }
 
     fn finish(&mut self) {
-        for (i, m) in self.machines.iter().enumerate() {
-            let decided = m.node.as_ref().map_or(LogIndex::ZERO, |n| n.certifier().decided());
+        self.phase = Phase::Over;
+        let checker = &mut self.ctx.checker;
+        let txns = checker.txns();
+        let mut outcomes: Option<Vec<Outcome>> = None;
+        for (i, m) in self.machines.iter().enumerate().filter(|(_, m)| !m.gone) {
             let p = m.postgres.as_ref();
-            let idle = p.is_none_or(Postgres::is_idle);
-            self.ctx.checker.finished(NodeId(i as u32 + 1), decided, p.map(|p| p.applied), p.map(|p| &p.store));
-            if !idle {
-                self.ctx.checker.fail(format!("PostgreSQL {} does not come to rest", i + 1));
+            let decided = m.node.as_ref().map_or(LogIndex::ZERO, |n| n.certifier().decided());
+            checker.finished(NodeId(i as u32 + 1), decided, p.map(|p| p.applied), p.map(|p| p.rows.counts()));
+            if p.is_some_and(|p| !p.is_idle()) {
+                checker.fail(format!("PostgreSQL {} does not come to rest", i + 1));
+            }
+            let Some(node) = &m.node else { continue };
+            let these: Vec<Outcome> = txns.iter().map(|txn| node.certifier().outcome(txn)).collect();
+            for (txn, outcome) in txns.iter().zip(&these) {
+                checker.tells_outcome(node.id, decided, *txn, *outcome, self.ctx.options.limits.outcomes);
+            }
+            if outcomes.get_or_insert_with(|| these.clone()) != &these {
+                checker.fail(format!("node {} remembers other outcomes than the first", node.id));
             }
         }
-        self.phase = Phase::Over;
+        for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
+            p.end_sessions(&mut self.ctx);
+        }
+        for question in std::mem::take(&mut self.ctx.questions) {
+            self.ctx.history.push(question.record);
+        }
+        for p in self.machines.iter().filter(|m| !m.gone).filter_map(|m| m.postgres.as_ref()) {
+            self.ctx.history.at_rest(p.region.clone(), p.rows.lists());
+        }
+        let findings = self.ctx.history.check();
+        if !findings.is_clean() {
+            self.ctx.checker.fail(format!("the history has anomalies\n{findings}"));
+        }
     }
 }
 

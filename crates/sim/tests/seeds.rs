@@ -66,5 +66,29 @@ fn a_turn_handed_on_early_is_found() {
 
 #[test]
 fn an_old_term_counted_by_replicas_is_found() {
-    found(Plant::OldTerm, 400, &["the log is not one", "panic"]);
+    found(Plant::OldTerm, 2_000, &["the log is not one", "panic"]);
+}
+
+#[test]
+fn a_sync_error_passed_over_is_found() {
+    found(
+        Plant::IgnoreSyncError,
+        200,
+        &["panic", "the log is not one", "lead in term", "checkpoint stands", "ends at"],
+    );
+}
+
+#[test]
+fn clients_let_in_too_early_are_found() {
+    found(Plant::EarlyWelcome, 400, &["(session)"]);
+}
+
+#[test]
+fn an_outcome_that_is_guessed_is_found() {
+    found(Plant::GuessOutcome, 50, &["but its client was told: it is not in the log"]);
+}
+
+#[test]
+fn a_snapshot_per_statement_is_found_by_the_history_alone() {
+    found(Plant::LateSnapshot, 20, &["G-single (read skew)"]);
 }

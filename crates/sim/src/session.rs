@@ -1,0 +1,347 @@
+//! Sessions of the model of PostgreSQL: statements with row locks and bases, COMMIT, and what their clients are told.
+//!
+//! Under READ COMMITTED a statement reads what is visible when it runs; under REPEATABLE READ everything is read as of
+//! the first statement, and a row that has changed since cannot be locked.
+
+use crate::agent::{ConnId, ToNode};
+use crate::checker::TrueKey;
+use crate::ctx::{Ctx, Micros, Plant, MS};
+use crate::postgres::{Postgres, Wish, RECONNECT};
+use crate::rows::{self, Row, Rows};
+use crate::trace;
+use bytes::Bytes;
+use onetrip_checker::{Level, Outcome, Process, Time, Txn, Value};
+use onetrip_core::certifier::Verdict;
+use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, TxnId};
+
+const STATEMENTS_MAX: u64 = 6;
+
+/// A transaction as far as it has come.
+pub struct Work {
+    record: Txn,
+    /// REPEATABLE READ, from the first statement on.
+    snapshot: Option<LogIndex>,
+    pub keys: Vec<TrueKey>,
+    statements_left: u64,
+    read_only: bool,
+}
+
+pub enum Doing {
+    Idle,
+    Running(Work),
+    Proposed {
+        txn: TxnId,
+        work: Work,
+        raw: Bytes,
+        until: Micros,
+        sent_on: Option<ConnId>,
+    },
+    /// `ready`: it is back from the verdict and lines up for its turn.
+    Decided {
+        txn: TxnId,
+        work: Work,
+        at: LogIndex,
+        previous: LogIndex,
+        ready: bool,
+    },
+}
+
+pub struct Session {
+    pub conn: Option<ConnId>,
+    pub doing: Doing,
+    /// The client, as long as it knows what became of its transactions.
+    process: Process,
+    /// Of several wake-ups only the last one asked for counts.
+    wake: u64,
+}
+
+/// A client that was left without an answer.
+pub struct Question {
+    pub txn: TxnId,
+    pub record: Txn,
+}
+
+impl Session {
+    pub fn new() -> Session {
+        Session { conn: None, doing: Doing::Idle, process: Process(0), wake: 0 }
+    }
+
+    pub fn keys(&self) -> &[TrueKey] {
+        match &self.doing {
+            Doing::Idle => &[],
+            Doing::Running(work) | Doing::Proposed { work, .. } | Doing::Decided { work, .. } => &work.keys,
+        }
+    }
+
+    /// The transaction that it has proposed and not yet committed.
+    pub fn open_txn(&self) -> Option<TxnId> {
+        match self.doing {
+            Doing::Proposed { txn, .. } | Doing::Decided { txn, .. } => Some(txn),
+            _ => None,
+        }
+    }
+}
+
+fn changed_rows(keys: &[TrueKey]) -> Vec<Row> {
+    let writers = keys.iter().filter(|k| k.writes());
+    writers.map(|k| Row { hash: k.hash, mode: k.mode, count: k.read + 1, value: k.value }).collect()
+}
+
+fn ended(mut work: Work, outcome: Outcome, ctx: &mut Ctx) {
+    (work.record.outcome, work.record.completed) = (outcome, Time(ctx.now));
+    ctx.history.push(work.record);
+}
+
+impl Postgres {
+    /// The backend is gone, whatever it was doing.
+    pub(crate) fn end_session(&mut self, slot: usize, ctx: &mut Ctx) -> Option<ConnId> {
+        let s = &mut self.sessions[slot];
+        let conn = s.conn.take();
+        match std::mem::replace(&mut s.doing, Doing::Idle) {
+            Doing::Proposed { txn, work, .. } | Doing::Decided { txn, work, .. } => self.unknown(slot, txn, work, ctx),
+            Doing::Running(work) => ended(work, Outcome::Aborted, ctx),
+            Doing::Idle => {}
+        }
+        conn
+    }
+
+    /// A client that does not know what became of its transaction asks, and goes on as another one.
+    fn unknown(&mut self, slot: usize, txn: TxnId, mut work: Work, ctx: &mut Ctx) {
+        self.sessions[slot].process = Process(0);
+        (work.record.outcome, work.record.completed) = (Outcome::Unknown, Time(ctx.now));
+        ctx.questions.push(Question { txn, record: work.record });
+    }
+
+    pub(crate) fn verdict(
+        &mut self,
+        slot: usize,
+        of: TxnId,
+        at: LogIndex,
+        verdict: Verdict,
+        previous: LogIndex,
+        ctx: &mut Ctx,
+    ) {
+        match std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle) {
+            Doing::Proposed { txn, work, .. } if txn == of => {
+                if verdict == Verdict::Commit {
+                    self.sessions[slot].doing = Doing::Decided { txn, work, at, previous, ready: false };
+                    self.wake(slot, ctx.now + ctx.rng.between(10, 2 * MS));
+                } else {
+                    ctx.events.add("lost at certification");
+                    ctx.checker.tells_aborted(txn, "verdict abort");
+                    ended(work, Outcome::Aborted, ctx);
+                    self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
+                }
+            }
+            // One that it gave up waiting for.
+            other => self.sessions[slot].doing = other,
+        }
+    }
+
+    pub(crate) fn wake(&mut self, slot: usize, at: Micros) {
+        let s = &mut self.sessions[slot];
+        s.wake += 1;
+        self.wishes.push(Wish::Wake { slot, at, wake: s.wake });
+    }
+
+    pub fn session_wakes(
+        &mut self,
+        slot: usize,
+        wake: u64,
+        node: Option<LogIndex>,
+        next_conn: &mut u64,
+        ctx: &mut Ctx,
+    ) {
+        if self.sessions[slot].wake == wake {
+            self.session_step(slot, node, next_conn, ctx);
+        }
+    }
+
+    /// The next thing that this session does.  `node`: the certification so far and a way to connect, if its node is up.
+    fn session_step(&mut self, slot: usize, node: Option<LogIndex>, next_conn: &mut u64, ctx: &mut Ctx) {
+        if node.is_some() && self.sessions[slot].conn.is_none() {
+            *next_conn += 1;
+            self.sessions[slot].conn = Some(ConnId(*next_conn));
+            self.wishes.push(Wish::Send(ToNode::Hello { conn: ConnId(*next_conn), worker: None }));
+        }
+        let doing = std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle);
+        let mut again = ctx.now + ctx.rng.between(MS, 40 * MS);
+        let next = match doing {
+            Doing::Idle if self.closing => return,
+            Doing::Idle if !self.lets_clients_in() => {
+                again = ctx.now + RECONNECT;
+                Doing::Idle
+            }
+            Doing::Idle => Doing::Running(self.begin(slot, ctx)),
+            Doing::Running(work) if work.statements_left > 0 => self.statement(work, ctx),
+            Doing::Running(work) => self.begin_commit(slot, work, node, ctx),
+            Doing::Proposed { txn, work, raw, until, mut sent_on } => {
+                if ctx.now >= until {
+                    ctx.events.add("commit timeout, outcome unknown");
+                    if let Some(conn) = self.sessions[slot].conn.take() {
+                        self.wishes.push(Wish::Send(ToNode::Closed { conn }));
+                    }
+                    self.unknown(slot, txn, work, ctx);
+                    Doing::Idle
+                } else {
+                    let conn = self.sessions[slot].conn;
+                    if conn.is_some() && sent_on != conn {
+                        ctx.events.add("proposed on a new connection");
+                        sent_on = conn;
+                        self.wishes
+                            .extend(conn.map(|conn| Wish::Send(ToNode::Propose { conn, txn, raw: raw.clone() })));
+                    }
+                    again = if conn.is_some() { until } else { ctx.now + RECONNECT };
+                    Doing::Proposed { txn, work, raw, until, sent_on }
+                }
+            }
+            Doing::Decided { txn, work, at, previous, .. } => {
+                self.try_commit(slot, txn, work, at, previous, ctx);
+                return self.progress(ctx);
+            }
+        };
+        self.sessions[slot].doing = next;
+        self.wake(slot, again.max(ctx.now + 1));
+        self.progress(ctx);
+    }
+
+    fn begin(&mut self, slot: usize, ctx: &mut Ctx) -> Work {
+        let process = &mut self.sessions[slot].process;
+        if *process == Process(0) {
+            ctx.next_process += 1;
+            *process = Process(ctx.next_process);
+        }
+        let level = if ctx.rng.one_in(2) { Level::ReadCommitted } else { Level::RepeatableRead };
+        let record = Txn {
+            process: *process,
+            region: self.region.clone(),
+            level,
+            invoked: Time(ctx.now),
+            completed: Time(ctx.now),
+            outcome: Outcome::Unknown,
+            fresh: false,
+            ops: Vec::new(),
+        };
+        let (read_only, statements_left) = (ctx.rng.one_in(4), ctx.rng.between(1, STATEMENTS_MAX));
+        Work { record, snapshot: None, keys: Vec::new(), statements_left, read_only }
+    }
+
+    /// A plain read, or a row lock and then its base.  Whoever meets a lock, or a row that is too new, aborts.
+    fn statement(&mut self, mut work: Work, ctx: &mut Ctx) -> Doing {
+        work.statements_left -= 1;
+        // Few rows are hot.
+        let hash = 1 + ctx.rng.below(ctx.options.keys).min(ctx.rng.below(ctx.options.keys));
+        let mode = LockMode::ALL[ctx.rng.below(4) as usize];
+        let only_read = ctx.rng.one_in(3) || work.read_only;
+        if work.keys.iter().any(|k| k.hash == hash) {
+            return Doing::Running(work);
+        }
+        let snapshot = match work.record.level {
+            Level::ReadCommitted => self.applied,
+            Level::RepeatableRead if ctx.options.plant == Some(Plant::LateSnapshot) => self.applied,
+            Level::RepeatableRead => *work.snapshot.get_or_insert(self.applied),
+        };
+        if only_read {
+            self.rows.read(hash, snapshot, &mut work.record.ops);
+            return Doing::Running(work);
+        }
+        let is_held =
+            self.sessions.iter().flat_map(Session::keys).any(|k| k.hash == hash && k.mode.conflicts_with(mode));
+        if is_held || self.rows.last_change(hash) > snapshot {
+            ctx.events.add(if is_held { "lost to a row lock" } else { "lost to a newer row" });
+            ended(work, Outcome::Aborted, ctx);
+            return Doing::Idle;
+        }
+        let read = self.rows.count(hash);
+        self.rows.read(hash, snapshot, &mut work.record.ops);
+        ctx.next_value += 1;
+        let key = TrueKey { hash, mode, base: self.applied, read, value: Value(ctx.next_value) };
+        if key.writes() {
+            work.record.ops.push(Rows::append(hash, read, key.value));
+        }
+        work.keys.push(key);
+        Doing::Running(work)
+    }
+
+    fn begin_commit(&mut self, slot: usize, work: Work, node: Option<LogIndex>, ctx: &mut Ctx) -> Doing {
+        if work.keys.is_empty() {
+            // Read-only: nobody is asked.
+            ended(work, Outcome::Committed, ctx);
+            return Doing::Idle;
+        }
+        let (Some(decided), Some(conn)) = (node, self.sessions[slot].conn) else {
+            ended(work, Outcome::Aborted, ctx);
+            return Doing::Idle;
+        };
+        self.sequence += 1;
+        let txn = TxnId { node: self.node, incarnation: self.incarnation, sequence: self.sequence };
+        let plant = ctx.options.plant;
+        let proposed: Vec<Key> = work
+            .keys
+            .iter()
+            .map(|k| Key {
+                hash: k.hash,
+                mode: match k.mode {
+                    LockMode::Update if plant == Some(Plant::ForgetMode) => LockMode::KeyShare,
+                    mode => mode,
+                },
+                base: match plant {
+                    Some(Plant::HighBase) => Base(decided.max(k.base).0),
+                    _ => Base(k.base.0),
+                },
+            })
+            .collect();
+        let raw = Entry::encode(&txn, &proposed, &rows::encode(&changed_rows(&work.keys)));
+        ctx.checker.proposes(txn, work.keys.clone());
+        ctx.events.add("proposed");
+        self.wishes.push(Wish::Send(ToNode::Propose { conn, txn, raw: raw.clone() }));
+        let until = ctx.now + ctx.options.commit_timeout;
+        Doing::Proposed { txn, work, raw, until, sent_on: Some(conn) }
+    }
+
+    pub(crate) fn try_commit(
+        &mut self,
+        slot: usize,
+        txn: TxnId,
+        work: Work,
+        at: LogIndex,
+        previous: LogIndex,
+        ctx: &mut Ctx,
+    ) {
+        let has_turn = self.applied == previous || ctx.options.plant == Some(Plant::EarlyTurn);
+        if !has_turn {
+            if self.applied >= at {
+                ctx.checker.fail(format!("p{}: {txn} waits for its turn at {at}, which is over", self.node));
+            }
+            self.sessions[slot].doing = Doing::Decided { txn, work, at, previous, ready: true };
+            return;
+        }
+        self.commit(at, &changed_rows(&work.keys), ctx);
+        ctx.checker.tells_committed(txn, at);
+        ended(work, Outcome::Committed, ctx);
+        ctx.events.add("acknowledged");
+        self.acknowledged += 1;
+        if ctx.rng.one_in(3) {
+            self.wishes.extend(self.sessions[slot].conn.map(|conn| Wish::Send(ToNode::Done { conn, txn })));
+        }
+        self.wake(slot, ctx.now + ctx.rng.between(MS, 100 * MS));
+    }
+
+    /// A statement of this session meets an entry that is decided.
+    pub(crate) fn evict(&mut self, slot: usize, ctx: &mut Ctx) {
+        if let Doing::Running(work) = std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle) {
+            ctx.events.add("evicted");
+            ended(work, Outcome::Aborted, ctx);
+        }
+    }
+
+    /// A backend dies.
+    pub fn kill_session(&mut self, slot: usize, ctx: &mut Ctx) {
+        trace!(ctx, "p{} session {slot} is killed", self.node);
+        if let Some(conn) = self.end_session(slot, ctx) {
+            self.wishes.push(Wish::Send(ToNode::Closed { conn }));
+        }
+        self.wake(slot, ctx.now + ctx.rng.between(MS, 200 * MS));
+        self.progress(ctx);
+    }
+}
