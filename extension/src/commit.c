@@ -268,6 +268,16 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 		OtReader	body;
 		long		wait_ms;
 
+		/* Not proposed yet: any interrupt ends it as in PostgreSQL. */
+		if (InterruptPending && !committing.deciding)
+		{
+			RESUME_INTERRUPTS();
+			committing.holding = false;
+			CHECK_FOR_INTERRUPTS();
+			HOLD_INTERRUPTS();
+			committing.holding = true;
+		}
+
 		if (!ot_agent_is_open(agent))
 		{
 			OtLogIndex	none = {0};
@@ -331,15 +341,6 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 				ot_agent_close(agent);
 		}
 
-		/* Not proposed yet: any interrupt ends it as in PostgreSQL. */
-		if (InterruptPending && !committing.deciding)
-		{
-			RESUME_INTERRUPTS();
-			committing.holding = false;
-			CHECK_FOR_INTERRUPTS();
-			HOLD_INTERRUPTS();
-			committing.holding = true;
-		}
 		/* Proposed: the client may be told unknown, and that only a bit later. */
 		if (!cut_short && (ProcDiePending || QueryCancelPending))
 		{

@@ -21,6 +21,7 @@ use crate::disk::{CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox, PeerEvent};
 use crate::status::CoreStatus;
+use crate::stop::stop_point;
 use crate::transport::Transport;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, Decision, History, Verdict};
@@ -190,6 +191,7 @@ impl CoreThread {
                     tick: self.tick,
                 };
                 if let Some(raw) = self.desk.handle(event, &mut books)? {
+                    stop_point(&self.config.data_dir, "received");
                     self.propose(raw);
                 }
             }
@@ -225,6 +227,7 @@ impl CoreThread {
                 tracing::warn!(region = %self.config.region, node = %self.config.node, "raft refused a proposal: {e}")
             }
         }
+        stop_point(&self.config.data_dir, "proposed");
     }
 
     fn on_tick(&mut self) -> Result<()> {
@@ -267,6 +270,7 @@ impl CoreThread {
                 // Only the commit index moved: the next write takes it along.
                 if persist.must_sync {
                     self.consensus.log_mut().append(&persist.entries, persist.hard_state.as_ref(), true)?;
+                    stop_point(&self.config.data_dir, "appended");
                 }
             }
             self.consensus.persisted(&mut out);
@@ -315,7 +319,9 @@ impl CoreThread {
                     continue;
                 }
             };
+            stop_point(&self.config.data_dir, "committed");
             let decision = self.certifier.certify(index, &entry)?;
+            stop_point(&self.config.data_dir, "certified");
             if let Decision::Decided { verdict: Verdict::Commit, .. } = decision {
                 self.history.push(index);
             }
@@ -326,6 +332,7 @@ impl CoreThread {
                 tick: self.tick,
             };
             self.desk.decided(index, entry.txn, decision, &books)?;
+            stop_point(&self.config.data_dir, "told");
         }
         Ok(())
     }

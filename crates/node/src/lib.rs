@@ -26,6 +26,7 @@ pub mod node;
 mod outbox;
 pub mod postgres;
 pub mod status;
+mod stop;
 pub mod tls;
 mod transport;
 

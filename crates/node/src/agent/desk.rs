@@ -15,6 +15,7 @@ use crate::config::NodeConfig;
 use crate::disk::RaftLog;
 use crate::error::Result;
 use crate::outbox::Outbox;
+use crate::stop::ordered;
 use bytes::Bytes;
 use onetrip_core::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
 use onetrip_core::certifier::{Certifier, Decision, History, Outcome, Verdict};
@@ -220,7 +221,7 @@ impl Desk {
             return None;
         }
         c.in_doubt = None;
-        if self.stopping {
+        if self.stopping || ordered(&self.config.data_dir, "refuse") {
             let _ = c.outbox.send([refusal(txn, &self.config.region, "the node is stopping".into())]);
             return None;
         }

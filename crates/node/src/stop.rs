@@ -1,0 +1,52 @@
+//! Named places where a test can hold the node or end it, in builds with the feature `stop-points` only; otherwise nothing
+//! is left of them.
+//!
+//! The node stops at a point if there is a file `stop/POINT` in its folder.  It says `wait` (until the file is gone) or `die`
+//! (end the process at once, as kill -9 would), and may go on with `after N`: the first N hits pass.  Each hit adds a
+//! byte to `stop/POINT.hits`, which is how a test knows that the node has arrived.
+
+use std::path::Path;
+
+#[cfg(not(feature = "stop-points"))]
+#[inline(always)]
+pub fn stop_point(_folder: &Path, _point: &str) {}
+
+/// Whether a test wants the node to do otherwise here.
+#[cfg(not(feature = "stop-points"))]
+#[inline(always)]
+pub fn ordered(_folder: &Path, _point: &str) -> bool {
+    false
+}
+
+#[cfg(feature = "stop-points")]
+pub fn ordered(folder: &Path, point: &str) -> bool {
+    folder.join("stop").join(point).exists()
+}
+
+#[cfg(feature = "stop-points")]
+pub fn stop_point(folder: &Path, point: &str) {
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+
+    let file = folder.join("stop").join(point);
+    let Ok(order) = std::fs::read_to_string(&file) else { return };
+    let hits = file.with_extension("hits");
+    let counted = std::fs::OpenOptions::new().create(true).append(true).open(&hits).and_then(|mut f| {
+        f.write_all(b".")?;
+        f.metadata()
+    });
+    let hit = counted.expect("a test's folder can be written").len();
+    let passes = order.split_once(" after ").map_or(0, |(_, n)| n.trim().parse().expect("a number after `after`"));
+    if hit <= passes {
+        return;
+    }
+    if order.starts_with("die") {
+        // SAFETY: ends the process, runs nothing of it.
+        unsafe { libc::_exit(137) };
+    }
+    // A test that has died must not leave a node that hangs.
+    let end = Instant::now() + Duration::from_secs(120);
+    while file.exists() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
