@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
-use onetrip_core::{NodeId, RegionId};
+use onetrip_core::{MemberRole, NodeId, RegionId};
 use onetrip_lab::{ports, Topology};
 use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, bootstrap, prepare_folder, Server, ROOT_BECOMES};
@@ -174,6 +174,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
                 id: id(other)?,
                 region: RegionId::from(topology.regions[other].name.as_str()),
                 address: SocketAddr::new(place.0, place.1),
+                role: MemberRole::Voter,
             });
         }
         let (host, peer_port, http_port, postgres_port) = places[index];
@@ -201,6 +202,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             }),
             archive: None,
             members,
+            log_bytes_max: 4 << 30,
             data_dir: data.join(&region.name),
         });
     }

@@ -5,9 +5,12 @@
 
 use crate::error::Result;
 use crate::ids::{Base, NodeId, TxnId};
+use crate::members::Command;
 use crate::wire::{put_txn, Reader};
 use bytes::{BufMut, Bytes, BytesMut};
 
+/// Where the kind stands, behind the transaction id.
+pub(crate) const KIND_AT: usize = 20;
 /// Bytes of one key.
 const KEY_BYTES: usize = 17;
 
@@ -52,6 +55,8 @@ pub struct Key {
 #[repr(u8)]
 pub enum EntryKind {
     Transaction = 0,
+    /// A change of the table of members (`crate::members`): no transaction, no keys, the command as write set.
+    Command = 1,
     /// Transaction `txn` may not commit any more: unless it stands in the log before, it is aborted by this.
     Cancel = 2,
     /// The PostgreSQL of node `txn.node` has started as `txn.incarnation`; the write set is the incarnation before it.
@@ -74,6 +79,7 @@ impl Entry {
         let txn = r.txn()?;
         let kind = match r.u8("kind")? {
             0 => EntryKind::Transaction,
+            1 => EntryKind::Command,
             2 => EntryKind::Cancel,
             3 => EntryKind::Incarnation,
             other => return Err(r.error(format!("unknown kind {other}"))),
@@ -104,6 +110,19 @@ impl Entry {
     pub fn encode_incarnation(node: NodeId, incarnation: u64, before: u64) -> Bytes {
         let txn = TxnId { node, incarnation, sequence: 0 };
         Entry::encode_as(EntryKind::Incarnation, &txn, &[], &before.to_le_bytes())
+    }
+
+    pub fn encode_command(command: &Command) -> Bytes {
+        Entry::encode_as(EntryKind::Command, &TxnId::default(), &[], &command.encode())
+    }
+
+    /// The command in these bytes, if they are an entry of that kind.
+    pub fn command(raw: &Bytes) -> Option<Command> {
+        // One byte tells, so that transactions cost nothing here.
+        if raw.get(KIND_AT) != Some(&(EntryKind::Command as u8)) {
+            return None;
+        }
+        Entry::decode(raw.clone()).and_then(|entry| Command::decode(entry.write_set)).ok()
     }
 
     fn encode_as(kind: EntryKind, txn: &TxnId, keys: &[Key], write_set: &[u8]) -> Bytes {
@@ -162,7 +181,7 @@ mod tests {
         bad[25 + 8] = 4;
         assert!(Entry::decode(bad.into()).is_err());
         let mut bad = good.to_vec();
-        bad[20] = 200;
+        bad[KIND_AT] = 200;
         assert!(Entry::decode(bad.into()).is_err());
     }
 

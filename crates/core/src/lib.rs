@@ -10,16 +10,24 @@
 //! | [`entry`] | what is proposed and stands in the log |
 //! | [`agent`] | the frames between PostgreSQL and its node |
 //! | [`certifier`] | commit or abort, from the log alone |
+//! | [`members`] | who belongs to the cluster, from the log alone |
+//! | [`checkpoint`] | all of that up to one index, as bytes |
 //! | [`consensus`] | the Raft driver |
+//! | [`decide`] | what a committed entry comes to |
 
 pub mod agent;
 pub mod certifier;
+pub mod checkpoint;
 pub mod consensus;
+pub mod decide;
 pub mod entry;
 pub mod error;
 pub mod ids;
+pub mod members;
 pub mod wire;
 
+pub use checkpoint::{Checkpoint, Conf};
 pub use entry::{Entry, EntryKind, Key, LockMode};
 pub use error::{Error, Result};
 pub use ids::{Base, LogIndex, NodeId, RegionId, Term, TxnId};
+pub use members::{Change, Command, Member, MemberRole, Members, Token};

@@ -1,7 +1,10 @@
 //! The certifier against the lock matrix, tables of cases, and a naive model that keeps every entry.
 
+use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, Decision, History, Limits, Outcome, Verdict};
-use onetrip_core::{Base, Entry, Error, Key, LockMode, LogIndex, NodeId, TxnId};
+use onetrip_core::{
+    checkpoint, Base, Checkpoint, Conf, Entry, Error, Key, LockMode, LogIndex, Members, NodeId, Term, TxnId,
+};
 use proptest::prelude::*;
 
 fn txn(node: u32, sequence: u64) -> TxnId {
@@ -96,6 +99,7 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
             format!("conflict with {other} of {origin} at key {key}")
         }
         Decision::Decided { verdict: Verdict::Window { oldest, key }, .. } => format!("window {oldest} at key {key}"),
+        Decision::Decided { verdict: Verdict::Stranger, .. } => "stranger".into(),
         Decision::Decided { verdict: Verdict::Cancelled, .. } => "cancelled".into(),
         Decision::NoTransaction => "none".into(),
     }
@@ -112,7 +116,7 @@ fn what_was_cancelled_or_never_came_is_aborted_also_after_a_checkpoint() {
     assert_eq!(before(&c, 3), Outcome::Unknown);
     assert_eq!((c.running_incarnation(NodeId(1)), c.running_incarnation(NodeId(2))), (1, 0));
     c.certify(LogIndex(4), &Entry::decode(Entry::encode_incarnation(NodeId(1), 7, 1)).unwrap()).unwrap();
-    let (again, _) = Certifier::from_checkpoint(c.to_checkpoint(&History::default()), limits).unwrap();
+    let (again, _) = load(save(&c, &History::default()), limits).unwrap();
     for c in [&c, &again] {
         assert_eq!(before(c, 1), Outcome::Decided { at: LogIndex(2), verdict: Verdict::Commit });
         assert_eq!(before(c, 2), Outcome::Decided { at: LogIndex(3), verdict: Verdict::Cancelled });
@@ -193,6 +197,15 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..120)
 }
 
+fn save(certifier: &Certifier, history: &History) -> Bytes {
+    let members = Members::bootstrap(vec![], "r".into(), 1);
+    checkpoint::encode(Term(1), &Conf::default(), &members, certifier, history)
+}
+
+fn load(raw: Bytes, limits: Limits) -> Result<(Certifier, History), Error> {
+    Checkpoint::decode(raw, limits).map(|c| (c.certifier, c.history))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -213,7 +226,7 @@ proptest! {
         let mut proposed: Vec<(TxnId, Vec<Key>)> = vec![];
         for (n, op) in ops.into_iter().enumerate() {
             if n == restart_at {
-                (real, history) = Certifier::from_checkpoint(real.to_checkpoint(&history), limits).unwrap();
+                (real, history) = load(save(&real, &history), limits).unwrap();
             }
             let index = LogIndex(n as u64 + 1);
             let (txn, keys) = match op {
@@ -243,7 +256,7 @@ proptest! {
             let remembered = matches!(real.outcome(&txn), Outcome::Decided { at, .. } if at.0 == first);
             prop_assert!(remembered);
         }
-        prop_assert_eq!(real.to_checkpoint(&history), straight.to_checkpoint(&history));
+        prop_assert_eq!(save(&real, &history), save(&straight, &history));
         let committed: Vec<_> = model.committed.iter().map(|c| LogIndex(c.0)).collect();
         let known: Vec<_> = history.after(LogIndex::ZERO).unwrap().map(|x| x.0).collect();
         prop_assert_eq!(known, committed);
@@ -260,24 +273,39 @@ proptest! {
             c.certify(LogIndex(i), &entry(txn(1, i), &keys)).unwrap();
             history.push(LogIndex(i));
         }
-        let good = c.to_checkpoint(&history);
-        prop_assert!(Certifier::from_checkpoint(good.clone(), limits).is_ok());
+        let good = save(&c, &history);
+        prop_assert!(load(good.clone(), limits).is_ok());
         let at = byte.index(good.len());
         let mut bad = good.to_vec();
         bad[at] ^= 1 << bit;
-        let refused = matches!(Certifier::from_checkpoint(bad.into(), limits), Err(Error::Corrupted { .. }));
+        let refused = matches!(load(bad.into(), limits), Err(Error::Corrupted { .. }));
         prop_assert!(refused);
-        prop_assert!(Certifier::from_checkpoint(good.slice(..at), limits).is_err());
+        prop_assert!(load(good.slice(..at), limits).is_err());
     }
 }
 
 #[test]
 fn a_checkpoint_made_under_other_limits_is_refused() {
     let c = Certifier::new(Limits::default());
-    let raw = c.to_checkpoint(&History::default());
+    let raw = save(&c, &History::default());
     let other = Limits { window_entries: 5, ..Limits::default() };
-    let error = Certifier::from_checkpoint(raw, other).err().unwrap().to_string();
+    let error = load(raw, other).err().unwrap().to_string();
     assert!(error.contains("window_entries: 5"), "{error}");
+}
+
+#[test]
+fn an_entry_of_a_stranger_aborts_unless_it_was_decided_before() {
+    let limits = Limits::default();
+    let mut c = Certifier::new(limits);
+    let (first, second) = (entry(txn(1, 1), &[]), entry(txn(1, 2), &[]));
+    let stranger = |d| matches!(d, Decision::Decided { verdict: Verdict::Stranger, .. });
+    c.certify(LogIndex(1), &first).unwrap();
+    assert_eq!(c.refuse(LogIndex(2), &first).unwrap(), Decision::Duplicate { first: LogIndex(1) });
+    assert!(stranger(c.refuse(LogIndex(3), &second).unwrap()));
+    let (mut c, _) = load(save(&c, &History::default()), limits).unwrap();
+    assert_eq!(c.outcome(&txn(1, 2)), Outcome::Decided { at: LogIndex(3), verdict: Verdict::Stranger });
+    assert_eq!(c.certify(LogIndex(4), &second).unwrap(), Decision::Duplicate { first: LogIndex(3) });
+    assert_eq!(c.last_committed(), LogIndex(1));
 }
 
 #[test]

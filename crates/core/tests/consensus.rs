@@ -1,8 +1,9 @@
 //! The Raft driver: three of them in one thread, ticks and messages by hand, disks in memory.
 
 use bytes::Bytes;
+use onetrip_core::certifier::Limits;
 use onetrip_core::consensus::{Config, Consensus, Input, Message, Output, Role};
-use onetrip_core::{Error, LogIndex, NodeId};
+use onetrip_core::{Error, LogIndex, Member, MemberRole, Members, NodeId};
 use raft::storage::MemStorage;
 use std::collections::VecDeque;
 
@@ -18,12 +19,27 @@ struct World {
 fn config(id: u32, applied: u64) -> Config {
     Config {
         id: NodeId(id),
-        preferred: vec![NodeId(1)],
+        limits: Limits::default(),
         applied: LogIndex(applied),
         heartbeat_ticks: 2,
         election_ticks: 10,
         transfer_ticks: 5,
     }
+}
+
+/// Node 1 in the preferred region.
+fn members() -> Members {
+    let member = |id: u32| Member {
+        id: NodeId(id),
+        region: format!("r{id}").as_str().into(),
+        address: format!("host:{id}"),
+        role: MemberRole::Voter,
+        voter: true,
+        slot: Some(id),
+        replaces: None,
+        joined_with: None,
+    };
+    Members::bootstrap((1..=3).map(member).collect(), "r1".into(), 8)
 }
 
 impl World {
@@ -40,7 +56,7 @@ impl World {
     /// From its disk, with everything handed out again.
     fn start(&mut self, i: usize) {
         self.committed[i].clear();
-        self.nodes[i] = Some(Consensus::new(config(i as u32 + 1, 0), self.disks[i].clone()).unwrap());
+        self.nodes[i] = Some(Consensus::new(config(i as u32 + 1, 0), self.disks[i].clone(), members().into()).unwrap());
     }
 
     /// Works off what node `i` has to do, as the contract says.

@@ -8,12 +8,11 @@ use crate::error::{Error, Result};
 use crate::tls;
 use crate::transport::ONE_WAY_MS_MAX;
 use onetrip_core::certifier::Limits;
-use onetrip_core::{NodeId, RegionId};
+use onetrip_core::{MemberRole, Members, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 pub const FILE_NAME: &str = "node.toml";
 
@@ -22,7 +21,7 @@ pub const FILE_NAME: &str = "node.toml";
 pub struct NodeConfig {
     /// Nodes of another cluster id are refused.
     pub cluster: String,
-    /// This node, one of `member`.
+    /// This node.
     pub node: NodeId,
     pub region: RegionId,
     /// Where peers reach this node, `address:port`.
@@ -62,7 +61,13 @@ pub struct NodeConfig {
     /// Absent: the log is kept nowhere else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<ArchiveConfig>,
-    #[serde(rename = "member")]
+    /// The log may grow to this before it is cut although another member still needs it; that member then starts over from
+    /// a copy.
+    #[serde(default = "default_log_bytes_max")]
+    pub log_bytes_max: u64,
+    /// The members with which the cluster begins.  Once the node has a checkpoint, that says who is a member; a node that
+    /// joined has none here.
+    #[serde(rename = "member", default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Member>,
     /// Folder of the file; not in it.
     #[serde(skip)]
@@ -76,6 +81,16 @@ pub struct Member {
     pub region: RegionId,
     /// Where this member listens for peers.
     pub address: SocketAddr,
+    /// `voter`, or `witness` for one without PostgreSQL.
+    #[serde(default = "default_role", skip_serializing_if = "is_default_role")]
+    pub role: MemberRole,
+}
+
+fn default_role() -> MemberRole {
+    MemberRole::Voter
+}
+fn is_default_role(role: &MemberRole) -> bool {
+    *role == default_role()
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,6 +127,9 @@ fn default_tls() -> bool {
 }
 fn default_max_entry_bytes() -> u64 {
     256 << 20
+}
+fn default_log_bytes_max() -> u64 {
+    4 << 30
 }
 fn default_database() -> String {
     "onetrip".into()
@@ -170,11 +188,17 @@ impl NodeConfig {
         if let Some(twice) = addresses.windows(2).find(|w| w[0] == w[1]) {
             return Err(format!("two members have the address {}", twice[0]));
         }
-        let Some(me) = self.members.iter().find(|m| m.id == self.node) else {
-            return Err(format!("no `[[member]]` has this node's id {}", self.node));
-        };
-        if me.region != self.region {
-            return Err(format!("`region` is {}, but member {} is in {}", self.region, me.id, me.region));
+        if self.region.as_str().is_empty() || self.region.as_str().len() > 255 {
+            return Err("`region`: a region's name has 1 to 255 bytes".into());
+        }
+        match self.members.iter().find(|m| m.id == self.node) {
+            Some(me) if me.region != self.region => {
+                return Err(format!("`region` is {}, but member {} is in {}", self.region, me.id, me.region));
+            }
+            None if !self.members.is_empty() => {
+                return Err(format!("no `[[member]]` has this node's id {}", self.node));
+            }
+            _ => {}
         }
         if let Some((region, ms)) = self.one_way_ms.iter().find(|(_, ms)| !(0.0..=ONE_WAY_MS_MAX).contains(*ms)) {
             return Err(format!("`one_way_ms` of region {region} is {ms}, not within 0 to {ONE_WAY_MS_MAX}"));
@@ -182,7 +206,11 @@ impl NodeConfig {
         if let Some(m) = self.members.iter().find(|m| m.region.as_str().is_empty() || m.region.as_str().len() > 255) {
             return Err(format!("member {}: a region's name has 1 to 255 bytes", m.id));
         }
-        if !self.members.iter().any(|m| m.region == self.preferred_leader) {
+        if let Some(m) = self.members.iter().find(|m| m.role == MemberRole::Replica) {
+            return Err(format!("member {} is a replica: replicas join later", m.id));
+        }
+        let mut voters = self.members.iter().filter(|m| m.role == MemberRole::Voter);
+        if !self.members.is_empty() && !voters.any(|m| m.region == self.preferred_leader) {
             let regions: Vec<_> = self.members.iter().map(|m| m.region.as_str()).collect();
             return Err(format!(
                 "`preferred_leader` is the unknown region {} (there are: {})",
@@ -216,22 +244,34 @@ impl NodeConfig {
         Limits { window_entries: self.window_entries, ..Limits::default() }
     }
 
+    pub fn checkpoint_file(&self) -> PathBuf {
+        self.data_dir.join("certifier.checkpoint")
+    }
+
     pub fn agent_socket(&self) -> PathBuf {
         self.data_dir.join("agent.sock")
     }
 
-    pub fn region_of(&self, node: NodeId) -> Option<&RegionId> {
-        self.members.iter().find(|m| m.id == node).map(|m| &m.region)
-    }
-
-    pub fn peers(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|m| m.id != self.node)
-    }
-
-    /// How long a follower waits for its leader: five round trips of this node's slowest link, and at least as long as a
-    /// core thread may be busy with one very large transaction (0.8 s is a guess).
-    pub fn election_timeout(&self) -> Duration {
-        let slowest_ms = self.one_way_ms.values().map(|ms| ms * 2.0).fold(0.0, f64::max);
-        Duration::from_millis(800).max(Duration::from_secs_f64(slowest_ms * 5.0 / 1000.0))
+    /// The table of members at the beginning of the log, the same from the files of all nodes.
+    pub fn bootstrap_members(&self) -> Members {
+        let mut members: Vec<&Member> = self.members.iter().collect();
+        members.sort_by_key(|m| m.id);
+        let mut slots = 0..;
+        let mut slot_of = |role| match role {
+            MemberRole::Voter if self.sequence_stride == 1 => Some(0),
+            MemberRole::Voter => slots.next(),
+            MemberRole::Witness | MemberRole::Replica => None,
+        };
+        let members = members.into_iter().map(|m| onetrip_core::Member {
+            id: m.id,
+            region: m.region.clone(),
+            address: m.address.to_string(),
+            role: m.role,
+            voter: m.role.votes(),
+            slot: slot_of(m.role),
+            replaces: None,
+            joined_with: None,
+        });
+        Members::bootstrap(members.collect(), self.preferred_leader.clone(), self.sequence_stride)
     }
 }

@@ -4,10 +4,13 @@
 
 use crate::agent::AgentEvent;
 use crate::error::Result;
+use crate::secret::Secret;
 use crate::status::CoreStatus;
+use bytes::Bytes;
 use onetrip_core::consensus::Message;
-use onetrip_core::{LogIndex, NodeId};
+use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -16,6 +19,8 @@ const EVENTS_MAX: usize = 8192;
 pub enum Event {
     Peer(NodeId, PeerEvent),
     Agent(AgentEvent),
+    /// What an operator or a node that wants to join asks for; answered when it is committed here, or why it is not.
+    Admin(AdminRequest, oneshot::Sender<std::result::Result<AdminReply, String>>),
     /// For `GET /status`.
     Status(oneshot::Sender<CoreStatus>),
     /// A checkpoint up to this index is durable, or could not be written.
@@ -24,10 +29,46 @@ pub enum Event {
     Stop,
 }
 
+pub enum AdminRequest {
+    /// Leave for one node to join, once, within `ttl_s` seconds.
+    Token {
+        role: MemberRole,
+        replaces: Option<NodeId>,
+        ttl_s: u64,
+    },
+    Join {
+        secret_hash: [u8; 32],
+        region: RegionId,
+        /// host:port of its peer port.
+        address: String,
+    },
+    Remove {
+        node: NodeId,
+    },
+    PreferLeader {
+        region: RegionId,
+    },
+    Members,
+}
+
+pub enum AdminReply {
+    Token(Secret),
+    Joined {
+        member: Member,
+        members: Arc<Members>,
+        /// To start from; `checkpoint::installed` marks it as what it is there.
+        checkpoint: Bytes,
+    },
+    Members(Arc<Members>),
+}
+
 pub enum PeerEvent {
     Raft(Box<Message>),
-    /// Its PostgreSQL is safe on disk up to here.
-    Durable(LogIndex),
+    /// What its PostgreSQL shows, and what of that is safe on its disk.
+    Position {
+        applied: LogIndex,
+        durable: LogIndex,
+    },
     Unreachable,
     /// It says that this node was removed from the cluster, for good.
     Removed(String),

@@ -25,6 +25,7 @@ mod inbox;
 pub mod node;
 mod outbox;
 pub mod postgres;
+pub mod secret;
 pub mod status;
 mod stop;
 pub mod tls;
@@ -32,4 +33,5 @@ mod transport;
 
 pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};
 pub use error::{Error, Result};
+pub use inbox::{AdminReply, AdminRequest};
 pub use node::{run, Node};

@@ -9,8 +9,8 @@ use crate::config::NodeConfig;
 use crate::core_thread::CoreThread;
 use crate::error::{Error, Result};
 use crate::http::{Http, PostgresWatch};
-use crate::inbox::{Event, Inbox};
-use crate::postgres::Supervisor;
+use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
+use crate::postgres::{RebuildFrom, Supervisor};
 use crate::transport::Transport;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
@@ -18,7 +18,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// A running node without its PostgreSQL.
 pub struct Node {
@@ -26,6 +26,7 @@ pub struct Node {
     inbox: Inbox,
     transport: Arc<Transport>,
     postgres: Arc<PostgresWatch>,
+    rebuild_orders: watch::Receiver<Option<RebuildFrom>>,
     core: JoinHandle<()>,
     /// `None` once its answer has been taken.
     core_ended: Option<oneshot::Receiver<Result<()>>>,
@@ -76,7 +77,8 @@ impl Node {
         let (inbox, events) = Inbox::new();
         let transport = Transport::new(&config, inbox.clone())?;
         // The log is verified before anything listens.
-        let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone())?;
+        let (rebuild, rebuild_orders) = watch::channel(None);
+        let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone(), rebuild)?;
         let peers = listen(config.listen, "the peer port")?;
         let http = listen(config.http, "the HTTP port")?;
         let agents = agent::listen(&config.agent_socket())?;
@@ -131,11 +133,35 @@ impl Node {
         })?;
         tracing::info!(region = %config.region, node = %config.node, listen = %config.listen, http = %config.http, "node started");
         let core_ended = Some(core_ended);
-        Ok(Node { config, inbox, transport, postgres, core, core_ended, io, io_stop, delays, _lock: lock })
+        Ok(Node {
+            config,
+            inbox,
+            transport,
+            postgres,
+            rebuild_orders,
+            core,
+            core_ended,
+            io,
+            io_stop,
+            delays,
+            _lock: lock,
+        })
     }
 
     pub fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// Orders to make PostgreSQL's data folder anew.
+    pub fn rebuild_orders(&self) -> watch::Receiver<Option<RebuildFrom>> {
+        self.rebuild_orders.clone()
+    }
+
+    /// Asks the core thread for a change of the membership, or for the table.
+    pub async fn admin(&self, request: AdminRequest) -> std::result::Result<AdminReply, String> {
+        let (answer, answered) = oneshot::channel();
+        self.inbox.send(Event::Admin(request, answer)).await;
+        answered.await.unwrap_or(Err("the node is stopping".into()))
     }
 
     /// Resolves when the node cannot go on, with the reason.

@@ -6,9 +6,15 @@ use crate::config::NodeConfig;
 use crate::postgres::{PostgresState, ServerState};
 use crate::transport::PeerState;
 use onetrip_core::consensus::{Role, Status as RaftStatus};
-use onetrip_core::{LogIndex, NodeId, RegionId, Term};
+use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Within these a member counts as having caught up.
+const CAUGHT_UP_ENTRIES: u64 = 1_000;
+const CAUGHT_UP_TIME: Duration = Duration::from_secs(2);
 
 /// The core thread's part.
 #[derive(Clone, Debug)]
@@ -18,10 +24,23 @@ pub struct CoreStatus {
     pub last_committed: LogIndex,
     pub log_first: LogIndex,
     pub checkpoint: LogIndex,
-    /// As the other members reported it.
-    pub durable_of: BTreeMap<NodeId, LogIndex>,
+    pub log_bytes: u64,
+    pub members: Arc<Members>,
+    /// This node's PostgreSQL, and the others' as they reported it.
+    pub own: Option<Position>,
+    pub positions: BTreeMap<NodeId, Position>,
     pub desk: DeskStatus,
     pub archive: Option<ArchiveReport>,
+}
+
+/// How far a PostgreSQL is, and how far behind what was decided here when that was known.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    pub applied: LogIndex,
+    pub durable: LogIndex,
+    pub lag_entries: u64,
+    /// How long ago the first entry that it did not show had been decided.
+    pub lag: Duration,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -36,6 +55,7 @@ pub struct StatusReport {
     pub commit: LogIndex,
     pub log_first: LogIndex,
     pub log_last: LogIndex,
+    pub log_bytes: u64,
     /// The last log index that this node has certified.
     pub decided: LogIndex,
     /// The last committed transaction.
@@ -44,12 +64,22 @@ pub struct StatusReport {
     /// Of PostgreSQL; absent until its apply worker has said so.
     pub applied: Option<LogIndex>,
     pub durable: Option<LogIndex>,
+    /// How far this node's PostgreSQL is behind what is decided here.
+    pub lag_entries: Option<u64>,
+    pub lag_ms: Option<f64>,
     pub apply_worker: bool,
     /// Entries that wait for the apply worker's credit.
     pub apply_queue: usize,
     pub backends: usize,
     pub pending: usize,
     pub peers: Vec<PeerReport>,
+    /// All members, this node too, by id.
+    pub members: Vec<MemberReport>,
+    /// Version of the table of members.
+    pub members_version: u64,
+    pub preferred_leader: RegionId,
+    /// The Raft configuration is changing from one set of voters to another.
+    pub joint: bool,
     pub postgres: Option<PostgresState>,
     pub archive: Option<ArchiveReport>,
     pub problems: Vec<String>,
@@ -71,6 +101,60 @@ pub struct PeerReport {
     pub durable: Option<LogIndex>,
 }
 
+/// One row of the table of members, with what is known of it here.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemberReport {
+    pub id: NodeId,
+    pub region: RegionId,
+    pub address: String,
+    /// What it is meant to be.
+    pub role: MemberRole,
+    /// It votes; a voter to be that does not is catching up.
+    pub voter: bool,
+    pub slot: Option<u32>,
+    pub replaces: Option<NodeId>,
+    pub leads: bool,
+    pub this_node: bool,
+    pub connected: bool,
+    pub rtt_ms: Option<f64>,
+    /// Of its PostgreSQL.
+    pub applied: Option<LogIndex>,
+    pub durable: Option<LogIndex>,
+    pub lag_entries: Option<u64>,
+    pub lag_ms: Option<f64>,
+    /// It shows nearly all, and votes if it is meant to.
+    pub caught_up: bool,
+}
+
+fn member_report(m: &Member, config: &NodeConfig, core: &CoreStatus, peers: &[PeerReport]) -> MemberReport {
+    let this_node = m.id == config.node;
+    let peer = peers.iter().find(|p| p.state.id == m.id);
+    let position = if this_node { core.own } else { core.positions.get(&m.id).copied() };
+    let near = position.is_some_and(|p| p.lag_entries <= CAUGHT_UP_ENTRIES || p.lag <= CAUGHT_UP_TIME);
+    MemberReport {
+        id: m.id,
+        region: m.region.clone(),
+        address: m.address.clone(),
+        role: m.role,
+        voter: m.voter,
+        slot: m.slot,
+        replaces: m.replaces,
+        leads: core.raft.leadership.leader == Some(m.id),
+        this_node,
+        connected: this_node || peer.is_some_and(|p| p.state.connected),
+        rtt_ms: peer.and_then(|p| p.state.rtt_ms),
+        applied: position.map(|p| p.applied),
+        durable: position.map(|p| p.durable),
+        lag_entries: position.map(|p| p.lag_entries),
+        lag_ms: position.map(|p| millis(p.lag)),
+        caught_up: near && m.voter == m.role.votes(),
+    }
+}
+
+fn millis(d: Duration) -> f64 {
+    d.as_secs_f64() * 1000.0
+}
+
 pub fn report(
     config: &NodeConfig,
     core: CoreStatus,
@@ -82,9 +166,11 @@ pub fn report(
     let matched: BTreeMap<_, _> = core.raft.matched.iter().copied().collect();
     let peers = peers.into_iter().map(|state| PeerReport {
         matched: matched.get(&state.id).copied(),
-        durable: core.durable_of.get(&state.id).copied(),
+        durable: core.positions.get(&state.id).map(|p| p.durable),
         state,
     });
+    let peers: Vec<PeerReport> = peers.collect();
+    let members = core.members.members.iter().map(|m| member_report(m, config, &core, &peers)).collect();
     StatusReport {
         cluster: config.cluster.clone(),
         node: config.node,
@@ -93,20 +179,27 @@ pub fn report(
         term: leadership.term,
         leader: leadership
             .leader
-            .map(|node| Leader { node, region: config.region_of(node).cloned().unwrap_or_default() }),
+            .map(|node| Leader { node, region: core.members.region_of(node).cloned().unwrap_or_default() }),
         commit: core.raft.raft_commit,
         log_first: core.log_first,
         log_last: core.raft.last,
+        log_bytes: core.log_bytes,
         decided: core.decided,
         last_committed: core.last_committed,
         checkpoint: core.checkpoint,
         applied: core.desk.applied,
         durable: core.desk.durable,
+        lag_entries: core.own.map(|p| p.lag_entries),
+        lag_ms: core.own.map(|p| millis(p.lag)),
         apply_worker: core.desk.worker_connected,
         apply_queue: core.desk.worker_queue,
         backends: core.desk.backends,
         pending: core.desk.pending,
-        peers: peers.collect(),
+        peers,
+        members,
+        members_version: core.members.version,
+        preferred_leader: core.members.preferred_leader.clone(),
+        joint: core.raft.conf.is_joint(),
         postgres,
         archive: core.archive,
         problems,
@@ -120,13 +213,18 @@ fn problems(
     postgres: Option<&PostgresState>,
 ) -> Vec<String> {
     let mut problems = Vec::new();
+    let conf = &core.raft.conf;
     if core.raft.leadership.leader.is_none() {
-        let reachable = 1 + peers.iter().filter(|p| p.connected).count();
-        let majority = config.members.len() / 2 + 1;
-        problems.push(if reachable < majority {
-            format!("no leader: {reachable} of {majority} needed members are reachable; start the others or mend the network")
-        } else {
-            "no leader: an election is under way".into()
+        let there = |id: &NodeId| *id == config.node || peers.iter().any(|p| p.id == *id && p.connected);
+        let short = [&conf.voters, &conf.outgoing].into_iter().find_map(|voters| {
+            let (reachable, majority) = (voters.iter().filter(|id| there(id)).count(), voters.len() / 2 + 1);
+            (!voters.is_empty() && reachable < majority).then_some((reachable, majority))
+        });
+        problems.push(match short {
+            Some((reachable, majority)) => format!(
+                "no leader: {reachable} of {majority} needed members are reachable; start the others or mend the network"
+            ),
+            None => "no leader: an election is under way".into(),
         });
     }
     for peer in peers.iter().filter(|p| !p.connected) {
@@ -135,13 +233,37 @@ fn problems(
     }
     for (id, matched) in core.raft.matched.iter().filter(|(_, m)| m.next() < core.log_first) {
         // 0 until a new leader has heard from it, which is no reason for alarm.
-        if matched.0 > 0 || core.durable_of.get(id).is_some_and(|d| d.next() < core.log_first) {
+        if matched.0 > 0 || core.positions.get(id).is_some_and(|p| p.durable.next() < core.log_first) {
             problems.push(format!(
-                "member {id} needs log entries from {}, which were cut at {}: it must be made anew from another node",
+                "member {id} needs log entries from {}, which were cut at {}: it starts over from a copy, by itself, as soon as \
+                 it is connected",
                 matched.next(),
                 core.log_first
             ));
         }
+    }
+    if conf.is_joint() {
+        let both = (&conf.outgoing, &conf.voters);
+        problems.push(format!(
+            "the voters change from {:?} to {:?}: until that is done, commits need a majority of both",
+            ids(both.0),
+            ids(both.1)
+        ));
+    }
+    for m in core.members.members.iter().filter(|m| !m.voter && m.role.votes()) {
+        let position = if m.id == config.node { core.own } else { core.positions.get(&m.id).copied() };
+        let how_far = match position {
+            Some(p) => format!("its PostgreSQL is {} entries behind", p.lag_entries),
+            None => "its PostgreSQL is not there yet".into(),
+        };
+        problems.push(format!("member {} in {} does not vote yet, it is catching up: {how_far}", m.id, m.region));
+    }
+    if core.log_bytes > config.log_bytes_max {
+        problems.push(format!(
+            "the log has {} MiB, more than log_bytes_max ({} MiB): this node's own PostgreSQL still needs it",
+            core.log_bytes >> 20,
+            config.log_bytes_max >> 20
+        ));
     }
     problems.extend(core.desk.problem.clone());
     problems.extend(core.archive.iter().flat_map(|a| &a.problem).map(|problem| format!("archive: {problem}")));
@@ -155,4 +277,8 @@ fn problems(
         }
     }
     problems
+}
+
+fn ids(ids: &[NodeId]) -> Vec<u32> {
+    ids.iter().map(|id| id.0).collect()
 }

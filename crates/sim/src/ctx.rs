@@ -5,6 +5,7 @@ use crate::rng::Rng;
 use crate::session::Question;
 use onetrip_checker::History;
 use onetrip_core::certifier::Limits;
+use onetrip_core::{Member, MemberRole, Members, NodeId};
 use std::collections::BTreeMap;
 
 /// Simulated microseconds since the start of the run.
@@ -108,6 +109,24 @@ impl Options {
             o.election_fault_per_million = 1_000_000;
         }
         o
+    }
+}
+
+impl Options {
+    /// Each voter in a region of its own.
+    pub fn members(&self) -> Members {
+        let member = |id: u32| Member {
+            id: NodeId(id),
+            region: format!("r{id}").as_str().into(),
+            address: format!("host:{id}"),
+            role: if self.witness && id == self.voters { MemberRole::Witness } else { MemberRole::Voter },
+            voter: true,
+            slot: Some(id - 1),
+            replaces: None,
+            joined_with: None,
+        };
+        let preferred = format!("r{}", self.preferred);
+        Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16)
     }
 }
 

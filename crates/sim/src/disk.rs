@@ -7,7 +7,7 @@
 
 use crate::rng::Rng;
 use bytes::Bytes;
-use onetrip_core::LogIndex;
+use onetrip_core::{Conf, LogIndex};
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ impl Image {
 }
 
 pub struct SimLog {
-    voters: Vec<u64>,
+    conf: Conf,
     written: Image,
     safe: Image,
     unsynced: Vec<Write>,
@@ -74,9 +74,14 @@ pub struct SimLog {
 }
 
 impl SimLog {
-    pub fn new(voters: Vec<u64>) -> SimLog {
+    pub fn new(conf: Conf) -> SimLog {
         let empty = Image { before: (0, 0), entries: VecDeque::new(), hard_state: HardState::default() };
-        SimLog { voters, written: empty.clone(), safe: empty, unsynced: Vec::new(), has_hole: false }
+        SimLog { conf, written: empty.clone(), safe: empty, unsynced: Vec::new(), has_hole: false }
+    }
+
+    /// The Raft configuration at the checkpoint from which a life goes on.
+    pub fn stand_on(&mut self, conf: Conf) {
+        self.conf = conf;
     }
 
     pub fn write(&mut self, entries: &[Entry], hard_state: Option<&HardState>) {
@@ -107,7 +112,7 @@ impl SimLog {
         for write in &self.unsynced[..kept] {
             safe.write(write);
         }
-        SimLog { voters: self.voters.clone(), written: safe.clone(), safe, unsynced: Vec::new(), has_hole: false }
+        SimLog { conf: self.conf.clone(), written: safe.clone(), safe, unsynced: Vec::new(), has_hole: false }
     }
 
     pub fn first_index(&self) -> LogIndex {
@@ -137,7 +142,7 @@ impl SimLog {
 
 impl Storage for SimLog {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        let conf = ConfState::from((self.voters.clone(), vec![]));
+        let conf = ConfState::from(&self.conf);
         Ok(RaftState::new(self.written.hard_state.clone(), conf))
     }
 
@@ -196,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_crash_takes_only_what_was_not_synced() {
-        let mut log = SimLog::new(vec![1]);
+        let mut log = SimLog::new(Conf::default());
         log.write(&[entry(1, 1), entry(2, 1)], None);
         log.sync();
         log.write(&[entry(2, 2)], None);

@@ -11,10 +11,12 @@ use crate::disk::SimLog;
 use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, Decision, History, Verdict};
-use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output, Role};
-use onetrip_core::{Entry, LogIndex, NodeId};
+use onetrip_core::certifier::{Certifier, History};
+use onetrip_core::consensus::{Committed, Config, Consensus, EntryType, Input, Leadership, Message, Output, Role};
+use onetrip_core::decide::decide;
+use onetrip_core::{checkpoint, Checkpoint, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const HEARTBEAT_TICKS: usize = 5;
 const POSITION_TICKS: u64 = 25;
@@ -69,7 +71,7 @@ pub struct Node {
     pub id: NodeId,
     pub life: u64,
     has_postgres: bool,
-    members: Vec<NodeId>,
+    members: Arc<Members>,
     consensus: Consensus<SimLog>,
     certifier: Certifier,
     history: History,
@@ -95,11 +97,11 @@ pub struct Node {
 impl Node {
     pub fn start(id: NodeId, life: u64, disk: Disk, ctx: &mut Ctx) -> Result<Node> {
         let o = &ctx.options;
-        let (certifier, history) = match &disk.checkpoint {
-            Some(raw) => Certifier::from_checkpoint(raw.clone(), o.limits).map_err(|e| broken(id, &e))?,
-            None => (Certifier::new(o.limits), History::default()),
+        let state = match &disk.checkpoint {
+            Some(raw) => Checkpoint::decode(raw.clone(), o.limits).map_err(|e| broken(id, &e))?,
+            None => Checkpoint::bootstrap(o.members(), o.limits),
         };
-        let checkpoint = certifier.decided();
+        let checkpoint = state.index();
         let mut log = disk.log;
         let (first, last) = (log.first_index(), log.last_index());
         if last < checkpoint || first > checkpoint.next() {
@@ -107,26 +109,28 @@ impl Node {
             return Err(Stop::Broken(why));
         }
         log.raise_commit(checkpoint);
+        log.stand_on(state.conf);
+        let members = Arc::new(state.members);
         let config = Config {
             id,
-            preferred: vec![NodeId(o.preferred)],
+            limits: o.limits,
             applied: checkpoint,
             heartbeat_ticks: HEARTBEAT_TICKS,
             election_ticks: o.election_ticks,
             transfer_ticks: o.transfer_ticks,
         };
         trace!(ctx, "n{id} starts, life {life}: log {first}..{last}, checkpoint {checkpoint}");
-        let mut consensus = Consensus::new(config, log).map_err(|e| broken(id, &e))?;
+        let mut consensus = Consensus::new(config, log, members.clone()).map_err(|e| broken(id, &e))?;
         consensus.set_message_bytes_max(ctx.options.message_bytes_max);
         let voters = ctx.options.voters;
         let mut node = Node {
             id,
             life,
             has_postgres: !(ctx.options.witness && id.0 == voters),
-            members: (1..=voters).map(NodeId).collect(),
+            members,
             consensus,
-            certifier,
-            history,
+            certifier: state.certifier,
+            history: state.history,
             desk: Desk::new(last),
             checkpoint,
             checkpoint_raw: disk.checkpoint,
@@ -261,7 +265,9 @@ impl Node {
             let entries = self.certifier.decided().0 - self.checkpoint.0;
             if entries >= ctx.options.checkpoint_entries && !self.checkpoint_under_way {
                 self.checkpoint_under_way = true;
-                let raw = self.certifier.to_checkpoint(&self.history);
+                let (consensus, term) = (&self.consensus, self.consensus.applied().1);
+                let (conf, members) = (consensus.conf(), consensus.members());
+                let raw = checkpoint::encode(term, conf, members, &self.certifier, &self.history);
                 let done = self.clock + ctx.rng.between(0, 200 * MS);
                 self.departures.push((done, Departure::Checkpoint(self.certifier.decided(), raw)));
             }
@@ -269,7 +275,8 @@ impl Node {
     }
 
     fn cut(&mut self, ctx: &mut Ctx) {
-        let all: Option<Vec<LogIndex>> = self.members.iter().map(|m| self.durable_of.get(m).copied()).collect();
+        let all: Option<Vec<LogIndex>> =
+            self.members.members.iter().map(|m| self.durable_of.get(&m.id).copied()).collect();
         let Some(needed) = all.and_then(|d| d.into_iter().min()) else { return };
         let upto = needed.min(self.checkpoint).0.saturating_sub(ctx.options.cut_margin);
         if upto >= self.consensus.log().first_index().0 {
@@ -370,22 +377,16 @@ impl Node {
     }
 
     fn certify(&mut self, committed: Vec<Committed>, ctx: &mut Ctx) -> Result<()> {
-        for Committed { index, data } in committed {
+        for entry in committed {
+            let index = entry.index;
             if ctx.options.plant == Some(Plant::OldTerm) && index <= self.certifier.decided() {
                 continue;
             }
-            let entry = if data.is_empty() { None } else { Entry::decode(data.clone()).ok() };
-            let Some(entry) = entry else {
-                self.certifier.skip(index).map_err(|e| broken(self.id, &e))?;
-                ctx.checker.decides(self.id, index, &data, None);
-                continue;
-            };
-            let decision = self.certifier.certify(index, &entry).map_err(|e| broken(self.id, &e))?;
-            trace!(ctx, "n{} decides {index}: {} {decision:?}", self.id, entry.txn);
-            ctx.checker.decides(self.id, index, &data, Some(decision));
-            if let Decision::Decided { verdict: Verdict::Commit, .. } = decision {
-                self.history.push(index);
-            }
+            let decided = decide(&entry, &mut self.certifier, &mut self.history, &mut self.members);
+            let decided = decided.map_err(|e| broken(self.id, &e))?;
+            ctx.checker.decides(self.id, index, &entry.data, decided.map(|d| d.1));
+            let Some((txn, decision)) = decided else { continue };
+            trace!(ctx, "n{} decides {index}: {txn} {decision:?}", self.id);
             let books = Books {
                 certifier: &self.certifier,
                 history: &mut self.history,
@@ -393,7 +394,7 @@ impl Node {
                 tick: self.tick,
                 plant: ctx.options.plant,
             };
-            self.desk.decided(index, entry.txn, decision, &books);
+            self.desk.decided(index, txn, decision, &books);
             self.answer()?;
             self.stage()?;
         }
@@ -414,7 +415,8 @@ impl Node {
                 // The worst moment to die; left to chance it would take too many seeds.
                 self.fuse = self.fuse.or(Some(ctx.rng.below(4) as u32));
             }
-            self.certify(vec![Committed { index: LogIndex(index), data }], ctx)?;
+            let (index, kind) = (LogIndex(index), EntryType::EntryNormal);
+            self.certify(vec![Committed { index, term: Term(term), kind, data, members: None }], ctx)?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::trace;
 use onetrip_checker as histories;
 use onetrip_core::certifier::{Outcome, Verdict};
 use onetrip_core::consensus::Message;
-use onetrip_core::{LogIndex, NodeId};
+use onetrip_core::{Conf, LogIndex, NodeId};
 use std::collections::BTreeMap;
 
 pub(crate) const TICK: Micros = 20 * MS;
@@ -134,7 +134,7 @@ impl World {
             links[b][a].delay = delay;
         }
         let machine = |i: u32| {
-            let log = SimLog::new((1..=u64::from(voters)).collect());
+            let log = SimLog::new(Conf::default());
             let witness = options.witness && i == voters;
             Machine {
                 node: None,

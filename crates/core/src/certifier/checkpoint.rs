@@ -1,43 +1,36 @@
-//! The certifier and the history as bytes, and back.
+//! The certifier and the history as bytes, and back: the larger part of a checkpoint (`crate::checkpoint`).
 //!
 //! | part | bytes |
 //! |---|---|
-//! | head | u32 magic, u16 version, 3 × u64 limits, index decided, index last committed, index floor |
+//! | head | 3 × u64 limits, index decided, index last committed, index floor |
 //! | window | u64 n, n × (index, u32 origin, u32 keys) |
 //! | keys | u64 n, n × u64 hash, n × u8 mode |
 //! | outcomes | u64 n, n × (txn, index at, u8 outcome, u64 other, u32 key, u32 origin) |
 //! | dropped | u64 n, n × (u32 node, u64 incarnation, u64 sequence) |
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index ended; 0 if it runs) |
 //! | history | index known after, u64 n, n × index |
-//! | end | u32 CRC-32 of all before |
 //!
 //! The map of taken keys is not stored: it is what the window says, and is rebuilt from it.
 
 use super::outcomes::Outcomes;
 use super::{Certifier, FixedMap, History, Limits, Verdict, WindowEntry};
 use crate::entry::LockMode;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{Base, LogIndex, NodeId};
 use crate::wire::{put_txn, Reader};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use std::collections::VecDeque;
 
-const MAGIC: u32 = 0x3143_544f; // "OTC1"
-const VERSION: u16 = 2;
-const WHAT: &str = "certifier checkpoint";
-
 impl Certifier {
-    pub fn to_checkpoint(&self, history: &History) -> Bytes {
-        let size = 128
-            + self.window.len() * 16
-            + self.window_hashes.len() * 9
-            + self.outcomes.records.len() * 45
-            + self.outcomes.highest_dropped.len() * 20
-            + self.outcomes.incarnations.len() * 20
-            + history.indexes.len() * 8;
-        let mut out = BytesMut::with_capacity(size);
-        out.put_u32_le(MAGIC);
-        out.put_u16_le(VERSION);
+    pub(crate) fn encode(&self, history: &History, out: &mut BytesMut) {
+        out.reserve(
+            128 + self.window.len() * 16
+                + self.window_hashes.len() * 9
+                + self.outcomes.records.len() * 45
+                + self.outcomes.highest_dropped.len() * 20
+                + self.outcomes.incarnations.len() * 20
+                + history.indexes.len() * 8,
+        );
         for n in [self.limits.window_entries, self.limits.window_keys, self.limits.outcomes] {
             out.put_u64_le(n);
         }
@@ -59,13 +52,14 @@ impl Certifier {
         out.put_slice(back);
         out.put_u64_le(self.outcomes.records.len() as u64);
         for r in &self.outcomes.records {
-            put_txn(&mut out, &r.txn);
+            put_txn(out, &r.txn);
             out.put_u64_le(r.at.0);
             let (code, other, key, origin) = match r.verdict {
                 Verdict::Commit => (1, 0, 0, 0),
                 Verdict::Conflict { other, key, origin } => (2, other.0, key, origin.0),
                 Verdict::Window { oldest, key } => (3, oldest.0, key, 0),
                 Verdict::Cancelled => (4, 0, 0, 0),
+                Verdict::Stranger => (5, 0, 0, 0),
             };
             out.put_u8(code);
             out.put_u64_le(other);
@@ -89,88 +83,67 @@ impl Certifier {
         for i in &history.indexes {
             out.put_u64_le(i.0);
         }
-        let crc = crc32fast::hash(&out);
-        out.put_u32_le(crc);
-        out.freeze()
     }
 
-    /// `limits`: those of the cluster; a checkpoint made under others would give other verdicts and is refused.
-    pub fn from_checkpoint(raw: Bytes, limits: Limits) -> Result<(Certifier, History)> {
-        let Some(body) = raw.len().checked_sub(4) else {
-            return Err(Error::corrupted(WHAT, "it is shorter than its checksum"));
+    /// `limits`: those of the cluster; a certifier made under others would give other verdicts and is refused.
+    pub(crate) fn decode(r: &mut Reader, limits: Limits) -> Result<(Certifier, History)> {
+        let stored = Limits {
+            window_entries: r.u64("window_entries")?,
+            window_keys: r.u64("window_keys")?,
+            outcomes: r.u64("outcomes")?,
         };
-        let crc = u32::from_le_bytes([raw[body], raw[body + 1], raw[body + 2], raw[body + 3]]);
-        if crc32fast::hash(&raw[..body]) != crc {
-            return Err(Error::corrupted(WHAT, "its checksum does not match"));
+        if stored != limits {
+            return Err(r.error(format!("made with {stored:?}, but the configuration says {limits:?}")));
         }
-        decode(raw.slice(..body), limits).map_err(|e| match e {
-            Error::Malformed { what, why } => Error::Corrupted { what, why },
-            other => other,
-        })
+        let mut c = Certifier::new(limits);
+        c.decided = r.index("decided")?;
+        c.last_committed = r.index("last committed")?;
+        c.floor = r.index("floor")?;
+        for _ in 0..count(r, 16)? {
+            c.window.push_back(WindowEntry {
+                index: r.index("window index")?,
+                origin: NodeId(r.u32("origin")?),
+                keys: r.u32("keys")?,
+            });
+        }
+        let keys = count(r, 9)?;
+        for _ in 0..keys {
+            c.window_hashes.push_back(r.u64("hash")?);
+        }
+        for _ in 0..keys {
+            c.window_modes.push_back(r.u8("mode")?);
+        }
+        c.taken = rebuild_taken(r, &c.window, &c.window_hashes, &c.window_modes)?;
+        let mut outcomes = Outcomes::new(limits.outcomes);
+        for _ in 0..count(r, 45)? {
+            let (txn, at, code) = (r.txn()?, r.index("at")?, r.u8("outcome")?);
+            let (other, key, origin) = (r.u64("other")?, r.u32("key")?, NodeId(r.u32("origin")?));
+            let verdict = match code {
+                1 => Verdict::Commit,
+                2 => Verdict::Conflict { other: LogIndex(other), key, origin },
+                3 => Verdict::Window { oldest: Base(other), key },
+                4 => Verdict::Cancelled,
+                5 => Verdict::Stranger,
+                _ => return Err(r.error(format!("outcome {code}"))),
+            };
+            outcomes.put(txn, at, verdict);
+        }
+        for _ in 0..count(r, 20)? {
+            let who = (NodeId(r.u32("node")?), r.u64("incarnation")?);
+            outcomes.highest_dropped.insert(who, r.u64("sequence")?);
+        }
+        for _ in 0..count(r, 20)? {
+            let who = (NodeId(r.u32("node")?), r.u64("incarnation")?);
+            let ended = r.index("ended")?;
+            outcomes.incarnations.insert(who, (ended != LogIndex::ZERO).then_some(ended));
+        }
+        c.outcomes = outcomes;
+        let mut history = History { known_after: r.index("known after")?, indexes: VecDeque::new() };
+        for _ in 0..count(r, 8)? {
+            history.indexes.push_back(r.index("committed index")?);
+        }
+        Ok((c, history))
     }
-}
-
-fn decode(raw: Bytes, limits: Limits) -> Result<(Certifier, History)> {
-    let mut r = Reader::new(WHAT, raw);
-    if r.u32("magic")? != MAGIC || r.u16("version")? != VERSION {
-        return Err(r.error("not a certifier checkpoint of this version"));
-    }
-    let stored = Limits {
-        window_entries: r.u64("window_entries")?,
-        window_keys: r.u64("window_keys")?,
-        outcomes: r.u64("outcomes")?,
-    };
-    if stored != limits {
-        return Err(r.error(format!("made with {stored:?}, but the configuration says {limits:?}")));
-    }
-    let mut c = Certifier::new(limits);
-    c.decided = r.index("decided")?;
-    c.last_committed = r.index("last committed")?;
-    c.floor = r.index("floor")?;
-    for _ in 0..count(&mut r, 16)? {
-        c.window.push_back(WindowEntry {
-            index: r.index("window index")?,
-            origin: NodeId(r.u32("origin")?),
-            keys: r.u32("keys")?,
-        });
-    }
-    let keys = count(&mut r, 9)?;
-    for _ in 0..keys {
-        c.window_hashes.push_back(r.u64("hash")?);
-    }
-    for _ in 0..keys {
-        c.window_modes.push_back(r.u8("mode")?);
-    }
-    c.taken = rebuild_taken(&c.window, &c.window_hashes, &c.window_modes)?;
-    let mut outcomes = Outcomes::new(limits.outcomes);
-    for _ in 0..count(&mut r, 45)? {
-        let (txn, at, code) = (r.txn()?, r.index("at")?, r.u8("outcome")?);
-        let (other, key, origin) = (r.u64("other")?, r.u32("key")?, NodeId(r.u32("origin")?));
-        let verdict = match code {
-            1 => Verdict::Commit,
-            2 => Verdict::Conflict { other: LogIndex(other), key, origin },
-            3 => Verdict::Window { oldest: Base(other), key },
-            4 => Verdict::Cancelled,
-            _ => return Err(r.error(format!("outcome {code}"))),
-        };
-        outcomes.put(txn, at, verdict);
-    }
-    for _ in 0..count(&mut r, 20)? {
-        let who = (NodeId(r.u32("node")?), r.u64("incarnation")?);
-        outcomes.highest_dropped.insert(who, r.u64("sequence")?);
-    }
-    for _ in 0..count(&mut r, 20)? {
-        let who = (NodeId(r.u32("node")?), r.u64("incarnation")?);
-        let ended = r.index("ended")?;
-        outcomes.incarnations.insert(who, (ended != LogIndex::ZERO).then_some(ended));
-    }
-    c.outcomes = outcomes;
-    let mut history = History { known_after: r.index("known after")?, indexes: VecDeque::new() };
-    for _ in 0..count(&mut r, 8)? {
-        history.indexes.push_back(r.index("committed index")?);
-    }
-    r.end()?;
-    Ok((c, history))
 }
 
 /// A count whose elements of `bytes_each` must still be there, so that a wrong one cannot ask for memory.
@@ -183,19 +156,20 @@ fn count(r: &mut Reader, bytes_each: usize) -> Result<usize> {
 }
 
 fn rebuild_taken(
+    r: &Reader,
     window: &VecDeque<WindowEntry>,
     hashes: &VecDeque<u64>,
     modes: &VecDeque<u8>,
 ) -> Result<FixedMap<u64, super::Taken>> {
     let announced: u64 = window.iter().map(|e| u64::from(e.keys)).sum();
     if announced != hashes.len() as u64 {
-        return Err(Error::corrupted(WHAT, "the window's entries do not account for its keys"));
+        return Err(r.error("the window's entries do not account for its keys"));
     }
     let mut taken = FixedMap::<u64, super::Taken>::default();
     let mut keys = hashes.iter().zip(modes);
     for entry in window {
         for (hash, mode) in keys.by_ref().take(entry.keys as usize) {
-            let mode = LockMode::from_u8(*mode).ok_or_else(|| Error::corrupted(WHAT, "a lock mode above 3"))?;
+            let mode = LockMode::from_u8(*mode).ok_or_else(|| r.error("a lock mode above 3"))?;
             taken.entry(*hash).or_default()[mode as usize] = entry.index;
         }
     }

@@ -24,6 +24,11 @@ impl History {
         self.indexes.back().copied().unwrap_or(self.known_after)
     }
 
+    /// Everything that committed after this is known.
+    pub fn known_after(&self) -> LogIndex {
+        self.known_after
+    }
+
     /// Committed indexes above `after` with the committed index before each; `None` if some of them are forgotten.
     pub fn after(&self, after: LogIndex) -> Option<impl Iterator<Item = (LogIndex, LogIndex)> + '_> {
         if after < self.known_after {

@@ -60,6 +60,8 @@ pub enum Verdict {
     },
     /// It was not in the log when an entry said that it may not come any more.
     Cancelled,
+    /// The node that it came from was no member at that index.
+    Stranger,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +148,20 @@ impl Certifier {
 
     /// Decides the entry at `index`, which must be the one after the last.
     pub fn certify(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
+        self.decide(index, entry, Self::judge)
+    }
+
+    /// The same for an entry of a node that is no member at this index: it commits nothing.
+    pub fn refuse(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
+        self.decide(index, entry, |_, _| Verdict::Stranger)
+    }
+
+    /// `node` is no member from the decided index on: what it had not brought into the log by now is aborted.
+    pub fn end(&mut self, node: NodeId) {
+        self.outcomes.end(node, self.decided);
+    }
+
+    fn decide(&mut self, index: LogIndex, entry: &Entry, judge: fn(&Self, &Entry) -> Verdict) -> Result<Decision> {
         self.follow(index)?;
         if entry.kind == EntryKind::Incarnation {
             // One of another length is of no use to any node alike.
@@ -160,7 +176,7 @@ impl Certifier {
             Outcome::Decided { at, .. } => return Ok(Decision::Duplicate { first: at }),
             Outcome::OlderThanKept => return Ok(Decision::Stale),
         }
-        let verdict = if entry.kind == EntryKind::Cancel { Verdict::Cancelled } else { self.judge(entry) };
+        let verdict = if entry.kind == EntryKind::Cancel { Verdict::Cancelled } else { judge(self, entry) };
         let previous = self.last_committed;
         if verdict == Verdict::Commit {
             self.take(index, entry);

@@ -93,6 +93,14 @@ impl Outcomes {
         }
     }
 
+    /// Nothing of `node` commits after `at`: it is no member any more.
+    pub fn end(&mut self, node: NodeId, at: LogIndex) {
+        let running = self.running(node);
+        if running != 0 {
+            self.incarnations.insert((node, running), Some(at));
+        }
+    }
+
     pub fn put(&mut self, txn: TxnId, at: LogIndex, verdict: Verdict) {
         self.numbers.insert(txn, self.dropped + self.records.len() as u64);
         self.records.push_back(Record { txn, at, verdict });

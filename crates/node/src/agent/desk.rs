@@ -19,8 +19,8 @@ use crate::stop::ordered;
 use bytes::Bytes;
 use onetrip_core::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
 use onetrip_core::certifier::{Certifier, Decision, History, Outcome, Verdict};
-use onetrip_core::{Entry, LogIndex, TxnId};
-use std::collections::BTreeMap;
+use onetrip_core::{Entry, LogIndex, MemberRole, Members, TxnId};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tokio::net::UnixStream;
 
@@ -63,6 +63,8 @@ pub struct Desk {
     durable: Option<LogIndex>,
     stopping: bool,
     problem: Option<String>,
+    /// The apply worker stands where this node cannot bring it on from; nothing but a copy helps.
+    unfed: bool,
 }
 
 /// For `GET /status`.
@@ -82,6 +84,7 @@ pub struct Books<'a> {
     pub certifier: &'a Certifier,
     pub history: &'a mut History,
     pub log: &'a RaftLog,
+    pub members: &'a Members,
     pub tick: u64,
 }
 
@@ -99,6 +102,7 @@ impl Desk {
             durable: None,
             stopping: false,
             problem: None,
+            unfed: false,
         }
     }
 
@@ -140,7 +144,14 @@ impl Desk {
         outbox: Arc<Outbox<UnixStream>>,
         books: &mut Books<'_>,
     ) -> Result<()> {
-        if hello.role == Role::ApplyWorker && !self.knows_its_past(books) {
+        if hello.role == Role::ApplyWorker && !self.can_welcome(hello, books) {
+            self.problem = (hello.applied > books.log.last_index()).then(|| {
+                format!(
+                    "PostgreSQL stands at log index {}, this node's log ends at {}: the rest must come from the other members first",
+                    hello.applied,
+                    books.log.last_index()
+                )
+            });
             if let Some((.., old)) = self.early_worker.replace((conn, hello.clone(), outbox)) {
                 old.close();
             }
@@ -155,23 +166,23 @@ impl Desk {
                 self.close(old.conn);
             }
             // Rule 3: everything above its applied index, wherever it came from.
-            let last = books.log.last_index();
-            let known = books.history.after(hello.applied).filter(|_| hello.applied <= last);
-            let Some(missed) = known.map(Iterator::collect) else {
+            let known = books.history.after(hello.applied).map(Iterator::collect::<VecDeque<_>>);
+            let first = books.log.first_index();
+            let Some(missed) = known.filter(|missed| missed.front().is_none_or(|(at, _)| *at >= first)) else {
                 let problem = format!(
-                    "PostgreSQL stands at log index {}, but this node can feed it only from {} to {}: its data folder and \
-                     the node's do not belong together; make this node anew with `onetrip init`",
-                    hello.applied,
-                    books.log.first_index(),
-                    last
+                    "PostgreSQL stands at log index {}, but this node can bring it on only from {first}: its data folder must be \
+                     made anew from another member's",
+                    hello.applied
                 );
                 if self.problem.as_ref() != Some(&problem) {
-                    tracing::error!(region = %self.config.region, node = %self.config.node, index = %hello.applied, "{problem}");
+                    tracing::warn!(region = %self.config.region, node = %self.config.node, index = %hello.applied, "{problem}");
                 }
                 self.problem = Some(problem);
+                self.unfed = true;
                 outbox.close();
                 return Ok(());
             };
+            self.unfed = false;
             self.problem = None;
             self.settling.runs(node, hello.incarnation, books.certifier.running_incarnation(node));
             let feed = Feed::new(conn, outbox.clone(), missed);
@@ -188,18 +199,20 @@ impl Desk {
 
     /// After a restart the log's end waits for a leader to say what of it is committed, or for being cut off.  Before
     /// that WELCOME would name too low an entry, and PostgreSQL let clients in that miss what was acknowledged to them.
-    fn knows_its_past(&self, books: &Books<'_>) -> bool {
-        books.certifier.decided() >= self.last_at_start.min(books.log.last_index())
+    /// A copy of another member's PostgreSQL may be ahead of what this node has decided.
+    fn can_welcome(&self, hello: &Hello, books: &Books<'_>) -> bool {
+        books.certifier.decided() >= self.last_at_start.min(books.log.last_index()).max(hello.applied)
     }
 
     /// Welcomes the apply worker that had to wait.
     pub fn let_worker_in(&mut self, books: &mut Books<'_>) -> Result<()> {
-        if self.early_worker.is_some() && self.knows_its_past(books) {
-            if let Some((conn, hello, outbox)) = self.early_worker.take() {
-                self.open(conn, &hello, outbox, books)?;
-            }
+        if self.early_worker.as_ref().is_none_or(|(_, hello, _)| !self.can_welcome(hello, books)) {
+            return Ok(());
         }
-        Ok(())
+        match self.early_worker.take() {
+            Some((conn, hello, outbox)) => self.open(conn, &hello, outbox, books),
+            None => Ok(()),
+        }
     }
 
     fn position(&mut self, applied: LogIndex, durable: LogIndex, books: &mut Books<'_>) -> Result<()> {
@@ -208,7 +221,7 @@ impl Desk {
         books.history.forget_to(durable.min(applied));
         if let Some(feed) = &mut self.feed {
             feed.position(applied);
-            feed.pump(books.log, &self.config)?;
+            feed.pump(books.log, books.members)?;
         }
         Ok(())
     }
@@ -225,13 +238,18 @@ impl Desk {
             let _ = c.outbox.send([refusal(txn, &self.config.region, "the node is stopping".into())]);
             return None;
         }
+        if books.members.get(self.config.node).is_some_and(|m| m.role == MemberRole::Replica) {
+            let why = format!("region {} holds a replica, which takes no changes", self.config.region);
+            let _ = c.outbox.send([refusal(txn, &self.config.region, why)]);
+            return None;
+        }
         match books.certifier.outcome(&txn) {
             Outcome::Unknown => {}
             Outcome::Decided { at, verdict } => {
                 // Proposed before, on a connection that is gone.  The worker leaves the entry to a backend that waits
                 // for its turn, so the verdict is still this one's to carry out.
                 let previous = books.history.previous_of(at).unwrap_or(LogIndex::ZERO);
-                self.tell(conn, txn, at, verdict, previous);
+                self.tell(conn, txn, at, verdict, previous, books.members);
                 return None;
             }
             Outcome::OlderThanKept => {
@@ -280,11 +298,11 @@ impl Desk {
             if let Some(c) = self.conns.get_mut(&waiting.conn) {
                 c.waiting = None;
             }
-            self.tell(waiting.conn, txn, at, verdict, previous);
+            self.tell(waiting.conn, txn, at, verdict, previous, books.members);
         } else if verdict == Verdict::Commit {
             if let Some(feed) = &mut self.feed {
                 feed.push(at, previous);
-                feed.pump(books.log, &self.config)?;
+                feed.pump(books.log, books.members)?;
             }
         }
         Ok(())
@@ -302,7 +320,15 @@ impl Desk {
         }
     }
 
-    fn tell(&mut self, conn: ConnId, txn: TxnId, at: LogIndex, verdict: Verdict, previous: LogIndex) {
+    fn tell(
+        &mut self,
+        conn: ConnId,
+        txn: TxnId,
+        at: LogIndex,
+        verdict: Verdict,
+        previous: LogIndex,
+        members: &Members,
+    ) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         let own = || self.config.region.clone();
         let (outcome, other, key, region) = match verdict {
@@ -311,10 +337,10 @@ impl Desk {
                 (VerdictOutcome::Commit, previous, NO_KEY, own())
             }
             Verdict::Conflict { other, key, origin } => {
-                (VerdictOutcome::Conflict, other, key, self.config.region_of(origin).cloned().unwrap_or_default())
+                (VerdictOutcome::Conflict, other, key, members.region_of(origin).cloned().unwrap_or_default())
             }
             Verdict::Window { oldest, key } => (VerdictOutcome::Window, LogIndex(oldest.0), key, own()),
-            Verdict::Cancelled => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
+            Verdict::Cancelled | Verdict::Stranger => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
         };
         let frame = VerdictFrame { txn, outcome, at, other, key, region, message: String::new() };
         let _ = c.outbox.send([ToPostgres::Verdict(frame).encode()]);
@@ -383,6 +409,25 @@ impl Desk {
         self.stopping = true;
     }
 
+    /// The state has come from elsewhere: what became of open proposals stands in it, and they ask again; the apply worker
+    /// says again where it stands.
+    pub fn start_over(&mut self) {
+        let waiting: Vec<ConnId> = self.pending.values().map(|p| p.conn).collect();
+        for conn in waiting.into_iter().chain(self.feed.as_ref().map(|f| f.conn)) {
+            self.closed(conn);
+        }
+    }
+
+    /// An apply worker is connected and gets what it lacks.
+    pub fn is_fed(&self) -> bool {
+        self.feed.is_some()
+    }
+
+    /// PostgreSQL's data folder is of no use any more.
+    pub fn is_unfed(&self) -> bool {
+        self.unfed
+    }
+
     /// Closes everything; for the end of the node.
     pub fn close_all(&mut self) {
         self.feed = None;
@@ -393,6 +438,11 @@ impl Desk {
             c.outbox.close();
         }
         self.pending.clear();
+    }
+
+    /// What PostgreSQL shows, if it has said so.
+    pub fn applied(&self) -> Option<LogIndex> {
+        self.applied
     }
 
     /// How far PostgreSQL is safe on disk, if it has said so.

@@ -5,12 +5,11 @@
 //! - At most `ENTRIES_MAX` entries or `BYTES_MAX` bytes lie beyond the worker's last POSITION (one entry in any case).
 
 use super::ConnId;
-use crate::config::NodeConfig;
 use crate::disk::RaftLog;
 use crate::error::Result;
 use crate::outbox::Outbox;
 use onetrip_core::agent::entry_head;
-use onetrip_core::{Entry, LogIndex, RegionId};
+use onetrip_core::{Entry, LogIndex, Members, RegionId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::net::UnixStream;
@@ -54,7 +53,7 @@ impl Feed {
     }
 
     /// Sends what the credit allows.
-    pub fn pump(&mut self, log: &RaftLog, config: &NodeConfig) -> Result<()> {
+    pub fn pump(&mut self, log: &RaftLog, members: &Members) -> Result<()> {
         while let Some((at, previous)) = self.queue.front().copied() {
             if self.under_way.len() >= ENTRIES_MAX {
                 break;
@@ -65,7 +64,7 @@ impl Feed {
                 break;
             }
             let unknown = RegionId::default();
-            let region = config.region_of(entry.txn.node).unwrap_or(&unknown);
+            let region = members.region_of(entry.txn.node).unwrap_or(&unknown);
             let head = entry_head(at, previous, region, &entry.txn, bytes);
             if self.outbox.send([head, entry.write_set]).is_err() {
                 // The connection is ending; the next HELLO says where to go on.

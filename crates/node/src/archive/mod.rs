@@ -189,7 +189,7 @@ impl Archive {
             let (entries, term) =
                 read.map_err(|e| crate::Error::Internal(format!("reading the log to archive it: {e}")))?;
             let Some(last) = entries.last().map(|e| LogIndex(e.index)) else { break };
-            let previous = Previous { index: next.0 - 1, term };
+            let previous = Previous::new(next.0 - 1, term);
             let bytes = entries.iter().map(|e| e.data.len() + 64).sum();
             self.shared.lock().under_way_bytes += bytes;
             let Some(batches) = &self.batches else { break };

@@ -25,7 +25,7 @@ fn open(dir: &Path) -> Result<Writer> {
 /// Entries `from..=to` in one batch.
 fn append(writer: &mut Writer, from: u64, to: u64, time_ms: u64) {
     let entries: Vec<RaftEntry> = (from..=to).map(entry).collect();
-    let previous = Previous { index: from - 1, term: entry(from - 1).term };
+    let previous = Previous::new(from - 1, entry(from - 1).term);
     writer.append(previous, time_ms, &entries).unwrap();
 }
 
@@ -260,7 +260,7 @@ proptest! {
 
 /// A node's log, 100 entries long, in segments small enough to be cut.
 fn log(dir: &Path, entries: u64) -> RaftLog {
-    let mut log = RaftLog::open(dir, &[NodeId(1)]).unwrap();
+    let mut log = RaftLog::open(dir).unwrap();
     for index in log.last_index().0 + 1..=entries {
         log.append(&[entry(index)], None, false).unwrap();
     }

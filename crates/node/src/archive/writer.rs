@@ -67,7 +67,7 @@ impl Writer {
     fn find_end(&mut self, segment: &mut Segment) -> Result<bool> {
         let (mut offset, mut number) = (0, 0);
         while let Some((record, end)) = segment.record_at(offset, number)? {
-            let last = record.entries.last().map(|(index, slot)| Previous { index: *index, term: slot.term });
+            let last = record.entries.last().map(|(index, slot)| Previous::new(*index, slot.term));
             self.last = last.or(record.previous).or(self.last);
             self.time_ms = record.time_ms.unwrap_or(0).max(self.time_ms);
             (offset, number) = (end, number + 1);
@@ -127,7 +127,7 @@ impl Writer {
         let open = self.open.as_mut().expect("just made, if there was none");
         open.segment.append(open.records, None, None, Some(self.time_ms), entries)?;
         open.records += 1;
-        self.last = Some(entries.last().map_or(previous, |e| Previous { index: e.index, term: e.term }));
+        self.last = Some(entries.last().map_or(previous, |e| Previous::new(e.index, e.term)));
         Ok(())
     }
 

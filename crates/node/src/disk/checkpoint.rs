@@ -1,41 +1,75 @@
-//! The certifier's checkpoint: one file, replaced whole.
+//! The checkpoint: one file, replaced whole, but for the two bytes that say whether it was made here.
 
 use super::sync_dir;
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, History, Limits};
+use onetrip_core::certifier::Limits;
+use onetrip_core::{checkpoint, Checkpoint, LogIndex};
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 #[derive(Clone)]
-pub struct CheckpointFile(PathBuf);
+pub struct CheckpointFile {
+    path: PathBuf,
+    /// Of the newest that was written in this life.  A slower writer of an older one must not replace it.
+    newest: Arc<Mutex<LogIndex>>,
+}
 
 impl CheckpointFile {
     pub fn new(path: PathBuf) -> Self {
-        CheckpointFile(path)
+        CheckpointFile { path, newest: Arc::default() }
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
-    /// What was saved last; a fresh certifier if nothing ever was.
-    pub fn load(&self, limits: Limits) -> Result<(Certifier, History)> {
-        let raw = match std::fs::read(&self.0) {
-            Ok(raw) => Bytes::from(raw),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Ok((Certifier::new(limits), History::default()))
-            }
-            Err(source) => return Err(Error::Disk { file: self.0.clone(), what: "read", source }),
+    /// What was saved last, if anything ever was.
+    pub fn load(&self, limits: Limits) -> Result<Option<Checkpoint>> {
+        let Some(raw) = self.read()? else { return Ok(None) };
+        Checkpoint::decode(raw, limits).map(Some).map_err(|e| self.corrupted(&e))
+    }
+
+    /// Its bytes, not verified.
+    pub fn read(&self) -> Result<Option<Bytes>> {
+        match std::fs::read(&self.path) {
+            Ok(raw) => Ok(Some(Bytes::from(raw))),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::Disk { file: self.path.clone(), what: "read", source }),
+        }
+    }
+
+    pub fn corrupted(&self, why: &onetrip_core::Error) -> Error {
+        Error::Corrupted { file: self.path.clone(), why: why.to_string() }
+    }
+
+    /// Durable on return; a crash on the way leaves the old one.  `index`: the last that it covers.
+    pub fn save(&self, index: LogIndex, raw: &[u8]) -> Result<()> {
+        let mut newest = self.newest.lock().expect("no code that holds this lock panics");
+        if index < *newest {
+            return Ok(());
+        }
+        write_whole(&self.path, raw)?;
+        *newest = index;
+        Ok(())
+    }
+
+    /// The same for one that came from elsewhere: from now on the log may be shorter than it.
+    pub fn install(&self, index: LogIndex, raw: &[u8]) -> Result<()> {
+        self.save(index, &checkpoint::installed(raw))
+    }
+
+    /// The log is in order again: from now on it may not be shorter than the installed checkpoint.
+    pub fn settle(&self) -> Result<()> {
+        let write = || -> std::io::Result<()> {
+            let file = File::options().write(true).open(&self.path)?;
+            file.write_all_at(&checkpoint::settled_origin(), checkpoint::ORIGIN_AT as u64)?;
+            file.sync_all()
         };
-        Certifier::from_checkpoint(raw, limits)
-            .map_err(|e| Error::Corrupted { file: self.0.clone(), why: e.to_string() })
-    }
-
-    /// Durable on return; a crash on the way leaves the old one.
-    pub fn save(&self, raw: &[u8]) -> Result<()> {
-        write_whole(&self.0, raw)
+        write().map_err(Error::disk(&self.path, "write"))
     }
 }
 

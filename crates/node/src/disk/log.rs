@@ -6,12 +6,13 @@
 //! - Cut entries were committed (the caller's duty), so nothing is ever overwritten below the first.
 
 use super::segment::{path_of, Previous, Segment, Slot, Tail};
-use super::sync_dir;
+use super::{sync_dir, CheckpointFile};
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use onetrip_core::{LogIndex, NodeId};
+use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,12 @@ const CLOSED_FILE: &str = "closed";
 
 pub struct RaftLog {
     dir: PathBuf,
-    voters: Vec<u64>,
+    /// At the checkpoint from which this life of the node goes on.
+    conf: Conf,
+    /// What a member gets that needs entries which are not here any more.
+    checkpoint: Option<CheckpointFile>,
+    /// A member needs a newer checkpoint than there is.
+    wants_checkpoint: Cell<bool>,
     hard_state: HardState,
     segments: VecDeque<Segment>,
     slots: VecDeque<Slot>,
@@ -38,13 +44,13 @@ pub struct RaftLog {
 
 impl RaftLog {
     /// Opens or makes the log in `dir`, and verifies every byte of it.
-    pub fn open(dir: &Path, voters: &[NodeId]) -> Result<RaftLog> {
-        Self::open_with(dir, voters, SEGMENT_BYTES)
+    pub fn open(dir: &Path) -> Result<RaftLog> {
+        Self::open_with(dir, SEGMENT_BYTES)
     }
 
-    fn open_with(dir: &Path, voters: &[NodeId], segment_bytes: u64) -> Result<RaftLog> {
+    fn open_with(dir: &Path, segment_bytes: u64) -> Result<RaftLog> {
         std::fs::create_dir_all(dir).map_err(Error::disk(dir, "making the folder"))?;
-        let mut log = RaftLog::empty(dir, voters, segment_bytes);
+        let mut log = RaftLog::empty(dir, segment_bytes);
         let closed = log.replay()?;
         log.check_closed(closed)?;
         if closed.is_some() {
@@ -61,7 +67,7 @@ impl RaftLog {
     /// For reading alone: the folder stays as it is.  With `upto`, the log may belong to a running node that has written
     /// that entry before; what follows it is not looked at.
     pub fn open_to_read(dir: &Path, upto: Option<LogIndex>) -> Result<RaftLog> {
-        let mut log = RaftLog::empty(dir, &[], SEGMENT_BYTES);
+        let mut log = RaftLog::empty(dir, SEGMENT_BYTES);
         log.read_to = Some(upto.unwrap_or(LogIndex(u64::MAX)));
         let closed = log.replay()?;
         if upto.is_none() {
@@ -70,10 +76,12 @@ impl RaftLog {
         Ok(log)
     }
 
-    fn empty(dir: &Path, voters: &[NodeId], segment_bytes: u64) -> RaftLog {
+    fn empty(dir: &Path, segment_bytes: u64) -> RaftLog {
         RaftLog {
             dir: dir.to_owned(),
-            voters: voters.iter().map(|v| u64::from(v.0)).collect(),
+            conf: Conf::default(),
+            checkpoint: None,
+            wants_checkpoint: Cell::new(false),
             hard_state: HardState::default(),
             segments: VecDeque::new(),
             slots: VecDeque::new(),
@@ -83,6 +91,52 @@ impl RaftLog {
             segment_bytes,
             read_to: None,
         }
+    }
+
+    /// The Raft configuration at the checkpoint that stands in `file`, before raft reads the log.
+    pub fn stand_on(&mut self, conf: Conf, file: CheckpointFile) {
+        self.conf = conf;
+        self.checkpoint = Some(file);
+    }
+
+    /// A member needs entries that were cut, and the last checkpoint does not serve it.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.wants_checkpoint.take()
+    }
+
+    /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is durable.
+    /// What was promised stays.
+    pub fn restart(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) -> Result<()> {
+        if let Some(hs) = hard_state {
+            self.hard_state = hs.clone();
+        }
+        self.hard_state.term = self.hard_state.term.max(term.0);
+        self.raise_commit(index);
+        self.next_segment(Previous { index: index.0, term: term.0, restart: true })?;
+        self.slots.clear();
+        self.cached.clear();
+        self.cached_bytes = 0;
+        self.drop_older()
+    }
+
+    /// Everything before the last segment is over.
+    fn drop_older(&mut self) -> Result<()> {
+        // The oldest first, so that what a crash leaves has no gap.
+        while self.segments.len() > 1 {
+            let Some(old) = self.segments.pop_front() else { break };
+            if self.read_to.is_none() {
+                old.remove()?;
+            }
+        }
+        match self.read_to {
+            None => sync_dir(&self.dir),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// On disk.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|s| s.end).sum()
     }
 
     /// Reads all segments; answers where the log was closed.
@@ -119,7 +173,10 @@ impl RaftLog {
                 let Some(previous) = record.previous else {
                     return Err(segment.corrupted("its first record does not say what came before".into()));
                 };
-                let follows = self.segments.is_empty() || previous.index == self.last();
+                if previous.restart {
+                    self.slots.clear();
+                }
+                let follows = self.segments.is_empty() || previous.restart || previous.index == self.last();
                 if !follows {
                     return Err(segment.corrupted(format!("it follows entry {}, not {}", previous.index, self.last())));
                 }
@@ -128,7 +185,8 @@ impl RaftLog {
             if let Some(hs) = record.hard_state {
                 self.hard_state = hs;
             }
-            let base = self.segments.front().map_or(segment.previous, |s| s.previous);
+            let oldest = self.segments.front().filter(|_| !segment.previous.restart);
+            let base = oldest.map_or(segment.previous, |s| s.previous);
             for (index, slot) in record.entries {
                 let keep = index.checked_sub(base.index + 1).filter(|keep| *keep <= self.slots.len() as u64);
                 let Some(keep) = keep else {
@@ -171,7 +229,11 @@ impl RaftLog {
             segment.remove()?;
             return sync_dir(&dir);
         }
+        let restart = segment.previous.restart;
         self.segments.push_back(segment);
+        if restart {
+            self.drop_older()?;
+        }
         Ok(())
     }
 
@@ -215,7 +277,7 @@ impl RaftLog {
     /// Appends; entries from the first one's index on are replaced.  With `sync`, all of it is durable on return.
     pub fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>, sync: bool) -> Result<()> {
         if self.active().end > self.segment_bytes {
-            let previous = Previous { index: self.last(), term: self.term_of(self.last()).unwrap_or(0) };
+            let previous = Previous::new(self.last(), self.term_of(self.last()).unwrap_or(0));
             self.next_segment(previous)?;
         }
         let number = self.next_record;
@@ -300,6 +362,11 @@ impl RaftLog {
         self.slots.get(usize::try_from(index.checked_sub(before + 1)?).ok()?).map(|s| s.term)
     }
 
+    /// Of an entry that is here, or the one before the first.
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        self.term_of(index.0).map(Term)
+    }
+
     pub fn first_index(&self) -> LogIndex {
         LogIndex(self.before_first() + 1)
     }
@@ -319,12 +386,10 @@ impl RaftLog {
     }
 }
 
-/// Ranges are half-open; answers below the first entry are `Compacted`.  Raft snapshots do not exist here: the log is
-/// cut only below what every member has.
+/// Ranges are half-open; answers below the first entry are `Compacted`.
 impl Storage for RaftLog {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        let conf = ConfState::from((self.voters.clone(), vec![]));
-        Ok(RaftState::new(self.hard_state.clone(), conf))
+        Ok(RaftState::new(self.hard_state.clone(), ConfState::from(&self.conf)))
     }
 
     fn entries(
@@ -372,8 +437,26 @@ impl Storage for RaftLog {
         Ok(self.last())
     }
 
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    /// The last checkpoint, if it has what `to` lacks and knows `to` as a member.
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        let unavailable = raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
+        let read = || {
+            let file = self.checkpoint.as_ref()?;
+            let raw = file.read().map_err(|e| tracing::error!("no checkpoint for node {to}: {e}")).ok()??;
+            let head = checkpoint::peek(&raw).map_err(|e| tracing::error!("no checkpoint for node {to}: {e}")).ok()?;
+            let serves =
+                head.index.0 >= request_index.max(self.before_first()) && head.conf.contains(NodeId(to as u32));
+            serves.then_some((head, raw))
+        };
+        let Some((head, raw)) = read() else {
+            self.wants_checkpoint.set(true);
+            return Err(unavailable);
+        };
+        let mut snapshot = Snapshot { data: raw, ..Default::default() };
+        let metadata = snapshot.mut_metadata();
+        (metadata.index, metadata.term) = (head.index.0, head.term.0);
+        metadata.set_conf_state(ConfState::from(&head.conf));
+        Ok(snapshot)
     }
 }
 

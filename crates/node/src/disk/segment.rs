@@ -5,10 +5,11 @@
 //! | u32 magic, u32 length of body, u64 number, u32 CRC-32 of length, number and body | 20 bytes |
 //! | body | |
 //!
-//! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: time), [u64 term, u64 vote, u64 commit], [u64 index, u64 term],
-//! [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8 type, u32 length, data).  Only the archive
-//! writes times.  Numbers count through all segments without a gap.  The
-//! first record of a segment says, as *previous*, what came before it, so that older segments can be deleted.
+//! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: time, bit 3: it is a restart), [u64 term, u64 vote,
+//! u64 commit], [u64 index, u64 term], [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8 type,
+//! u32 length, data).  Only the archive writes times.  Numbers count through all segments without a gap.  The first record
+//! of a segment says, as *previous*, what came before it, so that older segments can be deleted; a *restart* says that they
+//! are to be.
 //!
 //! Space is set aside ahead of the records; it reads as zeros, and so ends the records.
 
@@ -32,6 +33,14 @@ const GATHER_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct Previous {
     pub index: u64,
     pub term: u64,
+    /// Segments before this one are over: a checkpoint that came from elsewhere takes their place.
+    pub restart: bool,
+}
+
+impl Previous {
+    pub fn new(index: u64, term: u64) -> Previous {
+        Previous { index, term, restart: false }
+    }
 }
 
 /// Where an entry's data lies.
@@ -114,7 +123,8 @@ impl Segment {
         gathered.put_u32_le(body_len_u32);
         gathered.put_u64_le(number);
         gathered.put_u32_le(0); // the checksum, below
-        let flags = [hard_state.is_some(), previous.is_some(), time_ms.is_some()];
+        let restart = previous.is_some_and(|p| p.restart);
+        let flags = [hard_state.is_some(), previous.is_some(), time_ms.is_some(), restart];
         gathered.put_u8(flags.iter().rev().fold(0, |bits, set| bits << 1 | u8::from(*set)));
         if let Some(hs) = hard_state {
             gathered.put_u64_le(hs.term);
@@ -256,7 +266,7 @@ impl Segment {
     fn decode(&self, mut body: Bytes, start: u64) -> Option<Record> {
         let total = body.len() as u64;
         let mut record = Record::default();
-        let flags = body.try_get_u8().ok().filter(|flags| *flags < 8)?;
+        let flags = body.try_get_u8().ok().filter(|flags| *flags < 16)?;
         if flags & 1 != 0 {
             let (term, vote, commit) =
                 (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
@@ -264,7 +274,7 @@ impl Segment {
         }
         if flags & 2 != 0 {
             let (index, term) = (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
-            record.previous = Some(Previous { index, term });
+            record.previous = Some(Previous { index, term, restart: flags & 8 != 0 });
         }
         if flags & 4 != 0 {
             record.time_ms = Some(body.try_get_u64_le().ok()?);

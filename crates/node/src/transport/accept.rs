@@ -149,8 +149,8 @@ impl Transport {
                         }
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Raft(message))).await;
                     }
-                    Frame::Position { durable } => {
-                        self.inbox.send(Event::Peer(link.id, PeerEvent::Durable(durable))).await;
+                    Frame::Position { applied, durable } => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Position { applied, durable })).await;
                     }
                     Frame::Ping { sent_ns } => {
                         self.send_to(link, Channel::Control, Frame::Pong { sent_ns }.encode());

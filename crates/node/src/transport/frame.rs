@@ -62,8 +62,10 @@ pub enum Frame {
     Hello(Hello),
     HelloReply(HelloReply),
     Raft(Box<Message>),
-    /// How far the sender's PostgreSQL is safe on disk; the log below the least of these is no longer needed.
+    /// What the sender's PostgreSQL shows and how far it is safe on disk; the log below the least of the latter is no
+    /// longer needed.
     Position {
+        applied: LogIndex,
         durable: LogIndex,
     },
     Ping {
@@ -110,8 +112,9 @@ impl Frame {
                 message.write_to_writer(&mut writer).expect("writing to memory");
                 out = writer.into_inner();
             }
-            Frame::Position { durable } => {
+            Frame::Position { applied, durable } => {
                 out.put_u8(3);
+                out.put_u64_le(applied.0);
                 out.put_u64_le(durable.0);
             }
             Frame::Ping { sent_ns } => {
@@ -213,7 +216,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             let message = Message::parse_from_carllerche_bytes(&raw).map_err(|e| malformed(e.to_string()))?;
             return Ok(Frame::Raft(Box::new(message)));
         }
-        3 => Frame::Position { durable: r.index("durable")? },
+        3 => Frame::Position { applied: r.index("applied")?, durable: r.index("durable")? },
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
         other => return Err(malformed(format!("kind {other}"))),
@@ -238,7 +241,7 @@ mod tests {
             Frame::HelloReply(HelloReply::Refused("no".into())),
             Frame::HelloReply(HelloReply::Removed("gone".into())),
             Frame::Raft(Box::new(message)),
-            Frame::Position { durable: LogIndex(9) },
+            Frame::Position { applied: LogIndex(11), durable: LogIndex(9) },
             Frame::Ping { sent_ns: 1 },
             Frame::Pong { sent_ns: 2 },
         ]

@@ -32,7 +32,7 @@ use delay::DelayLine;
 use frame::{Channel, Frame};
 use link::Link;
 use onetrip_core::consensus::Message;
-use onetrip_core::{LogIndex, NodeId, RegionId};
+use onetrip_core::{LogIndex, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use serde::Serialize;
 use shape::Way;
@@ -102,9 +102,13 @@ impl Transport {
             inbox,
             started: Instant::now(),
         };
-        let members = config.members.iter().map(|m| (m.id, m.region.clone(), m.address.to_string()));
-        transport.set_peers(members, NodeId(0));
         Ok(Arc::new(transport))
+    }
+
+    /// From now on these are the peers, and ids that were members once are refused as such.
+    pub fn set_members(&self, members: &Members) {
+        let peers = members.members.iter().map(|m| (m.id, m.region.clone(), m.address.clone()));
+        self.set_peers(peers, members.next_id);
     }
 
     /// Adds and removes links, so that there is one to each of `members` but this node itself.  Ids below `next_id` that
@@ -199,8 +203,8 @@ impl Transport {
         self.send_to(&link, channel, Frame::Raft(Box::new(message)).encode())
     }
 
-    pub fn send_position(&self, durable: LogIndex) {
-        let frame = Frame::Position { durable }.encode();
+    pub fn send_position(&self, applied: LogIndex, durable: LogIndex) {
+        let frame = Frame::Position { applied, durable }.encode();
         for link in self.links() {
             self.send_to(&link, Channel::Control, frame.clone());
         }

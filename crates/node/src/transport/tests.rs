@@ -309,7 +309,7 @@ async fn what_is_no_hello_is_refused() {
     lying[..4].copy_from_slice(&(1u32 << 30).to_le_bytes());
     let mut twice = good.to_vec();
     twice.extend_from_slice(&good);
-    let position = Frame::Position { durable: LogIndex(1) }.encode();
+    let position = Frame::Position { applied: LogIndex(1), durable: LogIndex(1) }.encode();
     for (bytes, welcome) in [
         (&good[..], true),
         (b"GET / HTTP/1.1\r\n\r\n", false),

@@ -4,7 +4,7 @@
 use anyhow::{bail, ensure, Context, Result};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, FromPostgres, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VERSION};
-use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, RegionId, TxnId};
+use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, MemberRole, NodeId, RegionId, TxnId};
 use onetrip_node::tls::{self, Authority};
 use onetrip_node::{Member, Node, NodeConfig};
 use std::future::Future;
@@ -54,7 +54,12 @@ impl Cluster {
         let authority = Authority::new("test")?;
         let region = |id: u32| RegionId(format!("r{id}"));
         for me in 1..=3u32 {
-            let member = |id: u32| Member { id: NodeId(id), region: region(id), address: ports[id as usize - 1] };
+            let member = |id: u32| Member {
+                id: NodeId(id),
+                region: region(id),
+                address: ports[id as usize - 1],
+                role: MemberRole::Voter,
+            };
             let data_dir = dir.path().join(format!("r{me}"));
             std::fs::create_dir(&data_dir)?;
             let config = NodeConfig {
@@ -75,6 +80,7 @@ impl Cluster {
                 postgres: None,
                 archive: None,
                 members: (1..=3).map(member).collect(),
+                log_bytes_max: 4 << 30,
                 data_dir,
             };
             config.save()?;

@@ -11,7 +11,7 @@ fn hard(term: u64, vote: u64, commit: u64) -> HardState {
 }
 
 fn open(dir: &Path) -> Result<RaftLog> {
-    RaftLog::open_with(dir, &[NodeId(1), NodeId(2), NodeId(3)], 300)
+    RaftLog::open_with(dir, 300)
 }
 
 fn contents(log: &RaftLog) -> Vec<(u64, Vec<u8>)> {
@@ -117,7 +117,7 @@ fn one_wrong_byte_anywhere_in_a_closed_log_is_refused() {
 #[test]
 fn after_a_crash_only_the_last_write_may_be_incomplete() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = RaftLog::open(dir.path(), &[NodeId(1)]).unwrap();
+    let mut log = RaftLog::open(dir.path()).unwrap();
     log.append(&[entry(1, 1, b"first")], Some(&hard(1, 1, 0)), true).unwrap();
     let start = log.active().end as usize;
     log.append(&[entry(2, 1, b"second")], None, true).unwrap();
@@ -129,17 +129,17 @@ fn after_a_crash_only_the_last_write_may_be_incomplete() {
         let mut torn = good.clone();
         torn[cut..].fill(0);
         std::fs::write(&path, &torn).unwrap();
-        let mut log = RaftLog::open(dir.path(), &[NodeId(1)]).unwrap();
+        let mut log = RaftLog::open(dir.path()).unwrap();
         assert_eq!(log.last(), 1, "cut at {cut}");
         log.append(&[entry(2, 2, b"other")], None, true).unwrap();
         drop(log);
-        assert_eq!(RaftLog::open(dir.path(), &[NodeId(1)]).unwrap().term(2).unwrap(), 2);
+        assert_eq!(RaftLog::open(dir.path()).unwrap().term(2).unwrap(), 2);
     }
     for at in 0..start {
         let mut bad = good.clone();
         bad[at] ^= 1;
         std::fs::write(&path, &bad).unwrap();
-        assert!(RaftLog::open(dir.path(), &[NodeId(1)]).is_err(), "byte {at}");
+        assert!(RaftLog::open(dir.path()).is_err(), "byte {at}");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_missing_segment_is_refused() {
 #[test]
 fn a_log_is_read_without_being_touched() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = RaftLog::open(dir.path(), &[NodeId(1)]).unwrap();
+    let mut log = RaftLog::open(dir.path()).unwrap();
     for index in 1..=6 {
         log.append(&[entry(index, 1, &[7; 30])], None, true).unwrap();
     }
@@ -189,4 +189,43 @@ fn a_log_is_read_without_being_touched() {
     assert_eq!(contents(&RaftLog::open_to_read(dir.path(), None).unwrap()), all);
     assert_eq!(names(), before);
     assert!(RaftLog::open_to_read(dir.path(), Some(LogIndex(9))).is_ok_and(|log| log.last() == 6));
+}
+
+/// A log that goes on from an installed checkpoint keeps its promises and nothing else, whether the crash comes before
+/// or after the old segments are gone.
+#[test]
+fn a_restarted_log_goes_on_after_the_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    log.append(&[], Some(&hard(4, 3, 18)), true).unwrap();
+    log.active().trim().unwrap();
+    drop(log);
+    // Old segments that a crash left beside the new one.
+    let away = tempfile::tempdir().unwrap();
+    let copy = |from: &Path, to: &Path| {
+        for file in std::fs::read_dir(from).unwrap() {
+            let path = file.unwrap().path();
+            std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
+    };
+    copy(dir.path(), away.path());
+    let mut log = open(dir.path()).unwrap();
+    log.restart(LogIndex(100), Term(3), None).unwrap();
+    assert_eq!((log.first_index().0, log.last(), log.term(100).unwrap(), log.segments.len()), (101, 100, 3, 1));
+    assert_eq!(log.hard_state, hard(4, 3, 100));
+    drop(log);
+    copy(away.path(), dir.path());
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!((log.first_index().0, log.last(), log.segments.len()), (101, 100, 1));
+    assert_eq!(log.hard_state, hard(4, 3, 100));
+    for n in 101..120 {
+        log.append(&[entry(n, 5, &[1; 50])], None, true).unwrap();
+    }
+    let all = contents(&log);
+    assert!(log.segments.len() > 2);
+    drop(log);
+    assert_eq!(contents(&open(dir.path()).unwrap()), all);
+    assert_eq!(segment_numbers(dir.path()).unwrap()[0], segment_numbers(away.path()).unwrap().last().unwrap() + 1);
+    assert_eq!(contents(&RaftLog::open_to_read(dir.path(), None).unwrap()), all);
 }

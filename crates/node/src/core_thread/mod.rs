@@ -11,46 +11,60 @@
 //! Invariants:
 //! - What `consensus` wants durable is fsynced before anything that depends on it leaves.
 //! - Every committed index is certified once, in order.
-//! - The log is cut only below what every member's PostgreSQL has durably applied, and below the durable checkpoint.
-//! - After an error from the disk the thread ends, and the node with it.
+//! - After an error from the disk the thread ends, and the node with it; also when the log says that it was removed.
+//!
+//! | module | what |
+//! |---|---|
+//! | `storage` | checkpoints, and how much of the log stays |
+//! | `admin` | changes of the membership that somebody asked for |
+//! | `lag` | how far behind somebody is, in time |
+
+mod admin;
+mod lag;
+mod storage;
 
 use crate::agent::{Books, Desk};
 use crate::archive::Archive;
 use crate::config::NodeConfig;
 use crate::disk::{CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
-use crate::inbox::{Event, Inbox, PeerEvent};
-use crate::status::CoreStatus;
+use crate::inbox::{AdminReply, Event, Inbox, PeerEvent};
+use crate::postgres::RebuildFrom;
+use crate::status::{CoreStatus, Position};
 use crate::stop::stop_point;
 use crate::transport::Transport;
+use admin::{AdminDesk, Answer, Settled};
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, Decision, History, Verdict};
+use lag::LagClock;
+use onetrip_core::certifier::{Certifier, History};
 use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output, Role};
-use onetrip_core::{Entry, LogIndex, NodeId};
+use onetrip_core::decide::decide;
+use onetrip_core::{LogIndex, Members, NodeId};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 const TICK: Duration = Duration::from_millis(20);
 const HEARTBEAT_TICKS: usize = 5;
 const TRANSFER_TICKS: usize = 25;
+/// A follower waits at least this long for its leader: as long as a core thread may be busy with one very large
+/// transaction (a guess), ...
+const ELECTION_TICKS: usize = 40;
+/// ... and at least so many round trips to the farthest voter, but never longer than 10 s.
+const ELECTION_ROUND_TRIPS: f64 = 5.0;
+const ELECTION_TICKS_MAX: usize = 500;
 /// Positions go to the peers this often.
 const POSITION_TICKS: u64 = 25;
 /// A thread that slept too long makes up for this many ticks at most: catching up on all of them could call an election.
 const TICKS_AT_ONCE: u32 = 3;
 /// Events taken before the disk is written.
 const EVENTS_AT_ONCE: usize = 1024;
-/// A checkpoint is made after so many entries (fewer if the certification window is shorter) or bytes.
-const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
-const CHECKPOINT_BYTES: u64 = 256 << 20;
 /// How long a stopping leader waits for its successor.
 const HAND_OVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a stop waits for a checkpoint under way.
 const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
-/// Entries that stay in the log although nobody should need them: a member may still read them for an append.
-const CUT_MARGIN: u64 = 1_000;
-
 pub struct CoreThread {
     config: Arc<NodeConfig>,
     consensus: Consensus<RaftLog>,
@@ -65,7 +79,14 @@ pub struct CoreThread {
     checkpoint: LogIndex,
     checkpoint_under_way: bool,
     bytes_since_checkpoint: u64,
-    durable_of: BTreeMap<NodeId, LogIndex>,
+    members: Arc<Members>,
+    members_changed: bool,
+    admin: AdminDesk,
+    /// Of the other members' PostgreSQL, as they said last.
+    positions: BTreeMap<NodeId, Position>,
+    lag: LagClock,
+    /// PostgreSQL's data folder has to be made anew.
+    rebuild: watch::Sender<Option<RebuildFrom>>,
     leadership: Option<Leadership>,
     tick: u64,
     /// Peers whose queue was full; Raft is told at the next occasion.
@@ -80,53 +101,58 @@ enum Flow {
 
 impl CoreThread {
     /// Reads and verifies what earlier lives left on disk.
-    pub fn open(config: Arc<NodeConfig>, transport: Arc<Transport>, inbox: Inbox) -> Result<CoreThread> {
-        let voters: Vec<NodeId> = config.members.iter().map(|m| m.id).collect();
-        let checkpoint_file = CheckpointFile::new(config.data_dir.join("certifier.checkpoint"));
-        let (certifier, history) = checkpoint_file.load(config.limits())?;
-        let mut log = RaftLog::open(&config.data_dir.join("log"), &voters)?;
-        let checkpoint = certifier.decided();
-        let (first, last) = (log.first_index(), log.last_index());
-        if last < checkpoint || first > checkpoint.next() {
-            let why =
-                format!("it holds entries {first} to {last}, but the certifier's checkpoint stands at {checkpoint}");
-            return Err(Error::Corrupted { file: config.data_dir.join("log"), why });
-        }
-        log.raise_commit(checkpoint);
+    pub fn open(
+        config: Arc<NodeConfig>,
+        transport: Arc<Transport>,
+        inbox: Inbox,
+        rebuild: watch::Sender<Option<RebuildFrom>>,
+    ) -> Result<CoreThread> {
+        let (checkpoint_file, state, log) = storage::open(&config)?;
+        let (checkpoint, last) = (state.index(), log.last_index());
         let archive = config.archive.as_ref().map(|a| Archive::start(&config, &a.folder, checkpoint)).transpose()?;
-        let preferred = config.members.iter().filter(|m| m.region == config.preferred_leader).map(|m| m.id).collect();
-        let ticks = (config.election_timeout().as_millis() / TICK.as_millis()) as usize;
         let raft_config = Config {
             id: config.node,
-            preferred,
+            limits: config.limits(),
             applied: checkpoint,
             heartbeat_ticks: HEARTBEAT_TICKS,
-            election_ticks: ticks,
+            election_ticks: ELECTION_TICKS,
             transfer_ticks: TRANSFER_TICKS,
         };
         tracing::info!(
             region = %config.region, node = %config.node, term = log.hard_state().term, index = %last, %checkpoint,
             "log opened"
         );
-        Ok(CoreThread {
+        let members = Arc::new(state.members);
+        let mut core = CoreThread {
             desk: Desk::new(config.clone(), last),
             archive,
-            consensus: Consensus::new(raft_config, log)?,
+            consensus: Consensus::new(raft_config, log, members.clone())?,
             config,
-            certifier,
-            history,
+            certifier: state.certifier,
+            history: state.history,
             transport,
             inbox,
             checkpoint_file,
             checkpoint,
             checkpoint_under_way: false,
             bytes_since_checkpoint: 0,
-            durable_of: BTreeMap::new(),
+            members: members.clone(),
+            members_changed: false,
+            admin: AdminDesk::default(),
+            positions: BTreeMap::new(),
+            lag: LagClock::default(),
+            rebuild,
             leadership: None,
             tick: 0,
             dropped: Vec::new(),
             out: Output::default(),
-        })
+        };
+        core.set_members(members);
+        core.check_membership()?;
+        if core.config.postgres.is_some() && !core.config.data_dir.join("postgres").join("PG_VERSION").is_file() {
+            core.order_rebuild();
+        }
+        Ok(core)
     }
 
     /// The thread's body.  `Ok`: it was asked to stop, and all is on disk.
@@ -178,9 +204,7 @@ impl CoreThread {
     fn handle(&mut self, event: Event) -> Result<Flow> {
         match event {
             Event::Peer(_, PeerEvent::Raft(message)) => self.step(Input::Message(*message)),
-            Event::Peer(peer, PeerEvent::Durable(durable)) => {
-                self.durable_of.insert(peer, durable);
-            }
+            Event::Peer(peer, PeerEvent::Position { applied, durable }) => self.position_of(peer, applied, durable),
             Event::Peer(peer, PeerEvent::Unreachable) => self.step(Input::Unreachable(peer)),
             Event::Peer(_, PeerEvent::Removed(why)) => return Err(Error::Removed(why)),
             Event::Agent(event) => {
@@ -188,25 +212,26 @@ impl CoreThread {
                     certifier: &self.certifier,
                     history: &mut self.history,
                     log: self.consensus.log(),
+                    members: &self.members,
                     tick: self.tick,
                 };
                 if let Some(raw) = self.desk.handle(event, &mut books)? {
                     stop_point(&self.config.data_dir, "received");
                     self.propose(raw);
                 }
+                self.follow_rebuild();
+            }
+            Event::Admin(request, answer) => {
+                if let Some(settled) = self.admin.ask(request, answer, self.tick, &self.members) {
+                    self.settle(settled)?;
+                }
+                self.administer()?;
             }
             Event::Status(answer) => {
                 // Nobody waiting any more is no harm.
                 let _ = answer.send(self.status());
             }
-            Event::Checkpointed(result) => {
-                self.checkpoint = result?;
-                self.checkpoint_under_way = false;
-                if self.config.postgres.is_none() && self.desk.durable().is_none() {
-                    self.history.forget_to(self.checkpoint);
-                }
-                self.cut()?;
-            }
+            Event::Checkpointed(result) => self.checkpointed(result)?,
             Event::Stop => return Ok(Flow::Stop),
         }
         Ok(Flow::GoOn)
@@ -236,24 +261,54 @@ impl CoreThread {
         for raw in self.desk.resend(self.tick, false) {
             self.propose(raw);
         }
+        self.lag.decided(self.certifier.decided(), Instant::now());
+        self.administer()?;
         if self.tick % POSITION_TICKS == 0 {
-            if let Some(durable) = self.my_durable() {
-                self.durable_of.insert(self.config.node, durable);
-                self.transport.send_position(durable);
+            if let Some(Position { applied, durable, .. }) = self.my_position() {
+                self.step(Input::Position(self.config.node, applied));
+                self.transport.send_position(applied, durable);
             }
+            self.follow_round_trips();
             self.cut()?;
-            let entries = self.certifier.decided().0 - self.checkpoint.0;
-            let enough = CHECKPOINT_ENTRIES_MAX.min(self.config.window_entries);
-            if entries >= enough || self.bytes_since_checkpoint >= CHECKPOINT_BYTES {
-                self.start_checkpoint()?;
-            }
+            self.consider_checkpoint()?;
+            let shown = self.positions.values().map(|p| p.applied).chain(self.my_position().map(|p| p.applied)).min();
+            self.lag.forget_to(shown.unwrap_or_default());
         }
         Ok(())
     }
 
-    /// A node without PostgreSQL needs nothing of the log below its checkpoint.
-    fn my_durable(&self) -> Option<LogIndex> {
-        self.desk.durable().or(self.config.postgres.is_none().then_some(self.checkpoint))
+    /// Of this node's PostgreSQL, once it has said so.  A node without one shows all that it has decided, and needs
+    /// nothing of the log below its checkpoint.
+    fn my_position(&self) -> Option<Position> {
+        let (applied, durable) = match (self.desk.applied(), self.desk.durable()) {
+            (Some(applied), Some(durable)) => (applied, durable),
+            _ if self.config.postgres.is_none() => (self.certifier.decided(), self.checkpoint),
+            _ => return None,
+        };
+        Some(self.position(applied, durable))
+    }
+
+    fn position(&self, applied: LogIndex, durable: LogIndex) -> Position {
+        Position {
+            applied,
+            durable,
+            lag_entries: self.certifier.decided().0.saturating_sub(applied.0),
+            lag: self.lag.behind(applied, Instant::now()),
+        }
+    }
+
+    fn position_of(&mut self, peer: NodeId, applied: LogIndex, durable: LogIndex) {
+        self.positions.insert(peer, self.position(applied, durable));
+        self.step(Input::Position(peer, applied));
+    }
+
+    /// Election timeouts follow measured round trips.
+    fn follow_round_trips(&mut self) {
+        let peers = self.transport.peers();
+        let voters = peers.iter().filter(|p| self.members.get(p.id).is_some_and(|m| m.voter));
+        let slowest_ms = voters.filter_map(|p| p.rtt_ms).fold(0.0, f64::max);
+        let ticks = (slowest_ms * ELECTION_ROUND_TRIPS / TICK.as_millis() as f64).ceil() as usize;
+        self.consensus.set_election_ticks(ticks.min(ELECTION_TICKS_MAX));
     }
 
     /// Works off everything that consensus has to do.
@@ -267,14 +322,13 @@ impl CoreThread {
             self.send(std::mem::take(&mut out.send_now));
             self.certify(std::mem::take(&mut out.committed))?;
             if let Some(persist) = out.persist.take() {
-                // Only the commit index moved: the next write takes it along.
-                if persist.must_sync {
-                    self.consensus.log_mut().append(&persist.entries, persist.hard_state.as_ref(), true)?;
-                    stop_point(&self.config.data_dir, "appended");
-                }
+                self.persist(persist)?;
             }
             self.consensus.persisted(&mut out);
             self.send(std::mem::take(&mut out.send_after));
+            if let Some(state) = out.restored.take() {
+                self.restored(*state);
+            }
             self.certify(std::mem::take(&mut out.committed))?;
         }
         self.out = out;
@@ -286,9 +340,14 @@ impl CoreThread {
             certifier: &self.certifier,
             history: &mut self.history,
             log: self.consensus.log(),
+            members: &self.members,
             tick: self.tick,
         };
         self.desk.let_worker_in(&mut books)?;
+        self.follow_rebuild();
+        if std::mem::take(&mut self.members_changed) {
+            self.administer()?;
+        }
         self.notice_leader()
     }
 
@@ -304,37 +363,96 @@ impl CoreThread {
     }
 
     fn certify(&mut self, committed: Vec<Committed>) -> Result<()> {
-        for Committed { index, data } in committed {
-            self.bytes_since_checkpoint += data.len() as u64;
-            if data.is_empty() {
-                self.certifier.skip(index)?;
-                continue;
+        for entry in committed {
+            self.bytes_since_checkpoint += entry.data.len() as u64;
+            if entry.transaction().is_some() {
+                stop_point(&self.config.data_dir, "committed");
             }
-            let entry = match Entry::decode(data) {
-                Ok(entry) => entry,
-                // Every node sees the same bytes, so every node passes over them.
-                Err(e) => {
-                    tracing::error!(region = %self.config.region, node = %self.config.node, %index, "the log holds no entry here: {e}");
-                    self.certifier.skip(index)?;
-                    continue;
-                }
-            };
-            stop_point(&self.config.data_dir, "committed");
-            let decision = self.certifier.certify(index, &entry)?;
-            stop_point(&self.config.data_dir, "certified");
-            if let Decision::Decided { verdict: Verdict::Commit, .. } = decision {
-                self.history.push(index);
+            let decided = decide(&entry, &mut self.certifier, &mut self.history, &mut self.members)?;
+            if let Some((txn, decision)) = decided {
+                stop_point(&self.config.data_dir, "certified");
+                let books = Books {
+                    certifier: &self.certifier,
+                    history: &mut self.history,
+                    log: self.consensus.log(),
+                    members: &self.members,
+                    tick: self.tick,
+                };
+                self.desk.decided(entry.index, txn, decision, &books)?;
+                stop_point(&self.config.data_dir, "told");
+            } else if let Some(members) = entry.members {
+                self.set_members(members);
+                self.check_membership()?;
             }
-            let books = Books {
-                certifier: &self.certifier,
-                history: &mut self.history,
-                log: self.consensus.log(),
-                tick: self.tick,
-            };
-            self.desk.decided(index, entry.txn, decision, &books)?;
-            stop_point(&self.config.data_dir, "told");
         }
         Ok(())
+    }
+
+    fn set_members(&mut self, members: Arc<Members>) {
+        tracing::info!(
+            region = %self.config.region, node = %self.config.node, index = %self.certifier.decided(), version = members.version,
+            voters = ?members.voters().map(|m| m.id.0).collect::<Vec<_>>(), members = members.members.len(), "members"
+        );
+        self.transport.set_members(&members);
+        self.positions.retain(|id, _| members.contains(*id));
+        self.members = members;
+        self.members_changed = true;
+    }
+
+    /// A node that is no member any more has nothing to say.
+    fn check_membership(&self) -> Result<()> {
+        let me = self.config.node;
+        if self.members.removed(me) && !self.consensus.conf().contains(me) {
+            let at = self.certifier.decided();
+            return Err(Error::Removed(format!("this node was removed from the cluster at log index {at}")));
+        }
+        Ok(())
+    }
+
+    /// Goes on with what operators have asked for.
+    fn administer(&mut self) -> Result<()> {
+        let (settled, commands) = self.admin.work(self.tick, &self.members);
+        for settled in settled {
+            self.settle(settled)?;
+        }
+        for command in commands {
+            self.step(Input::Change(command));
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, settled: Settled) -> Result<()> {
+        let (answer, reply): (Answer, _) = match settled {
+            Settled::Reply(answer, reply) => (answer, reply),
+            Settled::Joined(answer, id) => match self.members.get(id) {
+                Some(member) => {
+                    let (member, members) = (member.clone(), self.members.clone());
+                    let checkpoint = self.encoded_checkpoint();
+                    (answer, Ok(AdminReply::Joined { member, members, checkpoint }))
+                }
+                None => (answer, Err(format!("node {id} was removed meanwhile"))),
+            },
+        };
+        // Nobody waiting any more is no harm.
+        let _ = answer.send(reply);
+        Ok(())
+    }
+
+    /// Orders a new data folder when the apply worker cannot be brought on, and takes the order back when it can.
+    fn follow_rebuild(&mut self) {
+        let ordered = *self.rebuild.borrow();
+        // A copy that was ordered shows enough, unless more has been cut meanwhile.
+        if self.desk.is_unfed() && ordered.is_none_or(|order| order.at_least < self.feedable_from()) {
+            self.order_rebuild();
+        } else if ordered.is_some() && self.desk.is_fed() {
+            self.rebuild.send_replace(None);
+        }
+    }
+
+    fn order_rebuild(&self) {
+        let at_least = self.feedable_from();
+        tracing::warn!(region = %self.config.region, node = %self.config.node, %at_least, "PostgreSQL's data folder has to be made anew");
+        self.rebuild.send_replace(Some(RebuildFrom { at_least }));
     }
 
     /// After a change of leader or term, proposals under way may be lost: all are sent again, at once.
@@ -347,7 +465,7 @@ impl CoreThread {
         let index = self.certifier.decided();
         match now.leader {
             Some(leader) => {
-                let its_region = self.config.region_of(leader).map_or("?", |r| r.as_str());
+                let its_region = self.members.region_of(leader).map_or("?", |r| r.as_str());
                 tracing::info!(
                     region = %self.config.region, node = %self.config.node, term = %now.term, %index, %leader,
                     leader_region = its_region, role = ?now.role, "leader"
@@ -367,30 +485,6 @@ impl CoreThread {
         self.advance()
     }
 
-    fn start_checkpoint(&mut self) -> Result<()> {
-        if self.checkpoint_under_way {
-            return Ok(());
-        }
-        self.checkpoint_under_way = true;
-        self.bytes_since_checkpoint = 0;
-        let (index, raw) = (self.certifier.decided(), self.certifier.to_checkpoint(&self.history));
-        let (file, inbox) = (self.checkpoint_file.clone(), self.inbox.clone());
-        let thread = std::thread::Builder::new().name("onetrip-ckpt".into());
-        let write = move || inbox.send_blocking(Event::Checkpointed(file.save(&raw).map(|()| index)));
-        thread.spawn(write).map_err(|e| Error::Internal(format!("starting a thread: {e}")))?;
-        Ok(())
-    }
-
-    fn cut(&mut self) -> Result<()> {
-        let members = self.config.members.iter();
-        // Until all have spoken in this life, nobody knows what is still needed.
-        let all: Option<Vec<LogIndex>> = members.map(|m| self.durable_of.get(&m.id).copied()).collect();
-        let Some(needed) = all.and_then(|d| d.into_iter().min()) else { return Ok(()) };
-        let needed = self.archive.as_ref().map_or(needed, |a| needed.min(a.archived()));
-        let upto = needed.min(self.checkpoint).0.saturating_sub(CUT_MARGIN);
-        self.consensus.log_mut().cut(LogIndex(upto))
-    }
-
     fn status(&self) -> CoreStatus {
         CoreStatus {
             raft: self.consensus.status(),
@@ -398,7 +492,10 @@ impl CoreThread {
             last_committed: self.certifier.last_committed(),
             log_first: self.consensus.log().first_index(),
             checkpoint: self.checkpoint,
-            durable_of: self.durable_of.clone(),
+            members: self.members.clone(),
+            own: self.my_position(),
+            positions: self.positions.clone(),
+            log_bytes: self.consensus.log().bytes(),
             desk: self.desk.status(),
             archive: self.archive.as_ref().map(|a| a.report(self.certifier.decided())),
         }
@@ -420,10 +517,7 @@ impl CoreThread {
         let deadline = Instant::now() + CHECKPOINT_WAIT;
         while self.checkpoint_under_way {
             match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::Checkpointed(result)) => {
-                    self.checkpoint = result?;
-                    self.checkpoint_under_way = false;
-                }
+                Ok(Event::Checkpointed(result)) => self.checkpointed(result)?,
                 Ok(_) => {}
                 Err(_) => return Err(Error::Internal("the last checkpoint does not end".into())),
             }
@@ -431,7 +525,7 @@ impl CoreThread {
         if let Some(archive) = self.archive.take() {
             archive.end();
         }
-        self.checkpoint_file.save(&self.certifier.to_checkpoint(&self.history))?;
+        self.checkpoint_file.save(self.certifier.decided(), &self.encoded_checkpoint())?;
         self.consensus.log_mut().close()?;
         tracing::info!(
             region = %self.config.region, node = %self.config.node, index = %self.certifier.decided(), "log closed"

@@ -1,0 +1,319 @@
+//! Everything that the log up to one index comes to, as bytes: what a node keeps on disk, what a Raft snapshot carries,
+//! and what a joining node or a backup is given.
+//!
+//! | part | bytes |
+//! |---|---|
+//! | mark | u32 magic, u16 version, u16 origin (`MADE` or `INSTALLED`) |
+//! | head | index, u64 term, conf (4 × (u32 n, n × u32 id), u8 auto leave), table of members |
+//! | body | certifier and history (`certifier/checkpoint.rs`) |
+//! | end | u32 CRC-32 of head and body |
+//!
+//! Invariants:
+//! - The same log gives the same head and body on every node, but for the history, of which each node keeps what its own
+//!   PostgreSQL needs.
+//! - *Installed* says that the log of this node may be shorter than the checkpoint, since it came from elsewhere; it is
+//!   *made* as soon as the log has been emptied up to it ([`settled_origin`]).
+
+use crate::certifier::{Certifier, History, Limits};
+use crate::error::{Error, Result};
+use crate::ids::{LogIndex, NodeId, Term};
+use crate::members::Members;
+use crate::wire::Reader;
+use bytes::{BufMut, Bytes, BytesMut};
+use raft::eraftpb::ConfState;
+use serde::Serialize;
+use std::fmt;
+
+const MAGIC: u32 = 0x314b_544f; // "OTK1"
+const VERSION: u16 = 1;
+const WHAT: &str = "checkpoint";
+/// Far apart, so that no small damage turns one into the other.
+const MADE: u16 = 0x4d4d;
+const INSTALLED: u16 = 0x9292;
+/// Where the origin stands.
+pub const ORIGIN_AT: usize = 6;
+const MARK_BYTES: usize = 8;
+
+/// A Raft configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Conf {
+    pub voters: Vec<NodeId>,
+    /// Not empty: a joint configuration; these vote as well, by themselves.
+    pub outgoing: Vec<NodeId>,
+    pub learners: Vec<NodeId>,
+    pub learners_next: Vec<NodeId>,
+    pub auto_leave: bool,
+}
+
+impl Conf {
+    pub fn of_members(members: &Members) -> Conf {
+        let ids = |voter: bool| members.members.iter().filter(|m| m.voter == voter).map(|m| m.id).collect();
+        Conf { voters: ids(true), learners: ids(false), ..Conf::default() }
+    }
+
+    pub fn contains(&self, id: NodeId) -> bool {
+        [&self.voters, &self.outgoing, &self.learners, &self.learners_next].iter().any(|ids| ids.contains(&id))
+    }
+
+    pub fn votes(&self, id: NodeId) -> bool {
+        self.voters.contains(&id) || self.outgoing.contains(&id)
+    }
+
+    pub fn is_joint(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+}
+
+impl From<&ConfState> for Conf {
+    fn from(state: &ConfState) -> Conf {
+        // raft-rs gives them in the order of a hash set.
+        let ids = |raw: &[u64]| {
+            let mut ids: Vec<NodeId> = raw.iter().map(|id| NodeId(*id as u32)).collect();
+            ids.sort_unstable();
+            ids
+        };
+        Conf {
+            voters: ids(state.get_voters()),
+            outgoing: ids(state.get_voters_outgoing()),
+            learners: ids(state.get_learners()),
+            learners_next: ids(state.get_learners_next()),
+            auto_leave: state.auto_leave,
+        }
+    }
+}
+
+impl From<&Conf> for ConfState {
+    fn from(conf: &Conf) -> ConfState {
+        let ids = |ids: &[NodeId]| ids.iter().map(|id| u64::from(id.0)).collect::<Vec<_>>();
+        let mut state = ConfState::from((ids(&conf.voters), ids(&conf.learners)));
+        state.set_voters_outgoing(ids(&conf.outgoing));
+        state.set_learners_next(ids(&conf.learners_next));
+        state.auto_leave = conf.auto_leave;
+        state
+    }
+}
+
+/// What Raft wants to know of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub index: LogIndex,
+    pub term: Term,
+    pub conf: Conf,
+    pub members: Members,
+    pub installed: bool,
+}
+
+pub struct Checkpoint {
+    /// Of the entry at `index`.
+    pub term: Term,
+    pub conf: Conf,
+    pub members: Members,
+    pub certifier: Certifier,
+    pub history: History,
+    pub installed: bool,
+}
+
+impl Checkpoint {
+    /// Of a log that is empty.
+    pub fn bootstrap(members: Members, limits: Limits) -> Checkpoint {
+        Checkpoint {
+            term: Term(0),
+            conf: Conf::of_members(&members),
+            members,
+            certifier: Certifier::new(limits),
+            history: History::default(),
+            installed: false,
+        }
+    }
+
+    /// The last index that it covers.
+    pub fn index(&self) -> LogIndex {
+        self.certifier.decided()
+    }
+
+    pub fn encode(&self) -> Bytes {
+        encode(self.term, &self.conf, &self.members, &self.certifier, &self.history)
+    }
+
+    /// Bytes from disk or from a peer.  `limits`: those of the cluster.
+    pub fn decode(raw: Bytes, limits: Limits) -> Result<Checkpoint> {
+        let (mut r, installed) = open(&raw)?;
+        let decode = |r: &mut Reader| {
+            let (index, term, conf, members) = take_head(r)?;
+            let (certifier, history) = Certifier::decode(r, limits)?;
+            if certifier.decided() != index {
+                return Err(r.error(format!("it is of {index}, its certifier of {}", certifier.decided())));
+            }
+            if r.left() > 0 {
+                return Err(r.error(format!("{} bytes too many", r.left())));
+            }
+            Ok(Checkpoint { term, conf, members, certifier, history, installed })
+        };
+        decode(&mut r).map_err(corrupted)
+    }
+}
+
+/// The head alone, with everything verified.
+pub fn peek(raw: &Bytes) -> Result<Head> {
+    let (mut r, installed) = open(raw)?;
+    let (index, term, conf, members) = take_head(&mut r).map_err(corrupted)?;
+    Ok(Head { index, term, conf, members, installed })
+}
+
+/// `term`, `conf` and `members`: at the index that the certifier has decided last.  Made here.
+pub fn encode(term: Term, conf: &Conf, members: &Members, certifier: &Certifier, history: &History) -> Bytes {
+    let mut out = BytesMut::with_capacity(1024);
+    out.put_u32_le(MAGIC);
+    out.put_u16_le(VERSION);
+    out.put_u16_le(MADE);
+    out.put_u64_le(certifier.decided().0);
+    out.put_u64_le(term.0);
+    for ids in [&conf.voters, &conf.outgoing, &conf.learners, &conf.learners_next] {
+        out.put_u32_le(ids.len() as u32);
+        ids.iter().for_each(|id| out.put_u32_le(id.0));
+    }
+    out.put_u8(u8::from(conf.auto_leave));
+    members.put(&mut out);
+    certifier.encode(history, &mut out);
+    let crc = crc32fast::hash(&out[MARK_BYTES..]);
+    out.put_u32_le(crc);
+    out.freeze()
+}
+
+/// The same checkpoint as one that came from elsewhere.
+pub fn installed(raw: &[u8]) -> Bytes {
+    let mut out = BytesMut::from(raw);
+    if let Some(origin) = out.get_mut(ORIGIN_AT..MARK_BYTES) {
+        origin.copy_from_slice(&INSTALLED.to_le_bytes());
+    }
+    out.freeze()
+}
+
+/// The two bytes at [`ORIGIN_AT`] of one whose log is in order.
+pub fn settled_origin() -> [u8; 2] {
+    MADE.to_le_bytes()
+}
+
+/// Mark and checksum are good; the reader stands at the head.
+fn open(raw: &Bytes) -> Result<(Reader, bool)> {
+    let Some(end) = raw.len().checked_sub(4).filter(|end| *end >= MARK_BYTES) else {
+        return Err(Error::corrupted(WHAT, "it is shorter than its mark and checksum"));
+    };
+    let mut mark = Reader::new(WHAT, raw.slice(..MARK_BYTES));
+    let (magic, version, origin) = (mark.u32("magic")?, mark.u16("version")?, mark.u16("origin")?);
+    if magic != MAGIC || version != VERSION {
+        return Err(Error::corrupted(WHAT, "it is no checkpoint of this version of Onetrip"));
+    }
+    if origin != MADE && origin != INSTALLED {
+        return Err(Error::corrupted(WHAT, "its mark is damaged"));
+    }
+    let crc = u32::from_le_bytes([raw[end], raw[end + 1], raw[end + 2], raw[end + 3]]);
+    if crc32fast::hash(&raw[MARK_BYTES..end]) != crc {
+        return Err(Error::corrupted(WHAT, "its checksum does not match"));
+    }
+    Ok((Reader::new(WHAT, raw.slice(MARK_BYTES..end)), origin == INSTALLED))
+}
+
+fn take_head(r: &mut Reader) -> Result<(LogIndex, Term, Conf, Members)> {
+    let (index, term) = (r.index("index")?, Term(r.u64("term")?));
+    let mut ids = || -> Result<Vec<NodeId>> {
+        let n = r.u32("count")? as usize;
+        let raw = r.take(n.saturating_mul(4), "ids")?;
+        let id = |raw: &[u8]| NodeId(u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]));
+        Ok(raw.chunks_exact(4).map(id).collect())
+    };
+    let (voters, outgoing, learners, learners_next) = (ids()?, ids()?, ids()?, ids()?);
+    let auto_leave = match r.u8("auto leave")? {
+        0 => false,
+        1 => true,
+        other => return Err(r.error(format!("auto leave {other}"))),
+    };
+    let conf = Conf { voters, outgoing, learners, learners_next, auto_leave };
+    Ok((index, term, conf, Members::take(r)?))
+}
+
+/// Its checksum is right, so nobody but a wrong program wrote it.
+fn corrupted(error: Error) -> Error {
+    match error {
+        Error::Malformed { what, why } => Error::Corrupted { what, why },
+        other => other,
+    }
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Checkpoint {{ index: {}, term: {}, conf: {:?} }}", self.index(), self.term, self.conf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::members::{Member, MemberRole};
+    use proptest::prelude::*;
+
+    fn some() -> Checkpoint {
+        let member = |id: u32| Member {
+            id: NodeId(id),
+            region: "r".into(),
+            address: format!("h:{id}"),
+            role: MemberRole::Voter,
+            voter: id < 4,
+            slot: Some(id),
+            replaces: None,
+            joined_with: Some([id as u8; 32]),
+        };
+        let members = Members::bootstrap((1..=4).map(member).collect(), "r".into(), 8);
+        let mut c = Checkpoint::bootstrap(members, Limits::default());
+        c.certifier.skip(LogIndex(1)).unwrap();
+        c.term = Term(7);
+        c.conf.outgoing = vec![NodeId(1), NodeId(2), NodeId(9)];
+        c.conf.auto_leave = true;
+        c
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_and_keeps_its_mark_apart() {
+        let c = some();
+        let raw = c.encode();
+        let back = Checkpoint::decode(raw.clone(), Limits::default()).unwrap();
+        assert_eq!((back.term, back.index(), &back.conf, &back.members), (c.term, LogIndex(1), &c.conf, &c.members));
+        assert!(!back.installed);
+        let moved = installed(&raw);
+        let head = peek(&moved).unwrap();
+        assert!(head.installed && Checkpoint::decode(moved.clone(), Limits::default()).unwrap().installed);
+        assert_eq!((head.index, head.term, head.conf, head.members), (LogIndex(1), c.term, c.conf.clone(), c.members));
+        let mut settled = moved.to_vec();
+        settled[ORIGIN_AT..MARK_BYTES].copy_from_slice(&settled_origin());
+        assert_eq!(settled, raw);
+        assert_eq!(Conf::from(&ConfState::from(&c.conf)), c.conf);
+    }
+
+    #[test]
+    fn one_wrong_bit_anywhere_is_noticed() {
+        let raw = some().encode();
+        for bit in 0..raw.len() * 8 {
+            let mut bad = raw.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(peek(&bad.clone().into()), Err(Error::Corrupted { .. })), "bit {bit}");
+            assert!(Checkpoint::decode(bad.into(), Limits::default()).is_err(), "bit {bit}");
+        }
+    }
+
+    proptest! {
+        /// Also bytes with a right mark and checksum, and anything between.
+        #[test]
+        fn decoding_survives_any_bytes(body in proptest::collection::vec(any::<u8>(), 0..400), at in any::<proptest::sample::Index>()) {
+            let _ = Checkpoint::decode(body.clone().into(), Limits::default());
+            let good = some().encode();
+            let keep = MARK_BYTES + at.index(good.len() - MARK_BYTES - 4);
+            let mut raw = BytesMut::from(&good[..keep]);
+            raw.put_slice(&body);
+            let crc = crc32fast::hash(&raw[MARK_BYTES..]);
+            raw.put_u32_le(crc);
+            let raw = raw.freeze();
+            let _ = peek(&raw);
+            let _ = Checkpoint::decode(raw, Limits::default());
+        }
+    }
+}

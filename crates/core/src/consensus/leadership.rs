@@ -1,0 +1,238 @@
+//! Who should lead, who may vote, and how long to wait for a leader.
+//!
+//! ```text
+//!   election timeout, in units of `election_ticks`:   1      1.25   1.4  1.5   1.65  1.75  1.9  2.0   2.15
+//!                                                     |preferred|    |first|    |second|   |others| |witness|
+//! ```
+//! Ranges do not meet, so that voters do not split the vote: a preferred one grows impatient first, a witness last.
+
+use super::{Config, Consensus, Input};
+use crate::ids::{LogIndex, NodeId};
+use crate::members::{Change, Command, MemberRole, Members};
+use raft::{ProgressState, SnapshotStatus, StateRole, Storage};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// After a transfer, or after its heir's connection broke, this many looks are skipped.
+const TRANSFER_PAUSE: usize = 10;
+/// A member this close to the commit index may take over: while a transfer runs nothing new is proposed, so it arrives.
+const TRANSFER_LAG_MAX: u64 = 1024;
+/// A learner whose log and PostgreSQL are this close may vote.
+const PROMOTE_LAG_MAX: u64 = 10_000;
+/// A snapshot of which nothing was heard for so long is taken as lost.  A guess: 30 s at 20 ms each.
+const SNAPSHOT_TICKS: usize = 1500;
+/// After so many election timeouts without a leader nobody is preferred any more.
+const PREFERENCE_TIMEOUTS: usize = 4;
+/// raft-rs priorities: a voter refuses a candidate of lower priority whose log is not longer than its own.
+const PREFERRED: i64 = 1;
+const NOT_PREFERRED: i64 = -1;
+
+pub(super) struct Timing {
+    base: usize,
+    /// Ticks that make an election timeout; above `base`, raft's clock goes slower.
+    wanted: usize,
+    credit: usize,
+    to_heartbeat: usize,
+    to_transfer: usize,
+    leaderless: usize,
+    /// Everybody's election timeouts, and this node's.
+    pub widest: Range<usize>,
+    pub election: Range<usize>,
+    /// How long each snapshot has been under way.
+    snapshots: BTreeMap<u64, usize>,
+}
+
+impl Timing {
+    pub fn new(config: &Config) -> Timing {
+        let base = config.election_ticks;
+        Timing {
+            base,
+            wanted: base,
+            credit: 0,
+            to_heartbeat: config.heartbeat_ticks,
+            to_transfer: config.transfer_ticks,
+            leaderless: 0,
+            widest: range(base, 100, 215),
+            election: range(base, 100, 215),
+            snapshots: BTreeMap::new(),
+        }
+    }
+}
+
+fn range(base: usize, from: usize, to: usize) -> Range<usize> {
+    let start = (base * from).div_ceil(100);
+    start..(base * to / 100).max(start + 1)
+}
+
+impl<S: Storage> Consensus<S> {
+    /// How long a follower waits for its leader, in ticks; follows measured round trips.  Never less than configured.
+    /// Heartbeats keep their pace.
+    pub fn set_election_ticks(&mut self, ticks: usize) {
+        self.timing.wanted = ticks.max(self.timing.base);
+    }
+
+    /// If this node leads, `heir` takes over as soon as it has the whole log.
+    pub fn transfer_to(&mut self, heir: NodeId) {
+        if self.raft.raft.state == StateRole::Leader && self.conf.voters.contains(&heir) {
+            self.raft.transfer_leader(u64::from(heir.0));
+            // Not back at once.
+            self.timing.to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
+        }
+    }
+
+    pub(super) fn tick(&mut self) {
+        let timing = &mut self.timing;
+        timing.credit += timing.base;
+        if timing.credit >= timing.wanted {
+            timing.credit -= timing.wanted;
+            self.raft.tick();
+        }
+        let raft = &self.raft.raft;
+        let timing = &mut self.timing;
+        timing.leaderless = if raft.leader_id == raft::INVALID_ID { timing.leaderless + 1 } else { 0 };
+        timing.to_heartbeat = timing.to_heartbeat.saturating_sub(1);
+        if timing.to_heartbeat == 0 {
+            timing.to_heartbeat = self.config.heartbeat_ticks;
+            self.raft.ping();
+        }
+        self.consider_transfer();
+    }
+
+    /// Election timeout and priority by what this node is in the table now.
+    pub(super) fn fit_timing(&mut self) {
+        let (me, members, base) = (self.config.id, &self.members, self.timing.base);
+        let preferred = members.is_preferred(me);
+        let witness = members.get(me).is_some_and(|m| m.role == MemberRole::Witness);
+        let others = members.voters().filter(|m| m.role == MemberRole::Voter && !members.is_preferred(m.id));
+        self.timing.election = match others.take_while(|m| m.id != me).count() {
+            _ if preferred => range(base, 100, 125),
+            _ if witness => range(base, 200, 215),
+            0 => range(base, 125, 140),
+            1 => range(base, 150, 165),
+            _ => range(base, 175, 190),
+        };
+        // A preferred voter whose log has entries that its peers' newer ones replace refuses them, and can win itself no
+        // more than they can; and so could a leader that steps back refuse its heir.
+        let tired = self.timing.leaderless > PREFERENCE_TIMEOUTS * self.timing.wanted;
+        let raft = &mut self.raft.raft;
+        let stepping_back = raft.lead_transferee.is_some();
+        raft.set_priority(match () {
+            () if tired || stepping_back || witness => NOT_PREFERRED,
+            () if preferred => PREFERRED,
+            () => 0,
+        });
+        // raft-rs draws from everybody's range; the place in it picks one from this node's.
+        let (drawn, own) = (raft.randomized_election_timeout(), &self.timing.election);
+        if !own.contains(&drawn) {
+            raft.set_randomized_election_timeout(own.start + drawn % (own.end - own.start));
+        }
+    }
+
+    /// The connection to `peer` broke.
+    pub(super) fn lost(&mut self, peer: NodeId) {
+        let id = u64::from(peer.0);
+        self.raft.report_unreachable(id);
+        if self.raft.raft.prs().get(id).is_some_and(|p| p.state == ProgressState::Snapshot) {
+            self.raft.report_snapshot(id, SnapshotStatus::Failure);
+        }
+        // An heir that has gone would keep proposals waiting until the transfer times out.
+        if self.raft.raft.lead_transferee == Some(id) {
+            self.raft.raft.abort_leader_transfer();
+        }
+        if self.members.is_preferred(peer) {
+            self.timing.to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
+        }
+    }
+
+    /// If this node leads: the voter that is furthest takes over, one with PostgreSQL if there is one.
+    pub(super) fn hand_over(&mut self) {
+        let raft = &self.raft.raft;
+        if raft.state != StateRole::Leader {
+            return;
+        }
+        let heirs = self.conf.voters.iter().filter(|id| **id != self.config.id).filter_map(|id| {
+            let progress = raft.prs().get(u64::from(id.0)).filter(|p| p.recent_active)?;
+            // Of equals the lowest id.
+            Some((self.members.is_data_voter(*id), progress.matched, u32::MAX - id.0, *id))
+        });
+        if let Some((.., heir)) = heirs.max() {
+            self.transfer_to(heir);
+        }
+    }
+
+    /// A leader outside the preferred region hands over to a member there that is alive and has the whole log but for
+    /// what is under way; a witness hands over to any voter with PostgreSQL.  Raft ends a transfer that fails after an
+    /// election timeout; the next try waits longer, so that a member which keeps failing does not stop proposals again
+    /// and again.
+    fn consider_transfer(&mut self) {
+        let timing = &mut self.timing;
+        if self.raft.raft.state != StateRole::Leader {
+            // A new leader first learns who is alive.
+            timing.to_transfer = timing.to_transfer.max(self.config.transfer_ticks * 2);
+            timing.snapshots.clear();
+            return;
+        }
+        timing.to_transfer = timing.to_transfer.saturating_sub(1);
+        self.look_for_lost_snapshots();
+        if self.timing.to_transfer > 0 {
+            return;
+        }
+        self.timing.to_transfer = self.config.transfer_ticks;
+        let (raft, members, me) = (&self.raft.raft, &self.members, self.config.id);
+        let committed = raft.raft_log.committed;
+        let able = |id: &&NodeId| {
+            let progress = raft.prs().get(u64::from(id.0));
+            progress.is_some_and(|p| p.recent_active && p.matched + TRANSFER_LAG_MAX >= committed)
+        };
+        if !members.is_preferred(me) {
+            let voters = &self.conf.voters;
+            let preferred = voters.iter().filter(able).find(|id| members.is_preferred(**id));
+            let any = || voters.iter().filter(able).find(|id| members.is_data_voter(**id));
+            let heir = preferred.or_else(|| any().filter(|_| !members.is_data_voter(me)));
+            if let Some(heir) = heir.copied() {
+                return self.transfer_to(heir);
+            }
+        }
+        self.consider_promotion();
+    }
+
+    /// A learner meant to vote whose log and PostgreSQL have caught up becomes a voter.
+    fn consider_promotion(&mut self) {
+        let raft = &self.raft.raft;
+        if raft.has_pending_conf() || self.conf.is_joint() {
+            return;
+        }
+        let committed = raft.raft_log.committed;
+        let near = |index: u64| index + PROMOTE_LAG_MAX >= committed;
+        let ready = self.members.members.iter().find(|m| {
+            let progress = raft.prs().get(u64::from(m.id.0));
+            !m.voter
+                && m.role.votes()
+                && progress.is_some_and(|p| p.recent_active && p.state == ProgressState::Replicate && near(p.matched))
+                && self.positions.get(&m.id).is_some_and(|applied: &LogIndex| near(applied.0))
+        });
+        if let Some(member) = ready {
+            let change = Change::Promote(member.id);
+            let command = Command { expected_version: self.members.version, change };
+            if Members::clone(&self.members).apply(&command).is_ok() {
+                // Not taken now: the next look comes soon.
+                let _ = self.take(Input::Change(command));
+            }
+        }
+    }
+
+    fn look_for_lost_snapshots(&mut self) {
+        let under_way: Vec<u64> = {
+            let all = self.raft.raft.prs().iter();
+            all.filter(|(_, p)| p.state == ProgressState::Snapshot).map(|(id, _)| *id).collect()
+        };
+        self.timing.snapshots.retain(|id, _| under_way.contains(id));
+        for id in under_way {
+            let ticks = self.timing.snapshots.entry(id).or_default();
+            *ticks += 1;
+            if *ticks > SNAPSHOT_TICKS {
+                self.raft.report_snapshot(id, SnapshotStatus::Failure);
+            }
+        }
+    }
+}

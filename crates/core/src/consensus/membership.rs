@@ -1,0 +1,140 @@
+//! Changes of the membership: proposed, carried out in log order, and snapshots that bring a whole new state.
+
+use super::{Consensus, Message};
+use crate::checkpoint::{Checkpoint, Conf};
+use crate::entry::Entry;
+use crate::error::{Error, Result};
+use crate::members::{Command, Members, Step};
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb::{
+    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry as RaftEntry, EntryType, MessageType,
+};
+use raft::{StateRole, Storage};
+use std::sync::Arc;
+
+impl<S: Storage> Consensus<S> {
+    /// Steps of the Raft configuration travel as such, so that raft-rs keeps them apart; others as ordinary entries.
+    pub(super) fn propose_change(&mut self, command: &Command) -> Result<()> {
+        let steps = self.members.steps(&command.change);
+        if steps.is_empty() {
+            return self.propose(RaftEntry { data: Entry::encode_command(command), ..Default::default() });
+        }
+        let mut change = conf_change(&steps);
+        change.context = command.encode();
+        let data = change.write_to_bytes().map_err(|e| Error::malformed("command", e.to_string()))?;
+        let mut entry = RaftEntry { data: data.into(), ..Default::default() };
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        if self.removes_me(&entry) {
+            self.hand_over();
+            return Err(Error::NoLeader);
+        }
+        self.propose(entry)
+    }
+
+    /// This leader would go with that change: raft-rs 0.7.0 cannot lead without being a voter, so another one takes over
+    /// first, and whoever proposed it asks again.
+    pub(super) fn removes_me(&self, entry: &RaftEntry) -> bool {
+        if self.raft.raft.state != StateRole::Leader || entry.get_entry_type() != EntryType::EntryConfChangeV2 {
+            return false;
+        }
+        let Some(command) = command_of(&entry.data) else { return false };
+        self.members.steps(&command.change).contains(&Step::Out(self.config.id))
+    }
+
+    /// The table of members after this entry, if it changes it.  What the log holds is the same on every node, and so is
+    /// the answer; an entry that makes no sense changes nothing anywhere.
+    pub(super) fn carry_out(&mut self, entry: &RaftEntry) -> Option<Arc<Members>> {
+        let mut table;
+        match entry.get_entry_type() {
+            EntryType::EntryNormal => {
+                let command = Entry::command(&entry.data).filter(|c| self.members.steps(&c.change).is_empty())?;
+                table = Members::clone(&self.members);
+                table.apply(&command).ok()?;
+            }
+            EntryType::EntryConfChangeV2 if entry.data.is_empty() => {
+                // How raft-rs leaves a joint configuration.
+                let conf = self.raft.apply_conf_change(&ConfChangeV2::default()).ok()?;
+                table = Members::clone(&self.members);
+                table.left_joint();
+                self.configured(&conf);
+            }
+            EntryType::EntryConfChangeV2 => {
+                let command = command_of(&entry.data)?;
+                let steps = self.members.steps(&command.change);
+                table = Members::clone(&self.members);
+                table.apply(&command).ok()?;
+                if steps.is_empty() {
+                    return None;
+                }
+                // Refused while a joint configuration lasts; the leader lets no such entry in.
+                let conf = self.raft.apply_conf_change(&conf_change(&steps)).ok()?;
+                self.configured(&conf);
+            }
+            EntryType::EntryConfChange => return None,
+        }
+        self.members = Arc::new(table);
+        Some(self.members.clone())
+    }
+
+    fn configured(&mut self, conf: &ConfState) {
+        self.conf = Conf::from(conf);
+        let raft = &mut self.raft.raft;
+        // raft-rs 0.7.0 lets a leader that is no voter any more go on, and panics when it counts itself.
+        if raft.state == StateRole::Leader && !self.conf.votes(self.config.id) {
+            let term = raft.term;
+            raft.become_follower(term, raft::INVALID_ID);
+        }
+        let conf = &self.conf;
+        self.positions.retain(|id, _| conf.contains(*id));
+    }
+
+    /// Tells raft how far entries have been handed out.
+    pub(super) fn applied_to(&mut self) {
+        let raft = &mut self.raft.raft;
+        let before = raft.raft_log.last_index();
+        raft.commit_apply(self.applied.0 .0);
+        // It has appended the way out of a joint configuration, and does not send it by itself.
+        if raft.raft_log.last_index() > before {
+            raft.bcast_append();
+        }
+    }
+
+    /// Decodes the checkpoint that a message brings, if raft will install it: once raft has taken it there is no way back.
+    pub(super) fn open_snapshot(&self, message: &Message) -> Result<Option<Box<Checkpoint>>> {
+        if message.get_msg_type() != MessageType::MsgSnapshot {
+            return Ok(None);
+        }
+        let (snapshot, log) = (message.get_snapshot(), &self.raft.raft.raft_log);
+        let metadata = snapshot.get_metadata();
+        if metadata.index <= log.committed || log.match_term(metadata.index, metadata.term) {
+            return Ok(None);
+        }
+        let checkpoint = Checkpoint::decode(snapshot.data.clone(), self.config.limits)?;
+        let says = (checkpoint.index().0, checkpoint.term.0, &checkpoint.conf);
+        if says != (metadata.index, metadata.term, &Conf::from(metadata.get_conf_state())) {
+            return Err(Error::malformed("snapshot", "it is not the checkpoint that it says it is"));
+        }
+        Ok(Some(Box::new(checkpoint)))
+    }
+}
+
+fn command_of(data: &Bytes) -> Option<Command> {
+    let change = ConfChangeV2::parse_from_carllerche_bytes(data).ok()?;
+    Command::decode(change.context).ok()
+}
+
+fn conf_change(steps: &[Step]) -> ConfChangeV2 {
+    let mut change = ConfChangeV2::default();
+    for step in steps {
+        let (id, kind) = match step {
+            Step::Learner(id) => (id, ConfChangeType::AddLearnerNode),
+            Step::Voter(id) => (id, ConfChangeType::AddNode),
+            Step::Out(id) => (id, ConfChangeType::RemoveNode),
+        };
+        let mut single = ConfChangeSingle { node_id: u64::from(id.0), ..Default::default() };
+        single.set_change_type(kind);
+        change.mut_changes().push(single);
+    }
+    change
+}

@@ -1,0 +1,444 @@
+//! The Raft driver: raft-rs behind a narrow door.
+//!
+//! It owns the order "persist, then answer, then apply" and knows no disk, no socket and no clock.  What a caller does,
+//! again and again:
+//!
+//! 1. [`Consensus::step`] with everything that has come in (cheap; nothing is written or sent yet);
+//! 2. [`Consensus::poll`] until it says `false`.  Each `true` fills an [`Output`], to be worked off top to bottom:
+//!    `send_now`, then `persist` (on disk before going on), then `committed`;
+//! 3. after each such output [`Consensus::persisted`] with the same output: it fills `send_after`, `restored` and
+//!    `committed` again, with what was only true once the disk had it.
+//!
+//! Why this order (Raft thesis, 3.8 and 10.2.1; etcd's `raft/doc.go`): a leader may send its entries while it writes
+//! them itself, since its own copy counts only when it is durable.  Everything a follower or candidate says is a
+//! promise about its disk, so it waits for the disk.
+//!
+//! Invariants:
+//! - `committed` gives each log index once, in order, from the one after `Config::applied` on, and only indexes that
+//!   this node has persisted.
+//! - No delay is ever added to gather a batch; what waits together leaves together.
+//! - The table of members and the Raft configuration are those at the last index handed out (`applied`).  A change of
+//!   the configuration is carried out only when it is *durably* known to be committed: a node that restarted in an older
+//!   configuration and had forgotten that could elect a leader with voters who are none any more.
+//! - What a change does to the configuration follows from table and command, not from what its proposer wrote.
+
+mod leadership;
+mod membership;
+
+use crate::certifier::Limits;
+use crate::checkpoint::{Checkpoint, Conf};
+use crate::entry::{EntryKind, KIND_AT};
+use crate::error::{Error, Result};
+use crate::ids::{LogIndex, NodeId, Term};
+use crate::members::{Command, Members};
+use bytes::Bytes;
+use leadership::Timing;
+use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
+pub use raft::eraftpb::{EntryType, Message};
+use raft::{RawNode, StateRole, Storage};
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Entries larger than this travel alone; smaller ones share a message up to it.
+const MESSAGE_BYTES_MAX: u64 = 1 << 20;
+/// Append messages under way to one follower.  Bounds memory only: at one commit per message and 100 ms of round trip
+/// this is 40,000 commits per second.
+const INFLIGHT_MESSAGES_MAX: usize = 4096;
+/// Committed entries handed over at once; bounds memory while a restarted node catches up.
+const COMMITTED_BYTES_MAX: u64 = 16 << 20;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub id: NodeId,
+    /// Of the certifier, the same on all nodes of the cluster.
+    pub limits: Limits,
+    /// Everything up to here has been handed out by an earlier life of this node, and stands in its checkpoint.
+    pub applied: LogIndex,
+    pub heartbeat_ticks: usize,
+    /// A follower that hears nothing for this long may call an election; see also [`Consensus::set_election_ticks`].
+    pub election_ticks: usize,
+    /// Between two looks at whether the leader should move, and whether a learner may vote.
+    pub transfer_ticks: usize,
+}
+
+pub enum Input {
+    Tick,
+    /// From a peer whose identity the transport has checked.
+    Message(Message),
+    /// An encoded entry.  [`Error::NoLeader`]: propose it again when there is a leader.  Accepted does not mean that it
+    /// will be in the log: it can be lost with a message or a leader.
+    Propose(Bytes),
+    /// A step of the membership.  As with `Propose`, accepted does not mean that it will be in the log; and one that is
+    /// may be refused there: look at the table, and ask again.
+    Change(Command),
+    /// How far the member's PostgreSQL is, as it said itself; a learner that lags is not made a voter.
+    Position(NodeId, LogIndex),
+    /// A connection to this member broke; what was under way may be lost.
+    Unreachable(NodeId),
+    /// This node is about to stop: if it leads, let the member that is furthest take over.
+    HandOver,
+}
+
+/// What must be durable before going on.
+#[derive(Debug)]
+pub struct Persist {
+    /// First the checkpoint, marked as installed, then the log emptied up to it, then the rest.
+    pub snapshot: Option<Installed>,
+    /// Replaces everything from its first index on.
+    pub entries: Vec<RaftEntry>,
+    pub hard_state: Option<HardState>,
+    /// False only if nothing but the commit index changed; then it may be written later, or never.
+    pub must_sync: bool,
+}
+
+/// A checkpoint of another node that takes the place of this one's log.
+#[derive(Debug)]
+pub struct Installed {
+    pub index: LogIndex,
+    pub term: Term,
+    pub data: Bytes,
+}
+
+/// An entry that a majority has.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    pub index: LogIndex,
+    pub term: Term,
+    pub kind: EntryType,
+    pub data: Bytes,
+    /// The table of members from here on, if this entry changed it.
+    pub members: Option<Arc<Members>>,
+}
+
+impl Committed {
+    /// The encoded transaction; `None` for a position that holds none.
+    pub fn transaction(&self) -> Option<&Bytes> {
+        let is_command = self.data.get(KIND_AT) == Some(&(EntryKind::Command as u8));
+        (self.kind == EntryType::EntryNormal && !self.data.is_empty() && !is_command).then_some(&self.data)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Leader,
+    Follower,
+    Candidate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leadership {
+    pub role: Role,
+    pub term: Term,
+    pub leader: Option<NodeId>,
+}
+
+/// Work for the caller; see the head of this file.  Reuse one value, it is cleared by `poll` and `persisted`.
+#[derive(Default, Debug)]
+pub struct Output {
+    pub send_now: Vec<Message>,
+    pub persist: Option<Persist>,
+    pub send_after: Vec<Message>,
+    /// The snapshot just persisted: it takes the place of the caller's certifier and history, before `committed`.
+    pub restored: Option<Box<Checkpoint>>,
+    pub committed: Vec<Committed>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    pub leadership: Leadership,
+    pub raft_commit: LogIndex,
+    pub last: LogIndex,
+    /// On the leader: how far each member's log is known to match.
+    pub matched: Vec<(NodeId, LogIndex)>,
+    pub conf: Conf,
+}
+
+pub struct Consensus<S: Storage> {
+    raft: RawNode<S>,
+    config: Config,
+    ready: Option<raft::Ready>,
+    members: Arc<Members>,
+    conf: Conf,
+    /// Index and term of the last entry handed out.
+    applied: (LogIndex, Term),
+    /// Committed, and not handed out: a change of the configuration stands first.
+    waiting: VecDeque<RaftEntry>,
+    /// The commit index that a restart will find, at least; and that of the output being worked off.
+    commit_durable: u64,
+    commit_written: u64,
+    /// A snapshot that raft has been given, decoded.
+    incoming: Option<Box<Checkpoint>>,
+    /// Of each member's PostgreSQL.
+    positions: BTreeMap<NodeId, LogIndex>,
+    timing: Timing,
+}
+
+impl<S: Storage> Consensus<S> {
+    /// `log` must hold the configuration at `Config::applied` (`initial_state`) and everything persisted by earlier lives
+    /// of this node; `members` is the table at that index.
+    pub fn new(config: Config, log: S, members: Arc<Members>) -> Result<Self> {
+        let timing = Timing::new(&config);
+        let raft_config = raft::Config {
+            id: u64::from(config.id.0),
+            election_tick: config.election_ticks,
+            // Heartbeats are sent by `Timing`, which does not stretch them.
+            heartbeat_tick: config.election_ticks - 1,
+            min_election_tick: timing.widest.start,
+            max_election_tick: timing.widest.end,
+            applied: config.applied.0,
+            max_size_per_msg: MESSAGE_BYTES_MAX,
+            max_inflight_msgs: INFLIGHT_MESSAGES_MAX,
+            max_committed_size_per_ready: COMMITTED_BYTES_MAX,
+            check_quorum: true,
+            pre_vote: true,
+            // raft-rs 0.7.0 (`try_batching`, `is_continuous_ents`) joins entries to a waiting append that has none without
+            // looking where that one starts.  After a rejection in the same batch the follower then acknowledges
+            // positions that it does not have, and what counted it in is lost.
+            batch_append: false,
+            ..Default::default()
+        };
+        // raft-rs's own log lines are dropped: the node reports state changes itself, from `status`.
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let conf = Conf::from(&log.initial_state()?.conf_state);
+        let applied = (config.applied, Term(log.term(config.applied.0)?));
+        let mut raft = RawNode::new(&raft_config, log, &logger)?;
+        // A member that has never voted starts in term 1: raft-rs 0.7.0 panics where a member of term 0 refuses a pre-vote,
+        // as a preferred one does that starts after the others.
+        if raft.raft.term == 0 {
+            raft.raft.become_follower(1, raft::INVALID_ID);
+        }
+        let commit_durable = raft.raft.raft_log.committed;
+        let mut consensus = Consensus {
+            raft,
+            config,
+            ready: None,
+            members,
+            conf,
+            applied,
+            waiting: VecDeque::new(),
+            commit_durable,
+            commit_written: 0,
+            incoming: None,
+            positions: BTreeMap::new(),
+            timing,
+        };
+        consensus.fit_timing();
+        Ok(consensus)
+    }
+
+    /// Takes the election timeout from `draw` instead of raft-rs's own random source, for a caller whose runs must repeat
+    /// themselves.  raft-rs draws anew whenever its role or term changes, so this is called after each `new`, `step`,
+    /// `poll` and `persisted`.
+    pub fn set_election_draw(&mut self, draw: u64) {
+        let range = &self.timing.election;
+        let ticks = range.start + (draw % (range.end - range.start) as u64) as usize;
+        self.raft.raft.set_randomized_election_timeout(ticks);
+    }
+
+    /// Lets appends be cut into smaller messages than usual, for tests of what happens between them.
+    pub fn set_message_bytes_max(&mut self, bytes: u64) {
+        self.raft.raft.max_msg_size = bytes;
+    }
+
+    pub fn log(&self) -> &S {
+        self.raft.store()
+    }
+
+    /// For writing what `Output::persist` asks for, and nothing else.
+    pub fn log_mut(&mut self) -> &mut S {
+        self.raft.mut_store()
+    }
+
+    /// The table of members, the Raft configuration, and index and term of the last entry handed out: what a checkpoint at
+    /// that index says.
+    pub fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+
+    pub fn conf(&self) -> &Conf {
+        &self.conf
+    }
+
+    pub fn applied(&self) -> (LogIndex, Term) {
+        self.applied
+    }
+
+    pub fn step(&mut self, input: Input) -> Result<()> {
+        assert!(self.ready.is_none(), "an output is being worked off");
+        let result = self.take(input);
+        self.fit_timing();
+        result
+    }
+
+    fn take(&mut self, input: Input) -> Result<()> {
+        match input {
+            Input::Tick => {
+                self.tick();
+                Ok(())
+            }
+            Input::Message(message) => self.receive(message),
+            Input::Propose(data) => self.propose(RaftEntry { data, ..Default::default() }),
+            Input::Change(command) => self.propose_change(&command),
+            Input::Position(member, applied) => {
+                self.positions.insert(member, applied);
+                Ok(())
+            }
+            Input::Unreachable(peer) => {
+                self.lost(peer);
+                Ok(())
+            }
+            Input::HandOver => {
+                self.hand_over();
+                Ok(())
+            }
+        }
+    }
+
+    fn receive(&mut self, message: Message) -> Result<()> {
+        if message.get_msg_type() == MessageType::MsgPropose && message.entries.iter().any(|e| self.removes_me(e)) {
+            self.hand_over();
+            return Ok(());
+        }
+        let checkpoint = self.open_snapshot(&message)?;
+        match self.raft.step(message) {
+            // A follower's forwarded proposal that came too early or too late: its node sends it again.
+            Ok(()) | Err(raft::Error::ProposalDropped) => {}
+            Err(e) => return Err(e.into()),
+        }
+        if checkpoint.is_some() && self.raft.snap().is_some() {
+            self.incoming = checkpoint;
+        }
+        Ok(())
+    }
+
+    fn propose(&mut self, entry: RaftEntry) -> Result<()> {
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgPropose);
+        message.from = u64::from(self.config.id.0);
+        message.mut_entries().push(entry);
+        match self.raft.step(message) {
+            Err(raft::Error::ProposalDropped) => Err(Error::NoLeader),
+            other => Ok(other?),
+        }
+    }
+
+    /// Fills `out` with the next piece of work.  `false`: there is none.
+    pub fn poll(&mut self, out: &mut Output) -> bool {
+        assert!(self.ready.is_none(), "the last output has not been reported as persisted");
+        out.clear();
+        if !self.raft.has_ready() && self.waiting.is_empty() {
+            return false;
+        }
+        let mut ready = self.raft.ready();
+        out.send_now = ready.take_messages();
+        out.send_after = ready.take_persisted_messages();
+        let snapshot = (!ready.snapshot().is_empty()).then(|| {
+            // What it covers need not be handed out any more.
+            self.waiting.clear();
+            let metadata = ready.snapshot().get_metadata();
+            let data = ready.snapshot().data.clone();
+            Installed { index: LogIndex(metadata.index), term: Term(metadata.term), data }
+        });
+        self.waiting.extend(ready.take_committed_entries());
+        self.hand_out(false, &mut out.committed);
+        let entries = ready.take_entries();
+        let (mut hard_state, mut must_sync) = (ready.hs().cloned(), ready.must_sync());
+        // A change of the configuration waits for its being committed to be on disk.
+        if self.waiting.front().is_some_and(|change| change.index > self.commit_durable) {
+            hard_state = Some(self.raft.raft.hard_state());
+            must_sync = true;
+        }
+        self.commit_written = hard_state.as_ref().filter(|_| must_sync).map_or(0, |hs| hs.commit);
+        if !entries.is_empty() || hard_state.is_some() || snapshot.is_some() {
+            out.persist = Some(Persist { snapshot, entries, hard_state, must_sync });
+        }
+        self.ready = Some(ready);
+        true
+    }
+
+    /// The last output's `persist` is durable.  Keeps `send_after`, adds what may be sent and done only now.
+    pub fn persisted(&mut self, out: &mut Output) {
+        let ready = self.ready.take().expect("persisted() follows a poll() that gave work");
+        out.send_now.clear();
+        out.persist = None;
+        out.committed.clear();
+        self.commit_durable = self.commit_durable.max(self.commit_written);
+        let restored = !ready.snapshot().is_empty();
+        let mut light = self.raft.advance_append(ready);
+        out.send_after.append(&mut light.take_messages());
+        if restored {
+            let checkpoint = self.incoming.take().expect("raft takes only snapshots that were decoded");
+            self.members = Arc::new(checkpoint.members.clone());
+            self.conf = checkpoint.conf.clone();
+            self.applied = (checkpoint.index(), checkpoint.term);
+            self.commit_durable = self.commit_durable.max(checkpoint.index().0);
+            out.restored = Some(checkpoint);
+        }
+        self.waiting.extend(light.take_committed_entries());
+        self.hand_out(true, &mut out.committed);
+        self.applied_to();
+        self.fit_timing();
+    }
+
+    /// Hands out what is committed, up to a change of the configuration that may not be carried out yet.
+    fn hand_out(&mut self, may_change: bool, committed: &mut Vec<Committed>) {
+        while let Some(entry) = self.waiting.front() {
+            let changes = entry.get_entry_type() != EntryType::EntryNormal;
+            if changes && (!may_change || entry.index > self.commit_durable) {
+                return;
+            }
+            let Some(entry) = self.waiting.pop_front() else { return };
+            let members = self.carry_out(&entry);
+            self.applied = (LogIndex(entry.index), Term(entry.term));
+            committed.push(Committed {
+                index: LogIndex(entry.index),
+                term: Term(entry.term),
+                kind: entry.get_entry_type(),
+                data: entry.data,
+                members,
+            });
+        }
+    }
+
+    pub fn leadership(&self) -> Leadership {
+        let raft = &self.raft.raft;
+        Leadership {
+            role: match raft.state {
+                StateRole::Leader => Role::Leader,
+                StateRole::Follower => Role::Follower,
+                StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            },
+            term: Term(raft.term),
+            leader: (raft.leader_id != raft::INVALID_ID).then_some(NodeId(raft.leader_id as u32)),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        let raft = &self.raft.raft;
+        let leadership = self.leadership();
+        let mut matched = Vec::new();
+        if leadership.role == Role::Leader {
+            matched.extend(raft.prs().iter().map(|(id, p)| (NodeId(*id as u32), LogIndex(p.matched))));
+            matched.sort_unstable();
+        }
+        Status {
+            leadership,
+            raft_commit: LogIndex(raft.raft_log.committed),
+            last: LogIndex(raft.raft_log.last_index()),
+            matched,
+            conf: self.conf.clone(),
+        }
+    }
+}
+
+impl Output {
+    fn clear(&mut self) {
+        self.send_now.clear();
+        self.persist = None;
+        self.send_after.clear();
+        self.restored = None;
+        self.committed.clear();
+    }
+}

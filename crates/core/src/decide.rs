@@ -1,0 +1,48 @@
+//! One committed log entry, decided: what every node does with it, in the same way.
+//!
+//! The entry of a node that is no member at that index commits nothing, whoever let it into the log.
+
+use crate::certifier::{Certifier, Decision, History, Verdict};
+use crate::consensus::Committed;
+use crate::entry::{Entry, EntryKind};
+use crate::error::Result;
+use crate::ids::TxnId;
+use crate::members::Members;
+use std::sync::Arc;
+
+/// The entry's transaction and what became of it; `None` if it holds none.  `members` becomes the table after this entry.
+pub fn decide(
+    committed: &Committed,
+    certifier: &mut Certifier,
+    history: &mut History,
+    members: &mut Arc<Members>,
+) -> Result<Option<(TxnId, Decision)>> {
+    let index = committed.index;
+    // What is no entry is none on every node, since all see the same bytes.
+    let Some(entry) = committed.transaction().and_then(|raw| Entry::decode(raw.clone()).ok()) else {
+        certifier.skip(index)?;
+        if let Some(after) = &committed.members {
+            for gone in members.members.iter().filter(|m| !after.contains(m.id)) {
+                certifier.end(gone.id);
+            }
+            *members = after.clone();
+        }
+        return Ok(None);
+    };
+    let is_member = members.contains(entry.txn.node);
+    let decision = match entry.kind {
+        EntryKind::Transaction if !is_member => certifier.refuse(index, &entry)?,
+        EntryKind::Incarnation if !is_member => {
+            certifier.skip(index)?;
+            return Ok(None);
+        }
+        // Anybody may have a transaction cancelled.
+        EntryKind::Transaction | EntryKind::Incarnation | EntryKind::Cancel | EntryKind::Command => {
+            certifier.certify(index, &entry)?
+        }
+    };
+    if let Decision::Decided { verdict: Verdict::Commit, .. } = decision {
+        history.push(index);
+    }
+    Ok(Some((entry.txn, decision)))
+}

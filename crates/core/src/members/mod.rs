@@ -1,0 +1,367 @@
+//! The table of members, and the steps that change it.
+//!
+//! The table is what the log says: it starts from the bootstrap table of `onetrip init` and changes only by committed
+//! commands, which every node applies in log order with the same result.  It knows neither Raft nor the network; which
+//! change of the Raft configuration goes with a command, [`Members::steps`] says from table and command alone.
+//!
+//! Invariants:
+//! - Members stand in the order of their ids; an id is below `next_id` and never used again.
+//! - Every member meant to be a voter with PostgreSQL has a slot of its own, below `stride` unless that is 1 (then all
+//!   have slot 0).
+//! - `version` grows with every change.  A command made for another version changes nothing.
+//! - A member that is being replaced stays in the table until the joint configuration has been left
+//!   ([`Members::left_joint`]): till then its vote may be needed.
+
+mod codec;
+
+use crate::ids::{NodeId, RegionId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Members at most, and tokens at most; beyond the latter the one that expires first goes.
+pub const MEMBERS_MAX: usize = 100;
+pub const TOKENS_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 255;
+
+/// What a member is meant to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberRole {
+    /// Votes and has a PostgreSQL.
+    Voter,
+    /// Votes and has none.
+    Witness,
+    /// Follows with a PostgreSQL for reading; does not vote.
+    Replica,
+}
+
+impl MemberRole {
+    pub fn votes(self) -> bool {
+        self != MemberRole::Replica
+    }
+    pub fn has_postgres(self) -> bool {
+        self != MemberRole::Witness
+    }
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberRole::Voter => "voter",
+            MemberRole::Witness => "witness",
+            MemberRole::Replica => "replica",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub id: NodeId,
+    pub region: RegionId,
+    /// Where peers reach it, host:port.
+    pub address: String,
+    pub role: MemberRole,
+    /// It votes now; before its promotion a voter to be is a learner.
+    pub voter: bool,
+    /// Its place in the sequences' stride; a voter with PostgreSQL has one.
+    pub slot: Option<u32>,
+    /// Goes when this one becomes a voter.
+    pub replaces: Option<NodeId>,
+    /// Hash of the token it came with: asking again with the same token gives the same member.
+    pub joined_with: Option<[u8; 32]>,
+}
+
+/// Leave to join once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    /// SHA-256 of the secret.
+    pub hash: [u8; 32],
+    pub role: MemberRole,
+    pub replaces: Option<NodeId>,
+    /// Looked at by whoever proposes the joining; the table itself knows no time.
+    pub expires_unix_s: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    pub version: u64,
+    /// By id.
+    pub members: Vec<Member>,
+    /// Where the leader should be.
+    pub preferred_leader: RegionId,
+    pub next_id: NodeId,
+    /// Sequences step by this much; the number of slots.
+    pub stride: u32,
+    pub tokens: Vec<Token>,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    AddToken(Token),
+    /// Consumes the token.  The new member follows as a learner.
+    Join {
+        token: [u8; 32],
+        region: RegionId,
+        address: String,
+    },
+    /// A learner meant to vote has caught up.
+    Promote(NodeId),
+    Remove(NodeId),
+    PreferLeader(RegionId),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Version of the table for which it was made.
+    pub expected_version: u64,
+    pub change: Change,
+}
+
+/// What a command does to the Raft configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Learner(NodeId),
+    Voter(NodeId),
+    Out(NodeId),
+}
+
+/// Why a command changes nothing, in a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+fn is_data_voter(m: &Member) -> bool {
+    m.voter && m.role == MemberRole::Voter
+}
+
+fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(why.into()))
+}
+
+impl Members {
+    /// The table of a cluster that begins.  `members` may come in any order.
+    pub fn bootstrap(mut members: Vec<Member>, preferred_leader: RegionId, stride: u32) -> Members {
+        members.sort_by_key(|m| m.id);
+        let next_id = NodeId(members.last().map_or(1, |m| m.id.0 + 1));
+        Members { version: 0, members, preferred_leader, next_id, stride, tokens: Vec::new() }
+    }
+
+    pub fn get(&self, id: NodeId) -> Option<&Member> {
+        self.members.binary_search_by_key(&id, |m| m.id).ok().map(|place| &self.members[place])
+    }
+
+    fn get_mut(&mut self, id: NodeId) -> Option<&mut Member> {
+        self.members.binary_search_by_key(&id, |m| m.id).ok().map(|place| &mut self.members[place])
+    }
+
+    pub fn contains(&self, id: NodeId) -> bool {
+        self.get(id).is_some()
+    }
+
+    pub fn region_of(&self, id: NodeId) -> Option<&RegionId> {
+        self.get(id).map(|m| &m.region)
+    }
+
+    pub fn voters(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|m| m.voter)
+    }
+
+    /// It was a member and is none any more.
+    pub fn removed(&self, id: NodeId) -> bool {
+        id < self.next_id && !self.contains(id)
+    }
+
+    /// A voter with PostgreSQL.
+    pub fn is_data_voter(&self, id: NodeId) -> bool {
+        self.get(id).is_some_and(is_data_voter)
+    }
+
+    /// A voter with PostgreSQL in the region where the leader should be.
+    pub fn is_preferred(&self, id: NodeId) -> bool {
+        self.get(id).is_some_and(|m| is_data_voter(m) && m.region == self.preferred_leader)
+    }
+
+    pub fn joined_with(&self, token: &[u8; 32]) -> Option<&Member> {
+        self.members.iter().find(|m| m.joined_with.as_ref() == Some(token))
+    }
+
+    /// What `change` would do to the Raft configuration of this table; nothing for most.
+    pub fn steps(&self, change: &Change) -> Vec<Step> {
+        match change {
+            Change::AddToken(_) | Change::PreferLeader(_) => Vec::new(),
+            Change::Join { .. } => vec![Step::Learner(self.next_id)],
+            Change::Promote(id) => {
+                let replaced = self.get(*id).and_then(|m| m.replaces).filter(|old| self.contains(*old));
+                std::iter::once(Step::Voter(*id)).chain(replaced.map(Step::Out)).collect()
+            }
+            Change::Remove(id) => vec![Step::Out(*id)],
+        }
+    }
+
+    /// Carries a command out, the same on every node; a refusal changes nothing.
+    pub fn apply(&mut self, command: &Command) -> Result<(), Refused> {
+        if command.expected_version != self.version {
+            return refused(format!(
+                "the table of members has changed meanwhile (version {}, expected {})",
+                self.version, command.expected_version
+            ));
+        }
+        match &command.change {
+            Change::AddToken(token) => self.add_token(token)?,
+            Change::Join { token, region, address } => self.join(token, region, address)?,
+            Change::Promote(id) => self.promote(*id)?,
+            Change::Remove(id) => self.remove(*id)?,
+            Change::PreferLeader(region) => {
+                if !self.members.iter().any(|m| m.role == MemberRole::Voter && &m.region == region) {
+                    return refused(format!("region {region} has no voter with PostgreSQL"));
+                }
+                self.preferred_leader = region.clone();
+            }
+        }
+        self.version += 1;
+        Ok(())
+    }
+
+    fn add_token(&mut self, token: &Token) -> Result<(), Refused> {
+        if self.tokens.iter().any(|t| t.hash == token.hash) || self.joined_with(&token.hash).is_some() {
+            return refused("this token exists already");
+        }
+        self.check_replaced(token.replaces, token.role)?;
+        if self.tokens.len() >= TOKENS_MAX {
+            if let Some(first) = (0..self.tokens.len()).min_by_key(|i| self.tokens[*i].expires_unix_s) {
+                self.tokens.remove(first);
+            }
+        }
+        self.tokens.push(token.clone());
+        Ok(())
+    }
+
+    fn check_replaced(&self, replaces: Option<NodeId>, role: MemberRole) -> Result<(), Refused> {
+        let Some(old) = replaces else { return Ok(()) };
+        if !role.votes() {
+            return refused("a replica replaces nobody: remove the old member with `onetrip leave` instead");
+        }
+        if !self.contains(old) {
+            return refused(format!("node {old}, which is to be replaced, is no member"));
+        }
+        if let Some(other) = self.members.iter().find(|m| m.replaces == Some(old)) {
+            return refused(format!("node {old} is being replaced by node {} already", other.id));
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, hash: &[u8; 32], region: &RegionId, address: &str) -> Result<(), Refused> {
+        let Some(place) = self.tokens.iter().position(|t| &t.hash == hash) else {
+            return refused("this token is unknown or was used already; ask for a new one with `onetrip token`");
+        };
+        let Token { role, replaces, .. } = self.tokens[place];
+        for (what, text) in [("region's name", region.as_str()), ("address", address)] {
+            if text.is_empty() || text.len() > NAME_BYTES_MAX {
+                return refused(format!("a {what} has 1 to {NAME_BYTES_MAX} bytes"));
+            }
+        }
+        self.check_replaced(replaces, role)?;
+        if let Some(m) = self.members.iter().find(|m| m.address == address && Some(m.id) != replaces) {
+            return refused(format!("node {} in {} has the address {address}", m.id, m.region));
+        }
+        if self.members.len() >= MEMBERS_MAX || self.next_id.0 == u32::MAX {
+            return refused(format!("a cluster has {MEMBERS_MAX} members at most"));
+        }
+        let slot = match role {
+            MemberRole::Voter => Some(self.free_slot()?),
+            MemberRole::Witness | MemberRole::Replica => None,
+        };
+        self.tokens.remove(place);
+        self.members.push(Member {
+            id: self.next_id,
+            region: region.clone(),
+            address: address.to_owned(),
+            role,
+            voter: false,
+            slot,
+            replaces,
+            joined_with: Some(*hash),
+        });
+        self.next_id = NodeId(self.next_id.0 + 1);
+        Ok(())
+    }
+
+    fn free_slot(&self) -> Result<u32, Refused> {
+        // With a stride of 1 nobody shares: sequences are dense, and their keys conflict instead.
+        if self.stride == 1 {
+            return Ok(0);
+        }
+        let free = (0..self.stride).find(|slot| self.members.iter().all(|m| m.slot != Some(*slot)));
+        free.ok_or_else(|| {
+            Refused(format!("all {} places in the sequences' stride are taken; remove a member first", self.stride))
+        })
+    }
+
+    fn promote(&mut self, id: NodeId) -> Result<(), Refused> {
+        let Some(member) = self.get_mut(id) else {
+            return refused(format!("node {id} is no member"));
+        };
+        if member.voter || !member.role.votes() {
+            return refused(format!("node {id} is {}", if member.voter { "a voter already" } else { "a replica" }));
+        }
+        let replaced = member.replaces;
+        member.voter = true;
+        let lasts = self.members.iter().any(|m| is_data_voter(m) && Some(m.id) != replaced);
+        if !lasts {
+            self.get_mut(id).expect("just found").voter = false;
+            return refused(format!("node {id} has no PostgreSQL and would replace the last voter with one"));
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: NodeId) -> Result<(), Refused> {
+        let Some(member) = self.get(id) else {
+            return refused(format!("node {id} is no member"));
+        };
+        if is_data_voter(member) && !self.members.iter().any(|m| m.id != id && is_data_voter(m)) {
+            return refused(format!("node {id} is the last voter with PostgreSQL; the cluster would be lost with it"));
+        }
+        self.members.retain(|m| m.id != id);
+        self.tidy();
+        Ok(())
+    }
+
+    /// The joint configuration has been left: whoever was replaced is gone.
+    pub fn left_joint(&mut self) {
+        let replaced: Vec<NodeId> = self.voters().filter_map(|m| m.replaces).collect();
+        self.members.retain(|m| !replaced.contains(&m.id));
+        self.tidy();
+        self.version += 1;
+    }
+
+    /// Nothing names a member that is no more.
+    fn tidy(&mut self) {
+        let ids: Vec<NodeId> = self.members.iter().map(|m| m.id).collect();
+        let gone = |id: &mut NodeId| !ids.contains(id);
+        for member in &mut self.members {
+            member.replaces.take_if(gone);
+        }
+        for token in &mut self.tokens {
+            token.replaces.take_if(gone);
+        }
+        let data = |m: &&Member| m.role == MemberRole::Voter;
+        if !self.members.iter().filter(data).any(|m| m.region == self.preferred_leader) {
+            if let Some(other) = self.members.iter().filter(data).max_by_key(|m| (m.voter, u32::MAX - m.id.0)) {
+                self.preferred_leader = other.region.clone();
+            }
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::AddToken(token) => write!(f, "a token for a {}", token.role.name()),
+            Change::Join { region, address, .. } => write!(f, "a node at {address} in {region} joins"),
+            Change::Promote(id) => write!(f, "node {id} becomes a voter"),
+            Change::Remove(id) => write!(f, "node {id} leaves"),
+            Change::PreferLeader(region) => write!(f, "the leader belongs in {region}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
