@@ -53,7 +53,9 @@ async fn pair(tls: bool, extra: &str) -> Pair {
         );
         std::fs::write(folder.join("node.toml"), text).unwrap();
         let (inbox, events) = Inbox::new();
-        let transport = Transport::new(&NodeConfig::load(&folder).unwrap(), inbox).unwrap();
+        let config = NodeConfig::load(&folder).unwrap();
+        let transport = Transport::new(&config, inbox).unwrap();
+        transport.set_members(&config.bootstrap_members());
         tokio::spawn(transport.clone().run(listener));
         sides.push(Side { transport, events, address: addresses[i] });
     }
