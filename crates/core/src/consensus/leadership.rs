@@ -151,9 +151,9 @@ impl<S: Storage> Consensus<S> {
             return;
         }
         let heirs = self.conf.voters.iter().filter(|id| **id != self.config.id).filter_map(|id| {
-            let progress = raft.prs().get(u64::from(id.0)).filter(|p| p.recent_active)?;
-            // Of equals the lowest id.
-            Some((self.members.is_data_voter(*id), progress.matched, u32::MAX - id.0, *id))
+            let progress = raft.prs().get(u64::from(id.0))?;
+            // Activity is counted anew once per election timeout, so at times nobody has any.  Of equals the lowest id.
+            Some((progress.recent_active, self.members.is_data_voter(*id), progress.matched, u32::MAX - id.0, *id))
         });
         if let Some((.., heir)) = heirs.max() {
             self.transfer_to(heir);
@@ -208,7 +208,7 @@ impl<S: Storage> Consensus<S> {
             let progress = raft.prs().get(u64::from(m.id.0));
             !m.voter
                 && m.role.votes()
-                && progress.is_some_and(|p| p.recent_active && p.state == ProgressState::Replicate && near(p.matched))
+                && progress.is_some_and(|p| p.recent_active && near(p.matched))
                 && self.positions.get(&m.id).is_some_and(|applied: &LogIndex| near(applied.0))
         });
         if let Some(member) = ready {

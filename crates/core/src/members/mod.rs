@@ -174,9 +174,10 @@ impl Members {
         self.get(id).is_some_and(is_data_voter)
     }
 
-    /// A voter with PostgreSQL in the region where the leader should be.
+    /// A voter with PostgreSQL in the region where the leader should be, and not about to go.
     pub fn is_preferred(&self, id: NodeId) -> bool {
-        self.get(id).is_some_and(|m| is_data_voter(m) && m.region == self.preferred_leader)
+        let stays = self.members.iter().all(|m| m.replaces != Some(id));
+        stays && self.get(id).is_some_and(|m| is_data_voter(m) && m.region == self.preferred_leader)
     }
 
     pub fn joined_with(&self, token: &[u8; 32]) -> Option<&Member> {

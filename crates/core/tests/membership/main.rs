@@ -1,0 +1,284 @@
+//! Members come, are promoted, replaced and leave; snapshots; restarts in between.
+
+mod world;
+
+use onetrip_core::consensus::{Input, Role};
+use onetrip_core::members::Change;
+use onetrip_core::{MemberRole, NodeId};
+use raft::eraftpb::{Entry as RaftEntry, HardState};
+use world::{region, voter, Disk, World};
+
+#[test]
+fn a_member_joins_by_token_catches_up_and_votes() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.commit(2);
+    // Asked of a follower, as anybody may.
+    let id = w.join(3, MemberRole::Voter, None);
+    assert_eq!(id, 4);
+    w.until("node 4 votes", |w| w.is_voter(4));
+    w.commit(4);
+    // Three of four are a majority only with the new one.
+    w.cut.insert(3);
+    w.commit(1);
+    w.cut.clear();
+    w.settle();
+    assert!(w.nodes[&3].members.get(NodeId(4)).unwrap().voter);
+}
+
+#[test]
+fn a_replica_never_votes() {
+    let mut w = World::new();
+    w.has_leader();
+    let id = w.join(1, MemberRole::Replica, None);
+    w.ticks(200);
+    w.commit(id);
+    assert!(!w.is_voter(id));
+    w.cut.extend([2, 3]);
+    w.ticks(200);
+    assert_eq!(w.leader(), None);
+}
+
+#[test]
+fn a_dead_member_is_replaced_in_one_step() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.commit(3);
+    w.crash(3);
+    let id = w.join(2, MemberRole::Voter, Some(3));
+    w.until("the new one votes", |w| w.is_voter(4));
+    assert!(w.nodes[&1].members.removed(NodeId(3)));
+    assert_eq!(w.nodes[&1].consensus.conf().voters, [1, 2, 4].map(NodeId));
+    // Of the three, two are enough again.
+    w.crash(2);
+    w.commit(id);
+    w.restart(2);
+    w.settle();
+}
+
+/// The member to be replaced leads: it hands over first.
+#[test]
+fn a_leader_is_replaced() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.join(2, MemberRole::Voter, Some(1));
+    w.until("the new one votes", |w| {
+        w.nodes[&2].members.removed(NodeId(1)) && !w.nodes[&2].consensus.conf().is_joint()
+    });
+    w.nodes.remove(&1);
+    w.commit(4);
+    w.settle();
+}
+
+#[test]
+fn followers_and_leaders_leave_and_commits_go_on() {
+    let mut w = World::new();
+    for _ in 0..2 {
+        let id = w.join(1, MemberRole::Voter, None);
+        w.until("it votes", |w| w.is_voter(id));
+    }
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    assert_eq!(w.nodes[&1].consensus.conf().voters.len(), 5);
+    w.commit(5);
+    w.change(2, Change::Remove(NodeId(3)));
+    w.nodes.remove(&3);
+    w.commit(4);
+    // The leader itself, asked through itself.
+    w.change(1, Change::Remove(NodeId(1)));
+    w.nodes.remove(&1);
+    w.has_leader();
+    w.commit(2);
+    w.settle();
+    assert_eq!(w.nodes[&2].consensus.conf().voters, [2, 4, 5].map(NodeId));
+    let t = &w.nodes[&2].members;
+    assert!(t.removed(NodeId(1)) && t.removed(NodeId(3)));
+    // The region where the leader belongs went with node 1.
+    assert_eq!(t.preferred_leader, region(2));
+    w.until("node 2 leads", |w| w.leader() == Some(2));
+}
+
+#[test]
+fn the_leader_moves_where_it_is_wanted() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.change(2, Change::PreferLeader(region(3)));
+    w.until("node 3 leads", |w| w.leader() == Some(3));
+    w.commit(1);
+}
+
+#[test]
+fn a_witness_that_leads_hands_over() {
+    let mut w =
+        World::of(vec![voter(1, MemberRole::Voter), voter(2, MemberRole::Voter), voter(3, MemberRole::Witness)]);
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.nodes.get_mut(&1).unwrap().consensus.transfer_to(NodeId(3));
+    w.until("the witness leads", |w| w.leader() == Some(3));
+    w.cut.insert(1);
+    w.until("node 2 leads", |w| w.leader() == Some(2));
+    w.commit(2);
+}
+
+/// Method: the log is cut while a member is away; what it lacks comes as a snapshot, also when the first is lost without a
+/// sign, or with one.
+#[test]
+fn a_member_behind_the_cut_gets_a_snapshot() {
+    for (lost, sign) in [(0, false), (1, true), (1, false)] {
+        let mut w = World::new();
+        w.until("node 1 leads", |w| w.leader() == Some(1));
+        w.commit(3);
+        w.cut.insert(3);
+        for at in [1, 2, 1] {
+            w.commit(at);
+        }
+        w.change(1, Change::PreferLeader(region(2)));
+        w.until("node 2 leads", |w| w.leader() == Some(2));
+        w.cut_log(1);
+        w.cut_log(2);
+        w.commit(1);
+        w.lose_snapshots = lost;
+        w.cut.clear();
+        if sign {
+            w.until("a snapshot is lost", |w| w.lose_snapshots == 0);
+            let leader = w.has_leader();
+            w.nodes.get_mut(&leader).unwrap().consensus.step(Input::Unreachable(NodeId(3))).unwrap();
+        }
+        w.settle();
+        assert_eq!(w.snapshots, 1);
+        w.commit(3);
+        // From what it has on disk now it starts again.
+        w.crash(3);
+        w.commit(2);
+        w.restart(3);
+        w.commit(3);
+        w.settle();
+    }
+}
+
+/// The checkpoint at hand does not know the new member, which is behind the cut: a newer one is made for it.
+#[test]
+fn a_learner_behind_the_cut_gets_a_checkpoint_that_knows_it() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.commit(1);
+    w.cut_log(1);
+    let old = w.nodes[&1].checkpoint();
+    let id = w.join(1, MemberRole::Voter, None);
+    w.nodes.remove(&id);
+    w.commit(2);
+    for id in 1..=3 {
+        w.cut_log(id);
+        w.nodes.get_mut(&id).unwrap().consensus.log_mut().checkpoint = Some(old.clone());
+    }
+    w.start(id, Disk { checkpoint: Some(onetrip_core::checkpoint::installed(&old)), ..Disk::default() });
+    w.until("it votes", |w| w.is_voter(4));
+    assert_eq!(w.snapshots, 1);
+    w.settle();
+}
+
+/// Every node dies at each step of a replacement in turn, alone or all at once, and what was not synced is gone.
+#[test]
+fn a_replacement_survives_crashes_at_every_step() {
+    for all in [false, true] {
+        for at in 0..40 {
+            let mut w = World::new();
+            w.until("node 1 leads", |w| w.leader() == Some(1));
+            w.commit(1);
+            if at % 2 == 0 {
+                w.cut_log(2);
+            }
+            w.crash(3);
+            w.join(1, MemberRole::Voter, Some(3));
+            w.ticks(at);
+            let joint = w.nodes[&1].consensus.conf().is_joint();
+            let ids: Vec<u32> = w.nodes.keys().copied().collect();
+            for id in ids.into_iter().filter(|id| all || *id == 1 + (at as u32 % 2)) {
+                if joint {
+                    // A checkpoint in the middle of the joint configuration.
+                    let node = w.nodes.get_mut(&id).unwrap();
+                    let raw = node.checkpoint();
+                    node.consensus.log_mut().checkpoint = Some(raw);
+                }
+                w.crash(id);
+            }
+            w.wire.clear();
+            for id in w.stopped.keys().copied().filter(|id| *id != 3).collect::<Vec<_>>() {
+                w.restart(id);
+            }
+            w.until("the new one votes", |w| w.is_voter(4) && w.nodes[&1].members.removed(NodeId(3)));
+            w.commit(4);
+            w.settle();
+            assert_eq!(w.nodes[&1].consensus.conf().voters, [1, 2, 4].map(NodeId));
+        }
+    }
+}
+
+/// Goal: nobody elects a leader in a configuration that is over.  Method: nodes 1 and 2 leave one after the other; their
+/// disks hold all of it, but nothing that need not be synced; then they start again without the others.
+#[test]
+fn those_who_left_cannot_go_on_by_themselves() {
+    let mut w = World::new();
+    for _ in 0..2 {
+        let id = w.join(1, MemberRole::Voter, None);
+        w.until("it votes", |w| w.is_voter(id));
+    }
+    w.change(3, Change::Remove(NodeId(1)));
+    w.crash(1);
+    w.change(3, Change::Remove(NodeId(2)));
+    w.crash(2);
+    w.commit(3);
+    w.cut.extend([3, 4, 5]);
+    w.restart(1);
+    w.restart(2);
+    w.ticks(500);
+    assert_eq!(w.leader(), None);
+}
+
+/// Goal: preference never keeps two voters from electing one of them.  Method: the preferred one has a longer log, the
+/// other a newer one, as a leader that died in between leaves them.
+#[test]
+fn a_preferred_voter_with_a_stale_log_does_not_stop_an_election() {
+    let mut w = World::new();
+    let entry = |index, term| RaftEntry { index, term, ..Default::default() };
+    let disk = |entries: Vec<RaftEntry>, term| {
+        let hard_state = HardState { term, ..Default::default() };
+        Disk { entries, hard_state, ..Disk::default() }
+    };
+    w.start(1, disk(vec![entry(1, 1), entry(2, 1), entry(3, 1)], 2));
+    w.start(2, disk(vec![entry(1, 1), entry(2, 2)], 2));
+    w.nodes.remove(&3);
+    let leader = w.has_leader();
+    assert_eq!(leader, 2);
+    w.commit(2);
+}
+
+/// A leader that steps back is followed at once, although it refused others while it was preferred.
+#[test]
+fn a_preferred_leader_lets_its_heir_win() {
+    // At every moment of its count of who is active.
+    for after in 0..25 {
+        let mut w = World::new();
+        w.until("node 1 leads", |w| w.leader() == Some(1));
+        w.ticks(after);
+        w.nodes.get_mut(&1).unwrap().consensus.step(Input::HandOver).unwrap();
+        w.ticks(3);
+        assert!(matches!(w.leader(), Some(2 | 3)), "{after}");
+    }
+}
+
+/// The timeout grows with the round trips, and the heartbeats keep their pace.
+#[test]
+fn long_round_trips_make_followers_patient() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    for id in 2..=3 {
+        w.nodes.get_mut(&id).unwrap().consensus.set_election_ticks(200);
+    }
+    w.ticks(50);
+    assert_eq!(w.leader(), Some(1));
+    w.cut.insert(1);
+    w.ticks(180);
+    assert_eq!(w.leader(), None);
+    w.ticks(200);
+    assert!(w.leader().is_some());
+    assert_eq!(w.nodes[&w.leader().unwrap()].role(), Role::Leader);
+}
