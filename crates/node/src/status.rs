@@ -1,11 +1,11 @@
 //! What a node says of itself (`GET /status`), and what is wrong with it in words that tell what to do.
 
-use crate::agent::DeskStatus;
 use crate::archive::ArchiveReport;
 use crate::config::NodeConfig;
 use crate::postgres::{PostgresState, ServerState};
 use crate::transport::PeerState;
 use onetrip_core::consensus::{Role, Status as RaftStatus};
+use onetrip_core::desk::DeskStatus;
 use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term};
 use serde::Serialize;
 use std::collections::BTreeMap;

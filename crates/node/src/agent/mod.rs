@@ -1,45 +1,53 @@
 //! The agent socket: PostgreSQL's side door to the node (`docs/agent-protocol.md`).
 //!
-//! This half reads and checks frames and hands them to the core thread; `desk` is the half on the core thread that
-//! knows who waits for what.  Answers are written from the core thread straight into the socket (`outbox`).
+//! This half reads and checks frames and hands them to the core thread, whose desk (`onetrip_core::desk`) knows who
+//! waits for what.  Answers are written from the core thread straight into the socket (`outbox`).
 //!
 //! Invariants:
 //! - Only the node's own uid gets in.
 //! - The core thread hears `Opened` first and `Closed` last of each connection, and in between only whole frames that
 //!   may come there.  Anything else ends the connection, is logged, and harms nothing else.
 
-mod desk;
-mod feed;
-mod settle;
-
-pub use desk::{Books, Desk, DeskStatus};
-
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox};
 use crate::outbox::Outbox;
 use bytes::{Buf, Bytes, BytesMut};
-use onetrip_core::agent::{
-    take_frame, FromPostgres, Hello, Role, ToPostgres, VerdictFrame, VerdictOutcome, MAX_FRAME_BYTES, NO_KEY, VERSION,
-};
-use onetrip_core::{Entry, EntryKind, LogIndex, NodeId, RegionId, TxnId};
+use onetrip_core::agent::{take_frame, FromPostgres, Role, MAX_FRAME_BYTES, VERSION};
+use onetrip_core::desk::{self, refusal, ConnId};
+use onetrip_core::{Entry, EntryKind, NodeId, RegionId, TxnId};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
-/// Names one connection for the life of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnId(u64);
+pub type AgentEvent = desk::AgentEvent<Outbox<UnixStream>>;
+pub type Desk = desk::Desk<Outbox<UnixStream>>;
 
-pub enum AgentEvent {
-    Opened { conn: ConnId, hello: Hello, outbox: Arc<Outbox<UnixStream>> },
-    Propose { conn: ConnId, txn: TxnId, raw: Bytes },
-    Outcome { conn: ConnId, txn: TxnId },
-    Settle { conn: ConnId, txn: TxnId },
-    Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
-    Done { conn: ConnId, txn: TxnId },
-    Closed { conn: ConnId },
+/// What the desk has to say, in the log.
+pub fn report(note: desk::Note, region: &RegionId, node: NodeId) {
+    match note {
+        desk::Note::WorkerConnected { applied, committed, missed } => {
+            tracing::info!(%region, %node, index = %applied, %committed, missed, "apply worker connected");
+        }
+        desk::Note::WorkerDisconnected => tracing::info!(%region, %node, "apply worker disconnected"),
+        desk::Note::WorkerStartsOver { at, txn } => {
+            tracing::info!(%region, %node, index = %at, %txn, "a backend went after its verdict; the apply worker starts over");
+        }
+        desk::Note::SecondProposal(txn) => {
+            tracing::warn!(%region, %node, %txn, "ended an agent connection: a second proposal while one is open");
+        }
+        desk::Note::Unfed { applied, problem } => tracing::warn!(%region, %node, index = %applied, "{problem}"),
+    }
+}
+
+impl desk::Outbox for Outbox<UnixStream> {
+    fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
+        Outbox::send(self, frame).is_ok()
+    }
+    fn close(&self) {
+        Outbox::close(self);
+    }
 }
 
 pub struct AgentServer {
@@ -172,14 +180,6 @@ impl AgentServer {
     fn refusal(&self, txn: TxnId, message: String) -> Bytes {
         refusal(txn, &self.region, message)
     }
-}
-
-/// VERDICT 4: nothing was proposed.
-fn refusal(txn: TxnId, region: &RegionId, message: String) -> Bytes {
-    let zero = LogIndex::ZERO;
-    let outcome = VerdictOutcome::Refused;
-    let region = region.clone();
-    ToPostgres::Verdict(VerdictFrame { txn, outcome, at: zero, other: zero, key: NO_KEY, region, message }).encode()
 }
 
 fn name_of(frame: &FromPostgres) -> &'static str {

@@ -23,7 +23,7 @@ mod admin;
 mod lag;
 mod storage;
 
-use crate::agent::{Books, Desk};
+use crate::agent::{self, Desk};
 use crate::archive::Archive;
 use crate::config::NodeConfig;
 use crate::disk::{CheckpointFile, RaftLog};
@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::inbox::{AdminReply, Event, Inbox, PeerEvent};
 use crate::postgres::RebuildFrom;
 use crate::status::{CoreStatus, Position};
-use crate::stop::stop_point;
+use crate::stop::{ordered, stop_point};
 use crate::transport::Transport;
 use admin::{AdminDesk, Answer, Settled};
 use bytes::Bytes;
@@ -39,6 +39,7 @@ use lag::LagClock;
 use onetrip_core::certifier::{Certifier, History};
 use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output, Role};
 use onetrip_core::decide::decide;
+use onetrip_core::desk::Books;
 use onetrip_core::{LogIndex, Members, NodeId};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -124,7 +125,7 @@ impl CoreThread {
         );
         let members = Arc::new(state.members);
         let mut core = CoreThread {
-            desk: Desk::new(config.clone(), last),
+            desk: Desk::new(config.node, config.region.clone(), last),
             archive,
             consensus: Consensus::new(raft_config, log, members.clone())?,
             config,
@@ -215,6 +216,7 @@ impl CoreThread {
                     members: &self.members,
                     tick: self.tick,
                 };
+                self.desk.refuses = ordered(&self.config.data_dir, "refuse");
                 if let Some(raw) = self.desk.handle(event, &mut books)? {
                     stop_point(&self.config.data_dir, "received");
                     self.propose(raw);
@@ -344,6 +346,9 @@ impl CoreThread {
             tick: self.tick,
         };
         self.desk.let_worker_in(&mut books)?;
+        for note in self.desk.take_notes() {
+            agent::report(note, &self.config.region, self.config.node);
+        }
         self.follow_rebuild();
         if std::mem::take(&mut self.members_changed) {
             self.administer()?;

@@ -387,6 +387,19 @@ impl RaftLog {
 }
 
 /// Ranges are half-open; answers below the first entry are `Compacted`.
+impl onetrip_core::desk::Log for RaftLog {
+    type Error = Error;
+    fn first_index(&self) -> LogIndex {
+        self.first_index()
+    }
+    fn last_index(&self) -> LogIndex {
+        self.last_index()
+    }
+    fn read(&self, at: LogIndex) -> Result<Bytes> {
+        self.read(at)
+    }
+}
+
 impl Storage for RaftLog {
     fn initial_state(&self) -> raft::Result<RaftState> {
         Ok(RaftState::new(self.hard_state.clone(), ConfState::from(&self.conf)))

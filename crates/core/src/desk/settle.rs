@@ -6,8 +6,10 @@
 //! Invariant: whoever asked hears the outcome once it is final, and nothing before; unless too many ask at once.
 
 use super::ConnId;
+use crate::entry::Entry;
+use crate::ids::{NodeId, TxnId};
 use bytes::Bytes;
-use onetrip_core::{Entry, NodeId, TxnId};
+
 use std::collections::{BTreeMap, VecDeque};
 
 /// As for proposals: a change of leader sends all again at once, this is for a message lost on the way.

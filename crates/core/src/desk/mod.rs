@@ -1,28 +1,28 @@
-//! Who waits for what, on the core thread: open proposals, the apply worker's feed, and who commits an entry here
+//! Who waits for what on a node: open proposals, the apply worker's feed, and who commits an entry here
 //! (`docs/agent-protocol.md`, rules 1 to 4).
 //!
-//! It decides nothing about transactions: verdicts come from the certifier, and it passes them on.
+//! It decides nothing about transactions: verdicts come from the certifier, and it passes them on.  It knows no sockets
+//! but what an [`Outbox`] is, and no log but what it reads from a [`Log`]; the daemon and the simulation bring theirs.
 //!
 //! Invariants:
 //! - A verdict goes to the connection that waits for it at that moment, or the entry goes to the apply worker; never
 //!   both, and never neither while a worker is connected.
 //! - `pending` holds exactly the proposals that a connection waits for.
 
-use super::feed::Feed;
-use super::settle::Settling;
-use super::{refusal, AgentEvent, ConnId};
-use crate::config::NodeConfig;
-use crate::disk::RaftLog;
-use crate::error::Result;
-use crate::outbox::Outbox;
-use crate::stop::ordered;
+mod feed;
+mod settle;
+
+use crate::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
+use crate::certifier::{Certifier, Decision, History, Outcome, Verdict};
+use crate::entry::Entry;
+use crate::error::Error;
+use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
+use crate::members::{MemberRole, Members};
 use bytes::Bytes;
-use onetrip_core::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
-use onetrip_core::certifier::{Certifier, Decision, History, Outcome, Verdict};
-use onetrip_core::{Entry, LogIndex, MemberRole, Members, TxnId};
+use feed::Feed;
+use settle::Settling;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use tokio::net::UnixStream;
 
 /// A proposal is sent again this many ticks after the last time, doubled each time up to a bound; a lost leader is
 /// noticed at once, so this is only for a message lost on the way.
@@ -33,8 +33,61 @@ const RETRY_TICKS: u64 = 5;
 /// And large ones not before they can have arrived, at this speed.
 const BYTES_PER_TICK: u64 = 256 << 10;
 
-struct Conn {
-    outbox: Arc<Outbox<UnixStream>>,
+/// Names one connection for the life of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(pub u64);
+
+/// A connection's way back to PostgreSQL.
+pub trait Outbox {
+    /// Sends a frame given in parts, and never blocks.  False: the connection is ending, and the frame is lost.
+    fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool;
+    fn close(&self);
+}
+
+/// The log as far as the apply worker is fed from it.
+pub trait Log {
+    type Error: From<Error>;
+    fn first_index(&self) -> LogIndex;
+    fn last_index(&self) -> LogIndex;
+    fn read(&self, at: LogIndex) -> Result<Bytes, Self::Error>;
+}
+
+/// What comes from PostgreSQL, checked; `Opened` first and `Closed` last of each connection.
+pub enum AgentEvent<O> {
+    Opened { conn: ConnId, hello: Hello, outbox: Arc<O> },
+    Propose { conn: ConnId, txn: TxnId, raw: Bytes },
+    Outcome { conn: ConnId, txn: TxnId },
+    Settle { conn: ConnId, txn: TxnId },
+    Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
+    Done { conn: ConnId, txn: TxnId },
+    Closed { conn: ConnId },
+}
+
+/// Something for the node's own log lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    WorkerConnected {
+        applied: LogIndex,
+        committed: LogIndex,
+        missed: usize,
+    },
+    WorkerDisconnected,
+    /// A backend went after its verdict; the apply worker starts over.
+    WorkerStartsOver {
+        at: LogIndex,
+        txn: TxnId,
+    },
+    /// A connection was ended: a second proposal while one was open.
+    SecondProposal(TxnId),
+    /// PostgreSQL cannot be brought on from where it stands.
+    Unfed {
+        applied: LogIndex,
+        problem: String,
+    },
+}
+
+struct Conn<O> {
+    outbox: Arc<O>,
     is_backend: bool,
     waiting: Option<TxnId>,
     /// A verdict of commit went here, and it has not been said that the commit happened.
@@ -48,23 +101,27 @@ struct Pending {
     resend_ticks: u64,
 }
 
-pub struct Desk {
-    config: Arc<NodeConfig>,
-    conns: BTreeMap<ConnId, Conn>,
+pub struct Desk<O> {
+    me: NodeId,
+    region: RegionId,
+    conns: BTreeMap<ConnId, Conn<O>>,
     pending: BTreeMap<TxnId, Pending>,
     settling: Settling,
-    feed: Option<Feed>,
+    feed: Option<Feed<O>>,
     /// The end of the log when this node started: what was acknowledged here before lies below it.
     last_at_start: LogIndex,
     /// An apply worker that came before this node knew what of that is committed.
-    early_worker: Option<(ConnId, Hello, Arc<Outbox<UnixStream>>)>,
+    early_worker: Option<(ConnId, Hello, Arc<O>)>,
     /// As PostgreSQL said last, in this or an earlier connection of its worker.
     applied: Option<LogIndex>,
     durable: Option<LogIndex>,
     stopping: bool,
+    /// Proposals are refused for now.
+    pub refuses: bool,
     problem: Option<String>,
     /// The apply worker stands where this node cannot bring it on from; nothing but a copy helps.
     unfed: bool,
+    notes: Vec<Note>,
 }
 
 /// For `GET /status`.
@@ -80,18 +137,19 @@ pub struct DeskStatus {
 }
 
 /// What the desk needs to look at while it answers.
-pub struct Books<'a> {
+pub struct Books<'a, L> {
     pub certifier: &'a Certifier,
     pub history: &'a mut History,
-    pub log: &'a RaftLog,
+    pub log: &'a L,
     pub members: &'a Members,
     pub tick: u64,
 }
 
-impl Desk {
-    pub fn new(config: Arc<NodeConfig>, last_at_start: LogIndex) -> Desk {
+impl<O: Outbox> Desk<O> {
+    pub fn new(me: NodeId, region: RegionId, last_at_start: LogIndex) -> Desk<O> {
         Desk {
-            config,
+            me,
+            region,
             last_at_start,
             early_worker: None,
             conns: BTreeMap::new(),
@@ -101,13 +159,19 @@ impl Desk {
             applied: None,
             durable: None,
             stopping: false,
+            refuses: false,
             problem: None,
             unfed: false,
+            notes: Vec::new(),
         }
     }
 
     /// Takes in one event; what comes back is to be proposed.
-    pub fn handle(&mut self, event: AgentEvent, books: &mut Books<'_>) -> Result<Option<Bytes>> {
+    pub fn handle<L: Log>(
+        &mut self,
+        event: AgentEvent<O>,
+        books: &mut Books<'_, L>,
+    ) -> Result<Option<Bytes>, L::Error> {
         match event {
             AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, books)?,
             AgentEvent::Propose { conn, txn, raw } => return Ok(self.propose(conn, txn, raw, books)),
@@ -137,13 +201,13 @@ impl Desk {
         Ok(None)
     }
 
-    fn open(
+    fn open<L: Log>(
         &mut self,
         conn: ConnId,
         hello: &Hello,
-        outbox: Arc<Outbox<UnixStream>>,
-        books: &mut Books<'_>,
-    ) -> Result<()> {
+        outbox: Arc<O>,
+        books: &mut Books<'_, L>,
+    ) -> Result<(), L::Error> {
         if hello.role == Role::ApplyWorker && !self.can_welcome(hello, books) {
             self.problem = (hello.applied > books.log.last_index()).then(|| {
                 format!(
@@ -158,8 +222,8 @@ impl Desk {
             return Ok(());
         }
         let committed = books.certifier.last_committed();
-        let (node, region) = (self.config.node, self.config.region.clone());
-        let _ = outbox.send([ToPostgres::Welcome { version: VERSION, node, region, committed }.encode()]);
+        let (node, region) = (self.me, self.region.clone());
+        outbox.send([ToPostgres::Welcome { version: VERSION, node, region, committed }.encode()]);
         let is_backend = hello.role == Role::Backend;
         if !is_backend {
             if let Some(old) = self.feed.take() {
@@ -175,7 +239,7 @@ impl Desk {
                     hello.applied
                 );
                 if self.problem.as_ref() != Some(&problem) {
-                    tracing::warn!(region = %self.config.region, node = %self.config.node, index = %hello.applied, "{problem}");
+                    self.notes.push(Note::Unfed { applied: hello.applied, problem: problem.clone() });
                 }
                 self.problem = Some(problem);
                 self.unfed = true;
@@ -186,10 +250,7 @@ impl Desk {
             self.problem = None;
             self.settling.runs(node, hello.incarnation, books.certifier.running_incarnation(node));
             let feed = Feed::new(conn, outbox.clone(), missed);
-            tracing::info!(
-                region = %self.config.region, node = %self.config.node, index = %hello.applied, %committed,
-                missed = feed.waiting(), "apply worker connected"
-            );
+            self.notes.push(Note::WorkerConnected { applied: hello.applied, committed, missed: feed.waiting() });
             self.feed = Some(feed);
             self.position(hello.applied, hello.durable, books)?;
         }
@@ -200,12 +261,12 @@ impl Desk {
     /// After a restart the log's end waits for a leader to say what of it is committed, or for being cut off.  Before
     /// that WELCOME would name too low an entry, and PostgreSQL let clients in that miss what was acknowledged to them.
     /// A copy of another member's PostgreSQL may be ahead of what this node has decided.
-    fn can_welcome(&self, hello: &Hello, books: &Books<'_>) -> bool {
+    fn can_welcome<L: Log>(&self, hello: &Hello, books: &Books<'_, L>) -> bool {
         books.certifier.decided() >= self.last_at_start.min(books.log.last_index()).max(hello.applied)
     }
 
     /// Welcomes the apply worker that had to wait.
-    pub fn let_worker_in(&mut self, books: &mut Books<'_>) -> Result<()> {
+    pub fn let_worker_in<L: Log>(&mut self, books: &mut Books<'_, L>) -> Result<(), L::Error> {
         if self.early_worker.as_ref().is_none_or(|(_, hello, _)| !self.can_welcome(hello, books)) {
             return Ok(());
         }
@@ -215,7 +276,12 @@ impl Desk {
         }
     }
 
-    fn position(&mut self, applied: LogIndex, durable: LogIndex, books: &mut Books<'_>) -> Result<()> {
+    fn position<L: Log>(
+        &mut self,
+        applied: LogIndex,
+        durable: LogIndex,
+        books: &mut Books<'_, L>,
+    ) -> Result<(), L::Error> {
         self.applied = Some(applied);
         self.durable = Some(durable);
         books.history.forget_to(durable.min(applied));
@@ -226,21 +292,21 @@ impl Desk {
         Ok(())
     }
 
-    fn propose(&mut self, conn: ConnId, txn: TxnId, raw: Bytes, books: &mut Books<'_>) -> Option<Bytes> {
+    fn propose<L: Log>(&mut self, conn: ConnId, txn: TxnId, raw: Bytes, books: &mut Books<'_, L>) -> Option<Bytes> {
         let c = self.conns.get_mut(&conn)?;
         if c.waiting.is_some() {
-            tracing::warn!(region = %self.config.region, node = %self.config.node, %txn, "ended an agent connection: a second proposal while one is open");
+            self.notes.push(Note::SecondProposal(txn));
             self.close(conn);
             return None;
         }
         c.in_doubt = None;
-        if self.stopping || ordered(&self.config.data_dir, "refuse") {
-            let _ = c.outbox.send([refusal(txn, &self.config.region, "the node is stopping".into())]);
+        if self.stopping || self.refuses {
+            c.outbox.send([refusal(txn, &self.region, "the node is stopping".into())]);
             return None;
         }
-        if books.members.get(self.config.node).is_some_and(|m| m.role == MemberRole::Replica) {
-            let why = format!("region {} holds a replica, which takes no changes", self.config.region);
-            let _ = c.outbox.send([refusal(txn, &self.config.region, why)]);
+        if books.members.get(self.me).is_some_and(|m| m.role == MemberRole::Replica) {
+            let why = format!("region {} holds a replica, which takes no changes", self.region);
+            c.outbox.send([refusal(txn, &self.region, why)]);
             return None;
         }
         match books.certifier.outcome(&txn) {
@@ -256,7 +322,7 @@ impl Desk {
                 // An id that was given out long before COMMIT; or a proposal sent again, and the backend knows which.
                 let why = format!("transaction id {txn} is older than what outcomes are remembered for; repeat it");
                 if let Some(c) = self.conns.get(&conn) {
-                    let _ = c.outbox.send([refusal(txn, &self.config.region, why)]);
+                    c.outbox.send([refusal(txn, &self.region, why)]);
                 }
                 return None;
             }
@@ -276,14 +342,20 @@ impl Desk {
     }
 
     /// Rule 1, at the moment of certification.
-    pub fn decided(&mut self, at: LogIndex, txn: TxnId, decision: Decision, books: &Books<'_>) -> Result<()> {
+    pub fn decided<L: Log>(
+        &mut self,
+        at: LogIndex,
+        txn: TxnId,
+        decision: Decision,
+        books: &Books<'_, L>,
+    ) -> Result<(), L::Error> {
         for conn in self.settling.decided(&txn) {
             self.answer(conn, txn, books.certifier.outcome(&txn));
         }
         let (verdict, previous) = match decision {
             Decision::Decided { verdict, previous } => (verdict, previous),
             Decision::NoTransaction => {
-                self.settling.logged(books.certifier.running_incarnation(self.config.node));
+                self.settling.logged(books.certifier.running_incarnation(self.me));
                 return Ok(());
             }
             Decision::Duplicate { .. } => return Ok(()),
@@ -316,7 +388,7 @@ impl Desk {
             Outcome::OlderThanKept => (OutcomeState::OlderThanKept, LogIndex::ZERO),
         };
         if let Some(c) = self.conns.get(&conn) {
-            let _ = c.outbox.send([ToPostgres::OutcomeIs { txn, state, at }.encode()]);
+            c.outbox.send([ToPostgres::OutcomeIs { txn, state, at }.encode()]);
         }
     }
 
@@ -330,7 +402,7 @@ impl Desk {
         members: &Members,
     ) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
-        let own = || self.config.region.clone();
+        let own = || self.region.clone();
         let (outcome, other, key, region) = match verdict {
             Verdict::Commit => {
                 c.in_doubt = Some((txn, at));
@@ -343,7 +415,7 @@ impl Desk {
             Verdict::Cancelled | Verdict::Stranger => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
         };
         let frame = VerdictFrame { txn, outcome, at, other, key, region, message: String::new() };
-        let _ = c.outbox.send([ToPostgres::Verdict(frame).encode()]);
+        c.outbox.send([ToPostgres::Verdict(frame).encode()]);
     }
 
     fn closed(&mut self, conn: ConnId) {
@@ -352,7 +424,7 @@ impl Desk {
         }
         if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
             self.feed = None;
-            tracing::info!(region = %self.config.region, node = %self.config.node, "apply worker disconnected");
+            self.notes.push(Note::WorkerDisconnected);
         }
         self.close(conn);
     }
@@ -368,10 +440,7 @@ impl Desk {
             // Rule 2.  What the worker has passed is visible here, so committed.
             if self.applied.is_none_or(|applied| applied < at) {
                 if let Some(feed) = self.feed.take() {
-                    tracing::info!(
-                        region = %self.config.region, node = %self.config.node, index = %at, %txn,
-                        "a backend went after its verdict; the apply worker starts over"
-                    );
+                    self.notes.push(Note::WorkerStartsOver { at, txn });
                     feed.close();
                     self.conns.remove(&feed.conn);
                 }
@@ -450,6 +519,11 @@ impl Desk {
         self.durable
     }
 
+    /// What has happened since the last call.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
     pub fn status(&self) -> DeskStatus {
         DeskStatus {
             applied: self.applied,
@@ -461,4 +535,12 @@ impl Desk {
             problem: self.problem.clone(),
         }
     }
+}
+
+/// VERDICT 4: nothing was proposed.
+pub fn refusal(txn: TxnId, region: &RegionId, message: String) -> Bytes {
+    let zero = LogIndex::ZERO;
+    let outcome = VerdictOutcome::Refused;
+    let region = region.clone();
+    ToPostgres::Verdict(VerdictFrame { txn, outcome, at: zero, other: zero, key: NO_KEY, region, message }).encode()
 }

@@ -4,22 +4,20 @@
 //! - Entries go to the worker in log order, each once per connection.
 //! - At most `ENTRIES_MAX` entries or `BYTES_MAX` bytes lie beyond the worker's last POSITION (one entry in any case).
 
-use super::ConnId;
-use crate::disk::RaftLog;
-use crate::error::Result;
-use crate::outbox::Outbox;
-use onetrip_core::agent::entry_head;
-use onetrip_core::{Entry, LogIndex, Members, RegionId};
+use super::{ConnId, Log, Outbox};
+use crate::agent::entry_head;
+use crate::entry::Entry;
+use crate::ids::{LogIndex, RegionId};
+use crate::members::Members;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::net::UnixStream;
 
 const ENTRIES_MAX: usize = 1024;
 const BYTES_MAX: usize = 64 << 20;
 
-pub(super) struct Feed {
+pub(super) struct Feed<O> {
     pub conn: ConnId,
-    outbox: Arc<Outbox<UnixStream>>,
+    outbox: Arc<O>,
     /// Still to be sent: a committed index and the committed one before it.
     queue: VecDeque<(LogIndex, LogIndex)>,
     /// Sent and not yet covered by a POSITION: index and bytes.
@@ -27,9 +25,9 @@ pub(super) struct Feed {
     under_way_bytes: usize,
 }
 
-impl Feed {
+impl<O: Outbox> Feed<O> {
     /// `missed`: what the worker has to be sent first.
-    pub fn new(conn: ConnId, outbox: Arc<Outbox<UnixStream>>, missed: VecDeque<(LogIndex, LogIndex)>) -> Feed {
+    pub fn new(conn: ConnId, outbox: Arc<O>, missed: VecDeque<(LogIndex, LogIndex)>) -> Feed<O> {
         Feed { conn, outbox, queue: missed, under_way: VecDeque::new(), under_way_bytes: 0 }
     }
 
@@ -53,7 +51,7 @@ impl Feed {
     }
 
     /// Sends what the credit allows.
-    pub fn pump(&mut self, log: &RaftLog, members: &Members) -> Result<()> {
+    pub fn pump<L: Log>(&mut self, log: &L, members: &Members) -> Result<(), L::Error> {
         while let Some((at, previous)) = self.queue.front().copied() {
             if self.under_way.len() >= ENTRIES_MAX {
                 break;
@@ -66,7 +64,7 @@ impl Feed {
             let unknown = RegionId::default();
             let region = members.region_of(entry.txn.node).unwrap_or(&unknown);
             let head = entry_head(at, previous, region, &entry.txn, bytes);
-            if self.outbox.send([head, entry.write_set]).is_err() {
+            if !self.outbox.send([head, entry.write_set]) {
                 // The connection is ending; the next HELLO says where to go on.
                 break;
             }
