@@ -239,7 +239,7 @@ fn make_one(node: &NodeConfig, authority: Option<&Authority>) -> Result<()> {
     Ok(())
 }
 
-fn random_name() -> Result<String> {
+pub fn random_name() -> Result<String> {
     use std::io::Read;
     let mut bytes = [0u8; 8];
     std::fs::File::open("/dev/urandom")

@@ -2,11 +2,14 @@
 //!
 //! Exit codes: 0 all is well; 1 it failed, or `check` found a difference; 2 it was called wrongly.
 
+mod backup;
 mod certificate;
 mod check;
 mod demo;
 mod init;
 mod nodes;
+mod progress;
+mod restore;
 mod start;
 mod status;
 
@@ -31,6 +34,8 @@ enum Command {
     Start(start::StartArgs),
     Status(status::StatusArgs),
     Check(check::CheckArgs),
+    Backup(backup::BackupArgs),
+    Restore(restore::RestoreArgs),
     Certificate(certificate::CertificateArgs),
     Demo(demo::DemoArgs),
 }
@@ -53,6 +58,8 @@ fn main() -> ExitCode {
         Command::Start(args) => start::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => restore::run(&args),
         Command::Certificate(args) => certificate::run(&args),
         Command::Demo(args) => demo::run(args),
     };

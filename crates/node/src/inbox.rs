@@ -21,6 +21,10 @@ pub enum Event {
     Agent(AgentEvent),
     /// What an operator or a node that wants to join asks for; answered when it is committed here, or why it is not.
     Admin(AdminRequest, oneshot::Sender<std::result::Result<AdminReply, String>>),
+    /// For a backup: the log is kept above this index for another minute; without one, above a checkpoint that is then made,
+    /// which is the answer.
+    #[allow(dead_code)] // the admin socket asks
+    Hold(Option<LogIndex>, oneshot::Sender<LogIndex>),
     /// For `GET /status`.
     Status(oneshot::Sender<CoreStatus>),
     /// A checkpoint up to this index is durable, or could not be written.

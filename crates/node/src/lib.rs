@@ -25,6 +25,7 @@ mod inbox;
 pub mod node;
 mod outbox;
 pub mod postgres;
+pub mod restore;
 pub mod secret;
 pub mod status;
 mod stop;

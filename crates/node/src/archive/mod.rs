@@ -18,10 +18,11 @@ mod thread;
 mod writer;
 
 pub use error::{ArchiveError, Result};
-pub use reader::{Archived, Reader};
+pub use reader::{Reader, Stored};
+pub use writer::Writer;
 
 use crate::config::NodeConfig;
-use crate::disk::segment::Previous;
+pub use crate::disk::segment::Previous;
 use crate::disk::RaftLog;
 use onetrip_core::{LogIndex, NodeId, RegionId};
 use raft::eraftpb::Entry as RaftEntry;
@@ -63,7 +64,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    fn of(config: &NodeConfig) -> Identity {
+    pub fn of(config: &NodeConfig) -> Identity {
         Identity { format: 1, cluster: config.cluster.clone(), node: config.node, region: config.region.clone() }
     }
 

@@ -16,11 +16,12 @@ pub struct Reader {
     loaded: Option<Loaded>,
 }
 
-/// An entry of the log with the time at which the archiving node knew it to be decided.
+/// An entry of the log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Archived {
+pub struct Stored {
     pub entry: RaftEntry,
-    pub time_ms: u64,
+    /// When the archiving node knew it to be decided, in milliseconds since 1970.  A node's own log has no times.
+    pub time_ms: Option<u64>,
 }
 
 /// One segment, verified to its end.
@@ -61,7 +62,7 @@ impl Reader {
     }
 
     /// One entry, verified; `None` beyond the end.  Cheap when asked for in order.
-    pub fn entry(&mut self, index: LogIndex) -> Result<Option<Archived>> {
+    pub fn entry(&mut self, index: LogIndex) -> Result<Option<Stored>> {
         let place = self.firsts.partition_point(|first| *first <= index.0);
         let Some(number) = place.checked_sub(1).map(|place| self.firsts[place]) else {
             return Err(ArchiveError::BeforeFirst { folder: self.dir.clone(), wanted: index, first: self.first() });
@@ -79,7 +80,7 @@ impl Reader {
         let data = loaded.segment.read(&slot)?;
         let mut entry = RaftEntry { index: index.0, term: slot.term, data, ..Default::default() };
         entry.set_entry_type(slot.kind);
-        Ok(Some(Archived { entry, time_ms }))
+        Ok(Some(Stored { entry, time_ms: Some(time_ms) }))
     }
 
     fn load(&mut self, number: u64) -> Result<&Loaded> {

@@ -32,10 +32,10 @@ fn append(writer: &mut Writer, from: u64, to: u64, time_ms: u64) {
 /// Everything from `from` on.
 fn read(dir: &Path, from: u64) -> Result<Vec<(u64, u64)>> {
     let mut reader = Reader::open(dir)?;
-    let mut found = Vec::new();
+    let mut found: Vec<(u64, u64)> = Vec::new();
     while let Some(archived) = reader.entry(LogIndex(from + found.len() as u64))? {
         assert_eq!(archived.entry, entry(from + found.len() as u64));
-        found.push((archived.entry.index, archived.time_ms));
+        found.push((archived.entry.index, archived.time_ms.unwrap()));
     }
     Ok(found)
 }

@@ -104,7 +104,7 @@ impl Writer {
     }
 
     /// The last entries that are missing for ever.
-    pub fn gap(&self) -> Option<Gap> {
+    pub(super) fn gap(&self) -> Option<Gap> {
         self.gap
     }
 
@@ -177,7 +177,7 @@ impl Writer {
 
     /// After a failed write or sync: which file has to be cut back to what length before the archive is opened again.  What was
     /// written after the last good sync may be on disk or not, whatever the page cache shows.
-    pub fn broken(self) -> Option<(PathBuf, u64)> {
+    pub(super) fn broken(self) -> Option<(PathBuf, u64)> {
         self.open.map(|open| (open.segment.path, open.synced))
     }
 }

@@ -17,9 +17,11 @@
 //! |---|---|
 //! | `storage` | checkpoints, and how much of the log stays |
 //! | `admin` | changes of the membership that somebody asked for |
+//! | `hold` | how much of the log backups under way need |
 //! | `lag` | how far behind somebody is, in time |
 
 mod admin;
+mod hold;
 mod lag;
 mod storage;
 
@@ -35,6 +37,7 @@ use crate::stop::{ordered, stop_point};
 use crate::transport::Transport;
 use admin::{AdminDesk, Answer, Settled};
 use bytes::Bytes;
+use hold::Holds;
 use lag::LagClock;
 use onetrip_core::certifier::{Certifier, History};
 use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output, Role};
@@ -83,6 +86,7 @@ pub struct CoreThread {
     members: Arc<Members>,
     members_changed: bool,
     admin: AdminDesk,
+    holds: Holds,
     /// Of the other members' PostgreSQL, as they said last.
     positions: BTreeMap<NodeId, Position>,
     lag: LagClock,
@@ -140,6 +144,7 @@ impl CoreThread {
             members: members.clone(),
             members_changed: false,
             admin: AdminDesk::default(),
+            holds: Holds::default(),
             positions: BTreeMap::new(),
             lag: LagClock::default(),
             rebuild,
@@ -228,6 +233,11 @@ impl CoreThread {
                     self.settle(settled)?;
                 }
                 self.administer()?;
+            }
+            Event::Hold(None, answer) => self.holds.ask(answer),
+            Event::Hold(Some(index), answer) => {
+                self.holds.renew(index, self.tick);
+                let _ = answer.send(index);
             }
             Event::Status(answer) => {
                 // Nobody waiting any more is no harm.

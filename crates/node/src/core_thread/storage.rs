@@ -100,7 +100,7 @@ impl CoreThread {
     pub(super) fn consider_checkpoint(&mut self) -> Result<()> {
         let entries = self.certifier.decided().0 - self.checkpoint.0;
         let enough = CHECKPOINT_ENTRIES_MAX.min(self.config.window_entries);
-        let wanted = self.consensus.log().wants_checkpoint() && entries > 0;
+        let wanted = self.holds.wants_checkpoint() || self.consensus.log().wants_checkpoint() && entries > 0;
         if !wanted && entries < enough && self.bytes_since_checkpoint < CHECKPOINT_BYTES {
             return Ok(());
         }
@@ -121,6 +121,7 @@ impl CoreThread {
         // One that was installed meanwhile may be newer.
         self.checkpoint = self.checkpoint.max(result?);
         self.checkpoint_under_way = false;
+        self.holds.checkpointed(self.checkpoint, self.tick);
         if self.config.postgres.is_none() && self.desk.durable().is_none() {
             self.history.forget_to(self.checkpoint);
         }
@@ -137,7 +138,8 @@ impl CoreThread {
             let durable: Option<Vec<LogIndex>> = others.map(|m| self.positions.get(&m.id).map(|p| p.durable)).collect();
             let Some(durable) = durable else { return Ok(()) };
             let archived = self.archive.as_ref().map(|a| a.archived());
-            needed = durable.into_iter().chain(archived).fold(own, LogIndex::min);
+            let held = self.holds.least(self.tick);
+            needed = durable.into_iter().chain(archived).chain(held).fold(own, LogIndex::min);
         }
         self.consensus.log_mut().cut(LogIndex(needed.0.saturating_sub(CUT_MARGIN)))
     }

@@ -345,6 +345,15 @@ impl RaftLog {
         segment.read(slot)
     }
 
+    /// One entry, whole.
+    pub fn entry(&self, index: LogIndex) -> Result<RaftEntry> {
+        let data = self.read(index)?;
+        let slot = &self.slots[(index.0 - self.before_first() - 1) as usize];
+        let mut entry = RaftEntry { index: index.0, term: slot.term, data, ..Default::default() };
+        entry.set_entry_type(slot.kind);
+        Ok(entry)
+    }
+
     /// The index before the first entry still here.
     fn before_first(&self) -> u64 {
         self.segments.front().map_or(0, |s| s.previous.index)
@@ -421,16 +430,12 @@ impl Storage for RaftLog {
         let mut entries = Vec::new();
         let mut size = 0;
         for index in low..high {
-            let slot = &self.slots[(index - before - 1) as usize];
-            size += u64::from(slot.len) + 24;
+            size += u64::from(self.slots[(index - before - 1) as usize].len) + 24;
             if size > max_size && !entries.is_empty() {
                 break;
             }
-            let data = self.read(LogIndex(index));
-            let data = data.map_err(|e| raft::Error::Store(StorageError::Other(e.to_string().into())))?;
-            let mut entry = RaftEntry { index, term: slot.term, data, ..Default::default() };
-            entry.set_entry_type(slot.kind);
-            entries.push(entry);
+            let entry = self.entry(LogIndex(index));
+            entries.push(entry.map_err(|e| raft::Error::Store(StorageError::Other(e.to_string().into())))?);
         }
         Ok(entries)
     }

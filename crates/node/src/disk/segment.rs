@@ -30,7 +30,7 @@ const GATHER_BYTES_MAX: usize = 64 << 10;
 
 /// The position and term before a segment's first entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Previous {
+pub struct Previous {
     pub index: u64,
     pub term: u64,
     /// Segments before this one are over: a checkpoint that came from elsewhere takes their place.

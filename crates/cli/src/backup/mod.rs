@@ -1,0 +1,283 @@
+//! `onetrip backup`: a base backup of a running node: its PostgreSQL, the checkpoint and the log that go with it.
+//!
+//! ```text
+//!   hold the log ──> checkpoint c ──> PostgreSQL shows c ──> copy PostgreSQL ──> position p ──> entries (c, p] ──> manifest
+//! ```
+//! The copy stands somewhere between c and p, and says itself where.  The manifest is written last: a folder without one is no
+//! backup.
+
+pub mod manifest;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use bytes::Bytes;
+use clap::Args;
+use onetrip_core::{checkpoint, LogIndex, Term};
+use onetrip_lab::http;
+use onetrip_node::archive::{self, Identity, LastBackup, Previous, Writer};
+use onetrip_node::config::{NodeConfig, PostgresConfig};
+use onetrip_node::postgres::{become_user, prepare_folder, BaseBackup, ROOT_BECOMES};
+
+use serde_json::{json, Value};
+
+use crate::progress::Progress;
+use crate::restore::entries::Entries;
+use crate::BadUsage;
+use manifest::Manifest;
+
+/// Copy a running node's database, as the start of a restore
+///
+/// The node and its clients go on working. With the archive of the log (`[archive]` in node.toml) a cluster can be restored from it
+/// to any later position; without, to the position that the backup has.
+#[derive(Args)]
+pub struct BackupArgs {
+    /// The node's folder
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Folder to make the backup in: a new or an empty one
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// User that root becomes [default: the one of `onetrip init`]
+    #[arg(long)]
+    user: Option<String>,
+}
+
+/// How long PostgreSQL may take to show what its node has decided.
+const CATCH_UP: Duration = Duration::from_secs(300);
+/// The node keeps the log for longer than this after each call.
+const HOLD_EVERY: Duration = Duration::from_secs(10);
+/// Its checkpoint may be large.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+const BATCH_BYTES: usize = 1 << 20;
+
+pub fn run(args: &BackupArgs) -> Result<ExitCode> {
+    let config = NodeConfig::load(&args.data)?;
+    let Some(postgres) = config.postgres.clone() else {
+        let why = format!("the node in {} has no PostgreSQL: take the backup from another", args.data.display());
+        return Err(BadUsage(why).into());
+    };
+    let to = std::path::absolute(&args.to).context("find the backup's folder")?;
+    if to.exists() && std::fs::read_dir(&to).with_context(|| format!("read {}", to.display()))?.next().is_some() {
+        return Err(BadUsage(format!("{} is not empty: name a new folder for each backup", to.display())).into());
+    }
+    let user = args.user.as_deref().or(postgres.user.as_deref()).unwrap_or(ROOT_BECOMES);
+    prepare_folder(&to, user)?;
+    become_user(user, &to)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let made = runtime.context("start the runtime")?.block_on(make(&config, &postgres, &to));
+    let manifest = match made {
+        Ok(manifest) => manifest,
+        Err(e) => {
+            // The folder stays, empty: it may be a mount point, or its parent may not be ours.
+            for name in [manifest::POSTGRES, manifest::LOG] {
+                let _ = std::fs::remove_dir_all(to.join(name));
+            }
+            let _ = std::fs::remove_file(to.join(manifest::CHECKPOINT));
+            return Err(e.context("the backup was not made"));
+        }
+    };
+    println!(
+        "{}: node {} in {} of cluster {}, position {}, {} MB; the archive is needed from entry {} on",
+        to.display(),
+        manifest.node,
+        manifest.region,
+        manifest.cluster,
+        manifest.position,
+        manifest.bytes >> 20,
+        manifest.checkpoint.next()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Result<Manifest> {
+    let started = manifest::now_ms();
+    let mut progress = Progress::new();
+    progress.show("preparing", None, "");
+    let from = Hold::take(config).await?;
+    let raw = std::fs::read(config.data_dir.join("certifier.checkpoint")).context("read the node's checkpoint")?;
+    let raw = Bytes::from(raw);
+    let head = checkpoint::peek(&raw).context("the node's checkpoint")?;
+    let server = Server::connect(config, postgres).await?;
+    server.wait_for(head.index, &mut progress).await?;
+
+    let folder = to.join(manifest::POSTGRES);
+    let copy = BaseBackup {
+        bin_dir: postgres.bin_dir.clone(),
+        socket_dir: config.data_dir.clone(),
+        port: postgres.port,
+        to: folder.clone(),
+    };
+    copy.run(|now| {
+        let part = now.done_kb as f64 / now.total_kb.max(1) as f64;
+        progress.show("copying PostgreSQL", Some(part), &format!("{} of {} MB", now.done_kb >> 10, now.total_kb >> 10));
+    })
+    .await?;
+    if has_tablespaces(&folder)? {
+        bail!("this server has tablespaces outside of its data folder, which a backup cannot hold");
+    }
+    let position = server.position().await?;
+    if position < head.index {
+        bail!(
+            "PostgreSQL was at {position} after the copy and at {} before it: it was made anew meanwhile",
+            head.index
+        );
+    }
+    progress.show("copying the log", None, &format!("{} to {position}", head.index.next()));
+    let finished = manifest::now_ms();
+    copy_log(config, (head.index, head.term), position, finished, to)?;
+    drop(from);
+    manifest::write_durably(&to.join(manifest::CHECKPOINT), &raw)?;
+    let manifest = Manifest {
+        format: Manifest::FORMAT,
+        onetrip_version: env!("CARGO_PKG_VERSION").to_string(),
+        cluster: config.cluster.clone(),
+        node: config.node,
+        region: config.region.clone(),
+        database: postgres.database.clone(),
+        postgres_version: std::fs::read_to_string(folder.join("PG_VERSION"))
+            .context("read PG_VERSION")?
+            .trim()
+            .to_string(),
+        window_entries: config.window_entries,
+        max_entry_bytes: config.max_entry_bytes,
+        sequence_stride: config.sequence_stride,
+        sequence_slot: config.sequence_slot,
+        checkpoint: head.index,
+        position,
+        started: manifest::time_text(started),
+        finished: manifest::time_text(finished),
+        finished_ms: finished,
+        bytes: bytes_in(to)?,
+    };
+    manifest.save(to)?;
+    note_in_archive(config, &manifest);
+    progress.end("the backup is whole");
+    Ok(manifest)
+}
+
+/// A session at the node's PostgreSQL, in a database that is always open.
+struct Server(tokio_postgres::Client);
+
+impl Server {
+    async fn connect(config: &NodeConfig, postgres: &PostgresConfig) -> Result<Server> {
+        let mut options = tokio_postgres::Config::new();
+        options.host_path(&config.data_dir).port(postgres.port).user("postgres").dbname("postgres");
+        options.application_name("onetrip backup").connect_timeout(Duration::from_secs(10));
+        let connected = options.connect(tokio_postgres::NoTls).await;
+        let (client, connection) = connected.with_context(|| {
+            format!("connect to PostgreSQL through the socket in {}; is the node started?", config.data_dir.display())
+        })?;
+        tokio::spawn(connection);
+        Ok(Server(client))
+    }
+
+    /// The last entry whose commit it has begun: what its data shows is at most that.
+    async fn position(&self) -> Result<LogIndex> {
+        let query = "SELECT coalesce(pg_replication_origin_progress('onetrip', false) - '0/0', 0)::bigint";
+        let row = self.0.query_one(query, &[]).await.context("ask PostgreSQL for its position")?;
+        Ok(LogIndex(u64::try_from(row.get::<_, i64>(0)).context("a position below 0")?))
+    }
+
+    async fn wait_for(&self, goal: LogIndex, progress: &mut Progress) -> Result<()> {
+        let deadline = Instant::now() + CATCH_UP;
+        loop {
+            let position = self.position().await?;
+            if position >= goal {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                bail!("PostgreSQL stands at entry {position} and does not reach {goal}; see `onetrip status`");
+            }
+            progress.show("waiting for PostgreSQL", None, &format!("to show entry {goal}, it shows {position}"));
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+/// Keeps the node from cutting its log, until it is dropped and a little longer.
+struct Hold(tokio::task::JoinHandle<()>);
+
+impl Hold {
+    /// The node has written a checkpoint, and keeps the log from there on.
+    async fn take(config: &NodeConfig) -> Result<Hold> {
+        let socket = config.data_dir.join("admin.sock").display().to_string();
+        let ask = move |body: Value| {
+            let socket = socket.clone();
+            async move { http::post_json(&socket, "/hold", &body, HOLD_TIMEOUT).await }
+        };
+        let held = ask(json!({ "index": null })).await.context("ask the node to keep its log; is it started?")?;
+        Ok(Hold(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(HOLD_EVERY).await;
+                // If it fails, what is missing at the end is an error there.
+                let _ = ask(held.clone()).await;
+            }
+        })))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Writes the entries after the checkpoint up to `position` as an archive of the backup's own.
+fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, time_ms: u64, to: &Path) -> Result<()> {
+    let folder = to.join(manifest::LOG);
+    std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let mut writer = Writer::open(&folder, &Identity::of(config))?;
+    let mut entries = Entries::of_running(&config.data_dir, position)?;
+    let mut previous = Previous::new(after.0 .0, after.1 .0);
+    // An archive that holds no entry says at least where it begins.
+    writer.append(previous, time_ms, &[])?;
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while previous.index + (batch.len() as u64) < position.0 {
+        let index = LogIndex(previous.index + batch.len() as u64 + 1);
+        let Some(stored) = entries.get(index)? else { bail!("the node's log lacks entry {index}") };
+        bytes += stored.entry.data.len();
+        batch.push(stored.entry);
+        if bytes >= BATCH_BYTES || index == position {
+            writer.append(previous, time_ms, &batch)?;
+            let last = batch.last().expect("just pushed");
+            previous = Previous::new(last.index, last.term);
+            (batch, bytes) = (Vec::new(), 0);
+        }
+    }
+    Ok(writer.close()?)
+}
+
+/// Links in `pg_tblspc` lead out of the folder.
+fn has_tablespaces(data: &Path) -> Result<bool> {
+    Ok(std::fs::read_dir(data.join("pg_tblspc")).context("read pg_tblspc")?.next().is_some())
+}
+
+fn bytes_in(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))? {
+        let entry = entry?;
+        let kind = entry.metadata()?;
+        bytes += if kind.is_dir() { bytes_in(&entry.path())? } else { kind.len() };
+    }
+    Ok(bytes)
+}
+
+/// So that the node's status can say how old the last backup is.  Not more than a note.
+fn note_in_archive(config: &NodeConfig, manifest: &Manifest) {
+    let Some(archive) = &config.archive else { return };
+    let note = LastBackup {
+        checkpoint: manifest.checkpoint,
+        position: manifest.position,
+        finished: manifest.finished.clone(),
+    };
+    let written = serde_json::to_vec_pretty(&note)
+        .map_err(anyhow::Error::from)
+        .and_then(|text| manifest::write_durably(&archive.folder.join(archive::LAST_BACKUP_FILE), &text));
+    if let Err(e) = written {
+        eprintln!("onetrip: the backup is whole, but the archive could not be told: {e:#}");
+    }
+}

@@ -1,0 +1,252 @@
+//! `onetrip restore`: a new cluster of one node from a base backup and the log that followed it.
+//!
+//! ```text
+//!   backup: PostgreSQL at p, checkpoint at c <= p      log: (c, target] from the backup, archives, stopped nodes
+//!        │                    │                              │
+//!        ▼                    └──────────── decided anew ────┘
+//!   postgres/ (a copy)                        ▼
+//!        └── fed (p, target] at the next start by the node's own log and checkpoint, in which one member is left
+//! ```
+//! The cluster is a new one: members of the old one, should they come back, are refused.  node.toml is written last; a folder
+//! without it is no node.
+
+mod copy;
+pub mod entries;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail, Context, Result};
+use bytes::Bytes;
+use clap::Args;
+use onetrip_core::{LogIndex, NodeId, RegionId};
+use onetrip_lab::ports;
+use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
+use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
+use onetrip_node::restore::{Goal, Restore, RestoreError, Restored};
+use onetrip_node::tls::{self, Authority};
+
+use crate::backup::manifest::{self, Manifest};
+use crate::progress::Progress;
+use crate::{init, BadUsage};
+use entries::Entries;
+
+/// Make a new cluster of one node from a backup and the log
+///
+/// The node takes transactions once `onetrip start` has brought its PostgreSQL to the position restored; further regions are added with
+/// `onetrip token` and `onetrip join`. The old cluster stays as it is and must not be used again.
+#[derive(Args)]
+pub struct RestoreArgs {
+    /// What `onetrip backup` made
+    #[arg(long, value_name = "DIR")]
+    backup: PathBuf,
+    /// The log since then: an archive, or the folder of a stopped node of the cluster (repeat it for more) [default: what the backup
+    /// itself holds]
+    #[arg(long, value_name = "DIR")]
+    log: Vec<PathBuf>,
+    /// Restore up to and with this log entry [default: all there is]
+    #[arg(long, value_name = "N", conflicts_with = "to_time")]
+    to_position: Option<u64>,
+    /// Restore what was committed up to this time, in UTC: 2026-11-22T14:30:00Z
+    #[arg(long, value_name = "TIME", value_parser = manifest::parse_time)]
+    to_time: Option<u64>,
+    /// Folder to make for the node
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// The region that the node is in
+    #[arg(long)]
+    region: String,
+    /// Name of the new cluster [default: a random one]
+    #[arg(long)]
+    cluster: Option<String>,
+    /// Where the node listens for others [default: 127.0.0.1 and a free port]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+    /// Where others reach it [default: --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// PostgreSQL's port [default: a free one]
+    #[arg(long)]
+    port: Option<u16>,
+    /// Port of `onetrip status`, on 127.0.0.1 [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    http: Option<u16>,
+    /// Folder of PostgreSQL's programs [default: as for `onetrip init`]
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+    /// User that root becomes
+    #[arg(long, default_value = ROOT_BECOMES)]
+    user: String,
+    /// For tests on one machine: links can be cut, nothing is encrypted
+    #[arg(long, hide = true)]
+    lab: bool,
+}
+
+pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
+    let manifest = Manifest::load(&args.backup)?;
+    let goal = goal(args, &manifest)?;
+    let data = std::path::absolute(&args.data).context("find the data folder")?;
+    if data.exists() && std::fs::read_dir(&data).with_context(|| format!("read {}", data.display()))?.next().is_some() {
+        return Err(BadUsage(format!("{} is not empty; nothing was changed", data.display())).into());
+    }
+    let absolute = |path: &PathBuf| std::path::absolute(path).with_context(|| format!("find {}", path.display()));
+    let backup = absolute(&args.backup)?;
+    let logs = args.log.iter().map(absolute).collect::<Result<Vec<_>>>()?;
+    let bin_dir = init::bin_dir(args.bin_dir.as_deref())?;
+    prepare_folder(&data, &args.user)?;
+    become_user(&args.user, &data)?;
+    let (config, restored) = match make(args, &manifest, goal, &backup, &logs, &bin_dir, &data) {
+        Ok(made) => made,
+        Err(e) => {
+            empty(&data);
+            return Err(e.context("nothing was restored"));
+        }
+    };
+    let when = restored.time_ms.map_or(String::new(), |ms| format!(", decided at {}", manifest::time_text(ms)));
+    println!(
+        "{}: node {} in {} of the new cluster {}, at position {}{when}; start it with: onetrip start --data {}",
+        data.display(),
+        config.node,
+        config.region,
+        config.cluster,
+        restored.index,
+        data.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn goal(args: &RestoreArgs, manifest: &Manifest) -> Result<Goal> {
+    if let Some(position) = args.to_position {
+        if position < manifest.position.0 {
+            let why = format!(
+                "position {position} lies before this backup, which shows entries up to {}: take an older backup",
+                manifest.position
+            );
+            return Err(BadUsage(why).into());
+        }
+        return Ok(Goal::Position(LogIndex(position)));
+    }
+    let Some(time_ms) = args.to_time else { return Ok(Goal::End) };
+    if time_ms < manifest.finished_ms {
+        let why = format!(
+            "{} lies before {}, when this backup was finished: take an older backup",
+            manifest::time_text(time_ms),
+            manifest.finished
+        );
+        return Err(BadUsage(why).into());
+    }
+    Ok(Goal::Time(time_ms))
+}
+
+fn make(
+    args: &RestoreArgs,
+    manifest: &Manifest,
+    goal: Goal,
+    backup: &Path,
+    logs: &[PathBuf],
+    bin_dir: &Path,
+    data: &Path,
+) -> Result<(NodeConfig, Restored)> {
+    let paths: Vec<PathBuf> = std::iter::once(backup.join(manifest::LOG)).chain(logs.iter().cloned()).collect();
+    let mut entries = Entries::open(&paths)?;
+    if let Some((path, other)) = entries.clusters().find(|(_, cluster)| **cluster != manifest.cluster) {
+        bail!("{} is the log of cluster {other}, the backup is of cluster {}", path.display(), manifest.cluster);
+    }
+    let mut config = config(args, manifest, bin_dir, data)?;
+    let raw = std::fs::read(backup.join(manifest::CHECKPOINT)).context("read the backup's checkpoint")?;
+    let restore = Restore {
+        folder: data,
+        limits: config.limits(),
+        region: config.region.clone(),
+        address: args.address.clone().unwrap_or_else(|| config.listen.to_string()),
+        sequence_slot: config.sequence_slot,
+        checkpoint: Bytes::from(raw),
+        least: manifest.position,
+        goal,
+    };
+    let restored = restore.run(&mut entries).map_err(in_words)?;
+    config.node = restored.node;
+    let mut progress = Progress::new();
+    copy::postgres(&backup.join(manifest::POSTGRES), data, bin_dir, &mut progress)?;
+    if config.tls {
+        let authority = Authority::new(&config.cluster)?;
+        tls::write_folder(data, &authority, &authority.issue(config.node)?)?;
+    }
+    config.save()?;
+    progress.end("the node is whole");
+    Ok((config, restored))
+}
+
+fn in_words(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(RestoreError::BeyondTime { last, until_ms: 0 }) => {
+            anyhow!("no archive goes as far as entry {last}, so it is not known what was committed until when; give a position instead")
+        }
+        Some(RestoreError::BeyondTime { last, until_ms }) => anyhow!(
+            "the archive ends at entry {last} and is complete until {}: leave --to-time out to restore all of it",
+            manifest::time_text(*until_ms)
+        ),
+        _ => error,
+    }
+}
+
+fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) -> Result<NodeConfig> {
+    let cluster = match &args.cluster {
+        Some(cluster) if *cluster == manifest.cluster => {
+            let why = format!(
+                "--cluster {cluster} is the old cluster's name: nodes of both would take each other for members"
+            );
+            return Err(BadUsage(why).into());
+        }
+        Some(cluster) => cluster.clone(),
+        None => init::random_name()?,
+    };
+    tls::check_cluster_name(&cluster).map_err(BadUsage)?;
+    let mut free = ports::free_ports(3)?.into_iter();
+    let mut port = |given: Option<u16>| given.or_else(|| free.next()).context("no free port is left");
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let listen = match args.listen {
+        Some(listen) => listen,
+        None => SocketAddr::new(loopback, port(None)?),
+    };
+    Ok(NodeConfig {
+        cluster,
+        // Known once the log has been gone through: an id that no member ever had.
+        node: NodeId(0),
+        region: RegionId::from(args.region.as_str()),
+        listen,
+        http: SocketAddr::new(loopback, port(args.http)?),
+        preferred_leader: RegionId::from(args.region.as_str()),
+        window_entries: manifest.window_entries,
+        sequence_stride: manifest.sequence_stride,
+        sequence_slot: manifest.sequence_slot,
+        max_entry_bytes: manifest.max_entry_bytes,
+        log_bytes_max: 4 << 30,
+        http_anywhere: false,
+        lab: args.lab,
+        tls: !args.lab,
+        one_way_ms: BTreeMap::new(),
+        postgres: Some(PostgresConfig {
+            port: port(args.port)?,
+            bin_dir: bin_dir.to_path_buf(),
+            database: manifest.database.clone(),
+            listen: "127.0.0.1".to_string(),
+            user: Some(args.user.clone()),
+        }),
+        archive: None,
+        members: Vec::new(),
+        data_dir: data.to_path_buf(),
+    })
+}
+
+/// Takes away what a failed restore has made; the folder itself may be a mount point.
+fn empty(data: &Path) {
+    for name in ["log", "tls", "postgres", "postgres.unfinished"] {
+        let _ = std::fs::remove_dir_all(data.join(name));
+    }
+    for name in ["certifier.checkpoint", FILE_NAME] {
+        let _ = std::fs::remove_file(data.join(name));
+    }
+}
