@@ -92,6 +92,15 @@ impl Cluster {
         }
     }
 
+    /// A cluster of one node that was made otherwise, by `onetrip restore` say, in the folder `nodes/REGION` of `folder`, which goes
+    /// with the cluster.
+    pub fn of_node(folder: &Path, region: &str, binary: &Path) -> Result<Cluster> {
+        let text = format!("preferred_leader = \"{region}\"\n[[region]]\nname = \"{region}\"\n");
+        let topology = Topology::parse(&text).map_err(anyhow::Error::msg)?;
+        let node = Node::of_folder(folder.join("nodes").join(region), binary)?;
+        Ok(Cluster { topology, folder: folder.to_path_buf(), nodes: vec![node], remove_folder: true })
+    }
+
     pub fn node(&self, index: usize) -> &Node {
         &self.nodes[index]
     }

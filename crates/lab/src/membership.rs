@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::cluster::Cluster;
-use crate::node_process::{Node, Place};
+use crate::node_process::Node;
 use crate::ports;
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
@@ -37,15 +37,7 @@ impl Cluster {
         args.extend(["--region", region, "--data", &folder_text, "--listen", &listen, "--http", &http]);
         args.extend(["--port", &postgres]);
         self.command(&args).await?;
-        let place = Place {
-            region: region.to_string(),
-            folder,
-            peer: listen,
-            http: format!("127.0.0.1:{http}"),
-            postgres_port: ports[2],
-            database: self.topology().database().to_string(),
-        };
-        let node = Node::of_folder(place, self.binary())?;
+        let node = Node::of_folder(folder, self.binary())?;
         Ok(self.add(node))
     }
 

@@ -32,13 +32,13 @@ pub struct Node {
 }
 
 /// Where a node is and how it is reached.
-pub(crate) struct Place {
-    pub region: String,
-    pub folder: PathBuf,
-    pub peer: String,
-    pub http: String,
-    pub postgres_port: u16,
-    pub database: String,
+struct Place {
+    region: String,
+    folder: PathBuf,
+    peer: String,
+    http: String,
+    postgres_port: u16,
+    database: String,
 }
 
 impl Node {
@@ -56,13 +56,28 @@ impl Node {
         Ok(Self { id, has_postgres: true, place, binary: binary.to_path_buf(), child: Mutex::new(None) })
     }
 
-    /// A node whose folder exists; its node.toml says its number.
-    pub(crate) fn of_folder(place: Place, binary: &Path) -> Result<Self> {
-        let file = place.folder.join("node.toml");
+    /// A node whose folder exists; its node.toml says what it is.
+    pub(crate) fn of_folder(folder: PathBuf, binary: &Path) -> Result<Self> {
+        let file = folder.join("node.toml");
         let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
         let config: toml::Table = text.parse().with_context(|| format!("read {}", file.display()))?;
+        let text = |name: &str| {
+            let value = config.get(name).and_then(toml::Value::as_str);
+            value.map(str::to_string).with_context(|| format!("{} has no {name}", file.display()))
+        };
         let id = config.get("node").and_then(toml::Value::as_integer).context("node.toml has no node")?;
-        let (id, has_postgres) = (u32::try_from(id)?, config.contains_key("postgres"));
+        let postgres = config.get("postgres");
+        let port = postgres.and_then(|p| p.get("port")).and_then(toml::Value::as_integer).unwrap_or(0);
+        let database = postgres.and_then(|p| p.get("database")).and_then(toml::Value::as_str).unwrap_or("onetrip");
+        let place = Place {
+            region: text("region")?,
+            peer: text("listen")?,
+            http: text("http")?,
+            postgres_port: u16::try_from(port)?,
+            database: database.to_string(),
+            folder,
+        };
+        let (id, has_postgres) = (u32::try_from(id)?, postgres.is_some());
         Ok(Self { id, has_postgres, place, binary: binary.to_path_buf(), child: Mutex::new(None) })
     }
 
