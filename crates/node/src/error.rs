@@ -19,6 +19,9 @@ pub enum Error {
     /// A port or socket could not be had.
     #[error("{what}: {source}")]
     Listen { what: String, source: std::io::Error },
+    /// No member lets this node join.
+    #[error("{0}")]
+    Join(String),
     /// Something about certificates.
     #[error("{0}")]
     Tls(String),

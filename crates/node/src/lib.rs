@@ -22,6 +22,7 @@ pub mod disk;
 pub mod error;
 mod http;
 mod inbox;
+pub mod join;
 pub mod node;
 mod outbox;
 pub mod postgres;

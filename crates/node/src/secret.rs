@@ -1,7 +1,7 @@
 //! The secret of a join token.  Only its hash is kept.
 
 use crate::error::{Error, Result};
-use ring::digest::{digest, SHA256};
+use crate::tls::sha256;
 use ring::rand::{SecureRandom, SystemRandom};
 
 pub type Secret = [u8; 32];
@@ -13,5 +13,5 @@ pub fn draw() -> Result<Secret> {
 }
 
 pub fn hash(secret: &Secret) -> [u8; 32] {
-    digest(&SHA256, secret).as_ref().try_into().expect("SHA-256 has 32 bytes")
+    sha256(secret)
 }

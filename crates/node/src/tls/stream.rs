@@ -49,6 +49,13 @@ impl AsyncWrite for PeerStream {
 }
 
 impl PeerStream {
+    pub fn tcp(&self) -> &TcpStream {
+        match self {
+            PeerStream::Plain(stream) => stream,
+            PeerStream::Tls(tls) => tls.get_ref().0,
+        }
+    }
+
     /// For writing frames from any thread.  Only for a connection that this node dialled.
     pub fn into_socket(self) -> PeerSocket {
         match self {

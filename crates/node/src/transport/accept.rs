@@ -4,23 +4,33 @@
 //! a few kilobytes, and one of [`STRANGERS_MAX`] places; when those are taken, the oldest has to go, so that strangers who
 //! say nothing cannot keep a member out.
 
-use super::frame::{read_frame, Channel, Frame, Hello, HelloReply, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION};
+use super::frame::{
+    read_frame, Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION,
+};
 use super::link::{set_options, Link};
+use super::tunnel::Tunnel;
 use super::Transport;
 use crate::error::{Error, Result};
-use crate::inbox::{Event, PeerEvent};
+use crate::inbox::{AdminReply, AdminRequest, Event, PeerEvent};
+use crate::join::{JoinReply, JoinRequest, JoinTls};
+use crate::secret::{self, Secret};
 use crate::tls::PeerStream;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use onetrip_core::Members;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const STRANGERS_MAX: usize = 64;
+pub(super) const JOINS_AT_ONCE: usize = 8;
+const WRONG_TOKEN_COSTS: Duration = Duration::from_secs(1);
+const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Connections that are not known to be a member's.
 #[derive(Default)]
@@ -30,6 +40,30 @@ pub(super) struct Strangers(Mutex<Waiting>);
 struct Waiting {
     last: u64,
     tasks: VecDeque<(u64, AbortHandle)>,
+}
+
+async fn send(stream: &mut PeerStream, frame: &Frame) -> std::result::Result<(), String> {
+    let sent = async {
+        stream.write_all(&frame.encode()).await?;
+        stream.flush().await
+    };
+    sent.await.map_err(|e| e.to_string())
+}
+
+/// The new node's side: gives the head of the reply, and the checkpoint.
+pub(crate) async fn join_exchange(
+    mut stream: PeerStream,
+    secret: Secret,
+    request: JoinRequest,
+) -> std::result::Result<(Bytes, Bytes), String> {
+    let _ = set_options(stream.tcp());
+    send(&mut stream, &Frame::Join(Join { version: VERSION, secret, request })).await?;
+    let mut buf = BytesMut::with_capacity(64 << 10);
+    match read_frame(&mut stream, &mut buf, FRAME_BYTES_MAX).await? {
+        Frame::Joined { head, checkpoint } => Ok((head, checkpoint)),
+        Frame::JoinRefused(why) => Err(why),
+        _ => Err("it answers something else".into()),
+    }
 }
 
 impl Strangers {
@@ -54,18 +88,44 @@ impl Strangers {
     }
 }
 
+/// What a connection turned out to be.
+enum Greeted {
+    Frames(Channel),
+    Postgres(Tunnel),
+}
+
 impl Transport {
     /// `number`: as one of the strangers.
     pub(super) async fn receive(self: Arc<Self>, stream: TcpStream, number: u64) {
         let from = stream.peer_addr().map_or("?".into(), |a| a.to_string());
-        let greeted = tokio::time::timeout(HELLO_TIMEOUT, self.greet(stream)).await;
-        self.strangers.no_longer(number);
-        match greeted.unwrap_or(Err("no hello came".into())) {
-            Ok((stream, link, Purpose::Frames(channel))) => self.start_reading(link, channel, stream, from),
-            Ok((_, _, Purpose::Postgres)) => {}
-            Err(why) => {
-                tracing::warn!(region = %self.region, node = %self.me, %from, "refused a connection to the peer port: {why}");
+        let refuse = |why: String| {
+            tracing::warn!(region = %self.region, node = %self.me, %from, "refused a connection to the peer port: {why}");
+        };
+        let opened = tokio::time::timeout(HELLO_TIMEOUT, self.open(stream)).await;
+        let (mut stream, hello) = match opened.unwrap_or(Err("no hello came".into())) {
+            Ok((stream, Frame::Hello(hello))) => (stream, hello),
+            // Still a stranger, until its token is known to be good.
+            Ok((stream, Frame::Join(join))) => {
+                if let Err(why) = self.let_join(stream, join, number, &from).await {
+                    refuse(why);
+                }
+                return self.strangers.no_longer(number);
             }
+            Ok(_) => {
+                refuse("it does not begin with a hello".into());
+                return self.strangers.no_longer(number);
+            }
+            Err(why) => {
+                refuse(why);
+                return self.strangers.no_longer(number);
+            }
+        };
+        let greeted = tokio::time::timeout(HELLO_TIMEOUT, self.greet(&mut stream, &hello)).await;
+        self.strangers.no_longer(number);
+        match greeted.unwrap_or(Err("it does not take the answer to its hello".into())) {
+            Ok((link, Greeted::Frames(channel))) => self.start_reading(link, channel, stream, from),
+            Ok((link, Greeted::Postgres(tunnel))) => self.forward(&link, stream, tunnel).await,
+            Err(why) => refuse(why),
         }
     }
 
@@ -85,34 +145,97 @@ impl Transport {
         link.set_reader(channel, reader.abort_handle());
     }
 
-    /// Finds out who it is and answers; an error says why it is not let in.
-    async fn greet(&self, stream: TcpStream) -> std::result::Result<(PeerStream, Arc<Link>, Purpose), String> {
+    /// Reads what it says first.
+    async fn open(&self, stream: TcpStream) -> std::result::Result<(PeerStream, Frame), String> {
         let _ = set_options(&stream);
         let mut stream = match &self.tls {
             Some(tls) => tls.accept(stream).await?,
             None => PeerStream::Plain(stream),
         };
         let mut buf = BytesMut::with_capacity(1 << 10);
-        let Frame::Hello(hello) = read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX).await? else {
-            return Err("it does not begin with a hello".into());
-        };
+        let first = read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX).await?;
         if !buf.is_empty() {
             return Err("it does not wait for the answer to its hello".into());
         }
+        Ok((stream, first))
+    }
+
+    /// Finds out whether it is who it says, and answers; an error says why it is not let in.
+    async fn greet(&self, stream: &mut PeerStream, hello: &Hello) -> std::result::Result<(Arc<Link>, Greeted), String> {
         if let Some(tls) = &self.tls {
-            tls.check_peer(&stream, hello.from)?;
+            tls.check_peer(stream, hello.from)?;
         }
-        let (reply, result) = match self.judge(&hello) {
+        let judged = match self.judge(hello) {
             Ok(link) if link.shape.is_cut() => return Err("the link to it was cut by hand".into()),
-            Ok(link) => (HelloReply::Welcome, Ok(link)),
+            Ok(link) => match hello.purpose {
+                Purpose::Frames(channel) => Ok((link, Greeted::Frames(channel))),
+                Purpose::Postgres => match self.open_tunnel().await {
+                    Ok(tunnel) => Ok((link, Greeted::Postgres(tunnel))),
+                    Err(why) => Err((HelloReply::Refused(why.clone()), why)),
+                },
+            },
+            Err(refusal) => Err(refusal),
+        };
+        let (reply, result) = match judged {
+            Ok(greeted) => (HelloReply::Welcome, Ok(greeted)),
             Err((reply, why)) => (reply, Err(why)),
         };
-        let answer = async {
-            stream.write_all(&Frame::HelloReply(reply).encode()).await?;
-            stream.flush().await
+        send(stream, &Frame::HelloReply(reply)).await?;
+        result
+    }
+
+    /// Makes whoever shows a good token a member.
+    async fn let_join(
+        &self,
+        mut stream: PeerStream,
+        join: Join,
+        number: u64,
+        from: &str,
+    ) -> std::result::Result<(), String> {
+        // Held while a wrong one waits, so that tokens can be tried at this rate at most, by all together.
+        let _place = self.joins.acquire().await.map_err(|e| e.to_string())?;
+        let region = join.request.region.clone();
+        let reply = match self.join(join).await {
+            Ok(reply) => reply,
+            Err(why) => {
+                tokio::time::sleep(WRONG_TOKEN_COSTS).await;
+                let _ = tokio::time::timeout(HELLO_TIMEOUT, send(&mut stream, &Frame::JoinRefused(why.clone()))).await;
+                return Err(format!("it asks to join in {region}: {why}"));
+            }
         };
-        answer.await.map_err(|e| e.to_string())?;
-        Ok((stream, result?, hello.purpose))
+        self.strangers.no_longer(number);
+        tracing::info!(region = %self.region, node = %self.me, %from, new = %reply.member.id, new_region = %region, "let a node join");
+        let frame = Frame::Joined { head: reply.encode(), checkpoint: reply.checkpoint };
+        let sent = tokio::time::timeout(CHECKPOINT_TIMEOUT, send(&mut stream, &frame)).await;
+        sent.unwrap_or(Err("it does not take what it needs to start".into()))
+    }
+
+    async fn join(&self, join: Join) -> std::result::Result<JoinReply, String> {
+        if join.version != VERSION {
+            return Err(format!("it speaks version {}, this node {VERSION}", join.version));
+        }
+        let JoinRequest { region, address } = join.request;
+        let (answer, answered) = oneshot::channel();
+        let request = AdminRequest::Join { secret_hash: secret::hash(&join.secret), region, address };
+        self.inbox.send(Event::Admin(request, answer)).await;
+        // The core thread bounds the wait; if it is gone the node is ending.
+        let joined = answered.await.unwrap_or(Err("the node is stopping".into()))?;
+        let AdminReply::Joined { member, members, checkpoint } = joined else {
+            return Err("the node answers something else".into());
+        };
+        let tls = match &self.tls {
+            Some(tls) => {
+                let authority = tls.authority();
+                Some(JoinTls {
+                    ca_certificate: authority.certificate_pem().to_owned(),
+                    ca_key: authority.key_pem(),
+                    node: authority.issue(member.id).map_err(|e| e.to_string())?,
+                })
+            }
+            None => None,
+        };
+        let (cluster, settings) = (self.cluster.clone(), self.settings.clone());
+        Ok(JoinReply { member, cluster, members: Members::clone(&members), settings, tls, checkpoint })
     }
 
     fn judge(&self, hello: &Hello) -> std::result::Result<Arc<Link>, (HelloReply, String)> {
@@ -159,8 +282,8 @@ impl Transport {
                         let rtt = self.now_ns().saturating_sub(sent_ns).max(1);
                         link.rtt_ns.store(rtt, Ordering::Relaxed);
                     }
-                    Frame::Hello(_) | Frame::HelloReply(_) => {
-                        return Err(Error::Internal("a second hello".into()));
+                    _ => {
+                        return Err(Error::Internal("a frame that belongs at the beginning of a connection".into()));
                     }
                 }
             }

@@ -4,11 +4,15 @@
 //! dialling side sends, unless the hello asked for something else ([`Purpose`]).
 
 use crate::error::{Error, Result};
+use crate::join::JoinRequest;
+use crate::secret::Secret;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onetrip_core::consensus::Message;
+use onetrip_core::proto;
 use onetrip_core::wire::{put_str, Reader};
-use onetrip_core::{LogIndex, NodeId};
+use onetrip_core::{LogIndex, NodeId, RegionId};
 use protobuf::Message as _;
+use raft::eraftpb::EntryType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
@@ -58,9 +62,24 @@ pub enum HelloReply {
 }
 
 #[derive(Clone, Debug, PartialEq)]
+pub struct Join {
+    pub version: u16,
+    pub secret: Secret,
+    pub request: JoinRequest,
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
     Hello(Hello),
     HelloReply(HelloReply),
+    /// In place of a hello: lets a new node in.
+    Join(Join),
+    JoinRefused(String),
+    /// `head`: all but the checkpoint, as JSON.
+    Joined {
+        head: Bytes,
+        checkpoint: Bytes,
+    },
     Raft(Box<Message>),
     /// What the sender's PostgreSQL shows and how far it is safe on disk; the log below the least of the latter is no
     /// longer needed.
@@ -103,6 +122,24 @@ impl Frame {
                 out.put_u8(1);
                 out.put_u8(code);
                 put_str(&mut out, why);
+            }
+            Frame::Join(join) => {
+                out.put_u8(6);
+                out.put_u32_le(MAGIC);
+                out.put_u16_le(join.version);
+                out.put_slice(&join.secret);
+                put_str(&mut out, join.request.region.as_str());
+                put_str(&mut out, &join.request.address);
+            }
+            Frame::JoinRefused(why) => {
+                out.put_u8(7);
+                put_str(&mut out, why);
+            }
+            Frame::Joined { head, checkpoint } => {
+                out.put_u8(8);
+                out.put_u32_le(head.len() as u32);
+                out.put_slice(head);
+                out.put_slice(checkpoint);
             }
             Frame::Raft(message) => {
                 out.put_u8(2);
@@ -213,12 +250,32 @@ fn decode(body: Bytes) -> Result<Frame> {
         2 => {
             // Entry data stays in the frame's memory.
             let raw = r.rest();
+            proto::check(&raw, proto::MESSAGE)?;
             let message = Message::parse_from_carllerche_bytes(&raw).map_err(|e| malformed(e.to_string()))?;
+            // Raft parses these itself.
+            for entry in message.get_entries().iter().filter(|e| e.get_entry_type() != EntryType::EntryNormal) {
+                proto::check(&entry.data, proto::CONF_CHANGE_V2)?;
+            }
             return Ok(Frame::Raft(Box::new(message)));
         }
         3 => Frame::Position { applied: r.index("applied")?, durable: r.index("durable")? },
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
+        6 => {
+            if r.u32("magic")? != MAGIC {
+                return Err(malformed("join with a wrong magic number".into()));
+            }
+            let version = r.u16("version")?;
+            let secret = r.take(32, "secret")?.as_ref().try_into().expect("32 bytes were taken");
+            let request = JoinRequest { region: RegionId(r.str("region")?), address: r.str("address")? };
+            Frame::Join(Join { version, secret, request })
+        }
+        7 => Frame::JoinRefused(r.str("why")?),
+        8 => {
+            let length = r.u32("head's length")? as usize;
+            let head = r.take(length, "head")?;
+            return Ok(Frame::Joined { head, checkpoint: r.rest() });
+        }
         other => return Err(malformed(format!("kind {other}"))),
     };
     r.end()?;
@@ -242,6 +299,13 @@ mod tests {
             Frame::HelloReply(HelloReply::Removed("gone".into())),
             Frame::Raft(Box::new(message)),
             Frame::Position { applied: LogIndex(11), durable: LogIndex(9) },
+            Frame::Join(Join {
+                version: VERSION,
+                secret: [7; 32],
+                request: JoinRequest { region: "r".into(), address: "h:1".into() },
+            }),
+            Frame::JoinRefused("no".into()),
+            Frame::Joined { head: Bytes::from_static(b"{}"), checkpoint: Bytes::from_static(b"state") },
             Frame::Ping { sent_ns: 1 },
             Frame::Pong { sent_ns: 2 },
         ]

@@ -23,7 +23,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const PING_EVERY: Duration = Duration::from_millis(500);
 /// A peer that acknowledges nothing for so long is gone: without this, TCP would go on for minutes, and after a long
 /// partition wait as long again before its next attempt.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct Link {
     pub id: NodeId,
@@ -178,8 +178,13 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
 pub(super) fn set_options(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     setsockopt(stream, sockopt::KeepAlive, &true)?;
-    setsockopt(stream, sockopt::TcpKeepIdle, &(SILENCE_MAX.as_secs() as u32))?;
-    setsockopt(stream, sockopt::TcpUserTimeout, &(SILENCE_MAX.as_millis() as u32))?;
+    set_silence(stream, SILENCE_MAX)
+}
+
+/// How long the other end may acknowledge nothing, or take nothing.
+pub(super) fn set_silence(stream: &TcpStream, max: Duration) -> std::io::Result<()> {
+    setsockopt(stream, sockopt::TcpKeepIdle, &(max.as_secs() as u32))?;
+    setsockopt(stream, sockopt::TcpUserTimeout, &(max.as_millis() as u32))?;
     Ok(())
 }
 

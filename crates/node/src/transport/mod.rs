@@ -13,18 +13,22 @@
 
 mod accept;
 mod delay;
-mod frame;
+pub(crate) mod frame;
 mod link;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
+pub(crate) use accept::join_exchange;
 pub use shape::{LinkSettings, ONE_WAY_MS_MAX};
 
 use crate::config::NodeConfig;
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
+use crate::join::{ClusterSettings, JoinToken};
 use crate::outbox::NotSent;
+use crate::secret::Secret;
 use crate::tls::{self, Tls};
 use accept::Strangers;
 use bytes::Bytes;
@@ -37,11 +41,12 @@ use raft::eraftpb::MessageType;
 use serde::Serialize;
 use shape::Way;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, Semaphore};
 
 pub struct Transport {
     cluster: String,
@@ -54,6 +59,11 @@ pub struct Transport {
     new_links: mpsc::UnboundedSender<Arc<Link>>,
     to_dial: Mutex<Option<mpsc::UnboundedReceiver<Arc<Link>>>>,
     strangers: Strangers,
+    /// Bounds how fast tokens can be tried.
+    joins: Semaphore,
+    tunnels: Arc<Semaphore>,
+    postgres_socket: Option<PathBuf>,
+    settings: ClusterSettings,
     /// `None`: connections between nodes are neither encrypted nor authenticated.
     tls: Option<Tls>,
     delays: Arc<DelayLine>,
@@ -97,6 +107,15 @@ impl Transport {
             new_links,
             to_dial: Mutex::new(Some(to_dial)),
             strangers: Strangers::default(),
+            joins: Semaphore::new(accept::JOINS_AT_ONCE),
+            tunnels: Arc::new(Semaphore::new(tunnel::TUNNELS_MAX)),
+            postgres_socket: config.postgres.as_ref().map(|p| config.data_dir.join(format!(".s.PGSQL.{}", p.port))),
+            settings: ClusterSettings {
+                window_entries: config.window_entries,
+                sequence_stride: config.sequence_stride,
+                max_entry_bytes: config.max_entry_bytes,
+                database: config.postgres.as_ref().map(|p| p.database.clone()),
+            },
             tls,
             delays: Arc::default(),
             inbox,
@@ -140,6 +159,12 @@ impl Transport {
             link.remove();
         }
         peers.next_id = next_id;
+    }
+
+    /// The text that lets a node in by this secret.
+    #[allow(dead_code)] // until there is `onetrip token`
+    pub fn join_token(&self, secret: Secret) -> JoinToken {
+        JoinToken { secret, authority: self.tls.as_ref().map(|tls| tls.authority().fingerprint()) }
     }
 
     /// Starts the delay line's thread; only a lab can need it.

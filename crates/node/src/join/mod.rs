@@ -1,0 +1,103 @@
+//! How a new node becomes a member: it shows a token at any member's peer port and gets all that it needs to start.
+//!
+//! The connection is TLS, pinned to the authority that the token names; the new node has no certificate yet.  A token lets
+//! one node in.  Asking again with the same token gives the same member again, with a fresh checkpoint, so whoever was
+//! interrupted simply repeats it.
+//!
+//! This half runs before there is a node; the member's half is `transport::accept`.
+
+mod token;
+
+pub use token::{JoinToken, NotAToken};
+
+use crate::error::{Error, Result};
+use crate::tls::{self, Authority, Issued, PeerStream};
+use crate::transport::join_exchange;
+use bytes::Bytes;
+use onetrip_core::{Member, Members, RegionId};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// What the new node says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JoinRequest {
+    pub region: RegionId,
+    /// Where the others will reach its peer port, `host:port`.
+    pub address: String,
+}
+
+/// What it gets.
+#[derive(Serialize, Deserialize)]
+pub struct JoinReply {
+    pub member: Member,
+    pub cluster: String,
+    pub members: Members,
+    pub settings: ClusterSettings,
+    /// `None`: the cluster's nodes talk without TLS.
+    pub tls: Option<JoinTls>,
+    /// The state of the log at some index, to start from.
+    #[serde(skip)]
+    pub checkpoint: Bytes,
+}
+
+/// What must be the same in the `node.toml` of all nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterSettings {
+    pub window_entries: u64,
+    pub sequence_stride: u32,
+    pub max_entry_bytes: u64,
+    /// The replicated database; a witness does not know.
+    pub database: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct JoinTls {
+    pub ca_certificate: String,
+    pub ca_key: String,
+    pub node: Issued,
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// With a large checkpoint over a slow line.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Asks the member at `address` (host:port of its peer port) to be let in.  The error is for whoever holds the token.
+pub async fn request_join(address: &str, token: &JoinToken, request: JoinRequest) -> Result<JoinReply> {
+    let connect = async {
+        let stream = TcpStream::connect(address).await;
+        let stream = stream.map_err(|e| Error::Join(format!("{address} cannot be reached: {e}")))?;
+        match token.authority {
+            Some(fingerprint) => tls::pinned(stream, fingerprint).await,
+            None => Ok(PeerStream::Plain(stream)),
+        }
+    };
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
+    let stream = connected.map_err(|_| Error::Join(format!("{address} does not answer")))??;
+    let exchange = tokio::time::timeout(REPLY_TIMEOUT, join_exchange(stream, token.secret, request)).await;
+    let (head, checkpoint) = exchange
+        .unwrap_or(Err("it does not answer in time".into()))
+        .map_err(|why| Error::Join(format!("{address}: {why}")))?;
+    let mut reply = JoinReply::decode(&head)?;
+    reply.checkpoint = checkpoint;
+    Ok(reply)
+}
+
+impl JoinReply {
+    pub(crate) fn decode(head: &[u8]) -> Result<JoinReply> {
+        serde_json::from_slice(head).map_err(|e| Error::Join(format!("the answer cannot be read: {e}")))
+    }
+
+    /// All but the checkpoint.
+    pub(crate) fn encode(&self) -> Bytes {
+        serde_json::to_vec(self).expect("plain data").into()
+    }
+
+    /// Makes `tls/` in the new node's folder, if the cluster has certificates.
+    pub fn write_tls(&self, node_folder: &Path) -> Result<()> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        let authority = Authority::from_pem(&self.cluster, &tls.ca_certificate, &tls.ca_key)?;
+        tls::write_folder(node_folder, &authority, &tls.node)
+    }
+}
