@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup build demo test test-rust test-extension test-cluster sim lint bench clean
+.PHONY: help setup build demo test test-rust test-extension test-cluster sim fuzz audit lint bench clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -16,6 +16,8 @@ help:
 	@echo "make build   the onetrip command, in $(TARGET)/release"
 	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
 	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file tells what happened)"
+	@echo "make fuzz    bytes from outside, arbitrary and damaged (SECONDS=60)"
+	@echo "make audit   licences, sources and known flaws of the Rust libraries"
 	@echo "make lint    format and clippy, warnings are errors"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
@@ -32,7 +34,7 @@ demo: build
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
-test test-rust test-extension test-cluster sim: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-cluster sim fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-cluster
 
 test-rust: setup
@@ -49,6 +51,10 @@ test-cluster: setup
 sim: setup
 	cargo build --release --locked -p onetrip-sim
 	@$(TARGET)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE))
+
+# Nothing but bytes: no cluster is started.
+fuzz: setup
+	ONETRIP_FUZZ_SECONDS=$(SECONDS) cargo test --release --locked -p onetrip-cli --test fuzz -- --nocapture
 
 lint:
 	cargo fmt --check

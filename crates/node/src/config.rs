@@ -144,10 +144,16 @@ impl NodeConfig {
         let file = if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() };
         let wrong = |why: String| Error::Config { file: file.clone(), why };
         let text = std::fs::read_to_string(&file).map_err(|e| wrong(format!("cannot be read: {e}")))?;
-        let mut config: NodeConfig = toml::from_str(&text).map_err(|e| wrong(e.to_string().trim_end().to_owned()))?;
+        let mut config = NodeConfig::parse(&text).map_err(wrong)?;
         let folder = file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         config.data_dir = folder.canonicalize().map_err(|e| wrong(format!("its folder: {e}")))?;
-        config.validate().map_err(wrong)?;
+        Ok(config)
+    }
+
+    /// Of a file's text, without its folder.
+    pub(crate) fn parse(text: &str) -> std::result::Result<NodeConfig, String> {
+        let config: NodeConfig = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        config.validate()?;
         Ok(config)
     }
 

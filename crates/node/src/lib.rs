@@ -20,6 +20,8 @@ pub mod config;
 mod core_thread;
 pub mod disk;
 pub mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 mod inbox;
 pub mod join;
