@@ -66,8 +66,30 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("onetrip: {error:#}");
+            eprintln!("onetrip: {}", told(&error));
             ExitCode::from(if error.is::<BadUsage>() { 2 } else { 1 })
         }
+    }
+}
+
+/// The error with its causes; a message that ends with its cause says it once.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
+        cause if text.is_empty() => cause,
+        cause if text.ends_with(&cause) => text,
+        cause => format!("{text}: {cause}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let full = || std::io::Error::from_raw_os_error(28);
+        let disk = onetrip_node::Error::Disk { file: "log".into(), what: "write", source: full() };
+        assert_eq!(told(&anyhow::Error::from(disk)), format!("log: write failed: {}", full()));
+        assert_eq!(told(&anyhow::Error::from(full()).context("write x")), format!("write x: {}", full()));
     }
 }

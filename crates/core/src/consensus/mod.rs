@@ -301,6 +301,15 @@ impl<S: Storage> Consensus<S> {
             self.hand_over();
             return Ok(());
         }
+        if message.get_msg_type() == MessageType::MsgHeartbeat && message.term >= self.raft.raft.term {
+            // raft-rs panics over it as well, in words that help nobody.
+            let (counted_on, last) = (message.commit, self.raft.raft.raft_log.last_index());
+            assert!(
+                counted_on <= last,
+                "this node has acknowledged entry {counted_on} and its log ends at {last}: it has lost a part of it, or its \
+                 folder is an older copy; replace the node"
+            );
+        }
         let checkpoint = self.open_snapshot(&message)?;
         match self.raft.step(message) {
             // A follower's forwarded proposal that came too early or too late: its node sends it again.
