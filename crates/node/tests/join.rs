@@ -1,0 +1,79 @@
+//! A new node joins over the peer port of a running cluster with certificates, by token, and is a member like the others.
+
+mod common;
+
+use anyhow::{bail, ensure, Context, Result};
+use common::{update, wait_for, Agent, Cluster};
+use onetrip_core::agent::{Role, VerdictOutcome};
+use onetrip_core::{checkpoint, LogIndex, MemberRole, NodeId};
+use onetrip_node::join::{request_join, JoinRequest, JoinToken};
+use onetrip_node::tls::{Authority, FOLDER};
+use onetrip_node::{AdminReply, AdminRequest, Node, NodeConfig};
+
+/// Token, join from a far follower, promotion, a commit through the new node; the token again gives the same member, once its
+/// node is removed nothing lets it back in.
+#[tokio::test]
+async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<()> {
+    let cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    let mut first = cluster.backend(0).await?;
+    ensure!(first.commit(1, &[update(1, LogIndex(0))], b"before").await?.outcome == VerdictOutcome::Commit);
+
+    let one = cluster.nodes[0].as_ref().context("it runs")?;
+    let order = AdminRequest::Token { role: MemberRole::Witness, replaces: None, ttl_s: 60 };
+    let AdminReply::Token(secret) = one.admin(order).await.map_err(anyhow::Error::msg)? else { bail!("no token") };
+    let authority = Authority::load(&cluster.configs[0].data_dir.join(FOLDER), "test")?.fingerprint();
+    let token = JoinToken { secret, authority: Some(authority) };
+
+    let dir = tempfile::tempdir()?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let (listen, http) = (listener.local_addr()?, std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?);
+    drop(listener);
+    let request = || JoinRequest { region: "r4".into(), address: listen.to_string() };
+    // Any member will do, not only the one that made the token.
+    let reply = request_join(&cluster.configs[2].listen.to_string(), &token, request()).await?;
+    ensure!(reply.member.id == NodeId(4) && reply.cluster == "test", "{:?}", reply.member);
+    let again = request_join(&cluster.configs[1].listen.to_string(), &token, request()).await?;
+    ensure!(again.member == reply.member, "the same token gave {:?}", again.member);
+
+    let config = NodeConfig {
+        node: reply.member.id,
+        region: reply.member.region.clone(),
+        listen,
+        http,
+        members: Vec::new(),
+        data_dir: dir.path().canonicalize()?,
+        ..cluster.configs[0].clone()
+    };
+    config.save()?;
+    reply.write_tls(&config.data_dir)?;
+    std::fs::write(config.data_dir.join("certifier.checkpoint"), checkpoint::installed(&reply.checkpoint))?;
+    let mut four = Node::start(NodeConfig::load(&config.data_dir)?)?;
+
+    wait_for("node 4 to vote", || async {
+        let AdminReply::Members(members) = one.admin(AdminRequest::Members).await.map_err(anyhow::Error::msg)? else {
+            bail!("no members")
+        };
+        ensure!(members.get(NodeId(4)).is_some_and(|m| m.voter), "{members:?}");
+        Ok(())
+    })
+    .await?;
+    let mut backend = Agent::connect(&config.data_dir, NodeId(4), Role::Backend, LogIndex(0)).await?;
+    let lost = backend.commit(1, &[update(1, LogIndex(0))], b"it knows what came before").await?;
+    ensure!(lost.outcome == VerdictOutcome::Conflict, "{lost:?}");
+    let won = backend.commit(2, &[update(2, LogIndex(0))], b"from the new node").await?;
+    ensure!(won.outcome == VerdictOutcome::Commit, "{won:?}");
+
+    one.admin(AdminRequest::Remove { node: NodeId(4) }).await.map_err(anyhow::Error::msg)?;
+    let told = tokio::time::timeout(common::PATIENCE, four.failed()).await?.unwrap_err().to_string();
+    ensure!(told.contains("removed"), "{told}");
+    let _ = four.stop().await;
+    // The folder still has a good certificate, but its number is gone for ever.
+    let mut back = Node::start(NodeConfig::load(&config.data_dir)?)?;
+    let told = tokio::time::timeout(common::PATIENCE, back.failed()).await?.unwrap_err().to_string();
+    ensure!(told.contains("removed"), "{told}");
+    let _ = back.stop().await;
+    let error = request_join(&cluster.configs[0].listen.to_string(), &token, request()).await.err();
+    ensure!(error.context("a used token")?.to_string().contains("used already"));
+    cluster.stop().await
+}
