@@ -14,7 +14,6 @@
 //! | [`checkpoint`] | all of that up to one index, as bytes |
 //! | [`desk`] | who waits for what on a node, and who commits an entry there |
 //! | [`consensus`] | the Raft driver |
-//! | [`proto`] | a look at protobuf bytes before they are parsed |
 //! | [`decide`] | what a committed entry comes to |
 
 pub mod agent;
@@ -27,7 +26,6 @@ pub mod entry;
 pub mod error;
 pub mod ids;
 pub mod members;
-pub mod proto;
 pub mod wire;
 
 pub use checkpoint::{Checkpoint, Conf};
