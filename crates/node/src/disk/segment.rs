@@ -273,14 +273,14 @@ impl Segment {
             record.hard_state = Some(HardState { term, vote, commit, ..Default::default() });
         }
         if flags & 2 != 0 {
-            let (index, term) = (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
+            let (index, term) = (position(&mut body)?, body.try_get_u64_le().ok()?);
             record.previous = Some(Previous { index, term, restart: flags & 8 != 0 });
         }
         if flags & 4 != 0 {
             record.time_ms = Some(body.try_get_u64_le().ok()?);
         }
         for _ in 0..body.try_get_u32_le().ok()? {
-            let (index, term) = (body.try_get_u64_le().ok()?, body.try_get_u64_le().ok()?);
+            let (index, term) = (position(&mut body)?, body.try_get_u64_le().ok()?);
             let kind = match body.try_get_u8().ok()? {
                 0 => EntryType::EntryNormal,
                 1 => EntryType::EntryConfChange,
@@ -338,7 +338,13 @@ pub(crate) enum Tail {
 fn parse_head(head: &[u8]) -> Option<(u32, u64, u32)> {
     let mut head = head;
     (head.try_get_u32_le().ok()? == MAGIC).then_some(())?;
-    Some((head.try_get_u32_le().ok()?, head.try_get_u64_le().ok()?, head.try_get_u32_le().ok()?))
+    let (len, number) = (head.try_get_u32_le().ok()?, position(&mut head)?);
+    Some((len, number, head.try_get_u32_le().ok()?))
+}
+
+/// The number of a record, or an index.  No log gets near 2^62 of them, so sums of such numbers do not overflow.
+fn position(bytes: &mut impl Buf) -> Option<u64> {
+    bytes.try_get_u64_le().ok().filter(|n| *n < 1 << 62)
 }
 
 fn checksum(head: &[u8], body: &[u8]) -> u32 {
