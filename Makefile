@@ -56,6 +56,11 @@ sim: setup
 fuzz: setup
 	ONETRIP_FUZZ_SECONDS=$(SECONDS) cargo test --release --locked -p onetrip-cli --test fuzz -- --nocapture
 
+# The list of known flaws comes from https://github.com/rustsec/advisory-db.
+audit: setup
+	@command -v cargo-deny > /dev/null || cargo install cargo-deny --locked --version 0.20.2
+	cargo deny --locked check --hide-inclusion-graph
+
 lint:
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
