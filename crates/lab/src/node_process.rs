@@ -28,6 +28,7 @@ pub struct Node {
     has_postgres: bool,
     place: Place,
     binary: PathBuf,
+    environment: Mutex<Vec<(String, String)>>,
     child: Mutex<Option<Child>>,
 }
 
@@ -52,8 +53,7 @@ impl Node {
             postgres_port: region.postgres_port.context("postgres_port is not set")?,
             database: topology.database().to_string(),
         };
-        let id = u32::try_from(index + 1)?;
-        Ok(Self { id, has_postgres: true, place, binary: binary.to_path_buf(), child: Mutex::new(None) })
+        Ok(Self::at(u32::try_from(index + 1)?, true, place, binary))
     }
 
     /// A node whose folder exists; its node.toml says what it is.
@@ -78,7 +78,12 @@ impl Node {
             folder,
         };
         let (id, has_postgres) = (u32::try_from(id)?, postgres.is_some());
-        Ok(Self { id, has_postgres, place, binary: binary.to_path_buf(), child: Mutex::new(None) })
+        Ok(Self::at(id, has_postgres, place, binary))
+    }
+
+    fn at(id: u32, has_postgres: bool, place: Place, binary: &Path) -> Self {
+        let binary = binary.to_path_buf();
+        Self { id, has_postgres, place, binary, environment: Mutex::default(), child: Mutex::new(None) }
     }
 
     pub fn id(&self) -> u32 {
@@ -128,6 +133,11 @@ impl Node {
         self.child.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// More environment variables for its next start; its PostgreSQL inherits them.
+    pub fn set_environment(&self, environment: Vec<(String, String)>) {
+        *self.environment.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = environment;
+    }
+
     /// Starts the process; does not wait until it is ready.
     pub fn start(&self) -> Result<()> {
         let mut child = self.child();
@@ -142,6 +152,7 @@ impl Node {
             .arg("--until-stdin-closes")
             .arg("--data")
             .arg(&self.place.folder)
+            .envs(self.environment.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned())
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -1,0 +1,68 @@
+//! Wall clocks that jump: each node and its PostgreSQL run with `clock_shim.c` preloaded and read their offset from a file.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+
+const SHIM: &str = include_str!("clock_shim.c");
+
+/// Builds the library into `folder` with the C compiler that also builds the extension.
+pub fn build_shim(folder: &Path) -> Result<PathBuf> {
+    let (source, library) = (folder.join("clock_shim.c"), folder.join("clock_shim.so"));
+    std::fs::write(&source, SHIM).with_context(|| format!("write {}", source.display()))?;
+    let output = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .arg("-ldl")
+        .output()
+        .context("start the C compiler (cc)")?;
+    ensure!(output.status.success(), "cc: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(library)
+}
+
+pub struct Clock {
+    file: std::fs::File,
+    path: PathBuf,
+}
+
+impl Clock {
+    pub fn new(folder: &Path, name: &str) -> Result<Clock> {
+        let path = folder.join(format!("{name}.clock"));
+        let file = std::fs::File::create(&path).with_context(|| format!("make {}", path.display()))?;
+        let clock = Clock { file, path };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// How far this clock is from the machine's.
+    pub fn set(&self, offset_ms: i64) -> Result<()> {
+        self.file.write_all_at(&(offset_ms * 1_000_000).to_ne_bytes(), 0).context("set a clock")
+    }
+
+    /// What a process needs to live by this clock.
+    pub fn environment(&self, shim: &Path) -> Vec<(String, String)> {
+        vec![
+            ("LD_PRELOAD".into(), shim.display().to_string()),
+            ("ONETRIP_CLOCK_OFFSET".into(), self.path.display().to_string()),
+        ]
+    }
+}
+
+/// Shows that a process which lives by this clock sees it move.
+pub fn self_test(clock: &Clock, shim: &Path) -> Result<()> {
+    const DAY_MS: i64 = 24 * 3600 * 1000;
+    let shown = || -> Result<i64> {
+        let output = Command::new("date").arg("+%s").envs(clock.environment(shim)).output().context("start date")?;
+        String::from_utf8_lossy(&output.stdout).trim().parse().context("date +%s")
+    };
+    let before = shown()?;
+    clock.set(DAY_MS)?;
+    let later = shown();
+    clock.set(0)?;
+    let moved = later? - before;
+    ensure!((86_390..86_460).contains(&moved), "a clock set forward by a day moved by {moved} s");
+    Ok(())
+}

@@ -1,0 +1,326 @@
+//! Does what the plan says to a running cluster, and undoes it.
+//!
+//! Faults overlap: each is undone when its time is up, whatever else holds then.  `heal` undoes all of them and starts what
+//! does not run.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Result};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+
+use super::clock::Clock;
+use super::disk::Disk;
+use super::plan::Fault;
+use super::session::Session;
+use crate::cluster::LinkChange;
+use crate::{postmaster, Cluster};
+
+/// A node whose disk is full notices at its next write.
+const NOTICES: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+
+pub struct Faults {
+    cluster: Arc<Cluster>,
+    /// One for each region, or none: why not is in the record.
+    disks: Vec<Disk>,
+    clocks: Vec<Clock>,
+    held: Vec<(Instant, Undo)>,
+    /// `onetrip leader` is there.
+    moves_leader: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Undo {
+    Start(usize),
+    Continue(Vec<Pid>),
+    Links,
+    Space(usize),
+}
+
+/// What became of an order.
+pub enum Done {
+    Yes,
+    /// There was nothing to do it to.
+    NotNow(String),
+}
+
+impl Faults {
+    pub fn new(cluster: Arc<Cluster>, disks: Vec<Disk>, clocks: Vec<Clock>, moves_leader: bool) -> Faults {
+        Faults { cluster, disks, clocks, held: Vec::new(), moves_leader }
+    }
+
+    /// Kinds that cannot be done here at all.
+    pub fn can(&self, fault: &Fault) -> bool {
+        match fault {
+            Fault::PowerLoss { .. } | Fault::PowerLossEverywhere | Fault::FullDisk { .. } => !self.disks.is_empty(),
+            Fault::ClockJump { .. } => !self.clocks.is_empty(),
+            Fault::MoveLeader { .. } => self.moves_leader,
+            _ => true,
+        }
+    }
+
+    /// An error is an anomaly: something did not behave as it must.
+    pub async fn inflict(&mut self, fault: &Fault, hold: Duration) -> Result<Done> {
+        let until = Instant::now() + hold;
+        let cluster = Arc::clone(&self.cluster);
+        let regions = cluster.nodes().len();
+        match *fault {
+            Fault::KillBackend { region } => {
+                let Some(pid) = self.backend(region).await else { return not_now("no backend") };
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+            Fault::KillPostgres { region } => {
+                if cluster.node(region).kill9_postgres().is_err() {
+                    return not_now("no PostgreSQL runs");
+                }
+            }
+            Fault::KillNode { region } => self.kill(until, &[region], false)?,
+            Fault::KillRegion { region } => self.kill(until, &[region], true)?,
+            Fault::KillEverything => self.kill(until, &(0..regions).collect::<Vec<_>>(), true)?,
+            Fault::StopNode { region } => {
+                if !cluster.node(region).running() {
+                    return not_now("it does not run");
+                }
+                // A paused process cannot hear it.
+                self.resume_all();
+                self.held.push((until, Undo::Start(region)));
+                let why = cluster.node(region).stop().await.err().map(|e| format!("{e:#}"));
+                // Under faults it may well have to be killed; that it ends is what matters.
+                if let Some(why) = why {
+                    eprintln!("torture: {why}");
+                }
+            }
+            Fault::PauseBackend { region } => {
+                let Some(pid) = self.backend(region).await else { return not_now("no backend") };
+                self.pause(until, vec![pid]);
+            }
+            Fault::PausePostgres { region } => {
+                self.pause(until, postmaster::processes(&cluster.node(region).postgres_data()));
+            }
+            Fault::PauseNode { region } => {
+                let Some(pid) = cluster.node(region).pid() else { return not_now("it does not run") };
+                self.pause(until, vec![pid]);
+            }
+            Fault::CutOff { region } => self.cut(until, |a, b| a == region || b == region).await,
+            Fault::CutPair { a, b } => self.cut(until, |x, y| (x, y) == (a, b) || (y, x) == (a, b)).await,
+            Fault::CutOneWay { from, to } => self.cut(until, |a, b| (a, b) == (from, to)).await,
+            Fault::CutAll => self.cut(until, |_, _| true).await,
+            Fault::Ring { backwards } => {
+                let step = if backwards { regions - 1 } else { 1 };
+                self.cut(until, |a, b| (a + step) % regions != b).await;
+            }
+            Fault::Deaf { region, mute } => {
+                self.cut(until, |a, b| if mute { a == region } else { b == region }).await;
+            }
+            Fault::SlowLinks { one_way_ms, jitter_ms } => {
+                let (one_way_ms, jitter_ms) = (Some(one_way_ms as f64), Some(jitter_ms as f64));
+                self.links(until, |_, _| true, LinkChange { one_way_ms, jitter_ms, ..Default::default() }).await;
+            }
+            Fault::LossyLinks { percent } => {
+                let loss = Some(percent as f64 / 100.0);
+                self.links(until, |_, _| true, LinkChange { loss, duplicate: loss, ..Default::default() }).await;
+            }
+            Fault::NarrowLink { a, b, mbit_per_s } => {
+                let change = LinkChange { mbit_per_s: Some(mbit_per_s as f64), ..Default::default() };
+                self.links(until, |x, y| (x, y) == (a, b) || (y, x) == (a, b), change).await;
+            }
+            Fault::MoveLeader { region } => return self.move_leader(region).await,
+            Fault::PowerLoss { region } => self.power_loss(until, &[region])?,
+            Fault::PowerLossEverywhere => self.power_loss(until, &(0..regions).collect::<Vec<_>>())?,
+            Fault::FullDisk { region } => return self.full_disk(region, until).await,
+            Fault::ClockJump { region, ms } => self.clocks[region].set(ms)?,
+        }
+        Ok(Done::Yes)
+    }
+
+    fn kill(&mut self, until: Instant, regions: &[usize], with_postgres: bool) -> Result<()> {
+        for region in regions {
+            self.cluster.node(*region).kill9()?;
+            self.held.push((until, Undo::Start(*region)));
+        }
+        for region in regions.iter().filter(|_| with_postgres) {
+            let node = self.cluster.node(*region);
+            let processes = postmaster::processes(&node.postgres_data());
+            // The server process first, so that it starts nothing anew.
+            let _ = node.kill9_postgres();
+            for pid in processes {
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, until: Instant, pids: Vec<Pid>) {
+        for pid in &pids {
+            let _ = kill(*pid, Signal::SIGSTOP);
+        }
+        self.held.push((until, Undo::Continue(pids)));
+    }
+
+    fn resume_all(&mut self) {
+        for (_, undo) in &self.held {
+            if let Undo::Continue(pids) = undo {
+                resume(pids);
+            }
+        }
+    }
+
+    async fn cut(&mut self, until: Instant, which: impl Fn(usize, usize) -> bool) {
+        self.links(until, which, LinkChange { cut: Some(true), ..Default::default() }).await;
+    }
+
+    /// A node that does not answer keeps its links.
+    async fn links(&mut self, until: Instant, which: impl Fn(usize, usize) -> bool, change: LinkChange) {
+        self.held.push((until, Undo::Links));
+        for (from, to) in self.pairs().filter(|(from, to)| which(*from, *to)) {
+            self.set_link(from, to, &change).await;
+        }
+    }
+
+    async fn set_link(&self, from: usize, to: usize, change: &LinkChange) {
+        if self.cluster.node(from).running() {
+            let _ = tokio::time::timeout(Duration::from_secs(1), self.cluster.set_link(from, to, change)).await;
+        }
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
+        let regions = self.cluster.nodes().len();
+        (0..regions * regions).map(move |i| (i / regions, i % regions)).filter(|(from, to)| from != to)
+    }
+
+    async fn heal_links(&self) {
+        for (from, to) in self.pairs() {
+            let one_way_ms = Some(self.cluster.topology().rtt_ms(from, to) / 2.0);
+            self.set_link(from, to, &LinkChange { one_way_ms, ..LinkChange::heal() }).await;
+        }
+    }
+
+    async fn move_leader(&mut self, region: usize) -> Result<Done> {
+        let name = self.cluster.node(region).region();
+        let moving = self.cluster.move_leader(region, name);
+        match tokio::time::timeout(Duration::from_secs(5), moving).await {
+            Ok(Ok(())) => Ok(Done::Yes),
+            // Without a majority, or without its node, it has to fail; that it ends is enough here.
+            Ok(Err(why)) => not_now(&format!("{why:#}")),
+            Err(_) => not_now("no answer"),
+        }
+    }
+
+    fn power_loss(&mut self, until: Instant, regions: &[usize]) -> Result<()> {
+        for region in regions {
+            self.disks[*region].power_off()?;
+        }
+        self.kill(until, regions, true)?;
+        for region in regions {
+            self.disks[*region].power_on()?;
+            self.disks[*region].free()?;
+        }
+        Ok(())
+    }
+
+    /// The node says why and ends, rather than vote for what it cannot keep.  Free again, it goes on.
+    async fn full_disk(&mut self, region: usize, until: Instant) -> Result<Done> {
+        let node = self.cluster.node(region);
+        if !node.running() {
+            return not_now("it does not run");
+        }
+        self.disks[region].fill()?;
+        self.held.push((until + NOTICES, Undo::Space(region)));
+        self.held.push((until + NOTICES, Undo::Start(region)));
+        let deadline = Instant::now() + NOTICES;
+        while node.running() {
+            if Instant::now() > deadline {
+                // It had nothing to write, or room in what it had set aside.
+                return Ok(Done::Yes);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        let said = node.log_tail(30);
+        ensure!(
+            said.contains("No space left on device") || said.contains("os error 28"),
+            "the disk of {} is full; its node ended without saying so: {}",
+            node.region(),
+            node.log_tail(3)
+        );
+        Ok(Done::Yes)
+    }
+
+    /// Undoes what has lasted long enough.
+    pub async fn undo_due(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let (due, held) = std::mem::take(&mut self.held).into_iter().partition(|(until, _)| *until <= now);
+        self.held = held;
+        self.undo(due).await
+    }
+
+    async fn undo(&mut self, due: Vec<(Instant, Undo)>) -> Result<()> {
+        let mut links = false;
+        for (_, undo) in due {
+            match undo {
+                Undo::Start(region) => self.start(region)?,
+                Undo::Continue(pids) => resume(&pids),
+                Undo::Links => links = true,
+                Undo::Space(region) => self.disks[region].free()?,
+            }
+        }
+        if links {
+            // Whatever other cut of links still holds ends with this one.
+            self.held.retain(|(_, undo)| !matches!(undo, Undo::Links));
+            self.heal_links().await;
+        }
+        Ok(())
+    }
+
+    fn start(&self, region: usize) -> Result<()> {
+        let node = self.cluster.node(region);
+        if node.running() {
+            return Ok(());
+        }
+        node.start()
+    }
+
+    /// Everything is undone and everything runs.
+    pub async fn heal(&mut self) -> Result<()> {
+        let held = std::mem::take(&mut self.held);
+        self.undo(held).await?;
+        for clock in &self.clocks {
+            clock.set(0)?;
+        }
+        for region in 0..self.cluster.nodes().len() {
+            self.start(region)?;
+        }
+        // A node that starts takes a moment to listen.
+        self.cluster.wait_ready().await?;
+        self.heal_links().await;
+        Ok(())
+    }
+
+    /// Any process of a client's session or of the extension.
+    async fn backend(&self, region: usize) -> Option<Pid> {
+        let ask = async {
+            let mut session =
+                Session::open(&self.cluster.node(region).conninfo(), "set statement_timeout = '2s'").await.ok()?;
+            session
+                .number(
+                    "select pid from pg_stat_activity where application_name = 'torture' and pid <> pg_backend_pid()
+                         or backend_type like 'onetrip%' order by random() limit 1",
+                )
+                .await
+                .ok()
+        };
+        let pid = tokio::time::timeout(Duration::from_secs(2), ask).await.ok()??;
+        i32::try_from(pid).ok().map(Pid::from_raw)
+    }
+}
+
+fn not_now(why: &str) -> Result<Done> {
+    Ok(Done::NotNow(why.to_string()))
+}
+
+fn resume(pids: &[Pid]) {
+    for pid in pids {
+        let _ = kill(*pid, Signal::SIGCONT);
+    }
+}

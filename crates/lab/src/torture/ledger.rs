@@ -1,0 +1,157 @@
+//! What clients were told about each of their transactions, and whether the database agrees.
+//!
+//! A transaction that changes something carries a tag, which it also writes; so a committed one can be found.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard};
+
+use anyhow::Result;
+
+use super::session::{End, Session};
+
+/// How many missing or surplus transactions are named.
+const NAMED: usize = 5;
+
+#[derive(Default)]
+pub struct Ledger {
+    attempts: Mutex<BTreeMap<String, Attempt>>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    pub end: End,
+    /// What `onetrip.outcome` has said for good.
+    pub later: Option<bool>,
+}
+
+impl Attempt {
+    /// `None`: open for good.
+    pub fn committed(&self) -> Option<bool> {
+        match &self.end {
+            End::Committed => Some(true),
+            End::Aborted(_) => Some(false),
+            End::Unknown(_) => self.later,
+        }
+    }
+}
+
+impl Ledger {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Attempt>> {
+        self.attempts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub fn note(&self, tag: &str, end: End) {
+        self.lock().insert(tag.to_string(), Attempt { end, later: None });
+    }
+
+    pub fn get(&self, tag: &str) -> Option<Attempt> {
+        self.lock().get(tag).cloned()
+    }
+
+    pub fn all(&self) -> BTreeMap<String, Attempt> {
+        self.lock().clone()
+    }
+
+    /// Asks `session` what became of a transaction that was left open.
+    pub async fn ask(&self, tag: &str, session: &mut Session) -> Result<()> {
+        let Some(Attempt { end: End::Unknown(Some(id)), later: None, .. }) = self.get(tag) else { return Ok(()) };
+        let answer = session.text(&format!("select onetrip.outcome('{id}')")).await?;
+        if let Some(attempt) = self.lock().get_mut(tag) {
+            attempt.later = verdict(&answer);
+        }
+        Ok(())
+    }
+
+    /// At the end: every region says the same about each open transaction, and what was said before still holds.
+    pub async fn resolve(&self, sessions: &mut [Session]) -> Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        for (tag, attempt) in self.all() {
+            let End::Unknown(Some(id)) = &attempt.end else { continue };
+            let mut answers = BTreeSet::new();
+            for session in sessions.iter_mut() {
+                answers.insert(session.text(&format!("select onetrip.outcome('{id}')")).await?);
+            }
+            let verdicts: BTreeSet<Option<bool>> = answers.iter().map(|a| verdict(a)).collect();
+            if answers.len() > 1 {
+                wrong.push(format!("regions disagree on the outcome of {id} ({tag}): {answers:?}"));
+            }
+            let last = verdicts.into_iter().next().flatten();
+            if attempt.later.is_some() && attempt.later != last {
+                wrong.push(format!("the outcome of {id} ({tag}) was {:?} and is now {answers:?}", attempt.later));
+            }
+            if let Some(attempt) = self.lock().get_mut(&tag) {
+                attempt.later = last;
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// Compares with the tags that a region shows.
+    pub fn compare(&self, what: &str, region: &str, shown: &[String]) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let mut times: HashMap<&str, u32> = HashMap::new();
+        for tag in shown {
+            *times.entry(tag).or_default() += 1;
+        }
+        let attempts = self.lock();
+        let mut complain = |problem: &str, tags: Vec<&str>| {
+            if !tags.is_empty() {
+                let named = &tags[..tags.len().min(NAMED)];
+                wrong.push(format!("{what}: {region} {problem}: {} transactions, such as {named:?}", tags.len()));
+            }
+        };
+        let with = |committed: bool, shown: bool| {
+            let wanted = |(tag, attempt): (&'_ String, &Attempt)| {
+                attempt.committed() == Some(committed) && times.contains_key(tag.as_str()) == shown
+            };
+            attempts.iter().filter(|(tag, attempt)| wanted((tag, attempt))).map(|(tag, _)| tag.as_str()).collect()
+        };
+        complain("lacks what was acknowledged", with(true, false));
+        complain("shows what was told to be aborted", with(false, true));
+        complain("shows twice", times.iter().filter(|(_, n)| **n > 1).map(|(tag, _)| *tag).collect());
+        complain(
+            "shows what nobody has sent",
+            times.keys().filter(|tag| !attempts.contains_key(**tag)).copied().collect(),
+        );
+        wrong
+    }
+}
+
+/// `None`: not known so far, or forgotten.
+fn verdict(answer: &str) -> Option<bool> {
+    match answer {
+        "aborted" => Some(false),
+        committed if committed.starts_with("committed at ") => Some(true),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_surplus_doubled_and_foreign_transactions_are_found() {
+        let ledger = Ledger::default();
+        ledger.note("kept", End::Committed);
+        ledger.note("open", End::Unknown(None));
+        ledger.note("lost", End::Aborted("40001".into()));
+        let shows = |tags: &[&str]| {
+            ledger.compare("w", "a", &tags.iter().map(|t| t.to_string()).collect::<Vec<_>>()).join("\n")
+        };
+        assert_eq!(shows(&["kept"]), "");
+        assert_eq!(shows(&["kept", "open"]), "");
+        assert!(shows(&["open"]).contains("acknowledged: 1 transactions, such as [\"kept\"]"));
+        assert!(shows(&["kept", "lost"]).contains("told to be aborted"));
+        assert!(shows(&["kept", "kept"]).contains("twice"));
+        assert!(shows(&["kept", "stranger"]).contains("nobody has sent"));
+    }
+
+    #[test]
+    fn answers_are_read() {
+        assert_eq!(verdict("committed at 17"), Some(true));
+        assert_eq!(verdict("aborted"), Some(false));
+        assert_eq!(verdict("unknown"), None);
+        assert_eq!(verdict("forgotten"), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! Torture: real clusters under every kind of fault, with workloads whose invariants any lost, doubled or torn transaction
+//! would break.
+//!
+//! ```text
+//!   calm, read committed ──> calm, repeatable read ──> faults, both levels at once ──> rest ──> table
+//! ```
+//!
+//! - [`plan`]: which fault comes next, from the seed alone; [`faults`]: does it and undoes it
+//! - [`workload`]: what runs meanwhile; [`ledger`], [`session`]: what clients were told
+//! - [`disk`], [`clock`]: power loss, full disks and wall clocks that jump
+//! - [`record`]: the account; [`evidence`]: what the regions looked like when something went wrong
+//!
+//! A seed repeats the faults, not their timing.  What it must not know: the inside of a node.
+
+pub mod clock;
+pub mod disk;
+mod evidence;
+mod faults;
+mod ledger;
+mod plan;
+mod random;
+mod record;
+mod session;
+mod stage;
+mod workload;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::{Cluster, Topology};
+use clock::Clock;
+use disk::Disk;
+use faults::{Done, Faults};
+use plan::{Fault, Plan};
+use random::Random;
+use record::Record;
+use stage::{Running, Stage};
+use workload::Isolation;
+
+/// Regions with a little distance, so that transactions of different regions meet.
+const TOPOLOGY: &str = r#"
+preferred_leader = "a"
+[[region]]
+name = "a"
+[[region]]
+name = "b"
+[[region]]
+name = "c"
+[[link]]
+between = ["a", "b"]
+rtt_ms = 4
+[[link]]
+between = ["a", "c"]
+rtt_ms = 10
+[[link]]
+between = ["b", "c"]
+rtt_ms = 8
+"#;
+/// Of the whole time, each calm stage.
+const CALM_SHARE: u32 = 6;
+const CALM_MAX: Duration = Duration::from_secs(30);
+/// Faults between two rests, in which every region has to go on.
+const FAULTS_UNTIL_REST: u64 = 8;
+
+pub struct Options {
+    pub duration: Duration,
+    pub seed: u64,
+    /// The `onetrip` command.
+    pub binary: PathBuf,
+    /// An empty folder below which everything lies; whoever gives it removes it.
+    pub folder: PathBuf,
+    /// Parts of names of kinds of faults; empty for all.
+    pub only: Vec<String>,
+    /// Clients pause for up to this between transactions.
+    pub pause_ms_max: u64,
+}
+
+/// Runs it; the table of what happened, and whether all held.  `Err`: it could not be run.
+pub async fn run(options: &Options) -> Result<(String, bool)> {
+    let mut random = Random::new(options.seed);
+    let record = Arc::new(Record::default());
+    let (cluster, mut faults) = start(options, &record).await?;
+    let calm = (options.duration / CALM_SHARE).min(CALM_MAX);
+    for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
+        if !record.all_held() {
+            break;
+        }
+        println!("torture: {} without faults, {} s", isolation.name(), calm.as_secs());
+        let stage = Stage::new(&cluster, &record, isolation, false, options.pause_ms_max);
+        let running = stage.start(&mut random).await.context("start the clients")?;
+        let until = Instant::now() + calm;
+        while Instant::now() < until && !running.stopping() {
+            running.goes_on("without a fault").await;
+        }
+        stage::finish(&cluster, &record, vec![running]).await?;
+    }
+    if record.all_held() {
+        let left = options.duration.saturating_sub(2 * calm);
+        println!("torture: faults, {} s", left.as_secs());
+        let mut plan = Plan::new(random.child(), cluster.nodes().len(), &options.only);
+        let mut stages = Vec::new();
+        for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
+            let stage = Stage::new(&cluster, &record, isolation, true, 2 * options.pause_ms_max);
+            stages.push(stage.start(&mut random).await.context("start the clients")?);
+        }
+        // A server that crashed stands at its last flushed commit until its node has fed it again; the tables are to be there.
+        for node in cluster.nodes() {
+            node.connect().await?.batch_execute("checkpoint").await?;
+        }
+        under_faults(&mut plan, &mut faults, &stages, &record, Instant::now() + left).await;
+        stage::finish(&cluster, &record, stages).await?;
+        log_complaints(&cluster, &record);
+    }
+    if let Err(why) = cluster.stop().await {
+        record.wrong("stopping", format!("{why:#}"));
+    }
+    // The disks are unmounted after what runs on them has ended.
+    drop(cluster);
+    drop(faults);
+    Ok((record.table(), record.all_held()))
+}
+
+async fn under_faults(plan: &mut Plan, faults: &mut Faults, stages: &[Running], record: &Record, until: Instant) {
+    let stopping = || stages.iter().any(Running::stopping);
+    let mut number = 0;
+    while !stopping() {
+        let over = Instant::now() >= until;
+        if over || number % FAULTS_UNTIL_REST == 0 {
+            if let Err(why) = faults.heal().await {
+                record.wrong("healing", format!("{why:#}"));
+                return;
+            }
+            for running in stages {
+                running.goes_on("after all faults were healed").await;
+            }
+            if over {
+                return;
+            }
+        }
+        number += 1;
+        let planned = plan.draw();
+        if !faults.can(&planned.fault) {
+            continue;
+        }
+        println!("torture: {number}: {:?} for {} ms", planned.fault, planned.hold.as_millis());
+        match faults.inflict(&planned.fault, planned.hold).await {
+            Ok(Done::Yes) => record.fault(planned.fault.kind(), true),
+            Ok(Done::NotNow(why)) => {
+                println!("torture: {number}: not done: {why}");
+                record.fault(planned.fault.kind(), false);
+            }
+            Err(why) => {
+                record.wrong(planned.fault.kind(), format!("{why:#}"));
+                return;
+            }
+        }
+        let next = Instant::now() + planned.pause;
+        loop {
+            if let Err(why) = faults.undo_due().await {
+                record.wrong("healing", format!("{why:#}"));
+                return;
+            }
+            if Instant::now() >= next || stopping() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// A cluster whose nodes have clocks and disks of their own, where that can be had.
+async fn start(options: &Options, record: &Record) -> Result<(Arc<Cluster>, Faults)> {
+    let topology = Topology::parse(TOPOLOGY).map_err(anyhow::Error::msg)?;
+    let cluster = Cluster::builder()
+        .topology(topology)
+        .binary(&options.binary)
+        .folder(&options.folder)
+        .postgres_setting("onetrip.commit_timeout", "3s")
+        .postgres_setting("onetrip.max_apply_delay", "1s")
+        .postgres_setting("max_wal_size", "256MB")
+        .postgres_setting("log_line_prefix", "%m [%p] %a %e ")
+        .postgres_setting("log_lock_waits", "on")
+        .init()
+        .await?;
+    let disks = match disk::self_test(&options.folder) {
+        Ok(()) => disks(&cluster, &options.folder)?,
+        Err(why) => {
+            for kind in [
+                Fault::PowerLoss { region: 0 }.kind(),
+                Fault::PowerLossEverywhere.kind(),
+                Fault::FullDisk { region: 0 }.kind(),
+            ] {
+                record.cannot(kind, &format!("no loop mounts ({why:#})"));
+            }
+            Vec::new()
+        }
+    };
+    let clocks = clocks(&cluster, &options.folder).unwrap_or_else(|why| {
+        record.cannot(Fault::ClockJump { region: 0, ms: 0 }.kind(), &format!("{why:#}"));
+        Vec::new()
+    });
+    let moves_leader = tells(&options.binary, "leader");
+    if !moves_leader {
+        record.cannot(Fault::MoveLeader { region: 0 }.kind(), "this onetrip has no command for it");
+    }
+    for node in cluster.nodes() {
+        node.start()?;
+    }
+    cluster.wait_ready().await?;
+    let cluster = Arc::new(cluster);
+    let faults = Faults::new(Arc::clone(&cluster), disks, clocks, moves_leader);
+    Ok((cluster, faults))
+}
+
+/// Whether the command has this subcommand.
+fn tells(binary: &Path, subcommand: &str) -> bool {
+    let output = std::process::Command::new(binary).args([subcommand, "--help"]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+fn disks(cluster: &Cluster, folder: &Path) -> Result<Vec<Disk>> {
+    let mut disks = Vec::new();
+    for node in cluster.nodes() {
+        // What the processes say must survive the loss of power that it tells of.
+        for log in ["node.log", "postgres.log"] {
+            let kept = folder.join(format!("{}-{log}", node.region()));
+            std::fs::File::create(&kept)?;
+            let owner = std::fs::metadata(node.folder())?;
+            std::os::unix::fs::chown(&kept, Some(std::os::unix::fs::MetadataExt::uid(&owner)), None)?;
+            let _ = std::fs::remove_file(node.folder().join(log));
+            std::os::unix::fs::symlink(&kept, node.folder().join(log))?;
+        }
+        let image = folder.join(format!("{}.ext4", node.region()));
+        disks.push(Disk::new(&image, node.folder())?);
+    }
+    Ok(disks)
+}
+
+fn clocks(cluster: &Cluster, folder: &Path) -> Result<Vec<Clock>> {
+    let shim = clock::build_shim(folder)?;
+    let mut clocks = Vec::new();
+    for node in cluster.nodes() {
+        let clock = Clock::new(folder, node.region())?;
+        clock::self_test(&clock, &shim)?;
+        node.set_environment(clock.environment(&shim));
+        clocks.push(clock);
+    }
+    Ok(clocks)
+}
+
+/// What no fault may bring about: crashes of the programs' own, and locks without a key.
+fn log_complaints(cluster: &Cluster, record: &Record) {
+    const NEVER: [&str; 4] = ["TRAP:", "panicked at", "terminated by signal 11", "a lock without a key"];
+    // What PostgreSQL is to do when its disk goes away.
+    const DISK: [&str; 2] = ["Input/output error", "No space left on device"];
+    for node in cluster.nodes() {
+        for log in ["node.log", "postgres.log"] {
+            let text = std::fs::read(node.folder().join(log)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let mut panicked = false;
+            for line in text.lines() {
+                let aborted = line.contains("terminated by signal 6") && !std::mem::take(&mut panicked);
+                let panic = line.contains("PANIC:  ");
+                panicked |= panic;
+                let own_panic = panic && !DISK.iter().any(|cause| line.contains(cause));
+                if aborted || own_panic || NEVER.iter().any(|never| line.contains(never)) {
+                    record.wrong(&format!("{log} of {}", node.region()), line.to_string());
+                }
+            }
+        }
+    }
+}

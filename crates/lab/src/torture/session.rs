@@ -1,0 +1,252 @@
+//! A client's session, and the one question that everything else hangs on: what does the client know after a transaction?
+//!
+//! Invariant: an end is called `Committed` or `Aborted` only where the server has said so, or COMMIT was never sent.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+/// A statement that takes longer hangs: no fault is held that long.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Lost to another transaction, here or elsewhere.
+pub const LOST: [&str; 2] = ["40001", "40P01"];
+/// Under faults: no node (55000), a server that stops, starts or recovers, too many connections, a full disk.
+const UNDER_FAULTS: [&str; 7] = ["55000", "57P01", "57P02", "57P03", "53300", "53100", "58030"];
+/// COMMIT may leave it open under faults: it says so, or the server stops.
+const OPEN: [&str; 4] = ["08007", "57P01", "57P02", "57P03"];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    Committed,
+    /// With the SQLSTATE, or "closed" for a connection that ended before COMMIT was sent.
+    Aborted(String),
+    /// Open, with the transaction's id if it is known.
+    Unknown(Option<String>),
+}
+
+/// What a transaction leaves behind besides its end.
+#[derive(Debug)]
+pub struct Done {
+    pub end: End,
+    /// First column of the first row of each statement that got an answer.
+    pub answers: Vec<Option<String>>,
+    /// An error that no transaction may end with here.
+    pub unexpected: Option<String>,
+}
+
+/// What a client may meet without anything being wrong.
+#[derive(Clone, Copy)]
+pub struct Expected {
+    pub under_faults: bool,
+    /// SQLSTATEs, or their first two characters, that this workload provokes.
+    pub provoked: &'static [&'static str],
+}
+
+impl Expected {
+    fn allows(&self, state: &str) -> bool {
+        LOST.contains(&state)
+            || self.provoked.iter().any(|allowed| state.starts_with(allowed))
+            || (self.under_faults && UNDER_FAULTS.contains(&state))
+    }
+}
+
+pub struct Session {
+    client: Client,
+    connection: Option<JoinHandle<Result<(), tokio_postgres::Error>>>,
+    pub lost: bool,
+    /// The server can tell a transaction's id before its COMMIT.
+    tells_ids: bool,
+}
+
+/// It does not answer.
+#[derive(Debug)]
+pub struct Hangs(pub String);
+
+impl fmt::Display for Hangs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no answer within {} s: {}", PATIENCE.as_secs(), self.0)
+    }
+}
+
+enum Failed {
+    Hangs(Hangs),
+    Sql(tokio_postgres::Error),
+}
+
+impl Session {
+    /// `settings`: what the session runs with, for instance the schema.
+    pub async fn open(conninfo: &str, settings: &str) -> Result<Session> {
+        let conninfo = format!("{conninfo} application_name=torture");
+        let connect = tokio_postgres::connect(&conninfo, NoTls);
+        let (client, connection) =
+            tokio::time::timeout(CONNECT_TIMEOUT, connect).await.context("no answer to a connection")??;
+        let mut session = Session { client, connection: Some(tokio::spawn(connection)), lost: false, tells_ids: false };
+        session.run(settings).await?;
+        let known = session.number("select count(*) from pg_proc where proname = 'current_transaction_id'").await?;
+        session.tells_ids = known > 0;
+        Ok(session)
+    }
+
+    async fn ask(&mut self, sql: &str) -> Result<Vec<SimpleQueryMessage>, Failed> {
+        match tokio::time::timeout(PATIENCE, self.client.simple_query(sql)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                self.lost |= error.as_db_error().is_none() || self.client.is_closed();
+                Err(Failed::Sql(error))
+            }
+            Err(_) => {
+                self.lost = true;
+                Err(Failed::Hangs(Hangs(sql.to_string())))
+            }
+        }
+    }
+
+    pub async fn run(&mut self, sql: &str) -> Result<()> {
+        self.rows(sql).await.map(drop)
+    }
+
+    /// All rows, values as text.
+    pub async fn rows(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
+        let answer = match self.ask(sql).await {
+            Ok(answer) => answer,
+            Err(Failed::Sql(error)) => bail!("{sql}: {}", told(&error)),
+            Err(Failed::Hangs(hangs)) => bail!("{hangs}"),
+        };
+        let row = |message: &SimpleQueryMessage| match message {
+            SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|i| row.get(i).map(str::to_string)).collect()),
+            _ => None,
+        };
+        Ok(answer.iter().filter_map(row).collect())
+    }
+
+    pub async fn text(&mut self, sql: &str) -> Result<String> {
+        let rows = self.rows(sql).await?;
+        let first = rows.first().and_then(|row| row.first()).with_context(|| format!("{sql}: no row"))?;
+        Ok(first.clone().unwrap_or_default())
+    }
+
+    pub async fn number(&mut self, sql: &str) -> Result<i64> {
+        let shown = self.text(sql).await?;
+        shown.parse().with_context(|| format!("{sql} gave {shown:?}"))
+    }
+
+    /// BEGIN, the statements one by one, COMMIT.  `Err`: it hangs.
+    pub async fn transaction(&mut self, statements: &[String], expected: Expected) -> Result<Done, Hangs> {
+        let mut done = Done { end: End::Committed, answers: Vec::new(), unexpected: None };
+        let id = if self.tells_ids { Some("select onetrip.current_transaction_id()".to_string()) } else { None };
+        let begin = "begin".to_string();
+        for sql in [&begin].into_iter().chain(statements).chain(&id) {
+            match self.ask(sql).await {
+                Ok(answer) => done.answers.push(first(&answer)),
+                Err(Failed::Hangs(hangs)) => return Err(hangs),
+                Err(Failed::Sql(error)) => {
+                    let state = self.state(&error).await;
+                    if let Some(state) = state.as_deref().filter(|s| !expected.allows(s)) {
+                        done.unexpected = Some(format!("{state}: {sql}: {}", told(&error)));
+                    }
+                    done.end = End::Aborted(state.unwrap_or_else(|| "closed".to_string()));
+                    self.roll_back().await?;
+                    return Ok(done);
+                }
+            }
+        }
+        // Not an answer to a statement of the caller's.
+        done.answers.remove(0);
+        let id = id.and_then(|_| done.answers.pop()).flatten();
+        match self.ask("commit").await {
+            // COMMIT of a transaction that has failed answers ROLLBACK; a statement's error has been seen above.
+            Ok(_) => {}
+            Err(Failed::Hangs(hangs)) => return Err(hangs),
+            Err(Failed::Sql(error)) => {
+                let state = self.state(&error).await;
+                let open = state.as_deref().is_none_or(|s| OPEN.contains(&s));
+                if open {
+                    let told_id = error.as_db_error().and_then(|db| transaction_id(db.message()));
+                    done.end = match committed_says(&error) {
+                        true => End::Committed,
+                        false => End::Unknown(told_id.or(id)),
+                    };
+                    if !expected.under_faults {
+                        done.unexpected = Some(format!("COMMIT left it open without a fault: {}", told(&error)));
+                    }
+                } else {
+                    let state = state.unwrap_or_default();
+                    if !expected.allows(&state) {
+                        done.unexpected = Some(format!("COMMIT ended with {}", told(&error)));
+                    }
+                    done.end = End::Aborted(state);
+                }
+                self.roll_back().await?;
+            }
+        }
+        Ok(done)
+    }
+
+    async fn roll_back(&mut self) -> Result<(), Hangs> {
+        if !self.lost {
+            if let Err(Failed::Hangs(hangs)) = self.ask("rollback").await {
+                return Err(hangs);
+            }
+        }
+        Ok(())
+    }
+
+    /// The SQLSTATE of an error; of one without, what the server said when it ended the session.
+    async fn state(&mut self, error: &tokio_postgres::Error) -> Option<String> {
+        if let Some(db) = error.as_db_error() {
+            return Some(db.code().code().to_string());
+        }
+        let connection = self.connection.take()?;
+        let ended = tokio::time::timeout(CONNECT_TIMEOUT, connection).await.ok()?.ok()?;
+        let said = ended.err()?.as_db_error()?.code().code().to_string();
+        // An eviction while nothing was asked.  Any other reason may have come after COMMIT was sent.
+        LOST.contains(&said.as_str()).then_some(said)
+    }
+}
+
+fn first(answer: &[SimpleQueryMessage]) -> Option<String> {
+    answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_string),
+        _ => None,
+    })
+}
+
+/// The session ends, but its COMMIT is known to have succeeded.
+fn committed_says(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|db| db.message().contains("outcome: committed at"))
+}
+
+fn transaction_id(message: &str) -> Option<String> {
+    let hex = |part: &str| u64::from_str_radix(part, 16).is_ok();
+    let is_id = |word: &&str| match word.split('-').collect::<Vec<_>>()[..] {
+        [node, incarnation, sequence] => node.parse::<u32>().is_ok() && hex(incarnation) && hex(sequence),
+        _ => false,
+    };
+    message.split_whitespace().find(is_id).map(str::to_string)
+}
+
+/// SQLSTATE, message, detail and hint in a line.
+pub fn told(error: &tokio_postgres::Error) -> String {
+    let Some(db) = error.as_db_error() else { return error.to_string() };
+    let more = [db.detail(), db.hint()].into_iter().flatten().fold(String::new(), |all, part| all + " / " + part);
+    format!("{} {} {}{more}", db.severity(), db.code().code(), db.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_found_in_messages() {
+        let message = "outcome of transaction 2-9f1c0a77d2e45b60-1a is not known yet";
+        assert_eq!(transaction_id(message).as_deref(), Some("2-9f1c0a77d2e45b60-1a"));
+        for none in ["", "a-b-c", "1-2", "re-read-only 1-x-2"] {
+            assert_eq!(transaction_id(none), None, "{none}");
+        }
+    }
+}

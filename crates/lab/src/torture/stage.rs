@@ -1,0 +1,304 @@
+//! One stage of a run: an isolation level, with faults or without, its clients in all regions and the account of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use tokio::task::JoinHandle;
+
+use super::evidence;
+use super::random::Random;
+use super::record::Record;
+use super::session::{End, Hangs, Session};
+use super::workload::{self, Client, Counters, Ddl, Family, Inserts, Isolation, Lists, Sequences, Transfers, Workload};
+use crate::Cluster;
+
+const RETRY_CONNECT: Duration = Duration::from_millis(50);
+/// What a region must commit to count as going on.
+const PROGRESS: u64 = 10;
+const BACK: Duration = Duration::from_secs(60);
+
+pub struct Stage {
+    name: String,
+    schema: String,
+    isolation: Isolation,
+    under_faults: bool,
+    pause_ms_max: u64,
+    cluster: Arc<Cluster>,
+    record: Arc<Record>,
+    stop: AtomicBool,
+    committed: Vec<AtomicU64>,
+}
+
+/// A stage whose clients run.
+pub struct Running {
+    stage: Arc<Stage>,
+    clients: Vec<JoinHandle<()>>,
+    transfers: Arc<Transfers>,
+    lists: Arc<Lists>,
+    inserts: Arc<Inserts>,
+    family: Arc<Family>,
+    sequences: Arc<Sequences>,
+    counters: Arc<Counters>,
+    ddl: Arc<Ddl>,
+}
+
+impl Stage {
+    pub fn new(
+        cluster: &Arc<Cluster>,
+        record: &Arc<Record>,
+        isolation: Isolation,
+        under_faults: bool,
+        pause_ms_max: u64,
+    ) -> Arc<Stage> {
+        let when = if under_faults { "faults" } else { "calm" };
+        Arc::new(Stage {
+            name: format!("{when}, {}", isolation.name()),
+            schema: format!("{when}_{}", isolation.short()),
+            isolation,
+            under_faults,
+            pause_ms_max,
+            cluster: Arc::clone(cluster),
+            record: Arc::clone(record),
+            stop: AtomicBool::new(false),
+            committed: cluster.nodes().iter().map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    pub fn under_faults(&self) -> bool {
+        self.under_faults
+    }
+
+    pub fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub async fn session(&self, region: usize) -> Result<Session> {
+        let settings = format!(
+            "set search_path = {}; set default_transaction_isolation = '{}'",
+            self.schema,
+            self.isolation.name()
+        );
+        Session::open(&self.cluster.node(region).conninfo(), &settings).await
+    }
+
+    pub async fn no_session(&self, region: usize, why: &anyhow::Error) {
+        if !self.under_faults {
+            self.wrong("connect", vec![format!("region {region}: {why:#}")]);
+        }
+        tokio::time::sleep(RETRY_CONNECT).await;
+    }
+
+    pub fn count(&self, workload: &'static str, region: usize, wrote: bool, end: &End) {
+        if wrote && *end == End::Committed {
+            self.committed[region].fetch_add(1, Ordering::Relaxed);
+        }
+        self.record.count(&self.name, workload, wrote, end);
+    }
+
+    pub fn wrong(&self, source: &str, what: Vec<String>) {
+        for what in what {
+            if self.record.wrong(&format!("{}: {source}", self.name), what) {
+                // The rest of the run would bury it.
+                self.stop.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub async fn hangs(&self, workload: &str, region: usize, hangs: &Hangs) {
+        evidence::gather(&self.cluster, &format!("{workload} in region {region}: {hangs}")).await;
+        self.wrong(workload, vec![format!("region {region}: {hangs}")]);
+    }
+
+    /// What this client was told is committed, it sees when it connects again, whatever has happened to the server.
+    pub async fn sees_its_own<W: Workload>(&self, workload: &W, client: Client, session: &mut Session) {
+        let Some(table) = W::TAGGED else { return };
+        let told = |step: &u64| {
+            let end = workload.ledger().get(&Client { step: *step, ..client }.tag()).map(|attempt| attempt.end);
+            end == Some(End::Committed)
+        };
+        let Some(last) = (0..=client.step).rev().take(50).find(told) else { return };
+        let tag = Client { step: last, ..client }.tag();
+        // An error is another crash.
+        if let Ok(rows) = session.number(&format!("select count(*) from {table} where tag = '{tag}'")).await {
+            if rows != 1 {
+                let what = format!("region {} shows {tag} {rows} times after it acknowledged it", client.region);
+                self.wrong(W::NAME, vec![what]);
+            }
+        }
+    }
+
+    /// An open outcome is asked for in another region at once; no answer there is no fault.
+    pub async fn ask_elsewhere<W: Workload>(&self, workload: &W, client: Client, random: &mut Random) {
+        let regions = self.cluster.nodes().len();
+        let other = (client.region + 1 + random.index(regions - 1)) % regions;
+        if let Ok(mut session) = self.session(other).await {
+            let _ = workload.ledger().ask(&client.tag(), &mut session).await;
+        }
+    }
+
+    pub async fn think(&self, random: &mut Random) {
+        if self.pause_ms_max > 0 {
+            tokio::time::sleep(Duration::from_millis(random.draw(self.pause_ms_max + 1))).await;
+        }
+    }
+
+    /// Makes the tables and starts the clients.
+    pub async fn start(self: &Arc<Self>, random: &mut Random) -> Result<Running> {
+        let mut session = self.session(0).await?;
+        session.run(&format!("create schema {0}; set search_path = {0}", self.schema)).await?;
+        let mut running = Running {
+            stage: Arc::clone(self),
+            clients: Vec::new(),
+            transfers: Arc::default(),
+            lists: Arc::default(),
+            inserts: Arc::default(),
+            family: Arc::default(),
+            sequences: Arc::default(),
+            counters: Arc::default(),
+            ddl: Arc::default(),
+        };
+        let Running { transfers, lists, inserts, family, sequences, counters, ddl, .. } = &running;
+        let tables = [
+            transfers.tables(),
+            lists.tables(),
+            inserts.tables(),
+            family.tables(),
+            sequences.tables(),
+            counters.tables(),
+            ddl.tables(),
+        ];
+        for tables in tables {
+            session.run(&tables).await?;
+        }
+        self.cluster.settle().await?;
+        let mut clients = self.clients(transfers, random);
+        clients.extend(self.clients(lists, random));
+        clients.extend(self.clients(inserts, random));
+        clients.extend(self.clients(family, random));
+        clients.extend(self.clients(sequences, random));
+        clients.extend(self.clients(counters, random));
+        clients.extend(self.clients(ddl, random));
+        running.clients = clients;
+        Ok(running)
+    }
+
+    fn clients<W: Workload>(self: &Arc<Self>, workload: &Arc<W>, random: &mut Random) -> Vec<JoinHandle<()>> {
+        let regions = self.cluster.nodes().len() as u64;
+        (0..regions * W::CLIENTS_PER_REGION)
+            .map(|number| {
+                let client = Client { region: (number % regions) as usize, number, step: 0 };
+                tokio::spawn(workload::client(Arc::clone(workload), Arc::clone(self), client, random.child()))
+            })
+            .collect()
+    }
+}
+
+impl Running {
+    pub fn stopping(&self) -> bool {
+        self.stage.stopping()
+    }
+
+    /// Every region commits more from now on.
+    pub async fn goes_on(&self, when: &str) {
+        let before: Vec<u64> = self.stage.committed.iter().map(|c| c.load(Ordering::Relaxed)).collect();
+        let deadline = Instant::now() + BACK;
+        loop {
+            let now = self.stage.committed.iter().map(|c| c.load(Ordering::Relaxed));
+            let behind: Vec<usize> =
+                now.zip(&before).enumerate().filter(|(_, (n, b))| *n < **b + PROGRESS).map(|(r, _)| r).collect();
+            if behind.is_empty() || self.stopping() {
+                return;
+            }
+            if Instant::now() > deadline {
+                let what = format!("{when}: regions {behind:?} do not go on within {} s", BACK.as_secs());
+                evidence::gather(&self.stage.cluster, &what).await;
+                self.stage.wrong("progress", vec![what]);
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Stops the clients; they end with the transaction that they are in.
+    async fn stop(&mut self) -> Result<()> {
+        self.stage.stop.store(true, Ordering::Relaxed);
+        for client in std::mem::take(&mut self.clients) {
+            client.await.context("a client of the torture")?;
+        }
+        Ok(())
+    }
+
+    /// At rest: what clients were told, and what each region shows.
+    async fn account(&self) -> Result<()> {
+        let stage = &self.stage;
+        stage.account(&*self.transfers).await?;
+        stage.account(&*self.lists).await?;
+        stage.account(&*self.inserts).await?;
+        stage.account(&*self.family).await?;
+        stage.account(&*self.sequences).await?;
+        stage.account(&*self.counters).await?;
+        stage.account(&*self.ddl).await
+    }
+}
+
+/// Ends stages that ran at the same time; then all regions agree with each other and with what the clients were told.
+pub async fn finish(cluster: &Cluster, record: &Record, mut stages: Vec<Running>) -> Result<()> {
+    for running in &stages {
+        running.stage.stop.store(true, Ordering::Relaxed);
+    }
+    for running in &mut stages {
+        running.stop().await?;
+    }
+    let rest = async {
+        cluster.wait_ready().await?;
+        cluster.settle().await
+    };
+    if let Err(why) = rest.await {
+        evidence::gather(cluster, &format!("{why:#}")).await;
+        record.wrong("rest", format!("{why:#}"));
+        return Ok(());
+    }
+    for running in &stages {
+        running.account().await?;
+    }
+    if let Err(why) = check(cluster).await {
+        record.wrong("check", format!("{why:#}"));
+    }
+    Ok(())
+}
+
+impl Stage {
+    async fn account<W: Workload>(&self, workload: &W) -> Result<()> {
+        let mut sessions = Vec::new();
+        for region in 0..self.cluster.nodes().len() {
+            sessions.push(self.session(region).await?);
+        }
+        self.wrong(W::NAME, workload.ledger().resolve(&mut sessions).await?);
+        for attempt in workload.ledger().all().into_values().filter(|a| matches!(a.end, End::Unknown(_))) {
+            if let Some(committed) = attempt.later {
+                self.record.resolved(&self.name, W::NAME, committed);
+            }
+        }
+        for (region, session) in sessions.iter_mut().enumerate() {
+            let name = self.cluster.node(region).region();
+            self.wrong(W::NAME, workload.verify(region, name, session).await?);
+        }
+        self.wrong(W::NAME, workload.verdict(self.isolation));
+        Ok(())
+    }
+}
+
+/// `onetrip check` finds all regions equal.
+async fn check(cluster: &Cluster) -> Result<()> {
+    let run = tokio::process::Command::new(cluster.binary())
+        .args(["check", "--timeout", "60", "--data"])
+        .arg(cluster.data())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(Duration::from_secs(180), run).await.context("onetrip check does not end")??;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "onetrip check: {said}");
+    Ok(())
+}

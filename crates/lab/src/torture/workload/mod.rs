@@ -1,0 +1,172 @@
+//! What runs while faults happen.  Each workload has an invariant that any wrong commit, lost commit or torn snapshot would
+//! break, and looks at it while it runs and at the end.
+//!
+//! | workload | what must hold |
+//! |---|---|
+//! | transfers | the total is the same in every snapshot, and balances agree with the transfers |
+//! | lists | no anomaly that the isolation level forbids, by the cycles of appends and reads |
+//! | inserts | a unique value once, what was acknowledged is there, in a table without a key too |
+//! | family | no child without its parent, in any snapshot |
+//! | sequences | no value twice |
+//! | counters | acknowledged increments <= value <= acknowledged and open ones |
+//! | ddl | columns, indexes, TRUNCATE and bulk changes come and go; all regions agree at the end |
+
+mod counters;
+mod ddl;
+mod family;
+mod inserts;
+mod lists;
+mod sequences;
+mod transfers;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use super::ledger::Ledger;
+use super::random::Random;
+use super::session::{Done, End, Expected, Hangs, Session};
+use super::stage::Stage;
+
+pub use counters::Counters;
+pub use ddl::Ddl;
+pub use family::Family;
+pub use inserts::Inserts;
+pub use lists::Lists;
+pub use sequences::Sequences;
+pub use transfers::Transfers;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    ReadCommitted,
+    RepeatableRead,
+}
+
+impl Isolation {
+    pub fn name(self) -> &'static str {
+        match self {
+            Isolation::ReadCommitted => "read committed",
+            Isolation::RepeatableRead => "repeatable read",
+        }
+    }
+
+    pub fn short(self) -> &'static str {
+        match self {
+            Isolation::ReadCommitted => "rc",
+            Isolation::RepeatableRead => "rr",
+        }
+    }
+}
+
+/// Who does a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Client {
+    pub region: usize,
+    /// Counts the clients of this workload in all regions.
+    pub number: u64,
+    /// Counts the steps of this client.
+    pub step: u64,
+}
+
+impl Client {
+    /// Of one attempt; no two are alike.
+    pub fn tag(&self) -> String {
+        format!("{}-{}-{}", self.region, self.number, self.step)
+    }
+}
+
+/// What a step was about.
+pub enum Step {
+    /// A transaction that may have changed something.
+    Wrote(Done),
+    /// Looked; what is wrong is said.
+    Read(Done, Vec<String>),
+}
+
+pub trait Workload: Send + Sync + 'static {
+    const NAME: &'static str;
+    const CLIENTS_PER_REGION: u64 = 1;
+    /// SQLSTATEs that its statements provoke, besides losing to others.
+    const PROVOKES: &'static [&'static str] = &[];
+
+    /// A table that holds the tag of every committed step that wrote.
+    const TAGGED: Option<&'static str> = None;
+
+    /// Its tables, in the schema of the stage.
+    fn tables(&self) -> String;
+
+    fn ledger(&self) -> &Ledger;
+
+    /// One transaction.
+    fn step(
+        &self,
+        session: &mut Session,
+        client: Client,
+        random: &mut Random,
+        expected: Expected,
+    ) -> impl Future<Output = Result<Step, Hangs>> + Send;
+
+    /// At rest, once for each region: what is wrong with what it shows.
+    fn verify(
+        &self,
+        region: usize,
+        name: &str,
+        session: &mut Session,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+
+    /// After all regions were verified: what is wrong with the whole history.
+    fn verdict(&self, _isolation: Isolation) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The tags that a table holds, read without an index.
+async fn tags(session: &mut Session, table: &str) -> Result<Vec<String>> {
+    session.run("set enable_indexscan = off; set enable_indexonlyscan = off; set enable_bitmapscan = off").await?;
+    let rows = session.rows(&format!("select tag from {table}")).await?;
+    Ok(rows.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect())
+}
+
+/// One client of a workload until the stage ends: connects again whenever it has to, asks for open outcomes elsewhere.
+pub async fn client<W: Workload>(workload: Arc<W>, stage: Arc<Stage>, mut client: Client, mut random: Random) {
+    let expected = Expected { under_faults: stage.under_faults(), provoked: W::PROVOKES };
+    let mut session: Option<Session> = None;
+    while !stage.stopping() {
+        let Some(open) = session.as_mut().filter(|s| !s.lost) else {
+            session = None;
+            match stage.session(client.region).await {
+                Ok(mut new) => {
+                    stage.sees_its_own(&*workload, client, &mut new).await;
+                    session = Some(new);
+                }
+                Err(why) => stage.no_session(client.region, &why).await,
+            }
+            continue;
+        };
+        client.step += 1;
+        let (done, wrote) = match workload.step(open, client, &mut random, expected).await {
+            Ok(Step::Wrote(done)) => (done, true),
+            Ok(Step::Read(done, wrong)) => {
+                stage.wrong(W::NAME, wrong);
+                (done, false)
+            }
+            Err(hangs) => {
+                stage.hangs(W::NAME, client.region, &hangs).await;
+                session = None;
+                continue;
+            }
+        };
+        if let Some(unexpected) = &done.unexpected {
+            stage.wrong(W::NAME, vec![format!("region {}: {unexpected}", client.region)]);
+        }
+        if wrote {
+            workload.ledger().note(&client.tag(), done.end.clone());
+        }
+        stage.count(W::NAME, client.region, wrote, &done.end);
+        if let End::Unknown(Some(_)) = done.end {
+            stage.ask_elsewhere(&*workload, client, &mut random).await;
+        }
+        stage.think(&mut random).await;
+    }
+}
