@@ -53,7 +53,7 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
         .build()
         .context("start the runtime")?;
     let stdin = args.until_stdin_closes;
-    runtime.block_on(async move {
+    let result = runtime.block_on(async move {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         // A closed terminal ends the node like Ctrl-C, rather than leave its PostgreSQL alone.
@@ -68,10 +68,10 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
         };
         onetrip_node::run(config, shutdown).await?;
         Ok::<_, anyhow::Error>(())
-    })?;
-    // A blocked read of standard input must not hold the process.
+    });
+    // A blocked read of standard input must not hold the process, whether the node was stopped or has failed.
     runtime.shutdown_background();
-    Ok(ExitCode::SUCCESS)
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 async fn stdin_closed() {

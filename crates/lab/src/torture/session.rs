@@ -140,8 +140,10 @@ impl Session {
         let mut done = Done { end: End::Committed, answers: Vec::new(), unexpected: None };
         let id = if self.tells_ids { Some("select onetrip.current_transaction_id()".to_string()) } else { None };
         let begin = "begin".to_string();
-        for sql in [&begin].into_iter().chain(statements).chain(&id) {
+        for (number, sql) in [&begin].into_iter().chain(statements).chain(&id).enumerate() {
             match self.ask(sql).await {
+                // BEGIN is no statement of the caller's.
+                Ok(_) if number == 0 => {}
                 Ok(answer) => done.answers.push(first(&answer)),
                 Err(Failed::Hangs(hangs)) => return Err(hangs),
                 Err(Failed::Sql(error)) => {
@@ -155,8 +157,6 @@ impl Session {
                 }
             }
         }
-        // Not an answer to a statement of the caller's.
-        done.answers.remove(0);
         let id = id.and_then(|_| done.answers.pop()).flatten();
         match self.ask("commit").await {
             // COMMIT of a transaction that has failed answers ROLLBACK; a statement's error has been seen above.
