@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup build demo test test-rust test-extension test-cluster sim fuzz audit lint bench clean
+.PHONY: help setup build demo test test-rust test-extension test-cluster sim torture fuzz audit lint bench clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -18,6 +18,7 @@ help:
 	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file tells what happened)"
 	@echo "make fuzz    bytes from outside, arbitrary and damaged (SECONDS=60)"
 	@echo "make audit   licences, sources and known flaws of the Rust libraries"
+	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make lint    format and clippy, warnings are errors"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
@@ -34,7 +35,7 @@ demo: build
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
-test test-rust test-extension test-cluster sim fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-cluster sim torture fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-cluster
 
 test-rust: setup
@@ -47,6 +48,11 @@ test-extension: setup
 # Each test runs three nodes and three PostgreSQL servers: one at a time.
 test-cluster: setup
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
+
+# Loop mounts need root; without them the table says which faults were left out.
+torture: setup
+	cargo build --release --locked -p onetrip-cli --bins
+	@$(TARGET)/release/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup
 	cargo build --release --locked -p onetrip-sim

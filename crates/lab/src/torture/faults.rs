@@ -222,10 +222,9 @@ impl Faults {
 
     /// The node says why and ends, rather than vote for what it cannot keep.  Free again, it goes on.
     async fn full_disk(&mut self, region: usize, until: Instant) -> Result<Done> {
+        // Or it finds the disk full at its start.
+        self.start(region)?;
         let node = self.cluster.node(region);
-        if !node.running() {
-            return not_now("it does not run");
-        }
         self.disks[region].fill()?;
         self.held.push((until + NOTICES, Undo::Space(region)));
         self.held.push((until + NOTICES, Undo::Start(region)));

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -11,6 +12,8 @@ use super::session::{End, Session};
 
 /// How many missing or surplus transactions are named.
 const NAMED: usize = 5;
+/// At rest an outcome is final within this.
+const FINAL: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 pub struct Ledger {
@@ -62,22 +65,31 @@ impl Ledger {
         Ok(())
     }
 
-    /// At the end: every region says the same about each open transaction, and what was said before still holds.
+    /// At rest: every region says the same about each open transaction, for good, and what was said before still holds.
+    /// Whose id is not known stays open.
     pub async fn resolve(&self, sessions: &mut [Session]) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
+        let deadline = Instant::now() + FINAL;
         for (tag, attempt) in self.all() {
             let End::Unknown(Some(id)) = &attempt.end else { continue };
-            let mut answers = BTreeSet::new();
-            for session in sessions.iter_mut() {
-                answers.insert(session.text(&format!("select onetrip.outcome('{id}')")).await?);
-            }
-            let verdicts: BTreeSet<Option<bool>> = answers.iter().map(|a| verdict(a)).collect();
-            if answers.len() > 1 {
-                wrong.push(format!("regions disagree on the outcome of {id} ({tag}): {answers:?}"));
-            }
-            let last = verdicts.into_iter().next().flatten();
+            let last = loop {
+                let mut answers = BTreeSet::new();
+                for session in sessions.iter_mut() {
+                    answers.insert(session.text(&format!("select onetrip.outcome('{id}')")).await?);
+                }
+                let first = answers.first().cloned().unwrap_or_default();
+                match verdict(&first) {
+                    Some(committed) if answers.len() == 1 => break Some(committed),
+                    // A region may be a moment behind.
+                    _ if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(50)).await,
+                    _ => {
+                        wrong.push(format!("the outcome of {id} ({tag}) at rest: {answers:?}"));
+                        break None;
+                    }
+                }
+            };
             if attempt.later.is_some() && attempt.later != last {
-                wrong.push(format!("the outcome of {id} ({tag}) was {:?} and is now {answers:?}", attempt.later));
+                wrong.push(format!("the outcome of {id} ({tag}) was committed {:?}, now {last:?}", attempt.later));
             }
             if let Some(attempt) = self.lock().get_mut(&tag) {
                 attempt.later = last;

@@ -144,11 +144,11 @@ impl Stage {
         }
     }
 
-    /// Makes the tables and starts the clients.
-    pub async fn start(self: &Arc<Self>, random: &mut Random) -> Result<Running> {
+    /// Makes the tables; the clients are started by `launch`, once nobody makes tables any more.
+    pub async fn prepare(self: &Arc<Self>) -> Result<Running> {
         let mut session = self.session(0).await?;
         session.run(&format!("create schema {0}; set search_path = {0}", self.schema)).await?;
-        let mut running = Running {
+        let running = Running {
             stage: Arc::clone(self),
             clients: Vec::new(),
             transfers: Arc::default(),
@@ -173,14 +173,6 @@ impl Stage {
             session.run(&tables).await?;
         }
         self.cluster.settle().await?;
-        let mut clients = self.clients(transfers, random);
-        clients.extend(self.clients(lists, random));
-        clients.extend(self.clients(inserts, random));
-        clients.extend(self.clients(family, random));
-        clients.extend(self.clients(sequences, random));
-        clients.extend(self.clients(counters, random));
-        clients.extend(self.clients(ddl, random));
-        running.clients = clients;
         Ok(running)
     }
 
@@ -196,6 +188,18 @@ impl Stage {
 }
 
 impl Running {
+    pub fn launch(&mut self, random: &mut Random) {
+        let stage = &self.stage;
+        let mut clients = stage.clients(&self.transfers, random);
+        clients.extend(stage.clients(&self.lists, random));
+        clients.extend(stage.clients(&self.inserts, random));
+        clients.extend(stage.clients(&self.family, random));
+        clients.extend(stage.clients(&self.sequences, random));
+        clients.extend(stage.clients(&self.counters, random));
+        clients.extend(stage.clients(&self.ddl, random));
+        self.clients = clients;
+    }
+
     pub fn stopping(&self) -> bool {
         self.stage.stopping()
     }
