@@ -199,6 +199,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
                 database: database.clone(),
                 listen: "127.0.0.1".to_string(),
                 user: Some(args.user.clone()),
+                read_only: false,
             }),
             archive: None,
             members,

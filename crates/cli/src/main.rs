@@ -2,16 +2,21 @@
 //!
 //! Exit codes: 0 all is well; 1 it failed, or `check` found a difference; 2 it was called wrongly.
 
+mod admin;
 mod backup;
 mod certificate;
 mod check;
 mod demo;
 mod init;
+mod join;
+mod leader;
+mod leave;
 mod nodes;
 mod progress;
 mod restore;
 mod start;
 mod status;
+mod token;
 
 use std::process::ExitCode;
 
@@ -36,6 +41,10 @@ enum Command {
     Check(check::CheckArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
+    Token(token::TokenArgs),
+    Join(join::JoinArgs),
+    Leave(leave::LeaveArgs),
+    Leader(leader::LeaderArgs),
     Certificate(certificate::CertificateArgs),
     Demo(demo::DemoArgs),
 }
@@ -60,6 +69,10 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Token(args) => token::run(&args),
+        Command::Join(args) => join::run(&args),
+        Command::Leave(args) => leave::run(&args),
+        Command::Leader(args) => leader::run(&args),
         Command::Certificate(args) => certificate::run(&args),
         Command::Demo(args) => demo::run(args),
     };

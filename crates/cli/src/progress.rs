@@ -60,7 +60,10 @@ mod tests {
     #[test]
     fn the_bar_fills_from_nothing_to_whole() {
         assert_eq!(line("copying", Some(0.0), ""), format!("copying [{}]   0%", ".".repeat(30)));
-        assert_eq!(line("copying", Some(0.5), "of 2 GB"), format!("copying [{}{}]  50% of 2 GB", "#".repeat(15), ".".repeat(15)));
+        assert_eq!(
+            line("copying", Some(0.5), "of 2 GB"),
+            format!("copying [{}{}]  50% of 2 GB", "#".repeat(15), ".".repeat(15))
+        );
         assert_eq!(line("copying", Some(7.0), ""), format!("copying [{}] 100%", "#".repeat(30)));
         assert_eq!(line("waiting", None, "for a leader"), "waiting for a leader");
         assert_eq!(line("waiting", None, ""), "waiting");

@@ -1,6 +1,8 @@
 //! `onetrip start`: one node in the foreground, with its PostgreSQL.
 
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -44,15 +46,29 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
     let configured = config.postgres.as_ref().and_then(|p| p.user.as_deref());
     // Before anything is opened, made or started.
     become_user(args.user.as_deref().or(configured).unwrap_or(ROOT_BECOMES), &config.data_dir)?;
+    foreground(config, Foreground { until_stdin_closes: args.until_stdin_closes, ..Foreground::default() })
+}
+
+#[derive(Default)]
+pub struct Foreground {
+    pub until_stdin_closes: bool,
+    /// Say no more than warnings unless RUST_LOG asks for it: something else is shown.
+    pub quiet: bool,
+    /// Runs beside the node; the node goes on when it is done.
+    pub beside: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+/// Runs the node until it is told to end.  The process is that of its user already.
+pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(if how.quiet { "warn" } else { "info" }));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("start the runtime")?;
-    let stdin = args.until_stdin_closes;
+    let stdin = how.until_stdin_closes;
     let result = runtime.block_on(async move {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
@@ -66,6 +82,9 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
                 () = stdin_closed(), if stdin => {}
             }
         };
+        if let Some(beside) = how.beside {
+            tokio::spawn(beside);
+        }
         onetrip_node::run(config, shutdown).await?;
         Ok::<_, anyhow::Error>(())
     });

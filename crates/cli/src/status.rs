@@ -87,7 +87,8 @@ fn table(answers: &[Answer]) -> Vec<Vec<String>> {
     for answer in answers {
         let Ok(status) = &answer.status else {
             let name = if answer.region.is_empty() { &answer.address } else { &answer.region };
-            lines.push(vec![answer.node.clone(), name.clone(), "no answer".to_string()]);
+            let what = if has_left(answer, answers) { "has left" } else { "no answer" };
+            lines.push(vec![answer.node.clone(), name.clone(), what.to_string()]);
             continue;
         };
         lines.push(vec![
@@ -141,6 +142,12 @@ fn not_asked(answers: &[Answer]) -> Vec<(&Value, &Value)> {
     members(told).filter(|m| !asked.contains(&text(&m["id"]))).map(|m| (m, told)).collect()
 }
 
+/// Whether its folder is there although it is no member any more.
+fn has_left(answer: &Answer, answers: &[Answer]) -> bool {
+    let told = nodes::newest(answers.iter().map(|a| &a.status));
+    !answer.node.is_empty() && told.is_some_and(|told| members(told).all(|m| text(&m["id"]) != answer.node))
+}
+
 fn round_trips(answers: &[Answer]) -> Vec<Vec<String>> {
     let answered: Vec<&Value> = answers.iter().filter_map(|a| a.status.as_ref().ok()).collect();
     let mut peers: Vec<u64> = Vec::new();
@@ -173,6 +180,7 @@ fn problems(answers: &[Answer]) -> Vec<String> {
     let mut said: Vec<(String, Vec<String>)> = Vec::new();
     for answer in answers {
         match &answer.status {
+            Err(_) if has_left(answer, answers) => {}
             Err(e) => {
                 let name = match answer.region.as_str() {
                     "" => "a node".to_string(),

@@ -33,7 +33,7 @@ impl Cluster {
         let folder_text = folder.display().to_string();
         let [listen, http, postgres] = [&ports[0], &ports[1], &ports[2]].map(|port| port.to_string());
         let listen = format!("127.0.0.1:{listen}");
-        let mut args = vec!["join", "--prepare-only", "--from", self.node(asked).peer(), "--token", &token];
+        let mut args = vec!["join", "--lab", "--prepare-only", "--from", self.node(asked).peer(), "--token", &token];
         args.extend(["--region", region, "--data", &folder_text, "--listen", &listen, "--http", &http]);
         args.extend(["--port", &postgres]);
         self.command(&args).await?;
@@ -104,12 +104,9 @@ impl Cluster {
 
 /// Why the node that says this of itself is not yet what it is meant to be.
 fn not_joined(status: &Value) -> Option<&'static str> {
-    let members = status["members"].as_array();
-    let Some(own) = members.into_iter().flatten().find(|m| m["id"] == status["node"]) else {
-        return Some("it does not know of its joining yet");
-    };
-    if own["role"] != "replica" && own["voter"] != true {
-        return Some("it is a learner");
+    let mut members = status["members"].as_array().into_iter().flatten();
+    match members.find(|m| m["this_node"] == true) {
+        None => Some("it does not know of its joining yet"),
+        Some(own) => (own["caught_up"] != true).then_some("it is catching up"),
     }
-    (status["caught_up"] != true).then_some("it has not caught up")
 }

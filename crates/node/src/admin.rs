@@ -7,17 +7,14 @@
 
 use crate::config::NodeConfig;
 use crate::error::{Error, Result};
-use crate::http::ask_core;
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
 use crate::postgres::is_own_user;
-use crate::status::CoreStatus;
-use crate::transport::{JoinToken, Transport};
+use crate::transport::Transport;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use onetrip_core::members::{MemberRole, Members};
-use onetrip_core::{NodeId, RegionId};
+use onetrip_core::{Member, MemberRole, Members, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -128,13 +125,24 @@ impl Admin {
             Err(_) => Err((StatusCode::SERVICE_UNAVAILABLE, "the node is stopping".into())),
         }
     }
+
+    async fn members(&self) -> std::result::Result<Arc<Members>, (StatusCode, String)> {
+        members_of(self.ask(AdminRequest::Members).await?)
+    }
+}
+
+fn members_of(reply: AdminReply) -> std::result::Result<Arc<Members>, (StatusCode, String)> {
+    match reply {
+        AdminReply::Members(members) => Ok(members),
+        _ => Err((StatusCode::INTERNAL_SERVER_ERROR, "the core thread answered another question".into())),
+    }
 }
 
 async fn token(State(admin): State<Arc<Admin>>, Json(order): Json<TokenOrder>) -> Answer<TokenMade> {
     let TokenOrder { role, replaces, ttl_s } = order;
     match admin.ask(AdminRequest::Token { role, replaces, ttl_s }).await? {
         AdminReply::Token(secret) => Ok(Json(TokenMade { token: admin.transport.join_token(secret).to_string() })),
-        _ => Err(OUT_OF_STEP),
+        other => members_of(other).and(Err((StatusCode::INTERNAL_SERVER_ERROR, String::new()))),
     }
 }
 
@@ -145,25 +153,20 @@ async fn leave(State(admin): State<Arc<Admin>>, Json(order): Json<LeaveOrder>) -
     if let Some(why) = unwise(&members, order.node, reachable, order.force) {
         return Err((StatusCode::CONFLICT, why));
     }
-    match admin.ask(AdminRequest::Remove { node: order.node }).await? {
-        AdminReply::Members(members) => Ok(Json(Done { means: means(&members) })),
-        _ => Err(OUT_OF_STEP),
-    }
+    let members = members_of(admin.ask(AdminRequest::Remove { node: order.node }).await?)?;
+    Ok(Json(Done { means: means(&members) }))
 }
 
 async fn leader(State(admin): State<Arc<Admin>>, Json(order): Json<LeaderOrder>) -> Answer<Done> {
-    match admin.ask(AdminRequest::PreferLeader { region: order.region }).await? {
-        AdminReply::Members(members) => Ok(Json(Done { means: means(&members) })),
-        _ => Err(OUT_OF_STEP),
-    }
+    let members = members_of(admin.ask(AdminRequest::PreferLeader { region: order.region }).await?)?;
+    Ok(Json(Done { means: means(&members) }))
 }
 
 async fn members(State(admin): State<Arc<Admin>>) -> Answer<Members> {
     // Tokens are nobody's business, not even as hashes.
-    Ok(Json(Members { tokens: Vec::new(), ..admin.members().await? }))
+    let members = admin.members().await?;
+    Ok(Json(Members { tokens: Vec::new(), ..Members::clone(&members) }))
 }
-
-const OUT_OF_STEP: (StatusCode, String) = (StatusCode::INTERNAL_SERVER_ERROR, String::new());
 
 /// Why `leaving` should not be taken out, if it should not.
 fn unwise(members: &Members, leaving: NodeId, reachable: impl Fn(NodeId) -> bool, force: bool) -> Option<String> {
@@ -177,14 +180,15 @@ fn unwise(members: &Members, leaving: NodeId, reachable: impl Fn(NodeId) -> bool
         return Some(format!("node {leaving} is the last voter: the cluster would be gone"));
     }
     if there < majority {
-        let away: Vec<String> = left.iter().filter(|m| !reachable(m.id)).map(|m| format!("{} in {}", m.id, m.region)).collect();
+        let away: Vec<String> =
+            left.iter().filter(|m| !reachable(m.id)).map(|m| format!("{} in {}", m.id, m.region)).collect();
         return Some(format!(
             "without node {leaving} only {there} of the {majority} voters that a majority needs can be reached (away: node {}), \
              and commits would stop: start those, or take them out first",
             away.join(", node ")
         ));
     }
-    (left.len() < 3 && !force).then(|| format!("{}. Say --force if that is meant", capital(&means_for(&left))))
+    (left.len() < 3 && !force).then(|| format!("it is not done without --force: {}", means_for(&left)))
 }
 
 fn means(members: &Members) -> String {
@@ -196,8 +200,47 @@ fn means_for(voters: &[&Member]) -> String {
     let names: Vec<String> = voters.iter().map(|m| format!("{} in {}", m.id, m.region)).collect();
     let names = names.join(", ");
     match voters.len() {
-        1 => format!("one voter would be left (node {names}), and its loss would lose the database"),
+        1 => format!("one voter is left (node {names}), and its loss loses the database"),
         2 => format!("two voters are left (node {names}), and commits stop when either is lost"),
-        n => format!("{n} voters are left (node {names}), and commits go on as long as {} of them are connected", n / 2 + 1),
+        n => format!(
+            "{n} voters are left (node {names}), and commits go on as long as {} of them are connected",
+            n / 2 + 1
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(voters: u32) -> Members {
+        let member = |id| Member {
+            id: NodeId(id),
+            region: RegionId::from(format!("r{id}").as_str()),
+            address: format!("10.0.0.{id}:7100"),
+            role: MemberRole::Voter,
+            voter: id <= voters,
+            slot: Some(id),
+            replaces: None,
+            joined_with: None,
+        };
+        Members::bootstrap((1..=voters + 1).map(member).collect(), RegionId::from("r1"), 8)
+    }
+
+    fn refusal(voters: u32, leaving: u32, away: &[u32], force: bool) -> String {
+        unwise(&members(voters), NodeId(leaving), |id| !away.contains(&id.0), force).unwrap_or_default()
+    }
+
+    #[test]
+    fn leaving_is_refused_when_commits_would_stop_and_must_be_meant_when_they_soon_could() {
+        assert_eq!(refusal(5, 5, &[], false), "");
+        assert_eq!(refusal(5, 5, &[1, 5], false), "", "three of four are there");
+        assert!(refusal(5, 5, &[1, 2], true).contains("only 2 of the 3 voters"), "a majority of four is three");
+        assert!(refusal(3, 1, &[3], true).contains("away: node 3 in r3"));
+        assert!(refusal(3, 1, &[], false).contains("--force") && refusal(3, 1, &[], true).is_empty());
+        assert!(refusal(2, 1, &[], false).contains("one voter is left"));
+        assert!(refusal(1, 1, &[], true).contains("last voter"));
+        // Whoever does not vote is missed by nobody.
+        assert_eq!(refusal(3, 4, &[1, 2, 3], false), "");
     }
 }

@@ -107,6 +107,9 @@ pub struct PostgresConfig {
     /// OS user that the server runs as when the node is started by root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// A replica's: it takes no changes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -252,6 +255,10 @@ impl NodeConfig {
 
     pub fn checkpoint_file(&self) -> PathBuf {
         self.data_dir.join("certifier.checkpoint")
+    }
+
+    pub fn admin_socket(&self) -> PathBuf {
+        self.data_dir.join("admin.sock")
     }
 
     pub fn agent_socket(&self) -> PathBuf {

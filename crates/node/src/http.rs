@@ -3,7 +3,7 @@
 use crate::config::NodeConfig;
 use crate::inbox::{Event, Inbox};
 use crate::postgres::PostgresState;
-use crate::status::{report, StatusReport};
+use crate::status::{report, CoreStatus, StatusReport};
 use crate::transport::{LinkSettings, Transport};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -41,15 +41,20 @@ impl Http {
     }
 
     async fn report(&self) -> Option<StatusReport> {
-        let (answer, answered) = oneshot::channel();
-        let ask = async {
-            self.inbox.send(Event::Status(answer)).await;
-            answered.await.ok()
-        };
-        let core = tokio::time::timeout(PATIENCE, ask).await.ok()??;
+        let core = ask_core(&self.inbox).await?;
         let postgres = self.postgres.get().map(|watch| watch());
         Some(report(&self.config, core, self.transport.peers(), postgres))
     }
+}
+
+/// What the core thread knows now; `None`: it does not answer.
+pub(crate) async fn ask_core(inbox: &Inbox) -> Option<CoreStatus> {
+    let (answer, answered) = oneshot::channel();
+    let ask = async {
+        inbox.send(Event::Status(answer)).await;
+        answered.await.ok()
+    };
+    tokio::time::timeout(PATIENCE, ask).await.ok()?
 }
 
 const STUCK: (StatusCode, &str) =

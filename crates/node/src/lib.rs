@@ -10,10 +10,13 @@
 //! | [`tls`] | who is a member: certificates | io |
 //! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
 //! | `http` | `GET /status` | io |
+//! | `admin` | the operator's socket: tokens, leaving, the leader's place | io |
 //! | [`postgres`] | the server process | caller's runtime |
+//! | `rebuild` | whose PostgreSQL is copied | caller's runtime |
 //!
 //! What decides about transactions lives in `onetrip-core`; here is only what moves bytes.
 
+mod admin;
 mod agent;
 pub mod archive;
 pub mod config;
@@ -28,6 +31,7 @@ pub mod join;
 pub mod node;
 mod outbox;
 pub mod postgres;
+mod rebuild;
 pub mod restore;
 pub mod secret;
 pub mod status;

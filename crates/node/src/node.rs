@@ -4,13 +4,15 @@
 //! - One node for one data directory at a time (a lock that the kernel releases with the process).
 //! - Ports and sockets are taken before the first vote could be given, so a misconfigured node does no harm.
 
+use crate::admin::{self, Admin};
 use crate::agent::{self, AgentServer};
 use crate::config::NodeConfig;
 use crate::core_thread::CoreThread;
 use crate::error::{Error, Result};
 use crate::http::{Http, PostgresWatch};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
-use crate::postgres::{RebuildFrom, Supervisor};
+use crate::postgres::{Rebuild, RebuildFrom, Supervisor};
+use crate::rebuild::OtherMembers;
 use crate::transport::Transport;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
@@ -41,7 +43,7 @@ pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Resu
     let mut node = Node::start(config)?;
     let supervisor = match node.config.postgres {
         None => None,
-        Some(_) => match Supervisor::start(&node.config, None).await {
+        Some(_) => match Supervisor::start(&node.config, Some(node.rebuild())).await {
             Ok(supervisor) => Some(supervisor),
             Err(e) => {
                 node.stop().await?;
@@ -82,6 +84,7 @@ impl Node {
         let peers = listen(config.listen, "the peer port")?;
         let http = listen(config.http, "the HTTP port")?;
         let agents = agent::listen(&config.agent_socket())?;
+        let operators = admin::listen(&config)?;
 
         let postgres = Arc::new(PostgresWatch::new());
         let server = AgentServer {
@@ -96,6 +99,7 @@ impl Node {
             inbox: inbox.clone(),
             postgres: postgres.clone(),
         };
+        let admin = Admin { config: config.clone(), transport: transport.clone(), inbox: inbox.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Error::Internal(format!("starting the io runtime: {e}")))?;
         let registered = {
@@ -105,6 +109,7 @@ impl Node {
                     tokio::net::TcpListener::from_std(peers)?,
                     tokio::net::TcpListener::from_std(http)?,
                     tokio::net::UnixListener::from_std(agents)?,
+                    tokio::net::UnixListener::from_std(operators)?,
                 ))
             };
             register().map_err(|source| Error::Listen { what: "registering sockets".into(), source })?
@@ -114,10 +119,11 @@ impl Node {
         let (tell_end, core_ended) = oneshot::channel();
         let io_transport = transport.clone();
         let io = spawn("onetrip-io", move || {
-            let (peers, http, agents) = registered;
+            let (peers, http, agents, operators) = registered;
             runtime.spawn(io_transport.run(peers));
             runtime.spawn(Arc::new(pages).run(http));
             runtime.spawn(Arc::new(server).run(agents));
+            runtime.spawn(Arc::new(admin).run(operators));
             // Either the stop, or the node was dropped.
             let _ = runtime.block_on(io_stopped);
         })?;
@@ -152,9 +158,11 @@ impl Node {
         &self.config
     }
 
-    /// Orders to make PostgreSQL's data folder anew.
-    pub fn rebuild_orders(&self) -> watch::Receiver<Option<RebuildFrom>> {
-        self.rebuild_orders.clone()
+    /// Who orders PostgreSQL's data folder to be made anew, and from whom it is made.
+    fn rebuild(&self) -> Rebuild {
+        let donors =
+            OtherMembers { config: self.config.clone(), transport: self.transport.clone(), inbox: self.inbox.clone() };
+        Rebuild { orders: self.rebuild_orders.clone(), donors: Arc::new(donors) }
     }
 
     /// Asks the core thread for a change of the membership, or for the table.
@@ -193,7 +201,9 @@ impl Node {
                 return Err(Error::Internal("a thread of the node panicked".into()));
             }
         }
-        let _ = std::fs::remove_file(self.config.agent_socket());
+        for socket in [self.config.agent_socket(), self.config.admin_socket()] {
+            let _ = std::fs::remove_file(socket);
+        }
         result
     }
 }

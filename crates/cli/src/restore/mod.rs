@@ -234,6 +234,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) 
             database: manifest.database.clone(),
             listen: "127.0.0.1".to_string(),
             user: Some(args.user.clone()),
+            read_only: false,
         }),
         archive: None,
         members: Vec::new(),

@@ -88,6 +88,18 @@ pub async fn start(name: &'static str, about: &str) -> Lab {
     start_from(name, about, builder()).await
 }
 
+/// The same; `prepare` may change what `onetrip init` has made before the nodes start.
+pub async fn start_with(name: &'static str, about: &str, prepare: impl FnOnce(&Cluster)) -> Lab {
+    let turn = turn(name, about).await;
+    let cluster = builder().init().await.unwrap_or_else(|e| panic!("make the cluster: {e:#}"));
+    prepare(&cluster);
+    for node in cluster.nodes() {
+        node.start().unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    cluster.wait_ready().await.unwrap_or_else(|e| panic!("start the cluster: {e:#}"));
+    Lab { name, cluster, _turn: turn }
+}
+
 pub async fn start_from(name: &'static str, about: &str, builder: ClusterBuilder) -> Lab {
     let turn = turn(name, about).await;
     let began = Instant::now();

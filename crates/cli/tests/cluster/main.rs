@@ -16,6 +16,7 @@ mod lab;
 mod large;
 mod load;
 mod long_fork;
+mod membership;
 mod no_majority;
 mod nothing_deadlocks;
 mod partition;

@@ -39,6 +39,13 @@ impl History {
         Some(self.indexes.range(first..).map(move |i| (*i, std::mem::replace(&mut previous, *i))))
     }
 
+    /// Where a PostgreSQL must stand at least if only entries from `first` on can be fed to it: at the last committed index
+    /// below, or where knowledge begins.
+    pub fn feedable_from(&self, first: LogIndex) -> LogIndex {
+        let below = self.indexes.partition_point(|i| *i < first);
+        below.checked_sub(1).map_or(self.known_after, |i| self.indexes[i])
+    }
+
     /// The committed index before `at`, if `at` committed and is still known.
     pub fn previous_of(&self, at: LogIndex) -> Option<LogIndex> {
         let place = self.indexes.binary_search(&at).ok()?;
@@ -79,5 +86,8 @@ mod tests {
         assert_eq!(all(&h, 5), Some(vec![(9, 5)]));
         assert_eq!(h.previous_of(LogIndex(9)), Some(LogIndex(5)));
         assert_eq!(h.previous_of(LogIndex(5)), None);
+        // Nothing that committed lies between, so whoever shows 5 lacks nothing before 9.
+        let from = |h: &History, first| h.feedable_from(LogIndex(first)).0;
+        assert_eq!([from(&h, 1), from(&h, 9), from(&h, 10), from(&h, 99)], [5, 5, 9, 9]);
     }
 }

@@ -100,6 +100,23 @@ impl AdminDesk {
     }
 }
 
+impl AdminDesk {
+    /// This node has left, and may never see that in its own log.
+    pub fn removed(&mut self, me: NodeId, members: &Members) {
+        let mut left = members.clone();
+        if left.contains(me) {
+            // A refusal cannot be: it has happened.
+            let _ = left.apply(&Command { expected_version: left.version, change: Change::Remove(me) });
+        }
+        let left = Arc::new(left);
+        for open in std::mem::take(&mut self.open) {
+            if matches!(open.wanted, Wanted::Remove(id) if id == me) {
+                let _ = open.answer.send(Ok(AdminReply::Members(left.clone())));
+            }
+        }
+    }
+}
+
 type Done = Box<dyn FnOnce(Answer) -> Settled>;
 
 impl Wanted {

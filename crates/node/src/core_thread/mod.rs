@@ -212,7 +212,7 @@ impl CoreThread {
             Event::Peer(_, PeerEvent::Raft(message)) => self.step(Input::Message(*message)),
             Event::Peer(peer, PeerEvent::Position { applied, durable }) => self.position_of(peer, applied, durable),
             Event::Peer(peer, PeerEvent::Unreachable) => self.step(Input::Unreachable(peer)),
-            Event::Peer(_, PeerEvent::Removed(why)) => return Err(Error::Removed(why)),
+            Event::Peer(_, PeerEvent::Removed(why)) => return Err(self.removed(why)),
             Event::Agent(event) => {
                 let mut books = Books {
                     certifier: &self.certifier,
@@ -273,7 +273,7 @@ impl CoreThread {
         for raw in self.desk.resend(self.tick, false) {
             self.propose(raw);
         }
-        self.lag.decided(self.certifier.decided(), Instant::now());
+        self.lag.decided(self.certifier.last_committed(), Instant::now());
         self.administer()?;
         if self.tick % POSITION_TICKS == 0 {
             if let Some(Position { applied, durable, .. }) = self.my_position() {
@@ -304,7 +304,8 @@ impl CoreThread {
         Position {
             applied,
             durable,
-            lag_entries: self.certifier.decided().0.saturating_sub(applied.0),
+            // What is decided after the last committed transaction, PostgreSQL never sees.
+            lag_entries: self.certifier.last_committed().0.saturating_sub(applied.0),
             lag: self.lag.behind(applied, Instant::now()),
         }
     }
@@ -415,13 +416,19 @@ impl CoreThread {
     }
 
     /// A node that is no member any more has nothing to say.
-    fn check_membership(&self) -> Result<()> {
+    fn check_membership(&mut self) -> Result<()> {
         let me = self.config.node;
         if self.members.removed(me) && !self.consensus.conf().contains(me) {
             let at = self.certifier.decided();
-            return Err(Error::Removed(format!("this node was removed from the cluster at log index {at}")));
+            return Err(self.removed(format!("this node was removed from the cluster at log index {at}")));
         }
         Ok(())
+    }
+
+    /// Whoever asked for it here hears of it before this node ends.
+    fn removed(&mut self, why: String) -> Error {
+        self.admin.removed(self.config.node, &self.members);
+        Error::Removed(why)
     }
 
     /// Goes on with what operators have asked for.

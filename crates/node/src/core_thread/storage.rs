@@ -146,6 +146,6 @@ impl CoreThread {
 
     /// PostgreSQL can be brought on from here, and from nowhere below.
     pub(super) fn feedable_from(&self) -> LogIndex {
-        LogIndex(self.history.known_after().0.max(self.consensus.log().first_index().0 - 1))
+        self.history.feedable_from(self.consensus.log().first_index())
     }
 }

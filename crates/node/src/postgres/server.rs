@@ -29,6 +29,8 @@ pub struct Server {
     pub region: String,
     pub sequence_slot: u32,
     pub sequence_stride: u32,
+    /// A replica's.
+    pub read_only: bool,
 }
 
 impl Server {
@@ -46,6 +48,7 @@ impl Server {
             region: config.region.to_string(),
             sequence_slot: config.sequence_slot,
             sequence_stride: config.sequence_stride,
+            read_only: postgres.read_only,
         })
     }
 
@@ -144,6 +147,7 @@ impl Server {
             ("onetrip.agent_socket", path(&self.agent_socket())),
             ("onetrip.sequence_slot", self.sequence_slot.to_string()),
             ("onetrip.sequence_stride", self.sequence_stride.to_string()),
+            ("onetrip.read_only", if self.read_only { "on" } else { "off" }.to_string()),
             ("wal_level", "replica".to_string()),
             ("max_connections", "200".to_string()),
             ("max_replication_slots", "10".to_string()),
@@ -250,6 +254,7 @@ mod tests {
             region: "us-east-2".into(),
             sequence_slot: 1,
             sequence_stride: 8,
+            read_only: false,
         };
         let settings = server.settings();
         assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");

@@ -33,6 +33,8 @@ const QUICK_STOP_WAIT: Duration = Duration::from_secs(5);
 const ORPHANS_WAIT: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A copy that fails with shorter waits than this between the tries is no news yet.
+const FIRST_TRIES: Duration = Duration::from_secs(1);
 /// A server that ran this long starts the backoff anew.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 const POLL_STARTING: Duration = Duration::from_millis(20);
@@ -262,7 +264,10 @@ impl Keeper {
                     }
                 }
                 Err(e) => {
-                    tracing::error!(region = %self.server.region, error = %e, "cannot make PostgreSQL's folder anew");
+                    // At first the other members may not have said where they stand.
+                    if backoff > FIRST_TRIES {
+                        tracing::error!(region = %self.server.region, error = %e, "cannot make PostgreSQL's folder anew");
+                    }
                     lock(&self.state).problem = Some(e.to_string());
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF_MAX);

@@ -1,0 +1,232 @@
+//! `onetrip join`: a new node of a running cluster.
+//!
+//! Asks a member, writes the folder (node.toml last: a folder with one is a whole node), then runs the node; the node copies
+//! a member's PostgreSQL and catches up by itself, and this shows how far it is.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use clap::Args;
+use onetrip_core::{Checkpoint, MemberRole, RegionId};
+use onetrip_lab::{http, ports};
+use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
+use onetrip_node::disk::CheckpointFile;
+use onetrip_node::join::{self, JoinReply, JoinRequest, JoinToken};
+use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
+use serde_json::Value;
+
+use crate::progress::Progress;
+use crate::start::{self, Foreground};
+use crate::{init, BadUsage};
+
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Make a node of a running cluster and run it
+///
+/// Needs a token of `onetrip token`. Copies a member's PostgreSQL while the cluster goes on working, catches up, and becomes
+/// what the token says: a voter, a witness or a replica. Runs in the foreground like `onetrip start`, which is also how it is
+/// started later. After an error call it again with the same token.
+#[derive(Args)]
+pub struct JoinArgs {
+    /// The peer port of any member
+    #[arg(long, value_name = "HOST:PORT")]
+    from: String,
+    /// What `onetrip token` printed
+    #[arg(long)]
+    token: String,
+    /// The region that this node is in, a new one or not
+    #[arg(long)]
+    region: String,
+    /// Folder to make for this node
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Where this node listens for the others [default: 127.0.0.1 and a free port]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+    /// Where the others reach it [default: --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// PostgreSQL's port [default: a free one]
+    #[arg(long)]
+    port: Option<u16>,
+    /// Port of `onetrip status`, on 127.0.0.1 [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    http: Option<u16>,
+    /// Folder of PostgreSQL's programs [default: as for `onetrip init`]
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+    /// User that root becomes
+    #[arg(long, default_value = ROOT_BECOMES)]
+    user: String,
+    /// Make the folder and stop; `onetrip start` goes on from there
+    #[arg(long)]
+    prepare_only: bool,
+    /// Allow links to be shaped, for tests on one machine
+    #[arg(long, hide = true)]
+    lab: bool,
+    /// End when standard input ends
+    #[arg(long, hide = true)]
+    until_stdin_closes: bool,
+}
+
+pub fn run(args: &JoinArgs) -> Result<ExitCode> {
+    let token: JoinToken = args.token.parse().map_err(|e| BadUsage(format!("--token: {e}")))?;
+    let data = std::path::absolute(&args.data).context("find the data folder")?;
+    if data.join(FILE_NAME).exists() {
+        bail!("{} holds a node already: run it with `onetrip start`", data.display());
+    }
+    prepare_folder(&data, &args.user)?;
+    become_user(&args.user, &data)?;
+    let config = prepare(args, &token, &data)?;
+    let what = format!("node {} of cluster {}, in {}", config.node, config.cluster, config.region);
+    if args.prepare_only {
+        println!("{what}: {}; start it with: onetrip start --data {}", data.display(), data.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("{what}: the cluster knows it now");
+    let address = config.http.to_string();
+    let watch = Box::pin(async move { follow(&address).await });
+    start::foreground(
+        config,
+        Foreground { until_stdin_closes: args.until_stdin_closes, quiet: true, beside: Some(watch) },
+    )
+}
+
+/// Asks to be a member and writes the folder.
+fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig> {
+    let mut free = ports::free_ports(3)?.into_iter();
+    let mut port = |given: Option<u16>| given.or_else(|| free.next()).context("no free port is left");
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let listen = match args.listen {
+        Some(listen) => listen,
+        None => SocketAddr::new(loopback, port(None)?),
+    };
+    let address = match &args.address {
+        Some(address) => address.clone(),
+        None if listen.ip().is_unspecified() => {
+            return Err(BadUsage(format!(
+                "--listen {listen} is every address: say with --address where the others reach it"
+            ))
+            .into())
+        }
+        None => listen.to_string(),
+    };
+    let (http, postgres) = (SocketAddr::new(loopback, port(args.http)?), port(args.port)?);
+    let request = JoinRequest { region: RegionId::from(args.region.as_str()), address };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
+    let reply = runtime.block_on(join::request_join(&args.from, token, request))?;
+    let config = config(args, &reply, listen, http, postgres, data)?;
+    reply.write_tls(data)?;
+    let index =
+        Checkpoint::decode(reply.checkpoint.clone(), config.limits()).context("read the cluster's state")?.index();
+    CheckpointFile::new(config.checkpoint_file()).install(index, &reply.checkpoint)?;
+    // Last: a folder with a node.toml is a whole node.
+    config.save()?;
+    Ok(config)
+}
+
+fn config(
+    args: &JoinArgs,
+    reply: &JoinReply,
+    listen: SocketAddr,
+    http: SocketAddr,
+    port: u16,
+    data: &Path,
+) -> Result<NodeConfig> {
+    let role = reply.member.role;
+    let postgres = match role.has_postgres() {
+        false => None,
+        true => Some(PostgresConfig {
+            port,
+            bin_dir: init::bin_dir(args.bin_dir.as_deref())?,
+            database: reply.settings.database.clone().with_context(|| {
+                format!(
+                    "{} has no PostgreSQL and does not know the database: name another member with --from",
+                    args.from
+                )
+            })?,
+            listen: "127.0.0.1".to_string(),
+            user: Some(args.user.clone()),
+            read_only: role == MemberRole::Replica,
+        }),
+    };
+    Ok(NodeConfig {
+        cluster: reply.cluster.clone(),
+        node: reply.member.id,
+        region: reply.member.region.clone(),
+        listen,
+        http,
+        http_anywhere: false,
+        preferred_leader: reply.members.preferred_leader.clone(),
+        window_entries: reply.settings.window_entries,
+        sequence_stride: reply.settings.sequence_stride,
+        sequence_slot: reply.member.slot.unwrap_or(0),
+        max_entry_bytes: reply.settings.max_entry_bytes,
+        lab: args.lab,
+        tls: reply.tls.is_some(),
+        one_way_ms: BTreeMap::new(),
+        postgres,
+        archive: None,
+        log_bytes_max: 4 << 30,
+        members: Vec::new(),
+        data_dir: data.to_path_buf(),
+    })
+}
+
+/// Shows how far the node at this HTTP address is, until it takes part.
+async fn follow(address: &str) {
+    let mut progress = Progress::new();
+    loop {
+        match http::get_json(address, "/status", STATUS_TIMEOUT).await {
+            Ok(status) => match step(&status) {
+                Some(Step { what, part, detail }) => progress.show(&what, part, &detail),
+                None => return progress.end(&done(&status)),
+            },
+            Err(_) => progress.show("starting", None, ""),
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+struct Step {
+    what: String,
+    part: Option<f64>,
+    detail: String,
+}
+
+/// What the node is doing on its way to taking part; none: it does.
+fn step(status: &Value) -> Option<Step> {
+    let simple = |what: &str, detail: String| Some(Step { what: what.to_string(), part: None, detail });
+    let postgres = &status["postgres"];
+    if let (Some(done), Some(total)) = (postgres["copy"]["done_kb"].as_u64(), postgres["copy"]["total_kb"].as_u64()) {
+        return Some(Step {
+            what: format!("copying the PostgreSQL of {}", postgres["copy"]["region"].as_str().unwrap_or("a member")),
+            part: Some(done as f64 / total.max(1) as f64),
+            detail: format!("{} of {} MB", done / 1024, total / 1024),
+        });
+    }
+    if postgres.is_object() && postgres["state"] != "ready" {
+        let problem = postgres["problem"].as_str().map_or(String::new(), |p| format!("({p})"));
+        return simple("starting PostgreSQL", problem);
+    }
+    if own(status).is_some_and(|own| own["caught_up"] == true) {
+        return None;
+    }
+    simple("catching up", status["lag_entries"].as_u64().map_or(String::new(), |n| format!("({n} entries behind)")))
+}
+
+fn own(status: &Value) -> Option<&Value> {
+    status["members"].as_array()?.iter().find(|m| m["id"] == status["node"])
+}
+
+fn done(status: &Value) -> String {
+    let role = own(status).and_then(|m| m["role"].as_str()).unwrap_or("member");
+    let port =
+        status["postgres"]["port"].as_u64().map_or(String::new(), |p| format!("; its PostgreSQL listens on port {p}"));
+    format!("node {} in {} is a {role} now{port}", status["node"], status["region"].as_str().unwrap_or("?"))
+}

@@ -1,0 +1,163 @@
+//! Nodes come and go while every region writes, and nothing that was acknowledged is lost.
+
+use crate::lab::{self, number, until, Lab, SOON};
+use crate::load::Load;
+
+/// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and leaves, and all agree.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grows_to_five_and_back_under_load() {
+    let mut lab = lab::start("grow", "3 -> 5 -> 3 voters under load; the leader moves, and leaves").await;
+    lab.session(0).await.must("create table drawn (id serial primary key, node int)").await;
+    let mut load = Load::start(&lab).await;
+    draw(&lab, 0).await;
+
+    let d = join(&mut lab, "d", &[]).await;
+    load.clients_at(&lab, d);
+    load.progress(&lab, &[0, 1, 2, d], "with four voters").await;
+    // A second node of a region that has one.
+    let e = join(&mut lab, "a", &[]).await;
+    load.clients_at(&lab, e);
+    load.progress(&lab, &[0, 1, 2, d, e], "with five voters").await;
+    assert_eq!(voters(&lab, e).await, [1, 2, 3, 4, 5]);
+    for node in [0, 1, 2, d, e] {
+        draw(&lab, node).await;
+    }
+
+    lab.move_leader(1, "d").await.unwrap_or_else(|e| panic!("{e:#}"));
+    load.progress(&lab, &[0, 1, 2, d, e], "led by the fourth").await;
+    // The leader leaves, asked by another node; then a follower, which asks for itself.
+    let said = lab.leave(0, d, &[]).await.unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(said.contains("4 voters are left") && said.contains("3 of them"), "{said}");
+    load.progress(&lab, &[0, 1, 2, e], "after the leader has left").await;
+    lab.leave(1, 1, &[]).await.unwrap_or_else(|e| panic!("{e:#}"));
+    load.progress(&lab, &[0, 2, e], "with three voters again").await;
+    assert_eq!(voters(&lab, e).await, [1, 3, 5]);
+
+    // Whoever left and comes back is told so, and does no harm.
+    lab.node(1).start().unwrap_or_else(|e| panic!("{e:#}"));
+    let status = lab.node(1).wait_ended(SOON).await.unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(!status.success());
+    let told = lab.node(1).log_tail(3);
+    assert!(told.contains("removed from the cluster"), "{told}");
+
+    // Two voters would bear no loss: that must be meant.
+    let refused = format!("{:#}", lab.leave(0, e, &[]).await.expect_err("leaves two voters"));
+    assert!(refused.contains("--force") && refused.contains("commits stop when either is lost"), "{refused}");
+
+    for node in [0, 2, e] {
+        draw(&lab, node).await;
+    }
+    load.finish(&lab).await;
+    let drawn = number(&lab.session(0).await.client, "select count(*) from drawn").await.unwrap();
+    assert_eq!(drawn, 90);
+}
+
+/// Goal: a dead node is replaced, a witness and a replica join, all under load; each is what it says it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
+    let mut lab = lab::start("replace", "a dead node is replaced; a witness and a replica join").await;
+    let mut load = Load::start(&lab).await;
+    lab.node(2).kill9().expect("kill the node");
+    onetrip_lab::postmaster::stop_now(&lab.node(2).postgres_data(), SOON).expect("stop its PostgreSQL");
+    std::fs::remove_dir_all(lab.node(2).folder()).expect("lose the disk");
+    load.progress(&lab, &[0, 1], "without the third region").await;
+
+    let refused = format!("{:#}", lab.leave(0, 1, &[]).await.expect_err("leaves no majority"));
+    assert!(refused.contains("commits would stop") && refused.contains("3 in c"), "{refused}");
+
+    let c = join(&mut lab, "c", &["--replaces", "c"]).await;
+    load.clients_at(&lab, c);
+    load.progress(&lab, &[0, 1, c], "with a new node in the third region").await;
+    assert_eq!(voters(&lab, 0).await, [1, 2, 4]);
+
+    let witness = join(&mut lab, "w", &["--role", "witness"]).await;
+    assert!(!lab.node(witness).postgres_data().exists(), "a witness has no PostgreSQL");
+    let replica = join(&mut lab, "r", &["--role", "replica"]).await;
+    assert_eq!(voters(&lab, 0).await, [1, 2, 4, 5]);
+    load.progress(&lab, &[0, 1, c], "with a witness and a replica").await;
+
+    let reader = lab.session(replica).await;
+    let refused = reader.refused("insert into kept values ('never', 9)").await;
+    assert_eq!(refused.code().code(), "25006", "{refused:?}");
+    lab.everywhere().await;
+    assert!(number(&reader.client, "select count(*) from kept").await.unwrap() > 0);
+
+    // One voter with PostgreSQL away and its region's node killed: the witness makes the majority.
+    lab.node(1).pause().expect("SIGSTOP");
+    load.progress(&lab, &[0, c], "with the witness in the majority").await;
+    lab.node(1).resume().expect("SIGCONT");
+    load.progress(&lab, &[0, 1, c], "all there").await;
+    load.finish(&lab).await;
+}
+
+/// Goal: a node whose log no longer meets the others', and one whose PostgreSQL is gone, come back by themselves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_fell_behind_the_log_rejoins_by_itself() {
+    let lab = lab::start_with("fallen", "behind the log's cut; a deleted data folder", |cluster| {
+        for node in cluster.nodes() {
+            let file = node.folder().join("node.toml");
+            let text = std::fs::read_to_string(&file).expect("node.toml");
+            std::fs::write(&file, format!("log_bytes_max = {LOG_BYTES_MAX}\n{text}")).expect("node.toml");
+        }
+    })
+    .await;
+    let load = Load::start(&lab).await;
+    lab.session(0).await.must("create table filler (id int primary key, v text)").await;
+    lab.node(2).kill9().expect("kill the node");
+    onetrip_lab::postmaster::stop_now(&lab.node(2).postgres_data(), SOON).expect("stop its PostgreSQL");
+    let behind = log_first(&lab, 0).await;
+    let writer = lab.session(0).await;
+    for round in 0..200 {
+        writer
+            .must(&format!(
+                "insert into filler select {round} * 100 + g, repeat(md5(g::text), 100) from generate_series(1, 99) g"
+            ))
+            .await;
+        if log_first(&lab, 0).await > behind && log_first(&lab, 1).await > behind && round * 300_000 > 2 * LOG_BYTES_MAX
+        {
+            break;
+        }
+    }
+    until("the others have cut their logs", SOON, || async {
+        Ok(log_first(&lab, 0).await > behind && log_first(&lab, 1).await > behind)
+    })
+    .await
+    .unwrap();
+    lab.node(2).start().unwrap_or_else(|e| panic!("{e:#}"));
+    lab.wait_joined(2).await.unwrap_or_else(|e| panic!("{e:#}"));
+    load.progress(&lab, &[0, 1, 2], "after it fell behind").await;
+
+    lab.node(1).stop().await.unwrap_or_else(|e| panic!("{e:#}"));
+    std::fs::remove_dir_all(lab.node(1).postgres_data()).expect("lose the data folder");
+    lab.node(1).start().unwrap_or_else(|e| panic!("{e:#}"));
+    lab.wait_joined(1).await.unwrap_or_else(|e| panic!("{e:#}"));
+    load.progress(&lab, &[0, 1, 2], "after its data folder was gone").await;
+    load.finish(&lab).await;
+}
+
+const LOG_BYTES_MAX: u64 = 8 << 20;
+
+async fn join(lab: &mut Lab, region: &str, token_args: &[&str]) -> usize {
+    println!("a node joins in {region} {token_args:?}");
+    lab.join(0, region, token_args).await.unwrap_or_else(|e| panic!("{e:#}"))
+}
+
+/// The numbers of the voters, as a node sees them.
+async fn voters(lab: &Lab, asked: usize) -> Vec<u64> {
+    let status = lab.node(asked).status().await.unwrap_or_else(|e| panic!("{e:#}"));
+    let members = status["members"].as_array().expect("members").iter();
+    members.filter(|m| m["voter"] == true).filter_map(|m| m["id"].as_u64()).collect()
+}
+
+async fn log_first(lab: &Lab, asked: usize) -> u64 {
+    let status = lab.node(asked).status().await.unwrap_or_else(|e| panic!("{e:#}"));
+    status["log_first"].as_u64().expect("log_first")
+}
+
+/// Ten values of the sequence; a value that another node gave out is an error.
+async fn draw(lab: &Lab, node: usize) {
+    let session = lab.session(node).await;
+    for _ in 0..10 {
+        session.must(&format!("insert into drawn (node) values ({node})")).await;
+    }
+}
