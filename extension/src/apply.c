@@ -74,7 +74,7 @@ entry_error_context(void *arg)
 static void
 set_applying(OtEntry *entry)
 {
-	TimestampTz now = entry ? GetCurrentTimestamp() : 0;
+	TimestampTz now = entry ? ot_now() : 0;
 
 	pg_atomic_write_u32(&ot_shared->applying_table, InvalidOid);
 	SpinLockAcquire(&ot_shared->mutex);
@@ -95,7 +95,7 @@ tell_position(void)
 	static TimestampTz durable_at = 0;
 	static OtLogIndex durable;
 	OtLogIndex	applied = ot_applied_index();
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz now = ot_now();
 	StringInfo	frame;
 
 	untold_entries = 0;

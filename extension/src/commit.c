@@ -221,7 +221,7 @@ add_keys_of_held_locks(void)
 static long
 ms_until(TimestampTz deadline)
 {
-	return Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), deadline), 0);
+	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
 }
 
 static void
@@ -256,7 +256,7 @@ raise_unreachable(OtAgent *a)
 static void
 wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 {
-	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(),
 													   ot_commit_timeout_ms);
 	bool		queued = false; /* PROPOSE is in this connection's buffer */
 	bool		sent_before = false;	/* whole, on an earlier connection */
@@ -344,7 +344,7 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 		/* Proposed: the client may be told unknown, and that only a bit later. */
 		if (!cut_short && (ProcDiePending || QueryCancelPending))
 		{
-			TimestampTz sooner = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+			TimestampTz sooner = TimestampTzPlusMilliseconds(ot_now(),
 															 CANCEL_GRACE_MS);
 
 			deadline = Min(deadline, sooner);

@@ -102,7 +102,7 @@ void
 ot_evict_raise(void)
 {
 	OtSlot	   *slot = ot_my_slot();
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz now = ot_now();
 	bool		signalled;
 
 	SpinLockAcquire(&ot_shared->evict_mutex);
@@ -159,7 +159,7 @@ reword(ErrorData *edata)
 static void
 signal_marked(PGPROC *proc, OtEviction *eviction)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz now = ot_now();
 	uint32		wait_class = *(volatile uint32 *) &proc->wait_event_info & 0xFF000000;
 	bool		due;
 
@@ -199,7 +199,7 @@ evict_proc(PGPROC *proc, const char *table)
 
 	memset(&eviction, 0, sizeof(eviction));
 	eviction.lxid = lxid;
-	eviction.marked_at = GetCurrentTimestamp();
+	eviction.marked_at = ot_now();
 	eviction.was_reading = (state == OT_SLOT_IDLE);
 	SpinLockAcquire(&ot_shared->mutex);
 	eviction.index = ot_shared->applying;
@@ -313,7 +313,7 @@ decided_after(PGPROC *proc, OtLogIndex applying)
 static bool
 may_stay(PGPROC *proc, TimestampTz since)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz now = ot_now();
 
 	if ((proc->statusFlags & PROC_IS_AUTOVACUUM) &&
 		!(proc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND))
@@ -434,7 +434,7 @@ ot_evictor_main(Datum arg)
 			PGPROC	   *proc = &ProcGlobal->allProcs[worker];
 
 			if (proc->waitLock != NULL &&
-				TimestampDifferenceExceeds(since, GetCurrentTimestamp(), PATIENCE_MS))
+				TimestampDifferenceExceeds(since, ot_now(), PATIENCE_MS))
 			{
 				StartTransactionCommand();
 				clear_the_way(proc, applying, since);

@@ -27,7 +27,10 @@
 
 #include "postgres.h"
 
+#include <time.h>
+
 #include "access/tableam.h"
+#include "datatype/timestamp.h"
 #include "lib/stringinfo.h"
 #include "nodes/lockoptions.h"
 #include "storage/lockdefs.h"
@@ -183,6 +186,20 @@ typedef struct OtHeldLock
 } OtHeldLock;
 
 extern OtHeldLock *ot_held_locks(int *count);
+
+/*
+ * For waits and deadlines: microseconds on the clock that nobody sets, the same
+ * in all processes of a server.  A wall clock that is set back would make
+ * a deadline wait for hours.
+ */
+static inline TimestampTz
+ot_now(void)
+{
+	struct timespec now;
+
+	(void) clock_gettime(CLOCK_MONOTONIC, &now);
+	return (TimestampTz) now.tv_sec * USECS_PER_SEC + now.tv_nsec / 1000;
+}
 
 /* turn.c */
 extern Size ot_turn_shmem_size(void);

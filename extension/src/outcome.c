@@ -42,7 +42,7 @@ static uint8
 ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
 {
 	OtAgent    *agent = ot_commit_agent();
-	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(),
 													   ot_commit_timeout_ms);
 	bool		asked = false;
 
@@ -88,7 +88,7 @@ ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
 				ot_agent_consume(agent);
 		}
 		CHECK_FOR_INTERRUPTS();
-		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), deadline);
+		left = TimestampDifferenceMilliseconds(ot_now(), deadline);
 		if (left <= 0)
 			ereport(ERROR,
 					(errcode(OT_ERR_NOT_NOW),
@@ -259,7 +259,7 @@ ot_settle_ask(OtAgent *agent)
 		return;
 	if (settling.asked == 0)
 		ask_for_left_open(agent, OT_FRAME_OUTCOME, SETTLE_AT_ONCE);
-	else if (settling.heard == settling.asked && GetCurrentTimestamp() >= settling.settle_at)
+	else if (settling.heard == settling.asked && ot_now() >= settling.settle_at)
 		ask_for_left_open(agent, OT_FRAME_SETTLE, settling.asked);
 }
 
@@ -278,6 +278,6 @@ ot_settle_heard(OtReader *body)
 	if (settling.all_decided || settling.question == OT_FRAME_SETTLE)
 		settling.asked = 0;
 	else
-		settling.settle_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+		settling.settle_at = TimestampTzPlusMilliseconds(ot_now(),
 														 SETTLE_GRACE_MS);
 }

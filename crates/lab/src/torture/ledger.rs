@@ -66,10 +66,10 @@ impl Ledger {
     }
 
     /// At rest: every region says the same about each open transaction, for good, and what was said before still holds.
-    /// Whose id is not known stays open.
-    pub async fn resolve(&self, sessions: &mut [Session]) -> Result<Vec<String>> {
+    /// Whose id is not known stays open.  `since`: when everything had come to rest.
+    pub async fn resolve(&self, sessions: &mut [Session], since: Instant) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
-        let deadline = Instant::now() + FINAL;
+        let deadline = since + FINAL;
         for (tag, attempt) in self.all() {
             let End::Unknown(Some(id)) = &attempt.end else { continue };
             let last = loop {

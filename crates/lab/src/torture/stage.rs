@@ -235,15 +235,15 @@ impl Running {
     }
 
     /// At rest: what clients were told, and what each region shows.
-    async fn account(&self) -> Result<()> {
+    async fn account(&self, since: Instant) -> Result<()> {
         let stage = &self.stage;
-        stage.account(&*self.transfers).await?;
-        stage.account(&*self.lists).await?;
-        stage.account(&*self.inserts).await?;
-        stage.account(&*self.family).await?;
-        stage.account(&*self.sequences).await?;
-        stage.account(&*self.counters).await?;
-        stage.account(&*self.ddl).await
+        stage.account(&*self.transfers, since).await?;
+        stage.account(&*self.lists, since).await?;
+        stage.account(&*self.inserts, since).await?;
+        stage.account(&*self.family, since).await?;
+        stage.account(&*self.sequences, since).await?;
+        stage.account(&*self.counters, since).await?;
+        stage.account(&*self.ddl, since).await
     }
 }
 
@@ -264,8 +264,9 @@ pub async fn finish(cluster: &Cluster, record: &Record, mut stages: Vec<Running>
         record.wrong("rest", format!("{why:#}"));
         return Ok(());
     }
+    let since = Instant::now();
     for running in &stages {
-        running.account().await?;
+        running.account(since).await?;
     }
     if let Err(why) = check(cluster).await {
         record.wrong("check", format!("{why:#}"));
@@ -274,12 +275,12 @@ pub async fn finish(cluster: &Cluster, record: &Record, mut stages: Vec<Running>
 }
 
 impl Stage {
-    async fn account<W: Workload>(&self, workload: &W) -> Result<()> {
+    async fn account<W: Workload>(&self, workload: &W, since: Instant) -> Result<()> {
         let mut sessions = Vec::new();
         for region in 0..self.cluster.nodes().len() {
             sessions.push(self.session(region).await?);
         }
-        self.wrong(W::NAME, workload.ledger().resolve(&mut sessions).await?);
+        self.wrong(W::NAME, workload.ledger().resolve(&mut sessions, since).await?);
         for attempt in workload.ledger().all().into_values().filter(|a| matches!(a.end, End::Unknown(_))) {
             if let Some(committed) = attempt.later {
                 self.record.resolved(&self.name, W::NAME, committed);
