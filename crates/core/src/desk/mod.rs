@@ -223,7 +223,7 @@ impl<O: Outbox> Desk<O> {
         }
         let committed = books.certifier.last_committed();
         let (node, region) = (self.me, self.region.clone());
-        outbox.send([ToPostgres::Welcome { version: VERSION, node, region, committed }.encode()]);
+        let welcome = ToPostgres::Welcome { version: VERSION, node, region, committed }.encode();
         let is_backend = hello.role == Role::Backend;
         if !is_backend {
             if let Some(old) = self.feed.take() {
@@ -248,11 +248,15 @@ impl<O: Outbox> Desk<O> {
             };
             self.unfed = false;
             self.problem = None;
+            // Before anything that the feed sends.
+            outbox.send([welcome]);
             self.settling.runs(node, hello.incarnation, books.certifier.running_incarnation(node));
             let feed = Feed::new(conn, outbox.clone(), missed);
             self.notes.push(Note::WorkerConnected { applied: hello.applied, committed, missed: feed.waiting() });
             self.feed = Some(feed);
             self.position(hello.applied, hello.durable, books)?;
+        } else {
+            outbox.send([welcome]);
         }
         self.conns.insert(conn, Conn { outbox, is_backend, waiting: None, in_doubt: None });
         Ok(())

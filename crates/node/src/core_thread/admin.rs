@@ -15,6 +15,8 @@ use tokio::sync::oneshot;
 const PATIENCE_TICKS: u64 = 500;
 const AGAIN_TICKS: u64 = 25;
 const TTL_S_MAX: u64 = 10 * 365 * 86_400;
+/// A refusal by this node's table counts only after so long: the table may be a little behind.
+const REFUSE_TICKS: u64 = 25;
 /// Beyond these a request is refused.
 const OPEN_MAX: usize = 100;
 
@@ -85,7 +87,11 @@ impl AdminDesk {
             }
             let command = Command { expected_version: members.version, change };
             if let Err(why) = Members::clone(members).apply(&command) {
-                settled.push(Settled::Reply(open.answer, Err(why.0)));
+                if tick + PATIENCE_TICKS < open.give_up_at + REFUSE_TICKS {
+                    self.open.push(open);
+                } else {
+                    settled.push(Settled::Reply(open.answer, Err(why.0)));
+                }
                 continue;
             }
             let is_due =

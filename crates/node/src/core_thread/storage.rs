@@ -35,7 +35,7 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
         None => Checkpoint::bootstrap(config.bootstrap_members(), config.limits()),
     };
     let folder = config.data_dir.join("log");
-    let mut log = RaftLog::open(&folder)?;
+    let mut log = RaftLog::open_limited(&folder, config.log_bytes_max)?;
     let index = found.index();
     if found.installed {
         let (first, last) = (log.first_index(), log.last_index());

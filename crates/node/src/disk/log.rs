@@ -16,8 +16,9 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// A segment that has grown beyond this is followed by a new one.
+/// A segment that has grown beyond this is followed by a new one; less in a log that must stay small.
 const SEGMENT_BYTES: u64 = 64 << 20;
+const SEGMENTS_MIN: u64 = 16;
 /// Data kept in memory, so that neither followers nor PostgreSQL make us read the disk in the common case.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Notes where the log ended at a clean stop.
@@ -46,6 +47,11 @@ impl RaftLog {
     /// Opens or makes the log in `dir`, and verifies every byte of it.
     pub fn open(dir: &Path) -> Result<RaftLog> {
         Self::open_with(dir, SEGMENT_BYTES)
+    }
+
+    /// The same for one that is to be cut when it is larger than `bytes_max`.
+    pub fn open_limited(dir: &Path, bytes_max: u64) -> Result<RaftLog> {
+        Self::open_with(dir, SEGMENT_BYTES.min(bytes_max / SEGMENTS_MIN))
     }
 
     fn open_with(dir: &Path, segment_bytes: u64) -> Result<RaftLog> {

@@ -4,12 +4,14 @@
 use anyhow::{bail, ensure, Context, Result};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, FromPostgres, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VERSION};
-use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, MemberRole, NodeId, RegionId, TxnId};
+use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, MemberRole, Members, NodeId, RegionId, TxnId};
+use onetrip_node::secret::{self, Secret};
 use onetrip_node::tls::{self, Authority};
-use onetrip_node::{Member, Node, NodeConfig};
+use onetrip_node::{AdminReply, AdminRequest, Member, Node, NodeConfig};
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -32,7 +34,8 @@ pub async fn wait_for<T, F: Future<Output = Result<T>>>(what: &str, mut attempt:
 pub struct Cluster {
     pub nodes: Vec<Option<Node>>,
     pub configs: Vec<NodeConfig>,
-    _dir: tempfile::TempDir,
+    authority: Authority,
+    dir: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -87,7 +90,7 @@ impl Cluster {
             tls::write_folder(&config.data_dir, &authority, &authority.issue(config.node)?)?;
             configs.push(config);
         }
-        Ok(Cluster { nodes: vec![None, None, None], configs, _dir: dir })
+        Ok(Cluster { nodes: vec![None, None, None], configs, authority, dir })
     }
 
     pub fn start_node(&mut self, i: usize) -> Result<()> {
@@ -101,12 +104,85 @@ impl Cluster {
     }
 
     pub async fn stop(mut self) -> Result<()> {
-        for i in 0..3 {
+        for i in 0..self.nodes.len() {
             if self.nodes[i].is_some() {
                 self.stop_node(i).await?;
             }
         }
         Ok(())
+    }
+
+    pub async fn admin(&self, i: usize, request: AdminRequest) -> Result<AdminReply> {
+        let node = self.nodes[i].as_ref().context("it is not running")?;
+        node.admin(request).await.map_err(|why| anyhow::anyhow!("{why}"))
+    }
+
+    pub async fn members(&self, i: usize) -> Result<Arc<Members>> {
+        match self.admin(i, AdminRequest::Members).await? {
+            AdminReply::Members(members) => Ok(members),
+            _ => bail!("another answer than was asked for"),
+        }
+    }
+
+    pub async fn token(&self, via: usize, role: MemberRole, replaces: Option<u32>) -> Result<Secret> {
+        let replaces = replaces.map(NodeId);
+        match self.admin(via, AdminRequest::Token { role, replaces, ttl_s: 60 }).await? {
+            AdminReply::Token(secret) => Ok(secret),
+            _ => bail!("another answer than was asked for"),
+        }
+    }
+
+    /// Makes the folder of a node that joins through node `via`, and gives its place; `change` may change its
+    /// configuration.
+    pub async fn join(&mut self, via: usize, secret: Secret, change: impl FnOnce(&mut NodeConfig)) -> Result<usize> {
+        let place = self.configs.len();
+        let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+        let (listen, http) = (held[0].local_addr()?, held[1].local_addr()?);
+        let region = RegionId(format!("r{}", place + 1));
+        let (secret_hash, address) = (secret::hash(&secret), listen.to_string());
+        let request = || AdminRequest::Join { secret_hash, region: region.clone(), address: address.clone() };
+        let AdminReply::Joined { member, checkpoint, .. } = self.admin(via, request()).await? else {
+            bail!("another answer than was asked for");
+        };
+        // Whoever loses the answer asks again.
+        let AdminReply::Joined { member: again, .. } = self.admin(via, request()).await? else { bail!("no answer") };
+        ensure!(member == again && member.id == NodeId(place as u32 + 1), "{member:?} {again:?}");
+        let data_dir = self.dir.path().join(region.as_str());
+        std::fs::create_dir(&data_dir)?;
+        let mut config = NodeConfig {
+            node: member.id,
+            region,
+            listen,
+            http,
+            sequence_slot: member.slot.unwrap_or(0),
+            one_way_ms: Default::default(),
+            members: vec![],
+            data_dir,
+            ..self.configs[via].clone()
+        };
+        change(&mut config);
+        config.save()?;
+        tls::write_folder(&config.data_dir, &self.authority, &self.authority.issue(config.node)?)?;
+        std::fs::write(config.checkpoint_file(), onetrip_core::checkpoint::installed(&checkpoint))?;
+        self.configs.push(config);
+        self.nodes.push(None);
+        drop(held);
+        self.start_node(place)?;
+        Ok(place)
+    }
+
+    /// Waits until all running nodes say that these ids vote, and no others.
+    pub async fn voters(&self, ids: &[u32]) -> Result<()> {
+        wait_for(&format!("the voters {ids:?}"), || async {
+            for i in (0..self.nodes.len()).filter(|i| self.nodes[*i].is_some()) {
+                let status = self.status(i).await?;
+                let members = status["members"].as_array().context("members")?;
+                let voters: Vec<_> = members.iter().filter(|m| m["voter"] == true).map(|m| &m["id"]).collect();
+                ensure!(voters == ids && status["joint"] == false, "node {} says {voters:?}", i + 1);
+            }
+            Ok(())
+        })
+        .await
     }
 
     pub async fn status(&self, i: usize) -> Result<serde_json::Value> {
@@ -118,7 +194,7 @@ impl Cluster {
     pub async fn leader(&self) -> Result<usize> {
         wait_for("one leader", || async {
             let mut leaders = Vec::new();
-            for i in (0..3).filter(|i| self.nodes[*i].is_some()) {
+            for i in (0..self.nodes.len()).filter(|i| self.nodes[*i].is_some()) {
                 leaders.push(self.status(i).await?["leader"]["node"].as_u64().context("no leader")? as usize - 1);
             }
             leaders.dedup();
@@ -140,6 +216,11 @@ impl Cluster {
 
     pub async fn backend(&self, i: usize) -> Result<Agent> {
         Agent::connect(&self.configs[i].data_dir, self.configs[i].node, Role::Backend, LogIndex(0)).await
+    }
+
+    /// Where a copy of PostgreSQL must stand at least for this node.
+    pub async fn copied(&self, i: usize) -> Result<LogIndex> {
+        Ok(LogIndex(self.status(i).await?["log_first"].as_u64().context("log_first")? - 1))
     }
 
     pub async fn worker(&self, i: usize, applied: LogIndex) -> Result<Agent> {

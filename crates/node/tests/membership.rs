@@ -1,0 +1,256 @@
+//! Members come and go in a running cluster of real nodes; PostgreSQL is played by the test.
+
+mod common;
+
+use anyhow::{ensure, Context, Result};
+use common::{http, update, wait_for, Cluster};
+use onetrip_core::agent::VerdictOutcome;
+use onetrip_core::{LogIndex, MemberRole, NodeId};
+use onetrip_node::{AdminRequest, PostgresConfig};
+
+/// Both ways between node `i` and these members.
+async fn cut(cluster: &Cluster, i: usize, peers: &[u32], cut: bool) -> Result<()> {
+    for peer in peers {
+        for (from, to) in [(i, *peer), (*peer as usize - 1, i as u32 + 1)] {
+            let body = format!("{{\"peer\": {to}, \"cut\": {cut}}}");
+            http(cluster.configs[from].http, "POST", "/links", &body).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Three grow to five and shrink to three again, the leader and a follower leave, and every node is restarted on the way.
+/// Transactions go on all the while, and all nodes give the same verdicts at the end.
+#[tokio::test]
+async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    let first = cluster.backend(0).await?.commit(1, &[update(1, LogIndex(0))], b"first").await?;
+    for via in [1, 2] {
+        let secret = cluster.token(via, MemberRole::Voter, None).await?;
+        let new = cluster.join(via, secret, |_| {}).await?;
+        let status = cluster.status(new).await?;
+        ensure!(status["members"].as_array().is_some_and(|m| m.len() == new + 1), "{status}");
+    }
+    cluster.voters(&[1, 2, 3, 4, 5]).await?;
+    // A token is good for one node.
+    let used = AdminRequest::Join { secret_hash: [7; 32], region: "x".into(), address: "h:1".into() };
+    ensure!(cluster.admin(0, used).await.err().context("let in")?.to_string().contains("unknown"));
+    // The new ones take transactions and see those of the others.
+    let copied = cluster.copied(4).await?;
+    ensure!(copied >= first.at, "{copied}");
+    let mut worker = cluster.worker(4, copied).await?;
+    let second = cluster.backend(3).await?.commit(1, &[update(2, first.at)], b"of the fourth").await?;
+    ensure!(second.outcome == VerdictOutcome::Commit && second.other == first.at, "{second:?}");
+    let (at, _, txn, _) = worker.entry().await?;
+    ensure!(at == second.at && txn.node == NodeId(4));
+
+    // Two of five may be away.
+    cluster.stop_node(1).await?;
+    cluster.stop_node(4).await?;
+    let third = cluster.backend(3).await?.commit(2, &[], b"three of five").await?;
+    cluster.start_node(1)?;
+    cluster.start_node(4)?;
+
+    // A follower leaves, then the leader, each asked through another.
+    cluster.admin(0, AdminRequest::Remove { node: NodeId(3) }).await?;
+    let gone = cluster.nodes[2].as_mut().context("node 3")?.failed().await.expect_err("it goes on").to_string();
+    ensure!(gone.contains("removed"), "{gone}");
+    cluster.nodes[2] = None;
+    cluster.settle().await?;
+    cluster.admin(1, AdminRequest::Remove { node: NodeId(1) }).await?;
+    let gone = cluster.nodes[0].as_mut().context("node 1")?.failed().await.expect_err("it goes on").to_string();
+    ensure!(gone.contains("removed"), "{gone}");
+    cluster.nodes[0] = None;
+    cluster.voters(&[2, 4, 5]).await?;
+    let fourth = cluster.backend(4).await?.commit(1, &[update(1, third.at)], b"three are left").await?;
+    ensure!(fourth.outcome == VerdictOutcome::Commit, "{fourth:?}");
+
+    // All start again from their disks; who was removed is told so, whoever he asks.
+    for i in [1, 3, 4] {
+        cluster.stop_node(i).await?;
+    }
+    for i in [1, 3, 4] {
+        cluster.start_node(i)?;
+    }
+    cluster.voters(&[2, 4, 5]).await?;
+    for i in [0, 2] {
+        let why = match cluster.start_node(i) {
+            // It knows by itself.
+            Err(e) => e.to_string(),
+            Ok(()) => cluster.nodes[i].as_mut().context("started")?.failed().await.expect_err("it goes on").to_string(),
+        };
+        ensure!(why.contains("removed"), "{why}");
+        cluster.nodes[i] = None;
+    }
+    for i in [1, 3, 4] {
+        let lost = cluster.backend(i).await?.commit(9, &[update(1, first.at)], b"late").await?;
+        ensure!((lost.outcome, lost.other) == (VerdictOutcome::Conflict, fourth.at), "{lost:?}");
+    }
+    let table = cluster.members(1).await?;
+    ensure!(table.removed(NodeId(1)) && table.removed(NodeId(3)) && table.tokens.is_empty());
+    ensure!(table.preferred_leader.as_str() == "r2", "{}", table.preferred_leader);
+    cluster.stop().await
+}
+
+/// One of three is dead.  Another takes its place in one step, and then one of three may be away again.
+#[tokio::test]
+async fn a_dead_member_is_replaced() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    cluster.stop_node(1).await?;
+    let secret = cluster.token(2, MemberRole::Voter, Some(2)).await?;
+    let new = cluster.join(2, secret, |_| {}).await?;
+    cluster.voters(&[1, 3, 4]).await?;
+    cluster.stop_node(0).await?;
+    let verdict = cluster.backend(new).await?.commit(1, &[], b"two of three").await?;
+    ensure!(verdict.outcome == VerdictOutcome::Commit);
+    let gone = match cluster.start_node(1) {
+        Err(e) => e.to_string(),
+        Ok(()) => cluster.nodes[1].as_mut().context("started")?.failed().await.expect_err("it goes on").to_string(),
+    };
+    ensure!(gone.contains("removed"), "{gone}");
+    cluster.nodes[1] = None;
+    cluster.stop().await
+}
+
+/// A replica follows and takes no changes; a witness votes and never leads for long.
+#[tokio::test]
+async fn replicas_follow_and_witnesses_vote() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    let secret = cluster.token(0, MemberRole::Replica, None).await?;
+    let replica = cluster.join(0, secret, |_| {}).await?;
+    let secret = cluster.token(0, MemberRole::Witness, None).await?;
+    cluster.join(1, secret, |_| {}).await?;
+    cluster.voters(&[1, 2, 3, 5]).await?;
+    let refused = cluster.backend(replica).await?.commit(1, &[], b"x").await?;
+    ensure!(refused.outcome == VerdictOutcome::Refused && refused.message.contains("replica"), "{refused:?}");
+    let mut worker = cluster.worker(replica, cluster.copied(replica).await?).await?;
+    let verdict = cluster.backend(1).await?.commit(1, &[], b"x").await?;
+    ensure!(worker.entry().await?.0 == verdict.at);
+    // The leader is wanted in another region, and goes there.
+    cluster.admin(replica, AdminRequest::PreferLeader { region: "r3".into() }).await?;
+    wait_for("the leader in r3", || async {
+        ensure!(cluster.leader().await? == 2);
+        Ok(())
+    })
+    .await?;
+    let nowhere = cluster.admin(0, AdminRequest::PreferLeader { region: "r5".into() }).await;
+    ensure!(nowhere.err().context("a witness's region")?.to_string().contains("no voter with PostgreSQL"));
+    // Three of the four voters, one of them the witness.
+    cluster.stop_node(0).await?;
+    cluster.backend(1).await?.commit(2, &[], b"with the witness").await?;
+    cluster.stop().await
+}
+
+/// A member is away until the others have cut their logs for size.  It starts over from a checkpoint of theirs, certifies
+/// like them, and says that its PostgreSQL has to be made anew; what it lacked before that is not fed.
+#[tokio::test]
+async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
+    let mut cluster = Cluster::prepare(0.0)?;
+    for config in &mut cluster.configs {
+        (config.window_entries, config.log_bytes_max) = (300, 2 << 20);
+        config.save()?;
+    }
+    for i in 0..3 {
+        cluster.start_node(i)?;
+    }
+    cluster.settle().await?;
+    let mut backend = cluster.backend(0).await?;
+    let first = backend.commit(1, &[update(1, LogIndex(0))], b"").await?;
+    let worker = cluster.worker(2, LogIndex(0)).await?;
+    cut(&cluster, 2, &[1, 2], true).await?;
+    let mut last = first.clone();
+    for n in 2..=2_500 {
+        last = backend.commit(n, &[update(n, last.at)], &[n as u8; 3_000]).await?;
+    }
+    wait_for("the cut", || async {
+        for i in 0..2 {
+            let status = cluster.status(i).await?;
+            ensure!(status["log_first"].as_u64() > Some(1_000), "{status}");
+        }
+        Ok(())
+    })
+    .await?;
+    cut(&cluster, 2, &[1, 2], false).await?;
+    wait_for("the snapshot", || async {
+        let status = cluster.status(2).await?;
+        ensure!(
+            status["decided"].as_u64() >= Some(last.at.0) && status["log_first"].as_u64() > Some(1_000),
+            "{status}"
+        );
+        Ok(())
+    })
+    .await?;
+    let mut here = cluster.backend(2).await?;
+    let lost = here.commit(1, &[update(2_000, LogIndex(last.at.0 - 200))], b"").await?;
+    ensure!(lost.outcome == VerdictOutcome::Window || lost.outcome == VerdictOutcome::Commit, "{lost:?}");
+    drop(worker);
+    ensure!(cluster.worker(2, LogIndex(1)).await.is_err(), "it is fed what is not there");
+    let orders = cluster.nodes[2].as_ref().context("node 3")?.rebuild_orders();
+    let ordered = wait_for("an order", || async { orders.borrow().context("no order") }).await?;
+    ensure!(ordered.at_least > LogIndex(1_000), "{ordered:?}");
+    // A copy that shows so much is brought on.
+    let mut worker = cluster.worker(2, ordered.at_least.max(LogIndex(last.at.0 - 50))).await?;
+    worker.entry().await?;
+    wait_for("the order to be taken back", || async {
+        ensure!(orders.borrow().is_none());
+        Ok(())
+    })
+    .await?;
+    // And all of it again from its disk.
+    cluster.stop_node(2).await?;
+    let during = backend.commit(5_000, &[update(9, last.at)], b"").await?;
+    cluster.start_node(2)?;
+    let lost = cluster.backend(2).await?.commit(2, &[update(9, last.at)], b"").await?;
+    ensure!((lost.outcome, lost.other) == (VerdictOutcome::Conflict, during.at), "{lost:?}");
+    cluster.stop().await
+}
+
+/// A node with PostgreSQL and without its folder orders a copy at once, of at least what it can be brought on from; a copy
+/// that is ahead of what this node has decided is welcomed as soon as it has.
+#[tokio::test]
+async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    let before = cluster.backend(0).await?.commit(1, &[], b"before").await?;
+    let secret = cluster.token(0, MemberRole::Voter, None).await?;
+    let postgres = PostgresConfig {
+        port: 1,
+        bin_dir: "/nowhere".into(),
+        database: "onetrip".into(),
+        listen: "127.0.0.1".into(),
+        user: None,
+    };
+    let new = cluster.join(0, secret, |config| config.postgres = Some(postgres)).await?;
+    let orders = cluster.nodes[new].as_ref().context("node 4")?.rebuild_orders();
+    let ordered = orders.borrow().context("no order")?;
+    ensure!(ordered.at_least >= before.at, "{ordered:?}");
+    // It does not vote before its PostgreSQL is there.
+    wait_for("a problem that says so", || async {
+        let status = cluster.status(0).await?;
+        let said = status["problems"].to_string();
+        ensure!(said.contains("does not vote yet") && said.contains("not there yet"), "{said}");
+        Ok(())
+    })
+    .await?;
+    cut(&cluster, new, &[1, 2, 3], true).await?;
+    let ahead = cluster.backend(0).await?.commit(2, &[], b"ahead").await?;
+    let (waits, heals) = tokio::join!(cluster.worker(new, ahead.at), async {
+        wait_for("the worker to wait", || async {
+            let said = cluster.status(new).await?["problems"].to_string();
+            ensure!(said.contains("this node's log ends"), "{said}");
+            Ok(())
+        })
+        .await?;
+        cut(&cluster, new, &[1, 2, 3], false).await
+    });
+    heals?;
+    let mut worker = waits?;
+    cluster.voters(&[1, 2, 3, 4]).await?;
+    ensure!(orders.borrow().is_none());
+    let next = cluster.backend(0).await?.commit(3, &[], b"next").await?;
+    ensure!(worker.entry().await?.0 == next.at);
+    cluster.stop().await
+}
