@@ -158,11 +158,16 @@ impl Node {
         &self.config
     }
 
+    /// Orders to make PostgreSQL's data folder anew.
+    pub fn rebuild_orders(&self) -> watch::Receiver<Option<RebuildFrom>> {
+        self.rebuild_orders.clone()
+    }
+
     /// Who orders PostgreSQL's data folder to be made anew, and from whom it is made.
     fn rebuild(&self) -> Rebuild {
         let donors =
             OtherMembers { config: self.config.clone(), transport: self.transport.clone(), inbox: self.inbox.clone() };
-        Rebuild { orders: self.rebuild_orders.clone(), donors: Arc::new(donors) }
+        Rebuild { orders: self.rebuild_orders(), donors: Arc::new(donors) }
     }
 
     /// Asks the core thread for a change of the membership, or for the table.

@@ -222,6 +222,7 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
         database: "onetrip".into(),
         listen: "127.0.0.1".into(),
         user: None,
+        read_only: false,
     };
     let new = cluster.join(0, secret, |config| config.postgres = Some(postgres)).await?;
     let orders = cluster.nodes[new].as_ref().context("node 4")?.rebuild_orders();

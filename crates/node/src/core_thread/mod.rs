@@ -277,7 +277,7 @@ impl CoreThread {
         self.administer()?;
         if self.tick % POSITION_TICKS == 0 {
             if let Some(Position { applied, durable, .. }) = self.my_position() {
-                self.step(Input::Position(self.config.node, applied));
+                self.step(Input::Position(self.config.node, self.shows(applied)));
                 self.transport.send_position(applied, durable);
             }
             self.follow_round_trips();
@@ -312,7 +312,15 @@ impl CoreThread {
 
     fn position_of(&mut self, peer: NodeId, applied: LogIndex, durable: LogIndex) {
         self.positions.insert(peer, self.position(applied, durable));
-        self.step(Input::Position(peer, applied));
+        self.step(Input::Position(peer, self.shows(applied)));
+    }
+
+    /// Who shows the last committed transaction shows all that is decided.
+    fn shows(&self, applied: LogIndex) -> LogIndex {
+        if applied >= self.certifier.last_committed() {
+            return applied.max(self.certifier.decided());
+        }
+        applied
     }
 
     /// Election timeouts follow measured round trips.
