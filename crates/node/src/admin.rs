@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use onetrip_core::{Member, MemberRole, Members, NodeId, RegionId};
+use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -95,6 +95,14 @@ struct LeaderOrder {
     region: RegionId,
 }
 
+/// Which part of the log a backup needs: what comes after this entry.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Held {
+    /// None, in the question: after a checkpoint that is then made, which is the answer.
+    index: Option<LogIndex>,
+}
+
 /// What a change means, in a sentence.
 #[derive(Serialize)]
 struct Done {
@@ -109,6 +117,7 @@ impl Admin {
             .route("/leave", post(leave))
             .route("/leader", post(leader))
             .route("/members", get(members))
+            .route("/hold", post(hold))
             .with_state(self);
         if let Err(e) = axum::serve(OwnUser(listener), routes).await {
             tracing::error!(%node, "the admin socket ended: {e}");
@@ -143,6 +152,16 @@ async fn token(State(admin): State<Arc<Admin>>, Json(order): Json<TokenOrder>) -
     match admin.ask(AdminRequest::Token { role, replaces, ttl_s }).await? {
         AdminReply::Token(secret) => Ok(Json(TokenMade { token: admin.transport.join_token(secret).to_string() })),
         other => members_of(other).and(Err((StatusCode::INTERNAL_SERVER_ERROR, String::new()))),
+    }
+}
+
+/// Keeps the log for a minute.
+async fn hold(State(admin): State<Arc<Admin>>, Json(order): Json<Held>) -> Answer<Held> {
+    let (answer, answered) = oneshot::channel();
+    admin.inbox.send(Event::Hold(order.index, answer)).await;
+    match answered.await {
+        Ok(index) => Ok(Json(Held { index: Some(index) })),
+        Err(_) => Err((StatusCode::SERVICE_UNAVAILABLE, "the node is stopping".into())),
     }
 }
 

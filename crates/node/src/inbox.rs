@@ -23,7 +23,6 @@ pub enum Event {
     Admin(AdminRequest, oneshot::Sender<std::result::Result<AdminReply, String>>),
     /// For a backup: the log is kept above this index for another minute; without one, above a checkpoint that is then made,
     /// which is the answer.
-    #[allow(dead_code)] // the admin socket asks
     Hold(Option<LogIndex>, oneshot::Sender<LogIndex>),
     /// For `GET /status`.
     Status(oneshot::Sender<CoreStatus>),

@@ -27,6 +27,8 @@ struct Source {
 }
 
 enum Kind {
+    /// Its times say when the backup was made.
+    Own(Reader),
     Archive(Reader),
     /// With the lock that keeps the node from being started meanwhile.
     Node {
@@ -36,9 +38,11 @@ enum Kind {
 }
 
 impl Entries {
-    /// `paths`: archives, or folders of stopped nodes.
-    pub fn open(paths: &[PathBuf]) -> Result<Entries> {
-        let sources = paths.iter().map(|path| Source::open(path)).collect::<Result<Vec<_>>>()?;
+    /// `own`: the backup's own; `logs`: archives, or folders of stopped nodes.
+    pub fn open(own: &Path, logs: &[PathBuf]) -> Result<Entries> {
+        let own = Source { path: own.to_owned(), kind: Kind::Own(Reader::open(own)?) };
+        let others = logs.iter().map(|path| Source::open(path)).collect::<Result<Vec<_>>>()?;
+        let sources = std::iter::once(own).chain(others).collect();
         Ok(Entries { sources, progress: Progress::new() })
     }
 
@@ -52,7 +56,9 @@ impl Entries {
     /// The clusters of the archives among the sources.
     pub fn clusters(&self) -> impl Iterator<Item = (&Path, &str)> {
         self.sources.iter().filter_map(|source| match &source.kind {
-            Kind::Archive(reader) => Some((source.path.as_path(), reader.identity().cluster.as_str())),
+            Kind::Own(reader) | Kind::Archive(reader) => {
+                Some((source.path.as_path(), reader.identity().cluster.as_str()))
+            }
             Kind::Node { .. } => None,
         })
     }
@@ -84,7 +90,7 @@ impl restore::Source<anyhow::Error> for Entries {
     fn quiet_until_ms(&mut self, last: LogIndex) -> Result<u64> {
         let mut until = 0;
         for source in &mut self.sources {
-            if let Kind::Archive(reader) = &mut source.kind {
+            if let Kind::Own(reader) | Kind::Archive(reader) = &mut source.kind {
                 let (end, time_ms) = reader.end()?;
                 until = if end == last { time_ms.max(until) } else { until };
             }
@@ -113,6 +119,7 @@ impl Source {
 
     fn get(&mut self, index: LogIndex) -> Result<Option<Stored>> {
         match &mut self.kind {
+            Kind::Own(reader) => Ok(reader.entry(index)?.map(|stored| Stored { time_ms: None, ..stored })),
             Kind::Archive(reader) => Ok(reader.entry(index)?),
             Kind::Node { log, .. } => {
                 if index > log.last_index() {

@@ -149,8 +149,7 @@ fn make(
     bin_dir: &Path,
     data: &Path,
 ) -> Result<(NodeConfig, Restored)> {
-    let paths: Vec<PathBuf> = std::iter::once(backup.join(manifest::LOG)).chain(logs.iter().cloned()).collect();
-    let mut entries = Entries::open(&paths)?;
+    let mut entries = Entries::open(&backup.join(manifest::LOG), logs)?;
     if let Some((path, other)) = entries.clusters().find(|(_, cluster)| **cluster != manifest.cluster) {
         bail!("{} is the log of cluster {other}, the backup is of cluster {}", path.display(), manifest.cluster);
     }

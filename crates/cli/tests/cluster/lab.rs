@@ -101,9 +101,26 @@ pub async fn start_with(name: &'static str, about: &str, prepare: impl FnOnce(&C
 }
 
 pub async fn start_from(name: &'static str, about: &str, builder: ClusterBuilder) -> Lab {
+    start_prepared(name, about, builder, |_| Ok(())).await
+}
+
+/// `prepare` may change the nodes' folders before they start.
+pub async fn start_prepared(
+    name: &'static str,
+    about: &str,
+    builder: ClusterBuilder,
+    prepare: impl FnOnce(&Cluster) -> Result<()>,
+) -> Lab {
     let turn = turn(name, about).await;
     let began = Instant::now();
-    let cluster = builder.start().await.unwrap_or_else(|e| panic!("start the cluster: {e:#}"));
+    let start = async {
+        let cluster = builder.init().await?;
+        prepare(&cluster)?;
+        cluster.nodes().iter().try_for_each(|node| node.start())?;
+        cluster.wait_ready().await?;
+        Ok::<_, anyhow::Error>(cluster)
+    };
+    let cluster = start.await.unwrap_or_else(|e| panic!("start the cluster: {e:#}"));
     println!("{name}: three regions after {:.1} s", began.elapsed().as_secs_f64());
     Lab { name, cluster, _turn: turn }
 }

@@ -6,6 +6,7 @@
 //!
 //! `ONETRIP_TEST_SECONDS` shortens what runs for a time (default 30); `ONETRIP_KEEP` keeps the clusters' folders.
 
+mod backup;
 mod bad_input;
 mod check_finds;
 mod conflicts;
