@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lab::{builder, number, start_from, Lab, Session};
+use crate::lab::{builder, number, onetrip, start_from, Lab, Session};
 
 const ROWS: i64 = 100_000;
 
@@ -50,6 +50,22 @@ async fn a_hundred_thousand_rows_cross_once() {
     lab.everywhere().await;
     lab.session(2).await.must("delete from triggered where id % 2 = 0").await;
     lab.check_equal(3).await;
+    a_renewed_certificate_is_used(&lab).await;
+}
+
+async fn a_renewed_certificate_is_used(lab: &Lab) {
+    let node = lab.node(2);
+    let file = node.folder().join("tls/node.crt");
+    let before = std::fs::read_to_string(&file).expect("the certificate");
+    let folder = node.folder().to_str().expect("text").to_string();
+    let output = onetrip(&["certificate", "--data", &folder]).await;
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert_ne!(std::fs::read_to_string(&file).expect("the certificate"), before);
+    node.stop().await.expect("stop");
+    node.restart().await.expect("start");
+    lab.wait_ready().await.expect("the cluster with the new certificate");
+    lab.session(2).await.must("insert into plain values (-2, 'renewed')").await;
+    lab.everywhere().await;
 }
 
 async fn timed(session: &Session, sql: &str) -> Duration {

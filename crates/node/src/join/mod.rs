@@ -28,6 +28,21 @@ pub struct JoinRequest {
     pub address: String,
 }
 
+impl JoinRequest {
+    /// What is wrong with it, in a sentence.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        let region = self.region.as_str();
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if region.is_empty() || region.len() > 63 || region.starts_with('-') || !region.chars().all(fits) {
+            return Err(format!("the region's name {region:?} should be 1 to 63 letters, digits, '-' or '_'"));
+        }
+        let address = self.address.rsplit_once(':').filter(|(host, port)| {
+            !host.is_empty() && !host.contains(char::is_whitespace) && port.parse::<u16>().is_ok_and(|port| port > 0)
+        });
+        address.map(|_| ()).ok_or_else(|| format!("the address {:?} should be host:port", self.address))
+    }
+}
+
 /// What it gets.
 #[derive(Serialize, Deserialize)]
 pub struct JoinReply {
@@ -65,6 +80,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Asks the member at `address` (host:port of its peer port) to be let in.  The error is for whoever holds the token.
 pub async fn request_join(address: &str, token: &JoinToken, request: JoinRequest) -> Result<JoinReply> {
+    request.check().map_err(Error::Join)?;
     let connect = async {
         let stream = TcpStream::connect(address).await;
         let stream = stream.map_err(|e| Error::Join(format!("{address} cannot be reached: {e}")))?;
@@ -99,5 +115,25 @@ impl JoinReply {
         let Some(tls) = &self.tls else { return Ok(()) };
         let authority = Authority::from_pem(&self.cluster, &tls.ca_certificate, &tls.ca_key)?;
         tls::write_folder(node_folder, &authority, &tls.node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_no_member_could_use_is_refused() {
+        let check =
+            |region: &str, address: &str| JoinRequest { region: region.into(), address: address.into() }.check();
+        for address in ["10.0.0.1:7000", "node-4.example:7000", "[::1]:7000"] {
+            check("eu-west_1", address).unwrap();
+        }
+        for address in ["", "host", ":7000", "host:", "host:0", "host:70000", "a b:1"] {
+            check("a", address).unwrap_err();
+        }
+        for region in ["", "a b", "../a", "-a", "x'y", &"x".repeat(64)] {
+            check(region, "host:1").unwrap_err();
+        }
     }
 }

@@ -25,11 +25,12 @@ use crate::error::{Error, Result};
 use onetrip_core::NodeId;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::{version, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -40,6 +41,9 @@ const CA_CERTIFICATE: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";
 const NODE_CERTIFICATE: &str = "node.crt";
 const NODE_KEY: &str = "node.key";
+
+/// A node that starts with less than this left of its certificate says so.
+const EXPIRES_SOON: Duration = Duration::from_secs(90 * 86_400);
 
 /// What one node needs to dial and to accept.
 pub struct Tls {
@@ -98,8 +102,12 @@ impl Tls {
         let servers = tokio_rustls::rustls::client::WebPkiServerVerifier::builder_with_provider(roots, provider());
         let servers = servers.build().map_err(|e| wrong("preparing TLS", e))?;
         let name = server_name(me, cluster)?;
-        let now = tokio_rustls::rustls::pki_types::UnixTime::now();
+        let now = UnixTime::now();
         servers.verify_server_cert(&own, &[], &name, &[], now).map_err(|e| wrong("the node's certificate", e))?;
+        let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + EXPIRES_SOON);
+        if servers.verify_server_cert(&own, &[], &name, &[], soon).is_err() {
+            tracing::warn!(node = %me, "the node's certificate or its authority's is good for less than {} days more: renew it with `onetrip certificate`", EXPIRES_SOON.as_secs() / 86_400);
+        }
 
         // The authority's goes along: a joining node knows it by its fingerprint only.
         let chain = vec![own, ca];

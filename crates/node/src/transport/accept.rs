@@ -20,7 +20,7 @@ use onetrip_core::Members;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -28,9 +28,38 @@ use tokio::task::AbortHandle;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const STRANGERS_MAX: usize = 64;
+const REFUSALS_PER_SECOND: usize = 20;
 pub(super) const JOINS_AT_ONCE: usize = 8;
 const WRONG_TOKEN_COSTS: Duration = Duration::from_secs(1);
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Bounds what strangers can write into the log.
+#[derive(Default)]
+pub(super) struct Refusals(Mutex<Said>);
+
+#[derive(Default)]
+struct Said {
+    second: Option<Instant>,
+    said: usize,
+    unsaid: usize,
+}
+
+impl Refusals {
+    /// `None`: enough was said in this second.  Else how much was left out since the last that was said.
+    fn say(&self) -> Option<usize> {
+        let mut now = self.0.lock().expect("no code that holds this lock panics");
+        if now.second.is_none_or(|second| second.elapsed() >= Duration::from_secs(1)) {
+            now.second = Some(Instant::now());
+            now.said = 0;
+        }
+        if now.said >= REFUSALS_PER_SECOND {
+            now.unsaid += 1;
+            return None;
+        }
+        now.said += 1;
+        Some(std::mem::take(&mut now.unsaid))
+    }
+}
 
 /// Connections that are not known to be a member's.
 #[derive(Default)]
@@ -99,7 +128,9 @@ impl Transport {
     pub(super) async fn receive(self: Arc<Self>, stream: TcpStream, number: u64) {
         let from = stream.peer_addr().map_or("?".into(), |a| a.to_string());
         let refuse = |why: String| {
-            tracing::warn!(region = %self.region, node = %self.me, %from, "refused a connection to the peer port: {why}");
+            if let Some(unsaid) = self.refusals.say() {
+                tracing::warn!(region = %self.region, node = %self.me, %from, unsaid, "refused a connection to the peer port: {why}");
+            }
         };
         let opened = tokio::time::timeout(HELLO_TIMEOUT, self.open(stream)).await;
         let (mut stream, hello) = match opened.unwrap_or(Err("no hello came".into())) {
@@ -193,7 +224,7 @@ impl Transport {
         from: &str,
     ) -> std::result::Result<(), String> {
         // Held while a wrong one waits, so that tokens can be tried at this rate at most, by all together.
-        let _place = self.joins.acquire().await.map_err(|e| e.to_string())?;
+        let place = self.joins.acquire().await.map_err(|e| e.to_string())?;
         let region = join.request.region.clone();
         let reply = match self.join(join).await {
             Ok(reply) => reply,
@@ -203,6 +234,7 @@ impl Transport {
                 return Err(format!("it asks to join in {region}: {why}"));
             }
         };
+        drop(place);
         self.strangers.no_longer(number);
         tracing::info!(region = %self.region, node = %self.me, %from, new = %reply.member.id, new_region = %region, "let a node join");
         let frame = Frame::Joined { head: reply.encode(), checkpoint: reply.checkpoint };
@@ -214,6 +246,7 @@ impl Transport {
         if join.version != VERSION {
             return Err(format!("it speaks version {}, this node {VERSION}", join.version));
         }
+        join.request.check()?;
         let JoinRequest { region, address } = join.request;
         let (answer, answered) = oneshot::channel();
         let request = AdminRequest::Join { secret_hash: secret::hash(&join.secret), region, address };

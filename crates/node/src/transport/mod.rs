@@ -30,7 +30,7 @@ use crate::join::{ClusterSettings, JoinToken};
 use crate::outbox::NotSent;
 use crate::secret::Secret;
 use crate::tls::{self, Tls};
-use accept::Strangers;
+use accept::{Refusals, Strangers};
 use bytes::Bytes;
 use delay::DelayLine;
 use frame::{Channel, Frame};
@@ -59,6 +59,7 @@ pub struct Transport {
     new_links: mpsc::UnboundedSender<Arc<Link>>,
     to_dial: Mutex<Option<mpsc::UnboundedReceiver<Arc<Link>>>>,
     strangers: Strangers,
+    refusals: Refusals,
     /// Bounds how fast tokens can be tried.
     joins: Semaphore,
     tunnels: Arc<Semaphore>,
@@ -107,6 +108,7 @@ impl Transport {
             new_links,
             to_dial: Mutex::new(Some(to_dial)),
             strangers: Strangers::default(),
+            refusals: Refusals::default(),
             joins: Semaphore::new(accept::JOINS_AT_ONCE),
             tunnels: Arc::new(Semaphore::new(tunnel::TUNNELS_MAX)),
             postgres_socket: config.postgres.as_ref().map(|p| config.data_dir.join(format!(".s.PGSQL.{}", p.port))),
