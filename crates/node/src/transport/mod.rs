@@ -164,7 +164,6 @@ impl Transport {
     }
 
     /// The text that lets a node in by this secret.
-    #[allow(dead_code)] // until there is `onetrip token`
     pub fn join_token(&self, secret: Secret) -> JoinToken {
         JoinToken { secret, authority: self.tls.as_ref().map(|tls| tls.authority().fingerprint()) }
     }

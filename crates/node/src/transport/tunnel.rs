@@ -27,7 +27,6 @@ pub(super) struct Tunnel {
 
 impl Transport {
     /// A stream to the PostgreSQL of `peer`, as its superuser finds it at the Unix socket.
-    #[allow(dead_code)] // until nodes make their PostgreSQL anew
     pub async fn postgres_tunnel(&self, peer: NodeId) -> io::Result<PeerStream> {
         let link = self.link(peer).ok_or_else(|| io::Error::other(format!("node {peer} is no member")))?;
         let stream = link::dial(self, &link, Purpose::Postgres).await.map_err(io::Error::other)?;
