@@ -78,7 +78,7 @@ pub enum Difference {
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let conninfos = match (&args.data, &args.connect[..]) {
-        (Some(data), _) => runtime.block_on(in_folder(data))?,
+        (Some(data), _) => runtime.block_on(in_folder(data, args.json))?,
         (None, []) => runtime.block_on(behind_http(&args.http))?,
         (None, given) => given.to_vec(),
     };
@@ -92,7 +92,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 }
 
 /// The members of `data` that have a PostgreSQL.  A node that has left lies about for as long as its folder does.
-async fn in_folder(data: &Path) -> Result<Vec<String>> {
+async fn in_folder(data: &Path, quiet: bool) -> Result<Vec<String>> {
     let nodes = nodes::in_folder(data)?;
     let statuses = nodes::statuses(nodes.iter().map(|node| node.http.to_string())).await;
     // None runs: then the error comes from the connection.
@@ -102,7 +102,9 @@ async fn in_folder(data: &Path) -> Result<Vec<String>> {
     for node in nodes {
         match &node.postgres {
             Some(_) if !is_member(&node) => {
-                eprintln!("node {} in {} is no member any more: left out", node.node, node.region)
+                if !quiet {
+                    eprintln!("node {} in {} is no member any more: left out", node.node, node.region);
+                }
             }
             Some(postgres) => conninfos.push(conninfo("127.0.0.1", postgres.port, &postgres.database)),
             None => {}

@@ -97,7 +97,15 @@ async fn who_fell_behind_the_log_rejoins_by_itself() {
         for node in cluster.nodes() {
             let file = node.folder().join("node.toml");
             let text = std::fs::read_to_string(&file).expect("node.toml");
-            std::fs::write(&file, format!("log_bytes_max = {LOG_BYTES_MAX}\n{text}")).expect("node.toml");
+            let changed: String = text
+                .lines()
+                .map(|line| match line.starts_with("log_bytes_max") {
+                    true => format!("log_bytes_max = {LOG_BYTES_MAX}\n"),
+                    false => format!("{line}\n"),
+                })
+                .collect();
+            assert_ne!(changed, text, "node.toml has a log_bytes_max");
+            std::fs::write(&file, changed).expect("node.toml");
         }
     })
     .await;
