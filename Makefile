@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup build demo test test-rust test-extension test-cluster sim torture fuzz audit lint bench clean
+.PHONY: help setup build demo test test-rust test-extension test-cluster sim torture fuzz audit lint bench bench-failover clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -21,6 +21,7 @@ help:
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make lint    format and clippy, warnings are errors"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
+	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
 	@echo "make clean   remove what was built"
 
@@ -73,7 +74,11 @@ lint:
 
 bench: setup
 	cargo run --release --locked -p onetrip-node --example latency
-	cargo bench --locked -p onetrip-cli -- $(ARGS)
+	cargo bench --locked -p onetrip-cli --bench against_postgresql -- $(ARGS)
+
+# About five minutes on a quiet machine.
+bench-failover: setup
+	cargo bench --locked -p onetrip-cli --bench failover -- $(or $(ARGS),--out docs/measurements/2026-11-22-failover)
 
 clean:
 	cargo clean
