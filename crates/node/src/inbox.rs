@@ -8,7 +8,7 @@ use crate::secret::Secret;
 use crate::status::CoreStatus;
 use bytes::Bytes;
 use onetrip_core::consensus::Message;
-use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId};
+use onetrip_core::{Conf, LogIndex, Member, MemberRole, Members, NodeId, RegionId};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +26,8 @@ pub enum Event {
     Hold(Option<LogIndex>, oneshot::Sender<LogIndex>),
     /// For `GET /status`.
     Status(oneshot::Sender<CoreStatus>),
-    /// A checkpoint up to this index is durable, or could not be written.
-    Checkpointed(Result<LogIndex>),
+    /// A checkpoint up to this index, with this Raft configuration, is durable, or could not be written.
+    Checkpointed(Result<(LogIndex, Conf)>),
     /// Checkpoint, close the log, end.
     Stop,
 }

@@ -178,7 +178,7 @@ impl Restore<'_> {
         let Checkpoint { conf, members, mut certifier, mut history, .. } = old;
         let file = CheckpointFile::new(self.folder.join("certifier.checkpoint"));
         let mut log = log;
-        log.stand_on(conf.clone(), file);
+        log.stand_on(file, certifier.decided(), conf.clone());
         let mut members = Arc::new(members);
         let config = Config {
             id: conf.voters.first().copied().unwrap_or(NodeId(1)),

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::inbox::Event;
 use crate::stop::stop_point;
 use onetrip_core::consensus::{Installed, Persist};
-use onetrip_core::{checkpoint, Checkpoint, LogIndex, Term};
+use onetrip_core::{checkpoint, Checkpoint, Conf, LogIndex, Term};
 
 /// A checkpoint is made after so many entries (fewer if the certification window is shorter) or bytes.
 const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
@@ -55,7 +55,7 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
         return Err(Error::Corrupted { file: folder, why });
     }
     log.raise_commit(index);
-    log.stand_on(found.conf.clone(), file.clone());
+    log.stand_on(file.clone(), index, found.conf.clone());
     Ok((file, found, log))
 }
 
@@ -83,6 +83,7 @@ impl CoreThread {
 
     /// The whole state comes from a checkpoint of another node; PostgreSQL's does not.
     pub(super) fn restored(&mut self, state: Checkpoint) {
+        self.consensus.log_mut().checkpointed(state.index(), state.conf.clone());
         self.certifier = state.certifier;
         self.history = state.history;
         self.bytes_since_checkpoint = 0;
@@ -110,16 +111,19 @@ impl CoreThread {
         self.checkpoint_under_way = true;
         self.bytes_since_checkpoint = 0;
         let (index, raw) = (self.certifier.decided(), self.encoded_checkpoint());
+        let conf = self.consensus.conf().clone();
         let (file, inbox) = (self.checkpoint_file.clone(), self.inbox.clone());
         let thread = std::thread::Builder::new().name("onetrip-ckpt".into());
-        let write = move || inbox.send_blocking(Event::Checkpointed(file.save(index, &raw).map(|()| index)));
+        let write = move || inbox.send_blocking(Event::Checkpointed(file.save(index, &raw).map(|()| (index, conf))));
         thread.spawn(write).map_err(|e| Error::Internal(format!("starting a thread: {e}")))?;
         Ok(())
     }
 
-    pub(super) fn checkpointed(&mut self, result: Result<LogIndex>) -> Result<()> {
+    pub(super) fn checkpointed(&mut self, result: Result<(LogIndex, Conf)>) -> Result<()> {
+        let (index, conf) = result?;
+        self.consensus.log_mut().checkpointed(index, conf);
         // One that was installed meanwhile may be newer.
-        self.checkpoint = self.checkpoint.max(result?);
+        self.checkpoint = self.checkpoint.max(index);
         self.checkpoint_under_way = false;
         self.holds.checkpointed(self.checkpoint, self.tick);
         if self.config.postgres.is_none() && self.desk.durable().is_none() {

@@ -28,8 +28,8 @@ pub struct RaftLog {
     dir: PathBuf,
     /// At the checkpoint from which this life of the node goes on.
     conf: Conf,
-    /// What a member gets that needs entries which are not here any more.
-    checkpoint: Option<CheckpointFile>,
+    /// What a member gets that needs entries which are not here any more; with the index and configuration of the last.
+    checkpoint: Option<(CheckpointFile, LogIndex, Conf)>,
     /// A member needs a newer checkpoint than there is.
     wants_checkpoint: Cell<bool>,
     hard_state: HardState,
@@ -99,10 +99,17 @@ impl RaftLog {
         }
     }
 
-    /// The Raft configuration at the checkpoint that stands in `file`, before raft reads the log.
-    pub fn stand_on(&mut self, conf: Conf, file: CheckpointFile) {
-        self.conf = conf;
-        self.checkpoint = Some(file);
+    /// The checkpoint in `file`, before raft reads the log.
+    pub fn stand_on(&mut self, file: CheckpointFile, index: LogIndex, conf: Conf) {
+        self.conf = conf.clone();
+        self.checkpoint = Some((file, index, conf));
+    }
+
+    /// A newer one is durable.
+    pub fn checkpointed(&mut self, index: LogIndex, conf: Conf) {
+        if let Some((_, last, its_conf)) = self.checkpoint.as_mut().filter(|(_, last, _)| index >= *last) {
+            (*last, *its_conf) = (index, conf);
+        }
     }
 
     /// A member needs entries that were cut, and the last checkpoint does not serve it.
@@ -464,17 +471,27 @@ impl Storage for RaftLog {
     /// The last checkpoint, if it has what `to` lacks and knows `to` as a member.
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
         let unavailable = raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
-        let read = || {
-            let file = self.checkpoint.as_ref()?;
-            let raw = file.read().map_err(|e| tracing::error!("no checkpoint for node {to}: {e}")).ok()??;
-            let head = checkpoint::peek(&raw).map_err(|e| tracing::error!("no checkpoint for node {to}: {e}")).ok()?;
-            let serves =
-                head.index.0 >= request_index.max(self.before_first()) && head.conf.contains(NodeId(to as u32));
-            serves.then_some((head, raw))
+        let serves = |index: LogIndex, conf: &Conf| {
+            index.0 >= request_index.max(self.before_first()) && conf.contains(NodeId(to as u32))
         };
-        let Some((head, raw)) = read() else {
+        // The file is read only when it is of use: raft asks again and again.
+        let Some((file, ..)) = self.checkpoint.as_ref().filter(|(_, index, conf)| serves(*index, conf)) else {
             self.wants_checkpoint.set(true);
             return Err(unavailable);
+        };
+        let read = || -> Result<Option<(checkpoint::Head, Bytes)>> {
+            let Some(raw) = file.read()? else { return Ok(None) };
+            let head = checkpoint::peek(&raw).map_err(|e| file.corrupted(&e))?;
+            Ok(serves(head.index, &head.conf).then_some((head, raw)))
+        };
+        let (head, raw) = match read() {
+            Ok(Some(found)) => found,
+            Ok(None) => return Err(unavailable),
+            Err(e) => {
+                tracing::error!(node = to, "a member needs a checkpoint and this node has none: {e}");
+                self.wants_checkpoint.set(true);
+                return Err(unavailable);
+            }
         };
         let mut snapshot = Snapshot { data: raw, ..Default::default() };
         let metadata = snapshot.mut_metadata();
