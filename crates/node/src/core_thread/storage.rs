@@ -102,7 +102,9 @@ impl CoreThread {
         let entries = self.certifier.decided().0 - self.checkpoint.0;
         let enough = CHECKPOINT_ENTRIES_MAX.min(self.config.window_entries);
         let wanted = self.holds.wants_checkpoint() || self.consensus.log().wants_checkpoint() && entries > 0;
-        if !wanted && entries < enough && self.bytes_since_checkpoint < CHECKPOINT_BYTES {
+        // What is above the checkpoint cannot be cut.
+        let bytes = CHECKPOINT_BYTES.min(self.config.log_bytes_max / 4);
+        if !wanted && entries < enough && self.bytes_since_checkpoint < bytes {
             return Ok(());
         }
         if self.checkpoint_under_way {
