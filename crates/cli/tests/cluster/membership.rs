@@ -6,7 +6,9 @@ use crate::load::Load;
 /// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and leaves, and all agree.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grows_to_five_and_back_under_load() {
-    let mut lab = lab::start("grow", "3 -> 5 -> 3 voters under load; the leader moves, and leaves").await;
+    // With certificates, as outside of a lab.
+    let about = "3 -> 5 -> 3 voters under load, over TLS; the leader moves, and leaves";
+    let mut lab = lab::start_from("grow", about, lab::builder().init_arg("--tls")).await;
     lab.session(0).await.must("create table drawn (id serial primary key, node int)").await;
     let mut load = Load::start(&lab).await;
     draw(&lab, 0).await;

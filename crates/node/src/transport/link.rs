@@ -166,6 +166,8 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
             Frame::HelloReply(HelloReply::Refused(why)) => Err(format!("it refuses this node: {why}")),
             Frame::HelloReply(HelloReply::Removed(why)) => {
                 transport.inbox.send(Event::Peer(link.id, PeerEvent::Removed(why.clone()))).await;
+                // Asking again would only fill the peer's log while this node stops.
+                link.remove();
                 Err(why)
             }
             _ => Err("it answers with something else than a hello".into()),
