@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup build demo test test-rust test-extension test-cluster sim torture fuzz audit lint bench bench-failover clean
+.PHONY: help setup build demo test test-rust test-extension test-cluster test-outcomes sim torture fuzz audit lint bench bench-failover clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -36,8 +36,8 @@ demo: build
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
-test test-rust test-extension test-cluster sim torture fuzz: export CARGO_PROFILE_RELEASE_LTO = off
-test: test-rust test-extension test-cluster
+test test-rust test-extension test-cluster test-outcomes sim torture fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test: test-rust test-extension test-cluster test-outcomes
 
 test-rust: setup
 	cargo test --release --locked --workspace --exclude onetrip-cli
@@ -49,6 +49,10 @@ test-extension: setup
 # Each test runs three nodes and three PostgreSQL servers: one at a time.
 test-cluster: setup
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
+
+# Each fault at each point of a COMMIT, with a node and an extension built for that (docs/testing.md).
+test-outcomes: setup
+	@scripts/test-outcomes.sh $(TARGET)
 
 # Loop mounts need root; without them the table says which faults were left out.
 torture: setup
@@ -71,6 +75,7 @@ audit: setup
 lint:
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked -p onetrip-cli --features stop-points --all-targets -- -D warnings
 
 bench: setup
 	cargo run --release --locked -p onetrip-node --example latency

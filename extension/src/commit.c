@@ -268,16 +268,6 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 		OtReader	body;
 		long		wait_ms;
 
-		/* Not proposed yet: any interrupt ends it as in PostgreSQL. */
-		if (InterruptPending && !committing.deciding)
-		{
-			RESUME_INTERRUPTS();
-			committing.holding = false;
-			CHECK_FOR_INTERRUPTS();
-			HOLD_INTERRUPTS();
-			committing.holding = true;
-		}
-
 		if (!ot_agent_is_open(agent))
 		{
 			OtLogIndex	none = {0};
@@ -304,6 +294,15 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 				OT_STOP_POINT("propose-half");
 			}
 #endif
+		}
+		/* Not proposed yet: any interrupt ends it as in PostgreSQL. */
+		if (InterruptPending && !committing.deciding)
+		{
+			RESUME_INTERRUPTS();
+			committing.holding = false;
+			CHECK_FOR_INTERRUPTS();
+			HOLD_INTERRUPTS();
+			committing.holding = true;
 		}
 		if (ot_agent_flush(agent) && ot_agent_all_sent(agent) && !committing.deciding)
 		{

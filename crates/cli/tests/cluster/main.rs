@@ -20,6 +20,8 @@ mod long_fork;
 mod membership;
 mod no_majority;
 mod nothing_deadlocks;
+#[cfg(feature = "stop-points")]
+mod outcomes;
 mod partition;
 mod rows;
 mod sequences;

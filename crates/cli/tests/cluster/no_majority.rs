@@ -76,8 +76,8 @@ async fn ends_in_time(lab: &Lab, region: usize, session: &Session, row: u32) -> 
     Open { txn, row }
 }
 
-fn transaction_id(message: &str) -> String {
-    let id = message.split_whitespace().find(|word| {
+pub fn transaction_id(message: &str) -> String {
+    let id = message.split_whitespace().map(|word| word.trim_end_matches(':')).find(|word| {
         let parts: Vec<&str> = word.split('-').collect();
         parts.len() == 3
             && parts[0].parse::<u32>().is_ok()

@@ -1,0 +1,252 @@
+//! One COMMIT that is held at one point of its way, and what its client is told in the end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio_postgres::NoTls;
+
+use crate::lab::{until, Lab, SOON};
+
+/// Along a COMMIT, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Point {
+    BeforePropose,
+    ProposeHalf,
+    ProposeSent,
+    /// In the node, from here ...
+    Received,
+    Proposed,
+    Appended,
+    Committed,
+    Certified,
+    VerdictSent,
+    /// ... to here; in the backend again.
+    VerdictReceived,
+    TurnWaiting,
+    TurnHeld,
+    Recorded,
+    Published,
+    BeforeDone,
+}
+
+use Point::*;
+
+impl Point {
+    pub const NODE: [Point; 6] = [Received, Proposed, Appended, Committed, Certified, VerdictSent];
+    pub const BACKEND: [Point; 9] = [
+        BeforePropose,
+        ProposeHalf,
+        ProposeSent,
+        VerdictReceived,
+        TurnWaiting,
+        TurnHeld,
+        Recorded,
+        Published,
+        BeforeDone,
+    ];
+
+    /// As the stop points of the extension and of the node are called.
+    fn file(self) -> &'static str {
+        match self {
+            BeforePropose => "before-propose",
+            ProposeHalf => "propose-half",
+            ProposeSent => "propose-sent",
+            Received => "received",
+            Proposed => "proposed",
+            Appended => "appended",
+            Committed => "committed",
+            Certified => "certified",
+            VerdictSent => "told",
+            VerdictReceived => "verdict-received",
+            TurnWaiting => "turn-waiting",
+            TurnHeld => "turn-held",
+            Recorded => "committed",
+            Published => "published",
+            BeforeDone => "before-done",
+        }
+    }
+
+    pub fn in_node(self) -> bool {
+        (Received..=VerdictSent).contains(&self)
+    }
+
+    /// The log cannot hold it here.
+    pub fn unproposed(self) -> bool {
+        self <= ProposeHalf
+    }
+}
+
+/// A stop point that is armed until this is dropped.
+pub struct Stop {
+    file: PathBuf,
+}
+
+impl Stop {
+    pub fn at_node(lab: &Lab, region: usize, name: &str, order: &str) -> Stop {
+        Stop::arm(lab.node(region).folder().join("stop").join(name), order)
+    }
+
+    pub fn at_backend(lab: &Lab, region: usize, program: &str, name: &str, order: &str) -> Stop {
+        Stop::arm(lab.node(region).postgres_data().join("onetrip.stop").join(format!("{program}.{name}")), order)
+    }
+
+    fn arm(file: PathBuf, order: &str) -> Stop {
+        let _ = std::fs::remove_file(Stop::hits_of(&file));
+        // Complete or absent: somebody may look at it at once.
+        let unfinished = file.with_extension("unfinished");
+        std::fs::write(&unfinished, order).and_then(|()| std::fs::rename(&unfinished, &file)).expect("write an order");
+        Stop { file }
+    }
+
+    fn hits_of(file: &std::path::Path) -> PathBuf {
+        let mut name = file.as_os_str().to_owned();
+        name.push(".hits");
+        name.into()
+    }
+
+    /// Waits until somebody is held here.
+    pub async fn reached(&self) {
+        let hits = Stop::hits_of(&self.file);
+        until(&format!("{} is reached", self.file.display()), SOON, || async {
+            Ok(std::fs::metadata(&hits).is_ok_and(|m| m.len() > 0))
+        })
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+/// Folders that the servers, who may be another user, can write.
+pub fn make_folders(lab: &Lab) {
+    use std::os::unix::fs::PermissionsExt;
+    for node in lab.nodes() {
+        for folder in [node.folder().join("stop"), node.postgres_data().join("onetrip.stop")] {
+            std::fs::create_dir_all(&folder).expect("make a folder");
+            std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).expect("open a folder");
+        }
+    }
+}
+
+/// What a client knows after COMMIT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Committed,
+    /// An ERROR other than 08007: it is not committed.
+    Aborted(String),
+    /// 08007, with the id.
+    Unknown(String),
+    /// 08007 that names the position it is committed at.
+    SaysCommitted(String),
+    /// The connection ended, with this SQLSTATE if there was one.
+    Lost(String),
+}
+
+impl Told {
+    fn of(result: Result<(), tokio_postgres::Error>) -> Told {
+        let Err(error) = result else { return Told::Committed };
+        let Some(db) = error.as_db_error() else { return Told::Lost(String::new()) };
+        let code = db.code().code().to_string();
+        match code.as_str() {
+            "08007" => {
+                let id = super::transaction_id(db.message());
+                match db.message().contains("committed at") {
+                    true => Told::SaysCommitted(id),
+                    false => Told::Unknown(id),
+                }
+            }
+            _ if db.severity() == "ERROR" => Told::Aborted(code),
+            _ => Told::Lost(code),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// BEGIN, INSERT, COMMIT, with the id noted before, or not.
+    Noted,
+    Unnoted,
+    /// A procedure that commits, under statement_timeout.
+    Procedure(Duration),
+}
+
+/// A COMMIT under way, held at its point.
+pub struct Held {
+    pub row: u32,
+    pub region: usize,
+    pub point: Point,
+    pub pid: i32,
+    pub id: Option<String>,
+    pub stop: Option<Stop>,
+    connection: AbortHandle,
+    told: JoinHandle<Told>,
+}
+
+impl Held {
+    /// Starts it and waits until it is held.
+    pub async fn start(lab: &Lab, row: u32, region: usize, point: Point, how: How, commit_timeout: &str) -> Held {
+        let program = format!("cell{row}");
+        let conninfo = format!("{} application_name={program}", lab.node(region).conninfo());
+        let (client, connection) = tokio_postgres::connect(&conninfo, NoTls)
+            .await
+            .unwrap_or_else(|e| panic!("connect to region {region} for {point:?}: {e}"));
+        let connection = tokio::spawn(connection).abort_handle();
+        let set = format!("set onetrip.commit_timeout = '{commit_timeout}'");
+        client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
+        let pid = client.query_one("select pg_backend_pid()", &[]).await.expect("a pid").get(0);
+        let mut id = None;
+        let commit = match how {
+            How::Procedure(timeout) => {
+                let set = format!("set statement_timeout = {}", timeout.as_millis());
+                client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
+                format!("call write_and_commit({row})")
+            }
+            How::Noted | How::Unnoted => {
+                let insert = format!("begin; insert into t values ({row}, '')");
+                client.batch_execute(&insert).await.unwrap_or_else(|e| panic!("{insert}: {e}"));
+                if how == How::Noted {
+                    let ask = "select onetrip.current_transaction_id()";
+                    id = Some(client.query_one(ask, &[]).await.unwrap_or_else(|e| panic!("{ask}: {e}")).get(0));
+                }
+                "commit".to_string()
+            }
+        };
+        let stop = match point.in_node() {
+            true => Stop::at_node(lab, region, point.file(), "wait"),
+            false => Stop::at_backend(lab, region, &program, point.file(), "wait"),
+        };
+        let told = tokio::spawn(async move {
+            let told = match tokio::time::timeout(Duration::from_secs(60), client.batch_execute(&commit)).await {
+                Ok(result) => Told::of(result),
+                Err(_) => panic!("COMMIT of row {row}, held at {point:?}, does not end"),
+            };
+            // The session ends when it was told: BeforeDone is behind that.
+            drop(client);
+            told
+        });
+        stop.reached().await;
+        Held { row, region, point, pid, id, stop: Some(stop), connection, told }
+    }
+
+    /// The client is gone; nobody tells the server.
+    pub fn kill_client(&self) {
+        self.connection.abort();
+    }
+
+    pub fn release(&mut self) {
+        self.stop = None;
+    }
+
+    /// Waits for what the client is told.
+    pub async fn told(&mut self) -> Told {
+        match (&mut self.told).await {
+            Ok(told) => told,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}

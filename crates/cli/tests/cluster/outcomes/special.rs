@@ -1,0 +1,103 @@
+//! Cells that need more than one fault, or another question.
+
+use std::time::Duration;
+
+use super::cell::{How, Point, Stop, Told};
+use super::Matrix;
+use crate::lab::{text, until, SOON};
+
+impl Matrix {
+    pub async fn special(&mut self) {
+        let began = std::time::Instant::now();
+        self.refused_by_a_stopping_node_after_it_was_proposed().await;
+        self.an_error_while_proposing_again().await;
+        for point in ["verdict-received", "turn-held"] {
+            self.an_error_of_the_server_after_the_verdict(point).await;
+        }
+        self.the_client_went_before_commit().await;
+        self.settled_while_its_region_is_down().await;
+        self.ledger.judge(&self.lab).await;
+        println!("outcomes: special cells in {:.1} s; {}", began.elapsed().as_secs_f64(), self.ledger.summary());
+    }
+
+    /// A node refuses what it does not propose.  It cannot know of what an earlier life of it has proposed: the client may not be told that
+    /// nothing was committed.
+    async fn refused_by_a_stopping_node_after_it_was_proposed(&mut self) {
+        let region = 1;
+        let mut held = self.hold(region, Point::Certified, How::Noted, "3s").await;
+        let refuse = Stop::at_node(&self.lab, region, "refuse", "");
+        self.lab.node(region).kill9().expect("kill the node");
+        held.release();
+        self.lab.node(region).start().unwrap_or_else(|e| panic!("{e:#}"));
+        let told = held.told().await;
+        drop(refuse);
+        self.serves(region).await;
+        self.ledger.note("refused when proposed again", &held, told, &[Told::Unknown(String::new())], Some(true));
+    }
+
+    /// Memory may run out when a proposal is put together once more, say.
+    async fn an_error_while_proposing_again(&mut self) {
+        let region = 1;
+        let mut held = self.hold(region, Point::Certified, How::Unnoted, "30s").await;
+        let error = Stop::at_backend(&self.lab, region, &format!("cell{}", held.row), "propose-again", "error");
+        self.lab.node(region).kill9().expect("kill the node");
+        held.release();
+        self.lab.node(region).start().unwrap_or_else(|e| panic!("{e:#}"));
+        let told = held.told().await;
+        drop(error);
+        self.serves(region).await;
+        self.ledger.note("error when proposed again", &held, told, &[Told::Unknown(String::new())], Some(true));
+    }
+
+    /// A full disk, say: the session ends and says that the transaction is committed.
+    async fn an_error_of_the_server_after_the_verdict(&mut self, point: &str) {
+        let region = 1;
+        let mut held = self.hold(region, Point::BeforePropose, How::Unnoted, "30s").await;
+        let error = Stop::at_backend(&self.lab, region, &format!("cell{}", held.row), point, "error");
+        held.release();
+        let told = held.told().await;
+        drop(error);
+        self.ledger.note("error after the verdict", &held, told, &[Told::SaysCommitted(String::new())], Some(true));
+    }
+
+    /// It had noted its id, and asks in another region.
+    async fn the_client_went_before_commit(&mut self) {
+        let session = self.lab.session(0).await;
+        let row = self.ledger.next_row();
+        session.must(&format!("begin; insert into t values ({row}, '')")).await;
+        let id = text(&session, "select onetrip.current_transaction_id()").await.unwrap();
+        drop(session);
+        let other = self.lab.session(2).await;
+        until("a transaction that was never committed is aborted", SOON, || async {
+            Ok(text(&other, &format!("select onetrip.outcome('{id}')")).await? == "aborted")
+        })
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
+    /// Its node and its server are gone: another region settles it, and it stays so when they are back.
+    async fn settled_while_its_region_is_down(&mut self) {
+        let region = 1;
+        let mut held = self.hold(region, Point::Received, How::Noted, "30s").await;
+        self.lab.node(region).kill9().expect("kill the node");
+        self.kill9_postgres(region);
+        held.release();
+        let id = held.id.clone().expect("it was noted");
+        let (first, second) = (self.lab.session(2).await, self.lab.session(0).await);
+        let ask = format!("select onetrip.outcome('{id}')");
+        // Nobody is there to decide it, so it stays open for as long as one looks.
+        for _ in 0..10 {
+            assert_eq!(text(&first, &ask).await.unwrap(), "unknown");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let settled = text(&first, &format!("select onetrip.outcome('{id}', settle => true)")).await.unwrap();
+        assert_eq!(settled, "aborted");
+        until("the other region says the same", SOON, || async { Ok(text(&second, &ask).await? == "aborted") })
+            .await
+            .unwrap_or_else(|e| panic!("{e:#}"));
+        self.lab.node(region).start().unwrap_or_else(|e| panic!("{e:#}"));
+        self.serves(region).await;
+        let told = held.told().await;
+        self.ledger.note("settled elsewhere", &held, told, &[Told::Lost(String::new())], Some(false));
+    }
+}

@@ -1,0 +1,16 @@
+#!/bin/bash
+# Builds node and extension with stop points, beside the ones for use, and runs the tests that need them.
+#
+#   scripts/test-outcomes.sh TARGET_FOLDER
+set -euo pipefail
+[ $# -eq 1 ] || { sed -n '2,4s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+cd "$(dirname "$0")/.."
+mkdir -p "$1"
+copy=$(realpath "$1")/postgres-stop-points
+# Started by root, the servers run as postgres, who may not reach the checkout.
+if [ "$(id -u)" = 0 ] && ! setpriv --reuid=nobody --regid=nogroup --clear-groups test -x "$(dirname "$copy")"; then
+    copy=/var/tmp/onetrip-postgres-stop-points
+fi
+scripts/postgres-copy.sh "$copy" STOP_POINTS=1
+export ONETRIP_POSTGRES_BIN=$copy/usr/lib/postgresql/15/bin
+exec cargo test --release --locked -p onetrip-cli --features stop-points --test cluster outcomes -- --test-threads=1 --nocapture
