@@ -255,3 +255,44 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
     ensure!(worker.entry().await?.0 == next.at);
     cluster.stop().await
 }
+
+/// A crash came between a checkpoint from elsewhere and the emptying of the log: the node repairs that when it starts.  From
+/// then on its log is its own again, and may not be lost.
+#[tokio::test]
+async fn a_crash_in_the_middle_of_starting_over_is_repaired_and_a_lost_log_is_not() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    cluster.backend(1).await?.commit(1, &[], b"all have this").await?;
+    cluster.stop_node(2).await?;
+    for n in 2..=20 {
+        cluster.backend(1).await?.commit(n, &[], b"two have this").await?;
+    }
+    // A clean stop leaves a checkpoint of all that was decided.
+    cluster.stop_node(1).await?;
+    let theirs = std::fs::read(cluster.configs[1].checkpoint_file())?;
+    std::fs::write(cluster.configs[2].checkpoint_file(), onetrip_core::checkpoint::installed(&theirs))?;
+    cluster.start_node(1)?;
+    cluster.start_node(2)?;
+    let mut here = cluster.backend(2).await?;
+    let verdict = here.commit(1, &[], b"after").await?;
+    ensure!(verdict.outcome == VerdictOutcome::Commit && verdict.other > LogIndex(20), "{verdict:?}");
+    let status = cluster.status(2).await?;
+    ensure!(status["log_first"].as_u64() > Some(20), "{status}");
+    cluster.stop_node(2).await?;
+    std::fs::rename(cluster.configs[2].data_dir.join("log"), cluster.configs[2].data_dir.join("lost"))?;
+    let refused = cluster.start_node(2).expect_err("it votes on a log that it has lost").to_string();
+    ensure!(refused.contains("does not start"), "{refused}");
+    cluster.stop().await
+}
+
+/// The members of a checkpoint count, not those of the file: a node whose file names none and that has no checkpoint says
+/// how nodes are made.
+#[tokio::test]
+async fn a_node_without_members_and_checkpoint_does_not_start() -> Result<()> {
+    let mut cluster = Cluster::prepare(0.0)?;
+    cluster.configs[0].members.clear();
+    cluster.configs[0].save()?;
+    let refused = cluster.start_node(0).expect_err("it starts with nobody").to_string();
+    ensure!(refused.contains("onetrip join"), "{refused}");
+    Ok(())
+}
