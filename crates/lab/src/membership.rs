@@ -1,5 +1,6 @@
 //! A cluster that grows and shrinks: the steps that an operator takes, with the `onetrip` command.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -27,9 +28,21 @@ impl Cluster {
 
     /// The same without starting it.
     pub async fn prepare_join(&mut self, asked: usize, region: &str, token_args: &[&str]) -> Result<usize> {
+        let folder = self.data().join(format!("{region}-{}", self.nodes().len() + 1));
+        let node = self.make_member(asked, region, token_args, folder).await?;
+        Ok(self.add(node))
+    }
+
+    /// A node with a token of node `asked`, its folder ready to start; it is not among [`Cluster::nodes`].
+    pub(crate) async fn make_member(
+        &self,
+        asked: usize,
+        region: &str,
+        token_args: &[&str],
+        folder: PathBuf,
+    ) -> Result<Node> {
         let token = self.token(asked, token_args).await?;
         let ports = ports::free_ports(3)?;
-        let folder = self.data().join(format!("{region}-{}", self.nodes().len() + 1));
         let folder_text = folder.display().to_string();
         let [listen, http, postgres] = [&ports[0], &ports[1], &ports[2]].map(|port| port.to_string());
         let listen = format!("127.0.0.1:{listen}");
@@ -37,8 +50,7 @@ impl Cluster {
         args.extend(["--region", region, "--data", &folder_text, "--listen", &listen, "--http", &http]);
         args.extend(["--port", &postgres]);
         self.command(&args).await?;
-        let node = Node::of_folder(folder, self.binary())?;
-        Ok(self.add(node))
+        Node::of_folder(folder, self.binary())
     }
 
     pub async fn token(&self, asked: usize, args: &[&str]) -> Result<String> {
@@ -66,26 +78,7 @@ impl Cluster {
 
     /// Waits until the node is a voter, or a replica that has caught up, and its PostgreSQL (if it has one) serves.
     pub async fn wait_joined(&self, index: usize) -> Result<()> {
-        let deadline = Instant::now() + JOIN_TIMEOUT;
-        let node = self.node(index);
-        loop {
-            node.check_not_ended()?;
-            let why = match node.status().await {
-                Ok(status) => match not_joined(&status) {
-                    None if !node.has_postgres() => return Ok(()),
-                    None => match node.connect().await {
-                        Ok(_) => return Ok(()),
-                        Err(e) => format!("{e:#}"),
-                    },
-                    Some(why) => format!("{why}: {status}"),
-                },
-                Err(e) => format!("{e:#}"),
-            };
-            if Instant::now() >= deadline {
-                bail!("node {} has not joined after {} s: {why}", node.region(), JOIN_TIMEOUT.as_secs());
-            }
-            tokio::time::sleep(POLL).await;
-        }
+        self.node(index).wait_joined().await
     }
 
     /// Runs an `onetrip` command; its standard output, or its error as the error.
@@ -99,6 +92,32 @@ impl Cluster {
             bail!("onetrip {}: {}", args[0], String::from_utf8_lossy(&output.stderr).trim());
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl Node {
+    async fn joined(&self) -> Result<()> {
+        let status = self.status().await?;
+        if let Some(why) = not_joined(&status) {
+            bail!("{why}: {status}");
+        }
+        match self.has_postgres() {
+            true => self.connect().await.map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until it is a voter, or a replica that has caught up, and its PostgreSQL (if it has one) serves.
+    pub async fn wait_joined(&self) -> Result<()> {
+        let deadline = Instant::now() + JOIN_TIMEOUT;
+        loop {
+            self.check_not_ended()?;
+            let Err(why) = self.joined().await else { return Ok(()) };
+            if Instant::now() >= deadline {
+                bail!("node {} has not joined after {} s: {why:#}", self.region(), JOIN_TIMEOUT.as_secs());
+            }
+            tokio::time::sleep(POLL).await;
+        }
     }
 }
 

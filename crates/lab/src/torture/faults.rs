@@ -6,12 +6,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Result};
+use anyhow::{bail, ensure, Result};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 use super::clock::Clock;
 use super::disk::Disk;
+use super::guest::Guest;
 use super::plan::Fault;
 use super::session::Session;
 use crate::cluster::LinkChange;
@@ -19,16 +20,17 @@ use crate::{postmaster, Cluster};
 
 /// A node whose disk is full notices at its next write.
 const NOTICES: Duration = Duration::from_secs(10);
+const MOVING: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
 
 pub struct Faults {
+    // In the order in which they have to go: what runs before what it runs on.
+    guest: Guest,
     cluster: Arc<Cluster>,
     /// One for each region, or none: why not is in the record.
     disks: Vec<Disk>,
     clocks: Vec<Clock>,
     held: Vec<(Instant, Undo)>,
-    /// `onetrip leader` is there.
-    moves_leader: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -37,6 +39,7 @@ enum Undo {
     Continue(Vec<Pid>),
     Links,
     Space(usize),
+    StartGuest,
 }
 
 /// What became of an order.
@@ -47,8 +50,9 @@ pub enum Done {
 }
 
 impl Faults {
-    pub fn new(cluster: Arc<Cluster>, disks: Vec<Disk>, clocks: Vec<Clock>, moves_leader: bool) -> Faults {
-        Faults { cluster, disks, clocks, held: Vec::new(), moves_leader }
+    pub fn new(cluster: Arc<Cluster>, disks: Vec<Disk>, clocks: Vec<Clock>) -> Faults {
+        let guest = Guest::new(Arc::clone(&cluster));
+        Faults { guest, cluster, disks, clocks, held: Vec::new() }
     }
 
     /// Kinds that cannot be done here at all.
@@ -56,7 +60,6 @@ impl Faults {
         match fault {
             Fault::PowerLoss { .. } | Fault::PowerLossEverywhere | Fault::FullDisk { .. } => !self.disks.is_empty(),
             Fault::ClockJump { .. } => !self.clocks.is_empty(),
-            Fault::MoveLeader { .. } => self.moves_leader,
             _ => true,
         }
     }
@@ -131,6 +134,15 @@ impl Faults {
             Fault::PowerLossEverywhere => self.power_loss(until, &(0..regions).collect::<Vec<_>>())?,
             Fault::FullDisk { region } => return self.full_disk(region, until).await,
             Fault::ClockJump { region, ms } => self.clocks[region].set(ms)?,
+            // Without a majority, or without that node, these have to fail; that they end is enough here.
+            Fault::Join { asked, role } => return done(self.guest.join(asked, role).await),
+            Fault::Leave { asked } => return done(self.guest.leave(asked).await),
+            Fault::KillGuest => {
+                if let Err(why) = self.guest.kill() {
+                    return done(Err(why));
+                }
+                self.held.push((until, Undo::StartGuest));
+            }
         }
         Ok(Done::Yes)
     }
@@ -200,12 +212,7 @@ impl Faults {
     async fn move_leader(&mut self, region: usize) -> Result<Done> {
         let name = self.cluster.node(region).region();
         let moving = self.cluster.move_leader(region, name);
-        match tokio::time::timeout(Duration::from_secs(5), moving).await {
-            Ok(Ok(())) => Ok(Done::Yes),
-            // Without a majority, or without its node, it has to fail; that it ends is enough here.
-            Ok(Err(why)) => not_now(&format!("{why:#}")),
-            Err(_) => not_now("no answer"),
-        }
+        done(tokio::time::timeout(MOVING, moving).await.unwrap_or_else(|_| bail!("no answer")))
     }
 
     fn power_loss(&mut self, until: Instant, regions: &[usize]) -> Result<()> {
@@ -262,6 +269,7 @@ impl Faults {
                 Undo::Continue(pids) => resume(&pids),
                 Undo::Links => links = true,
                 Undo::Space(region) => self.disks[region].free()?,
+                Undo::StartGuest => self.guest.start()?,
             }
         }
         if links {
@@ -293,7 +301,7 @@ impl Faults {
         // A node that starts takes a moment to listen.
         self.cluster.wait_ready().await?;
         self.heal_links().await;
-        Ok(())
+        self.guest.reconcile().await
     }
 
     /// Any process of a client's session or of the extension.
@@ -311,6 +319,13 @@ impl Faults {
         };
         let pid = tokio::time::timeout(Duration::from_secs(2), ask).await.ok()??;
         i32::try_from(pid).ok().map(Pid::from_raw)
+    }
+}
+
+fn done(result: Result<()>) -> Result<Done> {
+    match result {
+        Ok(()) => Ok(Done::Yes),
+        Err(why) => not_now(&format!("{why:#}")),
     }
 }
 

@@ -5,7 +5,7 @@
 //!   calm, read committed ──> calm, repeatable read ──> faults, both levels at once ──> rest ──> table
 //! ```
 //!
-//! - [`plan`]: which fault comes next, from the seed alone; [`faults`]: does it and undoes it
+//! - [`plan`]: which fault comes next, from the seed alone; [`faults`]: does it and undoes it; [`guest`]: a node that comes and goes
 //! - [`workload`]: what runs meanwhile; [`ledger`], [`session`]: what clients were told
 //! - [`disk`], [`clock`]: power loss, full disks and wall clocks that jump
 //! - [`record`]: the account; [`evidence`]: what the regions looked like when something went wrong
@@ -16,6 +16,7 @@ pub mod clock;
 pub mod disk;
 mod evidence;
 mod faults;
+mod guest;
 mod ledger;
 mod plan;
 mod random;
@@ -206,23 +207,13 @@ async fn start(options: &Options, record: &Record) -> Result<(Arc<Cluster>, Faul
         record.cannot(Fault::ClockJump { region: 0, ms: 0 }.kind(), &format!("{why:#}"));
         Vec::new()
     });
-    let moves_leader = tells(&options.binary, "leader");
-    if !moves_leader {
-        record.cannot(Fault::MoveLeader { region: 0 }.kind(), "this onetrip has no command for it");
-    }
     for node in cluster.nodes() {
         node.start()?;
     }
     cluster.wait_ready().await?;
     let cluster = Arc::new(cluster);
-    let faults = Faults::new(Arc::clone(&cluster), disks, clocks, moves_leader);
+    let faults = Faults::new(Arc::clone(&cluster), disks, clocks);
     Ok((cluster, faults))
-}
-
-/// Whether the command has this subcommand.
-fn tells(binary: &Path, subcommand: &str) -> bool {
-    let output = std::process::Command::new(binary).args([subcommand, "--help"]).output();
-    output.is_ok_and(|output| output.status.success())
 }
 
 fn disks(cluster: &Cluster, folder: &Path) -> Result<Vec<Disk>> {

@@ -79,10 +79,18 @@ pub enum Fault {
         region: usize,
         ms: i64,
     },
+    Join {
+        asked: usize,
+        role: usize,
+    },
+    Leave {
+        asked: usize,
+    },
+    KillGuest,
 }
 
 /// Every kind, for the table: what never came shows as such.
-pub const KINDS: [&str; 23] = [
+pub const KINDS: [&str; 26] = [
     "kill -9 of a backend",
     "kill -9 of a PostgreSQL",
     "kill -9 of a node",
@@ -106,6 +114,9 @@ pub const KINDS: [&str; 23] = [
     "power loss everywhere",
     "full disk",
     "clock jump",
+    "a node joins",
+    "a node leaves",
+    "kill -9 of the node that joined",
 ];
 
 impl Fault {
@@ -134,6 +145,9 @@ impl Fault {
             Fault::PowerLossEverywhere => 20,
             Fault::FullDisk { .. } => 21,
             Fault::ClockJump { .. } => 22,
+            Fault::Join { .. } => 23,
+            Fault::Leave { .. } => 24,
+            Fault::KillGuest => 25,
         };
         KINDS[index]
     }
@@ -209,6 +223,9 @@ impl Plan {
             19 => Fault::PowerLoss { region },
             20 => Fault::PowerLossEverywhere,
             21 => Fault::FullDisk { region },
+            23 => Fault::Join { asked: region, role: random.index(3) },
+            24 => Fault::Leave { asked: region },
+            25 => Fault::KillGuest,
             _ => {
                 let far = [1_000, 60_000, 3_600_000, 86_400_000][random.index(4)];
                 Fault::ClockJump { region, ms: (1 + random.draw(far) as i64) * if coin { 1 } else { -1 } }

@@ -1,0 +1,125 @@
+//! One node more that comes and goes under faults: as a voter, a witness or a replica, in a region of its own.
+//!
+//! A join or a leave that fails under faults may have gone through all the same; [`Guest::reconcile`], at rest, looks at the
+//! table of members and makes the processes agree with it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use nix::sys::signal::{kill, Signal};
+use serde_json::Value;
+
+use crate::{postmaster, Cluster, Node};
+
+/// Under faults the commands have to fail in time; what they began goes on.
+const COMMAND: Duration = Duration::from_secs(15);
+const REGION: &str = "guest";
+const ROLES: [&str; 3] = ["voter", "witness", "replica"];
+
+pub struct Guest {
+    cluster: Arc<Cluster>,
+    node: Option<Node>,
+    /// Folders are not used again.
+    number: u32,
+}
+
+impl Guest {
+    pub fn new(cluster: Arc<Cluster>) -> Guest {
+        Guest { cluster, node: None, number: 0 }
+    }
+
+    /// A new member, by way of node `asked`.  `Err`: not this time.
+    pub async fn join(&mut self, asked: usize, role: usize) -> Result<()> {
+        if self.node.is_some() {
+            bail!("a guest is there");
+        }
+        self.number += 1;
+        let folder = self.cluster.data().join(format!("{REGION}-{}", self.number));
+        let args = ["--role", ROLES[role % ROLES.len()]];
+        let making = self.cluster.make_member(asked, REGION, &args, folder.clone());
+        let made = tokio::time::timeout(COMMAND, making).await.context("no answer").and_then(|made| made);
+        match made {
+            Ok(node) => {
+                node.start()?;
+                self.node = Some(node);
+                Ok(())
+            }
+            Err(why) => {
+                let _ = std::fs::remove_dir_all(&folder);
+                Err(why)
+            }
+        }
+    }
+
+    pub async fn leave(&mut self, asked: usize) -> Result<()> {
+        let id = self.node.as_ref().context("there is no guest")?.id();
+        tokio::time::timeout(COMMAND, self.remove(asked, &id.to_string())).await.context("no answer")??;
+        self.forget();
+        Ok(())
+    }
+
+    async fn remove(&self, asked: usize, id: &str) -> Result<()> {
+        let folder = self.cluster.node(asked).folder().display().to_string();
+        self.cluster.command(&["leave", "--data", &folder, "--node", id]).await.map(drop)
+    }
+
+    /// kill -9 of all that it is.
+    pub fn kill(&self) -> Result<()> {
+        let node = self.node.as_ref().context("there is no guest")?;
+        node.kill9()?;
+        for pid in postmaster::processes(&node.postgres_data()) {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        Ok(())
+    }
+
+    pub fn start(&self) -> Result<()> {
+        match &self.node {
+            Some(node) if !node.running() => node.start(),
+            _ => Ok(()),
+        }
+    }
+
+    /// It is gone from the cluster: so are its processes and its folder.
+    fn forget(&mut self) {
+        if let Some(node) = self.node.take() {
+            let _ = node.kill9();
+            if let Err(why) = postmaster::stop_now(&node.postgres_data(), Duration::from_secs(20)) {
+                eprintln!("torture: {why}");
+            }
+            // Its log outlives it, for whoever looks for what went wrong.
+            let kept = self.cluster.data().join(format!("../{REGION}-{}-node.log", self.number));
+            let _ = std::fs::copy(node.folder().join("node.log"), kept);
+            let _ = std::fs::remove_dir_all(node.folder());
+        }
+    }
+
+    /// When all faults are healed: whoever is a member runs and catches up, whoever is not is gone.
+    pub async fn reconcile(&mut self) -> Result<()> {
+        let status = self.cluster.node(0).status().await?;
+        let members = status["members"].as_array().cloned().unwrap_or_default();
+        let guest = self.node.as_ref().map(|node| u64::from(node.id()));
+        let is_member = |id: u64| members.iter().filter_map(|m| m["id"].as_u64()).any(|member| member == id);
+        if guest.is_some_and(|id| !is_member(id)) {
+            self.forget();
+        }
+        let regions = self.cluster.nodes().len() as u64;
+        let ids = members.iter().filter_map(|m: &Value| m["id"].as_u64());
+        // Made by a join whose answer was lost.
+        for stranger in ids.filter(|id| *id > regions && Some(*id) != guest) {
+            self.remove(0, &stranger.to_string()).await?;
+        }
+        self.start()?;
+        match &self.node {
+            Some(node) => node.wait_joined().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
