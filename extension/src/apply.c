@@ -348,6 +348,8 @@ set_up(void)
 void
 ot_apply_main(Datum arg)
 {
+	bool		welcomed = false;	/* on this connection */
+
 	set_up();
 	ereport(LOG,
 			(errmsg("onetrip apply worker starts at log index " UINT64_FORMAT,
@@ -373,9 +375,11 @@ ot_apply_main(Datum arg)
 			}
 			told_applied = applied;
 			told_durable = durable;
-			ot_settle_connected();
+			welcomed = false;
 		}
-		ot_settle_ask(agent);
+		/* A node that has just started answers nothing before that. */
+		if (welcomed)
+			ot_settle_ask(agent);
 		(void) ot_agent_flush(agent);
 
 		if (ot_agent_read(agent, &type, &body))
@@ -392,6 +396,8 @@ ot_apply_main(Datum arg)
 			{
 				ot_turn_welcome(ot_agent_get_welcome(&body));
 				ot_agent_consume(agent);
+				welcomed = true;
+				ot_settle_connected();
 			}
 			else if (type == OT_FRAME_OUTCOME_IS)
 			{
