@@ -21,9 +21,14 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const PING_EVERY: Duration = Duration::from_millis(500);
-/// A peer that acknowledges nothing for so long is gone: without this, TCP would go on for minutes, and after a long
-/// partition wait as long again before its next attempt.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Time for one lost packet.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A peer that acknowledges nothing for so long is gone.  Without this TCP would go on for minutes, and after a partition
+/// wait as long again as that took before it tries anew; so the time bounds what a healed link waits, too.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// One who takes nothing counts as silent, and a disk may be busy for a while.
+const BULK_SILENCE_MAX: Duration = Duration::from_secs(5);
+const STRANGER_SILENCE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct Link {
     pub id: NodeId,
@@ -150,8 +155,10 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
         return Err("the link was cut by hand".into());
     }
     let attempt = async {
-        let stream = TcpStream::connect(&link.address).await.map_err(|e| e.to_string())?;
-        set_options(&stream).map_err(|e| e.to_string())?;
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&link.address)).await;
+        let stream = connected.unwrap_or_else(|late| Err(late.into())).map_err(|e| e.to_string())?;
+        let silence = if purpose == Purpose::Frames(Channel::Control) { SILENCE_MAX } else { BULK_SILENCE_MAX };
+        set_options(&stream).and_then(|()| set_silence(&stream, silence)).map_err(|e| e.to_string())?;
         let mut stream = match &transport.tls {
             Some(tls) => tls.connect(stream, link.id).await?,
             None => PeerStream::Plain(stream),
@@ -180,7 +187,7 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
 pub(super) fn set_options(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     setsockopt(stream, sockopt::KeepAlive, &true)?;
-    set_silence(stream, SILENCE_MAX)
+    set_silence(stream, STRANGER_SILENCE_MAX)
 }
 
 /// How long the other end may acknowledge nothing, or take nothing.
