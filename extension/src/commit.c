@@ -429,7 +429,7 @@ raise_cancelled(OtTxnId txn)
 			(errcode(ERRCODE_TRANSACTION_ROLLBACK),
 			 errmsg("could not commit: transaction %s was settled before its COMMIT was decided",
 					ot_txn_to_text(txn, text)),
-			 errdetail("Somebody called onetrip.outcome() with settle => true and was told that it is aborted.")));
+			 errdetail("Somebody called onetrip.outcome() with settle => true and was told that it is aborted; or this region's node was removed from the cluster.")));
 }
 
 /* ---- after a verdict of commit ---- */
