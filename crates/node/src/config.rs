@@ -230,6 +230,9 @@ impl NodeConfig {
         if let Some(archive) = self.archive.as_ref().filter(|a| !a.folder.is_absolute()) {
             return Err(format!("`folder` of `[archive]` is {}, not an absolute path", archive.folder.display()));
         }
+        if self.log_bytes_max < 1 << 20 {
+            return Err(format!("`log_bytes_max` is {}, below 1 MiB", self.log_bytes_max));
+        }
         if self.window_entries == 0 {
             return Err("`window_entries` must be at least 1".into());
         }

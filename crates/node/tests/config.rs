@@ -56,6 +56,7 @@ fn each_mistake_is_named() {
         ("a = 5.0", "a = -1.0", "`one_way_ms` of region a is -1"),
         ("one_way_ms", "one_way", "unknown field `one_way`"),
         ("cluster = \"test\"", "", "missing field `cluster`"),
+        ("node = 2", "node = 2\nlog_bytes_max = 1000", "`log_bytes_max` is 1000"),
         ("cluster = \"test\"", "cluster = \"my test\"", "cannot stand in a certificate"),
         ("http = \"127.0.0.1:8002\"", "http = \"0.0.0.0:8002\"", "`http_anywhere = true`"),
     ];

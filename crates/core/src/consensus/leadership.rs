@@ -38,6 +38,9 @@ pub(super) struct Timing {
     /// Everybody's election timeouts, and this node's.
     pub widest: Range<usize>,
     pub election: Range<usize>,
+    /// What this node is in the table now.
+    preferred: bool,
+    witness: bool,
     /// How long each snapshot has been under way.
     snapshots: BTreeMap<u64, usize>,
 }
@@ -54,6 +57,8 @@ impl Timing {
             leaderless: 0,
             widest: range(base, 100, 215),
             election: range(base, 100, 215),
+            preferred: false,
+            witness: false,
             snapshots: BTreeMap::new(),
         }
     }
@@ -98,22 +103,28 @@ impl<S: Storage> Consensus<S> {
         self.consider_transfer();
     }
 
-    /// Election timeout and priority by what this node is in the table now.
-    pub(super) fn fit_timing(&mut self) {
+    /// The table of members has changed.
+    pub(super) fn take_seat(&mut self) {
         let (me, members, base) = (self.config.id, &self.members, self.timing.base);
-        let preferred = members.is_preferred(me);
-        let witness = members.get(me).is_some_and(|m| m.role == MemberRole::Witness);
+        let (preferred, witness) =
+            (members.is_preferred(me), members.get(me).is_some_and(|m| m.role == MemberRole::Witness));
         let others = members.voters().filter(|m| m.role == MemberRole::Voter && !members.is_preferred(m.id));
-        self.timing.election = match others.take_while(|m| m.id != me).count() {
+        let election = match others.take_while(|m| m.id != me).count() {
             _ if preferred => range(base, 100, 125),
             _ if witness => range(base, 200, 215),
             0 => range(base, 125, 140),
             1 => range(base, 150, 165),
             _ => range(base, 175, 190),
         };
+        (self.timing.preferred, self.timing.witness, self.timing.election) = (preferred, witness, election);
+    }
+
+    /// Election timeout and priority follow what this node is and what has happened.  To be called after each input.
+    pub(super) fn fit_timing(&mut self) {
+        let Timing { preferred, witness, leaderless, wanted, .. } = self.timing;
         // A preferred voter whose log has entries that its peers' newer ones replace refuses them, and can win itself no
         // more than they can; and so could a leader that steps back refuse its heir.
-        let tired = self.timing.leaderless > PREFERENCE_TIMEOUTS * self.timing.wanted;
+        let tired = leaderless > PREFERENCE_TIMEOUTS * wanted;
         let raft = &mut self.raft.raft;
         let stepping_back = raft.lead_transferee.is_some();
         raft.set_priority(match () {

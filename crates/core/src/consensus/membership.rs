@@ -74,6 +74,7 @@ impl<S: Storage> Consensus<S> {
             EntryType::EntryConfChange => return None,
         }
         self.members = Arc::new(table);
+        self.take_seat();
         Some(self.members.clone())
     }
 

@@ -224,6 +224,7 @@ impl<S: Storage> Consensus<S> {
             positions: BTreeMap::new(),
             timing,
         };
+        consensus.take_seat();
         consensus.fit_timing();
         Ok(consensus)
     }
@@ -384,6 +385,7 @@ impl<S: Storage> Consensus<S> {
             self.applied = (checkpoint.index(), checkpoint.term);
             self.commit_durable = self.commit_durable.max(checkpoint.index().0);
             out.restored = Some(checkpoint);
+            self.take_seat();
         }
         self.waiting.extend(light.take_committed_entries());
         self.hand_out(true, &mut out.committed);

@@ -2,9 +2,10 @@
 
 mod world;
 
+use onetrip_core::certifier::{Outcome, Verdict};
 use onetrip_core::consensus::{Input, Role};
 use onetrip_core::members::Change;
-use onetrip_core::{MemberRole, NodeId};
+use onetrip_core::{Entry, MemberRole, NodeId, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
 use world::{region, voter, Disk, World};
 
@@ -95,6 +96,34 @@ fn followers_and_leaders_leave_and_commits_go_on() {
     // The region where the leader belongs went with node 1.
     assert_eq!(t.preferred_leader, region(2));
     w.until("node 2 leads", |w| w.leader() == Some(2));
+}
+
+/// Its transactions that were not in the log by then can never commit, and whoever asks hears so at once.
+#[test]
+fn what_comes_late_from_a_removed_member_commits_nothing_anywhere() {
+    let mut w = World::new();
+    w.has_leader();
+    let of_three = |sequence| TxnId { node: NodeId(3), incarnation: 7, sequence };
+    w.propose(3, Entry::encode_incarnation(NodeId(3), 7, 0));
+    w.propose(3, Entry::encode(&of_three(1), &[], b"in time"));
+    w.commit(3);
+    w.change(2, Change::Remove(NodeId(3)));
+    w.nodes.remove(&3);
+    for _ in 0..2 {
+        // Twice: the same entry is remembered for what it was.
+        w.propose(2, Entry::encode(&of_three(2), &[], b"late"));
+        w.propose(2, Entry::encode(&of_three(1), &[], b"in time"));
+    }
+    w.propose(2, Entry::encode_incarnation(NodeId(3), 8, 7));
+    w.commit(1);
+    w.settle();
+    for node in w.nodes.values() {
+        let outcome = |sequence| node.certifier.outcome(&of_three(sequence));
+        assert!(matches!(outcome(1), Outcome::Decided { verdict: Verdict::Commit, .. }));
+        assert!(matches!(outcome(2), Outcome::Decided { verdict: Verdict::Stranger | Verdict::Cancelled, .. }));
+        assert!(matches!(outcome(3), Outcome::Decided { verdict: Verdict::Cancelled, .. }));
+        assert_eq!(node.certifier.running_incarnation(NodeId(3)), 0);
+    }
 }
 
 #[test]

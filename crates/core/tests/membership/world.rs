@@ -365,6 +365,13 @@ impl World {
         running.all(|n| n.consensus.conf().votes(NodeId(id)) && !n.consensus.conf().is_joint())
     }
 
+    pub fn propose(&mut self, at: u32, raw: Bytes) {
+        let node = self.nodes.get_mut(&at).unwrap();
+        node.consensus.step(Input::Propose(raw)).unwrap();
+        self.work(at);
+        self.deliver();
+    }
+
     /// One transaction through `at` is decided by everyone who runs and is heard.
     pub fn commit(&mut self, at: u32) {
         self.txns += 1;
