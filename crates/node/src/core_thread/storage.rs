@@ -136,18 +136,21 @@ impl CoreThread {
 
     pub(super) fn cut(&mut self) -> Result<()> {
         let Some(own) = self.my_position().map(|p| p.durable.min(self.checkpoint)) else { return Ok(()) };
-        let too_large = self.consensus.log().bytes() > self.config.log_bytes_max;
-        let mut needed = own;
-        if !too_large {
-            let others = self.members.members.iter().filter(|m| m.id != self.config.node);
-            // Until all have spoken in this life, nobody knows what is still needed.
-            let durable: Option<Vec<LogIndex>> = others.map(|m| self.positions.get(&m.id).map(|p| p.durable)).collect();
-            let Some(durable) = durable else { return Ok(()) };
+        let others = self.members.members.iter().filter(|m| m.id != self.config.node);
+        // Until all have spoken in this life, nobody knows what is still needed.
+        let durable: Option<Vec<LogIndex>> = others.map(|m| self.positions.get(&m.id).map(|p| p.durable)).collect();
+        let needed = durable.map_or(LogIndex::ZERO, |durable| {
             let archived = self.archive.as_ref().map(|a| a.archived());
             let held = self.holds.least(self.tick);
-            needed = durable.into_iter().chain(archived).chain(held).fold(own, LogIndex::min);
+            durable.into_iter().chain(archived).chain(held).fold(own, LogIndex::min)
+        });
+        let mut upto = LogIndex(needed.0.saturating_sub(CUT_MARGIN));
+        let (log, bytes_max) = (self.consensus.log(), self.config.log_bytes_max);
+        if log.bytes() > bytes_max {
+            // Some room, and no more than that: what stays spares a member that is behind a copy.
+            upto = upto.max(own.min(log.index_leaving(bytes_max / 4 * 3)));
         }
-        self.consensus.log_mut().cut(LogIndex(needed.0.saturating_sub(CUT_MARGIN)))
+        self.consensus.log_mut().cut(upto)
     }
 
     /// PostgreSQL can be brought on from here, and from nowhere below.

@@ -21,6 +21,8 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 const SEGMENTS_MIN: u64 = 16;
 /// Data kept in memory, so that neither followers nor PostgreSQL make us read the disk in the common case.
 const CACHE_BYTES_MAX: usize = 64 << 20;
+/// Of an entry in a record, besides its data.
+const ENTRY_HEAD_BYTES: u64 = 21;
 /// Notes where the log ended at a clean stop.
 const CLOSED_FILE: &str = "closed";
 
@@ -341,6 +343,19 @@ impl RaftLog {
             sync_dir(&self.dir)?;
         }
         Ok(())
+    }
+
+    /// The index after which the entries have no more than so many bytes.
+    pub fn index_leaving(&self, bytes: u64) -> LogIndex {
+        let mut left = bytes;
+        let fits = |slot: &&Slot| match left.checked_sub(u64::from(slot.len) + ENTRY_HEAD_BYTES) {
+            Some(less) => {
+                left = less;
+                true
+            }
+            None => false,
+        };
+        LogIndex(self.last() - self.slots.iter().rev().take_while(fits).count() as u64)
     }
 
     /// The data of one entry.

@@ -79,6 +79,16 @@ fn a_cut_drops_whole_segments_and_keeps_the_term_before_the_first_entry() {
 }
 
 #[test]
+fn a_log_can_be_cut_to_a_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    // Entries of 40 bytes and of none take turns; the last has none.
+    let leaving = |bytes| log.index_leaving(bytes).0;
+    assert_eq!([leaving(0), leaving(21), leaving(81), leaving(82), leaving(u64::MAX)], [20, 19, 19, 18, 0]);
+}
+
+#[test]
 fn a_size_limit_gives_at_least_one_entry() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = open(dir.path()).unwrap();
