@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use onetrip_lab::torture::{disk, run, Options};
+use onetrip_lab::torture::{disk, run, Load, Options};
 
 /// Real clusters under every kind of fault: does what was promised hold?
 #[derive(Parser)]
@@ -22,6 +22,15 @@ struct Args {
     /// Only faults whose name has this in it; may be given several times
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// No faults at all
+    #[arg(long)]
+    calm: bool,
+    /// Only this workload; may be given several times
+    #[arg(long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// Times the usual number of clients
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=20))]
+    clients: u64,
     /// Clients pause for up to this many milliseconds between transactions
     #[arg(long, default_value_t = 20)]
     pause_ms: u64,
@@ -61,7 +70,8 @@ fn torture(args: &Args) -> Result<bool> {
         binary: std::env::var_os("ONETRIP_BIN").map_or_else(|| own.with_file_name("onetrip"), PathBuf::from),
         folder: folder.clone(),
         only: args.only.clone(),
-        pause_ms_max: args.pause_ms,
+        calm: args.calm,
+        load: Load { only: args.workload.clone(), clients: args.clients, pause_ms_max: args.pause_ms },
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(run(&options));

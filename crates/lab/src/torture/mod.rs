@@ -38,6 +38,7 @@ use faults::{Done, Faults};
 use plan::{Fault, Plan};
 use random::Random;
 use record::Record;
+pub use stage::Load;
 use stage::{Running, Stage};
 use workload::Isolation;
 
@@ -75,8 +76,9 @@ pub struct Options {
     pub folder: PathBuf,
     /// Parts of names of kinds of faults; empty for all.
     pub only: Vec<String>,
-    /// Clients pause for up to this between transactions.
-    pub pause_ms_max: u64,
+    /// Nothing but the stages without faults.
+    pub calm: bool,
+    pub load: Load,
 }
 
 /// Runs it; the table of what happened, and whether all held.  `Err`: it could not be run.
@@ -84,13 +86,16 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     let mut random = Random::new(options.seed);
     let record = Arc::new(Record::default());
     let (cluster, mut faults) = start(options, &record).await?;
-    let calm = (options.duration / CALM_SHARE).min(CALM_MAX);
+    let calm = match options.calm {
+        true => options.duration / 2,
+        false => (options.duration / CALM_SHARE).min(CALM_MAX),
+    };
     for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
         if !record.all_held() {
             break;
         }
         println!("torture: {} without faults, {} s", isolation.name(), calm.as_secs());
-        let stage = Stage::new(&cluster, &record, isolation, false, options.pause_ms_max);
+        let stage = Stage::new(&cluster, &record, isolation, false, options.load.clone());
         let mut running = stage.prepare().await.context("make the tables")?;
         running.launch(&mut random);
         let until = Instant::now() + calm;
@@ -99,13 +104,15 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         }
         stage::finish(&cluster, &record, vec![running]).await?;
     }
-    if record.all_held() {
+    if record.all_held() && !options.calm {
         let left = options.duration.saturating_sub(2 * calm);
         println!("torture: faults, {} s", left.as_secs());
         let mut plan = Plan::new(random.child(), cluster.nodes().len(), &options.only);
         let mut stages = Vec::new();
         for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
-            let stage = Stage::new(&cluster, &record, isolation, true, 2 * options.pause_ms_max);
+            // Both levels at once are to be no more load than one was.
+            let load = Load { pause_ms_max: 2 * options.load.pause_ms_max, ..options.load.clone() };
+            let stage = Stage::new(&cluster, &record, isolation, true, load);
             stages.push(stage.prepare().await.context("make the tables")?);
         }
         // A server that crashed stands at its last flushed commit until its node has fed it again; the tables are to be there.
@@ -117,8 +124,8 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         }
         under_faults(&mut plan, &mut faults, &stages, &record, Instant::now() + left).await;
         stage::finish(&cluster, &record, stages).await?;
-        log_complaints(&cluster, &record);
     }
+    log_complaints(&cluster, &record);
     if let Err(why) = cluster.stop().await {
         record.wrong("stopping", format!("{why:#}"));
     }

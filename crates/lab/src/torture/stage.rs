@@ -19,12 +19,23 @@ const RETRY_CONNECT: Duration = Duration::from_millis(50);
 const PROGRESS: u64 = 10;
 const BACK: Duration = Duration::from_secs(60);
 
+/// How much runs.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// Names of workloads; empty for all.
+    pub only: Vec<String>,
+    /// Times the usual number of clients.
+    pub clients: u64,
+    /// Clients pause for up to this between transactions.
+    pub pause_ms_max: u64,
+}
+
 pub struct Stage {
     name: String,
     schema: String,
     isolation: Isolation,
     under_faults: bool,
-    pause_ms_max: u64,
+    load: Load,
     cluster: Arc<Cluster>,
     record: Arc<Record>,
     stop: AtomicBool,
@@ -50,7 +61,7 @@ impl Stage {
         record: &Arc<Record>,
         isolation: Isolation,
         under_faults: bool,
-        pause_ms_max: u64,
+        load: Load,
     ) -> Arc<Stage> {
         let when = if under_faults { "faults" } else { "calm" };
         Arc::new(Stage {
@@ -58,7 +69,7 @@ impl Stage {
             schema: format!("{when}_{}", isolation.short()),
             isolation,
             under_faults,
-            pause_ms_max,
+            load,
             cluster: Arc::clone(cluster),
             record: Arc::clone(record),
             stop: AtomicBool::new(false),
@@ -139,8 +150,8 @@ impl Stage {
     }
 
     pub async fn think(&self, random: &mut Random) {
-        if self.pause_ms_max > 0 {
-            tokio::time::sleep(Duration::from_millis(random.draw(self.pause_ms_max + 1))).await;
+        if self.load.pause_ms_max > 0 {
+            tokio::time::sleep(Duration::from_millis(random.draw(self.load.pause_ms_max + 1))).await;
         }
     }
 
@@ -175,29 +186,31 @@ impl Stage {
         self.cluster.settle().await?;
         Ok(running)
     }
-
-    fn clients<W: Workload>(self: &Arc<Self>, workload: &Arc<W>, random: &mut Random) -> Vec<JoinHandle<()>> {
-        let regions = self.cluster.nodes().len() as u64;
-        (0..regions * W::CLIENTS_PER_REGION)
-            .map(|number| {
-                let client = Client { region: (number % regions) as usize, number, step: 0 };
-                tokio::spawn(workload::client(Arc::clone(workload), Arc::clone(self), client, random.child()))
-            })
-            .collect()
-    }
 }
 
 impl Running {
     pub fn launch(&mut self, random: &mut Random) {
+        self.add(&Arc::clone(&self.transfers), random);
+        self.add(&Arc::clone(&self.lists), random);
+        self.add(&Arc::clone(&self.inserts), random);
+        self.add(&Arc::clone(&self.family), random);
+        self.add(&Arc::clone(&self.sequences), random);
+        self.add(&Arc::clone(&self.counters), random);
+        self.add(&Arc::clone(&self.ddl), random);
+    }
+
+    fn add<W: Workload>(&mut self, workload: &Arc<W>, random: &mut Random) {
         let stage = &self.stage;
-        let mut clients = stage.clients(&self.transfers, random);
-        clients.extend(stage.clients(&self.lists, random));
-        clients.extend(stage.clients(&self.inserts, random));
-        clients.extend(stage.clients(&self.family, random));
-        clients.extend(stage.clients(&self.sequences, random));
-        clients.extend(stage.clients(&self.counters, random));
-        clients.extend(stage.clients(&self.ddl, random));
-        self.clients = clients;
+        let load = &stage.load;
+        if !load.only.is_empty() && !load.only.iter().any(|name| name == W::NAME) {
+            return;
+        }
+        let regions = stage.cluster.nodes().len() as u64;
+        for number in 0..regions * W::CLIENTS_PER_REGION * load.clients {
+            let client = Client { region: (number % regions) as usize, number, step: 0 };
+            let (workload, stage) = (Arc::clone(workload), Arc::clone(stage));
+            self.clients.push(tokio::spawn(workload::client(workload, stage, client, random.child())));
+        }
     }
 
     pub fn stopping(&self) -> bool {
