@@ -3,7 +3,7 @@
 //! ```text
 //!   hold the log ──> checkpoint c ──> PostgreSQL shows c ──> copy PostgreSQL ──> position p ──> entries (c, p] ──> manifest
 //! ```
-//! The copy stands somewhere between c and p, and says itself where.  The manifest is written last: a folder without one is no
+//! The copy shows every transaction up to c and none above p, and says itself where it stands.  The manifest is written last: a folder without one is no
 //! backup.
 
 pub mod manifest;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use bytes::Bytes;
 use clap::Args;
-use onetrip_core::{checkpoint, LogIndex, Term};
+use onetrip_core::{Checkpoint, LogIndex, Term};
 use onetrip_lab::http;
 use onetrip_node::archive::{self, Identity, LastBackup, Previous, Writer};
 use onetrip_node::config::{NodeConfig, PostgresConfig};
@@ -46,7 +46,7 @@ pub struct BackupArgs {
 }
 
 /// How long PostgreSQL may take to show what its node has decided.
-const CATCH_UP: Duration = Duration::from_secs(300);
+const CATCH_UP: Duration = Duration::from_secs(60);
 /// The node keeps the log for longer than this after each call.
 const HOLD_EVERY: Duration = Duration::from_secs(10);
 /// Its checkpoint may be large.
@@ -65,6 +65,7 @@ pub fn run(args: &BackupArgs) -> Result<ExitCode> {
         return Err(BadUsage(format!("{} is not empty: name a new folder for each backup", to.display())).into());
     }
     let user = args.user.as_deref().or(postgres.user.as_deref()).unwrap_or(ROOT_BECOMES);
+    let existed = to.exists();
     prepare_folder(&to, user)?;
     become_user(user, &to)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -72,11 +73,14 @@ pub fn run(args: &BackupArgs) -> Result<ExitCode> {
     let manifest = match made {
         Ok(manifest) => manifest,
         Err(e) => {
-            // The folder stays, empty: it may be a mount point, or its parent may not be ours.
             for name in [manifest::POSTGRES, manifest::LOG] {
                 let _ = std::fs::remove_dir_all(to.join(name));
             }
             let _ = std::fs::remove_file(to.join(manifest::CHECKPOINT));
+            if !existed {
+                // As root, its parent may not be ours any more; then it stays, empty.
+                let _ = std::fs::remove_dir(&to);
+            }
             return Err(e.context("the backup was not made"));
         }
     };
@@ -100,9 +104,12 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     let from = Hold::take(config).await?;
     let raw = std::fs::read(config.data_dir.join("certifier.checkpoint")).context("read the node's checkpoint")?;
     let raw = Bytes::from(raw);
-    let head = checkpoint::peek(&raw).context("the node's checkpoint")?;
+    let checkpoint = Checkpoint::decode(raw.clone(), config.limits()).context("the node's checkpoint")?;
+    let (index, term) = (checkpoint.index(), checkpoint.term);
+    // What comes after it up to `index` are no transactions, and PostgreSQL never hears of them.
+    let shown = checkpoint.certifier.last_committed();
     let server = Server::connect(config, postgres).await?;
-    server.wait_for(head.index, &mut progress).await?;
+    server.wait_for(shown, &mut progress).await?;
 
     let folder = to.join(manifest::POSTGRES);
     let copy = BaseBackup {
@@ -120,15 +127,13 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
         bail!("this server has tablespaces outside of its data folder, which a backup cannot hold");
     }
     let position = server.position().await?;
-    if position < head.index {
-        bail!(
-            "PostgreSQL was at {position} after the copy and at {} before it: it was made anew meanwhile",
-            head.index
-        );
+    if position < shown {
+        bail!("PostgreSQL was at {position} after the copy and at {shown} before it: it was made anew meanwhile");
     }
-    progress.show("copying the log", None, &format!("{} to {position}", head.index.next()));
+    let position = position.max(index);
+    progress.show("copying the log", None, "");
     let finished = manifest::now_ms();
-    copy_log(config, (head.index, head.term), position, finished, to)?;
+    copy_log(config, (index, term), position, finished, to)?;
     drop(from);
     manifest::write_durably(&to.join(manifest::CHECKPOINT), &raw)?;
     let manifest = Manifest {
@@ -146,7 +151,7 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
         max_entry_bytes: config.max_entry_bytes,
         sequence_stride: config.sequence_stride,
         sequence_slot: config.sequence_slot,
-        checkpoint: head.index,
+        checkpoint: index,
         position,
         started: manifest::time_text(started),
         finished: manifest::time_text(finished),
