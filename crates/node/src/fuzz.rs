@@ -4,8 +4,9 @@
 //! `crates/cli/tests/fuzz.rs` runs them on arbitrary bytes and on damaged real ones; `cargo fuzz` can call the same
 //! functions.
 
+use crate::archive::{Identity, Reader, Writer};
 use crate::config::NodeConfig;
-use crate::disk::segment::HEAD_BYTES;
+use crate::disk::segment::{Previous, HEAD_BYTES};
 use crate::disk::RaftLog;
 use crate::join::{JoinReply, JoinToken};
 use crate::tls::{Authority, Issued, Tls};
@@ -51,6 +52,7 @@ pub const TARGETS: &[Target] = &[
         mend: None,
     },
     Target { name: "log files", run: log_files, seeds: log_file_seeds, mend: Some(mend_log_file) },
+    Target { name: "archive files", run: archive_files, seeds: archive_file_seeds, mend: Some(mend_log_file) },
 ];
 
 /// As a stranger sends them, and as a member does.
@@ -315,13 +317,51 @@ fn log_file_seeds() -> Vec<Vec<u8>> {
             log.append(&[entry], Some(&hard_state), true).expect("there is room");
         }
         drop(log);
-        let mut bytes = std::fs::read(crate::disk::segment::path_of(dir, FIRST_SEGMENT)).expect("just written");
-        // Less of the space set aside, which reads as zeros.
-        let records = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
-        bytes.truncate(records + 64);
-        seeds.push(bytes);
+        seeds.push(records_of(dir, FIRST_SEGMENT));
     });
     seeds
+}
+
+/// The bytes as an archive's only file: what a restore reads, and what the node looks at before it goes on writing.
+fn archive_files(bytes: &[u8]) {
+    in_log_folder(|dir| {
+        let empty = Writer::open(dir, &archive_identity()).is_ok();
+        if !empty || std::fs::write(crate::disk::segment::path_of(dir, 1), bytes).is_err() {
+            return;
+        }
+        if let Ok(mut reader) = Reader::open(dir) {
+            if let Ok((last, _)) = reader.end() {
+                (1..=last.0).for_each(|i| drop(reader.entry(LogIndex(i))));
+            }
+        }
+        let _ = Writer::open(dir, &archive_identity());
+    });
+}
+
+fn archive_file_seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    in_log_folder(|dir| {
+        let mut writer = Writer::open(dir, &archive_identity()).expect("an empty folder");
+        for index in 1..6 {
+            let entry = RaftEntry { index, term: 1, data: Bytes::from(vec![index as u8; 30]), ..Default::default() };
+            writer.append(Previous::new(index - 1, 1), index, &[entry]).expect("there is room");
+        }
+        writer.close().expect("there is room");
+        seeds.push(records_of(dir, 1));
+    });
+    seeds
+}
+
+fn archive_identity() -> Identity {
+    Identity { format: 1, cluster: "c".into(), node: NodeId(1), region: "r".into() }
+}
+
+/// A segment with less of the space set aside, which reads as zeros.
+fn records_of(dir: &Path, number: u64) -> Vec<u8> {
+    let mut bytes = std::fs::read(crate::disk::segment::path_of(dir, number)).expect("just written");
+    let records = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+    bytes.resize(records + 64, 0);
+    bytes
 }
 
 fn mend_log_file(bytes: &mut [u8]) {
