@@ -185,7 +185,9 @@ impl<S: Storage> Consensus<S> {
         }
         timing.to_transfer = timing.to_transfer.saturating_sub(1);
         self.look_for_lost_snapshots();
-        if self.timing.to_transfer > 0 {
+        // At each election timeout raft forgets who is active; a look that kept that beat would never find anybody.
+        let raft = &self.raft.raft;
+        if self.timing.to_transfer > 0 || raft.election_elapsed < raft.election_timeout() / 2 {
             return;
         }
         self.timing.to_transfer = self.config.transfer_ticks;
