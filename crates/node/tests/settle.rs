@@ -115,3 +115,31 @@ async fn a_new_incarnation_ends_what_the_earlier_one_left_open() -> Result<()> {
     ensure!(asked[0].outcome(FromPostgres::Outcome(now)).await?.0 == OutcomeState::NotSoFar);
     cluster.stop().await
 }
+
+/// Also one of which the log never heard, since its node had no leader and was started anew itself.
+#[tokio::test]
+async fn an_incarnation_that_came_and_went_without_a_leader_leaves_nothing_open() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    for i in [0, 2] {
+        cluster.stop_node(i).await?;
+    }
+    let (folder, node) = (cluster.configs[1].data_dir.clone(), cluster.configs[1].node);
+    let worker = |incarnation| Agent::connect_as(&folder, node, Role::ApplyWorker, LogIndex(0), incarnation);
+    let first = worker(INCARNATION).await?;
+    let open = cluster.backend(1).await?.txn(1);
+    drop(first);
+    cluster.stop_node(1).await?;
+    for i in 0..3 {
+        cluster.start_node(i)?;
+    }
+    let _second = worker(INCARNATION + 1).await?;
+    let backend = tokio::sync::Mutex::new(cluster.backend(0).await?);
+    wait_for("the end of the first incarnation", || async {
+        let said = backend.lock().await.outcome(FromPostgres::Outcome(open)).await?;
+        ensure!(said.0 == OutcomeState::Aborted, "{said:?}");
+        Ok(())
+    })
+    .await?;
+    cluster.stop().await
+}

@@ -146,7 +146,9 @@ pub struct Books<'a, L> {
 }
 
 impl<O: Outbox> Desk<O> {
-    pub fn new(me: NodeId, region: RegionId, last_at_start: LogIndex) -> Desk<O> {
+    /// `starts`: as what PostgreSQL ran in earlier lives of this node, as [`Desk::starts_with`] told them; `logged`: as what
+    /// it runs by the log.
+    pub fn new(me: NodeId, region: RegionId, last_at_start: LogIndex, starts: &[u64], logged: u64) -> Desk<O> {
         Desk {
             me,
             region,
@@ -154,7 +156,7 @@ impl<O: Outbox> Desk<O> {
             early_worker: None,
             conns: BTreeMap::new(),
             pending: BTreeMap::new(),
-            settling: Settling::default(),
+            settling: Settling::new(me, starts, logged),
             feed: None,
             applied: None,
             durable: None,
@@ -163,6 +165,17 @@ impl<O: Outbox> Desk<O> {
             problem: None,
             unfed: false,
             notes: Vec::new(),
+        }
+    }
+
+    /// What must be durable before this event is handled: as what PostgreSQL has run and the log has not heard of.  `None`:
+    /// nothing new.
+    pub fn starts_with(&self, event: &AgentEvent<O>) -> Option<Vec<u64>> {
+        match event {
+            AgentEvent::Opened { hello, .. } if hello.role == Role::ApplyWorker => {
+                self.settling.starts_with(hello.incarnation)
+            }
+            _ => None,
         }
     }
 
@@ -250,7 +263,7 @@ impl<O: Outbox> Desk<O> {
             self.problem = None;
             // Before anything that the feed sends.
             outbox.send([welcome]);
-            self.settling.runs(node, hello.incarnation, books.certifier.running_incarnation(node));
+            self.settling.runs(hello.incarnation, books.certifier.running_incarnation(node));
             let feed = Feed::new(conn, outbox.clone(), missed);
             self.notes.push(Note::WorkerConnected { applied: hello.applied, committed, missed: feed.waiting() });
             self.feed = Some(feed);

@@ -23,7 +23,8 @@ pub(super) struct Settling {
     node: NodeId,
     /// As what this PostgreSQL runs, as far as the log says; 0 if it says nothing.
     logged: u64,
-    /// What it has run as since, oldest first; the log has to hear of each, since any may have left something open.
+    /// What it has run as since, in earlier lives of the node too, oldest first; the log has to hear of each, since any may
+    /// have left something open.
     starts: VecDeque<u64>,
     start_resend_at: u64,
 }
@@ -34,6 +35,18 @@ struct Open {
 }
 
 impl Settling {
+    pub fn new(node: NodeId, starts: &[u64], logged: u64) -> Settling {
+        let mut settling = Settling { node, starts: starts.iter().copied().collect(), ..Settling::default() };
+        settling.logged(logged);
+        settling
+    }
+
+    /// `None`: nothing new.
+    pub fn starts_with(&self, incarnation: u64) -> Option<Vec<u64>> {
+        let is_new = self.starts.back() != Some(&incarnation) && self.logged != incarnation;
+        is_new.then(|| self.starts.iter().copied().chain([incarnation]).collect())
+    }
+
     /// `Some`: to be proposed.  `Err`: too many are open.
     pub fn ask(&mut self, conn: ConnId, txn: TxnId, tick: u64) -> Result<Option<Bytes>, ()> {
         if let Some(open) = self.open.get_mut(&txn) {
@@ -53,8 +66,7 @@ impl Settling {
     }
 
     /// PostgreSQL runs as `incarnation`; the log says `logged`.  It goes out with the next `resend`.
-    pub fn runs(&mut self, node: NodeId, incarnation: u64, logged: u64) {
-        self.node = node;
+    pub fn runs(&mut self, incarnation: u64, logged: u64) {
         if self.starts.back() != Some(&incarnation) {
             self.starts.push_back(incarnation);
         }

@@ -28,7 +28,7 @@ mod storage;
 use crate::agent::{self, Desk};
 use crate::archive::Archive;
 use crate::config::NodeConfig;
-use crate::disk::{CheckpointFile, RaftLog};
+use crate::disk::{CheckpointFile, RaftLog, StartsFile};
 use crate::error::{Error, Result};
 use crate::inbox::{AdminReply, Event, Inbox, PeerEvent};
 use crate::postgres::RebuildFrom;
@@ -79,6 +79,7 @@ pub struct CoreThread {
     transport: Arc<Transport>,
     inbox: Inbox,
     checkpoint_file: CheckpointFile,
+    starts_file: StartsFile,
     /// The last durable checkpoint.
     checkpoint: LogIndex,
     checkpoint_under_way: bool,
@@ -128,8 +129,16 @@ impl CoreThread {
             "log opened"
         );
         let members = Arc::new(state.members);
+        let starts_file = StartsFile::new(config.data_dir.join("starts"));
         let mut core = CoreThread {
-            desk: Desk::new(config.node, config.region.clone(), last),
+            desk: Desk::new(
+                config.node,
+                config.region.clone(),
+                last,
+                &starts_file.load()?,
+                state.certifier.running_incarnation(config.node),
+            ),
+            starts_file,
             archive,
             consensus: Consensus::new(raft_config, log, members.clone())?,
             config,
@@ -214,6 +223,9 @@ impl CoreThread {
             Event::Peer(peer, PeerEvent::Unreachable) => self.step(Input::Unreachable(peer)),
             Event::Peer(_, PeerEvent::Removed(why)) => return Err(self.removed(why)),
             Event::Agent(event) => {
+                if let Some(starts) = self.desk.starts_with(&event) {
+                    self.starts_file.save(&starts)?;
+                }
                 let mut books = Books {
                     certifier: &self.certifier,
                     history: &mut self.history,

@@ -10,11 +10,13 @@
 mod checkpoint;
 mod log;
 pub(crate) mod segment;
+mod starts;
 
 pub(crate) use checkpoint::write_whole;
 pub use checkpoint::CheckpointFile;
 pub(crate) use log::segment_numbers;
 pub use log::RaftLog;
+pub use starts::StartsFile;
 
 use crate::error::{Error, Result};
 use std::fs::File;
