@@ -1,61 +1,88 @@
-//! What goes between a node and its PostgreSQL, as values (`docs/agent-protocol.md`); the bytes have tests of their own.
+//! What goes between a node and its PostgreSQL: to the node as values, back as the real frames of
+//! `docs/agent-protocol.md`, which the node's desk writes into a [`Wire`].
 
-use bytes::Bytes;
-use onetrip_core::certifier::Verdict;
+use bytes::{Bytes, BytesMut};
+use onetrip_core::agent::{take_frame, Hello, ToPostgres};
+use onetrip_core::desk::{AgentEvent, Outbox};
 use onetrip_core::{LogIndex, TxnId};
+use std::sync::{Arc, Mutex};
 
 /// Never used twice in a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnId(pub u64);
+pub use onetrip_core::desk::ConnId;
 
 #[derive(Clone, Debug)]
 pub enum ToNode {
-    /// `worker`: applied and durable, from an apply worker.
-    Hello {
-        conn: ConnId,
-        worker: Option<(LogIndex, LogIndex)>,
-    },
-    Propose {
-        conn: ConnId,
-        txn: TxnId,
-        raw: Bytes,
-    },
-    Position {
-        conn: ConnId,
-        applied: LogIndex,
-        durable: LogIndex,
-    },
-    Done {
-        conn: ConnId,
-        txn: TxnId,
-    },
-    Closed {
-        conn: ConnId,
-    },
+    Hello { conn: ConnId, hello: Hello },
+    Propose { conn: ConnId, txn: TxnId, raw: Bytes },
+    Outcome { conn: ConnId, txn: TxnId },
+    Settle { conn: ConnId, txn: TxnId },
+    Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
+    Done { conn: ConnId, txn: TxnId },
+    Closed { conn: ConnId },
 }
 
-#[derive(Clone, Debug)]
-pub enum ToPostgres {
-    /// To an apply worker; nobody looks at a backend's.
-    Welcome {
-        conn: ConnId,
-        committed: LogIndex,
-    },
-    Verdict {
-        conn: ConnId,
-        txn: TxnId,
-        at: LogIndex,
-        verdict: Verdict,
-        previous: LogIndex,
-    },
-    Entry {
-        conn: ConnId,
-        at: LogIndex,
-        previous: LogIndex,
-        txn: TxnId,
-        write_set: Bytes,
-    },
-    Closed {
-        conn: ConnId,
-    },
+/// A whole frame, or the end of the connection.
+pub struct FromNode {
+    pub conn: ConnId,
+    pub frame: Option<Bytes>,
+}
+
+/// What the desk has said, in order; the node sends it on.
+pub type Said = Arc<Mutex<Vec<FromNode>>>;
+
+pub struct Wire {
+    conn: ConnId,
+    said: Said,
+}
+
+impl Outbox for Wire {
+    fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
+        let mut whole = BytesMut::new();
+        frame.iter().for_each(|part| whole.extend_from_slice(part));
+        self.say(Some(whole.freeze()))
+    }
+
+    fn close(&self) {
+        self.say(None);
+    }
+}
+
+impl Wire {
+    fn say(&self, frame: Option<Bytes>) -> bool {
+        self.said.lock().expect("one thread").push(FromNode { conn: self.conn, frame });
+        true
+    }
+}
+
+impl FromNode {
+    /// `None`: the connection is closed.
+    pub fn decode(&self) -> Option<ToPostgres> {
+        let frame = take_frame(&mut BytesMut::from(&self.frame.as_ref()?[..]));
+        let frame = frame.expect("the desk writes good frames").expect("whole ones");
+        Some(ToPostgres::decode(frame).expect("the desk writes good frames"))
+    }
+}
+
+impl ToNode {
+    pub fn conn(&self) -> ConnId {
+        match self {
+            ToNode::Hello { conn, .. } | ToNode::Propose { conn, .. } | ToNode::Outcome { conn, .. } => *conn,
+            ToNode::Settle { conn, .. } | ToNode::Position { conn, .. } | ToNode::Done { conn, .. } => *conn,
+            ToNode::Closed { conn } => *conn,
+        }
+    }
+
+    pub fn for_desk(self, said: &Said) -> AgentEvent<Wire> {
+        match self {
+            ToNode::Hello { conn, hello } => {
+                AgentEvent::Opened { conn, hello, outbox: Arc::new(Wire { conn, said: said.clone() }) }
+            }
+            ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw },
+            ToNode::Outcome { conn, txn } => AgentEvent::Outcome { conn, txn },
+            ToNode::Settle { conn, txn } => AgentEvent::Settle { conn, txn },
+            ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },
+            ToNode::Done { conn, txn } => AgentEvent::Done { conn, txn },
+            ToNode::Closed { conn } => AgentEvent::Closed { conn },
+        }
+    }
 }

@@ -6,8 +6,9 @@
 use bytes::Bytes;
 use onetrip_checker::Value;
 use onetrip_core::certifier::{Decision, Outcome, Verdict};
-use onetrip_core::{Entry, LockMode, LogIndex, NodeId, Term, TxnId};
-use std::collections::BTreeMap;
+use onetrip_core::{Conf, Entry, LockMode, LogIndex, Members, NodeId, Term, TxnId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// One key as a transaction really took it.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +45,13 @@ pub struct Checker {
     truth: BTreeMap<TxnId, Vec<TrueKey>>,
     committed_txns: BTreeMap<TxnId, LogIndex>,
     aborted_txns: BTreeMap<TxnId, LogIndex>,
+    /// Whose transactions an entry ended that holds none: of one incarnation, or of all of a node that left.
+    ended: BTreeMap<LogIndex, Vec<(NodeId, Option<u64>)>>,
     told_committed: BTreeMap<TxnId, LogIndex>,
     told_aborted: BTreeMap<TxnId, &'static str>,
     leaders: BTreeMap<Term, NodeId>,
+    /// The table of members from each index on that changed it, as the first to decide that index had it.
+    tables: BTreeMap<LogIndex, Arc<Members>>,
     failure: Option<String>,
 }
 
@@ -89,14 +94,70 @@ impl Checker {
         }
     }
 
+    /// The table from which the cluster starts.
+    pub fn begins_with(&mut self, members: Members) {
+        self.tables.insert(LogIndex::ZERO, Arc::new(members));
+    }
+
+    pub fn newest_members(&self) -> &Arc<Members> {
+        self.tables.last_key_value().expect("there is one from the start").1
+    }
+
+    /// The entry at `index` made this the table of members.
+    pub fn has_members(&mut self, node: NodeId, index: LogIndex, members: &Arc<Members>) {
+        if let Some(first) = self.tables.get(&index) {
+            if first != members {
+                self.fail(format!("node {node} has another table of members at {index} than the first to decide"));
+            }
+            return;
+        }
+        let voters = |m: &Members| m.voters().map(|m| m.id).collect::<BTreeSet<NodeId>>();
+        let (before, after) = (voters(self.newest_members()), voters(members));
+        // So that any two majorities meet; a replacement is two such steps, and between them both sets must agree.
+        if before.symmetric_difference(&after).count() > 1 {
+            self.fail(format!("at {index} the voters go from {before:?} to {after:?} in one step"));
+        }
+        let gone = self.newest_members().members.iter().map(|m| m.id).filter(|id| !members.contains(*id));
+        let gone: Vec<(NodeId, Option<u64>)> = gone.map(|id| (id, None)).collect();
+        self.ended.insert(index, gone);
+        self.tables.insert(index, members.clone());
+    }
+
+    /// Raft's configuration of a node fits its table, and everybody's table at that index.
+    pub fn configured(&mut self, node: NodeId, index: LogIndex, conf: &Conf, members: &Arc<Members>) {
+        let known = self.tables.range(..=index).next_back().map(|(_, m)| m);
+        if known.is_some_and(|known| known != members) {
+            return self.fail(format!("node {node} has another table of members at {index} than the log gives"));
+        }
+        let ids = |voter: bool| members.members.iter().filter(move |m| m.voter == voter).map(|m| m.id);
+        let in_raft = |sets: [&Vec<NodeId>; 2]| sets.into_iter().flatten().copied().collect::<BTreeSet<NodeId>>();
+        let fits = in_raft([&conf.voters, &conf.outgoing]) == ids(true).collect()
+            && in_raft([&conf.learners, &conf.learners_next]) == ids(false).collect();
+        if !fits {
+            self.fail(format!("node {node} has {conf:?} at {index}, which is not its table {:?}", members.members));
+        }
+    }
+
+    /// A node went on from a checkpoint of another one.
+    pub fn restored(&mut self, node: NodeId, index: LogIndex) {
+        if index > self.log_len() {
+            self.fail(format!("node {node} goes on from {index}, which nobody has decided"));
+        }
+    }
+
+    /// A node has this entry as one that is decided.
+    pub fn holds(&mut self, node: NodeId, index: LogIndex, data: &Bytes) {
+        if self.log.get(index.0 as usize - 1).is_some_and(|first| first.data != *data) {
+            self.fail(format!("the log is not one: node {node} has another entry at {index} than the first to decide"));
+        }
+    }
+
     /// A node handed this index to its certifier.  `decision`: none if it holds no transaction.
     pub fn decides(&mut self, node: NodeId, index: LogIndex, data: &Bytes, decision: Option<Decision>) {
         let place = index.0 as usize - 1;
         if let Some(first) = self.log.get(place) {
             if first.data != *data {
-                self.fail(format!(
-                    "the log is not one: node {node} has another entry at {index} than the first to decide"
-                ));
+                self.holds(node, index, data);
             } else if first.decision != decision {
                 let why = format!("node {node} decides {decision:?} at {index}, the first {:?}", first.decision);
                 self.fail(why);
@@ -117,13 +178,25 @@ impl Checker {
             Decision::Decided { verdict: Verdict::Commit, previous } => self.commits(index, previous, &entry),
             Decision::Decided { verdict, .. } => self.aborts(index, verdict, &entry),
             Decision::Duplicate { first } => {
-                let known = self.committed_txns.get(&entry.txn).or(self.aborted_txns.get(&entry.txn));
-                if known != Some(&first) {
+                if self.decided_at(&entry.txn) != Some(first) && !self.ends(first, &entry.txn) {
                     self.fail(format!("{index} is called a duplicate of {first}, which is not {}", entry.txn));
                 }
             }
-            Decision::Stale | Decision::NoTransaction => {}
+            Decision::NoTransaction => {
+                let before = <[u8; 8]>::try_from(&entry.write_set[..]).map_or(0, u64::from_le_bytes);
+                self.ended.entry(index).or_default().push((entry.txn.node, Some(before)));
+            }
+            Decision::Stale => {}
         }
+    }
+
+    fn decided_at(&self, txn: &TxnId) -> Option<LogIndex> {
+        self.committed_txns.get(txn).or(self.aborted_txns.get(txn)).copied()
+    }
+
+    fn ends(&self, index: LogIndex, txn: &TxnId) -> bool {
+        let ended = self.ended.get(&index).map_or(&[][..], Vec::as_slice);
+        ended.iter().any(|(node, of)| *node == txn.node && of.is_none_or(|of| of == txn.incarnation))
     }
 
     fn commits(&mut self, index: LogIndex, previous: LogIndex, entry: &Entry) {
@@ -208,12 +281,12 @@ impl Checker {
 
     /// A node was asked what became of a transaction.
     pub fn tells_outcome(&mut self, node: NodeId, decided: LogIndex, txn: TxnId, outcome: Outcome, kept: u64) {
-        let known = self.committed_txns.get(&txn).or(self.aborted_txns.get(&txn)).copied();
+        let known = self.decided_at(&txn);
         match outcome {
             Outcome::Decided { at, verdict: Verdict::Commit } => self.tells_committed(txn, at),
             Outcome::Decided { at, .. } => {
                 self.tells_aborted(txn, "the outcome is abort");
-                if known != Some(at) {
+                if known != Some(at) && !self.ends(at, &txn) {
                     self.fail(format!("node {node} says that {txn} aborted at {at}, where it has not"));
                 }
             }

@@ -3,9 +3,10 @@
 use crate::checker::Checker;
 use crate::rng::Rng;
 use crate::session::Question;
-use onetrip_checker::History;
+use onetrip_checker::{History, Outcome, Time};
+use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Limits;
-use onetrip_core::{Member, MemberRole, Members, NodeId};
+use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
 use std::collections::BTreeMap;
 
 /// Simulated microseconds since the start of the run.
@@ -35,6 +36,14 @@ pub enum Plant {
     GuessOutcome,
     /// Under REPEATABLE READ each statement reads what is visible when it runs.
     LateSnapshot,
+    /// A snapshot is taken without emptying the log that it replaces.
+    SnapshotKeepsLog,
+    /// A new member counts itself as a voter from the start.
+    LearnerVotes,
+    /// One node commits entries of nodes that are no members any more.
+    Stranger,
+    /// The log is cut under members that need it, and nobody is given a snapshot.
+    CutWithoutSnapshot,
 }
 
 /// Everything drawn once per run.
@@ -51,6 +60,10 @@ pub struct Options {
     pub limits: Limits,
     pub checkpoint_entries: u64,
     pub cut_margin: u64,
+    /// A longer log is cut even if another member needs it.
+    pub log_entries_max: u64,
+    /// How likely somebody changes the membership, at each look.
+    pub operate_per_million: u64,
     pub one_way_ms_max: u64,
     pub loss_per_million: u64,
     pub duplicate_per_million: u64,
@@ -87,7 +100,9 @@ impl Options {
                 outcomes: rng.between(500, 5_000),
             },
             checkpoint_entries: rng.between(10, 400),
-            cut_margin: rng.between(50, 300),
+            cut_margin: rng.between(10, 300),
+            log_entries_max: *[30, 200, 1_000, 10_000].get(rng.below(4) as usize).expect("below 4"),
+            operate_per_million: *[0, 20_000, 100_000, 300_000].get(rng.below(4) as usize).expect("below 4"),
             one_way_ms_max: rng.between(1, 80),
             loss_per_million: network(&mut rng, 50_000),
             duplicate_per_million: network(&mut rng, 50_000),
@@ -105,7 +120,8 @@ impl Options {
         if plant == Some(Plant::OldTerm) {
             // Needs leaders that come and go while entries travel one by one.
             (o.voters, o.preferred, o.message_bytes_max) = (5, 1, 1);
-            (o.election_ticks, o.fault_every_ms, o.clients) = (20, 500, 6);
+            (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
+            (o.checkpoint_entries, o.log_entries_max) = (u64::MAX, u64::MAX);
             o.election_fault_per_million = 1_000_000;
         }
         o
@@ -121,12 +137,39 @@ impl Options {
             address: format!("host:{id}"),
             role: if self.witness && id == self.voters { MemberRole::Witness } else { MemberRole::Voter },
             voter: true,
-            slot: Some(id - 1),
+            slot: (!(self.witness && id == self.voters)).then_some(id - 1),
             replaces: None,
             joined_with: None,
         };
         let preferred = format!("r{}", self.preferred);
         Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16)
+    }
+}
+
+impl Ctx {
+    /// Where a node is, as its own configuration says.
+    pub fn region(&self, id: NodeId) -> RegionId {
+        self.regions.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Somebody is told what became of a transaction.
+    pub fn answered(&mut self, txn: TxnId, state: OutcomeState, at: LogIndex) {
+        let outcome = match state {
+            OutcomeState::NotSoFar => return,
+            OutcomeState::Committed => {
+                self.checker.tells_committed(txn, at);
+                Outcome::FoundCommitted
+            }
+            OutcomeState::Aborted => {
+                self.checker.tells_aborted(txn, "the outcome is abort");
+                Outcome::Aborted
+            }
+            OutcomeState::OlderThanKept => Outcome::Unknown,
+        };
+        let Some(place) = self.questions.iter().position(|q| q.txn == txn) else { return };
+        let mut record = self.questions.swap_remove(place).record;
+        (record.outcome, record.completed) = (outcome, Time(self.now));
+        self.history.push(record);
     }
 }
 
@@ -154,6 +197,7 @@ pub struct Ctx {
     pub history: History,
     /// Clients that were left without an answer.
     pub questions: Vec<Question>,
+    pub regions: BTreeMap<NodeId, RegionId>,
     pub next_process: u64,
     pub next_value: u64,
     pub options: Options,

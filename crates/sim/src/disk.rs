@@ -2,14 +2,17 @@
 //!
 //! Invariants:
 //! - `entries` and `hard_state` are what was written; `safe_entries` and `safe_hard_state` what was synced.
+//! - A checkpoint is written whole and durably, or not at all; so is the mark of a log that starts anew.
 //! - A crash keeps the synced part and a prefix of the writes after it, each write whole or not at all (records carry a
 //!   checksum).  Nothing else is ever lost.
 
 use crate::rng::Rng;
-use bytes::Bytes;
-use onetrip_core::{Conf, LogIndex};
+use bytes::{Bytes, BytesMut};
+use onetrip_core::desk::Log;
+use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 #[derive(Clone)]
@@ -71,12 +74,68 @@ pub struct SimLog {
     unsynced: Vec<Write>,
     /// Something was lost in the middle: what is written after it will not be found again.
     has_hole: bool,
+    checkpoint: Option<Bytes>,
+    /// As what PostgreSQL has run, as far as the log may not know.
+    pub starts: Vec<u64>,
+    /// A member needs a newer checkpoint than there is.
+    wants_checkpoint: Cell<bool>,
+    /// Planted: nobody is given a snapshot.
+    pub gives_no_snapshots: bool,
 }
 
 impl SimLog {
-    pub fn new(conf: Conf) -> SimLog {
+    /// `checkpoint`: what a joining node was given.
+    pub fn new(checkpoint: Option<Bytes>) -> SimLog {
         let empty = Image { before: (0, 0), entries: VecDeque::new(), hard_state: HardState::default() };
-        SimLog { conf, written: empty.clone(), safe: empty, unsynced: Vec::new(), has_hole: false }
+        SimLog::from(empty, checkpoint)
+    }
+
+    fn from(image: Image, checkpoint: Option<Bytes>) -> SimLog {
+        SimLog {
+            conf: Conf::default(),
+            written: image.clone(),
+            safe: image,
+            unsynced: Vec::new(),
+            has_hole: false,
+            checkpoint,
+            starts: Vec::new(),
+            wants_checkpoint: Cell::new(false),
+            gives_no_snapshots: false,
+        }
+    }
+
+    pub fn checkpoint(&self) -> Option<&Bytes> {
+        self.checkpoint.as_ref()
+    }
+
+    /// Durable at once; one that is older than what is there changes nothing.
+    pub fn save_checkpoint(&mut self, raw: Bytes) {
+        let index = |raw: &Bytes| checkpoint::peek(raw).expect("written by a node").index;
+        if self.checkpoint.as_ref().is_none_or(|old| index(old) <= index(&raw)) {
+            self.checkpoint = Some(raw);
+        }
+    }
+
+    /// The log is in order again.
+    pub fn settle_checkpoint(&mut self) {
+        let Some(raw) = &self.checkpoint else { return };
+        let mut raw = BytesMut::from(&raw[..]);
+        raw[checkpoint::ORIGIN_AT..][..2].copy_from_slice(&checkpoint::settled_origin());
+        self.checkpoint = Some(raw.freeze());
+    }
+
+    pub fn wants_checkpoint(&self) -> bool {
+        self.wants_checkpoint.take()
+    }
+
+    /// The log goes on after `index`, empty.  Durable at once.
+    pub fn restart(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) {
+        let mut hard_state = hard_state.unwrap_or(&self.written.hard_state).clone();
+        hard_state.term = hard_state.term.max(term.0);
+        hard_state.commit = hard_state.commit.max(index.0);
+        self.written = Image { before: (index.0, term.0), entries: VecDeque::new(), hard_state };
+        self.safe = self.written.clone();
+        self.unsynced.clear();
     }
 
     /// The Raft configuration at the checkpoint from which a life goes on.
@@ -112,7 +171,7 @@ impl SimLog {
         for write in &self.unsynced[..kept] {
             safe.write(write);
         }
-        SimLog { conf: self.conf.clone(), written: safe.clone(), safe, unsynced: Vec::new(), has_hole: false }
+        SimLog { starts: self.starts.clone(), ..SimLog::from(safe, self.checkpoint.clone()) }
     }
 
     pub fn first_index(&self) -> LogIndex {
@@ -123,9 +182,17 @@ impl SimLog {
         LogIndex(self.written.last())
     }
 
-    pub fn data(&self, index: LogIndex) -> Option<Bytes> {
+    pub fn entry(&self, index: LogIndex) -> Option<&Entry> {
         let place = index.0.checked_sub(self.written.before.0 + 1)?;
-        self.written.entries.get(place as usize).map(|e| e.data.clone())
+        self.written.entries.get(place as usize)
+    }
+
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        self.written.term(index.0).map(Term)
+    }
+
+    pub fn len(&self) -> u64 {
+        self.written.entries.len() as u64
     }
 
     pub fn cut(&mut self, upto: LogIndex) {
@@ -186,8 +253,35 @@ impl Storage for SimLog {
         Ok(self.written.last())
     }
 
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    /// As the daemon's: the last checkpoint, if it has what `to` lacks and knows `to` as a member.
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        let known = self.checkpoint.as_ref().filter(|_| !self.gives_no_snapshots);
+        let found = known.map(|raw| (checkpoint::peek(raw).expect("written by a node"), raw)).filter(|(head, _)| {
+            head.index.0 >= request_index.max(self.written.before.0) && head.conf.contains(NodeId(to as u32))
+        });
+        let Some((head, raw)) = found else {
+            self.wants_checkpoint.set(true);
+            return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        };
+        let mut snapshot = Snapshot { data: raw.clone(), ..Default::default() };
+        let metadata = snapshot.mut_metadata();
+        (metadata.index, metadata.term) = (head.index.0, head.term.0);
+        metadata.set_conf_state(ConfState::from(&head.conf));
+        Ok(snapshot)
+    }
+}
+
+impl Log for SimLog {
+    type Error = onetrip_core::Error;
+    fn first_index(&self) -> LogIndex {
+        self.first_index()
+    }
+    fn last_index(&self) -> LogIndex {
+        self.last_index()
+    }
+    fn read(&self, at: LogIndex) -> onetrip_core::Result<Bytes> {
+        let why = || format!("entry {at} is still to be fed and no longer there");
+        self.entry(at).map(|e| e.data.clone()).ok_or_else(|| onetrip_core::Error::Corrupted { what: "log", why: why() })
     }
 }
 
@@ -201,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_crash_takes_only_what_was_not_synced() {
-        let mut log = SimLog::new(Conf::default());
+        let mut log = SimLog::new(None);
         log.write(&[entry(1, 1), entry(2, 1)], None);
         log.sync();
         log.write(&[entry(2, 2)], None);

@@ -1,13 +1,14 @@
 //! A deterministic simulation of the core: the real consensus and certifier under faults, with a model of PostgreSQL.
 //!
 //! One seed decides everything; the same seed gives the same run to the byte.  It knows no clock, thread, socket or
-//! file, and nothing of the daemon: the order in which `node` drives the core is that of the daemon's core thread,
+//! file, and nothing of the daemon: the order in which `node` drives the core's parts is that of the daemon's core thread,
 //! written again, so a mistake in the daemon's own loop shows only in its own tests.
 //!
 //! | module | what |
 //! |---|---|
 //! | `world`, `faults` | time, network, crashes |
-//! | `node`, `disk`, `desk` | one node: core, disk, who waits for what |
+//! | `operator` | members join, leave, are replaced; PostgreSQL's data folder is made anew |
+//! | `node`, `storage`, `disk` | one node: the core's parts, what it keeps, the disk beneath |
 //! | `postgres`, `session`, `rows` | the turn, the apply worker; transactions and their clients; rows as lists |
 //! | `checker` | what must hold, judged from outside by what nodes say and do |
 //! | `onetrip_checker` | the same for what clients saw: the histories of their transactions |
@@ -16,14 +17,15 @@
 mod agent;
 mod checker;
 pub mod ctx;
-mod desk;
 mod disk;
 mod faults;
 mod node;
+mod operator;
 mod postgres;
 mod rng;
 mod rows;
 mod session;
+mod storage;
 mod world;
 
 pub use ctx::{Options, Plant, Stats};

@@ -1,24 +1,23 @@
-//! One node: the real consensus and the real certifier, driven in the order in which the daemon's core thread drives
-//! them, on a simulated disk.
+//! One node: the real consensus, certifier and desk, driven in the order in which the daemon's core thread drives them, on
+//! a simulated disk; what it keeps on that disk is in `storage`.
 //!
 //! Between any two stages of that order the node can be told to die (`fuse`): what it had sent is under way, what it
 //! had not synced may be gone.
 
-use crate::agent::{ToNode, ToPostgres};
-use crate::ctx::{Ctx, Micros, Plant, MS};
-use crate::desk::{Books, Desk};
+use crate::agent::{FromNode, Said, ToNode, Wire};
+use crate::ctx::{Ctx, Micros, Plant};
 use crate::disk::SimLog;
 use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, History};
-use onetrip_core::consensus::{Committed, Config, Consensus, EntryType, Input, Leadership, Message, Output, Role};
+use onetrip_core::consensus::{Committed, Consensus, EntryType, Input, Leadership, Message, Output, Role};
 use onetrip_core::decide::decide;
-use onetrip_core::{checkpoint, Checkpoint, LogIndex, Members, NodeId, Term};
+use onetrip_core::desk::{Books, Desk};
+use onetrip_core::{Command, Conf, Entry, EntryKind, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const HEARTBEAT_TICKS: usize = 5;
 const POSITION_TICKS: u64 = 25;
 /// More rounds than this in one go mean that consensus never comes to rest.
 const ROUNDS_MAX: usize = 10_000;
@@ -33,26 +32,24 @@ pub struct Trouble {
     pub slow_until: Micros,
 }
 
-/// What survives a crash.
-pub struct Disk {
-    pub log: SimLog,
-    pub checkpoint: Option<Bytes>,
-}
-
 #[derive(Debug)]
 pub enum Arrival {
     Raft(Message),
-    Durable(NodeId, LogIndex),
+    /// Applied and durable, of a member's PostgreSQL.
+    Position(NodeId, LogIndex, LogIndex),
     Unreachable(NodeId),
+    /// A peer says that this node was removed.
+    Removed,
     Agent(ToNode),
+    Change(Command),
     Checkpointed(LogIndex, Bytes),
     Tick(u32),
 }
 
 pub enum Departure {
     Raft(Message),
-    Durable(LogIndex),
-    Agent(ToPostgres),
+    Position(LogIndex, LogIndex),
+    Agent(FromNode),
     /// Written by now, if the node lives that long.
     Checkpoint(LogIndex, Bytes),
 }
@@ -62,26 +59,35 @@ pub enum Stop {
     Crashed,
     /// The disk failed it, and it ended before it said anything that rests on that.
     Disk(&'static str),
+    /// It is no member any more.
+    Removed,
     Broken(String),
 }
 
-type Result<T> = std::result::Result<T, Stop>;
+pub type Result<T> = std::result::Result<T, Stop>;
 
 pub struct Node {
     pub id: NodeId,
     pub life: u64,
-    has_postgres: bool,
-    members: Arc<Members>,
-    consensus: Consensus<SimLog>,
-    certifier: Certifier,
-    history: History,
-    desk: Desk,
-    checkpoint: LogIndex,
-    checkpoint_raw: Option<Bytes>,
-    checkpoint_under_way: bool,
-    durable_of: BTreeMap<NodeId, LogIndex>,
+    pub(crate) has_postgres: bool,
+    pub(crate) members: Arc<Members>,
+    /// The configuration and table that the checker saw last.
+    checked: (Conf, Arc<Members>),
+    pub(crate) consensus: Consensus<SimLog>,
+    pub(crate) certifier: Certifier,
+    pub(crate) history: History,
+    pub(crate) desk: Desk<Wire>,
+    said: Said,
+    pub(crate) checkpoint: LogIndex,
+    pub(crate) checkpoint_under_way: bool,
+    /// Of the other members' PostgreSQL: durable.
+    pub(crate) positions: BTreeMap<NodeId, LogIndex>,
+    /// PostgreSQL's data folder has to be made anew, from a copy that shows at least this.
+    pub rebuild: Option<LogIndex>,
+    /// It has been ordered since the world looked last.
+    pub rebuild_ordered: bool,
     leadership: Option<Leadership>,
-    tick: u64,
+    pub(crate) tick: u64,
     dropped: Vec<NodeId>,
     /// Stages until it dies.
     pub fuse: Option<u32>,
@@ -89,53 +95,46 @@ pub struct Node {
     /// It has become leader in the last stretch of work.
     pub elected: bool,
     /// Its own clock within one stretch of work; ahead of the world's while it writes.
-    clock: Micros,
+    pub(crate) clock: Micros,
     pub busy_until: Micros,
     pub departures: Vec<(Micros, Departure)>,
 }
 
 impl Node {
-    pub fn start(id: NodeId, life: u64, disk: Disk, ctx: &mut Ctx) -> Result<Node> {
-        let o = &ctx.options;
-        let state = match &disk.checkpoint {
-            Some(raw) => Checkpoint::decode(raw.clone(), o.limits).map_err(|e| broken(id, &e))?,
-            None => Checkpoint::bootstrap(o.members(), o.limits),
+    /// `has_postgres`: its configuration says so; `postgres_is_there`: so does its disk.
+    pub fn start(
+        id: NodeId,
+        life: u64,
+        log: SimLog,
+        has_postgres: bool,
+        postgres_is_there: bool,
+        ctx: &mut Ctx,
+    ) -> Result<Node> {
+        let (state, consensus) = Node::open(id, log, ctx)?;
+        let last = consensus.log().last_index();
+        let (checkpoint, region) = (state.index(), ctx.region(id));
+        let (starts, running) = (consensus.log().starts.clone(), state.certifier.running_incarnation(id));
+        trace!(ctx, "n{id} starts, life {life}: log {}..{last}, {state:?}", consensus.log().first_index());
+        let known_from = match ctx.options.plant {
+            Some(Plant::EarlyWelcome) => LogIndex::ZERO,
+            _ => last,
         };
-        let checkpoint = state.index();
-        let mut log = disk.log;
-        let (first, last) = (log.first_index(), log.last_index());
-        if last < checkpoint || first > checkpoint.next() {
-            let why = format!("node {id} holds entries {first} to {last}, its checkpoint stands at {checkpoint}");
-            return Err(Stop::Broken(why));
-        }
-        log.raise_commit(checkpoint);
-        log.stand_on(state.conf);
-        let members = Arc::new(state.members);
-        let config = Config {
-            id,
-            limits: o.limits,
-            applied: checkpoint,
-            heartbeat_ticks: HEARTBEAT_TICKS,
-            election_ticks: o.election_ticks,
-            transfer_ticks: o.transfer_ticks,
-        };
-        trace!(ctx, "n{id} starts, life {life}: log {first}..{last}, checkpoint {checkpoint}");
-        let mut consensus = Consensus::new(config, log, members.clone()).map_err(|e| broken(id, &e))?;
-        consensus.set_message_bytes_max(ctx.options.message_bytes_max);
-        let voters = ctx.options.voters;
         let mut node = Node {
             id,
             life,
-            has_postgres: !(ctx.options.witness && id.0 == voters),
-            members,
+            has_postgres,
+            checked: (Conf::default(), consensus.members().clone()),
+            members: Arc::new(state.members),
             consensus,
             certifier: state.certifier,
             history: state.history,
-            desk: Desk::new(last),
+            desk: Desk::new(id, region, known_from, &starts, running),
+            said: Said::default(),
             checkpoint,
-            checkpoint_raw: disk.checkpoint,
             checkpoint_under_way: false,
-            durable_of: BTreeMap::new(),
+            positions: BTreeMap::new(),
+            rebuild: None,
+            rebuild_ordered: false,
             leadership: None,
             tick: 0,
             dropped: Vec::new(),
@@ -147,12 +146,11 @@ impl Node {
             departures: Vec::new(),
         };
         node.draw(ctx);
+        node.check_membership()?;
+        if has_postgres && !postgres_is_there {
+            node.order_rebuild();
+        }
         Ok(node)
-    }
-
-    /// What is left after a crash now.
-    pub fn crash(self, ctx: &mut Ctx) -> Disk {
-        Disk { log: self.consensus.log().after_crash(&mut ctx.rng), checkpoint: self.checkpoint_raw }
     }
 
     /// Everything that has come in, then all the work that follows from it.
@@ -171,22 +169,33 @@ impl Node {
         match arrival {
             Arrival::Raft(message) => self.step(Input::Message(message), ctx),
             Arrival::Unreachable(peer) => self.step(Input::Unreachable(peer), ctx),
-            Arrival::Durable(peer, durable) => {
-                self.durable_of.insert(peer, durable);
+            Arrival::Change(command) => self.step(Input::Change(command), ctx),
+            Arrival::Removed => return Err(Stop::Removed),
+            Arrival::Position(peer, applied, durable) => {
+                self.positions.insert(peer, durable);
+                self.step(Input::Position(peer, applied), ctx);
             }
-            Arrival::Agent(frame) => self.agent(frame, ctx)?,
-            Arrival::Checkpointed(..) if self.trouble.full_until > self.clock => {
-                return Err(Stop::Disk("disk full at a checkpoint"));
-            }
-            Arrival::Checkpointed(index, raw) => {
-                self.checkpoint = index;
-                self.checkpoint_raw = Some(raw);
-                self.checkpoint_under_way = false;
-                if !self.has_postgres {
-                    self.history.forget_to(index);
+            Arrival::Agent(frame) => {
+                let event = frame.for_desk(&self.said);
+                if let Some(starts) = self.desk.starts_with(&event) {
+                    self.consensus.log_mut().starts = starts;
+                    self.stage()?;
                 }
-                self.cut(ctx);
+                let mut books = Books {
+                    certifier: &self.certifier,
+                    history: &mut self.history,
+                    log: self.consensus.log(),
+                    members: &self.members,
+                    tick: self.tick,
+                };
+                let raw = self.desk.handle(event, &mut books).map_err(|e| broken(self.id, &e))?;
+                self.answer();
+                if let Some(raw) = raw {
+                    self.propose(raw, ctx);
+                }
+                self.follow_rebuild();
             }
+            Arrival::Checkpointed(index, raw) => self.checkpointed(index, raw, ctx)?,
             Arrival::Tick(times) => {
                 for _ in 0..times {
                     self.on_tick(ctx);
@@ -196,46 +205,34 @@ impl Node {
         Ok(())
     }
 
-    fn agent(&mut self, frame: ToNode, ctx: &mut Ctx) -> Result<()> {
-        let mut books = Books {
-            certifier: &self.certifier,
-            history: &mut self.history,
-            log: self.consensus.log(),
-            tick: self.tick,
-            plant: ctx.options.plant,
-        };
-        let mut raw = None;
-        match frame {
-            ToNode::Hello { conn, worker } => self.desk.open(conn, worker, &mut books),
-            ToNode::Propose { conn, txn, raw: r } => raw = self.desk.propose(conn, txn, r, &books),
-            ToNode::Position { conn, applied, durable } => self.desk.position(conn, applied, durable, &mut books),
-            ToNode::Done { conn, txn } => self.desk.done(conn, txn),
-            ToNode::Closed { conn } => self.desk.closed(conn),
-        }
-        self.answer()?;
-        if let Some(raw) = raw {
-            self.propose(raw, ctx);
-        }
-        Ok(())
+    /// Sends on what the desk has said.
+    fn answer(&mut self) {
+        let said = std::mem::take(&mut *self.said.lock().expect("one thread"));
+        self.departures.extend(said.into_iter().map(|frame| (self.clock, Departure::Agent(frame))));
+        self.desk.take_notes();
     }
 
-    fn answer(&mut self) -> Result<()> {
-        let clock = self.clock;
-        self.departures.extend(self.desk.answers.drain(..).map(|a| (clock, Departure::Agent(a))));
-        match self.desk.broken.take() {
-            Some(why) => Err(Stop::Broken(format!("node {}: {why}", self.id))),
-            None => Ok(()),
+    fn follow_rebuild(&mut self) {
+        if self.desk.is_unfed() && self.rebuild.is_none_or(|at_least| at_least < self.feedable_from()) {
+            self.order_rebuild();
+        } else if self.rebuild.is_some() && self.desk.is_fed() {
+            self.rebuild = None;
         }
     }
 
-    fn step(&mut self, input: Input, ctx: &mut Ctx) {
+    fn order_rebuild(&mut self) {
+        self.rebuild = Some(self.feedable_from());
+        self.rebuild_ordered = true;
+    }
+
+    pub(crate) fn step(&mut self, input: Input, ctx: &mut Ctx) {
         // What raft refuses is no fault of this node.
         let _ = self.consensus.step(input);
         self.draw(ctx);
     }
 
     /// The timeout hangs on seed, node, term, role and time alone, so it does not matter when raft drew its own.
-    fn draw(&mut self, ctx: &mut Ctx) {
+    pub(crate) fn draw(&mut self, ctx: &mut Ctx) {
         let l = self.consensus.leadership();
         let parts = [u64::from(self.id.0), self.life, l.term.0, l.role as u64, self.tick / DRAW_TICKS];
         let draw = parts.iter().fold(ctx.options.seed, |sum, part| mix(sum ^ mix(*part + 1)));
@@ -256,37 +253,17 @@ impl Node {
             self.propose(raw, ctx);
         }
         if self.tick % POSITION_TICKS == 0 {
-            let durable = self.desk.durable.or((!self.has_postgres).then_some(self.checkpoint));
-            if let Some(durable) = durable {
-                self.durable_of.insert(self.id, durable);
-                self.departures.push((self.clock, Departure::Durable(durable)));
+            if let Some((applied, durable)) = self.my_position() {
+                self.step(Input::Position(self.id, applied), ctx);
+                self.departures.push((self.clock, Departure::Position(applied, durable)));
             }
             self.cut(ctx);
-            let entries = self.certifier.decided().0 - self.checkpoint.0;
-            if entries >= ctx.options.checkpoint_entries && !self.checkpoint_under_way {
-                self.checkpoint_under_way = true;
-                let (consensus, term) = (&self.consensus, self.consensus.applied().1);
-                let (conf, members) = (consensus.conf(), consensus.members());
-                let raw = checkpoint::encode(term, conf, members, &self.certifier, &self.history);
-                let done = self.clock + ctx.rng.between(0, 200 * MS);
-                self.departures.push((done, Departure::Checkpoint(self.certifier.decided(), raw)));
-            }
-        }
-    }
-
-    fn cut(&mut self, ctx: &mut Ctx) {
-        let all: Option<Vec<LogIndex>> =
-            self.members.members.iter().map(|m| self.durable_of.get(&m.id).copied()).collect();
-        let Some(needed) = all.and_then(|d| d.into_iter().min()) else { return };
-        let upto = needed.min(self.checkpoint).0.saturating_sub(ctx.options.cut_margin);
-        if upto >= self.consensus.log().first_index().0 {
-            ctx.events.add("log cut");
-            self.consensus.log_mut().cut(LogIndex(upto));
+            self.consider_checkpoint(ctx);
         }
     }
 
     /// A place between two stages, where the node may die.
-    fn stage(&mut self) -> Result<()> {
+    pub(crate) fn stage(&mut self) -> Result<()> {
         match &mut self.fuse {
             Some(0) => Err(Stop::Crashed),
             Some(left) => {
@@ -311,11 +288,12 @@ impl Node {
                 certifier: &self.certifier,
                 history: &mut self.history,
                 log: self.consensus.log(),
+                members: &self.members,
                 tick: self.tick,
-                plant: ctx.options.plant,
             };
-            self.desk.let_worker_in(&mut books);
-            self.answer()?;
+            self.desk.let_worker_in(&mut books).map_err(|e| broken(self.id, &e))?;
+            self.answer();
+            self.follow_rebuild();
             if !self.notice_leader(ctx) {
                 return Ok(());
             }
@@ -327,48 +305,42 @@ impl Node {
         self.send(std::mem::take(&mut out.send_now), ctx)?;
         self.certify(std::mem::take(&mut out.committed), ctx)?;
         self.stage()?;
-        if let Some(persist) = out.persist.take().filter(|p| p.must_sync) {
-            if self.trouble.full_until > self.clock {
-                // The space for a record is set aside before it is written.
-                return Err(Stop::Disk("disk full"));
-            }
-            self.consensus.log_mut().write(&persist.entries, persist.hard_state.as_ref());
-            self.stage()?;
-            self.sync(ctx)?;
-            self.stage()?;
+        if let Some(persist) = out.persist.take() {
+            self.persist(persist, ctx)?;
         }
         self.consensus.persisted(out);
         self.draw(ctx);
         self.stage()?;
         self.send(std::mem::take(&mut out.send_after), ctx)?;
+        if let Some(state) = out.restored.take() {
+            ctx.events.add("snapshot installed");
+            self.restored(*state, ctx);
+            self.answer();
+            self.check_membership()?;
+            self.stage()?;
+        }
         self.certify(std::mem::take(&mut out.committed), ctx)?;
+        if (self.consensus.conf(), &self.members) != (&self.checked.0, &self.checked.1) {
+            self.checked = (self.consensus.conf().clone(), self.members.clone());
+            let index = self.consensus.applied().0;
+            ctx.checker.configured(self.id, index, &self.checked.0, self.consensus.members());
+        }
         if ctx.options.plant == Some(Plant::OldTerm) {
             self.count_any_term(ctx)?;
         }
         self.stage()
     }
 
-    fn sync(&mut self, ctx: &mut Ctx) -> Result<()> {
-        let slow = if self.trouble.slow_until > self.clock || ctx.rng.one_in(500) { 50 } else { 1 };
-        self.clock += ctx.rng.between(50, ctx.options.sync_us_max) * slow;
-        if std::mem::take(&mut self.trouble.next_sync_fails) {
-            if ctx.options.plant != Some(Plant::IgnoreSyncError) {
-                return Err(Stop::Disk("fsync error"));
-            }
-            self.consensus.log_mut().drop_unsynced();
-        }
-        if ctx.options.plant != Some(Plant::SkipSync) {
-            self.consensus.log_mut().sync();
-        }
-        Ok(())
-    }
-
     fn send(&mut self, messages: Vec<Message>, ctx: &mut Ctx) -> Result<()> {
         for message in messages {
             self.stage()?;
-            if ctx.rng.one_in(5_000) {
+            let to = NodeId(message.to as u32);
+            let is_full = ctx.rng.one_in(5_000);
+            if is_full {
                 ctx.faults.add("queue to a peer full");
-                self.dropped.push(NodeId(message.to as u32));
+            }
+            if is_full || !self.members.contains(to) {
+                self.dropped.push(to);
             } else {
                 self.departures.push((self.clock, Departure::Raft(message)));
             }
@@ -380,25 +352,60 @@ impl Node {
         for entry in committed {
             let index = entry.index;
             if ctx.options.plant == Some(Plant::OldTerm) && index <= self.certifier.decided() {
+                ctx.checker.holds(self.id, index, &entry.data);
                 continue;
             }
-            let decided = decide(&entry, &mut self.certifier, &mut self.history, &mut self.members);
+            let decided = match self.let_stranger_in(&entry, ctx) {
+                Some(decided) => decided,
+                None => decide(&entry, &mut self.certifier, &mut self.history, &mut self.members),
+            };
             let decided = decided.map_err(|e| broken(self.id, &e))?;
             ctx.checker.decides(self.id, index, &entry.data, decided.map(|d| d.1));
+            if let Some(members) = &entry.members {
+                trace!(ctx, "n{} has table {} at {index}", self.id, members.version);
+                ctx.checker.has_members(self.id, index, members);
+                self.positions.retain(|id, _| members.contains(*id));
+                self.check_membership()?;
+            }
             let Some((txn, decision)) = decided else { continue };
             trace!(ctx, "n{} decides {index}: {txn} {decision:?}", self.id);
             let books = Books {
                 certifier: &self.certifier,
                 history: &mut self.history,
                 log: self.consensus.log(),
+                members: &self.members,
                 tick: self.tick,
-                plant: ctx.options.plant,
             };
-            self.desk.decided(index, txn, decision, &books);
-            self.answer()?;
+            self.desk.decided(index, txn, decision, &books).map_err(|e| broken(self.id, &e))?;
+            self.answer();
             self.stage()?;
         }
         Ok(())
+    }
+
+    /// A node that is no member any more has nothing to say.
+    fn check_membership(&self) -> Result<()> {
+        let is_removed = self.members.removed(self.id) && !self.consensus.conf().contains(self.id);
+        if is_removed {
+            return Err(Stop::Removed);
+        }
+        Ok(())
+    }
+
+    /// The planted mistake: this node alone forgets what it means for its entries that a member has left.
+    fn let_stranger_in(&mut self, entry: &Committed, ctx: &mut Ctx) -> Option<onetrip_core::Result<Decided>> {
+        if ctx.options.plant != Some(Plant::Stranger) || self.id != NodeId(1) {
+            return None;
+        }
+        if let Some(after) = &entry.members {
+            self.members = after.clone();
+            return Some(self.certifier.skip(entry.index).map(|()| None));
+        }
+        let decoded = entry.transaction().and_then(|raw| Entry::decode(raw.clone()).ok())?;
+        if decoded.kind != EntryKind::Transaction || self.members.contains(decoded.txn.node) {
+            return None;
+        }
+        Some(self.certifier.certify(entry.index, &decoded).map(|decision| Some((decoded.txn, decision))))
     }
 
     /// The planted mistake: Raft's paper, figure 8.
@@ -408,15 +415,15 @@ impl Node {
         matched.sort_unstable();
         let Some(majority) = matched.get((matched.len().max(1) - 1) / 2).copied() else { return Ok(()) };
         for index in self.certifier.decided().0 + 1..=majority.min(status.last).0 {
-            let Some(data) = self.consensus.log().data(LogIndex(index)) else { break };
-            let term = raft::Storage::term(self.consensus.log(), index).unwrap_or(0);
-            if term < status.leadership.term.0 {
+            let Some(entry) = self.consensus.log().entry(LogIndex(index)).cloned() else { break };
+            if entry.term < status.leadership.term.0 {
                 ctx.events.add("entry of an old term counted");
                 // The worst moment to die; left to chance it would take too many seeds.
                 self.fuse = self.fuse.or(Some(ctx.rng.below(4) as u32));
             }
             let (index, kind) = (LogIndex(index), EntryType::EntryNormal);
-            self.certify(vec![Committed { index, term: Term(term), kind, data, members: None }], ctx)?;
+            let committed = Committed { index, term: Term(entry.term), kind, data: entry.data, members: None };
+            self.certify(vec![committed], ctx)?;
         }
         Ok(())
     }
@@ -448,11 +455,17 @@ impl Node {
         &self.certifier
     }
 
+    pub fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+
     pub fn is_leader(&self) -> bool {
         self.leadership.is_some_and(|l| l.role == Role::Leader)
     }
 }
 
-fn broken(id: NodeId, error: &onetrip_core::Error) -> Stop {
+type Decided = Option<(onetrip_core::TxnId, onetrip_core::certifier::Decision)>;
+
+pub(crate) fn broken(id: NodeId, error: &onetrip_core::Error) -> Stop {
     Stop::Broken(format!("node {id}: {error}"))
 }

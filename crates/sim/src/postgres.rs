@@ -8,17 +8,20 @@
 //! - A crash goes back to `durable` or to some commit after it, never before.
 //! - After a start no client is let in before everything is visible that the node's WELCOME named.
 
-use crate::agent::{ConnId, ToNode, ToPostgres};
+use crate::agent::{ConnId, FromNode, ToNode};
 use crate::ctx::{Ctx, Micros, MS};
 use crate::rows::{self, Row, Rows};
-use crate::session::{Doing, Session};
+use crate::session::{Doing, GivenUp, Session};
 use crate::trace;
+use onetrip_core::agent::{Hello, OutcomeState, Role, ToPostgres, VERSION};
 use onetrip_core::{LogIndex, NodeId, TxnId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How long a session waits before it connects again.
 pub(crate) const RECONNECT: Micros = 50 * MS;
+/// What is given up is settled after this, for it may still arrive.
+const PATIENCE: Micros = 500 * MS;
 
 struct Fed {
     at: LogIndex,
@@ -53,6 +56,11 @@ pub struct Postgres {
     /// What clients must find, as the first WELCOME of this incarnation said.
     lets_in_at: Option<LogIndex>,
     pub(crate) sessions: Vec<Session>,
+    /// The data folder is there.
+    pub made: bool,
+    /// It belongs to a replica.
+    pub read_only: bool,
+    pub(crate) given_up: Vec<GivenUp>,
     worker: Option<ConnId>,
     queue: VecDeque<Fed>,
     worker_wakes: bool,
@@ -64,10 +72,10 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    pub fn new(node: NodeId, clients: usize) -> Postgres {
+    pub fn new(node: NodeId, region: &str, clients: usize) -> Postgres {
         Postgres {
             node,
-            region: format!("r{node}").into(),
+            region: region.into(),
             incarnation: 0,
             up: false,
             sequence: 0,
@@ -77,6 +85,9 @@ impl Postgres {
             journal: VecDeque::new(),
             lets_in_at: None,
             sessions: (0..clients).map(|_| Session::new()).collect(),
+            made: true,
+            read_only: false,
+            given_up: Vec::new(),
             worker: None,
             queue: VecDeque::new(),
             worker_wakes: false,
@@ -115,7 +126,25 @@ impl Postgres {
         self.queue.clear();
         self.worker_wakes = false;
         broke.extend(self.end_sessions(ctx));
+        // That was in shared memory.
+        self.given_up.clear();
         broke
+    }
+
+    /// A base backup of `donor` takes the place of the data folder.
+    pub fn become_copy_of(&mut self, donor: &Postgres) {
+        assert!(!self.up, "it is stopped first");
+        (self.rows, self.applied, self.durable) = (donor.rows.clone(), donor.applied, donor.applied);
+        self.journal.clear();
+        self.made = true;
+    }
+
+    pub(crate) fn hello(&self, role: Role) -> Hello {
+        let (applied, durable) = match role {
+            Role::Backend => (LogIndex::ZERO, LogIndex::ZERO),
+            Role::ApplyWorker => (self.applied, self.durable),
+        };
+        Hello { version: VERSION, role, pid: 1, incarnation: self.incarnation, applied, durable }
     }
 
     /// Says which connections broke.
@@ -124,10 +153,25 @@ impl Postgres {
     }
 
     /// What was committed is on disk now.
-    pub fn flush(&mut self) {
+    pub fn flush(&mut self, ctx: &mut Ctx) {
         self.durable = self.applied;
         self.journal.clear();
         self.report();
+        let settle = |g: &mut GivenUp| {
+            let conn = self.worker.filter(|conn| g.settled_on != Some(*conn) && g.since + PATIENCE <= ctx.now)?;
+            g.settled_on = Some(conn);
+            Some(Wish::Send(ToNode::Settle { conn, txn: g.txn }))
+        };
+        self.wishes.extend(self.given_up.iter_mut().filter_map(settle));
+    }
+
+    /// Some client asks here what became of a transaction.
+    pub fn ask(&mut self, txn: TxnId, settle: bool) {
+        let Some(conn) = self.sessions.iter().find_map(|s| s.conn) else { return };
+        self.wishes.push(Wish::Send(match settle {
+            true => ToNode::Settle { conn, txn },
+            false => ToNode::Outcome { conn, txn },
+        }));
     }
 
     fn report(&mut self) {
@@ -144,14 +188,15 @@ impl Postgres {
         }
     }
 
-    pub fn receive(&mut self, frame: ToPostgres, ctx: &mut Ctx) {
-        match frame {
-            ToPostgres::Welcome { conn, committed } => {
+    pub fn receive(&mut self, from: FromNode, ctx: &mut Ctx) {
+        let conn = from.conn;
+        match from.decode() {
+            Some(ToPostgres::Welcome { committed, .. }) => {
                 if self.worker == Some(conn) {
                     self.lets_in_at.get_or_insert(committed);
                 }
             }
-            ToPostgres::Closed { conn } => {
+            None => {
                 if self.worker == Some(conn) {
                     self.worker = None;
                     self.queue.clear();
@@ -165,16 +210,22 @@ impl Postgres {
                     }
                 }
             }
-            ToPostgres::Entry { conn, at, previous, txn, write_set } => {
+            Some(ToPostgres::Entry { at, previous, txn, write_set, .. }) => {
                 if self.worker == Some(conn) {
                     self.queue.push_back(Fed { at, previous, txn, rows: rows::decode(write_set) });
                     self.wake_worker(ctx.now + ctx.rng.between(10, 2 * MS));
                 }
             }
-            ToPostgres::Verdict { conn, txn, at, verdict, previous } => {
+            Some(ToPostgres::Verdict(verdict)) => {
                 if let Some(slot) = self.slot_of(conn) {
-                    self.verdict(slot, txn, at, verdict, previous, ctx);
+                    self.verdict(slot, &verdict, ctx);
                 }
+            }
+            Some(ToPostgres::OutcomeIs { txn, state, at }) => {
+                if state != OutcomeState::NotSoFar {
+                    self.given_up.retain(|g| g.txn != txn);
+                }
+                ctx.answered(txn, state, at);
             }
         }
         self.progress(ctx);
@@ -224,8 +275,7 @@ impl Postgres {
                 *next_conn += 1;
                 let conn = ConnId(*next_conn);
                 self.worker = Some(conn);
-                let worker = Some((self.applied, self.durable));
-                self.wishes.push(Wish::Send(ToNode::Hello { conn, worker }));
+                self.wishes.push(Wish::Send(ToNode::Hello { conn, hello: self.hello(Role::ApplyWorker) }));
             } else {
                 self.wake_worker(ctx.now + RECONNECT);
             }

@@ -11,7 +11,7 @@ use crate::rows::{self, Row, Rows};
 use crate::trace;
 use bytes::Bytes;
 use onetrip_checker::{Level, Outcome, Process, Time, Txn, Value};
-use onetrip_core::certifier::Verdict;
+use onetrip_core::agent::{Role, VerdictFrame, VerdictOutcome};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, TxnId};
 
 const STATEMENTS_MAX: u64 = 6;
@@ -35,6 +35,8 @@ pub enum Doing {
         raw: Bytes,
         until: Micros,
         sent_on: Option<ConnId>,
+        /// It may be in the log although its node refuses it now.
+        sent_before: bool,
     },
     /// `ready`: it is back from the verdict and lines up for its turn.
     Decided {
@@ -53,6 +55,14 @@ pub struct Session {
     process: Process,
     /// Of several wake-ups only the last one asked for counts.
     wake: u64,
+}
+
+/// What the apply worker sees to, so that it does not stay open.
+pub struct GivenUp {
+    pub txn: TxnId,
+    pub since: Micros,
+    /// The worker's connection on which it was asked to be settled.
+    pub settled_on: Option<ConnId>,
 }
 
 /// A client that was left without an answer.
@@ -110,29 +120,28 @@ impl Postgres {
         self.sessions[slot].process = Process(0);
         (work.record.outcome, work.record.completed) = (Outcome::Unknown, Time(ctx.now));
         ctx.questions.push(Question { txn, record: work.record });
+        self.given_up.push(GivenUp { txn, since: ctx.now, settled_on: None });
     }
 
-    pub(crate) fn verdict(
-        &mut self,
-        slot: usize,
-        of: TxnId,
-        at: LogIndex,
-        verdict: Verdict,
-        previous: LogIndex,
-        ctx: &mut Ctx,
-    ) {
+    pub(crate) fn verdict(&mut self, slot: usize, verdict: &VerdictFrame, ctx: &mut Ctx) {
         match std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle) {
-            Doing::Proposed { txn, work, .. } if txn == of => {
-                if verdict == Verdict::Commit {
+            Doing::Proposed { txn, work, sent_before, .. } if txn == verdict.txn => match verdict.outcome {
+                VerdictOutcome::Commit => {
+                    let (at, previous) = (verdict.at, verdict.other);
                     self.sessions[slot].doing = Doing::Decided { txn, work, at, previous, ready: false };
                     self.wake(slot, ctx.now + ctx.rng.between(10, 2 * MS));
-                } else {
+                }
+                VerdictOutcome::Refused if sent_before => {
+                    self.unknown(slot, txn, work, ctx);
+                    self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
+                }
+                _ => {
                     ctx.events.add("lost at certification");
                     ctx.checker.tells_aborted(txn, "verdict abort");
                     ended(work, Outcome::Aborted, ctx);
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
                 }
-            }
+            },
             // One that it gave up waiting for.
             other => self.sessions[slot].doing = other,
         }
@@ -162,7 +171,7 @@ impl Postgres {
         if node.is_some() && self.sessions[slot].conn.is_none() {
             *next_conn += 1;
             self.sessions[slot].conn = Some(ConnId(*next_conn));
-            self.wishes.push(Wish::Send(ToNode::Hello { conn: ConnId(*next_conn), worker: None }));
+            self.wishes.push(Wish::Send(ToNode::Hello { conn: ConnId(*next_conn), hello: self.hello(Role::Backend) }));
         }
         let doing = std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle);
         let mut again = ctx.now + ctx.rng.between(MS, 40 * MS);
@@ -175,7 +184,7 @@ impl Postgres {
             Doing::Idle => Doing::Running(self.begin(slot, ctx)),
             Doing::Running(work) if work.statements_left > 0 => self.statement(work, ctx),
             Doing::Running(work) => self.begin_commit(slot, work, node, ctx),
-            Doing::Proposed { txn, work, raw, until, mut sent_on } => {
+            Doing::Proposed { txn, work, raw, until, mut sent_on, mut sent_before } => {
                 if ctx.now >= until {
                     ctx.events.add("commit timeout, outcome unknown");
                     if let Some(conn) = self.sessions[slot].conn.take() {
@@ -187,12 +196,12 @@ impl Postgres {
                     let conn = self.sessions[slot].conn;
                     if conn.is_some() && sent_on != conn {
                         ctx.events.add("proposed on a new connection");
-                        sent_on = conn;
+                        (sent_on, sent_before) = (conn, true);
                         self.wishes
                             .extend(conn.map(|conn| Wish::Send(ToNode::Propose { conn, txn, raw: raw.clone() })));
                     }
                     again = if conn.is_some() { until } else { ctx.now + RECONNECT };
-                    Doing::Proposed { txn, work, raw, until, sent_on }
+                    Doing::Proposed { txn, work, raw, until, sent_on, sent_before }
                 }
             }
             Doing::Decided { txn, work, at, previous, .. } => {
@@ -222,7 +231,7 @@ impl Postgres {
             fresh: false,
             ops: Vec::new(),
         };
-        let (read_only, statements_left) = (ctx.rng.one_in(4), ctx.rng.between(1, STATEMENTS_MAX));
+        let (read_only, statements_left) = (self.read_only || ctx.rng.one_in(4), ctx.rng.between(1, STATEMENTS_MAX));
         Work { record, snapshot: None, keys: Vec::new(), statements_left, read_only }
     }
 
@@ -296,7 +305,7 @@ impl Postgres {
         ctx.events.add("proposed");
         self.wishes.push(Wish::Send(ToNode::Propose { conn, txn, raw: raw.clone() }));
         let until = ctx.now + ctx.options.commit_timeout;
-        Doing::Proposed { txn, work, raw, until, sent_on: Some(conn) }
+        Doing::Proposed { txn, work, raw, until, sent_on: Some(conn), sent_before: false }
     }
 
     pub(crate) fn try_commit(

@@ -3,18 +3,20 @@
 //! First a safety phase in which anything may fail at any time; then everything heals and the cluster must move again
 //! in every region and come to rest equal everywhere, within a bound of simulated time.
 
-use crate::agent::{ConnId, ToNode, ToPostgres};
+use crate::agent::{ConnId, FromNode, ToNode};
 use crate::checker::Checker;
 use crate::ctx::{Ctx, Micros, Options, Plant, Stats, MS, SECOND};
 use crate::disk::SimLog;
-use crate::node::{Arrival, Departure, Disk, Node, Stop, Trouble};
+use crate::node::{Arrival, Departure, Node, Stop, Trouble};
+use crate::operator::Operator;
 use crate::postgres::{Postgres, Wish};
 use crate::rng::Rng;
 use crate::trace;
 use onetrip_checker as histories;
-use onetrip_core::certifier::{Outcome, Verdict};
+use onetrip_core::agent::OutcomeState;
+use onetrip_core::certifier::Outcome;
 use onetrip_core::consensus::Message;
-use onetrip_core::{Conf, LogIndex, NodeId};
+use onetrip_core::{LogIndex, Member, MemberRole, NodeId};
 use std::collections::BTreeMap;
 
 pub(crate) const TICK: Micros = 20 * MS;
@@ -30,15 +32,18 @@ pub(crate) enum Event {
     Tick(usize, u64),
     Work(usize, u64),
     Arrive(usize, u64, Arrival),
-    /// From a peer; the receiver may be in another life than when it was sent.
-    Deliver(usize, Arrival),
-    ToPostgres(usize, u64, ToPostgres),
+    /// From a peer to a peer; the receiver may be in another life than when it was sent.
+    Deliver(usize, usize, Arrival),
+    ToPostgres(usize, u64, FromNode),
     Session(usize, u64, usize, u64),
     Worker(usize, u64),
     Flush(usize, u64),
     Ask,
     StartNode(usize, u64),
     StartPostgres(usize, u64),
+    /// A base backup for that machine's PostgreSQL may be complete.
+    Copy(usize),
+    Operate,
     Fault,
     Look,
 }
@@ -53,7 +58,7 @@ pub(crate) struct Link {
 
 pub(crate) struct Machine {
     pub node: Option<Node>,
-    disk: Option<Disk>,
+    pub disk: Option<SimLog>,
     pub life: u64,
     inbox: Vec<Arrival>,
     ticks_due: u32,
@@ -62,15 +67,24 @@ pub(crate) struct Machine {
     /// Between two ticks of its clock.
     pub tick: Micros,
     pub trouble: Trouble,
-    /// Its disk is lost and it does not come back.
+    /// Its disk is lost, or it was removed, and it does not come back.
     pub gone: bool,
+    /// A base backup is under way.
+    pub copying: bool,
     pub postgres: Option<Postgres>,
 }
 
+impl Machine {
+    /// It has come, and stays.
+    pub fn is_here(&self) -> bool {
+        !self.gone && (self.node.is_some() || self.disk.is_some())
+    }
+}
+
 #[derive(PartialEq)]
-enum Phase {
+pub(crate) enum Phase {
     Safety,
-    Moving { since: Micros, acknowledged: Vec<u64> },
+    Moving { since: Micros, acknowledged: Vec<Option<u64>> },
     Resting { since: Micros, quiet_since: Micros },
     Over,
 }
@@ -84,7 +98,8 @@ pub struct World {
     next_conn: u64,
     /// The node's life to which a connection belongs.
     conn_life: BTreeMap<ConnId, u64>,
-    phase: Phase,
+    pub(crate) phase: Phase,
+    pub(crate) operator: Operator,
 }
 
 /// What came of one seed.
@@ -124,21 +139,54 @@ pub fn run(options: Options, keep_trace: bool) -> Report {
 
 impl World {
     fn new(options: Options, keep_trace: bool) -> World {
-        let voters = options.voters;
-        let mut rng = Rng::new(options.seed);
-        let n = voters as usize;
-        let mut links = vec![vec![Link::default(); n]; n];
-        for (a, b) in (0..n).flat_map(|a| (0..a).map(move |b| (a, b))) {
-            let delay = rng.between(100, options.one_way_ms_max * MS);
-            links[a][b].delay = delay;
-            links[b][a].delay = delay;
+        let members = options.members();
+        let rng = Rng::new(options.seed);
+        let mut trace = keep_trace.then(Vec::new);
+        if let Some(trace) = &mut trace {
+            trace.extend(format!("{options:?}\n").into_bytes());
         }
-        let machine = |i: u32| {
-            let log = SimLog::new(Conf::default());
-            let witness = options.witness && i == voters;
-            Machine {
+        let mut checker = Checker::default();
+        checker.begins_with(members.clone());
+        let (faults, events) = (Stats::default(), Stats::default());
+        let ctx = Ctx {
+            now: 0,
+            rng,
+            checker,
+            history: histories::History::default(),
+            questions: Vec::new(),
+            regions: BTreeMap::new(),
+            next_process: 0,
+            next_value: 0,
+            options,
+            faults,
+            events,
+            trace,
+        };
+        let mut world = World {
+            ctx,
+            machines: Vec::new(),
+            links: Vec::new(),
+            queue: BTreeMap::new(),
+            sequence: 0,
+            next_conn: 0,
+            conn_life: BTreeMap::new(),
+            phase: Phase::Safety,
+            operator: Operator::default(),
+        };
+        for member in &members.members {
+            world.add_machine(member, SimLog::new(None), true);
+        }
+        world
+    }
+
+    /// A machine for this member, with links to all others.  Those of members in between, which have not come yet, are
+    /// there and empty.
+    pub(crate) fn add_machine(&mut self, member: &Member, disk: SimLog, made: bool) {
+        while self.machines.len() < member.id.0 as usize {
+            let me = self.machines.len();
+            self.machines.push(Machine {
                 node: None,
-                disk: Some(Disk { log, checkpoint: None }),
+                disk: None,
                 life: 0,
                 inbox: Vec::new(),
                 ticks_due: 0,
@@ -147,39 +195,24 @@ impl World {
                 tick: TICK,
                 trouble: Trouble::default(),
                 gone: false,
-                postgres: (!witness).then(|| Postgres::new(NodeId(i), options.clients)),
+                copying: false,
+                postgres: None,
+            });
+            self.links.push(vec![Link::default(); me]);
+            for peer in 0..=me {
+                let delay = self.ctx.rng.between(100, self.ctx.options.one_way_ms_max * MS);
+                self.links[peer].push(Link { delay, ..Link::default() });
+                self.links[me][peer].delay = delay;
             }
-        };
-        let machines = (1..=voters).map(machine).collect();
-        let mut trace = keep_trace.then(Vec::new);
-        if let Some(trace) = &mut trace {
-            trace.extend(format!("{options:?}\n").into_bytes());
         }
-        let checker = Checker::default();
-        let (faults, events) = (Stats::default(), Stats::default());
-        let ctx = Ctx {
-            now: 0,
-            rng,
-            checker,
-            history: histories::History::default(),
-            questions: Vec::new(),
-            next_process: 0,
-            next_value: 0,
-            options,
-            faults,
-            events,
-            trace,
-        };
-        World {
-            ctx,
-            machines,
-            links,
-            queue: BTreeMap::new(),
-            sequence: 0,
-            next_conn: 0,
-            conn_life: BTreeMap::new(),
-            phase: Phase::Safety,
+        let machine = &mut self.machines[member.id.0 as usize - 1];
+        machine.disk = Some(disk);
+        if member.role.has_postgres() {
+            let mut p = Postgres::new(member.id, member.region.as_str(), self.ctx.options.clients);
+            (p.made, p.read_only) = (made, member.role == MemberRole::Replica);
+            machine.postgres = Some(p);
         }
+        self.ctx.regions.insert(member.id, member.region.clone());
     }
 
     pub(crate) fn at(&mut self, time: Micros, event: Event) {
@@ -194,6 +227,7 @@ impl World {
             self.at(at, Event::StartPostgres(i, 0));
         }
         self.at(SECOND, Event::Ask);
+        self.at(2 * SECOND, Event::Operate);
         self.at(2 * SECOND, Event::Fault);
         self.at(self.ctx.options.safety, Event::Look);
         // Ends: `Look` bounds the time, and each event moves it or works off a finite batch.
@@ -228,14 +262,11 @@ impl World {
                     self.work_soon(i);
                 }
             }
-            Event::Deliver(i, arrival) => {
+            Event::Deliver(from, i, arrival) => {
                 if let Arrival::Raft(m) = &arrival {
                     trace!(self.ctx, "n{} hears {}", i + 1, brief(m));
                 }
-                if self.machines[i].node.is_some() {
-                    self.machines[i].inbox.push(arrival);
-                    self.work_soon(i);
-                }
+                self.deliver(from, i, arrival);
             }
             Event::ToPostgres(i, incarnation, frame) => {
                 self.with_postgres(i, incarnation, |p, _, _, ctx| p.receive(frame, ctx));
@@ -252,7 +283,7 @@ impl World {
             }
             Event::Flush(i, incarnation) => {
                 let next = now + self.ctx.rng.between(100 * MS, SECOND);
-                if self.with_postgres(i, incarnation, |p, _, _, _| p.flush()) {
+                if self.with_postgres(i, incarnation, |p, _, _, ctx| p.flush(ctx)) {
                     self.at(next, Event::Flush(i, incarnation));
                 }
             }
@@ -263,6 +294,8 @@ impl World {
                 }
             }
             Event::StartPostgres(i, incarnation) => self.start_postgres(i, incarnation),
+            Event::Copy(i) => self.copy(i),
+            Event::Operate => self.operate(),
             Event::Fault => {
                 if self.phase == Phase::Safety {
                     self.fault();
@@ -302,11 +335,15 @@ impl World {
         node.trouble = Trouble { next_sync_fails: node.trouble.next_sync_fails || trouble, ..m.trouble };
         let result = node.work(arrivals, &mut self.ctx);
         let departures = std::mem::take(&mut node.departures);
+        let rebuild = std::mem::take(&mut node.rebuild_ordered);
         if std::mem::take(&mut node.elected) && self.phase == Phase::Safety {
             self.fault_at_election(i);
         }
         for (time, departure) in departures {
             self.depart(i, time, departure);
+        }
+        if rebuild {
+            self.begin_copy(i);
         }
         match result {
             Ok(()) => {}
@@ -319,13 +356,17 @@ impl World {
                 self.ctx.faults.add(what);
                 trace!(self.ctx, "n{}: {what}", i + 1);
                 self.crash_node(i);
-                let lost = self.machines.iter().filter(|m| m.gone).count();
-                if lost < self.ctx.options.losses_max && self.ctx.rng.one_in(2) {
+                if self.can_lose(i) && self.ctx.rng.one_in(2) {
                     self.ctx.faults.add("disk lost for good");
-                    self.machines[i].gone = true;
+                    self.retire(i);
                 } else {
                     self.restart_node_later(i);
                 }
+            }
+            Err(Stop::Removed) => {
+                self.ctx.events.add("removed node stopped");
+                self.crash_node(i);
+                self.retire(i);
             }
             Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
         }
@@ -336,11 +377,13 @@ impl World {
             Departure::Raft(message) => {
                 trace!(self.ctx, "n{} says at {time}: {}", i + 1, brief(&message));
                 let to = message.to as usize - 1;
-                self.transmit(i, to, time, &|| Arrival::Raft(Message::clone(&message)));
+                if to < self.machines.len() {
+                    self.transmit(i, to, time, &|| Arrival::Raft(Message::clone(&message)));
+                }
             }
-            Departure::Durable(durable) => {
+            Departure::Position(applied, durable) => {
                 for to in (0..self.machines.len()).filter(|to| *to != i) {
-                    self.transmit(i, to, time, &|| Arrival::Durable(NodeId(i as u32 + 1), durable));
+                    self.transmit(i, to, time, &|| Arrival::Position(NodeId(i as u32 + 1), applied, durable));
                 }
             }
             Departure::Agent(frame) => {
@@ -352,6 +395,19 @@ impl World {
                 let life = self.machines[i].life;
                 self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, raw)));
             }
+        }
+    }
+
+    /// The receiver's transport lets nobody in who is no member, and says so to one that was removed.
+    fn deliver(&mut self, from: usize, i: usize, arrival: Arrival) {
+        let Some(node) = &self.machines[i].node else { return };
+        let sender = NodeId(from as u32 + 1);
+        if node.members().contains(sender) || matches!(arrival, Arrival::Removed) {
+            self.machines[i].inbox.push(arrival);
+            self.work_soon(i);
+        } else if node.members().removed(sender) {
+            let now = self.ctx.now;
+            self.transmit(i, from, now, &|| Arrival::Removed);
         }
     }
 
@@ -378,7 +434,7 @@ impl World {
                 link.last_delivery = arrival;
             }
             self.sequence += 1;
-            self.queue.insert((arrival, self.sequence), Event::Deliver(to, make()));
+            self.queue.insert((arrival, self.sequence), Event::Deliver(from, to, make()));
         }
     }
 
@@ -410,10 +466,7 @@ impl World {
     }
 
     fn send_to_node(&mut self, i: usize, frame: ToNode, time: Micros) {
-        let conn = match &frame {
-            ToNode::Hello { conn, .. } | ToNode::Propose { conn, .. } | ToNode::Position { conn, .. } => *conn,
-            ToNode::Done { conn, .. } | ToNode::Closed { conn } => *conn,
-        };
+        let conn = frame.conn();
         if let Some(life) = self.conn_life.get(&conn).copied() {
             if matches!(frame, ToNode::Closed { .. }) {
                 self.conn_life.remove(&conn);
@@ -433,28 +486,16 @@ impl World {
         let which = self.ctx.rng.below(self.ctx.questions.len() as u64) as usize;
         let txn = self.ctx.questions[which].txn;
         let Some(node) = &self.machines[i].node else { return };
-        let answer = match node.certifier().outcome(&txn) {
-            Outcome::Unknown if self.ctx.options.plant == Some(Plant::GuessOutcome) => {
-                self.ctx.checker.tells_aborted(txn, "it is not in the log");
-                Some(histories::Outcome::Aborted)
-            }
-            outcome => {
-                let (decided, kept) = (node.certifier().decided(), self.ctx.options.limits.outcomes);
-                self.ctx.checker.tells_outcome(node.id, decided, txn, outcome, kept);
-                match outcome {
-                    Outcome::Unknown => None,
-                    Outcome::Decided { verdict: Verdict::Commit, .. } => Some(histories::Outcome::FoundCommitted),
-                    Outcome::Decided { .. } => Some(histories::Outcome::Aborted),
-                    Outcome::OlderThanKept => Some(histories::Outcome::Unknown),
-                }
-            }
-        };
-        self.ctx.events.add("outcome asked");
-        if let Some(outcome) = answer {
-            let mut record = self.ctx.questions.swap_remove(which).record;
-            (record.outcome, record.completed) = (outcome, histories::Time(now));
-            self.ctx.history.push(record);
+        let (outcome, decided) = (node.certifier().outcome(&txn), node.certifier().decided());
+        let kept = self.ctx.options.limits.outcomes;
+        self.ctx.checker.tells_outcome(node.id, decided, txn, outcome, kept);
+        if outcome == Outcome::Unknown && self.ctx.options.plant == Some(Plant::GuessOutcome) {
+            return self.ctx.answered(txn, OutcomeState::Aborted, LogIndex::ZERO);
         }
+        self.ctx.events.add("outcome asked");
+        let settle = self.ctx.rng.one_in(10);
+        let incarnation = self.machines[i].postgres.as_ref().map_or(0, |p| p.incarnation);
+        self.with_postgres(i, incarnation, |p, _, _, _| p.ask(txn, settle));
     }
 
     fn start_node(&mut self, i: usize) {
@@ -465,7 +506,9 @@ impl World {
         let Some(disk) = m.disk.take() else { return };
         m.life += 1;
         let life = m.life;
-        match Node::start(NodeId(i as u32 + 1), life, disk, &mut self.ctx) {
+        let postgres = m.postgres.as_ref();
+        let (has_postgres, is_there) = (postgres.is_some(), postgres.is_some_and(|p| p.made));
+        match Node::start(NodeId(i as u32 + 1), life, disk, has_postgres, is_there, &mut self.ctx) {
             Ok(node) => {
                 m.node = Some(node);
                 (m.ticks_due, m.work_is_due) = (0, false);
@@ -474,6 +517,7 @@ impl World {
                 self.work_soon(i);
             }
             Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
+            Err(Stop::Removed) => self.retire(i),
             Err(Stop::Crashed | Stop::Disk(_)) => {}
         }
     }
@@ -486,18 +530,20 @@ impl World {
         m.disk = Some(node.crash(&mut self.ctx));
         m.inbox.clear();
         m.paused_until = 0;
+        // What was copied so far is thrown away.
+        m.copying = false;
         // Its connections break, sooner or later.
         if let Some(p) = m.postgres.as_ref().filter(|p| p.up) {
             let (conns, incarnation) = (p.conns(), p.incarnation);
             for conn in conns {
                 let time = now + self.ctx.rng.below(20 * MS);
-                self.at(time, Event::ToPostgres(i, incarnation, ToPostgres::Closed { conn }));
+                self.at(time, Event::ToPostgres(i, incarnation, FromNode { conn, frame: None }));
             }
         }
         for peer in 0..self.machines.len() {
             if peer != i && self.ctx.rng.one_in(2) {
                 let time = now + self.links[i][peer].delay;
-                self.at(time, Event::Deliver(peer, Arrival::Unreachable(NodeId(i as u32 + 1))));
+                self.at(time, Event::Deliver(peer, peer, Arrival::Unreachable(NodeId(i as u32 + 1))));
             }
         }
     }
@@ -510,8 +556,9 @@ impl World {
     }
 
     fn start_postgres(&mut self, i: usize, after: u64) {
+        let gone = self.machines[i].gone;
         let Some(p) = self.machines[i].postgres.as_mut() else { return };
-        if p.up || p.incarnation != after {
+        if p.up || !p.made || p.incarnation != after || gone {
             return;
         }
         p.start(&mut self.ctx);
@@ -539,32 +586,33 @@ impl World {
     fn look(&mut self) {
         let now = self.ctx.now;
         self.at(now + 50 * MS, Event::Look);
-        let running = || self.machines.iter().filter(|m| !m.gone).filter_map(|m| m.postgres.as_ref());
         match &self.phase {
             Phase::Safety => {
-                let acknowledged = running().map(|p| p.acknowledged).collect();
+                let acknowledged = self.acknowledged();
                 self.heal();
                 self.phase = Phase::Moving { since: now, acknowledged };
             }
             Phase::Moving { since, acknowledged } => {
-                if running().zip(acknowledged).all(|(p, before)| p.acknowledged > *before) {
+                let moved = self.acknowledged();
+                let before = |i: usize| acknowledged.get(i).copied().flatten().unwrap_or(0);
+                let stuck: Vec<NodeId> = (0..moved.len())
+                    .filter(|i| moved[*i].is_some_and(|n| n <= before(*i)))
+                    .map(|i| NodeId(i as u32 + 1))
+                    .collect();
+                if stuck.is_empty() && !self.operator.is_busy() {
                     self.phase = Phase::Resting { since: now, quiet_since: now };
-                    for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
-                        p.closing = true;
-                    }
                 } else if now > since + LIVENESS {
-                    let stuck: Vec<u64> = running().zip(acknowledged).map(|(p, b)| p.acknowledged - b).collect();
-                    self.ctx.checker.fail(format!("all is healed, but regions have committed only {stuck:?}"));
+                    let what = if stuck.is_empty() { " is not carried out" } else { "" };
+                    self.ctx.checker.fail(format!(
+                        "all is healed, but PostgreSQL {stuck:?} commits nothing, or a change of the membership{what}"
+                    ));
                 }
             }
             Phase::Resting { since, quiet_since } => {
-                let (log, last) = (self.ctx.checker.log_len(), self.ctx.checker.last_committed());
-                let equal = self.machines.iter().filter(|m| !m.gone).all(|m| {
-                    m.node.as_ref().is_some_and(|n| n.certifier().decided() == log)
-                        && m.postgres.as_ref().is_none_or(|p| p.applied == last && p.is_idle())
-                });
-                let since = *since;
-                let quiet_since = if equal { *quiet_since } else { now };
+                let (since, quiet_since) = (*since, if self.is_equal() { *quiet_since } else { now });
+                for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
+                    p.closing = true;
+                }
                 if now > quiet_since + QUIET || now > since + LIVENESS {
                     self.finish();
                 } else {
@@ -573,6 +621,25 @@ impl World {
             }
             Phase::Over => {}
         }
+    }
+
+    /// What the sessions of each PostgreSQL that takes changes have committed; `None`: it does not count.
+    fn acknowledged(&self) -> Vec<Option<u64>> {
+        let counts = |m: &Machine| m.postgres.as_ref().filter(|p| m.is_here() && !p.read_only).map(|p| p.acknowledged);
+        self.machines.iter().map(counts).collect()
+    }
+
+    /// All nodes have decided the same, every PostgreSQL shows it, nobody waits, and everybody is what he is meant to be.
+    fn is_equal(&self) -> bool {
+        let (log, last) = (self.ctx.checker.log_len(), self.ctx.checker.last_committed());
+        let members = self.ctx.checker.newest_members();
+        let settled = members.members.iter().all(|m| m.voter == m.role.votes());
+        settled
+            && self.ctx.questions.is_empty()
+            && self.machines.iter().filter(|m| m.is_here()).all(|m| {
+                m.node.as_ref().is_some_and(|n| n.certifier().decided() == log)
+                    && m.postgres.as_ref().is_none_or(|p| p.up && p.applied == last && p.is_idle())
+            })
     }
 
     fn heal(&mut self) {
@@ -604,7 +671,7 @@ impl World {
         let checker = &mut self.ctx.checker;
         let txns = checker.txns();
         let mut outcomes: Option<Vec<Outcome>> = None;
-        for (i, m) in self.machines.iter().enumerate().filter(|(_, m)| !m.gone) {
+        for (i, m) in self.machines.iter().enumerate().filter(|(_, m)| m.is_here()) {
             let p = m.postgres.as_ref();
             let decided = m.node.as_ref().map_or(LogIndex::ZERO, |n| n.certifier().decided());
             checker.finished(NodeId(i as u32 + 1), decided, p.map(|p| p.applied), p.map(|p| p.rows.counts()));
@@ -623,10 +690,18 @@ impl World {
         for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
             p.end_sessions(&mut self.ctx);
         }
+        if let Some(question) = self.ctx.questions.first() {
+            let why = format!("nobody decides what became of {}", question.txn);
+            self.ctx.checker.fail(why);
+        }
+        let newest = self.ctx.checker.newest_members().clone();
+        if let Some(m) = newest.members.iter().find(|m| m.role.votes() && !m.voter) {
+            self.ctx.checker.fail(format!("node {} is not made a voter", m.id));
+        }
         for question in std::mem::take(&mut self.ctx.questions) {
             self.ctx.history.push(question.record);
         }
-        for p in self.machines.iter().filter(|m| !m.gone).filter_map(|m| m.postgres.as_ref()) {
+        for p in self.machines.iter().filter(|m| m.is_here()).filter_map(|m| m.postgres.as_ref()) {
             self.ctx.history.at_rest(p.region.clone(), p.rows.lists());
         }
         let findings = self.ctx.history.check();

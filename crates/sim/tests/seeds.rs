@@ -85,10 +85,34 @@ fn clients_let_in_too_early_are_found() {
 
 #[test]
 fn an_outcome_that_is_guessed_is_found() {
-    found(Plant::GuessOutcome, 50, &["but its client was told: it is not in the log"]);
+    found(Plant::GuessOutcome, 50, &["but its client was told: the outcome is abort"]);
 }
 
 #[test]
 fn a_snapshot_per_statement_is_found_by_the_history_alone() {
     found(Plant::LateSnapshot, 20, &["G-single (read skew)"]);
+}
+
+#[test]
+fn a_snapshot_taken_beside_the_old_log_is_found() {
+    found(
+        Plant::SnapshotKeepsLog,
+        400,
+        &["panic", "holds entries", "is of term", "the log is not one", "no longer there"],
+    );
+}
+
+#[test]
+fn a_learner_that_counts_itself_as_a_voter_is_found() {
+    found(Plant::LearnerVotes, 100, &["which is not its table"]);
+}
+
+#[test]
+fn an_entry_of_a_removed_node_that_one_node_commits_is_found() {
+    found(Plant::Stranger, 400, &["the first Some(Decided", "remembers other outcomes", "which is not"]);
+}
+
+#[test]
+fn a_log_cut_under_a_member_that_gets_no_snapshot_is_found() {
+    found(Plant::CutWithoutSnapshot, 400, &["all is healed, but", "ends at", "is not made a voter"]);
 }

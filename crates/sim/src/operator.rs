@@ -1,0 +1,225 @@
+//! Somebody who changes the membership while all this goes on: members join by token as learners with a checkpoint that they
+//! are given, are promoted, replace others, leave; witnesses, replicas, a preferred region that moves.  And base backups, by
+//! which a node makes its PostgreSQL's data folder anew.
+//!
+//! One change at a time, asked of any node that runs, again and again until that node's table shows it; as the daemon's
+//! `core_thread/admin.rs` does it.  It never takes away what a majority needs: that would be no fault of the cluster.
+
+use crate::ctx::{Micros, MS, SECOND};
+use crate::disk::SimLog;
+use crate::node::Arrival;
+use crate::trace;
+use crate::world::{Event, Phase, World};
+use onetrip_core::{checkpoint, Change, Command, Member, MemberRole, Members, NodeId, RegionId, Token};
+
+const VOTERS_MAX: usize = 5;
+const REPLICAS_MAX: usize = 2;
+const MEMBERS_EVER_MAX: u32 = 14;
+/// Between two proposals.
+const AGAIN: Micros = 500 * MS;
+
+enum Job {
+    Token { token: Token, region: RegionId },
+    Join { token: [u8; 32], region: RegionId },
+    Remove(NodeId),
+    Prefer(RegionId),
+}
+
+#[derive(Default)]
+pub(crate) struct Operator {
+    job: Option<Job>,
+    tokens: u8,
+    proposed: Micros,
+    /// The newest table that the job was seen to need: an older one says nothing about it.
+    seen: u64,
+}
+
+impl Operator {
+    pub fn is_busy(&self) -> bool {
+        self.job.is_some()
+    }
+}
+
+impl World {
+    pub(crate) fn operate(&mut self) {
+        let next = self.ctx.now + 200 * MS;
+        self.at(next, Event::Operate);
+        let i = self.ctx.rng.below(self.machines.len() as u64) as usize;
+        let Some(members) = self.machines[i].node.as_ref().map(|n| n.members().clone()) else { return };
+        let Some(job) = self.operator.job.take() else {
+            let may_begin = self.phase == Phase::Safety && members == *self.ctx.checker.newest_members();
+            if may_begin && self.ctx.rng.per_million(self.ctx.options.operate_per_million) {
+                self.operator.job = self.draw_job(&members);
+                self.operator.seen = members.version;
+            }
+            return;
+        };
+        if members.version < self.operator.seen {
+            self.operator.job = Some(job);
+            return;
+        }
+        let change = match self.left_to_do(job, &members, i) {
+            (Some(job), change) => {
+                self.operator.job = Some(job);
+                change
+            }
+            (None, _) => return self.ctx.events.add("membership changed"),
+        };
+        let command = Command { expected_version: members.version, change };
+        if let Err(why) = Members::clone(&members).apply(&command) {
+            trace!(self.ctx, "refused by n{}: {why}", i + 1);
+            self.operator.job = None;
+        } else if self.operator.proposed + AGAIN <= self.ctx.now {
+            self.operator.proposed = self.ctx.now;
+            let life = self.machines[i].life;
+            self.at(self.ctx.now, Event::Arrive(i, life, Arrival::Change(command)));
+        }
+    }
+
+    /// What is left of the job by this table, and the next change; no job: it is done.
+    fn left_to_do(&mut self, job: Job, members: &Members, i: usize) -> (Option<Job>, Change) {
+        match job {
+            Job::Token { token, region } if members.tokens.contains(&token) => {
+                self.operator.seen = members.version;
+                self.left_to_do(Job::Join { token: token.hash, region }, members, i)
+            }
+            Job::Token { token, region } => {
+                let change = Change::AddToken(token.clone());
+                (Some(Job::Token { token, region }), change)
+            }
+            Job::Join { token, region } => {
+                let address = format!("host:{}", members.next_id);
+                let change = Change::Join { token, region: region.clone(), address };
+                if let Some(member) = members.joined_with(&token).cloned() {
+                    self.joined(&member, i);
+                    return (None, change);
+                }
+                (Some(Job::Join { token, region }), change)
+            }
+            Job::Remove(id) => ((!members.removed(id)).then_some(Job::Remove(id)), Change::Remove(id)),
+            Job::Prefer(region) => {
+                let is_left = members.preferred_leader != region;
+                (is_left.then(|| Job::Prefer(region.clone())), Change::PreferLeader(region))
+            }
+        }
+    }
+
+    /// The new member is given the checkpoint of the node that knows it.
+    fn joined(&mut self, member: &Member, i: usize) {
+        trace!(self.ctx, "n{} joins as {:?}", member.id, member.role);
+        self.ctx.events.add(match member.role {
+            MemberRole::Voter => "voter joined",
+            MemberRole::Witness => "witness joined",
+            MemberRole::Replica => "replica joined",
+        });
+        let Some(raw) = self.machines[i].node.as_ref().map(|n| n.encoded_checkpoint()) else { return };
+        self.add_machine(member, SimLog::new(Some(checkpoint::installed(&raw))), false);
+        let time = self.ctx.now + self.ctx.rng.between(MS, SECOND);
+        self.at(time, Event::StartNode(member.id.0 as usize - 1, 1));
+    }
+
+    fn draw_job(&mut self, members: &Members) -> Option<Job> {
+        let all = &members.members;
+        if all.iter().any(|m| m.role.votes() && !m.voter) {
+            // Somebody is on the way.
+            return None;
+        }
+        let is_gone = |id: NodeId| self.machines[id.0 as usize - 1].gone;
+        let lost = all.iter().find(|m| m.voter && is_gone(m.id)).map(|m| (m.id, m.role));
+        let (voters, may_join) = (members.voters().count(), members.next_id.0 <= MEMBERS_EVER_MAX);
+        let pick = self.ctx.rng.below(8);
+        let any = all[self.ctx.rng.below(all.len() as u64) as usize].clone();
+        let count = |role| all.iter().filter(|m| m.role == role).count();
+        if let Some((id, role)) = lost {
+            // First of all what is lost is made good.
+            return match pick {
+                0 if voters > 3 => Some(Job::Remove(id)),
+                _ if may_join => Some(self.token(role, Some(id), members)),
+                _ if voters > 3 => Some(Job::Remove(id)),
+                _ => None,
+            };
+        }
+        match pick {
+            0 | 1 if may_join && voters < VOTERS_MAX => Some(self.token(MemberRole::Voter, None, members)),
+            2 if may_join && voters < VOTERS_MAX && count(MemberRole::Witness) == 0 => {
+                Some(self.token(MemberRole::Witness, None, members))
+            }
+            3 if may_join && count(MemberRole::Replica) < REPLICAS_MAX => {
+                Some(self.token(MemberRole::Replica, None, members))
+            }
+            4 if any.role == MemberRole::Replica || voters > 3 => Some(Job::Remove(any.id)),
+            5 if may_join && any.voter => Some(self.token(any.role, Some(any.id), members)),
+            6 | 7 if any.voter && any.role == MemberRole::Voter => Some(Job::Prefer(any.region)),
+            _ => None,
+        }
+    }
+
+    /// The new member comes to a region of its own, or to one that has a member already.
+    fn token(&mut self, role: MemberRole, replaces: Option<NodeId>, members: &Members) -> Job {
+        self.operator.tokens += 1;
+        let hash = [self.operator.tokens; 32];
+        let region = match self.ctx.rng.one_in(3) {
+            true => members.members[self.ctx.rng.below(members.members.len() as u64) as usize].region.clone(),
+            false => RegionId(format!("r{}", members.next_id)),
+        };
+        Job::Token { token: Token { hash, role, replaces, expires_unix_s: u64::MAX }, region }
+    }
+
+    /// The cluster can do without this machine for good.
+    pub(crate) fn can_lose(&self, i: usize) -> bool {
+        let members = self.ctx.checker.newest_members();
+        let id = NodeId(i as u32 + 1);
+        let is_gone = |m: &&Member| self.machines[m.id.0 as usize - 1].gone || m.id == id;
+        let (voters, lost) = (members.voters().count(), members.voters().filter(is_gone).count());
+        let on_the_way = members.members.iter().any(|m| m.role.votes() && !m.voter);
+        let data_voters = members.voters().filter(|m| m.role == MemberRole::Voter && !is_gone(m)).count();
+        let so_far = self.machines.iter().filter(|m| m.gone).count();
+        let is_calm = self.phase == Phase::Safety && !self.operator.is_busy() && !on_the_way;
+        is_calm && so_far < self.ctx.options.losses_max && lost * 2 < voters && data_voters > 0
+    }
+
+    /// It does not come back.
+    pub(crate) fn retire(&mut self, i: usize) {
+        self.machines[i].gone = true;
+        self.machines[i].disk = None;
+        self.crash_postgres(i, SECOND);
+    }
+
+    /// A node wants its PostgreSQL's data folder anew: the server stops, and a base backup begins.
+    pub(crate) fn begin_copy(&mut self, i: usize) {
+        if self.machines[i].copying || self.machines[i].postgres.is_none() {
+            return;
+        }
+        self.crash_postgres(i, SECOND);
+        let m = &mut self.machines[i];
+        m.copying = true;
+        m.postgres.iter_mut().for_each(|p| p.made = false);
+        self.ctx.events.add("base backup begun");
+        let time = self.ctx.now + self.ctx.rng.between(50 * MS, 3 * SECOND);
+        self.at(time, Event::Copy(i));
+    }
+
+    pub(crate) fn copy(&mut self, i: usize) {
+        let m = &self.machines[i];
+        let Some(at_least) = m.node.as_ref().filter(|_| m.copying && !m.gone).and_then(|n| n.rebuild) else {
+            self.machines[i].copying = false;
+            return;
+        };
+        let donor = self.ctx.rng.below(self.machines.len() as u64) as usize;
+        let serves = self.machines[donor].postgres.as_ref().is_some_and(|p| p.up && p.made && p.applied >= at_least);
+        if !serves || donor == i {
+            let time = self.ctx.now + 300 * MS;
+            return self.at(time, Event::Copy(i));
+        }
+        let Some(mut mine) = self.machines[i].postgres.take() else { return };
+        if let Some(theirs) = &self.machines[donor].postgres {
+            trace!(self.ctx, "p{} is copied from p{} at {}", i + 1, donor + 1, theirs.applied);
+            mine.become_copy_of(theirs);
+        }
+        let incarnation = mine.incarnation;
+        self.machines[i].postgres = Some(mine);
+        self.machines[i].copying = false;
+        self.ctx.events.add("base backup complete");
+        self.at(self.ctx.now, Event::StartPostgres(i, incarnation));
+    }
+}
