@@ -38,7 +38,7 @@ pub struct InitArgs {
     /// Name of the cluster, the same for all its nodes [default: a random one]
     #[arg(long)]
     cluster: Option<String>,
-    /// Steps in which sequences count, so that no two regions give the same value; the most nodes the cluster can ever have
+    /// Steps in which sequences count, so that no two regions give the same value; the most regions that can write at a time
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     stride: u32,
     /// Sequences count 1, 2, 3: only when one region alone writes

@@ -1,11 +1,12 @@
 //! A cluster that grows and shrinks: the steps that an operator takes, with the `onetrip` command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use crate::cluster::Cluster;
@@ -28,7 +29,7 @@ impl Cluster {
 
     /// The same without starting it.
     pub async fn prepare_join(&mut self, asked: usize, region: &str, token_args: &[&str]) -> Result<usize> {
-        let folder = self.data().join(format!("{region}-{}", self.nodes().len() + 1));
+        let folder = self.new_folder(region);
         let node = self.make_member(asked, region, token_args, folder).await?;
         Ok(self.add(node))
     }
@@ -41,16 +42,64 @@ impl Cluster {
         token_args: &[&str],
         folder: PathBuf,
     ) -> Result<Node> {
-        let token = self.token(asked, token_args).await?;
-        let ports = ports::free_ports(3)?;
-        let folder_text = folder.display().to_string();
-        let [listen, http, postgres] = [&ports[0], &ports[1], &ports[2]].map(|port| port.to_string());
-        let listen = format!("127.0.0.1:{listen}");
-        let mut args = vec!["join", "--lab", "--prepare-only", "--from", self.node(asked).peer(), "--token", &token];
-        args.extend(["--region", region, "--data", &folder_text, "--listen", &listen, "--http", &http]);
-        args.extend(["--port", &postgres]);
+        let args = self.join_args(asked, region, token_args, &folder).await?;
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(["--prepare-only"]).collect();
         self.command(&args).await?;
         Node::of_folder(folder, self.binary())
+    }
+
+    /// Runs `onetrip join` in the foreground until it says that the node takes part, and ends it in order.  Returns the place
+    /// of the node, which does not run, and what was shown.
+    pub async fn join_in_foreground(
+        &mut self,
+        asked: usize,
+        region: &str,
+        token_args: &[&str],
+    ) -> Result<(usize, String)> {
+        let folder = self.new_folder(region);
+        let mut child = Command::new(self.binary())
+            .args(self.join_args(asked, region, token_args, &folder).await?)
+            .arg("--until-stdin-closes")
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("run {}", self.binary().display()))?;
+        let mut lines = BufReader::new(child.stderr.take().context("it has a standard error")?).lines();
+        let mut shown = String::new();
+        let follow = async {
+            while let Some(line) = lines.next_line().await? {
+                shown += &line;
+                shown.push('\n');
+                if line.contains(" is a ") && line.contains(" now") {
+                    break;
+                }
+            }
+            drop(child.stdin.take());
+            child.wait().await
+        };
+        let ended = tokio::time::timeout(JOIN_TIMEOUT, follow).await;
+        let status = ended.with_context(|| format!("onetrip join does not end: {shown}"))??;
+        if !status.success() {
+            bail!("onetrip join ended with {status}: {shown}");
+        }
+        let node = Node::of_folder(folder, self.binary())?;
+        Ok((self.add(node), shown))
+    }
+
+    fn new_folder(&self, region: &str) -> PathBuf {
+        self.data().join(format!("{region}-{}", self.nodes().len() + 1))
+    }
+
+    async fn join_args(&self, asked: usize, region: &str, token_args: &[&str], folder: &Path) -> Result<Vec<String>> {
+        let token = self.token(asked, token_args).await?;
+        let ports = ports::free_ports(3)?;
+        let (from, data) = (self.node(asked).peer(), folder.display().to_string());
+        let [http, port] = [ports[1], ports[2]].map(|port| port.to_string());
+        let listen = format!("127.0.0.1:{}", ports[0]);
+        let mut args = vec!["join", "--lab", "--from", from, "--token", &token, "--region", region, "--data", &data];
+        args.extend(["--listen", &listen, "--http", &http, "--port", &port]);
+        Ok(args.into_iter().map(String::from).collect())
     }
 
     pub async fn token(&self, asked: usize, args: &[&str]) -> Result<String> {

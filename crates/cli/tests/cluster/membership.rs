@@ -42,6 +42,11 @@ async fn grows_to_five_and_back_under_load() {
     let told = lab.node(1).log_tail(3);
     assert!(told.contains("removed from the cluster"), "{told}");
 
+    let status = lab::onetrip(&["status", "--data", &lab.data().display().to_string()]).await.stdout;
+    assert!(status.contains("has left") && status.contains("leader"), "{status}");
+    let table: Vec<&str> = status.lines().filter(|line| !line.starts_with('!')).collect();
+    assert!(table.iter().all(|line| line.chars().count() <= 120), "{status}");
+
     // Two voters would bear no loss: that must be meant.
     let refused = format!("{:#}", lab.leave(0, e, &[]).await.expect_err("leaves two voters"));
     assert!(refused.contains("--force") && refused.contains("commits stop when either is lost"), "{refused}");
@@ -74,7 +79,10 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
 
     let witness = join(&mut lab, "w", &["--role", "witness"]).await;
     assert!(!lab.node(witness).postgres_data().exists(), "a witness has no PostgreSQL");
-    let replica = join(&mut lab, "r", &["--role", "replica"]).await;
+    let joined = lab.join_in_foreground(0, "r", &["--role", "replica"]).await;
+    let (replica, shown) = joined.unwrap_or_else(|e| panic!("{e:#}"));
+    assert!(shown.contains("copying the PostgreSQL of") && shown.contains("is a replica now"), "{shown}");
+    lab.node(replica).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
     assert_eq!(voters(&lab, 0).await, [1, 2, 4, 5]);
     load.progress(&lab, &[0, 1, c], "with a witness and a replica").await;
 
