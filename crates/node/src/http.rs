@@ -1,6 +1,7 @@
 //! `GET /status`, `GET /health`, and in a lab `POST /links`.  Loopback only, no password.
 
 use crate::config::NodeConfig;
+use crate::guests::Guests;
 use crate::inbox::{Event, Inbox};
 use crate::postgres::PostgresState;
 use crate::status::{report, CoreStatus, StatusReport};
@@ -35,7 +36,7 @@ impl Http {
         if self.config.lab {
             routes = routes.route("/links", post(links));
         }
-        if let Err(e) = axum::serve(listener, routes.with_state(self.clone())).await {
+        if let Err(e) = axum::serve(Guests::new(listener), routes.with_state(self.clone())).await {
             tracing::error!(region = %self.config.region, node = %self.config.node, "HTTP ended: {e}");
         }
     }

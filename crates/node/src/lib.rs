@@ -25,6 +25,7 @@ pub mod disk;
 pub mod error;
 #[doc(hidden)]
 pub mod fuzz;
+mod guests;
 mod http;
 mod inbox;
 pub mod join;
