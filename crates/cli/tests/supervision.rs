@@ -48,6 +48,28 @@ async fn a_killed_postgresql_is_started_again_and_catches_up() -> Result<()> {
     cluster.stop().await
 }
 
+/// Goal: a server that is killed while its node waits for its first start is started again; the node does not end.
+#[tokio::test]
+async fn a_postgresql_killed_during_its_first_start_is_started_again() -> Result<()> {
+    let cluster = cluster().await?;
+    let node = cluster.node(1);
+    for _ in 0..3 {
+        node.kill9()?;
+        let killed = node.postgres_pid().context("it runs")?;
+        node.kill9_postgres()?;
+        node.start()?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while node.postgres_pid().is_none_or(|pid| pid == killed) {
+            anyhow::ensure!(Instant::now() < deadline, "PostgreSQL is not started");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        node.kill9_postgres()?;
+        wait_server(node, |_| true).await?;
+        assert!(node.running(), "{}", node.log_tail(3));
+    }
+    cluster.stop().await
+}
+
 /// Goal: a node killed with SIGKILL leaves its PostgreSQL running; the next node of the folder adopts that same server.
 #[tokio::test]
 async fn a_node_started_again_adopts_the_postgresql_that_runs() -> Result<()> {

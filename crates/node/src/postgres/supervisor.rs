@@ -163,6 +163,15 @@ fn lock_folder(server: &Server) -> Result<Flock<std::fs::File>, PostgresError> {
     })
 }
 
+impl Running {
+    /// After its end: it has found something wrong and said so.  One that was killed, or that an earlier node had left
+    /// dying, may well start again.
+    fn ended_by_itself(&mut self) -> bool {
+        let status = self.child.as_mut().and_then(|child| child.try_wait().ok()).flatten();
+        status.is_some_and(|status| status.code().is_some())
+    }
+}
+
 impl Keeper {
     /// Starts it and waits until it takes connections, or long enough.
     async fn first_start(&self) -> Result<Running, PostgresError> {
@@ -170,6 +179,9 @@ impl Keeper {
         let deadline = Instant::now() + FIRST_START_WAIT;
         while !self.ready(&running) && Instant::now() < deadline {
             if let Some(why) = self.ended(&mut running) {
+                if !running.ended_by_itself() {
+                    break;
+                }
                 return Err(PostgresError::DoesNotStart { reason: why, log: self.server.log() });
             }
             tokio::time::sleep(POLL_STARTING).await;
