@@ -10,7 +10,7 @@ use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Within these a member counts as having caught up.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
@@ -41,6 +41,7 @@ pub struct Position {
     pub lag_entries: u64,
     /// How long ago the first entry that it did not show had been decided.
     pub lag: Duration,
+    pub heard: Instant,
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -19,6 +19,11 @@ async fn cut(cluster: &Cluster, i: usize, peers: &[u32], cut: bool) -> Result<()
     Ok(())
 }
 
+async fn secret_hash_of(cluster: &Cluster, id: u32) -> Result<[u8; 32]> {
+    let members = cluster.members(0).await?;
+    members.get(NodeId(id)).and_then(|m| m.joined_with).context("it came with a token")
+}
+
 /// Three grow to five and shrink to three again, the leader and a follower leave, and every node is restarted on the way.
 /// Transactions go on all the while, and all nodes give the same verdicts at the end.
 #[tokio::test]
@@ -33,7 +38,13 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
         ensure!(status["members"].as_array().is_some_and(|m| m.len() == new + 1), "{status}");
     }
     cluster.voters(&[1, 2, 3, 4, 5]).await?;
-    // A token is good for one node.
+    // A token is good for one node, also for whoever has it.
+    let again = AdminRequest::Join {
+        secret_hash: secret_hash_of(&cluster, 5).await?,
+        region: "x".into(),
+        address: "h:1".into(),
+    };
+    ensure!(cluster.admin(0, again).await.err().context("let in")?.to_string().contains("node 5 in r5 has joined"));
     let used = AdminRequest::Join { secret_hash: [7; 32], region: "x".into(), address: "h:1".into() };
     ensure!(cluster.admin(0, used).await.err().context("let in")?.to_string().contains("unknown"));
     // The new ones take transactions and see those of the others.

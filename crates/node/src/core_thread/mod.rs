@@ -61,6 +61,8 @@ const ELECTION_ROUND_TRIPS: f64 = 5.0;
 const ELECTION_TICKS_MAX: usize = 500;
 /// Positions go to the peers this often.
 const POSITION_TICKS: u64 = 25;
+/// Three positions of a peer that did not come.
+const SILENT_AFTER: Duration = Duration::from_millis(1500);
 /// A thread that slept too long makes up for this many ticks at most: catching up on all of them could call an election.
 const TICKS_AT_ONCE: u32 = 3;
 /// Events taken before the disk is written.
@@ -262,9 +264,15 @@ impl CoreThread {
     }
 
     fn step(&mut self, input: Input) {
-        // What raft-rs refuses (a message of a stranger, a stale one) is no fault of this node.
-        if let Err(e) = self.consensus.step(input) {
-            tracing::debug!(region = %self.config.region, node = %self.config.node, "raft ignored an input: {e}");
+        match self.consensus.step(input) {
+            Ok(()) => {}
+            // What raft-rs refuses (a message of a stranger, a stale one), and what nobody leads now, is no fault of this node.
+            Err(e @ (onetrip_core::Error::Raft(_) | onetrip_core::Error::NoLeader)) => {
+                tracing::debug!(region = %self.config.region, node = %self.config.node, "raft ignored an input: {e}");
+            }
+            Err(e) => {
+                tracing::warn!(region = %self.config.region, node = %self.config.node, "refused a peer's message: {e}")
+            }
         }
     }
 
@@ -319,7 +327,16 @@ impl CoreThread {
             // What is decided after the last committed transaction, PostgreSQL never sees.
             lag_entries: self.certifier.last_committed().0.saturating_sub(applied.0),
             lag: self.lag.behind(applied, Instant::now()),
+            heard: Instant::now(),
         }
+    }
+
+    /// Who has fallen silent falls behind.
+    fn lag_by_now(&self, position: Position) -> Position {
+        if position.heard.elapsed() < SILENT_AFTER {
+            return position;
+        }
+        Position { heard: position.heard, ..self.position(position.applied, position.durable) }
     }
 
     fn position_of(&mut self, peer: NodeId, applied: LogIndex, durable: LogIndex) {
@@ -467,6 +484,11 @@ impl CoreThread {
         let (answer, reply): (Answer, _) = match settled {
             Settled::Reply(answer, reply) => (answer, reply),
             Settled::Joined(answer, id) => match self.members.get(id) {
+                // Two nodes under one id would vote twice.
+                Some(member) if member.voter || self.transport.peers().iter().any(|p| p.id == id && p.connected) => {
+                    let why = format!("this token was used already: node {id} in {} has joined with it", member.region);
+                    (answer, Err(why))
+                }
                 Some(member) => {
                     let (member, members) = (member.clone(), self.members.clone());
                     let checkpoint = self.encoded_checkpoint();
@@ -536,7 +558,7 @@ impl CoreThread {
             checkpoint: self.checkpoint,
             members: self.members.clone(),
             own: self.my_position(),
-            positions: self.positions.clone(),
+            positions: self.positions.iter().map(|(id, p)| (*id, self.lag_by_now(*p))).collect(),
             log_bytes: self.consensus.log().bytes(),
             desk: self.desk.status(),
             archive: self.archive.as_ref().map(|a| a.report(self.certifier.decided())),
