@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup build demo test test-rust test-extension test-cluster test-outcomes sim torture fuzz audit lint bench bench-failover clean
+.PHONY: help setup build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture fuzz audit lint bench bench-failover clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -36,8 +36,8 @@ demo: build
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
-test test-rust test-extension test-cluster test-outcomes sim torture fuzz: export CARGO_PROFILE_RELEASE_LTO = off
-test: test-rust test-extension test-cluster test-outcomes
+test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test: test-rust test-extension test-sanitizers test-cluster test-outcomes
 
 test-rust: setup
 	cargo test --release --locked --workspace --exclude onetrip-cli
@@ -45,6 +45,10 @@ test-rust: setup
 
 test-extension: setup
 	$(MAKE) --no-print-directory -C extension PG_CONFIG=$(PG_CONFIG) check-all
+
+# The extension's tests again, with sanitizers in the extension.
+test-sanitizers: setup
+	$(MAKE) --no-print-directory -C extension PG_CONFIG=$(PG_CONFIG) check-asan
 
 # Each test runs three nodes and three PostgreSQL servers: one at a time.
 test-cluster: setup

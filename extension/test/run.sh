@@ -4,6 +4,7 @@
 # Called by `make -C extension check-all`.  What is installed in PostgreSQL's folders is what runs (`make setup`).
 #   TESTS="capture toast"  only these of sql/ (setup comes by itself); SPECS and RESTARTS (t/) likewise, =none for none
 #   ONETRIP=FILE           this onetrip command, instead of building it
+#   UNIT=FILE              this onetrip_unit.so; SANITIZERS=1: it and the extension were built with sanitizers (check-asan)
 #   KEEP=1                 leave the folder with logs and results behind
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -13,8 +14,8 @@ bin_dir=$("$PG_CONFIG" --bindir)
 pgxs_dir=$(dirname "$("$PG_CONFIG" --pgxs)")/..
 pg_regress=$pgxs_dir/test/regress/pg_regress
 pg_isolation_regress=$pgxs_dir/test/isolation/pg_isolation_regress
-READY_SECONDS=60
-STOP_SECONDS=30
+READY_SECONDS=${READY_SECONDS:-60}
+STOP_SECONDS=${STOP_SECONDS:-30}
 
 fail() {
     echo "test/run.sh: $*" >&2
@@ -22,7 +23,7 @@ fail() {
 }
 
 # A test that hangs is stopped after this time, and counts as failed.
-TESTS_SECONDS=900
+TESTS_SECONDS=${TESTS_SECONDS:-900}
 
 work=$(mktemp -d /var/tmp/onetrip-test.XXXXXX)
 chmod 755 "$work"
@@ -60,7 +61,7 @@ if [ -z "${ONETRIP:-}" ]; then
 fi
 # The node drops to an unprivileged user, who may not reach the checkout.
 cp "$ONETRIP" "$work/onetrip"
-cp unit/onetrip_unit.so "$work/"
+cp "${UNIT:-unit/onetrip_unit.so}" "$work/onetrip_unit.so"
 chmod 755 "$work/onetrip" "$work/onetrip_unit.so"
 
 # ---- one node ----
@@ -209,9 +210,23 @@ if ! kill -0 "$node" 2>/dev/null; then
     failed=$((failed + 1))
     echo "the node ended during the tests"
 fi
-if grep -aE "PANIC:|was terminated by signal" "$work/node.log" "$work/nodes/here/postgres.log"; then
+# t/ kills servers on purpose, by SIGKILL.
+if grep -aE "PANIC:|was terminated by signal|Sanitizer|runtime error:" "$work/node.log" "$work/nodes/here/postgres.log" |
+    grep -v "signal 9: Killed"; then
     failed=$((failed + 1))
     echo "the server crashed during the tests"
+fi
+# Are the sanitizers awake?  Last, since the server crashes.
+if [ -n "${SANITIZERS:-}" ]; then
+    query "CREATE FUNCTION unit.read_behind_end() RETURNS int LANGUAGE c AS '$ONETRIP_UNIT', 'unit_read_behind_end'"
+    query "SELECT unit.read_behind_end()" >/dev/null 2>&1 || true
+    if grep -aq "AddressSanitizer: heap-buffer-overflow" "$work/nodes/here/postgres.log"; then
+        echo "test sanitizers: ok"
+        passed=$((passed + 1))
+    else
+        echo "test sanitizers: FAILED, a read behind the end of a block went unseen"
+        failed=$((failed + 1))
+    fi
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -43,6 +43,7 @@ PG_FUNCTION_INFO_V1(unit_decode_body);
 PG_FUNCTION_INFO_V1(unit_read_prefixes);
 PG_FUNCTION_INFO_V1(unit_operations);
 PG_FUNCTION_INFO_V1(unit_used_sequences);
+PG_FUNCTION_INFO_V1(unit_read_behind_end);
 
 /* The values that testdata/agent/ is written with. */
 static const OtTxnId golden_txn = {2, UINT64CONST(0x1122334455667788), 77};
@@ -480,6 +481,20 @@ unit_used_sequences(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/* unit_read_behind_end() returns int: a mistake on purpose; what watches for such must see it */
+Datum
+unit_read_behind_end(PG_FUNCTION_ARGS)
+{
+	volatile int n = 100;
+	char	   *bytes = malloc(n);
+	int			result;
+
+	memset(bytes, 1, n);
+	result = ((volatile char *) bytes)[n];
+	free(bytes);
+	PG_RETURN_INT32(result);
 }
 
 /* unit_operations() returns setof text: the write set so far, readable */
