@@ -5,6 +5,14 @@
 
 GRANT USAGE ON SCHEMA onetrip TO PUBLIC;
 
+-- Who may use what can hold up others, besides superusers.  Roles belong to the server: another database may have made it.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'onetrip_admin') THEN
+        CREATE ROLE onetrip_admin NOLOGIN;
+    END IF;
+END $$;
+
 -- ---- the table access method ----
 
 CREATE FUNCTION onetrip.access_method_handler(internal) RETURNS table_am_handler
@@ -39,6 +47,7 @@ COMMENT ON FUNCTION onetrip.outcome(text, boolean) IS
     'What became of a transaction; with settle, one that is not in the log yet never will commit, so that the answer is final.';
 -- It aborts a transaction whose COMMIT is under way, no matter whose it is.
 REVOKE ALL ON FUNCTION onetrip.outcome(text, boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION onetrip.outcome(text, boolean) TO onetrip_admin;
 
 CREATE FUNCTION onetrip.current_transaction_id() RETURNS text
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_current_transaction_id';
@@ -52,6 +61,8 @@ COMMENT ON FUNCTION onetrip.export_snapshot_at(bigint) IS
 -- It holds up all commits here for a moment.
 REVOKE ALL ON FUNCTION onetrip.export_snapshot_at(bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION onetrip.advance() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION onetrip.export_snapshot_at(bigint) TO onetrip_admin;
+GRANT EXECUTE ON FUNCTION onetrip.advance() TO onetrip_admin;
 
 -- ---- this server ----
 

@@ -114,6 +114,29 @@ ot_agent_close(OtAgent *agent)
 }
 
 /*
+ * Whoever listens there is given the transactions of this server and tells
+ * what is committed: only this server's own user, or root, is believed.
+ */
+static bool
+peer_is_trusted(OtAgent *agent, pgsocket fd)
+{
+	uid_t		uid;
+	gid_t		gid;
+
+	if (getpeereid(fd, &uid, &gid) != 0)
+	{
+		keep_error(agent, "could not tell whose the node is");
+		return false;
+	}
+	if (uid == geteuid() || uid == 0)
+		return true;
+	snprintf(agent->error, sizeof(agent->error),
+			 "who listens on \"%s\" is another user (%u), not this server's (%u)",
+			 ot_agent_socket, (unsigned) uid, (unsigned) geteuid());
+	return false;
+}
+
+/*
  * Connects and queues HELLO.  false: not now, see ot_agent_error().  A Unix
  * socket connects at once or not at all.
  */
@@ -150,6 +173,12 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 		!pg_set_noblock(fd))
 	{
 		keep_error(agent, "could not connect to the node");
+		close(fd);
+		ReleaseExternalFD();
+		return false;
+	}
+	if (!peer_is_trusted(agent, fd))
+	{
 		close(fd);
 		ReleaseExternalFD();
 		return false;

@@ -173,8 +173,9 @@ wait_for_turn(OtEntry *entry)
 	}
 }
 
-static void
-apply_operations(OtReader *r)
+/* Everything that a write set holds, in the present transaction. */
+void
+ot_apply_operations(OtReader *r)
 {
 	ot_apply_rows_begin();
 	while (r->at < r->end)
@@ -262,7 +263,7 @@ apply_entry(OtReader *r)
 	MemoryContextSwitchTo(entry_context);
 	(void) GetTopTransactionId();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	apply_operations(r);
+	ot_apply_operations(r);
 	PopActiveSnapshot();
 
 	ot_turn_decided(entry.at, entry.previous);

@@ -16,6 +16,7 @@
 /* apply.c */
 extern void ot_apply_register(void);
 extern PGDLLEXPORT void ot_apply_main(Datum arg);
+extern void ot_apply_operations(OtReader *r);
 
 /* apply_row.c: all in one transaction, between begin and end */
 extern void ot_apply_rows_begin(void);

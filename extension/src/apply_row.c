@@ -33,6 +33,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -118,16 +119,19 @@ ot_apply_relation(OtReader *r)
 
 /*
  * An index with expressions or a predicate runs functions, already when it is
- * opened, since they may be inlined or folded.  They run not as the superuser
- * that the worker is, but as the table's owner, and with the schemas in their
- * search path that they had in the transaction's own region.  An ERROR leaves
- * both to the end of the transaction.
+ * opened, since they may be inlined or folded; so does the input of a value
+ * with a domain in it (info->runs_functions tells of both).  They run not as
+ * the superuser that the worker is, but as the table's owner, under the rules
+ * of maintenance commands, with the schemas in their search path that they had
+ * in the transaction's own region, and may change nothing: nobody would
+ * capture it.  An ERROR leaves all that to the end of the transaction.
  */
 typedef struct Disguise
 {
 	Oid			user;
 	int			security_context;
 	int			nest_level;
+	bool		read_only;
 } Disguise;
 
 static void
@@ -135,16 +139,20 @@ put_on(Disguise *saved, Relation rel)
 {
 	GetUserIdAndSecContext(&saved->user, &saved->security_context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner,
-						   saved->security_context | SECURITY_LOCAL_USERID_CHANGE);
+						   saved->security_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	saved->read_only = XactReadOnly;
 	saved->nest_level = NewGUCNestLevel();
 	if (search_path)
 		(void) set_config_option("search_path", search_path, PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
+	XactReadOnly = true;
 }
 
 static void
 take_off(Disguise *saved)
 {
+	XactReadOnly = saved->read_only;
 	AtEOXact_GUC(false, saved->nest_level);
 	SetUserIdAndSecContext(saved->user, saved->security_context);
 }
@@ -191,6 +199,12 @@ open_table(OpenTable *table)
 						table->schema, table->name, ot_region),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
 	table->rel = table_open(relid, NoLock);
+	if (table->rel->rd_rel->relkind != RELKIND_RELATION || !ot_is_onetrip_table(table->rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s.%s\" is not a onetrip table in region \"%s\"",
+						table->schema, table->name, ot_region),
+				 errhint("This region differs from the others; compare them with onetrip check.")));
 	if (RelationGetNumberOfAttributes(table->rel) != table->natts)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
@@ -339,7 +353,10 @@ static void
 get_row(OtReader *r, OpenTable *table, Bitmapset **unchanged)
 {
 	TupleTableSlot *slot = table->new_row;
+	Disguise	disguise;
 
+	if (table->info->runs_functions)
+		put_on(&disguise, table->rel);
 	ExecClearTuple(slot);
 	for (int i = 0; i < table->info->natts; i++)
 	{
@@ -358,6 +375,8 @@ get_row(OtReader *r, OpenTable *table, Bitmapset **unchanged)
 		*unchanged = bms_add_member(*unchanged, i);
 	}
 	ExecStoreVirtualTuple(slot);
+	if (table->info->runs_functions)
+		take_off(&disguise);
 }
 
 /* Reads a key into the scan keys. */
@@ -365,7 +384,10 @@ static void
 get_key(OtReader *r, OpenTable *table)
 {
 	OtIndex    *identity = &table->info->indexes[table->info->identity];
+	Disguise	disguise;
 
+	if (table->info->runs_functions)
+		put_on(&disguise, table->rel);
 	for (int i = 0; i < identity->nkeys; i++)
 	{
 		OtColumn   *column = &table->info->columns[identity->attnums[i] - 1];
@@ -376,6 +398,8 @@ get_key(OtReader *r, OpenTable *table)
 					(errcode(OT_ERR_PROTOCOL),
 					 errmsg("a row's key has no value for column %d", i + 1)));
 	}
+	if (table->info->runs_functions)
+		take_off(&disguise);
 }
 
 /* ---- finding a row, and getting it ---- */

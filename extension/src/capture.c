@@ -423,6 +423,7 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	put_row(ops, info, slot, NULL);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
+	ot_write_set_check_size();
 }
 
 void
@@ -482,6 +483,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		ExecDropSingleTupleTableSlot(before);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
+	ot_write_set_check_size();
 }
 
 void
@@ -503,6 +505,7 @@ ot_capture_delete(Relation rel, ItemPointer tid)
 	ExecDropSingleTupleTableSlot(before);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
+	ot_write_set_check_size();
 }
 
 void

@@ -77,6 +77,17 @@ typedef RelFileNode OtRelFile;
 	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL)
 #endif
 
+/* 16: one function asks who owns what. */
+#if PG_VERSION_NUM >= 160000
+#define OT_OWNS_SCHEMA(oid) object_ownercheck(NamespaceRelationId, oid, GetUserId())
+#define OT_OWNS_TYPE(oid) object_ownercheck(TypeRelationId, oid, GetUserId())
+#define OT_OWNS_RELATION(oid) object_ownercheck(RelationRelationId, oid, GetUserId())
+#else
+#define OT_OWNS_SCHEMA(oid) pg_namespace_ownercheck(oid, GetUserId())
+#define OT_OWNS_TYPE(oid) pg_type_ownercheck(oid, GetUserId())
+#define OT_OWNS_RELATION(oid) pg_class_ownercheck(oid, GetUserId())
+#endif
+
 /* 17: the stack of search paths is gone. */
 #if PG_VERSION_NUM < 170000
 #define OT_HAVE_OVERRIDE_SEARCH_PATH

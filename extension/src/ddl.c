@@ -52,6 +52,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_largeobject.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -59,6 +60,7 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -201,7 +203,7 @@ hold_relations_of_schema(const char *schema, const char *new_name)
 	ScanKeyData key;
 	HeapTuple	tuple;
 
-	if (!OidIsValid(schema_oid))
+	if (!OidIsValid(schema_oid) || !OT_OWNS_SCHEMA(schema_oid))
 		return;
 	catalog = table_open(RelationRelationId, AccessShareLock);
 	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
@@ -271,13 +273,14 @@ hold_relations_of_type_name(List *name)
 {
 	Oid			typid = LookupTypeNameOid(NULL, makeTypeNameFromNameList(name), true);
 
-	if (OidIsValid(typid))
+	if (OidIsValid(typid) && OT_OWNS_TYPE(typid))
 		hold_relations_of_type(typid, 0);
 }
 
 /*
  * Before the statement runs, here or in the apply worker: holds what it
- * changes the meaning of but does not lock.
+ * changes the meaning of but does not lock.  Whoever may not run it must not
+ * make others wait: nothing is locked for him, and the statement will refuse.
  */
 void
 ot_ddl_hold_relations(Node *stmt)
@@ -302,7 +305,7 @@ ot_ddl_hold_relations(Node *stmt)
 				RangeVar   *name = ((AlterTableStmt *) stmt)->relation;
 				Oid			relid = RangeVarGetRelid(name, NoLock, true);
 
-				if (OidIsValid(relid))
+				if (OidIsValid(relid) && OT_OWNS_RELATION(relid))
 					hold_relations_of_type(get_rel_type_id(relid), 0);
 			}
 			break;

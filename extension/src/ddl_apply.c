@@ -41,25 +41,91 @@ say_statement(void *arg)
 }
 
 /*
- * The session's own user is a superuser, so a function of a user that the
- * statement runs must not be able to SET ROLE its way back to it: the rules
- * of a SECURITY DEFINER function apply.  They would also forbid to define a
- * function with SET role = ..., or to give a role such a setting; what only
- * defines settings runs no functions and is let off.
+ * The session's own user is a superuser, and a function of a user that the
+ * statement runs must neither SET ROLE its way back to it nor leave anything
+ * behind for later entries, temporary tables for example.  Parsing runs
+ * functions already (the CHECK of a domain within a constant).  The rules of
+ * SECURITY DEFINER functions and of maintenance commands apply.
  */
+#define NOT_TRUSTED (SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)
+
+/* These rules also forbid some statements to say what they are about. */
 static int
-security_context(Node *stmt, int base)
+security_context(Node *stmt)
 {
 	switch (nodeTag(stmt))
 	{
-		case T_CreateFunctionStmt:
 		case T_AlterFunctionStmt:
 		case T_AlterRoleSetStmt:
 		case T_AlterDatabaseSetStmt:
-			return base;
+			/* SET role = ... as a definition; they run no functions */
+			return 0;
+		case T_CreateExtensionStmt:
+		case T_AlterExtensionStmt:
+			/* scripts may use temporary tables */
+			return SECURITY_LOCAL_USERID_CHANGE;
 		default:
-			return base | SECURITY_LOCAL_USERID_CHANGE;
+			return NOT_TRUSTED;
 	}
+}
+
+/*
+ * CREATE FUNCTION may set a role for the function, and it runs functions, in
+ * the defaults of arguments.  So that setting becomes an ALTER FUNCTION of
+ * its own, to be run behind.  NULL: there is none.
+ */
+static Node *
+take_role_out(Node *stmt)
+{
+	CreateFunctionStmt *create = (CreateFunctionStmt *) stmt;
+	AlterFunctionStmt *alter;
+	ObjectWithArgs *function;
+	ListCell   *lc;
+
+	if (!IsA(stmt, CreateFunctionStmt))
+		return NULL;
+	alter = makeNode(AlterFunctionStmt);
+	foreach(lc, create->options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "set") == 0 &&
+			(pg_strcasecmp(((VariableSetStmt *) option->arg)->name, "role") == 0 ||
+			 pg_strcasecmp(((VariableSetStmt *) option->arg)->name, "session_authorization") == 0))
+		{
+			alter->actions = lappend(alter->actions, option);
+			create->options = foreach_delete_current(create->options, lc);
+		}
+	}
+	if (alter->actions == NIL)
+		return NULL;
+
+	function = makeNode(ObjectWithArgs);
+	function->objname = create->funcname;
+	function->objfuncargs = create->parameters;
+	foreach(lc, create->parameters)
+	{
+		FunctionParameter *parameter = lfirst_node(FunctionParameter, lc);
+
+		if (parameter->mode != FUNC_PARAM_OUT && parameter->mode != FUNC_PARAM_TABLE)
+			function->objargs = lappend(function->objargs, parameter->argType);
+	}
+	alter->objtype = create->is_procedure ? OBJECT_PROCEDURE : OBJECT_FUNCTION;
+	alter->func = function;
+	return (Node *) alter;
+}
+
+static void
+run_one(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
+{
+	/* some statements use up the snapshot they are given */
+	if (!ActiveSnapshotSet())
+		PushActiveSnapshot(GetTransactionSnapshot());
+	SetUserIdAndSecContext(roleid, sec_context | security_context(pstmt->utilityStmt));
+	ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
+				   None_Receiver, NULL);
+	SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
+	CommandCounterIncrement();
 }
 
 static void
@@ -80,22 +146,22 @@ run(const char *text, Oid roleid, int sec_context)
 		foreach(plan, planned)
 		{
 			PlannedStmt *pstmt = lfirst_node(PlannedStmt, plan);
+			Node	   *behind;
 
 			if (pstmt->commandType != CMD_UTILITY)
 				ereport(ERROR,
 						(errcode(OT_ERR_PROTOCOL),
 						 errmsg("entry holds a statement that is not a utility statement")));
-			/* some statements use up the snapshot they are given */
-			if (!ActiveSnapshotSet())
-				PushActiveSnapshot(GetTransactionSnapshot());
 			if (!IsA(pstmt->utilityStmt, TruncateStmt))
 				ot_ddl_lock_schema();
 			ot_ddl_hold_relations(pstmt->utilityStmt);
-			SetUserIdAndSecContext(roleid,
-								   security_context(pstmt->utilityStmt, sec_context));
-			ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
-						   None_Receiver, NULL);
-			CommandCounterIncrement();
+			behind = take_role_out(pstmt->utilityStmt);
+			run_one(pstmt, text, roleid, sec_context);
+			if (behind)
+			{
+				pstmt->utilityStmt = behind;
+				run_one(pstmt, text, roleid, sec_context);
+			}
 		}
 		if (ActiveSnapshotSet())
 			PopActiveSnapshot();
@@ -130,7 +196,7 @@ ot_ddl_apply_statement(OtReader *r)
 
 	/* Role first: search_path may say "$user". */
 	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
-	SetUserIdAndSecContext(roleid, saved_sec_context);
+	SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
 	for (int i = 0; i < nsettings; i++)
 	{
 		char	   *name = ot_get_str(r);
@@ -145,7 +211,8 @@ ot_ddl_apply_statement(OtReader *r)
 
 	run(text, roleid, saved_sec_context);
 
-	AtEOXact_GUC(true, guc_level);
+	/* false: what its functions have set ends here too */
+	AtEOXact_GUC(false, guc_level);
 	SetUserIdAndSecContext(saved_user, saved_sec_context);
 	error_context_stack = context.previous;
 	pfree(role);

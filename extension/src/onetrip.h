@@ -103,6 +103,7 @@ extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
 extern void ot_write_set_entry(OtLogIndex base);
 extern uint16 ot_write_set_relation(Relation rel);
 extern StringInfo ot_write_set_append(void);
+extern void ot_write_set_check_size(void);
 extern void ot_write_set_search_path(void);
 extern void ot_write_set_touch(void);
 extern void ot_write_set_advance(void);

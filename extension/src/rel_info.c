@@ -166,6 +166,22 @@ has_binary_form(Oid type)
 	return answer;
 }
 
+/* May the input function of this type come to the CHECK of a domain? */
+static bool
+may_hold_domain(Oid type, Oid element)
+{
+	switch (get_typtype(OidIsValid(element) ? element : type))
+	{
+		case TYPTYPE_DOMAIN:
+		case TYPTYPE_COMPOSITE:
+		case TYPTYPE_RANGE:
+		case TYPTYPE_MULTIRANGE:
+			return true;
+		default:
+			return false;
+	}
+}
+
 static OtTextForm
 text_form(Oid type)
 {
@@ -513,8 +529,11 @@ build(OtRelInfo *info, Relation rel)
 	for (int i = 0; i < info->natts; i++)
 	{
 		describe_column(&info->columns[i], TupleDescAttr(RelationGetDescr(rel), i));
-		if (!info->columns[i].dropped && !info->columns[i].binary)
-			info->all_binary = false;
+		if (info->columns[i].dropped || info->columns[i].binary)
+			continue;
+		info->all_binary = false;
+		if (may_hold_domain(info->columns[i].type, info->columns[i].element))
+			info->runs_functions = true;
 	}
 	MemoryContextSwitchTo(old);
 }

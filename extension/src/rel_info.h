@@ -76,7 +76,7 @@ typedef struct OtRelInfo
 	OtIndex    *indexes;
 	int			natts;
 	bool		all_binary;
-	bool		runs_functions; /* an index has expressions or a predicate */
+	bool		runs_functions; /* of users: an index, or the input of a value */
 	OtColumn   *columns;
 } OtRelInfo;
 

@@ -50,6 +50,9 @@ typedef struct KeySlot
 	char		status;			/* simplehash's */
 } KeySlot;
 
+/* On the wire: hash, mode, base. */
+#define KEY_BYTES 17
+
 #define SH_PREFIX keys
 #define SH_ELEMENT_TYPE KeySlot
 #define SH_KEY_TYPE KeyId
@@ -241,6 +244,7 @@ ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
 	key->mode = mode;
 	key->base = base.value;
 	key->relid = relid;
+	ot_write_set_check_size();
 }
 
 void
@@ -277,19 +281,25 @@ ot_write_set_key_table(uint32 key_number)
 /* ---- operations ---- */
 
 /*
- * The buffer to append one operation to.  The limit is checked between
- * operations, so a write set may pass it by one.
+ * Raises ERROR if the entry has grown past onetrip.max_write_set.  Keys count:
+ * row locks have nothing else.
  */
-StringInfo
-ot_write_set_append(void)
+void
+ot_write_set_check_size(void)
 {
-	ot_write_set_touch();
-	if (unlikely(ws.ops.len / 1024 > ot_max_write_set_kb))
+	if (unlikely(ws.ops.len / 1024 + (int64) ws.nkeys * KEY_BYTES / 1024 > ot_max_write_set_kb))
 		ereport(ERROR,
 				(errcode(OT_ERR_TOO_LARGE),
 				 errmsg("transaction changes more than onetrip.max_write_set (%d kB)",
 						ot_max_write_set_kb),
 				 errhint("Split the work into several transactions, or raise onetrip.max_write_set.")));
+}
+
+/* The buffer to append one operation to; check the size behind it. */
+StringInfo
+ot_write_set_append(void)
+{
+	ot_write_set_touch();
 	return &ws.ops;
 }
 
@@ -390,6 +400,7 @@ ot_write_set_statement(const char *text, int len)
 		ot_put_str(ops, value ? value : "");
 	}
 	pfree(role);
+	ot_write_set_check_size();
 
 	ws.nstatements++;
 	/* It may rename tables or give them columns: introduce them anew. */
@@ -409,13 +420,14 @@ ot_write_set_sequence(const char *schema, const char *name, int64 last_value,
 	ot_put_str(ops, name);
 	ot_put_u64(ops, (uint64) last_value);
 	ot_put_u8(ops, flags);
+	ot_write_set_check_size();
 }
 
 /* Appends the entry, as docs/agent-protocol.md lays it out. */
 void
 ot_write_set_encode(OtTxnId txn, StringInfo out)
 {
-	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * 17 + 9 + ws.ops.len);
+	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES + 9 + ws.ops.len);
 	ot_put_txn(out, txn);
 	ot_put_u8(out, 0);
 	ot_put_u32(out, ws.nkeys);

@@ -8,6 +8,9 @@ CREATE FUNCTION unit.decode_body(type int, body bytea) RETURNS text LANGUAGE c S
 CREATE FUNCTION unit.read_prefixes(bytes bytea) RETURNS int LANGUAGE c STRICT AS :'unit', 'unit_read_prefixes';
 CREATE FUNCTION unit.operations() RETURNS SETOF text LANGUAGE c STRICT AS :'unit', 'unit_operations';
 CREATE FUNCTION unit.used_sequences() RETURNS SETOF regclass LANGUAGE c STRICT AS :'unit', 'unit_used_sequences';
+CREATE FUNCTION unit.write_set() RETURNS bytea LANGUAGE c STRICT AS :'unit', 'unit_write_set';
+CREATE FUNCTION unit.apply(operations bytea) RETURNS void LANGUAGE c STRICT AS :'unit', 'unit_apply';
+CREATE FUNCTION unit.damage(bytes bytea, seed bigint) RETURNS bytea LANGUAGE c STRICT AS :'unit', 'unit_damage';
 SHOW default_table_access_method;
 SELECT current_database() = current_setting('onetrip.database') AS replicated;
 SELECT worker_running FROM onetrip.status;

@@ -49,6 +49,7 @@ fi
 stop_node
 start_node
 expect "once only" "SELECT nextval('slot.used')" "28"
-expect "one line in the log" \
-    "SELECT count(*) FROM regexp_matches(pg_read_file('$work/nodes/here/postgres.log'), 'now give the values of slot 3 of 8', 'g')" "1"
+said=$(grep -ac "now give the values of slot 3 of 8" "$work/nodes/here/postgres.log" || true)
+[ "$said" = 1 ] || wrong="${wrong}said $said times that sequences were another's
+"
 query "SET client_min_messages = warning; DROP SCHEMA slot CASCADE"

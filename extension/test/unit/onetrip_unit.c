@@ -43,6 +43,7 @@ PG_FUNCTION_INFO_V1(unit_decode_body);
 PG_FUNCTION_INFO_V1(unit_read_prefixes);
 PG_FUNCTION_INFO_V1(unit_operations);
 PG_FUNCTION_INFO_V1(unit_used_sequences);
+PG_FUNCTION_INFO_V1(unit_connect);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 
 /* The values that testdata/agent/ is written with. */
@@ -495,6 +496,22 @@ unit_read_behind_end(PG_FUNCTION_ARGS)
 	result = ((volatile char *) bytes)[n];
 	free(bytes);
 	PG_RETURN_INT32(result);
+}
+
+/* unit_connect(path text) returns text: what connecting to a node there says */
+Datum
+unit_connect(PG_FUNCTION_ARGS)
+{
+	OtAgent    *agent = ot_agent_create(CurrentMemoryContext);
+	char	   *real_path = ot_agent_socket;
+	OtLogIndex	none = {0};
+	bool		open;
+
+	ot_agent_socket = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	open = ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
+	ot_agent_socket = real_path;
+	ot_agent_close(agent);
+	PG_RETURN_TEXT_P(cstring_to_text(open ? "connected" : ot_agent_error(agent)));
 }
 
 /* unit_operations() returns setof text: the write set so far, readable */

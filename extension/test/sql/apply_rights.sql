@@ -1,0 +1,125 @@
+-- Goal: what a user's functions can do in the apply worker is no more than what they could do before, and leaves nothing behind.
+-- Method: a function that tries everything, wherever a user can have one run; its write sets are rolled back and then applied.
+-- What it tries: another role, a temporary table, a change of a table, a setting for whoever comes next.
+CREATE ROLE mallory LOGIN;
+SELECT current_user AS super \gset
+CREATE SCHEMA mallory AUTHORIZATION mallory;
+GRANT USAGE ON SCHEMA unit TO mallory;
+\c - mallory
+SET search_path = mallory;
+CREATE TABLE notes (id int PRIMARY KEY);
+CREATE FUNCTION tries() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE done text := 'as ' || current_user;
+BEGIN
+    BEGIN EXECUTE 'SET ROLE postgres'; done := done || ', role taken'; RESET ROLE;
+    EXCEPTION WHEN OTHERS THEN done := done || ', no role'; END;
+    BEGIN CREATE TEMP TABLE trap (a int); done := done || ', trap laid'; DROP TABLE trap;
+    EXCEPTION WHEN OTHERS THEN done := done || ', no trap'; END;
+    BEGIN INSERT INTO mallory.notes VALUES (1); done := done || ', row written'; DELETE FROM mallory.notes;
+    EXCEPTION WHEN OTHERS THEN done := done || ', no row'; END;
+    PERFORM set_config('lock_timeout', '1234', false);
+    RETURN done;
+END $$;
+CREATE FUNCTION checks(v text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN RAISE NOTICE '%: %', v, mallory.tries(); RETURN true; END $$;
+CREATE FUNCTION indexed(v text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN RAISE NOTICE '%: %', v, mallory.tries(); RETURN v; END $$;
+CREATE DOMAIN checked AS text CHECK (checks(VALUE));
+CREATE TYPE pair AS (a int, b checked);
+CREATE TABLE values_t (id int PRIMARY KEY, p pair, ps pair[], ds checked[]);
+CREATE TABLE index_t (id int PRIMARY KEY, v text);
+CREATE INDEX ON index_t (indexed(v));
+\set quiet 'SET client_min_messages = warning'
+\set loud 'SET client_min_messages = notice'
+
+-- Values with a domain in them, and an index with an expression: as the table's owner, and without changes.
+:quiet;
+BEGIN;
+INSERT INTO values_t VALUES (1, ROW(1, 'in a pair'), ARRAY[ROW(1, 'in an array')::pair], ARRAY['itself']::checked[]);
+INSERT INTO index_t VALUES (1, 'in an index');
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+CREATE TEMP TABLE held AS SELECT :'write_set'::bytea AS bytes;
+BEGIN;
+:loud;
+SELECT unit.apply(bytes) FROM held;
+SHOW lock_timeout;
+SELECT id, (p).b, (ps[1]).b AS in_array, ds FROM values_t;
+ROLLBACK;
+
+-- Statements, as the role that ran them: constants while they are parsed, expressions over rows, defaults of arguments.
+\c - mallory
+SET search_path = mallory;
+:quiet;
+INSERT INTO index_t VALUES (2, 'a row of before');
+BEGIN;
+CREATE VIEW constants AS SELECT '(1,"in a view")'::pair AS p;
+ALTER TABLE index_t ALTER v TYPE varchar(20) USING indexed('using ' || id);
+CREATE FUNCTION defaults(p pair DEFAULT '(1,"in a default")') RETURNS int LANGUAGE sql SET role = 'mallory' AS 'SELECT 1';
+CREATE FUNCTION takes(IN a int, OUT b int, VARIADIC c int[] DEFAULT '{}') LANGUAGE sql SET role = 'mallory' SET work_mem = '1MB' AS 'SELECT 2';
+CREATE PROCEDURE does(INOUT a int) LANGUAGE sql SET role TO mallory AS 'SELECT 3';
+ALTER FUNCTION checks(text) SET role = 'mallory';
+ALTER ROLE mallory SET role = 'mallory';
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+\c - :super
+SET search_path = mallory;
+CREATE TEMP TABLE held AS SELECT :'write_set'::bytea AS bytes;
+BEGIN;
+:loud;
+SELECT unit.apply(bytes) FROM held;
+SHOW lock_timeout;
+SELECT current_user, session_user;
+SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'mallory'::regnamespace AND proconfig IS NOT NULL ORDER BY proname;
+SELECT setconfig FROM pg_db_role_setting WHERE setrole = 'mallory'::regrole;
+ROLLBACK;
+
+-- Whoever may not change a type or schema makes nobody wait by trying.
+CREATE TYPE mood AS ENUM ('fine');
+CREATE TABLE public.moods (id int PRIMARY KEY, m mood);
+CREATE DOMAIN short AS text;
+CREATE TABLE public.shorts (id int PRIMARY KEY, s short);
+CREATE SCHEMA other;
+CREATE TABLE other.t (id int);
+CREATE FUNCTION strong_locks() RETURNS bigint LANGUAGE sql AS
+    $$SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'ShareRowExclusiveLock'$$;
+CREATE FUNCTION attempt(statement text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE statement;
+    RETURN 'done, locks: ' || mallory.strong_locks();
+EXCEPTION WHEN insufficient_privilege THEN
+    RETURN 'refused';
+END $$;
+\set attempts 'SELECT attempt($$ALTER TYPE mood RENAME VALUE ''fine'' TO ''well''$$) AS type, attempt($$ALTER DOMAIN short ADD CHECK (true)$$) AS domain, attempt($$ALTER SCHEMA other RENAME TO another$$) AS schema'
+BEGIN;
+:attempts;
+ROLLBACK;
+-- A writer of another session would be waited for, for ever.
+\setenv PGHOST :HOST
+\setenv PGPORT :PORT
+\setenv PGUSER :USER
+\setenv PGDATABASE :DBNAME
+CREATE PROCEDURE writes_meanwhile() LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.moods VALUES (1); INSERT INTO public.shorts VALUES (1); PERFORM pg_sleep(60); END $$;
+\! psql -X -q -c 'CALL mallory.writes_meanwhile()' 2>/dev/null &
+DO $$
+BEGIN
+    FOR i IN 1..3000 LOOP
+        EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE relation = 'public.shorts'::regclass AND mode = 'RowExclusiveLock');
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END $$;
+\c - mallory
+SET search_path = mallory;
+SET lock_timeout = '5s';
+:attempts;
+\c - :super
+SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE relation = 'public.shorts'::regclass;
+
+:quiet;
+DROP OWNED BY mallory CASCADE;
+DROP SCHEMA other CASCADE;
+DROP TABLE public.moods, public.shorts;
+DROP SCHEMA IF EXISTS mallory CASCADE;
+DROP ROLE mallory;

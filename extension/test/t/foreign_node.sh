@@ -1,0 +1,26 @@
+# Goal: PostgreSQL believes nobody on the agent socket but its own user and root.
+# Method: another user listens on a socket that everybody may use; only root can start such a one.
+if [ "$(id -u)" -eq 0 ]; then
+    query "CREATE FUNCTION unit.connect(path text) RETURNS text LANGUAGE c STRICT AS '$ONETRIP_UNIT', 'unit_connect'"
+    mkdir -m 777 "$work/foreign"
+    listen='use IO::Socket::UNIX; umask 0; my $l = IO::Socket::UNIX->new(Local => $ARGV[0], Listen => 1) or die $!; sleep 120'
+    setpriv --reuid=nobody --regid=nogroup --clear-groups perl -e "$listen" "$work/foreign/node.sock" &
+    foreign=$!
+    perl -e "$listen" "$work/foreign/root.sock" &
+    root=$!
+    for _ in $(seq 200); do
+        [ -S "$work/foreign/node.sock" ] && [ -S "$work/foreign/root.sock" ] && break
+        sleep 0.05
+    done
+    said=$(query "SELECT unit.connect('$work/foreign/node.sock')")
+    case $said in
+    *"is another user ($(id -u nobody)), not this server's"*) ;;
+    *) wrong="a node of another user: $said
+" ;;
+    esac
+    said=$(query "SELECT unit.connect('$work/foreign/root.sock')")
+    [ "$said" = connected ] || wrong="${wrong}a node of root: $said
+"
+    kill "$foreign" "$root"
+    wait "$foreign" "$root" 2>/dev/null || true
+fi

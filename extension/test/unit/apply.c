@@ -1,0 +1,130 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.c
+ *	  Applies write sets in a backend, as the apply worker would, so that tests
+ *	  can give it any bytes and look at what comes of them.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "onetrip.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+
+#include "apply.h"
+
+PG_FUNCTION_INFO_V1(unit_write_set);
+PG_FUNCTION_INFO_V1(unit_apply);
+PG_FUNCTION_INFO_V1(unit_damage);
+
+/* unit_write_set() returns bytea: the operations of this transaction, as they would be sent */
+Datum
+unit_write_set(PG_FUNCTION_ARGS)
+{
+	OtTxnId		txn = {1, 1, 1};
+	StringInfoData entry;
+	OtReader	r;
+	uint32		nkeys;
+
+	initStringInfo(&entry);
+	ot_write_set_encode(txn, &entry);
+	r.at = entry.data;
+	r.end = entry.data + entry.len;
+	(void) ot_get_bytes(&r, OT_TXN_ID_BYTES + 1);
+	nkeys = ot_get_u32(&r);
+	(void) ot_get_bytes(&r, nkeys * 17);
+	PG_RETURN_BYTEA_P(cstring_to_text_with_len(r.at, r.end - r.at));
+}
+
+/*
+ * unit_apply(operations bytea) returns void: as the apply worker, in this
+ * transaction.  The bytes lie in a block of their own, so that a memory
+ * checker sees whoever reads past them; one more is there, as in the worker.
+ */
+Datum
+unit_apply(PG_FUNCTION_ARGS)
+{
+	bytea	   *operations = PG_GETARG_BYTEA_PP(0);
+	int			len = VARSIZE_ANY_EXHDR(operations);
+	char	   *copy = malloc(len + 1);
+	OtReader	r = {.at = copy, .end = copy + len};
+	int			nest_level = NewGUCNestLevel();
+
+	if (!superuser())
+		elog(ERROR, "the apply worker is a superuser");
+	memcpy(copy, VARDATA_ANY(operations), len);
+	copy[len] = 'x';
+	(void) set_config_option("session_replication_role", "replica", PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("search_path", "pg_catalog", PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	ot_is_apply_worker = true;
+	PG_TRY();
+	{
+		ot_apply_operations(&r);
+	}
+	PG_FINALLY();
+	{
+		ot_is_apply_worker = false;
+		free(copy);
+	}
+	PG_END_TRY();
+	/* true: what the entry leaves behind in the session shall be seen */
+	AtEOXact_GUC(true, nest_level);
+	PG_RETURN_VOID();
+}
+
+/* unit_damage(bytes bytea, seed bigint) returns bytea: changed in a few places, the same for the same seed */
+Datum
+unit_damage(PG_FUNCTION_ARGS)
+{
+	bytea	   *bytes = PG_GETARG_BYTEA_PP(0);
+	uint64		x = (uint64) PG_GETARG_INT64(1) * UINT64CONST(0x9e3779b97f4a7c15) + 1;
+	StringInfoData out;
+	int			changes;
+
+#define DRAW(n) (x ^= x << 13, x ^= x >> 7, x ^= x << 17, (int) ((x >> 16) % (n)))
+	initStringInfo(&out);
+	appendBinaryStringInfo(&out, VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+	changes = 1 + DRAW(3);
+	for (int i = 0; i < changes && out.len > 0; i++)
+	{
+		static const unsigned char telling[] = {0, 1, 0x7f, 0x80, 0xff, 'R', 'I', 'U', 'D', 'S', 'Q', 'P', 'b', 't', 'n', 'u'};
+		int			at = DRAW(out.len);
+		int			n = 1 + DRAW(8);
+
+		switch (DRAW(6))
+		{
+			case 0:				/* one bit */
+				out.data[at] ^= 1 << DRAW(8);
+				break;
+			case 1:				/* bytes that mean something */
+				out.data[at] = (char) telling[DRAW(lengthof(telling))];
+				break;
+			case 2:				/* a length that is too large, or negative */
+				n = Min(4, out.len - at);
+				memset(out.data + at, DRAW(2) ? 0xff : 0x7f, n);
+				break;
+			case 3:				/* cut off */
+				out.len = at;
+				break;
+			case 4:				/* taken out */
+				n = Min(n, out.len - at);
+				memmove(out.data + at, out.data + at + n, out.len - at - n);
+				out.len -= n;
+				break;
+			case 5:				/* twice */
+				n = Min(4 * n, out.len - at);
+				enlargeStringInfo(&out, n);
+				memmove(out.data + at + n, out.data + at, out.len - at);
+				out.len += n;
+				break;
+		}
+	}
+	PG_RETURN_BYTEA_P(cstring_to_text_with_len(out.data, out.len));
+}
