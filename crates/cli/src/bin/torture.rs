@@ -22,6 +22,9 @@ struct Args {
     /// Only faults whose name has this in it; may be given several times
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// Plant a mistake, to see it found: fsync does nothing (use with --only "power loss")
+    #[arg(long)]
+    plant_no_sync: bool,
     /// No faults at all
     #[arg(long)]
     calm: bool,
@@ -70,6 +73,7 @@ fn torture(args: &Args) -> Result<bool> {
         binary: std::env::var_os("ONETRIP_BIN").map_or_else(|| own.with_file_name("onetrip"), PathBuf::from),
         folder: folder.clone(),
         only: args.only.clone(),
+        plant_no_sync: args.plant_no_sync,
         calm: args.calm,
         load: Load { only: args.workload.clone(), clients: args.clients, pause_ms_max: args.pause_ms },
     };

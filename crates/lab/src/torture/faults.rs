@@ -10,11 +10,11 @@ use anyhow::{bail, ensure, Result};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
-use super::clock::Clock;
 use super::disk::Disk;
 use super::guest::Guest;
 use super::plan::Fault;
 use super::session::Session;
+use super::shim::Clock;
 use crate::cluster::LinkChange;
 use crate::{postmaster, Cluster};
 

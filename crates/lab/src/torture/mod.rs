@@ -7,12 +7,11 @@
 //!
 //! - [`plan`]: which fault comes next, from the seed alone; [`faults`]: does it and undoes it; [`guest`]: a node that comes and goes
 //! - [`workload`]: what runs meanwhile; [`ledger`], [`session`]: what clients were told
-//! - [`disk`], [`clock`]: power loss, full disks and wall clocks that jump
+//! - [`disk`], [`shim`]: power loss, full disks and wall clocks that jump
 //! - [`record`]: the account; [`evidence`]: what the regions looked like when something went wrong
 //!
 //! A seed repeats the faults, not their timing.  What it must not know: the inside of a node.
 
-pub mod clock;
 pub mod disk;
 mod evidence;
 mod faults;
@@ -22,6 +21,7 @@ mod plan;
 mod random;
 mod record;
 mod session;
+mod shim;
 mod stage;
 mod workload;
 
@@ -32,12 +32,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::{Cluster, Topology};
-use clock::Clock;
 use disk::Disk;
 use faults::{Done, Faults};
 use plan::{Fault, Plan};
 use random::Random;
 use record::Record;
+use shim::Clock;
 pub use stage::Load;
 use stage::{Running, Stage};
 use workload::Isolation;
@@ -76,6 +76,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// Parts of names of kinds of faults; empty for all.
     pub only: Vec<String>,
+    /// Nothing is synced though everybody is told so: power loss must then be found to lose something.
+    pub plant_no_sync: bool,
     /// Nothing but the stages without faults.
     pub calm: bool,
     pub load: Load,
@@ -210,7 +212,7 @@ async fn start(options: &Options, record: &Record) -> Result<(Arc<Cluster>, Faul
             Vec::new()
         }
     };
-    let clocks = clocks(&cluster, &options.folder).unwrap_or_else(|why| {
+    let clocks = clocks(&cluster, options).unwrap_or_else(|why| {
         record.cannot(Fault::ClockJump { region: 0, ms: 0 }.kind(), &format!("{why:#}"));
         Vec::new()
     });
@@ -241,13 +243,18 @@ fn disks(cluster: &Cluster, folder: &Path) -> Result<Vec<Disk>> {
     Ok(disks)
 }
 
-fn clocks(cluster: &Cluster, folder: &Path) -> Result<Vec<Clock>> {
-    let shim = clock::build_shim(folder)?;
+fn clocks(cluster: &Cluster, options: &Options) -> Result<Vec<Clock>> {
+    let folder = &options.folder;
+    let shim = shim::build(folder)?;
     let mut clocks = Vec::new();
     for node in cluster.nodes() {
         let clock = Clock::new(folder, node.region())?;
-        clock::self_test(&clock, &shim)?;
-        node.set_environment(clock.environment(&shim));
+        shim::self_test(&clock, &shim)?;
+        let mut environment = clock.environment(&shim);
+        if options.plant_no_sync {
+            environment.push(("ONETRIP_NO_SYNC".into(), "1".into()));
+        }
+        node.set_environment(environment);
         clocks.push(clock);
     }
     Ok(clocks)

@@ -1,4 +1,5 @@
-//! Wall clocks that jump: each node and its PostgreSQL run with `clock_shim.c` preloaded and read their offset from a file.
+//! Wall clocks that jump: each node and its PostgreSQL run with `shim.c` preloaded and read their offset from a file.  The same
+//! library can plant a disk that lies about fsync, which the torture has to find.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -6,11 +7,11 @@ use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 
-const SHIM: &str = include_str!("clock_shim.c");
+const SHIM: &str = include_str!("shim.c");
 
 /// Builds the library into `folder` with the C compiler that also builds the extension.
-pub fn build_shim(folder: &Path) -> Result<PathBuf> {
-    let (source, library) = (folder.join("clock_shim.c"), folder.join("clock_shim.so"));
+pub fn build(folder: &Path) -> Result<PathBuf> {
+    let (source, library) = (folder.join("shim.c"), folder.join("shim.so"));
     std::fs::write(&source, SHIM).with_context(|| format!("write {}", source.display()))?;
     let output = Command::new("cc")
         .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])

@@ -5,6 +5,9 @@
  *
  * Monotonic clocks are left alone, as a step of the wall clock leaves them alone.
  *
+ * With ONETRIP_NO_SYNC set, fsync() and its like do nothing and say that all is well: a disk that lies, to see whether
+ * anybody would notice.
+ *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,6 +17,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -88,4 +92,28 @@ time(time_t *seconds)
 	if (seconds != NULL)
 		*seconds = precise.tv_sec;
 	return precise.tv_sec;
+}
+
+static int
+no_sync(void)
+{
+	return getenv("ONETRIP_NO_SYNC") != NULL;
+}
+
+int
+fsync(int fd)
+{
+	return no_sync() ? 0 : (int) syscall(SYS_fsync, fd);
+}
+
+int
+fdatasync(int fd)
+{
+	return no_sync() ? 0 : (int) syscall(SYS_fdatasync, fd);
+}
+
+int
+sync_file_range(int fd, off64_t offset, off64_t bytes, unsigned int flags)
+{
+	return no_sync() ? 0 : (int) syscall(SYS_sync_file_range, fd, offset, bytes, flags);
 }
