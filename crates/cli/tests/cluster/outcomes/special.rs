@@ -14,6 +14,7 @@ impl Matrix {
         for point in ["verdict-received", "turn-held"] {
             self.an_error_of_the_server_after_the_verdict(point).await;
         }
+        self.given_up_while_the_node_was_away().await;
         self.the_client_went_before_commit().await;
         self.settled_while_its_region_is_down().await;
         self.ledger.judge(&self.lab).await;
@@ -58,6 +59,19 @@ impl Matrix {
         let told = held.told().await;
         drop(error);
         self.ledger.note("error after the verdict", &held, told, &[Told::SaysCommitted(String::new())], Some(true));
+    }
+
+    /// The node that had the proposal is gone, and so is everybody who knew of it: PostgreSQL has it decided.
+    async fn given_up_while_the_node_was_away(&mut self) {
+        let region = 1;
+        let mut held = self.hold(region, Point::Received, How::Unnoted, "30s").await;
+        self.lab.node(region).kill9().expect("kill the node");
+        held.release();
+        self.lab.session(region).await.must(&format!("select pg_cancel_backend({})", held.pid)).await;
+        let told = held.told().await;
+        self.lab.node(region).start().unwrap_or_else(|e| panic!("{e:#}"));
+        self.serves(region).await;
+        self.ledger.note("given up without the node", &held, told, &[Told::Unknown(String::new())], Some(false));
     }
 
     /// It had noted its id, and asks in another region.
