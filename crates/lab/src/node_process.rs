@@ -18,6 +18,7 @@ use crate::{http, postmaster};
 
 /// A node stops its PostgreSQL within this, or both are killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(45);
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(10);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
@@ -234,9 +235,19 @@ impl Node {
         Ok(())
     }
 
-    /// SIGSTOP: the node hangs, its connections stay open.
+    /// SIGSTOP: the node hangs, its connections stay open.  Returns when the last of its threads has stopped: on a busy
+    /// machine the others run on until one of them has found time to take the signal.
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::SIGSTOP)
+        self.signal(Signal::SIGSTOP)?;
+        let pid = self.pid().with_context(|| format!("node {} has ended", self.region()))?;
+        let deadline = Instant::now() + PAUSE_TIMEOUT;
+        while !postmaster::all_threads_stopped(pid) {
+            if Instant::now() >= deadline {
+                bail!("node {} still runs {} s after SIGSTOP", self.region(), PAUSE_TIMEOUT.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// SIGCONT.

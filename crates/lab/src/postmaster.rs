@@ -65,6 +65,16 @@ pub fn stop_now(data: &Path, timeout: Duration) -> Result<(), String> {
     }
 }
 
+/// Whether SIGSTOP has reached each thread of a process.
+pub fn all_threads_stopped(pid: Pid) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    // "pid (name) state ...", where the name may hold anything, brackets too.
+    threads.flatten().all(|thread| {
+        std::fs::read_to_string(thread.path().join("stat"))
+            .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    })
+}
+
 /// Whether a process exists and has not ended (a zombie has).
 pub fn alive(pid: Pid) -> bool {
     match kill(pid, None) {
