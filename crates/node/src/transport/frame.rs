@@ -200,14 +200,17 @@ pub async fn read_frame(
     bytes_max: usize,
 ) -> std::result::Result<Frame, String> {
     loop {
-        if let Some(frame) = Frame::take(buf, bytes_max).map_err(|e| e.to_string())? {
+        // A TLS record: an alert or a handshake, version 3.x.
+        let is_tls = buf.len() >= 3 && matches!(buf[0], 0x15 | 0x16) && buf[1] == 3;
+        let explain = |why: String| match is_tls {
+            true => "it speaks TLS and this end does not: `tls` must be the same in all nodes' node.toml".into(),
+            false => why,
+        };
+        if let Some(frame) = Frame::take(buf, bytes_max).map_err(|e| explain(e.to_string()))? {
             return Ok(frame);
         }
-        if buf.len() >= 3 && buf[0] == 0x16 && buf[1] == 3 {
-            return Err("it speaks TLS, this node does not: `tls` must be the same in both nodes' node.toml".into());
-        }
-        if stream.read_buf(buf).await.map_err(|e| e.to_string())? == 0 {
-            return Err("it closed the connection".into());
+        if stream.read_buf(buf).await.map_err(|e| explain(e.to_string()))? == 0 {
+            return Err(explain("it closed the connection".into()));
         }
     }
 }

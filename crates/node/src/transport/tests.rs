@@ -239,6 +239,11 @@ async fn a_peer_with_a_wrong_foreign_expired_or_no_certificate_is_refused() {
         let logged = |log: &Log| log.text().lines().any(|l| l.contains(&from) && l.contains(why));
         until(&format!("{name}: {why} in the log"), || why.is_empty() || logged(&log)).await;
     }
+    // One with TLS before a node without.
+    let plain = self::pair(false, "").await;
+    let stream = TcpStream::connect(plain.sides[0].address).await.unwrap();
+    assert!(tls::test_client(stream, authority, None).await.is_err());
+    until("the other hint", || log.text().contains("it speaks TLS and this end does not")).await;
     // And one who speaks no TLS at all.
     let stream = TcpStream::connect(one.address).await.unwrap();
     assert!(!is_welcome(&mut PeerStream::Plain(stream), &hello(2, 1)).await);
@@ -466,7 +471,8 @@ async fn a_token_lets_a_node_in() {
         join::request_join(&address, &foreign, request()).await.err().unwrap();
         let mut other = token.clone();
         other.authority = if tls { None } else { Some([1; 32]) };
-        join::request_join(&address, &other, request()).await.err().unwrap();
+        let error = join::request_join(&address, &other, request()).await.err().unwrap().to_string();
+        assert!(error.contains("speaks TLS") || !tls, "{error}");
         assert_eq!(asked.load(Ordering::Relaxed), 2, "the good one and the wrong one");
     }
     let text = log.text();
