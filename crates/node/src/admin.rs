@@ -207,7 +207,12 @@ fn unwise(members: &Members, leaving: NodeId, reachable: impl Fn(NodeId) -> bool
             away.join(", node ")
         ));
     }
-    (left.len() < 3 && !force).then(|| format!("it is not done without --force: {}", means_for(&left)))
+    (left.len() < 3 && !force).then(|| {
+        format!(
+            "it is not done without --force: {} (a dead node is better replaced: onetrip token --replaces {leaving})",
+            means_for(&left)
+        )
+    })
 }
 
 fn means(members: &Members) -> String {

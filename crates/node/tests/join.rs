@@ -36,6 +36,11 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     let again = request_join(&cluster.configs[1].listen.to_string(), &token, request()).await?;
     ensure!(again.member == reply.member, "the same token gave {:?}", again.member);
 
+    let elsewhere = JoinRequest { region: "r4".into(), address: "127.0.0.1:1".into() };
+    let refused = request_join(&cluster.configs[1].listen.to_string(), &token, elsewhere).await;
+    let refused = refused.err().context("two nodes of one number")?.to_string();
+    ensure!(refused.contains("this token was used for node 4"), "{refused}");
+
     let config = NodeConfig {
         node: reply.member.id,
         region: reply.member.region.clone(),
@@ -58,6 +63,9 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
         Ok(())
     })
     .await?;
+    let refused = request_join(&cluster.configs[1].listen.to_string(), &token, request()).await;
+    let refused = refused.err().context("a voter may not begin anew")?.to_string();
+    ensure!(refused.contains("votes already"), "{refused}");
     let mut backend = Agent::connect(&config.data_dir, NodeId(4), Role::Backend, LogIndex(0)).await?;
     let lost = backend.commit(1, &[update(1, LogIndex(0))], b"it knows what came before").await?;
     ensure!(lost.outcome == VerdictOutcome::Conflict, "{lost:?}");

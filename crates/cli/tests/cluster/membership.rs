@@ -119,7 +119,11 @@ async fn who_fell_behind_the_log_rejoins_by_itself() {
         }
     })
     .await;
+    lab.session(0).await.must("create table drawn (id serial primary key, node int)").await;
     let load = Load::start(&lab).await;
+    for node in 0..3 {
+        draw(&lab, node).await;
+    }
     lab.session(0).await.must("create table filler (id int primary key, v text)").await;
     lab.node(2).kill9().expect("kill the node");
     onetrip_lab::postmaster::stop_now(&lab.node(2).postgres_data(), SOON).expect("stop its PostgreSQL");
@@ -150,6 +154,10 @@ async fn who_fell_behind_the_log_rejoins_by_itself() {
     lab.node(1).start().unwrap_or_else(|e| panic!("{e:#}"));
     lab.wait_joined(1).await.unwrap_or_else(|e| panic!("{e:#}"));
     load.progress(&lab, &[0, 1, 2], "after its data folder was gone").await;
+    // Whose folder comes from another node goes on with its own values of sequences.
+    for node in 0..3 {
+        draw(&lab, node).await;
+    }
     load.finish(&lab).await;
 }
 

@@ -6,7 +6,7 @@
 use crate::inbox::{AdminReply, AdminRequest};
 use crate::secret::{self, Secret};
 use onetrip_core::members::{Change, Command, Members, Token};
-use onetrip_core::{MemberRole, NodeId};
+use onetrip_core::{Member, MemberRole, NodeId};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
@@ -135,7 +135,10 @@ impl Wanted {
             Wanted::Join { change, hash } => match members.joined_with(hash) {
                 Some(member) => {
                     let id = member.id;
-                    Err(Box::new(move |answer| Settled::Joined(answer, id)))
+                    match already_used(member, change) {
+                        Some(why) => Err(Box::new(move |answer| Settled::Reply(answer, Err(why)))),
+                        None => Err(Box::new(move |answer| Settled::Joined(answer, id))),
+                    }
                 }
                 None => Ok(change.clone()),
             },
@@ -146,6 +149,25 @@ impl Wanted {
             }
             Wanted::Prefer(change) => Ok(change.clone()),
         }
+    }
+}
+
+/// Why `member`, which came with this token, is not who asks now.  Two nodes of one number, or one that has forgotten what it
+/// voted for, could lose what was acknowledged.
+fn already_used(member: &Member, asked: &Change) -> Option<String> {
+    let id = member.id;
+    let otherwise = format!("take it out with `onetrip leave --node {id}` and ask for a new token");
+    match asked {
+        _ if member.voter => {
+            Some(format!("node {id} joined with this token and votes already; if it is lost, {otherwise}"))
+        }
+        Change::Join { region, address, .. } if *region != member.region || *address != member.address => {
+            Some(format!(
+                "this token was used for node {id} in {} at {}: go on as that one (--region, --listen), or {otherwise}",
+                member.region, member.address
+            ))
+        }
+        _ => None,
     }
 }
 
