@@ -18,11 +18,15 @@
 //! | `storage` | checkpoints, and how much of the log stays |
 //! | `admin` | changes of the membership that somebody asked for |
 //! | `hold` | how much of the log backups under way need |
+//! | `membership` | what a changed table means here; orders to make PostgreSQL's folder anew |
+//! | `positions` | how far each PostgreSQL is, and what follows from round trips |
 //! | `lag` | how far behind somebody is, in time |
 
 mod admin;
 mod hold;
 mod lag;
+mod membership;
+mod positions;
 mod storage;
 
 use crate::agent::{self, Desk};
@@ -30,12 +34,12 @@ use crate::archive::Archive;
 use crate::config::NodeConfig;
 use crate::disk::{CheckpointFile, RaftLog, StartsFile};
 use crate::error::{Error, Result};
-use crate::inbox::{AdminReply, Event, Inbox, PeerEvent};
+use crate::inbox::{Event, Inbox, PeerEvent};
 use crate::postgres::RebuildFrom;
 use crate::status::{CoreStatus, Position};
 use crate::stop::{ordered, stop_point};
 use crate::transport::Transport;
-use admin::{AdminDesk, Answer, Settled};
+use admin::AdminDesk;
 use bytes::Bytes;
 use hold::Holds;
 use lag::LagClock;
@@ -54,15 +58,10 @@ const TICK: Duration = Duration::from_millis(20);
 const HEARTBEAT_TICKS: usize = 5;
 const TRANSFER_TICKS: usize = 25;
 /// A follower waits at least this long for its leader: as long as a core thread may be busy with one very large
-/// transaction (a guess), ...
+/// transaction (a guess); longer where round trips are long (`positions`).
 const ELECTION_TICKS: usize = 40;
-/// ... and at least so many round trips to the farthest voter, but never longer than 10 s.
-const ELECTION_ROUND_TRIPS: f64 = 5.0;
-const ELECTION_TICKS_MAX: usize = 500;
 /// Positions go to the peers this often.
 const POSITION_TICKS: u64 = 25;
-/// Three positions of a peer that did not come.
-const SILENT_AFTER: Duration = Duration::from_millis(1500);
 /// A thread that slept too long makes up for this many ticks at most: catching up on all of them could call an election.
 const TICKS_AT_ONCE: u32 = 3;
 /// Events taken before the disk is written.
@@ -309,58 +308,6 @@ impl CoreThread {
         Ok(())
     }
 
-    /// Of this node's PostgreSQL, once it has said so.  A node without one shows all that it has decided, and needs
-    /// nothing of the log below its checkpoint.
-    fn my_position(&self) -> Option<Position> {
-        let (applied, durable) = match (self.desk.applied(), self.desk.durable()) {
-            (Some(applied), Some(durable)) => (applied, durable),
-            _ if self.config.postgres.is_none() => (self.certifier.decided(), self.checkpoint),
-            _ => return None,
-        };
-        Some(self.position(applied, durable))
-    }
-
-    fn position(&self, applied: LogIndex, durable: LogIndex) -> Position {
-        Position {
-            applied,
-            durable,
-            // What is decided after the last committed transaction, PostgreSQL never sees.
-            lag_entries: self.certifier.last_committed().0.saturating_sub(applied.0),
-            lag: self.lag.behind(applied, Instant::now()),
-            heard: Instant::now(),
-        }
-    }
-
-    /// Who has fallen silent falls behind.
-    fn lag_by_now(&self, position: Position) -> Position {
-        if position.heard.elapsed() < SILENT_AFTER {
-            return position;
-        }
-        Position { heard: position.heard, ..self.position(position.applied, position.durable) }
-    }
-
-    fn position_of(&mut self, peer: NodeId, applied: LogIndex, durable: LogIndex) {
-        self.positions.insert(peer, self.position(applied, durable));
-        self.step(Input::Position(peer, self.shows(applied)));
-    }
-
-    /// Who shows the last committed transaction shows all that is decided.
-    fn shows(&self, applied: LogIndex) -> LogIndex {
-        if applied >= self.certifier.last_committed() {
-            return applied.max(self.certifier.decided());
-        }
-        applied
-    }
-
-    /// Election timeouts follow measured round trips.
-    fn follow_round_trips(&mut self) {
-        let peers = self.transport.peers();
-        let voters = peers.iter().filter(|p| self.members.get(p.id).is_some_and(|m| m.voter));
-        let slowest_ms = voters.filter_map(|p| p.rtt_ms).fold(0.0, f64::max);
-        let ticks = (slowest_ms * ELECTION_ROUND_TRIPS / TICK.as_millis() as f64).ceil() as usize;
-        self.consensus.set_election_ticks(ticks.min(ELECTION_TICKS_MAX));
-    }
-
     /// Works off everything that consensus has to do.
     fn advance(&mut self) -> Result<()> {
         for peer in std::mem::take(&mut self.dropped) {
@@ -439,84 +386,6 @@ impl CoreThread {
             }
         }
         Ok(())
-    }
-
-    fn set_members(&mut self, members: Arc<Members>) {
-        tracing::info!(
-            region = %self.config.region, node = %self.config.node, index = %self.certifier.decided(), version = members.version,
-            voters = ?members.voters().map(|m| m.id.0).collect::<Vec<_>>(), members = members.members.len(), "members"
-        );
-        self.transport.set_members(&members);
-        self.positions.retain(|id, _| members.contains(*id));
-        self.members = members;
-        self.members_changed = true;
-    }
-
-    /// A node that is no member any more has nothing to say.
-    fn check_membership(&mut self) -> Result<()> {
-        let me = self.config.node;
-        if self.members.removed(me) && !self.consensus.conf().contains(me) {
-            let at = self.certifier.decided();
-            return Err(self.removed(format!("this node was removed from the cluster at log index {at}")));
-        }
-        Ok(())
-    }
-
-    /// Whoever asked for it here hears of it before this node ends.
-    fn removed(&mut self, why: String) -> Error {
-        self.admin.removed(self.config.node, &self.members);
-        Error::Removed(why)
-    }
-
-    /// Goes on with what operators have asked for.
-    fn administer(&mut self) -> Result<()> {
-        let (settled, commands) = self.admin.work(self.tick, &self.members);
-        for settled in settled {
-            self.settle(settled)?;
-        }
-        for command in commands {
-            self.step(Input::Change(command));
-        }
-        Ok(())
-    }
-
-    fn settle(&mut self, settled: Settled) -> Result<()> {
-        let (answer, reply): (Answer, _) = match settled {
-            Settled::Reply(answer, reply) => (answer, reply),
-            Settled::Joined(answer, id) => match self.members.get(id) {
-                // Two nodes under one id would vote twice.
-                Some(member) if member.voter || self.transport.peers().iter().any(|p| p.id == id && p.connected) => {
-                    let why = format!("this token was used already: node {id} in {} has joined with it", member.region);
-                    (answer, Err(why))
-                }
-                Some(member) => {
-                    let (member, members) = (member.clone(), self.members.clone());
-                    let checkpoint = self.encoded_checkpoint();
-                    (answer, Ok(AdminReply::Joined { member, members, checkpoint }))
-                }
-                None => (answer, Err(format!("node {id} was removed meanwhile"))),
-            },
-        };
-        // Nobody waiting any more is no harm.
-        let _ = answer.send(reply);
-        Ok(())
-    }
-
-    /// Orders a new data folder when the apply worker cannot be brought on, and takes the order back when it can.
-    fn follow_rebuild(&mut self) {
-        let ordered = *self.rebuild.borrow();
-        // A copy that was ordered shows enough, unless more has been cut meanwhile.
-        if self.desk.is_unfed() && ordered.is_none_or(|order| order.at_least < self.feedable_from()) {
-            self.order_rebuild();
-        } else if ordered.is_some() && self.desk.is_fed() {
-            self.rebuild.send_replace(None);
-        }
-    }
-
-    fn order_rebuild(&self) {
-        let at_least = self.feedable_from();
-        tracing::warn!(region = %self.config.region, node = %self.config.node, %at_least, "PostgreSQL's data folder has to be made anew");
-        self.rebuild.send_replace(Some(RebuildFrom { at_least }));
     }
 
     /// After a change of leader or term, proposals under way may be lost: all are sent again, at once.

@@ -9,9 +9,8 @@ use super::segment::{path_of, Previous, Segment, Slot, Tail};
 use super::{sync_dir, CheckpointFile};
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
-use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
-use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use onetrip_core::{Conf, LogIndex, Term};
+use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -423,99 +422,6 @@ impl RaftLog {
     }
 }
 
-/// Ranges are half-open; answers below the first entry are `Compacted`.
-impl onetrip_core::desk::Log for RaftLog {
-    type Error = Error;
-    fn first_index(&self) -> LogIndex {
-        self.first_index()
-    }
-    fn last_index(&self) -> LogIndex {
-        self.last_index()
-    }
-    fn read(&self, at: LogIndex) -> Result<Bytes> {
-        self.read(at)
-    }
-}
-
-impl Storage for RaftLog {
-    fn initial_state(&self) -> raft::Result<RaftState> {
-        Ok(RaftState::new(self.hard_state.clone(), ConfState::from(&self.conf)))
-    }
-
-    fn entries(
-        &self,
-        low: u64,
-        high: u64,
-        max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
-    ) -> raft::Result<Vec<RaftEntry>> {
-        let before = self.before_first();
-        if low <= before {
-            return Err(raft::Error::Store(StorageError::Compacted));
-        }
-        assert!(high <= self.last() + 1, "entries up to {high} asked for, the log ends at {}", self.last());
-        let max_size = max_size.into().unwrap_or(u64::MAX);
-        let mut entries = Vec::new();
-        let mut size = 0;
-        for index in low..high {
-            size += u64::from(self.slots[(index - before - 1) as usize].len) + 24;
-            if size > max_size && !entries.is_empty() {
-                break;
-            }
-            let entry = self.entry(LogIndex(index));
-            entries.push(entry.map_err(|e| raft::Error::Store(StorageError::Other(e.to_string().into())))?);
-        }
-        Ok(entries)
-    }
-
-    fn term(&self, index: u64) -> raft::Result<u64> {
-        if index < self.before_first() {
-            return Err(raft::Error::Store(StorageError::Compacted));
-        }
-        self.term_of(index).ok_or(raft::Error::Store(StorageError::Unavailable))
-    }
-
-    fn first_index(&self) -> raft::Result<u64> {
-        Ok(self.before_first() + 1)
-    }
-
-    fn last_index(&self) -> raft::Result<u64> {
-        Ok(self.last())
-    }
-
-    /// The last checkpoint, if it has what `to` lacks and knows `to` as a member.
-    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
-        let unavailable = raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
-        let serves = |index: LogIndex, conf: &Conf| {
-            index.0 >= request_index.max(self.before_first()) && conf.contains(NodeId(to as u32))
-        };
-        // The file is read only when it is of use: raft asks again and again.
-        let Some((file, ..)) = self.checkpoint.as_ref().filter(|(_, index, conf)| serves(*index, conf)) else {
-            self.wants_checkpoint.set(true);
-            return Err(unavailable);
-        };
-        let read = || -> Result<Option<(checkpoint::Head, Bytes)>> {
-            let Some(raw) = file.read()? else { return Ok(None) };
-            let head = checkpoint::peek(&raw).map_err(|e| file.corrupted(&e))?;
-            Ok(serves(head.index, &head.conf).then_some((head, raw)))
-        };
-        let (head, raw) = match read() {
-            Ok(Some(found)) => found,
-            Ok(None) => return Err(unavailable),
-            Err(e) => {
-                tracing::error!(node = to, "a member needs a checkpoint and this node has none: {e}");
-                self.wants_checkpoint.set(true);
-                return Err(unavailable);
-            }
-        };
-        let mut snapshot = Snapshot { data: raw, ..Default::default() };
-        let metadata = snapshot.mut_metadata();
-        (metadata.index, metadata.term) = (head.index.0, head.term.0);
-        metadata.set_conf_state(ConfState::from(&head.conf));
-        Ok(snapshot)
-    }
-}
-
 pub(crate) fn segment_numbers(dir: &Path) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for file in std::fs::read_dir(dir).map_err(Error::disk(dir, "reading the folder"))? {
@@ -546,5 +452,6 @@ fn read_closed(dir: &Path) -> Result<Option<(u64, u64)>> {
     parsed.map(Some).ok_or(Error::Corrupted { file, why: "it is damaged".into() })
 }
 
+mod storage;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! The log against restarts, damage at every byte, and cuts.
 
 use super::*;
+use raft::{GetEntriesContext, Storage};
 
 fn entry(index: u64, term: u64, data: &[u8]) -> RaftEntry {
     RaftEntry { index, term, data: Bytes::copy_from_slice(data), ..Default::default() }

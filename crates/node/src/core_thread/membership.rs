@@ -1,0 +1,91 @@
+//! What a changed table of members means for this node, what was asked of the table, and orders to make PostgreSQL's data
+//! folder anew.
+
+use super::admin::{Answer, Settled};
+use super::CoreThread;
+use crate::error::{Error, Result};
+use crate::inbox::AdminReply;
+use crate::postgres::RebuildFrom;
+use onetrip_core::consensus::Input;
+use onetrip_core::Members;
+use std::sync::Arc;
+
+impl CoreThread {
+    pub(super) fn set_members(&mut self, members: Arc<Members>) {
+        tracing::info!(
+            region = %self.config.region, node = %self.config.node, index = %self.certifier.decided(), version = members.version,
+            voters = ?members.voters().map(|m| m.id.0).collect::<Vec<_>>(), members = members.members.len(), "members"
+        );
+        self.transport.set_members(&members);
+        self.positions.retain(|id, _| members.contains(*id));
+        self.members = members;
+        self.members_changed = true;
+    }
+
+    /// A node that is no member any more has nothing to say.
+    pub(super) fn check_membership(&mut self) -> Result<()> {
+        let me = self.config.node;
+        if self.members.removed(me) && !self.consensus.conf().contains(me) {
+            let at = self.certifier.decided();
+            return Err(self.removed(format!("this node was removed from the cluster at log index {at}")));
+        }
+        Ok(())
+    }
+
+    /// Whoever asked for it here hears of it before this node ends.
+    pub(super) fn removed(&mut self, why: String) -> Error {
+        self.admin.removed(self.config.node, &self.members);
+        Error::Removed(why)
+    }
+
+    /// Goes on with what operators have asked for.
+    pub(super) fn administer(&mut self) -> Result<()> {
+        let (settled, commands) = self.admin.work(self.tick, &self.members);
+        for settled in settled {
+            self.settle(settled)?;
+        }
+        for command in commands {
+            self.step(Input::Change(command));
+        }
+        Ok(())
+    }
+
+    pub(super) fn settle(&mut self, settled: Settled) -> Result<()> {
+        let (answer, reply): (Answer, _) = match settled {
+            Settled::Reply(answer, reply) => (answer, reply),
+            Settled::Joined(answer, id) => match self.members.get(id) {
+                // Two nodes under one id would vote twice.
+                Some(member) if member.voter || self.transport.peers().iter().any(|p| p.id == id && p.connected) => {
+                    let why = format!("this token was used already: node {id} in {} has joined with it", member.region);
+                    (answer, Err(why))
+                }
+                Some(member) => {
+                    let (member, members) = (member.clone(), self.members.clone());
+                    let checkpoint = self.encoded_checkpoint();
+                    (answer, Ok(AdminReply::Joined { member, members, checkpoint }))
+                }
+                None => (answer, Err(format!("node {id} was removed meanwhile"))),
+            },
+        };
+        // Nobody waiting any more is no harm.
+        let _ = answer.send(reply);
+        Ok(())
+    }
+
+    /// Orders a new data folder when the apply worker cannot be brought on, and takes the order back when it can.
+    pub(super) fn follow_rebuild(&mut self) {
+        let ordered = *self.rebuild.borrow();
+        // A copy that was ordered shows enough, unless more has been cut meanwhile.
+        if self.desk.is_unfed() && ordered.is_none_or(|order| order.at_least < self.feedable_from()) {
+            self.order_rebuild();
+        } else if ordered.is_some() && self.desk.is_fed() {
+            self.rebuild.send_replace(None);
+        }
+    }
+
+    pub(super) fn order_rebuild(&self) {
+        let at_least = self.feedable_from();
+        tracing::warn!(region = %self.config.region, node = %self.config.node, %at_least, "PostgreSQL's data folder has to be made anew");
+        self.rebuild.send_replace(Some(RebuildFrom { at_least }));
+    }
+}
