@@ -68,7 +68,15 @@ fn peer_frames(bytes: &[u8]) {
 }
 
 fn peer_frame_seeds() -> Vec<Vec<u8>> {
-    let hello = |purpose| Hello { version: VERSION, cluster: "c".into(), from: NodeId(1), to: NodeId(2), purpose };
+    let hello = |purpose| Hello {
+        version: VERSION,
+        cluster: "c".into(),
+        from: NodeId(1),
+        region: "r".into(),
+        address: "h:1".into(),
+        to: NodeId(2),
+        purpose,
+    };
     let mut message = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
     for i in 0..3u64 {
         let data = Bytes::from(vec![i as u8; 40]);

@@ -16,7 +16,8 @@ use crate::join::{JoinReply, JoinRequest, JoinTls};
 use crate::secret::{self, Secret};
 use crate::tls::PeerStream;
 use bytes::{Bytes, BytesMut};
-use onetrip_core::Members;
+use onetrip_core::members::MEMBERS_MAX;
+use onetrip_core::{Members, NodeId};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -271,6 +272,12 @@ impl Transport {
         Ok(JoinReply { member, cluster, members: Members::clone(&members), settings, tls, checkpoint })
     }
 
+    pub(super) fn hello(&self, to: NodeId, purpose: Purpose) -> Hello {
+        let own = self.peers.read().expect("no code that holds this lock panics").own.clone();
+        let (region, address) = own.unwrap_or_else(|| (self.region.clone(), String::new()));
+        Hello { version: VERSION, cluster: self.cluster.clone(), from: self.me, region, address, to, purpose }
+    }
+
     fn judge(&self, hello: &Hello) -> std::result::Result<Arc<Link>, (HelloReply, String)> {
         let why = if hello.version != VERSION {
             format!("it speaks version {}, this node {VERSION}", hello.version)
@@ -279,12 +286,18 @@ impl Transport {
         } else if hello.to != self.me {
             format!("it looks for node {}, this is node {}", hello.to, self.me)
         } else {
-            let peers = self.peers.read().expect("no code that holds this lock panics");
+            let mut peers = self.peers.write().expect("no code that holds this lock panics");
             match peers.links.get(&hello.from) {
                 Some(link) => return Ok(link.clone()),
                 None if hello.from < peers.next_id => {
                     let why = format!("node {} was removed from the cluster", hello.from);
                     return Err((HelloReply::Removed(why.clone()), why));
+                }
+                // It came later than what this node knows; its certificate, if there is TLS, says that it belongs here.
+                None if hello.from != self.me && peers.links.len() < MEMBERS_MAX => {
+                    let link = self.new_link(hello.from, hello.region.clone(), hello.address.clone());
+                    peers.links.insert(hello.from, link.clone());
+                    return Ok(link);
                 }
                 None => format!("node {} is no member here", hello.from),
             }

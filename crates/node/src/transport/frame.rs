@@ -46,6 +46,9 @@ pub struct Hello {
     pub version: u16,
     pub cluster: String,
     pub from: NodeId,
+    /// Where the caller is, for a callee whose table of members is older than the caller.
+    pub region: RegionId,
+    pub address: String,
     pub to: NodeId,
     pub purpose: Purpose,
 }
@@ -105,6 +108,8 @@ impl Frame {
                 out.put_u16_le(h.version);
                 put_str(&mut out, &h.cluster);
                 out.put_u32_le(h.from.0);
+                put_str(&mut out, h.region.as_str());
+                put_str(&mut out, &h.address);
                 out.put_u32_le(h.to.0);
                 out.put_u8(match h.purpose {
                     Purpose::Frames(channel) => channel as u8,
@@ -230,6 +235,8 @@ fn decode(body: Bytes) -> Result<Frame> {
                 version: r.u16("version")?,
                 cluster: r.str("cluster")?,
                 from: NodeId(r.u32("from")?),
+                region: RegionId(r.str("region")?),
+                address: r.str("address")?,
                 to: NodeId(r.u32("to")?),
                 purpose: match r.u8("purpose")? {
                     0 => Purpose::Frames(Channel::Control),
@@ -283,7 +290,15 @@ mod tests {
     use super::*;
 
     fn all() -> Vec<Frame> {
-        let hello = |purpose| Hello { version: VERSION, cluster: "c".into(), from: NodeId(1), to: NodeId(2), purpose };
+        let hello = |purpose| Hello {
+            version: VERSION,
+            cluster: "c".into(),
+            from: NodeId(1),
+            region: "r".into(),
+            address: "h:1".into(),
+            to: NodeId(2),
+            purpose,
+        };
         let mut message = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
         message.mut_entries().push(raft::eraftpb::Entry { data: Bytes::from_static(b"data"), ..Default::default() });
         vec![

@@ -1,6 +1,6 @@
 //! The way to one peer: two connections that this node dials and writes to.
 
-use super::frame::{read_frame, Channel, Frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX, VERSION};
+use super::frame::{read_frame, Channel, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
 use super::shape::{LinkSettings, Shape, QUEUE_BYTES_MAX};
 use super::Transport;
 use crate::inbox::{Event, PeerEvent};
@@ -163,8 +163,7 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
             Some(tls) => tls.connect(stream, link.id).await?,
             None => PeerStream::Plain(stream),
         };
-        let hello =
-            Hello { version: VERSION, cluster: transport.cluster.clone(), from: transport.me, to: link.id, purpose };
+        let hello = transport.hello(link.id, purpose);
         stream.write_all(&Frame::Hello(hello).encode()).await.map_err(|e| e.to_string())?;
         stream.flush().await.map_err(|e| e.to_string())?;
         let mut buf = BytesMut::with_capacity(512);

@@ -75,8 +75,11 @@ pub struct Transport {
 #[derive(Default)]
 struct Peers {
     links: BTreeMap<NodeId, Arc<Link>>,
-    /// Ids below this that are not in `links` were members once.
+    /// Ids below this that are not in `links` were members once.  Those from it on came after this node's table: they are let
+    /// in, for one of them may be the leader from whom alone this node can hear of them.
     next_id: NodeId,
+    /// What the table says of this node.
+    own: Option<(RegionId, String)>,
 }
 
 /// What is known of the way to one peer.
@@ -137,7 +140,11 @@ impl Transport {
     fn set_peers(&self, members: impl Iterator<Item = (NodeId, RegionId, String)>, next_id: NodeId) {
         let mut peers = self.peers.write().expect("no code that holds this lock panics");
         let mut before = std::mem::take(&mut peers.links);
-        for (id, region, address) in members.filter(|(id, ..)| *id != self.me) {
+        for (id, region, address) in members {
+            if id == self.me {
+                peers.own = Some((region, address));
+                continue;
+            }
             let same = before.remove(&id).filter(|l| {
                 let same = l.region == region && l.address == address;
                 if !same {
@@ -145,22 +152,28 @@ impl Transport {
                 }
                 same
             });
-            let link = same.unwrap_or_else(|| {
-                tracing::info!(region = %self.region, node = %self.me, peer = %id, peer_region = %region, %address, "peer added");
-                let one_way_ms = self.one_way_ms.get(&region).copied().unwrap_or_default();
-                let settings = LinkSettings { one_way_ms, ..Default::default() };
-                let link = Arc::new(Link::new(id, region, address, settings));
-                // The receiver ends with the node.
-                let _ = self.new_links.send(link.clone());
-                link
-            });
+            let link = same.unwrap_or_else(|| self.new_link(id, region, address));
             peers.links.insert(id, link);
         }
-        for link in before.into_values() {
+        for (id, link) in before {
+            if id >= next_id {
+                peers.links.insert(id, link);
+                continue;
+            }
             tracing::info!(region = %self.region, node = %self.me, peer = %link.id, peer_region = %link.region, "peer removed");
             link.remove();
         }
         peers.next_id = next_id;
+    }
+
+    fn new_link(&self, id: NodeId, region: RegionId, address: String) -> Arc<Link> {
+        tracing::info!(region = %self.region, node = %self.me, peer = %id, peer_region = %region, %address, "peer added");
+        let one_way_ms = self.one_way_ms.get(&region).copied().unwrap_or_default();
+        let settings = LinkSettings { one_way_ms, ..Default::default() };
+        let link = Arc::new(Link::new(id, region, address, settings));
+        // The receiver ends with the node.
+        let _ = self.new_links.send(link.clone());
+        link
     }
 
     /// The text that lets a node in by this secret.

@@ -76,7 +76,10 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 impl Pair {
     async fn connected(&self) {
-        until("both to be connected", || self.sides.iter().all(|s| s.transport.peers()[0].connected)).await;
+        until("both to be connected", || {
+            self.sides.iter().all(|s| s.transport.peers().first().is_some_and(|p| p.connected))
+        })
+        .await;
     }
 }
 
@@ -170,6 +173,28 @@ async fn members_are_added_and_removed_while_running() {
     until("a message to the member that is back", || received(two) == [9]).await;
 }
 
+/// A node that was away may know nobody of those who decide now.
+#[tokio::test]
+async fn a_member_that_came_after_this_nodes_table_is_let_in_and_answered() {
+    let pair = pair(true, "").await;
+    pair.connected().await;
+    let [one, two] = &pair.sides[..] else { panic!("two sides") };
+    let member = |id: u32, side: &Side| (NodeId(id), RegionId(format!("r{}", id - 1)), side.address.to_string());
+    one.transport.set_peers([member(1, one)].into_iter(), NodeId(3));
+    two.transport.set_peers([member(2, two)].into_iter(), NodeId(3));
+    until("no connection to be left", || pair.sides.iter().all(|s| s.transport.peers().is_empty())).await;
+    one.transport.set_peers([member(1, one)].into_iter(), NodeId(2));
+    two.transport.set_peers([member(1, one), member(2, two)].into_iter(), NodeId(3));
+    pair.connected().await;
+    one.transport.send_raft(append(1, 2, 9, 1));
+    until("an answer to the new member", || received(two) == [9]).await;
+    // Another change of the older table leaves it in, one that says that it has gone does not.
+    one.transport.set_peers([member(1, one)].into_iter(), NodeId(2));
+    assert_eq!(one.transport.peers().len(), 1);
+    one.transport.set_peers([member(1, one)].into_iter(), NodeId(3));
+    assert!(one.transport.peers().is_empty());
+}
+
 /// Where the log of the thread's tests goes.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -198,7 +223,8 @@ impl Write for Log {
 
 fn hello(from: u32, to: u32) -> Bytes {
     let (from, to, purpose) = (NodeId(from), NodeId(to), Purpose::Frames(Channel::Bulk));
-    Frame::Hello(Hello { version: VERSION, cluster: "test".into(), from, to, purpose }).encode()
+    let (cluster, region, address) = ("test".into(), "r".into(), "127.0.0.1:1".into());
+    Frame::Hello(Hello { version: VERSION, cluster, from, region, address, to, purpose }).encode()
 }
 
 /// Whether the other end lets us in.
@@ -332,7 +358,7 @@ async fn what_is_no_hello_is_refused() {
         (&lying, false),
         (&twice, false),
         (&position, false),
-        (&hello(3, 1), false),
+        (&hello(0, 1), false),
         (&hello(2, 9), false),
     ] {
         let mut stream = PeerStream::Plain(TcpStream::connect(one.address).await.unwrap());
