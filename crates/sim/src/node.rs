@@ -35,8 +35,8 @@ pub struct Trouble {
 #[derive(Debug)]
 pub enum Arrival {
     Raft(Message),
-    /// Applied and durable, of a member's PostgreSQL.
-    Position(NodeId, LogIndex, LogIndex),
+    /// Applied and durable, of a member's PostgreSQL, if it has said so.
+    Position(NodeId, Option<(LogIndex, LogIndex)>),
     Unreachable(NodeId),
     /// A peer says that this node was removed.
     Removed,
@@ -48,7 +48,8 @@ pub enum Arrival {
 
 pub enum Departure {
     Raft(Message),
-    Position(LogIndex, LogIndex),
+    /// Goes out in any case, as a connection is always tried anew.
+    Position(Option<(LogIndex, LogIndex)>),
     Agent(FromNode),
     /// Written by now, if the node lives that long.
     Checkpoint(LogIndex, Bytes),
@@ -171,7 +172,8 @@ impl Node {
             Arrival::Unreachable(peer) => self.step(Input::Unreachable(peer), ctx),
             Arrival::Change(command) => self.step(Input::Change(command), ctx),
             Arrival::Removed => return Err(Stop::Removed),
-            Arrival::Position(peer, applied, durable) => {
+            Arrival::Position(_, None) => {}
+            Arrival::Position(peer, Some((applied, durable))) => {
                 self.positions.insert(peer, durable);
                 self.step(Input::Position(peer, applied), ctx);
             }
@@ -253,10 +255,11 @@ impl Node {
             self.propose(raw, ctx);
         }
         if self.tick % POSITION_TICKS == 0 {
-            if let Some((applied, durable)) = self.my_position() {
+            let position = self.my_position();
+            if let Some((applied, _)) = position {
                 self.step(Input::Position(self.id, applied), ctx);
-                self.departures.push((self.clock, Departure::Position(applied, durable)));
             }
+            self.departures.push((self.clock, Departure::Position(position)));
             self.cut(ctx);
             self.consider_checkpoint(ctx);
         }
@@ -339,7 +342,7 @@ impl Node {
             if is_full {
                 ctx.faults.add("queue to a peer full");
             }
-            if is_full || !self.members.contains(to) {
+            if is_full || self.members.removed(to) {
                 self.dropped.push(to);
             } else {
                 self.departures.push((self.clock, Departure::Raft(message)));

@@ -381,9 +381,9 @@ impl World {
                     self.transmit(i, to, time, &|| Arrival::Raft(Message::clone(&message)));
                 }
             }
-            Departure::Position(applied, durable) => {
+            Departure::Position(position) => {
                 for to in (0..self.machines.len()).filter(|to| *to != i) {
-                    self.transmit(i, to, time, &|| Arrival::Position(NodeId(i as u32 + 1), applied, durable));
+                    self.transmit(i, to, time, &|| Arrival::Position(NodeId(i as u32 + 1), position));
                 }
             }
             Departure::Agent(frame) => {
@@ -398,16 +398,16 @@ impl World {
         }
     }
 
-    /// The receiver's transport lets nobody in who is no member, and says so to one that was removed.
+    /// The receiver's transport lets nobody in who was removed, and says so to him.  Who came after its table is let in.
     fn deliver(&mut self, from: usize, i: usize, arrival: Arrival) {
         let Some(node) = &self.machines[i].node else { return };
         let sender = NodeId(from as u32 + 1);
-        if node.members().contains(sender) || matches!(arrival, Arrival::Removed) {
-            self.machines[i].inbox.push(arrival);
-            self.work_soon(i);
-        } else if node.members().removed(sender) {
+        if node.members().removed(sender) && !matches!(arrival, Arrival::Removed) {
             let now = self.ctx.now;
             self.transmit(i, from, now, &|| Arrival::Removed);
+        } else {
+            self.machines[i].inbox.push(arrival);
+            self.work_soon(i);
         }
     }
 
