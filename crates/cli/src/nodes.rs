@@ -38,7 +38,7 @@ pub async fn statuses(addresses: impl IntoIterator<Item = String>) -> Vec<Result
     let asked: Vec<_> = addresses.into_iter().map(ask).collect();
     let mut answers = Vec::new();
     for answer in asked {
-        answers.push(answer.await.context("ask a node").flatten());
+        answers.push(answer.await.context("ask a node").and_then(|answer| answer));
     }
     answers
 }

@@ -51,7 +51,7 @@ fn restore(cluster: &Cluster, archive: &Path, folder: &Path, least: LogIndex, go
 
 /// Starts the restored node, as a cluster of its own.
 fn start(cluster: &Cluster, folder: &Path, restored: &Restored) -> Result<Node> {
-    let free = || Ok::<_, std::io::Error>(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?);
+    let free = || std::net::TcpListener::bind("127.0.0.1:0")?.local_addr();
     let config = NodeConfig {
         cluster: "restored".into(),
         node: restored.node,

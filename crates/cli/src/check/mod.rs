@@ -101,10 +101,9 @@ async fn in_folder(data: &Path, quiet: bool) -> Result<Vec<String>> {
     let mut conninfos = Vec::new();
     for node in nodes {
         match &node.postgres {
+            Some(_) if !is_member(&node) && quiet => {}
             Some(_) if !is_member(&node) => {
-                if !quiet {
-                    eprintln!("node {} in {} is no member any more: left out", node.node, node.region);
-                }
+                eprintln!("node {} in {} is no member any more: left out", node.node, node.region);
             }
             Some(postgres) => conninfos.push(conninfo("127.0.0.1", postgres.port, &postgres.database)),
             None => {}

@@ -32,7 +32,7 @@ enum Kind {
     Archive(Reader),
     /// With the lock that keeps the node from being started meanwhile.
     Node {
-        log: RaftLog,
+        log: Box<RaftLog>,
         _lock: Option<Flock<File>>,
     },
 }
@@ -49,7 +49,7 @@ impl Entries {
     /// The log of a node that may be running, up to an entry that it has committed.
     pub fn of_running(node: &Path, upto: LogIndex) -> Result<Entries> {
         let log = RaftLog::open_to_read(&node.join("log"), Some(upto)).context("read the node's log")?;
-        let sources = vec![Source { path: node.to_owned(), kind: Kind::Node { log, _lock: None } }];
+        let sources = vec![Source { path: node.to_owned(), kind: Kind::Node { log: Box::new(log), _lock: None } }];
         Ok(Entries { sources, progress: Progress::new() })
     }
 
@@ -110,7 +110,7 @@ impl Source {
                 let _lock = lock_node(path)?;
                 let log = RaftLog::open_to_read(&path.join("log"), None);
                 let log = log.with_context(|| format!("read the log of the node in {}", path.display()))?;
-                Kind::Node { log, _lock }
+                Kind::Node { log: Box::new(log), _lock }
             }
             false => Kind::Archive(Reader::open(path)?),
         };
