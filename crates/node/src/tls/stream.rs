@@ -138,6 +138,9 @@ impl Socket for PeerSocket {
         let mut tls = lock(tls);
         self.flush(&mut tls)?;
         let n = tls.writer().write_vectored(bufs)?;
+        if n == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
         match self.flush(&mut tls) {
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(e),
             _ => Ok(n),

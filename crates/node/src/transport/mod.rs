@@ -5,8 +5,8 @@
 //! nothing else of Raft.
 //!
 //! Invariants:
-//! - A message reaches the core only from a peer whose hello named this cluster and a member of it, and only under
-//!   that member's own id.
+//! - A message reaches the core only from a peer whose hello named this cluster and a member of it, or one that came after
+//!   this node's table of members; with certificates it has proved that.  And only under that member's own id.
 //! - What one channel of one link carries keeps its order.  Anything may be lost; nothing comes twice, but where a lab
 //!   asks for it.
 //! - Whatever a stranger or a broken peer sends ends that connection and is logged; nothing else is harmed.
