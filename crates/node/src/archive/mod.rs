@@ -106,6 +106,18 @@ struct Gap {
     to: LogIndex,
 }
 
+impl Gap {
+    /// A restore from this backup needs none of these entries.
+    fn is_covered_by(&self, backup: Option<&LastBackup>) -> bool {
+        backup.is_some_and(|backup| backup.checkpoint >= self.to)
+    }
+}
+
+/// A note that cannot be read is as good as none: it only quiets a warning.
+fn last_backup(folder: &Path) -> Option<LastBackup> {
+    serde_json::from_slice(&std::fs::read(folder.join(LAST_BACKUP_FILE)).ok()?).ok()
+}
+
 /// For `GET /status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ArchiveReport {
@@ -236,10 +248,9 @@ impl Archive {
     pub fn report(&self, decided: LogIndex) -> ArchiveReport {
         let state = self.shared.lock();
         let archived = state.archived.unwrap_or(LogIndex::ZERO);
-        let covered = |gap: &Gap| state.last_backup.as_ref().is_some_and(|b| b.checkpoint >= gap.to);
-        let gap = state.gap.filter(|gap| !covered(gap)).map(|Gap { from, to }| {
+        let gap = state.gap.filter(|gap| !gap.is_covered_by(state.last_backup.as_ref())).map(|Gap { from, to }| {
             format!(
-                "it lacks entries {from} to {to}, which were cut before they were archived: make a new base backup \
+                "it lacks entries {from} to {to}, some of which were cut before they were archived: make a new base backup \
                  (`onetrip backup`), older ones can be restored only to positions below {from}"
             )
         });

@@ -127,6 +127,28 @@ fn entries_that_were_cut_before_they_came_leave_a_gap_and_a_note() {
     assert_eq!(read(dir.path(), 31).unwrap().len(), 3);
 }
 
+/// A full disk takes the head of a segment and no entry, again and again, while the log is cut: that is one gap.
+#[test]
+fn segments_without_entries_do_not_hide_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = fill(dir.path());
+    for index in [24, 28] {
+        writer.append(Previous::new(index, 1), 2000, &[]).unwrap();
+        drop(writer);
+        writer = open(dir.path()).unwrap();
+        assert_eq!((writer.last(), writer.time_ms()), (Some(LogIndex(20)), 2000));
+    }
+    append(&mut writer, 31, 33, 3000);
+    let gap = |writer: &Writer| writer.gap().map(|gap| (gap.from.0, gap.to.0));
+    assert_eq!(gap(&writer), Some((21, 30)));
+    append(&mut writer, 41, 42, 3000);
+    assert_eq!(gap(&writer), Some((21, 40)));
+    let backup = LastBackup { checkpoint: LogIndex(42), position: LogIndex(42), finished: "now".into() };
+    std::fs::write(dir.path().join(LAST_BACKUP_FILE), serde_json::to_vec(&backup).unwrap()).unwrap();
+    append(&mut writer, 51, 52, 3000);
+    assert_eq!(gap(&writer), Some((43, 50)));
+}
+
 #[test]
 fn a_folder_of_somebody_else_is_refused() {
     let dir = tempfile::tempdir().unwrap();

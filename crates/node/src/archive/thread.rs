@@ -1,7 +1,7 @@
 //! The archiver: takes batches, writes them, syncs once a second, and tries again when its disk fails.
 
 use super::writer::Writer;
-use super::{Batch, Identity, LastBackup, Shared, LAST_BACKUP_FILE};
+use super::{last_backup, Batch, Identity, Shared};
 use crate::error::Error;
 use onetrip_core::LogIndex;
 use std::path::PathBuf;
@@ -106,7 +106,7 @@ impl Archiver {
             }
         }
         let writer = Writer::open(&self.folder, &self.identity)?;
-        let last_backup = self.last_backup();
+        let last_backup = last_backup(&self.folder);
         let mut state = self.shared.lock();
         state.life += 1;
         state.opened_at = Some(writer.last());
@@ -168,7 +168,7 @@ impl Archiver {
 
     /// Nothing came for a while: the archive is whole up to now.
     fn note_the_time(&self, writer: &mut Writer) -> super::Result<()> {
-        let last_backup = self.last_backup();
+        let last_backup = last_backup(&self.folder);
         let mut state = self.shared.lock();
         state.last_backup = last_backup;
         let whole = state.problem.is_none();
@@ -177,10 +177,5 @@ impl Archiver {
             Some(end) if whole => writer.append(end, super::now_ms(), &[]),
             _ => Ok(()),
         }
-    }
-
-    /// A note that cannot be read is as good as none: it only quiets a warning.
-    fn last_backup(&self) -> Option<LastBackup> {
-        serde_json::from_slice(&std::fs::read(self.folder.join(LAST_BACKUP_FILE)).ok()?).ok()
     }
 }

@@ -5,7 +5,7 @@
 //!   says by its name that entries are missing before it.
 //! - What was not synced before a failed write or sync is cut off before anything else is written.
 
-use super::{ArchiveError, Gap, Identity, Result, GAP_FILE, IDENTITY_FILE};
+use super::{last_backup, ArchiveError, Gap, Identity, Result, GAP_FILE, IDENTITY_FILE};
 use crate::disk::segment::{Previous, Segment, Tail};
 use crate::disk::{segment_numbers, sync_dir, write_whole};
 use onetrip_core::LogIndex;
@@ -51,7 +51,7 @@ impl Writer {
         // A note that cannot be read is as good as none: a restore finds the gap by itself.
         writer.gap = std::fs::read(dir.join(GAP_FILE)).ok().and_then(|raw| serde_json::from_slice(&raw).ok());
         let mut numbers = segment_numbers(dir)?;
-        // A crash right after a segment was made leaves one that holds nothing; the one before it has the end.
+        // Segments without an entry go: a crash or a full disk left them, or they hold nothing but times.
         while let Some(number) = numbers.pop() {
             let mut segment = Segment::open(dir, number)?;
             if writer.find_end(&mut segment)? {
@@ -63,12 +63,12 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Reads a segment, cuts off what a crash left unfinished.  `false`: it holds nothing.
+    /// Reads a segment, cuts off what a crash left unfinished.  `false`: it holds no entry.
     fn find_end(&mut self, segment: &mut Segment) -> Result<bool> {
         let (mut offset, mut number) = (0, 0);
         while let Some((record, end)) = segment.record_at(offset, number)? {
             let last = record.entries.last().map(|(index, slot)| Previous::new(*index, slot.term));
-            self.last = last.or(record.previous).or(self.last);
+            self.last = last.or(self.last);
             self.time_ms = record.time_ms.unwrap_or(0).max(self.time_ms);
             (offset, number) = (end, number + 1);
         }
@@ -86,7 +86,7 @@ impl Writer {
                 }
             }
         }
-        Ok(offset > 0)
+        Ok(self.last.is_some())
     }
 
     pub fn last(&self) -> Option<LogIndex> {
@@ -114,7 +114,11 @@ impl Writer {
         let missing =
             self.last.map_or(0, |last| previous.index.checked_sub(last.index).expect("it goes on from its end"));
         if let Some(last) = self.last.filter(|_| missing > 0) {
-            let gap = Gap { from: LogIndex(last.index + 1), to: LogIndex(previous.index) };
+            // Several without a backup between them are one to whoever asks how far an older backup goes.
+            let backup = last_backup(&self.dir);
+            let open = self.gap.filter(|gap| !gap.is_covered_by(backup.as_ref()));
+            let from = open.map_or(LogIndex(last.index + 1), |gap| gap.from);
+            let gap = Gap { from, to: LogIndex(previous.index) };
             write_whole(&self.dir.join(GAP_FILE), &serde_json::to_vec(&gap).expect("two numbers"))?;
             self.gap = Some(gap);
         }
