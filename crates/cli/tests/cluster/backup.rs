@@ -298,7 +298,8 @@ async fn is_prefix(restored: &Cluster, all: &[Done], position: i64) {
     }
     for done in after.iter().take(1) {
         let outcome = text(&session, &format!("select onetrip.outcome('{}')", done.txn)).await.unwrap();
-        assert_eq!(outcome, "aborted");
+        // Unknown: of a PostgreSQL that was started only after this position.
+        assert!(["aborted", "unknown"].contains(&outcome.as_str()), "{outcome}");
     }
     assert_eq!(text(&session, "select has_table_privilege('reader', 'kept', 'select')").await.unwrap(), "t");
     session.must("insert into ticket (who) select 'after' from generate_series(1, 20)").await;
