@@ -65,7 +65,10 @@ pub(super) async fn copy(
         drop(door);
         match copied {
             Ok(()) => {
-                swap(server)?;
+                let server = server.clone();
+                // Removing a large folder takes a while.
+                let swapped = tokio::task::spawn_blocking(move || swap(&server)).await;
+                swapped.map_err(|e| PostgresError::Refused(format!("putting the copy in its place failed: {e}")))??;
                 return Ok(donor.shows);
             }
             Err(e) => {
@@ -99,7 +102,11 @@ fn swap(server: &Server) -> Result<(), PostgresError> {
     }
     fs::rename(&new, &data).map_err(file_error("rename", &new))?;
     sync_folder(&server.node_folder)?;
-    remove_folder(&old)
+    // The copy is in its place; what is left of the old one only takes room, until the next copy.
+    if let Err(e) = remove_folder(&old) {
+        tracing::warn!(region = %server.region, "{e}");
+    }
+    Ok(())
 }
 
 /// A rename is durable once its folder is.
