@@ -64,6 +64,7 @@ rtt_ms = 8
 /// Of the whole time, each calm stage.
 const CALM_SHARE: u32 = 6;
 const CALM_MAX: Duration = Duration::from_secs(30);
+const SMALL_LOG_BYTES: u64 = 1 << 20;
 /// Faults between two rests, in which every region has to go on.
 const FAULTS_UNTIL_REST: u64 = 8;
 
@@ -87,7 +88,7 @@ pub struct Options {
 pub async fn run(options: &Options) -> Result<(String, bool)> {
     let mut random = Random::new(options.seed);
     let record = Arc::new(Record::default());
-    let (cluster, mut faults) = start(options, &record).await?;
+    let (cluster, mut faults) = start(options, &mut random, &record).await?;
     let calm = match options.calm {
         true => options.duration / 2,
         false => (options.duration / CALM_SHARE).min(CALM_MAX),
@@ -186,9 +187,19 @@ async fn under_faults(plan: &mut Plan, faults: &mut Faults, stages: &[Running], 
 }
 
 /// A cluster whose nodes have clocks and disks of their own, where that can be had.
-async fn start(options: &Options, record: &Record) -> Result<(Arc<Cluster>, Faults)> {
+async fn start(options: &Options, random: &mut Random, record: &Record) -> Result<(Arc<Cluster>, Faults)> {
     let topology = Topology::parse(TOPOLOGY).map_err(anyhow::Error::msg)?;
-    let cluster = Cluster::builder()
+    let (tls, small_log) = (random.chance(50), random.chance(50));
+    println!(
+        "torture: {}, {}",
+        if tls { "TLS" } else { "no TLS" },
+        if small_log { "small logs" } else { "large logs" }
+    );
+    let mut builder = Cluster::builder();
+    if tls {
+        builder = builder.init_arg("--tls");
+    }
+    let cluster = builder
         .topology(topology)
         .binary(&options.binary)
         .folder(&options.folder)
@@ -199,6 +210,9 @@ async fn start(options: &Options, record: &Record) -> Result<(Arc<Cluster>, Faul
         .postgres_setting("log_lock_waits", "on")
         .init()
         .await?;
+    if small_log {
+        keep_logs_small(&cluster)?;
+    }
     let disks = match disk::self_test(&options.folder) {
         Ok(()) => disks(&cluster, &options.folder)?,
         Err(why) => {
@@ -223,6 +237,18 @@ async fn start(options: &Options, record: &Record) -> Result<(Arc<Cluster>, Faul
     let cluster = Arc::new(cluster);
     let faults = Faults::new(Arc::clone(&cluster), disks, clocks);
     Ok((cluster, faults))
+}
+
+/// Whoever is away for some seconds misses more than the others keep, and starts over from a copy of another's PostgreSQL.
+fn keep_logs_small(cluster: &Cluster) -> Result<()> {
+    for node in cluster.nodes() {
+        let file = node.folder().join("node.toml");
+        let text = std::fs::read_to_string(&file)?;
+        let lines = text.lines().filter(|line| !line.starts_with("log_bytes_max"));
+        let changed = lines.fold(format!("log_bytes_max = {SMALL_LOG_BYTES}\n"), |all, line| all + line + "\n");
+        std::fs::write(&file, changed)?;
+    }
+    Ok(())
 }
 
 fn disks(cluster: &Cluster, folder: &Path) -> Result<Vec<Disk>> {

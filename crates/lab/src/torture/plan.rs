@@ -189,8 +189,12 @@ impl Plan {
         }
         let kind = self.bag.pop().expect("a plan has at least one kind");
         let fault = self.fault(kind);
-        // Some longer than COMMIT waits.
-        let hold = Duration::from_millis(100 + if self.random.chance(15) { 4_000 } else { self.random.draw(2_500) });
+        let hold = Duration::from_millis(match self.random.draw(20) {
+            // Longer than a small log remembers, longer than COMMIT waits.
+            0 => 10_000,
+            1..=3 => 4_100,
+            _ => 100 + self.random.draw(2_500),
+        });
         let pause = Duration::from_millis(self.random.draw(1_500));
         Planned { fault, hold, pause }
     }
