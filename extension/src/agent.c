@@ -441,7 +441,7 @@ ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
 	return get_str_into(body, verdict->region, sizeof(verdict->region)) &&
 		get_str_into(body, verdict->message, sizeof(verdict->message)) &&
 		body->at == body->end &&
-		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_CANCELLED;
+		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_FULL;
 }
 
 /* The last committed entry.  Raises ERROR 08P01 if the body is cut short. */

@@ -45,7 +45,8 @@ typedef enum OtOutcome
 	OT_OUTCOME_CONFLICT = 2,
 	OT_OUTCOME_WINDOW = 3,
 	OT_OUTCOME_REFUSED = 4,
-	OT_OUTCOME_CANCELLED = 5
+	OT_OUTCOME_CANCELLED = 5,
+	OT_OUTCOME_FULL = 6
 } OtOutcome;
 
 typedef struct OtVerdict

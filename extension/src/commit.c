@@ -327,7 +327,8 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 				if (verdict->txn.sequence != txn.sequence)
 					continue;
 				/* Refused this time; what was sent before may be in the log. */
-				if (verdict->outcome == OT_OUTCOME_REFUSED && sent_before)
+				if (sent_before && (verdict->outcome == OT_OUTCOME_REFUSED ||
+									verdict->outcome == OT_OUTCOME_FULL))
 				{
 					ot_agent_close(agent);
 					break;
@@ -565,6 +566,14 @@ pre_commit(void)
 					(errcode(OT_ERR_NOT_NOW),
 					 errmsg("the node of region \"%s\" refused the transaction", ot_region),
 					 errdetail("%s", verdict.message)));
+			break;
+		case OT_OUTCOME_FULL:
+			committing.deciding = false;
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("the node of region \"%s\" has no room for the transaction now", ot_region),
+					 errdetail("%s.", verdict.message),
+					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
 			break;
 		default:
 			raise_unknown(txn, false);

@@ -7,6 +7,7 @@
  *	08007	proposed, and the outcome is not known yet: ask onetrip.outcome()
  *	0A000	cannot be replicated (yet): the hint says what to do instead
  *	25006	this server is a read replica
+ *	53000	the node has no room for the transaction now: retry it
  *	54000	the write set is larger than onetrip.max_write_set
  *	08P01	the node or an entry broke the agent protocol
  *	55000	not now: the node is away, a position has passed

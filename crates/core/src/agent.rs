@@ -55,6 +55,8 @@ pub enum VerdictOutcome {
     Window = 3,
     Refused = 4,
     Cancelled = 5,
+    /// Like `Refused`, for want of room: worth repeating.
+    Full = 6,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,6 +228,7 @@ impl ToPostgres {
                     3 => VerdictOutcome::Window,
                     4 => VerdictOutcome::Refused,
                     5 => VerdictOutcome::Cancelled,
+                    6 => VerdictOutcome::Full,
                     other => return Err(r.error(format!("VERDICT with outcome {other}"))),
                 };
                 ToPostgres::Verdict(VerdictFrame {

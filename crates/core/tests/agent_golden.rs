@@ -72,6 +72,7 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("verdict_window", verdict(VerdictOutcome::Window, 1006, 900, 0, "us-east-2", "")),
         ("verdict_refused", verdict(VerdictOutcome::Refused, 0, 0, NO_KEY, "us-east-2", refused)),
         ("verdict_cancelled", verdict(VerdictOutcome::Cancelled, 1006, 0, NO_KEY, "us-east-2", "")),
+        ("verdict_full", verdict(VerdictOutcome::Full, 0, 0, NO_KEY, "us-east-2", "no room")),
         ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
         ("outcome_is_committed", outcome_is(OutcomeState::Committed, 1006)),
         ("outcome_is_aborted", outcome_is(OutcomeState::Aborted, 1006)),

@@ -92,6 +92,7 @@ impl Node {
             region: config.region.clone(),
             max_entry_bytes: config.max_entry_bytes,
             inbox: inbox.clone(),
+            limits: Default::default(),
         };
         let pages = Http {
             config: config.clone(),

@@ -328,6 +328,36 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
     ensure!(verdict.message.contains("1048576"), "{}", verdict.message);
     let verdict = agent.commit(8, &[], &vec![0; 1 << 19]).await?;
     ensure!(verdict.outcome == VerdictOutcome::Commit, "{verdict:?}");
+    // Proposals that never end hold room from their first bytes on; one more is refused, until there is room again.
+    let mut endless = Vec::new();
+    for _ in 0..4 {
+        let mut other = cluster.backend(0).await?;
+        let whole =
+            FromPostgres::Propose(onetrip_core::Entry::encode(&other.txn(50), &[], &vec![0; 900 << 10])).encode();
+        other.send_raw(&whole[..100]).await?;
+        endless.push(other);
+    }
+    let large = vec![0; 900 << 10];
+    let sequence = std::cell::Cell::new(60);
+    let outcome = || async {
+        sequence.set(sequence.get() + 1);
+        let mut more = cluster.backend(0).await?;
+        anyhow::Ok(more.commit(sequence.get(), &[], &large).await?)
+    };
+    wait_for("a node without room", || async {
+        let verdict = outcome().await?;
+        ensure!(verdict.outcome == VerdictOutcome::Full && verdict.message.contains("4194304"), "{verdict:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(agent.commit(9, &[], b"small").await?.outcome == VerdictOutcome::Commit);
+    drop(endless);
+    wait_for("room again", || async {
+        let verdict = outcome().await?;
+        ensure!(verdict.outcome == VerdictOutcome::Commit, "{verdict:?}");
+        Ok(())
+    })
+    .await?;
     cluster.stop().await
 }
 

@@ -77,7 +77,7 @@ impl ToNode {
             ToNode::Hello { conn, hello } => {
                 AgentEvent::Opened { conn, hello, outbox: Arc::new(Wire { conn, said: said.clone() }) }
             }
-            ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw },
+            ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw, held: None },
             ToNode::Outcome { conn, txn } => AgentEvent::Outcome { conn, txn },
             ToNode::Settle { conn, txn } => AgentEvent::Settle { conn, txn },
             ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },

@@ -52,10 +52,13 @@ pub trait Log {
     fn read(&self, at: LogIndex) -> Result<Bytes, Self::Error>;
 }
 
+/// Whatever is to be let go once a proposal is open no more.
+pub type Held = Option<Box<dyn std::any::Any + Send>>;
+
 /// What comes from PostgreSQL, checked; `Opened` first and `Closed` last of each connection.
 pub enum AgentEvent<O> {
     Opened { conn: ConnId, hello: Hello, outbox: Arc<O> },
-    Propose { conn: ConnId, txn: TxnId, raw: Bytes },
+    Propose { conn: ConnId, txn: TxnId, raw: Bytes, held: Held },
     Outcome { conn: ConnId, txn: TxnId },
     Settle { conn: ConnId, txn: TxnId },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
@@ -99,6 +102,7 @@ struct Pending {
     raw: Bytes,
     resend_at: u64,
     resend_ticks: u64,
+    _held: Held,
 }
 
 pub struct Desk<O> {
@@ -187,7 +191,7 @@ impl<O: Outbox> Desk<O> {
     ) -> Result<Option<Bytes>, L::Error> {
         match event {
             AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, books)?,
-            AgentEvent::Propose { conn, txn, raw } => return Ok(self.propose(conn, txn, raw, books)),
+            AgentEvent::Propose { conn, txn, raw, held } => return Ok(self.propose(conn, txn, raw, held, books)),
             AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, books.certifier.outcome(&txn)),
             AgentEvent::Settle { conn, txn } => match books.certifier.outcome(&txn) {
                 Outcome::Unknown => match self.settling.ask(conn, txn, books.tick) {
@@ -309,7 +313,14 @@ impl<O: Outbox> Desk<O> {
         Ok(())
     }
 
-    fn propose<L: Log>(&mut self, conn: ConnId, txn: TxnId, raw: Bytes, books: &mut Books<'_, L>) -> Option<Bytes> {
+    fn propose<L: Log>(
+        &mut self,
+        conn: ConnId,
+        txn: TxnId,
+        raw: Bytes,
+        held: Held,
+        books: &mut Books<'_, L>,
+    ) -> Option<Bytes> {
         let c = self.conns.get_mut(&conn)?;
         if c.waiting.is_some() {
             self.notes.push(Note::SecondProposal(txn));
@@ -348,7 +359,8 @@ impl<O: Outbox> Desk<O> {
             c.waiting = Some(txn);
         }
         let resend_ticks = RESEND_TICKS + raw.len() as u64 / BYTES_PER_TICK;
-        let pending = Pending { conn, raw: raw.clone(), resend_at: books.tick + resend_ticks, resend_ticks };
+        let pending =
+            Pending { conn, raw: raw.clone(), resend_at: books.tick + resend_ticks, resend_ticks, _held: held };
         if let Some(earlier) = self.pending.insert(txn, pending) {
             if let Some(c) = self.conns.get_mut(&earlier.conn) {
                 c.waiting = None;
@@ -556,8 +568,12 @@ impl<O: Outbox> Desk<O> {
 
 /// VERDICT 4: nothing was proposed.
 pub fn refusal(txn: TxnId, region: &RegionId, message: String) -> Bytes {
+    refusal_as(VerdictOutcome::Refused, txn, region, message)
+}
+
+/// The same, as 4 or as 6.
+pub fn refusal_as(outcome: VerdictOutcome, txn: TxnId, region: &RegionId, message: String) -> Bytes {
     let zero = LogIndex::ZERO;
-    let outcome = VerdictOutcome::Refused;
     let region = region.clone();
     ToPostgres::Verdict(VerdictFrame { txn, outcome, at: zero, other: zero, key: NO_KEY, region, message }).encode()
 }

@@ -7,16 +7,19 @@
 //! - Only the node's own uid gets in.
 //! - The core thread hears `Opened` first and `Closed` last of each connection, and in between only whole frames that
 //!   may come there.  Anything else ends the connection, is logged, and harms nothing else.
+//! - Proposals that are being read, or are open, hold at most `OPEN_PROPOSALS` times `max_entry_bytes` of memory; one that
+//!   would be more is refused before it is read.
 
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox};
 use crate::outbox::Outbox;
 use bytes::{Buf, Bytes, BytesMut};
-use onetrip_core::agent::{take_frame, FromPostgres, Role, MAX_FRAME_BYTES, VERSION};
-use onetrip_core::desk::{self, refusal, ConnId};
+use onetrip_core::agent::{take_frame, FromPostgres, Role, VerdictOutcome, MAX_FRAME_BYTES, VERSION};
+use onetrip_core::desk::{self, refusal_as, ConnId};
 use onetrip_core::{Entry, EntryKind, NodeId, RegionId, TxnId};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
@@ -55,6 +58,40 @@ pub struct AgentServer {
     pub region: RegionId,
     pub max_entry_bytes: u64,
     pub inbox: Inbox,
+    pub limits: AgentLimits,
+}
+
+/// How much PostgreSQL makes this node hold at present.
+#[derive(Default)]
+pub struct AgentLimits {
+    connections: AtomicUsize,
+    open_bytes: Arc<AtomicU64>,
+}
+
+/// More than `max_connections` of any PostgreSQL.
+const CONNECTIONS_MAX: usize = 10_000;
+/// So many proposals of the largest size, or any number of smaller ones.
+const OPEN_PROPOSALS: u64 = 4;
+
+/// The room that one proposal takes, until it is dropped.
+struct Room {
+    bytes: u64,
+    of: Arc<AtomicU64>,
+}
+
+impl Room {
+    fn take(bytes: u64, of: &Arc<AtomicU64>, max: u64) -> Option<Room> {
+        let taken = of.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+            held.checked_add(bytes).filter(|sum| *sum <= max)
+        });
+        taken.ok().map(|_| Room { bytes, of: of.clone() })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -103,9 +140,17 @@ impl AgentServer {
                     continue;
                 }
             }
+            if self.limits.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+                self.limits.connections.fetch_sub(1, Ordering::Relaxed);
+                tracing::warn!(region = %self.region, node = %self.me, "refused an agent connection: {CONNECTIONS_MAX} are open");
+                continue;
+            }
             next += 1;
             let server = self.clone();
-            tokio::spawn(async move { server.serve(ConnId(next), stream).await });
+            tokio::spawn(async move {
+                server.serve(ConnId(next), stream).await;
+                server.limits.connections.fetch_sub(1, Ordering::Relaxed);
+            });
         }
     }
 
@@ -124,7 +169,7 @@ impl AgentServer {
 
     /// Reads until the connection ends; an error is what PostgreSQL did wrong.
     async fn read(&self, conn: ConnId, outbox: &Arc<Outbox<UnixStream>>) -> Result<()> {
-        let mut input = Input { outbox, buf: BytesMut::with_capacity(8 << 10) };
+        let mut input = Input { outbox, buf: BytesMut::with_capacity(8 << 10), room: None };
         let hello = tokio::time::timeout(HELLO_TIMEOUT, input.frame(self)).await;
         let hello = match hello {
             Err(_) => return Err(wrong("no HELLO came")),
@@ -142,10 +187,14 @@ impl AgentServer {
         while let Some(frame) = input.frame(self).await? {
             let event = match frame {
                 FromPostgres::Propose(raw) if !is_worker => match self.check(&raw) {
-                    Ok(txn) => AgentEvent::Propose { conn, txn, raw },
+                    Ok(txn) => {
+                        let held = input.room.take().map(|room| Box::new(room) as _);
+                        AgentEvent::Propose { conn, txn, raw, held }
+                    }
                     Err(why) => {
+                        input.room = None;
                         let txn = Entry::peek_txn(&raw)?;
-                        let _ = outbox.send([self.refusal(txn, why)]);
+                        let _ = outbox.send([self.refusal(VerdictOutcome::Refused, txn, why)]);
                         continue;
                     }
                 },
@@ -177,8 +226,12 @@ impl AgentServer {
         Ok(entry.txn)
     }
 
-    fn refusal(&self, txn: TxnId, message: String) -> Bytes {
-        refusal(txn, &self.region, message)
+    fn refusal(&self, outcome: VerdictOutcome, txn: TxnId, message: String) -> Bytes {
+        refusal_as(outcome, txn, &self.region, message)
+    }
+
+    fn open_bytes_max(&self) -> u64 {
+        OPEN_PROPOSALS * self.max_entry_bytes
     }
 }
 
@@ -201,11 +254,13 @@ fn wrong(why: &str) -> Error {
 struct Input<'a> {
     outbox: &'a Arc<Outbox<UnixStream>>,
     buf: BytesMut,
+    /// Of the PROPOSE that is being read.
+    room: Option<Room>,
 }
 
 impl Input<'_> {
-    /// The next frame; `None` at the end of the connection.  A PROPOSE above the limit is answered and passed over here,
-    /// without ever being held in memory.
+    /// The next frame; `None` at the end of the connection.  A PROPOSE for which there is no room is answered and passed
+    /// over here, without ever being held in memory.
     async fn frame(&mut self, server: &AgentServer) -> Result<Option<FromPostgres>> {
         loop {
             if self.buf.len() >= 5 {
@@ -214,8 +269,25 @@ impl Input<'_> {
                 if !is_propose && length > SMALL_FRAME_BYTES_MAX || length > MAX_FRAME_BYTES {
                     return Err(wrong(&format!("a frame of type 0x{:02x} with length {length}", self.buf[4])));
                 }
-                if length as u64 > server.max_entry_bytes + 1 {
-                    if !self.pass_over(server, length).await? {
+                let refused = if length as u64 > server.max_entry_bytes + 1 {
+                    let (size, limit) = (length - 1, server.max_entry_bytes);
+                    let why =
+                        format!("the transaction's entry has {size} bytes, the limit (max_entry_bytes) is {limit}");
+                    Some((VerdictOutcome::Refused, why))
+                } else if is_propose && self.room.is_none() {
+                    let max = server.open_bytes_max();
+                    self.room = Room::take(length as u64, &server.limits.open_bytes, max);
+                    self.room.is_none().then(|| {
+                        let open = server.limits.open_bytes.load(Ordering::Relaxed);
+                        let why =
+                            format!("open proposals of its server hold {open} bytes, {max} are the most that it takes");
+                        (VerdictOutcome::Full, why)
+                    })
+                } else {
+                    None
+                };
+                if let Some((outcome, why)) = refused {
+                    if !self.pass_over(server, length, outcome, why).await? {
                         return Ok(None);
                     }
                     continue;
@@ -230,7 +302,13 @@ impl Input<'_> {
         }
     }
 
-    async fn pass_over(&mut self, server: &AgentServer, length: usize) -> Result<bool> {
+    async fn pass_over(
+        &mut self,
+        server: &AgentServer,
+        length: usize,
+        outcome: VerdictOutcome,
+        message: String,
+    ) -> Result<bool> {
         while self.buf.len() < 25 {
             if !self.more().await {
                 return Ok(false);
@@ -249,9 +327,7 @@ impl Input<'_> {
                 return Ok(false);
             }
         }
-        let (size, limit) = (length - 1, server.max_entry_bytes);
-        let message = format!("the transaction's entry has {size} bytes, the limit (max_entry_bytes) is {limit}");
-        let _ = self.outbox.send([server.refusal(txn, message)]);
+        let _ = self.outbox.send([server.refusal(outcome, txn, message)]);
         Ok(true)
     }
 
