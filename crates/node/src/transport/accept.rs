@@ -97,19 +97,19 @@ pub(crate) async fn join_exchange(
 }
 
 impl Strangers {
-    pub fn admit(&self, start: impl FnOnce(u64) -> AbortHandle) {
+    /// `false`: the oldest has been turned out for it.
+    fn admit(&self, start: impl FnOnce(u64) -> AbortHandle) -> bool {
         let mut waiting = self.0.lock().expect("no code that holds this lock panics");
         waiting.last += 1;
         let number = waiting.last;
         waiting.tasks.push_back((number, start(number)));
-        if waiting.tasks.len() > STRANGERS_MAX {
-            if let Some((_, oldest)) = waiting.tasks.pop_front() {
-                tracing::warn!(
-                    "more than {STRANGERS_MAX} connections to the peer port say nothing: the oldest is closed"
-                );
-                oldest.abort();
-            }
+        if waiting.tasks.len() <= STRANGERS_MAX {
+            return true;
         }
+        if let Some((_, oldest)) = waiting.tasks.pop_front() {
+            oldest.abort();
+        }
+        false
     }
 
     fn no_longer(&self, number: u64) {
@@ -126,13 +126,9 @@ enum Greeted {
 
 impl Transport {
     /// `number`: as one of the strangers.
-    pub(super) async fn receive(self: Arc<Self>, stream: TcpStream, number: u64) {
+    async fn receive(self: Arc<Self>, stream: TcpStream, number: u64) {
         let from = stream.peer_addr().map_or("?".into(), |a| a.to_string());
-        let refuse = |why: String| {
-            if let Some(unsaid) = self.refusals.say() {
-                tracing::warn!(region = %self.region, node = %self.me, %from, unsaid, "refused a connection to the peer port: {why}");
-            }
-        };
+        let refuse = |why: String| self.refused(&from, &why);
         let opened = tokio::time::timeout(HELLO_TIMEOUT, self.open(stream)).await;
         let (mut stream, hello) = match opened.unwrap_or(Err("no hello came".into())) {
             Ok((stream, Frame::Hello(hello))) => (stream, hello),
@@ -158,6 +154,21 @@ impl Transport {
             Ok((link, Greeted::Frames(channel))) => self.start_reading(link, channel, stream, from),
             Ok((link, Greeted::Postgres(tunnel))) => self.forward(&link, stream, tunnel).await,
             Err(why) => refuse(why),
+        }
+    }
+
+    fn refused(&self, from: &str, why: &str) {
+        let Some(unsaid) = self.refusals.say() else { return };
+        if unsaid > 0 {
+            tracing::warn!(region = %self.region, node = %self.me, unsaid, "refused more connections than are told here");
+        }
+        tracing::warn!(region = %self.region, node = %self.me, %from, "refused a connection to the peer port: {why}");
+    }
+
+    /// Somebody is at the door.
+    pub(super) fn admit(self: &Arc<Self>, stream: TcpStream) {
+        if !self.strangers.admit(|number| tokio::spawn(self.clone().receive(stream, number)).abort_handle()) {
+            self.refused("?", "too many that say nothing, and this is the oldest of them");
         }
     }
 

@@ -209,9 +209,7 @@ impl Transport {
         });
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    self.strangers.admit(|number| tokio::spawn(self.clone().receive(stream, number)).abort_handle());
-                }
+                Ok((stream, _)) => self.admit(stream),
                 // Out of descriptors, most likely: let others end first.
                 Err(e) => {
                     tracing::warn!(region = %self.region, node = %self.me, "accepting a peer failed: {e}");
