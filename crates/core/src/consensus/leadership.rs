@@ -217,20 +217,19 @@ impl<S: Storage> Consensus<S> {
         }
         let committed = raft.raft_log.committed;
         let near = |index: u64| index + PROMOTE_LAG_MAX >= committed;
-        let ready = self.members.members.iter().find(|m| {
+        let caught_up = self.members.members.iter().filter(|m| {
             let progress = raft.prs().get(u64::from(m.id.0));
             !m.voter
                 && m.role.votes()
                 && progress.is_some_and(|p| p.recent_active && near(p.matched))
                 && self.positions.get(&m.id).is_some_and(|applied: &LogIndex| near(applied.0))
         });
-        if let Some(member) = ready {
-            let change = Change::Promote(member.id);
-            let command = Command { expected_version: self.members.version, change };
-            if Members::clone(&self.members).apply(&command).is_ok() {
-                // Not taken now: the next look comes soon.
-                let _ = self.take(Input::Change(command));
-            }
+        let version = self.members.version;
+        let mut commands = caught_up.map(|m| Command { expected_version: version, change: Change::Promote(m.id) });
+        // One that the table refuses keeps no other waiting.
+        if let Some(command) = commands.find(|command| Members::clone(&self.members).apply(command).is_ok()) {
+            // Not taken now: the next look comes soon.
+            let _ = self.take(Input::Change(command));
         }
     }
 
