@@ -85,6 +85,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// What this process makes from now on is for its own user: logs, archives and backups hold the data of all tables.
+pub fn keep_files_private() {
+    use nix::sys::stat::{umask, Mode};
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
+}
+
 /// The error with its causes; a message that ends with its cause says it once.
 fn told(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |text, cause| match cause.to_string() {

@@ -60,6 +60,7 @@ pub struct Foreground {
 
 /// Runs the node until it is told to end.  The process is that of its user already.
 pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
+    crate::keep_files_private();
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(if how.quiet { "warn" } else { "info" }));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();

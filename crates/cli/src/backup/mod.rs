@@ -66,6 +66,7 @@ pub fn run(args: &BackupArgs) -> Result<ExitCode> {
     }
     let user = args.user.as_deref().or(postgres.user.as_deref()).unwrap_or(ROOT_BECOMES);
     let existed = to.exists();
+    crate::keep_files_private();
     prepare_folder(&to, user)?;
     become_user(user, &to)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

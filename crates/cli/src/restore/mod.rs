@@ -97,6 +97,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let bin_dir = init::bin_dir(args.bin_dir.as_deref())?;
     prepare_folder(&data, &args.user)?;
     become_user(&args.user, &data)?;
+    crate::keep_files_private();
     let (config, restored) = match make(args, &manifest, goal, &backup, &logs, &bin_dir, &data) {
         Ok(made) => made,
         Err(e) => {

@@ -110,6 +110,10 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     let base = place.base("base");
     let made = succeeds(&["backup", "--data", &shown(lab.node(0).folder()), "--to", &shown(&base)]).await;
     println!("backup: {}", made.stdout.trim());
+    // All of them hold rows.
+    for path in [lab.node(0).folder().join("log"), place.archive(0), base.join("log"), base.clone()] {
+        nobody_else_may_read(&path);
+    }
     load.more(100).await;
     load.end().await;
     // Between these two nothing was under way anywhere.
@@ -172,6 +176,17 @@ fn archive(cluster: &Cluster) -> anyhow::Result<()> {
         fs::write(&file, format!("{config}\n[archive]\nfolder = \"{}\"\n", folder.display()))?;
     }
     Ok(())
+}
+
+/// Nor list: the folder's mode says so, or that of each file in it.
+fn nobody_else_may_read(folder: &Path) {
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077;
+    if mode(folder) == 0 {
+        return;
+    }
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let open: Vec<PathBuf> = files.filter(|file| mode(file) != 0).collect();
+    assert!(open.is_empty(), "others may read {open:?}");
 }
 
 /// Where things lie, beside the nodes' folders.
