@@ -1,0 +1,133 @@
+//! Tokens, and streams to a peer's PostgreSQL.
+
+use super::*;
+use crate::inbox::{AdminReply, AdminRequest};
+use crate::join::{self, JoinRequest};
+use onetrip_core::{Member, MemberRole, Members};
+use std::sync::atomic::AtomicUsize;
+
+const POSTGRES: &str = "[postgres]\nport = 5432\nbin_dir = \"/usr/lib/postgresql/15/bin\"\n";
+
+/// A member's stream to the other's PostgreSQL carries any bytes both ways; there are so many and no more, and none to a
+/// node whose PostgreSQL is away.
+#[tokio::test]
+async fn a_tunnel_leads_to_the_socket_of_the_peers_postgres() {
+    let pair = pair(true, POSTGRES).await;
+    let [one, two] = &pair.sides[..] else { panic!("two sides") };
+    let error = one.transport.postgres_tunnel(NodeId(2)).await.err().expect("nobody listens there");
+    assert!(error.to_string().contains("PostgreSQL does not answer"), "{error}");
+    let server = tokio::net::UnixListener::bind(two.folder.join(".s.PGSQL.5432")).unwrap();
+    tokio::spawn(async move {
+        // Gives back what it gets.
+        while let Ok((mut stream, _)) = server.accept().await {
+            tokio::spawn(async move {
+                let (mut from, mut to) = stream.split();
+                let _ = tokio::io::copy(&mut from, &mut to).await;
+                let _ = to.shutdown().await;
+            });
+        }
+    });
+    let (mut from, mut to) = tokio::io::split(one.transport.postgres_tunnel(NodeId(2)).await.unwrap());
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
+    let sent = bytes.clone();
+    let writer = tokio::spawn(async move {
+        to.write_all(&sent).await.unwrap();
+        to.shutdown().await.unwrap();
+    });
+    let mut came = Vec::new();
+    tokio::time::timeout(PATIENCE, from.read_to_end(&mut came)).await.expect("in time").unwrap();
+    assert!(came == bytes, "{} bytes came back", came.len());
+    writer.await.unwrap();
+    drop(from);
+
+    let mut open = Vec::new();
+    let error = loop {
+        match one.transport.postgres_tunnel(NodeId(2)).await {
+            Ok(stream) => open.push(stream),
+            Err(e) => break e.to_string(),
+        }
+        assert!(open.len() <= tunnel::TUNNELS_MAX);
+    };
+    assert!(error.contains("open already"), "{error}");
+    assert!(open.len() >= tunnel::TUNNELS_MAX - 1, "the first may not have ended yet");
+}
+
+/// Plays the core: knows one secret, and counts who asks.
+fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<AtomicUsize> {
+    let counter = Arc::new(AtomicUsize::new(0));
+    let asked = counter.clone();
+    std::thread::spawn(move || {
+        while let Ok(event) = events.recv() {
+            let Event::Admin(AdminRequest::Join { secret_hash, region, address }, answer) = event else { continue };
+            asked.fetch_add(1, Ordering::Relaxed);
+            let member = Member {
+                id: NodeId(3),
+                region: region.clone(),
+                address,
+                role: MemberRole::Voter,
+                voter: false,
+                slot: Some(2),
+                replaces: None,
+                joined_with: Some(secret_hash),
+            };
+            let members = Arc::new(Members::bootstrap(vec![member.clone()], region, 8));
+            let checkpoint = checkpoint.clone();
+            let _ = answer.send(match secret_hash == crate::secret::hash(&secret) {
+                true => Ok(AdminReply::Joined { member, members, checkpoint }),
+                false => Err("this token is unknown".into()),
+            });
+        }
+    });
+    counter
+}
+
+/// A good token gives all that a node needs to be a member; a wrong one costs a second and is logged with where it came from;
+/// one of another cluster is never shown.
+#[tokio::test]
+async fn a_token_lets_a_node_in() {
+    let (log, _guard) = Log::start();
+    for tls in [true, false] {
+        let pair = pair(tls, POSTGRES).await;
+        let Pair { sides, _dir, .. } = pair;
+        let mut sides = sides.into_iter();
+        let one = sides.next().unwrap();
+        let (secret, checkpoint) = ([5; 32], Bytes::from(vec![9; 3 << 20]));
+        let asked = core(one.events, secret, checkpoint.clone());
+        let address = one.address.to_string();
+        let request = || JoinRequest { region: "r2".into(), address: "10.0.0.3:7000".into() };
+        let token = one.transport.join_token(secret);
+        assert_eq!(token.to_string().parse(), Ok(token.clone()));
+
+        let reply = join::request_join(&address, &token, request()).await.unwrap();
+        assert_eq!((reply.member.id, reply.member.address.as_str()), (NodeId(3), "10.0.0.3:7000"));
+        assert_eq!((reply.cluster.as_str(), &reply.members.members[..]), ("test", &[reply.member.clone()][..]));
+        assert_eq!(reply.settings, one.transport.settings);
+        assert!(reply.checkpoint == checkpoint);
+        let folder = tempfile::tempdir().unwrap();
+        reply.write_tls(folder.path()).unwrap();
+        match tls {
+            true => drop(Tls::load(&folder.path().join(tls::FOLDER), "test", NodeId(3)).unwrap()),
+            false => assert!(reply.tls.is_none()),
+        }
+
+        let wrong = one.transport.join_token([6; 32]);
+        let before = Instant::now();
+        let error = join::request_join(&address, &wrong, request()).await.err().unwrap().to_string();
+        assert!(error.contains("this token is unknown") && error.contains(&address), "{error}");
+        assert!(before.elapsed() >= Duration::from_secs(1));
+        let logged =
+            |l: &str| l.contains("it asks to join in r2: this token is unknown") && l.contains("from=127.0.0.1:");
+        until("the refusal in the log", || log.text().lines().any(logged)).await;
+
+        let mut foreign = token.clone();
+        foreign.authority = Some([1; 32]);
+        join::request_join(&address, &foreign, request()).await.err().unwrap();
+        let mut other = token.clone();
+        other.authority = if tls { None } else { Some([1; 32]) };
+        let error = join::request_join(&address, &other, request()).await.err().unwrap().to_string();
+        assert!(error.contains("speaks TLS") || !tls, "{error}");
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "the good one and the wrong one");
+    }
+    let text = log.text();
+    assert!(!text.contains("[5, 5") && !text.contains("050505"), "no secret in the log");
+}
