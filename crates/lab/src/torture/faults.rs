@@ -11,6 +11,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
 use super::disk::Disk;
+use super::evidence;
 use super::guest::Guest;
 use super::plan::Fault;
 use super::session::Session;
@@ -21,6 +22,8 @@ use crate::{postmaster, Cluster};
 /// A node whose disk is full notices at its next write.
 const NOTICES: Duration = Duration::from_secs(10);
 const MOVING: Duration = Duration::from_secs(15);
+/// A node that was started or goes on answers within this.
+const ANSWERS: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 pub struct Faults {
@@ -191,10 +194,10 @@ impl Faults {
         }
     }
 
-    async fn set_link(&self, from: usize, to: usize, change: &LinkChange) {
-        if self.cluster.node(from).running() {
-            let _ = tokio::time::timeout(Duration::from_secs(1), self.cluster.set_link(from, to, change)).await;
-        }
+    /// Whether it was told.
+    async fn set_link(&self, from: usize, to: usize, change: &LinkChange) -> bool {
+        let told = tokio::time::timeout(Duration::from_secs(2), self.cluster.set_link(from, to, change));
+        self.cluster.node(from).running() && matches!(told.await, Ok(Ok(())))
     }
 
     fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
@@ -202,11 +205,16 @@ impl Faults {
         (0..regions * regions).map(move |i| (i / regions, i % regions)).filter(|(from, to)| from != to)
     }
 
-    async fn heal_links(&self) {
+    /// The links that could not be healed, since their node does not answer.
+    async fn heal_links(&self) -> Vec<(usize, usize)> {
+        let mut left = Vec::new();
         for (from, to) in self.pairs() {
             let one_way_ms = Some(self.cluster.topology().rtt_ms(from, to) / 2.0);
-            self.set_link(from, to, &LinkChange { one_way_ms, ..LinkChange::heal() }).await;
+            if !self.set_link(from, to, &LinkChange { one_way_ms, ..LinkChange::heal() }).await {
+                left.push((from, to));
+            }
         }
+        left
     }
 
     async fn move_leader(&mut self, region: usize) -> Result<Done> {
@@ -275,7 +283,8 @@ impl Faults {
         if links {
             // Whatever other cut of links still holds ends with this one.
             self.held.retain(|(_, undo)| !matches!(undo, Undo::Links));
-            self.heal_links().await;
+            // Those of a paused node are healed at the next rest.
+            let _ = self.heal_links().await;
         }
         Ok(())
     }
@@ -288,8 +297,16 @@ impl Faults {
         node.start()
     }
 
-    /// Everything is undone and everything runs.
+    /// Everything is undone and everything runs; what does not is an anomaly, and is looked at.
     pub async fn heal(&mut self) -> Result<()> {
+        let result = self.undo_all().await;
+        if let Err(why) = &result {
+            evidence::gather(&self.cluster, &format!("{why:#}")).await;
+        }
+        result
+    }
+
+    async fn undo_all(&mut self) -> Result<()> {
         let held = std::mem::take(&mut self.held);
         self.undo(held).await?;
         for clock in &self.clocks {
@@ -299,8 +316,16 @@ impl Faults {
             self.start(region)?;
         }
         // A node that starts takes a moment to listen.
+        let deadline = Instant::now() + ANSWERS;
+        loop {
+            let left = self.heal_links().await;
+            if left.is_empty() {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "nodes do not answer: their links {left:?} cannot be healed");
+            tokio::time::sleep(POLL).await;
+        }
         self.cluster.wait_ready().await?;
-        self.heal_links().await;
         self.guest.reconcile().await
     }
 
