@@ -51,6 +51,8 @@ const BATCHES_MAX: usize = 4096;
 const MARK_EVERY: Duration = Duration::from_millis(10);
 /// While the archive is away this many times are kept (hours of full load); after that the last one stands for all.
 const MARKS_MAX: usize = 1 << 20;
+/// An archive that takes longer for a write is reported.
+const SLOW_AFTER: Duration = Duration::from_secs(30);
 /// How long the end of the node waits for the archive.
 const END_WAIT: Duration = Duration::from_secs(5);
 
@@ -163,6 +165,8 @@ struct State {
     opened_at: Option<Option<LogIndex>>,
     under_way_bytes: usize,
     archived: Option<LogIndex>,
+    /// When the archiver came to an end of something last: opened it, or synced.
+    alive: Option<Instant>,
     time_ms: u64,
     gap: Option<Gap>,
     last_backup: Option<LastBackup>,
@@ -180,6 +184,7 @@ impl Archive {
     /// `decided`: what was decided before this life of the node, at times that nobody remembers.
     pub fn start(config: &NodeConfig, folder: &Path, decided: LogIndex) -> crate::Result<Archive> {
         let shared = Arc::new(Shared::default());
+        shared.lock().alive = Some(Instant::now());
         let (batches, taken) = std::sync::mpsc::sync_channel(BATCHES_MAX);
         let ended = thread::spawn(folder.to_owned(), Identity::of(config), shared.clone(), taken)?;
         let mut marks = Marks::default();
@@ -248,6 +253,15 @@ impl Archive {
     pub fn report(&self, decided: LogIndex) -> ArchiveReport {
         let state = self.shared.lock();
         let archived = state.archived.unwrap_or(LogIndex::ZERO);
+        let silent = state.alive.map_or(Duration::ZERO, |at| at.elapsed());
+        let slow = (silent > SLOW_AFTER && archived < decided).then(|| {
+            format!(
+                "its disk has not finished a write for {} s, and it is {} entries behind: see to {}",
+                silent.as_secs(),
+                decided.0 - archived.0,
+                self.folder.display()
+            )
+        });
         let gap = state.gap.filter(|gap| !gap.is_covered_by(state.last_backup.as_ref())).map(|Gap { from, to }| {
             format!(
                 "it lacks entries {from} to {to}, some of which were cut before they were archived: make a new base backup \
@@ -260,7 +274,7 @@ impl Archive {
             lag_entries: decided.0.saturating_sub(archived.0),
             time_ms: state.time_ms,
             last_backup: state.last_backup.clone(),
-            problem: state.problem.clone().or(gap),
+            problem: state.problem.clone().or(slow).or(gap),
         }
     }
 

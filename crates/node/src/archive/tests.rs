@@ -341,6 +341,26 @@ fn the_archive_goes_on_from_its_end_after_a_restart_and_after_its_folder_was_awa
 }
 
 #[test]
+fn an_archive_that_hangs_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("archive");
+    std::fs::create_dir(&folder).unwrap();
+    // Nobody writes on the other side: whoever opens it to read waits, as on a server that does not answer.
+    let pipe = folder.join(IDENTITY_FILE);
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let node_log = log(&dir.path().join("log"), 50);
+    let mut archive = Archive::start(&config(), &folder, LogIndex(50)).unwrap();
+    archive.pump(&node_log).unwrap();
+    assert_eq!(archive.report(LogIndex(50)).problem, None);
+    archive.shared.lock().alive = Some(Instant::now() - SLOW_AFTER - Duration::from_secs(1));
+    let problem = archive.report(LogIndex(50)).problem.unwrap_or_default();
+    assert!(problem.contains("has not finished a write for 31 s, and it is 50 entries behind"), "{problem}");
+    // Lets the thread go.
+    std::fs::write(&pipe, "").unwrap();
+    archive.end();
+}
+
+#[test]
 fn an_archive_ahead_of_its_log_is_refused_in_words() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("archive");

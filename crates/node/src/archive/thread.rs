@@ -112,6 +112,7 @@ impl Archiver {
         state.opened_at = Some(writer.last());
         state.archived = writer.last().or(state.archived);
         state.time_ms = writer.time_ms();
+        state.alive = Some(Instant::now());
         state.gap = writer.gap();
         state.last_backup = last_backup;
         state.problem = None;
@@ -151,6 +152,7 @@ impl Archiver {
                     let mut state = self.shared.lock();
                     state.archived = writer.last().or(state.archived);
                     state.time_ms = writer.time_ms();
+                    state.alive = Some(Instant::now());
                     state.gap = writer.gap();
                 }
                 if ends {
