@@ -69,7 +69,7 @@ GRANT EXECUTE ON FUNCTION onetrip.advance() TO onetrip_admin;
 CREATE FUNCTION onetrip.local_status(
     OUT region text, OUT node_id integer, OUT applied bigint, OUT durable bigint,
     OUT applying bigint, OUT worker_running boolean, OUT proposals bigint,
-    OUT evictions bigint, OUT handovers bigint)
+    OUT evictions bigint, OUT handovers bigint, OUT failing bigint, OUT failure text)
     RETURNS record
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_local_status';
 COMMENT ON FUNCTION onetrip.local_status() IS

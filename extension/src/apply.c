@@ -285,6 +285,29 @@ done:
 	MemoryContextReset(entry_context);
 }
 
+static emit_log_hook_type prev_emit_log_hook = NULL;
+
+/* Keeps what went wrong for onetrip.status: this server stands still until it is mended. */
+static void
+note_failure(ErrorData *edata)
+{
+	if (edata->elevel >= ERROR && edata->sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
+	{
+		SpinLockAcquire(&ot_shared->mutex);
+		if (ot_shared->applying.value != 0)
+		{
+			if (ot_shared->failing.value != ot_shared->applying.value)
+				ot_shared->failures = 0;
+			ot_shared->failing = ot_shared->applying;
+			ot_shared->failures++;
+			strlcpy(ot_shared->failure, edata->message ? edata->message : "", sizeof(ot_shared->failure));
+		}
+		SpinLockRelease(&ot_shared->mutex);
+	}
+	if (prev_emit_log_hook)
+		prev_emit_log_hook(edata);
+}
+
 static void
 leave(int code, Datum arg)
 {
@@ -340,6 +363,8 @@ set_up(void)
 		ot_sequence_reshare();
 	(void) ot_my_slot();
 	before_shmem_exit(leave, (Datum) 0);
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = note_failure;
 	SpinLockAcquire(&ot_shared->mutex);
 	ot_shared->worker = OT_PROC_NUMBER(MyProc);
 	SpinLockRelease(&ot_shared->mutex);

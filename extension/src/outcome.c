@@ -17,11 +17,14 @@
 #include "onetrip.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -184,9 +187,12 @@ Datum
 ot_local_status(PG_FUNCTION_ARGS)
 {
 	TupleDesc	desc;
-	Datum		values[9];
-	bool		nulls[9] = {0};
+	Datum		values[11];
+	bool		nulls[11] = {0};
 	OtLogIndex	applying;
+	OtLogIndex	failing;
+	int			failures;
+	char		failure[sizeof(ot_shared->failure)];
 
 	ot_check_running();
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -194,6 +200,9 @@ ot_local_status(PG_FUNCTION_ARGS)
 
 	SpinLockAcquire(&ot_shared->mutex);
 	applying = ot_shared->applying;
+	failing = ot_shared->failing;
+	failures = ot_shared->failures;
+	memcpy(failure, ot_shared->failure, sizeof(failure));
 	SpinLockRelease(&ot_shared->mutex);
 
 	values[0] = CStringGetTextDatum(ot_region);
@@ -206,6 +215,16 @@ ot_local_status(PG_FUNCTION_ARGS)
 	values[6] = Int64GetDatum((int64) pg_atomic_read_u64(&ot_shared->next_sequence));
 	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&ot_shared->evictions));
 	values[8] = Int64GetDatum((int64) pg_atomic_read_u64(&ot_shared->handovers));
+	if (failing.value > ot_applied_index().value)
+	{
+		values[9] = Int64GetDatum((int64) failing.value);
+		/* a message that was cut may end within a character; it may hold values of rows */
+		failure[pg_mbcliplen(failure, strlen(failure), sizeof(failure) - 1)] = '\0';
+		nulls[10] = !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
+		values[10] = CStringGetTextDatum(psprintf("%s (%d times)", failure, failures));
+	}
+	else
+		nulls[9] = nulls[10] = true;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 

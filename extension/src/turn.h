@@ -120,6 +120,9 @@ typedef struct OtShared
 	OtLogIndex	applying;		/* 0: nothing */
 	TimestampTz applying_since;
 	char		applying_region[NAMEDATALEN];
+	OtLogIndex	failing;		/* the entry of the worker's last ERROR */
+	int			failures;		/* of that entry */
+	char		failure[256];	/* the last one's message */
 	pg_atomic_uint32 applying_table;	/* of the row at hand, InvalidOid if none */
 
 	slock_t		evict_mutex;	/* writers of OtSlot.eviction */

@@ -91,6 +91,39 @@ async fn the_same_transaction_proposed_again_gets_the_same_verdict_and_no_second
 
 /// The backend goes between its proposal and the verdict: its entry is the worker's.
 #[tokio::test]
+async fn an_apply_worker_that_gets_no_further_is_a_problem_until_it_does() -> Result<()> {
+    let cluster = Cluster::start(1.0)?;
+    let committed = cluster.backend(cluster.leader().await?).await?.commit(1, &[], b"x").await?;
+    let stuck = || async {
+        let status = cluster.status(0).await?;
+        let problems = status["problems"].as_array().context("problems")?;
+        anyhow::Ok(problems.iter().any(|p| p.as_str().is_some_and(|p| p.contains("comes no further"))))
+    };
+    wait_for("the entry", || async {
+        let (at, ..) = cluster.worker(0, LogIndex(0)).await?.entry().await?;
+        ensure!(at == committed.at, "{at}");
+        Ok(())
+    })
+    .await?;
+    for _ in 0..2 {
+        ensure!(!stuck().await?, "it may have been killed");
+        cluster.worker(0, LogIndex(0)).await?.entry().await?;
+    }
+    // The first one may have come before the entry.
+    cluster.worker(0, LogIndex(0)).await?.entry().await?;
+    let mut worker = cluster.worker(0, LogIndex(0)).await?;
+    worker.entry().await?;
+    ensure!(stuck().await?);
+    worker.position(committed.at).await?;
+    wait_for("it got on", || async {
+        ensure!(!stuck().await?);
+        Ok(())
+    })
+    .await?;
+    cluster.stop().await
+}
+
+#[tokio::test]
 async fn an_entry_whose_backend_has_gone_before_the_verdict_goes_to_the_worker() -> Result<()> {
     let cluster = Cluster::start(20.0)?;
     cluster.settle().await?;

@@ -25,5 +25,6 @@ mod outcomes;
 mod partition;
 mod rows;
 mod sequences;
+mod stuck_worker;
 mod torture;
 mod workloads;

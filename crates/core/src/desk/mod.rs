@@ -33,6 +33,9 @@ const RETRY_TICKS: u64 = 5;
 /// And large ones not before they can have arrived, at this speed.
 const BYTES_PER_TICK: u64 = 256 << 10;
 
+/// An apply worker that begins at the same place more often than this does not get on.
+const BEGINS_MAX: u32 = 3;
+
 /// Names one connection for the life of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
@@ -125,6 +128,8 @@ pub struct Desk<O> {
     problem: Option<String>,
     /// The apply worker stands where this node cannot bring it on from; nothing but a copy helps.
     unfed: bool,
+    /// Where the apply worker has begun, and how often, with something to apply.
+    begun: (LogIndex, u32),
     notes: Vec<Note>,
 }
 
@@ -168,6 +173,7 @@ impl<O: Outbox> Desk<O> {
             refuses: false,
             problem: None,
             unfed: false,
+            begun: (LogIndex::ZERO, 0),
             notes: Vec::new(),
         }
     }
@@ -265,6 +271,17 @@ impl<O: Outbox> Desk<O> {
             };
             self.unfed = false;
             self.problem = None;
+            if !missed.is_empty() {
+                let again = if self.begun.0 == hello.applied { self.begun.1 + 1 } else { 1 };
+                self.begun = (hello.applied, again);
+                self.problem = (again > BEGINS_MAX).then(|| {
+                    format!(
+                        "PostgreSQL's apply worker has begun {again} times at log index {} and comes no further: `SELECT failing, \
+                         failure FROM onetrip.status` and postgres.log say why",
+                        hello.applied
+                    )
+                });
+            }
             // Before anything that the feed sends.
             outbox.send([welcome]);
             self.settling.runs(hello.incarnation, books.certifier.running_incarnation(node));
@@ -305,6 +322,12 @@ impl<O: Outbox> Desk<O> {
     ) -> Result<(), L::Error> {
         self.applied = Some(applied);
         self.durable = Some(durable);
+        if self.begun.1 > 0 && applied > self.begun.0 {
+            if self.begun.1 > BEGINS_MAX {
+                self.problem = None;
+            }
+            self.begun.1 = 0;
+        }
         books.history.forget_to(durable.min(applied));
         if let Some(feed) = &mut self.feed {
             feed.position(applied);
