@@ -206,6 +206,13 @@ async fn start(options: &Options, random: &mut Random, record: &Record) -> Resul
         .postgres_setting("onetrip.commit_timeout", "3s")
         .postgres_setting("onetrip.max_apply_delay", "1s")
         .postgres_setting("max_wal_size", "256MB")
+        // Vacuum, analyze and checkpoints as if it were days.
+        .postgres_setting("checkpoint_timeout", "30s")
+        .postgres_setting("autovacuum_naptime", "1s")
+        .postgres_setting("autovacuum_vacuum_threshold", "20")
+        .postgres_setting("autovacuum_vacuum_scale_factor", "0.01")
+        .postgres_setting("autovacuum_analyze_threshold", "20")
+        .postgres_setting("autovacuum_analyze_scale_factor", "0.01")
         .postgres_setting("log_line_prefix", "%m [%p] %a %e ")
         .postgres_setting("log_lock_waits", "on")
         .init()
