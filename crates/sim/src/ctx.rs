@@ -56,6 +56,8 @@ pub struct Options {
     pub preferred: u32,
     pub election_ticks: usize,
     pub transfer_ticks: usize,
+    /// Election timeouts grow with round trips, up to so many times.
+    pub patience: u64,
     pub message_bytes_max: u64,
     pub limits: Limits,
     pub checkpoint_entries: u64,
@@ -93,6 +95,7 @@ impl Options {
             preferred: rng.between(1, u64::from(voters)) as u32,
             election_ticks: rng.between(20, 50) as usize,
             transfer_ticks: 25,
+            patience: if rng.one_in(2) { 1 } else { 3 },
             message_bytes_max: *[1, 300, 1 << 20, 1 << 20].get(rng.below(4) as usize).expect("below 4"),
             limits: Limits {
                 window_entries: rng.between(20, 3_000),
@@ -100,7 +103,7 @@ impl Options {
                 outcomes: rng.between(500, 5_000),
             },
             checkpoint_entries: rng.between(10, 400),
-            cut_margin: rng.between(10, 300),
+            cut_margin: *[5, 20, 200].get(rng.below(3) as usize).expect("below 3"),
             log_entries_max: *[30, 200, 1_000, 10_000].get(rng.below(4) as usize).expect("below 4"),
             operate_per_million: *[0, 20_000, 100_000, 300_000].get(rng.below(4) as usize).expect("below 4"),
             one_way_ms_max: rng.between(1, 80),
@@ -119,9 +122,9 @@ impl Options {
         };
         if plant == Some(Plant::OldTerm) {
             // Needs leaders that come and go while entries travel one by one.
-            (o.voters, o.preferred, o.message_bytes_max) = (5, 1, 1);
+            (o.voters, o.preferred, o.witness, o.message_bytes_max) = (5, 5, false, 1);
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
-            (o.checkpoint_entries, o.log_entries_max) = (u64::MAX, u64::MAX);
+            (o.checkpoint_entries, o.log_entries_max, o.losses_max) = (u64::MAX, u64::MAX, 0);
             o.election_fault_per_million = 1_000_000;
         }
         o

@@ -1,15 +1,16 @@
 //! What goes wrong during the safety phase.  Each call draws one fault; durations are bounded, overlaps are welcome.
 
 use crate::ctx::{Micros, MS, SECOND};
+use crate::node::Arrival;
 use crate::trace;
-use crate::world::{World, TICK};
+use crate::world::{Event, World, TICK};
 
 impl World {
     pub(crate) fn fault(&mut self) {
         let n = self.machines.len() as u64;
         let i = self.ctx.rng.below(n) as usize;
         let a_while = self.a_while();
-        match self.ctx.rng.below(19) {
+        match self.ctx.rng.below(20) {
             0 => {
                 self.ctx.faults.add("node crash");
                 self.crash_node(i);
@@ -64,6 +65,7 @@ impl World {
             }
             // Counted when somebody notices.
             16 => self.machines[i].trouble.full_until = self.ctx.now + a_while,
+            17 => self.stop_node(i),
             _ => {
                 self.ctx.faults.add("clock changes its pace");
                 let (low, high) = if self.ctx.rng.one_in(5) { (50, 200) } else { (80, 125) };
@@ -101,6 +103,18 @@ impl World {
                 }
             }
         }
+    }
+
+    /// In good order: a leader hands over, proposals are refused, and then it ends.
+    fn stop_node(&mut self, i: usize) {
+        if self.machines[i].node.is_none() {
+            return;
+        }
+        self.ctx.faults.add("node stopped and started again");
+        let (now, life) = (self.ctx.now, self.machines[i].life);
+        self.at(now, Event::Arrive(i, life, Arrival::Stop));
+        let end = now + self.ctx.rng.between(MS, 500 * MS);
+        self.at(end, Event::EndNode(i, life));
     }
 
     fn kill_backend(&mut self, i: usize) {

@@ -42,6 +42,8 @@ pub enum Arrival {
     Removed,
     Agent(ToNode),
     Change(Command),
+    /// It is to stop in good order.
+    Stop,
     Checkpointed(LogIndex, Bytes),
     Tick(u32),
 }
@@ -171,6 +173,10 @@ impl Node {
             Arrival::Raft(message) => self.step(Input::Message(message), ctx),
             Arrival::Unreachable(peer) => self.step(Input::Unreachable(peer), ctx),
             Arrival::Change(command) => self.step(Input::Change(command), ctx),
+            Arrival::Stop => {
+                self.desk.stop();
+                self.step(Input::HandOver, ctx);
+            }
             Arrival::Removed => return Err(Stop::Removed),
             Arrival::Position(_, None) => {}
             Arrival::Position(peer, Some((applied, durable))) => {
@@ -260,6 +266,9 @@ impl Node {
                 self.step(Input::Position(self.id, applied), ctx);
             }
             self.departures.push((self.clock, Departure::Position(position)));
+            // As measured round trips would have it.
+            let round_trips = ctx.rng.between(1, ctx.options.patience);
+            self.consensus.set_election_ticks(ctx.options.election_ticks * round_trips as usize);
             self.cut(ctx);
             self.consider_checkpoint(ctx);
         }

@@ -40,6 +40,7 @@ pub(crate) enum Event {
     Flush(usize, u64),
     Ask,
     StartNode(usize, u64),
+    EndNode(usize, u64),
     StartPostgres(usize, u64),
     /// A base backup for that machine's PostgreSQL may be complete.
     Copy(usize),
@@ -293,6 +294,12 @@ impl World {
                     self.start_node(i);
                 }
             }
+            Event::EndNode(i, life) => {
+                if self.lives(i, life) {
+                    self.crash_node(i);
+                    self.restart_node_later(i);
+                }
+            }
             Event::StartPostgres(i, incarnation) => self.start_postgres(i, incarnation),
             Event::Copy(i) => self.copy(i),
             Event::Operate => self.operate(),
@@ -493,7 +500,8 @@ impl World {
             return self.ctx.answered(txn, OutcomeState::Aborted, LogIndex::ZERO);
         }
         self.ctx.events.add("outcome asked");
-        let settle = self.ctx.rng.one_in(10);
+        // At the end nothing may stay open, also of a node that does not come back.
+        let settle = self.phase != Phase::Safety || self.ctx.rng.one_in(10);
         let incarnation = self.machines[i].postgres.as_ref().map_or(0, |p| p.incarnation);
         self.with_postgres(i, incarnation, |p, _, _, _| p.ask(txn, settle));
     }
