@@ -237,14 +237,16 @@ fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, ti
     let folder = to.join(manifest::LOG);
     std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
     let mut writer = Writer::open(&folder, &Identity::of(config))?;
-    let mut entries = Entries::of_running(&config.data_dir, position)?;
+    let mut entries =
+        Entries::of_running(&config.data_dir, position, config.archive.as_ref().map(|a| a.folder.as_path()))?;
     let mut previous = Previous::new(after.0 .0, after.1 .0);
     // An archive that holds no entry says at least where it begins.
     writer.append(previous, time_ms, &[])?;
     let (mut batch, mut bytes) = (Vec::new(), 0);
     while previous.index + (batch.len() as u64) < position.0 {
         let index = LogIndex(previous.index + batch.len() as u64 + 1);
-        let Some(stored) = entries.get(index)? else { bail!("the node's log lacks entry {index}") };
+        let stored = entries.get(index).context("the log was cut while the backup ran: raise log_bytes_max, or set [archive], in node.toml")?;
+        let Some(stored) = stored else { bail!("the node's log lacks entry {index}") };
         bytes += stored.entry.data.len();
         batch.push(stored.entry);
         if bytes >= BATCH_BYTES || index == position {

@@ -46,10 +46,14 @@ impl Entries {
         Ok(Entries { sources, progress: Progress::new() })
     }
 
-    /// The log of a node that may be running, up to an entry that it has committed.
-    pub fn of_running(node: &Path, upto: LogIndex) -> Result<Entries> {
+    /// The log of a node that may be running, up to an entry that it has committed; and its archive, if it has one, for what was
+    /// cut meanwhile.
+    pub fn of_running(node: &Path, upto: LogIndex, archive: Option<&Path>) -> Result<Entries> {
         let log = RaftLog::open_to_read(&node.join("log"), Some(upto)).context("read the node's log")?;
-        let sources = vec![Source { path: node.to_owned(), kind: Kind::Node { log: Box::new(log), _lock: None } }];
+        let mut sources = vec![Source { path: node.to_owned(), kind: Kind::Node { log: Box::new(log), _lock: None } }];
+        if let Some((path, reader)) = archive.and_then(|path| Some((path, Reader::open(path).ok()?))) {
+            sources.push(Source { path: path.to_owned(), kind: Kind::Archive(reader) });
+        }
         Ok(Entries { sources, progress: Progress::new() })
     }
 
