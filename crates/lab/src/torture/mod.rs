@@ -312,10 +312,32 @@ fn log_complaints(cluster: &Cluster, record: &Record) {
                 let panic = line.contains("PANIC:  ");
                 panicked |= panic;
                 let own_panic = panic && !disk(line);
-                if aborted || own_panic || in_rust || NEVER.iter().any(|never| line.contains(never)) {
+                let of_worker = log == "postgres.log" && background_error(line);
+                if aborted || own_panic || in_rust || of_worker || NEVER.iter().any(|never| line.contains(never)) {
                     record.wrong(&format!("{log} of {}", node.region()), line.to_string());
                 }
             }
         }
+    }
+}
+
+/// An ERROR of a process without a client, such as the apply worker, for another reason than a disk, a stop or giving way.
+fn background_error(line: &str) -> bool {
+    const FINE: [&str; 6] = ["57014", "57P01", "40001", "40P01", "53100", "58030"];
+    // "TIME [PID] APPLICATION SQLSTATE ERROR:  ...": no application.
+    let state = line.split_once("]  ").and_then(|(_, rest)| rest.split_once(" ERROR:  ")).map(|(state, _)| state);
+    state.is_some_and(|state| state.len() == 5 && !FINE.contains(&state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_background_processes_are_told_from_those_of_clients() {
+        assert!(background_error("2026-11-22 01:00:00.000 UTC [17]  XX000 ERROR:  could not apply"));
+        assert!(!background_error("2026-11-22 01:00:00.000 UTC [17]  57014 ERROR:  canceling autovacuum task"));
+        assert!(!background_error("2026-11-22 01:00:00.000 UTC [17] torture 42703 ERROR:  column does not exist"));
+        assert!(!background_error("2026-11-22 01:00:00.000 UTC [17]  00000 LOG:  ERROR:  quoted"));
     }
 }
