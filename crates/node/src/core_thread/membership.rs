@@ -55,9 +55,8 @@ impl CoreThread {
             Settled::Reply(answer, reply) => (answer, reply),
             Settled::Joined(answer, id) => match self.members.get(id) {
                 // Two nodes under one id would vote twice.
-                Some(member) if member.voter || self.transport.peers().iter().any(|p| p.id == id && p.connected) => {
-                    let why = format!("this token was used already: node {id} in {} has joined with it", member.region);
-                    (answer, Err(why))
+                Some(member) if self.transport.peers().iter().any(|p| p.id == id && p.connected) => {
+                    (answer, Err(format!("node {id} in {} joined with this token and runs already", member.region)))
                 }
                 Some(member) => {
                     let (member, members) = (member.clone(), self.members.clone());
