@@ -204,11 +204,16 @@ fn step(status: &Value) -> Option<Step> {
     let simple = |what: &str, detail: String| Some(Step { what: what.to_string(), part: None, detail });
     let postgres = &status["postgres"];
     if let (Some(done), Some(total)) = (postgres["copy"]["done_kb"].as_u64(), postgres["copy"]["total_kb"].as_u64()) {
-        return Some(Step {
-            what: format!("copying the PostgreSQL of {}", postgres["copy"]["region"].as_str().unwrap_or("a member")),
-            part: Some(done as f64 / total.max(1) as f64),
-            detail: format!("{} of {} MB", done / 1024, total / 1024),
-        });
+        let what = format!("copying the PostgreSQL of {}", postgres["copy"]["region"].as_str().unwrap_or("a member"));
+        return match total {
+            // The donor makes a checkpoint first.
+            0 => simple(&what, String::new()),
+            _ => Some(Step {
+                what,
+                part: Some(done as f64 / total as f64),
+                detail: format!("{} of {} MB", done / 1024, total / 1024),
+            }),
+        };
     }
     if postgres.is_object() && postgres["state"] != "ready" {
         let problem = postgres["problem"].as_str().map_or(String::new(), |p| format!("({p})"));
