@@ -179,8 +179,12 @@ impl Matrix {
             Fault::BackendKill9 => {
                 // Any one will do: PostgreSQL ends them all.  One that was told its verdict has ended already.
                 let session = self.lab.session(region).await;
+                let bystander = self.lab.session(region).await;
                 let pid = if held[0].point == VerdictSent { session.pid().await.expect("a pid") } else { held[0].pid };
                 kill(Pid::from_raw(pid), Signal::SIGKILL).expect("kill a backend");
+                until("PostgreSQL ends all sessions", SOON, || async { Ok(bystander.is_closed()) })
+                    .await
+                    .unwrap_or_else(|e| panic!("{e:#}"));
                 let told = all_told(&mut held).await;
                 release(&mut held);
                 told
