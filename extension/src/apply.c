@@ -59,6 +59,7 @@ static MemoryContext entry_context = NULL;
 static OtLogIndex told_applied;
 static OtLogIndex told_durable;
 static int	untold_entries = 0;
+static char told_trouble[256] = "";
 
 /* For messages: the entry being applied. */
 static void
@@ -371,6 +372,17 @@ set_up(void)
 	pgstat_report_appname("onetrip apply worker");
 }
 
+/* Why there is no connection to the node: once, not at each attempt. */
+static void
+tell_trouble(void)
+{
+	if (strcmp(told_trouble, ot_agent_error(agent)) == 0)
+		return;
+	strlcpy(told_trouble, ot_agent_error(agent), sizeof(told_trouble));
+	ereport(LOG,
+			(errmsg("onetrip apply worker is not connected to its node: %s", told_trouble)));
+}
+
 void
 ot_apply_main(Datum arg)
 {
@@ -394,6 +406,7 @@ ot_apply_main(Datum arg)
 
 			if (!ot_agent_open(agent, OT_ROLE_APPLY_WORKER, applied, durable))
 			{
+				tell_trouble();
 				(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 								 RECONNECT_MS, PG_WAIT_EXTENSION);
 				ResetLatch(MyLatch);
@@ -421,6 +434,7 @@ ot_apply_main(Datum arg)
 			else if (type == OT_FRAME_WELCOME)
 			{
 				ot_turn_welcome(ot_agent_get_welcome(&body));
+				told_trouble[0] = '\0';
 				ot_agent_consume(agent);
 				welcomed = true;
 				ot_settle_connected();
@@ -439,6 +453,8 @@ ot_apply_main(Datum arg)
 			}
 			continue;
 		}
+		if (!ot_agent_is_open(agent))
+			tell_trouble();
 
 		tell_position();
 		pgstat_report_stat(false);
