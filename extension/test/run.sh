@@ -4,7 +4,7 @@
 # Called by `make -C extension check-all`.  What is installed in PostgreSQL's folders is what runs (`make setup`).
 #   TESTS="capture toast"  only these of sql/ (setup comes by itself); SPECS and RESTARTS (t/) likewise, =none for none
 #   ONETRIP=FILE           this onetrip command, instead of building it
-#   UNIT=FILE              this onetrip_unit.so; SANITIZERS=1: it and the extension were built with sanitizers (check-asan)
+#   UNIT=FILE              this onetrip_unit.so; SANITIZERS=asan|valgrind: what watches (check-asan)
 #   KEEP=1                 leave the folder with logs and results behind
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -220,7 +220,8 @@ fi
 if [ -n "${SANITIZERS:-}" ]; then
     query "CREATE FUNCTION unit.read_behind_end() RETURNS int LANGUAGE c AS '$ONETRIP_UNIT', 'unit_read_behind_end'"
     query "SELECT unit.read_behind_end()" >/dev/null 2>&1 || true
-    if grep -aq "AddressSanitizer: heap-buffer-overflow" "$work/nodes/here/postgres.log"; then
+    if grep -aq "AddressSanitizer: heap-buffer-overflow" "$work/nodes/here/postgres.log" ||
+        { [ "$SANITIZERS" = valgrind ] && grep -q "at .* unit_read_behind_end" /var/tmp/onetrip-valgrind.*.log; }; then
         echo "test sanitizers: ok"
         passed=$((passed + 1))
     else
