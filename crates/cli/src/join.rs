@@ -217,7 +217,8 @@ fn step(status: &Value) -> Option<Step> {
     }
     if postgres.is_object() && postgres["state"] != "ready" {
         let problem = postgres["problem"].as_str().map_or(String::new(), |p| format!("({p})"));
-        return simple("starting PostgreSQL", problem);
+        let copies = postgres["state"] == "copying";
+        return simple(if copies { "looking for a PostgreSQL to copy" } else { "starting PostgreSQL" }, problem);
     }
     if own(status).is_some_and(|own| own["caught_up"] == true) {
         return None;

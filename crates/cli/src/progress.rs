@@ -4,6 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 const BAR_CELLS: usize = 30;
+/// What any terminal has, less one.
+const COLUMNS: usize = 79;
 /// Without a terminal a line comes when the step changes, and this often within one.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
@@ -30,7 +32,8 @@ impl Progress {
         let mut stderr = std::io::stderr().lock();
         // Nobody reading any more is no reason to stop the work.
         let _ = match self.terminal {
-            true => write!(stderr, "\r\x1b[K{line}"),
+            // A line that wraps could not be written over.
+            true => write!(stderr, "\r\x1b[K{}", line.chars().take(COLUMNS).collect::<String>()),
             false => writeln!(stderr, "{line}"),
         };
         let _ = stderr.flush();

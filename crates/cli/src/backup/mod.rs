@@ -245,7 +245,9 @@ fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, ti
     let (mut batch, mut bytes) = (Vec::new(), 0);
     while previous.index + (batch.len() as u64) < position.0 {
         let index = LogIndex(previous.index + batch.len() as u64 + 1);
-        let stored = entries.get(index).context("the log was cut while the backup ran: raise log_bytes_max, or set [archive], in node.toml")?;
+        let stored = entries
+            .get(index)
+            .context("the log was cut while the backup ran: raise log_bytes_max, or set [archive], in node.toml")?;
         let Some(stored) = stored else { bail!("the node's log lacks entry {index}") };
         bytes += stored.entry.data.len();
         batch.push(stored.entry);
