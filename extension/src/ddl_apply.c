@@ -64,6 +64,9 @@ security_context(Node *stmt)
 		case T_AlterExtensionStmt:
 			/* scripts may use temporary tables */
 			return SECURITY_LOCAL_USERID_CHANGE;
+		case T_RefreshMatViewStmt:
+			/* CONCURRENTLY does itself; PostgreSQL restricts the query */
+			return SECURITY_LOCAL_USERID_CHANGE;
 		default:
 			return NOT_TRUSTED;
 	}

@@ -44,6 +44,8 @@ CREATE INDEX ON t (lowered(v)) WHERE id > 0;
 ALTER TABLE t ALTER v SET STORAGE EXTERNAL;
 CREATE TABLE composed (a int, b text, PRIMARY KEY (b, a));
 CREATE SEQUENCE s;
+CREATE MATERIALIZED VIEW seen AS SELECT a, b FROM composed;
+CREATE UNIQUE INDEX ON seen (b, a);
 INSERT INTO t (id, v) SELECT g, repeat('long', 3000) FROM generate_series(1, 5) g;
 INSERT INTO composed SELECT g, 'v' || g FROM generate_series(1, 5) g;
 CREATE FUNCTION sum_of_all() RETURNS text LANGUAGE sql AS $$
@@ -69,6 +71,10 @@ INSERT INTO composed VALUES (7, 'behind', 1);
 CREATE TABLE made (id serial PRIMARY KEY, v text);
 INSERT INTO made (v) VALUES ('x');
 COMMENT ON TABLE made IS 'made';
+REFRESH MATERIALIZED VIEW CONCURRENTLY seen;
+REFRESH MATERIALIZED VIEW seen;
+CREATE MATERIALIZED VIEW seen_too AS SELECT a FROM seen;
+CREATE SCHEMA inner_schema CREATE TABLE inner_t (id int) CREATE VIEW inner_v AS SELECT id FROM inner_t;
 SELECT unit.write_set() AS statements \gset
 ROLLBACK;
 
