@@ -6,7 +6,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `world`, `faults` | time, network, crashes |
+//! | `world`, `network`, `faults`, `ending` | time, crashes; messages; what goes wrong; what must hold when all heals |
 //! | `operator` | members join, leave, are replaced; PostgreSQL's data folder is made anew |
 //! | `node`, `storage`, `disk` | one node: the core's parts, what it keeps, the disk beneath |
 //! | `postgres`, `session`, `rows` | the turn, the apply worker; transactions and their clients; rows as lists |
@@ -18,7 +18,9 @@ mod agent;
 mod checker;
 pub mod ctx;
 mod disk;
+mod ending;
 mod faults;
+mod network;
 mod node;
 mod operator;
 mod postgres;

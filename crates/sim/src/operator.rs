@@ -7,9 +7,10 @@
 
 use crate::ctx::{Micros, MS, SECOND};
 use crate::disk::SimLog;
-use crate::node::Arrival;
+use crate::node::{Arrival, Trouble};
+use crate::postgres::Postgres;
 use crate::trace;
-use crate::world::{Event, Phase, World};
+use crate::world::{Event, Link, Machine, Phase, World, TICK};
 use onetrip_core::{checkpoint, Change, Command, Member, MemberRole, Members, NodeId, RegionId, Token};
 
 const VOTERS_MAX: usize = 5;
@@ -116,6 +117,42 @@ impl World {
         self.add_machine(member, SimLog::new(Some(checkpoint::installed(&raw))), false);
         let time = self.ctx.now + self.ctx.rng.between(MS, SECOND);
         self.at(time, Event::StartNode(member.id.0 as usize - 1, 1));
+    }
+
+    /// A machine for this member, with links to all others.  Those of members in between, which have not come yet, are
+    /// there and empty.
+    pub(crate) fn add_machine(&mut self, member: &Member, disk: SimLog, made: bool) {
+        while self.machines.len() < member.id.0 as usize {
+            let me = self.machines.len();
+            self.machines.push(Machine {
+                node: None,
+                disk: None,
+                life: 0,
+                inbox: Vec::new(),
+                ticks_due: 0,
+                work_is_due: false,
+                paused_until: 0,
+                tick: TICK,
+                trouble: Trouble::default(),
+                gone: false,
+                copying: false,
+                postgres: None,
+            });
+            self.links.push(vec![Link::default(); me]);
+            for peer in 0..=me {
+                let delay = self.ctx.rng.between(100, self.ctx.options.one_way_ms_max * MS);
+                self.links[peer].push(Link { delay, ..Link::default() });
+                self.links[me][peer].delay = delay;
+            }
+        }
+        let machine = &mut self.machines[member.id.0 as usize - 1];
+        machine.disk = Some(disk);
+        if member.role.has_postgres() {
+            let mut p = Postgres::new(member.id, member.region.as_str(), self.ctx.options.clients);
+            (p.made, p.read_only) = (made, member.role == MemberRole::Replica);
+            machine.postgres = Some(p);
+        }
+        self.ctx.regions.insert(member.id, member.region.clone());
     }
 
     fn draw_job(&mut self, members: &Members) -> Option<Job> {

@@ -7,7 +7,8 @@ use crate::agent::{ConnId, FromNode, ToNode};
 use crate::checker::Checker;
 use crate::ctx::{Ctx, Micros, Options, Plant, Stats, MS, SECOND};
 use crate::disk::SimLog;
-use crate::node::{Arrival, Departure, Node, Stop, Trouble};
+use crate::network::brief;
+use crate::node::{Arrival, Node, Stop, Trouble};
 use crate::operator::Operator;
 use crate::postgres::{Postgres, Wish};
 use crate::rng::Rng;
@@ -15,18 +16,13 @@ use crate::trace;
 use onetrip_checker as histories;
 use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Outcome;
-use onetrip_core::consensus::Message;
-use onetrip_core::{LogIndex, Member, MemberRole, NodeId};
+use onetrip_core::{LogIndex, NodeId};
 use std::collections::BTreeMap;
 
 pub(crate) const TICK: Micros = 20 * MS;
 const TICKS_AT_ONCE: u32 = 3;
 /// Between PostgreSQL and its node.
-const SOCKET: Micros = 40;
-/// After healing, each region must have committed again within this time, and all be at rest within it once more.
-const LIVENESS: Micros = 60 * SECOND;
-/// Nothing has moved for so long: then nothing is under way any more.
-const QUIET: Micros = 3 * SECOND;
+pub(crate) const SOCKET: Micros = 40;
 
 pub(crate) enum Event {
     Tick(usize, u64),
@@ -54,16 +50,16 @@ pub(crate) struct Link {
     pub delay: Micros,
     pub cut_until: Micros,
     pub slow_until: Micros,
-    last_delivery: Micros,
+    pub last_delivery: Micros,
 }
 
 pub(crate) struct Machine {
     pub node: Option<Node>,
     pub disk: Option<SimLog>,
     pub life: u64,
-    inbox: Vec<Arrival>,
-    ticks_due: u32,
-    work_is_due: bool,
+    pub inbox: Vec<Arrival>,
+    pub ticks_due: u32,
+    pub work_is_due: bool,
     pub paused_until: Micros,
     /// Between two ticks of its clock.
     pub tick: Micros,
@@ -180,42 +176,6 @@ impl World {
         world
     }
 
-    /// A machine for this member, with links to all others.  Those of members in between, which have not come yet, are
-    /// there and empty.
-    pub(crate) fn add_machine(&mut self, member: &Member, disk: SimLog, made: bool) {
-        while self.machines.len() < member.id.0 as usize {
-            let me = self.machines.len();
-            self.machines.push(Machine {
-                node: None,
-                disk: None,
-                life: 0,
-                inbox: Vec::new(),
-                ticks_due: 0,
-                work_is_due: false,
-                paused_until: 0,
-                tick: TICK,
-                trouble: Trouble::default(),
-                gone: false,
-                copying: false,
-                postgres: None,
-            });
-            self.links.push(vec![Link::default(); me]);
-            for peer in 0..=me {
-                let delay = self.ctx.rng.between(100, self.ctx.options.one_way_ms_max * MS);
-                self.links[peer].push(Link { delay, ..Link::default() });
-                self.links[me][peer].delay = delay;
-            }
-        }
-        let machine = &mut self.machines[member.id.0 as usize - 1];
-        machine.disk = Some(disk);
-        if member.role.has_postgres() {
-            let mut p = Postgres::new(member.id, member.region.as_str(), self.ctx.options.clients);
-            (p.made, p.read_only) = (made, member.role == MemberRole::Replica);
-            machine.postgres = Some(p);
-        }
-        self.ctx.regions.insert(member.id, member.region.clone());
-    }
-
     pub(crate) fn at(&mut self, time: Micros, event: Event) {
         self.sequence += 1;
         self.queue.insert((time.max(self.ctx.now), self.sequence), event);
@@ -318,7 +278,7 @@ impl World {
         self.machines[i].node.is_some() && self.machines[i].life == life
     }
 
-    fn work_soon(&mut self, i: usize) {
+    pub(crate) fn work_soon(&mut self, i: usize) {
         let m = &mut self.machines[i];
         let Some(node) = m.node.as_ref().filter(|_| !m.work_is_due) else { return };
         m.work_is_due = true;
@@ -376,72 +336,6 @@ impl World {
                 self.retire(i);
             }
             Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
-        }
-    }
-
-    fn depart(&mut self, i: usize, time: Micros, departure: Departure) {
-        match departure {
-            Departure::Raft(message) => {
-                trace!(self.ctx, "n{} says at {time}: {}", i + 1, brief(&message));
-                let to = message.to as usize - 1;
-                if to < self.machines.len() {
-                    self.transmit(i, to, time, &|| Arrival::Raft(Message::clone(&message)));
-                }
-            }
-            Departure::Position(position) => {
-                for to in (0..self.machines.len()).filter(|to| *to != i) {
-                    self.transmit(i, to, time, &|| Arrival::Position(NodeId(i as u32 + 1), position));
-                }
-            }
-            Departure::Agent(frame) => {
-                if let Some(incarnation) = self.machines[i].postgres.as_ref().map(|p| p.incarnation) {
-                    self.at(time + SOCKET, Event::ToPostgres(i, incarnation, frame));
-                }
-            }
-            Departure::Checkpoint(index, raw) => {
-                let life = self.machines[i].life;
-                self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, raw)));
-            }
-        }
-    }
-
-    /// The receiver's transport lets nobody in who was removed, and says so to him.  Who came after its table is let in.
-    fn deliver(&mut self, from: usize, i: usize, arrival: Arrival) {
-        let Some(node) = &self.machines[i].node else { return };
-        let sender = NodeId(from as u32 + 1);
-        if node.members().removed(sender) && !matches!(arrival, Arrival::Removed) {
-            let now = self.ctx.now;
-            self.transmit(i, from, now, &|| Arrival::Removed);
-        } else {
-            self.machines[i].inbox.push(arrival);
-            self.work_soon(i);
-        }
-    }
-
-    fn transmit(&mut self, from: usize, to: usize, time: Micros, make: &dyn Fn() -> Arrival) {
-        let (o, rng) = (&self.ctx.options, &mut self.ctx.rng);
-        let copies = 1 + u64::from(rng.per_million(o.duplicate_per_million));
-        for copy in 0..copies {
-            let link = &mut self.links[from][to];
-            if link.cut_until > time {
-                self.ctx.events.add("message cut off");
-                return;
-            }
-            if rng.per_million(o.loss_per_million) {
-                self.ctx.faults.add("message lost");
-                continue;
-            }
-            let slow = if link.slow_until > time { 10 } else { 1 };
-            let mut arrival = time + link.delay * slow + rng.below(link.delay / 4 + 50);
-            if copy > 0 || rng.per_million(o.reorder_per_million) {
-                arrival += rng.below(200 * MS);
-                self.ctx.faults.add(if copy > 0 { "message duplicated" } else { "message overtaken" });
-            } else {
-                arrival = arrival.max(link.last_delivery);
-                link.last_delivery = arrival;
-            }
-            self.sequence += 1;
-            self.queue.insert((arrival, self.sequence), Event::Deliver(from, to, make()));
         }
     }
 
@@ -506,7 +400,7 @@ impl World {
         self.with_postgres(i, incarnation, |p, _, _, _| p.ask(txn, settle));
     }
 
-    fn start_node(&mut self, i: usize) {
+    pub(crate) fn start_node(&mut self, i: usize) {
         let m = &mut self.machines[i];
         if m.gone {
             return;
@@ -563,7 +457,7 @@ impl World {
         self.at(time, Event::StartNode(i, life));
     }
 
-    fn start_postgres(&mut self, i: usize, after: u64) {
+    pub(crate) fn start_postgres(&mut self, i: usize, after: u64) {
         let gone = self.machines[i].gone;
         let Some(p) = self.machines[i].postgres.as_mut() else { return };
         if p.up || !p.made || p.incarnation != after || gone {
@@ -589,148 +483,4 @@ impl World {
         }
         self.at(now + down_for, Event::StartPostgres(i, incarnation));
     }
-
-    /// From the end of the safety phase on: is it moving, is it at rest?
-    fn look(&mut self) {
-        let now = self.ctx.now;
-        self.at(now + 50 * MS, Event::Look);
-        match &self.phase {
-            Phase::Safety => {
-                let acknowledged = self.acknowledged();
-                self.heal();
-                self.phase = Phase::Moving { since: now, acknowledged };
-            }
-            Phase::Moving { since, acknowledged } => {
-                let moved = self.acknowledged();
-                let before = |i: usize| acknowledged.get(i).copied().flatten().unwrap_or(0);
-                let stuck: Vec<NodeId> = (0..moved.len())
-                    .filter(|i| moved[*i].is_some_and(|n| n <= before(*i)))
-                    .map(|i| NodeId(i as u32 + 1))
-                    .collect();
-                if stuck.is_empty() && !self.operator.is_busy() {
-                    self.phase = Phase::Resting { since: now, quiet_since: now };
-                } else if now > since + LIVENESS {
-                    let what = if stuck.is_empty() { " is not carried out" } else { "" };
-                    self.ctx.checker.fail(format!(
-                        "all is healed, but PostgreSQL {stuck:?} commits nothing, or a change of the membership{what}"
-                    ));
-                }
-            }
-            Phase::Resting { since, quiet_since } => {
-                let (since, quiet_since) = (*since, if self.is_equal() { *quiet_since } else { now });
-                for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
-                    p.closing = true;
-                }
-                if now > quiet_since + QUIET || now > since + LIVENESS {
-                    self.finish();
-                } else {
-                    self.phase = Phase::Resting { since, quiet_since };
-                }
-            }
-            Phase::Over => {}
-        }
-    }
-
-    /// What the sessions of each PostgreSQL that takes changes have committed; `None`: it does not count.
-    fn acknowledged(&self) -> Vec<Option<u64>> {
-        let counts = |m: &Machine| m.postgres.as_ref().filter(|p| m.is_here() && !p.read_only).map(|p| p.acknowledged);
-        self.machines.iter().map(counts).collect()
-    }
-
-    /// All nodes have decided the same, every PostgreSQL shows it, nobody waits, and everybody is what he is meant to be.
-    fn is_equal(&self) -> bool {
-        let (log, last) = (self.ctx.checker.log_len(), self.ctx.checker.last_committed());
-        let members = self.ctx.checker.newest_members();
-        let settled = members.members.iter().all(|m| m.voter == m.role.votes());
-        settled
-            && self.ctx.questions.is_empty()
-            && self.machines.iter().filter(|m| m.is_here()).all(|m| {
-                m.node.as_ref().is_some_and(|n| n.certifier().decided() == log)
-                    && m.postgres.as_ref().is_none_or(|p| p.up && p.applied == last && p.is_idle())
-            })
-    }
-
-    fn heal(&mut self) {
-        trace!(self.ctx, "all heals");
-        let o = &mut self.ctx.options;
-        (o.loss_per_million, o.duplicate_per_million, o.reorder_per_million) = (0, 0, 0);
-        for link in self.links.iter_mut().flatten() {
-            (link.cut_until, link.slow_until) = (0, 0);
-        }
-        for i in 0..self.machines.len() {
-            let m = &mut self.machines[i];
-            (m.paused_until, m.trouble) = (0, Trouble::default());
-            // Clocks that go much unlike each other could make one leader after the other be given up.
-            m.tick = m.tick.clamp(TICK * 9 / 10, TICK * 11 / 10);
-            if let Some(node) = &mut self.machines[i].node {
-                node.fuse = None;
-            }
-            if self.machines[i].node.is_none() {
-                self.start_node(i);
-            }
-            if let Some(incarnation) = self.machines[i].postgres.as_ref().map(|p| p.incarnation) {
-                self.start_postgres(i, incarnation);
-            }
-        }
-    }
-
-    fn finish(&mut self) {
-        self.phase = Phase::Over;
-        let checker = &mut self.ctx.checker;
-        let txns = checker.txns();
-        let mut outcomes: Option<Vec<Outcome>> = None;
-        for (i, m) in self.machines.iter().enumerate().filter(|(_, m)| m.is_here()) {
-            let p = m.postgres.as_ref();
-            let decided = m.node.as_ref().map_or(LogIndex::ZERO, |n| n.certifier().decided());
-            checker.finished(NodeId(i as u32 + 1), decided, p.map(|p| p.applied), p.map(|p| p.rows.counts()));
-            if p.is_some_and(|p| !p.is_idle()) {
-                checker.fail(format!("PostgreSQL {} does not come to rest", i + 1));
-            }
-            let Some(node) = &m.node else { continue };
-            let these: Vec<Outcome> = txns.iter().map(|txn| node.certifier().outcome(txn)).collect();
-            for (txn, outcome) in txns.iter().zip(&these) {
-                checker.tells_outcome(node.id, decided, *txn, *outcome, self.ctx.options.limits.outcomes);
-            }
-            if outcomes.get_or_insert_with(|| these.clone()) != &these {
-                checker.fail(format!("node {} remembers other outcomes than the first", node.id));
-            }
-        }
-        for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
-            p.end_sessions(&mut self.ctx);
-        }
-        if let Some(question) = self.ctx.questions.first() {
-            let why = format!("nobody decides what became of {}", question.txn);
-            self.ctx.checker.fail(why);
-        }
-        let newest = self.ctx.checker.newest_members().clone();
-        if let Some(m) = newest.members.iter().find(|m| m.role.votes() && !m.voter) {
-            self.ctx.checker.fail(format!("node {} is not made a voter", m.id));
-        }
-        for question in std::mem::take(&mut self.ctx.questions) {
-            self.ctx.history.push(question.record);
-        }
-        for p in self.machines.iter().filter(|m| m.is_here()).filter_map(|m| m.postgres.as_ref()) {
-            self.ctx.history.at_rest(p.region.clone(), p.rows.lists());
-        }
-        let findings = self.ctx.history.check();
-        if !findings.is_clean() {
-            self.ctx.checker.fail(format!("the history has anomalies\n{findings}"));
-        }
-    }
-}
-
-fn brief(m: &Message) -> String {
-    format!(
-        "{:?} {}->{} term {} index {} log term {} commit {} entries {} reject {} hint {}",
-        m.get_msg_type(),
-        m.from,
-        m.to,
-        m.term,
-        m.index,
-        m.log_term,
-        m.commit,
-        m.entries.len(),
-        m.reject,
-        m.reject_hint
-    )
 }

@@ -1,0 +1,144 @@
+//! The end of a run: everything heals; every region must commit again, all must come to rest equal, within a bound of
+//! simulated time; and then the histories are judged.
+
+use crate::ctx::{Micros, MS, SECOND};
+use crate::node::Trouble;
+use crate::trace;
+use crate::world::{Event, Machine, Phase, World, TICK};
+use onetrip_core::certifier::Outcome;
+use onetrip_core::{LogIndex, NodeId};
+
+/// After healing, each region must have committed again within this time, and all be at rest within it once more.
+const LIVENESS: Micros = 60 * SECOND;
+/// Nothing has moved for so long: then nothing is under way any more.
+const QUIET: Micros = 3 * SECOND;
+
+impl World {
+    /// From the end of the safety phase on: is it moving, is it at rest?
+    pub(crate) fn look(&mut self) {
+        let now = self.ctx.now;
+        self.at(now + 50 * MS, Event::Look);
+        match &self.phase {
+            Phase::Safety => {
+                let acknowledged = self.acknowledged();
+                self.heal();
+                self.phase = Phase::Moving { since: now, acknowledged };
+            }
+            Phase::Moving { since, acknowledged } => {
+                let moved = self.acknowledged();
+                let before = |i: usize| acknowledged.get(i).copied().flatten().unwrap_or(0);
+                let stuck: Vec<NodeId> = (0..moved.len())
+                    .filter(|i| moved[*i].is_some_and(|n| n <= before(*i)))
+                    .map(|i| NodeId(i as u32 + 1))
+                    .collect();
+                if stuck.is_empty() && !self.operator.is_busy() {
+                    self.phase = Phase::Resting { since: now, quiet_since: now };
+                } else if now > since + LIVENESS {
+                    let what = if stuck.is_empty() { " is not carried out" } else { "" };
+                    self.ctx.checker.fail(format!(
+                        "all is healed, but PostgreSQL {stuck:?} commits nothing, or a change of the membership{what}"
+                    ));
+                }
+            }
+            Phase::Resting { since, quiet_since } => {
+                let (since, quiet_since) = (*since, if self.is_equal() { *quiet_since } else { now });
+                for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
+                    p.closing = true;
+                }
+                if now > quiet_since + QUIET || now > since + LIVENESS {
+                    self.finish();
+                } else {
+                    self.phase = Phase::Resting { since, quiet_since };
+                }
+            }
+            Phase::Over => {}
+        }
+    }
+
+    /// What the sessions of each PostgreSQL that takes changes have committed; `None`: it does not count.
+    fn acknowledged(&self) -> Vec<Option<u64>> {
+        let counts = |m: &Machine| m.postgres.as_ref().filter(|p| m.is_here() && !p.read_only).map(|p| p.acknowledged);
+        self.machines.iter().map(counts).collect()
+    }
+
+    /// All nodes have decided the same, every PostgreSQL shows it, nobody waits, and everybody is what he is meant to be.
+    fn is_equal(&self) -> bool {
+        let (log, last) = (self.ctx.checker.log_len(), self.ctx.checker.last_committed());
+        let members = self.ctx.checker.newest_members();
+        let settled = members.members.iter().all(|m| m.voter == m.role.votes());
+        settled
+            && self.ctx.questions.is_empty()
+            && self.machines.iter().filter(|m| m.is_here()).all(|m| {
+                m.node.as_ref().is_some_and(|n| n.certifier().decided() == log)
+                    && m.postgres.as_ref().is_none_or(|p| p.up && p.applied == last && p.is_idle())
+            })
+    }
+
+    fn heal(&mut self) {
+        trace!(self.ctx, "all heals");
+        let o = &mut self.ctx.options;
+        (o.loss_per_million, o.duplicate_per_million, o.reorder_per_million) = (0, 0, 0);
+        for link in self.links.iter_mut().flatten() {
+            (link.cut_until, link.slow_until) = (0, 0);
+        }
+        for i in 0..self.machines.len() {
+            let m = &mut self.machines[i];
+            (m.paused_until, m.trouble) = (0, Trouble::default());
+            // Clocks that go much unlike each other could make one leader after the other be given up.
+            m.tick = m.tick.clamp(TICK * 9 / 10, TICK * 11 / 10);
+            if let Some(node) = &mut self.machines[i].node {
+                node.fuse = None;
+            }
+            if self.machines[i].node.is_none() {
+                self.start_node(i);
+            }
+            if let Some(incarnation) = self.machines[i].postgres.as_ref().map(|p| p.incarnation) {
+                self.start_postgres(i, incarnation);
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        self.phase = Phase::Over;
+        let checker = &mut self.ctx.checker;
+        let txns = checker.txns();
+        let mut outcomes: Option<Vec<Outcome>> = None;
+        for (i, m) in self.machines.iter().enumerate().filter(|(_, m)| m.is_here()) {
+            let p = m.postgres.as_ref();
+            let decided = m.node.as_ref().map_or(LogIndex::ZERO, |n| n.certifier().decided());
+            checker.finished(NodeId(i as u32 + 1), decided, p.map(|p| p.applied), p.map(|p| p.rows.counts()));
+            if p.is_some_and(|p| !p.is_idle()) {
+                checker.fail(format!("PostgreSQL {} does not come to rest", i + 1));
+            }
+            let Some(node) = &m.node else { continue };
+            let these: Vec<Outcome> = txns.iter().map(|txn| node.certifier().outcome(txn)).collect();
+            for (txn, outcome) in txns.iter().zip(&these) {
+                checker.tells_outcome(node.id, decided, *txn, *outcome, self.ctx.options.limits.outcomes);
+            }
+            if outcomes.get_or_insert_with(|| these.clone()) != &these {
+                checker.fail(format!("node {} remembers other outcomes than the first", node.id));
+            }
+        }
+        for p in self.machines.iter_mut().filter_map(|m| m.postgres.as_mut()) {
+            p.end_sessions(&mut self.ctx);
+        }
+        if let Some(question) = self.ctx.questions.first() {
+            let why = format!("nobody decides what became of {}", question.txn);
+            self.ctx.checker.fail(why);
+        }
+        let newest = self.ctx.checker.newest_members().clone();
+        if let Some(m) = newest.members.iter().find(|m| m.role.votes() && !m.voter) {
+            self.ctx.checker.fail(format!("node {} is not made a voter", m.id));
+        }
+        for question in std::mem::take(&mut self.ctx.questions) {
+            self.ctx.history.push(question.record);
+        }
+        for p in self.machines.iter().filter(|m| m.is_here()).filter_map(|m| m.postgres.as_ref()) {
+            self.ctx.history.at_rest(p.region.clone(), p.rows.lists());
+        }
+        let findings = self.ctx.history.check();
+        if !findings.is_clean() {
+            self.ctx.checker.fail(format!("the history has anomalies\n{findings}"));
+        }
+    }
+}

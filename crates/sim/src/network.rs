@@ -1,0 +1,91 @@
+//! The network of a world: what nodes send, when it arrives, and whom the receiver lets in.
+
+use crate::ctx::{Micros, MS};
+use crate::node::{Arrival, Departure};
+use crate::trace;
+use crate::world::{Event, World, SOCKET};
+use onetrip_core::consensus::Message;
+use onetrip_core::NodeId;
+
+impl World {
+    pub(crate) fn depart(&mut self, i: usize, time: Micros, departure: Departure) {
+        match departure {
+            Departure::Raft(message) => {
+                trace!(self.ctx, "n{} says at {time}: {}", i + 1, brief(&message));
+                let to = message.to as usize - 1;
+                if to < self.machines.len() {
+                    self.transmit(i, to, time, &|| Arrival::Raft(Message::clone(&message)));
+                }
+            }
+            Departure::Position(position) => {
+                for to in (0..self.machines.len()).filter(|to| *to != i) {
+                    self.transmit(i, to, time, &|| Arrival::Position(NodeId(i as u32 + 1), position));
+                }
+            }
+            Departure::Agent(frame) => {
+                if let Some(incarnation) = self.machines[i].postgres.as_ref().map(|p| p.incarnation) {
+                    self.at(time + SOCKET, Event::ToPostgres(i, incarnation, frame));
+                }
+            }
+            Departure::Checkpoint(index, raw) => {
+                let life = self.machines[i].life;
+                self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, raw)));
+            }
+        }
+    }
+
+    /// The receiver's transport lets nobody in who was removed, and says so to him.  Who came after its table is let in.
+    pub(crate) fn deliver(&mut self, from: usize, i: usize, arrival: Arrival) {
+        let Some(node) = &self.machines[i].node else { return };
+        let sender = NodeId(from as u32 + 1);
+        if node.members().removed(sender) && !matches!(arrival, Arrival::Removed) {
+            let now = self.ctx.now;
+            self.transmit(i, from, now, &|| Arrival::Removed);
+        } else {
+            self.machines[i].inbox.push(arrival);
+            self.work_soon(i);
+        }
+    }
+
+    fn transmit(&mut self, from: usize, to: usize, time: Micros, make: &dyn Fn() -> Arrival) {
+        let copies = 1 + u64::from(self.ctx.rng.per_million(self.ctx.options.duplicate_per_million));
+        for copy in 0..copies {
+            let (o, rng) = (&self.ctx.options, &mut self.ctx.rng);
+            let link = &mut self.links[from][to];
+            if link.cut_until > time {
+                self.ctx.events.add("message cut off");
+                return;
+            }
+            if rng.per_million(o.loss_per_million) {
+                self.ctx.faults.add("message lost");
+                continue;
+            }
+            let slow = if link.slow_until > time { 10 } else { 1 };
+            let mut arrival = time + link.delay * slow + rng.below(link.delay / 4 + 50);
+            if copy > 0 || rng.per_million(o.reorder_per_million) {
+                arrival += rng.below(200 * MS);
+                self.ctx.faults.add(if copy > 0 { "message duplicated" } else { "message overtaken" });
+            } else {
+                arrival = arrival.max(link.last_delivery);
+                link.last_delivery = arrival;
+            }
+            self.at(arrival, Event::Deliver(from, to, make()));
+        }
+    }
+}
+
+pub(crate) fn brief(m: &Message) -> String {
+    format!(
+        "{:?} {}->{} term {} index {} log term {} commit {} entries {} reject {} hint {}",
+        m.get_msg_type(),
+        m.from,
+        m.to,
+        m.term,
+        m.index,
+        m.log_term,
+        m.commit,
+        m.entries.len(),
+        m.reject,
+        m.reject_hint
+    )
+}
