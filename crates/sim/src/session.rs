@@ -131,7 +131,7 @@ impl Postgres {
                     self.sessions[slot].doing = Doing::Decided { txn, work, at, previous, ready: false };
                     self.wake(slot, ctx.now + ctx.rng.between(10, 2 * MS));
                 }
-                VerdictOutcome::Refused if sent_before => {
+                VerdictOutcome::Refused | VerdictOutcome::Full if sent_before => {
                     self.unknown(slot, txn, work, ctx);
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
                 }

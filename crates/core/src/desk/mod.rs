@@ -10,12 +10,14 @@
 //! - `pending` holds exactly the proposals that a connection waits for.
 
 mod feed;
+mod outside;
 mod settle;
+
+pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Held, Log, Note, Outbox};
 
 use crate::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
 use crate::certifier::{Certifier, Decision, History, Outcome, Verdict};
 use crate::entry::Entry;
-use crate::error::Error;
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
 use crate::members::{MemberRole, Members};
 use bytes::Bytes;
@@ -35,62 +37,6 @@ const BYTES_PER_TICK: u64 = 256 << 10;
 
 /// An apply worker that begins at the same place more often than this does not get on.
 const BEGINS_MAX: u32 = 3;
-
-/// Names one connection for the life of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnId(pub u64);
-
-/// A connection's way back to PostgreSQL.
-pub trait Outbox {
-    /// Sends a frame given in parts, and never blocks.  False: the connection is ending, and the frame is lost.
-    fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool;
-    fn close(&self);
-}
-
-/// The log as far as the apply worker is fed from it.
-pub trait Log {
-    type Error: From<Error>;
-    fn first_index(&self) -> LogIndex;
-    fn last_index(&self) -> LogIndex;
-    fn read(&self, at: LogIndex) -> Result<Bytes, Self::Error>;
-}
-
-/// Whatever is to be let go once a proposal is open no more.
-pub type Held = Option<Box<dyn std::any::Any + Send>>;
-
-/// What comes from PostgreSQL, checked; `Opened` first and `Closed` last of each connection.
-pub enum AgentEvent<O> {
-    Opened { conn: ConnId, hello: Hello, outbox: Arc<O> },
-    Propose { conn: ConnId, txn: TxnId, raw: Bytes, held: Held },
-    Outcome { conn: ConnId, txn: TxnId },
-    Settle { conn: ConnId, txn: TxnId },
-    Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
-    Done { conn: ConnId, txn: TxnId },
-    Closed { conn: ConnId },
-}
-
-/// Something for the node's own log lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
-    WorkerConnected {
-        applied: LogIndex,
-        committed: LogIndex,
-        missed: usize,
-    },
-    WorkerDisconnected,
-    /// A backend went after its verdict; the apply worker starts over.
-    WorkerStartsOver {
-        at: LogIndex,
-        txn: TxnId,
-    },
-    /// A connection was ended: a second proposal while one was open.
-    SecondProposal(TxnId),
-    /// PostgreSQL cannot be brought on from where it stands.
-    Unfed {
-        applied: LogIndex,
-        problem: String,
-    },
-}
 
 struct Conn<O> {
     outbox: Arc<O>,
@@ -587,16 +533,4 @@ impl<O: Outbox> Desk<O> {
             problem: self.problem.clone(),
         }
     }
-}
-
-/// VERDICT 4: nothing was proposed.
-pub fn refusal(txn: TxnId, region: &RegionId, message: String) -> Bytes {
-    refusal_as(VerdictOutcome::Refused, txn, region, message)
-}
-
-/// The same, as 4 or as 6.
-pub fn refusal_as(outcome: VerdictOutcome, txn: TxnId, region: &RegionId, message: String) -> Bytes {
-    let zero = LogIndex::ZERO;
-    let region = region.clone();
-    ToPostgres::Verdict(VerdictFrame { txn, outcome, at: zero, other: zero, key: NO_KEY, region, message }).encode()
 }

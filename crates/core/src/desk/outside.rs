@@ -1,0 +1,75 @@
+//! What the desk sees of the world: connections, the log, what comes from PostgreSQL, what goes to the node's log lines.
+
+use crate::agent::{Hello, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY};
+use crate::error::Error;
+use crate::ids::{LogIndex, RegionId, TxnId};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Names one connection for the life of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(pub u64);
+
+/// A connection's way back to PostgreSQL.
+pub trait Outbox {
+    /// Sends a frame given in parts, and never blocks.  False: the connection is ending, and the frame is lost.
+    fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool;
+    fn close(&self);
+}
+
+/// The log as far as the apply worker is fed from it.
+pub trait Log {
+    type Error: From<Error>;
+    fn first_index(&self) -> LogIndex;
+    fn last_index(&self) -> LogIndex;
+    fn read(&self, at: LogIndex) -> Result<Bytes, Self::Error>;
+}
+
+/// Whatever is to be let go once a proposal is open no more.
+pub type Held = Option<Box<dyn std::any::Any + Send>>;
+
+/// What comes from PostgreSQL, checked; `Opened` first and `Closed` last of each connection.
+pub enum AgentEvent<O> {
+    Opened { conn: ConnId, hello: Hello, outbox: Arc<O> },
+    Propose { conn: ConnId, txn: TxnId, raw: Bytes, held: Held },
+    Outcome { conn: ConnId, txn: TxnId },
+    Settle { conn: ConnId, txn: TxnId },
+    Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
+    Done { conn: ConnId, txn: TxnId },
+    Closed { conn: ConnId },
+}
+
+/// Something for the node's own log lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    WorkerConnected {
+        applied: LogIndex,
+        committed: LogIndex,
+        missed: usize,
+    },
+    WorkerDisconnected,
+    /// A backend went after its verdict; the apply worker starts over.
+    WorkerStartsOver {
+        at: LogIndex,
+        txn: TxnId,
+    },
+    /// A connection was ended: a second proposal while one was open.
+    SecondProposal(TxnId),
+    /// PostgreSQL cannot be brought on from where it stands.
+    Unfed {
+        applied: LogIndex,
+        problem: String,
+    },
+}
+
+/// VERDICT 4: nothing was proposed.
+pub fn refusal(txn: TxnId, region: &RegionId, message: String) -> Bytes {
+    refusal_as(VerdictOutcome::Refused, txn, region, message)
+}
+
+/// The same, as 4 or as 6.
+pub fn refusal_as(outcome: VerdictOutcome, txn: TxnId, region: &RegionId, message: String) -> Bytes {
+    let zero = LogIndex::ZERO;
+    let region = region.clone();
+    ToPostgres::Verdict(VerdictFrame { txn, outcome, at: zero, other: zero, key: NO_KEY, region, message }).encode()
+}
