@@ -302,6 +302,11 @@ fn log_complaints(cluster: &Cluster, record: &Record) {
         for log in ["node.log", "postgres.log"] {
             let text = std::fs::read(node.folder().join(log)).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
+            if log == "node.log" {
+                let anew = text.matches("PostgreSQL's folder is made anew").count() as u64;
+                record.seen("seen: a PostgreSQL made anew", anew);
+                record.seen("seen: a leader elected", text.matches("role=Leader").count() as u64);
+            }
             let mut panicked = false;
             let mut lines = text.lines().peekable();
             while let Some(line) = lines.next() {

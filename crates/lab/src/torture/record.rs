@@ -34,6 +34,8 @@ struct Book {
     /// By stage and workload.
     ends: BTreeMap<(String, &'static str), Ends>,
     faults: BTreeMap<&'static str, FaultCount>,
+    /// What the nodes say they have done, by their logs.
+    seen: BTreeMap<&'static str, u64>,
     wrong: BTreeMap<String, (u64, Vec<String>)>,
 }
 
@@ -76,6 +78,10 @@ impl Record {
 
     pub fn cannot(&self, kind: &'static str, why: &str) {
         self.lock().faults.entry(kind).or_default().cannot = Some(why.to_string());
+    }
+
+    pub fn seen(&self, what: &'static str, times: u64) {
+        *self.lock().seen.entry(what).or_default() += times;
     }
 
     /// `true`: it is the first thing that is wrong.
@@ -132,6 +138,9 @@ impl Record {
                 }
                 None => writeln!(text, "{kind:<34} {:>6}", count.done),
             };
+        }
+        for (what, times) in &book.seen {
+            let _ = writeln!(text, "{what:<34} {times:>6}");
         }
         let total: u64 = book.wrong.values().map(|(count, _)| count).sum();
         let _ = writeln!(text, "\nanomalies: {total}");
