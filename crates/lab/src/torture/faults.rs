@@ -17,13 +17,15 @@ use super::plan::Fault;
 use super::session::Session;
 use super::shim::Clock;
 use crate::cluster::LinkChange;
-use crate::{postmaster, Cluster};
+use crate::{postmaster, Cluster, Node};
 
 /// A node whose disk is full notices at its next write.
 const NOTICES: Duration = Duration::from_secs(10);
 const MOVING: Duration = Duration::from_secs(15);
 /// A node that was started or goes on answers within this.
 const ANSWERS: Duration = Duration::from_secs(60);
+/// A node that ends more often does so for no reason that was healed.
+const STARTS: u32 = 3;
 const POLL: Duration = Duration::from_millis(20);
 
 pub struct Faults {
@@ -312,6 +314,18 @@ impl Faults {
         for clock in &self.clocks {
             clock.set(0)?;
         }
+        // A node whose disk was full may still be on its way to its end.
+        for start in 1.. {
+            let ready = self.all_ready().await;
+            if self.cluster.nodes().iter().all(Node::running) || start == STARTS {
+                ready?;
+                break;
+            }
+        }
+        self.guest.reconcile().await
+    }
+
+    async fn all_ready(&self) -> Result<()> {
         for region in 0..self.cluster.nodes().len() {
             self.start(region)?;
         }
@@ -320,13 +334,12 @@ impl Faults {
         loop {
             let left = self.heal_links().await;
             if left.is_empty() {
-                break;
+                return self.cluster.wait_ready().await;
             }
+            self.cluster.nodes().iter().try_for_each(Node::check_not_ended)?;
             ensure!(Instant::now() < deadline, "nodes do not answer: their links {left:?} cannot be healed");
             tokio::time::sleep(POLL).await;
         }
-        self.cluster.wait_ready().await?;
-        self.guest.reconcile().await
     }
 
     /// Any process of a client's session or of the extension.
