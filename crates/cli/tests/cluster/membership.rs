@@ -55,6 +55,14 @@ async fn grows_to_five_and_back_under_load() {
         draw(&lab, node).await;
     }
     load.finish(&lab).await;
+    let by_http: Vec<&str> = [0, 2, e].iter().flat_map(|node| ["--http", lab.node(*node).http()]).collect();
+    let checked = lab::onetrip(&[&["check"], &by_http[..]].concat()).await;
+    assert!(
+        checked.code == Some(0) && checked.stdout.contains("in each of a, c, a"),
+        "{}{}",
+        checked.stdout,
+        checked.stderr
+    );
     let drawn = number(&lab.session(0).await.client, "select count(*) from drawn").await.unwrap();
     assert_eq!(drawn, 90);
 }
