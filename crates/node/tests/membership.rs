@@ -126,6 +126,29 @@ async fn a_dead_member_is_replaced() -> Result<()> {
     cluster.stop().await
 }
 
+/// A member is away while both others are replaced.  It comes back, knows nobody of those who are there, and its vote counts.
+#[tokio::test]
+async fn a_member_comes_back_to_others_that_it_does_not_know() -> Result<()> {
+    let mut cluster = Cluster::start(0.0)?;
+    cluster.settle().await?;
+    cluster.stop_node(2).await?;
+    for (via, old) in [(0, 2), (3, 1)] {
+        let secret = cluster.token(via, MemberRole::Voter, Some(old)).await?;
+        cluster.join(via, secret, |_| {}).await?;
+        let place = old as usize - 1;
+        let gone = cluster.nodes[place].as_mut().context("it runs")?.failed().await.expect_err("it goes on");
+        ensure!(gone.to_string().contains("removed"), "{gone}");
+        cluster.nodes[place] = None;
+    }
+    cluster.voters(&[3, 4, 5]).await?;
+    cluster.start_node(2)?;
+    cluster.voters(&[3, 4, 5]).await?;
+    cluster.stop_node(3).await?;
+    let verdict = cluster.backend(2).await?.commit(1, &[], b"two of three").await?;
+    ensure!(verdict.outcome == VerdictOutcome::Commit, "{verdict:?}");
+    cluster.stop().await
+}
+
 /// A replica follows and takes no changes; a witness votes and never leads for long.
 #[tokio::test]
 async fn replicas_follow_and_witnesses_vote() -> Result<()> {
