@@ -279,7 +279,9 @@ pub async fn finish(cluster: &Cluster, record: &Record, mut stages: Vec<Running>
     }
     let since = Instant::now();
     for running in &stages {
-        running.account(since).await?;
+        if let Err(why) = running.account(since).await {
+            record.wrong("account", format!("{why:#}"));
+        }
     }
     if let Err(why) = check(cluster).await {
         record.wrong("check", format!("{why:#}"));
