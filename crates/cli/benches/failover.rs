@@ -351,7 +351,7 @@ pause, one-row updates, autocommit. The leader is in us-east-1. kill -9 of a reg
 before the next kill. `{command}`; each kill in [raw.csv](raw.csv).
 
 \"Commits go on\" is the end of the longest time without an acknowledgement in a region, counted from the kill. After the death of the leader's region that holds
-the election timeout (0.8 to 1.6 s) and the votes' round trip; open COMMITs go on by themselves, no client has to do anything.
+the patience of the survivor that takes over first (1.1 to 1.2 s after the leader's last word) and the votes' round trip; open COMMITs go on by themselves, no client has to do anything.
 
 {}",
         tables(result)
