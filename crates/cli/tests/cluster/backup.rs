@@ -107,9 +107,7 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     let done = Arc::new(Mutex::new(Vec::new()));
     let load = Load::start(&lab, Arc::clone(&done));
     load.more(60).await;
-    let base = place.base("base");
-    let made = succeeds(&["backup", "--data", &shown(lab.node(0).folder()), "--to", &shown(&base)]).await;
-    println!("backup: {}", made.stdout.trim());
+    let base = backup_by_script(&lab, &place).await;
     // All of them hold rows.
     for path in [lab.node(0).folder().join("log"), place.archive(0), base.join("log"), base.clone()] {
         nobody_else_may_read(&path);
@@ -163,6 +161,21 @@ async fn a_lost_cluster_comes_back_to_any_position() {
 
     what_cannot_be_restored_is_refused(&place, &base, from, last(&done)).await;
     damage_is_found(&place, &base, &all).await;
+}
+
+/// As cron would.
+async fn backup_by_script(lab: &Lab, place: &Place) -> PathBuf {
+    let (bases, script) = (place.base("bases"), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/backup.sh"));
+    fs::create_dir(&bases).unwrap();
+    let mut command = tokio::process::Command::new("bash");
+    command.arg(script).arg(lab.node(0).folder()).arg(&bases).arg(place.archive(0)).arg("1");
+    let output = command.env("ONETRIP", crate::lab::binary()).kill_on_drop(true).output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "backup.sh: {said}{}", String::from_utf8_lossy(&output.stderr));
+    println!("backup: {}", said.trim());
+    let made: Vec<PathBuf> = fs::read_dir(&bases).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(made.len(), 1, "{made:?}");
+    made[0].clone()
 }
 
 /// Archives of two of the nodes.
