@@ -20,7 +20,8 @@ impl Donors for OtherMembers {
         Box::pin(async move {
             let core = ask_core(&self.inbox).await.ok_or("the node does not answer: its disk may be stuck")?;
             // What this node's log can bring a copy on from.
-            let at_least = at_least.unwrap_or(LogIndex(core.log_first.0.saturating_sub(1)));
+            let below = LogIndex(core.log_first.0.saturating_sub(1));
+            let at_least = at_least.unwrap_or(below.min(core.last_committed));
             let peers = self.transport.peers();
             let peer = |id| peers.iter().find(|p: &&PeerState| p.id == id && p.connected);
             let mut found = Vec::new();

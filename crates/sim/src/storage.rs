@@ -175,6 +175,6 @@ impl Node {
 
     /// PostgreSQL can be brought on from here, and from nowhere below.
     pub(crate) fn feedable_from(&self) -> LogIndex {
-        LogIndex(self.history.known_after().0.max(self.consensus.log().first_index().0 - 1))
+        self.history.feedable_from(self.consensus.log().first_index())
     }
 }

@@ -311,7 +311,15 @@ impl<O: Outbox> Desk<O> {
             Outcome::Decided { at, verdict } => {
                 // Proposed before, on a connection that is gone.  The worker leaves the entry to a backend that waits
                 // for its turn, so the verdict is still this one's to carry out.
-                let previous = books.history.previous_of(at).unwrap_or(LogIndex::ZERO);
+                let previous = match (verdict, books.history.previous_of(at)) {
+                    // What this node knows begins after it: it came from another node.  PostgreSQL is behind that and will
+                    // be made anew; committed there now, the entry would stand alone.
+                    (Verdict::Commit, None) => {
+                        self.close(conn);
+                        return None;
+                    }
+                    (_, previous) => previous.unwrap_or(LogIndex::ZERO),
+                };
                 self.tell(conn, txn, at, verdict, previous, books.members);
                 return None;
             }

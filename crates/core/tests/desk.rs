@@ -1,0 +1,77 @@
+//! Who is told what by the desk, where the simulation would need luck to come by.
+
+use bytes::{Bytes, BytesMut};
+use onetrip_core::agent::{take_frame, Hello, Role, ToPostgres, VerdictOutcome, VERSION};
+use onetrip_core::certifier::{Certifier, History, Limits};
+use onetrip_core::desk::{AgentEvent, Books, ConnId, Desk, Log, Outbox};
+use onetrip_core::{Entry, Error, LogIndex, Members, NodeId, TxnId};
+use std::sync::{Arc, Mutex};
+
+/// Frames, and the end of the connection as `None`.
+#[derive(Default)]
+struct Wire(Mutex<Vec<Option<ToPostgres>>>);
+
+impl Outbox for Wire {
+    fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
+        let frame = take_frame(&mut BytesMut::from(&frame.concat()[..])).unwrap().unwrap();
+        self.0.lock().unwrap().push(Some(ToPostgres::decode(frame).unwrap()));
+        true
+    }
+    fn close(&self) {
+        self.0.lock().unwrap().push(None);
+    }
+}
+
+struct NoLog;
+
+impl Log for NoLog {
+    type Error = Error;
+    fn first_index(&self) -> LogIndex {
+        LogIndex(3)
+    }
+    fn last_index(&self) -> LogIndex {
+        LogIndex(2)
+    }
+    fn read(&self, _: LogIndex) -> Result<Bytes, Error> {
+        panic!("nothing is read")
+    }
+}
+
+/// Goal: PostgreSQL never shows an entry without those before it.  Method: a backend sends its proposal again after its node
+/// has gone on from another node's checkpoint, whose history begins after that entry.
+#[test]
+fn a_verdict_whose_place_is_not_known_is_not_told() {
+    for forgotten in [false, true] {
+        let (mut certifier, mut history) = (Certifier::new(Limits::default()), History::default());
+        let txn = |sequence| TxnId { node: NodeId(1), incarnation: 1, sequence };
+        for sequence in 1..=2 {
+            let entry = Entry::decode(Entry::encode(&txn(sequence), &[], b"")).unwrap();
+            certifier.certify(LogIndex(sequence), &entry).unwrap();
+            history.push(LogIndex(sequence));
+        }
+        if forgotten {
+            history.forget_to(LogIndex(2));
+        }
+        let members = Members::bootstrap(vec![], "r".into(), 1);
+        let mut books = Books { certifier: &certifier, history: &mut history, log: &NoLog, members: &members, tick: 0 };
+        let mut desk = Desk::new(NodeId(1), "r".into(), LogIndex::ZERO, &[], 0);
+        let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
+        let hello =
+            Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
+        desk.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut books).unwrap();
+        let raw = Entry::encode(&txn(2), &[], b"");
+        let again = AgentEvent::Propose { conn, txn: txn(2), raw, held: None };
+        assert!(desk.handle(again, &mut books).unwrap().is_none());
+        let said = wire.0.lock().unwrap();
+        match said.last().unwrap() {
+            Some(ToPostgres::Verdict(verdict)) if !forgotten => {
+                assert_eq!(
+                    (verdict.outcome, verdict.at, verdict.other),
+                    (VerdictOutcome::Commit, LogIndex(2), LogIndex(1))
+                );
+            }
+            None if forgotten => {}
+            other => panic!("forgotten {forgotten}: {other:?}"),
+        }
+    }
+}
