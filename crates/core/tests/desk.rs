@@ -1,5 +1,8 @@
 //! Who is told what by the desk, where the simulation would need luck to come by.
 
+// A lock only because the desk shares its wires by `Arc`; there is one thread.
+#![allow(clippy::disallowed_types)]
+
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, Hello, Role, ToPostgres, VerdictOutcome, VERSION};
 use onetrip_core::certifier::{Certifier, History, Limits};

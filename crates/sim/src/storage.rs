@@ -159,6 +159,9 @@ impl Node {
         let Some(own) = self.my_position().map(|(_, durable)| durable.min(self.checkpoint)) else { return };
         let mut needed = own;
         let too_large = self.consensus.log().len() > ctx.options.log_entries_max;
+        if too_large && !self.has_postgres {
+            needed = needed.min(self.members.rows_safe_to(|id| self.positions.get(&id).copied()));
+        }
         if !too_large {
             let others = self.members.members.iter().filter(|m| m.id != self.id);
             // Until all have spoken in this life, nobody knows what is still needed.

@@ -14,7 +14,7 @@
 
 mod codec;
 
-use crate::ids::{NodeId, RegionId};
+use crate::ids::{LogIndex, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -178,6 +178,17 @@ impl Members {
     pub fn is_preferred(&self, id: NodeId) -> bool {
         let stays = self.members.iter().all(|m| m.replaces != Some(id));
         stays && self.get(id).is_some_and(|m| is_data_voter(m) && m.region == self.preferred_leader)
+    }
+
+    /// Up to here the rows survive the loss of any minority of the voters, by what the voters' PostgreSQLs have durably:
+    /// some member of every majority has them.  With too few PostgreSQLs for that: what all of them have.
+    pub fn rows_safe_to(&self, durable: impl Fn(NodeId) -> Option<LogIndex>) -> LogIndex {
+        let holders_needed = self.voters().count().div_ceil(2);
+        let of = |m: &Member| durable(m.id).unwrap_or_default();
+        let mut all: Vec<LogIndex> = self.voters().filter(|m| is_data_voter(m)).map(of).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all.truncate(holders_needed);
+        all.last().copied().unwrap_or_default()
     }
 
     pub fn joined_with(&self, token: &[u8; 32]) -> Option<&Member> {

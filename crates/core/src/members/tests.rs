@@ -99,6 +99,21 @@ fn the_last_voter_with_postgresql_cannot_leave_and_the_leader_always_belongs_som
     assert!(t.apply(&late).unwrap_err().0.contains("changed meanwhile"));
 }
 
+/// A minority may be lost, and any: with five voters three must have the rows, with three two.
+#[test]
+fn rows_are_safe_where_every_majority_has_them() {
+    let durable = |id: NodeId| (id.0 != 3).then_some(LogIndex(u64::from(id.0) * 10));
+    let mut t = three();
+    assert_eq!(t.rows_safe_to(durable), LogIndex(10));
+    // Two with PostgreSQL: both.
+    t.members[2].role = MemberRole::Witness;
+    assert_eq!(t.rows_safe_to(|_| Some(LogIndex(7))), LogIndex(7));
+    assert_eq!(t.rows_safe_to(durable), LogIndex(10));
+    // One: there are no others.
+    t.members[0].role = MemberRole::Witness;
+    assert_eq!(t.rows_safe_to(durable), LogIndex(20));
+}
+
 fn encoded(t: &Members) -> Bytes {
     let mut out = BytesMut::new();
     t.put(&mut out);

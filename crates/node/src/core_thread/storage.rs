@@ -148,7 +148,13 @@ impl CoreThread {
         let (log, bytes_max) = (self.consensus.log(), self.config.log_bytes_max);
         if log.bytes() > bytes_max {
             // Some room, and no more than that: what stays spares a member that is behind a copy.
-            upto = upto.max(own.min(log.index_leaving(bytes_max / 4 * 3)));
+            let mut droppable = own;
+            if self.config.postgres.is_none() {
+                // A witness that drops an entry keeps nothing of its rows.
+                let durable = |id| self.positions.get(&id).map(|p| p.durable);
+                droppable = droppable.min(self.members.rows_safe_to(durable));
+            }
+            upto = upto.max(droppable.min(log.index_leaving(bytes_max / 4 * 3)));
         }
         self.consensus.log_mut().cut(upto)
     }
