@@ -467,6 +467,10 @@ impl Node {
         &self.certifier
     }
 
+    pub fn log_first(&self) -> LogIndex {
+        self.consensus.log().first_index()
+    }
+
     pub fn members(&self) -> &Arc<Members> {
         &self.members
     }

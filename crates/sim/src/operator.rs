@@ -202,6 +202,14 @@ impl World {
         Job::Token { token: Token { hash, role, replaces, expires_unix_s: u64::MAX }, region }
     }
 
+    /// Its PostgreSQL has the rows, or its own log brings it on to them.  One that waits for a copy has not: a limit of the
+    /// product, so nobody else's disk is taken from the cluster meanwhile.
+    fn has_rows(&self, i: usize) -> bool {
+        let m = &self.machines[i];
+        let first = m.node.as_ref().map(|n| n.log_first()).or(m.disk.as_ref().map(SimLog::first_index));
+        m.postgres.as_ref().zip(first).is_some_and(|(p, first)| p.made && !m.copying && p.applied.next() >= first)
+    }
+
     /// The cluster can do without this machine for good.
     pub(crate) fn can_lose(&self, i: usize) -> bool {
         let members = self.ctx.checker.newest_members();
@@ -209,7 +217,7 @@ impl World {
         let is_gone = |m: &&Member| self.machines[m.id.0 as usize - 1].gone || m.id == id;
         let (voters, lost) = (members.voters().count(), members.voters().filter(is_gone).count());
         let on_the_way = members.members.iter().any(|m| m.role.votes() && !m.voter);
-        let data_voters = members.voters().filter(|m| m.role == MemberRole::Voter && !is_gone(m)).count();
+        let data_voters = members.voters().filter(|m| !is_gone(m) && self.has_rows(m.id.0 as usize - 1)).count();
         let so_far = self.machines.iter().filter(|m| m.gone).count();
         let is_calm = self.phase == Phase::Safety && !self.operator.is_busy() && !on_the_way;
         is_calm && so_far < self.ctx.options.losses_max && lost * 2 < voters && data_voters > 0
