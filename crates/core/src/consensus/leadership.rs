@@ -197,23 +197,26 @@ impl<S: Storage> Consensus<S> {
             let progress = raft.prs().get(u64::from(id.0));
             progress.is_some_and(|p| p.recent_active && p.matched + TRANSFER_LAG_MAX >= committed)
         };
-        if !members.is_preferred(me) {
-            let voters = &self.conf.voters;
-            let preferred = voters.iter().filter(able).find(|id| members.is_preferred(**id));
-            let any = || voters.iter().filter(able).find(|id| members.is_data_voter(**id));
-            let heir = preferred.or_else(|| any().filter(|_| !members.is_data_voter(me)));
-            if let Some(heir) = heir.copied() {
-                return self.transfer_to(heir);
-            }
+        let voters = &self.conf.voters;
+        let preferred = voters.iter().filter(able).find(|id| members.is_preferred(**id));
+        if let Some(heir) = preferred.copied().filter(|_| !members.is_preferred(me)) {
+            return self.transfer_to(heir);
         }
-        self.consider_promotion();
+        let any = voters.iter().filter(able).find(|id| members.is_data_voter(**id));
+        let any = any.copied().filter(|_| !members.is_data_voter(me));
+        // First what is under way: the heir may be about to be replaced, and would only hand back.
+        let is_under_way = self.consider_promotion();
+        if let Some(heir) = any.filter(|_| !is_under_way) {
+            self.transfer_to(heir);
+        }
     }
 
     /// A learner meant to vote whose log and PostgreSQL have caught up becomes a voter.
-    fn consider_promotion(&mut self) {
+    /// True: a change of the configuration is under way now.
+    fn consider_promotion(&mut self) -> bool {
         let raft = &self.raft.raft;
         if raft.has_pending_conf() || self.conf.is_joint() {
-            return;
+            return true;
         }
         let committed = raft.raft_log.committed;
         let near = |index: u64| index + PROMOTE_LAG_MAX >= committed;
@@ -230,7 +233,9 @@ impl<S: Storage> Consensus<S> {
         if let Some(command) = commands.find(|command| Members::clone(&self.members).apply(command).is_ok()) {
             // Not taken now: the next look comes soon.
             let _ = self.take(Input::Change(command));
+            return true;
         }
+        false
     }
 
     fn look_for_lost_snapshots(&mut self) {

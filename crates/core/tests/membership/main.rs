@@ -71,6 +71,23 @@ fn a_leader_is_replaced() {
     w.settle();
 }
 
+/// Only a witness is left to hand over to, which looks for a leader with PostgreSQL itself.
+#[test]
+fn the_last_leader_with_postgresql_is_replaced() {
+    let mut w =
+        World::of(vec![voter(1, MemberRole::Voter), voter(2, MemberRole::Voter), voter(3, MemberRole::Witness)]);
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.change(1, Change::Remove(NodeId(2)));
+    w.nodes.remove(&2);
+    w.join(3, MemberRole::Voter, Some(1));
+    w.until("the new one votes alone", |w| {
+        w.nodes[&3].members.removed(NodeId(1)) && !w.nodes[&3].consensus.conf().is_joint()
+    });
+    w.nodes.remove(&1);
+    w.until("node 4 leads", |w| w.leader() == Some(4));
+    w.commit(4);
+}
+
 #[test]
 fn followers_and_leaders_leave_and_commits_go_on() {
     let mut w = World::new();
