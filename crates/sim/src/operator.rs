@@ -217,10 +217,11 @@ impl World {
         let is_gone = |m: &&Member| self.machines[m.id.0 as usize - 1].gone || m.id == id;
         let (voters, lost) = (members.voters().count(), members.voters().filter(is_gone).count());
         let on_the_way = members.members.iter().any(|m| m.role.votes() && !m.voter);
-        let data_voters = members.voters().filter(|m| !is_gone(m) && self.has_rows(m.id.0 as usize - 1)).count();
+        let others: Vec<&Member> = members.voters().filter(|m| m.role == MemberRole::Voter && !is_gone(m)).collect();
+        let all_have_rows = !others.is_empty() && others.iter().all(|m| self.has_rows(m.id.0 as usize - 1));
         let so_far = self.machines.iter().filter(|m| m.gone).count();
         let is_calm = self.phase == Phase::Safety && !self.operator.is_busy() && !on_the_way;
-        is_calm && so_far < self.ctx.options.losses_max && lost * 2 < voters && data_voters > 0
+        is_calm && so_far < self.ctx.options.losses_max && lost * 2 < voters && all_have_rows
     }
 
     /// It does not come back.
