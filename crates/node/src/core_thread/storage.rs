@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::inbox::Event;
 use crate::stop::stop_point;
 use onetrip_core::consensus::{Installed, Persist};
+use onetrip_core::members::MemberRole;
 use onetrip_core::{checkpoint, Checkpoint, Conf, LogIndex, Term};
 
 /// A checkpoint is made after so many entries (fewer if the certification window is shorter) or bytes.
@@ -149,8 +150,8 @@ impl CoreThread {
         if log.bytes() > bytes_max {
             // Some room, and no more than that: what stays spares a member that is behind a copy.
             let mut droppable = own;
-            if self.config.postgres.is_none() {
-                // A witness that drops an entry keeps nothing of its rows.
+            if self.members.get(self.config.node).is_some_and(|m| m.role == MemberRole::Witness) {
+                // One that drops an entry keeps nothing of its rows.
                 let durable = |id| self.positions.get(&id).map(|p| p.durable);
                 droppable = droppable.min(self.members.rows_safe_to(durable));
             }
