@@ -10,7 +10,7 @@ fn passes(seed: u64) {
 
 #[test]
 fn the_fixed_seeds_pass() {
-    (1..=150).for_each(passes);
+    (1..=500).for_each(passes);
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn fresh_seeds_pass() {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let first = since.as_nanos() as u64;
     println!("fresh seeds from {first}");
-    (first..first + 20).for_each(passes);
+    (first..first + 60).for_each(passes);
 }
 
 /// Goal: a failure can be repeated from its seed.  Method: the whole trace, twice.
