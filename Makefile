@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture fuzz audit lint bench bench-failover clean
+.PHONY: help setup build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values fuzz audit lint bench bench-failover bench-rows clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -19,9 +19,11 @@ help:
 	@echo "make fuzz    bytes from outside, arbitrary and damaged (SECONDS=60)"
 	@echo "make audit   licences, sources and known flaws of the Rust libraries"
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
+	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make lint    format and clippy, warnings are errors"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
+	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, beside heap"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
 	@echo "make clean   remove what was built"
 
@@ -36,7 +38,7 @@ demo: build
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
-test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-sanitizers test-cluster test-outcomes
 
 test-rust: setup
@@ -63,6 +65,10 @@ torture: setup
 	cargo build --release --locked -p onetrip-cli --bins
 	@$(TARGET)/release/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+values: setup
+	cargo build --release --locked -p onetrip-cli --bins
+	@$(TARGET)/release/values --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 sim: setup
 	cargo build --release --locked -p onetrip-sim
 	@$(TARGET)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE))
@@ -88,6 +94,10 @@ bench: setup
 # About five minutes on a quiet machine.
 bench-failover: setup
 	cargo bench --locked -p onetrip-cli --bench failover -- $(or $(ARGS),--out docs/measurements/2026-11-22-failover)
+
+# About five minutes.  Another build: ONETRIP_BIN and ONETRIP_POSTGRES_BIN (the head of crates/cli/benches/rows.rs).
+bench-rows: setup
+	cargo bench --locked -p onetrip-cli --bench rows -- $(or $(ARGS),--out docs/measurements/2026-11-22-rows)
 
 clean:
 	cargo clean

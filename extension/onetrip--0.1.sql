@@ -3,6 +3,16 @@
 
 \echo Use "CREATE EXTENSION onetrip" to load this file. \quit
 
+-- Text travels in the bytes that the database holds it in, so all regions must have one encoding, and `onetrip init` makes this.
+DO $$
+BEGIN
+    IF pg_catalog.getdatabaseencoding() <> 'UTF8' THEN
+        RAISE EXCEPTION 'onetrip needs a database with the encoding UTF8, and % has %',
+            pg_catalog.current_database(), pg_catalog.getdatabaseencoding()
+            USING ERRCODE = 'feature_not_supported', HINT = 'Create the database with ENCODING ''UTF8'' TEMPLATE template0.';
+    END IF;
+END $$;
+
 GRANT USAGE ON SCHEMA onetrip TO PUBLIC;
 
 -- Who may use what can hold up others, besides superusers.  Roles belong to the server: another database may have made it.

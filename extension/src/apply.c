@@ -41,6 +41,9 @@
 #include "utils/timestamp.h"
 
 #include "agent.h"
+#include "object_name.h"
+#include "session_settings.h"
+#include "session.h"
 #include "turn.h"
 
 /* How often the node is told the position when nothing else happens. */
@@ -60,6 +63,8 @@ static OtLogIndex told_applied;
 static OtLogIndex told_durable;
 static int	untold_entries = 0;
 static char told_trouble[256] = "";
+/* The last error while the present entry was applied, caught or not. */
+static char failure[sizeof(((OtShared *) NULL)->failure)] = "";
 
 /* For messages: the entry being applied. */
 static void
@@ -77,6 +82,7 @@ set_applying(OtEntry *entry)
 {
 	TimestampTz now = entry ? ot_now() : 0;
 
+	failure[0] = '\0';
 	pg_atomic_write_u32(&ot_shared->applying_table, InvalidOid);
 	SpinLockAcquire(&ot_shared->mutex);
 	if (entry)
@@ -178,7 +184,20 @@ wait_for_turn(OtEntry *entry)
 void
 ot_apply_operations(OtReader *r)
 {
+	uint8		format;
+
+	if (r->at == r->end)
+		return;
+	format = ot_get_u8(r);
+	if (format != OT_WRITE_SET_FORMAT)
+		ereport(ERROR,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("entry is in format %u, this version of Onetrip reads format %u",
+						format, OT_WRITE_SET_FORMAT),
+				 errhint("Another version of Onetrip wrote it: run that one until every region has applied it.")));
 	ot_apply_rows_begin();
+	ot_object_names_begin();
+	ot_session_settings_begin();
 	while (r->at < r->end)
 	{
 		uint8		op = ot_get_u8(r);
@@ -188,8 +207,11 @@ ot_apply_operations(OtReader *r)
 			case 'R':
 				ot_apply_relation(r);
 				break;
-			case 'P':
-				ot_apply_search_path(r);
+			case 'O':
+				ot_object_read(r);
+				break;
+			case 'G':
+				ot_session_settings_read(r);
 				break;
 			case 'I':
 				ot_apply_insert(r);
@@ -206,6 +228,7 @@ ot_apply_operations(OtReader *r)
 			case 'S':
 				/* It may change or drop what is open. */
 				ot_apply_rows_close();
+				ot_session_settings_end();
 				CommandCounterIncrement();
 				ot_ddl_apply_statement(r);
 				break;
@@ -220,6 +243,22 @@ ot_apply_operations(OtReader *r)
 		}
 	}
 	ot_apply_rows_close();
+	ot_session_settings_end();
+}
+
+/* Does the entry look names up, of objects or in statements? */
+static bool
+looks_names_up(const OtReader *r, TimestampTz *started)
+{
+	OtReader	peek = *r;
+
+	if (peek.end - peek.at < 2)
+		return false;
+	(void) ot_get_u8(&peek);	/* the format */
+	if (ot_get_u8(&peek) != 'T')
+		return false;
+	*started = (TimestampTz) ot_get_u64(&peek);
+	return true;
 }
 
 /*
@@ -227,19 +266,30 @@ ot_apply_operations(OtReader *r)
  * when it started in its own region.
  */
 static void
-take_over_start_time(OtReader *r)
+take_over_start_time(TimestampTz started)
 {
-	OtReader	peek = *r;
-
-	SetCurrentStatementStartTimestamp();
 #ifndef USE_ASSERT_CHECKING		/* it asserts that this is a parallel worker */
-	if (peek.at < peek.end && ot_get_u8(&peek) == 'T')
-	{
-		TimestampTz start = (TimestampTz) ot_get_u64(&peek);
-
-		SetParallelStartTimestamps(start, start);
-	}
+	SetParallelStartTimestamps(started, started);
 #endif
+}
+
+/* The entry being applied, and whether its turn has come. */
+static OtEntry *current = NULL;
+static bool has_turn;
+
+/*
+ * Waits until all that comes before the entry is there to be seen.  false: it
+ * has been so already, or it does not come.
+ */
+bool
+ot_apply_take_turn(void)
+{
+	if (current == NULL || has_turn)
+		return false;
+	has_turn = wait_for_turn(current);
+	if (has_turn)
+		ot_turn_wait_announced();
+	return has_turn;
 }
 
 static void
@@ -250,6 +300,7 @@ apply_entry(OtReader *r)
 		.callback = entry_error_context, .arg = &entry, .previous = error_context_stack
 	};
 	MemoryContext old = MemoryContextSwitchTo(entry_context);
+	TimestampTz started;
 
 	ot_agent_get_entry(r, &entry);
 	error_context_stack = &callback;
@@ -259,7 +310,22 @@ apply_entry(OtReader *r)
 		goto done;
 
 	set_applying(&entry);
-	take_over_start_time(r);
+	current = &entry;
+	has_turn = false;
+	SetCurrentStatementStartTimestamp();
+	ot_turn_decided(entry.at, entry.previous);
+	if (looks_names_up(r, &started))
+	{
+		/* They are those of this place in the order: predecessors first. */
+		if (!ot_apply_take_turn())
+		{
+			ot_turn_forget(false);
+			ot_agent_close(agent);
+			set_applying(NULL);
+			goto done;
+		}
+		take_over_start_time(started);
+	}
 	StartTransactionCommand();
 	MemoryContextSwitchTo(entry_context);
 	(void) GetTopTransactionId();
@@ -267,8 +333,7 @@ apply_entry(OtReader *r)
 	ot_apply_operations(r);
 	PopActiveSnapshot();
 
-	ot_turn_decided(entry.at, entry.previous);
-	if (wait_for_turn(&entry))
+	if (has_turn || wait_for_turn(&entry))
 	{
 		ot_commit_hold_turn(entry.at, false);
 		CommitTransactionCommand();
@@ -281,38 +346,37 @@ apply_entry(OtReader *r)
 	set_applying(NULL);
 
 done:
+	current = NULL;
 	error_context_stack = callback.previous;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(entry_context);
 }
 
-static emit_log_hook_type prev_emit_log_hook = NULL;
-
-/* Keeps what went wrong for onetrip.status: this server stands still until it is mended. */
-static void
-note_failure(ErrorData *edata)
+/*
+ * Keeps what went wrong for onetrip.status: if the worker ends by it, this
+ * server stands still until it is mended.
+ */
+void
+ot_apply_note_failure(const ErrorData *edata)
 {
-	if (edata->elevel >= ERROR && edata->sqlerrcode != ERRCODE_ADMIN_SHUTDOWN)
-	{
-		SpinLockAcquire(&ot_shared->mutex);
-		if (ot_shared->applying.value != 0)
-		{
-			if (ot_shared->failing.value != ot_shared->applying.value)
-				ot_shared->failures = 0;
-			ot_shared->failing = ot_shared->applying;
-			ot_shared->failures++;
-			strlcpy(ot_shared->failure, edata->message ? edata->message : "", sizeof(ot_shared->failure));
-		}
-		SpinLockRelease(&ot_shared->mutex);
-	}
-	if (prev_emit_log_hook)
-		prev_emit_log_hook(edata);
+	if (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+		failure[0] = '\0';
+	else
+		strlcpy(failure, edata->message ? edata->message : "an error", sizeof(failure));
 }
 
 static void
 leave(int code, Datum arg)
 {
 	SpinLockAcquire(&ot_shared->mutex);
+	if (ot_shared->applying.value != 0 && failure[0] != '\0')
+	{
+		if (ot_shared->failing.value != ot_shared->applying.value)
+			ot_shared->failures = 0;
+		ot_shared->failing = ot_shared->applying;
+		ot_shared->failures++;
+		memcpy(ot_shared->failure, failure, sizeof(failure));
+	}
 	ot_shared->worker = -1;
 	ot_shared->applying.value = 0;
 	ot_shared->worker_wants.value = 0;
@@ -341,17 +405,11 @@ set_up(void)
 	set("idle_in_transaction_session_timeout", "0");
 	set("default_transaction_isolation", "read committed");
 	set("default_transaction_read_only", "off");
-	set("row_security", "off");
 	set("role", "none");
 	/* A deadlock is the evictor's to resolve, not by failing the worker. */
 	set("deadlock_timeout", "1h");
-	/* Text values were written under these. */
-	set("search_path", "pg_catalog");
-	set("datestyle", "ISO");
-	set("intervalstyle", "postgres");
 	set("client_encoding", GetDatabaseEncodingName());
-	set("xmloption", "content");
-	set("array_nulls", "on");
+	ot_session_settings_set_up();
 
 	entry_context = AllocSetContextCreate(TopMemoryContext, "onetrip entry",
 										  ALLOCSET_DEFAULT_SIZES);
@@ -364,8 +422,7 @@ set_up(void)
 		ot_sequence_reshare();
 	(void) ot_my_slot();
 	before_shmem_exit(leave, (Datum) 0);
-	prev_emit_log_hook = emit_log_hook;
-	emit_log_hook = note_failure;
+	ot_session_watch_errors();
 	SpinLockAcquire(&ot_shared->mutex);
 	ot_shared->worker = OT_PROC_NUMBER(MyProc);
 	SpinLockRelease(&ot_shared->mutex);
@@ -428,6 +485,12 @@ ot_apply_main(Datum arg)
 				apply_entry(&body);
 				if (ot_agent_is_open(agent))
 					ot_agent_consume(agent);
+				if (ot_session_settings_worn_out())
+				{
+					ereport(LOG,
+							(errmsg("onetrip apply worker starts anew: sessions have used many settings of their own")));
+					proc_exit(1);
+				}
 				if (++untold_entries >= POSITION_ENTRIES)
 					tell_position();
 			}

@@ -17,11 +17,11 @@
 extern void ot_apply_register(void);
 extern PGDLLEXPORT void ot_apply_main(Datum arg);
 extern void ot_apply_operations(OtReader *r);
+extern bool ot_apply_take_turn(void);
 
 /* apply_row.c: all in one transaction, between begin and end */
 extern void ot_apply_rows_begin(void);
 extern void ot_apply_relation(OtReader *r);
-extern void ot_apply_search_path(OtReader *r);
 extern void ot_apply_insert(OtReader *r);
 extern void ot_apply_update(OtReader *r);
 extern void ot_apply_delete(OtReader *r);

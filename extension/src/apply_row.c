@@ -32,6 +32,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/detoast.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "executor/executor.h"
@@ -39,7 +40,6 @@
 #include "nodes/makefuncs.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -47,7 +47,8 @@
 #include "utils/snapmgr.h"
 
 #include "evict.h"
-#include "rel_info.h"
+#include "row_image.h"
+#include "session_settings.h"
 #include "turn.h"
 
 typedef struct OpenTable
@@ -55,12 +56,14 @@ typedef struct OpenTable
 	char	   *schema;
 	char	   *name;
 	uint16		natts;
+	uint32		layout;
 	/* the rest only while open */
 	Relation	rel;
 	OtRelInfo  *info;
 	EState	   *estate;
 	ResultRelInfo *result_rel;
-	TupleTableSlot *new_row;
+	TupleTableSlot *given_row;	/* as it came */
+	TupleTableSlot *new_row;	/* put together from what came and what is here */
 	TupleTableSlot *old_row;
 	Relation	identity;
 	IndexScanDesc scan;
@@ -73,9 +76,6 @@ static int	ntables;
 static int	max_tables;
 static MemoryContext row_context = NULL;
 static MemoryContext rows_context = NULL;
-
-/* Where functions of index expressions look names up; NULL: not told. */
-static char *search_path = NULL;
 
 /* Something was written since the last CommandCounterIncrement(). */
 static bool written;
@@ -90,13 +90,6 @@ ot_apply_rows_begin(void)
 	max_tables = 8;
 	tables = palloc(sizeof(OpenTable *) * max_tables);
 	written = false;
-	search_path = NULL;
-}
-
-void
-ot_apply_search_path(OtReader *r)
-{
-	search_path = ot_get_str(r);
 }
 
 void
@@ -107,6 +100,7 @@ ot_apply_relation(OtReader *r)
 	table->schema = ot_get_str(r);
 	table->name = ot_get_str(r);
 	table->natts = ot_get_u16(r);
+	table->layout = ot_get_u32(r);
 	if (ntables == max_tables)
 	{
 		max_tables *= 2;
@@ -119,12 +113,12 @@ ot_apply_relation(OtReader *r)
 
 /*
  * An index with expressions or a predicate runs functions, already when it is
- * opened, since they may be inlined or folded; so does the input of a value
- * with a domain in it (info->runs_functions tells of both).  They run not as
- * the superuser that the worker is, but as the table's owner, under the rules
- * of maintenance commands, with the schemas in their search path that they had
- * in the transaction's own region, and may change nothing: nobody would
- * capture it.  An ERROR leaves all that to the end of the transaction.
+ * opened, since they may be inlined or folded.  They run not as the superuser
+ * that the worker is, but as the role that wrote the row, with the settings that
+ * it had (session_settings.c), under the rules of maintenance commands.  The
+ * table's owner would not do: the writer's search_path leads to the writer's
+ * functions.  They may change nothing: nobody would capture it.  An ERROR leaves
+ * all that to the end of the transaction.
  */
 typedef struct Disguise
 {
@@ -138,14 +132,12 @@ static void
 put_on(Disguise *saved, Relation rel)
 {
 	GetUserIdAndSecContext(&saved->user, &saved->security_context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner,
+	SetUserIdAndSecContext(OidIsValid(ot_session_settings_role()) ? ot_session_settings_role() :
+						   rel->rd_rel->relowner,
 						   saved->security_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
 	saved->read_only = XactReadOnly;
 	saved->nest_level = NewGUCNestLevel();
-	if (search_path)
-		(void) set_config_option("search_path", search_path, PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
 	XactReadOnly = true;
 }
 
@@ -166,8 +158,8 @@ open_identity(OpenTable *table)
 
 	table->identity = index_open(identity->oid, RowExclusiveLock);
 	InitDirtySnapshot(table->dirty);
-	table->scan = index_beginscan(table->rel, table->identity, &table->dirty,
-								  identity->nkeys, 0);
+	table->scan = OT_INDEX_BEGINSCAN(table->rel, table->identity, &table->dirty,
+									 identity->nkeys);
 	for (int i = 0; i < identity->nkeys; i++)
 	{
 		Oid			type = table->identity->rd_opcintype[i];
@@ -192,6 +184,9 @@ open_table(OpenTable *table)
 	Oid			relid = RangeVarGetRelid(name, RowExclusiveLock, true);
 	Disguise	disguise;
 
+	/* One that a predecessor makes, which is still on its way. */
+	if (!OidIsValid(relid) && ot_apply_take_turn())
+		relid = RangeVarGetRelid(name, RowExclusiveLock, true);
 	if (!OidIsValid(relid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
@@ -214,6 +209,12 @@ open_table(OpenTable *table)
 				 errhint("This region differs from the others; compare them with onetrip check.")));
 	put_on(&disguise, table->rel);
 	table->info = ot_rel_info(table->rel);
+	if (table->info->layout != table->layout)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("columns of table \"%s.%s\" are of other types in region \"%s\"",
+						table->schema, table->name, ot_region),
+				 errhint("This region differs from the others; compare them with onetrip check.")));
 
 	table->estate = CreateExecutorState();
 	rte->rtekind = RTE_RELATION;
@@ -225,7 +226,10 @@ open_table(OpenTable *table)
 	InitResultRelInfo(table->result_rel, table->rel, 1, NULL, 0);
 	ExecOpenIndices(table->result_rel, false);
 	take_off(&disguise);
-	table->new_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsVirtual);
+	table->given_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
+	/* Of its own: what is cached may go while the table is open. */
+	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
+											  &TTSOpsVirtual);
 	table->old_row = table_slot_create(table->rel, NULL);
 	if (table->info->identity >= 0)
 		open_identity(table);
@@ -262,6 +266,7 @@ ot_apply_rows_close(void)
 			index_endscan(table->scan);
 		if (table->identity)
 			index_close(table->identity, NoLock);
+		ExecDropSingleTupleTableSlot(table->given_row);
 		ExecDropSingleTupleTableSlot(table->new_row);
 		ExecDropSingleTupleTableSlot(table->old_row);
 		ExecCloseIndices(table->result_rel);
@@ -273,110 +278,137 @@ ot_apply_rows_close(void)
 	}
 }
 
-/* ---- values ---- */
-
-static Datum
-receive(OtColumn *column, const char *bytes, uint32 len)
-{
-	/* Receive functions want a zero behind the value; the buffer has room. */
-	char	   *end = unconstify(char *, bytes) + len;
-	char		saved = *end;
-	StringInfoData buf = {.data = unconstify(char *, bytes), .len = len, .maxlen = len + 1};
-	Datum		value;
-
-	*end = '\0';
-	value = ReceiveFunctionCall(&column->in, &buf, column->in_param, column->typmod);
-	*end = saved;
-	if (buf.cursor != (int) len)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
-				 errmsg("binary value of %u bytes is too long for its type", len)));
-	return value;
-}
-
-static void
-learn_input(OtColumn *column, OtRelInfo *info)
-{
-	Oid			function;
-
-	if (column->in_known)
-		return;
-	if (column->binary)
-		getTypeBinaryInputInfo(column->type, &function, &column->in_param);
-	else
-		getTypeInputInfo(column->type, &function, &column->in_param);
-	fmgr_info_cxt(function, &column->in, info->context);
-	column->in_known = true;
-}
-
-/* Reads one value.  Returns false for an unchanged TOASTed one. */
-static bool
-get_value(OtReader *r, OtRelInfo *info, OtColumn *column, Datum *value, bool *isnull)
-{
-	uint8		kind = ot_get_u8(r);
-	uint32		len;
-
-	*isnull = true;
-	*value = (Datum) 0;
-	switch (kind)
-	{
-		case 'n':
-			return true;
-		case 'u':
-			return false;
-		case 'b':
-		case 't':
-			if ((kind == 'b') != column->binary)
-				break;
-			learn_input(column, info);
-			len = ot_get_u32(r);
-			*isnull = false;
-			if (kind == 'b')
-				*value = receive(column, ot_get_bytes(r, len), len);
-			else
-				*value = InputFunctionCall(&column->in, pnstrdup(ot_get_bytes(r, len), len),
-										   column->in_param, column->typmod);
-			return true;
-	}
-	ereport(ERROR,
-			(errcode(OT_ERR_PROTOCOL),
-			 errmsg("unexpected value of kind 0x%02x in a write set", kind),
-			 errdetail("The column's type is \"%s\".", format_type_be(column->type))));
-	return false;
-}
+/* ---- storing as it was stored ---- */
 
 /*
- * Reads a row into new_row.  `unchanged` collects the columns that keep their
- * TOASTed value; NULL where there can be none.
+ * The toaster decides by sizes, and sees others here than it saw where the row
+ * comes from, since values arrive compressed.  So while it looks at a row with
+ * parts that were out of line, these columns, and no others, are such that it
+ * moves them out, and it has no rest until they are.
  */
-static void
-get_row(OtReader *r, OpenTable *table, Bitmapset **unchanged)
+typedef struct Storage
 {
-	TupleTableSlot *slot = table->new_row;
-	Disguise	disguise;
+	TupleDesc	desc;
+	char	   *attstorage;
+	bytea	   *options;
+	StdRdOptions forced;
+} Storage;
 
-	if (table->info->runs_functions)
-		put_on(&disguise, table->rel);
-	ExecClearTuple(slot);
-	for (int i = 0; i < table->info->natts; i++)
+static void
+force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
+{
+	Relation	rel = table->rel;
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	saved->desc = desc;
+	saved->options = rel->rd_options;
+	saved->attstorage = palloc(desc->natts);
+	if (rel->rd_options)
+		memcpy(&saved->forced, rel->rd_options, sizeof(StdRdOptions));
+	else
+		memset(&saved->forced, 0, sizeof(StdRdOptions));
+	SET_VARSIZE(&saved->forced, sizeof(StdRdOptions));
+	/* Less than any row with a pointer in it has, more than its header. */
+	saved->forced.toast_tuple_target =
+		MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts)) + 1;
+	for (int i = 0; i < desc->natts; i++)
 	{
-		OtColumn   *column = &table->info->columns[i];
+		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		slot->tts_values[i] = (Datum) 0;
-		slot->tts_isnull[i] = true;
-		if (column->dropped)
-			continue;
-		if (get_value(r, table->info, column, &slot->tts_values[i], &slot->tts_isnull[i]))
-			continue;
-		if (unchanged == NULL)
-			ereport(ERROR,
-					(errcode(OT_ERR_PROTOCOL),
-					 errmsg("an inserted row refers to an old value")));
-		*unchanged = bms_add_member(*unchanged, i);
+		saved->attstorage[i] = att->attstorage;
+		if (att->attlen == -1)
+			att->attstorage = TYPSTORAGE_PLAIN;
+		OT_ATTRIBUTE_CHANGED(desc, i);
 	}
-	ExecStoreVirtualTuple(slot);
-	if (table->info->runs_functions)
-		take_off(&disguise);
+	for (int i = 0; i < row->nparts; i++)
+	{
+		if (row->parts[i].out_of_line)
+			TupleDescAttr(desc, row->parts[i].column)->attstorage = TYPSTORAGE_EXTERNAL;
+		OT_ATTRIBUTE_CHANGED(desc, row->parts[i].column);
+	}
+	rel->rd_options = (bytea *) &saved->forced;
+}
+
+static void
+put_storage_back(Storage *saved, OpenTable *table)
+{
+	for (int i = 0; i < saved->desc->natts; i++)
+	{
+		TupleDescAttr(saved->desc, i)->attstorage = saved->attstorage[i];
+		OT_ATTRIBUTE_CHANGED(saved->desc, i);
+	}
+	/* If the relation was read anew meanwhile, it has options of its own. */
+	if (table->rel->rd_options == (bytea *) &saved->forced)
+		table->rel->rd_options = saved->options;
+}
+
+static void
+insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *read)
+{
+	Storage		storage;
+
+	if (!read->out_of_line)
+	{
+		simple_table_tuple_insert(table->rel, row);
+		return;
+	}
+	force_storage(&storage, table, read);
+	PG_TRY();
+	{
+		simple_table_tuple_insert(table->rel, row);
+	}
+	PG_FINALLY();
+	{
+		put_storage_back(&storage, table);
+	}
+	PG_END_TRY();
+}
+
+static TM_Result
+update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdateIndexes *update_indexes)
+{
+	TM_FailureData failure;
+	LockTupleMode lockmode;
+	Storage		storage;
+	volatile TM_Result result = TM_Ok;
+
+	if (!read->out_of_line)
+		return table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
+								  GetCurrentCommandId(true), GetActiveSnapshot(),
+								  InvalidSnapshot, wait, &failure, &lockmode, update_indexes);
+	force_storage(&storage, table, read);
+	PG_TRY();
+	{
+		result = table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
+									GetCurrentCommandId(true), GetActiveSnapshot(),
+									InvalidSnapshot, wait, &failure, &lockmode, update_indexes);
+	}
+	PG_FINALLY();
+	{
+		put_storage_back(&storage, table);
+	}
+	PG_END_TRY();
+	return result;
+}
+
+/* ---- rows as they come ---- */
+
+/* Reads a whole row; returns the slot that it is in. */
+static TupleTableSlot *
+get_row(OtReader *r, OpenTable *table, OtRowRead *row)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+
+	ot_row_read(r, table->info, desc, row);
+	if (row->nparts == 0)
+	{
+		ExecStoreHeapTuple(row->tuple, table->given_row, false);
+		return table->given_row;
+	}
+	ExecClearTuple(table->new_row);
+	ot_row_deform(row, desc, table->new_row->tts_values, table->new_row->tts_isnull);
+	ExecStoreVirtualTuple(table->new_row);
+	return table->new_row;
 }
 
 /* Reads a key into the scan keys. */
@@ -384,22 +416,73 @@ static void
 get_key(OtReader *r, OpenTable *table)
 {
 	OtIndex    *identity = &table->info->indexes[table->info->identity];
-	Disguise	disguise;
+	TupleDesc	desc = RelationGetDescr(table->rel);
+	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
+	OtRowRead	row;
 
-	if (table->info->runs_functions)
-		put_on(&disguise, table->rel);
+	ot_row_read(r, table->info, desc, &row);
+	ot_row_deform(&row, desc, values, nulls);
 	for (int i = 0; i < identity->nkeys; i++)
 	{
-		OtColumn   *column = &table->info->columns[identity->attnums[i] - 1];
-		bool		isnull;
+		AttrNumber	column = identity->attnums[i] - 1;
 
-		if (!get_value(r, table->info, column, &table->keys[i].sk_argument, &isnull) || isnull)
+		if (nulls[column])
 			ereport(ERROR,
 					(errcode(OT_ERR_PROTOCOL),
 					 errmsg("a row's key has no value for column %d", i + 1)));
+		/* An operator of the index takes it apart: once, not at each step. */
+		table->keys[i].sk_argument = table->info->columns[column].is_varlena ?
+			PointerGetDatum(PG_DETOAST_DATUM(values[column])) : values[column];
 	}
-	if (table->info->runs_functions)
-		take_off(&disguise);
+}
+
+/* What an update changes: columns, and their new values. */
+typedef struct Changes
+{
+	const bits8 *changed;
+	Datum	   *values;
+	bool	   *nulls;
+	OtRowRead	row;
+} Changes;
+
+static void
+get_changes(OtReader *r, OpenTable *table, Changes *changes)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+
+	changes->changed = (const bits8 *) ot_get_bytes(r, BITMAPLEN(desc->natts));
+	changes->values = palloc(sizeof(Datum) * desc->natts);
+	changes->nulls = palloc(sizeof(bool) * desc->natts);
+	ot_row_read(r, table->info, desc, &changes->row);
+	ot_row_deform(&changes->row, desc, changes->values, changes->nulls);
+}
+
+/* The row in old_row with the changes, into new_row. */
+static void
+merge(OpenTable *table, const Changes *changes)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+	TupleTableSlot *to = table->new_row;
+
+	ExecClearTuple(to);
+	slot_getallattrs(table->old_row);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (TupleDescAttr(desc, i)->attisdropped)
+			to->tts_isnull[i] = true;
+		else if (changes->changed[i >> 3] & (1 << (i & 7)))
+		{
+			to->tts_values[i] = changes->values[i];
+			to->tts_isnull[i] = changes->nulls[i];
+		}
+		else
+		{
+			to->tts_values[i] = table->old_row->tts_values[i];
+			to->tts_isnull[i] = table->old_row->tts_isnull[i];
+		}
+	}
+	ExecStoreVirtualTuple(to);
 }
 
 /* ---- finding a row, and getting it ---- */
@@ -520,7 +603,7 @@ begin_change(void)
 }
 
 static void
-insert_index_tuples(OpenTable *table, bool update, bool only_summarizing)
+insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update, bool only_summarizing)
 {
 	Disguise	disguise;
 
@@ -528,7 +611,7 @@ insert_index_tuples(OpenTable *table, bool update, bool only_summarizing)
 		return;
 	if (table->info->runs_functions)
 		put_on(&disguise, table->rel);
-	list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, table->new_row, table->estate,
+	list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, row, table->estate,
 									 update, only_summarizing));
 	if (table->info->runs_functions)
 		take_off(&disguise);
@@ -538,6 +621,7 @@ static void
 end_row(OpenTable *table, MemoryContext old)
 {
 	ResetPerTupleExprContext(table->estate);
+	ExecClearTuple(table->given_row);
 	ExecClearTuple(table->new_row);
 	ExecClearTuple(table->old_row);
 	MemoryContextSwitchTo(old);
@@ -549,12 +633,13 @@ ot_apply_insert(OtReader *r)
 {
 	OpenTable  *table = get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
+	OtRowRead	read;
+	TupleTableSlot *row = get_row(r, table, &read);
 
-	get_row(r, table, NULL);
 	/* A deleted row with the same key must be seen as gone. */
 	begin_change();
-	simple_table_tuple_insert(table->rel, table->new_row);
-	insert_index_tuples(table, false, false);
+	insert_row(table, row, &read);
+	insert_index_tuples(table, row, false, false);
 	end_row(table, old);
 }
 
@@ -565,43 +650,25 @@ ot_apply_update(OtReader *r)
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 	bool		key_changes;
 	bool		wait = false;
-	Bitmapset  *unchanged = NULL;
+	Changes		changes;
 	TM_Result	result;
 	OtUpdateIndexes update_indexes;
 
 	check_identity(table);
-	key_changes = ot_get_u8(r) != 0;
-	if (key_changes)
-		get_key(r, table);
-	get_row(r, table, &unchanged);
-	if (!key_changes)
-	{
-		OtIndex    *identity = &table->info->indexes[table->info->identity];
-
-		for (int i = 0; i < identity->nkeys; i++)
-			table->keys[i].sk_argument = table->new_row->tts_values[identity->attnums[i] - 1];
-	}
+	key_changes = ot_get_u8(r) == OT_UPDATE;
+	get_key(r, table);
+	get_changes(r, table, &changes);
 
 	begin_change();
 	do
 	{
-		int			column = -1;
-		TM_FailureData failure;
-		LockTupleMode lockmode;
-
 		find_row(table);
-		while ((column = bms_next_member(unchanged, column)) >= 0)
-			table->new_row->tts_values[column] =
-				slot_getattr(table->old_row, column + 1, &table->new_row->tts_isnull[column]);
-		result = table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
-									GetCurrentCommandId(true), GetActiveSnapshot(),
-									InvalidSnapshot, wait, &failure, &lockmode,
-									&update_indexes);
+		merge(table, &changes);
+		result = update_row(table, &changes.row, wait, &update_indexes);
 	} while (!settled(table, result, key_changes, &wait));
 
 	if (OT_INDEXES_CHANGED(update_indexes))
-		insert_index_tuples(table, true, OT_ONLY_SUMMARIZING(update_indexes));
-	bms_free(unchanged);
+		insert_index_tuples(table, table->new_row, true, OT_ONLY_SUMMARIZING(update_indexes));
 	end_row(table, old);
 }
 

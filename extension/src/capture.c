@@ -29,22 +29,26 @@
  */
 #include "onetrip.h"
 
-#include "access/table.h"
-#include "access/tableam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
-#include "mb/pg_wchar.h"
-#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "rel_info.h"
+#include "row_image.h"
+#include "session_settings.h"
 
 static MemoryContext row_context = NULL;
+
+/* The expression of an index is being computed for a key. */
+static bool computing = false;
 
 void
 ot_capture_init(void)
@@ -59,6 +63,7 @@ ot_capture_init(void)
 #define SEED_TABLE	UINT64CONST(0x6f6e65747269700a)
 #define SEED_SCHEMA UINT64CONST(0x6f6e65747269700b)
 #define SEED_ROWS	UINT64CONST(0x6f6e65747269700c)
+#define SEED_CODE	UINT64CONST(0x6f6e65747269700e)
 
 OtHash
 ot_hash_table(const char *schema, const char *name)
@@ -77,6 +82,20 @@ ot_hash_schema(void)
 	OtHash		hash;
 
 	hash.value = hash_bytes_extended((const unsigned char *) "schema", 6, SEED_SCHEMA);
+	return hash;
+}
+
+/*
+ * What users' functions compute.  Rows of tables whose indexes run such take
+ * it in mode KEY SHARE, DDL that may change what they compute, directly or by
+ * way of another function, in mode UPDATE.
+ */
+OtHash
+ot_hash_code(void)
+{
+	OtHash		hash;
+
+	hash.value = hash_bytes_extended((const unsigned char *) "code", 4, SEED_CODE);
 	return hash;
 }
 
@@ -136,6 +155,39 @@ row_lock_to_mode(LockTupleMode mode)
 }
 
 /*
+ * What an index with expressions or a predicate holds of the row.  false: it
+ * is not in the index.  Functions of users run in here.
+ */
+static bool
+compute_index_value(OtIndex *index, TupleTableSlot *slot, EState *estate, Datum *values,
+					bool *nulls)
+{
+	ExprContext *econtext = GetPerTupleExprContext(estate);
+	volatile bool in_index = true;
+
+	/* The expression states live in the estate, not in the cache. */
+	index->info->ii_ExpressionsState = NIL;
+	index->info->ii_PredicateState = NULL;
+	econtext->ecxt_scantuple = slot;
+	computing = true;
+	PG_TRY();
+	{
+		if (index->info->ii_Predicate != NIL)
+			in_index = ExecQual(ExecPrepareQual(index->info->ii_Predicate, estate), econtext);
+		if (in_index)
+			FormIndexDatum(index->info, slot, estate, values, nulls);
+	}
+	PG_FINALLY();
+	{
+		computing = false;
+		index->info->ii_ExpressionsState = NIL;
+		index->info->ii_PredicateState = NULL;
+	}
+	PG_END_TRY();
+	return in_index;
+}
+
+/*
  * The hash of the row's value in this index.  false: the row is not in the
  * index, or collides with nothing there.
  */
@@ -150,18 +202,8 @@ hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 
 	if (index->computed)
 	{
-		ExprContext *econtext;
-
-		/* The expression states live in the estate, not in the cache. */
-		index->info->ii_ExpressionsState = NIL;
-		index->info->ii_PredicateState = NULL;
 		estate = CreateExecutorState();
-		econtext = GetPerTupleExprContext(estate);
-		econtext->ecxt_scantuple = slot;
-		if (index->info->ii_Predicate != NIL)
-			in_index = ExecQual(ExecPrepareQual(index->info->ii_Predicate, estate), econtext);
-		if (in_index)
-			FormIndexDatum(index->info, slot, estate, values, nulls);
+		in_index = compute_index_value(index, slot, estate, values, nulls);
 	}
 	else if (!index->coarse)
 	{
@@ -194,11 +236,7 @@ hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 	}
 
 	if (estate)
-	{
 		FreeExecutorState(estate);
-		index->info->ii_ExpressionsState = NIL;
-		index->info->ii_PredicateState = NULL;
-	}
 	hash->value = h;
 	return in_index;
 }
@@ -231,166 +269,108 @@ take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 		ot_write_set_key_now(hash, mode, info->relid);
 }
 
-/* ---- operations ---- */
-
-static bool
-is_toasted_on_disk(OtColumn *column, Datum value)
-{
-	return column->is_varlena && VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(value));
-}
-
-/* The same out-of-line value, by its pointer? */
-static bool
-same_toast_pointer(Datum a, Datum b)
-{
-	struct varlena *pa = (struct varlena *) DatumGetPointer(a);
-	struct varlena *pb = (struct varlena *) DatumGetPointer(b);
-
-	return VARATT_IS_EXTERNAL_ONDISK(pb) &&
-		memcmp(pa, pb, VARSIZE_EXTERNAL(pa)) == 0;
-}
+/* ---- rows ---- */
 
 /*
- * Send functions turn text into the client's encoding; on its way to other
- * regions it stays in the database's.  Begins that; answers what to put back.
+ * The row at tid as it lies in the table, this transaction's own or one that
+ * it has superseded, so nobody moves it.  The page stays pinned.
  */
-static int
-begin_own_encoding(void)
-{
-	int			client = pg_get_client_encoding();
-
-	if (client != GetDatabaseEncoding())
-		(void) SetClientEncoding(GetDatabaseEncoding());
-	return client;
-}
-
 static void
-end_own_encoding(int client)
+fetch_stored(Relation rel, ItemPointer tid, HeapTuple tuple, Buffer *buffer)
 {
-	if (client != GetDatabaseEncoding() && SetClientEncoding(client) < 0)
-		elog(FATAL, "could not go back to client encoding %s",
-			 pg_encoding_to_char(client));
-}
-
-/* old: the row's old version in an update, for unchanged TOASTed values. */
-static void
-put_columns(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot, TupleTableSlot *old)
-{
-	int			nest_level = 0;
-
-	slot_getallattrs(slot);
-	if (!info->all_binary)
-		ot_rel_info_plain_text_begin(&nest_level);
-	for (int i = 0; i < info->natts; i++)
-	{
-		OtColumn   *column = &info->columns[i];
-		Datum		value = slot->tts_values[i];
-
-		if (column->dropped)
-			continue;
-		if (old && !slot->tts_isnull[i] && is_toasted_on_disk(column, value))
-		{
-			bool		isnull;
-			Datum		before = slot_getattr(old, i + 1, &isnull);
-
-			if (!isnull && same_toast_pointer(value, before))
-			{
-				ot_put_u8(ops, 'u');
-				continue;
-			}
-		}
-		ot_column_put(ops, column, value, slot->tts_isnull[i]);
-	}
-	if (!info->all_binary)
-		ot_rel_info_plain_text_end(nest_level);
-}
-
-static void
-put_row(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot, TupleTableSlot *old)
-{
-	int			client = begin_own_encoding();
-
-	PG_TRY();
-	{
-		put_columns(ops, info, slot, old);
-	}
-	PG_FINALLY();
-	{
-		end_own_encoding(client);
-	}
-	PG_END_TRY();
-}
-
-static void
-put_key_columns(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot)
-{
-	OtIndex    *identity = &info->indexes[info->identity];
-	int			nest_level = 0;
-
-	if (!info->all_binary)
-		ot_rel_info_plain_text_begin(&nest_level);
-	for (int i = 0; i < identity->nkeys; i++)
-	{
-		bool		isnull;
-		Datum		value = slot_getattr(slot, identity->attnums[i], &isnull);
-
-		ot_column_put(ops, &info->columns[identity->attnums[i] - 1], value, isnull);
-	}
-	if (!info->all_binary)
-		ot_rel_info_plain_text_end(nest_level);
-}
-
-static void
-put_key(StringInfo ops, OtRelInfo *info, TupleTableSlot *slot)
-{
-	int			client = begin_own_encoding();
-
-	PG_TRY();
-	{
-		put_key_columns(ops, info, slot);
-	}
-	PG_FINALLY();
-	{
-		end_own_encoding(client);
-	}
-	PG_END_TRY();
-}
-
-static bool
-same_identity(OtRelInfo *info, TupleTableSlot *a, TupleTableSlot *b)
-{
-	OtIndex    *identity = &info->indexes[info->identity];
-	StringInfoData key_a;
-	StringInfoData key_b;
-
-	if (identity->nkeys == 0)
-		return true;
-	initStringInfo(&key_a);
-	initStringInfo(&key_b);
-	put_key(&key_a, info, a);
-	put_key(&key_b, info, b);
-	return key_a.len == key_b.len && memcmp(key_a.data, key_b.data, key_a.len) == 0;
-}
-
-/* The version of the row at tid that this transaction has just superseded. */
-static TupleTableSlot *
-fetch_old(Relation rel, ItemPointer tid)
-{
-	TupleTableSlot *old = table_slot_create(rel, NULL);
-
-	if (!table_tuple_fetch_row_version(rel, tid, SnapshotAny, old))
+	tuple->t_self = *tid;
+	if (!heap_fetch(rel, SnapshotAny, tuple, buffer, false))
 		elog(ERROR, "row (%u,%u) of table \"%s\" has gone while it was being changed",
 			 ItemPointerGetBlockNumber(tid), ItemPointerGetOffsetNumber(tid),
 			 RelationGetRelationName(rel));
-	return old;
+}
+
+/* In the same words: bytes, but for the length of a header. */
+static bool
+same_value(Form_pg_attribute att, Datum a, Datum b)
+{
+	struct varlena *va;
+	struct varlena *vb;
+
+	if (att->attlen != -1)
+		return datumIsEqual(a, b, att->attbyval, att->attlen);
+	va = (struct varlena *) DatumGetPointer(a);
+	vb = (struct varlena *) DatumGetPointer(b);
+	if (VARATT_IS_EXTERNAL(va) || VARATT_IS_EXTERNAL(vb))
+		return VARATT_IS_EXTERNAL_ONDISK(va) && VARATT_IS_EXTERNAL_ONDISK(vb) &&
+			memcmp(va, vb, VARSIZE_EXTERNAL(va)) == 0;
+	return VARATT_IS_COMPRESSED(va) == VARATT_IS_COMPRESSED(vb) &&
+		VARSIZE_ANY_EXHDR(va) == VARSIZE_ANY_EXHDR(vb) &&
+		memcmp(VARDATA_ANY(va), VARDATA_ANY(vb), VARSIZE_ANY_EXHDR(va)) == 0;
+}
+
+/* The row's identity: a row with its columns, and NULL in the others. */
+static void
+image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Datum *values)
+{
+	OtIndex    *identity = &info->indexes[info->identity];
+	Datum	   *key_values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *key_nulls = palloc(sizeof(bool) * desc->natts);
+
+	memset(key_nulls, true, sizeof(bool) * desc->natts);
+	for (int i = 0; i < identity->nkeys; i++)
+	{
+		AttrNumber	column = identity->attnums[i] - 1;
+
+		key_values[column] = values[column];
+		key_nulls[column] = false;
+	}
+	ot_row_image_of_values(key, info, desc, key_values, key_nulls);
+}
+
+/*
+ * The columns that an update has changed.  One that the executor took over
+ * as it was, or that is stored as it was, is unchanged: where the row arrives it
+ * keeps what lies there, so that its bytes and hence the row lock are those
+ * of here.
+ */
+static void
+image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc desc,
+				 TupleTableSlot *given, HeapTuple stored, const Datum *old_values,
+				 const bool *old_nulls)
+{
+	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
+
+	heap_deform_tuple(stored, desc, values, nulls);
+	memset(changed, 0, BITMAPLEN(desc->natts));
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped)
+			nulls[i] = true;
+		else if (nulls[i] != old_nulls[i] ||
+				 (!nulls[i] && !same_value(att, values[i], old_values[i]) &&
+				  !same_value(att, given->tts_values[i], old_values[i])))
+			changed[i >> 3] |= 1 << (i & 7);
+		else
+			nulls[i] = true;
+	}
+	ot_row_image_of_values(image, info, desc, values, nulls);
 }
 
 /* ---- what access_method.c calls ---- */
 
-/* Before heap does anything: may this table be written? */
+/*
+ * Before heap does anything: may this table be written?  Not by a function of
+ * an index, which is to compute and nothing else, and would run here in the
+ * middle of another row.
+ */
 void
 ot_capture_check_writable(Relation rel, bool needs_identity)
 {
+	if (unlikely(computing))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("an index expression cannot change or lock rows of table \"%s\"",
+						RelationGetRelationName(rel)),
+				 errhint("Functions in index expressions and predicates must only compute.")));
 	ot_write_set_touch();
 	if (needs_identity && ot_rel_info(rel)->identity < 0)
 		ereport(ERROR,
@@ -401,10 +381,40 @@ ot_capture_check_writable(Relation rel, bool needs_identity)
 				 errhint("Add a primary key, or choose a unique index with ALTER TABLE ... REPLICA IDENTITY USING INDEX.")));
 }
 
+/* A row that would be stored alike and yet not be found alike. */
+static void
+check_comparable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
+{
+	bool		isnull = false;
+
+	if (unlikely(OidIsValid(info->misrouted_by)))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate rows of partition \"%s\" of table \"%s\"",
+						RelationGetRelationName(rel), get_rel_name(info->misrouted_by)),
+				 errdetail("The table is partitioned by OIDs, which differ between regions: a row would belong to another partition elsewhere."),
+				 errhint("Partition by LIST, or by another column.")));
+	/* One value would go in, and then the next one nowhere, also from another region. */
+	if (likely(!OidIsValid(info->incomparable)))
+		return;
+	if (info->incomparable_column > 0)
+		(void) slot_getattr(slot, info->incomparable_column, &isnull);
+	if (!isnull)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate a value in index \"%s\" of table \"%s\"",
+						get_rel_name(info->incomparable), RelationGetRelationName(rel)),
+				 errdetail("The index cannot compare two values of its type, so another region could not add one."),
+				 errhint("Drop the index.")));
+}
+
 void
 ot_capture_insert(Relation rel, TupleTableSlot *slot)
 {
 	OtRelInfo  *info;
+	OtRowImage	image;
+	HeapTupleData stored;
+	Buffer		buffer;
 	StringInfo	ops;
 	MemoryContext old;
 	uint16		number;
@@ -413,17 +423,42 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	info = ot_rel_info(rel);
 	number = ot_write_set_relation(rel);
 
+	check_comparable(info, rel, slot);
+
 	old = MemoryContextSwitchTo(row_context);
+	ot_session_settings_note(info->runs_functions, info->reads_custom);
 	take_unique_values(info, slot);
-	if (info->runs_functions)
-		ot_write_set_search_path();
+	fetch_stored(rel, &slot->tts_tid, &stored, &buffer);
+	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), &stored);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'I');
 	ot_put_u16(ops, number);
-	put_row(ops, info, slot, NULL);
+	ot_row_image_put(ops, &image, info->natts);
+	ReleaseBuffer(buffer);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
 	ot_write_set_check_size();
+}
+
+/* The unique values that came or went. */
+static void
+take_changed_unique_values(OtRelInfo *info, TupleTableSlot *before, TupleTableSlot *after)
+{
+	for (int i = 0; i < info->nindexes; i++)
+	{
+		OtHash		hash_before;
+		OtHash		hash_after;
+		bool		was = hash_index_value(&info->indexes[i], before, &hash_before);
+		bool		is = hash_index_value(&info->indexes[i], after, &hash_after);
+
+		/* A coarse index cannot tell whether its value changed. */
+		if (was && is && hash_before.value == hash_after.value && !info->indexes[i].coarse)
+			continue;
+		if (was)
+			ot_write_set_key_now(hash_before, OT_UPDATE, info->relid);
+		if (is)
+			ot_write_set_key_now(hash_after, OT_UPDATE, info->relid);
+	}
 }
 
 void
@@ -432,55 +467,52 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 {
 	OtRelInfo  *info = ot_rel_info(rel);
 	uint16		number = ot_write_set_relation(rel);
-	TupleTableSlot *before = NULL;
-	bool		identity_changed = false;
-	bool		toasted = false;
-	StringInfo	ops;
+	TupleDesc	desc = RelationGetDescr(rel);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
+	OtRowImage	key;
+	OtRowImage	image;
+	HeapTupleData old_stored;
+	HeapTupleData new_stored;
+	Buffer		old_buffer;
+	Buffer		new_buffer;
+	Datum	   *old_values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *old_nulls = palloc(sizeof(bool) * desc->natts);
+	bits8	   *changed = palloc(BITMAPLEN(desc->natts));
+	StringInfo	ops;
 
 	slot_getallattrs(slot);
-	for (int i = 0; i < info->natts && !toasted; i++)
-		toasted = !info->columns[i].dropped && !slot->tts_isnull[i] &&
-			is_toasted_on_disk(&info->columns[i], slot->tts_values[i]);
+	check_comparable(info, rel, slot);
+	ot_session_settings_note(info->runs_functions, info->reads_custom);
+	fetch_stored(rel, otid, &old_stored, &old_buffer);
+	fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
+	heap_deform_tuple(&old_stored, desc, old_values, old_nulls);
 
 	/* A heap-only update leaves every indexed column as it was. */
-	if (indexes_changed || toasted)
-		before = fetch_old(rel, otid);
 	if (indexes_changed)
 	{
-		identity_changed = !same_identity(info, before, slot);
-		take_identity(info, before, row_lock_to_mode(lockmode));
-		for (int i = 0; i < info->nindexes; i++)
-		{
-			OtHash		hash_before;
-			OtHash		hash_after;
-			bool		was = hash_index_value(&info->indexes[i], before, &hash_before);
-			bool		is = hash_index_value(&info->indexes[i], slot, &hash_after);
+		TupleTableSlot *before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 
-			/* A coarse index cannot tell whether its value changed. */
-			if (was && is && hash_before.value == hash_after.value &&
-				!info->indexes[i].coarse)
-				continue;
-			if (was)
-				ot_write_set_key_now(hash_before, OT_UPDATE, info->relid);
-			if (is)
-				ot_write_set_key_now(hash_after, OT_UPDATE, info->relid);
-		}
+		memcpy(before->tts_values, old_values, sizeof(Datum) * desc->natts);
+		memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
+		ExecStoreVirtualTuple(before);
+		take_identity(info, before, row_lock_to_mode(lockmode));
+		take_changed_unique_values(info, before, slot);
+		ExecDropSingleTupleTableSlot(before);
 	}
 	else
 		take_identity(info, slot, row_lock_to_mode(lockmode));
 
-	if (info->runs_functions)
-		ot_write_set_search_path();
+	image_of_key(&key, info, desc, old_values);
+	image_of_changes(&image, changed, info, desc, slot, &new_stored, old_values, old_nulls);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
 	ot_put_u16(ops, number);
-	ot_put_u8(ops, identity_changed);
-	if (identity_changed)
-		put_key(ops, info, before);
-	put_row(ops, info, slot, before);
-	if (before)
-		ExecDropSingleTupleTableSlot(before);
+	ot_put_u8(ops, row_lock_to_mode(lockmode));
+	ot_row_image_put(ops, &key, info->natts);
+	appendBinaryStringInfo(ops, (char *) changed, BITMAPLEN(info->natts));
+	ot_row_image_put(ops, &image, info->natts);
+	ReleaseBuffer(new_buffer);
+	ReleaseBuffer(old_buffer);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
 	ot_write_set_check_size();
@@ -491,18 +523,26 @@ ot_capture_delete(Relation rel, ItemPointer tid)
 {
 	OtRelInfo  *info = ot_rel_info(rel);
 	uint16		number = ot_write_set_relation(rel);
+	TupleDesc	desc = RelationGetDescr(rel);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
-	TupleTableSlot *before = fetch_old(rel, tid);
+	TupleTableSlot *before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	HeapTupleData stored;
+	Buffer		buffer;
+	OtRowImage	key;
 	StringInfo	ops;
 
+	fetch_stored(rel, tid, &stored, &buffer);
+	heap_deform_tuple(&stored, desc, before->tts_values, before->tts_isnull);
+	ExecStoreVirtualTuple(before);
+	ot_session_settings_note(info->runs_functions, info->reads_custom);
 	take_unique_values(info, before);
-	if (info->runs_functions)
-		ot_write_set_search_path();
+	image_of_key(&key, info, desc, before->tts_values);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'D');
 	ot_put_u16(ops, number);
-	put_key(ops, info, before);
+	ot_row_image_put(ops, &key, info->natts);
 	ExecDropSingleTupleTableSlot(before);
+	ReleaseBuffer(buffer);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
 	ot_write_set_check_size();

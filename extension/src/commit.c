@@ -5,9 +5,9 @@
  *
  *	event		may error	verdict				what is done
  *	PRE_COMMIT	yes			not known			keys of held locks, propose, wait
- *				as FATAL	commit				wait for the turn, take the origin
+ *				as 08007	commit				wait for the turn, take the origin
  *	(the server's own steps up to the commit record)
- *				as FATAL	commit				nothing of ours
+ *				as 08007	commit				nothing of ours
  *	COMMIT		no			commit				publish, let go of the origin
  *	ABORT		no			none, abort			forget
  *				no			not known, commit	close the connection: the node then
@@ -24,15 +24,26 @@
  * proposal is put together once more.
  *
  * After a verdict of commit the transaction is committed, whatever happens to
- * this backend.  From there to the local commit interrupts are held, nothing
- * of ours allocates, and an ERROR of the server (a full disk under ON COMMIT
- * DELETE ROWS, say) is made FATAL: the session ends, saying "committed at N"
- * in place of what the server would have said (emit_log_hook), and the apply
- * worker takes the entry over.
+ * this backend.  From there to the local commit interrupts are held and
+ * nothing of ours allocates.  An ERROR of the server (a full disk under ON
+ * COMMIT DELETE ROWS, say) is put into other words before anybody sees it
+ * (session.c): SQLSTATE 08007, "outcome ...: committed at N".  The local
+ * transaction aborts, the apply worker takes the entry over, and the session
+ * goes on.
+ *
+ * A session that is told to end after the verdict (pg_terminate_backend, a
+ * shutdown) waits a moment for its turn, commits, and ends then.  Only if its
+ * turn does not come it leaves the entry to the worker, and says the same
+ * 08007.  Either way the end itself is put off until the client has COMMIT's
+ * answer (ot_session_end_later): libpq drops the SQLSTATE of a FATAL that the
+ * end of the connection follows, and what it overtook.
  *
  * The local commit record is not flushed (the log is durable on a majority,
  * and the node feeds what a crash took away), unless the transaction also
- * wrote tables that the log knows nothing of.
+ * wrote tables that the log knows nothing of.  Such a transaction must commit
+ * here itself, since the worker has its other half only: it waits longer for
+ * its turn, and where it is ended all the same, the client is told which half
+ * is lost.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -51,18 +62,28 @@
 #include "storage/latch.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "agent.h"
 #include "evict.h"
+#include "session.h"
 #include "stop_point.h"
 #include "turn.h"
 
 /* How long a cancelled COMMIT still waits for a verdict that is on its way. */
 #define CANCEL_GRACE_MS 1000
+/*
+ * How long a decided COMMIT that is told to end waits for its turn, if it
+ * wrote tables that the log cannot give back.  The node gives a server more
+ * to stop.
+ */
+#define OTHER_TABLES_GRACE_MS 10000
 /* Between attempts to reach a node that is away. */
 #define RECONNECT_MS 20
+/* How long a session waits to see what the worker commits in its place. */
+#define SHOW_OWN_MS 5000
 
 static OtAgent *agent = NULL;
 
@@ -73,6 +94,7 @@ static struct
 	bool		decided;		/* verdict commit */
 	bool		origin_set;		/* this process holds the replication origin */
 	bool		holding;		/* interrupts held by us */
+	bool		other_tables;	/* wrote some that the log knows nothing of */
 	OtLogIndex	index;			/* verdict commit, or the worker's entry */
 	int			saved_synchronous_commit;
 }			committing;
@@ -87,13 +109,12 @@ static struct
 	OtLogIndex	base;			/* applied when it was told */
 }			own;
 
-static emit_log_hook_type prev_emit_log_hook = NULL;
-
 /* The last verdict commit of this connection is committed here. */
 static bool last_is_done = true;
 static OtTxnId last_txn;
 
-static void say_committed(ErrorData *edata);
+static void show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
+							void *arg);
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId my_subid,
 							 SubTransactionId parent_subid, void *arg);
@@ -103,8 +124,7 @@ ot_commit_init(void)
 {
 	RegisterXactCallback(xact_callback, NULL);
 	RegisterSubXactCallback(subxact_callback, NULL);
-	prev_emit_log_hook = emit_log_hook;
-	emit_log_hook = say_committed;
+	RegisterResourceReleaseCallback(show_own_commit, NULL);
 }
 
 /* ---- the transaction's id ---- */
@@ -201,10 +221,23 @@ add_keys_of_held_locks(void)
 		am = form->relam;
 		ReleaseSysCache(tuple);
 
-		/* Locking an index or a TOAST table comes with locking its table. */
-		if (persistence == RELPERSISTENCE_TEMP || relkind == RELKIND_INDEX ||
-			relkind == RELKIND_PARTITIONED_INDEX || relkind == RELKIND_TOASTVALUE)
+		if (persistence == RELPERSISTENCE_TEMP)
 			continue;
+		/*
+		 * Locking an index or a TOAST table comes with locking its table, but
+		 * for a few commands that lock it alone, and strongly.
+		 */
+		if (relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX ||
+			relkind == RELKIND_TOASTVALUE)
+		{
+			Oid			table = locks[i].mode > RowExclusiveLock ?
+				ot_table_of(locks[i].relid, relkind) : InvalidOid;
+
+			if (OidIsValid(table))
+				ot_write_set_key_now(ot_hash_relation(table),
+									 ot_table_lock_to_mode(locks[i].mode), table);
+			continue;
+		}
 		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
 			ot_sequence_capture(locks[i].relid);
 		if (relkind == RELKIND_RELATION && persistence == RELPERSISTENCE_PERMANENT &&
@@ -217,6 +250,27 @@ add_keys_of_held_locks(void)
 	return flush;
 }
 
+/* Does it hold a lock that an applied entry may have to wait for? */
+static bool
+holds_replicated(void)
+{
+	int			count;
+	OtHeldLock *locks = ot_held_locks(&count);
+	Oid			onetrip_am = ot_access_method_oid();
+	bool		holds = false;
+
+	for (int i = 0; i < count && !holds; i++)
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));
+
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		holds = ((Form_pg_class) GETSTRUCT(tuple))->relam == onetrip_am;
+		ReleaseSysCache(tuple);
+	}
+	return holds;
+}
+
 /* The largest time left in ms, for a wait that must end by the deadline. */
 static long
 ms_until(TimestampTz deadline)
@@ -224,20 +278,95 @@ ms_until(TimestampTz deadline)
 	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
 }
 
+/* ---- what is said of an outcome ---- */
+
+/* To be called inside ereport(), or in an error context callback. */
 static void
-raise_unknown(OtTxnId txn, bool fatal)
+say_unknown(OtTxnId txn)
 {
 	char		text[OT_TXN_ID_TEXT_MAX];
 
 	ot_txn_to_text(txn, text);
-	QueryCancelPending = false;
-	ereport(fatal ? FATAL : ERROR,
-			(errcode(OT_ERR_OUTCOME_UNKNOWN),
-			 errmsg("outcome of transaction %s is not known yet", text),
-			 errdetail("It was proposed in region \"%s\", and no majority of regions has decided it in time. It will commit once or not at all.",
-					   ot_region),
-			 errhint("Ask SELECT onetrip.outcome('%s') in any region before you repeat it.", text)));
+	errcode(OT_ERR_OUTCOME_UNKNOWN);
+	errmsg("outcome of transaction %s is not known yet", text);
+	errdetail("It was proposed in region \"%s\", and no majority of regions has decided it in time. It will commit once or not at all.",
+			  ot_region);
+	errhint("Ask SELECT onetrip.outcome('%s') in any region before you repeat it.", text);
 }
+
+/* Likewise.  `why` is a sentence without its full stop. */
+static void
+say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ot_txn_to_text(txn, text);
+	errcode(OT_ERR_OUTCOME_UNKNOWN);
+	if (other_tables)
+	{
+		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT ", but for its changes of tables that are not replicated",
+			   text, index.value);
+		errdetail("%s. The changes of onetrip tables become visible here shortly; those of other tables, which this server alone has, are lost.",
+				  why);
+		errhint("Repeat the changes of the other tables, and nothing else.");
+	}
+	else
+	{
+		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT, text, index.value);
+		errdetail("%s. The transaction becomes visible here shortly.", why);
+		errhint("Do not repeat it.");
+	}
+}
+
+static void
+raise_unknown(OtTxnId txn)
+{
+	QueryCancelPending = false;
+	ot_session_end_later();
+	ereport(ERROR, say_unknown(txn));
+}
+
+/* The apply worker takes the entry over. */
+static void
+raise_handed_over(const char *why)
+{
+	ot_session_end_later();
+	ereport(ERROR,
+			say_committed(own.txn, committing.index, committing.other_tables, why));
+}
+
+bool
+ot_commit_minds_errors(void)
+{
+	return committing.decided || committing.origin_set;
+}
+
+/*
+ * Whatever goes wrong between the verdict and the local commit, the client
+ * must not take it for a failure of its transaction.
+ */
+bool
+ot_commit_reword(const ErrorData *edata)
+{
+	/*
+	 * The transaction is going to abort, and from PostgreSQL 16 on the abort
+	 * record of one with an origin would say that its position is applied.
+	 */
+	if (committing.origin_set)
+		replorigin_session_origin = InvalidRepOriginId;
+
+	if (!committing.decided)
+		return false;
+	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
+	{
+		ot_session_end_later();
+		say_committed(own.txn, committing.index, committing.other_tables,
+					  edata->message ? edata->message : "An error came between");
+	}
+	return true;
+}
+
+/* ---- waiting for the verdict ---- */
 
 static void
 raise_unreachable(OtAgent *a)
@@ -356,7 +485,7 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 		{
 			if (!committing.deciding)
 				raise_unreachable(agent);
-			raise_unknown(txn, ProcDiePending);
+			raise_unknown(txn);
 		}
 		if (!ot_agent_is_open(agent))
 			wait_ms = Min(wait_ms, RECONNECT_MS);
@@ -388,7 +517,7 @@ propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 		ereport(LOG,
 				(errcode(edata->sqlerrcode),
 				 errmsg("after proposing a transaction: %s", edata->message)));
-		raise_unknown(txn, ProcDiePending);
+		raise_unknown(txn);
 	}
 	PG_END_TRY();
 }
@@ -435,42 +564,16 @@ raise_cancelled(OtTxnId txn)
 
 /* ---- after a verdict of commit ---- */
 
-/*
- * Whatever ends this session between the verdict and the local commit, the
- * client must not take it for a failure of its transaction.
- */
-static void
-say_committed(ErrorData *edata)
-{
-	if (committing.decided && edata->elevel >= FATAL)
-	{
-		char		text[OT_TXN_ID_TEXT_MAX];
-
-		edata->detail = psprintf("%s. The transaction becomes visible here shortly.",
-								 edata->message ? edata->message : "The session ends");
-		edata->message = psprintf("terminating connection, outcome of transaction %s: committed at " UINT64_FORMAT,
-								  ot_txn_to_text(own.txn, text), committing.index.value);
-		edata->hint = NULL;
-		edata->sqlerrcode = OT_ERR_OUTCOME_UNKNOWN;
-	}
-	if (prev_emit_log_hook)
-		prev_emit_log_hook(edata);
-}
-
-/* The apply worker takes the entry over. */
-static void
-raise_handed_over(const char *why)
-{
-	ereport(FATAL, (errmsg("%s", why)));
-}
-
 static void
 wait_for_turn(OtLogIndex index, OtLogIndex previous)
 {
 	OtSlot	   *slot = ot_my_slot();
+	TimestampTz give_up = 0;	/* 0: nobody wants the session to end */
 
 	for (;;)
 	{
+		long		wait_ms = -1;
+
 		if (ot_turn_try(index, previous))
 			return;
 		ot_turn_enqueue();
@@ -480,9 +583,18 @@ wait_for_turn(OtLogIndex index, OtLogIndex previous)
 		if (pg_atomic_read_u32(&slot->handover))
 			raise_handed_over("It held a lock that an earlier change needs");
 		if (ProcDiePending)
-			raise_handed_over("The session was ended before its turn came");
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
-						 PG_WAIT_EXTENSION);
+		{
+			if (give_up == 0)
+				give_up = TimestampTzPlusMilliseconds(ot_now(),
+													  committing.other_tables ?
+													  OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS);
+			wait_ms = ms_until(give_up);
+			if (wait_ms == 0)
+				raise_handed_over("The session was ended before its turn came");
+		}
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (wait_ms >= 0 ? WL_TIMEOUT : 0),
+						 wait_ms, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	}
 }
@@ -525,14 +637,13 @@ pre_commit(void)
 {
 	OtVerdict	verdict;
 	OtTxnId		txn;
-	bool		flush;
 
 	/* it may have become one since the first change */
 	ot_check_writable();
 	ot_sequence_hold_used();
 	if (own.told)
 		ot_write_set_entry(own.base);
-	flush = add_keys_of_held_locks();
+	committing.other_tables = add_keys_of_held_locks();
 	/* The commit record carries the position, so there must be one. */
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
@@ -576,7 +687,7 @@ pre_commit(void)
 					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
 			break;
 		default:
-			raise_unknown(txn, false);
+			raise_unknown(txn);
 	}
 
 	/* Committed, from here on. */
@@ -584,14 +695,13 @@ pre_commit(void)
 	committing.decided = true;
 	committing.index = verdict.at;
 	own.final = true;
-	ExitOnAnyError = true;
 	last_is_done = false;
 	last_txn = txn;
 	OT_STOP_POINT("verdict-received");
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
 	wait_for_turn(verdict.at, verdict.other);
-	ot_commit_hold_turn(verdict.at, flush);
+	ot_commit_hold_turn(verdict.at, committing.other_tables);
 	OT_STOP_POINT("turn-held");
 }
 
@@ -623,13 +733,33 @@ committed(void)
 	last_is_done = true;
 	if (committing.decided)
 	{
-		ExitOnAnyError = false;
 		stop_holding();
+		ot_session_end_later();
 	}
 	memset(&committing, 0, sizeof(committing));
 	ot_sequence_told_used();
 	memset(&own, 0, sizeof(own));
 	ot_write_set_reset();
+}
+
+/* Committed, but by the apply worker: what the session does next is to see it. */
+static OtLogIndex own_commit;
+
+/*
+ * By now the locks that the worker may need are gone.  The client has its error
+ * already; its next command waits.
+ */
+static void
+show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	OtLogIndex	index = own_commit;
+
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || index.value == 0)
+		return;
+	own_commit.value = 0;
+	for (int waited = 0; waited < SHOW_OWN_MS && !ProcDiePending &&
+		 ot_applied_index().value < index.value; waited++)
+		pg_usleep(1000);
 }
 
 static void
@@ -638,6 +768,8 @@ aborted(void)
 	bool		left_open = own.drawn && !own.final &&
 		(committing.deciding || own.told);
 
+	if (committing.decided && !proc_exit_inprogress)
+		own_commit = committing.index;
 	ot_sequence_note_aborted();
 	let_go_of_origin();
 	if (committing.deciding || committing.decided ||
@@ -664,6 +796,7 @@ xact_callback(XactEvent event, void *arg)
 	if (!ot_preloaded || !IsUnderPostmaster)
 		return;
 
+	ot_session_keep_watching();
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
@@ -682,10 +815,11 @@ xact_callback(XactEvent event, void *arg)
 			aborted();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			if (!ot_write_set_is_empty() || own.told)
+			if (!ot_write_set_is_empty() || own.told || holds_replicated())
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),
-						 errmsg("cannot PREPARE a transaction that has changed onetrip tables"),
+						 errmsg("cannot PREPARE a transaction that has used onetrip tables"),
+						 errdetail("A prepared transaction keeps its locks, and changes from other regions would wait for them."),
 						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));
 			break;
 		case XACT_EVENT_PREPARE:
@@ -703,6 +837,8 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId my_subid,
 				 SubTransactionId parent_subid, void *arg)
 {
+	if (ot_preloaded && IsUnderPostmaster)
+		ot_session_keep_watching();
 	switch (event)
 	{
 		case SUBXACT_EVENT_START_SUB:

@@ -11,6 +11,8 @@
 #ifndef ONETRIP_COMPAT_H
 #define ONETRIP_COMPAT_H
 
+#include "access/htup_details.h"
+
 #if PG_VERSION_NUM < 150000
 #error "Onetrip needs PostgreSQL 15 or later"
 #endif
@@ -77,15 +79,99 @@ typedef RelFileNode OtRelFile;
 	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL)
 #endif
 
+/* Minor releases of 2026 write a type's version into composites. */
+#ifdef HEAP_IS_DATUM
+#define OT_SET_ROW_VERSION(header, desc) \
+	do { \
+		HeapTupleHeaderSetDatum(header); \
+		HeapTupleHeaderSetVersion(header, TupleDescGetVersion(desc)); \
+	} while (0)
+#define OT_CHECK_ROW_VERSION(header, desc) \
+	do { \
+		if (HeapTupleHeaderIsVersionedDatum(header)) \
+			heap_datum_check(header, desc); \
+	} while (0)
+#else
+#define OT_CHECK_ROW_VERSION(header, desc) ((void) 0)
+#define OT_SET_ROW_VERSION(header, desc) \
+	do { \
+		(header)->t_infomask &= ~HEAP_XACT_MASK; \
+		(header)->t_choice.t_datum.datum_typmod = -1; \
+		ItemPointerSetInvalid(&(header)->t_ctid); \
+	} while (0)
+#endif
+
+/* 16: the list of all settings is made on demand; palloc'd there. */
+#if PG_VERSION_NUM >= 160000
+#define OT_GUC_VARIABLES(count) get_guc_variables(count)
+#else
+#define OT_GUC_VARIABLES(count) (*(count) = GetNumConfigOptions(), get_guc_variables())
+#endif
+
+/* 18: a descriptor keeps what forming a row needs of an attribute twice. */
+#if PG_VERSION_NUM >= 180000
+#define OT_ATTRIBUTE_CHANGED(desc, i) populate_compact_attribute(desc, i)
+#else
+#define OT_ATTRIBUTE_CHANGED(desc, i) ((void) 0)
+#endif
+
+/* 18: a descriptor's attributes stand behind as many smaller ones, so it cannot just be cut. */
+#if PG_VERSION_NUM >= 180000
+#define OT_FIRST_ATTRIBUTES(desc, n) CreateTupleDescTruncatedCopy(desc, n)
+#else
+static inline TupleDesc
+OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
+{
+	TupleDesc	copy = CreateTupleDescCopy(desc);
+
+	copy->natts = n;
+	return copy;
+}
+#endif
+
+/* 18: counters for EXPLAIN; primary keys that are deferrable. */
+#if PG_VERSION_NUM >= 180000
+#define OT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, NULL, nkeys, 0)
+#define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel, false)
+#else
+#define OT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, nkeys, 0)
+#define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel)
+#endif
+
+/* 16: errors of a range's bounds may be soft. */
+#if PG_VERSION_NUM >= 160000
+#define OT_RANGE_SERIALIZE(cache, lower, upper, empty) \
+	range_serialize(cache, lower, upper, empty, NULL)
+#else
+#define OT_RANGE_SERIALIZE(cache, lower, upper, empty) range_serialize(cache, lower, upper, empty)
+#endif
+
 /* 16: one function asks who owns what. */
 #if PG_VERSION_NUM >= 160000
 #define OT_OWNS_SCHEMA(oid) object_ownercheck(NamespaceRelationId, oid, GetUserId())
 #define OT_OWNS_TYPE(oid) object_ownercheck(TypeRelationId, oid, GetUserId())
 #define OT_OWNS_RELATION(oid) object_ownercheck(RelationRelationId, oid, GetUserId())
+#define OT_OWNS_FUNCTION(oid) object_ownercheck(ProcedureRelationId, oid, GetUserId())
+#define OT_OWNS_TS_CONFIG(oid) object_ownercheck(TSConfigRelationId, oid, GetUserId())
+#define OT_OWNS_TS_DICTIONARY(oid) object_ownercheck(TSDictionaryRelationId, oid, GetUserId())
 #else
 #define OT_OWNS_SCHEMA(oid) pg_namespace_ownercheck(oid, GetUserId())
 #define OT_OWNS_TYPE(oid) pg_type_ownercheck(oid, GetUserId())
 #define OT_OWNS_RELATION(oid) pg_class_ownercheck(oid, GetUserId())
+#define OT_OWNS_FUNCTION(oid) pg_proc_ownercheck(oid, GetUserId())
+#define OT_OWNS_TS_CONFIG(oid) pg_ts_config_ownercheck(oid, GetUserId())
+#define OT_OWNS_TS_DICTIONARY(oid) pg_ts_dict_ownercheck(oid, GetUserId())
+#endif
+
+/* 18: the executor is no longer told that it runs once. */
+#if PG_VERSION_NUM >= 180000
+#define OT_EXECUTE_ONCE_PARAMETER
+#define OT_EXECUTE_ONCE_ARGUMENT
+#else
+#define OT_EXECUTE_ONCE_PARAMETER , bool execute_once
+#define OT_EXECUTE_ONCE_ARGUMENT , execute_once
 #endif
 
 /* 17: the stack of search paths is gone. */

@@ -17,14 +17,10 @@
  *	  that the transaction then holds (commit.c), under their names of then;
  *	- names that a relation loses, by DROP, RENAME or SET SCHEMA: noted here,
  *	  when the catalogs are about to change;
- *	- ALTER SCHEMA ... RENAME, which locks no relation but renames them all;
- *	- types whose input function changes what it takes (a renamed enum label,
- *	  a domain constraint, a composite's attributes): rows on their way could
- *	  not be read any more.
- * The last two lock no table in PostgreSQL.  A key alone would not do: keys of
- * held locks are taken at COMMIT with the base of then, which is right only
- * because the lock kept conflicting entries out until then.  So the relations
- * concerned are really locked, here and where the statement is applied.
+ *	- what functions compute (ot_hash_code()), for statements that may change it;
+ *	- what values refer to by its name (object_name.c), and loses that: noted
+ *	  here too;
+ *	- relations whose rows change their meaning without a lock (ddl_hold.c).
  *
  * CREATE TABLE AS is noted as the CREATE TABLE that it amounts to, before its
  * first row is captured; its rows travel as rows.
@@ -40,64 +36,25 @@
  */
 #include "onetrip.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "access/table.h"
 #include "access/xact.h"
-#include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_depend.h"
 #include "catalog/pg_largeobject.h"
-#include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
-#include "parser/parse_type.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/utility.h"
-#include "utils/acl.h"
-#include "utils/fmgroids.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "ddl.h"
-
-/* How deep types may be built on types before we take it for a loop. */
-#define MAX_TYPE_DEPTH 64
-
-const char *const ot_ddl_settings[] = {
-	"search_path",
-	"check_function_bodies",
-	"standard_conforming_strings",
-	"escape_string_warning",
-	"backslash_quote",
-	"transform_null_equals",
-	"quote_all_identifiers",
-	"array_nulls",
-	"DateStyle",
-	"IntervalStyle",
-	"TimeZone",
-	"timezone_abbreviations",
-	"lc_monetary",
-	"lc_numeric",
-	"lc_time",
-	"bytea_output",
-	"extra_float_digits",
-	"xmlbinary",
-	"xmloption",
-	"default_text_search_config",
-	"default_table_access_method",
-	"default_tablespace",
-	"default_toast_compression",
-	NULL
-};
+#include "object_name.h"
 
 /* A CREATE TABLE AS under way. */
 typedef struct CreateAs
@@ -113,12 +70,14 @@ static object_access_hook_type prev_object_access = NULL;
 
 static int	utility_depth = 0;	/* nested utility calls in this process */
 static int	recording_depth = 0;	/* of those, being recorded */
+static bool renaming = false;	/* the innermost one renames or moves something */
+static bool creating = false;	/* ... or makes a type, whose name an array's may give way to */
 static CreateAs *create_as = NULL;
 
 /* ---- keys ---- */
 
-static bool
-has_table_key(char relkind)
+bool
+ot_ddl_has_table_key(char relkind)
 {
 	return relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
 		relkind == RELKIND_VIEW || relkind == RELKIND_MATVIEW ||
@@ -129,8 +88,8 @@ has_table_key(char relkind)
  * Takes the key of the name that the relation has in the catalogs as this
  * command sees them, that is, before its own changes.
  */
-static void
-take_relation_key(Oid relid)
+void
+ot_ddl_take_relation_key(Oid relid)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	Form_pg_class form;
@@ -139,7 +98,7 @@ take_relation_key(Oid relid)
 	if (!HeapTupleIsValid(tuple))
 		return;
 	form = (Form_pg_class) GETSTRUCT(tuple);
-	take = has_table_key(form->relkind) && !OidIsValid(form->relrewrite) &&
+	take = ot_ddl_has_table_key(form->relkind) && !OidIsValid(form->relrewrite) &&
 		form->relpersistence != RELPERSISTENCE_TEMP;
 	ReleaseSysCache(tuple);
 	if (take)
@@ -157,6 +116,7 @@ take_relation_key(Oid relid)
 void
 ot_ddl_lock_schema(void)
 {
+	ot_turn_names_change();
 	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
 }
 
@@ -170,148 +130,6 @@ ot_ddl_take_schema_key(void)
 {
 	ot_ddl_lock_schema();
 	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
-}
-
-/*
- * What a definition below hangs on without PostgreSQL locking it.  The lock
- * stops writers here, and has them evicted where the statement is applied;
- * held until the end, it also becomes a key under the name of then.  The key
- * for the present name is added where the statement comes from.
- */
-static void
-hold_relation(Oid relid)
-{
-	char		relkind;
-
-	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
-		return;
-	LockRelationOid(relid, ShareRowExclusiveLock);
-	relkind = get_rel_relkind(relid);
-	if (relkind == '\0' || !has_table_key(relkind))
-		UnlockRelationOid(relid, ShareRowExclusiveLock);
-	else if (!ot_is_apply_worker)
-		take_relation_key(relid);
-}
-
-/* Every relation in the schema. */
-static void
-hold_relations_of_schema(const char *schema, const char *new_name)
-{
-	Oid			schema_oid = get_namespace_oid(schema, true);
-	Relation	catalog;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	if (!OidIsValid(schema_oid) || !OT_OWNS_SCHEMA(schema_oid))
-		return;
-	catalog = table_open(RelationRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(schema_oid));
-	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-
-		if (!has_table_key(form->relkind))
-			continue;
-		hold_relation(form->oid);
-		/* what is remembered of a relation has the schema's name in it */
-		CacheInvalidateRelcacheByRelid(form->oid);
-		if (!ot_is_apply_worker)
-			ot_write_set_key_now(ot_hash_table(new_name, NameStr(form->relname)),
-								 OT_UPDATE, form->oid);
-	}
-	systable_endscan(scan);
-	table_close(catalog, AccessShareLock);
-}
-
-/* Every relation with a column of this type, or of one built on it. */
-static void
-hold_relations_of_type(Oid typid, int depth)
-{
-	Relation	catalog;
-	SysScanDesc scan;
-	ScanKeyData key[2];
-	HeapTuple	tuple;
-	Oid			array = get_array_type(typid);
-
-	if (depth > MAX_TYPE_DEPTH)
-		ereport(ERROR,
-				(errcode(ERRCODE_STATEMENT_TOO_COMPLEX),
-				 errmsg("types are nested more than %d deep", MAX_TYPE_DEPTH)));
-	if (OidIsValid(array) && array != typid)
-		hold_relations_of_type(array, depth + 1);
-
-	catalog = table_open(DependRelationId, AccessShareLock);
-	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(TypeRelationId));
-	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(typid));
-	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
-
-		if (form->classid == TypeRelationId && form->objid != array)
-			hold_relations_of_type(form->objid, depth + 1);
-		else if (form->classid == RelationRelationId)
-		{
-			Oid			row_type = get_rel_type_id(form->objid);
-
-			hold_relation(form->objid);
-			if (OidIsValid(row_type) && row_type != typid)
-				hold_relations_of_type(row_type, depth + 1);
-		}
-	}
-	systable_endscan(scan);
-	table_close(catalog, AccessShareLock);
-}
-
-static void
-hold_relations_of_type_name(List *name)
-{
-	Oid			typid = LookupTypeNameOid(NULL, makeTypeNameFromNameList(name), true);
-
-	if (OidIsValid(typid) && OT_OWNS_TYPE(typid))
-		hold_relations_of_type(typid, 0);
-}
-
-/*
- * Before the statement runs, here or in the apply worker: holds what it
- * changes the meaning of but does not lock.  Whoever may not run it must not
- * make others wait: nothing is locked for him, and the statement will refuse.
- */
-void
-ot_ddl_hold_relations(Node *stmt)
-{
-	switch (nodeTag(stmt))
-	{
-		case T_RenameStmt:
-			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA)
-				hold_relations_of_schema(((RenameStmt *) stmt)->subname,
-										 ((RenameStmt *) stmt)->newname);
-			break;
-		case T_AlterEnumStmt:
-			if (((AlterEnumStmt *) stmt)->oldVal != NULL)
-				hold_relations_of_type_name(((AlterEnumStmt *) stmt)->typeName);
-			break;
-		case T_AlterDomainStmt:
-			hold_relations_of_type_name(((AlterDomainStmt *) stmt)->typeName);
-			break;
-		case T_AlterTableStmt:
-			if (((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE)
-			{
-				RangeVar   *name = ((AlterTableStmt *) stmt)->relation;
-				Oid			relid = RangeVarGetRelid(name, NoLock, true);
-
-				if (OidIsValid(relid) && OT_OWNS_RELATION(relid))
-					hold_relations_of_type(get_rel_type_id(relid), 0);
-			}
-			break;
-		default:
-			break;
-	}
 }
 
 /* ---- recording ---- */
@@ -374,8 +192,13 @@ record(PlannedStmt *pstmt, Node *stmt, const char *query, OtStatementKind kind)
 		stmt = ot_ddl_hide_password(stmt, &text, offset);
 		ot_ddl_check_text(text, stmt);
 	}
+	stmt = ot_ddl_name_version(stmt, &text);
 	if (kind == OT_STATEMENT_SCHEMA)
+	{
+		if (ot_ddl_may_change_code(stmt))
+			ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
 		ot_ddl_hold_relations(stmt);
+	}
 	ot_write_set_statement(text, strlen(text));
 	pfree(text);
 	return stmt;
@@ -427,6 +250,26 @@ ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 								env, dest, completion);
 }
 
+static bool
+makes_type(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CreateStmt:
+		case T_CreateForeignTableStmt:
+		case T_CreateTableAsStmt:
+		case T_ViewStmt:
+		case T_CompositeTypeStmt:
+		case T_CreateEnumStmt:
+		case T_CreateRangeStmt:
+		case T_CreateDomainStmt:
+		case T_DefineStmt:
+			return true;
+		default:
+			return false;
+	}
+}
+
 /*
  * Runs the statement with its static state in place.  `running` is where a
  * CREATE TABLE AS keeps its own, NULL for another statement.
@@ -441,10 +284,14 @@ run_statement(PlannedStmt *pstmt, Node *node, bool recorded, CreateAs *running,
 	CreateAs   *outer_create_as = create_as;
 	int			outer_depth = utility_depth;
 	int			outer_recording = recording_depth;
+	bool		outer_renaming = renaming;
+	bool		outer_creating = creating;
 
 	PG_TRY();
 	{
 		utility_depth++;
+		renaming = IsA(node, RenameStmt) || IsA(node, AlterObjectSchemaStmt);
+		creating = makes_type(node);
 		if (recorded)
 			recording_depth++;
 		if (running)
@@ -472,6 +319,8 @@ run_statement(PlannedStmt *pstmt, Node *node, bool recorded, CreateAs *running,
 	{
 		utility_depth = outer_depth;
 		recording_depth = outer_recording;
+		renaming = outer_renaming;
+		creating = outer_creating;
 		create_as = outer_create_as;
 	}
 	PG_END_TRY();
@@ -488,6 +337,10 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	CreateAs	new_table = {NULL};
 	bool		recorded;
 	bool		hidden;
+
+	/* Also what an extension's script runs. */
+	if ((ot_is_apply_worker || recording_depth > 0) && IsTransactionState())
+		ot_ddl_hold_relations(node);
 
 	/* Nothing below may look at catalogs in a failed transaction. */
 	if (IsA(node, TransactionStmt) || !IsTransactionState() ||
@@ -531,7 +384,12 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	if (access == OAT_POST_CREATE && class_id == LargeObjectRelationId && ot_capturing())
 		ot_ddl_refuse("a large object", "Keep the data in a column of type bytea.");
 
-	if (class_id != RelationRelationId || sub_id != 0)
+	if (sub_id != 0)
+		return;
+	if (recording_depth > 0 && (access == OAT_DROP || (access == OAT_POST_ALTER &&
+														 (renaming || (creating && class_id == TypeRelationId)))))
+		ot_object_take_key(class_id, object_id);
+	if (class_id != RelationRelationId)
 		return;
 
 	switch (access)
@@ -544,7 +402,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 			break;
 		case OAT_DROP:
 			if (recording_depth > 0)
-				take_relation_key(object_id);
+				ot_ddl_take_relation_key(object_id);
 			break;
 		case OAT_POST_ALTER:
 			/* the catalog cache still has the old name */
@@ -554,7 +412,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 
 				SET_LOCKTAG_RELATION(tag, MyDatabaseId, object_id);
 				if (LockHeldByMe(&tag, AccessExclusiveLock))
-					take_relation_key(object_id);
+					ot_ddl_take_relation_key(object_id);
 			}
 			break;
 		default:

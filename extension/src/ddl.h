@@ -31,16 +31,22 @@ typedef enum OtStatementKind
 /* ddl.c */
 extern void ot_ddl_lock_schema(void);
 extern void ot_ddl_take_schema_key(void);
-extern void ot_ddl_hold_relations(Node *stmt);
+extern bool ot_ddl_has_table_key(char relkind);
+extern void ot_ddl_take_relation_key(Oid relid);
 extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 									Node *node, const char *query, bool read_only_tree,
 									ProcessUtilityContext context, ParamListInfo params,
 									QueryEnvironment *env, DestReceiver *dest,
 									QueryCompletion *completion);
 
+/* ddl_hold.c */
+extern void ot_ddl_hold_relations(Node *stmt);
+extern ObjectWithArgs *ot_ddl_created_function(CreateFunctionStmt *create);
+
 /* ddl_classify.c */
 extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query);
 extern CreateTableAsStmt *ot_ddl_create_as(Node *stmt);
+extern bool ot_ddl_may_change_code(Node *stmt);
 
 /* ddl_temporary.c */
 extern bool ot_ddl_session_has_temporary(void);
@@ -51,6 +57,9 @@ extern void ot_ddl_check_everywhere(Node *stmt);
 extern void ot_ddl_check_create_as(CreateTableAsStmt *stmt);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 extern void ot_ddl_refuse(const char *what, const char *hint) pg_attribute_noreturn();
+
+/* ddl_extension.c */
+extern Node *ot_ddl_name_version(Node *stmt, char **text);
 
 /* ddl_text.c */
 extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);

@@ -27,6 +27,7 @@
 #include "utils/snapmgr.h"
 
 #include "ddl.h"
+#include "session_settings.h"
 
 /* How much of a statement an error context shows. */
 #define CONTEXT_BYTES 200
@@ -82,7 +83,6 @@ take_role_out(Node *stmt)
 {
 	CreateFunctionStmt *create = (CreateFunctionStmt *) stmt;
 	AlterFunctionStmt *alter;
-	ObjectWithArgs *function;
 	ListCell   *lc;
 
 	if (!IsA(stmt, CreateFunctionStmt))
@@ -103,18 +103,8 @@ take_role_out(Node *stmt)
 	if (alter->actions == NIL)
 		return NULL;
 
-	function = makeNode(ObjectWithArgs);
-	function->objname = create->funcname;
-	function->objfuncargs = create->parameters;
-	foreach(lc, create->parameters)
-	{
-		FunctionParameter *parameter = lfirst_node(FunctionParameter, lc);
-
-		if (parameter->mode != FUNC_PARAM_OUT && parameter->mode != FUNC_PARAM_TABLE)
-			function->objargs = lappend(function->objargs, parameter->argType);
-	}
 	alter->objtype = create->is_procedure ? OBJECT_PROCEDURE : OBJECT_FUNCTION;
-	alter->func = function;
+	alter->func = ot_ddl_created_function(create);
 	return (Node *) alter;
 }
 
@@ -157,7 +147,6 @@ run(const char *text, Oid roleid, int sec_context)
 						 errmsg("entry holds a statement that is not a utility statement")));
 			if (!IsA(pstmt->utilityStmt, TruncateStmt))
 				ot_ddl_lock_schema();
-			ot_ddl_hold_relations(pstmt->utilityStmt);
 			behind = take_role_out(pstmt->utilityStmt);
 			run_one(pstmt, text, roleid, sec_context);
 			if (behind)
@@ -178,7 +167,6 @@ ot_ddl_apply_statement(OtReader *r)
 	uint32		len = ot_get_u32(r);
 	char	   *text = pnstrdup(ot_get_bytes(r, len), len);
 	char	   *role = ot_get_str(r);
-	uint16		nsettings = ot_get_u16(r);
 	ErrorContextCallback context;
 	Oid			roleid;
 	Oid			saved_user;
@@ -200,17 +188,7 @@ ot_ddl_apply_statement(OtReader *r)
 	/* Role first: search_path may say "$user". */
 	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
 	SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
-	for (int i = 0; i < nsettings; i++)
-	{
-		char	   *name = ot_get_str(r);
-		char	   *value = ot_get_str(r);
-
-		/* one that this PostgreSQL does not know, or not so, is a WARNING */
-		(void) set_config_option(name, value, PGC_SUSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, WARNING, false);
-		pfree(name);
-		pfree(value);
-	}
+	ot_session_settings_apply(r, roleid);
 
 	run(text, roleid, saved_sec_context);
 

@@ -36,6 +36,7 @@
 #include "utils/rel.h"
 
 #include "ddl.h"
+#include "session_settings.h"
 
 void
 ot_ddl_refuse(const char *what, const char *hint)
@@ -274,11 +275,8 @@ check_from_current(VariableSetStmt *stmt)
 {
 	if (stmt->kind != VAR_SET_CURRENT)
 		return;
-	for (int i = 0; ot_ddl_settings[i] != NULL; i++)
-	{
-		if (pg_strcasecmp(ot_ddl_settings[i], stmt->name) == 0)
-			return;
-	}
+	if (ot_session_settings_travel(stmt->name))
+		return;
 	ot_ddl_refuse(psprintf("SET %s FROM CURRENT", stmt->name),
 				  "Write the value into the statement.");
 }

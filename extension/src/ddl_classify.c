@@ -187,6 +187,69 @@ classify_grant(GrantStmt *stmt)
 	return here > 0 ? OT_STATEMENT_SCHEMA : OT_STATEMENT_LOCAL;
 }
 
+/*
+ * May it change what functions compute, by what they call or by what their
+ * names lead to?  Only what is about relations and rights certainly does not.
+ */
+bool
+ot_ddl_may_change_code(Node *stmt)
+{
+	ObjectType	type;
+
+	switch (nodeTag(stmt))
+	{
+		case T_CreateStmt:
+		case T_CreateTableAsStmt:
+		case T_CreateForeignTableStmt:
+		case T_IndexStmt:
+		case T_ViewStmt:
+		case T_RefreshMatViewStmt:
+		case T_CreateSeqStmt:
+		case T_AlterSeqStmt:
+		case T_CreateTrigStmt:
+		case T_RuleStmt:
+		case T_CreatePolicyStmt:
+		case T_AlterPolicyStmt:
+		case T_CreateStatsStmt:
+		case T_AlterStatsStmt:
+		case T_CommentStmt:
+		case T_GrantStmt:
+		case T_GrantRoleStmt:
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
+		case T_AlterDefaultPrivilegesStmt:
+			return false;
+		case T_AlterTableStmt:
+			return ((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE;
+		case T_DropStmt:
+			type = ((DropStmt *) stmt)->removeType;
+			break;
+		case T_RenameStmt:
+			type = ((RenameStmt *) stmt)->renameType;
+			break;
+		default:
+			return true;
+	}
+	switch (type)
+	{
+		case OBJECT_TABLE:
+		case OBJECT_INDEX:
+		case OBJECT_VIEW:
+		case OBJECT_MATVIEW:
+		case OBJECT_SEQUENCE:
+		case OBJECT_FOREIGN_TABLE:
+		case OBJECT_COLUMN:
+		case OBJECT_TABCONSTRAINT:
+		case OBJECT_TRIGGER:
+		case OBJECT_RULE:
+		case OBJECT_POLICY:
+		case OBJECT_STATISTIC_EXT:
+			return false;
+		default:
+			return true;
+	}
+}
+
 OtStatementKind
 ot_ddl_classify(Node *stmt, const char *query)
 {

@@ -10,22 +10,39 @@
  * milliseconds whether the worker waits in the lock manager, and for whom.
  *
  *	the one in the way		what happens
- *	IDLE, only reads		evicted once the entry has waited max_apply_delay
+ *	IDLE, waits for client	evicted once it did so for IDLE_READER_MS
+ *	IDLE, runs a statement	evicted once the entry has waited max_apply_delay
  *	WRITING					evicted at once: it would fail certification anyway
  *	PROPOSED				left alone: its verdict can only be abort
  *	DECIDED, earlier		left alone: it commits before the entry does
  *	DECIDED, later			must not happen (a lock without a key).  Its entry is
- *							handed over to the worker and the session ended, saying
- *							that it committed: a deadlock would be worse
+ *							handed over to the worker, and its COMMIT says that
+ *							it is committed: a deadlock would be worse
  *
- * Eviction uses the signal by which a hot standby cancels queries: a running
- * statement gets an ERROR, an idle transaction a FATAL, since the protocol
- * has no other way to tell it.  From the moment it is marked it cannot commit;
- * the signal follows a little later (signal_marked).  Both with
- * SQLSTATE 40001, and with the message put into our words on its way out
- * (emit_log_hook).
+ * Eviction is a mark first: from then on the transaction cannot commit, and
+ * its next statement fails (ot_evict_check).  Then it is pressed, for as long
+ * as it is in the way:
  *
- * Runs in the apply worker and the evictor; the message hook in backends.
+ *	when						what			what it does
+ *	waits inside a statement:	SIGINT			the statement gets an ERROR; who
+ *	at once; else GRACE_MS						is idle, or blocked in reading
+ *	after the mark								from its client, takes no notice
+ *	likewise, if it waits for	conflict		ends an idle session, as on a hot
+ *	its client to send					  		standby; the protocol has no
+ *												other way to tell it
+ *	END_MS after the mark		SIGTERM			ends whatever it does: COPY with
+ *												a client that says nothing or does
+ *												not read, or a loop that catches
+ *												all errors
+ *
+ * A plain cancel comes first, since the conflict would end a session that is
+ * inside a savepoint or an exception block even in the middle of a statement.
+ * Trying it on a session that is idle costs nothing, so nobody has to publish
+ * how deep its subtransactions are.  All of it is told as SQLSTATE 40001, in
+ * our words (session.c).
+ *
+ * Runs in the apply worker and the evictor; what the evicted transaction is
+ * told, in backends.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -33,6 +50,8 @@
  *-------------------------------------------------------------------------
  */
 #include "evict.h"
+
+#include <signal.h>
 
 #include "access/subtrans.h"
 #include "access/transam.h"
@@ -49,10 +68,12 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "session.h"
 #include "turn.h"
 
 /* How often the evictor looks while entries are being applied, and else. */
@@ -62,145 +83,288 @@
 #define PATIENCE_MS 2
 /* How long an evicted transaction may take to notice by its next statement. */
 #define GRACE_MS 25
-/* A signal that found the process inside an exception block is repeated. */
+/* Between one signal and the next. */
 #define REPEAT_MS 100
+/* From the mark to the end of a session that could not be asked to give way. */
+#define END_MS 1000
+/* A cancel that arrives this long after an eviction's may be that one. */
+#define LATE_MS 1000
 /* How long an evicted transaction that noticed waits for its signal. */
 #define SIGNAL_WAIT_MS 10
 #define SIGNAL_WAITS 100
 /* A reader that itself waits for a lock is not given max_apply_delay. */
 #define LOCKED_READER_MS 1000
+/* Nor is one whose client does nothing with it: whoever is idle goes first. */
+#define IDLE_READER_MS 1000
 
-static emit_log_hook_type prev_emit_log_hook = NULL;
+/* What the evictor saw of a process that waits for its client. */
+typedef struct Watch
+{
+	int			pid;
+	uint32		statements;
+	OtLogIndex	applying;		/* it was in this entry's way */
+	TimestampTz since;			/* has waited for its client since, at least */
+} Watch;
+
+static Watch *watches = NULL;	/* one for each slot */
 
 /* ---- in the backend that is evicted ---- */
 
-/* On a primary nobody but our evictor signals a conflict. */
-static OtEviction *
-last_eviction(void)
+/*
+ * Copies the last eviction that was meant for this process.  Returns false if
+ * there was none.  `present`: it was meant for the present transaction.
+ */
+static bool
+last_eviction(OtEviction *eviction, bool *present)
 {
-	int			number;
+	OtSlot	   *slot;
 
-	if (ot_shared == NULL || MyProc == NULL)
-		return NULL;
-	number = OT_PROC_NUMBER(MyProc);
-	if (number < 0 || number >= ot_shared->nslots ||
-		ot_shared->slots[number].eviction.marked_at == 0)
-		return NULL;
-	return &ot_shared->slots[number].eviction;
+	if (ot_shared == NULL || MyProc == NULL || !IsUnderPostmaster)
+		return false;
+	slot = &ot_shared->slots[OT_PROC_NUMBER(MyProc)];
+	if (likely(slot->eviction.pid != MyProcPid))
+		return false;
+	SpinLockAcquire(&ot_shared->evict_mutex);
+	*eviction = slot->eviction;
+	SpinLockRelease(&ot_shared->evict_mutex);
+	*present = eviction->lxid == OT_LXID(MyProc);
+	return eviction->pid == MyProcPid;
 }
 
-#define LOST_MESSAGE "could not go on: a transaction in region \"%s\" was first"
-#define READER_MESSAGE "canceled: it held up a change from region \"%s\" for longer than onetrip.max_apply_delay"
-#define LOST_DETAIL "Both touched table \"%s\"; region \"%s\" committed at log index " UINT64_FORMAT "."
+/* To be called inside ereport(), or in an error context callback. */
+static void
+say_evicted(const OtEviction *eviction, bool ends)
+{
+	const char *region = eviction->region;
+
+	errcode(OT_ERR_LOST);
+	switch (eviction->why)
+	{
+		case OT_EVICTED_WRITER:
+			errmsg("could not go on: a transaction in region \"%s\" was first", region);
+			break;
+		case OT_EVICTED_READER:
+			errmsg("canceled: it held up a change from region \"%s\" for longer than onetrip.max_apply_delay",
+				   region);
+			break;
+		case OT_EVICTED_LOCKED_READER:
+			errmsg("canceled: it held up a change from region \"%s\" while it waited for a lock itself",
+				   region);
+			break;
+		case OT_EVICTED_IDLE_READER:
+			errmsg("canceled: it held up a change from region \"%s\" while it waited for its client",
+				   region);
+			break;
+	}
+	errdetail("Both touched table \"%s\"; region \"%s\" committed at log index " UINT64_FORMAT ".",
+			  eviction->table, region, eviction->index.value);
+	if (!ends)
+		errhint("Retry the transaction.");
+	else if (eviction->ended)
+		errhint("Connect again and retry the transaction; it did not give way when it was asked to, so the session had to end.");
+	else
+		errhint("Connect again and retry the transaction; it was idle, so the session had to end.");
+}
 
 /*
- * The transaction found out by itself that it has been evicted.  A signal that
- * was sent must be taken here: left pending, it would end the session once it
- * is idle, though the transaction is over.
+ * The transaction found out by itself that it has been evicted.  A conflict
+ * that was sent must be taken here: left pending, it would end the session
+ * once it is idle, though the transaction is over.
  */
-void
-ot_evict_raise(void)
+static void
+raise_evicted(OtEviction *eviction)
 {
-	OtSlot	   *slot = ot_my_slot();
-	TimestampTz now = ot_now();
-	bool		signalled;
-
-	SpinLockAcquire(&ot_shared->evict_mutex);
-	signalled = slot->eviction.signalled_at != 0;
-	if (!signalled)
-		slot->eviction.signalled_at = now;
-	SpinLockRelease(&ot_shared->evict_mutex);
-	for (int i = 0; signalled && i < SIGNAL_WAITS; i++)
+	for (int i = 0; eviction->conflict && i < SIGNAL_WAITS; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 SIGNAL_WAIT_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	}
-	ereport(ERROR,
-			(errcode(OT_ERR_LOST),
-			 errmsg(LOST_MESSAGE, slot->eviction.region),
-			 errdetail(LOST_DETAIL, slot->eviction.table, slot->eviction.region,
-					   slot->eviction.index.value),
-			 errhint("Retry the transaction.")));
+	ereport(ERROR, say_evicted(eviction, false));
 }
 
-/* Says what happened instead of "conflict with recovery". */
-static void
-reword(ErrorData *edata)
+/*
+ * The slot of this process is marked.  Raises ERROR if that is about the
+ * present transaction; else the mark is left from one that is over.
+ */
+void
+ot_evict_take_mark(void)
 {
-	OtEviction *eviction;
+	OtSlot	   *slot = ot_my_slot();
+	TimestampTz now = ot_now();
+	uint32		state = OT_SLOT_EVICTED;
+	OtEviction	eviction;
+	bool		present;
 
-	if (edata->elevel >= ERROR && edata->sqlerrcode == OT_ERR_LOST &&
-		edata->message_id != NULL &&
-		strstr(edata->message_id, "due to conflict with recovery") != NULL &&
-		(eviction = last_eviction()) != NULL)
+	SpinLockAcquire(&ot_shared->evict_mutex);
+	present = slot->eviction.pid == MyProcPid && slot->eviction.lxid == OT_LXID(MyProc);
+	if (!present)
+		(void) pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_IDLE);
+	else if (slot->eviction.asked_at == 0)
+		slot->eviction.asked_at = now;
+	eviction = slot->eviction;
+	SpinLockRelease(&ot_shared->evict_mutex);
+	if (present)
+		raise_evicted(&eviction);
+}
+
+/* At the beginning of each statement. */
+void
+ot_evict_check(void)
+{
+	OtSlot	   *slot = &ot_shared->slots[OT_PROC_NUMBER(MyProc)];
+
+	slot->statements++;
+	if (unlikely(pg_atomic_read_u32(&slot->state) == OT_SLOT_EVICTED))
+		ot_evict_take_mark();
+}
+
+bool
+ot_evict_minds_errors(void)
+{
+	return ot_shared != NULL && MyProc != NULL && IsUnderPostmaster &&
+		ot_shared->slots[OT_PROC_NUMBER(MyProc)].eviction.pid == MyProcPid;
+}
+
+static bool
+is_message(const ErrorData *edata, const char *part)
+{
+	return edata->message_id != NULL && strstr(edata->message_id, part) != NULL;
+}
+
+/* Says what happened, if the error comes from a signal of the evictor's. */
+bool
+ot_evict_reword(const ErrorData *edata)
+{
+	OtEviction	eviction;
+	bool		present;
+	bool		recent;
+
+	if (!last_eviction(&eviction, &present) || eviction.asked_at == 0)
+		return false;
+	recent = !TimestampDifferenceExceeds(eviction.asked_at, ot_now(), LATE_MS);
+
+	switch (edata->sqlerrcode)
 	{
-		edata->message = psprintf(eviction->was_reading ? READER_MESSAGE : LOST_MESSAGE,
-								  eviction->region);
-		edata->detail = psprintf(LOST_DETAIL, eviction->table, eviction->region,
-								 eviction->index.value);
-		edata->hint = edata->elevel >= FATAL ?
-			pstrdup("Connect again and retry the transaction; it was idle, so the session had to end.") :
-			pstrdup("Retry the transaction.");
+		case ERRCODE_T_R_SERIALIZATION_FAILURE:
+			/* on a primary nobody else signals a conflict */
+			if (!is_message(edata, "due to conflict with recovery"))
+				return false;
+			break;
+		case ERRCODE_QUERY_CANCELED:
+			if (!is_message(edata, "due to user request") || !(present || recent))
+				return false;
+			break;
+		case ERRCODE_ADMIN_SHUTDOWN:
+			if (!eviction.ended || !(present || recent))
+				return false;
+			break;
+		default:
+			return false;
 	}
-	if (prev_emit_log_hook)
-		prev_emit_log_hook(edata);
+	if (present)
+		say_evicted(&eviction, edata->elevel >= FATAL);
+	else
+	{
+		errcode(OT_ERR_LOST);
+		errmsg("canceled by a signal that was meant for the transaction before");
+		errdetail("That one stood in the way of a change from region \"%s\", and ended before the signal arrived.",
+				  eviction.region);
+		errhint("Retry the transaction.");
+	}
+	return true;
 }
 
 /* ---- in the process that evicts ---- */
 
 /*
- * Signals a process that has been marked, at most every REPEAT_MS.  Unless it
- * waits inside a statement it is left a moment: most sessions go on with their
- * next statement at once, notice there that they are marked, and live on.  A
- * signal might find them between two statements, which ends the session.
+ * As pg_cancel_backend() does: its children (COPY ... PROGRAM) as well.  The
+ * number is the one that was marked: a process that has gone has 0 in its
+ * PGPROC, which would be this one's own group.
  */
 static void
-signal_marked(PGPROC *proc, OtEviction *eviction)
+signal_process(int pid, int sig)
+{
+#ifdef HAVE_SETSID
+	(void) kill(-pid, sig);
+#else
+	(void) kill(pid, sig);
+#endif
+}
+
+/*
+ * Presses a process that has been marked, at most every REPEAT_MS.  Unless it
+ * waits inside a statement it is left a moment: most sessions go on with their
+ * next statement at once, notice there that they are marked, and live on.
+ */
+static void
+press(PGPROC *proc, OtEviction *eviction)
 {
 	TimestampTz now = ot_now();
-	uint32		wait_class = *(volatile uint32 *) &proc->wait_event_info & 0xFF000000;
+	uint32		wait_event = *(volatile uint32 *) &proc->wait_event_info;
+	uint32		wait_class = wait_event & 0xFF000000;
+	bool		conflict = false;
+	bool		end = false;
 	bool		due;
 
 	SpinLockAcquire(&ot_shared->evict_mutex);
-	if (eviction->signalled_at == 0)
+	if (eviction->asked_at == 0)
 		due = wait_class == PG_WAIT_LOCK || wait_class == PG_WAIT_TIMEOUT ||
 			TimestampDifferenceExceeds(eviction->marked_at, now, GRACE_MS);
 	else
-		/* An exception block may have caught the error. */
-		due = TimestampDifferenceExceeds(eviction->signalled_at, now, REPEAT_MS);
+		due = TimestampDifferenceExceeds(eviction->asked_at, now, REPEAT_MS);
 	if (due)
-		eviction->signalled_at = now;
+	{
+		eviction->asked_at = now;
+		if (TimestampDifferenceExceeds(eviction->marked_at, now, END_MS))
+			eviction->ended = end = true;
+		else if (wait_event == WAIT_EVENT_CLIENT_READ)
+			eviction->conflict = conflict = true;
+	}
 	SpinLockRelease(&ot_shared->evict_mutex);
-	if (due)
-		(void) SendProcSignal(proc->pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
+	if (!due)
+		return;
+	if (conflict)
+		(void) SendProcSignal(eviction->pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
+	else
+		signal_process(eviction->pid, end ? SIGTERM : SIGINT);
 }
 
-/* Marks and signals one process.  Returns false if it must be left alone. */
+/* Is the mark about what the process does now? */
 static bool
-evict_proc(PGPROC *proc, const char *table)
+is_marked(PGPROC *proc)
+{
+	OtSlot	   *slot = &ot_shared->slots[OT_PROC_NUMBER(proc)];
+
+	return pg_atomic_read_u32(&slot->state) == OT_SLOT_EVICTED &&
+		slot->eviction.pid == proc->pid && slot->eviction.lxid == OT_LXID(proc);
+}
+
+/* Marks and presses one process.  Returns false if it must be left alone. */
+static bool
+evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
 {
 	OtSlot	   *slot = &ot_shared->slots[OT_PROC_NUMBER(proc)];
 	uint32		state = pg_atomic_read_u32(&slot->state);
-	LocalTransactionId lxid = OT_LXID(proc);
 	OtEviction	eviction;
 	bool		marked;
 
-	if (proc->pid == 0 || lxid == InvalidLocalTransactionId)
+	memset(&eviction, 0, sizeof(eviction));
+	eviction.pid = proc->pid;
+	eviction.lxid = OT_LXID(proc);
+	if (eviction.pid == 0 || eviction.lxid == InvalidLocalTransactionId)
 		return false;
-	if (state == OT_SLOT_EVICTED && slot->eviction.lxid == lxid)
+	if (is_marked(proc))
 	{
-		signal_marked(proc, &slot->eviction);
+		press(proc, &slot->eviction);
 		return true;
 	}
 	if (state == OT_SLOT_PROPOSED || state == OT_SLOT_DECIDED)
 		return false;
 
-	memset(&eviction, 0, sizeof(eviction));
-	eviction.lxid = lxid;
 	eviction.marked_at = ot_now();
-	eviction.was_reading = (state == OT_SLOT_IDLE);
+	eviction.why = why;
 	SpinLockAcquire(&ot_shared->mutex);
 	eviction.index = ot_shared->applying;
 	memcpy(eviction.region, ot_shared->applying_region, sizeof(eviction.region));
@@ -215,7 +379,7 @@ evict_proc(PGPROC *proc, const char *table)
 		return false;			/* it moved on; the caller looks again */
 
 	pg_atomic_fetch_add_u64(&ot_shared->evictions, 1);
-	signal_marked(proc, &slot->eviction);
+	press(proc, &slot->eviction);
 	return true;
 }
 
@@ -250,7 +414,7 @@ ot_evict_xid(TransactionId xid, Relation rel)
 	if (proc == NULL || proc->xid != xid)
 		return;
 	table_name(rel, table, sizeof(table));
-	(void) evict_proc(proc, table);
+	(void) evict_proc(proc, OT_EVICTED_WRITER, table);
 }
 
 /* ---- the evictor ---- */
@@ -292,7 +456,7 @@ give_up_decided(PGPROC *proc, const char *table)
 	ereport(LOG,
 			(errmsg("a decided transaction holds a lock on \"%s\" that an earlier entry needs",
 					table),
-			 errdetail("Process %d is ended and its entry applied from the log.", proc->pid),
+			 errdetail("Its COMMIT, in process %d, ends, and its entry is applied from the log.", proc->pid),
 			 errhint("This is a defect: a lock without a key.  Please report it.")));
 	SetLatch(&proc->procLatch);
 }
@@ -309,18 +473,53 @@ decided_after(PGPROC *proc, OtLogIndex applying)
 	return after;
 }
 
-/* May this reader or maintenance command hold up the entry a while longer? */
+/*
+ * Has it waited for its client, and begun no statement, for so long?  As far
+ * as this process has looked, which is while the entry waits.
+ */
 static bool
-may_stay(PGPROC *proc, TimestampTz since)
+is_idle_for(PGPROC *proc, OtLogIndex applying, TimestampTz now, int ms)
+{
+	int			number = OT_PROC_NUMBER(proc);
+	Watch	   *watch = &watches[number];
+	uint32		statements = *(volatile uint32 *) &ot_shared->slots[number].statements;
+
+	if (*(volatile uint32 *) &proc->wait_event_info != WAIT_EVENT_CLIENT_READ)
+	{
+		watch->pid = 0;
+		return false;
+	}
+	if (watch->pid != proc->pid || watch->statements != statements ||
+		watch->applying.value != applying.value)
+	{
+		watch->pid = proc->pid;
+		watch->statements = statements;
+		watch->applying = applying;
+		watch->since = now;
+	}
+	return TimestampDifferenceExceeds(watch->since, now, ms);
+}
+
+/*
+ * May this reader or maintenance command hold up the entry a while longer?
+ * If not, says why.
+ */
+static bool
+may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionWhy *why)
 {
 	TimestampTz now = ot_now();
 
+	*why = OT_EVICTED_READER;
 	if ((proc->statusFlags & PROC_IS_AUTOVACUUM) &&
 		!(proc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND))
 		return false;
+	if (TimestampDifferenceExceeds(since, now, ot_max_apply_delay_ms))
+		return false;
+	*why = OT_EVICTED_LOCKED_READER;
 	if (proc->waitLock != NULL && TimestampDifferenceExceeds(since, now, LOCKED_READER_MS))
 		return false;
-	return !TimestampDifferenceExceeds(since, now, ot_max_apply_delay_ms);
+	*why = OT_EVICTED_IDLE_READER;
+	return !is_idle_for(proc, applying, now, IDLE_READER_MS);
 }
 
 /*
@@ -370,6 +569,7 @@ clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 			LockInstanceData *other = &instances[j];
 			PGPROC	   *proc;
 			uint32		state;
+			OtEvictionWhy why = OT_EVICTED_WRITER;
 
 			/* Holders of a conflicting mode, and those ahead in the queue. */
 			if (other == mine || other->leaderPid == mine->leaderPid)
@@ -388,10 +588,11 @@ clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 				if (decided_after(proc, applying))
 					give_up_decided(proc, table);
 			}
-			else if (state == OT_SLOT_IDLE && may_stay(proc, since))
+			else if (state != OT_SLOT_WRITING && !is_marked(proc) &&
+					 may_stay(proc, applying, since, &why))
 				continue;
 			else
-				(void) evict_proc(proc, table);
+				(void) evict_proc(proc, why, table);
 		}
 	}
 }
@@ -406,6 +607,7 @@ ot_evictor_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
 	(void) ot_my_slot();
+	watches = MemoryContextAllocZero(TopMemoryContext, sizeof(Watch) * ot_shared->nslots);
 	SpinLockAcquire(&ot_shared->mutex);
 	ot_shared->evictor = OT_PROC_NUMBER(MyProc);
 	SpinLockRelease(&ot_shared->mutex);
@@ -452,8 +654,8 @@ ot_evictor_main(Datum arg)
 	}
 }
 
-static void
-register_evictor(void)
+void
+ot_evict_init(void)
 {
 	BackgroundWorker worker = {
 		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
@@ -466,12 +668,4 @@ register_evictor(void)
 	strlcpy(worker.bgw_library_name, "onetrip", BGW_MAXLEN);
 	strlcpy(worker.bgw_function_name, "ot_evictor_main", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
-}
-
-void
-ot_evict_init(void)
-{
-	prev_emit_log_hook = emit_log_hook;
-	emit_log_hook = reword;
-	register_evictor();
 }

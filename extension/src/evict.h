@@ -13,7 +13,8 @@
 
 #include "onetrip.h"
 
-extern void ot_evict_raise(void) pg_attribute_noreturn();
+extern void ot_evict_take_mark(void);
+extern void ot_evict_check(void);
 extern void ot_evict_xid(TransactionId xid, Relation rel);
 extern PGDLLEXPORT void ot_evictor_main(Datum arg);
 

@@ -22,11 +22,16 @@
  */
 #include "onetrip.h"
 
+#include "access/htup_details.h"
 #include "access/transam.h"
+#include "catalog/index.h"
+#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 /* How lock.c packs the modes of a fast-path slot: three bits, from mode 1. */
 #define FAST_PATH_BITS 3
@@ -108,6 +113,29 @@ note_shared(LockList *list, PROCLOCK *proclock)
 			break;
 		}
 	}
+}
+
+/* Whose index or TOAST table that is; InvalidOid if it is gone. */
+Oid
+ot_table_of(Oid relid, char relkind)
+{
+	unsigned int table;
+	char	   *name;
+	HeapTuple	tuple;
+	bool		is_it;
+
+	if (relkind != RELKIND_TOASTVALUE)
+		return IndexGetRelation(relid, true);
+	/* The name says it, and the table confirms it. */
+	name = get_rel_name(relid);
+	if (name == NULL || sscanf(name, "pg_toast_%u", &table) != 1)
+		return InvalidOid;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	is_it = HeapTupleIsValid(tuple) &&
+		((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid == relid;
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return is_it ? table : InvalidOid;
 }
 
 /* palloc'd; each relation once. */

@@ -29,6 +29,7 @@
 #include "libpq/auth.h"
 
 #include "apply.h"
+#include "session.h"
 #include "turn.h"
 
 PG_MODULE_MAGIC;
@@ -64,6 +65,7 @@ ot_client_authentication(Port *port, int status)
 {
 	if (prev_client_authentication_hook)
 		prev_client_authentication_hook(port, status);
+	ot_session_watch_errors();
 	if (status == STATUS_OK && port->database_name != NULL &&
 		strcmp(port->database_name, ot_database) == 0)
 		ot_turn_wait_caught_up();
@@ -90,6 +92,8 @@ _PG_init(void)
 	ot_ddl_init();
 	ot_sequence_init();
 	ot_evict_init();
+	/* last, so that it is asked first */
+	ot_session_init();
 	ot_apply_register();
 }
 

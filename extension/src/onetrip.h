@@ -11,6 +11,7 @@
  *	capture			backends			turns a row change into operations and keys
  *	write_set		backends			the buffer of both, with savepoints
  *	ddl, sequence	backends, worker	statements and sequences, both directions
+ *	session			backends, worker	each statement and each error
  *	commit			backends			the one transaction callback
  *	turn			both				order of local commits, in shared memory
  *	agent			both				the socket to the node
@@ -104,7 +105,9 @@ extern void ot_write_set_entry(OtLogIndex base);
 extern uint16 ot_write_set_relation(Relation rel);
 extern StringInfo ot_write_set_append(void);
 extern void ot_write_set_check_size(void);
-extern void ot_write_set_search_path(void);
+extern bool ot_write_set_find_object(uint32 kind, Oid oid, uint32 *number);
+extern void ot_write_set_looks_names_up(void);
+extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_touch(void);
 extern void ot_write_set_advance(void);
 extern bool ot_write_set_is_empty(void);
@@ -116,6 +119,9 @@ extern Oid	ot_write_set_key_table(uint32 key_number);
 extern void ot_write_set_subxact_start(int nest_level);
 extern void ot_write_set_subxact_end(int nest_level, bool committed);
 extern void ot_write_set_reset(void);
+
+/* The first byte of a write set; 1 had none, and values in their text or binary form. */
+#define OT_WRITE_SET_FORMAT	2
 
 #define OT_SEQUENCE_EXACT		0x01	/* set, do not only raise */
 #define OT_SEQUENCE_IS_CALLED	0x02
@@ -148,6 +154,7 @@ extern bool ot_txn_from_text(const char *text, OtTxnId *txn);
 /* capture.c */
 extern OtHash ot_hash_table(const char *schema, const char *name);
 extern OtHash ot_hash_schema(void);
+extern OtHash ot_hash_code(void);
 extern OtHash ot_hash_relation(Oid relid);
 extern void ot_capture_insert(Relation rel, TupleTableSlot *slot);
 extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
@@ -159,8 +166,6 @@ extern void ot_capture_init(void);
 extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
 
 /* ddl.c */
-/* settings that change what a statement means; they travel with it */
-extern const char *const ot_ddl_settings[];
 extern void ot_ddl_init(void);
 extern void ot_ddl_apply_statement(OtReader *r);	/* behind the op byte 'S' */
 /* called before a captured insert: a CREATE TABLE AS records its table first */
@@ -187,6 +192,7 @@ typedef struct OtHeldLock
 } OtHeldLock;
 
 extern OtHeldLock *ot_held_locks(int *count);
+extern Oid	ot_table_of(Oid relid, char relkind);
 
 /*
  * For waits and deadlines: microseconds on the clock that nobody sets, the same
@@ -206,6 +212,8 @@ ot_now(void)
 extern Size ot_turn_shmem_size(void);
 extern void ot_turn_shmem_init(void);
 extern OtLogIndex ot_applied_index(void);
+extern OtLogIndex ot_turn_base_of_names(void);
+extern void ot_turn_names_change(void);
 
 /* commit.c */
 extern void ot_commit_init(void);

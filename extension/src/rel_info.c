@@ -4,17 +4,27 @@
  *	  The cache of what capture and apply need to know of a table.
  *
  * An entry is built from the relation cache on first use and thrown away when
- * the relation changes.  Names, not OIDs, go into hashes, since OIDs differ
- * between nodes; whoever renames holds the old and the new key.
+ * the relation or one of its indexes changes.
  *
- * Values of built-in types travel in their binary form.  Types with OIDs
- * above the built-in range travel as text, and so do the reg* types: their
- * binary forms hold OIDs of this node.
+ * What goes into the hash of a key must be the same on every node, and must
+ * not change while the key is held.  So it is made of
+ *
+ *	the table's schema and name		whoever renames holds the table's keys
+ *	an index's column numbers		fixed for the index's life, like its having a predicate
+ *	values							of the columns, or of expressions
+ *
+ * and not of the index's name, which may change while the table is written.
+ * Two indexes of a table that are on the same columns, with other predicates or
+ * expressions, so share their keys: two values that meet nowhere may conflict,
+ * never the other way round.  A function behind an expression is replaced under
+ * the keys of the tables that use it (ddl_hold.c).
  *
  * A unique index hashes each value with the extended hash function that goes
  * with the index's equality.  Where there is none that gives the same result
  * on every node, the index is coarse: any two changes of it collide, which is
- * slow and never wrong.
+ * slow and never wrong.  So is one under a collation that takes different
+ * strings for equal: which ones, and their sort keys, are a matter of the
+ * version of ICU.
  *
  * Runs in backends and in the apply worker.  Entries live in a context each,
  * below CacheMemoryContext.
@@ -32,47 +42,66 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "catalog/index.h"
-#include "catalog/namespace.h"
-#include "catalog/objectaddress.h"
+#include "catalog/partition.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
-#include "mb/pg_wchar.h"
-#include "port/pg_bswap.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
-#include "utils/guc.h"
+#include "access/sysattr.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/partcache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
+#include "stored_type.h"
+
+/* Keep the keys of different kinds of index apart. */
+#define SEED_EXCLUSION	1
+#define SEED_PARTIAL	2
+
 static HTAB *infos = NULL;
+
+static bool
+has_index(OtRelInfo *info, Oid relid)
+{
+	for (int i = 0; info->valid && info->context && i < info->nindexes; i++)
+	{
+		if (info->indexes[i].oid == relid)
+			return true;
+	}
+	return false;
+}
 
 static void
 invalidate(Datum arg, Oid relid)
 {
+	OtRelInfo  *info = NULL;
+
 	if (OidIsValid(relid))
 	{
-		OtRelInfo  *info = hash_search(infos, &relid, HASH_FIND, NULL);
-
+		info = hash_search(infos, &relid, HASH_FIND, NULL);
 		if (info)
 			info->valid = false;
 	}
-	else
+	if (!OidIsValid(relid) || info == NULL)
 	{
 		HASH_SEQ_STATUS status;
-		OtRelInfo  *info;
 
 		hash_seq_init(&status, infos);
 		while ((info = hash_seq_search(&status)) != NULL)
-			info->valid = false;
+		{
+			if (!OidIsValid(relid) || has_index(info, relid))
+				info->valid = false;
+		}
 	}
+	ot_type_forget_all();
 }
 
 /*
@@ -128,270 +157,37 @@ holds_oids(Oid type)
 	}
 }
 
-/* Types of the system's own that no input or receive function takes. */
-static bool
-is_output_only(Oid type)
-{
-	switch (type)
-	{
-		case PG_NODE_TREEOID:
-		case PG_NDISTINCTOID:
-		case PG_DEPENDENCIESOID:
-		case PG_MCV_LISTOID:
-		case PG_BRIN_BLOOM_SUMMARYOID:
-		case PG_BRIN_MINMAX_MULTI_SUMMARYOID:
-		case GTSVECTOROID:
-			return true;
-		default:
-			return false;
-	}
-}
-
-/* A binary form that means the same on every node; aclitem has none at all. */
-static bool
-has_binary_form(Oid type)
-{
-	HeapTuple	tuple;
-	Form_pg_type form;
-	bool		answer;
-
-	if (holds_oids(type))
-		return false;
-	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for type %u", type);
-	form = (Form_pg_type) GETSTRUCT(tuple);
-	answer = OidIsValid(form->typsend) && OidIsValid(form->typreceive);
-	ReleaseSysCache(tuple);
-	return answer;
-}
-
-/* May the input function of this type come to the CHECK of a domain? */
-static bool
-may_hold_domain(Oid type, Oid element)
-{
-	switch (get_typtype(OidIsValid(element) ? element : type))
-	{
-		case TYPTYPE_DOMAIN:
-		case TYPTYPE_COMPOSITE:
-		case TYPTYPE_RANGE:
-		case TYPTYPE_MULTIRANGE:
-			return true;
-		default:
-			return false;
-	}
-}
-
-static OtTextForm
-text_form(Oid type)
-{
-	switch (type)
-	{
-		case TEXTOID:
-		case VARCHAROID:
-		case BPCHAROID:
-		case NAMEOID:
-		case JSONOID:
-		case XMLOID:
-		case REFCURSOROID:
-			return OT_TEXT_WHOLE;
-		case JSONBOID:
-		case JSONPATHOID:
-			return OT_TEXT_BEHIND_VERSION;
-		default:
-			return OT_TEXT_NONE;
-	}
-}
-
 static void
 describe_column(OtColumn *column, Form_pg_attribute att)
 {
-	Oid			function;
-	Oid			element;
-	bool		is_varlena;
-	int32		typmod = att->atttypmod;
-
 	memset(column, 0, sizeof(*column));
 	column->dropped = att->attisdropped;
+	column->is_varlena = (att->attlen == -1);
 	if (column->dropped)
 		return;
-
-	column->type = getBaseTypeAndTypmod(att->atttypid, &typmod);
-	column->typmod = typmod;
-	column->is_varlena = (att->attlen == -1);
-
-	element = get_element_type(column->type);
-	column->element = element;
-	column->names_objects = holds_oids(column->type) ||
-		(OidIsValid(element) && holds_oids(element));
-	column->output_only = is_output_only(OidIsValid(element) ? element : column->type);
-	column->binary = is_builtin(column->type) && has_binary_form(column->type) &&
-		(!OidIsValid(element) || has_binary_form(element));
-	column->text = text_form(OidIsValid(element) ? element : column->type);
-	if (OidIsValid(element) && column->text != OT_TEXT_NONE)
-		column->text = column->text == OT_TEXT_WHOLE ? OT_TEXT_ARRAY : OT_TEXT_NONE;
-	if (column->binary)
-		getTypeBinaryOutputInfo(column->type, &function, &is_varlena);
-	else
-		getTypeOutputInfo(column->type, &function, &is_varlena);
-	fmgr_info_cxt(function, &column->out, CurrentMemoryContext);
+	column->type = att->atttypid;
+	column->holds_names = ot_type_holds_names(att->atttypid);
 }
 
 /*
- * Text forms must not hang on this session's settings.  Returns with a new
- * nest level of settings, to be ended by ot_rel_info_plain_text_end().
+ * What the bytes of a row are cut up by.  A server on which this differs must
+ * not try: the types of users are left out, since their OIDs differ.
  */
-void
-ot_rel_info_plain_text_begin(int *nest_level)
+static uint32
+hash_layout(TupleDesc desc)
 {
-	*nest_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("datestyle", "ISO", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("intervalstyle", "postgres", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("extra_float_digits", "3", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("bytea_output", "hex", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-}
+	uint32		hash = desc->natts;
 
-void
-ot_rel_info_plain_text_end(int nest_level)
-{
-	AtEOXact_GUC(true, nest_level);
-}
-
-/* Values of these types are names to others; a temporary object has none. */
-static void
-refuse_temporary(Oid type, Oid object)
-{
-	ObjectAddress address = {InvalidOid, object, 0};
-	int			cache;
-
-	switch (type)
+	for (int i = 0; i < desc->natts; i++)
 	{
-		case REGCLASSOID:
-			address.classId = RelationRelationId;
-			cache = RELOID;
-			break;
-		case REGTYPEOID:
-			address.classId = TypeRelationId;
-			cache = TYPEOID;
-			break;
-		case REGPROCOID:
-		case REGPROCEDUREOID:
-			address.classId = ProcedureRelationId;
-			cache = PROCOID;
-			break;
-		default:
-			return;
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		hash = hash_combine(hash, (uint16) att->attlen);
+		hash = hash_combine(hash, (att->attbyval << 16) | (att->attisdropped << 8) |
+							(uint8) att->attalign);
+		hash = hash_combine(hash, is_builtin(att->atttypid) ? att->atttypid : 0);
 	}
-	if (SearchSysCacheExists1(cache, ObjectIdGetDatum(object)) &&
-		isAnyTempNamespace(get_object_namespace(&address)))
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("cannot replicate a value of type %s that stands for a temporary object",
-						format_type_be(type)),
-				 errhint("Keep its name in a column of type text.")));
-}
-
-static void
-refuse_temporaries(OtColumn *column, Datum value)
-{
-	Datum	   *elements;
-	bool	   *nulls;
-	int			nelements;
-
-	if (holds_oids(column->type))
-	{
-		refuse_temporary(column->type, DatumGetObjectId(value));
-		return;
-	}
-	deconstruct_array(DatumGetArrayTypeP(value), column->element, sizeof(Oid), true,
-					  TYPALIGN_INT, &elements, &nulls, &nelements);
-	for (int i = 0; i < nelements; i++)
-	{
-		if (!nulls[i])
-			refuse_temporary(column->element, DatumGetObjectId(elements[i]));
-	}
-}
-
-/*
- * Text that is not valid in the database's encoding (a cast without function
- * makes such) can be stored here, but no other region could read it.
- */
-static void
-check_text(OtColumn *column, const char *bytes, uint32 len)
-{
-	OtReader	r = {.at = bytes, .end = bytes + len};
-
-	switch (column->text)
-	{
-		case OT_TEXT_NONE:
-			break;
-		case OT_TEXT_BEHIND_VERSION:
-			(void) ot_get_u8(&r);
-			/* FALLTHROUGH */
-		case OT_TEXT_WHOLE:
-			(void) pg_verify_mbstr(GetDatabaseEncoding(), r.at, r.end - r.at, false);
-			break;
-		case OT_TEXT_ARRAY:
-			{
-				/* array_send: dimensions, flags, element type, two numbers each; then length and bytes */
-				uint32		ndim = pg_bswap32(ot_get_u32(&r));
-
-				(void) ot_get_bytes(&r, 8 + 8 * ndim);
-				while (r.at < r.end)
-				{
-					uint32		n = pg_bswap32(ot_get_u32(&r));
-
-					if (n != PG_UINT32_MAX) /* -1: null */
-						(void) pg_verify_mbstr(GetDatabaseEncoding(), ot_get_bytes(&r, n), n, false);
-				}
-				break;
-			}
-	}
-}
-
-/* Appends one value of a row or key. */
-void
-ot_column_put(StringInfo buf, OtColumn *column, Datum value, bool isnull)
-{
-	if (isnull)
-		ot_put_u8(buf, 'n');
-	else if (column->output_only)
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("cannot replicate a value of type %s", format_type_be(column->type)),
-				 errdetail("The type has no input function."),
-				 errhint("Keep its text in a column of type text.")));
-	else if (column->binary)
-	{
-		bytea	   *bytes = SendFunctionCall(&column->out, value);
-
-		check_text(column, VARDATA(bytes), VARSIZE(bytes) - VARHDRSZ);
-		ot_put_u8(buf, 'b');
-		ot_put_u32(buf, VARSIZE(bytes) - VARHDRSZ);
-		appendBinaryStringInfo(buf, VARDATA(bytes), VARSIZE(bytes) - VARHDRSZ);
-		pfree(bytes);
-	}
-	else
-	{
-		char	   *text;
-		uint32		len;
-
-		if (column->names_objects)
-			refuse_temporaries(column, value);
-		text = OutputFunctionCall(&column->out, value);
-		len = strlen(text);
-
-		ot_put_u8(buf, 't');
-		ot_put_u32(buf, len);
-		appendBinaryStringInfo(buf, text, len);
-		pfree(text);
-	}
+	return hash;
 }
 
 /* ---- unique indexes ---- */
@@ -437,6 +233,10 @@ describe_hash(OtIndex *index, int i, Relation index_rel)
 			return false;
 	}
 
+	if (OidIsValid(index->collations[i]) &&
+		!get_collation_isdeterministic(index->collations[i]))
+		return false;
+
 	/* Values that the index takes for equal must hash alike. */
 	if (index_rel->rd_rel->relam == HASH_AM_OID)
 		return false;
@@ -452,22 +252,132 @@ describe_hash(OtIndex *index, int i, Relation index_rel)
 	return true;
 }
 
+/* A function of users, or one that tells a setting? */
+static bool
+is_not_builtin(Oid function, void *context)
+{
+	return !is_builtin(function) || function == F_CURRENT_SETTING_TEXT ||
+		function == F_CURRENT_SETTING_TEXT_BOOL;
+}
+
+static bool
+reads_custom(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	/* Casts run functions of types, and CHECKs of domains, that do not stand here. */
+	if (IsA(node, Const) && ot_type_holds_names(((Const *) node)->consttype))
+		return true;
+	if (IsA(node, CoerceToDomain) || IsA(node, CoerceViaIO) || IsA(node, ArrayCoerceExpr) ||
+		check_functions_in_node(node, is_not_builtin, context))
+		return true;
+	return expression_tree_walker(node, reads_custom, context);
+}
+
+/*
+ * A B-tree takes a first value of such a type and no second one: an array of
+ * points, say.  Two regions could each insert a first.
+ */
 static void
-describe_index(OtIndex *index, OtRelInfo *info, Relation index_rel)
+note_incomparable(OtRelInfo *info, Relation index_rel)
+{
+	if (index_rel->rd_rel->relam != BTREE_AM_OID)
+		return;
+	for (int i = 0; i < index_rel->rd_index->indnkeyatts; i++)
+	{
+		Oid			opcintype = index_rel->rd_opcintype[i];
+		Oid			column = getBaseType(TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid);
+
+		if ((opcintype == ANYARRAYOID || opcintype == RECORDOID) &&
+			!OidIsValid(lookup_type_cache(column, TYPECACHE_CMP_PROC)->cmp_proc))
+		{
+			info->incomparable = RelationGetRelid(index_rel);
+			info->incomparable_column = index_rel->rd_index->indkey.values[i];
+		}
+	}
+}
+
+/*
+ * A table above this one that chooses partitions by OIDs of this server: by the
+ * hash of an enum, or by the order of a regclass.  Elsewhere the same row
+ * would be looked for in another partition.
+ */
+static Oid
+find_misrouting(Relation rel)
+{
+	Oid			found = InvalidOid;
+	List	   *ancestors;
+	ListCell   *lc;
+
+	/* The worker must not wait for a lock that no key stands for. */
+	if (!rel->rd_rel->relispartition || ot_is_apply_worker)
+		return InvalidOid;
+	ancestors = get_partition_ancestors(RelationGetRelid(rel));
+	foreach(lc, ancestors)
+	{
+		Relation	above = table_open(lfirst_oid(lc), AccessShareLock);
+		PartitionKey key = RelationGetPartitionKey(above);
+
+		for (int i = 0; key != NULL && i < key->partnatts; i++)
+		{
+			Oid			type = key->parttypid[i];
+
+			if (key->strategy == PARTITION_STRATEGY_HASH ? ot_type_holds_names(type) :
+				key->strategy == PARTITION_STRATEGY_RANGE && ot_type_is_by_oid(type))
+				found = RelationGetRelid(above);
+		}
+		table_close(above, AccessShareLock);
+	}
+	list_free(ancestors);
+	return found;
+}
+
+/*
+ * Does an expression of the index see OIDs of this server, or give an enum?
+ * What it makes of them is not the same elsewhere, or changes with a label.
+ */
+static bool
+computes_with_names(Relation rel, Relation index_rel)
+{
+	Bitmapset  *columns = NULL;
+	int			column = -1;
+
+	pull_varattnos((Node *) RelationGetIndexExpressions(index_rel), 1, &columns);
+	while ((column = bms_next_member(columns, column)) >= 0)
+	{
+		AttrNumber	attnum = column + FirstLowInvalidHeapAttributeNumber;
+
+		/* The whole row, or a system column. */
+		if (attnum <= 0 ||
+			ot_type_holds_names(TupleDescAttr(RelationGetDescr(rel), attnum - 1)->atttypid))
+			return true;
+	}
+	for (int i = 0; i < index_rel->rd_index->indnkeyatts; i++)
+	{
+		if (index_rel->rd_index->indkey.values[i] == 0 &&
+			type_is_enum(getBaseType(TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid)))
+			return true;
+	}
+	return false;
+}
+
+static void
+describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation index_rel)
 {
 	Form_pg_index form = index_rel->rd_index;
-	const char *name = RelationGetRelationName(index_rel);
-
 	memset(index, 0, sizeof(*index));
 	index->oid = RelationGetRelid(index_rel);
-	index->hash = hash_bytes_extended((const unsigned char *) name, strlen(name),
-									  info->table.value);
 	index->exclusion = form->indisexclusion;
-	index->coarse = form->indisexclusion;
+	index->coarse = form->indisexclusion || computes_with_names(rel, index_rel);
 	index->nulls_equal = form->indnullsnotdistinct;
 	index->nkeys = form->indnkeyatts;
+	index->hash = hash_combine64(info->table.value, (form->indisexclusion ? SEED_EXCLUSION : 0) |
+								 (RelationGetIndexPredicate(index_rel) != NIL ? SEED_PARTIAL : 0));
 	for (int i = 0; i < index->nkeys; i++)
+	{
 		index->attnums[i] = form->indkey.values[i];
+		index->hash = hash_combine64(index->hash, (uint16) index->attnums[i]);
+	}
 
 	index->computed = RelationGetIndexExpressions(index_rel) != NIL ||
 		RelationGetIndexPredicate(index_rel) != NIL;
@@ -490,6 +400,7 @@ build(OtRelInfo *info, Relation rel)
 	if (info->context)
 		MemoryContextDelete(info->context);
 	info->context = NULL;
+	info->nindexes = 0;
 	/* While building, an invalidation must still be able to reach the entry. */
 	info->valid = true;
 	info->context = AllocSetContextCreate(CacheMemoryContext, "onetrip table",
@@ -501,39 +412,50 @@ build(OtRelInfo *info, Relation rel)
 
 	identity = RelationGetReplicaIndex(rel);
 	if (!OidIsValid(identity))
-		identity = RelationGetPrimaryKeyIndex(rel);
+		identity = OT_PRIMARY_KEY_INDEX(rel);
 	info->identity = -1;
-	info->nindexes = 0;
 	info->runs_functions = false;
+	info->reads_custom = false;
+	info->incomparable = InvalidOid;
+	info->misrouted_by = find_misrouting(rel);
 	index_oids = RelationGetIndexList(rel);
 	info->indexes = palloc(sizeof(OtIndex) * Max(list_length(index_oids), 1));
 	foreach(lc, index_oids)
 	{
 		Relation	index_rel = index_open(lfirst_oid(lc), AccessShareLock);
 
+		note_incomparable(info, index_rel);
 		if (RelationGetIndexExpressions(index_rel) != NIL ||
 			RelationGetIndexPredicate(index_rel) != NIL)
+		{
 			info->runs_functions = true;
+			info->reads_custom |=
+				reads_custom((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
+				reads_custom((Node *) RelationGetIndexPredicate(index_rel), NULL);
+		}
 		if (index_rel->rd_index->indisunique || index_rel->rd_index->indisexclusion)
 		{
 			if (lfirst_oid(lc) == identity)
 				info->identity = info->nindexes;
-			describe_index(&info->indexes[info->nindexes++], info, index_rel);
+			describe_index(&info->indexes[info->nindexes++], info, rel, index_rel);
 		}
 		index_close(index_rel, AccessShareLock);
 	}
 
 	info->natts = RelationGetNumberOfAttributes(rel);
+	info->layout = hash_layout(RelationGetDescr(rel));
+	info->as_given = CreateTupleDescCopy(RelationGetDescr(rel));
+	for (int i = 0; i < info->natts; i++)
+	{
+		TupleDescAttr(info->as_given, i)->attstorage = TYPSTORAGE_PLAIN;
+		OT_ATTRIBUTE_CHANGED(info->as_given, i);
+	}
 	info->columns = palloc(sizeof(OtColumn) * Max(info->natts, 1));
-	info->all_binary = true;
+	info->holds_names = false;
 	for (int i = 0; i < info->natts; i++)
 	{
 		describe_column(&info->columns[i], TupleDescAttr(RelationGetDescr(rel), i));
-		if (info->columns[i].dropped || info->columns[i].binary)
-			continue;
-		info->all_binary = false;
-		if (may_hold_domain(info->columns[i].type, info->columns[i].element))
-			info->runs_functions = true;
+		info->holds_names |= info->columns[i].holds_names;
 	}
 	MemoryContextSwitchTo(old);
 }

@@ -16,31 +16,12 @@
 #include "fmgr.h"
 #include "nodes/execnodes.h"
 
-/* How a column's values travel. */
-/* Where text stands in a column's binary form, which nobody could read if it is not valid. */
-typedef enum OtTextForm
-{
-	OT_TEXT_NONE,
-	OT_TEXT_WHOLE,				/* the form is the text */
-	OT_TEXT_BEHIND_VERSION,		/* jsonb: behind one byte */
-	OT_TEXT_ARRAY				/* an array of such */
-} OtTextForm;
-
 typedef struct OtColumn
 {
 	bool		dropped;
-	bool		binary;			/* send/receive, else output/input */
-	OtTextForm	text;
-	bool		output_only;	/* cannot travel at all */
-	bool		names_objects;	/* reg*, or an array of it */
-	Oid			element;		/* of an array, else InvalidOid */
 	bool		is_varlena;
-	Oid			type;			/* domains resolved */
-	int32		typmod;
-	FmgrInfo	out;			/* send or output */
-	bool		in_known;
-	FmgrInfo	in;				/* receive or input */
-	Oid			in_param;
+	bool		holds_names;	/* its values may hold OIDs, or be refused */
+	Oid			type;
 } OtColumn;
 
 typedef enum OtHashKind
@@ -52,7 +33,7 @@ typedef enum OtHashKind
 typedef struct OtIndex
 {
 	Oid			oid;
-	uint64		hash;			/* of table and index name */
+	uint64		hash;			/* of the table and what the index is on */
 	bool		exclusion;
 	bool		coarse;			/* one key for the whole index */
 	bool		computed;		/* expressions or a predicate */
@@ -75,14 +56,16 @@ typedef struct OtRelInfo
 	int			nindexes;		/* unique and exclusion ones only */
 	OtIndex    *indexes;
 	int			natts;
-	bool		all_binary;
-	bool		runs_functions; /* of users: an index, or the input of a value */
+	TupleDesc	as_given;		/* forms rows without making headers shorter */
+	uint32		layout;			/* hash of what the bytes of a row are */
+	bool		holds_names;	/* some column does */
+	bool		runs_functions; /* an index has an expression or a predicate */
+	bool		reads_custom;	/* which may read settings of users */
+	Oid			misrouted_by;	/* a partitioned table above it that sorts by OIDs, or InvalidOid */
+	Oid			incomparable;	/* an index that cannot compare two values, or InvalidOid */
+	AttrNumber	incomparable_column;	/* 0: computed */
 	OtColumn   *columns;
 } OtRelInfo;
 
 extern OtRelInfo *ot_rel_info(Relation rel);
-extern void ot_column_put(StringInfo buf, OtColumn *column, Datum value, bool isnull);
-extern void ot_rel_info_plain_text_begin(int *nest_level);
-extern void ot_rel_info_plain_text_end(int nest_level);
-
 #endif							/* ONETRIP_REL_INFO_H */

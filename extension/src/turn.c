@@ -17,8 +17,9 @@
  *
  * Runs in backends, the apply worker and the evictor.  One spinlock guards
  * the queue and the applied index; it is held for a few instructions, never
- * across a call that can fail.  ERROR is raised only by ot_turn_attach() and
- * ot_turn_begin_writing(), both before anything was proposed.
+ * across a call that can fail.  ERROR is raised only by ot_turn_attach(),
+ * ot_turn_begin_writing() and ot_turn_begin_proposing(), all before anything was
+ * proposed.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -38,6 +39,8 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -46,6 +49,8 @@
 /* How long a new session waits for the state from before the server's start. */
 #define CATCH_UP_MS 10000
 #define CATCH_UP_POLL_MS 5
+/* A backend is between its publishing and its locks for some microseconds. */
+#define ANNOUNCED_POLL_US 100
 
 OtShared   *ot_shared = NULL;
 
@@ -99,6 +104,8 @@ ot_turn_shmem_init(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
+static void announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg);
+
 /*
  * A process that ends leaves nothing behind.  By now its transaction has been
  * aborted, and the origin let go: the next holder of the turn needs both.
@@ -106,6 +113,7 @@ ot_turn_shmem_init(void)
 static void
 release_slot(int code, Datum arg)
 {
+	announced(RESOURCE_RELEASE_AFTER_LOCKS, false, true, NULL);
 	ot_turn_forget(false);
 }
 
@@ -118,8 +126,8 @@ ot_my_slot(void)
 
 		if (number < 0 || number >= ot_shared->nslots)
 			elog(ERROR, "process number %d is outside of onetrip's shared memory", number);
+		/* IDLE, or EVICTED: this transaction, or one that is over */
 		my_slot_number = number;
-		pg_atomic_write_u32(&ot_shared->slots[number].state, OT_SLOT_IDLE);
 		on_shmem_exit(release_slot, (Datum) 0);
 	}
 	return &ot_shared->slots[my_slot_number];
@@ -232,6 +240,80 @@ ot_applied_index(void)
 	return index;
 }
 
+/* ---- names ---- */
+
+/* This transaction changes names: it has the lock that stands for the schema. */
+static bool names_change = false;
+static OtLogIndex announcing;
+
+/*
+ * PostgreSQL tells other processes that the catalogs have changed only after
+ * our callback has published the entry.  In between, what they remember of
+ * the catalogs is older than the applied index says.  So the entry is marked
+ * until its locks are gone, which is after that.  Transactions that change
+ * names follow each other, by the lock on the schema: one mark is enough.
+ */
+static void
+announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || !names_change)
+		return;
+	names_change = false;
+	SpinLockAcquire(&ot_shared->mutex);
+	if (ot_shared->unannounced.value == announcing.value)
+		ot_shared->unannounced.value = 0;
+	SpinLockRelease(&ot_shared->mutex);
+	announcing.value = 0;
+}
+
+void
+ot_turn_names_change(void)
+{
+	static bool registered = false;
+
+	if (!registered)
+		RegisterResourceReleaseCallback(announced, NULL);
+	registered = true;
+	names_change = true;
+}
+
+/*
+ * The base for a key on an object whose name is about to be looked up: the
+ * catalogs, once invalidations have been taken, are at least as new.
+ */
+OtLogIndex
+ot_turn_base_of_names(void)
+{
+	OtLogIndex	base;
+
+	ot_turn_attach();
+	SpinLockAcquire(&ot_shared->mutex);
+	base.value = pg_atomic_read_u64(&ot_shared->applied);
+	if (ot_shared->unannounced.value != 0 && ot_shared->unannounced.value <= base.value)
+		base.value = ot_shared->unannounced.value - 1;
+	SpinLockRelease(&ot_shared->mutex);
+	return base;
+}
+
+/* Until the names of all that has been applied are there to be seen. */
+void
+ot_turn_wait_announced(void)
+{
+	for (;;)
+	{
+		bool		done;
+
+		SpinLockAcquire(&ot_shared->mutex);
+		done = ot_shared->unannounced.value == 0;
+		SpinLockRelease(&ot_shared->mutex);
+		if (done)
+			break;
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(ANNOUNCED_POLL_US);
+	}
+	AcceptInvalidationMessages();
+}
+
 /* Up to where this server would still be after a crash now. */
 OtLogIndex
 ot_durable_index(void)
@@ -243,22 +325,26 @@ ot_durable_index(void)
 
 /* ---- the state of this process ---- */
 
+/* Goes on to the next state, unless the transaction was evicted. */
+static void
+advance(OtSlot *slot, OtSlotState from, OtSlotState to)
+{
+	uint32		state = from;
+
+	while (!pg_atomic_compare_exchange_u32(&slot->state, &state, to))
+	{
+		/* ERROR, or takes a mark away that was meant for another one */
+		if (state == OT_SLOT_EVICTED)
+			ot_evict_take_mark();
+		state = pg_atomic_read_u32(&slot->state);
+	}
+}
+
 void
 ot_turn_begin_writing(void)
 {
-	OtSlot	   *slot;
-	uint32		state = OT_SLOT_IDLE;
-
 	ot_turn_attach();
-	slot = ot_my_slot();
-	if (!pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_WRITING))
-	{
-		Assert(state == OT_SLOT_EVICTED);
-		if (slot->eviction.lxid == OT_LXID(MyProc))
-			ot_evict_raise();
-		/* meant for a transaction that has ended since */
-		pg_atomic_write_u32(&slot->state, OT_SLOT_WRITING);
-	}
+	advance(ot_my_slot(), OT_SLOT_IDLE, OT_SLOT_WRITING);
 }
 
 OtTxnId
@@ -277,15 +363,13 @@ void
 ot_turn_begin_proposing(OtTxnId txn)
 {
 	OtSlot	   *slot = ot_my_slot();
-	uint32		state = OT_SLOT_WRITING;
 
 	SpinLockAcquire(&ot_shared->mutex);
 	slot->txn = txn;
 	SpinLockRelease(&ot_shared->mutex);
 	pg_atomic_write_u32(&slot->handover, 0);
 
-	if (!pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_PROPOSED))
-		ot_evict_raise();
+	advance(slot, OT_SLOT_WRITING, OT_SLOT_PROPOSED);
 }
 
 void
@@ -387,6 +471,8 @@ ot_turn_publish(OtLogIndex index)
 	SpinLockAcquire(&ot_shared->mutex);
 	Assert(ot_shared->holder.value == index.value);
 	Assert(pg_atomic_read_u64(&ot_shared->applied) < index.value);
+	if (names_change)
+		ot_shared->unannounced = announcing = index;
 	pg_atomic_write_u64(&ot_shared->applied, index.value);
 	ot_shared->holder.value = 0;
 	for (int i = 0; i < OT_MAX_GATES; i++)
@@ -428,6 +514,9 @@ ot_turn_forget(bool committed)
 	state = pg_atomic_read_u32(&slot->state);
 	if (state == OT_SLOT_IDLE)
 		return;
+	/* The evictor's cancel is not for the next transaction. */
+	if (state == OT_SLOT_EVICTED)
+		QueryCancelPending = false;
 
 	SpinLockAcquire(&ot_shared->mutex);
 	dequeue(my_slot_number);

@@ -24,8 +24,9 @@
  *
  *	IDLE		nothing noted; may read
  *	WRITING		has noted a change or a row lock; may be evicted
- *	EVICTED		must fail: set by the evicting process, by compare-and-swap from
- *				IDLE or WRITING only, so never once the entry may be in the log
+ *	EVICTED		must fail, if the eviction names the present transaction: set by
+ *				the evicting process, by compare-and-swap from IDLE, WRITING or
+ *				an older EVICTED only, so never once the entry may be in the log
  *	PROPOSED	the entry may be in the log; the verdict is not known
  *	DECIDED		verdict commit at `index`; waits for its turn, or has it
  *
@@ -41,14 +42,29 @@ typedef enum OtSlotState
 	OT_SLOT_DECIDED
 } OtSlotState;
 
-/* Why a process was evicted, for its error message. */
+/* What was in the way: a decided entry is ahead of it, or it stayed too long. */
+typedef enum OtEvictionWhy
+{
+	OT_EVICTED_WRITER = 0,
+	OT_EVICTED_READER,			/* for onetrip.max_apply_delay */
+	OT_EVICTED_LOCKED_READER,	/* waits for a lock itself */
+	OT_EVICTED_IDLE_READER		/* waits for its client */
+} OtEvictionWhy;
+
+/*
+ * The last eviction that was meant for the process with this slot, or for one
+ * before it: `pid` and `lxid` say which transaction it was.
+ */
 typedef struct OtEviction
 {
-	OtLogIndex	index;
-	LocalTransactionId lxid;	/* the transaction that was meant */
-	bool		was_reading;	/* evicted after max_apply_delay */
+	int			pid;			/* 0: none yet */
+	LocalTransactionId lxid;
+	OtEvictionWhy why;
+	OtLogIndex	index;			/* what it was in the way of */
 	TimestampTz marked_at;
-	TimestampTz signalled_at;	/* or noticed by itself; 0: neither yet */
+	TimestampTz asked_at;		/* last signal, or noticed by itself; 0: neither */
+	bool		conflict;		/* was sent a conflict, which it has to take */
+	bool		ended;			/* was told to end */
 	char		region[NAMEDATALEN];
 	char		table[NAMEDATALEN * 2];
 } OtEviction;
@@ -63,6 +79,7 @@ typedef struct OtSlot
 	OtLogIndex	previous;		/* DECIDED: the turn comes when this is applied */
 	int			next;			/* next waiter by index, -1 at the end */
 	bool		waiting;		/* is in the queue */
+	uint32		statements;		/* how many were begun; the process's own */
 	OtEviction	eviction;		/* written before state becomes EVICTED */
 } OtSlot;
 
@@ -103,6 +120,7 @@ typedef struct OtShared
 	OtLogIndex	catch_up_to;	/* ... at this server's start */
 	pg_atomic_uint64 applied;	/* the applied index */
 	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
+	OtLogIndex	unannounced;	/* applied, but others may still see names from before; 0: none */
 	int			gates_closed;	/* gates that hold up the next turn */
 	OtGate		gates[OT_MAX_GATES];
 	int			first_waiter;	/* slot number, -1 if none */
@@ -151,6 +169,7 @@ extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);
 extern bool ot_turn_try(OtLogIndex index, OtLogIndex previous);
 extern void ot_turn_enqueue(void);
 extern void ot_turn_publish(OtLogIndex index);
+extern void ot_turn_wait_announced(void);
 extern void ot_turn_forget(bool committed);
 extern bool ot_turn_backend_has(OtTxnId txn);
 extern bool ot_turn_someone_before(OtLogIndex index);

@@ -25,7 +25,6 @@
 #include "onetrip.h"
 
 #include "access/xact.h"
-#include "catalog/namespace.h"
 #include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -36,6 +35,8 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "rel_info.h"
+#include "session_settings.h"
 #include "turn.h"
 
 typedef struct KeyId
@@ -79,8 +80,38 @@ typedef struct Mark
 	int			ops_len;
 	int			nkeys;
 	int			nrelations;
+	int			first_relation;
+	int			nobjects;
+	int			first_object;
 	int			nstatements;
+	int			nlookups;
+	OtNotedSettings settings;
 } Mark;
+
+/* An object that values refer to, by what it is here. */
+typedef struct ObjectId
+{
+	uint32		kind;			/* OtObjectKind */
+	Oid			oid;
+} ObjectId;
+
+typedef struct ObjectSlot
+{
+	ObjectId	id;
+	uint32		number;
+	char		status;			/* simplehash's */
+} ObjectSlot;
+
+#define SH_PREFIX objects
+#define SH_ELEMENT_TYPE ObjectSlot
+#define SH_KEY_TYPE ObjectId
+#define SH_KEY id
+#define SH_HASH_KEY(tb, key) murmurhash32((key).oid ^ ((key).kind << 24))
+#define SH_EQUAL(tb, a, b) ((a).oid == (b).oid && (a).kind == (b).kind)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
 
 static struct
 {
@@ -91,16 +122,19 @@ static struct
 	int			nkeys;
 	int			max_keys;
 	keys_hash  *key_ids;
-	/* relation numbers given out since the last statement */
+	/* introduced by 'R', by number; those below the first were, before a statement */
 	Oid		   *relids;
-	int			first_relation; /* number of relids[0] */
-	int			nrelids;
-	int			max_relids;
-	int			nrelations;		/* 'R' operations in ops */
+	int			first_relation;
+	int			nrelations;
+	int			max_relations;
+	/* introduced by 'O', likewise */
+	ObjectId   *objects;
+	int			first_object;
+	int			nobjects;
+	int			max_objects;
+	objects_hash *object_numbers;
 	int			nstatements;	/* 'S' operations in ops */
-	/* of the last 'P' operation; NULL: there is none, or it was rolled back */
-	char	   *search_path;
-	Oid			search_path_user;	/* "$user" in it */
+	int			nlookups;		/* operations that look names up where they are read */
 	Mark	   *marks;
 	int			nmarks;
 	int			max_marks;
@@ -133,13 +167,16 @@ write_set_start(void)
 	ws.max_keys = 32;
 	ws.keys = palloc(sizeof(Key) * ws.max_keys);
 	ws.key_ids = keys_create(ws.context, 32, NULL);
-	ws.max_relids = 8;
-	ws.relids = palloc(sizeof(Oid) * ws.max_relids);
+	ws.max_relations = 8;
+	ws.relids = palloc(sizeof(Oid) * ws.max_relations);
+	ws.max_objects = 8;
+	ws.objects = palloc(sizeof(ObjectId) * ws.max_objects);
+	ws.object_numbers = NULL;
 	ws.max_marks = 8;
 	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
-	ws.nkeys = ws.nrelids = ws.nrelations = ws.nstatements = ws.nmarks = 0;
-	ws.first_relation = 0;
-	ws.search_path = NULL;
+	ws.nkeys = ws.nrelations = ws.nobjects = ws.nstatements = ws.nlookups = ws.nmarks = 0;
+	ws.first_relation = ws.first_object = 0;
+	ot_session_settings_forget((OtNotedSettings) {0});
 	MemoryContextSwitchTo(old);
 
 	ws.active = true;
@@ -188,7 +225,12 @@ ot_write_set_subxact_start(int nest_level)
 	mark->ops_len = ws.ops.len;
 	mark->nkeys = ws.nkeys;
 	mark->nrelations = ws.nrelations;
+	mark->first_relation = ws.first_relation;
+	mark->nobjects = ws.nobjects;
+	mark->first_object = ws.first_object;
+	mark->settings = ot_session_settings_noted();
 	mark->nstatements = ws.nstatements;
+	mark->nlookups = ws.nlookups;
 }
 
 void
@@ -213,12 +255,16 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 	ws.nkeys = mark->nkeys;
 	ws.ops.len = mark->ops_len;
 	ws.ops.data[ws.ops.len] = '\0';
-	ws.nrelations = mark->nrelations;
 	ws.nstatements = mark->nstatements;
-	/* Definitions may have been rolled back: name the relations anew. */
-	ws.first_relation = ws.nrelations;
-	ws.nrelids = 0;
-	ws.search_path = NULL;
+	ws.nlookups = mark->nlookups;
+	/* What was introduced before the savepoint has its name of then again. */
+	ws.nrelations = mark->nrelations;
+	ws.first_relation = mark->first_relation;
+	for (int i = mark->nobjects; i < ws.nobjects; i++)
+		objects_delete(ws.object_numbers, ws.objects[i]);
+	ws.nobjects = mark->nobjects;
+	ws.first_object = mark->first_object;
+	ot_session_settings_forget(mark->settings);
 }
 
 /* ---- keys ---- */
@@ -312,10 +358,10 @@ ot_write_set_relation(Relation rel)
 	char	   *schema;
 
 	/* Most transactions touch few relations, and the last one again. */
-	for (int i = ws.active ? ws.nrelids - 1 : -1; i >= 0; i--)
+	for (int i = ws.active ? ws.nrelations - 1 : -1; i >= ws.first_relation; i--)
 	{
 		if (ws.relids[i] == relid)
-			return ws.first_relation + i;
+			return i;
 	}
 
 	ops = ot_write_set_append();
@@ -324,56 +370,66 @@ ot_write_set_relation(Relation rel)
 				(errcode(OT_ERR_TOO_LARGE),
 				 errmsg("transaction changes more than %d tables", PG_UINT16_MAX),
 				 errhint("Split the work into several transactions.")));
-	if (ws.nrelids == ws.max_relids)
+	if (ws.nrelations == ws.max_relations)
 	{
-		ws.max_relids *= 2;
-		ws.relids = repalloc(ws.relids, sizeof(Oid) * ws.max_relids);
+		ws.max_relations *= 2;
+		ws.relids = repalloc(ws.relids, sizeof(Oid) * ws.max_relations);
 	}
-	ws.relids[ws.nrelids++] = relid;
 
 	schema = get_namespace_name(RelationGetNamespace(rel));
 	ot_put_u8(ops, 'R');
 	ot_put_str(ops, schema);
 	ot_put_str(ops, RelationGetRelationName(rel));
 	ot_put_u16(ops, RelationGetNumberOfAttributes(rel));
+	ot_put_u32(ops, ot_rel_info(rel)->layout);
 	pfree(schema);
+	ws.relids[ws.nrelations] = relid;
 	return ws.nrelations++;
 }
 
-/*
- * Functions in index expressions may look up names without their schema.
- * They must find what they found here: notes the schemas, if they have
- * changed since they were last noted.
- */
-void
-ot_write_set_search_path(void)
+/* Has this object been introduced, and is its name still the one of then? */
+bool
+ot_write_set_find_object(uint32 kind, Oid oid, uint32 *number)
 {
-	StringInfo	ops;
-	StringInfoData path;
-	List	   *schemas;
-	ListCell   *lc;
+	ObjectId	id = {kind, oid};
+	ObjectSlot *slot;
 
-	if (ws.active && ws.search_path && ws.search_path_user == GetUserId() &&
-		strcmp(ws.search_path, namespace_search_path) == 0)
-		return;
+	if (!ws.active || ws.object_numbers == NULL)
+		return false;
+	slot = objects_lookup(ws.object_numbers, id);
+	if (slot == NULL || slot->number < ws.first_object)
+		return false;
+	*number = slot->number;
+	return true;
+}
 
-	ops = ot_write_set_append();
-	initStringInfo(&path);
-	schemas = fetch_search_path(false);
-	foreach(lc, schemas)
+/* The operation being appended is to be read at its place in the order. */
+void
+ot_write_set_looks_names_up(void)
+{
+	ws.nlookups++;
+}
+
+/* Numbers the object of the 'O' operation that has just been appended. */
+uint32
+ot_write_set_number_object(uint32 kind, Oid oid)
+{
+	ObjectId	id = {kind, oid};
+	ObjectSlot *slot;
+	bool		found;
+
+	if (ws.object_numbers == NULL)
+		ws.object_numbers = objects_create(ws.context, 16, NULL);
+	if (ws.nobjects == ws.max_objects)
 	{
-		char	   *schema = get_namespace_name(lfirst_oid(lc));
-
-		if (schema == NULL || isTempNamespace(lfirst_oid(lc)))
-			continue;
-		appendStringInfo(&path, "%s%s", path.len > 0 ? ", " : "", quote_identifier(schema));
+		ws.max_objects *= 2;
+		ws.objects = repalloc_huge(ws.objects, sizeof(ObjectId) * ws.max_objects);
 	}
-	list_free(schemas);
-	ot_put_u8(ops, 'P');
-	ot_put_str(ops, path.data);
-	pfree(path.data);
-	ws.search_path = MemoryContextStrdup(ws.context, namespace_search_path);
-	ws.search_path_user = GetUserId();
+	slot = objects_insert(ws.object_numbers, id, &found);
+	slot->number = ws.nobjects;
+	ws.objects[ws.nobjects] = id;
+	ot_write_set_looks_names_up();
+	return ws.nobjects++;
 }
 
 /* Records a statement with all that its meaning hangs on. */
@@ -382,31 +438,21 @@ ot_write_set_statement(const char *text, int len)
 {
 	StringInfo	ops = ot_write_set_append();
 	char	   *role = GetUserNameFromId(GetUserId(), false);
-	int			nsettings = 0;
-
-	while (ot_ddl_settings[nsettings] != NULL)
-		nsettings++;
 
 	ot_put_u8(ops, 'S');
 	ot_put_u32(ops, len);
 	appendBinaryStringInfo(ops, text, len);
 	ot_put_str(ops, role);
-	ot_put_u16(ops, nsettings);
-	for (int i = 0; i < nsettings; i++)
-	{
-		const char *value = GetConfigOption(ot_ddl_settings[i], true, false);
-
-		ot_put_str(ops, ot_ddl_settings[i]);
-		ot_put_str(ops, value ? value : "");
-	}
+	ot_session_settings_put_all(ops);
 	pfree(role);
 	ot_write_set_check_size();
 
 	ws.nstatements++;
+	ot_write_set_looks_names_up();
 	/* It may rename tables or give them columns: introduce them anew. */
 	ws.first_relation = ws.nrelations;
-	ws.nrelids = 0;
-	ws.search_path = NULL;
+	ws.first_object = ws.nobjects;
+	ot_session_settings_forget((OtNotedSettings) {0});
 }
 
 void
@@ -427,7 +473,7 @@ ot_write_set_sequence(const char *schema, const char *name, int64 last_value,
 void
 ot_write_set_encode(OtTxnId txn, StringInfo out)
 {
-	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES + 9 + ws.ops.len);
+	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES + 10 + ws.ops.len);
 	ot_put_txn(out, txn);
 	ot_put_u8(out, 0);
 	ot_put_u32(out, ws.nkeys);
@@ -437,7 +483,10 @@ ot_write_set_encode(OtTxnId txn, StringInfo out)
 		ot_put_u8(out, ws.keys[i].mode);
 		ot_put_u64(out, ws.keys[i].base);
 	}
-	if (ws.nstatements > 0)
+	if (ws.ops.len == 0)
+		return;
+	ot_put_u8(out, OT_WRITE_SET_FORMAT);
+	if (ws.nlookups > 0)
 	{
 		ot_put_u8(out, 'T');
 		ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());

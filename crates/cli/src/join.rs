@@ -16,7 +16,7 @@ use onetrip_lab::{http, ports};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::disk::CheckpointFile;
 use onetrip_node::join::{self, JoinReply, JoinRequest, JoinToken};
-use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
+use onetrip_node::postgres::{become_user, facts, prepare_folder, ROOT_BECOMES};
 use serde_json::Value;
 
 use crate::progress::Progress;
@@ -117,7 +117,12 @@ fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig
         None => listen.to_string(),
     };
     let (http, postgres) = (SocketAddr::new(loopback, port(args.http)?), port(args.port)?);
-    let request = JoinRequest { region: RegionId::from(args.region.as_str()), address };
+    // A witness needs no PostgreSQL, and what this node is to be stands in its token.
+    let is_there = |bin_dir: &PathBuf| args.bin_dir.is_some() || bin_dir.join("postgres").is_file();
+    let bin_dir = init::bin_dir(args.bin_dir.as_deref()).ok().filter(is_there);
+    let postgres_facts = bin_dir.map(|bin_dir| facts(&bin_dir, data)).transpose()?;
+    let region = RegionId::from(args.region.as_str());
+    let request = JoinRequest { region, address, postgres: postgres_facts };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let reply = runtime.block_on(join::request_join(&args.from, token, request))?;
     let config = config(args, &reply, listen, http, postgres, data)?;

@@ -6,7 +6,7 @@ use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, RegionId, TxnId
 use std::path::PathBuf;
 
 const TXN: TxnId = TxnId { node: NodeId(2), incarnation: 0x1122_3344_5566_7788, sequence: 77 };
-const WRITE_SET: &[u8] = &[0x52, 1, 2, 3, 0xff];
+const WRITE_SET: &[u8] = &[2, 0x52, 1, 2, 0xff];
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata/agent")

@@ -22,6 +22,7 @@ pub mod published;
 pub mod report;
 pub mod topology;
 pub mod torture;
+pub mod values;
 
 pub use cluster::{Cluster, LinkChange};
 pub use node_process::Node;

@@ -8,6 +8,7 @@ use crate::archive::{Identity, Reader, Writer};
 use crate::config::NodeConfig;
 use crate::disk::segment::{Previous, HEAD_BYTES};
 use crate::disk::RaftLog;
+use crate::facts::Facts;
 use crate::join::{JoinReply, JoinToken};
 use crate::tls::{Authority, Issued, Tls};
 use crate::transport::frame::{
@@ -68,6 +69,8 @@ fn peer_frames(bytes: &[u8]) {
 }
 
 fn peer_frame_seeds() -> Vec<Vec<u8>> {
+    let alike = [("byte order".to_string(), "little-endian".to_string())].into();
+    let facts = Facts { version: 15, alike };
     let hello = |purpose| Hello {
         version: VERSION,
         cluster: "c".into(),
@@ -76,6 +79,7 @@ fn peer_frame_seeds() -> Vec<Vec<u8>> {
         address: "h:1".into(),
         to: NodeId(2),
         purpose,
+        postgres: (purpose == Purpose::Postgres).then(|| facts.clone()),
     };
     let mut message = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
     for i in 0..3u64 {
@@ -85,7 +89,8 @@ fn peer_frame_seeds() -> Vec<Vec<u8>> {
     let mut snapshot = Message { from: 1, to: 2, ..Default::default() };
     snapshot.mut_snapshot().set_data(Bytes::from_static(b"a checkpoint"));
     snapshot.mut_snapshot().mut_metadata().mut_conf_state().set_voters(vec![1, 2, 3]);
-    let request = crate::join::JoinRequest { region: "r".into(), address: "host:7000".into() };
+    let request =
+        crate::join::JoinRequest { region: "r".into(), address: "host:7000".into(), postgres: Some(facts.clone()) };
     let frames = [
         Frame::Hello(hello(Purpose::Frames(Channel::Bulk))),
         Frame::Hello(hello(Purpose::Postgres)),

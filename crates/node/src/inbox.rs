@@ -44,6 +44,8 @@ pub enum AdminRequest {
         region: RegionId,
         /// host:port of its peer port.
         address: String,
+        /// Why its PostgreSQL cannot be a member's, if it cannot; a witness may have any.
+        unlike: Option<String>,
     },
     Remove {
         node: NodeId,

@@ -23,6 +23,7 @@ pub mod config;
 mod core_thread;
 pub mod disk;
 pub mod error;
+mod facts;
 #[doc(hidden)]
 pub mod fuzz;
 mod guests;
@@ -42,5 +43,6 @@ mod transport;
 
 pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};
 pub use error::{Error, Result};
+pub use facts::Facts;
 pub use inbox::{AdminReply, AdminRequest};
 pub use node::{run, Node};

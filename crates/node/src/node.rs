@@ -9,9 +9,10 @@ use crate::agent::{self, AgentServer};
 use crate::config::NodeConfig;
 use crate::core_thread::CoreThread;
 use crate::error::{Error, Result};
+use crate::facts::Facts;
 use crate::http::{Http, PostgresWatch};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
-use crate::postgres::{Rebuild, RebuildFrom, Supervisor};
+use crate::postgres::{self, Rebuild, RebuildFrom, Supervisor};
 use crate::rebuild::OtherMembers;
 use crate::transport::Transport;
 use nix::fcntl::{Flock, FlockArg};
@@ -40,7 +41,8 @@ pub struct Node {
 
 /// Runs a node and its PostgreSQL until `shutdown` resolves or the node fails.
 pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Result<()> {
-    let mut node = Node::start(config)?;
+    let facts = config.postgres.as_ref().map(|p| postgres::facts(&p.bin_dir, &config.data_dir)).transpose()?;
+    let mut node = Node::start(config, facts)?;
     let supervisor = match node.config.postgres {
         None => None,
         Some(_) => match Supervisor::start(&node.config, Some(node.rebuild())).await {
@@ -73,11 +75,12 @@ pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Resu
 }
 
 impl Node {
-    pub fn start(config: NodeConfig) -> Result<Node> {
+    /// `facts`: of the PostgreSQL that it is to have.
+    pub fn start(config: NodeConfig, facts: Option<Facts>) -> Result<Node> {
         let config = Arc::new(config);
         let lock = lock_data_dir(&config)?;
         let (inbox, events) = Inbox::new();
-        let transport = Transport::new(&config, inbox.clone())?;
+        let transport = Transport::new(&config, facts, inbox.clone())?;
         // The log is verified before anything listens.
         let (rebuild, rebuild_orders) = watch::channel(None);
         let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone(), rebuild)?;

@@ -29,14 +29,14 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let (listen, http) = (listener.local_addr()?, std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?);
     drop(listener);
-    let request = || JoinRequest { region: "r4".into(), address: listen.to_string() };
+    let request = || JoinRequest { region: "r4".into(), address: listen.to_string(), postgres: None };
     // Any member will do, not only the one that made the token.
     let reply = request_join(&cluster.configs[2].listen.to_string(), &token, request()).await?;
     ensure!(reply.member.id == NodeId(4) && reply.cluster == "test", "{:?}", reply.member);
     let again = request_join(&cluster.configs[1].listen.to_string(), &token, request()).await?;
     ensure!(again.member == reply.member, "the same token gave {:?}", again.member);
 
-    let elsewhere = JoinRequest { region: "r4".into(), address: "127.0.0.1:1".into() };
+    let elsewhere = JoinRequest { region: "r4".into(), address: "127.0.0.1:1".into(), postgres: None };
     let refused = request_join(&cluster.configs[1].listen.to_string(), &token, elsewhere).await;
     let refused = refused.err().context("two nodes of one number")?.to_string();
     ensure!(refused.contains("this token was used for node 4"), "{refused}");
@@ -53,7 +53,7 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     config.save()?;
     reply.write_tls(&config.data_dir)?;
     std::fs::write(config.data_dir.join("certifier.checkpoint"), checkpoint::installed(&reply.checkpoint))?;
-    let mut four = Node::start(NodeConfig::load(&config.data_dir)?)?;
+    let mut four = Node::start(NodeConfig::load(&config.data_dir)?, None)?;
 
     wait_for("node 4 to vote", || async {
         let AdminReply::Members(members) = one.admin(AdminRequest::Members).await.map_err(anyhow::Error::msg)? else {
@@ -77,7 +77,7 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     ensure!(told.contains("removed"), "{told}");
     let _ = four.stop().await;
     // The folder still has a good certificate, but its number is gone for ever.
-    let mut back = Node::start(NodeConfig::load(&config.data_dir)?)?;
+    let mut back = Node::start(NodeConfig::load(&config.data_dir)?, None)?;
     let told = tokio::time::timeout(common::PATIENCE, back.failed()).await?.unwrap_err().to_string();
     ensure!(told.contains("removed"), "{told}");
     let _ = back.stop().await;

@@ -43,10 +43,11 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
         secret_hash: secret_hash_of(&cluster, 5).await?,
         region: "x".into(),
         address: "h:1".into(),
+        unlike: None,
     };
     let why = cluster.admin(0, again).await.err().context("let in")?.to_string();
     ensure!(why.contains("votes already"), "{why}");
-    let used = AdminRequest::Join { secret_hash: [7; 32], region: "x".into(), address: "h:1".into() };
+    let used = AdminRequest::Join { secret_hash: [7; 32], region: "x".into(), address: "h:1".into(), unlike: None };
     ensure!(cluster.admin(0, used).await.err().context("let in")?.to_string().contains("unknown"));
     // The new ones take transactions and see those of the others.
     let copied = cluster.copied(4).await?;
@@ -262,7 +263,8 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
     let new = cluster.join(0, secret, |config| config.postgres = Some(postgres)).await?;
     wait_for("the learner to be heard of", || async {
         let (region, address) = ("r4".into(), cluster.configs[new].listen.to_string());
-        let again = AdminRequest::Join { secret_hash: onetrip_node::secret::hash(&secret), region, address };
+        let again =
+            AdminRequest::Join { secret_hash: onetrip_node::secret::hash(&secret), region, address, unlike: None };
         let why = cluster.admin(0, again).await.err().context("let in again")?.to_string();
         ensure!(why.contains("runs already"), "{why}");
         Ok(())

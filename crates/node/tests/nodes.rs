@@ -423,7 +423,7 @@ async fn a_node_with_a_damaged_log_or_checkpoint_refuses_to_start() -> Result<()
 #[tokio::test]
 async fn a_second_node_on_one_folder_and_a_taken_port_are_refused() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    let second = onetrip_node::Node::start(cluster.configs[0].clone());
+    let second = onetrip_node::Node::start(cluster.configs[0].clone(), None);
     ensure!(second.err().context("it started")?.to_string().contains("another node"));
     cluster.stop_node(0).await?;
     let taken = tokio::net::TcpListener::bind(cluster.configs[0].http).await?;

@@ -67,7 +67,7 @@ fn start(cluster: &Cluster, folder: &Path, restored: &Restored) -> Result<Node> 
         ..cluster.configs[0].clone()
     };
     config.save()?;
-    Ok(Node::start(NodeConfig::load(folder)?)?)
+    Ok(Node::start(NodeConfig::load(folder)?, None)?)
 }
 
 async fn outcome(agent: &mut Agent, txn: TxnId) -> Result<(OutcomeState, LogIndex)> {

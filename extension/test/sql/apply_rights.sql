@@ -32,7 +32,7 @@ CREATE INDEX ON index_t (indexed(v));
 \set quiet 'SET client_min_messages = warning'
 \set loud 'SET client_min_messages = notice'
 
--- Values with a domain in them, and an index with an expression: as the table's owner, and without changes.
+-- An index with an expression: as the table's owner, and without changes.  Values with a domain in them run nothing.
 :quiet;
 BEGIN;
 INSERT INTO values_t VALUES (1, ROW(1, 'in a pair'), ARRAY[ROW(1, 'in an array')::pair], ARRAY['itself']::checked[]);
@@ -48,6 +48,44 @@ SELECT unit.apply(bytes) FROM held;
 SHOW lock_timeout;
 SELECT id, (p).b, (ps[1]).b AS in_array, ds FROM values_t;
 ROLLBACK;
+
+-- A writer's search_path leads to the writer's functions: they run as the writer, not as the table's owner.
+CREATE ROLE eve LOGIN;
+CREATE SCHEMA eve AUTHORIZATION eve;
+CREATE SCHEMA shop;
+GRANT USAGE ON SCHEMA shop, unit TO eve;
+CREATE TABLE shop.goods (id int PRIMARY KEY, v text);
+CREATE FUNCTION shop.norm(v text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN lower(v); END';
+CREATE INDEX ON shop.goods (shop.norm(v));
+GRANT INSERT ON shop.goods TO eve;
+\c - eve
+CREATE FUNCTION eve.lower(v text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RAISE NOTICE ''as %'', current_user; RETURN v; END';
+:quiet;
+SET search_path = eve, pg_catalog;
+BEGIN;
+INSERT INTO shop.goods VALUES (1, 'A');
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+-- A function of a unique index that locks rows would do so in the middle of another row.
+RESET search_path;
+SET search_path = eve;
+CREATE TABLE rows (id int PRIMARY KEY, v int);
+CREATE FUNCTION locks(v int) RETURNS int LANGUAGE plpgsql VOLATILE AS 'BEGIN PERFORM 1 FROM eve.rows FOR UPDATE; RETURN v; END';
+CREATE FUNCTION pretends(v int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM eve.locks(v); RETURN v; END';
+CREATE UNIQUE INDEX ON rows (pretends(v));
+INSERT INTO rows SELECT g, g FROM generate_series(1, 50) g;
+SELECT count(*) FROM rows;
+\c - :super
+SET search_path = mallory;
+BEGIN;
+:loud;
+SELECT unit.apply(:'write_set');
+ROLLBACK;
+:quiet;
+DROP SCHEMA eve CASCADE;
+DROP SCHEMA shop CASCADE;
+REVOKE USAGE ON SCHEMA unit FROM eve;
+DROP ROLE eve;
 
 -- Statements, as the role that ran them: constants while they are parsed, expressions over rows, defaults of arguments.
 \c - mallory

@@ -78,6 +78,12 @@ INSERT INTO stray VALUES (1);
 SELECT * FROM stray;
 DROP TABLE stray;
 DROP EXTENSION onetrip;
+-- All regions have one encoding.
+CREATE DATABASE functions_latin1 ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0;
+\c functions_latin1
+CREATE EXTENSION onetrip;
+\c postgres
+DROP DATABASE functions_latin1;
 \c :replicated
 
 SET client_min_messages = warning;

@@ -32,7 +32,9 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "access/htup_details.h"
 #include "agent.h"
+#include "row_image.h"
 #include "turn.h"
 
 PG_MODULE_MAGIC;
@@ -169,7 +171,7 @@ note_golden_write_set(void)
 	for (int i = 0; i < lengthof(keys); i++)
 		ot_write_set_key((OtHash) {keys[i].hash}, keys[i].mode,
 						 (OtLogIndex) {keys[i].base}, InvalidOid);
-	appendBinaryStringInfo(ot_write_set_append(), "\x52\x01\x02\x03\xff", 5);
+	appendBinaryStringInfo(ot_write_set_append(), "\x52\x01\x02\xff", 4);
 }
 
 static bytea *
@@ -392,78 +394,64 @@ typedef struct Described
 	char	   *name;
 } Described;
 
+/* In what form it came, and what it is. */
 static void
-put_value(StringInfo out, OtReader *r, Form_pg_attribute att)
+put_value(StringInfo out, Form_pg_attribute att, Datum value, bool isnull, OtPart *part)
 {
-	uint8		kind = ot_get_u8(r);
-	uint32		len;
-	const char *bytes;
-	StringInfoData value;
+	Oid			output;
+	bool		is_varlena;
+	char	   *text;
 
 	appendStringInfo(out, " %s=", NameStr(att->attname));
-	if (kind == 'n' || kind == 'u')
+	if (isnull)
 	{
-		appendStringInfoString(out, kind == 'n' ? "null" : "(unchanged)");
+		appendStringInfoString(out, "null");
 		return;
 	}
-	if (kind != 'b' && kind != 't')
-		elog(ERROR, "unknown kind of value 0x%02x", kind);
-	len = ot_get_u32(r);
-	bytes = ot_get_bytes(r, len);
-	initStringInfo(&value);
-	appendBinaryStringInfo(&value, bytes, len);
-	if (kind == 'b')
-	{
-		Oid			base = getBaseType(att->atttypid);
-		Oid			receive;
-		Oid			param;
-		Oid			output;
-		bool		is_varlena;
-		char	   *text;
-
-		getTypeBinaryInputInfo(base, &receive, &param);
-		getTypeOutputInfo(base, &output, &is_varlena);
-		text = OidOutputFunctionCall(output, OidReceiveFunctionCall(receive, &value, param,
-																	att->atttypmod));
-		resetStringInfo(&value);
-		appendStringInfoString(&value, text);
-	}
-	if (value.len > 60)
-		appendStringInfo(out, "%c(%d characters)", kind, value.len);
+	if (part)
+		appendStringInfoString(out, "part ");
+	if (att->attlen == -1 && VARATT_IS_COMPRESSED(DatumGetPointer(value)))
+		appendStringInfoString(out, "compressed ");
+	getTypeOutputInfo(att->atttypid, &output, &is_varlena);
+	text = OidOutputFunctionCall(output, value);
+	if (strlen(text) > 60)
+		appendStringInfo(out, "(%zu characters)", strlen(text));
 	else
-		appendStringInfo(out, "%c'%s'", kind, value.data);
+		appendStringInfo(out, "'%s'", text);
 }
 
+/* changed: which columns stand in it, NULL: all. */
 static void
-put_row(StringInfo out, OtReader *r, Oid relid)
+put_row(StringInfo out, OtReader *r, Oid relid, bool of_update, bool key)
 {
 	Relation	rel = relation_open(relid, AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(rel);
+	OtRelInfo  *info = ot_rel_info(rel);
+	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
+	const bits8 *changed = NULL;
+	OtRowRead	row;
 
+	if (of_update)
+		changed = (const bits8 *) ot_get_bytes(r, BITMAPLEN(desc->natts));
+	ot_row_read(r, info, desc, &row);
+	ot_row_deform(&row, desc, values, nulls);
+	if (key)
+		appendStringInfoString(out, " key(");
 	for (int i = 0; i < desc->natts; i++)
 	{
-		if (!TupleDescAttr(desc, i)->attisdropped)
-			put_value(out, r, TupleDescAttr(desc, i));
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		OtPart	   *part = NULL;
+
+		if (att->attisdropped || (key && nulls[i]) ||
+			(changed && !(changed[i >> 3] & (1 << (i & 7)))))
+			continue;
+		for (int j = 0; j < row.nparts; j++)
+			part = row.parts[j].column == i ? &row.parts[j] : part;
+		put_value(out, att, values[i], nulls[i], part);
 	}
-	relation_close(rel, NoLock);
-}
-
-static void
-put_key(StringInfo out, OtReader *r, Oid relid)
-{
-	Relation	rel = relation_open(relid, AccessShareLock);
-	Relation	index;
-	Oid			identity = RelationGetReplicaIndex(rel);
-
-	if (!OidIsValid(identity))
-		identity = RelationGetPrimaryKeyIndex(rel);
-	index = relation_open(identity, AccessShareLock);
-	appendStringInfoString(out, " key(");
-	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
-		put_value(out, r, TupleDescAttr(RelationGetDescr(rel),
-										index->rd_index->indkey.values[i] - 1));
-	appendStringInfoString(out, " )");
-	relation_close(index, NoLock);
+	if (key)
+		appendStringInfoString(out, " )");
 	relation_close(rel, NoLock);
 }
 
@@ -536,6 +524,9 @@ unit_operations(PG_FUNCTION_ARGS)
 	(void) ot_get_u8(&r);
 	nkeys = ot_get_u32(&r);
 	(void) ot_get_bytes(&r, nkeys * 17);
+	ot_object_names_begin();
+	if (r.at < r.end)
+		(void) ot_get_u8(&r);	/* the format */
 
 	while (r.at < r.end)
 	{
@@ -551,6 +542,7 @@ unit_operations(PG_FUNCTION_ARGS)
 			char	   *schema = ot_get_str(&r);
 			char	   *name = ot_get_str(&r);
 			uint16		natts = ot_get_u16(&r);
+			uint32		layout pg_attribute_unused() = ot_get_u32(&r);
 			MemoryContext old = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 
 			relations = relations ?
@@ -573,13 +565,38 @@ unit_operations(PG_FUNCTION_ARGS)
 			if (!OidIsValid(relid))
 				elog(ERROR, "relation \"%s\" is not there any more", relations[number].name);
 			appendStringInfo(&line, " %s", relations[number].name);
-			if (op == 'D' || (op == 'U' && ot_get_u8(&r)))
-				put_key(&line, &r, relid);
+			if (op == 'U')
+				appendStringInfo(&line, " mode %d", ot_get_u8(&r));
+			if (op != 'I')
+				put_row(&line, &r, relid, false, true);
 			if (op != 'D')
-				put_row(&line, &r, relid);
+				put_row(&line, &r, relid, op == 'U', false);
 		}
-		else if (op == 'P')
-			appendStringInfo(&line, " %s", ot_get_str(&r));
+		else if (op == 'O')
+		{
+			OtReader	start = r;
+
+			appendStringInfo(&line, " %c", ot_get_u8(&start));
+			appendStringInfo(&line, " %s", ot_get_str(&start));
+			appendStringInfo(&line, ".%s", ot_get_str(&start));
+			ot_object_read(&r);
+		}
+		else if (op == 'G')
+		{
+			int			nsettings;
+
+			appendStringInfo(&line, " as %s", ot_get_str(&r));
+			nsettings = ot_get_u16(&r);
+			for (int i = 0; i < nsettings; i++)
+			{
+				char	   *name = ot_get_str(&r);
+				char	   *value = ot_get_str(&r);
+
+				/* What the machine's locale decides is left out. */
+				if (strncmp(name, "lc_", 3) != 0 && strcmp(name, "default_text_search_config") != 0)
+					appendStringInfo(&line, " %s=%s", name, value);
+			}
+		}
 		else if (op == 'T')
 			(void) ot_get_u64(&r);
 		else if (op == 'S')

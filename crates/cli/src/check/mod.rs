@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   snapshots   every node exports a snapshot of the same position      snapshots.rs
+//!   extensions  which there are, and of which version               extensions.rs
 //!   tables      which tables and columns there are; counts, checksums   tables.rs
 //!   rows        the first row that differs in the first such table      rows.rs
 //! ```
 //!
 //! It goes through SQL alone and changes nothing but the log's length.
 
+mod extensions;
 mod rows;
 mod snapshots;
 mod tables;
@@ -24,10 +26,10 @@ use serde::Serialize;
 use crate::nodes;
 use snapshots::Reader;
 
-/// Compare every replicated table between nodes at one log position
+/// Compare every replicated table and extension between nodes at one log position
 ///
 /// Counts and checksums the rows of each table on each node, all at the same position of the log, while the cluster goes on
-/// working. Names the first row that differs. Exit code 0: equal; 1: different, or not comparable.
+/// working. Names the first row that differs, and every extension that is not of one version everywhere. Exit code 0: equal; 1: different, or not comparable.
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["data", "connect", "http"]))]
 pub struct CheckArgs {
@@ -58,6 +60,15 @@ pub struct Outcome {
     pub different: Vec<String>,
     /// The first difference, in the first of those tables.
     pub difference: Option<Difference>,
+    /// Those that are not the same everywhere.
+    pub extensions: Vec<ExtensionVersions>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ExtensionVersions {
+    pub extension: String,
+    /// In the order of the outcome's regions; none: that region lacks it.
+    pub versions: Vec<Option<String>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -146,8 +157,15 @@ fn quoted(value: &str) -> String {
 pub async fn compare(conninfos: &[String], timeout: Duration) -> Result<Outcome> {
     let (position, readers) = snapshots::at_one_position(conninfos, timeout).await?;
     let regions: Vec<String> = readers.iter().map(|r| r.region.clone()).collect();
-    let mut outcome =
-        Outcome { equal: false, position, regions, tables: Vec::new(), different: Vec::new(), difference: None };
+    let mut outcome = Outcome {
+        equal: false,
+        position,
+        regions,
+        tables: Vec::new(),
+        different: Vec::new(),
+        difference: None,
+        extensions: extensions::different(&readers).await?,
+    };
     let mut catalogs = Vec::new();
     for reader in &readers {
         catalogs.push(tables::catalog(reader).await?);
@@ -174,7 +192,7 @@ pub async fn compare(conninfos: &[String], timeout: Duration) -> Result<Outcome>
             outcome.difference = Some(rows::first_difference([&readers[0], &readers[other]], table).await?);
         }
     }
-    outcome.equal = outcome.different.is_empty();
+    outcome.equal = outcome.different.is_empty() && outcome.extensions.is_empty();
     Ok(outcome)
 }
 
@@ -190,7 +208,9 @@ impl Outcome {
             let tables = self.tables.len();
             return format!("equal at position {}: {tables} tables, {rows} rows in each of {regions}\n", self.position);
         }
-        let mut text = format!("different at position {} ({regions}): {}\n", self.position, self.different.join(", "));
+        let extensions = self.extensions.iter().map(|e| format!("extension {}", e.extension));
+        let different: Vec<String> = self.different.iter().cloned().chain(extensions).collect();
+        let mut text = format!("different at position {} ({regions}): {}\n", self.position, different.join(", "));
         match &self.difference {
             Some(Difference::Definition { table, regions, definitions }) => {
                 text += &format!("first difference: the definition of {table}\n");
@@ -205,6 +225,13 @@ impl Outcome {
                 }
             }
             None => {}
+        }
+        for different in &self.extensions {
+            text += &format!("extension {}\n", different.extension);
+            for (region, version) in self.regions.iter().zip(&different.versions) {
+                let version = version.as_ref().map_or("not installed".to_string(), |v| format!("version {v}"));
+                text += &format!("  {region}: {version}\n");
+            }
         }
         text
     }

@@ -39,6 +39,37 @@ async fn check_finds_a_row_changed_behind_its_back() {
     names_it(&lab, &["public.bag", "a", "(0)", "no such row"], "public.bag").await;
 }
 
+/// Goal: the version that an extension has where it is created is the one that every region gets, with what it requires;
+/// `check` tells which region has another one, or none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_finds_an_extension_of_another_version() {
+    let lab = start("check_extensions", "extensions are of one version everywhere, or check names the regions").await;
+    lab.session(1).await.must("create extension earthdistance cascade; create extension citext version '1.5'").await;
+    lab.everywhere().await;
+    lab.session(2).await.must("alter extension citext update").await;
+    lab.check_equal(0).await;
+    let installed =
+        "select string_agg(extname || coalesce(nullif(extversion, default_version), ''), ' ' order by extname)
+                     from pg_extension join pg_available_extensions on name = extname";
+    lab.shows(installed, "citext cube earthdistance onetrip plpgsql").await;
+
+    behind_its_back(&lab, 1, "drop extension citext; create extension citext version '1.5'").await;
+    behind_its_back(&lab, 2, "drop extension earthdistance").await;
+    let (code, output) = lab.check(&[]).await;
+    assert_eq!(code, Some(1), "{output}");
+    let (citext, earthdistance) =
+        output.split_once("\nextension citext\n").expect(&output).1.split_once("extension").unwrap();
+    assert!(output.starts_with("different") && citext.contains("  b: version 1.5\n"), "{output}");
+    assert!(citext.contains("  a: version") && !citext.contains("  a: version 1.5"), "{output}");
+    assert!(earthdistance.contains("  b: version") && earthdistance.contains("  c: not installed"), "{output}");
+    let (code, output) = lab.check(&["--json"]).await;
+    assert_eq!(code, Some(1), "{output}");
+    let report: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+    assert_eq!((&report["equal"], &report["different"]), (&false.into(), &serde_json::json!([])), "{output}");
+    assert_eq!(report["extensions"][0]["versions"][1], "1.5", "{output}");
+    assert_eq!(report["extensions"][1]["versions"][2], serde_json::Value::Null, "{output}");
+}
+
 /// Text and JSON both say different, which table, and what each word of `words` says.
 async fn names_it(lab: &Lab, words: &[&str], table: &str) {
     let (code, output) = lab.check(&[]).await;

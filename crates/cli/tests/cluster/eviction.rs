@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lab::{number, start, until, Lab, Session, SOON};
+use crate::lab::{builder, number, start, start_from, unexpected_errors, until, Lab, Session, SOON};
 use tokio_postgres::error::{DbError, SqlState};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,6 +19,9 @@ async fn a_transaction_in_the_way_is_evicted_with_40001() {
     running(&lab, 2, "delete from t where id = 6", "update t set v = 2 where id = 6").await;
     waiting_for_a_lock(&lab).await;
     caught_in_a_block(&lab).await;
+    the_next_statement_fails(&lab).await;
+    in_a_savepoint(&lab).await;
+    caught_again_and_again(&lab).await;
     a_reader_stays(&lab).await;
     lab.check_equal(1).await;
 }
@@ -130,6 +133,72 @@ async fn caught_in_a_block(lab: &Lab) {
     lab.shows("select v from t where id = 20", "2").await;
 }
 
+/// Whoever swallows the error is told again by the next statement, and lives on.
+async fn the_next_statement_fails(lab: &Lab) {
+    lab.everywhere().await;
+    let holder = lab.session(1).await;
+    holder.must("begin; update t set v = 77 where id = 21").await;
+    let catching =
+        holder.refused("do $$ begin perform pg_sleep(60); exception when others then null; end $$; select 1 as next");
+    let changing = async {
+        in_sleep(lab, 1, &holder).await;
+        let position = change_in_a(lab, "update t set v = 2 where id = 21").await;
+        arrives(lab, 1, position).await;
+    };
+    let (why, ()) = tokio::join!(catching, changing);
+    says_what_happened(&why, "ERROR", "a");
+    holder.must("rollback; select 1").await;
+}
+
+/// A statement inside a savepoint gets an ERROR; going back to the savepoint does not help.
+async fn in_a_savepoint(lab: &Lab) {
+    lab.everywhere().await;
+    let holder = lab.session(1).await;
+    holder.must("begin; update t set v = 77 where id = 22; savepoint s").await;
+    let failing = async {
+        let why = holder.refused("select pg_sleep(60)").await;
+        says_what_happened(&why, "ERROR", "a");
+        // While it thinks about it, it is idle on its row lock, and may be ended.
+        match holder.run("rollback to s; select 1").await {
+            Ok(()) => panic!("a transaction that was evicted went on"),
+            Err(error) if error.as_db_error().is_some() => {
+                says_what_happened(error.as_db_error().expect("just seen"), "ERROR", "a");
+                holder.must("rollback; select 1").await;
+            }
+            Err(_) => says_what_happened(&holder.ended_by().await.unwrap_or_else(|e| panic!("{e:#}")), "FATAL", "a"),
+        }
+    };
+    let changing = async {
+        let watcher = lab.session(1).await;
+        let query = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
+        until("the holder sleeps", SOON, || async { Ok(number(&watcher, query).await? == 1) }).await.unwrap();
+        let position = change_in_a(lab, "update t set v = 2 where id = 22").await;
+        arrives(lab, 1, position).await;
+    };
+    tokio::join!(failing, changing);
+}
+
+/// A loop that swallows every error cannot hold up a change for good, for which it is ended if it must be.
+async fn caught_again_and_again(lab: &Lab) {
+    lab.everywhere().await;
+    let holder = lab.session(1).await;
+    holder.must("begin; update t set v = 77 where id = 23").await;
+    let looping = holder
+        .run("do $$ begin loop begin perform pg_sleep(0.2); exception when others then null; end; end loop; end $$");
+    let changing = async {
+        in_sleep(lab, 1, &holder).await;
+        let position = change_in_a(lab, "update t set v = 2 where id = 23").await;
+        arrives(lab, 1, position).await;
+    };
+    let (ended, ()) = tokio::join!(looping, changing);
+    let why = match ended.expect_err("an endless loop").as_db_error() {
+        Some(db) => db.clone(),
+        None => holder.ended_by().await.unwrap_or_else(|e| panic!("{e:#}")),
+    };
+    // An ERROR, if it came between two rounds of the loop.
+    says_what_happened(&why, why.severity(), "a");
+}
+
 /// A transaction that only reads is left alone by changes of rows, and sees what it saw.
 async fn a_reader_stays(lab: &Lab) {
     lab.everywhere().await;
@@ -141,4 +210,104 @@ async fn a_reader_stays(lab: &Lab) {
     assert_eq!(number(&reader, "select sum(v) from t").await.unwrap(), before);
     reader.must("commit").await;
     assert_ne!(number(&reader, "select sum(v) from t").await.unwrap(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_its_client_does_not_hold_up_another_region() {
+    let lab = start_from(
+        "eviction_idle",
+        "idle readers, LOCK TABLE, COPY with a silent client or one that does not read give way to DDL and rows",
+        // Nobody here waits for this to pass, unless it is said so.
+        builder().postgres_setting("onetrip.max_apply_delay", "10min"),
+    )
+    .await;
+    lab.session(0)
+        .await
+        .must("create table t (id int primary key, v int); insert into t select g, 0 from generate_series(1, 50) g")
+        .await;
+    an_idle_reader(&lab).await;
+    an_idle_locker(&lab).await;
+    the_session_after_an_evicted_one(&lab).await;
+    copy_from_a_silent_client(&lab, "copy t from stdin").await;
+    copy_to_a_client_that_does_not_read(&lab).await;
+    lab.check_equal(1).await;
+}
+
+/// The FATAL that came while the session was idle.
+async fn ended(session: Session, text: &str) {
+    let why = session.ended_by().await.unwrap_or_else(|e| panic!("{e:#}"));
+    says_what_happened(&why, "FATAL", "a");
+    assert!(why.message().contains(text), "{}", why.message());
+}
+
+async fn an_idle_reader(lab: &Lab) {
+    lab.everywhere().await;
+    let reader = lab.session(1).await;
+    reader.must("begin; select * from t").await;
+    let position = change_in_a(lab, "truncate t").await;
+    arrives(lab, 1, position).await;
+    ended(reader, "while it waited for its client").await;
+}
+
+async fn an_idle_locker(lab: &Lab) {
+    lab.everywhere().await;
+    let locker = lab.session(1).await;
+    locker.must("begin; lock table t in exclusive mode").await;
+    let position = change_in_a(lab, "insert into t select g, 0 from generate_series(1, 50) g").await;
+    arrives(lab, 1, position).await;
+    ended(locker, "while it waited for its client").await;
+}
+
+/// A new session takes the place of one that was evicted; its own statement is given its time.
+async fn the_session_after_an_evicted_one(lab: &Lab) {
+    lab.everywhere().await;
+    let reader = lab.session(1).await;
+    reader.must("begin; select * from t").await;
+    let position = change_in_a(lab, "alter table t add column first int").await;
+    arrives(lab, 1, position).await;
+    ended(reader, "while it waited for its client").await;
+    let next = lab.session(1).await;
+    next.must("begin; select * from t").await;
+    let reading = async { next.must("select pg_sleep(3)").await };
+    let changing = async {
+        in_sleep(lab, 1, &next).await;
+        change_in_a(lab, "alter table t add column second int").await
+    };
+    let ((), position) = tokio::join!(reading, changing);
+    next.must("commit").await;
+    arrives(lab, 1, position).await;
+}
+
+async fn copy_from_a_silent_client(lab: &Lab, copy: &str) {
+    lab.everywhere().await;
+    let session = lab.session(1).await;
+    let sink = session.copy_in::<_, bytes::Bytes>(copy).await.expect("COPY begins");
+    let position = change_in_a(lab, "alter table t add column third int").await;
+    arrives(lab, 1, position).await;
+    drop(sink);
+    drop(session);
+    assert_eq!(
+        unexpected_errors(lab, 1, "", &["40001"]),
+        Vec::<String>::new(),
+        "the server says something else than that it was evicted"
+    );
+}
+
+/// Its server cannot send, so it hears of nothing but the end.
+async fn copy_to_a_client_that_does_not_read(lab: &Lab) {
+    lab.everywhere().await;
+    let watcher = lab.session(1).await;
+    watcher.must("alter system set onetrip.max_apply_delay = '1s'").await;
+    watcher.must("select pg_reload_conf()").await;
+    let session = lab.session(1).await;
+    let stream = session
+        .copy_out("copy (select repeat('x', 1000) from t, generate_series(1, 10000)) to stdout")
+        .await
+        .expect("COPY begins");
+    let query = "select count(*) from pg_stat_activity where wait_event = 'ClientWrite'";
+    until("the server waits for its client", SOON, || async { Ok(number(&watcher, query).await? == 1) }).await.unwrap();
+    let position = change_in_a(lab, "alter table t add column fourth int").await;
+    arrives(lab, 1, position).await;
+    drop(stream);
+    assert_eq!(unexpected_errors(lab, 1, "", &["40001"]), Vec::<String>::new());
 }

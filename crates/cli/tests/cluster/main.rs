@@ -8,6 +8,7 @@
 
 mod backup;
 mod bad_input;
+mod census;
 mod check_finds;
 mod conflicts;
 mod ddl;
@@ -25,6 +26,8 @@ mod outcomes;
 mod partition;
 mod rows;
 mod sequences;
+mod stored_values;
 mod stuck_worker;
 mod torture;
+mod values;
 mod workloads;

@@ -108,6 +108,99 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
     load.finish(&lab).await;
 }
 
+/// Goal: a PostgreSQL that stores values otherwise neither joins nor, if a member comes to have it, gets through to the others;
+/// a witness may have any.  Method: programs that tell another size of TOAST chunks, as those of another build would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgresql_that_stores_values_otherwise_does_not_take_part() {
+    let lab = lab::start("unlike", "a PostgreSQL built otherwise does not take part").await;
+    lab.session(2).await.must("create table t (id int primary key)").await;
+    let otherwise = built_otherwise(&lab);
+    let odd = otherwise.display().to_string();
+    let data = lab.data().join("d").display().to_string();
+    let ports = onetrip_lab::ports::free_ports(3).expect("ports");
+    let [http, port] = [ports[1], ports[2]].map(|port| port.to_string());
+    let listen = format!("127.0.0.1:{}", ports[0]);
+    let token = lab.token(0, &[]).await.expect("a token");
+    let mut ask = vec![
+        "join",
+        "--from",
+        lab.node(1).peer(),
+        "--token",
+        &token,
+        "--region",
+        "d",
+        "--data",
+        &data,
+        "--listen",
+        &listen,
+    ];
+    ask.extend(["--http", &http, "--port", &port, "--prepare-only", "--bin-dir"]);
+    let refused = lab::onetrip(&[&ask[..], &[&odd]].concat()).await;
+    let why = "maximum size of a TOAST chunk is 2036 in d and 1996 in b";
+    assert!(refused.code == Some(1) && refused.stderr.contains(why), "{}", refused.stderr);
+    assert_eq!(voters(&lab, 0).await, [1, 2, 3]);
+    // The token is still good.
+    let real = onetrip_lab::postgres_bin().display().to_string();
+    let let_in = lab::onetrip(&[&ask[..], &[&real]].concat()).await;
+    assert_eq!(let_in.code, Some(0), "{}", let_in.stderr);
+
+    let witness = lab.token(0, &["--role", "witness"]).await.expect("a token");
+    let data = lab.data().join("w").display().to_string();
+    let let_in = lab::onetrip(
+        &[
+            &["join", "--from", lab.node(1).peer(), "--token", &witness, "--region", "w", "--data", &data][..],
+            &["--prepare-only", "--bin-dir", &odd],
+        ]
+        .concat(),
+    )
+    .await;
+    assert_eq!(let_in.code, Some(0), "{}", let_in.stderr);
+
+    let file = lab.node(2).folder().join("node.toml");
+    let text = std::fs::read_to_string(&file).expect("node.toml");
+    let changed = text.replace(&format!("bin_dir = \"{real}\""), &format!("bin_dir = \"{odd}\""));
+    assert_ne!(changed, text, "node.toml has a bin_dir");
+    lab.node(2).stop().await.unwrap_or_else(|e| panic!("{e:#}"));
+    std::fs::write(&file, changed).expect("write node.toml");
+    lab.node(2).start().expect("start the node");
+    for (region, why) in [
+        (0, "maximum size of a TOAST chunk is 1996 in a and 2036 in c"),
+        (2, "maximum size of a TOAST chunk is 2036 in c and 1996 in a"),
+    ] {
+        until("both sides to say why", SOON, || async {
+            let said = lab.node(region).status().await?["problems"].to_string();
+            anyhow::ensure!(said.contains(why), "{said}");
+            Ok(true)
+        })
+        .await
+        .unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    lab.session(0).await.must("insert into t values (1)").await;
+    lab.node(2).stop().await.unwrap_or_else(|e| panic!("{e:#}"));
+    std::fs::write(&file, text).expect("write node.toml");
+    lab.node(2).start().expect("start the node");
+    lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
+    lab.shows("select count(*)::text from t", "1").await;
+}
+
+/// A folder with the programs of PostgreSQL, of which one tells something else than they are.
+fn built_otherwise(lab: &Lab) -> std::path::PathBuf {
+    use std::os::unix::fs::{symlink, PermissionsExt};
+    let real = onetrip_lab::postgres_bin();
+    let folder = lab.data().with_file_name("bin");
+    std::fs::create_dir(&folder).expect("make a folder");
+    for program in std::fs::read_dir(&real).expect("the programs").flatten() {
+        symlink(program.path(), folder.join(program.file_name())).expect("link a program");
+    }
+    let tells = folder.join("pg_controldata");
+    std::fs::remove_file(&tells).expect("a link");
+    let real = real.join("pg_controldata");
+    let script = format!("#!/bin/sh\n{} \"$@\" | sed '/TOAST chunk/s/1996/2036/'\n", real.display());
+    std::fs::write(&tells, script).expect("write a script");
+    std::fs::set_permissions(&tells, std::fs::Permissions::from_mode(0o755)).expect("make it a program");
+    folder
+}
+
 /// Goal: a node whose log no longer meets the others', and one whose PostgreSQL is gone, come back by themselves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_fell_behind_the_log_rejoins_by_itself() {
@@ -140,7 +233,8 @@ async fn who_fell_behind_the_log_rejoins_by_itself() {
     for round in 0..200 {
         writer
             .must(&format!(
-                "insert into filler select {round} * 100 + g, repeat(md5(g::text), 100) from generate_series(1, 99) g"
+                "insert into filler select {round} * 100 + g, (select string_agg(md5(g::text || i), '') from generate_series(1, 100) i)
+                   from generate_series(1, 99) g"
             ))
             .await;
         if log_first(&lab, 0).await > behind && log_first(&lab, 1).await > behind && round * 300_000 > 2 * LOG_BYTES_MAX

@@ -18,7 +18,7 @@ mod faults;
 mod guest;
 mod ledger;
 mod plan;
-mod random;
+pub(crate) mod random;
 mod record;
 mod session;
 mod shim;

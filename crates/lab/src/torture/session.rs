@@ -216,9 +216,9 @@ fn first(answer: &[SimpleQueryMessage]) -> Option<String> {
     })
 }
 
-/// The session ends, but its COMMIT is known to have succeeded.
+/// Its COMMIT could not end in its own server, but is known to have succeeded.
 fn committed_says(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_some_and(|db| db.message().contains("outcome: committed at"))
+    error.as_db_error().is_some_and(|db| db.message().contains(": committed at "))
 }
 
 fn transaction_id(message: &str) -> Option<String> {

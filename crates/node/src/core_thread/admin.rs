@@ -186,10 +186,14 @@ fn wanted(request: AdminRequest, members: &Members) -> Result<Option<Wanted>, St
             let token = Token { hash: secret::hash(&secret), role, replaces, expires_unix_s: now_unix_s() + ttl_s };
             Wanted::Token { token, secret }
         }
-        AdminRequest::Join { secret_hash, region, address } => {
+        AdminRequest::Join { secret_hash, region, address, unlike } => {
             let token = members.tokens.iter().find(|t| t.hash == secret_hash);
             if token.is_some_and(|t| t.expires_unix_s < now_unix_s()) {
                 return Err("this token has expired; ask for a new one with `onetrip token`".into());
+            }
+            let role = token.map(|t| t.role).or_else(|| members.joined_with(&secret_hash).map(|m| m.role));
+            if let Some(why) = unlike.filter(|_| role.is_some_and(MemberRole::has_postgres)) {
+                return Err(why);
             }
             Wanted::Join { change: Change::Join { token: secret_hash, region, address }, hash: secret_hash }
         }

@@ -11,6 +11,7 @@ mod token;
 pub use token::{JoinToken, NotAToken};
 
 use crate::error::{Error, Result};
+use crate::facts::Facts;
 use crate::tls::{self, Authority, Issued, PeerStream};
 use crate::transport::join_exchange;
 use bytes::Bytes;
@@ -26,6 +27,8 @@ pub struct JoinRequest {
     pub region: RegionId,
     /// Where the others will reach its peer port, `host:port`.
     pub address: String,
+    /// Of its PostgreSQL; a witness has none.
+    pub postgres: Option<Facts>,
 }
 
 impl JoinRequest {
@@ -124,8 +127,9 @@ mod tests {
 
     #[test]
     fn a_request_that_no_member_could_use_is_refused() {
-        let check =
-            |region: &str, address: &str| JoinRequest { region: region.into(), address: address.into() }.check();
+        let check = |region: &str, address: &str| {
+            JoinRequest { region: region.into(), address: address.into(), postgres: None }.check()
+        };
         for address in ["10.0.0.1:7000", "node-4.example:7000", "[::1]:7000"] {
             check("eu-west_1", address).unwrap();
         }

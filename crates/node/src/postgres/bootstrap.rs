@@ -10,6 +10,9 @@ use std::process::{Output, Stdio};
 
 use super::{file_error, remove_folder, PostgresError, Server};
 
+/// Of each database of a cluster.
+pub(super) const ENCODING: &str = "UTF8";
+
 /// Makes the data folder of `server`.  It must not exist yet; what an earlier, broken try left is removed.
 pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
     server.check()?;
@@ -42,7 +45,7 @@ fn initdb(server: &Server, data: &Path) -> Result<(), PostgresError> {
         .command("initdb")
         .arg("-D")
         .arg(data)
-        .args(["-U", "postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--auth=trust"])
+        .args(["-U", "postgres", "--encoding", ENCODING, "--locale=C.UTF-8", "--auth=trust"])
         .stdin(Stdio::null())
         .output()
         .map_err(|source| PostgresError::Program { program: server.program("initdb"), source })?;
@@ -78,7 +81,7 @@ fn single_user(server: &Server, data: &Path, database: &str, statements: &[Strin
     succeeded(&format!("making the database ({})", statements.join("; ")), &output)
 }
 
-fn succeeded(step: &str, output: &Output) -> Result<(), PostgresError> {
+pub(super) fn succeeded(step: &str, output: &Output) -> Result<(), PostgresError> {
     if output.status.success() {
         return Ok(());
     }

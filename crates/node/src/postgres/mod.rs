@@ -18,6 +18,7 @@
 mod base_backup;
 mod bootstrap;
 mod donor;
+mod facts;
 mod os_user;
 mod process;
 mod rebuild;
@@ -30,6 +31,7 @@ use std::path::{Path, PathBuf};
 pub use base_backup::{remove_folder, BaseBackup, CopyProgress};
 pub use bootstrap::bootstrap;
 pub use donor::{is_own_user, Boxed, Donor, Donors, RebuildFrom, Stream};
+pub use facts::facts;
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
 pub use rebuild::{CopyState, Rebuild};
 pub use server::Server;

@@ -92,7 +92,7 @@ impl Server {
                 )));
             }
         }
-        let installed = self.installed_version()?;
+        let installed = installed_version(&self.bin_dir)?;
         if installed < OLDEST_VERSION {
             return Err(PostgresError::Refused(format!(
                 "{} is PostgreSQL {installed}; Onetrip needs {OLDEST_VERSION} or later",
@@ -111,21 +111,6 @@ impl Server {
             }
         }
         Ok(())
-    }
-
-    fn installed_version(&self) -> Result<u32, PostgresError> {
-        let program = self.program("postgres");
-        let output = self
-            .command("postgres")
-            .arg("--version")
-            .output()
-            .map_err(|source| PostgresError::Program { program: program.clone(), source })?;
-        // "postgres (PostgreSQL) 15.20 (Debian ...)"
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.split_whitespace()
-            .nth(2)
-            .and_then(|word| word.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok())
-            .ok_or_else(|| PostgresError::Refused(format!("{} --version says {:?}", program.display(), text.trim())))
     }
 
     pub(super) fn write_settings(&self, data: &Path) -> Result<(), PostgresError> {
@@ -187,6 +172,21 @@ impl Server {
         file.read_to_end(&mut bytes).ok()?;
         reason(&String::from_utf8_lossy(&bytes))
     }
+}
+
+/// The major version of the PostgreSQL with its programs in `bin_dir`.
+pub(super) fn installed_version(bin_dir: &Path) -> Result<u32, PostgresError> {
+    let program = bin_dir.join("postgres");
+    let output = without_pg_settings(&program)
+        .arg("--version")
+        .output()
+        .map_err(|source| PostgresError::Program { program: program.clone(), source })?;
+    // "postgres (PostgreSQL) 15.20 (Debian ...)"
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace()
+        .nth(2)
+        .and_then(|word| word.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok())
+        .ok_or_else(|| PostgresError::Refused(format!("{} --version says {:?}", program.display(), text.trim())))
 }
 
 /// A program of PostgreSQL without the caller's PG* settings, which would lead it elsewhere.

@@ -11,13 +11,14 @@ use super::link::{set_options, Link};
 use super::tunnel::Tunnel;
 use super::Transport;
 use crate::error::{Error, Result};
+use crate::facts::Facts;
 use crate::inbox::{AdminReply, AdminRequest, Event, PeerEvent};
 use crate::join::{JoinReply, JoinRequest, JoinTls};
 use crate::secret::{self, Secret};
 use crate::tls::PeerStream;
 use bytes::{Bytes, BytesMut};
 use onetrip_core::members::MEMBERS_MAX;
-use onetrip_core::{Members, NodeId};
+use onetrip_core::{Members, NodeId, RegionId};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -259,9 +260,10 @@ impl Transport {
             return Err(format!("it speaks version {}, this node {VERSION}", join.version));
         }
         join.request.check()?;
-        let JoinRequest { region, address } = join.request;
+        let JoinRequest { region, address, postgres } = join.request;
+        let unlike = postgres.and_then(|facts| self.unlike_any(&region, &facts));
         let (answer, answered) = oneshot::channel();
-        let request = AdminRequest::Join { secret_hash: secret::hash(&join.secret), region, address };
+        let request = AdminRequest::Join { secret_hash: secret::hash(&join.secret), region, address, unlike };
         self.inbox.send(Event::Admin(request, answer)).await;
         // The core thread bounds the wait; if it is gone the node is ending.
         let joined = answered.await.unwrap_or(Err("the node is stopping".into()))?;
@@ -286,20 +288,42 @@ impl Transport {
     pub(super) fn hello(&self, to: NodeId, purpose: Purpose) -> Hello {
         let own = self.peers.read().expect("no code that holds this lock panics").own.clone();
         let (region, address) = own.unwrap_or_else(|| (self.region.clone(), String::new()));
-        Hello { version: VERSION, cluster: self.cluster.clone(), from: self.me, region, address, to, purpose }
+        let (cluster, postgres) = (self.cluster.clone(), self.facts.clone());
+        Hello { version: VERSION, cluster, from: self.me, region, address, to, purpose, postgres }
+    }
+
+    /// Why a PostgreSQL with these facts cannot be a member's.  A witness, too, knows those that others have told.
+    fn unlike_any(&self, region: &RegionId, facts: &Facts) -> Option<String> {
+        let told = |link: Arc<Link>| {
+            let known = link.facts.lock().expect("no code that holds this lock panics").clone();
+            known.and_then(|known| known.unlike(&link.region, facts, region))
+        };
+        let own = self.facts.as_ref().and_then(|own| own.unlike(&self.region, facts, region));
+        own.or_else(|| self.links().into_iter().find_map(told))
+    }
+
+    /// As far as the hello itself tells.
+    fn suits(&self, hello: &Hello) -> std::result::Result<(), String> {
+        if hello.version != VERSION {
+            return Err(format!("it speaks version {}, this node {VERSION}", hello.version));
+        }
+        if hello.cluster != self.cluster {
+            return Err(format!("it belongs to the cluster \"{}\", this node to \"{}\"", hello.cluster, self.cluster));
+        }
+        if hello.to != self.me {
+            return Err(format!("it looks for node {}, this is node {}", hello.to, self.me));
+        }
+        let (Some(own), Some(other)) = (&self.facts, &hello.postgres) else { return Ok(()) };
+        own.unlike(&self.region, other, &hello.region).map_or(Ok(()), Err)
     }
 
     fn judge(&self, hello: &Hello) -> std::result::Result<Arc<Link>, (HelloReply, String)> {
-        let why = if hello.version != VERSION {
-            format!("it speaks version {}, this node {VERSION}", hello.version)
-        } else if hello.cluster != self.cluster {
-            format!("it belongs to the cluster \"{}\", this node to \"{}\"", hello.cluster, self.cluster)
-        } else if hello.to != self.me {
-            format!("it looks for node {}, this is node {}", hello.to, self.me)
+        let why = if let Err(why) = self.suits(hello) {
+            why
         } else {
             let mut peers = self.peers.write().expect("no code that holds this lock panics");
             match peers.links.get(&hello.from) {
-                Some(link) => return Ok(link.clone()),
+                Some(link) => return Ok(link.told(&hello.postgres)),
                 None if hello.from < peers.next_id => {
                     let why = format!("node {} was removed from the cluster", hello.from);
                     return Err((HelloReply::Removed(why.clone()), why));
@@ -308,7 +332,7 @@ impl Transport {
                 None if hello.from != self.me && peers.links.len() < MEMBERS_MAX => {
                     let link = self.new_link(hello.from, hello.region.clone(), hello.address.clone());
                     peers.links.insert(hello.from, link.clone());
-                    return Ok(link);
+                    return Ok(link.told(&hello.postgres));
                 }
                 None => format!("node {} is no member here", hello.from),
             }

@@ -4,6 +4,7 @@
 //! dialling side sends, unless the hello asked for something else ([`Purpose`]).
 
 use crate::error::{Error, Result};
+use crate::facts::Facts;
 use crate::join::JoinRequest;
 use crate::secret::Secret;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -14,7 +15,7 @@ use protobuf::Message as _;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// Before the hello nobody is trusted with more.
@@ -51,6 +52,8 @@ pub struct Hello {
     pub address: String,
     pub to: NodeId,
     pub purpose: Purpose,
+    /// Of the caller's PostgreSQL; a witness has none.
+    pub postgres: Option<Facts>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -115,6 +118,7 @@ impl Frame {
                     Purpose::Frames(channel) => channel as u8,
                     Purpose::Postgres => 2,
                 });
+                Facts::put(h.postgres.as_ref(), &mut out);
             }
             Frame::HelloReply(reply) => {
                 let (code, why) = match reply {
@@ -133,6 +137,7 @@ impl Frame {
                 out.put_slice(&join.secret);
                 put_str(&mut out, join.request.region.as_str());
                 put_str(&mut out, &join.request.address);
+                Facts::put(join.request.postgres.as_ref(), &mut out);
             }
             Frame::JoinRefused(why) => {
                 out.put_u8(7);
@@ -244,6 +249,7 @@ fn decode(body: Bytes) -> Result<Frame> {
                     2 => Purpose::Postgres,
                     other => return Err(malformed(format!("hello for purpose {other}"))),
                 },
+                postgres: Facts::read(&mut r)?,
             })
         }
         1 => {
@@ -270,7 +276,8 @@ fn decode(body: Bytes) -> Result<Frame> {
             }
             let version = r.u16("version")?;
             let secret = r.take(32, "secret")?.as_ref().try_into().expect("32 bytes were taken");
-            let request = JoinRequest { region: RegionId(r.str("region")?), address: r.str("address")? };
+            let (region, address) = (RegionId(r.str("region")?), r.str("address")?);
+            let request = JoinRequest { region, address, postgres: Facts::read(&mut r)? };
             Frame::Join(Join { version, secret, request })
         }
         7 => Frame::JoinRefused(r.str("why")?),
@@ -298,6 +305,11 @@ mod tests {
             address: "h:1".into(),
             to: NodeId(2),
             purpose,
+            postgres: (purpose == Purpose::Postgres).then(Facts::example),
+        };
+        let join = |postgres| {
+            let request = JoinRequest { region: "r".into(), address: "h:1".into(), postgres };
+            Frame::Join(Join { version: VERSION, secret: [7; 32], request })
         };
         let mut message = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
         message.mut_entries().push(raft::eraftpb::Entry { data: Bytes::from_static(b"data"), ..Default::default() });
@@ -310,11 +322,8 @@ mod tests {
             Frame::HelloReply(HelloReply::Removed("gone".into())),
             Frame::Raft(Box::new(message)),
             Frame::Position { applied: LogIndex(11), durable: LogIndex(9) },
-            Frame::Join(Join {
-                version: VERSION,
-                secret: [7; 32],
-                request: JoinRequest { region: "r".into(), address: "h:1".into() },
-            }),
+            join(None),
+            join(Some(Facts::example())),
             Frame::JoinRefused("no".into()),
             Frame::Joined { head: Bytes::from_static(b"{}"), checkpoint: Bytes::from_static(b"state") },
             Frame::Ping { sent_ns: 1 },

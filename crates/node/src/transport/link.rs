@@ -3,6 +3,7 @@
 use super::frame::{read_frame, Channel, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
 use super::shape::{LinkSettings, Shape, QUEUE_BYTES_MAX};
 use super::Transport;
+use crate::facts::Facts;
 use crate::inbox::{Event, PeerEvent};
 use crate::outbox::{NotSent, Outbox};
 use crate::tls::{PeerSocket, PeerStream};
@@ -43,6 +44,8 @@ pub(super) struct Link {
     pub rtt_ns: AtomicU64,
     /// Why the peer cannot be reached, if it cannot.
     pub trouble: Mutex<Option<String>>,
+    /// What its last hello told of its PostgreSQL.
+    pub facts: Mutex<Option<Facts>>,
     /// `true` once the peer is no member any more.
     removed: watch::Sender<bool>,
 }
@@ -58,12 +61,19 @@ impl Link {
             readers: Default::default(),
             rtt_ns: AtomicU64::new(0),
             trouble: Mutex::new(Some("not connected yet".into())),
+            facts: Mutex::default(),
             removed: watch::Sender::new(false),
         }
     }
 
     pub fn outbox(&self, channel: Channel) -> Option<Arc<Outbox<PeerSocket>>> {
         self.outboxes[channel as usize].lock().expect("no code that holds this lock panics").clone()
+    }
+
+    /// Keeps what its hello told.
+    pub fn told(self: &Arc<Link>, facts: &Option<Facts>) -> Arc<Link> {
+        self.facts.lock().expect("no code that holds this lock panics").clone_from(facts);
+        self.clone()
     }
 
     pub fn is_connected(&self) -> bool {

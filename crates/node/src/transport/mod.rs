@@ -25,6 +25,7 @@ pub use shape::{LinkSettings, ONE_WAY_MS_MAX};
 
 use crate::config::NodeConfig;
 use crate::error::{Error, Result};
+use crate::facts::Facts;
 use crate::inbox::Inbox;
 use crate::join::{ClusterSettings, JoinToken};
 use crate::outbox::NotSent;
@@ -64,6 +65,8 @@ pub struct Transport {
     joins: Semaphore,
     tunnels: Arc<Semaphore>,
     postgres_socket: Option<PathBuf>,
+    /// Of this node's PostgreSQL.
+    facts: Option<Facts>,
     settings: ClusterSettings,
     /// `None`: connections between nodes are neither encrypted nor authenticated.
     tls: Option<Tls>,
@@ -89,6 +92,8 @@ pub struct PeerState {
     pub region: RegionId,
     pub connected: bool,
     pub rtt_ms: Option<f64>,
+    /// Major version of its PostgreSQL, if it has one and has told.
+    pub postgres_version: Option<u16>,
     #[serde(skip)]
     pub trouble: Option<String>,
     #[serde(skip)]
@@ -96,8 +101,8 @@ pub struct PeerState {
 }
 
 impl Transport {
-    /// Reads the certificates, if the configuration wants TLS.
-    pub fn new(config: &NodeConfig, inbox: Inbox) -> Result<Arc<Transport>> {
+    /// Reads the certificates, if the configuration wants TLS.  `facts`: of the node's PostgreSQL, if it has one.
+    pub fn new(config: &NodeConfig, facts: Option<Facts>, inbox: Inbox) -> Result<Arc<Transport>> {
         let folder = config.data_dir.join(tls::FOLDER);
         let tls = config.tls.then(|| Tls::load(&folder, &config.cluster, config.node)).transpose()?;
         let (new_links, to_dial) = mpsc::unbounded_channel();
@@ -115,6 +120,7 @@ impl Transport {
             joins: Semaphore::new(accept::JOINS_AT_ONCE),
             tunnels: Arc::new(Semaphore::new(tunnel::TUNNELS_MAX)),
             postgres_socket: config.postgres.as_ref().map(|p| config.data_dir.join(format!(".s.PGSQL.{}", p.port))),
+            facts,
             settings: ClusterSettings {
                 window_entries: config.window_entries,
                 sequence_stride: config.sequence_stride,
@@ -280,6 +286,7 @@ impl Transport {
             region: l.region.clone(),
             connected: l.is_connected(),
             rtt_ms: Some(l.rtt_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(|ns| ns as f64 / 1e6),
+            postgres_version: l.facts.lock().expect("no code that holds this lock panics").as_ref().map(|f| f.version),
             trouble: l.trouble.lock().expect("no code that holds this lock panics").clone(),
             cut: l.shape.is_cut(),
         };

@@ -95,7 +95,7 @@ impl Cluster {
 
     pub fn start_node(&mut self, i: usize) -> Result<()> {
         // Through the file, as `onetrip start` does.
-        self.nodes[i] = Some(Node::start(NodeConfig::load(&self.configs[i].data_dir)?)?);
+        self.nodes[i] = Some(Node::start(NodeConfig::load(&self.configs[i].data_dir)?, None)?);
         Ok(())
     }
 
@@ -140,7 +140,10 @@ impl Cluster {
         let (listen, http) = (held[0].local_addr()?, held[1].local_addr()?);
         let region = RegionId(format!("r{}", place + 1));
         let (secret_hash, address) = (secret::hash(&secret), listen.to_string());
-        let request = || AdminRequest::Join { secret_hash, region: region.clone(), address: address.clone() };
+        let request = || {
+            let (region, address) = (region.clone(), address.clone());
+            AdminRequest::Join { secret_hash, region, address, unlike: None }
+        };
         let AdminReply::Joined { member, checkpoint, .. } = self.admin(via, request()).await? else {
             bail!("another answer than was asked for");
         };

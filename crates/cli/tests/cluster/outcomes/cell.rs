@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_postgres::NoTls;
 
-use crate::lab::{until, Lab, SOON};
+use crate::lab::{self, until, Lab, SOON};
 
 /// Along a COMMIT, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -173,6 +173,8 @@ pub enum How {
     Unnoted,
     /// A procedure that commits, under statement_timeout.
     Procedure(Duration),
+    /// The transaction writes a table that is not replicated, too.
+    BothTables,
 }
 
 /// A COMMIT under way, held at its point.
@@ -183,8 +185,12 @@ pub struct Held {
     pub pid: i32,
     pub id: Option<String>,
     pub stop: Option<Stop>,
+    /// The session goes on after what it was told.
+    pub alive: bool,
+    /// What it was told, in full.
+    pub message: String,
     connection: AbortHandle,
-    told: JoinHandle<Told>,
+    told: JoinHandle<(Told, bool, String)>,
 }
 
 impl Held {
@@ -198,6 +204,9 @@ impl Held {
         let connection = tokio::spawn(connection).abort_handle();
         let set = format!("set onetrip.commit_timeout = '{commit_timeout}'");
         client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
+        // What the client is told must not hang on what is logged.
+        let set = format!("set log_min_messages = {}", if row / 2 % 2 == 0 { "panic" } else { "log" });
+        client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
         let pid = client.query_one("select pg_backend_pid()", &[]).await.expect("a pid").get(0);
         let mut id = None;
         let commit = match how {
@@ -206,8 +215,11 @@ impl Held {
                 client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
                 format!("call write_and_commit({row})")
             }
-            How::Noted | How::Unnoted => {
-                let insert = format!("begin; insert into t values ({row}, '')");
+            How::Noted | How::Unnoted | How::BothTables => {
+                let mut insert = format!("begin; insert into t values ({row}, '')");
+                if how == How::BothTables {
+                    insert += &format!("; insert into here values ({row})");
+                }
                 client.batch_execute(&insert).await.unwrap_or_else(|e| panic!("{insert}: {e}"));
                 if how == How::Noted {
                     let ask = "select onetrip.current_transaction_id()";
@@ -222,15 +234,20 @@ impl Held {
         };
         let told = tokio::spawn(async move {
             let told = match tokio::time::timeout(Duration::from_secs(60), client.batch_execute(&commit)).await {
-                Ok(result) => Told::of(result),
+                Ok(result) => result,
                 Err(_) => panic!("COMMIT of row {row}, held at {point:?}, does not end"),
             };
+            let message = told.as_ref().err().map(lab::told).unwrap_or_default();
+            let told = Told::of(told);
+            // One that a signal is to end is ended within that statement.
+            let alive =
+                matches!(told, Told::SaysCommitted(_)) && client.batch_execute("select pg_sleep(1)").await.is_ok();
             // The session ends when it was told: BeforeDone is behind that.
             drop(client);
-            told
+            (told, alive, message)
         });
         stop.reached().await;
-        Held { row, region, point, pid, id, stop: Some(stop), connection, told }
+        Held { row, region, point, pid, id, stop: Some(stop), alive: false, message: String::new(), connection, told }
     }
 
     /// The client is gone; nobody tells the server.
@@ -245,7 +262,11 @@ impl Held {
     /// Waits for what the client is told.
     pub async fn told(&mut self) -> Told {
         match (&mut self.told).await {
-            Ok(told) => told,
+            Ok((told, alive, message)) => {
+                self.alive = alive;
+                self.message = message;
+                told
+            }
             Err(e) => panic!("{e}"),
         }
     }

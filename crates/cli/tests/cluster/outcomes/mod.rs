@@ -36,6 +36,7 @@ async fn what_the_client_was_told_agrees_with_every_region_for_each_fault_at_eac
         .await
         .must(
             "create table t (id int primary key, v text);
+             create table here (id int) using heap;
              create procedure write_and_commit(id int) language plpgsql as
              $$ begin insert into t values (id, ''); commit; end $$",
         )

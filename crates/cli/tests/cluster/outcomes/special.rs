@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::cell::{How, Point, Stop, Told};
 use super::Matrix;
-use crate::lab::{text, until, SOON};
+use crate::lab::{number, psql, text, until, SOON};
 
 impl Matrix {
     pub async fn special(&mut self) {
@@ -12,8 +12,17 @@ impl Matrix {
         self.refused_by_a_stopping_node_after_it_was_proposed().await;
         self.an_error_while_proposing_again().await;
         for point in ["verdict-received", "turn-held"] {
-            self.an_error_of_the_server_after_the_verdict(point).await;
+            // With and without a log of it.
+            for _ in 0..3 {
+                self.an_error_of_the_server_after_the_verdict(point).await;
+            }
         }
+        self.an_error_when_other_tables_were_written().await;
+        for _ in 0..3 {
+            self.ended_before_its_turn().await;
+        }
+        self.ended_before_its_turn_when_other_tables_were_written().await;
+        self.libpq_has_the_answer_before_the_end().await;
         self.given_up_while_the_node_was_away().await;
         self.the_client_went_before_commit().await;
         self.settled_while_its_region_is_down().await;
@@ -50,7 +59,7 @@ impl Matrix {
         self.ledger.note("error when proposed again", &held, told, &[Told::Unknown(String::new())], Some(true));
     }
 
-    /// A full disk, say: the session ends and says that the transaction is committed.
+    /// A full disk, say: COMMIT says that the transaction is committed, and the session goes on.
     async fn an_error_of_the_server_after_the_verdict(&mut self, point: &str) {
         let region = 1;
         let mut held = self.hold(region, Point::BeforePropose, How::Unnoted, "30s").await;
@@ -58,7 +67,85 @@ impl Matrix {
         held.release();
         let told = held.told().await;
         drop(error);
+        assert!(held.alive, "the session ended: {}", held.message);
+        assert!(held.message.starts_with("ERROR 08007 "), "{}", held.message);
         self.ledger.note("error after the verdict", &held, told, &[Told::SaysCommitted(String::new())], Some(true));
+    }
+
+    /// The log cannot give back what the transaction wrote into a table of this server alone: the client is told so.
+    async fn an_error_when_other_tables_were_written(&mut self) {
+        let region = 1;
+        let mut held = self.hold(region, Point::BeforePropose, How::BothTables, "30s").await;
+        let error = Stop::at_backend(&self.lab, region, &format!("cell{}", held.row), "turn-held", "error");
+        held.release();
+        let told = held.told().await;
+        drop(error);
+        assert!(
+            held.message.contains("those of other tables, which this server alone has, are lost"),
+            "{}",
+            held.message
+        );
+        assert_eq!(self.rows_here(region, held.row).await, 0);
+        self.ledger.note("error, two tables", &held, told, &[Told::SaysCommitted(String::new())], Some(true));
+    }
+
+    /// Somebody before it does not come to an end: it is told that it is committed, with a SQLSTATE, and then that its session is over.
+    async fn ended_before_its_turn(&mut self) {
+        let region = 1;
+        let mut first = self.hold(region, Point::TurnHeld, How::Unnoted, "30s").await;
+        let mut held = self.hold(region, Point::TurnWaiting, How::Noted, "30s").await;
+        self.lab.session(region).await.must(&format!("select pg_terminate_backend({})", held.pid)).await;
+        held.release();
+        let told = held.told().await;
+        assert!(held.message.starts_with("ERROR 08007 "), "{}", held.message);
+        assert!(!held.alive, "the session goes on");
+        self.ledger.note("ended before its turn", &held, told, &[Told::SaysCommitted(String::new())], Some(true));
+        first.release();
+        let told = first.told().await;
+        self.ledger.note("before one that ended", &first, told, &[Told::Committed], Some(true));
+    }
+
+    /// It waits for its turn: what it wrote is in both tables, or in none.
+    async fn ended_before_its_turn_when_other_tables_were_written(&mut self) {
+        let region = 1;
+        let mut first = self.hold(region, Point::TurnHeld, How::Unnoted, "30s").await;
+        let mut held = self.hold(region, Point::TurnWaiting, How::BothTables, "30s").await;
+        self.lab.session(region).await.must(&format!("select pg_terminate_backend({})", held.pid)).await;
+        held.release();
+        let session = self.lab.session(region).await;
+        let waits =
+            format!("select count(*) from pg_stat_activity where pid = {} and wait_event = 'Extension'", held.pid);
+        until("it waits for its turn", SOON, || async { Ok(number(&session, &waits).await? == 1) })
+            .await
+            .unwrap_or_else(|e| panic!("{e:#}"));
+        first.release();
+        let told = first.told().await;
+        self.ledger.note("before one that ended", &first, told, &[Told::Committed], Some(true));
+        let told = held.told().await;
+        assert_eq!(self.rows_here(region, held.row).await, 1, "told {told:?} {}", held.message);
+        self.ledger.note("ended, two tables", &held, told, &[Told::Committed], Some(true));
+    }
+
+    /// libpq forgets the answer to a COMMIT if the end of the session overtakes it.
+    async fn libpq_has_the_answer_before_the_end(&mut self) {
+        let region = 1;
+        let row = self.ledger.next_row();
+        let stop = Stop::at_backend(&self.lab, region, "libpq", "turn-held", "wait");
+        let script = format!("set application_name = libpq;\nbegin;\ninsert into t values ({row}, '');\ncommit;\n");
+        let ending = async {
+            stop.reached().await;
+            let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'libpq'";
+            self.lab.session(region).await.must(end).await;
+            drop(stop);
+        };
+        // It has to succeed.
+        tokio::join!(psql(&self.lab, region, &script), ending);
+        self.lab.shows(&format!("select count(*) from t where id = {row}"), "1").await;
+    }
+
+    async fn rows_here(&self, region: usize, row: u32) -> i64 {
+        let session = self.lab.session(region).await;
+        number(&session, &format!("select count(*) from here where id = {row}")).await.expect("count")
     }
 
     /// The node that had the proposal is gone, and so is everybody who knew of it: PostgreSQL has it decided.

@@ -58,7 +58,9 @@ fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<Atomi
     let asked = counter.clone();
     std::thread::spawn(move || {
         while let Ok(event) = events.recv() {
-            let Event::Admin(AdminRequest::Join { secret_hash, region, address }, answer) = event else { continue };
+            let Event::Admin(AdminRequest::Join { secret_hash, region, address, unlike }, answer) = event else {
+                continue;
+            };
             asked.fetch_add(1, Ordering::Relaxed);
             let member = Member {
                 id: NodeId(3),
@@ -72,9 +74,10 @@ fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<Atomi
             };
             let members = Arc::new(Members::bootstrap(vec![member.clone()], region, 8));
             let checkpoint = checkpoint.clone();
-            let _ = answer.send(match secret_hash == crate::secret::hash(&secret) {
-                true => Ok(AdminReply::Joined { member, members, checkpoint }),
-                false => Err("this token is unknown".into()),
+            let _ = answer.send(match (secret_hash == crate::secret::hash(&secret), unlike) {
+                (true, None) => Ok(AdminReply::Joined { member, members, checkpoint }),
+                (true, Some(why)) => Err(why),
+                (false, _) => Err("this token is unknown".into()),
             });
         }
     });
@@ -94,7 +97,7 @@ async fn a_token_lets_a_node_in() {
         let (secret, checkpoint) = ([5; 32], Bytes::from(vec![9; 3 << 20]));
         let asked = core(one.events, secret, checkpoint.clone());
         let address = one.address.to_string();
-        let request = || JoinRequest { region: "r2".into(), address: "10.0.0.3:7000".into() };
+        let request = || JoinRequest { region: "r2".into(), address: "10.0.0.3:7000".into(), postgres: None };
         let token = one.transport.join_token(secret);
         assert_eq!(token.to_string().parse(), Ok(token.clone()));
 
@@ -130,4 +133,25 @@ async fn a_token_lets_a_node_in() {
     }
     let text = log.text();
     assert!(!text.contains("[5, 5") && !text.contains("050505"), "no secret in the log");
+}
+
+/// Any member tells a newcomer that its PostgreSQL stores otherwise: one with a PostgreSQL by its own, a witness by what it has
+/// heard from others.
+#[tokio::test]
+async fn a_member_and_a_witness_know_which_postgresql_does_not_suit_the_others() {
+    let Pair { sides, _dir, .. } = pair_with(true, "", [Some(Facts::example()), None]).await;
+    until("the witness to have heard", || sides[1].transport.peers()[0].postgres_version.is_some()).await;
+    for side in sides {
+        let secret = [5; 32];
+        core(side.events, secret, Bytes::new());
+        let (address, token) = (side.address.to_string(), side.transport.join_token(secret));
+        let request = |postgres| JoinRequest { region: "r2".into(), address: "10.0.0.3:7000".into(), postgres };
+        let unlike = facts_with("maximum data alignment", "4");
+        let error =
+            join::request_join(&address, &token, request(Some(unlike))).await.err().expect("refused").to_string();
+        assert!(error.contains("maximum data alignment is 4 in r2 and 8 in r0"), "{error}");
+        for suits in [Some(Facts::example()), None] {
+            join::request_join(&address, &token, request(suits)).await.unwrap();
+        }
+    }
 }

@@ -30,6 +30,11 @@ struct Pair {
 
 /// Two members of the cluster "test" that dial each other.
 async fn pair(tls: bool, extra: &str) -> Pair {
+    pair_with(tls, extra, [None, None]).await
+}
+
+/// With these PostgreSQLs.
+async fn pair_with(tls: bool, extra: &str, facts: [Option<Facts>; 2]) -> Pair {
     let dir = tempfile::tempdir().unwrap();
     let authority = tls.then(|| Authority::new("test").unwrap());
     let mut listeners = Vec::new();
@@ -57,7 +62,7 @@ async fn pair(tls: bool, extra: &str) -> Pair {
         std::fs::write(folder.join("node.toml"), text).unwrap();
         let (inbox, events) = Inbox::new();
         let config = NodeConfig::load(&folder).unwrap();
-        let transport = Transport::new(&config, inbox).unwrap();
+        let transport = Transport::new(&config, facts[i].clone(), inbox).unwrap();
         transport.set_members(&config.bootstrap_members());
         tokio::spawn(transport.clone().run(listener));
         sides.push(Side { transport, events, address: addresses[i], folder });
@@ -194,6 +199,49 @@ async fn a_member_that_came_after_this_nodes_table_is_let_in_and_answered() {
     assert!(one.transport.peers().is_empty());
 }
 
+fn facts_with(name: &str, value: &str) -> Facts {
+    let mut facts = Facts::example();
+    facts.alike.insert(name.into(), value.into()).expect("a fact that is compared");
+    facts
+}
+
+/// Of members whose PostgreSQLs store values otherwise neither gets through to the other, for rows or for a copy, and both say
+/// which fact it is.
+#[tokio::test]
+async fn a_hello_from_a_postgresql_that_stores_otherwise_is_refused() {
+    let (log, _guard) = Log::start();
+    let other = facts_with("byte order", "big-endian");
+    let pair = pair_with(true, "", [Some(Facts::example()), Some(other)]).await;
+    let said = |side: &Side, why: &str| {
+        let peers = side.transport.peers();
+        peers.iter().any(|p| !p.connected && p.trouble.as_ref().is_some_and(|t| t.contains(why)))
+    };
+    // Each is told by the other how it looks from there.
+    let (by_two, by_one) = (
+        "byte order is little-endian in r0 and big-endian in r1",
+        "byte order is big-endian in r1 and little-endian in r0",
+    );
+    until("both to know", || said(&pair.sides[0], by_two) && said(&pair.sides[1], by_one)).await;
+    until("both in the log", || [by_one, by_two].iter().all(|why| log.text().contains(why))).await;
+    let copy = pair.sides[0].transport.postgres_tunnel(NodeId(2)).await.err().expect("refused").to_string();
+    assert!(copy.contains(by_two), "{copy}");
+}
+
+/// A witness has nothing to compare, and another version alone is no hindrance; each hears what the other's is.
+#[tokio::test]
+async fn a_witness_and_a_postgresql_of_another_version_are_let_in() {
+    let newer = Facts { version: 18, ..Facts::example() };
+    let version = |side: &Side| side.transport.peers()[0].postgres_version;
+    for (facts, versions) in [
+        ([Some(Facts::example()), Some(newer)], [Some(18), Some(15)]),
+        ([Some(Facts::example()), None], [None, Some(15)]),
+    ] {
+        let pair = pair_with(false, "", facts).await;
+        pair.connected().await;
+        until("the versions", || [version(&pair.sides[0]), version(&pair.sides[1])] == versions).await;
+    }
+}
+
 /// Where the log of the thread's tests goes.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -223,7 +271,7 @@ impl Write for Log {
 fn hello(from: u32, to: u32) -> Bytes {
     let (from, to, purpose) = (NodeId(from), NodeId(to), Purpose::Frames(Channel::Bulk));
     let (cluster, region, address) = ("test".into(), "r".into(), "127.0.0.1:1".into());
-    Frame::Hello(Hello { version: VERSION, cluster, from, region, address, to, purpose }).encode()
+    Frame::Hello(Hello { version: VERSION, cluster, from, region, address, to, purpose, postgres: None }).encode()
 }
 
 /// Whether the other end lets us in.

@@ -1,0 +1,141 @@
+//! Does a setting change what immutable functions give?  Asked of the server, with expressions that are drawn, under the
+//! usual value and under others.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use tokio_postgres::Client;
+
+use super::catalog::Catalog;
+use super::expression::Generator;
+use super::sql::{quoted, rows, run};
+use crate::torture::random::Random;
+
+/// What to try for settings that are neither enumerations, booleans nor numbers.
+const VALUES: [(&str, &[&str]); 8] = [
+    ("DateStyle", &["SQL, DMY", "German"]),
+    ("TimeZone", &["America/St_Johns", "<x>-15:59:59"]),
+    ("timezone_abbreviations", &["Australia", "India"]),
+    ("default_text_search_config", &["pg_catalog.german", "pg_catalog.simple"]),
+    ("lc_messages", &["C"]),
+    ("lc_monetary", &["C.UTF-8"]),
+    ("lc_numeric", &["C.UTF-8"]),
+    ("lc_time", &["C.UTF-8"]),
+];
+/// Ends the session, or all of them; makes statements fail by intention.
+const LEFT_ALONE: [&str; 12] = [
+    "exit_on_error",
+    "default_transaction_read_only",
+    "transaction_read_only",
+    "transaction_isolation",
+    "transaction_deferrable",
+    "default_transaction_isolation",
+    "statement_timeout",
+    "idle_session_timeout",
+    "idle_in_transaction_session_timeout",
+    "lock_timeout",
+    "max_stack_depth",
+    "temp_file_limit",
+];
+
+#[derive(Debug)]
+pub struct Effect {
+    pub value: String,
+    pub expression: String,
+    pub before: String,
+    pub after: String,
+}
+
+pub struct Effects {
+    /// Settings of which another value was tried.
+    pub tried: Vec<String>,
+    pub found: BTreeMap<String, Effect>,
+}
+
+/// For each setting that a session can change and that changes a result of one of `count` expressions: how.
+pub async fn of_settings(client: &Client, catalog: &Catalog, seed: u64, count: usize) -> Result<Effects> {
+    let expressions = expressions(client, catalog, seed, count).await?;
+    let usual = results(client, &expressions).await?;
+    let mut effects = Effects { tried: Vec::new(), found: BTreeMap::new() };
+    let settings = "select name, vartype, setting, coalesce(array_to_string(enumvals, ','), ''), coalesce(min_val, ''), coalesce(max_val, '')
+                    from pg_settings where context in ('user', 'superuser') and name !~ '[.]' order by 1";
+    for row in rows(client, settings).await? {
+        let [name, kind, now, choices, low, high] = &row[..] else { continue };
+        if LEFT_ALONE.contains(&name.as_str()) {
+            continue;
+        }
+        let values: Vec<String> = match &**kind {
+            "bool" => vec![if now == "on" { "off" } else { "on" }.to_string()],
+            "enum" => choices.split(',').filter(|choice| choice != now).map(str::to_string).collect(),
+            "integer" | "real" => vec![low.clone(), high.clone()],
+            _ => {
+                let listed = VALUES.iter().find(|(setting, _)| setting == name);
+                listed.map_or(Vec::new(), |(_, values)| values.iter().map(|v| v.to_string()).collect())
+            }
+        };
+        for value in values {
+            if run(client, &format!("set {name} = {}", quoted(&value))).await.is_err() {
+                continue;
+            }
+            effects.tried.push(name.clone());
+            let now = results(client, &expressions).await;
+            rows(client, "reset all").await?;
+            let now = now?;
+            if let Some(at) = (0..usual.len()).find(|&at| usual[at] != now[at]) {
+                let effect = Effect {
+                    value,
+                    expression: expressions[at].clone(),
+                    before: usual[at].clone(),
+                    after: now[at].clone(),
+                };
+                effects.found.entry(name.clone()).or_insert(effect);
+            }
+        }
+    }
+    effects.tried.dedup();
+    Ok(effects)
+}
+
+/// Those that give a value, and the same one twice.
+async fn expressions(client: &Client, catalog: &Catalog, seed: u64, count: usize) -> Result<Vec<String>> {
+    let mut generator = Generator::new(catalog, Random::new(seed));
+    let mut good = Vec::new();
+    // Bounded, for most do fail.
+    for _ in 0..20 * count {
+        if good.len() >= count {
+            break;
+        }
+        let Some(expression) = generator.immutable_value() else { continue };
+        if expression.contains("null::") || expression.contains("clock_timestamp") || expression.contains("(select") {
+            continue;
+        }
+        // Alone, since some fail already when they are planned; a small result, for it is shown.
+        let once = format!("select (x)::text from (select {expression} as x) as s where length((x)::text) < 2000");
+        let (Ok(one), Ok(two)) = (run(client, &once).await, run(client, &once).await) else { continue };
+        if !one.is_empty() && one == two {
+            good.push(expression);
+        }
+    }
+    Ok(good)
+}
+
+async fn results(client: &Client, expressions: &[String]) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    for some in expressions.chunks(100) {
+        let columns: Vec<String> = some.iter().map(|expression| format!("({expression})::text")).collect();
+        let together = format!("select {}", columns.join(", "));
+        match run(client, &together).await {
+            Ok(rows) => all.extend(rows.concat()),
+            // One of them fails under this setting: which?
+            Err(_) => {
+                for column in &columns {
+                    all.push(match run(client, &format!("select {column}")).await {
+                        Ok(rows) => rows.concat().concat(),
+                        Err(failure) => failure.to_string(),
+                    });
+                }
+            }
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,244 @@
+//! Is every region alike?  Positions first, then rows: as text, by size and compression, and by the bytes on the page where
+//! those are the same in every server; then what indexes on expressions hold.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Result};
+use tokio_postgres::Client;
+
+use super::schema::Table;
+use super::sql::{quoted, rows, shortened};
+use crate::Cluster;
+
+/// Every region shows the last index within this.
+const BOUND: Duration = Duration::from_secs(20);
+/// An entry that fails for so long will not stop failing.
+const FAILS: Duration = Duration::from_millis(2_500);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A region that does not go on.
+#[derive(Debug)]
+pub struct Stuck {
+    pub region: usize,
+    /// The entry, if it is one that cannot be applied.
+    pub entry: Option<i64>,
+    pub message: String,
+}
+
+/// Waits until every region shows what any of them shows now.
+pub async fn settle(cluster: &Cluster) -> Result<(), Stuck> {
+    let mut goal = None;
+    let began = Instant::now();
+    let mut failing: BTreeMap<usize, (i64, Instant)> = BTreeMap::new();
+    loop {
+        let mut applied = Vec::new();
+        let mut behind = None;
+        for region in 0..cluster.nodes().len() {
+            match status(cluster, region).await {
+                Ok((at, failed)) => {
+                    applied.push(at);
+                    match failed {
+                        Some((entry, message)) => {
+                            let since = failing.entry(region).or_insert((entry, Instant::now()));
+                            if since.0 != entry {
+                                *since = (entry, Instant::now());
+                            }
+                            if since.1.elapsed() > FAILS {
+                                return Err(Stuck { region, entry: Some(entry), message });
+                            }
+                        }
+                        None => _ = failing.remove(&region),
+                    }
+                    if goal.is_some_and(|goal| at < goal) {
+                        behind = Some((region, format!("it stands at {at} and does not reach {goal:?}")));
+                    }
+                }
+                Err(why) => behind = Some((region, format!("{why:#}"))),
+            }
+        }
+        match goal {
+            None if applied.len() == cluster.nodes().len() => goal = applied.iter().max().copied(),
+            Some(_) if behind.is_none() => return Ok(()),
+            _ => {}
+        }
+        if began.elapsed() > BOUND {
+            let (region, message) = behind.unwrap_or((0, "no answer".to_string()));
+            return Err(Stuck { region, entry: None, message });
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+async fn status(cluster: &Cluster, region: usize) -> Result<(i64, Option<(i64, String)>)> {
+    let client = cluster.connect(region).await?;
+    let row = rows(&client, "select applied, failing, failure from onetrip.status").await?;
+    let Some([applied, failing, failure]) = row.first().map(Vec::as_slice) else { bail!("onetrip.status has no row") };
+    let failing = if failing.is_empty() { None } else { Some((failing.parse()?, failure.clone())) };
+    Ok((applied.parse()?, failing))
+}
+
+/// A row that is not the same in all regions.
+#[derive(Debug)]
+pub struct Difference {
+    pub id: Option<i64>,
+    pub message: String,
+}
+
+/// Rows of a table by their id, as each region has them.
+pub async fn compare(clients: &[Client], table: &Table, bytes: bool) -> Result<Option<Difference>> {
+    let name = &table.name;
+    // Attributes as the page has them, with what is out of line fetched.  The function wants a heap to tell it the columns.
+    let twin = name.replace("made.", "pg_temp.");
+    let raw = match bytes {
+        true => format!(
+            "(select concat_ws(' ', md5(t_attrs[2]::text), md5(t_attrs[3]::text)) from public.heap_page_item_attrs(
+                 public.get_raw_page({}, split_part(trim('(' from t.ctid::text), ',', 1)::int), {}::regclass, true)
+              where lp = trim(')' from split_part(t.ctid::text, ',', 2))::int)",
+            quoted(name),
+            quoted(&twin)
+        ),
+        false => "''".to_string(),
+    };
+    let generated = if table.generated { "made.shown(g)" } else { "''" };
+    // A compressed value with OIDs in it is compressed again with other OIDs, and may be some bytes longer or shorter.
+    let size = |column: &str| match bytes {
+        true => format!("pg_column_size({column})"),
+        false => format!("case when pg_column_compression({column}) is null then pg_column_size({column}) end"),
+    };
+    let (size_v, size_w) = (size("v"), size("w"));
+    let query = format!(
+        "select id, other, note, {size_v}, {size_w}, pg_column_compression(v), pg_column_compression(w),
+                {raw} as raw, md5(made.shown(v)), md5(made.shown(w)), left(made.shown(v), 200), left(made.shown(w), 200), {generated}
+         from {name} t order by 1, 2, 3, 4, 8, 9, 10"
+    );
+    let mut all = Vec::new();
+    for client in clients {
+        if bytes {
+            rows(client, &format!("create temp table {} (like {name}) using heap", twin.replace("pg_temp.", "")))
+                .await?;
+        }
+        all.push(rows(client, &query).await?);
+        if bytes {
+            rows(client, &format!("drop table {twin}")).await?;
+        }
+    }
+    for (region, other) in all.iter().enumerate().skip(1) {
+        let longer = all[0].len().max(other.len());
+        for line in 0..longer {
+            let (here, there) = (all[0].get(line), other.get(line));
+            if here != there {
+                let id = here.or(there).and_then(|row| row[0].parse().ok());
+                let shown = |row: Option<&Vec<String>>| {
+                    row.map_or("no row".to_string(), |row| shortened(&row.join(" | "), 600))
+                };
+                let message = format!("region 0 has: {}; region {region} has: {}", shown(here), shown(there));
+                return Ok(Some(Difference { id, message }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What B-tree indexes on expressions hold, after a VACUUM that leaves only what is visible.
+pub async fn compare_indexes(clients: &[Client], table: &Table) -> Result<Option<Difference>> {
+    let began = Instant::now();
+    loop {
+        let found = indexes_differ(clients, table).await?;
+        // VACUUM leaves what an old snapshot may still see.
+        if found.is_none() || began.elapsed() > FAILS {
+            return Ok(found);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+async fn indexes_differ(clients: &[Client], table: &Table) -> Result<Option<Difference>> {
+    let indexes = format!(
+        "select i.indexrelid::regclass, pg_get_indexdef(i.indexrelid) from pg_index i join pg_class c on c.oid = i.indexrelid
+            join pg_am a on a.oid = c.relam
+         where i.indrelid = {}::regclass and i.indexprs is not null and a.amname = 'btree' order by 2, 1",
+        quoted(&table.name)
+    );
+    let mut all: Vec<Vec<(String, String)>> = Vec::new();
+    for client in clients {
+        let of_table = rows(client, &indexes).await?;
+        if of_table.is_empty() {
+            return Ok(None);
+        }
+        rows(client, &format!("vacuum (index_cleanup on) {}", table.name)).await?;
+        let mut held = Vec::new();
+        for index in of_table {
+            // A page's first item is its upper bound, unless it is the rightmost.
+            let entries = format!(
+                "select string_agg(data || '*' || count, ' ' order by data) from (
+                    select i.data, sum(coalesce(cardinality(i.tids), 1)) as count
+                    from generate_series(1, pg_relation_size({name}) / current_setting('block_size')::int - 1) as p,
+                        lateral (select * from public.bt_page_stats({name}, p) s where s.type in ('l', 'r') and s.btpo_level = 0) s,
+                        lateral (select * from public.bt_page_items({name}, p) i
+                                 where i.itemoffset > case when s.btpo_next = 0 then 0 else 1 end) i
+                    group by i.data) as e",
+                name = quoted(&index[0])
+            );
+            let entries = rows(client, &entries).await?;
+            held.push((index[1].clone(), entries.concat().concat()));
+        }
+        all.push(held);
+    }
+    for (region, other) in all.iter().enumerate().skip(1) {
+        for (here, there) in all[0].iter().zip(other) {
+            if here.1 != there.1 {
+                let message = format!(
+                    "{}: the index holds, in region 0: {}; in region {region}: {}",
+                    here.0,
+                    shortened(&here.1, 300),
+                    shortened(&there.1, 300)
+                );
+                return Ok(Some(Difference { id: None, message }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Returns when a region has an entry that it cannot apply, or a server has crashed.
+pub async fn watch(cluster: &Cluster) {
+    let mut failing: BTreeMap<usize, (i64, Instant)> = BTreeMap::new();
+    loop {
+        for region in 0..cluster.nodes().len() {
+            match status(cluster, region).await {
+                Ok((_, Some((entry, _)))) => {
+                    let since = failing.entry(region).or_insert((entry, Instant::now()));
+                    if since.0 != entry {
+                        *since = (entry, Instant::now());
+                    }
+                    if since.1.elapsed() > FAILS {
+                        return;
+                    }
+                }
+                _ => _ = failing.remove(&region),
+            }
+        }
+        if !crashes(cluster).is_empty() {
+            return;
+        }
+        tokio::time::sleep(10 * POLL).await;
+    }
+}
+
+/// Servers that crashed, with what they were doing.
+pub fn crashes(cluster: &Cluster) -> Vec<String> {
+    let mut found = Vec::new();
+    for node in cluster.nodes() {
+        let log = std::fs::read(node.folder().join("postgres.log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let mut lines = log.lines();
+        while let Some(line) = lines.next() {
+            if ["terminated by signal", "PANIC:", "TRAP:"].iter().any(|mark| line.contains(mark)) {
+                let detail = lines.next().unwrap_or("");
+                found.push(format!("{}: {} {}", node.region(), shortened(line, 300), shortened(detail, 1500)));
+            }
+        }
+    }
+    found
+}

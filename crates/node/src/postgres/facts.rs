@@ -1,0 +1,177 @@
+//! Learns the [`Facts`] of a PostgreSQL from its programs, whether it runs or not.
+//!
+//! What pg_upgrade compares comes from `pg_controldata`: of the node's data folder, or if that has yet to be copied from a
+//! member, of one that `initdb` makes for this and that goes again.  Either tells of the programs, since a server does not start
+//! on a folder made by programs that were built otherwise.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use super::bootstrap::{succeeded, ENCODING};
+use super::server::{installed_version, without_pg_settings};
+use super::{remove_folder, PostgresError};
+use crate::facts::Facts;
+
+/// What `pg_controldata` calls it, and what a person is told.  "Maximum length of identifiers" is NAMEDATALEN; a block's size
+/// decides which values fit into an index.
+const OF_CONTROL_FILE: [(&str, &str); 7] = [
+    ("Maximum data alignment", "maximum data alignment"),
+    ("Database block size", "database block size"),
+    ("Maximum length of identifiers", "maximum length of identifiers"),
+    ("Maximum columns in an index", "maximum number of columns in an index"),
+    ("Maximum size of a TOAST chunk", "maximum size of a TOAST chunk"),
+    ("Size of a large-object chunk", "size of a large-object chunk"),
+    ("Float8 argument passing", "passing of float8 arguments"),
+];
+
+/// Of the PostgreSQL with its programs in `bin_dir`, for the node in `node_folder`, by the OS user that the server runs as.
+pub fn facts(bin_dir: &Path, node_folder: &Path) -> Result<Facts, PostgresError> {
+    let programs = Programs { bin_dir, node_folder };
+    let control = programs.control_file()?;
+    let mut alike = of_control_file(&control).map_err(PostgresError::Refused)?;
+    alike.extend(of_this_machine());
+    alike.push(("lz4 compression", if programs.have_lz4()? { "present" } else { "absent" }.to_string()));
+    // Of every database that `onetrip init` makes; the extension refuses to be created in another.
+    alike.push(("database encoding", ENCODING.to_string()));
+    let version = installed_version(bin_dir)?;
+    let version = u16::try_from(version).map_err(|_| PostgresError::Refused(format!("PostgreSQL {version}?")))?;
+    Ok(Facts { version, alike: alike.into_iter().map(|(name, value)| (name.to_string(), value)).collect() })
+}
+
+/// What no program of PostgreSQL tells: the node is built for the machine that its PostgreSQL runs on.
+fn of_this_machine() -> Vec<(&'static str, String)> {
+    let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
+    vec![
+        ("byte order", order.to_string()),
+        ("alignment of int2", align_of::<i16>().to_string()),
+        ("alignment of int4", align_of::<i32>().to_string()),
+        ("alignment of int8", align_of::<i64>().to_string()),
+        ("alignment of float8", align_of::<f64>().to_string()),
+    ]
+}
+
+fn of_control_file(text: &str) -> Result<Vec<(&'static str, String)>, String> {
+    let value = |label: &str| {
+        let line = text.lines().filter_map(|l| l.split_once(':')).find(|(name, _)| name.trim() == label);
+        line.map(|(_, value)| value.trim().to_string()).filter(|value| !value.is_empty())
+    };
+    let facts: Result<Vec<_>, String> = OF_CONTROL_FILE
+        .into_iter()
+        .map(|(label, name)| {
+            Ok((name, value(label).ok_or_else(|| format!("pg_controldata does not tell \"{label}\""))?))
+        })
+        .collect();
+    let facts = facts?;
+    // PostgreSQL's MAXALIGN is the largest of these (configure).
+    let largest = align_of::<i64>().max(align_of::<f64>()).to_string();
+    match facts.iter().find(|(name, _)| *name == "maximum data alignment") {
+        Some((name, value)) if *value != largest => Err(format!(
+            "{name} is {value} in this PostgreSQL and {largest} in onetrip: build both for the same machine"
+        )),
+        _ => Ok(facts),
+    }
+}
+
+struct Programs<'a> {
+    bin_dir: &'a Path,
+    node_folder: &'a Path,
+}
+
+impl Programs<'_> {
+    fn run(&self, name: &str, args: &[&str]) -> Result<Output, PostgresError> {
+        let program = self.bin_dir.join(name);
+        let mut command = without_pg_settings(&program);
+        // In English.
+        command.env("LC_ALL", "C").env_remove("LANGUAGE").current_dir(self.node_folder).args(args);
+        command.output().map_err(|source| PostgresError::Program { program, source })
+    }
+
+    /// What `pg_controldata` says.
+    fn control_file(&self) -> Result<String, PostgresError> {
+        let data = self.node_folder.join("postgres");
+        if data.join("global/pg_control").exists() {
+            return self.control_data(&data);
+        }
+        let scratch = Scratch::new(self.node_folder)?;
+        let folder = scratch.0.display().to_string();
+        let made =
+            self.run("initdb", &["-D", &folder, "-U", "postgres", "--no-sync", "--locale=C", "--auth=reject"])?;
+        succeeded("initdb", &made)?;
+        self.control_data(&scratch.0)
+    }
+
+    fn control_data(&self, data: &Path) -> Result<String, PostgresError> {
+        let output = self.run("pg_controldata", &["-D", &data.display().to_string()])?;
+        succeeded("pg_controldata", &output)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// `postgres -C` shows a setting and ends; it takes no value that this build does not know.  The user's files are left
+    /// out of it.
+    fn have_lz4(&self) -> Result<bool, PostgresError> {
+        let folder = self.node_folder.display().to_string();
+        let ask = |method: &str| {
+            let set = format!("default_toast_compression={method}");
+            self.run(
+                "postgres",
+                &["-C", "default_toast_compression", "-D", &folder, "-c", "config_file=/dev/null", "-c", &set],
+            )
+        };
+        let output = ask("lz4")?;
+        if output.status.success() {
+            return Ok(true);
+        }
+        // It knows pglz in any case: else the answer was to something else.
+        succeeded("asking PostgreSQL for its ways of compression", &ask("pglz")?)?;
+        Ok(false)
+    }
+}
+
+/// A folder that goes when this does.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(node_folder: &Path) -> Result<Scratch, PostgresError> {
+        let folder = node_folder.join(format!("postgres.facts-{}", std::process::id()));
+        remove_folder(&folder)?;
+        Ok(Scratch(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOLD: &str = "pg_control version number:            1300\n\
+                        Maximum data alignment:               8\n\
+                        Database block size:                  8192\n\
+                        Maximum length of identifiers:        64\n\
+                        Maximum columns in an index:          32\n\
+                        Maximum size of a TOAST chunk:        1996\n\
+                        Size of a large-object chunk:         2048\n\
+                        Float8 argument passing:              by value\n";
+
+    #[test]
+    fn what_pg_controldata_tells_is_read_and_what_it_leaves_out_is_an_error() {
+        let facts = of_control_file(TOLD).unwrap();
+        assert_eq!(facts.len(), OF_CONTROL_FILE.len());
+        assert!(facts.contains(&("maximum size of a TOAST chunk", "1996".into())), "{facts:?}");
+        for (label, _) in OF_CONTROL_FILE {
+            let left_out: String = TOLD.lines().filter(|l| !l.starts_with(label)).map(|l| format!("{l}\n")).collect();
+            assert!(of_control_file(&left_out).unwrap_err().contains(label));
+        }
+    }
+
+    #[test]
+    fn a_node_built_for_another_machine_than_its_postgresql_is_refused() {
+        let why = of_control_file(&TOLD.replace("alignment:               8", "alignment: 4")).unwrap_err();
+        assert!(why.contains("maximum data alignment is 4 in this PostgreSQL and 8 in onetrip"), "{why}");
+    }
+}
