@@ -285,13 +285,18 @@ ot_apply_rows_close(void)
  * comes from, since values arrive compressed.  So while it looks at a row with
  * parts that were out of line, these columns, and no others, are such that it
  * moves them out, and it has no rest until they are.
+ *
+ * An invalidation in that time builds the relation anew: it then has a
+ * descriptor and options of its own again, its old descriptor lives on while
+ * somebody has it pinned, and its old options are freed, which is why the
+ * forced ones are made like those.  The toaster then goes on by sizes.
  */
 typedef struct Storage
 {
 	TupleDesc	desc;
 	char	   *attstorage;
 	bytea	   *options;
-	StdRdOptions forced;
+	StdRdOptions *forced;
 } Storage;
 
 static void
@@ -300,16 +305,16 @@ force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
 	Relation	rel = table->rel;
 	TupleDesc	desc = RelationGetDescr(rel);
 
+	PinTupleDesc(desc);
 	saved->desc = desc;
 	saved->options = rel->rd_options;
 	saved->attstorage = palloc(desc->natts);
+	saved->forced = MemoryContextAllocZero(CacheMemoryContext, sizeof(StdRdOptions));
 	if (rel->rd_options)
-		memcpy(&saved->forced, rel->rd_options, sizeof(StdRdOptions));
-	else
-		memset(&saved->forced, 0, sizeof(StdRdOptions));
-	SET_VARSIZE(&saved->forced, sizeof(StdRdOptions));
+		memcpy(saved->forced, rel->rd_options, sizeof(StdRdOptions));
+	SET_VARSIZE(saved->forced, sizeof(StdRdOptions));
 	/* Less than any row with a pointer in it has, more than its header. */
-	saved->forced.toast_tuple_target =
+	saved->forced->toast_tuple_target =
 		MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts)) + 1;
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -326,20 +331,27 @@ force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
 			TupleDescAttr(desc, row->parts[i].column)->attstorage = TYPSTORAGE_EXTERNAL;
 		OT_ATTRIBUTE_CHANGED(desc, row->parts[i].column);
 	}
-	rel->rd_options = (bytea *) &saved->forced;
+	rel->rd_options = (bytea *) saved->forced;
 }
 
 static void
 put_storage_back(Storage *saved, OpenTable *table)
 {
+	Relation	rel = table->rel;
+
 	for (int i = 0; i < saved->desc->natts; i++)
 	{
 		TupleDescAttr(saved->desc, i)->attstorage = saved->attstorage[i];
 		OT_ATTRIBUTE_CHANGED(saved->desc, i);
 	}
-	/* If the relation was read anew meanwhile, it has options of its own. */
-	if (table->rel->rd_options == (bytea *) &saved->forced)
-		table->rel->rd_options = saved->options;
+	if (rel->rd_options == (bytea *) saved->forced)
+	{
+		rel->rd_options = saved->options;
+		pfree(saved->forced);
+	}
+	else if (saved->options)
+		pfree(saved->options);
+	ReleaseTupleDesc(saved->desc);
 }
 
 static void
