@@ -381,9 +381,9 @@ ot_capture_check_writable(Relation rel, bool needs_identity)
 				 errhint("Add a primary key, or choose a unique index with ALTER TABLE ... REPLICA IDENTITY USING INDEX.")));
 }
 
-/* A row that would be stored alike and yet not be found alike. */
+/* Refuses a row that would be stored alike and yet not be found alike. */
 static void
-check_comparable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
+check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 {
 	bool		isnull = false;
 
@@ -423,10 +423,10 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	info = ot_rel_info(rel);
 	number = ot_write_set_relation(rel);
 
-	check_comparable(info, rel, slot);
+	check_replicable(info, rel, slot);
 
 	old = MemoryContextSwitchTo(row_context);
-	ot_session_settings_note(info->runs_functions, info->reads_custom);
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	take_unique_values(info, slot);
 	fetch_stored(rel, &slot->tts_tid, &stored, &buffer);
 	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), &stored);
@@ -481,8 +481,8 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	StringInfo	ops;
 
 	slot_getallattrs(slot);
-	check_comparable(info, rel, slot);
-	ot_session_settings_note(info->runs_functions, info->reads_custom);
+	check_replicable(info, rel, slot);
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	fetch_stored(rel, otid, &old_stored, &old_buffer);
 	fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
 	heap_deform_tuple(&old_stored, desc, old_values, old_nulls);
@@ -534,7 +534,7 @@ ot_capture_delete(Relation rel, ItemPointer tid)
 	fetch_stored(rel, tid, &stored, &buffer);
 	heap_deform_tuple(&stored, desc, before->tts_values, before->tts_isnull);
 	ExecStoreVirtualTuple(before);
-	ot_session_settings_note(info->runs_functions, info->reads_custom);
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	take_unique_values(info, before);
 	image_of_key(&key, info, desc, before->tts_values);
 	ops = ot_write_set_append();

@@ -52,6 +52,8 @@
  */
 #include "onetrip.h"
 
+#include <signal.h>
+
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
@@ -747,7 +749,7 @@ static OtLogIndex own_commit;
 
 /*
  * By now the locks that the worker may need are gone.  The client has its error
- * already; its next command waits.
+ * already; its next command waits, and never sees a state from before.
  */
 static void
 show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
@@ -757,9 +759,20 @@ show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, v
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || index.value == 0)
 		return;
 	own_commit.value = 0;
-	for (int waited = 0; waited < SHOW_OWN_MS && !ProcDiePending &&
-		 ot_applied_index().value < index.value; waited++)
+	for (int waited = 0; ot_applied_index().value < index.value; waited++)
+	{
+		if (ProcDiePending)
+			return;
+		if (waited == SHOW_OWN_MS)
+		{
+			ereport(LOG,
+					(errmsg("ending a session that cannot be shown its own commit at " UINT64_FORMAT " within %d ms",
+							index.value, SHOW_OWN_MS)));
+			(void) kill(MyProcPid, SIGTERM);
+			return;
+		}
 		pg_usleep(1000);
+	}
 }
 
 static void

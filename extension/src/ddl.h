@@ -62,6 +62,7 @@ extern void ot_ddl_refuse(const char *what, const char *hint) pg_attribute_noret
 extern Node *ot_ddl_name_version(Node *stmt, char **text);
 
 /* ddl_text.c */
+extern DefElem *ot_ddl_find_option(List *options, const char *name);
 extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);
 extern void ot_ddl_check_text(const char *text, Node *stmt);
 extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);

@@ -44,21 +44,6 @@ typedef struct Wanted
 	char	   *version;		/* NULL: this server knows none */
 } Wanted;
 
-static DefElem *
-find_option(List *options, const char *name)
-{
-	ListCell   *lc;
-
-	foreach(lc, options)
-	{
-		DefElem    *option = lfirst_node(DefElem, lc);
-
-		if (strcmp(option->defname, name) == 0)
-			return option;
-	}
-	return NULL;
-}
-
 /*
  * The one value that the query gives for these arguments, in the caller's
  * context; *isnull if there is none.
@@ -169,8 +154,8 @@ add_required(List **wanted, const char *name, const char *version)
 static char *
 create_text(CreateExtensionStmt *stmt)
 {
-	DefElem    *schema = find_option(stmt->options, "schema");
-	DefElem    *version = find_option(stmt->options, "new_version");
+	DefElem    *schema = ot_ddl_find_option(stmt->options, "schema");
+	DefElem    *version = ot_ddl_find_option(stmt->options, "new_version");
 	StringInfoData text;
 
 	initStringInfo(&text);
@@ -216,8 +201,8 @@ create(Wanted *one, DefElem *schema)
 static Node *
 name_version_of_create(CreateExtensionStmt *stmt, char **text)
 {
-	DefElem    *given = find_option(stmt->options, "new_version");
-	DefElem    *cascade = find_option(stmt->options, "cascade");
+	DefElem    *given = ot_ddl_find_option(stmt->options, "new_version");
+	DefElem    *cascade = ot_ddl_find_option(stmt->options, "cascade");
 	List	   *wanted = NIL;
 	char	   *version;
 	ListCell   *lc;
@@ -243,7 +228,7 @@ name_version_of_create(CreateExtensionStmt *stmt, char **text)
 		foreach(lc, wanted)
 		{
 			if (lfirst(lc) != self)
-				create(lfirst(lc), find_option(stmt->options, "schema"));
+				create(lfirst(lc), ot_ddl_find_option(stmt->options, "schema"));
 		}
 		foreach(lc, stmt->options)
 		{
@@ -260,7 +245,7 @@ name_version_of_update(AlterExtensionStmt *stmt, char **text)
 {
 	char	   *version;
 
-	if (find_option(stmt->options, "new_version") ||
+	if (ot_ddl_find_option(stmt->options, "new_version") ||
 		(version = default_version(stmt->extname)) == NULL)
 		return (Node *) stmt;
 	stmt = copyObject(stmt);

@@ -37,6 +37,22 @@
 
 #include "ddl.h"
 
+/* One of a statement's options; NULL: it was not given. */
+DefElem *
+ot_ddl_find_option(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, name) == 0)
+			return option;
+	}
+	return NULL;
+}
+
 /*
  * The statement's slice of a query string that may hold several; *offset is
  * where in the string it starts.

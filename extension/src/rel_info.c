@@ -261,7 +261,7 @@ is_not_builtin(Oid function, void *context)
 }
 
 static bool
-reads_custom(Node *node, void *context)
+runs_users_code(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
@@ -271,7 +271,7 @@ reads_custom(Node *node, void *context)
 	if (IsA(node, CoerceToDomain) || IsA(node, CoerceViaIO) || IsA(node, ArrayCoerceExpr) ||
 		check_functions_in_node(node, is_not_builtin, context))
 		return true;
-	return expression_tree_walker(node, reads_custom, context);
+	return expression_tree_walker(node, runs_users_code, context);
 }
 
 /*
@@ -415,7 +415,7 @@ build(OtRelInfo *info, Relation rel)
 		identity = OT_PRIMARY_KEY_INDEX(rel);
 	info->identity = -1;
 	info->runs_functions = false;
-	info->reads_custom = false;
+	info->runs_users_code = false;
 	info->incomparable = InvalidOid;
 	info->misrouted_by = find_misrouting(rel);
 	index_oids = RelationGetIndexList(rel);
@@ -429,9 +429,9 @@ build(OtRelInfo *info, Relation rel)
 			RelationGetIndexPredicate(index_rel) != NIL)
 		{
 			info->runs_functions = true;
-			info->reads_custom |=
-				reads_custom((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
-				reads_custom((Node *) RelationGetIndexPredicate(index_rel), NULL);
+			info->runs_users_code |=
+				runs_users_code((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
+				runs_users_code((Node *) RelationGetIndexPredicate(index_rel), NULL);
 		}
 		if (index_rel->rd_index->indisunique || index_rel->rd_index->indisexclusion)
 		{

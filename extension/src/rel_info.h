@@ -60,7 +60,7 @@ typedef struct OtRelInfo
 	uint32		layout;			/* hash of what the bytes of a row are */
 	bool		holds_names;	/* some column does */
 	bool		runs_functions; /* an index has an expression or a predicate */
-	bool		reads_custom;	/* which may read settings of users */
+	bool		runs_users_code;	/* some of them are not built in */
 	Oid			misrouted_by;	/* a partitioned table above it that sorts by OIDs, or InvalidOid */
 	Oid			incomparable;	/* an index that cannot compare two values, or InvalidOid */
 	AttrNumber	incomparable_column;	/* 0: computed */

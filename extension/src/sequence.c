@@ -287,21 +287,6 @@ ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPosition position)
 }
 
 static DefElem *
-find_option(List *options, const char *name)
-{
-	ListCell   *lc;
-
-	foreach(lc, options)
-	{
-		DefElem    *option = lfirst_node(DefElem, lc);
-
-		if (strcmp(option->defname, name) == 0)
-			return option;
-	}
-	return NULL;
-}
-
-static DefElem *
 int64_option(const char *name, int64 value)
 {
 	return makeDefElem(pstrdup(name),
@@ -316,10 +301,10 @@ int64_option(const char *name, int64 value)
 static Node *
 undo_like(CreateSeqStmt *stmt)
 {
-	DefElem    *start = find_option(stmt->options, "start");
-	DefElem    *increment = find_option(stmt->options, "increment");
-	DefElem    *minimum = find_option(stmt->options, "minvalue");
-	DefElem    *maximum = find_option(stmt->options, "maxvalue");
+	DefElem    *start = ot_ddl_find_option(stmt->options, "start");
+	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
+	DefElem    *minimum = ot_ddl_find_option(stmt->options, "minvalue");
+	DefElem    *maximum = ot_ddl_find_option(stmt->options, "maxvalue");
 	ListCell   *lc;
 
 	if (start == NULL || increment == NULL || minimum == NULL || maximum == NULL ||
@@ -414,14 +399,14 @@ created(Oid relid)
 static Node *
 before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 {
-	DefElem    *increment = find_option(stmt->options, "increment");
-	DefElem    *restart = find_option(stmt->options, "restart");
+	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
+	DefElem    *restart = ot_ddl_find_option(stmt->options, "restart");
 	OtSequenceLoaded		seq;
 	Relation	rel;
 	Oid			relid;
 	bool		fresh;
 
-	if (list_length(stmt->options) == (find_option(stmt->options, "owned_by") ? 1 : 0))
+	if (list_length(stmt->options) == (ot_ddl_find_option(stmt->options, "owned_by") ? 1 : 0))
 		return (Node *) stmt;
 	relid = RangeVarGetRelidExtended(stmt->sequence, ShareRowExclusiveLock,
 									 stmt->missing_ok ? RVR_MISSING_OK : 0,

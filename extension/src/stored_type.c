@@ -71,6 +71,7 @@ typedef struct StoredType
 } StoredType;
 
 static HTAB *types = NULL;
+static uint64 times_forgotten = 0;
 
 /* ---- the cache ---- */
 
@@ -80,6 +81,7 @@ ot_type_forget_all(void)
 	if (types)
 		hash_destroy(types);
 	types = NULL;
+	times_forgotten++;
 }
 
 static OtObjectKind
@@ -209,6 +211,7 @@ describe(Oid type)
 {
 	StoredType *found;
 	StoredType	stored = {.type = type};
+	uint64		before;
 
 	check_stack_depth();
 	if (types == NULL)
@@ -221,9 +224,10 @@ describe(Oid type)
 	found = hash_search(types, &type, HASH_FIND, NULL);
 	if (found)
 		return *found;
+	before = times_forgotten;
 	describe_new(&stored, type);
-	/* Looking into catalogs may have thrown the cache away. */
-	if (types)
+	/* What was found before something changed is used once and not kept. */
+	if (before == times_forgotten)
 	{
 		found = hash_search(types, &type, HASH_ENTER, NULL);
 		*found = stored;

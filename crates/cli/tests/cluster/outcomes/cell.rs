@@ -239,9 +239,7 @@ impl Held {
             };
             let message = told.as_ref().err().map(lab::told).unwrap_or_default();
             let told = Told::of(told);
-            // One that a signal is to end is ended within that statement.
-            let alive =
-                matches!(told, Told::SaysCommitted(_)) && client.batch_execute("select pg_sleep(1)").await.is_ok();
+            let alive = matches!(told, Told::SaysCommitted(_)) && sees_its_row(&client, row).await;
             // The session ends when it was told: BeforeDone is behind that.
             drop(client);
             (told, alive, message)
@@ -270,4 +268,14 @@ impl Held {
             Err(e) => panic!("{e}"),
         }
     }
+}
+
+/// What a session does after it was told that its row is committed: it sees the row, unless it is ended, and goes on.
+async fn sees_its_row(client: &tokio_postgres::Client, row: u32) -> bool {
+    let Ok(found) = client.query_one("select count(*) from t where id = $1", &[&(row as i32)]).await else {
+        return false;
+    };
+    assert_eq!(found.get::<_, i64>(0), 1, "the session that committed row {row} does not see it");
+    // One that a signal is to end is ended within this statement.
+    client.batch_execute("select pg_sleep(1)").await.is_ok()
 }
