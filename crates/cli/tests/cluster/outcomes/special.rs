@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::cell::{How, Point, Stop, Told};
 use super::Matrix;
-use crate::lab::{number, psql, text, until, SOON};
+use crate::lab::{number, text, until, SOON};
 
 impl Matrix {
     pub async fn special(&mut self) {
@@ -22,7 +22,7 @@ impl Matrix {
             self.ended_before_its_turn().await;
         }
         self.ended_before_its_turn_when_other_tables_were_written().await;
-        self.libpq_has_the_answer_before_the_end().await;
+        self.the_answer_is_there_before_the_end().await;
         self.given_up_while_the_node_was_away().await;
         self.the_client_went_before_commit().await;
         self.settled_while_its_region_is_down().await;
@@ -126,20 +126,21 @@ impl Matrix {
         self.ledger.note("ended, two tables", &held, told, &[Told::Committed], Some(true));
     }
 
-    /// libpq forgets the answer to a COMMIT if the end of the session overtakes it.
-    async fn libpq_has_the_answer_before_the_end(&mut self) {
+    /// In the extended protocol the server looks for a termination between COMMIT's answer and its end, at which clients take it for failed.
+    async fn the_answer_is_there_before_the_end(&mut self) {
         let region = 1;
         let row = self.ledger.next_row();
-        let stop = Stop::at_backend(&self.lab, region, "libpq", "turn-held", "wait");
-        let script = format!("set application_name = libpq;\nbegin;\ninsert into t values ({row}, '');\ncommit;\n");
+        let stop = Stop::at_backend(&self.lab, region, "extended", "turn-held", "wait");
+        let session = self.lab.session(region).await;
+        session.must(&format!("set application_name = extended; begin; insert into t values ({row}, '')")).await;
         let ending = async {
             stop.reached().await;
-            let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'libpq'";
+            let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'extended'";
             self.lab.session(region).await.must(end).await;
             drop(stop);
         };
-        // It has to succeed.
-        tokio::join!(psql(&self.lab, region, &script), ending);
+        let (told, ()) = tokio::join!(session.execute("commit", &[]), ending);
+        told.unwrap_or_else(|e| panic!("COMMIT of a session that was told to end: {}", crate::lab::told(&e)));
         self.lab.shows(&format!("select count(*) from t where id = {row}"), "1").await;
     }
 
