@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values fuzz audit lint bench bench-failover bench-rows clean
+.PHONY: help setup setup-tests build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values fuzz audit lint lint-versions bench bench-failover bench-rows clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -21,6 +21,7 @@ help:
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make lint    format and clippy, warnings are errors"
+	@echo "make lint-versions  the extension compiles without warnings for PostgreSQL 15, 17 and 18"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
 	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, beside heap"
@@ -29,6 +30,10 @@ help:
 
 setup:
 	@scripts/setup.sh
+
+# For tests that have PostgreSQL store values of every type there is.
+setup-tests:
+	@scripts/setup.sh tests
 
 build: setup
 	cargo build --release --locked -p onetrip-cli
@@ -53,7 +58,7 @@ test-sanitizers: setup
 	$(MAKE) --no-print-directory -C extension PG_CONFIG=$(PG_CONFIG) check-asan
 
 # Each test runs three nodes and three PostgreSQL servers: one at a time.
-test-cluster: setup
+test-cluster: setup-tests
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
 
 # Each fault at each point of a COMMIT, with a node and an extension built for that (docs/testing.md).
@@ -65,7 +70,7 @@ torture: setup
 	cargo build --release --locked -p onetrip-cli --bins
 	@$(TARGET)/release/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-values: setup
+values: setup-tests
 	cargo build --release --locked -p onetrip-cli --bins
 	@$(TARGET)/release/values --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -81,6 +86,10 @@ fuzz: setup
 audit: setup
 	@command -v cargo-deny > /dev/null || cargo install cargo-deny --locked --version 0.20.2
 	cargo deny --locked check --hide-inclusion-graph
+
+# The extension against the headers of other PostgreSQL versions, which come from Debian.
+lint-versions: setup
+	@scripts/compile-versions.sh $(TARGET)/headers
 
 lint:
 	cargo fmt --check

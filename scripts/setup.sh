@@ -1,6 +1,8 @@
 #!/bin/bash
 # Makes this machine able to build and run Onetrip: installs what is missing, builds the extension and puts it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  Debian 12; as root or through sudo.
+#
+#   scripts/setup.sh [tests]     tests: also what only tests use, which is PostGIS for its types
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,8 +40,14 @@ cargo_is_new_enough() {
     at_least "$(cargo --version | cut -d ' ' -f 2)" "$CARGO_NEEDED"
 }
 
+wanted=(build-essential pkg-config "postgresql-$PG_VERSION" "postgresql-server-dev-$PG_VERSION")
+case "${1:-}" in
+    "") ;;
+    tests) wanted+=("postgresql-$PG_VERSION-postgis-3") ;;
+    *) fail "unknown argument $1" ;;
+esac
 missing=()
-for package in build-essential pkg-config "postgresql-$PG_VERSION" "postgresql-server-dev-$PG_VERSION"; do
+for package in "${wanted[@]}"; do
     installed "$package" || missing+=("$package")
 done
 if ! cargo_is_new_enough; then

@@ -38,19 +38,25 @@ PG_FUNCTION_INFO_V1(ot_access_method_handler);
 static TableAmRoutine ot_methods;
 static const TableAmRoutine *heap_methods = NULL;
 
-#define AS_HEAP(rel) \
+#define AS_HEAPS(rel, other) \
 	do { \
 		const TableAmRoutine *as_heap_saved = (rel)->rd_tableam; \
+		const TableAmRoutine *as_heap_other = (other)->rd_tableam; \
 		(rel)->rd_tableam = heap_methods; \
+		(other)->rd_tableam = heap_methods; \
 		PG_TRY()
 
-#define AS_HEAP_END(rel) \
+#define AS_HEAPS_END(rel, other) \
 		PG_FINALLY(); \
 		{ \
+			(other)->rd_tableam = as_heap_other; \
 			(rel)->rd_tableam = as_heap_saved; \
 		} \
 		PG_END_TRY(); \
 	} while (0)
+
+#define AS_HEAP(rel) AS_HEAPS(rel, rel)
+#define AS_HEAP_END(rel) AS_HEAPS_END(rel, rel)
 
 const TableAmRoutine *
 ot_heap_routine(void)
@@ -265,19 +271,14 @@ ot_relation_copy_for_cluster(Relation old_rel, Relation new_rel, Relation old_in
 							 double *num_tuples, double *tups_vacuumed,
 							 double *tups_recently_dead)
 {
-	AS_HEAP(old_rel);
+	AS_HEAPS(old_rel, new_rel);
 	{
-		AS_HEAP(new_rel);
-		{
-			heap_methods->relation_copy_for_cluster(old_rel, new_rel, old_index,
-													use_sort, oldest_xmin,
-													xid_cutoff, multi_cutoff,
-													num_tuples, tups_vacuumed,
-													tups_recently_dead);
-		}
-		AS_HEAP_END(new_rel);
+		heap_methods->relation_copy_for_cluster(old_rel, new_rel, old_index, use_sort,
+												oldest_xmin, xid_cutoff, multi_cutoff,
+												num_tuples, tups_vacuumed,
+												tups_recently_dead);
 	}
-	AS_HEAP_END(old_rel);
+	AS_HEAPS_END(old_rel, new_rel);
 }
 
 static double

@@ -186,7 +186,7 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 
 	agent->fd = fd;
 	old = MemoryContextSwitchTo(agent->context);
-	agent->wait_set = CreateWaitEventSet(agent->context, 3);
+	agent->wait_set = OT_CREATE_WAIT_EVENT_SET(agent->context, 3);
 	AddWaitEventToSet(agent->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(agent->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
 	agent->socket_event = AddWaitEventToSet(agent->wait_set, WL_SOCKET_READABLE, fd, NULL, NULL);

@@ -47,6 +47,23 @@ typedef RelFileNode OtRelFile;
 #define OT_PROC_NUMBER(proc) ((proc)->pgprocno)
 #endif
 
+/* 17: sets of events belong to a resource owner, not to a context; a lock may be held more strongly. */
+#if PG_VERSION_NUM >= 170000
+#define OT_CREATE_WAIT_EVENT_SET(context, n) CreateWaitEventSet(NULL, n)
+#define OT_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode, false)
+#else
+#define OT_CREATE_WAIT_EVENT_SET(context, n) CreateWaitEventSet(context, n)
+#define OT_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode)
+#endif
+
+/* 18: a prefix, not a suffix; formats of C99. */
+#if PG_VERSION_NUM >= 180000
+#define OT_UINT64_HEX "%" PRIx64
+#else
+#define pg_noreturn pg_attribute_noreturn()
+#define OT_UINT64_HEX "%" INT64_MODIFIER "x"
+#endif
+
 /* 17: the local transaction id moved into a struct. */
 #if PG_VERSION_NUM >= 170000
 #define OT_LXID(proc) ((proc)->vxid.lxid)

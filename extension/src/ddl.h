@@ -56,7 +56,7 @@ extern bool ot_ddl_is_temporary(Node *stmt, const char *query);
 extern void ot_ddl_check_everywhere(Node *stmt);
 extern void ot_ddl_check_create_as(CreateTableAsStmt *stmt);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
-extern void ot_ddl_refuse(const char *what, const char *hint) pg_attribute_noreturn();
+pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 
 /* ddl_extension.c */
 extern Node *ot_ddl_name_version(Node *stmt, char **text);

@@ -140,7 +140,7 @@ ot_get_txn(OtReader *r)
 char *
 ot_txn_to_text(OtTxnId txn, char *out)
 {
-	snprintf(out, OT_TXN_ID_TEXT_MAX, "%u-" "%" INT64_MODIFIER "x" "-" "%" INT64_MODIFIER "x",
+	snprintf(out, OT_TXN_ID_TEXT_MAX, "%u-" OT_UINT64_HEX "-" OT_UINT64_HEX,
 			 txn.node, txn.incarnation, txn.sequence);
 	return out;
 }

@@ -461,7 +461,7 @@ unit_used_sequences(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	InitMaterializedSRF(fcinfo, SRF_SINGLE_USE_EXPECTED);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	for (int i = 0; i < ot_shared->used_sequences.count; i++)
 	{
 		Datum		values[1] = {ObjectIdGetDatum(ot_shared->used_sequences.items[i].relid)};
@@ -513,7 +513,7 @@ unit_operations(PG_FUNCTION_ARGS)
 	int			nrelations = 0;
 	uint32		nkeys;
 
-	InitMaterializedSRF(fcinfo, SRF_SINGLE_USE_EXPECTED);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (ot_write_set_is_empty())
 		return (Datum) 0;
 	initStringInfo(&entry);

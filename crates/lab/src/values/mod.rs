@@ -380,10 +380,10 @@ async fn make_tables(
     sql::rows(&client, STATEMENT_TIMEOUT).await?;
     let mut entries = Vec::new();
     for (at, table) in tables.iter_mut().enumerate() {
+        let statements = std::mem::take(&mut table.statements);
         if skipped.contains(&table.type_name) {
             continue;
         }
-        let statements = std::mem::take(&mut table.statements);
         for (position, statement) in statements.into_iter().enumerate() {
             let transaction = format!("begin; {statement}; select onetrip.current_transaction_id(); commit");
             match run_sql(&client, &transaction).await {

@@ -6,7 +6,7 @@ use anyhow::{bail, Result};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// Statements have a timeout in the server; this is for a server that does not answer at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How a statement ended that did not succeed.
 #[derive(Debug, Clone)]
