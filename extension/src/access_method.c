@@ -31,6 +31,7 @@
 #include "commands/defrem.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/inval.h"
 #include "utils/rel.h"
 
 PG_FUNCTION_INFO_V1(ot_access_method_handler);
@@ -38,25 +39,73 @@ PG_FUNCTION_INFO_V1(ot_access_method_handler);
 static TableAmRoutine ot_methods;
 static const TableAmRoutine *heap_methods = NULL;
 
+/*
+ * Tables that heap code, which insists on heap's own routine, works on just
+ * now; a function of an index may have it work on others meanwhile.  An
+ * invalidation builds the relation anew, with its own routine: then it is given
+ * heap's again.
+ */
+typedef struct AsHeap
+{
+	Relation	rels[2];
+	const TableAmRoutine *saved[2];
+	struct AsHeap *outer;
+} AsHeap;
+
+static AsHeap *as_heap = NULL;
+
+static void
+keep_as_heap(Datum arg, Oid relid)
+{
+	for (AsHeap *at = as_heap; at != NULL; at = at->outer)
+	{
+		for (int i = 0; i < 2; i++)
+			at->rels[i]->rd_tableam = heap_methods;
+	}
+}
+
+static void
+begin_as_heap(AsHeap *begun, Relation rel, Relation other)
+{
+	static bool registered = false;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(keep_as_heap, (Datum) 0);
+		registered = true;
+	}
+	begun->rels[0] = rel;
+	begun->rels[1] = other;
+	for (int i = 0; i < 2; i++)
+		begun->saved[i] = begun->rels[i]->rd_tableam;
+	begun->outer = as_heap;
+	as_heap = begun;
+	keep_as_heap((Datum) 0, InvalidOid);
+}
+
+static void
+end_as_heap(AsHeap *begun)
+{
+	as_heap = begun->outer;
+	for (int i = 0; i < 2; i++)
+		begun->rels[i]->rd_tableam = begun->saved[i];
+}
+
 #define AS_HEAPS(rel, other) \
 	do { \
-		const TableAmRoutine *as_heap_saved = (rel)->rd_tableam; \
-		const TableAmRoutine *as_heap_other = (other)->rd_tableam; \
-		(rel)->rd_tableam = heap_methods; \
-		(other)->rd_tableam = heap_methods; \
+		AsHeap		begun; \
+		begin_as_heap(&begun, rel, other); \
 		PG_TRY()
 
-#define AS_HEAPS_END(rel, other) \
+#define AS_HEAP(rel) AS_HEAPS(rel, rel)
+
+#define AS_HEAP_END() \
 		PG_FINALLY(); \
 		{ \
-			(other)->rd_tableam = as_heap_other; \
-			(rel)->rd_tableam = as_heap_saved; \
+			end_as_heap(&begun); \
 		} \
 		PG_END_TRY(); \
 	} while (0)
-
-#define AS_HEAP(rel) AS_HEAPS(rel, rel)
-#define AS_HEAP_END(rel) AS_HEAPS_END(rel, rel)
 
 const TableAmRoutine *
 ot_heap_routine(void)
@@ -278,7 +327,7 @@ ot_relation_copy_for_cluster(Relation old_rel, Relation new_rel, Relation old_in
 												num_tuples, tups_vacuumed,
 												tups_recently_dead);
 	}
-	AS_HEAPS_END(old_rel, new_rel);
+	AS_HEAP_END();
 }
 
 static double
@@ -298,7 +347,7 @@ ot_index_build_range_scan(Relation rel, Relation index_rel,
 													  callback, callback_state,
 													  scan);
 	}
-	AS_HEAP_END(rel);
+	AS_HEAP_END();
 	return result;
 }
 
@@ -311,7 +360,7 @@ ot_index_validate_scan(Relation rel, Relation index_rel,
 	{
 		heap_methods->index_validate_scan(rel, index_rel, index_info, snapshot, state);
 	}
-	AS_HEAP_END(rel);
+	AS_HEAP_END();
 }
 
 /* TOAST tables are plain heaps: their rows travel inside the values. */
