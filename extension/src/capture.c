@@ -323,6 +323,27 @@ image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Datum *valu
 	ot_row_image_of_values(key, info, desc, key_values, key_nulls);
 }
 
+/* Have both a header of one byte, or both one of four? */
+static bool
+same_header(Form_pg_attribute att, Datum a, Datum b)
+{
+	return att->attlen != -1 ||
+		VARATT_IS_SHORT(DatumGetPointer(a)) == VARATT_IS_SHORT(DatumGetPointer(b));
+}
+
+/*
+ * Is the value unchanged that lies in the table now?  It was `given` to heap,
+ * which may have given it a shorter header: that makes room in the row, which
+ * it then must have everywhere.
+ */
+static bool
+is_unchanged(Form_pg_attribute att, Datum stored, Datum given, Datum old)
+{
+	if (same_value(att, stored, old))
+		return same_header(att, stored, old);
+	return same_value(att, given, old);
+}
+
 /*
  * The columns that an update has changed.  One that the executor took over
  * as it was, or that is stored as it was, is unchanged: where the row arrives it
@@ -346,8 +367,7 @@ image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc d
 		if (att->attisdropped)
 			nulls[i] = true;
 		else if (nulls[i] != old_nulls[i] ||
-				 (!nulls[i] && !same_value(att, values[i], old_values[i]) &&
-				  !same_value(att, given->tts_values[i], old_values[i])))
+				 (!nulls[i] && !is_unchanged(att, values[i], given->tts_values[i], old_values[i])))
 			changed[i >> 3] |= 1 << (i & 7);
 		else
 			nulls[i] = true;
