@@ -29,8 +29,11 @@
  */
 #include "onetrip.h"
 
+#include "access/detoast.h"
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "common/hashfn.h"
@@ -159,29 +162,29 @@ row_lock_to_mode(LockTupleMode mode)
  * is not in the index.  Functions of users run in here.
  */
 static bool
-compute_index_value(OtIndex *index, TupleTableSlot *slot, EState *estate, Datum *values,
+compute_index_value(IndexInfo *info, TupleTableSlot *slot, EState *estate, Datum *values,
 					bool *nulls)
 {
 	ExprContext *econtext = GetPerTupleExprContext(estate);
 	volatile bool in_index = true;
 
 	/* The expression states live in the estate, not in the cache. */
-	index->info->ii_ExpressionsState = NIL;
-	index->info->ii_PredicateState = NULL;
+	info->ii_ExpressionsState = NIL;
+	info->ii_PredicateState = NULL;
 	econtext->ecxt_scantuple = slot;
 	computing = true;
 	PG_TRY();
 	{
-		if (index->info->ii_Predicate != NIL)
-			in_index = ExecQual(ExecPrepareQual(index->info->ii_Predicate, estate), econtext);
+		if (info->ii_Predicate != NIL)
+			in_index = ExecQual(ExecPrepareQual(info->ii_Predicate, estate), econtext);
 		if (in_index)
-			FormIndexDatum(index->info, slot, estate, values, nulls);
+			FormIndexDatum(info, slot, estate, values, nulls);
 	}
 	PG_FINALLY();
 	{
 		computing = false;
-		index->info->ii_ExpressionsState = NIL;
-		index->info->ii_PredicateState = NULL;
+		info->ii_ExpressionsState = NIL;
+		info->ii_PredicateState = NULL;
 	}
 	PG_END_TRY();
 	return in_index;
@@ -203,7 +206,7 @@ hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 	if (index->computed)
 	{
 		estate = CreateExecutorState();
-		in_index = compute_index_value(index, slot, estate, values, nulls);
+		in_index = compute_index_value(index->info, slot, estate, values, nulls);
 	}
 	else if (!index->coarse)
 	{
@@ -428,6 +431,89 @@ check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 				 errhint("Drop the index.")));
 }
 
+/*
+ * May an index elsewhere be given another form of some value than here?  Here
+ * it is given what the executor had, elsewhere what was stored; and a value
+ * with other OIDs in it compresses to another size.
+ */
+static bool
+may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
+{
+	bool		whole_row = bms_is_member(0 - FirstLowInvalidHeapAttributeNumber,
+										  info->in_whole_indexes);
+
+	slot_getallattrs(given);
+	for (int i = 0; i < info->natts; i++)
+	{
+		struct varlena *value = (struct varlena *) DatumGetPointer(given->tts_values[i]);
+
+		if (!info->columns[i].is_varlena || given->tts_isnull[i] ||
+			(!whole_row && !bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber,
+										  info->in_whole_indexes)))
+			continue;
+		/* Shorter ones are not compressed for an index. */
+		if (VARATT_IS_COMPRESSED(value) || VARATT_IS_EXTERNAL(value) ||
+			(info->columns[i].holds_names && VARSIZE_ANY(value) > TOAST_INDEX_TARGET))
+			return true;
+	}
+	return false;
+}
+
+/* The size of the index's tuple where it is largest; 0: there is none. */
+static Size
+size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	EState	   *estate = CreateExecutorState();
+	Size		size = 0;
+
+	if (compute_index_value(index->info, stored, estate, values, nulls))
+	{
+		IndexTuple	tuple = index_form_tuple(index->desc, values, nulls);
+
+		size = IndexTupleSize(tuple);
+		for (int i = 0; i < index->desc->natts; i++)
+		{
+			Datum		value = index_getattr(tuple, i + 1, index->desc, &nulls[i]);
+
+			if (!nulls[i] && index->holds_names[i] && VARATT_IS_COMPRESSED(DatumGetPointer(value)))
+				size += MAXALIGN(ot_type_size_elsewhere(TupleDescAttr(index->desc, i)->atttypid,
+														value)) -
+					VARSIZE_ANY(DatumGetPointer(value));
+		}
+	}
+	FreeExecutorState(estate);
+	return size;
+}
+
+/* What fits into the indexes here has to fit elsewhere. */
+static void
+check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *given, HeapTuple stored)
+{
+	TupleTableSlot *slot;
+
+	if (info->nwhole_indexes == 0 || likely(!may_take_another_form(info, given)))
+		return;
+	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+	ExecStoreHeapTuple(stored, slot, false);
+	for (int i = 0; i < info->nwhole_indexes; i++)
+	{
+		OtWholeIndex *index = &info->whole_indexes[i];
+		Size		size = size_in_index(index, slot);
+
+		if (size > index->room)
+			ereport(ERROR,
+					(errcode(OT_ERR_TOO_LARGE),
+					 errmsg("cannot replicate a row of table \"%s\": a value fits into index \"%s\" only in the form that it has here",
+							RelationGetRelationName(rel), get_rel_name(index->oid)),
+					 errdetail("It is compressed here. In other regions, where it is as in the table or holds other OIDs, it may take up to %zu bytes in the index; %zu are safe.",
+							   size, index->room),
+					 errhint("Index something shorter, such as a hash of the value, or drop the index.")));
+	}
+	ExecDropSingleTupleTableSlot(slot);
+}
+
 void
 ot_capture_insert(Relation rel, TupleTableSlot *slot)
 {
@@ -449,6 +535,7 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	take_unique_values(info, slot);
 	fetch_stored(rel, &slot->tts_tid, &stored, &buffer);
+	check_fits_everywhere(info, rel, slot, &stored);
 	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), &stored);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'I');
@@ -518,6 +605,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		take_identity(info, before, row_lock_to_mode(lockmode));
 		take_changed_unique_values(info, before, slot);
 		ExecDropSingleTupleTableSlot(before);
+		check_fits_everywhere(info, rel, slot, &new_stored);
 	}
 	else
 		take_identity(info, slot, row_lock_to_mode(lockmode));

@@ -38,6 +38,7 @@
 
 #include "access/genam.h"
 #include "access/hash.h"
+#include "access/nbtree.h"
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/transam.h"
@@ -387,6 +388,68 @@ describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation index_rel
 		index->coarse = !describe_hash(index, i, index_rel);
 }
 
+/*
+ * How large a tuple may be in every region, or 0 if the index does not store
+ * whole values.  PostgreSQL itself refuses what no page could take.
+ */
+static Size
+room_in_index(Relation index_rel)
+{
+	switch (index_rel->rd_rel->relam)
+	{
+		case BTREE_AM_OID:
+			/* as BTMaxItemSize() */
+			return MAXALIGN_DOWN((BLCKSZ -
+								  MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) -
+								  MAXALIGN(sizeof(BTPageOpaqueData))) / 3) -
+				MAXALIGN(sizeof(ItemPointerData));
+		case GIST_AM_OID:
+		case SPGIST_AM_OID:
+			/* a page is split between two */
+			return BLCKSZ / 2 - 128;
+		case BRIN_AM_OID:
+			/* a summary holds up to three values */
+			return BLCKSZ / 4 - 128;
+		default:
+			return 0;
+	}
+}
+
+static void
+note_whole_index(OtRelInfo *info, Relation index_rel)
+{
+	OtWholeIndex *index = &info->whole_indexes[info->nwhole_indexes];
+	TupleDesc	desc = RelationGetDescr(index_rel);
+	bool		varies = false;
+
+	index->room = room_in_index(index_rel);
+	if (index->room == 0)
+		return;
+	for (int i = 0; i < desc->natts; i++)
+		varies |= TupleDescAttr(desc, i)->attlen == -1;
+	if (!varies)
+		return;
+	index->holds_names = palloc0(sizeof(bool) * desc->natts);
+	for (int i = 0; i < desc->natts; i++)
+		index->holds_names[i] = TupleDescAttr(desc, i)->attlen == -1 &&
+			ot_type_holds_names(TupleDescAttr(desc, i)->atttypid);
+	index->oid = RelationGetRelid(index_rel);
+	index->computed = RelationGetIndexExpressions(index_rel) != NIL ||
+		RelationGetIndexPredicate(index_rel) != NIL;
+	index->desc = CreateTupleDescCopy(desc);
+	index->info = BuildIndexInfo(index_rel);
+	for (int i = 0; i < index->info->ii_NumIndexAttrs; i++)
+	{
+		AttrNumber	attnum = index->info->ii_IndexAttrNumbers[i];
+
+		if (attnum != 0)
+			info->in_whole_indexes = bms_add_member(info->in_whole_indexes,
+													attnum - FirstLowInvalidHeapAttributeNumber);
+	}
+	pull_varattnos((Node *) index->info->ii_Expressions, 1, &info->in_whole_indexes);
+	info->nwhole_indexes++;
+}
+
 /* ---- entries ---- */
 
 static void
@@ -420,11 +483,15 @@ build(OtRelInfo *info, Relation rel)
 	info->misrouted_by = find_misrouting(rel);
 	index_oids = RelationGetIndexList(rel);
 	info->indexes = palloc(sizeof(OtIndex) * Max(list_length(index_oids), 1));
+	info->nwhole_indexes = 0;
+	info->in_whole_indexes = NULL;
+	info->whole_indexes = palloc(sizeof(OtWholeIndex) * Max(list_length(index_oids), 1));
 	foreach(lc, index_oids)
 	{
 		Relation	index_rel = index_open(lfirst_oid(lc), AccessShareLock);
 
 		note_incomparable(info, index_rel);
+		note_whole_index(info, index_rel);
 		if (RelationGetIndexExpressions(index_rel) != NIL ||
 			RelationGetIndexPredicate(index_rel) != NIL)
 		{

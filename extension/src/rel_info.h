@@ -46,6 +46,17 @@ typedef struct OtIndex
 	IndexInfo  *info;			/* if computed */
 } OtIndex;
 
+/* An index that stores values whole, of types that vary in length. */
+typedef struct OtWholeIndex
+{
+	Oid			oid;
+	Size		room;			/* for one of its tuples */
+	bool		computed;
+	TupleDesc	desc;
+	bool	   *holds_names;	/* of its columns */
+	IndexInfo  *info;
+} OtWholeIndex;
+
 typedef struct OtRelInfo
 {
 	Oid			relid;			/* hash key, first */
@@ -56,6 +67,9 @@ typedef struct OtRelInfo
 	int			nindexes;		/* unique and exclusion ones only */
 	OtIndex    *indexes;
 	int			natts;
+	int			nwhole_indexes;
+	OtWholeIndex *whole_indexes;
+	Bitmapset  *in_whole_indexes;	/* columns, numbered as pull_varattnos() does */
 	TupleDesc	as_given;		/* forms rows without making headers shorter */
 	uint32		layout;			/* hash of what the bytes of a row are */
 	bool		holds_names;	/* some column does */

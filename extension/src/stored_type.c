@@ -34,9 +34,11 @@
 
 #include "access/detoast.h"
 #include "access/htup_details.h"
+#include "access/toast_internals.h"
 #include "access/transam.h"
 #include "access/tupmacs.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -69,6 +71,9 @@ typedef struct StoredType
 	bool		by_oid;			/* holds something whose order is that of OIDs */
 	Oid			inner;			/* of elements or bounds; InvalidOid: none to look into */
 } StoredType;
+
+/* Of a guess at the size of a compressed value elsewhere. */
+#define SIZE_SLACK 64
 
 static HTAB *types = NULL;
 static uint64 times_forgotten = 0;
@@ -490,6 +495,54 @@ ot_type_find_names(Oid type, char *value, uint32 offset, OtNames *names)
 
 	find_names(&place, type, value);
 	return !place.compressed;
+}
+
+/* ---- sizes elsewhere ---- */
+
+static void
+scramble(char *at, uint32 seed)
+{
+	uint32		word;
+
+	memcpy(&word, at, sizeof(word));
+	word = hash_bytes_uint32(word ^ seed);
+	memcpy(at, &word, sizeof(word));
+}
+
+/*
+ * How many bytes a value, compressed in line here, may need where other OIDs
+ * stand in it: as many as if no two OIDs had a byte in common, which is worse
+ * than any server's, and some more.  Introduces objects in the write set.
+ */
+Size
+ot_type_size_elsewhere(Oid type, Datum compressed)
+{
+	char		method = toast_get_compression_id((struct varlena *) DatumGetPointer(compressed)) ==
+		TOAST_LZ4_COMPRESSION_ID ? TOAST_LZ4_COMPRESSION : TOAST_PGLZ_COMPRESSION;
+	struct varlena *value = PG_DETOAST_DATUM(compressed);
+	OtNames		names = {0};
+	Datum		elsewhere;
+	Size		size;
+
+	if (!ot_type_find_names(type, (char *) value, (uint32) -VARHDRSZ, &names))
+		return VARSIZE(value);
+	for (uint32 i = 0; i < names.count; i++)
+	{
+		char	   *at = VARDATA(value) + names.items[i].offset;
+
+		scramble(at, 0);
+		/* a version has the other half behind the type's OID */
+		if (names.items[i].object == OT_OBJECT_VERSION)
+			scramble(at + 2 * sizeof(Oid), 1);
+	}
+	elsewhere = toast_compress_datum(PointerGetDatum(value), method);
+	if (DatumGetPointer(elsewhere) == NULL)
+		return VARSIZE(value);
+	size = VARSIZE(DatumGetPointer(elsewhere)) + SIZE_SLACK;
+	/* pglz gives up where it saves less than a quarter. */
+	if (size > VARSIZE(value) / 4 * 3)
+		return VARSIZE(value);
+	return size;
 }
 
 /* ---- compressed values further down ---- */

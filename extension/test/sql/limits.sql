@@ -103,6 +103,26 @@ INSERT INTO named VALUES (1, 'named', ARRAY['named', NULL, 'pg_class']::regclass
 INSERT INTO named VALUES (2, 4000000000, NULL, 'int');
 SELECT * FROM named ORDER BY id;
 
+-- What fits into an index in the form that it has here, and not as it is in the table or with other OIDs.
+CREATE TYPE piece AS (a text, b int);
+CREATE TABLE short_form (id int PRIMARY KEY, v text, p piece) WITH (toast_tuple_target = 128);
+INSERT INTO short_form SELECT 1, repeat('long', 1500), ROW(repeat('long', 1500), 1)::piece;
+INSERT INTO short_form SELECT 2, v, ROW(v, 1)::piece FROM (SELECT string_agg(chr(40 + i * 7919 % 13), '' ORDER BY md5(i::text)) AS v FROM generate_series(1, 3600) i) AS s;
+CREATE TABLE plain_form (id int PRIMARY KEY, v text, p piece);
+ALTER TABLE plain_form ALTER v SET STORAGE PLAIN, ALTER p SET STORAGE PLAIN;
+CREATE INDEX ON plain_form (v);
+CREATE INDEX ON plain_form (p);
+INSERT INTO plain_form (id, v) SELECT id, v FROM short_form;
+SELECT id, pg_column_size(v) < 2700 AS short FROM plain_form ORDER BY id;
+DELETE FROM plain_form;
+INSERT INTO plain_form (id, p) SELECT 1, p FROM short_form WHERE id = 1;
+INSERT INTO plain_form (id, p) SELECT 2, p FROM short_form WHERE id = 2;
+\echo :LAST_ERROR_SQLSTATE
+INSERT INTO plain_form VALUES (2);
+UPDATE plain_form SET p = (SELECT p FROM short_form WHERE id = 2) WHERE id = 2;
+\echo :LAST_ERROR_SQLSTATE
+SELECT id, pg_column_size(p) < 2700 AS short FROM plain_form ORDER BY id;
+
 -- All of that left nothing.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 INSERT INTO t VALUES (4000, 'goes on');
