@@ -65,6 +65,7 @@ static int	untold_entries = 0;
 static char told_trouble[256] = "";
 /* The last error while the present entry was applied, caught or not. */
 static char failure[sizeof(((OtShared *) NULL)->failure)] = "";
+static int	failure_code = 0;
 
 /* For messages: the entry being applied. */
 static void
@@ -362,18 +363,77 @@ ot_apply_note_failure(const ErrorData *edata)
 	if (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
 		failure[0] = '\0';
 	else
+	{
 		strlcpy(failure, edata->message ? edata->message : "an error", sizeof(failure));
+		failure_code = edata->sqlerrcode;
+	}
+}
+
+/* A failure of this kind has a cause that goes away, or that a copy brings along. */
+static bool
+passes(int sqlerrcode)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
+	{
+		case ERRCODE_TRANSACTION_ROLLBACK:
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+		case ERRCODE_OPERATOR_INTERVENTION:
+		case ERRCODE_SYSTEM_ERROR:
+			return true;
+		default:
+			return sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+	}
+}
+
+/*
+ * Tells the node, at the beginning of each attempt, of an entry that has
+ * failed in the same way for too long: nothing but a copy of another
+ * server, which shows it, is likely to help.
+ */
+static void
+tell_stuck(void)
+{
+	OtLogIndex	failing;
+	TimestampTz since;
+	int			code;
+	int			failures;
+	char		message[sizeof(failure)];
+	StringInfo	frame;
+
+	SpinLockAcquire(&ot_shared->mutex);
+	failing = ot_shared->failing;
+	since = ot_shared->failing_since;
+	code = ot_shared->failing_with;
+	failures = ot_shared->failures;
+	memcpy(message, ot_shared->failure, sizeof(message));
+	SpinLockRelease(&ot_shared->mutex);
+
+	if (ot_rebuild_after_ms == 0 || failing.value <= ot_applied_index().value || failures < 2 ||
+		passes(code) || !TimestampDifferenceExceeds(since, ot_now(), ot_rebuild_after_ms))
+		return;
+	message[pg_mbcliplen(message, strlen(message), sizeof(message) - 1)] = '\0';
+	frame = ot_agent_frame(agent, OT_FRAME_STUCK);
+	ot_put_u64(frame, failing.value);
+	ot_put_str(frame, message);
+	ot_agent_frame_end(agent);
 }
 
 static void
 leave(int code, Datum arg)
 {
+	TimestampTz now = ot_now();
+
 	SpinLockAcquire(&ot_shared->mutex);
 	if (ot_shared->applying.value != 0 && failure[0] != '\0')
 	{
-		if (ot_shared->failing.value != ot_shared->applying.value)
+		if (ot_shared->failing.value != ot_shared->applying.value ||
+			ot_shared->failing_with != failure_code)
+		{
 			ot_shared->failures = 0;
+			ot_shared->failing_since = now;
+		}
 		ot_shared->failing = ot_shared->applying;
+		ot_shared->failing_with = failure_code;
 		ot_shared->failures++;
 		memcpy(ot_shared->failure, failure, sizeof(failure));
 	}
@@ -501,6 +561,7 @@ ot_apply_main(Datum arg)
 				ot_agent_consume(agent);
 				welcomed = true;
 				ot_settle_connected();
+				tell_stuck();
 			}
 			else if (type == OT_FRAME_OUTCOME_IS)
 			{

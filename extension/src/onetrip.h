@@ -81,6 +81,7 @@ extern int	ot_sequence_slot;
 extern int	ot_sequence_stride;
 extern int	ot_commit_timeout_ms;
 extern int	ot_max_apply_delay_ms;
+extern int	ot_rebuild_after_ms;
 extern int	ot_max_write_set_kb;
 extern bool ot_read_only;
 extern void ot_settings_init(void);

@@ -24,6 +24,7 @@ int			ot_sequence_slot = 0;
 int			ot_sequence_stride = 1;
 int			ot_commit_timeout_ms = 10000;
 int			ot_max_apply_delay_ms = 5000;
+int			ot_rebuild_after_ms = 60000;
 int			ot_max_write_set_kb = 256 * 1024;
 bool		ot_read_only = false;
 
@@ -78,6 +79,11 @@ ot_settings_init(void)
 							"How long a local reader or maintenance command may hold up changes from other regions.",
 							"A transaction that only reads, or a command such as REINDEX, is given this time before it is evicted; one whose client does nothing, a second at most.",
 							&ot_max_apply_delay_ms, 5000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.rebuild_after",
+							"How long this server fails to apply an entry before its node copies another member's.",
+							"0: it stands still until it is mended.",
+							&ot_rebuild_after_ms, 60000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_write_set",
 							"Largest amount of changes one transaction may commit.",

@@ -139,7 +139,9 @@ typedef struct OtShared
 	TimestampTz applying_since;
 	char		applying_region[NAMEDATALEN];
 	OtLogIndex	failing;		/* the entry of the worker's last ERROR */
-	int			failures;		/* of that entry */
+	int			failures;		/* of that entry, with the same SQLSTATE */
+	int			failing_with;	/* that SQLSTATE */
+	TimestampTz failing_since;
 	char		failure[256];	/* the last one's message */
 	pg_atomic_uint32 applying_table;	/* of the row at hand, InvalidOid if none */
 

@@ -45,6 +45,11 @@ pub enum FromPostgres {
     Done(TxnId),
     /// Ask as with `Outcome`, and have it decided if it is not.
     Settle(TxnId),
+    /// The apply worker cannot apply this entry and has tried for long; why.
+    Stuck {
+        at: LogIndex,
+        message: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +115,7 @@ const OUTCOME: u8 = 0x03;
 const POSITION: u8 = 0x04;
 const DONE: u8 = 0x05;
 const SETTLE: u8 = 0x06;
+const STUCK: u8 = 0x07;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
@@ -159,6 +165,7 @@ impl FromPostgres {
             POSITION => FromPostgres::Position { applied: r.index("applied")?, durable: r.index("durable")? },
             DONE => FromPostgres::Done(r.txn()?),
             SETTLE => FromPostgres::Settle(r.txn()?),
+            STUCK => FromPostgres::Stuck { at: r.index("at")?, message: r.str("message")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -203,6 +210,11 @@ impl FromPostgres {
             FromPostgres::Settle(txn) => {
                 out.put_u8(SETTLE);
                 put_txn(&mut out, txn);
+            }
+            FromPostgres::Stuck { at, message } => {
+                out.put_u8(STUCK);
+                out.put_u64_le(at.0);
+                put_str(&mut out, message);
             }
         }
         finish(out)

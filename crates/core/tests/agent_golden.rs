@@ -47,6 +47,7 @@ fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
         ("position", FromPostgres::Position { applied: LogIndex(1000), durable: LogIndex(990) }),
         ("done", FromPostgres::Done(TXN)),
         ("settle", FromPostgres::Settle(TXN)),
+        ("stuck", FromPostgres::Stuck { at: LogIndex(1001), message: "role \"nowhere\" does not exist".into() }),
     ]
 }
 

@@ -151,6 +151,7 @@ fn agent_frame_seeds() -> Vec<Vec<u8>> {
         FromPostgres::Propose(entry_seeds().remove(0).into()).encode().to_vec(),
         FromPostgres::Outcome(txn()).encode().to_vec(),
         FromPostgres::Position { applied: at, durable }.encode().to_vec(),
+        FromPostgres::Stuck { at, message: "no such role".into() }.encode().to_vec(),
         welcome.encode().to_vec(),
         entry.encode().to_vec(),
     ]

@@ -240,6 +240,12 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		ot_put_u64(frame, 1000);
 		ot_put_u64(frame, 990);
 	}
+	else if (strcmp(name, "stuck") == 0)
+	{
+		frame = ot_agent_frame(pair.agent, OT_FRAME_STUCK);
+		ot_put_u64(frame, 1001);
+		ot_put_str(frame, "role \"nowhere\" does not exist");
+	}
 	else
 		elog(ERROR, "C does not write a frame \"%s\"", name);
 	ot_agent_frame_end(pair.agent);

@@ -1,6 +1,12 @@
-//! A region that cannot apply an entry stands still, says so, and goes on by itself once that is mended.
+//! A region that cannot apply an entry stands still, says so, and goes on by itself: once that is mended, or with a copy of a
+//! region that could.
 
-use crate::lab::{number, start, text, until, SOON};
+use std::time::Duration;
+
+use crate::lab::{number, start, text, until, Lab, SOON};
+
+/// A copy, and all that comes before and after it.
+const HEALED: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_region_that_cannot_apply_an_entry_says_why_and_goes_on_once_mended() {
@@ -49,4 +55,104 @@ async fn a_region_that_cannot_apply_an_entry_says_why_and_goes_on_once_mended() 
         "2 0"
     );
     lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_that_cannot_apply_an_entry_is_copied_from_another() {
+    let lab =
+        start("healing", "an entry that one region never applies: it copies another's PostgreSQL, once an hour").await;
+    let [a, b, c] = lab.sessions().await;
+    a.must(
+        "create table fragile (id int primary key, v text);
+         create table here (v text) using heap;
+         create function fails(v text) returns text immutable language plpgsql as $$
+         begin
+             if current_setting('session_replication_role') = 'replica' and current_setting('onetrip.region') = 'b' then
+                 raise 'not in this region: %', v;
+             end if;
+             return v;
+         end $$;
+         create index on fragile (fails(v))",
+    )
+    .await;
+    lab.everywhere().await;
+    b.must("alter system set onetrip.rebuild_after = '2s'").await;
+    b.must("select pg_reload_conf()").await;
+    b.must("insert into here values ('of b alone')").await;
+    drop(b);
+    a.must("insert into fragile values (1, 'x')").await;
+    shows(&lab, 1, 1).await;
+    lab.everywhere().await;
+    let old = lab.node(1).folder().join("postgres.old/PG_VERSION");
+    assert!(old.is_file(), "the folder that could not be brought on is gone");
+
+    // Not again within the hour, unless somebody says so.
+    c.must("insert into fragile values (2, 'y')").await;
+    until("region b says why it stands still", HEALED, || async {
+        Ok(lab.node(1).log_tail(1000).contains("is not copied anew: that was done within the last hour"))
+    })
+    .await
+    .unwrap();
+    std::fs::remove_file(lab.node(1).folder().join("healed")).unwrap();
+    lab.node(1).stop().await.unwrap();
+    lab.node(1).restart().await.unwrap();
+    shows(&lab, 1, 2).await;
+    lab.everywhere().await;
+    lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_whose_server_ends_at_an_entry_is_copied_from_another() {
+    let lab =
+        start("healing_crash", "an entry at which one region's server ends three times: it copies another's").await;
+    let [a, b, _] = lab.sessions().await;
+    a.must(
+        "create table fragile (id int primary key, v text);
+         create function hangs(v text) returns text immutable language plpgsql as $$
+         begin
+             if current_setting('session_replication_role') = 'replica' and current_setting('onetrip.region') = 'b' then
+                 perform pg_sleep(600);
+             end if;
+             return v;
+         end $$;
+         create index on fragile (hangs(v))",
+    )
+    .await;
+    lab.everywhere().await;
+    drop(b);
+    a.must("insert into fragile values (1, 'x')").await;
+    until("region b is at the entry", HEALED, || async {
+        let b = lab.connect(1).await?;
+        Ok(number(&b, "select count(applying) from onetrip.status").await? == 1)
+    })
+    .await
+    .unwrap();
+    // It lets no client in now, so its log tells how often it has begun.
+    let begun = || lab.node(1).postgres_log_tail(10_000).matches("onetrip apply worker starts at log index").count();
+    let healed = || lab.node(1).folder().join("healed").is_file();
+    // The first end may only take back what was applied and not yet flushed.
+    for _ in 0..5 {
+        let before = begun();
+        lab.node(1).kill9_postgres().unwrap();
+        until("it has begun again, or is being copied", HEALED, || async { Ok(begun() > before || healed()) })
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if healed() {
+            break;
+        }
+    }
+    assert!(healed(), "region b's server ends again and again, and nobody copies another's");
+    shows(&lab, 1, 1).await;
+    lab.everywhere().await;
+    lab.check_equal(1).await;
+}
+
+async fn shows(lab: &Lab, region: usize, rows: i64) {
+    until("the region is healed", HEALED, || async {
+        let client = lab.connect(region).await?;
+        Ok(number(&client, "select count(*) from fragile").await? == rows)
+    })
+    .await
+    .unwrap_or_else(|e| panic!("{rows} rows: {e:#}"));
 }

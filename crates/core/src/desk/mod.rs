@@ -37,6 +37,8 @@ const BYTES_PER_TICK: u64 = 256 << 10;
 
 /// An apply worker that begins at the same place more often than this does not get on.
 const BEGINS_MAX: u32 = 3;
+/// So often PostgreSQL may end at an entry before that passes for the entry's doing.
+const LIVES_MAX: u32 = 3;
 
 struct Conn<O> {
     outbox: Arc<O>,
@@ -76,6 +78,11 @@ pub struct Desk<O> {
     unfed: bool,
     /// Where the apply worker has begun, and how often, with something to apply.
     begun: (LogIndex, u32),
+    /// As what PostgreSQL ran when it began last, and in how many lives in a row it has come no further.
+    life: u64,
+    lost_lives: u32,
+    /// An entry that PostgreSQL cannot apply, and why.
+    stuck: Option<(LogIndex, String)>,
     notes: Vec<Note>,
 }
 
@@ -120,6 +127,9 @@ impl<O: Outbox> Desk<O> {
             problem: None,
             unfed: false,
             begun: (LogIndex::ZERO, 0),
+            life: 0,
+            lost_lives: 0,
+            stuck: None,
             notes: Vec::new(),
         }
     }
@@ -155,6 +165,11 @@ impl<O: Outbox> Desk<O> {
             AgentEvent::Position { conn, applied, durable } => {
                 if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
                     self.position(applied, durable, books)?;
+                }
+            }
+            AgentEvent::Stuck { conn, at, message } => {
+                if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
+                    self.stuck = Some((at, message));
                 }
             }
             AgentEvent::Done { conn, txn } => {
@@ -217,6 +232,15 @@ impl<O: Outbox> Desk<O> {
             };
             self.unfed = false;
             self.problem = None;
+            self.stuck = None;
+            let no_further = !missed.is_empty() && self.applied == Some(hello.applied);
+            let another_life = self.life != 0 && self.life != hello.incarnation;
+            self.lost_lives = if no_further { self.lost_lives + u32::from(another_life) } else { 0 };
+            self.life = hello.incarnation;
+            if let Some((at, _)) = missed.front().filter(|_| self.lost_lives >= LIVES_MAX) {
+                let why = format!("PostgreSQL ended {} times while it applied it", self.lost_lives);
+                self.stuck = Some((*at, why));
+            }
             if !missed.is_empty() {
                 let again = if self.begun.0 == hello.applied { self.begun.1 + 1 } else { 1 };
                 self.begun = (hello.applied, again);
@@ -266,6 +290,12 @@ impl<O: Outbox> Desk<O> {
         durable: LogIndex,
         books: &mut Books<'_, L>,
     ) -> Result<(), L::Error> {
+        if self.applied.is_some_and(|before| before < applied) {
+            self.lost_lives = 0;
+        }
+        if self.stuck.as_ref().is_some_and(|(at, _)| *at <= applied) {
+            self.stuck = None;
+        }
         self.applied = Some(applied);
         self.durable = Some(durable);
         if self.begun.1 > 0 && applied > self.begun.0 {
@@ -496,6 +526,11 @@ impl<O: Outbox> Desk<O> {
     /// An apply worker is connected and gets what it lacks.
     pub fn is_fed(&self) -> bool {
         self.feed.is_some()
+    }
+
+    /// The entry that PostgreSQL cannot apply, however long it tries, and why.
+    pub fn stuck(&self) -> Option<&(LogIndex, String)> {
+        self.stuck.as_ref()
     }
 
     /// PostgreSQL's data folder is of no use any more.

@@ -36,6 +36,7 @@ pub enum AgentEvent<O> {
     Settle { conn: ConnId, txn: TxnId },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
+    Stuck { conn: ConnId, at: LogIndex, message: String },
     Closed { conn: ConnId },
 }
 

@@ -203,6 +203,7 @@ impl AgentServer {
                 FromPostgres::Position { applied, durable } if is_worker => {
                     AgentEvent::Position { conn, applied, durable }
                 }
+                FromPostgres::Stuck { at, message } if is_worker => AgentEvent::Stuck { conn, at, message },
                 FromPostgres::Done(txn) if !is_worker => AgentEvent::Done { conn, txn },
                 other => return Err(wrong(&format!("{} may not come here", name_of(&other)))),
             };
@@ -242,6 +243,7 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Outcome(_) => "OUTCOME",
         FromPostgres::Settle(_) => "SETTLE",
         FromPostgres::Position { .. } => "POSITION",
+        FromPostgres::Stuck { .. } => "STUCK",
         FromPostgres::Done(_) => "DONE",
     }
 }

@@ -71,20 +71,53 @@ impl CoreThread {
         Ok(())
     }
 
-    /// Orders a new data folder when the apply worker cannot be brought on, and takes the order back when it can.
+    /// Orders a new data folder when the apply worker cannot be brought on, or not past an entry, and takes the order back when
+    /// it is.
     pub(super) fn follow_rebuild(&mut self) {
         let ordered = *self.rebuild.borrow();
-        // A copy that was ordered shows enough, unless more has been cut meanwhile.
-        if self.desk.is_unfed() && ordered.is_none_or(|order| order.at_least < self.feedable_from()) {
-            self.order_rebuild();
-        } else if ordered.is_some() && self.desk.is_fed() {
-            self.rebuild.send_replace(None);
+        match ordered {
+            // A copy that was ordered shows enough, unless more has been cut meanwhile.
+            Some(order) if self.desk.is_unfed() && order.at_least < self.feedable_from() => self.order_rebuild(),
+            Some(order) if self.desk.is_fed() && self.desk.applied() >= Some(order.at_least) => {
+                self.rebuild.send_replace(None);
+            }
+            Some(_) => {}
+            None if self.desk.is_unfed() => self.order_rebuild(),
+            None => self.heal(),
         }
     }
 
     pub(super) fn order_rebuild(&self) {
         let at_least = self.feedable_from();
         tracing::warn!(region = %self.config.region, node = %self.config.node, %at_least, "PostgreSQL's data folder has to be made anew");
-        self.rebuild.send_replace(Some(RebuildFrom { at_least }));
+        self.rebuild.send_replace(Some(RebuildFrom { at_least, keep_old: false }));
+    }
+
+    /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply.
+    fn heal(&mut self) {
+        let Some((at, why)) = self.desk.stuck() else { return };
+        let (at, region, node) = (*at, &self.config.region, self.config.node);
+        let peers = self.transport.peers();
+        let shows = |id| self.positions.get(&id).is_some_and(|p| p.applied >= at);
+        let refused = match self.healing.may_order() {
+            Err(why_not) => Some(why_not),
+            Ok(()) if !peers.iter().any(|p| p.connected && shows(p.id)) => {
+                Some("no other member that can be reached shows it".to_string())
+            }
+            Ok(()) => None,
+        };
+        match refused {
+            None => {
+                tracing::warn!(%region, %node, index = %at, why, "PostgreSQL cannot apply an entry: its data folder is made anew");
+                if let Err(e) = self.healing.ordered(at) {
+                    tracing::warn!(%region, %node, "cannot note that PostgreSQL is copied: {e}");
+                }
+                self.rebuild.send_replace(Some(RebuildFrom { at_least: at, keep_old: true }));
+            }
+            Some(why_not) if self.healing.is_news(at, &why_not) => {
+                tracing::error!(%region, %node, index = %at, why, "PostgreSQL cannot apply an entry and is not copied anew: {why_not}");
+            }
+            Some(_) => {}
+        }
     }
 }

@@ -23,6 +23,7 @@
 //! | `lag` | how far behind somebody is, in time |
 
 mod admin;
+mod healing;
 mod hold;
 mod lag;
 mod membership;
@@ -41,6 +42,7 @@ use crate::stop::{ordered, stop_point};
 use crate::transport::Transport;
 use admin::AdminDesk;
 use bytes::Bytes;
+use healing::Healing;
 use hold::Holds;
 use lag::LagClock;
 use onetrip_core::certifier::{Certifier, History};
@@ -94,6 +96,7 @@ pub struct CoreThread {
     lag: LagClock,
     /// PostgreSQL's data folder has to be made anew.
     rebuild: watch::Sender<Option<RebuildFrom>>,
+    healing: Healing,
     leadership: Option<Leadership>,
     tick: u64,
     /// Peers whose queue was full; Raft is told at the next occasion.
@@ -130,6 +133,7 @@ impl CoreThread {
             "log opened"
         );
         let members = Arc::new(state.members);
+        let folder = config.data_dir.clone();
         let starts_file = StartsFile::new(config.data_dir.join("starts"));
         let mut core = CoreThread {
             desk: Desk::new(
@@ -158,6 +162,7 @@ impl CoreThread {
             positions: BTreeMap::new(),
             lag: LagClock::default(),
             rebuild,
+            healing: Healing::load(&folder),
             leadership: None,
             tick: 0,
             dropped: Vec::new(),

@@ -24,6 +24,8 @@ pub(super) const DOOR_PORT: u16 = 1;
 pub struct RebuildFrom {
     /// The copy must show at least this: the node has no older entries to bring it on with.
     pub at_least: LogIndex,
+    /// The old folder stays as `postgres.old`: it may hold tables of this server alone, and says what went wrong.
+    pub keep_old: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -36,10 +36,10 @@ pub struct CopyState {
 pub(super) async fn copy(
     server: &Server,
     donors: &Arc<dyn Donors>,
-    at_least: Option<LogIndex>,
+    order: Option<RebuildFrom>,
     mut report: impl FnMut(CopyState),
 ) -> Result<LogIndex, PostgresError> {
-    let candidates = donors.choose(at_least).await.map_err(PostgresError::Refused)?;
+    let candidates = donors.choose(order.map(|order| order.at_least)).await.map_err(PostgresError::Refused)?;
     let mut last_error = None;
     for donor in candidates {
         tracing::info!(region = %server.region, donor = %donor.node, donor_region = %donor.region, "copying PostgreSQL's folder");
@@ -66,8 +66,9 @@ pub(super) async fn copy(
         match copied {
             Ok(()) => {
                 let server = server.clone();
+                let keep_old = order.is_some_and(|order| order.keep_old);
                 // Removing a large folder takes a while.
-                let swapped = tokio::task::spawn_blocking(move || swap(&server)).await;
+                let swapped = tokio::task::spawn_blocking(move || swap(&server, keep_old)).await;
                 swapped.map_err(|e| PostgresError::Refused(format!("putting the copy in its place failed: {e}")))??;
                 return Ok(donor.shows);
             }
@@ -87,7 +88,7 @@ pub(super) async fn copy(
 }
 
 /// Puts the new folder in the old one's place.
-fn swap(server: &Server) -> Result<(), PostgresError> {
+fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
     let (data, new, old) = (server.data(), server.unfinished(), server.node_folder.join("postgres.old"));
     remove_folder(&old)?;
     for name in OPERATORS_FILES {
@@ -102,6 +103,10 @@ fn swap(server: &Server) -> Result<(), PostgresError> {
     }
     fs::rename(&new, &data).map_err(file_error("rename", &new))?;
     sync_folder(&server.node_folder)?;
+    if keep_old {
+        tracing::warn!(region = %server.region, "the folder that could not be brought on is kept: {}", old.display());
+        return Ok(());
+    }
     // The copy is in its place; what is left of the old one only takes room, until the next copy.
     if let Err(e) = remove_folder(&old) {
         tracing::warn!(region = %server.region, "{e}");

@@ -258,13 +258,13 @@ impl Keeper {
         let mut backoff = BACKOFF_MIN;
         self.set(ServerState::Copying, None, None);
         loop {
-            let at_least = orders.borrow_and_update().map(|order| order.at_least);
+            let order = *orders.borrow_and_update();
             let report = |copy| {
                 let mut state = lock(&self.state);
                 state.copy = Some(copy);
                 state.problem = None;
             };
-            let result = rebuild::copy(&self.server, &rebuild.donors, at_least, report).await;
+            let result = rebuild::copy(&self.server, &rebuild.donors, order, report).await;
             lock(&self.state).copy = None;
             match result {
                 Ok(shows) => {
