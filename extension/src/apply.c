@@ -412,6 +412,9 @@ tell_stuck(void)
 		passes(code) || !TimestampDifferenceExceeds(since, ot_now(), ot_rebuild_after_ms))
 		return;
 	message[pg_mbcliplen(message, strlen(message), sizeof(message) - 1)] = '\0';
+	/* The name of a file, say, may be any bytes. */
+	if (!pg_verifymbstr(message, strlen(message), true))
+		strlcpy(message, "see its log", sizeof(message));
 	frame = ot_agent_frame(agent, OT_FRAME_STUCK);
 	ot_put_u64(frame, failing.value);
 	ot_put_str(frame, message);

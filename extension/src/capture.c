@@ -33,6 +33,7 @@
 #include "access/heapam.h"
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "access/sysattr.h"
 #include "access/xact.h"
 #include "catalog/index.h"
@@ -50,7 +51,7 @@
 
 static MemoryContext row_context = NULL;
 
-/* The expression of an index is being computed for a key. */
+/* The expression of an index is being computed here, and not by the executor. */
 static bool computing = false;
 
 void
@@ -459,6 +460,11 @@ may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
 	return false;
 }
 
+/* The most that a B-tree takes, as BTMaxItemSize() has it. */
+#define BTREE_ROOM \
+	(MAXALIGN_DOWN((BLCKSZ - MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) - \
+					MAXALIGN(sizeof(BTPageOpaqueData))) / 3) - MAXALIGN(sizeof(ItemPointerData)))
+
 /* The size of the index's tuple where it is largest; 0: there is none. */
 static Size
 size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
@@ -502,13 +508,13 @@ check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *given, Heap
 		OtWholeIndex *index = &info->whole_indexes[i];
 		Size		size = size_in_index(index, slot);
 
-		if (size > index->room)
+		if (size > BTREE_ROOM)
 			ereport(ERROR,
 					(errcode(OT_ERR_TOO_LARGE),
 					 errmsg("cannot replicate a row of table \"%s\": a value fits into index \"%s\" only in the form that it has here",
 							RelationGetRelationName(rel), get_rel_name(index->oid)),
 					 errdetail("It is compressed here. In other regions, where it is as in the table or holds other OIDs, it may take up to %zu bytes in the index; %zu are safe.",
-							   size, index->room),
+							   size, (Size) BTREE_ROOM),
 					 errhint("Index something shorter, such as a hash of the value, or drop the index.")));
 	}
 	ExecDropSingleTupleTableSlot(slot);

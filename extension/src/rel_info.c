@@ -38,7 +38,6 @@
 
 #include "access/genam.h"
 #include "access/hash.h"
-#include "access/nbtree.h"
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/transam.h"
@@ -389,32 +388,9 @@ describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation index_rel
 }
 
 /*
- * How large a tuple may be in every region, or 0 if the index does not store
- * whole values.  PostgreSQL itself refuses what no page could take.
+ * Only a B-tree keeps whole values and says for certain which are too long.
+ * Other kinds keep what their operator classes make of a value.
  */
-static Size
-room_in_index(Relation index_rel)
-{
-	switch (index_rel->rd_rel->relam)
-	{
-		case BTREE_AM_OID:
-			/* as BTMaxItemSize() */
-			return MAXALIGN_DOWN((BLCKSZ -
-								  MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) -
-								  MAXALIGN(sizeof(BTPageOpaqueData))) / 3) -
-				MAXALIGN(sizeof(ItemPointerData));
-		case GIST_AM_OID:
-		case SPGIST_AM_OID:
-			/* a page is split between two */
-			return BLCKSZ / 2 - 128;
-		case BRIN_AM_OID:
-			/* a summary holds up to three values */
-			return BLCKSZ / 4 - 128;
-		default:
-			return 0;
-	}
-}
-
 static void
 note_whole_index(OtRelInfo *info, Relation index_rel)
 {
@@ -422,8 +398,7 @@ note_whole_index(OtRelInfo *info, Relation index_rel)
 	TupleDesc	desc = RelationGetDescr(index_rel);
 	bool		varies = false;
 
-	index->room = room_in_index(index_rel);
-	if (index->room == 0)
+	if (index_rel->rd_rel->relam != BTREE_AM_OID)
 		return;
 	for (int i = 0; i < desc->natts; i++)
 		varies |= TupleDescAttr(desc, i)->attlen == -1;

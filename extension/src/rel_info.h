@@ -46,11 +46,10 @@ typedef struct OtIndex
 	IndexInfo  *info;			/* if computed */
 } OtIndex;
 
-/* An index that stores values whole, of types that vary in length. */
+/* A B-tree of values whose length varies. */
 typedef struct OtWholeIndex
 {
 	Oid			oid;
-	Size		room;			/* for one of its tuples */
 	bool		computed;
 	TupleDesc	desc;
 	bool	   *holds_names;	/* of its columns */

@@ -122,6 +122,17 @@ INSERT INTO plain_form VALUES (2);
 UPDATE plain_form SET p = (SELECT p FROM short_form WHERE id = 2) WHERE id = 2;
 \echo :LAST_ERROR_SQLSTATE
 SELECT id, pg_column_size(p) < 2700 AS short FROM plain_form ORDER BY id;
+-- Other kinds of index keep something else than the value.
+CREATE TABLE searched (id int PRIMARY KEY, v text, t tsvector) WITH (toast_tuple_target = 128);
+CREATE INDEX ON searched USING gist (t);
+CREATE INDEX ON searched USING gin (t);
+CREATE INDEX ON searched USING spgist (v);
+CREATE INDEX ON searched USING brin (v text_bloom_ops);
+CREATE INDEX ON searched USING hash (v);
+INSERT INTO searched SELECT 1, string_agg(md5(i::text), ' '), to_tsvector('simple', string_agg(md5(i::text), ' ')) FROM generate_series(1, 300) i;
+INSERT INTO searched SELECT 2, v, t FROM searched;
+UPDATE searched SET id = 3 WHERE id = 1;
+SELECT id, length(v), length(t) FROM searched ORDER BY id;
 
 -- All of that left nothing.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
