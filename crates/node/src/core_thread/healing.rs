@@ -15,7 +15,7 @@ const ROOM_MIN: u64 = 256 << 20;
 pub(super) struct Healing {
     file: PathBuf,
     last: Option<SystemTime>,
-    /// Why it was not done, to say so once.
+    /// Why it is not done now, for which entry.
     refused: Option<(LogIndex, String)>,
 }
 
@@ -38,22 +38,33 @@ impl Healing {
         if ago >= AT_MOST_EVERY {
             return Ok(());
         }
-        let minutes = (AT_MOST_EVERY - ago).as_secs().div_ceil(60);
-        Err(format!("that was done within the last hour; again in {minutes} min, or at once if {} is removed and the node started again", self.file.display()))
+        Err(format!(
+            "that was done within the last hour; it is done at once if {} is removed and the node started again",
+            self.file.display()
+        ))
     }
 
-    pub fn ordered(&mut self, at: LogIndex) -> std::io::Result<()> {
+    /// The copy shows the entry.  Not before: one that a restart of the node cuts short may begin again.
+    pub fn done(&mut self, at: LogIndex) {
         self.last = Some(SystemTime::now());
-        self.refused = None;
-        std::fs::write(&self.file, format!("log index {at}\n"))
+        if let Err(e) = std::fs::write(&self.file, format!("log index {at}\n")) {
+            tracing::warn!(
+                "cannot write {}, so a restart forgets that PostgreSQL was copied: {e}",
+                self.file.display()
+            );
+        }
     }
 
-    /// Has this not been said yet?
+    /// Keeps why it is not done; whether that has not been said yet.
     pub fn is_news(&mut self, at: LogIndex, why_not: &str) -> bool {
-        // The minutes that are left are no news.
-        let gist = why_not.split(';').next().unwrap_or_default().to_string();
-        let news = self.refused.as_ref() != Some(&(at, gist.clone()));
-        self.refused = Some((at, gist));
+        let refused = Some((at, why_not.to_string()));
+        let news = self.refused != refused;
+        self.refused = refused;
         news
+    }
+
+    /// Why this entry, which cannot be applied, does not lead to a copy now.
+    pub fn why_not(&self, at: LogIndex) -> Option<&str> {
+        self.refused.as_ref().filter(|(of, _)| *of == at).map(|(_, why_not)| why_not.as_str())
     }
 }

@@ -71,8 +71,7 @@ impl CoreThread {
         Ok(())
     }
 
-    /// Orders a new data folder when the apply worker cannot be brought on, or not past an entry, and takes the order back when
-    /// it is.
+    /// Orders a new data folder when the apply worker cannot be brought on, and takes an order back when it is carried out.
     pub(super) fn follow_rebuild(&mut self) {
         let ordered = *self.rebuild.borrow();
         match ordered {
@@ -80,10 +79,13 @@ impl CoreThread {
             Some(order) if self.desk.is_unfed() && order.at_least < self.feedable_from() => self.order_rebuild(),
             Some(order) if self.desk.is_fed() && self.desk.applied() >= Some(order.at_least) => {
                 self.rebuild.send_replace(None);
+                if order.keep_old {
+                    self.healing.done(order.at_least);
+                }
             }
             Some(_) => {}
             None if self.desk.is_unfed() => self.order_rebuild(),
-            None => self.heal(),
+            None => {}
         }
     }
 
@@ -94,8 +96,8 @@ impl CoreThread {
     }
 
     /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply.
-    fn heal(&mut self) {
-        let Some((at, why)) = self.desk.stuck() else { return };
+    pub(super) fn heal(&mut self) {
+        let Some((at, why)) = self.desk.stuck().filter(|_| self.rebuild.borrow().is_none()) else { return };
         let (at, region, node) = (*at, &self.config.region, self.config.node);
         let peers = self.transport.peers();
         let shows = |id| self.positions.get(&id).is_some_and(|p| p.applied >= at);
@@ -109,9 +111,6 @@ impl CoreThread {
         match refused {
             None => {
                 tracing::warn!(%region, %node, index = %at, why, "PostgreSQL cannot apply an entry: its data folder is made anew");
-                if let Err(e) = self.healing.ordered(at) {
-                    tracing::warn!(%region, %node, "cannot note that PostgreSQL is copied: {e}");
-                }
                 self.rebuild.send_replace(Some(RebuildFrom { at_least: at, keep_old: true }));
             }
             Some(why_not) if self.healing.is_news(at, &why_not) => {

@@ -304,6 +304,7 @@ impl CoreThread {
                 self.step(Input::Position(self.config.node, self.shows(applied)));
                 self.transport.send_position(applied, durable);
             }
+            self.heal();
             self.follow_round_trips();
             self.cut()?;
             self.consider_checkpoint()?;
@@ -424,6 +425,11 @@ impl CoreThread {
     }
 
     fn status(&self) -> CoreStatus {
+        let mut desk = self.desk.status();
+        let why_not = self.desk.stuck().and_then(|(at, _)| self.healing.why_not(*at));
+        if let (Some(problem), Some(why_not)) = (&mut desk.problem, why_not) {
+            problem.push_str(&format!("; PostgreSQL is not copied anew: {why_not}"));
+        }
         CoreStatus {
             raft: self.consensus.status(),
             decided: self.certifier.decided(),
@@ -434,7 +440,7 @@ impl CoreThread {
             own: self.my_position(),
             positions: self.positions.iter().map(|(id, p)| (*id, self.lag_by_now(*p))).collect(),
             log_bytes: self.consensus.log().bytes(),
-            desk: self.desk.status(),
+            desk,
             archive: self.archive.as_ref().map(|a| a.report(self.certifier.decided())),
         }
     }

@@ -22,9 +22,10 @@ pub(super) const DOOR_PORT: u16 = 1;
 /// An order to make the data folder anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RebuildFrom {
-    /// The copy must show at least this: the node has no older entries to bring it on with.
+    /// The copy must show at least this: the node has no older entries to bring it on with, or the old folder cannot get
+    /// that far.
     pub at_least: LogIndex,
-    /// The old folder stays as `postgres.old`: it may hold tables of this server alone, and says what went wrong.
+    /// The old folder stays as `postgres.kept`: it may hold tables of this server alone, and says what went wrong.
     pub keep_old: bool,
 }
 

@@ -87,9 +87,10 @@ pub(super) async fn copy(
     })
 }
 
-/// Puts the new folder in the old one's place.
+/// Puts the new folder in the old one's place.  One that is kept goes only for the next that is.
 fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
-    let (data, new, old) = (server.data(), server.unfinished(), server.node_folder.join("postgres.old"));
+    let old = server.node_folder.join(if keep_old { "postgres.kept" } else { "postgres.old" });
+    let (data, new) = (server.data(), server.unfinished());
     remove_folder(&old)?;
     for name in OPERATORS_FILES {
         let own = data.join(name);
