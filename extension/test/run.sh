@@ -78,6 +78,7 @@ query() {
 
 start_node() {
     local ready=
+    ulimit -c unlimited 2>/dev/null || true
     "$work/onetrip" start --data "$work/nodes/here" >>"$work/node.log" 2>&1 &
     node=$!
     for _ in $(seq $((READY_SECONDS * 5))); do
@@ -210,11 +211,19 @@ if ! kill -0 "$node" 2>/dev/null; then
     failed=$((failed + 1))
     echo "the node ended during the tests"
 fi
+# The postmaster tells of a crash once the core is written.
+[ "$failed" -eq 0 ] || sleep 3
 # t/ kills servers on purpose, by SIGKILL.
-if grep -aE "PANIC:|was terminated by signal|Sanitizer|runtime error:" "$work/node.log" "$work/nodes/here/postgres.log" |
-    grep -v "signal 9: Killed"; then
+crashed="PANIC:|was terminated by signal|Sanitizer|runtime error:"
+if grep -aE "$crashed" "$work/node.log" "$work/nodes/here/postgres.log" | grep -v "signal 9: Killed"; then
     failed=$((failed + 1))
     echo "the server crashed during the tests"
+    # What the process was running, and where in it.
+    grep -aE -B 4 -A 2 "$crashed" "$work/nodes/here/postgres.log" | grep -v "signal 9: Killed" | cut -c 1-300 | tail -n 60
+    for core in "$work"/nodes/here/postgres/core*; do
+        [ -e "$core" ] || continue
+        gdb -batch -ex "backtrace 18" "$bin_dir/postgres" "$core" 2>/dev/null | grep '^#' | cut -c 1-160
+    done
 fi
 # Are the sanitizers awake?  Last, since the server crashes.
 if [ -n "${SANITIZERS:-}" ]; then
