@@ -70,6 +70,12 @@ COMMENT ON FUNCTION onetrip.export_snapshot_at(bigint) IS
     'Waits for the first entry at or after a position that is still to come, and exports a snapshot of exactly that state.';
 -- It holds up all commits here for a moment.
 REVOKE ALL ON FUNCTION onetrip.export_snapshot_at(bigint) FROM PUBLIC;
+
+CREATE FUNCTION onetrip.rehearse(base bigint, write_set bytea) RETURNS void
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_rehearse';
+COMMENT ON FUNCTION onetrip.rehearse(bigint, bytea) IS
+    'Carries out what another region is about to commit, and rolls it back. For the node.';
+REVOKE ALL ON FUNCTION onetrip.rehearse(bigint, bytea) FROM PUBLIC;
 REVOKE ALL ON FUNCTION onetrip.advance() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION onetrip.export_snapshot_at(bigint) TO onetrip_admin;
 GRANT EXECUTE ON FUNCTION onetrip.advance() TO onetrip_admin;

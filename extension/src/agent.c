@@ -476,3 +476,23 @@ ot_agent_get_entry(OtReader *body, OtEntry *entry)
 	entry->region = ot_get_str(body);
 	entry->txn = ot_get_txn(body);
 }
+
+/* Likewise. */
+void
+ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer)
+{
+	memset(answer, 0, sizeof(*answer));
+	answer->txn = ot_get_txn(body);
+	answer->failed = ot_get_u8(body) != 0;
+	if (answer->failed)
+	{
+		answer->region = ot_get_str(body);
+		answer->at.value = ot_get_u64(body);
+		answer->sqlstate = ot_get_str(body);
+		answer->message = ot_get_str(body);
+		answer->detail = ot_get_str(body);
+		answer->hint = ot_get_str(body);
+		answer->context = ot_get_str(body);
+	}
+	answer->untried = ot_get_str(body);
+}

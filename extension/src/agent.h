@@ -28,10 +28,12 @@ typedef enum OtFrameType
 	OT_FRAME_DONE = 0x05,
 	OT_FRAME_SETTLE = 0x06,
 	OT_FRAME_STUCK = 0x07,
+	OT_FRAME_REHEARSE = 0x08,
 	OT_FRAME_WELCOME = 0x81,
 	OT_FRAME_VERDICT = 0x82,
 	OT_FRAME_OUTCOME_IS = 0x83,
-	OT_FRAME_ENTRY = 0x84
+	OT_FRAME_ENTRY = 0x84,
+	OT_FRAME_REHEARSED = 0x85
 } OtFrameType;
 
 typedef enum OtRole
@@ -85,6 +87,21 @@ typedef struct OtOutcomeIs
 	OtLogIndex	at;
 } OtOutcomeIs;
 
+/* What the other regions say of a write set; texts are palloc'd. */
+typedef struct OtRehearsed
+{
+	OtTxnId		txn;
+	bool		failed;
+	OtLogIndex	at;				/* where the region stood that it fails in */
+	char	   *region;
+	char	   *sqlstate;
+	char	   *message;
+	char	   *detail;
+	char	   *hint;
+	char	   *context;
+	char	   *untried;
+} OtRehearsed;
+
 typedef struct OtAgent OtAgent;
 
 extern OtAgent *ot_agent_create(MemoryContext context);
@@ -107,6 +124,10 @@ extern bool ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);
 extern OtLogIndex ot_agent_get_welcome(OtReader *body);
 extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
 extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
+extern void ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer);
+
+/* rehearse.c */
+extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
 
 /* outcome.c */
 extern void ot_settle_connected(void);

@@ -452,6 +452,18 @@ set(const char *name, const char *value)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
+/* What an operator sets for clients must not change what is applied. */
+void
+ot_apply_set_up_session(void)
+{
+	set("session_replication_role", "replica");
+	set("idle_in_transaction_session_timeout", "0");
+	set("default_transaction_isolation", "read committed");
+	set("default_transaction_read_only", "off");
+	set("role", "none");
+	ot_session_settings_set_up();
+}
+
 static void
 set_up(void)
 {
@@ -461,18 +473,12 @@ set_up(void)
 	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
 	ot_is_apply_worker = true;
 
-	/* Nothing an operator sets for clients may stop the worker. */
-	set("session_replication_role", "replica");
+	ot_apply_set_up_session();
 	set("statement_timeout", "0");
 	set("lock_timeout", "0");
-	set("idle_in_transaction_session_timeout", "0");
-	set("default_transaction_isolation", "read committed");
-	set("default_transaction_read_only", "off");
-	set("role", "none");
 	/* A deadlock is the evictor's to resolve, not by failing the worker. */
 	set("deadlock_timeout", "1h");
 	set("client_encoding", GetDatabaseEncodingName());
-	ot_session_settings_set_up();
 
 	entry_context = AllocSetContextCreate(TopMemoryContext, "onetrip entry",
 										  ALLOCSET_DEFAULT_SIZES);

@@ -248,7 +248,8 @@ get_table(OtReader *r)
 	if (tables[number]->rel == NULL)
 		open_table(tables[number]);
 	/* Waits below this level know only a transaction; the evictor names the table. */
-	pg_atomic_write_u32(&ot_shared->applying_table, RelationGetRelid(tables[number]->rel));
+	if (!ot_is_rehearsing)
+		pg_atomic_write_u32(&ot_shared->applying_table, RelationGetRelid(tables[number]->rel));
 	return tables[number];
 }
 

@@ -4,7 +4,8 @@
  *	  The way of a transaction through COMMIT: the one transaction callback.
  *
  *	event		may error	verdict				what is done
- *	PRE_COMMIT	yes			not known			keys of held locks, propose, wait
+ *	PRE_COMMIT	yes			not known			keys of held locks, rehearse statements,
+ *											propose, wait
  *				as 08007	commit				wait for the turn, take the origin
  *	(the server's own steps up to the commit record)
  *				as 08007	commit				nothing of ours
@@ -466,7 +467,8 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 				}
 				return;
 			}
-			else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS)
+			else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
+					 type == OT_FRAME_REHEARSED)
 				ot_agent_consume(agent);
 			else
 				ot_agent_close(agent);
@@ -650,8 +652,10 @@ pre_commit(void)
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
 
-	OT_STOP_POINT("before-propose");
 	txn = own_txn();
+	if (ot_rehearse_statements && ot_write_set_has_statements())
+		ot_rehearse_elsewhere(agent, txn);
+	OT_STOP_POINT("before-propose");
 	/* may find the transaction evicted, and then takes the interrupt */
 	ot_turn_begin_proposing(txn);
 	HOLD_INTERRUPTS();

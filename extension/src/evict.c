@@ -402,7 +402,7 @@ ot_evict_xid(TransactionId xid, Relation rel)
 	int			pid;
 	char		table[NAMEDATALEN * 2];
 
-	if (!TransactionIdIsValid(xid) || TransactionIdIsCurrentTransactionId(xid))
+	if (!TransactionIdIsValid(xid) || TransactionIdIsCurrentTransactionId(xid) || ot_is_rehearsing)
 		return;
 	if (TransactionIdPrecedes(xid, TransactionXmin))
 		return;					/* over long ago */

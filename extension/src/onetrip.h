@@ -84,11 +84,15 @@ extern int	ot_max_apply_delay_ms;
 extern int	ot_rebuild_after_ms;
 extern int	ot_max_write_set_kb;
 extern bool ot_read_only;
+extern bool ot_rehearse_statements;
+extern int	ot_rehearse_timeout_ms;
+extern int	ot_rehearse_lock_timeout_ms;
 extern void ot_settings_init(void);
 
 /* onetrip.c */
 extern bool ot_preloaded;		/* in shared_preload_libraries */
-extern bool ot_is_apply_worker; /* this process is the apply worker */
+extern bool ot_is_apply_worker; /* this process applies: it is the worker, or rehearses */
+extern bool ot_is_rehearsing;	/* ... what is rolled back */
 extern bool ot_in_replicated_database(void);	/* needs a transaction */
 extern bool ot_capturing(void);
 extern void ot_check_running(void);
@@ -116,6 +120,7 @@ extern bool ot_write_set_has_statements(void);
 extern void ot_write_set_statement(const char *text, int len);
 extern void ot_write_set_sequence(const char *schema, const char *name, int64 last_value, uint8 flags);
 extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
+extern void ot_write_set_operations(StringInfo out);
 extern Oid	ot_write_set_key_table(uint32 key_number);
 extern void ot_write_set_subxact_start(int nest_level);
 extern void ot_write_set_subxact_end(int nest_level, bool committed);

@@ -239,7 +239,9 @@ ot_sequence_apply(OtReader *r)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s.%s\" is not a sequence", schema, name)));
-	if (flags & OT_SEQUENCE_EXACT)
+	if (ot_is_rehearsing)
+		;						/* it would not roll back */
+	else if (flags & OT_SEQUENCE_EXACT)
 		ot_sequence_page_write(rel, &seq.user,
 				   ot_sequence_place(&seq.user, ot_sequence_own_share(), value,
 									 (flags & OT_SEQUENCE_IS_CALLED) != 0),

@@ -27,6 +27,9 @@ int			ot_max_apply_delay_ms = 5000;
 int			ot_rebuild_after_ms = 60000;
 int			ot_max_write_set_kb = 256 * 1024;
 bool		ot_read_only = false;
+bool		ot_rehearse_statements = true;
+int			ot_rehearse_timeout_ms = 2000;
+int			ot_rehearse_lock_timeout_ms = 100;
 
 void
 ot_settings_init(void)
@@ -75,6 +78,21 @@ ot_settings_init(void)
 							"After that it ends with SQLSTATE 08007, outcome not known yet.",
 							&ot_commit_timeout_ms, 10000, 1, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomBoolVariable("onetrip.rehearse",
+							 "COMMIT of statements such as DDL tries them in the other regions first.",
+							 "One that would fail in another region fails here, instead of holding that region up.",
+							 &ot_rehearse_statements, true,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.rehearse_timeout",
+							"How long the statements of a transaction are tried in another region.",
+							"After that they are rolled back there, and the COMMIT goes on.",
+							&ot_rehearse_timeout_ms, 2000, 1, 3600 * 1000,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.rehearse_lock_timeout",
+							"How long they wait there for a lock.",
+							"A region where it is held for longer is not waited for.",
+							&ot_rehearse_lock_timeout_ms, 100, 1, 3600 * 1000,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_apply_delay",
 							"How long a local reader or maintenance command may hold up changes from other regions.",
 							"A transaction that only reads, or a command such as REINDEX, is given this time before it is evicted; one whose client does nothing, a second at most.",

@@ -483,6 +483,13 @@ ot_write_set_encode(OtTxnId txn, StringInfo out)
 		ot_put_u8(out, ws.keys[i].mode);
 		ot_put_u64(out, ws.keys[i].base);
 	}
+	ot_write_set_operations(out);
+}
+
+/* Appends what is to be done, without the keys. */
+void
+ot_write_set_operations(StringInfo out)
+{
 	if (ws.ops.len == 0)
 		return;
 	ot_put_u8(out, OT_WRITE_SET_FORMAT);

@@ -50,6 +50,34 @@ pub enum FromPostgres {
         at: LogIndex,
         message: String,
     },
+    /// A backend that is about to propose statements wants them tried in the other regions.
+    Rehearse {
+        txn: TxnId,
+        rehearsal: Rehearsal,
+    },
+}
+
+/// A write set to be carried out and rolled back elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rehearsal {
+    /// Where the other PostgreSQL has to stand at least.
+    pub base: LogIndex,
+    /// How long it may take there in all, and how long it may wait there for one lock.
+    pub timeout_ms: u32,
+    pub lock_timeout_ms: u32,
+    pub write_set: Bytes,
+}
+
+/// Why a write set would fail in another region, in the words of its PostgreSQL.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure {
+    /// Where that PostgreSQL stood.
+    pub at: LogIndex,
+    pub sqlstate: String,
+    pub message: String,
+    pub detail: String,
+    pub hint: String,
+    pub context: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +135,12 @@ pub enum ToPostgres {
         txn: TxnId,
         write_set: Bytes,
     },
+    /// `failure`: in which region, and why; `untried`: regions that could not try it, and why, for people.
+    Rehearsed {
+        txn: TxnId,
+        failure: Option<(RegionId, Failure)>,
+        untried: String,
+    },
 }
 
 const HELLO: u8 = 0x01;
@@ -116,10 +150,17 @@ const POSITION: u8 = 0x04;
 const DONE: u8 = 0x05;
 const SETTLE: u8 = 0x06;
 const STUCK: u8 = 0x07;
+const REHEARSE: u8 = 0x08;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
 const ENTRY: u8 = 0x84;
+const REHEARSED: u8 = 0x85;
+
+/// Frames that carry a write set, and so may be large; both begin with a transaction id.
+pub fn is_large(frame_type: u8) -> bool {
+    matches!(frame_type, PROPOSE | REHEARSE)
+}
 
 /// Takes one whole frame, type and body, off the front of `buf`.  `None`: more bytes are needed, and room for them
 /// has been made.
@@ -166,6 +207,9 @@ impl FromPostgres {
             DONE => FromPostgres::Done(r.txn()?),
             SETTLE => FromPostgres::Settle(r.txn()?),
             STUCK => FromPostgres::Stuck { at: r.index("at")?, message: r.str("message")? },
+            REHEARSE => {
+                return Ok(FromPostgres::Rehearse { txn: r.txn()?, rehearsal: Rehearsal::read(r)? });
+            }
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -216,8 +260,47 @@ impl FromPostgres {
                 out.put_u64_le(at.0);
                 put_str(&mut out, message);
             }
+            FromPostgres::Rehearse { txn, rehearsal } => {
+                out.put_u8(REHEARSE);
+                put_txn(&mut out, txn);
+                rehearsal.put(&mut out);
+            }
         }
         finish(out)
+    }
+}
+
+impl Rehearsal {
+    /// Takes all that is left.
+    pub fn read(mut r: Reader) -> Result<Rehearsal> {
+        Ok(Rehearsal {
+            base: r.index("base")?,
+            timeout_ms: r.u32("timeout")?,
+            lock_timeout_ms: r.u32("lock timeout")?,
+            write_set: r.rest(),
+        })
+    }
+
+    pub fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.base.0);
+        out.put_u32_le(self.timeout_ms);
+        out.put_u32_le(self.lock_timeout_ms);
+        out.put_slice(&self.write_set);
+    }
+}
+
+impl Failure {
+    pub fn read(r: &mut Reader) -> Result<Failure> {
+        let at = r.index("at")?;
+        let (sqlstate, message, detail) = (r.str("sqlstate")?, r.str("message")?, r.str("detail")?);
+        Ok(Failure { at, sqlstate, message, detail, hint: r.str("hint")?, context: r.str("context")? })
+    }
+
+    pub fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.at.0);
+        for text in [&self.sqlstate, &self.message, &self.detail, &self.hint, &self.context] {
+            put_str(out, text);
+        }
     }
 }
 
@@ -273,6 +356,15 @@ impl ToPostgres {
                 let (region, txn) = (RegionId(r.str("region")?), r.txn()?);
                 return Ok(ToPostgres::Entry { at, previous, region, txn, write_set: r.rest() });
             }
+            REHEARSED => ToPostgres::Rehearsed {
+                txn: r.txn()?,
+                failure: match r.u8("failed")? {
+                    0 => None,
+                    1 => Some((RegionId(r.str("region")?), Failure::read(&mut r)?)),
+                    other => return Err(r.error(format!("REHEARSED with result {other}"))),
+                },
+                untried: r.str("untried")?,
+            },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
         };
         r.end()?;
@@ -310,6 +402,16 @@ impl ToPostgres {
             ToPostgres::Entry { at, previous, region, txn, write_set } => {
                 out.put_slice(&entry_head(*at, *previous, region, txn, write_set.len())[4..]);
                 out.put_slice(write_set);
+            }
+            ToPostgres::Rehearsed { txn, failure, untried } => {
+                out.put_u8(REHEARSED);
+                put_txn(&mut out, txn);
+                out.put_u8(failure.is_some().into());
+                if let Some((region, failure)) = failure {
+                    put_str(&mut out, region.as_str());
+                    failure.put(&mut out);
+                }
+                put_str(&mut out, untried);
             }
         }
         finish(out)

@@ -48,6 +48,18 @@ fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
         ("done", FromPostgres::Done(TXN)),
         ("settle", FromPostgres::Settle(TXN)),
         ("stuck", FromPostgres::Stuck { at: LogIndex(1001), message: "role \"nowhere\" does not exist".into() }),
+        (
+            "rehearse",
+            FromPostgres::Rehearse {
+                txn: TXN,
+                rehearsal: Rehearsal {
+                    base: LogIndex(1000),
+                    timeout_ms: 2000,
+                    lock_timeout_ms: 100,
+                    write_set: Bytes::from_static(WRITE_SET),
+                },
+            },
+        ),
     ]
 }
 
@@ -88,6 +100,25 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
                 write_set: Bytes::from_static(WRITE_SET),
             },
         ),
+        ("rehearsed", ToPostgres::Rehearsed { txn: TXN, failure: None, untried: "us-west-2 (away)".into() }),
+        (
+            "rehearsed_failed",
+            ToPostgres::Rehearsed {
+                txn: TXN,
+                failure: Some((
+                    "us-west-2".into(),
+                    Failure {
+                        at: LogIndex(1001),
+                        sqlstate: "0A000".into(),
+                        message: "extension \"x\" is not available".into(),
+                        detail: "d".into(),
+                        hint: "h".into(),
+                        context: "c".into(),
+                    },
+                )),
+                untried: String::new(),
+            },
+        ),
     ]
 }
 
@@ -124,7 +155,7 @@ fn every_golden_file_is_read_by_a_test_here() {
 /// Every cut of a good frame's body, and one byte too many, is an error, except where a write set may have any length.
 #[test]
 fn a_cut_or_padded_frame_is_an_error() {
-    let open_ended = ["propose", "propose_empty", "entry"];
+    let open_ended = ["propose", "propose_empty", "entry", "rehearse"];
     let all = from_postgres().into_iter().map(|(n, f)| (n, f.encode(), true));
     let all = all.chain(to_postgres().into_iter().map(|(n, f)| (n, f.encode(), false)));
     for (name, raw, from_pg) in all.filter(|x| !open_ended.contains(&x.0)) {

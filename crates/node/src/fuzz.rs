@@ -14,9 +14,9 @@ use crate::tls::{Authority, Issued, Tls};
 use crate::transport::frame::{
     Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION,
 };
-use crate::transport::LinkSettings;
+use crate::transport::{Answer, LinkSettings};
 use bytes::{Bytes, BytesMut};
-use onetrip_core::agent::{self, take_frame, FromPostgres, Role, ToPostgres};
+use onetrip_core::agent::{self, take_frame, Failure, FromPostgres, Rehearsal, Role, ToPostgres};
 use onetrip_core::certifier::{Certifier, History, Limits};
 use onetrip_core::checkpoint::{self, Checkpoint, Conf};
 use onetrip_core::consensus::Message;
@@ -101,6 +101,8 @@ fn peer_frame_seeds() -> Vec<Vec<u8>> {
         Frame::Raft(Box::new(message)),
         Frame::Raft(Box::new(snapshot)),
         Frame::Ping { sent_ns: 1 },
+        Frame::Rehearse { id: 1, rehearsal: rehearsal() },
+        Frame::Rehearsed { id: 1, answer: Answer::Fails(failure()) },
     ];
     frames.iter().map(|f| f.encode().to_vec()).collect()
 }
@@ -122,6 +124,19 @@ fn agent_frames(bytes: &[u8]) {
         }
         let _ = ToPostgres::decode(frame);
     }
+}
+
+fn rehearsal() -> Rehearsal {
+    Rehearsal {
+        base: LogIndex(7),
+        timeout_ms: 2000,
+        lock_timeout_ms: 100,
+        write_set: Bytes::from_static(b"operations"),
+    }
+}
+
+fn failure() -> Failure {
+    Failure { at: LogIndex(8), sqlstate: "42704".into(), message: "no such role".into(), ..Default::default() }
 }
 
 fn txn() -> TxnId {
@@ -152,6 +167,10 @@ fn agent_frame_seeds() -> Vec<Vec<u8>> {
         FromPostgres::Outcome(txn()).encode().to_vec(),
         FromPostgres::Position { applied: at, durable }.encode().to_vec(),
         FromPostgres::Stuck { at, message: "no such role".into() }.encode().to_vec(),
+        FromPostgres::Rehearse { txn: txn(), rehearsal: rehearsal() }.encode().to_vec(),
+        ToPostgres::Rehearsed { txn: txn(), failure: Some(("r".into(), failure())), untried: "s".into() }
+            .encode()
+            .to_vec(),
         welcome.encode().to_vec(),
         entry.encode().to_vec(),
     ]

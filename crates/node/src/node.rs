@@ -95,6 +95,7 @@ impl Node {
             region: config.region.clone(),
             max_entry_bytes: config.max_entry_bytes,
             inbox: inbox.clone(),
+            transport: transport.clone(),
             limits: Default::default(),
         };
         let pages = Http {

@@ -246,6 +246,15 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		ot_put_u64(frame, 1001);
 		ot_put_str(frame, "role \"nowhere\" does not exist");
 	}
+	else if (strcmp(name, "rehearse") == 0)
+	{
+		frame = ot_agent_frame(pair.agent, OT_FRAME_REHEARSE);
+		ot_put_txn(frame, golden_txn);
+		ot_put_u64(frame, 1000);
+		ot_put_u32(frame, 2000);
+		ot_put_u32(frame, 100);
+		appendBinaryStringInfo(frame, "\x02\x52\x01\x02\xff", 5);
+	}
 	else
 		elog(ERROR, "C does not write a frame \"%s\"", name);
 	ot_agent_frame_end(pair.agent);
@@ -307,6 +316,20 @@ decode(OtFrameType type, OtReader *body)
 								entry.at.value, entry.previous.value, entry.region,
 								ot_txn_to_text(entry.txn, txn),
 								bytes_to_hex(body->at, body->end));
+			}
+		case OT_FRAME_REHEARSED:
+			{
+				OtRehearsed said;
+
+				ot_agent_get_rehearsed(body, &said);
+				if (!said.failed)
+					return psprintf("REHEARSED %s untried \"%s\"",
+									ot_txn_to_text(said.txn, txn), said.untried);
+				return psprintf("REHEARSED %s fails in %s at " UINT64_FORMAT
+								" with %s \"%s\" detail \"%s\" hint \"%s\" context \"%s\" untried \"%s\"",
+								ot_txn_to_text(said.txn, txn), said.region, said.at.value,
+								said.sqlstate, said.message, said.detail, said.hint,
+								said.context, said.untried);
 			}
 		default:
 			elog(ERROR, "the node does not send frames of type 0x%02x", type);

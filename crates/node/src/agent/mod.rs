@@ -13,8 +13,11 @@
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox};
 use crate::outbox::Outbox;
+use crate::transport::Transport;
 use bytes::{Buf, Bytes, BytesMut};
-use onetrip_core::agent::{take_frame, FromPostgres, Role, VerdictOutcome, MAX_FRAME_BYTES, VERSION};
+use onetrip_core::agent::{
+    is_large, take_frame, FromPostgres, Rehearsal, Role, ToPostgres, VerdictOutcome, MAX_FRAME_BYTES, VERSION,
+};
 use onetrip_core::desk::{self, refusal_as, ConnId};
 use onetrip_core::{Entry, EntryKind, NodeId, RegionId, TxnId};
 use std::os::unix::fs::PermissionsExt;
@@ -58,6 +61,7 @@ pub struct AgentServer {
     pub region: RegionId,
     pub max_entry_bytes: u64,
     pub inbox: Inbox,
+    pub transport: Arc<Transport>,
     pub limits: AgentLimits,
 }
 
@@ -97,7 +101,7 @@ impl Drop for Room {
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Beyond the worker's credit of 64 MiB; what waits for a backend is a single small frame.
 const QUEUE_BYTES_MAX: usize = 128 << 20;
-/// No frame but PROPOSE is larger.
+/// No frame is larger but those that carry a write set.
 const SMALL_FRAME_BYTES_MAX: usize = 256;
 
 /// Makes the socket.  A file left by an earlier life is replaced; the caller holds the data directory's lock.
@@ -198,6 +202,10 @@ impl AgentServer {
                         continue;
                     }
                 },
+                FromPostgres::Rehearse { txn, rehearsal } if !is_worker => {
+                    self.rehearse(txn, rehearsal, input.room.take(), outbox.clone());
+                    continue;
+                }
                 FromPostgres::Outcome(txn) => AgentEvent::Outcome { conn, txn },
                 FromPostgres::Settle(txn) => AgentEvent::Settle { conn, txn },
                 FromPostgres::Position { applied, durable } if is_worker => {
@@ -210,6 +218,18 @@ impl AgentServer {
             self.send(event).await;
         }
         Ok(())
+    }
+
+    /// Beside the core thread: nothing is decided by it.
+    fn rehearse(&self, txn: TxnId, rehearsal: Rehearsal, room: Option<Room>, outbox: Arc<Outbox<UnixStream>>) {
+        let transport = self.transport.clone();
+        tokio::spawn(async move {
+            let said = transport.rehearse(rehearsal).await;
+            let untried = said.untried.join("; ");
+            // A backend that has gone does not mind.
+            let _ = outbox.send([ToPostgres::Rehearsed { txn, failure: said.failure, untried }.encode()]);
+            drop(room);
+        });
     }
 
     async fn send(&self, event: AgentEvent) {
@@ -245,6 +265,7 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Position { .. } => "POSITION",
         FromPostgres::Stuck { .. } => "STUCK",
         FromPostgres::Done(_) => "DONE",
+        FromPostgres::Rehearse { .. } => "REHEARSE",
     }
 }
 
@@ -256,19 +277,19 @@ fn wrong(why: &str) -> Error {
 struct Input<'a> {
     outbox: &'a Arc<Outbox<UnixStream>>,
     buf: BytesMut,
-    /// Of the PROPOSE that is being read.
+    /// Of the large frame that is being read.
     room: Option<Room>,
 }
 
 impl Input<'_> {
-    /// The next frame; `None` at the end of the connection.  A PROPOSE for which there is no room is answered and passed
+    /// The next frame; `None` at the end of the connection.  A large one for which there is no room is answered and passed
     /// over here, without ever being held in memory.
     async fn frame(&mut self, server: &AgentServer) -> Result<Option<FromPostgres>> {
         loop {
             if self.buf.len() >= 5 {
                 let length = u32::from_le_bytes([self.buf[0], self.buf[1], self.buf[2], self.buf[3]]) as usize;
-                let is_propose = self.buf[4] == 0x02;
-                if !is_propose && length > SMALL_FRAME_BYTES_MAX || length > MAX_FRAME_BYTES {
+                let is_large = is_large(self.buf[4]);
+                if !is_large && length > SMALL_FRAME_BYTES_MAX || length > MAX_FRAME_BYTES {
                     return Err(wrong(&format!("a frame of type 0x{:02x} with length {length}", self.buf[4])));
                 }
                 let refused = if length as u64 > server.max_entry_bytes + 1 {
@@ -276,7 +297,7 @@ impl Input<'_> {
                     let why =
                         format!("the transaction's entry has {size} bytes, the limit (max_entry_bytes) is {limit}");
                     Some((VerdictOutcome::Refused, why))
-                } else if is_propose && self.room.is_none() {
+                } else if is_large && self.room.is_none() {
                     let max = server.open_bytes_max();
                     self.room = Room::take(length as u64, &server.limits.open_bytes, max);
                     self.room.is_none().then(|| {

@@ -341,7 +341,7 @@ impl Transport {
     }
 
     /// Returns at the end of the connection; an error is what the peer did wrong.
-    async fn receive_frames(&self, link: &Arc<Link>, stream: &mut PeerStream) -> Result<()> {
+    async fn receive_frames(self: &Arc<Self>, link: &Arc<Link>, stream: &mut PeerStream) -> Result<()> {
         let mut buf = BytesMut::with_capacity(64 << 10);
         loop {
             while let Some(frame) = Frame::take(&mut buf, FRAME_BYTES_MAX)? {
@@ -363,6 +363,8 @@ impl Transport {
                         let rtt = self.now_ns().saturating_sub(sent_ns).max(1);
                         link.rtt_ns.store(rtt, Ordering::Relaxed);
                     }
+                    Frame::Rehearse { id, rehearsal } => self.try_for(link.clone(), id, rehearsal),
+                    Frame::Rehearsed { id, answer } => self.asked.answered(id, link.id, answer),
                     _ => {
                         return Err(Error::Internal("a frame that belongs at the beginning of a connection".into()));
                     }

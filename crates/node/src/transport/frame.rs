@@ -3,11 +3,13 @@
 //! The first frame on a connection is `Hello` from the side that dialled, answered by `HelloReply`; after that only the
 //! dialling side sends, unless the hello asked for something else ([`Purpose`]).
 
+use super::rehearsal::Answer;
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::join::JoinRequest;
 use crate::secret::Secret;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onetrip_core::agent::{Failure, Rehearsal};
 use onetrip_core::consensus::Message;
 use onetrip_core::wire::{put_str, Reader};
 use onetrip_core::{LogIndex, NodeId, RegionId};
@@ -15,7 +17,7 @@ use protobuf::Message as _;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// Before the hello nobody is trusted with more.
@@ -26,7 +28,7 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 pub enum Channel {
     /// Small and urgent: heartbeats, votes, acknowledgements, positions.
     Control = 0,
-    /// Appends and proposals, of any size.
+    /// Appends, proposals and rehearsals, of any size.
     Bulk = 1,
 }
 
@@ -97,6 +99,15 @@ pub enum Frame {
     /// Goes back the other way, on the connection that the pinged side dialled.
     Pong {
         sent_ns: u64,
+    },
+    /// To be tried by the PostgreSQL of whoever gets this.
+    Rehearse {
+        id: u64,
+        rehearsal: Rehearsal,
+    },
+    Rehearsed {
+        id: u64,
+        answer: Answer,
     },
 }
 
@@ -169,6 +180,26 @@ impl Frame {
             Frame::Pong { sent_ns } => {
                 out.put_u8(5);
                 out.put_u64_le(*sent_ns);
+            }
+            Frame::Rehearse { id, rehearsal } => {
+                out.put_u8(9);
+                out.put_u64_le(*id);
+                rehearsal.put(&mut out);
+            }
+            Frame::Rehearsed { id, answer } => {
+                out.put_u8(10);
+                out.put_u64_le(*id);
+                match answer {
+                    Answer::Fine => out.put_u8(0),
+                    Answer::Fails(failure) => {
+                        out.put_u8(1);
+                        failure.put(&mut out);
+                    }
+                    Answer::Untried(why) => {
+                        out.put_u8(2);
+                        put_str(&mut out, why);
+                    }
+                }
             }
         }
         let body = (out.len() - 8) as u32;
@@ -286,6 +317,19 @@ fn decode(body: Bytes) -> Result<Frame> {
             let head = r.take(length, "head")?;
             return Ok(Frame::Joined { head, checkpoint: r.rest() });
         }
+        9 => {
+            let id = r.u64("id")?;
+            return Ok(Frame::Rehearse { id, rehearsal: Rehearsal::read(r)? });
+        }
+        10 => Frame::Rehearsed {
+            id: r.u64("id")?,
+            answer: match r.u8("answer")? {
+                0 => Answer::Fine,
+                1 => Answer::Fails(Failure::read(&mut r)?),
+                2 => Answer::Untried(r.str("why")?),
+                other => return Err(malformed(format!("answer {other} to a rehearsal"))),
+            },
+        },
         other => return Err(malformed(format!("kind {other}"))),
     };
     r.end()?;
@@ -328,6 +372,18 @@ mod tests {
             Frame::Joined { head: Bytes::from_static(b"{}"), checkpoint: Bytes::from_static(b"state") },
             Frame::Ping { sent_ns: 1 },
             Frame::Pong { sent_ns: 2 },
+            Frame::Rehearse {
+                id: 3,
+                rehearsal: Rehearsal {
+                    base: LogIndex(4),
+                    timeout_ms: 5,
+                    lock_timeout_ms: 6,
+                    write_set: Bytes::from_static(b"ops"),
+                },
+            },
+            Frame::Rehearsed { id: 3, answer: Answer::Fine },
+            Frame::Rehearsed { id: 3, answer: Answer::Fails(Failure { at: LogIndex(7), ..Default::default() }) },
+            Frame::Rehearsed { id: 3, answer: Answer::Untried("busy".into()) },
         ]
     }
 

@@ -15,12 +15,14 @@ mod accept;
 mod delay;
 pub(crate) mod frame;
 mod link;
+mod rehearsal;
 mod shape;
 #[cfg(test)]
 mod tests;
 mod tunnel;
 
 pub(crate) use accept::join_exchange;
+pub(crate) use rehearsal::Answer;
 pub use shape::{LinkSettings, ONE_WAY_MS_MAX};
 
 use crate::config::NodeConfig;
@@ -64,6 +66,8 @@ pub struct Transport {
     /// Bounds how fast tokens can be tried.
     joins: Semaphore,
     tunnels: Arc<Semaphore>,
+    asked: rehearsal::Asked,
+    rehearsal_places: Arc<Semaphore>,
     postgres_socket: Option<PathBuf>,
     /// Of this node's PostgreSQL.
     facts: Option<Facts>,
@@ -119,6 +123,8 @@ impl Transport {
             refusals: Refusals::default(),
             joins: Semaphore::new(accept::JOINS_AT_ONCE),
             tunnels: Arc::new(Semaphore::new(tunnel::TUNNELS_MAX)),
+            asked: Default::default(),
+            rehearsal_places: Arc::new(Semaphore::new(rehearsal::PLACES)),
             postgres_socket: config.postgres.as_ref().map(|p| config.data_dir.join(format!(".s.PGSQL.{}", p.port))),
             facts,
             settings: ClusterSettings {

@@ -1,0 +1,142 @@
+//! What would fail in another region fails at COMMIT at home, says where and why, and nothing stands still.
+
+use std::time::{Duration, Instant};
+
+use crate::lab::{number, start, text, told_db, until, Lab, Session, SOON};
+
+/// A COMMIT that waited for a region without time would take the rehearsal's own bound, which is set to far more.
+const NOT_WAITED_FOR: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fails_in_another_region_fails_at_commit() {
+    let lab =
+        start("rehearsal", "statements that another region cannot carry out: an error at home, none stands still")
+            .await;
+    let [a, b, c] = lab.sessions().await;
+    a.must(
+        "create table t (id int primary key, v text);
+         create table here (id int) using heap;
+         create sequence s;
+         create function reads_here(v text) returns text immutable language plpgsql as $$
+         begin
+             if not exists (select from public.here) then
+                 raise 'nothing is here' using detail = 'it was looked for', hint = 'put something there';
+             end if;
+             return v;
+         end $$;
+         insert into t values (1, 'x')",
+    )
+    .await;
+    lab.everywhere().await;
+    a.must("insert into here values (1)").await;
+    // A local database of one server: the role and the tablespace are nowhere else.
+    let local = local_session(&lab, 0).await;
+    let folder = tempfile::tempdir_in(lab.node(0).folder()).unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(owner(&lab).0), Some(owner(&lab).1)).unwrap();
+    local.must("create role only_a").await;
+    local.must(&format!("create tablespace only_a location '{}'", folder.path().display())).await;
+
+    let of_b = "select last_value || ' ' || is_called from s";
+    let before = text(&b, of_b).await.unwrap();
+    for (statements, code, about) in [
+        ("create index on t (reads_here(v))", "P0001", "nothing is here / it was looked for / In region"),
+        (
+            "begin; select setval('s', 4711); insert into t values (2, 'y'); create index on t (reads_here(v)); commit",
+            "P0001",
+            "nothing is here",
+        ),
+        ("grant select on t to only_a", "42704", "role \"only_a\" does not exist"),
+        ("alter table t owner to only_a", "42704", "role \"only_a\" does not exist"),
+        ("create table u (id int primary key) tablespace only_a", "42704", "tablespace \"only_a\" does not exist"),
+    ] {
+        let error = a.refused(statements).await;
+        let said = told_db(&error);
+        assert_eq!(error.code().code(), code, "{statements}: {said}");
+        let told =
+            ["b", "c"].iter().any(|r| said.contains(&format!("could not commit: a statement fails in region \"{r}\"")));
+        assert!(told && said.contains(about), "{statements}: {said}");
+        assert!(error.where_().is_some_and(|w| w.contains("replaying the statement")), "{:?}", error.where_());
+        assert_eq!(number(&a, "select count(*) from t").await.unwrap(), 1);
+    }
+    assert_eq!(text(&b, of_b).await.unwrap(), before, "a rehearsal has moved a sequence");
+    // Nobody stands still, and nothing has stayed anywhere.
+    c.must("insert into t values (3, 'z')").await;
+    lab.shows("select count(*) || ' ' || (select count(*) from pg_index where indrelid = 't'::regclass) from t", "2 1")
+        .await;
+
+    // Whoever insists may: then it is the region that has to be mended.
+    a.must("set onetrip.rehearse = off; grant select on t to only_a").await;
+    until("region b stands still", SOON, || async {
+        Ok(number(&b, "select count(*) from onetrip.status where failing > applied").await? == 1)
+    })
+    .await
+    .unwrap();
+    for region in [1, 2] {
+        local_session(&lab, region).await.must("create role only_a").await;
+    }
+    lab.everywhere().await;
+    a.must("create role ordinary").await;
+    a.must("set role ordinary").await;
+    assert_eq!(a.refused("set onetrip.rehearse = off").await.code().code(), "42501");
+    lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_that_is_away_or_busy_is_not_waited_for() {
+    let lab = start("rehearsal_away", "statements while a region is away, or holds a lock on the table").await;
+    let [a, b, c] = lab.sessions().await;
+    a.must("create table t (id int primary key, v text)").await;
+    lab.everywhere().await;
+    a.must("set onetrip.rehearse_timeout = '60s'").await;
+
+    // A reader there holds a lock: COMMIT does not wait for it, though the entry has to.
+    c.must("begin; select * from t").await;
+    in_time(&a, "alter table t add column w int").await;
+    c.must("commit").await;
+    lab.everywhere().await;
+
+    // Nor a writer with the schema lock.
+    c.must("begin; create table other (id int primary key)").await;
+    in_time(&a, "alter table t add column x int").await;
+    let lost = c.refused("commit").await;
+    assert_eq!(lost.code().code(), "40001", "{}", told_db(&lost));
+    lab.everywhere().await;
+
+    lab.cut_link(0, 2, true).await.unwrap();
+    in_time(&a, "alter table t add column y int").await;
+    lab.cut_link(0, 2, false).await.unwrap();
+    lab.everywhere().await;
+
+    // Its server is stopped in the middle of everything: no answer will ever come.
+    lab.node(2).kill9().unwrap();
+    until("a takes the node for away or does not wait", SOON, || async {
+        let begun = Instant::now();
+        a.run("alter table t alter column y set default 1").await?;
+        Ok(begun.elapsed() < NOT_WAITED_FOR)
+    })
+    .await
+    .unwrap();
+    lab.node(2).start().unwrap();
+    lab.shows("select count(*) from pg_attribute where attrelid = 't'::regclass and attnum > 0", "5").await;
+    drop(b);
+    lab.check_equal(1).await;
+}
+
+async fn in_time(session: &Session, statement: &str) {
+    let begun = Instant::now();
+    session.must(statement).await;
+    let took = begun.elapsed();
+    assert!(took < NOT_WAITED_FOR, "{statement} took {took:?}");
+}
+
+async fn local_session(lab: &Lab, region: usize) -> Session {
+    let conninfo = lab.node(region).conninfo().replace("dbname=onetrip", "dbname=postgres");
+    Session::open(&conninfo).await.unwrap()
+}
+
+/// Whom the servers run as.
+fn owner(lab: &Lab) -> (u32, u32) {
+    use std::os::unix::fs::MetadataExt;
+    let folder = std::fs::metadata(lab.node(0).folder()).unwrap();
+    (folder.uid(), folder.gid())
+}

@@ -1,0 +1,213 @@
+//! Write sets that are tried in the other regions before they are proposed.
+//!
+//! The asking node sends the write set to each peer with a PostgreSQL.  There it is carried out in a session of its own, by
+//! `onetrip.rehearse`, and rolled back.  A region that is away, or has no time, does not hold anybody up: it counts as untried.
+//!
+//! Invariant: a failure is what that PostgreSQL said of the write set itself; nothing that passes by itself (a lock, a
+//! timeout, a full disk, a shutdown) is one.
+
+use super::frame::{Channel, Frame};
+use super::link::Link;
+use super::Transport;
+use onetrip_core::agent::{Failure, Rehearsal};
+use onetrip_core::{LogIndex, NodeId, RegionId};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_postgres::error::DbError;
+use tokio_postgres::{Client, NoTls};
+
+/// What this node's PostgreSQL carries out at the same time.
+pub(super) const PLACES: usize = 4;
+/// For the way there and back, and the start of a session, on top of the rehearsal's own timeout.
+const ON_TOP: Duration = Duration::from_millis(1000);
+/// How often the asking node looks whether those it waits for are still there.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What one region says of a write set.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Fine,
+    Fails(Failure),
+    /// It could not be tried there now; why.
+    Untried(String),
+}
+
+/// What all the others say together.
+#[derive(Debug, Default)]
+pub struct Rehearsed {
+    pub failure: Option<(RegionId, Failure)>,
+    /// Region and reason, for people.
+    pub untried: Vec<String>,
+}
+
+/// The rehearsals that this node has asked for.
+#[derive(Default)]
+pub(super) struct Asked(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    answers: HashMap<u64, mpsc::UnboundedSender<(NodeId, Answer)>>,
+}
+
+impl Asked {
+    fn begin(&self) -> (u64, mpsc::UnboundedReceiver<(NodeId, Answer)>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut waiting = self.0.lock().expect("no code that holds this lock panics");
+        waiting.last += 1;
+        let id = waiting.last;
+        waiting.answers.insert(id, sender);
+        (id, receiver)
+    }
+
+    fn end(&self, id: u64) {
+        self.0.lock().expect("no code that holds this lock panics").answers.remove(&id);
+    }
+
+    /// One that nobody waits for any more is dropped.
+    pub(super) fn answered(&self, id: u64, from: NodeId, answer: Answer) {
+        let waiting = self.0.lock().expect("no code that holds this lock panics");
+        if let Some(sender) = waiting.answers.get(&id) {
+            let _ = sender.send((from, answer));
+        }
+    }
+}
+
+impl Transport {
+    /// Has every other region that can be reached try the write set.  Ends at the first failure, or when all have answered.
+    pub async fn rehearse(&self, rehearsal: Rehearsal) -> Rehearsed {
+        let deadline = Instant::now() + Duration::from_millis(rehearsal.timeout_ms.into()) + ON_TOP;
+        let mut result = Rehearsed::default();
+        let (id, mut answers) = self.asked.begin();
+        let frame = Frame::Rehearse { id, rehearsal }.encode();
+        let mut left = BTreeMap::new();
+        for link in self.links() {
+            // A witness tells of no PostgreSQL.
+            if link.facts.lock().expect("no code that holds this lock panics").is_none() {
+                continue;
+            }
+            if link.is_connected() && self.send_to(&link, Channel::Bulk, frame.clone()) {
+                left.insert(link.id, link);
+            } else {
+                result.untried.push(format!("{}: it cannot be reached", link.region));
+            }
+        }
+        while !left.is_empty() && result.failure.is_none() {
+            let look = deadline.min(Instant::now() + LOOK);
+            match tokio::time::timeout_at(look, answers.recv()).await {
+                Ok(Some((from, answer))) => {
+                    let Some(link) = left.remove(&from) else { continue };
+                    match answer {
+                        Answer::Fine => {}
+                        Answer::Fails(failure) => result.failure = Some((link.region.clone(), failure)),
+                        Answer::Untried(why) => result.untried.push(format!("{}: {why}", link.region)),
+                    }
+                }
+                // The sender lives until `end`.
+                Ok(None) => break,
+                Err(_) => {
+                    let late = Instant::now() >= deadline;
+                    left.retain(|_, link| {
+                        let stays = !late && link.is_connected();
+                        if !stays {
+                            result.untried.push(format!("{}: it does not answer", link.region));
+                        }
+                        stays
+                    });
+                }
+            }
+        }
+        self.asked.end(id);
+        result
+    }
+
+    /// A peer asks; it is answered when the write set was tried.
+    pub(super) fn try_for(self: &Arc<Self>, link: Arc<Link>, id: u64, rehearsal: Rehearsal) {
+        let transport = self.clone();
+        let place = self.rehearsal_places.clone().try_acquire_owned();
+        tokio::spawn(async move {
+            let answer = match place {
+                Ok(_place) => transport.try_here(&rehearsal).await,
+                Err(_) => Answer::Untried(format!("{PLACES} are being tried there already")),
+            };
+            transport.send_to(&link, Channel::Control, Frame::Rehearsed { id, answer }.encode());
+        });
+    }
+
+    async fn try_here(&self, rehearsal: &Rehearsal) -> Answer {
+        let (Some(socket), Some(database)) = (&self.postgres_socket, &self.settings.database) else {
+            return Answer::Untried("it runs no PostgreSQL".into());
+        };
+        let limit = Duration::from_millis(rehearsal.timeout_ms.into()) + ON_TOP;
+        let tried = tokio::time::timeout(limit, try_in(socket, database, rehearsal)).await;
+        tried.unwrap_or(Answer::Untried("it took too long".into()))
+    }
+}
+
+async fn try_in(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Answer {
+    let client = match connect(socket, database, rehearsal).await {
+        Ok(client) => client,
+        Err(why) => return Answer::Untried(why),
+    };
+    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
+        [&(rehearsal.base.0 as i64), &&rehearsal.write_set[..]];
+    let Err(error) = client.execute("SELECT onetrip.rehearse($1, $2)", &parameters).await else {
+        return Answer::Fine;
+    };
+    let at = position(&client).await;
+    let Some(said) = error.as_db_error() else {
+        let message = "the server closed the connection: it may have crashed".to_string();
+        return Answer::Fails(Failure { at, sqlstate: "XX000".into(), message, ..Default::default() });
+    };
+    if passes(said.code().code()) {
+        return Answer::Untried(said.message().to_string());
+    }
+    Answer::Fails(failure(at, said))
+}
+
+fn failure(at: LogIndex, said: &DbError) -> Failure {
+    let text = |t: Option<&str>| t.unwrap_or_default().to_string();
+    Failure {
+        at,
+        sqlstate: said.code().code().to_string(),
+        message: said.message().to_string(),
+        detail: text(said.detail()),
+        hint: text(said.hint()),
+        context: text(said.where_()),
+    }
+}
+
+/// Where that PostgreSQL stands; 0 if it does not say.
+async fn position(client: &Client) -> LogIndex {
+    let row = client.query_one("SELECT onetrip.position()", &[]).await;
+    LogIndex(row.and_then(|r| r.try_get::<_, i64>(0)).unwrap_or_default() as u64)
+}
+
+/// A session whose settings nobody's ALTER ROLE or ALTER DATABASE changes.
+async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<Client, String> {
+    let stream = UnixStream::connect(socket).await.map_err(|e| format!("its PostgreSQL does not answer: {e}"))?;
+    let options = format!(
+        "-c statement_timeout={} -c lock_timeout={} -c default_transaction_isolation=read\\ committed \
+         -c default_transaction_read_only=off -c session_replication_role=replica",
+        rehearsal.timeout_ms, rehearsal.lock_timeout_ms
+    );
+    let mut config = tokio_postgres::Config::new();
+    config.user("postgres").dbname(database).application_name("onetrip rehearsal").options(options);
+    let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(|e| match e.as_db_error() {
+        Some(said) => said.message().to_string(),
+        None => e.to_string(),
+    })?;
+    // Ends with the client.
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// An error that has nothing to do with what was tried.
+fn passes(sqlstate: &str) -> bool {
+    matches!(sqlstate.get(..2), Some("40" | "53" | "57" | "58" | "08")) || sqlstate == "55P03"
+}
