@@ -188,12 +188,13 @@ async fn position(client: &Client) -> LogIndex {
     LogIndex(row.and_then(|r| r.try_get::<_, i64>(0)).unwrap_or_default() as u64)
 }
 
-/// A session whose settings nobody's ALTER ROLE or ALTER DATABASE changes.
+/// A session whose settings nobody's ALTER ROLE or ALTER DATABASE changes.  What goes wrong is said where the COMMIT is,
+/// not in this server's log.
 async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<Client, String> {
     let stream = UnixStream::connect(socket).await.map_err(|e| format!("its PostgreSQL does not answer: {e}"))?;
     let options = format!(
         "-c statement_timeout={} -c lock_timeout={} -c default_transaction_isolation=read\\ committed \
-         -c default_transaction_read_only=off -c session_replication_role=replica",
+         -c default_transaction_read_only=off -c session_replication_role=replica -c log_min_messages=fatal",
         rehearsal.timeout_ms, rehearsal.lock_timeout_ms
     );
     let mut config = tokio_postgres::Config::new();
