@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values fuzz audit lint lint-versions bench bench-failover bench-rows clean
+.PHONY: help setup setup-tests build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz audit lint lint-versions bench bench-failover bench-rows clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -20,6 +20,7 @@ help:
 	@echo "make audit   licences, sources and known flaws of the Rust libraries"
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
+	@echo "make poison  random DDL, rows, roles and functions from three regions at once come out alike (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make lint    format and clippy, warnings are errors"
 	@echo "make lint-versions  the extension compiles without warnings for PostgreSQL 15, 17 and 18"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
@@ -43,7 +44,7 @@ demo: build
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
-test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-sanitizers test-cluster test-outcomes
 
 test-rust: setup
@@ -73,6 +74,10 @@ torture: setup
 values: setup-tests
 	cargo build --release --locked -p onetrip-cli --bins
 	@$(TARGET)/release/values --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+poison: setup
+	cargo build --release --locked -p onetrip-cli --bins
+	@$(TARGET)/release/poison --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup
 	cargo build --release --locked -p onetrip-sim

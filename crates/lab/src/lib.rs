@@ -16,6 +16,7 @@ pub mod link;
 mod membership;
 mod node_process;
 pub mod pgbench;
+pub mod poison;
 pub mod ports;
 pub mod postmaster;
 pub mod published;

@@ -15,9 +15,9 @@ pub mod catalog;
 pub mod denied;
 pub mod effect;
 mod expression;
-mod judge;
+pub(crate) mod judge;
 mod schema;
-mod sql;
+pub(crate) mod sql;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,84 @@
+//! Is every region alike, by the eyes of PostgreSQL's own tools?  `onetrip check` compares rows and definitions; `pg_dump` and
+//! `pg_dumpall -g` must print the same, in any order, but for what is each region's by design.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{bail, Context, Result};
+use tokio::process::Command;
+
+use crate::{postgres_bin, Cluster};
+
+/// What differs, in words; `None`: nothing.
+pub async fn compare(cluster: &Cluster, binary: &Path) -> Result<Option<String>> {
+    let check = Command::new(binary).arg("check").arg("--data").arg(cluster.data()).output().await;
+    let check = check.context("run onetrip check")?;
+    if !check.status.success() {
+        let said = String::from_utf8_lossy(&check.stdout).into_owned() + &String::from_utf8_lossy(&check.stderr);
+        return Ok(Some(format!("onetrip check: {said}")));
+    }
+    for (what, program, arguments) in [
+        ("pg_dump", "pg_dump", &["--schema-only", "--dbname=onetrip"][..]),
+        ("pg_dumpall -g", "pg_dumpall", &["--globals-only", "--no-role-passwords"][..]),
+    ] {
+        let mut first: Option<BTreeMap<String, usize>> = None;
+        for node in cluster.nodes() {
+            let dump = dump(program, arguments, &node.conninfo()).await?;
+            let parts = parts(&dump);
+            match &first {
+                None => first = Some(parts),
+                Some(first) => {
+                    if let Some(part) = differing(first, &parts) {
+                        return Ok(Some(format!("{what} of region {}: {part}", node.region())));
+                    }
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+async fn dump(program: &str, arguments: &[&str], conninfo: &str) -> Result<String> {
+    let value = |key: &str| {
+        conninfo.split(' ').find_map(|part| part.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default().to_string()
+    };
+    let mut command = Command::new(postgres_bin().join(program));
+    command.args(arguments).args(["--host", &value("host"), "--port", &value("port"), "--username", "postgres"]);
+    let output = command.output().await.with_context(|| format!("run {program}"))?;
+    if !output.status.success() {
+        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Its statements, each with how often it stands there.  A sequence's numbers are the region's share.
+fn parts(dump: &str) -> BTreeMap<String, usize> {
+    let mut parts = BTreeMap::new();
+    for part in dump.split("\n\n") {
+        let text: Vec<&str> = part.lines().filter(|line| !line.starts_with("--") && !is_share(line)).collect();
+        let text = text.join("\n").trim().to_string();
+        // The key that lets a dump's own commands through is drawn anew each time.
+        if !text.is_empty() && !text.starts_with("\\restrict") && !text.starts_with("\\unrestrict") {
+            *parts.entry(text).or_default() += 1;
+        }
+    }
+    parts
+}
+
+fn is_share(line: &str) -> bool {
+    let line = line.trim();
+    ["START WITH", "INCREMENT BY", "MINVALUE", "MAXVALUE", "NO MINVALUE", "NO MAXVALUE", "CACHE", "ONETRIP"]
+        .iter()
+        .any(|start| line.starts_with(start))
+}
+
+fn differing(one: &BTreeMap<String, usize>, other: &BTreeMap<String, usize>) -> Option<String> {
+    let only = |here: &BTreeMap<String, usize>, there: &BTreeMap<String, usize>| {
+        here.iter().find(|(part, count)| there.get(*part) != Some(count)).map(|(part, _)| part.clone())
+    };
+    let (here, there) = (only(one, other), only(other, one));
+    if here.is_none() && there.is_none() {
+        return None;
+    }
+    Some(format!("the first region has {:?}; it has {:?}", here.unwrap_or_default(), there.unwrap_or_default()))
+}
