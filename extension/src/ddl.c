@@ -193,6 +193,7 @@ record(PlannedStmt *pstmt, Node *stmt, const char *query, OtStatementKind kind)
 		ot_ddl_check_text(text, stmt);
 	}
 	stmt = ot_ddl_name_version(stmt, &text);
+	stmt = ot_ddl_compute_bound(stmt, &text, offset, query);
 	if (kind == OT_STATEMENT_SCHEMA)
 	{
 		if (ot_ddl_may_change_code(stmt))

@@ -61,6 +61,9 @@ pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 /* ddl_extension.c */
 extern Node *ot_ddl_name_version(Node *stmt, char **text);
 
+/* ddl_bounds.c */
+extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query);
+
 /* ddl_text.c */
 extern DefElem *ot_ddl_find_option(List *options, const char *name);
 extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);

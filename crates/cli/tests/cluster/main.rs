@@ -24,6 +24,7 @@ mod nothing_deadlocks;
 #[cfg(feature = "stop-points")]
 mod outcomes;
 mod partition;
+mod recipes;
 mod rehearsal;
 mod rows;
 mod sequences;
