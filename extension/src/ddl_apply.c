@@ -65,9 +65,6 @@ security_context(Node *stmt)
 		case T_AlterExtensionStmt:
 			/* scripts may use temporary tables */
 			return SECURITY_LOCAL_USERID_CHANGE;
-		case T_RefreshMatViewStmt:
-			/* CONCURRENTLY does itself; PostgreSQL restricts the query */
-			return SECURITY_LOCAL_USERID_CHANGE;
 		default:
 			return NOT_TRUSTED;
 	}
@@ -108,6 +105,35 @@ take_role_out(Node *stmt)
 	return (Node *) alter;
 }
 
+/*
+ * What the statement would compute, call or check, and what its own region has
+ * computed, called or checked: the contents of a materialized view follow as
+ * rows; constraints were found to hold for these rows, under the privileges
+ * and row security of there.
+ */
+static void
+leave_to_results(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, CreateTableAsStmt))
+		((CreateTableAsStmt *) stmt)->into->skipData = true;
+	if (!IsA(stmt, AlterTableStmt))
+		return;
+	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+		Constraint *constraint = (Constraint *) command->def;
+
+		if (command->subtype != AT_AddConstraint || constraint == NULL ||
+			!IsA(constraint, Constraint) || constraint->skip_validation ||
+			(constraint->contype != CONSTR_CHECK && constraint->contype != CONSTR_FOREIGN))
+			continue;
+		constraint->skip_validation = true;
+		constraint->initially_valid = true;
+	}
+}
+
 static void
 run_one(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
 {
@@ -145,8 +171,8 @@ run(const char *text, Oid roleid, int sec_context)
 				ereport(ERROR,
 						(errcode(OT_ERR_PROTOCOL),
 						 errmsg("entry holds a statement that is not a utility statement")));
-			if (!IsA(pstmt->utilityStmt, TruncateStmt))
-				ot_ddl_lock_schema();
+			ot_ddl_lock_schema();
+			leave_to_results(pstmt->utilityStmt);
 			behind = take_role_out(pstmt->utilityStmt);
 			run_one(pstmt, text, roleid, sec_context);
 			if (behind)
@@ -190,7 +216,16 @@ ot_ddl_apply_statement(OtReader *r)
 	SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
 	ot_session_settings_apply(r, roleid);
 
-	run(text, roleid, saved_sec_context);
+	PG_TRY();
+	{
+		ot_ddl_set_replaying(true);
+		run(text, roleid, saved_sec_context);
+	}
+	PG_FINALLY();
+	{
+		ot_ddl_set_replaying(false);
+	}
+	PG_END_TRY();
 
 	/* false: what its functions have set ends here too */
 	AtEOXact_GUC(false, guc_level);

@@ -191,6 +191,63 @@ RESET ROLE;
 SELECT lo_from_bytea(0, 'x');
 \echo :LAST_ERROR_SQLSTATE
 
+-- Functions that a statement calls where it is recorded change nothing: they are called in every region.
+CREATE TABLE noted (id serial PRIMARY KEY, what text);
+CREATE FUNCTION notes(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted (what) VALUES ('n'); RETURN n; END $$;
+CREATE FUNCTION makes(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN CREATE TABLE by_the_way (id int); RETURN n; END $$;
+CREATE FUNCTION sets(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM setval('noted_id_seq', 100); RETURN n; END $$;
+CREATE FUNCTION computes(n int, how text) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN RETURN CASE how WHEN 'notes' THEN notes(n) WHEN 'makes' THEN makes(n) WHEN 'sets' THEN sets(n) END; END $$;
+CREATE INDEX ON t (computes(w::int, 'notes'));
+\echo :LAST_ERROR_SQLSTATE
+CREATE INDEX ON t (computes(w::int, 'makes'));
+CREATE INDEX ON t (computes(w::int, 'sets'));
+ALTER TABLE t ADD CHECK (computes(w::int, 'notes') > 0);
+ALTER TABLE t ALTER w TYPE bigint USING computes(w::int, 'notes');
+ALTER TABLE t ADD COLUMN x int DEFAULT computes(1, 'makes');
+-- Where what it makes travels, and not what it is told, they may; and they are called once.
+BEGIN;
+CREATE MATERIALIZED VIEW noting AS SELECT notes(1), makes(2), 'x' AS x;
+REFRESH MATERIALIZED VIEW noting WITH NO DATA;
+:operations;
+ROLLBACK;
+
+-- Triggers of TRUNCATE and event triggers fire where the statement runs: what comes before it is noted before it.
+CREATE TABLE emptied (id int PRIMARY KEY, n int REFERENCES t);
+CREATE FUNCTION empties() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted (what) VALUES (TG_WHEN); INSERT INTO emptied VALUES (8); RETURN NULL; END $$;
+CREATE TRIGGER before_it BEFORE TRUNCATE ON emptied EXECUTE FUNCTION empties();
+CREATE TRIGGER after_it AFTER TRUNCATE ON emptied EXECUTE FUNCTION empties();
+BEGIN;
+TRUNCATE t CASCADE;
+:operations;
+ROLLBACK;
+CREATE FUNCTION on_event() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO noted (what) VALUES (TG_EVENT);
+    IF TG_TAG = 'CREATE VIEW' THEN EXECUTE 'COMMENT ON TABLE noted IS ' || quote_literal(TG_EVENT); END IF;
+END $$;
+CREATE EVENT TRIGGER first_start ON ddl_command_start EXECUTE FUNCTION on_event();
+CREATE EVENT TRIGGER second_start ON ddl_command_start EXECUTE FUNCTION on_event();
+CREATE EVENT TRIGGER at_end ON ddl_command_end EXECUTE FUNCTION on_event();
+BEGIN;
+CREATE VIEW viewed AS SELECT 1 AS one;
+ALTER TABLE noted ALTER what SET NOT NULL;
+:operations;
+ROLLBACK;
+BEGIN;
+CREATE EXTENSION tcn;
+:operations;
+ROLLBACK;
+DROP EVENT TRIGGER at_end;
+CREATE OR REPLACE FUNCTION on_event() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN IF TG_TAG = 'CREATE FUNCTION' AND TG_EVENT = 'ddl_command_end' THEN CREATE TABLE by_the_way (id int); END IF; END $$;
+DROP EVENT TRIGGER first_start;
+DROP EVENT TRIGGER second_start;
+CREATE EVENT TRIGGER at_end ON ddl_command_end EXECUTE FUNCTION on_event();
+CREATE EXTENSION tcn;
+\echo :LAST_ERROR_SQLSTATE
+DROP EVENT TRIGGER at_end;
+
 -- All of that left nothing open.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 DROP SCHEMA ddl, ddl_inner CASCADE;

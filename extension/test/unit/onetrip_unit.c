@@ -642,6 +642,12 @@ unit_operations(PG_FUNCTION_ARGS)
 			for (int i = 0; i < 2 * nsettings; i++)
 				(void) ot_get_str(&r);
 		}
+		else if (op == 'E')
+		{
+			(void) ot_get_str(&r);
+			appendStringInfo(&line, " %s", ot_get_str(&r));
+			appendStringInfo(&line, " %d", ot_get_u8(&r));
+		}
 		else if (op == 'Q')
 		{
 			(void) ot_get_str(&r);
