@@ -211,24 +211,25 @@ ot_ddl_apply_statement(OtReader *r)
 				 errmsg("role \"%s\" does not exist on this node", role),
 				 errhint("It was made outside of the replicated database. Create it here, and the statement goes on.")));
 
-	/* Role first: search_path may say "$user". */
-	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
-	SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
-	ot_session_settings_apply(r, roleid);
-
 	PG_TRY();
 	{
+		/* Role first: search_path may say "$user". */
+		GetUserIdAndSecContext(&saved_user, &saved_sec_context);
+		SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
+		ot_session_settings_apply(r, roleid);
+
 		ot_ddl_set_replaying(true);
 		run(text, roleid, saved_sec_context);
+
+		/* false: what its functions have set ends here too */
+		AtEOXact_GUC(false, guc_level);
 	}
 	PG_FINALLY();
 	{
 		ot_ddl_set_replaying(false);
+		ot_session_settings_end_statement();
 	}
 	PG_END_TRY();
-
-	/* false: what its functions have set ends here too */
-	AtEOXact_GUC(false, guc_level);
 	SetUserIdAndSecContext(saved_user, saved_sec_context);
 	error_context_stack = context.previous;
 	pfree(role);

@@ -188,6 +188,13 @@ CREATE FUNCTION f() RETURNS int LANGUAGE sql SET search_path FROM CURRENT AS 'SE
 SET ROLE ddl_owner;
 ALTER TABLE t OWNER TO SESSION_USER;
 RESET ROLE;
+-- A name with an OID in it is another one elsewhere.
+DO $$ BEGIN EXECUTE 'GRANT SELECT ON ' || (SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 't'::regclass) || ' TO ddl_owner';
+EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
+CREATE TABLE referring (id int REFERENCES t);
+DO $$ BEGIN EXECUTE 'ALTER TABLE referring DISABLE TRIGGER ' || (SELECT quote_ident(min(tgname)) FROM pg_trigger WHERE tgrelid = 'referring'::regclass);
+EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
+COMMENT ON TABLE referring IS 'pg_toast.pg_toast_123 in words';
 SELECT lo_from_bytea(0, 'x');
 \echo :LAST_ERROR_SQLSTATE
 

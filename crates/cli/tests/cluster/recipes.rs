@@ -1,6 +1,6 @@
 //! What a statement made at home is what every region gets, also where the same words would make something else there.
 
-use crate::lab::{start, text, Lab};
+use crate::lab::{number, start, text, Lab};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_statement_made_at_home_is_in_every_region() {
@@ -11,6 +11,7 @@ async fn what_a_statement_made_at_home_is_in_every_region() {
     functions(&lab).await;
     truncate(&lab).await;
     event_triggers(&lab).await;
+    extensions(&lab).await;
     lab.check_equal(1).await;
 }
 
@@ -198,4 +199,25 @@ async fn event_triggers(lab: &Lab) {
     )
     .await;
     assert!(made.split(' ').next().unwrap().parse::<u32>().unwrap() > 100, "{made}");
+}
+
+/// Scripts that fill tables with serial keys, and that look up the session's `search_path`; as far as this server offers such.
+async fn extensions(lab: &Lab) {
+    let b = lab.session(1).await;
+    let rows = "select count(*) || ' ' || md5(string_agg(l::text, ' ' order by id)) from us_lex l";
+    let path = "select coalesce((select setconfig::text from pg_db_role_setting where setrole = 0), '')";
+    for (extension, query) in [
+        ("address_standardizer_data_us", rows),
+        ("postgis_topology cascade", path),
+        ("postgis_tiger_geocoder cascade", path),
+    ] {
+        let name = extension.split(' ').next().unwrap();
+        let offered = number(&b, &format!("select count(*) from pg_available_extensions where name = '{name}'")).await;
+        if offered.unwrap() == 0 {
+            println!("recipes: {name} is not there, and not tested");
+            continue;
+        }
+        let made = alike(lab, &format!("create extension {extension}"), query).await;
+        println!("recipes: {name}: {made}");
+    }
 }
