@@ -226,6 +226,7 @@ ot_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
 
 	before_write(rel, captured, false);
 	heap_methods->tuple_insert(rel, slot, cid, options, bistate);
+	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured)
 		ot_capture_insert(rel, slot);
 }
@@ -238,6 +239,7 @@ ot_multi_insert(Relation rel, TupleTableSlot **slots, int nslots, CommandId cid,
 
 	before_write(rel, captured, false);
 	heap_methods->multi_insert(rel, slots, nslots, cid, options, bistate);
+	ot_write_set_note_rows(RelationGetRelid(rel), nslots);
 	if (captured)
 	{
 		for (int i = 0; i < nslots; i++)
@@ -252,6 +254,7 @@ ot_tuple_insert_speculative(Relation rel, TupleTableSlot *slot, CommandId cid,
 {
 	before_write(rel, is_captured(rel), false);
 	heap_methods->tuple_insert_speculative(rel, slot, cid, options, bistate, token);
+	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 }
 
 /* Only here is it known that the row of INSERT ... ON CONFLICT stays. */
@@ -260,6 +263,9 @@ ot_tuple_complete_speculative(Relation rel, TupleTableSlot *slot, uint32 token,
 							  bool succeeded)
 {
 	heap_methods->tuple_complete_speculative(rel, slot, token, succeeded);
+	/* else heap has deleted it again */
+	if (!succeeded)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (succeeded && is_captured(rel))
 		ot_capture_insert(rel, slot);
 }
@@ -275,6 +281,8 @@ ot_tuple_delete(Relation rel, ItemPointer tid, CommandId cid, Snapshot snapshot,
 	before_write(rel, captured, true);
 	result = heap_methods->tuple_delete(rel, tid, cid, snapshot, crosscheck, wait,
 										tmfd, changing_part);
+	if (result == TM_Ok)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured && result == TM_Ok)
 		ot_capture_delete(rel, tid);
 	return result;
@@ -292,6 +300,8 @@ ot_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	before_write(rel, captured, true);
 	result = heap_methods->tuple_update(rel, otid, slot, cid, snapshot, crosscheck,
 										wait, tmfd, lockmode, update_indexes);
+	if (result == TM_Ok)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured && result == TM_Ok)
 		ot_capture_update(rel, otid, slot, *lockmode,
 						  OT_INDEXES_CHANGED(*update_indexes));

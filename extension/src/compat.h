@@ -208,6 +208,13 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 #define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(relid, flags, params)
 #endif
 
+/* 16: whose counts they are has another name. */
+#if PG_VERSION_NUM >= 160000
+#define OT_COUNTED_TABLE(status) ((status)->id)
+#else
+#define OT_COUNTED_TABLE(status) ((status)->t_id)
+#endif
+
 /* 16: the callback for a new file has another name. */
 #if PG_VERSION_NUM >= 160000
 #define OT_SET_NEW_FILE_CALLBACK relation_set_new_filelocator

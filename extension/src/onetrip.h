@@ -116,6 +116,8 @@ extern void ot_write_set_looks_names_up(void);
 extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_touch(void);
 extern void ot_write_set_advance(void);
+extern void ot_write_set_note_rows(Oid relid, int rows);
+extern uint64 ot_write_set_rows(Oid relid);
 extern bool ot_write_set_is_empty(void);
 extern bool ot_write_set_has_statements(void);
 extern void ot_write_set_statement(const char *text, int len);
@@ -197,6 +199,9 @@ extern bool ot_sequence_note_used(void);
 extern void ot_sequence_note_aborted(void);
 extern void ot_sequence_hold_used(void);
 extern void ot_sequence_told_used(void);
+
+/* unseen.c */
+extern void ot_check_unseen_writes(void);
 
 /* held_locks.c */
 typedef struct OtHeldLock

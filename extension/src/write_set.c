@@ -85,8 +85,16 @@ typedef struct Mark
 	int			first_object;
 	int			nstatements;
 	int			nlookups;
+	int			ncounts;
 	OtNotedSettings settings;
 } Mark;
+
+/* Rows that went through the access method, one after another. */
+typedef struct RowCount
+{
+	Oid			relid;
+	uint64		rows;
+} RowCount;
 
 /* An object that values refer to, by what it is here. */
 typedef struct ObjectId
@@ -140,6 +148,9 @@ static struct
 	Mark	   *marks;
 	int			nmarks;
 	int			max_marks;
+	RowCount   *counts;
+	int			ncounts;
+	int			max_counts;
 }			ws;
 
 static void write_set_start(void);
@@ -176,6 +187,9 @@ write_set_start(void)
 	ws.object_numbers = NULL;
 	ws.max_marks = 8;
 	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
+	ws.max_counts = 8;
+	ws.counts = palloc(sizeof(RowCount) * ws.max_counts);
+	ws.ncounts = 0;
 	ws.nkeys = ws.nrelations = ws.nobjects = ws.nstatements = ws.nlookups = ws.nmarks = 0;
 	ws.first_relation = ws.first_object = 0;
 	ws.statement_end = -1;
@@ -223,6 +237,7 @@ mark_place(Mark *mark)
 	mark->settings = ot_session_settings_noted();
 	mark->nstatements = ws.nstatements;
 	mark->nlookups = ws.nlookups;
+	mark->ncounts = ws.ncounts;
 }
 
 /* Forgets the operations since then; what was introduced before has its name of then again. */
@@ -280,7 +295,46 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 		keys_delete(ws.key_ids, id);
 	}
 	ws.nkeys = mark->nkeys;
+	ws.ncounts = mark->ncounts;
 	cut_operations(mark);
+}
+
+/* ---- rows that were seen ---- */
+
+/* Counts rows that were written by way of the access method. */
+void
+ot_write_set_note_rows(Oid relid, int rows)
+{
+	/* A count that a savepoint found is left as it is. */
+	int			first = ws.active && ws.nmarks > 0 ? ws.marks[ws.nmarks - 1].ncounts : 0;
+
+	if (!ws.active)
+		return;
+	if (ws.ncounts > first && ws.counts[ws.ncounts - 1].relid == relid)
+	{
+		ws.counts[ws.ncounts - 1].rows += rows;
+		return;
+	}
+	if (ws.ncounts == ws.max_counts)
+	{
+		ws.max_counts *= 2;
+		ws.counts = repalloc_huge(ws.counts, sizeof(RowCount) * ws.max_counts);
+	}
+	ws.counts[ws.ncounts].relid = relid;
+	ws.counts[ws.ncounts++].rows = rows;
+}
+
+uint64
+ot_write_set_rows(Oid relid)
+{
+	uint64		rows = 0;
+
+	for (int i = 0; ws.active && i < ws.ncounts; i++)
+	{
+		if (ws.counts[i].relid == relid)
+			rows += ws.counts[i].rows;
+	}
+	return rows;
 }
 
 /* ---- keys ---- */

@@ -11,10 +11,13 @@
  */
 #include "onetrip.h"
 
+#include "access/xact.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/pgstat_internal.h"
 
 #include "apply.h"
 
@@ -74,6 +77,10 @@ unit_apply(PG_FUNCTION_ARGS)
 		free(copy);
 	}
 	PG_END_TRY();
+	/* The worker, for whom this stands, is not asked what it has written. */
+	for (PgStat_TableXactStatus *counts = pgstat_get_xact_stack_level(GetCurrentTransactionNestLevel())->first;
+		 counts != NULL; counts = counts->next)
+		counts->tuples_inserted = counts->tuples_updated = counts->tuples_deleted = 0;
 	/* true: what the entry leaves behind in the session shall be seen */
 	AtEOXact_GUC(true, nest_level);
 	PG_RETURN_VOID();
