@@ -88,8 +88,15 @@ ot_contents_note(Oid relid, uint8 flags)
 
 /* A materialized view that has just been filled, or emptied. */
 void
-ot_contents_note_matview(Oid relid, bool populated, bool concurrently)
+ot_contents_note_matview(Oid relid, bool concurrently)
 {
+	Relation	rel;
+	bool		populated;
+
+	CommandCounterIncrement();
+	rel = relation_open(relid, NoLock);
+	populated = RelationIsPopulated(rel);
+	relation_close(rel, NoLock);
 	if (populated)
 		ot_contents_note(relid, OT_EMPTIED_POPULATED |
 						 (concurrently ? OT_EMPTIED_BY_ROWS : 0));

@@ -19,7 +19,7 @@
 
 extern void ot_contents_emptied(Oid relid, uint8 flags);
 extern void ot_contents_note(Oid relid, uint8 flags);
-extern void ot_contents_note_matview(Oid relid, bool populated, bool concurrently);
+extern void ot_contents_note_matview(Oid relid, bool concurrently);
 extern void ot_contents_apply_emptied(OtReader *r); /* behind the op byte 'E' */
 
 #endif							/* ONETRIP_CONTENTS_H */

@@ -335,7 +335,7 @@ note_filled(Recorded *statement)
 
 		LockRelationOid(relid, AccessExclusiveLock);
 		if (get_rel_relkind(relid) == RELKIND_MATVIEW)
-			ot_contents_note_matview(relid, true, false);
+			ot_contents_note_matview(relid, false);
 		else if (get_rel_relkind(relid) == RELKIND_RELATION)
 			ot_contents_note(relid, 0);
 	}
@@ -424,12 +424,12 @@ note_results(Node *node, Recorded *statement, CreateAs *running)
 		RefreshMatViewStmt *refresh = (RefreshMatViewStmt *) node;
 
 		ot_contents_note_matview(RangeVarGetRelid(refresh->relation, NoLock, false),
-								 !refresh->skipData, refresh->concurrent);
+								 refresh->concurrent);
 	}
 	else if (running && OidIsValid(running->relid) && running->matview)
 	{
 		if (!running->into->skipData)
-			ot_contents_note_matview(running->relid, true, false);
+			ot_contents_note_matview(running->relid, false);
 	}
 	else if (running && OidIsValid(running->relid) && !running->recorded)
 	{

@@ -105,6 +105,19 @@ take_role_out(Node *stmt)
 	return (Node *) alter;
 }
 
+/* Rows that are there pass a new constraint; NOT VALID stays what it is. */
+static void
+leave_unchecked(Node *node)
+{
+	Constraint *constraint = (Constraint *) node;
+
+	if (!IsA(node, Constraint) || constraint->skip_validation ||
+		(constraint->contype != CONSTR_CHECK && constraint->contype != CONSTR_FOREIGN))
+		return;
+	constraint->skip_validation = true;
+	constraint->initially_valid = true;
+}
+
 /*
  * What the statement would compute, call or check, and what its own region has
  * computed, called or checked: the contents of a materialized view follow as
@@ -123,14 +136,15 @@ leave_to_results(Node *stmt)
 	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
 	{
 		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
-		Constraint *constraint = (Constraint *) command->def;
+		ListCell   *of_column;
 
-		if (command->subtype != AT_AddConstraint || constraint == NULL ||
-			!IsA(constraint, Constraint) || constraint->skip_validation ||
-			(constraint->contype != CONSTR_CHECK && constraint->contype != CONSTR_FOREIGN))
-			continue;
-		constraint->skip_validation = true;
-		constraint->initially_valid = true;
+		if (command->subtype == AT_AddConstraint)
+			leave_unchecked(command->def);
+		else if (command->subtype == AT_AddColumn)
+		{
+			foreach(of_column, castNode(ColumnDef, command->def)->constraints)
+				leave_unchecked(lfirst(of_column));
+		}
 	}
 }
 
