@@ -112,9 +112,11 @@ async fn materialized_views(lab: &Lab) {
 /// What a region inserts while another has refreshed and not committed is in the view nowhere, or everywhere.
 async fn refreshed_while_others_write(lab: &Lab) {
     let [_, b, c] = lab.sessions().await;
-    b.must("create table counted (id int primary key); insert into counted values (1);
-            create materialized view counts as select count(*), max(id) from counted")
-        .await;
+    b.must(
+        "create table counted (id int primary key); insert into counted values (1);
+            create materialized view counts as select count(*), max(id) from counted",
+    )
+    .await;
     lab.everywhere().await;
     b.must("begin; refresh materialized view counts").await;
     c.must("insert into counted values (2)").await;
