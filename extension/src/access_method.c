@@ -127,8 +127,8 @@ ot_access_method_oid(void)
 
 /*
  * Does a row of this table travel?  Rewrites fill a transient heap whose rows
- * other regions make for themselves when they run the statement; materialized
- * views likewise; TOAST rows travel inside their values.
+ * other regions make for themselves when they run the statement; the contents
+ * of a materialized view travel as a whole (contents.c); TOAST rows travel inside their values.
  */
 static bool
 is_captured(Relation rel)

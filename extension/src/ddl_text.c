@@ -4,9 +4,10 @@
  *	  The text under which a statement goes into the log.
  *
  * Runs in backends; allocates in the current context.  The text is the
- * statement's own part of the query string, but for two: a clear-text
- * password is replaced by its verifier, and CREATE TABLE AS becomes the
- * CREATE TABLE that it amounts to.
+ * statement's own part of the query string, but for some: a clear-text
+ * password is replaced by its verifier, CREATE TABLE AS becomes the CREATE
+ * TABLE that it amounts to, extensions get their version (ddl_extension.c) and
+ * partitions the values of their bounds (ddl_bounds.c).
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
