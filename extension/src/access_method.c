@@ -127,16 +127,15 @@ ot_access_method_oid(void)
 
 /*
  * Does a row of this table travel?  Rewrites fill a transient heap whose rows
- * other regions make for themselves when they run the statement; materialized
- * views likewise; TOAST rows travel inside their values.
+ * other regions make for themselves when they run the statement; the contents
+ * of a materialized view travel as a whole (contents.c); TOAST rows travel inside their values.
  */
 static bool
 is_captured(Relation rel)
 {
-	if (ot_is_apply_worker ||
-		rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
+	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		rel->rd_rel->relkind != RELKIND_RELATION ||
-		OidIsValid(rel->rd_rel->relrewrite))
+		OidIsValid(rel->rd_rel->relrewrite) || ot_is_apply_worker)
 		return false;
 	if (ot_capturing())
 		return true;
@@ -191,18 +190,43 @@ ot_index_fetch_begin(Relation rel)
 
 /* ---- writing ---- */
 
+/*
+ * Of a row that is not captured: the script of an extension may write it
+ * otherwise in each region; and no function may in the apply worker.
+ */
+static void
+before_uncaptured_write(Relation rel)
+{
+	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+		return;
+	if (!ot_is_apply_worker)
+		ot_ddl_script_writes(rel);
+	else if (!OidIsValid(rel->rd_rel->relrewrite))
+		ot_ddl_check_row_write(rel);
+}
+
+static inline void
+before_write(Relation rel, bool captured, bool needs_identity)
+{
+	if (captured)
+	{
+		check_isolation(rel);
+		ot_ddl_check_row_write(rel);
+		ot_capture_check_writable(rel, needs_identity);
+	}
+	else if (unlikely(creating_extension || ot_is_apply_worker))
+		before_uncaptured_write(rel);
+}
+
 static void
 ot_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
 				struct BulkInsertStateData *bistate)
 {
 	bool		captured = is_captured(rel);
 
-	if (captured)
-	{
-		check_isolation(rel);
-		ot_capture_check_writable(rel, false);
-	}
+	before_write(rel, captured, false);
 	heap_methods->tuple_insert(rel, slot, cid, options, bistate);
+	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured)
 		ot_capture_insert(rel, slot);
 }
@@ -213,12 +237,9 @@ ot_multi_insert(Relation rel, TupleTableSlot **slots, int nslots, CommandId cid,
 {
 	bool		captured = is_captured(rel);
 
-	if (captured)
-	{
-		check_isolation(rel);
-		ot_capture_check_writable(rel, false);
-	}
+	before_write(rel, captured, false);
 	heap_methods->multi_insert(rel, slots, nslots, cid, options, bistate);
+	ot_write_set_note_rows(RelationGetRelid(rel), nslots);
 	if (captured)
 	{
 		for (int i = 0; i < nslots; i++)
@@ -231,12 +252,9 @@ ot_tuple_insert_speculative(Relation rel, TupleTableSlot *slot, CommandId cid,
 							int options, struct BulkInsertStateData *bistate,
 							uint32 token)
 {
-	if (is_captured(rel))
-	{
-		check_isolation(rel);
-		ot_capture_check_writable(rel, false);
-	}
+	before_write(rel, is_captured(rel), false);
 	heap_methods->tuple_insert_speculative(rel, slot, cid, options, bistate, token);
+	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 }
 
 /* Only here is it known that the row of INSERT ... ON CONFLICT stays. */
@@ -245,6 +263,9 @@ ot_tuple_complete_speculative(Relation rel, TupleTableSlot *slot, uint32 token,
 							  bool succeeded)
 {
 	heap_methods->tuple_complete_speculative(rel, slot, token, succeeded);
+	/* else heap has deleted it again */
+	if (!succeeded)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (succeeded && is_captured(rel))
 		ot_capture_insert(rel, slot);
 }
@@ -257,13 +278,11 @@ ot_tuple_delete(Relation rel, ItemPointer tid, CommandId cid, Snapshot snapshot,
 	bool		captured = is_captured(rel);
 	TM_Result	result;
 
-	if (captured)
-	{
-		check_isolation(rel);
-		ot_capture_check_writable(rel, true);
-	}
+	before_write(rel, captured, true);
 	result = heap_methods->tuple_delete(rel, tid, cid, snapshot, crosscheck, wait,
 										tmfd, changing_part);
+	if (result == TM_Ok)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured && result == TM_Ok)
 		ot_capture_delete(rel, tid);
 	return result;
@@ -278,13 +297,11 @@ ot_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	bool		captured = is_captured(rel);
 	TM_Result	result;
 
-	if (captured)
-	{
-		check_isolation(rel);
-		ot_capture_check_writable(rel, true);
-	}
+	before_write(rel, captured, true);
 	result = heap_methods->tuple_update(rel, otid, slot, cid, snapshot, crosscheck,
 										wait, tmfd, lockmode, update_indexes);
+	if (result == TM_Ok)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured && result == TM_Ok)
 		ot_capture_update(rel, otid, slot, *lockmode,
 						  OT_INDEXES_CHANGED(*update_indexes));
@@ -309,6 +326,23 @@ ot_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 	if (captured && result == TM_Ok)
 		ot_capture_lock(rel, slot, mode);
 	return result;
+}
+
+/* ---- files ---- */
+
+static void
+ot_set_new_file(Relation rel, const OtRelFile *file, char persistence,
+				TransactionId *freeze_xid, MultiXactId *min_multi)
+{
+	ot_ddl_before_file(rel);
+	heap_methods->OT_SET_NEW_FILE_CALLBACK(rel, file, persistence, freeze_xid, min_multi);
+}
+
+static void
+ot_nontransactional_truncate(Relation rel)
+{
+	ot_ddl_before_file(rel);
+	heap_methods->relation_nontransactional_truncate(rel);
 }
 
 /* ---- heap code that insists on heap's own routine ---- */
@@ -387,6 +421,8 @@ ot_access_method_handler(PG_FUNCTION_ARGS)
 		ot_methods.tuple_delete = ot_tuple_delete;
 		ot_methods.tuple_update = ot_tuple_update;
 		ot_methods.tuple_lock = ot_tuple_lock;
+		ot_methods.OT_SET_NEW_FILE_CALLBACK = ot_set_new_file;
+		ot_methods.relation_nontransactional_truncate = ot_nontransactional_truncate;
 		ot_methods.relation_copy_for_cluster = ot_relation_copy_for_cluster;
 		ot_methods.index_build_range_scan = ot_index_build_range_scan;
 		ot_methods.index_validate_scan = ot_index_validate_scan;

@@ -41,6 +41,7 @@
 #include "utils/timestamp.h"
 
 #include "agent.h"
+#include "contents.h"
 #include "object_name.h"
 #include "session_settings.h"
 #include "session.h"
@@ -232,6 +233,11 @@ ot_apply_operations(OtReader *r)
 				ot_session_settings_end();
 				CommandCounterIncrement();
 				ot_ddl_apply_statement(r);
+				break;
+			case 'E':
+				ot_apply_rows_close();
+				CommandCounterIncrement();
+				ot_contents_apply_emptied(r);
 				break;
 			case 'Q':
 				CommandCounterIncrement();

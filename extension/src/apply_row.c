@@ -194,7 +194,8 @@ open_table(OpenTable *table)
 						table->schema, table->name, ot_region),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
 	table->rel = table_open(relid, NoLock);
-	if (table->rel->rd_rel->relkind != RELKIND_RELATION || !ot_is_onetrip_table(table->rel))
+	if (table->rel->rd_rel->relkind != RELKIND_MATVIEW &&
+		(table->rel->rd_rel->relkind != RELKIND_RELATION || !ot_is_onetrip_table(table->rel)))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s.%s\" is not a onetrip table in region \"%s\"",

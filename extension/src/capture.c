@@ -9,6 +9,7 @@
  *								UPDATE on each unique value that came or went
  *	delete			D			UPDATE on each unique value, the identity among them
  *	row lock		-			the row's identity, in the lock's mode
+ *	contents		I each		none: a lock on the whole relation stands for them
  *
  * The identity is the value of the primary key, else of the replica identity
  * index.  Two transactions collide on these keys if and only if their row
@@ -548,6 +549,33 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	ot_put_u16(ops, number);
 	ot_row_image_put(ops, &image, info->natts);
 	ReleaseBuffer(buffer);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+	ot_write_set_check_size();
+}
+
+/*
+ * A row of a relation whose contents travel as a whole, which stands under a
+ * lock that keeps writers out: the relation's key is enough.
+ */
+void
+ot_capture_contents(Relation rel, TupleTableSlot *slot)
+{
+	OtRelInfo  *info = ot_rel_info(rel);
+	uint16		number = ot_write_set_relation(rel);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+	HeapTuple	stored = ExecFetchSlotHeapTuple(slot, false, NULL);
+	OtRowImage	image;
+	StringInfo	ops;
+
+	check_replicable(info, rel, slot);
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
+	check_fits_everywhere(info, rel, slot, stored);
+	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), stored);
+	ops = ot_write_set_append();
+	ot_put_u8(ops, 'I');
+	ot_put_u16(ops, number);
+	ot_row_image_put(ops, &image, info->natts);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
 	ot_write_set_check_size();

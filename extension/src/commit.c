@@ -817,6 +817,7 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			ot_check_unseen_writes();
 			if (ot_write_set_is_empty() && !own.told)
 			{
 				if (likely(ot_sequence_note_used()))
@@ -832,6 +833,7 @@ xact_callback(XactEvent event, void *arg)
 			aborted();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
+			ot_check_unseen_writes();
 			if (!ot_write_set_is_empty() || own.told || holds_replicated())
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),

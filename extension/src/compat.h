@@ -196,6 +196,32 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 #define OT_HAVE_OVERRIDE_SEARCH_PATH
 #endif
 
+/* 16: relfilenode became relfilenumber.  17: reindexing is told by which statement. */
+#if PG_VERSION_NUM >= 160000
+#define OT_SET_NEW_FILE(rel) RelationSetNewRelfilenumber(rel, (rel)->rd_rel->relpersistence)
+#else
+#define OT_SET_NEW_FILE(rel) RelationSetNewRelfilenode(rel, (rel)->rd_rel->relpersistence)
+#endif
+#if PG_VERSION_NUM >= 170000
+#define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(NULL, relid, flags, params)
+#else
+#define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(relid, flags, params)
+#endif
+
+/* 16: whose counts they are has another name. */
+#if PG_VERSION_NUM >= 160000
+#define OT_COUNTED_TABLE(status) ((status)->id)
+#else
+#define OT_COUNTED_TABLE(status) ((status)->t_id)
+#endif
+
+/* 16: the callback for a new file has another name. */
+#if PG_VERSION_NUM >= 160000
+#define OT_SET_NEW_FILE_CALLBACK relation_set_new_filelocator
+#else
+#define OT_SET_NEW_FILE_CALLBACK relation_set_new_filenode
+#endif
+
 /* 16: the file in a sequence's WAL record is a locator. */
 #if PG_VERSION_NUM >= 160000
 #define OT_SEQUENCE_RECORD_SET_FILE(record, rel) ((record).locator = (rel)->rd_locator)

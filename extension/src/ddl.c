@@ -9,6 +9,18 @@
  * the (sub)transaction.  Sub-commands are part of the statement that runs
  * them and are not noted again.
  *
+ * Functions.  Where a statement runs again, so do the functions of users that
+ * it calls; so within a recorded statement they may change nothing that is
+ * replicated, which is refused here, and in the apply worker, should it come to
+ * that.  Not so where results travel and nothing is called again:
+ *	- materialized views and CREATE TABLE AS: their rows travel;
+ *	- TRUNCATE: that tables are empty travels, its triggers fire here only;
+ *	- event triggers, which fire here only.  What one of ddl_command_start does
+ *	  comes before its statement, so the note is then made anew behind it;
+ *	- bounds of partitions (ddl_bounds.c).
+ * The script of an extension runs everywhere; the contents of the tables that it
+ * has filled travel (contents.c), since they may differ.
+ *
  * Keys.  Whatever lock the applied statement may need, and a decided local
  * transaction may hold, must be a key of both:
  *	- the schema key, in mode UPDATE, against all other DDL, and a lock that
@@ -45,16 +57,39 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_largeobject.h"
 #include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "tcop/cmdtag.h"
 #include "tcop/utility.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
+#include "contents.h"
 #include "ddl.h"
 #include "object_name.h"
+
+/* A recorded statement under way. */
+typedef struct Recorded
+{
+	Node	   *stmt;
+	char	   *text;			/* as it was noted; NULL: not at all */
+	CommandId	begun;			/* the command before it has changed anything */
+	bool		results;		/* they travel: its functions are not called again */
+	List	   *filled;			/* tables that a script has written to */
+} Recorded;
+
+/* A TRUNCATE under way. */
+typedef struct Truncation
+{
+	List	   *relids;
+	uint8		flags;
+	bool		told;			/* has been noted */
+} Truncation;
 
 /* A CREATE TABLE AS under way. */
 typedef struct CreateAs
@@ -63,16 +98,32 @@ typedef struct CreateAs
 	int			depth;			/* of utility calls, where it runs */
 	Oid			relid;			/* its table, once that exists */
 	bool		recorded;
+	bool		matview;
 } CreateAs;
+
+/* What a function of an event trigger does not see. */
+typedef struct Outside
+{
+	Recorded   *recorded;
+	Truncation *truncation;
+	CreateAs   *create_as;
+	bool		in_event_trigger;
+	bool		note_again;
+} Outside;
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
+static needs_fmgr_hook_type prev_needs_fmgr = NULL;
+static fmgr_hook_type prev_fmgr = NULL;
 
 static int	utility_depth = 0;	/* nested utility calls in this process */
-static int	recording_depth = 0;	/* of those, being recorded */
+static Recorded *recorded = NULL;	/* the innermost one that is recorded */
+static Truncation *truncation = NULL;	/* the innermost one, if it is one */
 static bool renaming = false;	/* the innermost one renames or moves something */
 static bool creating = false;	/* ... or makes a type, whose name an array's may give way to */
 static CreateAs *create_as = NULL;
+bool		ot_ddl_in_event_trigger = false;
+static bool replaying = false;	/* the apply worker runs a statement, and applies no rows */
 
 /* ---- keys ---- */
 
@@ -181,7 +232,7 @@ show_temporary(void)
  * the given one where a password was hidden.
  */
 static Node *
-record(PlannedStmt *pstmt, Node *stmt, const char *query, OtStatementKind kind)
+record(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
 {
 	int			offset;
 	char	   *text = ot_ddl_statement_text(pstmt, query, &offset);
@@ -193,14 +244,12 @@ record(PlannedStmt *pstmt, Node *stmt, const char *query, OtStatementKind kind)
 		ot_ddl_check_text(text, stmt);
 	}
 	stmt = ot_ddl_name_version(stmt, &text);
-	if (kind == OT_STATEMENT_SCHEMA)
-	{
-		if (ot_ddl_may_change_code(stmt))
-			ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
-		ot_ddl_hold_relations(stmt);
-	}
+	stmt = ot_ddl_compute_bound(stmt, &text, offset, query);
+	if (ot_ddl_may_change_code(stmt))
+		ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
+	ot_ddl_hold_relations(stmt);
 	ot_write_set_statement(text, strlen(text));
-	pfree(text);
+	*noted = text;
 	return stmt;
 }
 
@@ -221,6 +270,102 @@ ot_ddl_before_row(Relation rel)
 	if (unlikely(create_as != NULL) && !create_as->recorded &&
 		create_as->relid == RelationGetRelid(rel))
 		record_create_as(rel);
+}
+
+/* ---- what statements make, and functions in them ---- */
+
+/*
+ * Before a function changes what is replicated.  `what` follows on "cannot".
+ */
+void
+ot_ddl_check_function(const char *what)
+{
+	/* the script of an extension does everywhere what it does */
+	if (likely(recorded == NULL) || recorded->results || creating_extension)
+		return;
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot %s in a function that %s calls", what,
+					GetCommandTagName(CreateCommandTag(recorded->stmt))),
+			 errdetail("The statement runs in every region, and what the function does would be done in each of them."),
+			 errhint("Let the function compute and nothing else; change the rows by a statement of their own.")));
+}
+
+/* Before a row changes, in a backend and in the apply worker. */
+void
+ot_ddl_check_row_write(Relation rel)
+{
+	if (unlikely(recorded != NULL) && !recorded->results)
+		ot_ddl_check_function(psprintf("change rows of table \"%s\"",
+									   RelationGetRelationName(rel)));
+	if (unlikely(replaying) && !creating_extension)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("a function that the statement calls changes rows of table \"%s\" in region \"%s\"",
+						RelationGetRelationName(rel), ot_region),
+				 errdetail("It did not where the statement comes from.")));
+}
+
+/* A row that the script of an extension writes: in every region, but perhaps another. */
+void
+ot_ddl_script_writes(Relation rel)
+{
+	/* rows that are about to be those of a table or a materialized view */
+	Oid			relid = OidIsValid(rel->rd_rel->relrewrite) ? rel->rd_rel->relrewrite :
+		RelationGetRelid(rel);
+
+	if (recorded != NULL && !list_member_oid(recorded->filled, relid))
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+		recorded->filled = lappend_oid(recorded->filled, relid);
+		MemoryContextSwitchTo(old);
+	}
+}
+
+/* Behind the script.  The lock stands for keys of the rows. */
+static void
+note_filled(Recorded *statement)
+{
+	ListCell   *lc;
+
+	foreach(lc, statement->filled)
+	{
+		Oid			relid = lfirst_oid(lc);
+
+		LockRelationOid(relid, AccessExclusiveLock);
+		if (get_rel_relkind(relid) == RELKIND_MATVIEW)
+			ot_contents_note_matview(relid, false);
+		else if (get_rel_relkind(relid) == RELKIND_RELATION)
+			ot_contents_note(relid, 0);
+	}
+}
+
+static void
+note_truncated(void)
+{
+	ListCell   *lc;
+
+	truncation->told = true;
+	foreach(lc, truncation->relids)
+	{
+		char		relkind = get_rel_relkind(lfirst_oid(lc));
+
+		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
+			ot_contents_emptied(lfirst_oid(lc), truncation->flags);
+	}
+}
+
+/*
+ * A table gets an empty file.  In a TRUNCATE its BEFORE triggers have fired by
+ * then, and none of its AFTER triggers.
+ */
+void
+ot_ddl_before_file(Relation rel)
+{
+	if (unlikely(truncation != NULL) && !truncation->told &&
+		list_member_oid(truncation->relids, RelationGetRelid(rel)))
+		note_truncated();
 }
 
 /*
@@ -270,20 +415,52 @@ makes_type(Node *stmt)
 	}
 }
 
+/* What is noted once the statement has run. */
+static void
+note_results(Node *node, Recorded *statement, CreateAs *running)
+{
+	if (IsA(node, RefreshMatViewStmt))
+	{
+		RefreshMatViewStmt *refresh = (RefreshMatViewStmt *) node;
+
+		ot_contents_note_matview(RangeVarGetRelid(refresh->relation, NoLock, false),
+								 refresh->concurrent);
+	}
+	else if (running && OidIsValid(running->relid) && running->matview)
+	{
+		if (!running->into->skipData)
+			ot_contents_note_matview(running->relid, false);
+	}
+	else if (running && OidIsValid(running->relid) && !running->recorded)
+	{
+		/* a table to which no row came */
+		Relation	rel;
+
+		CommandCounterIncrement();
+		rel = relation_open(running->relid, NoLock);
+		record_create_as(rel);
+		relation_close(rel, NoLock);
+	}
+	if (truncation && !truncation->told)
+		note_truncated();
+	if (statement)
+		note_filled(statement);
+}
+
 /*
- * Runs the statement with its static state in place.  `running` is where a
- * CREATE TABLE AS keeps its own, NULL for another statement.
+ * Runs the statement with its static state in place: NULL for what it is not.
  */
 static void
-run_statement(PlannedStmt *pstmt, Node *node, bool recorded, CreateAs *running,
-			  const char *query, bool read_only_tree,
+run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *running,
+			  Truncation *truncating, const char *query, bool read_only_tree,
 			  ProcessUtilityContext context, ParamListInfo params,
 			  QueryEnvironment *env, DestReceiver *dest,
 			  QueryCompletion *completion)
 {
 	CreateAs   *outer_create_as = create_as;
 	int			outer_depth = utility_depth;
-	int			outer_recording = recording_depth;
+	Recorded   *outer_recorded = recorded;
+	Truncation *outer_truncation = truncation;
 	bool		outer_renaming = renaming;
 	bool		outer_creating = creating;
 
@@ -292,8 +469,12 @@ run_statement(PlannedStmt *pstmt, Node *node, bool recorded, CreateAs *running,
 		utility_depth++;
 		renaming = IsA(node, RenameStmt) || IsA(node, AlterObjectSchemaStmt);
 		creating = makes_type(node);
-		if (recorded)
-			recording_depth++;
+		truncation = truncating;
+		if (statement)
+		{
+			statement->begun = GetCurrentCommandId(false);
+			recorded = statement;
+		}
 		if (running)
 		{
 			running->depth = utility_depth;
@@ -303,25 +484,60 @@ run_statement(PlannedStmt *pstmt, Node *node, bool recorded, CreateAs *running,
 		ot_call_process_utility(prev_process_utility, pstmt, node, query,
 								read_only_tree, context, params,
 								env, dest, completion);
-
-		/* a table to which no row came */
-		if (running && OidIsValid(running->relid) && !running->recorded)
-		{
-			Relation	rel;
-
-			CommandCounterIncrement();
-			rel = relation_open(running->relid, NoLock);
-			record_create_as(rel);
-			relation_close(rel, NoLock);
-		}
+		note_results(node, statement, running);
 	}
 	PG_FINALLY();
 	{
 		utility_depth = outer_depth;
-		recording_depth = outer_recording;
+		recorded = outer_recorded;
+		truncation = outer_truncation;
 		renaming = outer_renaming;
 		creating = outer_creating;
 		create_as = outer_create_as;
+	}
+	PG_END_TRY();
+}
+
+/* Around a statement that the apply worker replays. */
+void
+ot_ddl_set_replaying(bool is)
+{
+	replaying = is;
+	utility_depth = 0;
+}
+
+/*
+ * In the apply worker: a statement that is replayed, or one in the script of an
+ * extension.  As a sub-command it fires no event triggers, which have fired
+ * where it comes from, and were captured.
+ */
+static void
+replay(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+	   ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *env,
+	   DestReceiver *dest, QueryCompletion *completion)
+{
+	int			outer_depth = utility_depth;
+
+	if (replaying && utility_depth > 0 && context != PROCESS_UTILITY_SUBCOMMAND &&
+		!creating_extension && GetCommandLogLevel(pstmt->utilityStmt) == LOGSTMT_DDL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("a function that the statement calls runs %s in region \"%s\"",
+						GetCommandTagName(CreateCommandTag(pstmt->utilityStmt)), ot_region),
+				 errdetail("It did not where the statement comes from.")));
+	if (IsTransactionState())
+		ot_ddl_hold_relations(pstmt->utilityStmt);
+	PG_TRY();
+	{
+		utility_depth++;
+		ot_call_process_utility(prev_process_utility, pstmt, pstmt->utilityStmt, query,
+								read_only_tree,
+								replaying ? PROCESS_UTILITY_SUBCOMMAND : context,
+								params, env, dest, completion);
+	}
+	PG_FINALLY();
+	{
+		utility_depth = outer_depth;
 	}
 	PG_END_TRY();
 }
@@ -335,16 +551,23 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	Node	   *node = pstmt->utilityStmt;
 	OtStatementKind kind = OT_STATEMENT_LOCAL;
 	CreateAs	new_table = {NULL};
-	bool		recorded;
+	Truncation	emptied = {NIL};
+	Recorded	statement = {NULL};
 	bool		hidden;
 
+	if (ot_is_apply_worker)
+	{
+		replay(pstmt, query, read_only_tree, context, params, env, dest, completion);
+		return;
+	}
+
 	/* Also what an extension's script runs. */
-	if ((ot_is_apply_worker || recording_depth > 0) && IsTransactionState())
+	if (recorded != NULL && IsTransactionState())
 		ot_ddl_hold_relations(node);
 
 	/* Nothing below may look at catalogs in a failed transaction. */
 	if (IsA(node, TransactionStmt) || !IsTransactionState() ||
-		!ot_preloaded || !IsUnderPostmaster || ot_is_apply_worker)
+		!ot_preloaded || !IsUnderPostmaster)
 	{
 		ot_call_process_utility(prev_process_utility, pstmt, node, query,
 								read_only_tree, context, params,
@@ -355,18 +578,37 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	ot_ddl_check_everywhere(node);
 	if (context != PROCESS_UTILITY_SUBCOMMAND && ot_capturing())
 		kind = ot_ddl_classify(node, query);
-	recorded = kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_TRUNCATE;
-	if (recorded)
-		node = record(pstmt, node, query, kind);
-	if (kind == OT_STATEMENT_CREATE_AS)
+	if (kind != OT_STATEMENT_LOCAL)
+	{
+		const char *tag = GetCommandTagName(CreateCommandTag(node));
+
+		ot_ddl_check_function(psprintf("run %s", tag));
+		/* what it makes would belong to the extension here and nowhere else */
+		if (creating_extension)
+			ot_ddl_refuse(psprintf("%s in an event trigger while the script of an extension runs", tag),
+						  "Let the event trigger write rows only, or disable it for the time.");
+	}
+	if (kind == OT_STATEMENT_SCHEMA)
+	{
+		node = record(pstmt, node, query, &statement.text);
+		statement.stmt = node;
+		statement.results = IsA(node, CreateTableAsStmt);
+	}
+	if (kind == OT_STATEMENT_CREATE_AS || IsA(node, CreateTableAsStmt))
+	{
 		new_table.into = ot_ddl_create_as(node)->into;
+		new_table.matview = new_table.recorded = kind != OT_STATEMENT_CREATE_AS;
+	}
+	if (kind == OT_STATEMENT_TRUNCATE && ((TruncateStmt *) node)->restart_seqs)
+		emptied.flags = OT_EMPTIED_RESTART;
 
 	/* after an ERROR the end of the (sub)transaction shows it again */
-	hidden = recorded && hides_temporary(node);
+	hidden = statement.stmt != NULL && hides_temporary(node);
 	if (hidden)
 		hide_temporary();
-	run_statement(pstmt, node, recorded,
-				  kind == OT_STATEMENT_CREATE_AS ? &new_table : NULL,
+	run_statement(pstmt, node, statement.stmt ? &statement : NULL,
+				  kind != OT_STATEMENT_LOCAL && new_table.into ? &new_table : NULL,
+				  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 				  query, read_only_tree, context, params, env, dest, completion);
 	if (hidden)
 		show_temporary();
@@ -386,7 +628,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 
 	if (sub_id != 0)
 		return;
-	if (recording_depth > 0 && (access == OAT_DROP || (access == OAT_POST_ALTER &&
+	if (recorded != NULL && (access == OAT_DROP || (access == OAT_POST_ALTER &&
 														 (renaming || (creating && class_id == TypeRelationId)))))
 		ot_object_take_key(class_id, object_id);
 	if (class_id != RelationRelationId)
@@ -400,13 +642,22 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 				!OidIsValid(create_as->relid))
 				create_as->relid = object_id;
 			break;
+		case OAT_TRUNCATE:
+			if (truncation != NULL && !truncation->told)
+			{
+				MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+				truncation->relids = lappend_oid(truncation->relids, object_id);
+				MemoryContextSwitchTo(old);
+			}
+			break;
 		case OAT_DROP:
-			if (recording_depth > 0)
+			if (recorded != NULL)
 				ot_ddl_take_relation_key(object_id);
 			break;
 		case OAT_POST_ALTER:
 			/* the catalog cache still has the old name */
-			if (recording_depth > 0)
+			if (recorded != NULL)
 			{
 				LOCKTAG		tag;
 
@@ -420,6 +671,67 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	}
 }
 
+static bool
+ot_ddl_needs_fmgr_hook(Oid function)
+{
+	if (prev_needs_fmgr && prev_needs_fmgr(function))
+		return true;
+	return unlikely(recorded != NULL) && get_func_rettype(function) == EVENT_TRIGGEROID;
+}
+
+/*
+ * Around the function of an event trigger, which does not run where the
+ * statement is replayed: so it is captured, also below the script of an
+ * extension.  If the statement has done nothing yet, what the function does
+ * comes first.
+ */
+static void
+ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
+{
+	Outside    *outside = (Outside *) DatumGetPointer(*arg);
+
+	if (prev_fmgr && (!prev_needs_fmgr || prev_needs_fmgr(flinfo->fn_oid)))
+	{
+		/* there is one place for an argument, and it is whose hook it is */
+		prev_fmgr(event, flinfo, arg);
+		return;
+	}
+	if (event == FHET_START)
+	{
+		*arg = (Datum) 0;
+		if (recorded == NULL)
+			return;
+		outside = MemoryContextAlloc(TopTransactionContext, sizeof(Outside));
+		outside->recorded = recorded;
+		outside->truncation = truncation;
+		outside->create_as = create_as;
+		outside->in_event_trigger = ot_ddl_in_event_trigger;
+		outside->note_again = recorded->text != NULL &&
+			recorded->begun == GetCurrentCommandId(false) &&
+			ot_write_set_take_statement_back();
+		recorded = NULL;
+		truncation = NULL;
+		create_as = NULL;
+		ot_ddl_in_event_trigger = true;
+		*arg = PointerGetDatum(outside);
+		return;
+	}
+	if (outside == NULL)
+		return;
+	recorded = outside->recorded;
+	truncation = outside->truncation;
+	create_as = outside->create_as;
+	ot_ddl_in_event_trigger = outside->in_event_trigger;
+	*arg = (Datum) 0;
+	if (event == FHET_END && outside->note_again)
+	{
+		CommandCounterIncrement();
+		recorded->begun = GetCurrentCommandId(false);
+		ot_write_set_statement(recorded->text, strlen(recorded->text));
+	}
+	pfree(outside);
+}
+
 void
 ot_ddl_init(void)
 {
@@ -427,4 +739,8 @@ ot_ddl_init(void)
 	ProcessUtility_hook = ot_ddl_process_utility;
 	prev_object_access = object_access_hook;
 	object_access_hook = ot_ddl_object_access;
+	prev_needs_fmgr = needs_fmgr_hook;
+	needs_fmgr_hook = ot_ddl_needs_fmgr_hook;
+	prev_fmgr = fmgr_hook;
+	fmgr_hook = ot_ddl_fmgr;
 }

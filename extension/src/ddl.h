@@ -24,13 +24,15 @@ typedef enum OtStatementKind
 {
 	OT_STATEMENT_LOCAL,			/* runs here, leaves no trace in the log */
 	OT_STATEMENT_SCHEMA,		/* recorded, with the schema key */
-	OT_STATEMENT_TRUNCATE,		/* recorded; the locks it holds are key enough */
+	OT_STATEMENT_TRUNCATE,		/* what it empties is noted; its locks are key enough */
+	OT_STATEMENT_REFRESH,		/* the rows that it makes are noted, likewise */
 	OT_STATEMENT_CREATE_AS		/* its table is recorded, its rows captured */
 } OtStatementKind;
 
 /* ddl.c */
 extern void ot_ddl_lock_schema(void);
 extern void ot_ddl_take_schema_key(void);
+extern void ot_ddl_set_replaying(bool is);
 extern bool ot_ddl_has_table_key(char relkind);
 extern void ot_ddl_take_relation_key(Oid relid);
 extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
@@ -60,6 +62,9 @@ pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 
 /* ddl_extension.c */
 extern Node *ot_ddl_name_version(Node *stmt, char **text);
+
+/* ddl_bounds.c */
+extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query);
 
 /* ddl_text.c */
 extern DefElem *ot_ddl_find_option(List *options, const char *name);

@@ -65,9 +65,6 @@ security_context(Node *stmt)
 		case T_AlterExtensionStmt:
 			/* scripts may use temporary tables */
 			return SECURITY_LOCAL_USERID_CHANGE;
-		case T_RefreshMatViewStmt:
-			/* CONCURRENTLY does itself; PostgreSQL restricts the query */
-			return SECURITY_LOCAL_USERID_CHANGE;
 		default:
 			return NOT_TRUSTED;
 	}
@@ -108,6 +105,49 @@ take_role_out(Node *stmt)
 	return (Node *) alter;
 }
 
+/* Rows that are there pass a new constraint; NOT VALID stays what it is. */
+static void
+leave_unchecked(Node *node)
+{
+	Constraint *constraint = (Constraint *) node;
+
+	if (!IsA(node, Constraint) || constraint->skip_validation ||
+		(constraint->contype != CONSTR_CHECK && constraint->contype != CONSTR_FOREIGN))
+		return;
+	constraint->skip_validation = true;
+	constraint->initially_valid = true;
+}
+
+/*
+ * What the statement would compute, call or check, and what its own region has
+ * computed, called or checked: the contents of a materialized view follow as
+ * rows; constraints were found to hold for these rows, under the privileges
+ * and row security of there.
+ */
+static void
+leave_to_results(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, CreateTableAsStmt))
+		((CreateTableAsStmt *) stmt)->into->skipData = true;
+	if (!IsA(stmt, AlterTableStmt))
+		return;
+	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+		ListCell   *of_column;
+
+		if (command->subtype == AT_AddConstraint)
+			leave_unchecked(command->def);
+		else if (command->subtype == AT_AddColumn)
+		{
+			foreach(of_column, castNode(ColumnDef, command->def)->constraints)
+				leave_unchecked(lfirst(of_column));
+		}
+	}
+}
+
 static void
 run_one(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
 {
@@ -145,8 +185,8 @@ run(const char *text, Oid roleid, int sec_context)
 				ereport(ERROR,
 						(errcode(OT_ERR_PROTOCOL),
 						 errmsg("entry holds a statement that is not a utility statement")));
-			if (!IsA(pstmt->utilityStmt, TruncateStmt))
-				ot_ddl_lock_schema();
+			ot_ddl_lock_schema();
+			leave_to_results(pstmt->utilityStmt);
 			behind = take_role_out(pstmt->utilityStmt);
 			run_one(pstmt, text, roleid, sec_context);
 			if (behind)
@@ -185,15 +225,25 @@ ot_ddl_apply_statement(OtReader *r)
 				 errmsg("role \"%s\" does not exist on this node", role),
 				 errhint("It was made outside of the replicated database. Create it here, and the statement goes on.")));
 
-	/* Role first: search_path may say "$user". */
-	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
-	SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
-	ot_session_settings_apply(r, roleid);
+	PG_TRY();
+	{
+		/* Role first: search_path may say "$user". */
+		GetUserIdAndSecContext(&saved_user, &saved_sec_context);
+		SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
+		ot_session_settings_apply(r, roleid);
 
-	run(text, roleid, saved_sec_context);
+		ot_ddl_set_replaying(true);
+		run(text, roleid, saved_sec_context);
 
-	/* false: what its functions have set ends here too */
-	AtEOXact_GUC(false, guc_level);
+		/* false: what its functions have set ends here too */
+		AtEOXact_GUC(false, guc_level);
+	}
+	PG_FINALLY();
+	{
+		ot_ddl_set_replaying(false);
+		ot_session_settings_end_statement();
+	}
+	PG_END_TRY();
 	SetUserIdAndSecContext(saved_user, saved_sec_context);
 	error_context_stack = context.previous;
 	pfree(role);

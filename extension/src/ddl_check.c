@@ -19,19 +19,25 @@
 
 #include "access/relation.h"
 #include "access/tableam.h"
+#include "access/transam.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_proc.h"
 #include "commands/dbcommands.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
+#include "parser/parse_coerce.h"
 #include "parser/parse_expr.h"
 #include "parser/parse_node.h"
 #include "parser/parse_relation.h"
 #include "parser/parse_type.h"
 #include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
@@ -125,7 +131,84 @@ is_serial(TypeName *type)
 	return false;
 }
 
-/* Would ADD COLUMN give each existing row a value of its own? */
+/*
+ * Does a function that is stable, and so gives one value within a statement,
+ * give another in another region?  PostgreSQL's own ask for what travels with
+ * the statement (time, settings, role), but for those that tell of a session,
+ * a server or its catalogs.  What users' functions ask for is not known.
+ */
+static bool
+differs_elsewhere(Oid function, void *context)
+{
+	static const char *const starts[] = {"pg_", "inet_", "has_", "txid_", "mxid_"};
+	static const char *const names[] = {"current_setting", "statement_timestamp", "version",
+	"getpgusername", "row_security_active"};
+	char	   *name;
+
+	if (func_volatile(function) == PROVOLATILE_IMMUTABLE)
+		return false;
+	if (function >= FirstNormalObjectId)
+		return true;
+	name = get_func_name(function);
+	for (int i = 0; i < lengthof(starts); i++)
+	{
+		if (strncmp(name, starts[i], strlen(starts[i])) == 0)
+			return true;
+	}
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	}
+	return strstr(name, "_to_xml") != NULL;
+}
+
+/* current_setting() of one that travels with the statement? */
+static bool
+asks_for_setting_that_travels(Node *node)
+{
+	FuncExpr   *call = (FuncExpr *) node;
+	Const	   *name;
+	char	   *setting;
+
+	if (!IsA(node, FuncExpr) || (call->funcid != F_CURRENT_SETTING_TEXT &&
+								 call->funcid != F_CURRENT_SETTING_TEXT_BOOL))
+		return false;
+	name = linitial(call->args);
+	if (!IsA(name, Const) || name->constisnull)
+		return false;
+	setting = TextDatumGetCString(name->constvalue);
+	return ot_session_settings_travel(setting) ||
+		(strchr(setting, '.') != NULL && pg_strncasecmp(setting, "onetrip.", 8) != 0);
+}
+
+static bool
+may_differ(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (!asks_for_setting_that_travels(node) &&
+		check_functions_in_node(node, differs_elsewhere, context))
+		return true;
+	return expression_tree_walker(node, may_differ, context);
+}
+
+/* With the cast to the column's type, which may be a function of a user as well. */
+static bool
+computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
+{
+	Oid			type;
+	int32		typmod;
+
+	typenameTypeIdAndMod(pstate, column_type, &type, &typmod);
+	expression = coerce_to_target_type(pstate, expression, exprType(expression), type, typmod,
+									   COERCION_ASSIGNMENT, COERCE_IMPLICIT_CAST, -1);
+	/* there is no cast: the server will say so */
+	return expression == NULL ||
+		(!contain_volatile_functions(expression) && !may_differ(expression, NULL));
+}
+
+/* Would ADD COLUMN give existing rows values that other regions could not compute again? */
 static bool
 adds_volatile_column(ParseState *pstate, Oid relid, AlterTableCmd *command)
 {
@@ -148,9 +231,10 @@ adds_volatile_column(ParseState *pstate, Oid relid, AlterTableCmd *command)
 		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
 		{
 			has_default = true;
-			if (contain_volatile_functions(transformExpr(pstate,
-														 copyObject(constraint->raw_expr),
-														 EXPR_KIND_COLUMN_DEFAULT)))
+			if (!computes_same(pstate,
+							   transformExpr(pstate, copyObject(constraint->raw_expr),
+											 EXPR_KIND_COLUMN_DEFAULT),
+							   column->typeName))
 				return true;
 		}
 	}
@@ -158,7 +242,7 @@ adds_volatile_column(ParseState *pstate, Oid relid, AlterTableCmd *command)
 	{
 		Node	   *def = get_typdefault(typenameTypeId(pstate, column->typeName));
 
-		if (def != NULL && contain_volatile_functions(def))
+		if (def != NULL && !computes_same(pstate, def, column->typeName))
 			return true;
 	}
 	return false;
@@ -168,15 +252,25 @@ static bool
 converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
+	AttrNumber	attnum = get_attnum(RelationGetRelid(rel), command->name);
 	ParseNamespaceItem *item;
+	Node	   *expression;
 
-	if (column->raw_default == NULL)
+	if (attnum <= 0)
 		return false;
 	item = addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL, false, true);
 	addNSItemToQuery(pstate, item, false, true, true);
-	return contain_volatile_functions(transformExpr(pstate,
-													copyObject(column->raw_default),
-													EXPR_KIND_ALTER_COL_TRANSFORM));
+	if (column->raw_default)
+		expression = transformExpr(pstate, copyObject(column->raw_default),
+								   EXPR_KIND_ALTER_COL_TRANSFORM);
+	else
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
+
+		expression = (Node *) makeVar(1, attnum, att->atttypid, att->atttypmod,
+									  att->attcollation, 0);
+	}
+	return !computes_same(pstate, expression, column->typeName);
 }
 
 static void
@@ -234,13 +328,13 @@ check_alter_table(AlterTableStmt *stmt, const char *query)
 			case AT_AddColumn:
 				if (adds_volatile_column(pstate, relid, command) &&
 					has_replicated_rows(relid, lockmode))
-					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row",
+					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row or may differ between regions",
 								  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT (or ADD GENERATED ... AS IDENTITY).");
 				break;
 			case AT_AlterColumnType:
 				if (converts_volatile(pstate, rel, command) &&
 					has_replicated_rows(relid, lockmode))
-					ot_ddl_refuse("ALTER COLUMN TYPE with a volatile USING expression",
+					ot_ddl_refuse("ALTER COLUMN TYPE with a USING expression that is volatile or may differ between regions",
 								  "Add a new column, fill it with UPDATE, drop the old one and rename the new one.");
 				break;
 			case AT_SetAccessMethod:

@@ -359,6 +359,9 @@ ot_ddl_classify(Node *stmt, const char *query)
 			kind = classify_truncate((TruncateStmt *) stmt);
 			break;
 
+		case T_RefreshMatViewStmt:
+			return OT_STATEMENT_REFRESH;
+
 		case T_CreateExtensionStmt:
 			/* each node has it from the start */
 			if (strcmp(((CreateExtensionStmt *) stmt)->extname, "onetrip") == 0)
@@ -400,7 +403,6 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_RuleStmt:
 		case T_CreateSeqStmt:
 		case T_AlterSeqStmt:
-		case T_RefreshMatViewStmt:
 		case T_CreateTrigStmt:
 		case T_CreateEventTrigStmt:
 		case T_AlterEventTrigStmt:

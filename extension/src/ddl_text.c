@@ -4,9 +4,10 @@
  *	  The text under which a statement goes into the log.
  *
  * Runs in backends; allocates in the current context.  The text is the
- * statement's own part of the query string, but for two: a clear-text
- * password is replaced by its verifier, and CREATE TABLE AS becomes the
- * CREATE TABLE that it amounts to.
+ * statement's own part of the query string, but for some: a clear-text
+ * password is replaced by its verifier, CREATE TABLE AS becomes the CREATE
+ * TABLE that it amounts to, extensions get their version (ddl_extension.c) and
+ * partitions the values of their bounds (ddl_bounds.c).
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -14,6 +15,8 @@
  *-------------------------------------------------------------------------
  */
 #include "onetrip.h"
+
+#include <ctype.h>
 
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
@@ -78,12 +81,32 @@ ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset)
 	return pnstrdup(start, len);
 }
 
+/* The name of a TOAST table, or of a trigger that PostgreSQL makes for a constraint? */
+static bool
+is_name_with_oid(const char *word)
+{
+	static const char *const starts[] = {"pg_toast_", "RI_ConstraintTrigger_a_",
+	"RI_ConstraintTrigger_c_", "PK_ConstraintTrigger_"};
+
+	if (word[0] == '"')
+		word++;
+	for (int i = 0; i < lengthof(starts); i++)
+	{
+		int			len = strlen(starts[i]);
+
+		if (pg_strncasecmp(word, starts[i], len) == 0 && isdigit((unsigned char) word[len]))
+			return true;
+	}
+	return false;
+}
+
 /*
  * A statement may reach the hook with a query string that is not its own, for
  * example one built by another extension.  Such a text must not be recorded.
- * Two things in a text mean something only in this session and are refused as
- * well: SESSION_USER, if that is not the role that runs the statement, and
- * names in the session's temporary schema.
+ * Some things in a text mean something only in this session, or on this
+ * server, and are refused as well: SESSION_USER, if that is not the role that
+ * runs the statement, names in the session's temporary schema, and names that
+ * hold an OID.
  */
 void
 ot_ddl_check_text(const char *text, Node *stmt)
@@ -119,6 +142,12 @@ ot_ddl_check_text(const char *text, Node *stmt)
 		{
 			what = "a definition that uses a temporary object";
 			hint = "Use a permanent object: other regions cannot see this session's temporary ones.";
+		}
+		else if (is_name_with_oid(word))
+		{
+			what = psprintf("a statement about \"%s\", a name that holds an OID of this server",
+							word[0] == '"' ? pnstrdup(word + 1, strcspn(word + 1, "\"")) : word);
+			hint = "Name the table or the constraint that it belongs to; privileges, options and storage of a TOAST table follow its table.";
 		}
 		else if (pg_strcasecmp(word, "session_user") == 0 && GetUserId() != GetSessionUserId())
 		{

@@ -126,7 +126,7 @@ bool
 ot_capturing(void)
 {
 	return ot_preloaded && IsUnderPostmaster && !ot_is_apply_worker &&
-		!creating_extension && ot_in_replicated_database();
+		(!creating_extension || ot_ddl_in_event_trigger) && ot_in_replicated_database();
 }
 
 /* For SQL functions that make no sense anywhere else. */

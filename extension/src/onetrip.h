@@ -11,6 +11,7 @@
  *	capture			backends			turns a row change into operations and keys
  *	write_set		backends			the buffer of both, with savepoints
  *	ddl, sequence	backends, worker	statements and sequences, both directions
+ *	contents		backends, worker	all rows of a relation, both directions
  *	session			backends, worker	each statement and each error
  *	commit			backends			the one transaction callback
  *	turn			both				order of local commits, in shared memory
@@ -115,9 +116,12 @@ extern void ot_write_set_looks_names_up(void);
 extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_touch(void);
 extern void ot_write_set_advance(void);
+extern void ot_write_set_note_rows(Oid relid, int rows);
+extern uint64 ot_write_set_rows(Oid relid);
 extern bool ot_write_set_is_empty(void);
 extern bool ot_write_set_has_statements(void);
 extern void ot_write_set_statement(const char *text, int len);
+extern bool ot_write_set_take_statement_back(void);
 extern void ot_write_set_sequence(const char *schema, const char *name, int64 last_value, uint8 flags);
 extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
 extern void ot_write_set_operations(StringInfo out);
@@ -167,6 +171,7 @@ extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *sl
 							  LockTupleMode lockmode, bool indexes_changed);
 extern void ot_capture_delete(Relation rel, ItemPointer tid);
 extern void ot_capture_lock(Relation rel, TupleTableSlot *slot, LockTupleMode mode);
+extern void ot_capture_contents(Relation rel, TupleTableSlot *slot);
 extern void ot_capture_check_writable(Relation rel, bool needs_identity);
 extern void ot_capture_init(void);
 extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
@@ -176,6 +181,11 @@ extern void ot_ddl_init(void);
 extern void ot_ddl_apply_statement(OtReader *r);	/* behind the op byte 'S' */
 /* called before a captured insert: a CREATE TABLE AS records its table first */
 extern void ot_ddl_before_row(Relation rel);
+extern void ot_ddl_before_file(Relation rel);
+extern void ot_ddl_script_writes(Relation rel);
+extern void ot_ddl_check_row_write(Relation rel);
+extern bool ot_ddl_in_event_trigger;
+extern void ot_ddl_check_function(const char *what);
 
 /* sequence.c */
 extern void ot_sequence_init(void);
@@ -189,6 +199,9 @@ extern bool ot_sequence_note_used(void);
 extern void ot_sequence_note_aborted(void);
 extern void ot_sequence_hold_used(void);
 extern void ot_sequence_told_used(void);
+
+/* unseen.c */
+extern void ot_check_unseen_writes(void);
 
 /* held_locks.c */
 typedef struct OtHeldLock

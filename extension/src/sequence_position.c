@@ -146,6 +146,7 @@ ot_setval(PG_FUNCTION_ARGS)
 		pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
 	{
 		PreventCommandIfReadOnly("setval()");
+		ot_ddl_check_function("call setval()");
 		PreventCommandIfParallelMode("setval()");
 		LockRelationOid(relid, RowExclusiveLock);
 		if (!ot_sequence_load(relid, &seq))

@@ -10,7 +10,8 @@
  * row was written.  Settings with a dot in their name, which functions of
  * users read, go along if the index runs such functions.
  *
- * Statements of DDL take all of them with them.
+ * Statements of DDL take all of them with them, and what RESET search_path
+ * would set: scripts of extensions (PostGIS) look that up.
  *
  * docs/census says of every setting of the server whether it is one of these,
  * and why not.
@@ -37,6 +38,7 @@
 #include "utils/guc_tables.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 
 #include "object_name.h"
 
@@ -266,14 +268,29 @@ put_count(StringInfo ops, int at, int count)
 	ops->data[at + 1] = (char) (count >> 8);
 }
 
+/* What is not the setting, but what RESET makes of it. */
+#define RESET_SEARCH_PATH "=search_path"
+
+static const char *
+reset_search_path(void)
+{
+	const char *value;
+
+	find_records();
+	value = ((struct config_string *) settings[0].record)->reset_val;
+	return value ? value : "";
+}
+
 /* For a statement: all of them, as they were set. */
 void
 ot_session_settings_put_all(StringInfo ops)
 {
 	int			at = ops->len;
-	int			count = 0;
+	int			count = 1;
 
 	ot_put_u16(ops, 0);
+	ot_put_str(ops, RESET_SEARCH_PATH);
+	ot_put_str(ops, reset_search_path());
 	for (int i = 0; i < lengthof(settings); i++)
 		put(ops, settings[i].name, &count);
 	for (int i = 0; i < lengthof(statement_settings); i++)
@@ -397,6 +414,41 @@ ot_session_settings_begin(void)
 	level = 0;
 }
 
+/* As it was before a statement; NULL: as it is. */
+static char *saved_reset_search_path = NULL;
+
+/*
+ * Of a source that makes defaults, so that it is kept outside of transactions;
+ * the setting itself, which a session's source has set, stays.
+ */
+static void
+set_reset_search_path(const char *value)
+{
+	(void) set_config_option("search_path", value, PGC_SUSET, PGC_S_OVERRIDE,
+							 GUC_ACTION_SET, true, WARNING, false);
+}
+
+static void
+swap_reset_search_path(const char *value)
+{
+	if (saved_reset_search_path == NULL)
+		saved_reset_search_path = MemoryContextStrdup(TopMemoryContext, reset_search_path());
+	(void) set_config_option("search_path", GetConfigOption("search_path", false, false),
+							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, WARNING, false);
+	set_reset_search_path(value);
+}
+
+/* Behind a statement, also one that failed. */
+void
+ot_session_settings_end_statement(void)
+{
+	if (saved_reset_search_path == NULL)
+		return;
+	set_reset_search_path(saved_reset_search_path);
+	pfree(saved_reset_search_path);
+	saved_reset_search_path = NULL;
+}
+
 /*
  * Sets what is read, for the nest level that the caller has opened.  One that
  * this server does not know, or not so, is a WARNING.  A custom setting may be
@@ -414,7 +466,9 @@ ot_session_settings_apply(OtReader *r, Oid as)
 		char	   *value = ot_get_str(r);
 		bool		custom = strchr(name, '.') != NULL;
 
-		if (!custom || OidIsValid(as))
+		if (strcmp(name, RESET_SEARCH_PATH) == 0)
+			swap_reset_search_path(value);
+		else if (!custom || OidIsValid(as))
 			(void) set_config_option_ext(name, value, custom ? PGC_USERSET : PGC_SUSET,
 										 PGC_S_SESSION, custom ? as : GetUserId(),
 										 GUC_ACTION_SAVE, true, WARNING, false);

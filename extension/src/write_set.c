@@ -85,8 +85,16 @@ typedef struct Mark
 	int			first_object;
 	int			nstatements;
 	int			nlookups;
+	int			ncounts;
 	OtNotedSettings settings;
 } Mark;
+
+/* Rows that went through the access method, one after another. */
+typedef struct RowCount
+{
+	Oid			relid;
+	uint64		rows;
+} RowCount;
 
 /* An object that values refer to, by what it is here. */
 typedef struct ObjectId
@@ -135,9 +143,14 @@ static struct
 	objects_hash *object_numbers;
 	int			nstatements;	/* 'S' operations in ops */
 	int			nlookups;		/* operations that look names up where they are read */
+	Mark		before_statement;	/* where the last of the former began */
+	int			statement_end;	/* and ended; -1: it is not there any more */
 	Mark	   *marks;
 	int			nmarks;
 	int			max_marks;
+	RowCount   *counts;
+	int			ncounts;
+	int			max_counts;
 }			ws;
 
 static void write_set_start(void);
@@ -174,8 +187,12 @@ write_set_start(void)
 	ws.object_numbers = NULL;
 	ws.max_marks = 8;
 	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
+	ws.max_counts = 8;
+	ws.counts = palloc(sizeof(RowCount) * ws.max_counts);
+	ws.ncounts = 0;
 	ws.nkeys = ws.nrelations = ws.nobjects = ws.nstatements = ws.nlookups = ws.nmarks = 0;
 	ws.first_relation = ws.first_object = 0;
+	ws.statement_end = -1;
 	ot_session_settings_forget((OtNotedSettings) {0});
 	MemoryContextSwitchTo(old);
 
@@ -208,6 +225,39 @@ ot_write_set_reset(void)
 
 /* ---- savepoints ---- */
 
+static void
+mark_place(Mark *mark)
+{
+	mark->ops_len = ws.ops.len;
+	mark->nkeys = ws.nkeys;
+	mark->nrelations = ws.nrelations;
+	mark->first_relation = ws.first_relation;
+	mark->nobjects = ws.nobjects;
+	mark->first_object = ws.first_object;
+	mark->settings = ot_session_settings_noted();
+	mark->nstatements = ws.nstatements;
+	mark->nlookups = ws.nlookups;
+	mark->ncounts = ws.ncounts;
+}
+
+/* Forgets the operations since then; what was introduced before has its name of then again. */
+static void
+cut_operations(const Mark *mark)
+{
+	ws.ops.len = mark->ops_len;
+	ws.ops.data[ws.ops.len] = '\0';
+	ws.nstatements = mark->nstatements;
+	ws.nlookups = mark->nlookups;
+	ws.nrelations = mark->nrelations;
+	ws.first_relation = mark->first_relation;
+	for (int i = mark->nobjects; i < ws.nobjects; i++)
+		objects_delete(ws.object_numbers, ws.objects[i]);
+	ws.nobjects = mark->nobjects;
+	ws.first_object = mark->first_object;
+	ot_session_settings_forget(mark->settings);
+	ws.statement_end = -1;
+}
+
 void
 ot_write_set_subxact_start(int nest_level)
 {
@@ -222,15 +272,7 @@ ot_write_set_subxact_start(int nest_level)
 	}
 	mark = &ws.marks[ws.nmarks++];
 	mark->nest_level = nest_level;
-	mark->ops_len = ws.ops.len;
-	mark->nkeys = ws.nkeys;
-	mark->nrelations = ws.nrelations;
-	mark->first_relation = ws.first_relation;
-	mark->nobjects = ws.nobjects;
-	mark->first_object = ws.first_object;
-	mark->settings = ot_session_settings_noted();
-	mark->nstatements = ws.nstatements;
-	mark->nlookups = ws.nlookups;
+	mark_place(mark);
 }
 
 void
@@ -253,18 +295,46 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 		keys_delete(ws.key_ids, id);
 	}
 	ws.nkeys = mark->nkeys;
-	ws.ops.len = mark->ops_len;
-	ws.ops.data[ws.ops.len] = '\0';
-	ws.nstatements = mark->nstatements;
-	ws.nlookups = mark->nlookups;
-	/* What was introduced before the savepoint has its name of then again. */
-	ws.nrelations = mark->nrelations;
-	ws.first_relation = mark->first_relation;
-	for (int i = mark->nobjects; i < ws.nobjects; i++)
-		objects_delete(ws.object_numbers, ws.objects[i]);
-	ws.nobjects = mark->nobjects;
-	ws.first_object = mark->first_object;
-	ot_session_settings_forget(mark->settings);
+	ws.ncounts = mark->ncounts;
+	cut_operations(mark);
+}
+
+/* ---- rows that were seen ---- */
+
+/* Counts rows that were written by way of the access method. */
+void
+ot_write_set_note_rows(Oid relid, int rows)
+{
+	/* A count that a savepoint found is left as it is. */
+	int			first = ws.active && ws.nmarks > 0 ? ws.marks[ws.nmarks - 1].ncounts : 0;
+
+	if (!ws.active)
+		return;
+	if (ws.ncounts > first && ws.counts[ws.ncounts - 1].relid == relid)
+	{
+		ws.counts[ws.ncounts - 1].rows += rows;
+		return;
+	}
+	if (ws.ncounts == ws.max_counts)
+	{
+		ws.max_counts *= 2;
+		ws.counts = repalloc_huge(ws.counts, sizeof(RowCount) * ws.max_counts);
+	}
+	ws.counts[ws.ncounts].relid = relid;
+	ws.counts[ws.ncounts++].rows = rows;
+}
+
+uint64
+ot_write_set_rows(Oid relid)
+{
+	uint64		rows = 0;
+
+	for (int i = 0; ws.active && i < ws.ncounts; i++)
+	{
+		if (ws.counts[i].relid == relid)
+			rows += ws.counts[i].rows;
+	}
+	return rows;
 }
 
 /* ---- keys ---- */
@@ -439,6 +509,7 @@ ot_write_set_statement(const char *text, int len)
 	StringInfo	ops = ot_write_set_append();
 	char	   *role = GetUserNameFromId(GetUserId(), false);
 
+	mark_place(&ws.before_statement);
 	ot_put_u8(ops, 'S');
 	ot_put_u32(ops, len);
 	appendBinaryStringInfo(ops, text, len);
@@ -453,6 +524,17 @@ ot_write_set_statement(const char *text, int len)
 	ws.first_relation = ws.nrelations;
 	ws.first_object = ws.nobjects;
 	ot_session_settings_forget((OtNotedSettings) {0});
+	ws.statement_end = ws.ops.len;
+}
+
+/* Takes the last operation back, which is to be a statement; its keys stay.  false: it is none. */
+bool
+ot_write_set_take_statement_back(void)
+{
+	if (!ws.active || ws.statement_end != ws.ops.len)
+		return false;
+	cut_operations(&ws.before_statement);
+	return true;
 }
 
 void

@@ -71,6 +71,33 @@ INSERT INTO big VALUES (20001, 0);
 :keys;
 ROLLBACK;
 
+-- Rows that are changed behind its back are found at COMMIT, in whatever company; what was rolled back does not count.
+CREATE TABLE unseen (id int PRIMARY KEY, n int);
+INSERT INTO unseen SELECT g, g FROM generate_series(1, 10) g;
+SELECT unit.delete_unseen('unseen', ctid) FROM unseen WHERE id = 1;
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+INSERT INTO unseen VALUES (11, 11), (12, 12);
+SAVEPOINT s;
+UPDATE unseen SET n = 0 WHERE id = 12;
+SELECT unit.delete_unseen('unseen', ctid) FROM unseen WHERE id = 2;
+ROLLBACK TO s;
+INSERT INTO unseen VALUES (12, 0) ON CONFLICT (id) DO UPDATE SET n = 13;
+INSERT INTO t (id) VALUES (999);
+COMMIT;
+BEGIN;
+UPDATE unseen SET n = n + 1;
+SAVEPOINT s;
+DELETE FROM unseen WHERE id = 3;
+RELEASE s;
+SELECT unit.delete_unseen('unseen', ctid) FROM unseen WHERE id = 2;
+COMMIT;
+BEGIN;
+DELETE FROM unseen WHERE id = 4;
+TRUNCATE unseen;
+INSERT INTO unseen VALUES (20, 20);
+COMMIT;
+SELECT * FROM unseen;
 
 SET client_min_messages = warning;
 DROP SCHEMA am CASCADE;

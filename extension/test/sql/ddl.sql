@@ -168,6 +168,32 @@ ALTER TABLE t ADD COLUMN n bigserial;
 ALTER TABLE t ADD COLUMN n int GENERATED ALWAYS AS IDENTITY;
 ALTER TABLE t ALTER COLUMN w TYPE float USING w * random();
 ALTER TABLE t ALTER COLUMN w TYPE bigint USING w * 2;
+-- Stable is not enough: it is one value here, and may be another one elsewhere.
+CREATE FUNCTION rows_of_t() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT count(*) FROM ddl.t';
+ALTER TABLE t ADD COLUMN r bigint DEFAULT rows_of_t();
+ALTER TABLE t ADD COLUMN r text DEFAULT current_setting('work_mem');
+ALTER TABLE t ADD COLUMN r text DEFAULT current_setting('onetrip.region');
+ALTER TABLE t ADD COLUMN r text DEFAULT pg_backend_pid();
+ALTER TABLE t ALTER COLUMN w TYPE bigint USING w + rows_of_t();
+ALTER TABLE t ALTER COLUMN w TYPE timestamptz USING statement_timestamp();
+CREATE TYPE price AS (amount int);
+CREATE FUNCTION price(int) RETURNS price LANGUAGE sql STABLE AS 'SELECT ROW($1 * (SELECT count(*) FROM ddl.t))::ddl.price';
+CREATE CAST (int AS price) WITH FUNCTION price(int) AS ASSIGNMENT;
+ALTER TABLE t ADD COLUMN p price DEFAULT 7;
+CREATE TABLE priced (p int);
+ALTER TABLE priced ALTER p TYPE price;
+ALTER TABLE priced ALTER p TYPE text;
+INSERT INTO priced VALUES ('(7)');
+CREATE TABLE counted (id int PRIMARY KEY);
+INSERT INTO counted VALUES (1);
+ALTER TABLE counted ALTER id TYPE price;
+ALTER TABLE unfilled ADD COLUMN counted bigint DEFAULT rows_of_t();
+BEGIN;
+SET LOCAL ddl.setting = 'x';
+ALTER TABLE t ADD COLUMN a text DEFAULT current_setting('ddl.setting'), ADD COLUMN b text DEFAULT current_setting('TimeZone'),
+    ADD COLUMN c text DEFAULT format('%s %s', to_char(now(), 'YYYY'), current_user), ADD COLUMN d date DEFAULT 'tomorrow';
+ALTER TABLE t ALTER COLUMN v TYPE text USING concat(v, date_trunc('day', now()), to_json(v));
+ROLLBACK;
 ALTER TABLE t SET UNLOGGED;
 ALTER TABLE t SET ACCESS METHOD heap;
 ALTER TABLE plain SET ACCESS METHOD onetrip;
@@ -188,8 +214,72 @@ CREATE FUNCTION f() RETURNS int LANGUAGE sql SET search_path FROM CURRENT AS 'SE
 SET ROLE ddl_owner;
 ALTER TABLE t OWNER TO SESSION_USER;
 RESET ROLE;
+-- A name with an OID in it is another one elsewhere.
+DO $$ BEGIN EXECUTE 'GRANT SELECT ON ' || (SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 't'::regclass) || ' TO ddl_owner';
+EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
+CREATE TABLE referring (id int REFERENCES t);
+DO $$ BEGIN EXECUTE 'ALTER TABLE referring DISABLE TRIGGER ' || (SELECT quote_ident(min(tgname)) FROM pg_trigger WHERE tgrelid = 'referring'::regclass);
+EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
+COMMENT ON TABLE referring IS 'pg_toast.pg_toast_123 in words';
 SELECT lo_from_bytea(0, 'x');
 \echo :LAST_ERROR_SQLSTATE
+
+-- Functions that a statement calls where it is recorded change nothing: they are called in every region.
+CREATE TABLE noted (id serial PRIMARY KEY, what text);
+CREATE FUNCTION notes(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted (what) VALUES ('n'); RETURN n; END $$;
+CREATE FUNCTION makes(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN CREATE TABLE by_the_way (id int); RETURN n; END $$;
+CREATE FUNCTION sets(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM setval('noted_id_seq', 100); RETURN n; END $$;
+CREATE FUNCTION computes(n int, how text) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN RETURN CASE how WHEN 'notes' THEN notes(n) WHEN 'makes' THEN makes(n) WHEN 'sets' THEN sets(n) END; END $$;
+CREATE INDEX ON t (computes(w::int, 'notes'));
+\echo :LAST_ERROR_SQLSTATE
+CREATE INDEX ON t (computes(w::int, 'makes'));
+CREATE INDEX ON t (computes(w::int, 'sets'));
+ALTER TABLE t ADD CHECK (computes(w::int, 'notes') > 0);
+ALTER TABLE t ALTER w TYPE bigint USING computes(w::int, 'notes');
+ALTER TABLE t ADD COLUMN x int DEFAULT computes(1, 'makes');
+-- Where what it makes travels, and not what it is told, they may; and they are called once.
+BEGIN;
+CREATE MATERIALIZED VIEW noting AS SELECT notes(1), makes(2), 'x' AS x;
+REFRESH MATERIALIZED VIEW noting WITH NO DATA;
+:operations;
+ROLLBACK;
+
+-- Triggers of TRUNCATE and event triggers fire where the statement runs: what comes before it is noted before it.
+CREATE TABLE emptied (id int PRIMARY KEY, n int REFERENCES t);
+CREATE FUNCTION empties() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted (what) VALUES (TG_WHEN); INSERT INTO emptied VALUES (8); RETURN NULL; END $$;
+CREATE TRIGGER before_it BEFORE TRUNCATE ON emptied EXECUTE FUNCTION empties();
+CREATE TRIGGER after_it AFTER TRUNCATE ON emptied EXECUTE FUNCTION empties();
+BEGIN;
+TRUNCATE t CASCADE;
+:operations;
+ROLLBACK;
+CREATE FUNCTION on_event() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO noted (what) VALUES (TG_EVENT);
+    IF TG_TAG = 'CREATE VIEW' THEN EXECUTE 'COMMENT ON TABLE noted IS ' || quote_literal(TG_EVENT); END IF;
+END $$;
+CREATE EVENT TRIGGER first_start ON ddl_command_start EXECUTE FUNCTION on_event();
+CREATE EVENT TRIGGER second_start ON ddl_command_start EXECUTE FUNCTION on_event();
+CREATE EVENT TRIGGER at_end ON ddl_command_end EXECUTE FUNCTION on_event();
+BEGIN;
+CREATE VIEW viewed AS SELECT 1 AS one;
+ALTER TABLE noted ALTER what SET NOT NULL;
+:operations;
+ROLLBACK;
+BEGIN;
+CREATE EXTENSION tcn;
+:operations;
+ROLLBACK;
+DROP EVENT TRIGGER at_end;
+CREATE OR REPLACE FUNCTION on_event() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN IF TG_TAG = 'CREATE FUNCTION' AND TG_EVENT = 'ddl_command_end' THEN CREATE TABLE by_the_way (id int); END IF; END $$;
+DROP EVENT TRIGGER first_start;
+DROP EVENT TRIGGER second_start;
+CREATE EVENT TRIGGER at_end ON ddl_command_end EXECUTE FUNCTION on_event();
+CREATE EXTENSION tcn;
+\echo :LAST_ERROR_SQLSTATE
+DROP EVENT TRIGGER at_end;
 
 -- All of that left nothing open.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());

@@ -77,5 +77,32 @@ UPDATE base SET a = 20;
 :operations;
 COMMIT;
 
+-- A bound is computed once: its value is in the statement that travels, and what computing it wrote comes before.
+CREATE TABLE dealt (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE FUNCTION next_bound(bound int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO base VALUES (bound, 0); CREATE TABLE by_the_way (id int); RETURN bound; END $$;
+SET partitions.first = '10';
+BEGIN;
+CREATE TABLE dealt_1 PARTITION OF dealt FOR VALUES FROM (MINVALUE) TO (current_setting('partitions.first')::int - 15) WITH (fillfactor = 50);
+CREATE TABLE dealt_2 PARTITION OF dealt FOR VALUES /* from (1) */ FROM (-5) TO (next_bound(20)) PARTITION BY LIST (id);
+CREATE TABLE IF NOT EXISTS dealt_2 PARTITION OF dealt FOR VALUES FROM (-5) TO (next_bound(20));
+CREATE TABLE dealt_3 (id int NOT NULL);
+ALTER TABLE dealt ATTACH PARTITION dealt_3 FOR VALUES FROM (20) TO (2 * current_setting('partitions.first')::int + length('a)('));
+:operations;
+COMMIT;
+SELECT relname, pg_get_expr(relpartbound, oid) FROM pg_class WHERE relname LIKE 'dealt__' ORDER BY 1;
+CREATE TABLE of_time (t timestamptz, f float8) PARTITION BY RANGE (t, f);
+SET extra_float_digits = -10;
+SET DateStyle = 'German, DMY';
+CREATE TABLE of_time_1 PARTITION OF of_time FOR VALUES FROM ('01.02.2003', 1.0 / 3) TO ('now', MAXVALUE);
+RESET extra_float_digits;
+RESET DateStyle;
+SELECT pg_get_expr(relpartbound, oid) ~ '0.333333333333333' FROM pg_class WHERE relname = 'of_time_1';
+CREATE TABLE dealt_4 PARTITION OF dealt FOR VALUES FROM (15 + 1) TO (18);
+CREATE TABLE dealt_4 PARTITION OF dealt FOR VALUES IN (random());
+CREATE SCHEMA partitions_2 CREATE TABLE dealt_4 PARTITION OF partitions.dealt FOR VALUES FROM (50) TO (50 + 1);
+\echo :LAST_ERROR_SQLSTATE
+CREATE SCHEMA partitions_2 CREATE TABLE dealt_4 PARTITION OF partitions.dealt FOR VALUES FROM (50) TO (51);
+
 SET client_min_messages = warning;
-DROP SCHEMA partitions CASCADE;
+DROP SCHEMA partitions, partitions_2 CASCADE;

@@ -11,10 +11,13 @@
  */
 #include "onetrip.h"
 
+#include "access/xact.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/pgstat_internal.h"
 
 #include "apply.h"
 
@@ -74,6 +77,10 @@ unit_apply(PG_FUNCTION_ARGS)
 		free(copy);
 	}
 	PG_END_TRY();
+	/* The worker, for whom this stands, is not asked what it has written. */
+	for (PgStat_TableXactStatus *counts = pgstat_get_xact_stack_level(GetCurrentTransactionNestLevel())->first;
+		 counts != NULL; counts = counts->next)
+		counts->tuples_inserted = counts->tuples_updated = counts->tuples_deleted = 0;
 	/* true: what the entry leaves behind in the session shall be seen */
 	AtEOXact_GUC(true, nest_level);
 	PG_RETURN_VOID();
@@ -94,7 +101,7 @@ unit_damage(PG_FUNCTION_ARGS)
 	changes = 1 + DRAW(3);
 	for (int i = 0; i < changes && out.len > 0; i++)
 	{
-		static const unsigned char telling[] = {0, 1, 0x7f, 0x80, 0xff, 'R', 'I', 'U', 'D', 'S', 'Q', 'P', 'b', 't', 'n', 'u'};
+		static const unsigned char telling[] = {0, 1, 0x7f, 0x80, 0xff, 'R', 'I', 'U', 'D', 'S', 'E', 'Q', 'P', 'b', 't', 'n', 'u'};
 		int			at = DRAW(out.len);
 		int			n = 1 + DRAW(8);
 

@@ -32,7 +32,10 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "access/heapam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
 #include "agent.h"
 #include "row_image.h"
 #include "turn.h"
@@ -47,6 +50,7 @@ PG_FUNCTION_INFO_V1(unit_operations);
 PG_FUNCTION_INFO_V1(unit_used_sequences);
 PG_FUNCTION_INFO_V1(unit_connect);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
+PG_FUNCTION_INFO_V1(unit_delete_unseen);
 
 /* The values that testdata/agent/ is written with. */
 static const OtTxnId golden_txn = {2, UINT64CONST(0x1122334455667788), 77};
@@ -642,6 +646,12 @@ unit_operations(PG_FUNCTION_ARGS)
 			for (int i = 0; i < 2 * nsettings; i++)
 				(void) ot_get_str(&r);
 		}
+		else if (op == 'E')
+		{
+			(void) ot_get_str(&r);
+			appendStringInfo(&line, " %s", ot_get_str(&r));
+			appendStringInfo(&line, " %d", ot_get_u8(&r));
+		}
 		else if (op == 'Q')
 		{
 			(void) ot_get_str(&r);
@@ -656,4 +666,16 @@ unit_operations(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/* unit_delete_unseen(table regclass, tid) returns void: as some extensions do it, and the server with catalogs */
+Datum
+unit_delete_unseen(PG_FUNCTION_ARGS)
+{
+	Relation	rel = table_open(PG_GETARG_OID(0), RowExclusiveLock);
+
+	simple_heap_delete(rel, (ItemPointer) PG_GETARG_POINTER(1));
+	CommandCounterIncrement();
+	table_close(rel, RowExclusiveLock);
+	PG_RETURN_VOID();
 }

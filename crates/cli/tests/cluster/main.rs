@@ -25,6 +25,7 @@ mod nothing_deadlocks;
 mod outcomes;
 mod partition;
 mod poison;
+mod recipes;
 mod rehearsal;
 mod rows;
 mod sequences;

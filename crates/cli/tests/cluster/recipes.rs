@@ -1,0 +1,225 @@
+//! What a statement made at home is what every region gets, also where the same words would make something else there.
+
+use crate::lab::{number, start, text, Lab};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_statement_made_at_home_is_in_every_region() {
+    let lab = start("recipes", "bounds, contents and side effects of DDL that no region could compute again").await;
+    bounds_of_partitions(&lab).await;
+    materialized_views(&lab).await;
+    refreshed_while_others_write(&lab).await;
+    functions(&lab).await;
+    truncate(&lab).await;
+    event_triggers(&lab).await;
+    extensions(&lab).await;
+    lab.check_equal(1).await;
+}
+
+/// Runs it in a region that does not lead; then the query has to give in all regions what it gives there.
+async fn alike(lab: &Lab, statements: &str, query: &str) -> String {
+    lab.everywhere().await;
+    let home = lab.session(1).await;
+    home.must(statements).await;
+    let made = text(&home, query).await.unwrap_or_else(|e| panic!("{query}: {e:#}"));
+    lab.shows(query, &made).await;
+    made
+}
+
+async fn bounds_of_partitions(lab: &Lab) {
+    let bounds = "select string_agg(relname || ' ' || pg_get_expr(relpartbound, oid), '; ' order by relname)
+                  from pg_class where relpartbound is not null";
+    alike(
+        lab,
+        "create table drawn (id int, t timestamptz) partition by list (id);
+         create table drawn_1 partition of drawn for values in ((random() * 1e6)::int);
+         create table drawn_2 partition of drawn for values in (-(random() * 1e6)::int - 1) partition by range (t);
+         create table drawn_2_1 partition of drawn_2 for values from (minvalue) to (clock_timestamp());
+         set test.bound = '2000001';
+         create table drawn_3 (id int, t timestamptz);
+         alter table drawn attach partition drawn_3 for values in (current_setting('test.bound')::int + pg_backend_pid())",
+        bounds,
+    )
+    .await;
+    let made = alike(
+        lab,
+        "create table asked (id int) partition by range (id);
+         create table asked_log (id serial primary key);
+         create function ask(n int) returns int language plpgsql as $$ begin
+             insert into asked_log default values;
+             create table made_by_ask (id int primary key);
+             insert into made_by_ask values (n);
+             return n; end $$;
+         create table asked_1 partition of asked for values from (1) to (ask(7))",
+        "select (select count(*) from asked_log) || ' ' || (select id from made_by_ask) || ' '
+             || (select pg_get_expr(relpartbound, oid) from pg_class where relname = 'asked_1')",
+    )
+    .await;
+    assert_eq!(made, "1 7 FOR VALUES FROM (1) TO (7)");
+}
+
+const LOG: &str = "create table log (id serial primary key, what text);
+    create function writes(n int) returns int language plpgsql as $$ begin insert into log (what) values ('writes'); return n; end $$;
+    create function makes(n int) returns int language plpgsql as $$ begin
+        execute format('create table made_%s (id int primary key)', n); return n; end $$;
+    create function computes(n int) returns int language plpgsql immutable as $$ begin return writes(n); end $$";
+
+async fn materialized_views(lab: &Lab) {
+    let all = "select (select string_agg(v::text, ' ' order by v) from drawn_view v) || (select count(*) from log)
+                   || coalesce(to_regclass('made_1')::text, '')";
+    let made = alike(
+        lab,
+        &format!("{LOG}; create materialized view drawn_view as select g, random(), writes(g), case g when 1 then makes(g) end from generate_series(1, 3) g"),
+        all,
+    )
+    .await;
+    assert!(made.ends_with("3made_1"), "{made}");
+    alike(lab, "drop table made_1; refresh materialized view drawn_view", all).await;
+    alike(
+        lab,
+        "create unique index on drawn_view (g); drop table made_1; refresh materialized view concurrently drawn_view",
+        all,
+    )
+    .await;
+    alike(
+        lab,
+        "drop table made_1; begin; refresh materialized view drawn_view with no data; drop materialized view if exists none;
+         create materialized view if not exists drawn_view as select 1; refresh materialized view drawn_view; commit",
+        all,
+    )
+    .await;
+    let none = "select relispopulated from pg_class where relname = 'drawn_view'";
+    assert_eq!(alike(lab, "refresh materialized view drawn_view with no data", none).await, "f");
+
+    // Policies apply to the owner, under the settings of his session.
+    alike(
+        lab,
+        "create role keeper; create schema kept authorization keeper; set role keeper;
+         create table kept.a (id int primary key, who text); insert into kept.a values (1, 'one'), (2, 'two');
+         create table kept.b (id int primary key, a int); insert into kept.b values (1, 1);
+         alter table kept.a enable row level security; alter table kept.a force row level security;
+         alter table kept.b enable row level security; alter table kept.b force row level security;
+         create policy p on kept.a using (who = current_setting('kept.who', true)); create policy p on kept.b using (true);
+         set kept.who = 'one';
+         create materialized view kept.seen as select * from kept.a;
+         alter table kept.b add foreign key (a) references kept.a;
+         set kept.who = 'two'; refresh materialized view kept.seen",
+        "select string_agg(v::text, ' ' order by v) || (select string_agg(convalidated::text, '') from pg_constraint where conrelid = 'kept.b'::regclass)
+         from kept.seen v",
+    )
+    .await;
+}
+
+/// What a region inserts while another has refreshed and not committed is in the view nowhere, or everywhere.
+async fn refreshed_while_others_write(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    b.must(
+        "create table counted (id int primary key); insert into counted values (1);
+            create materialized view counts as select count(*), max(id) from counted",
+    )
+    .await;
+    lab.everywhere().await;
+    b.must("begin; refresh materialized view counts").await;
+    c.must("insert into counted values (2)").await;
+    lab.everywhere().await;
+    b.must("commit").await;
+    lab.shows("select counts::text from counts", "(1,1)").await;
+    b.must("begin isolation level repeatable read; select 1 from counted").await;
+    c.must("insert into counted values (3)").await;
+    lab.everywhere().await;
+    b.must("refresh materialized view counts; commit").await;
+    let made = text(&b, "select counts::text from counts").await.unwrap();
+    lab.shows("select counts::text from counts", &made).await;
+}
+
+/// Where the statement itself runs in every region, the functions that it calls change nothing.
+async fn functions(lab: &Lab) {
+    let b = lab.session(1).await;
+    b.must("create table subject (id int primary key, n int); insert into subject values (1, 1); create domain positive as int;
+            create table subject_too (p positive); insert into subject_too values (1)")
+        .await;
+    for statement in [
+        "create index on subject (computes(n))",
+        "alter table subject add check (computes(n) > 0)",
+        "alter table subject alter n type bigint using computes(n)",
+        "alter table subject add column x int default computes(1)",
+        "alter domain positive add check (computes(value) > 0)",
+    ] {
+        let why = b.refused(statement).await;
+        assert_eq!(why.code().code(), "0A000", "{statement}: {}", why.message());
+        assert!(why.message().contains("in a function that"), "{statement}: {}", why.message());
+        assert!(why.hint().is_some_and(|hint| !hint.is_empty()), "{statement}: {} has no hint", why.message());
+    }
+}
+
+/// That tables are empty travels: neither triggers nor rights are asked again.
+async fn truncate(lab: &Lab) {
+    alike(
+        lab,
+        "create table stock (id serial primary key, n int); create table stock_log (id serial primary key, what text);
+         create function notes() returns trigger language plpgsql as $$ begin
+             insert into stock_log (what) values (tg_when); insert into stock values (7, 7); return null; end $$;
+         create trigger b before truncate on stock execute function notes();
+         create trigger a after truncate on stock execute function notes();
+         alter table stock enable always trigger a; alter table stock enable replica trigger b;
+         insert into stock values (1, 1); truncate stock restart identity",
+        "select (select string_agg(s::text, ' ' order by id) from stock s) || (select string_agg(what, ' ' order by id) from stock_log)",
+    )
+    .await;
+    let [_, b, c] = lab.sessions().await;
+    b.must("create role clearer; create schema room; create table room.t (id int primary key); insert into room.t values (1);
+            create table room.part (id int) partition by list (id); create table room.part_1 partition of room.part for values in (1);
+            insert into room.part values (1);
+            grant usage on schema room to clearer; grant truncate on room.t, room.part to clearer")
+        .await;
+    lab.everywhere().await;
+    b.must("begin; set role clearer; truncate room.t, room.part").await;
+    c.must("revoke usage on schema room from clearer").await;
+    lab.everywhere().await;
+    b.must("commit").await;
+    lab.shows("select (select count(*) from room.t) + (select count(*) from room.part)", "0").await;
+}
+
+/// They fire where a statement runs, also in the script of an extension, and what they do comes in order.
+async fn event_triggers(lab: &Lab) {
+    let made = alike(
+        lab,
+        "create table audit (id serial primary key, event text, tag text);
+         create function audits() returns event_trigger language plpgsql as $$ begin
+             insert into audit (event, tag) values (tg_event, tg_tag); end $$;
+         create event trigger audit_start on ddl_command_start execute function audits();
+         create event trigger audit_end on ddl_command_end execute function audits();
+         create event trigger audit_drop on sql_drop execute function audits();
+         alter event trigger audit_end enable always; alter event trigger audit_drop enable replica;
+         create extension hstore;
+         create or replace function audits() returns event_trigger language plpgsql as $$ begin
+             insert into audit (event) values (tg_event); end $$;
+         alter table audit drop column tag;
+         alter event trigger audit_drop enable;
+         drop extension hstore;
+         drop event trigger audit_start; drop event trigger audit_end; drop event trigger audit_drop",
+        "select count(*) || ' ' || md5(string_agg(a::text, ' ' order by id)) from audit a",
+    )
+    .await;
+    assert!(made.split(' ').next().unwrap().parse::<u32>().unwrap() > 100, "{made}");
+}
+
+/// Scripts that fill tables with serial keys, and that look up the session's `search_path`; as far as this server offers such.
+async fn extensions(lab: &Lab) {
+    let b = lab.session(1).await;
+    let rows = "select count(*) || ' ' || md5(string_agg(l::text, ' ' order by id)) from us_lex l";
+    let path = "select coalesce((select setconfig::text from pg_db_role_setting where setrole = 0), '')";
+    for (extension, query) in [
+        ("address_standardizer_data_us", rows),
+        ("postgis_topology cascade", path),
+        ("postgis_tiger_geocoder cascade", path),
+    ] {
+        let name = extension.split(' ').next().unwrap();
+        let offered = number(&b, &format!("select count(*) from pg_available_extensions where name = '{name}'")).await;
+        if offered.unwrap() == 0 {
+            println!("recipes: {name} is not there, and not tested");
+            continue;
+        }
+        let made = alike(lab, &format!("create extension {extension}"), query).await;
+        println!("recipes: {name}: {made}");
+    }
+}
