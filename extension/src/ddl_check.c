@@ -398,6 +398,25 @@ ot_ddl_check_create_as(CreateTableAsStmt *stmt)
 }
 
 /* Raises 0A000 for a statement that would be recorded but must not be. */
+/*
+ * The database's own default_table_access_method is what makes new tables
+ * replicated ones.  To lose it by a RESET would be found out much later.
+ */
+static void
+check_database_reset(AlterDatabaseSetStmt *stmt)
+{
+	VariableSetStmt *set = stmt->setstmt;
+	bool		all = set->kind == VAR_RESET_ALL;
+
+	if (strcmp(stmt->dbname, ot_database) == 0 &&
+		(all || ((set->kind == VAR_RESET || set->kind == VAR_SET_DEFAULT) &&
+				 pg_strcasecmp(set->name, "default_table_access_method") == 0)))
+		ot_ddl_refuse(psprintf("ALTER DATABASE %s RESET %s", quote_identifier(stmt->dbname),
+							   all ? "ALL" : "default_table_access_method"),
+					  all ? "Reset each setting by its name. ALL would reset default_table_access_method as well, and new tables would stay on the server where their rows are written." :
+					  "New tables would stay on the server where their rows are written. If that is meant, set it to heap.");
+}
+
 void
 ot_ddl_check_recorded(Node *stmt, const char *query)
 {
@@ -460,6 +479,7 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 			break;
 		case T_AlterDatabaseSetStmt:
 			check_from_current(((AlterDatabaseSetStmt *) stmt)->setstmt);
+			check_database_reset((AlterDatabaseSetStmt *) stmt);
 			break;
 		default:
 			break;
