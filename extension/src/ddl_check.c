@@ -397,7 +397,6 @@ ot_ddl_check_create_as(CreateTableAsStmt *stmt)
 	warn_of_access_method(stmt->into->rel, stmt->into->accessMethod);
 }
 
-/* Raises 0A000 for a statement that would be recorded but must not be. */
 /*
  * The database's own default_table_access_method is what makes new tables
  * replicated ones.  To lose it by a RESET would be found out much later.
@@ -417,6 +416,7 @@ check_database_reset(AlterDatabaseSetStmt *stmt)
 					  "New tables would stay on the server where their rows are written. If that is meant, set it to heap.");
 }
 
+/* Raises 0A000 for a statement that would be recorded but must not be. */
 void
 ot_ddl_check_recorded(Node *stmt, const char *query)
 {
