@@ -11,13 +11,13 @@ use onetrip_lab::values::{self, catalog::Catalog, effect};
 use crate::lab::{number, start, Session};
 
 /// The lines of a file of the census: by its first columns, the others; and for which versions.
-struct Census {
+pub struct Census {
     file: &'static str,
-    lines: BTreeMap<String, Vec<String>>,
+    pub lines: BTreeMap<String, Vec<String>>,
 }
 
 impl Census {
-    fn read(file: &'static str, key_columns: usize) -> Census {
+    pub fn read(file: &'static str, key_columns: usize) -> Census {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/census").join(file);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let lines = text.lines().skip(1).map(|line| {
@@ -34,7 +34,7 @@ impl Census {
 
     /// The same names on both sides.  `versions`: which column has "15-" or "15-17"; `extension`: which has its extension, and
     /// those that this server offers.
-    fn covers(
+    pub fn covers(
         &self,
         seen: &BTreeSet<String>,
         server: u32,
@@ -151,18 +151,19 @@ async fn operator_classes(session: &Session, server: u32, extensions: &BTreeSet<
     }
 }
 
-/// Kinds of constraints and locks stand in the server's headers.
-fn headers(server: u32) {
+/// A header of the server.
+pub fn header(file: &str) -> String {
     let config = std::process::Command::new(onetrip_lab::postgres_bin().join("pg_config"))
         .arg("--includedir-server")
         .output()
         .expect("run pg_config");
-    let folder = PathBuf::from(String::from_utf8_lossy(&config.stdout).trim());
-    let read = |file: &str| {
-        let path = folder.join(file);
-        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-    };
-    let constraints: BTreeSet<String> = read("catalog/pg_constraint.h")
+    let path = PathBuf::from(String::from_utf8_lossy(&config.stdout).trim()).join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Kinds of constraints and locks stand in the server's headers.
+fn headers(server: u32) {
+    let constraints: BTreeSet<String> = header("catalog/pg_constraint.h")
         .lines()
         .filter_map(|line| line.strip_prefix("#define CONSTRAINT_"))
         .filter_map(|rest| rest.split_whitespace().next())
@@ -174,13 +175,13 @@ fn headers(server: u32) {
         text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_string).collect()
     };
     let mut locks: BTreeSet<String> = BTreeSet::new();
-    for word in words(&read("storage/lock.h")) {
+    for word in words(&header("storage/lock.h")) {
         // The macros that fill a tag have SET_ before.
         if word.starts_with("LOCKTAG_") && word != "LOCKTAG_LAST_TYPE" {
             locks.insert(word);
         }
     }
-    for line in read("storage/lockdefs.h").lines() {
+    for line in header("storage/lockdefs.h").lines() {
         let mut words = line.split_whitespace();
         if let (Some("#define"), Some(name), Some(value)) = (words.next(), words.next(), words.next()) {
             if name.ends_with("Lock") && name != "NoLock" && value.parse::<u32>().is_ok() {

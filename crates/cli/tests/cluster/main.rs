@@ -29,6 +29,7 @@ mod recipes;
 mod rehearsal;
 mod rows;
 mod sequences;
+mod statements;
 mod stored_values;
 mod stuck_worker;
 mod torture;
