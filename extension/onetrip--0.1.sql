@@ -96,6 +96,17 @@ COMMENT ON VIEW onetrip.status IS
     'This server: positions in the log, and counts since it started.';
 GRANT SELECT ON onetrip.status TO PUBLIC;
 
+-- What `onetrip skip` had left out, here as in every region: each server keeps its own, as it keeps its own position.
+CREATE TABLE onetrip.left_out (
+    log_index bigint PRIMARY KEY,
+    transaction_id text NOT NULL,
+    region text NOT NULL,
+    at timestamptz NOT NULL DEFAULT pg_catalog.now()
+) USING heap;
+COMMENT ON TABLE onetrip.left_out IS
+    'Entries of the log that were left out in every region (onetrip skip); written by the apply worker.';
+GRANT SELECT ON onetrip.left_out TO PUBLIC;
+
 -- ---- this transaction ----
 
 CREATE FUNCTION onetrip.pending_keys(

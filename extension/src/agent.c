@@ -472,7 +472,11 @@ ot_agent_get_entry(OtReader *body, OtEntry *entry)
 {
 	entry->at.value = ot_get_u64(body);
 	entry->previous.value = ot_get_u64(body);
-	(void) ot_get_u8(body);		/* flags: none yet */
+	entry->flags = ot_get_u8(body);
+	if (entry->flags & ~(OT_ENTRY_LEFT_OUT | OT_ENTRY_LEAVES_OUT))
+		ereport(ERROR,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("entry with unknown flags %u", entry->flags)));
 	entry->region = ot_get_str(body);
 	entry->txn = ot_get_txn(body);
 }

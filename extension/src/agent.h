@@ -63,11 +63,15 @@ typedef struct OtVerdict
 	char		message[256];
 } OtVerdict;
 
+#define OT_ENTRY_LEFT_OUT	1	/* nothing of it is applied but its place */
+#define OT_ENTRY_LEAVES_OUT	2	/* the write set is the index of the one it leaves out */
+
 /* An ENTRY, up to its write set. */
 typedef struct OtEntry
 {
 	OtLogIndex	at;
 	OtLogIndex	previous;
+	uint8		flags;			/* OT_ENTRY_* */
 	char	   *region;			/* palloc'd */
 	OtTxnId		txn;
 } OtEntry;
@@ -77,7 +81,8 @@ typedef enum OtState
 	OT_STATE_NOT_SO_FAR = 0,
 	OT_STATE_COMMITTED = 1,
 	OT_STATE_ABORTED = 2,
-	OT_STATE_OLDER_THAN_KEPT = 3
+	OT_STATE_OLDER_THAN_KEPT = 3,
+	OT_STATE_LEFT_OUT = 4
 } OtState;
 
 typedef struct OtOutcomeIs

@@ -321,7 +321,7 @@ apply_entry(OtReader *r)
 	has_turn = false;
 	SetCurrentStatementStartTimestamp();
 	ot_turn_decided(entry.at, entry.previous);
-	if (looks_names_up(r, &started))
+	if (entry.flags == 0 && looks_names_up(r, &started))
 	{
 		/* They are those of this place in the order: predecessors first. */
 		if (!ot_apply_take_turn())
@@ -337,7 +337,10 @@ apply_entry(OtReader *r)
 	MemoryContextSwitchTo(entry_context);
 	(void) GetTopTransactionId();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	ot_apply_operations(r);
+	if (entry.flags == 0)
+		ot_apply_operations(r);
+	else
+		ot_left_out_apply(&entry, r);
 	PopActiveSnapshot();
 
 	if (has_turn || wait_for_turn(&entry))

@@ -20,6 +20,10 @@ extern void ot_apply_operations(OtReader *r);
 extern void ot_apply_set_up_session(void);
 extern bool ot_apply_take_turn(void);
 
+/* left_out.c */
+struct OtEntry;
+extern void ot_left_out_apply(const struct OtEntry *entry, OtReader *r);
+
 /* apply_row.c: all in one transaction, between begin and end */
 extern void ot_apply_rows_begin(void);
 extern void ot_apply_relation(OtReader *r);

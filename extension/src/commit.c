@@ -39,6 +39,11 @@
  * answer (ot_session_end_later): libpq drops the SQLSTATE of a FATAL that the
  * end of the connection follows, and what it overtook.
  *
+ * A region that cannot apply an entry commits nothing that comes after it.  A
+ * COMMIT that finds it so waits before it proposes, and is told after
+ * onetrip.commit_timeout that nothing was committed.  One that was proposed
+ * before gets its verdict, waits for its turn as long, and is told 08007.
+ *
  * The local commit record is not flushed (the log is durable on a majority,
  * and the node feeds what a crash took away), unless the transaction also
  * wrote tables that the log knows nothing of.  Such a transaction must commit
@@ -87,6 +92,8 @@
 #define RECONNECT_MS 20
 /* How long a session waits to see what the worker commits in its place. */
 #define SHOW_OWN_MS 5000
+/* How often a COMMIT that waits looks whether this region goes on. */
+#define STANDSTILL_POLL_MS 100
 
 static OtAgent *agent = NULL;
 
@@ -309,14 +316,17 @@ say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
 	{
 		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT ", but for its changes of tables that are not replicated",
 			   text, index.value);
-		errdetail("%s. The changes of onetrip tables become visible here shortly; those of other tables, which this server alone has, are lost.",
+		errdetail("%s. The changes of onetrip tables become visible here shortly, or once this region goes on; those of other tables, which this server alone has, are lost.",
 				  why);
 		errhint("Repeat the changes of the other tables, and nothing else.");
 	}
 	else
 	{
 		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT, text, index.value);
-		errdetail("%s. The transaction becomes visible here shortly.", why);
+		if (ot_turn_stands_at(0).value == 0)
+			errdetail("%s. The transaction becomes visible here shortly.", why);
+		else
+			errdetail("%s. The transaction becomes visible here once this region goes on.", why);
 		errhint("Do not repeat it.");
 	}
 }
@@ -367,6 +377,36 @@ ot_commit_reword(const ErrorData *edata)
 					  edata->message ? edata->message : "An error came between");
 	}
 	return true;
+}
+
+/* ---- a region that stands still ---- */
+
+/*
+ * What is proposed now comes after the entry that this region cannot apply,
+ * so it would not be shown here before that one is.  While nothing is
+ * proposed the transaction can still be ended, and evicted.  Who waits for
+ * onetrip.commit_timeout gets an error, and who comes after that at once.
+ */
+static void
+wait_while_standing_still(void)
+{
+	OtLogIndex	at;
+
+	while (unlikely((at = ot_turn_stands_at(0)).value != 0))
+	{
+		if (ot_turn_stands_at(ot_commit_timeout_ms).value != 0)
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("region \"%s\" stands still at log index " UINT64_FORMAT ", nothing was committed",
+							ot_region, ot_applied_index().value),
+					 errdetail("Its server cannot apply log index " UINT64_FORMAT ", which was committed before; it shows nothing newer until it can.",
+							   at.value),
+					 errhint("Repeat the transaction in another region. SELECT failing, failure FROM onetrip.status says what to mend here; see \"A region shows nothing new\" in docs/operations.md.")));
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 STANDSTILL_POLL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
 }
 
 /* ---- waiting for the verdict ---- */
@@ -541,7 +581,7 @@ raise_lost(OtTxnId txn, OtVerdict *verdict)
 				 errmsg("could not commit: the transaction is older than what conflicts are remembered for"),
 				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
 						   verdict->other.value),
-				 errhint("Retry the transaction; keep write transactions shorter.")));
+				 ot_turn_hint_retry("Retry the transaction; keep write transactions shorter.")));
 	ereport(ERROR,
 			(errcode(OT_ERR_LOST),
 			 errmsg("could not commit: a concurrent transaction in region \"%s\" was first",
@@ -551,7 +591,7 @@ raise_lost(OtTxnId txn, OtVerdict *verdict)
 					   schema, name, verdict->region, verdict->other.value) :
 			 errdetail("Both changed the schema; region \"%s\" committed at log index " UINT64_FORMAT ".",
 					   verdict->region, verdict->other.value),
-			 errhint("Retry the transaction.")));
+			 ot_turn_hint_retry("Retry the transaction.")));
 }
 
 static void
@@ -572,11 +612,13 @@ static void
 wait_for_turn(OtLogIndex index, OtLogIndex previous)
 {
 	OtSlot	   *slot = ot_my_slot();
+	int			grace_ms = committing.other_tables ? OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS;
 	TimestampTz give_up = 0;	/* 0: nobody wants the session to end */
+	TimestampTz patience = 0;	/* until here it waits although this region stands still */
 
 	for (;;)
 	{
-		long		wait_ms = -1;
+		long		wait_ms;
 
 		if (ot_turn_try(index, previous))
 			return;
@@ -589,15 +631,21 @@ wait_for_turn(OtLogIndex index, OtLogIndex previous)
 		if (ProcDiePending)
 		{
 			if (give_up == 0)
-				give_up = TimestampTzPlusMilliseconds(ot_now(),
-													  committing.other_tables ?
-													  OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS);
+				give_up = TimestampTzPlusMilliseconds(ot_now(), grace_ms);
 			wait_ms = ms_until(give_up);
 			if (wait_ms == 0)
 				raise_handed_over("The session was ended before its turn came");
 		}
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (wait_ms >= 0 ? WL_TIMEOUT : 0),
+		else
+		{
+			if (patience == 0)
+				patience = TimestampTzPlusMilliseconds(ot_now(), Max(ot_commit_timeout_ms, grace_ms));
+			wait_ms = ms_until(patience);
+			if (wait_ms == 0 && ot_turn_stands_at(ot_commit_timeout_ms).value != 0)
+				raise_handed_over("This region cannot apply a change that comes before it (SELECT failing, failure FROM onetrip.status)");
+			wait_ms = Max(wait_ms, STANDSTILL_POLL_MS);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
 						 wait_ms, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	}
@@ -644,6 +692,7 @@ pre_commit(void)
 
 	/* it may have become one since the first change */
 	ot_check_writable();
+	wait_while_standing_still();
 	ot_sequence_hold_used();
 	if (own.told)
 		ot_write_set_entry(own.base);

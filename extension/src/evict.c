@@ -159,7 +159,7 @@ say_evicted(const OtEviction *eviction, bool ends)
 	errdetail("Both touched table \"%s\"; region \"%s\" committed at log index " UINT64_FORMAT ".",
 			  eviction->table, region, eviction->index.value);
 	if (!ends)
-		errhint("Retry the transaction.");
+		ot_turn_hint_retry("Retry the transaction.");
 	else if (eviction->ended)
 		errhint("Connect again and retry the transaction; it did not give way when it was asked to, so the session had to end.");
 	else
@@ -271,7 +271,7 @@ ot_evict_reword(const ErrorData *edata)
 		errmsg("canceled by a signal that was meant for the transaction before");
 		errdetail("That one stood in the way of a change from region \"%s\", and ended before the signal arrived.",
 				  eviction.region);
-		errhint("Retry the transaction.");
+		ot_turn_hint_retry("Retry the transaction.");
 	}
 	return true;
 }

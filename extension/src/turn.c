@@ -638,6 +638,51 @@ ot_turn_worker_wants(OtLogIndex index)
 	SpinLockRelease(&ot_shared->mutex);
 }
 
+/* ---- a server that stands still ---- */
+
+/*
+ * The entry that the worker has failed to apply, if it has done so again and
+ * again for so long; for 0 ms, if it has failed at all.  0: there is none, or
+ * it is applied by now.
+ */
+OtLogIndex
+ot_turn_stands_at(int for_ms)
+{
+	OtLogIndex	failing = {0};
+	TimestampTz since;
+	int			failures;
+
+	/* Nearly always; it may miss one that fails just now. */
+	if (likely(ot_shared->failures == 0))
+		return failing;
+	SpinLockAcquire(&ot_shared->mutex);
+	failing = ot_shared->failing;
+	since = ot_shared->failing_since;
+	failures = ot_shared->failures;
+	SpinLockRelease(&ot_shared->mutex);
+	if (failing.value <= ot_applied_index().value ||
+		(for_ms > 0 && (failures < 2 ||
+						!TimestampDifferenceExceeds(since, ot_now(), for_ms))))
+		failing.value = 0;
+	return failing;
+}
+
+/*
+ * To be called inside ereport(): the hint of an error that a retry mends,
+ * unless this server stands still.  Then all that it does is based on an old
+ * state, and loses again.
+ */
+int
+ot_turn_hint_retry(const char *hint)
+{
+	OtLogIndex	at = ot_turn_stands_at(0);
+
+	if (at.value == 0)
+		return errhint("%s", hint);
+	return errhint("Region \"%s\" cannot apply log index " UINT64_FORMAT " and shows nothing newer, so what is changed here loses. Retry in another region; SELECT failing, failure FROM onetrip.status says why.",
+				   ot_region, at.value);
+}
+
 /* ---- functions for SQL ---- */
 
 PG_FUNCTION_INFO_V1(ot_position);

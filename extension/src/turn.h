@@ -176,6 +176,8 @@ extern void ot_turn_forget(bool committed);
 extern bool ot_turn_backend_has(OtTxnId txn);
 extern bool ot_turn_someone_before(OtLogIndex index);
 extern void ot_turn_worker_wants(OtLogIndex index);
+extern OtLogIndex ot_turn_stands_at(int for_ms);
+extern int	ot_turn_hint_retry(const char *hint);
 extern OtLogIndex ot_durable_index(void);
 extern RepOriginId ot_origin(void);
 

@@ -14,6 +14,7 @@ mod leave;
 mod nodes;
 mod progress;
 mod restore;
+mod skip;
 mod start;
 mod status;
 mod token;
@@ -45,6 +46,7 @@ enum Command {
     Join(join::JoinArgs),
     Leave(leave::LeaveArgs),
     Leader(leader::LeaderArgs),
+    Skip(skip::SkipArgs),
     Certificate(certificate::CertificateArgs),
     Demo(demo::DemoArgs),
 }
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Join(args) => join::run(&args),
         Command::Leave(args) => leave::run(&args),
         Command::Leader(args) => leader::run(&args),
+        Command::Skip(args) => skip::run(&args),
         Command::Certificate(args) => certificate::run(&args),
         Command::Demo(args) => demo::run(args),
     };

@@ -111,6 +111,27 @@ pub enum OutcomeState {
     Committed = 1,
     Aborted = 2,
     OlderThanKept = 3,
+    /// Committed, and left out of every PostgreSQL since: nobody shows it.
+    LeftOut = 4,
+}
+
+/// What an ENTRY is besides a transaction's changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntryFlags {
+    /// Nothing of it is to be applied but its place in the order.
+    pub left_out: bool,
+    /// It leaves an earlier one out: the write set is that one's index.
+    pub leaves_out: bool,
+}
+
+impl EntryFlags {
+    fn decode(byte: u8) -> Option<EntryFlags> {
+        (byte <= 3).then_some(EntryFlags { left_out: byte & 1 != 0, leaves_out: byte & 2 != 0 })
+    }
+
+    fn encode(self) -> u8 {
+        u8::from(self.left_out) | u8::from(self.leaves_out) << 1
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +152,7 @@ pub enum ToPostgres {
     Entry {
         at: LogIndex,
         previous: LogIndex,
+        flags: EntryFlags,
         region: RegionId,
         txn: TxnId,
         write_set: Bytes,
@@ -343,6 +365,7 @@ impl ToPostgres {
                     1 => OutcomeState::Committed,
                     2 => OutcomeState::Aborted,
                     3 => OutcomeState::OlderThanKept,
+                    4 => OutcomeState::LeftOut,
                     other => return Err(r.error(format!("OUTCOME_IS with state {other}"))),
                 },
                 at: r.index("at")?,
@@ -350,11 +373,9 @@ impl ToPostgres {
             ENTRY => {
                 let (at, previous) = (r.index("at")?, r.index("previous")?);
                 let flags = r.u8("flags")?;
-                if flags != 0 {
-                    return Err(r.error(format!("ENTRY with flags {flags}")));
-                }
+                let flags = EntryFlags::decode(flags).ok_or_else(|| r.error(format!("ENTRY with flags {flags}")))?;
                 let (region, txn) = (RegionId(r.str("region")?), r.txn()?);
-                return Ok(ToPostgres::Entry { at, previous, region, txn, write_set: r.rest() });
+                return Ok(ToPostgres::Entry { at, previous, flags, region, txn, write_set: r.rest() });
             }
             REHEARSED => ToPostgres::Rehearsed {
                 txn: r.txn()?,
@@ -399,8 +420,8 @@ impl ToPostgres {
                 out.put_u8(*state as u8);
                 out.put_u64_le(at.0);
             }
-            ToPostgres::Entry { at, previous, region, txn, write_set } => {
-                out.put_slice(&entry_head(*at, *previous, region, txn, write_set.len())[4..]);
+            ToPostgres::Entry { at, previous, flags, region, txn, write_set } => {
+                out.put_slice(&entry_head(*at, *previous, *flags, region, txn, write_set.len())[4..]);
                 out.put_slice(write_set);
             }
             ToPostgres::Rehearsed { txn, failure, untried } => {
@@ -419,13 +440,20 @@ impl ToPostgres {
 }
 
 /// The ENTRY frame up to its write set, length included, so that a large write set need not be copied behind it.
-pub fn entry_head(at: LogIndex, previous: LogIndex, region: &RegionId, txn: &TxnId, write_set_len: usize) -> Bytes {
+pub fn entry_head(
+    at: LogIndex,
+    previous: LogIndex,
+    flags: EntryFlags,
+    region: &RegionId,
+    txn: &TxnId,
+    write_set_len: usize,
+) -> Bytes {
     let mut out = BytesMut::with_capacity(64 + region.as_str().len());
     out.put_u32_le(0);
     out.put_u8(ENTRY);
     out.put_u64_le(at.0);
     out.put_u64_le(previous.0);
-    out.put_u8(0);
+    out.put_u8(flags.encode());
     put_str(&mut out, region.as_str());
     put_txn(&mut out, txn);
     let length = out.len() - 4 + write_set_len;

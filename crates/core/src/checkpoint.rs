@@ -25,7 +25,7 @@ use serde::Serialize;
 use std::fmt;
 
 const MAGIC: u32 = 0x314b_544f; // "OTK1"
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const WHAT: &str = "checkpoint";
 /// Far apart, so that no small damage turns one into the other.
 const MADE: u16 = 0x4d4d;

@@ -36,12 +36,12 @@ pub fn decide(
             certifier.skip(index)?;
             return Ok(None);
         }
-        // Anybody may have a transaction cancelled.
-        EntryKind::Transaction | EntryKind::Incarnation | EntryKind::Cancel | EntryKind::Command => {
+        // Anybody may have a transaction cancelled, or left out.
+        EntryKind::Transaction | EntryKind::Incarnation | EntryKind::Cancel | EntryKind::Command | EntryKind::Skip => {
             certifier.certify(index, &entry)?
         }
     };
-    if let Decision::Decided { verdict: Verdict::Commit, .. } = decision {
+    if matches!(decision, Decision::Decided { verdict: Verdict::Commit, .. } | Decision::LeavesOut { .. }) {
         history.push(index);
     }
     Ok(Some((entry.txn, decision)))

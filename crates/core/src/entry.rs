@@ -4,7 +4,7 @@
 //! read in place, since a bulk transaction has hundreds of thousands of them.
 
 use crate::error::Result;
-use crate::ids::{Base, NodeId, TxnId};
+use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use crate::members::Command;
 use crate::wire::{put_txn, Reader};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -62,6 +62,9 @@ pub enum EntryKind {
     /// The PostgreSQL of node `txn.node` has started as `txn.incarnation`; the write set is the incarnation before it.
     /// What that one had not brought into the log by now is aborted by this: nobody is left who could be told otherwise.
     Incarnation = 3,
+    /// An entry before, of transaction `txn`, is left out everywhere: no PostgreSQL could apply it.  The write set is that
+    /// entry's index, the keys are that entry's: who has seen what it did loses against this one.
+    Skip = 4,
 }
 
 /// A decoded entry.  Cloning is cheap: it shares the bytes.
@@ -82,6 +85,7 @@ impl Entry {
             1 => EntryKind::Command,
             2 => EntryKind::Cancel,
             3 => EntryKind::Incarnation,
+            4 => EntryKind::Skip,
             other => return Err(r.error(format!("unknown kind {other}"))),
         };
         let nkeys = r.u32("nkeys")? as usize;
@@ -110,6 +114,18 @@ impl Entry {
     pub fn encode_incarnation(node: NodeId, incarnation: u64, before: u64) -> Bytes {
         let txn = TxnId { node, incarnation, sequence: 0 };
         Entry::encode_as(EntryKind::Incarnation, &txn, &[], &before.to_le_bytes())
+    }
+
+    /// See [`EntryKind::Skip`]; this is the entry that is left out, and stands at `index`.
+    pub fn encode_skip(&self, index: LogIndex) -> Bytes {
+        let keys: Vec<Key> = self.keys().collect();
+        Entry::encode_as(EntryKind::Skip, &self.txn, &keys, &index.0.to_le_bytes())
+    }
+
+    /// Which entry this one leaves out.
+    pub fn leaves_out(&self) -> Option<LogIndex> {
+        let index = <[u8; 8]>::try_from(&self.write_set[..]).ok().filter(|_| self.kind == EntryKind::Skip)?;
+        Some(LogIndex(u64::from_le_bytes(index)))
     }
 
     pub fn encode_command(command: &Command) -> Bytes {
@@ -171,6 +187,16 @@ mod tests {
         assert_eq!((e.txn, e.key_count()), (txn(), 2));
         assert_eq!(e.keys().collect::<Vec<_>>(), keys);
         assert_eq!(&e.write_set[..], b"rows");
+    }
+
+    #[test]
+    fn a_skip_has_transaction_and_keys_of_what_it_leaves_out() {
+        let key = Key { hash: 1, mode: LockMode::Update, base: Base(5) };
+        let left_out = Entry::decode(Entry::encode(&txn(), &[key], b"rows")).unwrap();
+        let skip = Entry::decode(left_out.encode_skip(LogIndex(17))).unwrap();
+        assert_eq!((skip.txn, skip.kind, skip.leaves_out()), (txn(), EntryKind::Skip, Some(LogIndex(17))));
+        assert_eq!(skip.keys().collect::<Vec<_>>(), [key]);
+        assert_eq!(left_out.leaves_out(), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | [`desk`] | who waits for what on a node, and who commits an entry there |
 //! | [`consensus`] | the Raft driver |
 //! | [`decide`] | what a committed entry comes to |
+//! | [`skip`] | may an entry be left out of every PostgreSQL? |
 
 pub mod agent;
 pub mod certifier;
@@ -26,6 +27,7 @@ pub mod entry;
 pub mod error;
 pub mod ids;
 pub mod members;
+pub mod skip;
 pub mod wire;
 
 pub use checkpoint::{Checkpoint, Conf};

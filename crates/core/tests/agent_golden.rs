@@ -77,6 +77,14 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
     };
     let refused = "entry is 300000000 bytes, limit 268435456 \u{2013} split it";
     let outcome_is = |state, at| ToPostgres::OutcomeIs { txn: TXN, state, at: LogIndex(at) };
+    let skip = |at, previous, flags, write_set: &'static [u8]| ToPostgres::Entry {
+        at: LogIndex(at),
+        previous: LogIndex(previous),
+        flags,
+        region: "us-west-2".into(),
+        txn: TxnId { node: NodeId(3), incarnation: 10, sequence: 1 },
+        write_set: Bytes::from_static(write_set),
+    };
     let region = RegionId::from("us-east-2");
     vec![
         ("welcome", ToPostgres::Welcome { version: 1, node: NodeId(2), region, committed: LogIndex(1005) }),
@@ -90,11 +98,13 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("outcome_is_committed", outcome_is(OutcomeState::Committed, 1006)),
         ("outcome_is_aborted", outcome_is(OutcomeState::Aborted, 1006)),
         ("outcome_is_older_than_kept", outcome_is(OutcomeState::OlderThanKept, 0)),
+        ("outcome_is_left_out", outcome_is(OutcomeState::LeftOut, 1008)),
         (
             "entry",
             ToPostgres::Entry {
                 at: LogIndex(1007),
                 previous: LogIndex(1006),
+                flags: EntryFlags::default(),
                 region: "us-west-2".into(),
                 txn: TxnId { node: NodeId(3), incarnation: 10, sequence: 1 },
                 write_set: Bytes::from_static(WRITE_SET),
@@ -118,6 +128,11 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
                 )),
                 untried: String::new(),
             },
+        ),
+        ("entry_left_out", skip(1007, 1006, EntryFlags { left_out: true, leaves_out: false }, b"")),
+        (
+            "entry_leaves_out",
+            skip(1008, 1007, EntryFlags { left_out: false, leaves_out: true }, &[0xef, 3, 0, 0, 0, 0, 0, 0]),
         ),
     ]
 }
@@ -155,7 +170,7 @@ fn every_golden_file_is_read_by_a_test_here() {
 /// Every cut of a good frame's body, and one byte too many, is an error, except where a write set may have any length.
 #[test]
 fn a_cut_or_padded_frame_is_an_error() {
-    let open_ended = ["propose", "propose_empty", "entry", "rehearse"];
+    let open_ended = ["propose", "propose_empty", "entry", "entry_left_out", "entry_leaves_out", "rehearse"];
     let all = from_postgres().into_iter().map(|(n, f)| (n, f.encode(), true));
     let all = all.chain(to_postgres().into_iter().map(|(n, f)| (n, f.encode(), false)));
     for (name, raw, from_pg) in all.filter(|x| !open_ended.contains(&x.0)) {

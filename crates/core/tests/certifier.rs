@@ -65,7 +65,7 @@ fn the_tables_of_cases_hold() {
         }
         cases += 1;
     }
-    assert_eq!(cases, 20);
+    assert_eq!(cases, 25);
 }
 
 fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
@@ -89,6 +89,11 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
             let before = head[5].parse().unwrap();
             Entry::decode(Entry::encode_incarnation(NodeId(node), number, before)).unwrap()
         }
+        // Its number is that of the transaction left out, which stands at the index named last.
+        "skip" => {
+            let left_out = LogIndex(head[5].parse().unwrap());
+            Entry::decode(entry(txn(node, number), &keys).encode_skip(left_out)).unwrap()
+        }
         other => panic!("{other}"),
     };
     match c.certify(index, &entry).unwrap() {
@@ -102,6 +107,7 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
         Decision::Decided { verdict: Verdict::Stranger, .. } => "stranger".into(),
         Decision::Decided { verdict: Verdict::Cancelled, .. } => "cancelled".into(),
         Decision::NoTransaction => "none".into(),
+        Decision::LeavesOut { left_out, previous } => format!("leaves out {left_out} after {previous}"),
     }
 }
 
@@ -306,6 +312,23 @@ fn an_entry_of_a_stranger_aborts_unless_it_was_decided_before() {
     assert_eq!(c.outcome(&txn(1, 2)), Outcome::Decided { at: LogIndex(3), verdict: Verdict::Stranger });
     assert_eq!(c.certify(LogIndex(4), &second).unwrap(), Decision::Duplicate { first: LogIndex(3) });
     assert_eq!(c.last_committed(), LogIndex(1));
+}
+
+#[test]
+fn what_is_left_out_is_known_after_a_checkpoint_and_may_be_kept_after_all() {
+    let limits = Limits::default();
+    let mut c = Certifier::new(limits);
+    let poison = entry(txn(1, 1), &[]);
+    let skip = |at| Entry::decode(poison.encode_skip(LogIndex(at))).unwrap();
+    c.certify(LogIndex(1), &poison).unwrap();
+    c.certify(LogIndex(2), &skip(1)).unwrap();
+    let (mut c, _) = load(save(&c, &History::default()), limits).unwrap();
+    assert_eq!((c.left_out_by(LogIndex(1)), c.left_out_by(LogIndex(2))), (Some(LogIndex(2)), None));
+    c.certify(LogIndex(3), &skip(2)).unwrap();
+    let (c, _) = load(save(&c, &History::default()), limits).unwrap();
+    assert_eq!((c.left_out_by(LogIndex(1)), c.left_out_by(LogIndex(2))), (None, Some(LogIndex(3))));
+    assert_eq!(c.was_left_out_by(LogIndex(1)), Some(LogIndex(2)));
+    assert_eq!(c.last_committed(), LogIndex(3));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_types)]
 
 use bytes::{Bytes, BytesMut};
-use onetrip_core::agent::{take_frame, Hello, Role, ToPostgres, VerdictOutcome, VERSION};
+use onetrip_core::agent::{take_frame, EntryFlags, Hello, OutcomeState, Role, ToPostgres, VerdictOutcome, VERSION};
 use onetrip_core::certifier::{Certifier, History, Limits};
 use onetrip_core::desk::{AgentEvent, Books, ConnId, Desk, Log, Outbox};
 use onetrip_core::{Entry, Error, LogIndex, Members, NodeId, TxnId};
@@ -77,4 +77,66 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
             other => panic!("forgotten {forgotten}: {other:?}"),
         }
     }
+}
+
+struct TwoEntries([Bytes; 2]);
+
+impl Log for TwoEntries {
+    type Error = Error;
+    fn first_index(&self) -> LogIndex {
+        LogIndex(1)
+    }
+    fn last_index(&self) -> LogIndex {
+        LogIndex(2)
+    }
+    fn read(&self, at: LogIndex) -> Result<Bytes, Error> {
+        Ok(self.0[at.0 as usize - 1].clone())
+    }
+}
+
+/// Goal: PostgreSQL is not left with an entry that is left out.  Method: its worker has been sent one when the log says so; it
+/// has to begin anew, and then gets the place of that entry and nothing else.
+#[test]
+fn what_is_left_out_is_taken_back_from_the_worker() {
+    let txn = TxnId { node: NodeId(2), incarnation: 1, sequence: 1 };
+    let poison = Entry::decode(Entry::encode(&txn, &[], b"rows")).unwrap();
+    let log = TwoEntries([Entry::encode(&txn, &[], b"rows"), poison.encode_skip(LogIndex(1))]);
+    let (mut certifier, mut history) = (Certifier::new(Limits::default()), History::default());
+    let members = Members::bootstrap(vec![], "r".into(), 1);
+    let mut desk = Desk::new(NodeId(1), "r".into(), LogIndex::ZERO, &[], 0);
+    let (wire, zero) = (Arc::new(Wire::default()), LogIndex::ZERO);
+    let said = || std::mem::take(&mut *wire.0.lock().unwrap());
+    let opened = |conn| {
+        let (role, pid) = (Role::ApplyWorker, 1);
+        let hello = Hello { version: VERSION, role, pid, incarnation: 1, applied: zero, durable: zero };
+        AgentEvent::Opened { conn: ConnId(conn), hello, outbox: wire.clone() }
+    };
+    let entry = |at, previous, flags, write_set: &'static [u8]| {
+        let (at, previous, write_set) = (LogIndex(at), LogIndex(previous), Bytes::from_static(write_set));
+        Some(ToPostgres::Entry { at, previous, flags, region: "".into(), txn, write_set })
+    };
+    macro_rules! books {
+        () => {
+            Books { certifier: &certifier, history: &mut history, log: &log, members: &members, tick: 0 }
+        };
+    }
+
+    certifier.certify(LogIndex(1), &poison).unwrap();
+    history.push(LogIndex(1));
+    desk.handle(opened(1), &mut books!()).unwrap();
+    assert_eq!(said()[1..], [entry(1, 0, EntryFlags::default(), b"rows")]);
+
+    let skip = Entry::decode(log.0[1].clone()).unwrap();
+    let decision = certifier.certify(LogIndex(2), &skip).unwrap();
+    history.push(LogIndex(2));
+    desk.decided(LogIndex(2), txn, decision, &books!()).unwrap();
+    assert_eq!(said(), [None], "the connection ends");
+
+    desk.handle(opened(2), &mut books!()).unwrap();
+    let left_out = EntryFlags { left_out: true, leaves_out: false };
+    let leaves_out = EntryFlags { left_out: false, leaves_out: true };
+    let index_1 = &[1, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(said()[1..], [entry(1, 0, left_out, b""), entry(2, 1, leaves_out, index_1)]);
+    desk.handle(AgentEvent::Outcome { conn: ConnId(2), txn }, &mut books!()).unwrap();
+    assert_eq!(said(), [Some(ToPostgres::OutcomeIs { txn, state: OutcomeState::LeftOut, at: LogIndex(2) })]);
 }

@@ -95,6 +95,23 @@ struct LeaderOrder {
     region: RegionId,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SkipOrder {
+    index: LogIndex,
+    /// Also while a member that may show it cannot be reached.
+    force: bool,
+}
+
+#[derive(Serialize)]
+struct Skipped {
+    by: LogIndex,
+    transaction: String,
+    region: RegionId,
+    kept: String,
+    changes: Vec<String>,
+}
+
 /// Which part of the log a backup needs: what comes after this entry.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -116,6 +133,7 @@ impl Admin {
             .route("/token", post(token))
             .route("/leave", post(leave))
             .route("/leader", post(leader))
+            .route("/skip", post(skip))
             .route("/members", get(members))
             .route("/hold", post(hold))
             .with_state(self);
@@ -179,6 +197,22 @@ async fn leave(State(admin): State<Arc<Admin>>, Json(order): Json<LeaveOrder>) -
 async fn leader(State(admin): State<Arc<Admin>>, Json(order): Json<LeaderOrder>) -> Answer<Done> {
     let members = members_of(admin.ask(AdminRequest::PreferLeader { region: order.region }).await?)?;
     Ok(Json(Done { means: means(&members) }))
+}
+
+async fn skip(State(admin): State<Arc<Admin>>, Json(order): Json<SkipOrder>) -> Answer<Skipped> {
+    let (answer, answered) = oneshot::channel();
+    admin.inbox.send(Event::Skip { index: order.index, force: order.force, answer }).await;
+    match answered.await {
+        Ok(Ok(left_out)) => Ok(Json(Skipped {
+            by: left_out.by,
+            transaction: left_out.txn.to_string(),
+            region: left_out.region,
+            kept: left_out.kept.display().to_string(),
+            changes: left_out.changes,
+        })),
+        Ok(Err(why)) => Err((StatusCode::CONFLICT, why)),
+        Err(_) => Err((StatusCode::SERVICE_UNAVAILABLE, "the node is stopping".into())),
+    }
 }
 
 async fn members(State(admin): State<Arc<Admin>>) -> Answer<Members> {

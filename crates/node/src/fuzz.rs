@@ -16,7 +16,7 @@ use crate::transport::frame::{
 };
 use crate::transport::{Answer, LinkSettings};
 use bytes::{Bytes, BytesMut};
-use onetrip_core::agent::{self, take_frame, Failure, FromPostgres, Rehearsal, Role, ToPostgres};
+use onetrip_core::agent::{self, take_frame, EntryFlags, Failure, FromPostgres, Rehearsal, Role, ToPostgres};
 use onetrip_core::certifier::{Certifier, History, Limits};
 use onetrip_core::checkpoint::{self, Checkpoint, Conf};
 use onetrip_core::consensus::Message;
@@ -157,6 +157,7 @@ fn agent_frame_seeds() -> Vec<Vec<u8>> {
     let entry = ToPostgres::Entry {
         at,
         previous: durable,
+        flags: EntryFlags::default(),
         region: "r".into(),
         txn: txn(),
         write_set: Bytes::from_static(b"rows"),
@@ -181,6 +182,8 @@ fn entries(bytes: &[u8]) {
     let _ = Entry::peek_txn(&raw);
     if let Ok(entry) = Entry::decode(raw) {
         assert_eq!(entry.keys().count(), entry.key_count());
+        let _ = entry.leaves_out();
+        let _ = crate::write_set::lines(entry.write_set);
     }
 }
 

@@ -8,7 +8,8 @@ use crate::secret::Secret;
 use crate::status::CoreStatus;
 use bytes::Bytes;
 use onetrip_core::consensus::Message;
-use onetrip_core::{Conf, LogIndex, Member, MemberRole, Members, NodeId, RegionId};
+use onetrip_core::{Conf, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,13 @@ pub enum Event {
     Agent(AgentEvent),
     /// What an operator or a node that wants to join asks for; answered when it is committed here, or why it is not.
     Admin(AdminRequest, oneshot::Sender<std::result::Result<AdminReply, String>>),
+    /// Leave this entry out of every PostgreSQL; `force`: although some that may show it cannot be reached.  Answered when the log
+    /// says so, or why it does not.
+    Skip {
+        index: LogIndex,
+        force: bool,
+        answer: oneshot::Sender<std::result::Result<LeftOut, String>>,
+    },
     /// For a backup: the log is kept above this index for another minute; without one, above a checkpoint that is then made,
     /// which is the answer.
     Hold(Option<LogIndex>, oneshot::Sender<LogIndex>),
@@ -65,6 +73,20 @@ pub enum AdminReply {
         checkpoint: Bytes,
     },
     Members(Arc<Members>),
+}
+
+/// An entry that no PostgreSQL applies any more.
+#[derive(Debug)]
+pub struct LeftOut {
+    pub index: LogIndex,
+    /// The entry that says so.
+    pub by: LogIndex,
+    pub txn: TxnId,
+    pub region: RegionId,
+    /// Where it is kept.
+    pub kept: PathBuf,
+    /// What it changed, to be read.
+    pub changes: Vec<String>,
 }
 
 pub enum PeerEvent {

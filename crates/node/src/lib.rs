@@ -10,7 +10,8 @@
 //! | [`tls`] | who is a member: certificates | io |
 //! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
 //! | `http` | `GET /status` | io |
-//! | `admin` | the operator's socket: tokens, leaving, the leader's place | io |
+//! | `admin` | the operator's socket: tokens, leaving, the leader's place, what is left out | io |
+//! | `write_set` | what is left out, to be read | core |
 //! | [`postgres`] | the server process | caller's runtime |
 //! | `rebuild` | whose PostgreSQL is copied | caller's runtime |
 //!
@@ -40,6 +41,7 @@ pub mod status;
 mod stop;
 pub mod tls;
 mod transport;
+mod write_set;
 
 pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};
 pub use error::{Error, Result};

@@ -18,6 +18,7 @@ pub enum ToNode {
     Settle { conn: ConnId, txn: TxnId },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
+    Stuck { conn: ConnId, at: LogIndex },
     Closed { conn: ConnId },
 }
 
@@ -68,7 +69,7 @@ impl ToNode {
         match self {
             ToNode::Hello { conn, .. } | ToNode::Propose { conn, .. } | ToNode::Outcome { conn, .. } => *conn,
             ToNode::Settle { conn, .. } | ToNode::Position { conn, .. } | ToNode::Done { conn, .. } => *conn,
-            ToNode::Closed { conn } => *conn,
+            ToNode::Stuck { conn, .. } | ToNode::Closed { conn } => *conn,
         }
     }
 
@@ -82,6 +83,7 @@ impl ToNode {
             ToNode::Settle { conn, txn } => AgentEvent::Settle { conn, txn },
             ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },
             ToNode::Done { conn, txn } => AgentEvent::Done { conn, txn },
+            ToNode::Stuck { conn, at } => AgentEvent::Stuck { conn, at, message: "it cannot".into() },
             ToNode::Closed { conn } => AgentEvent::Closed { conn },
         }
     }

@@ -3,6 +3,7 @@
 //! It shares no code with the certifier: the history is kept whole and snapshot isolation is checked by its definition,
 //! on the keys and bases that the transactions really had, not on those that were proposed.
 
+use crate::rows::{self, Rows};
 use bytes::Bytes;
 use onetrip_checker::Value;
 use onetrip_core::certifier::{Decision, Outcome, Verdict};
@@ -52,6 +53,9 @@ pub struct Checker {
     leaders: BTreeMap<Term, NodeId>,
     /// The table of members from each index on that changed it, as the first to decide that index had it.
     tables: BTreeMap<LogIndex, Arc<Members>>,
+    /// What an operator asked to be left out; and what is, by which entry.
+    asked_to_leave_out: BTreeSet<LogIndex>,
+    left_out: BTreeMap<LogIndex, LogIndex>,
     failure: Option<String>,
 }
 
@@ -177,7 +181,12 @@ impl Checker {
         match decision {
             Decision::Decided { verdict: Verdict::Commit, previous } => self.commits(index, previous, &entry),
             Decision::Decided { verdict, .. } => self.aborts(index, verdict, &entry),
+            Decision::LeavesOut { left_out, previous } => self.leaves_out(index, left_out, previous, &entry),
             Decision::Duplicate { first } => {
+                let again = entry.leaves_out().is_some_and(|left_out| self.left_out.get(&left_out) == Some(&first));
+                if again {
+                    return;
+                }
                 if self.decided_at(&entry.txn) != Some(first) && !self.ends(first, &entry.txn) {
                     self.fail(format!("{index} is called a duplicate of {first}, which is not {}", entry.txn));
                 }
@@ -229,7 +238,8 @@ impl Checker {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
             if key.writes() {
                 let now = self.store.entry(key.hash).or_default();
-                if *now != key.read {
+                // Whoever has written what is left out by now is counted here all the same.
+                if *now != key.read && self.left_out.is_empty() {
                     let why =
                         format!("lost update: {txn} at {index} read {} of key {}, it was {now}", key.read, key.hash);
                     return self.fail(why);
@@ -238,6 +248,65 @@ impl Checker {
             }
         }
         self.committed.push(index);
+    }
+
+    pub fn asks_to_leave_out(&mut self, index: LogIndex) {
+        self.asked_to_leave_out.insert(index);
+    }
+
+    /// Nothing is left out that nobody asked for, and whoever has not seen that it is must lose.
+    fn leaves_out(&mut self, index: LogIndex, left_out: LogIndex, previous: LogIndex, entry: &Entry) {
+        if previous != self.last_committed() {
+            self.fail(format!("{index} is said to follow {previous}, but follows {}", self.last_committed()));
+        }
+        if !self.asked_to_leave_out.contains(&left_out) || self.committed.binary_search(&left_out).is_err() {
+            self.fail(format!("{index} leaves out {left_out}, which nobody asked for or which did not commit"));
+        }
+        if self.left_out.insert(left_out, index).is_some() {
+            self.fail(format!("{index} leaves out {left_out} once more"));
+        }
+        for key in self.truth.get(&entry.txn).cloned().unwrap_or_default() {
+            self.taken.entry(key.hash).or_default().push((index, key.mode));
+        }
+        self.committed.push(index);
+    }
+
+    /// A PostgreSQL that shows this entry, which leaves another one out, is like any other that does: it has left out what the
+    /// log says by then, unless it has left that out as well, and shows all the rest.  What a later entry leaves out it may
+    /// have left out already.
+    pub fn agrees(&mut self, node: NodeId, at: LogIndex, rows: &Rows, left_out: &BTreeSet<LogIndex>) {
+        let mut said = self.left_out.iter().filter(|(_, by)| **by <= at);
+        if let Some((index, _)) = said.find(|(index, by)| left_out.contains(index) == left_out.contains(by)) {
+            let why = format!("PostgreSQL {node} has not gone by what the log says at {at} of {index}");
+            self.fail(why);
+        }
+        if rows.lists() != self.rows(at, left_out).lists() {
+            self.fail(format!("PostgreSQL {node} has other rows at {at} than the log gives"));
+        }
+    }
+
+    pub fn has_left_out(&self) -> bool {
+        !self.left_out.is_empty()
+    }
+
+    pub fn tells_left_out(&mut self, txn: TxnId, by: LogIndex) {
+        let at = self.committed_txns.get(&txn);
+        if at.and_then(|at| self.left_out.get(at)) != Some(&by) {
+            self.fail(format!("{txn} is said to be left out at {by}, where it is not"));
+        }
+    }
+
+    /// The rows that the log gives up to an index: all that committed and is not left out.
+    fn rows(&self, upto: LogIndex, left_out: &BTreeSet<LogIndex>) -> Rows {
+        let mut rows = Rows::default();
+        let shown = self.committed.iter().take_while(|index| **index <= upto);
+        for index in shown.filter(|index| !left_out.contains(*index)) {
+            let entry = Entry::decode(self.log[index.0 as usize - 1].data.clone());
+            if let Some(entry) = entry.ok().filter(|entry| entry.leaves_out().is_none()) {
+                rows.write(*index, &rows::decode(entry.write_set));
+            }
+        }
+        rows
     }
 
     /// An abort must have its reason in the log.
@@ -313,7 +382,7 @@ impl Checker {
         node: NodeId,
         decided: LogIndex,
         applied: Option<LogIndex>,
-        store: Option<BTreeMap<u64, u64>>,
+        rows: Option<(&Rows, &BTreeSet<LogIndex>)>,
     ) {
         if decided != self.log_len() {
             self.fail(format!("node {node} ends at {decided}, the log at {}", self.log_len()));
@@ -321,7 +390,9 @@ impl Checker {
         if applied.is_some_and(|a| a != self.last_committed()) {
             self.fail(format!("PostgreSQL {node} ends at {applied:?}, the last commit is {}", self.last_committed()));
         }
-        if store.is_some_and(|s| s != self.store) {
+        if let Some((rows, left_out)) = rows.filter(|_| self.has_left_out()) {
+            self.agrees(node, self.last_committed(), rows, left_out);
+        } else if rows.is_some_and(|(rows, _)| rows.counts() != self.store) {
             self.fail(format!("PostgreSQL {node} ends with other values than the log gives"));
         }
         let lost = self.told_committed.iter().find(|(_, at)| self.committed.binary_search(at).is_err());

@@ -1,6 +1,7 @@
 //! What every part of a run shares: the time, the source of chance, the checkers, the options, the trace.
 
 use crate::checker::Checker;
+use crate::poison::Poison;
 use crate::rng::Rng;
 use crate::session::Question;
 use onetrip_checker::{History, Outcome, Time};
@@ -44,6 +45,10 @@ pub enum Plant {
     Stranger,
     /// The log is cut under members that need it, and nobody is given a snapshot.
     CutWithoutSnapshot,
+    /// A PostgreSQL that shows an entry which is left out goes on all the same.
+    ShowsLeftOut,
+    /// What leaves an entry out does not take that one's keys.
+    SkipTakesNothing,
 }
 
 /// Everything drawn once per run.
@@ -79,6 +84,8 @@ pub struct Options {
     pub election_fault_per_million: u64,
     pub commit_timeout: Micros,
     pub safety: Micros,
+    /// How likely an entry is one that some PostgreSQL cannot apply.
+    pub poison_per_million: u64,
     pub plant: Option<Plant>,
 }
 
@@ -118,8 +125,12 @@ impl Options {
             election_fault_per_million: *[0, 0, 100_000, 600_000].get(rng.below(4) as usize).expect("below 4"),
             commit_timeout: rng.between(2, 10) * SECOND,
             safety: rng.between(10, 40) * SECOND,
+            poison_per_million: *[0, 0, 0, 5_000].get(rng.below(4) as usize).expect("below 4"),
             plant,
         };
+        if matches!(plant, Some(Plant::ShowsLeftOut | Plant::SkipTakesNothing)) {
+            (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
+        }
         if plant == Some(Plant::OldTerm) {
             // Needs leaders that come and go while entries travel one by one.
             (o.voters, o.preferred, o.witness, o.message_bytes_max) = (5, 5, false, 1);
@@ -168,6 +179,10 @@ impl Ctx {
                 Outcome::Aborted
             }
             OutcomeState::OlderThanKept => Outcome::Unknown,
+            OutcomeState::LeftOut => {
+                self.checker.tells_left_out(txn, at);
+                Outcome::Unknown
+            }
         };
         let Some(place) = self.questions.iter().position(|q| q.txn == txn) else { return };
         let mut record = self.questions.swap_remove(place).record;
@@ -203,6 +218,8 @@ pub struct Ctx {
     pub regions: BTreeMap<NodeId, RegionId>,
     pub next_process: u64,
     pub next_value: u64,
+    /// Entries that some PostgreSQL cannot apply.
+    pub poison: BTreeMap<TxnId, Poison>,
     pub options: Options,
     pub faults: Stats,
     pub events: Stats,

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `world`, `network`, `faults`, `ending` | time, crashes; messages; what goes wrong; what must hold when all heals |
 //! | `operator` | members join, leave, are replaced; PostgreSQL's data folder is made anew |
+//! | `poison` | entries that a PostgreSQL cannot apply; healing by a copy; an operator who has one left out |
 //! | `node`, `storage`, `disk` | one node: the core's parts, what it keeps, the disk beneath |
 //! | `postgres`, `session`, `rows` | the turn, the apply worker; transactions and their clients; rows as lists |
 //! | `checker` | what must hold, judged from outside by what nodes say and do |
@@ -23,6 +24,7 @@ mod faults;
 mod network;
 mod node;
 mod operator;
+mod poison;
 mod postgres;
 mod rng;
 mod rows;

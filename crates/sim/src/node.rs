@@ -7,6 +7,7 @@
 use crate::agent::{FromNode, Said, ToNode, Wire};
 use crate::ctx::{Ctx, Micros, Plant};
 use crate::disk::SimLog;
+use crate::poison::Shown;
 use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
@@ -42,6 +43,8 @@ pub enum Arrival {
     Removed,
     Agent(ToNode),
     Change(Command),
+    /// An operator wants the entry at which its PostgreSQL stands still to be left out; `true`: whoever is away.
+    Skip(bool),
     /// It is to stop in good order.
     Stop,
     Checkpointed(LogIndex, Bytes),
@@ -85,6 +88,12 @@ pub struct Node {
     pub(crate) checkpoint_under_way: bool,
     /// Of the other members' PostgreSQL: durable.
     pub(crate) positions: BTreeMap<NodeId, LogIndex>,
+    /// The same: what they show.
+    pub(crate) shown: BTreeMap<NodeId, Shown>,
+    /// When PostgreSQL was last copied because it could not apply an entry.
+    pub(crate) healed: Option<Micros>,
+    /// The order to copy it is for this entry, and not because it cannot be brought on.
+    pub(crate) heals: Option<LogIndex>,
     /// PostgreSQL's data folder has to be made anew, from a copy that shows at least this.
     pub rebuild: Option<LogIndex>,
     /// It has been ordered since the world looked last.
@@ -136,6 +145,9 @@ impl Node {
             checkpoint,
             checkpoint_under_way: false,
             positions: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            healed: None,
+            heals: None,
             rebuild: None,
             rebuild_ordered: false,
             leadership: None,
@@ -173,6 +185,7 @@ impl Node {
             Arrival::Raft(message) => self.step(Input::Message(message), ctx),
             Arrival::Unreachable(peer) => self.step(Input::Unreachable(peer), ctx),
             Arrival::Change(command) => self.step(Input::Change(command), ctx),
+            Arrival::Skip(force) => self.leave_out(force, ctx)?,
             Arrival::Stop => {
                 self.desk.stop();
                 self.step(Input::HandOver, ctx);
@@ -181,6 +194,7 @@ impl Node {
             Arrival::Position(_, None) => {}
             Arrival::Position(peer, Some((applied, durable))) => {
                 self.positions.insert(peer, durable);
+                self.hear(peer, applied);
                 self.step(Input::Position(peer, applied), ctx);
             }
             Arrival::Agent(frame) => {
@@ -223,13 +237,14 @@ impl Node {
     fn follow_rebuild(&mut self) {
         if self.desk.is_unfed() && self.rebuild.is_none_or(|at_least| at_least < self.feedable_from()) {
             self.order_rebuild();
-        } else if self.rebuild.is_some() && self.desk.is_fed() {
-            self.rebuild = None;
+        } else if self.rebuild.is_some_and(|at_least| self.desk.is_fed() && self.desk.applied() >= Some(at_least)) {
+            (self.rebuild, self.heals) = (None, None);
         }
     }
 
     fn order_rebuild(&mut self) {
         self.rebuild = Some(self.feedable_from());
+        self.heals = None;
         self.rebuild_ordered = true;
     }
 
@@ -266,6 +281,7 @@ impl Node {
                 self.step(Input::Position(self.id, applied), ctx);
             }
             self.departures.push((self.clock, Departure::Position(position)));
+            self.heal(ctx);
             // As measured round trips would have it.
             let round_trips = ctx.rng.between(1, ctx.options.patience);
             self.consensus.set_election_ticks(ctx.options.election_ticks * round_trips as usize);

@@ -239,16 +239,27 @@ impl World {
         self.crash_postgres(i, SECOND);
         let m = &mut self.machines[i];
         m.copying = true;
-        m.postgres.iter_mut().for_each(|p| p.made = false);
+        if m.node.as_ref().is_none_or(|n| n.heals.is_none()) {
+            // It could not be brought on, so it counts for nothing.
+            m.postgres.iter_mut().for_each(|p| p.made = false);
+        }
         self.ctx.events.add("base backup begun");
         let time = self.ctx.now + self.ctx.rng.between(50 * MS, 3 * SECOND);
         self.at(time, Event::Copy(i));
     }
 
+    /// The old folder is still there, if it is of any use.
+    pub(crate) fn end_copy(&mut self, i: usize) {
+        if std::mem::take(&mut self.machines[i].copying) {
+            let incarnation = self.machines[i].postgres.as_ref().map_or(0, |p| p.incarnation);
+            self.at(self.ctx.now, Event::StartPostgres(i, incarnation));
+        }
+    }
+
     pub(crate) fn copy(&mut self, i: usize) {
         let m = &self.machines[i];
         let Some(at_least) = m.node.as_ref().filter(|_| m.copying && !m.gone).and_then(|n| n.rebuild) else {
-            self.machines[i].copying = false;
+            self.end_copy(i);
             return;
         };
         let donor = self.ctx.rng.below(self.machines.len() as u64) as usize;

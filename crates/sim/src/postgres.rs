@@ -10,12 +10,13 @@
 
 use crate::agent::{ConnId, FromNode, ToNode};
 use crate::ctx::{Ctx, Micros, MS};
+use crate::poison;
 use crate::rows::{self, Row, Rows};
 use crate::session::{Doing, GivenUp, Session};
 use crate::trace;
-use onetrip_core::agent::{Hello, OutcomeState, Role, ToPostgres, VERSION};
+use onetrip_core::agent::{EntryFlags, Hello, OutcomeState, Role, ToPostgres, VERSION};
 use onetrip_core::{LogIndex, NodeId, TxnId};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// How long a session waits before it connects again.
@@ -23,11 +24,14 @@ pub(crate) const RECONNECT: Micros = 50 * MS;
 /// What is given up is settled after this, for it may still arrive.
 const PATIENCE: Micros = 500 * MS;
 
-struct Fed {
-    at: LogIndex,
+pub(crate) struct Fed {
+    pub at: LogIndex,
     previous: LogIndex,
-    txn: TxnId,
-    rows: Vec<Row>,
+    pub txn: TxnId,
+    pub flags: EntryFlags,
+    pub rows: Vec<Row>,
+    /// What it leaves out.
+    pub left_out: Option<LogIndex>,
 }
 
 /// What it wants done outside.
@@ -51,6 +55,10 @@ pub struct Postgres {
     pub applied: LogIndex,
     pub durable: LogIndex,
     pub rows: Rows,
+    /// Entries whose place it shows, and nothing else of them.
+    pub(crate) left_out: BTreeSet<LogIndex>,
+    /// The entry that the worker could not apply: how often, and since when.
+    pub(crate) failing: Option<(LogIndex, u32, Micros)>,
     /// Commits after `durable`.
     journal: VecDeque<LogIndex>,
     /// What clients must find, as the first WELCOME of this incarnation said.
@@ -61,8 +69,8 @@ pub struct Postgres {
     /// It belongs to a replica.
     pub read_only: bool,
     pub(crate) given_up: Vec<GivenUp>,
-    worker: Option<ConnId>,
-    queue: VecDeque<Fed>,
+    pub(crate) worker: Option<ConnId>,
+    pub(crate) queue: VecDeque<Fed>,
     worker_wakes: bool,
     pub wishes: Vec<Wish>,
     /// Commits of its own sessions since the last look.
@@ -82,6 +90,8 @@ impl Postgres {
             applied: LogIndex::ZERO,
             durable: LogIndex::ZERO,
             rows: Rows::default(),
+            left_out: BTreeSet::new(),
+            failing: None,
             journal: VecDeque::new(),
             lets_in_at: None,
             sessions: (0..clients).map(|_| Session::new()).collect(),
@@ -121,6 +131,8 @@ impl Postgres {
         self.journal.truncate(kept);
         self.applied = self.journal.back().copied().unwrap_or(self.durable);
         self.rows.back_to(self.applied);
+        self.left_out.split_off(&self.applied.next());
+        self.failing = None;
         trace!(ctx, "p{} crashes, back from {before} to {}", self.node, self.applied);
         let mut broke: Vec<ConnId> = self.worker.take().into_iter().collect();
         self.queue.clear();
@@ -135,6 +147,7 @@ impl Postgres {
     pub fn become_copy_of(&mut self, donor: &Postgres) {
         assert!(!self.up, "it is stopped first");
         (self.rows, self.applied, self.durable) = (donor.rows.clone(), donor.applied, donor.applied);
+        self.left_out = donor.left_out.clone();
         self.journal.clear();
         self.made = true;
     }
@@ -181,7 +194,7 @@ impl Postgres {
         }
     }
 
-    fn wake_worker(&mut self, at: Micros) {
+    pub(crate) fn wake_worker(&mut self, at: Micros) {
         if !self.worker_wakes {
             self.worker_wakes = true;
             self.wishes.push(Wish::WakeWorker(at));
@@ -194,6 +207,7 @@ impl Postgres {
             Some(ToPostgres::Welcome { committed, .. }) => {
                 if self.worker == Some(conn) {
                     self.lets_in_at.get_or_insert(committed);
+                    self.tell_stuck();
                 }
             }
             None => {
@@ -210,9 +224,11 @@ impl Postgres {
                     }
                 }
             }
-            Some(ToPostgres::Entry { at, previous, txn, write_set, .. }) => {
+            Some(ToPostgres::Entry { at, previous, flags, txn, write_set, .. }) => {
                 if self.worker == Some(conn) {
-                    self.queue.push_back(Fed { at, previous, txn, rows: rows::decode(write_set) });
+                    let left_out = flags.leaves_out.then(|| poison::index(&write_set));
+                    let rows = if flags == EntryFlags::default() { rows::decode(write_set) } else { Vec::new() };
+                    self.queue.push_back(Fed { at, previous, txn, flags, rows, left_out });
                     self.wake_worker(ctx.now + ctx.rng.between(10, 2 * MS));
                 }
             }
@@ -221,6 +237,8 @@ impl Postgres {
                     self.verdict(slot, &verdict, ctx);
                 }
             }
+            // Nobody here asks for a rehearsal.
+            Some(ToPostgres::Rehearsed { .. }) => {}
             Some(ToPostgres::OutcomeIs { txn, state, at }) => {
                 if state != OutcomeState::NotSoFar {
                     self.given_up.retain(|g| g.txn != txn);
@@ -292,7 +310,20 @@ impl Postgres {
             self.queue.push_front(fed);
             return;
         }
+        if self.cannot_apply(&fed, ctx) {
+            return self.fail_at(fed.at, ctx);
+        }
+        if fed.flags.left_out {
+            ctx.events.add(match fed.flags.leaves_out {
+                true => "left out that an entry is left out",
+                false => "left out",
+            });
+            self.left_out.insert(fed.at);
+        }
         self.commit(fed.at, &fed.rows, ctx);
+        if fed.left_out.is_some() {
+            ctx.checker.agrees(self.node, fed.at, &self.rows, &self.left_out);
+        }
         ctx.events.add("applied");
         self.report();
         self.progress(ctx);

@@ -123,6 +123,14 @@ impl Postgres {
         self.given_up.push(GivenUp { txn, since: ctx.now, settled_on: None });
     }
 
+    /// Its transaction is committed, and the worker is to show it.
+    fn hand_over(&mut self, slot: usize, txn: TxnId, work: Work, ctx: &mut Ctx) {
+        if let Some(conn) = self.sessions[slot].conn.take() {
+            self.wishes.push(Wish::Send(ToNode::Closed { conn }));
+        }
+        self.unknown(slot, txn, work, ctx);
+    }
+
     pub(crate) fn verdict(&mut self, slot: usize, verdict: &VerdictFrame, ctx: &mut Ctx) {
         match std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle) {
             Doing::Proposed { txn, work, sent_before, .. } if txn == verdict.txn => match verdict.outcome {
@@ -204,6 +212,11 @@ impl Postgres {
                     Doing::Proposed { txn, work, raw, until, sent_on, sent_before }
                 }
             }
+            Doing::Decided { txn, work, .. } if self.stands_still(ctx) => {
+                ctx.events.add("committed, and not shown in time");
+                self.hand_over(slot, txn, work, ctx);
+                Doing::Idle
+            }
             Doing::Decided { txn, work, at, previous, .. } => {
                 self.try_commit(slot, txn, work, at, previous, ctx);
                 return self.progress(ctx);
@@ -282,8 +295,14 @@ impl Postgres {
             ended(work, Outcome::Aborted, ctx);
             return Doing::Idle;
         };
+        if self.stands_still(ctx) {
+            ctx.events.add("refused in a region that stands still");
+            ended(work, Outcome::Aborted, ctx);
+            return Doing::Idle;
+        }
         self.sequence += 1;
         let txn = TxnId { node: self.node, incarnation: self.incarnation, sequence: self.sequence };
+        ctx.poison(txn);
         let plant = ctx.options.plant;
         let proposed: Vec<Key> = work
             .keys
@@ -324,6 +343,11 @@ impl Postgres {
             }
             self.sessions[slot].doing = Doing::Decided { txn, work, at, previous, ready: true };
             return;
+        }
+        if ctx.cannot_commit_at_home(txn) {
+            ctx.events.add("committed, and left to the worker");
+            self.hand_over(slot, txn, work, ctx);
+            return self.wake(slot, ctx.now + ctx.rng.between(MS, 100 * MS));
         }
         self.commit(at, &changed_rows(&work.keys), ctx);
         ctx.checker.tells_committed(txn, at);

@@ -41,6 +41,8 @@ pub(crate) enum Event {
     /// A base backup for that machine's PostgreSQL may be complete.
     Copy(usize),
     Operate,
+    /// Somebody looks whether a region stands still for good.
+    Skip,
     Fault,
     Look,
 }
@@ -154,6 +156,7 @@ impl World {
             regions: BTreeMap::new(),
             next_process: 0,
             next_value: 0,
+            poison: BTreeMap::new(),
             options,
             faults,
             events,
@@ -189,6 +192,7 @@ impl World {
         }
         self.at(SECOND, Event::Ask);
         self.at(2 * SECOND, Event::Operate);
+        self.at(2 * SECOND, Event::Skip);
         self.at(2 * SECOND, Event::Fault);
         self.at(self.ctx.options.safety, Event::Look);
         // Ends: `Look` bounds the time, and each event moves it or works off a finite batch.
@@ -263,6 +267,7 @@ impl World {
             Event::StartPostgres(i, incarnation) => self.start_postgres(i, incarnation),
             Event::Copy(i) => self.copy(i),
             Event::Operate => self.operate(),
+            Event::Skip => self.leave_out(),
             Event::Fault => {
                 if self.phase == Phase::Safety {
                     self.fault();
@@ -432,8 +437,6 @@ impl World {
         m.disk = Some(node.crash(&mut self.ctx));
         m.inbox.clear();
         m.paused_until = 0;
-        // What was copied so far is thrown away.
-        m.copying = false;
         // Its connections break, sooner or later.
         if let Some(p) = m.postgres.as_ref().filter(|p| p.up) {
             let (conns, incarnation) = (p.conns(), p.incarnation);
@@ -442,6 +445,8 @@ impl World {
                 self.at(time, Event::ToPostgres(i, incarnation, FromNode { conn, frame: None }));
             }
         }
+        // What was copied so far is thrown away.
+        self.end_copy(i);
         for peer in 0..self.machines.len() {
             if peer != i && self.ctx.rng.one_in(2) {
                 let time = now + self.links[i][peer].delay;
@@ -458,7 +463,7 @@ impl World {
     }
 
     pub(crate) fn start_postgres(&mut self, i: usize, after: u64) {
-        let gone = self.machines[i].gone;
+        let gone = self.machines[i].gone || self.machines[i].copying;
         let Some(p) = self.machines[i].postgres.as_mut() else { return };
         if p.up || !p.made || p.incarnation != after || gone {
             return;

@@ -113,6 +113,26 @@ fn an_entry_of_a_removed_node_that_one_node_commits_is_found() {
 }
 
 #[test]
+fn a_region_that_shows_what_the_others_left_out_is_found() {
+    found(Plant::ShowsLeftOut, 100, &["has not gone by what the log says"]);
+}
+
+#[test]
+fn an_entry_left_out_without_its_keys_is_found() {
+    found(Plant::SkipTakesNothing, 400, &["snapshot isolation"]);
+}
+
+/// Goal: what the seeds above are believed to show happens in them.
+#[test]
+fn entries_are_left_out_and_copied_over_in_some_seeds() {
+    let mut events = onetrip_sim::Stats::default();
+    (1..=200).for_each(|seed| events.merge(&run(Options::draw(seed, None), false).events));
+    for what in ["left out", "copied because of an entry", "refused in a region that stands still"] {
+        assert!(events.0.get(what).is_some_and(|n| *n > 10), "{what}: {events:?}");
+    }
+}
+
+#[test]
 fn a_log_cut_under_a_member_that_gets_no_snapshot_is_found() {
     found(Plant::CutWithoutSnapshot, 400, &["all is healed, but", "ends at", "is not made a voter"]);
 }

@@ -50,7 +50,7 @@ BEGIN
     END LOOP;
     RETURN true;
 END $$;
-SELECT name, pg_temp.changed(bytes) FROM golden WHERE name IN ('verdict_refused', 'entry', 'welcome') ORDER BY name COLLATE "C";
+SELECT name, pg_temp.changed(bytes) FROM golden WHERE name IN ('verdict_refused', 'entry', 'entry_leaves_out', 'welcome') ORDER BY name COLLATE "C";
 
 -- A VERDICT with bytes behind its end, or with an outcome that is none.
 SELECT unit.decode_body(130, pg_temp.body(bytes) || '\x00') FROM golden WHERE name = 'verdict_commit';

@@ -316,8 +316,8 @@ decode(OtFrameType type, OtReader *body)
 
 				ot_agent_get_entry(body, &entry);
 				return psprintf("ENTRY at " UINT64_FORMAT " previous " UINT64_FORMAT
-								" region %s %s write set %s",
-								entry.at.value, entry.previous.value, entry.region,
+								" flags %u region %s %s write set %s",
+								entry.at.value, entry.previous.value, entry.flags, entry.region,
 								ot_txn_to_text(entry.txn, txn),
 								bytes_to_hex(body->at, body->end));
 			}

@@ -16,6 +16,7 @@ mod eviction;
 mod kill9;
 mod lab;
 mod large;
+mod left_out;
 mod load;
 mod long_fork;
 mod membership;

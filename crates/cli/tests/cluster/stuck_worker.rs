@@ -1,9 +1,9 @@
 //! A region that cannot apply an entry stands still, says so, and goes on by itself: once that is mended, or with a copy of a
-//! region that could.
+//! region that could.  Its sessions are told meanwhile.
 
 use std::time::Duration;
 
-use crate::lab::{number, start, text, until, Lab, SOON};
+use crate::lab::{number, start, text, told_db, until, Lab, SOON};
 
 /// A copy, and all that comes before and after it.
 const HEALED: Duration = Duration::from_secs(60);
@@ -125,6 +125,69 @@ async fn a_region_whose_server_ends_at_an_entry_is_copied_from_another() {
     shows(&lab, 1, 1).await;
     lab.everywhere().await;
     lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_of_a_region_that_stands_still_are_told_so() {
+    let lab = start("standstill", "what sessions of a region that cannot apply an entry are told").await;
+    let a = lab.session(0).await;
+    a.must("create table mended (here int) using heap; create table t (id int primary key, v int); insert into t values (1, 0)").await;
+    fragile_in_b(
+        &lab,
+        "if v = 'poison' and not exists (select from public.mended) then
+             perform pg_sleep(2);
+             raise 'not in this region: %', v;
+         end if",
+    )
+    .await;
+    lab.everywhere().await;
+    let [a, b, _] = lab.sessions().await;
+    b.must("alter system set onetrip.rebuild_after = 0").await;
+    b.must("select pg_reload_conf()").await;
+    b.must("set onetrip.commit_timeout = '1s'").await;
+    a.must("begin; update t set v = 1 where id = 1; insert into fragile values (1, 'poison'); commit").await;
+    let at = number(&a, "select onetrip.position()").await.unwrap();
+    until("the worker of b is at it", SOON, || async {
+        Ok(number(&b, "select count(*) from onetrip.status where applying is not null").await? == 1)
+    })
+    .await
+    .unwrap();
+
+    // Proposed before anybody knew: it is committed, and not shown here.
+    let told = told_db(&b.refused("insert into t values (2, 2)").await);
+    assert!(told.contains("08007") && told.contains("committed at "), "{told}");
+    assert!(told.contains("cannot apply a change that comes before it") && told.contains("Do not repeat it"), "{told}");
+    let b = lab.session(1).await;
+    b.must("set onetrip.commit_timeout = '1s'").await;
+    // Later ones are not proposed.
+    let told = told_db(&b.refused("insert into t values (3, 3)").await);
+    assert!(told.contains("55000 region \"b\" stands still at log index"), "{told}");
+    assert!(
+        told.contains("nothing was committed") && told.contains(&format!("cannot apply log index {at},")),
+        "{told}"
+    );
+    // Reads go on, and who is in the way hears why a retry here would not help.
+    assert_eq!(text(&b, "select count(*) || ' ' || sum(v) from t").await.unwrap(), "1 0");
+    b.must("begin; update t set v = 5 where id = 1").await;
+    until("the session is evicted", SOON, || async {
+        match b.run("select 1").await {
+            Ok(()) => Ok(false),
+            Err(e) => {
+                let told = told_db(e.as_db_error().expect("an error of the server"));
+                assert!(told.contains("40001") && told.contains("Retry in another region"), "{told}");
+                Ok(true)
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(text(&a, "select string_agg(id || ':' || v, ' ' order by id) from t").await.unwrap(), "1:1 2:2");
+
+    lab.session(1).await.must("insert into mended values (1)").await;
+    lab.everywhere().await;
+    lab.shows("select string_agg(id || ':' || v, ' ' order by id) from t", "1:1 2:2").await;
+    lab.session(1).await.must("insert into t values (3, 3)").await;
+    lab.check_equal(2).await;
 }
 
 /// A table with an index whose function does this where a row of it is applied in region b.

@@ -8,6 +8,7 @@
 //! | outcomes | u64 n, n × (txn, index at, u8 outcome, u64 other, u32 key, u32 origin) |
 //! | dropped | u64 n, n × (u32 node, u64 incarnation, u64 sequence) |
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index ended; 0 if it runs) |
+//! | left out | u64 n, n × (index, index of the entry that says so) |
 //! | history | index known after, u64 n, n × index |
 //!
 //! The map of taken keys is not stored: it is what the window says, and is rebuilt from it.
@@ -29,6 +30,7 @@ impl Certifier {
                 + self.outcomes.records.len() * 45
                 + self.outcomes.highest_dropped.len() * 20
                 + self.outcomes.incarnations.len() * 20
+                + self.left_out.len() * 16
                 + history.indexes.len() * 8,
         );
         for n in [self.limits.window_entries, self.limits.window_keys, self.limits.outcomes] {
@@ -77,6 +79,11 @@ impl Certifier {
             out.put_u32_le(node.0);
             out.put_u64_le(*incarnation);
             out.put_u64_le(ended.map_or(0, |at| at.0));
+        }
+        out.put_u64_le(self.left_out.len() as u64);
+        for (left_out, by) in &self.left_out {
+            out.put_u64_le(left_out.0);
+            out.put_u64_le(by.0);
         }
         out.put_u64_le(history.known_after.0);
         out.put_u64_le(history.indexes.len() as u64);
@@ -138,6 +145,13 @@ impl Certifier {
             outcomes.incarnations.insert(who, (ended != LogIndex::ZERO).then_some(ended));
         }
         c.outcomes = outcomes;
+        for _ in 0..count(r, 16)? {
+            let (left_out, by) = (r.index("left out")?, r.index("left out by")?);
+            if by <= left_out {
+                return Err(r.error(format!("{left_out} is left out by {by}")));
+            }
+            c.left_out.insert(left_out, by);
+        }
         let mut history = History { known_after: r.index("known after")?, indexes: VecDeque::new() };
         for _ in 0..count(r, 8)? {
             history.indexes.push_back(r.index("committed index")?);

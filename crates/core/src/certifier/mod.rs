@@ -10,6 +10,8 @@
 //! - `floor` is the index of the last committed entry that has left the window (0: none has).  A base at or above it
 //!   is judged exactly; one below aborts, since what was taken after it is partly forgotten.
 //! - What is kept depends on the log only: at most `window_entries` committed entries and `window_keys` keys.
+//! - What is left out of every PostgreSQL ([`Certifier::left_out_by`]) was certified like any other entry, and stays so: only
+//!   the entry that leaves it out, which takes the same keys again, makes later ones lose.
 //! - Rebuilt from a checkpoint, it gives the answers that the original would have given.
 
 mod checkpoint;
@@ -25,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use fixed_map::FixedMap;
 use outcomes::Outcomes;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What is kept.  The same on all nodes of a cluster, for ever: the verdicts depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +76,9 @@ pub enum Decision {
     Stale,
     /// The entry stands for no transaction.
     NoTransaction,
+    /// It says that the committed entry `left_out` is to be left out of every PostgreSQL.  It is one to be applied itself:
+    /// whoever shows the other's changes cannot.
+    LeavesOut { left_out: LogIndex, previous: LogIndex },
 }
 
 /// Last committed index per lock mode, for one key hash.
@@ -84,6 +89,9 @@ struct WindowEntry {
     origin: NodeId,
     keys: u32,
 }
+
+/// Entries that are left out, at most; beyond that the first ones are forgotten, which nobody may need any more.
+const LEFT_OUT_MAX: usize = 1_000;
 
 pub struct Certifier {
     limits: Limits,
@@ -96,6 +104,8 @@ pub struct Certifier {
     window_modes: VecDeque<u8>,
     taken: FixedMap<u64, Taken>,
     outcomes: Outcomes,
+    /// What is left out of every PostgreSQL, and the entry that says so.
+    left_out: BTreeMap<LogIndex, LogIndex>,
 }
 
 impl Certifier {
@@ -110,6 +120,7 @@ impl Certifier {
             window_modes: VecDeque::new(),
             taken: FixedMap::default(),
             outcomes: Outcomes::new(limits.outcomes),
+            left_out: BTreeMap::new(),
         }
     }
 
@@ -139,6 +150,16 @@ impl Certifier {
     /// As what the PostgreSQL of `node` runs, as far as the log says; 0 if it says nothing.
     pub fn running_incarnation(&self, node: NodeId) -> u64 {
         self.outcomes.running(node)
+    }
+
+    /// The entry that leaves this one out of every PostgreSQL, unless that is left out itself.
+    pub fn left_out_by(&self, index: LogIndex) -> Option<LogIndex> {
+        self.left_out.get(&index).copied().filter(|by| self.left_out_by(*by).is_none())
+    }
+
+    /// The entry that left this one out, whether or not that counts now.
+    pub fn was_left_out_by(&self, index: LogIndex) -> Option<LogIndex> {
+        self.left_out.get(&index).copied()
     }
 
     /// An index that holds no transaction (a leader's first entry): it commits nothing.
@@ -171,6 +192,9 @@ impl Certifier {
             }
             return Ok(Decision::NoTransaction);
         }
+        if entry.kind == EntryKind::Skip {
+            return Ok(self.leave_out(index, entry));
+        }
         match self.outcomes.get(&entry.txn) {
             Outcome::Unknown => {}
             Outcome::Decided { at, .. } => return Ok(Decision::Duplicate { first: at }),
@@ -183,6 +207,31 @@ impl Certifier {
         }
         self.outcomes.put(entry.txn, index, verdict);
         Ok(Decision::Decided { verdict, previous })
+    }
+
+    /// Once for each entry.  Its proposer has looked at what it leaves out; this is so that no node is asked to leave out what
+    /// is none.
+    fn leave_out(&mut self, index: LogIndex, entry: &Entry) -> Decision {
+        let Some(left_out) = entry.leaves_out().filter(|left_out| *left_out < index) else { return Decision::Stale };
+        if let Some(first) = self.left_out.get(&left_out) {
+            return Decision::Duplicate { first: *first };
+        }
+        let is_committed = match self.outcomes.get(&entry.txn) {
+            Outcome::Decided { at, verdict: Verdict::Commit } if at == left_out => true,
+            Outcome::Decided { .. } => self.left_out.values().any(|by| *by == left_out),
+            Outcome::OlderThanKept => true,
+            Outcome::Unknown => false,
+        };
+        if !is_committed {
+            return Decision::Stale;
+        }
+        let previous = self.last_committed;
+        self.take(index, entry);
+        self.left_out.insert(left_out, index);
+        if self.left_out.len() > LEFT_OUT_MAX {
+            self.left_out.pop_first();
+        }
+        Decision::LeavesOut { left_out, previous }
     }
 
     fn follow(&mut self, index: LogIndex) -> Result<()> {

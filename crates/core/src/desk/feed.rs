@@ -5,10 +5,12 @@
 //! - At most `ENTRIES_MAX` entries or `BYTES_MAX` bytes lie beyond the worker's last POSITION (one entry in any case).
 
 use super::{ConnId, Log, Outbox};
-use crate::agent::entry_head;
-use crate::entry::Entry;
+use crate::agent::{entry_head, EntryFlags};
+use crate::certifier::Certifier;
+use crate::entry::{Entry, EntryKind};
 use crate::ids::{LogIndex, RegionId};
 use crate::members::Members;
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -50,21 +52,25 @@ impl<O: Outbox> Feed<O> {
         }
     }
 
-    /// Sends what the credit allows.
-    pub fn pump<L: Log>(&mut self, log: &L, members: &Members) -> Result<(), L::Error> {
+    /// Sends what the credit allows; of what is left out, no more than that.
+    pub fn pump<L: Log>(&mut self, log: &L, certifier: &Certifier, members: &Members) -> Result<(), L::Error> {
         while let Some((at, previous)) = self.queue.front().copied() {
             if self.under_way.len() >= ENTRIES_MAX {
                 break;
             }
             let entry = Entry::decode(log.read(at)?)?;
-            let bytes = entry.write_set.len();
+            let flags =
+                EntryFlags { left_out: certifier.left_out_by(at).is_some(), leaves_out: entry.kind == EntryKind::Skip };
+            let is_empty = flags.left_out && !flags.leaves_out;
+            let write_set = if is_empty { Bytes::new() } else { entry.write_set };
+            let bytes = write_set.len();
             if self.under_way_bytes + bytes > BYTES_MAX && !self.under_way.is_empty() {
                 break;
             }
             let unknown = RegionId::default();
             let region = members.region_of(entry.txn.node).unwrap_or(&unknown);
-            let head = entry_head(at, previous, region, &entry.txn, bytes);
-            if !self.outbox.send([head, entry.write_set]) {
+            let head = entry_head(at, previous, flags, region, &entry.txn, bytes);
+            if !self.outbox.send([head, write_set]) {
                 // The connection is ending; the next HELLO says where to go on.
                 break;
             }

@@ -154,13 +154,13 @@ impl<O: Outbox> Desk<O> {
         match event {
             AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, books)?,
             AgentEvent::Propose { conn, txn, raw, held } => return Ok(self.propose(conn, txn, raw, held, books)),
-            AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, books.certifier.outcome(&txn)),
+            AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, books.certifier),
             AgentEvent::Settle { conn, txn } => match books.certifier.outcome(&txn) {
                 Outcome::Unknown => match self.settling.ask(conn, txn, books.tick) {
                     Ok(raw) => return Ok(raw),
-                    Err(()) => self.answer(conn, txn, Outcome::Unknown),
+                    Err(()) => self.answer(conn, txn, books.certifier),
                 },
-                known => self.answer(conn, txn, known),
+                _ => self.answer(conn, txn, books.certifier),
             },
             AgentEvent::Position { conn, applied, durable } => {
                 if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
@@ -307,7 +307,7 @@ impl<O: Outbox> Desk<O> {
         books.history.forget_to(durable.min(applied));
         if let Some(feed) = &mut self.feed {
             feed.position(applied);
-            feed.pump(books.log, books.members)?;
+            feed.pump(books.log, books.certifier, books.members)?;
         }
         Ok(())
     }
@@ -341,9 +341,10 @@ impl<O: Outbox> Desk<O> {
             Outcome::Decided { at, verdict } => {
                 // Proposed before, on a connection that is gone.  The worker leaves the entry to a backend that waits
                 // for its turn, so the verdict is still this one's to carry out.
-                let previous = match (verdict, books.history.previous_of(at)) {
+                let is_left_out = books.certifier.left_out_by(at).is_some();
+                let previous = match (verdict, books.history.previous_of(at).filter(|_| !is_left_out)) {
                     // What this node knows begins after it: it came from another node.  PostgreSQL is behind that and will
-                    // be made anew; committed there now, the entry would stand alone.
+                    // be made anew; committed there now, the entry would stand alone.  So would one that is left out.
                     (Verdict::Commit, None) => {
                         self.close(conn);
                         return None;
@@ -386,7 +387,7 @@ impl<O: Outbox> Desk<O> {
         books: &Books<'_, L>,
     ) -> Result<(), L::Error> {
         for conn in self.settling.decided(&txn) {
-            self.answer(conn, txn, books.certifier.outcome(&txn));
+            self.answer(conn, txn, books.certifier);
         }
         let (verdict, previous) = match decision {
             Decision::Decided { verdict, previous } => (verdict, previous),
@@ -395,6 +396,7 @@ impl<O: Outbox> Desk<O> {
                 return Ok(());
             }
             Decision::Duplicate { .. } => return Ok(()),
+            Decision::LeavesOut { left_out, previous } => return self.leaves_out(at, left_out, previous, books),
             Decision::Stale => {
                 if let Some(waiting) = self.pending.get(&txn) {
                     self.close(waiting.conn);
@@ -410,16 +412,40 @@ impl<O: Outbox> Desk<O> {
         } else if verdict == Verdict::Commit {
             if let Some(feed) = &mut self.feed {
                 feed.push(at, previous);
-                feed.pump(books.log, books.members)?;
+                feed.pump(books.log, books.certifier, books.members)?;
             }
         }
         Ok(())
     }
 
-    fn answer(&self, conn: ConnId, txn: TxnId, outcome: Outcome) {
-        let (state, at) = match outcome {
+    /// The entry at `at` leaves one out.  What PostgreSQL has been sent of that one and does not show, it is to forget.
+    fn leaves_out<L: Log>(
+        &mut self,
+        at: LogIndex,
+        left_out: LogIndex,
+        previous: LogIndex,
+        books: &Books<'_, L>,
+    ) -> Result<(), L::Error> {
+        if self.applied.is_some_and(|applied| applied >= left_out) {
+            if let Some(feed) = &mut self.feed {
+                feed.push(at, previous);
+                feed.pump(books.log, books.certifier, books.members)?;
+            }
+        } else if let Some(feed) = self.feed.take() {
+            self.notes.push(Note::WorkerLeavesOut { at, left_out });
+            feed.close();
+            self.conns.remove(&feed.conn);
+        }
+        Ok(())
+    }
+
+    fn answer(&self, conn: ConnId, txn: TxnId, certifier: &Certifier) {
+        let (state, at) = match certifier.outcome(&txn) {
             Outcome::Unknown => (OutcomeState::NotSoFar, LogIndex::ZERO),
-            Outcome::Decided { at, verdict: Verdict::Commit } => (OutcomeState::Committed, at),
+            Outcome::Decided { at, verdict: Verdict::Commit } => match certifier.left_out_by(at) {
+                Some(by) => (OutcomeState::LeftOut, by),
+                None => (OutcomeState::Committed, at),
+            },
             Outcome::Decided { at, .. } => (OutcomeState::Aborted, at),
             Outcome::OlderThanKept => (OutcomeState::OlderThanKept, LogIndex::ZERO),
         };
@@ -531,6 +557,11 @@ impl<O: Outbox> Desk<O> {
     /// The entry that PostgreSQL cannot apply, however long it tries, and why.
     pub fn stuck(&self) -> Option<&(LogIndex, String)> {
         self.stuck.as_ref()
+    }
+
+    /// PostgreSQL has begun again and again at the same place, and shows nothing newer.
+    pub fn comes_no_further(&self) -> bool {
+        self.stuck.is_some() || self.begun.1 > BEGINS_MAX
     }
 
     /// PostgreSQL's data folder is of no use any more.

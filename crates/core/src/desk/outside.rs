@@ -54,6 +54,11 @@ pub enum Note {
         at: LogIndex,
         txn: TxnId,
     },
+    /// What the worker has been sent, or is trying to apply, is to be left out; it starts over.
+    WorkerLeavesOut {
+        at: LogIndex,
+        left_out: LogIndex,
+    },
     /// A connection was ended: a second proposal while one was open.
     SecondProposal(TxnId),
     /// PostgreSQL cannot be brought on from where it stands.

@@ -40,6 +40,9 @@ pub fn report(note: desk::Note, region: &RegionId, node: NodeId) {
         desk::Note::WorkerStartsOver { at, txn } => {
             tracing::info!(%region, %node, index = %at, %txn, "a backend went after its verdict; the apply worker starts over");
         }
+        desk::Note::WorkerLeavesOut { at, left_out } => {
+            tracing::info!(%region, %node, index = %at, %left_out, "the apply worker starts over and leaves an entry out");
+        }
         desk::Note::SecondProposal(txn) => {
             tracing::warn!(%region, %node, %txn, "ended an agent connection: a second proposal while one is open");
         }

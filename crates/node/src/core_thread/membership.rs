@@ -95,17 +95,28 @@ impl CoreThread {
         self.rebuild.send_replace(Some(RebuildFrom { at_least, keep_old: false }));
     }
 
-    /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply.
+    /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply, and takes the order back when there is
+    /// none any more: the old one can at least be read.
     pub(super) fn heal(&mut self) {
-        let Some((at, why)) = self.desk.stuck().filter(|_| self.rebuild.borrow().is_none()) else { return };
-        let (at, region, node) = (*at, &self.config.region, self.config.node);
+        let (region, node) = (&self.config.region, self.config.node);
         let peers = self.transport.peers();
-        let shows = |id| self.positions.get(&id).is_some_and(|p| p.applied >= at);
+        // A witness shows nothing, whatever it has decided.
+        let has_postgres = |id| self.members.get(id).is_some_and(|m| m.role.has_postgres());
+        let shows = |id, at| has_postgres(id) && self.positions.get(&id).is_some_and(|p| p.applied >= at);
+        let is_shown = |at| peers.iter().any(|p| p.connected && shows(p.id, at));
+        let ordered = *self.rebuild.borrow();
+        if let Some(order) = ordered {
+            if order.keep_old && !is_shown(order.at_least) {
+                tracing::warn!(%region, %node, index = %order.at_least, "no other member that can be reached shows the entry any more: PostgreSQL is not copied");
+                self.rebuild.send_replace(None);
+            }
+            return;
+        }
+        let Some((at, why)) = self.desk.stuck() else { return };
+        let at = *at;
         let refused = match self.healing.may_order() {
             Err(why_not) => Some(why_not),
-            Ok(()) if !peers.iter().any(|p| p.connected && shows(p.id)) => {
-                Some("no other member that can be reached shows it".to_string())
-            }
+            Ok(()) if !is_shown(at) => Some("no other member that can be reached shows it".to_string()),
             Ok(()) => None,
         };
         match refused {

@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `storage` | checkpoints, and how much of the log stays |
 //! | `admin` | changes of the membership that somebody asked for |
+//! | `skip` | entries that somebody has left out |
 //! | `hold` | how much of the log backups under way need |
 //! | `membership` | what a changed table means here; orders to make PostgreSQL's folder anew |
 //! | `positions` | how far each PostgreSQL is, and what follows from round trips |
@@ -28,6 +29,7 @@ mod hold;
 mod lag;
 mod membership;
 mod positions;
+mod skip;
 mod storage;
 
 use crate::agent::{self, Desk};
@@ -45,11 +47,12 @@ use bytes::Bytes;
 use healing::Healing;
 use hold::Holds;
 use lag::LagClock;
-use onetrip_core::certifier::{Certifier, History};
+use onetrip_core::certifier::{Certifier, Decision, History};
 use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::desk::Books;
 use onetrip_core::{LogIndex, Members, NodeId};
+use skip::OpenSkip;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::Arc;
@@ -90,6 +93,7 @@ pub struct CoreThread {
     members: Arc<Members>,
     members_changed: bool,
     admin: AdminDesk,
+    skips: Vec<OpenSkip>,
     holds: Holds,
     /// Of the other members' PostgreSQL, as they said last.
     positions: BTreeMap<NodeId, Position>,
@@ -158,6 +162,7 @@ impl CoreThread {
             members: members.clone(),
             members_changed: false,
             admin: AdminDesk::default(),
+            skips: Vec::new(),
             holds: Holds::default(),
             positions: BTreeMap::new(),
             lag: LagClock::default(),
@@ -246,6 +251,7 @@ impl CoreThread {
                 }
                 self.follow_rebuild();
             }
+            Event::Skip { index, force, answer } => self.ask_skip(index, force, answer)?,
             Event::Admin(request, answer) => {
                 if let Some(settled) = self.admin.ask(request, answer, self.tick, &self.members) {
                     self.settle(settled)?;
@@ -299,6 +305,7 @@ impl CoreThread {
         }
         self.lag.decided(self.certifier.last_committed(), Instant::now());
         self.administer()?;
+        self.work_skips();
         if self.tick % POSITION_TICKS == 0 {
             if let Some(Position { applied, durable, .. }) = self.my_position() {
                 self.step(Input::Position(self.config.node, self.shows(applied)));
@@ -377,6 +384,10 @@ impl CoreThread {
             let decided = decide(&entry, &mut self.certifier, &mut self.history, &mut self.members)?;
             if let Some((txn, decision)) = decided {
                 stop_point(&self.config.data_dir, "certified");
+                if let Decision::LeavesOut { left_out, .. } = decision {
+                    let (region, node) = (&self.config.region, self.config.node);
+                    tracing::warn!(%region, %node, index = %entry.index, %left_out, %txn, "an entry is left out of every PostgreSQL");
+                }
                 let books = Books {
                     certifier: &self.certifier,
                     history: &mut self.history,

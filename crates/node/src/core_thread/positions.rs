@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const ELECTION_ROUND_TRIPS: f64 = 5.0;
 const ELECTION_TICKS_MAX: usize = 500;
 /// Three positions of a peer that did not come.
-const SILENT_AFTER: Duration = Duration::from_millis(1500);
+pub(super) const SILENT_AFTER: Duration = Duration::from_millis(1500);
 
 impl CoreThread {
     /// Of this node's PostgreSQL, once it has said so.  A node without one shows all that it has decided, and needs

@@ -253,12 +253,16 @@ impl Keeper {
         }
     }
 
-    /// Makes the data folder anew, again and again until it shows what was ordered last.
+    /// Makes the data folder anew, again and again until it shows what was ordered last, or until nobody wants that any more.
     async fn remake(&self, rebuild: &Rebuild, orders: &mut watch::Receiver<Option<RebuildFrom>>) {
         let mut backoff = BACKOFF_MIN;
         self.set(ServerState::Copying, None, None);
         loop {
             let order = *orders.borrow_and_update();
+            if order.is_none() && self.server.data().join("PG_VERSION").is_file() {
+                // The order was taken back.
+                return;
+            }
             let report = |copy| {
                 let mut state = lock(&self.state);
                 state.copy = Some(copy);

@@ -1,0 +1,233 @@
+//! What a write set changes, in lines for somebody to read (`docs/agent-protocol.md`, "Write set").
+//!
+//! Nothing is decided by it: the node looks into a write set only to print what `onetrip skip` leaves out.  Values are shown
+//! as their bytes are stored, since only PostgreSQL knows the types; text can be read in them.
+
+use bytes::Bytes;
+use onetrip_core::wire::Reader;
+use onetrip_core::Result;
+use std::fmt::Write;
+
+const FORMAT: u8 = 2;
+/// Of one row, and of all.
+const VALUE_BYTES_MAX: usize = 1_000;
+const LINES_MAX: usize = 10_000;
+
+struct Relation {
+    name: String,
+    attributes: usize,
+}
+
+struct Lines {
+    relations: Vec<Relation>,
+    lines: Vec<String>,
+    left: u64,
+}
+
+/// One line for each change; what cannot be read is named last.
+pub fn lines(write_set: Bytes) -> Vec<String> {
+    let mut lines = Lines { relations: Vec::new(), lines: Vec::new(), left: 0 };
+    if let Err(e) = lines.all(Reader::new("write set", write_set)) {
+        lines.lines.push(format!("what follows cannot be read: {e}"));
+    }
+    if lines.left > 0 {
+        lines.lines.push(format!("and {} more", lines.left));
+    }
+    lines.lines
+}
+
+impl Lines {
+    fn all(&mut self, mut r: Reader) -> Result<()> {
+        if r.left() == 0 {
+            return Ok(());
+        }
+        let format = r.u8("format")?;
+        if format != FORMAT {
+            return Err(r.error(format!("it is in format {format}")));
+        }
+        while r.left() > 0 {
+            self.operation(&mut r)?;
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, line: String) {
+        if self.lines.len() < LINES_MAX {
+            self.lines.push(line);
+        } else {
+            self.left += 1;
+        }
+    }
+
+    fn operation(&mut self, r: &mut Reader) -> Result<()> {
+        match r.u8("operation")? {
+            b'R' => {
+                let name = format!("{}.{}", r.str("schema")?, r.str("name")?);
+                let attributes = usize::from(r.u16("attributes")?);
+                r.u32("layout")?;
+                self.relations.push(Relation { name, attributes });
+            }
+            b'O' => object(r)?,
+            b'G' => {
+                r.str("role")?;
+                settings(r)?;
+            }
+            b'I' => {
+                let (name, attributes) = self.relation(r)?;
+                let new = row(r, attributes)?;
+                self.say(format!("INSERT {name}: {new}"));
+            }
+            b'U' => {
+                let (name, attributes) = self.relation(r)?;
+                r.u8("mode")?;
+                let old = row(r, attributes)?;
+                r.take(attributes.div_ceil(8), "changed columns")?;
+                let new = row(r, attributes)?;
+                self.say(format!("UPDATE {name}: {old} to {new}"));
+            }
+            b'D' => {
+                let (name, attributes) = self.relation(r)?;
+                let old = row(r, attributes)?;
+                self.say(format!("DELETE {name}: {old}"));
+            }
+            b'T' => {
+                r.u64("time")?;
+            }
+            b'S' => {
+                let length = r.u32("length")? as usize;
+                let text = String::from_utf8_lossy(&r.take(length, "statement")?).into_owned();
+                let role = r.str("role")?;
+                settings(r)?;
+                self.say(format!("as {role}: {text}"));
+            }
+            b'E' => {
+                let name = format!("{}.{}", r.str("schema")?, r.str("name")?);
+                r.u8("flags")?;
+                self.say(format!("emptied {name}"));
+            }
+            b'Q' => {
+                let name = format!("{}.{}", r.str("schema")?, r.str("name")?);
+                let value = r.u64("value")? as i64;
+                r.u8("flags")?;
+                self.say(format!("sequence {name}: {value}"));
+            }
+            other => return Err(r.error(format!("operation 0x{other:02x} is unknown"))),
+        }
+        Ok(())
+    }
+
+    fn relation(&self, r: &mut Reader) -> Result<(String, usize)> {
+        let number = usize::from(r.u16("relation")?);
+        let relation = self.relations.get(number).ok_or_else(|| r.error(format!("relation {number} is not named")))?;
+        Ok((relation.name.clone(), relation.attributes))
+    }
+}
+
+fn settings(r: &mut Reader) -> Result<()> {
+    for _ in 0..r.u16("count")? {
+        r.str("setting")?;
+        r.str("value")?;
+    }
+    Ok(())
+}
+
+fn object(r: &mut Reader) -> Result<()> {
+    let kind = r.u8("kind")?;
+    r.str("schema")?;
+    r.str("name")?;
+    let bytes = match kind {
+        b'e' | b'l' => 4,
+        b'f' | b'o' => 4 * usize::from(r.u8("arguments")?),
+        _ => 0,
+    };
+    r.take(bytes, "object")?;
+    Ok(())
+}
+
+fn row(r: &mut Reader, attributes: usize) -> Result<String> {
+    let flags = r.u8("row flags")?;
+    if flags & 1 != 0 {
+        r.take(attributes.div_ceil(8), "bitmap")?;
+    }
+    let length = r.u32("row length")? as usize;
+    let mut text = readable(&r.take(length, "row")?);
+    if flags & 4 != 0 {
+        names(r)?;
+    }
+    if flags & 8 != 0 {
+        for _ in 0..r.u16("parts")? {
+            let column = u32::from(r.u16("column")?) + 1;
+            r.take(2, "part")?;
+            let length = r.u32("part length")? as usize;
+            let value = readable(&r.take(length, "part")?);
+            names(r)?;
+            // Writing to a string cannot fail.
+            let _ = write!(text, ", column {column}: {value}");
+        }
+    }
+    Ok(text)
+}
+
+fn names(r: &mut Reader) -> Result<()> {
+    let count = r.u32("names")? as usize;
+    r.take(count.saturating_mul(8), "names")?;
+    Ok(())
+}
+
+fn readable(bytes: &[u8]) -> String {
+    let cut = bytes.len().min(VALUE_BYTES_MAX);
+    let more = if cut < bytes.len() { "..." } else { "" };
+    format!("'{}{more}'", bytes[..cut].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A row of a table with two columns, the second NULL; then what one statement, and an UPDATE of a part, look like.
+    fn some() -> Vec<u8> {
+        let str = |s: &str| [&(s.len() as u16).to_le_bytes()[..], s.as_bytes()].concat();
+        let table = [b"R".to_vec(), str("public"), str("t"), vec![2, 0], vec![9; 4]].concat();
+        let row = [vec![1, 1], 3u32.to_le_bytes().to_vec(), b"\x05ab".to_vec()].concat();
+        let part = [vec![1, 0, 1, 0], 2u32.to_le_bytes().to_vec(), b"zz".to_vec(), vec![0; 4]].concat();
+        let changed = [vec![9, 2], 0u32.to_le_bytes().to_vec(), vec![1, 0], part].concat();
+        let statement = "drop table u";
+        let statement = [
+            b"S".to_vec(),
+            (statement.len() as u32).to_le_bytes().to_vec(),
+            statement.into(),
+            str("joe"),
+            vec![1, 0],
+            str("a"),
+            str("b"),
+        ];
+        let emptied = [b"E".to_vec(), str("public"), str("m"), vec![1]].concat();
+        let insert = [b"I\0\0".to_vec(), row.clone()].concat();
+        let update = [b"U\0\0\x02".to_vec(), row, vec![2], changed].concat();
+        [vec![FORMAT, b'T'], vec![0; 8], statement.concat(), emptied, table, insert, update].concat()
+    }
+
+    #[test]
+    fn changes_are_shown_one_on_a_line() {
+        let lines = lines(some().into());
+        assert_eq!(
+            lines,
+            [
+                "as joe: drop table u",
+                "emptied public.m",
+                r"INSERT public.t: '\x05ab'",
+                r"UPDATE public.t: '\x05ab' to '', column 2: 'zz'"
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_shown_as_far_as_they_can_be_read(raw in proptest::collection::vec(any::<u8>(), 0..200), cut in any::<proptest::sample::Index>()) {
+            let _ = lines(raw.into());
+            let good = some();
+            let _ = lines(Bytes::copy_from_slice(&good[..cut.index(good.len())]));
+        }
+    }
+}
