@@ -224,8 +224,10 @@ async fn session(client: Client, region: usize, user: &'static str, mut grammar:
                 Ok(_) => done.push(statement),
                 Err(Failure::Refused { state, message, .. }) => {
                     note(&mut |w| *w.states.entry(state.clone()).or_default() += 1);
-                    // No statement should get so far, but for PostgreSQL's own word for two who change one row of a catalog.
-                    if state.starts_with("XX") && !message.starts_with("tuple concurrently ") {
+                    // No statement should get so far, but for PostgreSQL's own words for an object that goes away meanwhile.
+                    let meanwhile =
+                        ["tuple concurrently ", "cache lookup failed"].iter().any(|m| message.starts_with(m));
+                    if state.starts_with("XX") && !meanwhile {
                         note(&mut |w| w.broken.push(format!("{state} {message}: {}; {statement}", done.join("; "))));
                     }
                     // What is refused costs the statement; what conflicts, the transaction.
