@@ -427,10 +427,7 @@ note_results(Node *node, Recorded *statement, CreateAs *running)
 								 refresh->concurrent);
 	}
 	else if (running && OidIsValid(running->relid) && running->matview)
-	{
-		if (!running->into->skipData)
-			ot_contents_note_matview(running->relid, false);
-	}
+		ot_contents_note_matview(running->relid, false);
 	else if (running && OidIsValid(running->relid) && !running->recorded)
 	{
 		/* a table to which no row came */

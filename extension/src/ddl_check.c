@@ -43,6 +43,7 @@
 
 #include "ddl.h"
 #include "session_settings.h"
+#include "stored_type.h"
 
 void
 ot_ddl_refuse(const char *what, const char *hint)
@@ -142,7 +143,8 @@ differs_elsewhere(Oid function, void *context)
 {
 	static const char *const starts[] = {"pg_", "inet_", "has_", "txid_", "mxid_"};
 	static const char *const names[] = {"current_setting", "statement_timestamp", "version",
-	"getpgusername", "row_security_active"};
+	"getpgusername", "row_security_active", "session_user", "system_user", "age", "current_schemas",
+	"obj_description", "col_description", "shobj_description", "format_type", "currtid2"};
 	char	   *name;
 
 	if (func_volatile(function) == PROVOLATILE_IMMUTABLE)
@@ -178,8 +180,22 @@ asks_for_setting_that_travels(Node *node)
 	if (!IsA(name, Const) || name->constisnull)
 		return false;
 	setting = TextDatumGetCString(name->constvalue);
-	return ot_session_settings_travel(setting) ||
-		(strchr(setting, '.') != NULL && pg_strncasecmp(setting, "onetrip.", 8) != 0);
+	return ot_session_settings_travel(setting);
+}
+
+/* A column that the server makes up, who has logged in, the OID of a name: each server's own. */
+static bool
+tells_of_server(Node *node)
+{
+	if (IsA(node, Var))
+		return ((Var *) node)->varattno < 0;
+	if (IsA(node, SQLValueFunction))
+		return ((SQLValueFunction *) node)->type == NAMEOID &&
+			((SQLValueFunction *) node)->op == SVFOP_SESSION_USER;
+	if (IsA(node, RelabelType))
+		return ot_type_is_by_oid(exprType((Node *) ((RelabelType *) node)->arg)) &&
+			!ot_type_is_by_oid(((RelabelType *) node)->resulttype);
+	return false;
 }
 
 static bool
@@ -187,10 +203,37 @@ may_differ(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	if (!asks_for_setting_that_travels(node) &&
-		check_functions_in_node(node, differs_elsewhere, context))
+	if (tells_of_server(node) ||
+		(!asks_for_setting_that_travels(node) &&
+		 check_functions_in_node(node, differs_elsewhere, context)))
 		return true;
 	return expression_tree_walker(node, may_differ, context);
+}
+
+/*
+ * PostgreSQL takes the OID of the table, and of a constant name, for
+ * immutable.  Columns that it refers to may be new themselves, so this is about
+ * the words.
+ */
+static bool
+generates_from_oids(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, ColumnRef))
+	{
+		Node	   *last = llast(((ColumnRef *) node)->fields);
+
+		return IsA(last, String) && strcmp(strVal(last), "tableoid") == 0;
+	}
+	if (IsA(node, TypeCast))
+	{
+		Oid			type = typenameTypeId(NULL, ((TypeCast *) node)->typeName);
+
+		if (ot_type_is_by_oid(type))
+			return true;
+	}
+	return raw_expression_tree_walker(node, generates_from_oids, context);
 }
 
 /* With the cast to the column's type, which may be a function of a user as well. */
@@ -227,7 +270,12 @@ adds_volatile_column(ParseState *pstate, Oid relid, AlterTableCmd *command)
 		if (constraint->contype == CONSTR_IDENTITY)
 			return true;
 		if (constraint->contype == CONSTR_GENERATED)
-			has_default = true; /* immutable, PostgreSQL sees to it */
+		{
+			/* immutable, PostgreSQL sees to it */
+			has_default = true;
+			if (generates_from_oids(constraint->raw_expr, NULL))
+				return true;
+		}
 		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
 		{
 			has_default = true;

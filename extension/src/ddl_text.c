@@ -19,6 +19,7 @@
 #include <ctype.h>
 
 #include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "commands/dbcommands.h"
@@ -100,13 +101,27 @@ is_name_with_oid(const char *word)
 	return false;
 }
 
+/* After these words, and the commas behind them, stand roles. */
+static bool
+introduces_role(const char *word)
+{
+	static const char *const words[] = {"to", "from", "authorization", "role", "user", "for", "by"};
+
+	for (int i = 0; i < lengthof(words); i++)
+	{
+		if (pg_strcasecmp(word, words[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
 /*
  * A statement may reach the hook with a query string that is not its own, for
  * example one built by another extension.  Such a text must not be recorded.
  * Some things in a text mean something only in this session, or on this
- * server, and are refused as well: SESSION_USER, if that is not the role that
- * runs the statement, names in the session's temporary schema, and names that
- * hold an OID.
+ * server, and are refused as well: SESSION_USER as a role, since elsewhere that
+ * is the worker's; names in the session's temporary schema, and names that hold
+ * an OID.
  */
 void
 ot_ddl_check_text(const char *text, Node *stmt)
@@ -117,6 +132,8 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	core_YYSTYPE value;
 	YYLTYPE		location;
 	bool		after_pg_temp = false;
+	bool		wants_role = false; /* what comes next is one */
+	bool		had_role = false;
 	const char *what = NULL;
 	const char *hint = NULL;
 	int			token;
@@ -149,10 +166,21 @@ ot_ddl_check_text(const char *text, Node *stmt)
 							word[0] == '"' ? pnstrdup(word + 1, strcspn(word + 1, "\"")) : word);
 			hint = "Name the table or the constraint that it belongs to; privileges, options and storage of a TOAST table follow its table.";
 		}
-		else if (pg_strcasecmp(word, "session_user") == 0 && GetUserId() != GetSessionUserId())
+		else if (wants_role && pg_strcasecmp(word, "session_user") == 0 &&
+				 (GetUserId() != GetSessionUserId() || GetSessionUserId() != BOOTSTRAP_SUPERUSERID))
 		{
-			what = "SESSION_USER in a statement run as another role";
+			what = "SESSION_USER as a role";
 			hint = "Write the role's name.";
+		}
+		if (introduces_role(word) || (token == ',' && had_role))
+		{
+			wants_role = true;
+			had_role = false;
+		}
+		else
+		{
+			had_role = wants_role;
+			wants_role = false;
 		}
 		after_pg_temp = pg_strncasecmp(word, "pg_temp", 7) == 0;
 	}

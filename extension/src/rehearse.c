@@ -127,7 +127,11 @@ ask(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *answer)
 		}
 		wait_ms = TimestampDifferenceMilliseconds(ot_now(), deadline);
 		if (!ot_agent_is_open(agent) || wait_ms <= 0)
+		{
+			/* What still comes must not be taken for the answer to something else. */
+			ot_agent_close(agent);
 			return false;
+		}
 		if (ot_agent_wait(agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
@@ -242,6 +246,8 @@ ot_rehearse(PG_FUNCTION_ARGS)
 				 errmsg("region \"%s\" does not show log index " UINT64_FORMAT " yet",
 						ot_region, base.value)));
 	ot_apply_set_up_session();
+	/* Whoever is in the worker's way as a writer is evicted at once. */
+	ot_turn_begin_writing();
 	carry_out_and_roll_back(&r);
 	PG_RETURN_VOID();
 }

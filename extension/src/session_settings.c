@@ -98,10 +98,15 @@ static OtNotedSettings noted;
 /* New names that the worker takes in before it starts anew; they are never forgotten. */
 #define NEW_NAMES_MAX		2000
 
+static bool is_custom(struct config_generic *record);
+
 /* Does the setting travel with definitions? */
 bool
 ot_session_settings_travel(const char *name)
 {
+	int			count;
+	struct config_generic **all = OT_GUC_VARIABLES(&count);
+
 	for (int i = 0; i < lengthof(settings); i++)
 	{
 		if (pg_strcasecmp(settings[i].name, name) == 0)
@@ -111,6 +116,12 @@ ot_session_settings_travel(const char *name)
 	{
 		if (pg_strcasecmp(statement_settings[i], name) == 0)
 			return true;
+	}
+	/* One that is set here; where it is not, another server may have a value of its own. */
+	for (int i = 0; i < count; i++)
+	{
+		if (pg_strcasecmp(all[i]->name, name) == 0)
+			return is_custom(all[i]);
 	}
 	return false;
 }

@@ -214,6 +214,31 @@ CREATE FUNCTION f() RETURNS int LANGUAGE sql SET search_path FROM CURRENT AS 'SE
 SET ROLE ddl_owner;
 ALTER TABLE t OWNER TO SESSION_USER;
 RESET ROLE;
+-- Elsewhere the one who has logged in is the worker: as a role it is refused, in an expression it is a definition like others.
+SET SESSION AUTHORIZATION ddl_owner;
+GRANT SELECT ON t TO PUBLIC, SESSION_USER;
+CREATE TEMP VIEW me AS SELECT session_user;
+RESET SESSION AUTHORIZATION;
+DROP VIEW me;
+-- What each server computes otherwise is no default for rows that are there, nor a conversion of theirs.
+CREATE TABLE with_rows (id int PRIMARY KEY, v text);
+INSERT INTO with_rows VALUES (1, 'with_rows');
+ALTER TABLE with_rows ADD COLUMN c name DEFAULT session_user;
+ALTER TABLE with_rows ADD COLUMN c oid DEFAULT 'with_rows'::regclass::oid;
+ALTER TABLE with_rows ADD COLUMN c oid DEFAULT to_regclass('with_rows')::oid;
+ALTER TABLE with_rows ADD COLUMN c text DEFAULT current_schemas(true)::text;
+ALTER TABLE with_rows ADD COLUMN c text DEFAULT current_setting('app.nowhere', true);
+ALTER TABLE with_rows ADD COLUMN c oid GENERATED ALWAYS AS (tableoid) STORED;
+ALTER TABLE with_rows ADD COLUMN c bigint GENERATED ALWAYS AS ('with_rows'::regclass::oid::bigint) STORED;
+ALTER TABLE with_rows ALTER v TYPE oid USING v::regclass::oid;
+ALTER TABLE with_rows ALTER v TYPE text USING xmin::text;
+-- These travel.
+SET app.here = 'here';
+ALTER TABLE with_rows ADD COLUMN c text DEFAULT current_setting('app.here'), ADD COLUMN d regclass DEFAULT 'with_rows'::regclass,
+    ADD COLUMN e timestamptz DEFAULT now(), ADD COLUMN f name DEFAULT current_user, ADD COLUMN g int GENERATED ALWAYS AS (id * 2) STORED;
+SELECT c, d, f, g FROM with_rows;
+DROP TABLE with_rows;
+RESET app.here;
 -- A name with an OID in it is another one elsewhere.
 DO $$ BEGIN EXECUTE 'GRANT SELECT ON ' || (SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 't'::regclass) || ' TO ddl_owner';
 EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;

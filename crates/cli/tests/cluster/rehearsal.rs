@@ -122,6 +122,57 @@ async fn a_region_that_is_away_or_busy_is_not_waited_for() {
     lab.check_equal(1).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rehearsal_gives_way_and_a_crash_of_somebody_else_is_no_failure() {
+    let lab = start("rehearsal_way", "a rehearsal in the way of a change, and a server that crashes under it").await;
+    let [a, b, c] = lab.sessions().await;
+    a.must(
+        "create table t (id int primary key, v text); create table u (id int primary key);
+         create function slow(v text) returns text immutable language plpgsql as $$
+         begin
+             if current_setting('session_replication_role') = 'replica' then perform pg_sleep(1.5); end if;
+             return v;
+         end $$;
+         insert into t values (1, 'x')",
+    )
+    .await;
+    lab.everywhere().await;
+    c.must("begin; insert into t values (2, 'y')").await;
+    let index = async { a.run("create index on t (slow(v))").await };
+    let change = async {
+        until("b rehearses", SOON, || async {
+            Ok(number(&b, "select count(*) from pg_stat_activity where wait_event = 'PgSleep'").await? == 1)
+        })
+        .await
+        .unwrap();
+        c.must("commit").await;
+        let begun = Instant::now();
+        until("b shows it", SOON, || async { Ok(number(&b, "select count(*) from t").await? == 2) }).await.unwrap();
+        begun.elapsed()
+    };
+    let (lost, took) = tokio::join!(index, change);
+    assert!(lost.is_err(), "it has not seen the row that was first");
+    assert!(took < Duration::from_millis(1000), "b showed the row after {took:?}");
+    lab.everywhere().await;
+
+    // The server of b ends every session when one of them crashes; the statement is tried there again.
+    let victim = lab.session(1).await;
+    let pid = victim.pid().await.unwrap();
+    let index = async { a.run("create index on t (slow(v))").await };
+    let crash = async {
+        until("b rehearses", SOON, || async {
+            Ok(number(&b, "select count(*) from pg_stat_activity where wait_event = 'PgSleep'").await? == 1)
+        })
+        .await
+        .unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    };
+    let (done, ()) = tokio::join!(index, crash);
+    done.unwrap_or_else(|e| panic!("{e:?}"));
+    lab.everywhere().await;
+    lab.check_equal(1).await;
+}
+
 async fn in_time(session: &Session, statement: &str) {
     let begun = Instant::now();
     session.must(statement).await;

@@ -229,9 +229,10 @@ impl AgentServer {
         tokio::spawn(async move {
             let said = transport.rehearse(rehearsal).await;
             let untried = said.untried.join("; ");
+            // The proposal that follows wants it.
+            drop(room);
             // A backend that has gone does not mind.
             let _ = outbox.send([ToPostgres::Rehearsed { txn, failure: said.failure, untried }.encode()]);
-            drop(room);
         });
     }
 

@@ -21,6 +21,8 @@ use tokio::time::Instant;
 use tokio_postgres::error::DbError;
 use tokio_postgres::{Client, NoTls};
 
+/// A larger one would hold up what the log sends on the same channel.
+const WRITE_SET_BYTES_MAX: usize = 8 << 20;
 /// What this node's PostgreSQL carries out at the same time.
 pub(super) const PLACES: usize = 4;
 /// For the way there and back, and the start of a session, on top of the rehearsal's own timeout.
@@ -83,6 +85,10 @@ impl Transport {
     pub async fn rehearse(&self, rehearsal: Rehearsal) -> Rehearsed {
         let deadline = Instant::now() + Duration::from_millis(rehearsal.timeout_ms.into()) + ON_TOP;
         let mut result = Rehearsed::default();
+        if rehearsal.write_set.len() > WRITE_SET_BYTES_MAX {
+            result.untried.push(format!("everywhere: the write set has more than {WRITE_SET_BYTES_MAX} bytes"));
+            return result;
+        }
         let (id, mut answers) = self.asked.begin();
         let frame = Frame::Rehearse { id, rehearsal }.encode();
         let mut left = BTreeMap::new();
@@ -149,25 +155,42 @@ impl Transport {
     }
 }
 
+/// A server that ends may have been ended by somebody else: it is asked again, and believed the second time.
 async fn try_in(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Answer {
+    let mut closed = false;
+    loop {
+        match try_once(socket, database, rehearsal).await {
+            Some(Answer::Untried(_)) if closed => {}
+            Some(answer) => return answer,
+            None if closed => {
+                let message = "the server closes the connection: it crashes, most likely".to_string();
+                return Answer::Fails(Failure { sqlstate: "XX000".into(), message, ..Default::default() });
+            }
+            None => closed = true,
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// `None`: the connection was closed without a word.
+async fn try_once(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Option<Answer> {
     let client = match connect(socket, database, rehearsal).await {
         Ok(client) => client,
-        Err(why) => return Answer::Untried(why),
+        Err(why) => return Some(Answer::Untried(why)),
     };
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
         [&(rehearsal.base.0 as i64), &&rehearsal.write_set[..]];
     let Err(error) = client.execute("SELECT onetrip.rehearse($1, $2)", &parameters).await else {
-        return Answer::Fine;
+        return Some(Answer::Fine);
     };
-    let at = position(&client).await;
-    let Some(said) = error.as_db_error() else {
-        let message = "the server closed the connection: it may have crashed".to_string();
-        return Answer::Fails(Failure { at, sqlstate: "XX000".into(), message, ..Default::default() });
-    };
+    let said = error.as_db_error()?;
     if passes(said.code().code()) {
-        return Answer::Untried(said.message().to_string());
+        return Some(Answer::Untried(said.message().to_string()));
     }
-    Answer::Fails(failure(at, said))
+    Some(match position(&client).await {
+        Some(at) => Answer::Fails(failure(at, said)),
+        None => Answer::Untried("the server ended".into()),
+    })
 }
 
 fn failure(at: LogIndex, said: &DbError) -> Failure {
@@ -182,19 +205,21 @@ fn failure(at: LogIndex, said: &DbError) -> Failure {
     }
 }
 
-/// Where that PostgreSQL stands; 0 if it does not say.
-async fn position(client: &Client) -> LogIndex {
-    let row = client.query_one("SELECT onetrip.position()", &[]).await;
-    LogIndex(row.and_then(|r| r.try_get::<_, i64>(0)).unwrap_or_default() as u64)
+/// Where that PostgreSQL stands.
+async fn position(client: &Client) -> Option<LogIndex> {
+    let row = client.query_one("SELECT onetrip.position()", &[]).await.ok()?;
+    row.try_get::<_, i64>(0).ok().map(|at| LogIndex(at as u64))
 }
 
-/// A session whose settings nobody's ALTER ROLE or ALTER DATABASE changes.  What goes wrong is said where the COMMIT is,
+/// A session whose settings nobody's ALTER ROLE or ALTER DATABASE changes, and that ends, whatever it runs, once nobody
+/// waits for it any more.  What goes wrong is said where the COMMIT is,
 /// not in this server's log.
 async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<Client, String> {
     let stream = UnixStream::connect(socket).await.map_err(|e| format!("its PostgreSQL does not answer: {e}"))?;
     let options = format!(
         "-c statement_timeout={} -c lock_timeout={} -c default_transaction_isolation=read\\ committed \
-         -c default_transaction_read_only=off -c session_replication_role=replica -c log_min_messages=fatal",
+         -c default_transaction_read_only=off -c session_replication_role=replica -c log_min_messages=fatal \
+         -c role=none -c client_connection_check_interval=100",
         rehearsal.timeout_ms, rehearsal.lock_timeout_ms
     );
     let mut config = tokio_postgres::Config::new();
