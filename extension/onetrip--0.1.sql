@@ -80,6 +80,25 @@ REVOKE ALL ON FUNCTION onetrip.advance() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION onetrip.export_snapshot_at(bigint) TO onetrip_admin;
 GRANT EXECUTE ON FUNCTION onetrip.advance() TO onetrip_admin;
 
+-- ---- comparing regions ----
+
+CREATE FUNCTION onetrip.row_hash(record) RETURNS bigint
+    LANGUAGE c STRICT STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ot_row_hash';
+COMMENT ON FUNCTION onetrip.row_hash(record) IS
+    'A hash of the bytes of a row''s values, the same in every region that has this row.';
+
+CREATE FUNCTION onetrip.column_hashes(record) RETURNS bigint[]
+    LANGUAGE c STRICT STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ot_column_hashes';
+COMMENT ON FUNCTION onetrip.column_hashes(record) IS
+    'The same for each column of the row.';
+
+CREATE FUNCTION onetrip.rows_not_in_index(index regclass) RETURNS bigint
+    LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_rows_not_in_index';
+COMMENT ON FUNCTION onetrip.rows_not_in_index(regclass) IS
+    'How many rows of its table an index does not find; null for a kind of index that cannot be asked.';
+-- It reads a whole table, and tells of tables that the caller may not read.
+REVOKE ALL ON FUNCTION onetrip.rows_not_in_index(regclass) FROM PUBLIC;
+
 -- ---- this server ----
 
 CREATE FUNCTION onetrip.local_status(

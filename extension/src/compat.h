@@ -12,6 +12,7 @@
 #define ONETRIP_COMPAT_H
 
 #include "access/htup_details.h"
+#include "nodes/tidbitmap.h"
 
 #if PG_VERSION_NUM < 150000
 #error "Onetrip needs PostgreSQL 15 or later"
@@ -155,6 +156,21 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 #define OT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
 	index_beginscan(rel, index, snapshot, nkeys, 0)
 #define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel)
+#endif
+
+/* 18: a bitmap's pages come in the caller's struct, their rows on demand; counters for EXPLAIN. */
+#if PG_VERSION_NUM >= 180000
+#define OT_INDEX_BEGINSCAN_BITMAP(index, snapshot, nkeys) \
+	index_beginscan_bitmap(index, snapshot, NULL, nkeys)
+typedef TBMPrivateIterator OtBitmapIterator;
+#define OT_BITMAP_BEGIN(bitmap) tbm_begin_private_iterate(bitmap)
+#define OT_BITMAP_END(iterator) tbm_end_private_iterate(iterator)
+#else
+#define OT_INDEX_BEGINSCAN_BITMAP(index, snapshot, nkeys) \
+	index_beginscan_bitmap(index, snapshot, nkeys)
+typedef TBMIterator OtBitmapIterator;
+#define OT_BITMAP_BEGIN(bitmap) tbm_begin_iterate(bitmap)
+#define OT_BITMAP_END(iterator) tbm_end_iterate(iterator)
 #endif
 
 /* 16: errors of a range's bounds may be soft. */

@@ -337,6 +337,32 @@ ot_object_share_key(OtObjectKind kind, Oid oid)
 	pfree(schema);
 }
 
+/*
+ * The same in every region where the OID means an object of this name, and for
+ * all OIDs that mean nothing (any more).  No key is taken: for looking only.
+ */
+uint64
+ot_object_name_hash(OtObjectKind kind, Oid oid)
+{
+	Identity	identity;
+	char	   *schema;
+	uint64		hash;
+
+	if (oid < FirstGenbkiObjectId)
+		return oid;
+	if (!look_up(kind, oid, &identity))
+		return kind;
+	schema = schema_name(identity.schema);
+	hash = hash_identity(kind, schema, identity.name).value;
+	pfree(schema);
+	hash = hash_combine64(hash, (uint64) identity.encoding);
+	if (OidIsValid(identity.type))
+		hash = hash_combine64(hash, ot_object_name_hash(OT_OBJECT_TYPE, identity.type));
+	for (int i = 0; i < identity.nargs; i++)
+		hash = hash_combine64(hash, ot_object_name_hash(OT_OBJECT_TYPE, identity.args[i]));
+	return hash;
+}
+
 static OtObjectKind
 kind_of_class(Oid class_id)
 {

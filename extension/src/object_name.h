@@ -48,6 +48,7 @@ typedef uint32 OtObjectRef;
 extern OtObjectRef ot_object_ref(OtObjectKind kind, Oid oid);
 extern void ot_object_share_key(OtObjectKind kind, Oid oid);
 extern void ot_object_take_key(Oid class_id, Oid oid);
+extern uint64 ot_object_name_hash(OtObjectKind kind, Oid oid);
 
 /* where it goes to */
 extern void ot_object_names_begin(void);

@@ -263,6 +263,7 @@ typedef struct Place
 	uint32		offset;
 	OtNames    *names;
 	bool		compressed;		/* came to a compressed value with OIDs in it */
+	bool		hashes;			/* names are hashes and introduce nothing */
 } Place;
 
 static void
@@ -288,7 +289,12 @@ add_name(Place *place, char *at, OtObjectKind kind)
 	OtObjectRef ref;
 
 	memcpy(&oid, at, sizeof(oid));
-	ref = ot_object_ref(kind, oid);
+	/* One that is fixed everywhere has that bit, and a hash here has not. */
+	if (place->hashes)
+		ref = oid < FirstGenbkiObjectId ? OT_OBJECT_FIXED | oid :
+			(uint32) ot_object_name_hash(kind, oid) & ~OT_OBJECT_FIXED;
+	else
+		ref = ot_object_ref(kind, oid);
 	if (ref != (OT_OBJECT_FIXED | oid))
 		add(place, at, ref);
 }
@@ -426,6 +432,9 @@ find_names(Place *place, Oid type, char *at)
 		case LAYOUT_PLAIN:
 			return;
 		case LAYOUT_REFUSED:
+			/* nobody can tell; whoever looks takes it as it is */
+			if (place->hashes)
+				return;
 			ereport(ERROR,
 					(errcode(OT_ERR_NOT_REPLICATED),
 					 errmsg("cannot replicate a value of type %s", format_type_be(type)),
@@ -495,6 +504,38 @@ ot_type_find_names(Oid type, char *value, uint32 offset, OtNames *names)
 
 	find_names(&place, type, value);
 	return !place.compressed;
+}
+
+/*
+ * Puts a hash of its name in the place of each OID in a value's bytes, which
+ * are the caller's own, so that they are the same in every region.  Of a
+ * composite the version goes.  Returns false as ot_type_find_names() does; then
+ * nothing has changed.
+ */
+bool
+ot_type_name_hashes(Oid type, char *value, Size len)
+{
+	OtNames		names = {0};
+	Place		place = {.start = value, .names = &names, .hashes = true};
+
+	find_names(&place, type, value);
+	if (place.compressed)
+		return false;
+	for (uint32 i = 0; i < names.count; i++)
+	{
+		char	   *at = value + names.items[i].offset;
+
+		Assert(names.items[i].offset + sizeof(uint32) <= len);
+		if (names.items[i].object == OT_OBJECT_VERSION)
+		{
+			memset(at, 0, sizeof(int32));
+			memset(at - VARHDRSZ + offsetof(HeapTupleHeaderData, t_ctid), 0,
+				   sizeof(ItemPointerData));
+		}
+		else
+			memcpy(at, &names.items[i].object, sizeof(uint32));
+	}
+	return true;
 }
 
 /* ---- sizes elsewhere ---- */

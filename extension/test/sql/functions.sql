@@ -64,6 +64,50 @@ SELECT onetrip.export_snapshot_at(1);
 RESET ROLE;
 DROP ROLE onetrip_test_user;
 
+-- A row has one hash, whether its values are compressed, out of line or neither; by bytes, not by equality.
+CREATE TYPE compared_label AS ENUM ('a', 'b');
+CREATE TYPE compared_pair AS (l compared_label, ls compared_label[]);
+CREATE TABLE compared (id int PRIMARY KEY, r text, w text, n numeric, f float8, p compared_pair[], gone int, t regclass);
+ALTER TABLE compared DROP COLUMN gone;
+INSERT INTO compared VALUES (1, 'x', repeat('abc', 10000), 1.0, 0, ARRAY[ROW('a', '{b}')::compared_pair], 'compared');
+ALTER TABLE compared ALTER w SET STORAGE EXTERNAL;
+INSERT INTO compared SELECT 2, r, w || '', n, f, p, t FROM compared;
+UPDATE compared SET w = repeat('abc', 10000) WHERE id = 2;
+INSERT INTO compared SELECT 3, r, w, 1.00, '-0', p, 'pg_class' FROM compared WHERE id = 1;
+SELECT pg_column_size(a.w) <> pg_column_size(b.w) AS stored_otherwise,
+    (onetrip.column_hashes(a.*))[2:] = (onetrip.column_hashes(b.*))[2:] AS same_hash
+FROM compared a, compared b WHERE a.id = 1 AND b.id = 2;
+SELECT array(SELECT (onetrip.column_hashes(a.*))[i] = (onetrip.column_hashes(b.*))[i] FROM generate_series(1, 7) i) AS same
+FROM compared a, compared b WHERE a.id = 1 AND b.id = 3;
+SELECT onetrip.row_hash(a.*) = onetrip.row_hash(b.*) AS same FROM compared a, compared b WHERE a.id = 1 AND b.id = 1;
+-- What an OID stands for counts, not its number.
+SELECT string_agg(onetrip.row_hash(ROW(l))::text, ',') AS hashes FROM unnest(enum_range(null::compared_label)) l \gset before_
+DROP TABLE compared;
+DROP TYPE compared_pair, compared_label;
+CREATE TYPE compared_label AS ENUM ('a', 'b');
+SELECT count(*) AS same FROM unnest(enum_range(null::compared_label)) l WHERE onetrip.row_hash(ROW(l)) = ANY (ARRAY[:before_hashes]);
+DROP TYPE compared_label;
+-- Rows that an index does not find.
+CREATE TABLE lacking (id int PRIMARY KEY, v int);
+CREATE INDEX lacking_hash ON lacking USING hash (v);
+CREATE INDEX lacking_brin ON lacking USING brin (v);
+INSERT INTO lacking SELECT g, g % 3 FROM generate_series(1, 100) g;
+UPDATE pg_index SET indisready = false WHERE indexrelid = 'lacking_hash'::regclass;
+INSERT INTO lacking VALUES (101, 2), (102, NULL);
+UPDATE pg_index SET indisready = true WHERE indexrelid = 'lacking_hash'::regclass;
+SELECT onetrip.rows_not_in_index('lacking_hash'), onetrip.rows_not_in_index('lacking_pkey'), onetrip.rows_not_in_index('lacking_brin');
+REINDEX INDEX lacking_hash;
+SELECT onetrip.rows_not_in_index('lacking_hash');
+UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'lacking_hash'::regclass;
+SELECT onetrip.rows_not_in_index('lacking_hash');
+SELECT onetrip.rows_not_in_index('lacking');
+CREATE ROLE onetrip_test_user;
+SET ROLE onetrip_test_user;
+SELECT onetrip.rows_not_in_index(1);
+RESET ROLE;
+DROP ROLE onetrip_test_user;
+DROP TABLE lacking;
+
 -- In a database that is local they say so.
 \set replicated :DBNAME
 \c postgres
