@@ -1,19 +1,29 @@
-//! `onetrip check`: are the tables of all nodes equal at one log position?
+//! `onetrip check`: are all nodes equal at one log position?
 //!
 //! ```text
-//!   snapshots   every node exports a snapshot of the same position      snapshots.rs
-//!   extensions  which there are, and of which version               extensions.rs
-//!   tables      which tables and columns there are; counts, checksums   tables.rs
-//!   rows        the first row that differs in the first such table      rows.rs
+//!   snapshots    every node exports a snapshot of the same position            snapshots.rs
+//!   extensions   which there are, and of which version                         extensions.rs
+//!   definitions  every row of every catalog, by names                          catalogs.rs, definitions.rs
+//!   tables       their rows' counts and checksums; what is local to a region   tables.rs
+//!   rows         the first row that differs in the first such table            rows.rs
+//!   indexes      rows that an index does not find, if asked for                indexes.rs
 //! ```
 //!
 //! It goes through SQL alone and changes nothing but the log's length.
+//!
+//! A snapshot shows rows as they were; the server prints expressions with the names of now, and a table that is truncated or
+//! written anew meanwhile shows nothing.  So what differs is looked at again, at later positions, and told if it does each time.
 
+mod catalogs;
+mod definitions;
 mod extensions;
+mod indexes;
+mod outcome;
 mod rows;
 mod snapshots;
 mod tables;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,15 +31,22 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 use clap::Args;
 use onetrip_node::config::NodeConfig;
-use serde::Serialize;
 
 use crate::nodes;
+use definitions::Definition;
+pub use outcome::{Difference, ExtensionVersions, Outcome, TableRows};
 use snapshots::Reader;
 
-/// Compare every replicated table and extension between nodes at one log position
+/// How often a difference must be seen to be one.
+const LOOKS: usize = 3;
+/// How often a look may fail, because what it looks at is dropped or altered meanwhile.
+const FAILURES: usize = 5;
+
+/// Compare all definitions, tables and extensions between nodes at one log position
 ///
-/// Counts and checksums the rows of each table on each node, all at the same position of the log, while the cluster goes on
-/// working. Names the first row that differs, and every extension that is not of one version everywhere. Exit code 0: equal; 1: different, or not comparable.
+/// Compares every row of every system catalog by names, and counts and checksums the rows of each replicated table and materialized
+/// view on each node, all at the same position of the log, while the cluster goes on working. Names what differs, with what each
+/// region has, and the tables that are local to a region. Exit code 0: equal; 1: different, or not comparable.
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["data", "connect", "http"]))]
 pub struct CheckArgs {
@@ -45,45 +62,12 @@ pub struct CheckArgs {
     /// Give up if the nodes do not reach one position within this many seconds
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
+    /// Look for rows that an index does not find, too: in every region, every index
+    #[arg(long)]
+    indexes: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Outcome {
-    pub equal: bool,
-    pub position: i64,
-    pub regions: Vec<String>,
-    pub tables: Vec<TableRows>,
-    /// Tables that are not the same everywhere.
-    pub different: Vec<String>,
-    /// The first difference, in the first of those tables.
-    pub difference: Option<Difference>,
-    /// Those that are not the same everywhere.
-    pub extensions: Vec<ExtensionVersions>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct ExtensionVersions {
-    pub extension: String,
-    /// In the order of the outcome's regions; none: that region lacks it.
-    pub versions: Vec<Option<String>>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct TableRows {
-    pub table: String,
-    pub rows: i64,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Difference {
-    /// A table that one region lacks, or has with other columns.
-    Definition { table: String, regions: [String; 2], definitions: [Option<String>; 2] },
-    /// A row that one region lacks, or has with other values.
-    Row { table: String, key: String, regions: [String; 2], rows: [Option<String>; 2] },
 }
 
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
@@ -93,7 +77,10 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         (None, []) => runtime.block_on(behind_http(&args.http))?,
         (None, given) => given.to_vec(),
     };
-    let outcome = runtime.block_on(compare(&conninfos, Duration::from_secs(args.timeout)))?;
+    let mut outcome = runtime.block_on(compare(&conninfos, Duration::from_secs(args.timeout)))?;
+    if args.indexes {
+        outcome.add_indexes(runtime.block_on(indexes::look_through(&conninfos))?);
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
     } else {
@@ -155,84 +142,85 @@ fn quoted(value: &str) -> String {
 }
 
 pub async fn compare(conninfos: &[String], timeout: Duration) -> Result<Outcome> {
-    let (position, readers) = snapshots::at_one_position(conninfos, timeout).await?;
-    let regions: Vec<String> = readers.iter().map(|r| r.region.clone()).collect();
-    let mut outcome = Outcome {
-        equal: false,
-        position,
-        regions,
-        tables: Vec::new(),
+    let (mut looks, mut failures) = (Vec::<Look>::new(), 0);
+    loop {
+        let (position, readers) = snapshots::at_one_position(conninfos, timeout).await?;
+        match look(&readers, looks.last()).await {
+            Ok(seen) => looks.push(seen),
+            Err(error) if failures < FAILURES && error.chain().any(|e| e.is::<tokio_postgres::Error>()) => {
+                failures += 1;
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
+        let last = looks.last().context("looked at least once")?;
+        if last.is_equal() || looks.len() == LOOKS {
+            let difference = match last.different.first() {
+                Some((table, other)) => {
+                    let sides = [&readers[0], &readers[*other]];
+                    Some(rows::first_difference(sides, &last.tables[table]).await?)
+                }
+                None => None,
+            };
+            let local = tables::local(&readers).await?;
+            let regions = readers.iter().map(|r| r.region.clone()).collect();
+            return Outcome::new(position, regions, looks, difference, local);
+        }
+    }
+}
+
+/// What was seen at one position.
+struct Look {
+    extensions: Vec<ExtensionVersions>,
+    definitions: Vec<Definition>,
+    /// Rows of each catalog.
+    catalogs: BTreeMap<String, usize>,
+    tables: BTreeMap<String, tables::Table>,
+    rows: Vec<TableRows>,
+    /// Tables whose rows differ, with the first region that has others than the first.
+    different: Vec<(String, usize)>,
+}
+
+impl Look {
+    fn is_equal(&self) -> bool {
+        self.extensions.is_empty() && self.definitions.is_empty() && self.different.is_empty()
+    }
+}
+
+/// After the first one, at what differed then.
+async fn look(readers: &[Reader], before: Option<&Look>) -> Result<Look> {
+    let extensions = extensions::different(readers).await?;
+    let without: BTreeSet<String> = extensions.iter().map(|e| e.extension.clone()).collect();
+    let mut seen = Look {
+        extensions,
+        definitions: Vec::new(),
+        catalogs: BTreeMap::new(),
+        tables: BTreeMap::new(),
+        rows: Vec::new(),
         different: Vec::new(),
-        difference: None,
-        extensions: extensions::different(&readers).await?,
     };
+    if before.is_none_or(|before| !before.definitions.is_empty()) {
+        let compared = definitions::compare(readers, &without).await?;
+        let again = |d: &Definition| before.is_none_or(|b| b.definitions.iter().any(|other| other.is_about_what(d)));
+        seen.definitions = compared.different.into_iter().filter(again).collect();
+        seen.catalogs = compared.catalogs;
+    }
     let mut catalogs = Vec::new();
-    for reader in &readers {
+    for reader in readers {
         catalogs.push(tables::catalog(reader).await?);
     }
-    let names: std::collections::BTreeSet<&String> = catalogs.iter().flat_map(|c| c.keys()).collect();
-    for name in names {
-        let definitions: Vec<Option<String>> =
-            catalogs.iter().map(|c| c.get(name).map(|t| t.columns.clone())).collect();
-        if let Some(other) = (1..readers.len()).find(|i| definitions[*i] != definitions[0]) {
-            outcome.different.push(name.clone());
-            outcome.difference.get_or_insert_with(|| Difference::Definition {
-                table: name.clone(),
-                regions: pair(&readers, other),
-                definitions: [definitions[0].clone(), definitions[other].clone()],
-            });
+    for (name, table) in std::mem::take(&mut catalogs[0]) {
+        // What one region lacks, or has with other columns, is a difference of definitions.
+        let alike = catalogs[1..].iter().all(|c| c.get(&name).is_some_and(|t| t.columns == table.columns));
+        if !alike || !before.is_none_or(|before| before.different.iter().any(|(table, _)| *table == name)) {
             continue;
         }
-        let table = &catalogs[0][name];
-        let sums = tables::checksums(&readers, table).await?;
-        outcome.tables.push(TableRows { table: name.clone(), rows: sums[0].rows });
-        let Some(other) = (1..readers.len()).find(|i| sums[*i] != sums[0]) else { continue };
-        outcome.different.push(name.clone());
-        if outcome.difference.is_none() {
-            outcome.difference = Some(rows::first_difference([&readers[0], &readers[other]], table).await?);
+        let sums = tables::checksums(readers, &table).await?;
+        seen.rows.push(TableRows { table: name.clone(), rows: sums[0].rows, materialized_view: table.is_view });
+        if let Some(other) = (1..readers.len()).find(|i| sums[*i] != sums[0]) {
+            seen.different.push((name.clone(), other));
+            seen.tables.insert(name, table);
         }
     }
-    outcome.equal = outcome.different.is_empty() && outcome.extensions.is_empty();
-    Ok(outcome)
-}
-
-fn pair(readers: &[Reader], other: usize) -> [String; 2] {
-    [readers[0].region.clone(), readers[other].region.clone()]
-}
-
-impl Outcome {
-    fn to_text(&self) -> String {
-        let rows: i64 = self.tables.iter().map(|t| t.rows).sum();
-        let regions = self.regions.join(", ");
-        if self.equal {
-            let tables = self.tables.len();
-            return format!("equal at position {}: {tables} tables, {rows} rows in each of {regions}\n", self.position);
-        }
-        let extensions = self.extensions.iter().map(|e| format!("extension {}", e.extension));
-        let different: Vec<String> = self.different.iter().cloned().chain(extensions).collect();
-        let mut text = format!("different at position {} ({regions}): {}\n", self.position, different.join(", "));
-        match &self.difference {
-            Some(Difference::Definition { table, regions, definitions }) => {
-                text += &format!("first difference: the definition of {table}\n");
-                for (region, definition) in regions.iter().zip(definitions) {
-                    text += &format!("  {region}: {}\n", definition.as_deref().unwrap_or("no such table"));
-                }
-            }
-            Some(Difference::Row { table, key, regions, rows }) => {
-                text += &format!("first difference: table {table}, row {key}\n");
-                for (region, row) in regions.iter().zip(rows) {
-                    text += &format!("  {region}: {}\n", row.as_deref().unwrap_or("no such row"));
-                }
-            }
-            None => {}
-        }
-        for different in &self.extensions {
-            text += &format!("extension {}\n", different.extension);
-            for (region, version) in self.regions.iter().zip(&different.versions) {
-                let version = version.as_ref().map_or("not installed".to_string(), |v| format!("version {v}"));
-                text += &format!("  {region}: {version}\n");
-            }
-        }
-        text
-    }
+    Ok(seen)
 }

@@ -11,11 +11,12 @@ use super::Difference;
 
 const PORTION_ROWS: usize = 500;
 
-/// Key columns as text, then the whole row as text.
+/// Key columns as text, the whole row as text, and a hash of each column's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Row {
     key: Vec<String>,
     text: String,
+    hashes: Vec<i64>,
 }
 
 /// One side, read through a cursor.
@@ -28,17 +29,13 @@ struct Side<'a> {
 
 pub async fn first_difference(readers: [&Reader; 2], table: &Table) -> Result<Difference> {
     let mut sides = [Side::open(readers[0], table).await?, Side::open(readers[1], table).await?];
-    loop {
+    let difference = loop {
         let rows = [sides[0].next().await?, sides[1].next().await?];
         let order = match (&rows[0], &rows[1]) {
             // The sums differ, so some row does; reading it twice gave two answers.
             (None, None) => {
-                return Ok(difference(
-                    table,
-                    readers,
-                    "(it reads alike now: read twice, a row gave two texts)".into(),
-                    [None, None],
-                ))
+                let key = "(it reads alike now: read twice, a row gave two answers)".to_string();
+                break difference(table, readers, key, [None, None]);
             }
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
@@ -52,13 +49,24 @@ pub async fn first_difference(readers: [&Reader; 2], table: &Table) -> Result<Di
             Ordering::Equal => (a, b),
         };
         let key = a.as_ref().or(b.as_ref()).map_or(String::new(), |row| shown_key(table, row));
-        return Ok(difference(table, readers, key, [a.map(|r| r.text), b.map(|r| r.text)]));
+        break difference(table, readers, key, [a, b]);
+    };
+    for side in &sides {
+        side.reader.end_look().await?;
     }
+    Ok(difference)
 }
 
-fn difference(table: &Table, readers: [&Reader; 2], key: String, rows: [Option<String>; 2]) -> Difference {
+fn difference(table: &Table, readers: [&Reader; 2], key: String, rows: [Option<Row>; 2]) -> Difference {
+    let columns = match &rows {
+        [Some(a), Some(b)] => {
+            let hashes = a.hashes.iter().zip(&b.hashes).zip(&table.column_names);
+            hashes.filter(|((a, b), _)| a != b).map(|(_, column)| column.clone()).collect()
+        }
+        _ => Vec::new(),
+    };
     let regions = [readers[0].region.clone(), readers[1].region.clone()];
-    Difference::Row { table: table.name.clone(), key, regions, rows }
+    Difference::Row { table: table.name.clone(), key, regions, columns, rows: rows.map(|row| row.map(|row| row.text)) }
 }
 
 fn shown_key(table: &Table, row: &Row) -> String {
@@ -77,9 +85,11 @@ impl<'a> Side<'a> {
         let keys: Vec<String> = columns.iter().map(|c| format!("({c})::text collate \"C\"")).collect();
         let keys = keys.join(", ");
         let query = format!(
-            "declare check_rows no scroll cursor for select {keys}, (r.*)::text from only {} as r order by {keys}",
+            "declare check_rows no scroll cursor for
+             select {keys}, (r.*)::text, onetrip.column_hashes((r.*)) from only {} as r order by {keys}, onetrip.row_hash((r.*))",
             table.name
         );
+        reader.begin_look().await?;
         reader
             .client
             .batch_execute(&query)
@@ -95,8 +105,8 @@ impl<'a> Side<'a> {
             let rows = rows.with_context(|| format!("read {} in {}", self.table.name, self.reader.region))?;
             self.ended = rows.len() < PORTION_ROWS;
             self.rows.extend(rows.iter().map(|row| {
-                let keys = row.len() - 1;
-                Row { key: (0..keys).map(|i| row.get(i)).collect(), text: row.get(keys) }
+                let keys = row.len() - 2;
+                Row { key: (0..keys).map(|i| row.get(i)).collect(), text: row.get(keys), hashes: row.get(keys + 1) }
             }));
         }
         Ok(self.rows.pop_front())

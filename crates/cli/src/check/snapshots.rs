@@ -24,6 +24,19 @@ pub struct Reader {
     _exporter: Client,
 }
 
+impl Reader {
+    /// From here to `end_look` the reader may hold locks.
+    pub async fn begin_look(&self) -> Result<()> {
+        self.client.batch_execute("savepoint look").await.with_context(|| format!("read in {}", self.region))
+    }
+
+    /// Lets go of locks, so that DDL elsewhere does not have to wait for this session, or end it.
+    pub async fn end_look(&self) -> Result<()> {
+        let release = self.client.batch_execute("rollback to savepoint look; release savepoint look").await;
+        release.with_context(|| format!("read in {}", self.region))
+    }
+}
+
 /// Values must look alike on all nodes whatever the defaults there are.
 const SAME_OUTPUT: &str =
     "set local datestyle = 'ISO, YMD'; set local timezone = 'UTC'; set local intervalstyle = 'iso_8601'; \
@@ -70,7 +83,7 @@ fn shown(conninfo: &str) -> String {
     }
 }
 
-async fn connect(conninfo: &str) -> Result<Client> {
+pub async fn connect(conninfo: &str) -> Result<Client> {
     let mut config: tokio_postgres::Config =
         conninfo.parse().map_err(|e| crate::BadUsage(format!("--connect {conninfo:?}: {e}")))?;
     config.connect_timeout(Duration::from_secs(10)).application_name("onetrip check");

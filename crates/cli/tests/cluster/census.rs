@@ -222,6 +222,38 @@ async fn what_settings_change(session: &Session) {
     assert!(effects.tried.len() > 100, "{:?}", effects.tried);
 }
 
+/// Goal: every catalog of the server is compared by `onetrip check`, or the census says why not; and so is every column.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_compares_every_catalog_but_those_of_the_census() {
+    let lab = start("census_catalogs", "every catalog is compared, or left out for a reason").await;
+    let session = lab.session(0).await;
+    let server = number(&session, "select current_setting('server_version_num')::int / 10000").await.unwrap() as u32;
+    let census = Census::read("catalogs.tsv", 2);
+    let all = "select c.relname, a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+               where c.relkind = 'r' and c.relnamespace = 'pg_catalog'::regnamespace";
+    let columns = list(&session, all).await;
+    let (code, output) = lab.check(&["--json"]).await;
+    assert_eq!(code, Some(0), "{output}");
+    let report: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+    let compared: BTreeSet<String> = report["catalogs"].as_object().expect("counts").keys().cloned().collect();
+    let (mut left_out, mut unnamed) = (BTreeSet::new(), BTreeSet::new());
+    for column in &columns {
+        let catalog = &column[0];
+        for name in [format!("{catalog} *"), column.join(" ")] {
+            if census.lines.contains_key(&name) {
+                left_out.insert(name);
+            }
+        }
+        if compared.contains(catalog) == left_out.contains(&format!("{catalog} *")) {
+            unnamed.insert(catalog);
+        }
+    }
+    assert!(unnamed.is_empty(), "neither compared nor left out for a reason, or both: {unnamed:?}");
+    census.covers(&left_out, server, 2, None);
+    // What is not left out is read, else check would have failed: a type that it does not know is an error.
+    assert!(compared.len() > 50 && left_out.len() < columns.len() / 10, "{compared:?} {left_out:?}");
+}
+
 /// What the census says of each type is what happens to its values.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_of_every_type_arrive_or_are_refused_as_the_census_says() {

@@ -78,6 +78,10 @@ async fn what_fails_in_another_region_fails_at_commit() {
     a.must("create role ordinary").await;
     a.must("set role ordinary").await;
     assert_eq!(a.refused("set onetrip.rehearse = off").await.code().code(), "42501");
+    // check names what one server alone has.
+    let (code, output) = lab.check(&[]).await;
+    assert!(code == Some(1) && output.contains("\ntablespace only_a\n"), "{output}");
+    local.must("drop tablespace only_a").await;
     lab.check_equal(1).await;
 }
 

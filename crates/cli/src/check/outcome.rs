@@ -1,0 +1,185 @@
+//! What `onetrip check` found, as text and as JSON.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::definitions::Definition;
+use super::indexes::Indexes;
+use super::tables::Local;
+use super::Look;
+
+/// So many are printed; `--json` has all.
+const SHOWN: usize = 40;
+const SHOWN_LOCAL: usize = 20;
+
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    pub equal: bool,
+    pub position: i64,
+    pub regions: Vec<String>,
+    pub tables: Vec<TableRows>,
+    /// Tables that have not the same rows everywhere.
+    pub different: Vec<String>,
+    /// The first difference, in the first of those tables.
+    pub difference: Option<Difference>,
+    /// Those that are not the same everywhere.
+    pub extensions: Vec<ExtensionVersions>,
+    /// What is defined in another way somewhere, or not at all.
+    pub definitions: Vec<Definition>,
+    /// How many rows of each catalog were compared.
+    pub catalogs: BTreeMap<String, usize>,
+    /// What has rows of its own in each region, and was not compared.
+    pub local: Vec<Local>,
+    /// Only if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub indexes: Option<Indexes>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ExtensionVersions {
+    pub extension: String,
+    /// In the order of the outcome's regions; none: that region lacks it.
+    pub versions: Vec<Option<String>>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct TableRows {
+    pub table: String,
+    pub rows: i64,
+    pub materialized_view: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Difference {
+    /// A row that one region lacks, or has with other values: in these columns, if it is there twice.
+    Row { table: String, key: String, regions: [String; 2], columns: Vec<String>, rows: [Option<String>; 2] },
+}
+
+impl Outcome {
+    pub(super) fn new(
+        position: i64,
+        regions: Vec<String>,
+        mut looks: Vec<Look>,
+        difference: Option<Difference>,
+        local: Vec<Local>,
+    ) -> Result<Outcome> {
+        let last = looks.pop().context("looked at least once")?;
+        let equal = last.is_equal();
+        // The first look is the one at everything.
+        let (catalogs, tables) = match looks.into_iter().next() {
+            Some(first) => (first.catalogs, first.rows),
+            None => (last.catalogs, last.rows),
+        };
+        let different = last.different.into_iter().map(|(table, _)| table).collect();
+        let (extensions, definitions) = (last.extensions, last.definitions);
+        Ok(Outcome {
+            equal,
+            position,
+            regions,
+            tables,
+            different,
+            difference,
+            extensions,
+            definitions,
+            catalogs,
+            local,
+            indexes: None,
+        })
+    }
+
+    pub(super) fn add_indexes(&mut self, indexes: Indexes) {
+        self.equal = self.equal && indexes.damaged.is_empty();
+        self.indexes = Some(indexes);
+    }
+
+    pub fn to_text(&self) -> String {
+        let regions = self.regions.join(", ");
+        let mut text = if self.equal {
+            let rows: i64 = self.tables.iter().map(|t| t.rows).sum();
+            let definitions: usize = self.catalogs.values().sum();
+            format!(
+                "equal at position {}: {} tables, {rows} rows, {definitions} rows of catalogs in each of {regions}\n",
+                self.position,
+                self.tables.len()
+            )
+        } else {
+            format!("different at position {} ({regions}): {}\n", self.position, self.summary())
+        };
+        if let Some(Difference::Row { table, key, regions, columns, rows }) = &self.difference {
+            text += &format!("first difference: table {table}, row {key}");
+            if !columns.is_empty() {
+                text += &format!(", in {}", columns.join(", "));
+            }
+            text += "\n";
+            for (region, row) in regions.iter().zip(rows) {
+                text += &format!("  {region}: {}\n", row.as_deref().unwrap_or("no such row"));
+            }
+            if rows[0].is_some() && rows[0] == rows[1] {
+                text += "  (values that look alike and are stored in other bytes)\n";
+            }
+        }
+        for different in &self.extensions {
+            let versions = different.versions.iter();
+            let version = |v: &Option<String>| v.as_ref().map_or("not installed".into(), |v| format!("version {v}"));
+            text += &self.by_region(&format!("extension {}", different.extension), versions.map(version));
+        }
+        for definition in self.definitions.iter().take(SHOWN) {
+            let what = match &definition.column {
+                Some(column) => format!("{}: {}.{column}", definition.object, definition.catalog),
+                None => definition.object.clone(),
+            };
+            let value = |v: &Option<String>| v.clone().unwrap_or("not there".into());
+            text += &self.by_region(&what, definition.values.iter().map(value));
+        }
+        if self.definitions.len() > SHOWN {
+            text += &format!("and {} more; --json prints all\n", self.definitions.len() - SHOWN);
+        }
+        text += &self.indexes.as_ref().map_or(String::new(), Indexes::to_text);
+        text + &self.local_text()
+    }
+
+    fn summary(&self) -> String {
+        let mut parts = self.different.clone();
+        parts.extend(self.extensions.iter().map(|e| format!("extension {}", e.extension)));
+        match self.definitions.len() {
+            0 => {}
+            1 => parts.push("1 definition".to_string()),
+            n => parts.push(format!("{n} definitions")),
+        }
+        match self.indexes.as_ref().map_or(0, |indexes| indexes.damaged.len()) {
+            0 => {}
+            1 => parts.push("1 index".to_string()),
+            n => parts.push(format!("{n} indexes")),
+        }
+        parts.join(", ")
+    }
+
+    fn by_region(&self, what: &str, values: impl Iterator<Item = String>) -> String {
+        let mut text = format!("{what}\n");
+        for (region, value) in self.regions.iter().zip(values) {
+            text += &format!("  {region}: {}\n", value.replace('\n', "\n    "));
+        }
+        text
+    }
+
+    fn local_text(&self) -> String {
+        if self.local.is_empty() {
+            return String::new();
+        }
+        let mut text = "not compared, since each region has its own:\n".to_string();
+        for local in self.local.iter().take(SHOWN_LOCAL) {
+            text += &format!("  {}", local.what);
+            if local.regions.len() < self.regions.len() {
+                text += &format!(", in {}", local.regions.join(", "));
+            }
+            text += "\n";
+        }
+        if self.local.len() > SHOWN_LOCAL {
+            text += &format!("  and {} more; --json names them\n", self.local.len() - SHOWN_LOCAL);
+        }
+        text
+    }
+}
