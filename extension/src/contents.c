@@ -68,10 +68,20 @@ ot_contents_note(Oid relid, uint8 flags)
 	Snapshot	snapshot;
 	TableScanDesc scan;
 	TupleTableSlot *slot;
+	Oid			saved_user;
+	int			saved_sec_context;
 
 	CommandCounterIncrement();
 	rel = relation_open(relid, NoLock);
 	ot_contents_emptied(relid, flags);
+	/*
+	 * Functions of its indexes run as its owner, as in the statement that has
+	 * filled it: here, and in the other regions, which are told who noted the
+	 * rows.  Whoever REFRESHes may be a superuser.
+	 */
+	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner, saved_sec_context |
+						   SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan = table_beginscan(rel, snapshot, 0, NULL);
 	slot = table_slot_create(rel, NULL);
@@ -83,6 +93,7 @@ ot_contents_note(Oid relid, uint8 flags)
 	ExecDropSingleTupleTableSlot(slot);
 	table_endscan(scan);
 	UnregisterSnapshot(snapshot);
+	SetUserIdAndSecContext(saved_user, saved_sec_context);
 	relation_close(rel, NoLock);
 }
 

@@ -193,8 +193,8 @@ tells_of_server(Node *node)
 		return ((SQLValueFunction *) node)->type == NAMEOID &&
 			((SQLValueFunction *) node)->op == SVFOP_SESSION_USER;
 	if (IsA(node, RelabelType))
-		return ot_type_is_by_oid(exprType((Node *) ((RelabelType *) node)->arg)) &&
-			!ot_type_is_by_oid(((RelabelType *) node)->resulttype);
+		return ot_type_is_by_oid(exprType((Node *) ((RelabelType *) node)->arg)) !=
+			ot_type_is_by_oid(((RelabelType *) node)->resulttype);
 	return false;
 }
 

@@ -223,3 +223,35 @@ async fn extensions(lab: &Lab) {
         println!("recipes: {name}: {made}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contents_are_put_in_as_their_owner_and_what_is_local_stays() {
+    let lab =
+        start("recipes_owner", "REFRESH by a superuser of an ordinary role's view; TRUNCATE of local children").await;
+    let [a, b, _] = lab.sessions().await;
+    a.must(
+        "create role poor; create schema poor authorization poor; set role poor;
+         create function poor.who(i int) returns int immutable language plpgsql as $$
+         begin
+             if current_user <> 'poor' then raise 'run as %', current_user; end if;
+             return i;
+         end $$;
+         create materialized view poor.mv as select g as id from generate_series(1, 3) g;
+         create index on poor.mv (poor.who(id));
+         create table poor.parent (id int); reset role",
+    )
+    .await;
+    a.must("refresh materialized view poor.mv").await;
+    lab.shows("select count(*) from poor.mv", "3").await;
+
+    a.must("create table poor.local () inherits (poor.parent) using heap").await;
+    lab.everywhere().await;
+    b.must("insert into poor.local values (1); insert into poor.parent values (2)").await;
+    lab.everywhere().await;
+    a.must("create temp table own () inherits (poor.parent); insert into own values (3)").await;
+    a.must("truncate poor.parent").await;
+    assert_eq!(number(&a, "select count(*) from poor.parent").await.unwrap(), 0);
+    lab.everywhere().await;
+    assert_eq!(number(&b, "select sum(id) from poor.parent").await.unwrap(), 1, "only what is local to b is left");
+    lab.check_equal(1).await;
+}

@@ -225,8 +225,9 @@ async fn session(client: Client, region: usize, user: &'static str, mut grammar:
                 Err(Failure::Refused { state, message, .. }) => {
                     note(&mut |w| *w.states.entry(state.clone()).or_default() += 1);
                     // No statement should get so far, but for PostgreSQL's own words for an object that goes away meanwhile.
-                    let meanwhile =
-                        ["tuple concurrently ", "cache lookup failed"].iter().any(|m| message.starts_with(m));
+                    let meanwhile = ["tuple concurrently ", "cache lookup failed", "could not open relation with OID"]
+                        .iter()
+                        .any(|m| message.starts_with(m));
                     if state.starts_with("XX") && !meanwhile {
                         note(&mut |w| w.broken.push(format!("{state} {message}: {}; {statement}", done.join("; "))));
                     }
