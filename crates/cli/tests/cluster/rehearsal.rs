@@ -24,6 +24,13 @@ async fn what_fails_in_another_region_fails_at_commit() {
              end if;
              return v;
          end $$;
+         create function busy_elsewhere(v text) returns text immutable language plpgsql as $$
+         begin
+             if current_setting('onetrip.region') <> 'a' then
+                 raise 'it says that it is busy' using errcode = '55P03';
+             end if;
+             return v;
+         end $$;
          insert into t values (1, 'x')",
     )
     .await;
@@ -45,6 +52,7 @@ async fn what_fails_in_another_region_fails_at_commit() {
             "P0001",
             "nothing is here",
         ),
+        ("create index on t (busy_elsewhere(v))", "55P03", "it says that it is busy"),
         ("grant select on t to only_a", "42704", "role \"only_a\" does not exist"),
         ("alter table t owner to only_a", "42704", "role \"only_a\" does not exist"),
         ("create table u (id int primary key) tablespace only_a", "42704", "tablespace \"only_a\" does not exist"),

@@ -155,7 +155,8 @@ pub async fn compare_indexes(clients: &[Client], table: &Table) -> Result<Option
 
 async fn indexes_differ(clients: &[Client], table: &Table) -> Result<Option<Difference>> {
     let indexes = format!(
-        "select i.indexrelid::regclass, pg_get_indexdef(i.indexrelid) from pg_index i join pg_class c on c.oid = i.indexrelid
+        "select i.indexrelid::regclass, pg_get_indexdef(i.indexrelid),
+            (select attlen from pg_attribute where attrelid = i.indexrelid and attnum = 1) from pg_index i join pg_class c on c.oid = i.indexrelid
             join pg_am a on a.oid = c.relam
          where i.indrelid = {}::regclass and i.indexprs is not null and a.amname = 'btree' order by 2, 1",
         quoted(&table.name)
@@ -169,15 +170,22 @@ async fn indexes_differ(clients: &[Client], table: &Table) -> Result<Option<Diff
         rows(client, &format!("vacuum (index_cleanup on) {}", table.name)).await?;
         let mut held = Vec::new();
         for index in of_table {
+            // A value that was compressed for the index, where it was given, may be compressed otherwise, as it is stored, elsewhere.
+            let data = match index[2].as_str() {
+                "-1" => {
+                    "case when get_byte(decode(left(i.data, 2), 'hex'), 0) & 3 = 2 then 'compressed' else i.data end"
+                }
+                _ => "i.data",
+            };
             // A page's first item is its upper bound, unless it is the rightmost.
             let entries = format!(
                 "select string_agg(data || '*' || count, ' ' order by data) from (
-                    select i.data, sum(coalesce(cardinality(i.tids), 1)) as count
+                    select {data} as data, sum(coalesce(cardinality(i.tids), 1)) as count
                     from generate_series(1, pg_relation_size({name}) / current_setting('block_size')::int - 1) as p,
                         lateral (select * from public.bt_page_stats({name}, p) s where s.type in ('l', 'r') and s.btpo_level = 0) s,
                         lateral (select * from public.bt_page_items({name}, p) i
                                  where i.itemoffset > case when s.btpo_next = 0 then 0 else 1 end) i
-                    group by i.data) as e",
+                    group by 1) as e",
                 name = quoted(&index[0])
             );
             let entries = rows(client, &entries).await?;
