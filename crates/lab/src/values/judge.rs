@@ -173,7 +173,7 @@ async fn indexes_differ(clients: &[Client], table: &Table) -> Result<Option<Diff
             // A value that was compressed for the index, where it was given, may be compressed otherwise, as it is stored, elsewhere.
             let data = match index[2].as_str() {
                 "-1" => {
-                    "case when get_byte(decode(left(i.data, 2), 'hex'), 0) & 3 = 2 then 'compressed' else i.data end"
+                    "case when i.data = '' then '' when get_byte(decode(left(i.data, 2), 'hex'), 0) & 3 = 2 then 'compressed' else i.data end"
                 }
                 _ => "i.data",
             };
