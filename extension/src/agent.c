@@ -137,6 +137,40 @@ peer_is_trusted(OtAgent *agent, pgsocket fd)
 }
 
 /*
+ * Raises no ERROR: a session that has no descriptor left may be one that waits
+ * for its verdict.
+ */
+static bool
+make_wait_set(OtAgent *agent)
+{
+	MemoryContext old = CurrentMemoryContext;
+	volatile bool made = false;
+
+	PG_TRY();
+	{
+		agent->wait_set = OT_CREATE_WAIT_EVENT_SET(agent->context, 3);
+		AddWaitEventToSet(agent->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(agent->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+		agent->socket_event = AddWaitEventToSet(agent->wait_set, WL_SOCKET_READABLE,
+												agent->fd, NULL, NULL);
+		agent->socket_interest = WL_SOCKET_READABLE;
+		made = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(old);
+		edata = CopyErrorData();
+		FlushErrorState();
+		strlcpy(agent->error, edata->message, sizeof(agent->error));
+		FreeErrorData(edata);
+	}
+	PG_END_TRY();
+	return made;
+}
+
+/*
  * Connects and queues HELLO.  false: not now, see ot_agent_error().  A Unix
  * socket connects at once or not at all.
  */
@@ -145,7 +179,6 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	StringInfo	frame;
-	MemoryContext old;
 	pgsocket	fd;
 
 	Assert(agent->fd == PGINVALID_SOCKET);
@@ -185,13 +218,11 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 	}
 
 	agent->fd = fd;
-	old = MemoryContextSwitchTo(agent->context);
-	agent->wait_set = OT_CREATE_WAIT_EVENT_SET(agent->context, 3);
-	AddWaitEventToSet(agent->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-	AddWaitEventToSet(agent->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	agent->socket_event = AddWaitEventToSet(agent->wait_set, WL_SOCKET_READABLE, fd, NULL, NULL);
-	agent->socket_interest = WL_SOCKET_READABLE;
-	MemoryContextSwitchTo(old);
+	if (!make_wait_set(agent))
+	{
+		ot_agent_close(agent);
+		return false;
+	}
 
 	frame = ot_agent_frame(agent, OT_FRAME_HELLO);
 	ot_put_u32(frame, OT_AGENT_MAGIC);

@@ -66,6 +66,8 @@ SELECT unit.read_frame('');
 -- Two frames in one packet, and a frame of a type that the node does not send.
 SELECT unit.read_frame(bytes || bytes) FROM golden WHERE name = 'verdict_commit';
 SELECT unit.read_frame('\x0100000002');
+-- A connection takes two descriptors. Without them it says so and is no connection; it raises nothing, since its session may be waiting for a verdict.
+SELECT n AS left, unit.connect_with(n) FROM generate_series(0, 3) n;
 -- Nothing of this has reached the node or this transaction.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 DROP TABLE golden;

@@ -27,6 +27,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "storage/fd.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -49,6 +50,7 @@ PG_FUNCTION_INFO_V1(unit_read_prefixes);
 PG_FUNCTION_INFO_V1(unit_operations);
 PG_FUNCTION_INFO_V1(unit_used_sequences);
 PG_FUNCTION_INFO_V1(unit_connect);
+PG_FUNCTION_INFO_V1(unit_connect_with);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
 
@@ -63,52 +65,6 @@ typedef struct Pair
 	int			peer;
 } Pair;
 
-/* HELLO is made with the incarnation given. */
-static Pair
-connect_pair(OtRole role, OtLogIndex applied, OtLogIndex durable, uint64 incarnation)
-{
-	Pair		pair = {.peer = -1};
-	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	char	   *real_path = ot_agent_socket;
-	OtShared   *real_shared = ot_shared;
-	OtShared	shared;
-	int			listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	bool		open;
-
-	/* A relative path: the server's current folder is its data folder. */
-	snprintf(addr.sun_path, sizeof(addr.sun_path), "onetrip_unit.%d.sock", MyProcPid);
-	unlink(addr.sun_path);
-	if (listener < 0 || bind(listener, (struct sockaddr *) &addr, sizeof(addr)) < 0 ||
-		listen(listener, 1) < 0)
-		elog(ERROR, "could not listen on \"%s\": %m", addr.sun_path);
-
-	pair.agent = ot_agent_create(CurrentMemoryContext);
-	memset(&shared, 0, sizeof(shared));
-	shared.incarnation = incarnation;
-	HOLD_INTERRUPTS();
-	ot_agent_socket = addr.sun_path;
-	ot_shared = &shared;
-	PG_TRY();
-	{
-		open = ot_agent_open(pair.agent, role, applied, durable);
-	}
-	PG_FINALLY();
-	{
-		ot_agent_socket = real_path;
-		ot_shared = real_shared;
-	}
-	PG_END_TRY();
-	RESUME_INTERRUPTS();
-	if (!open)
-		elog(ERROR, "could not open: %s", ot_agent_error(pair.agent));
-	pair.peer = accept(listener, NULL, NULL);
-	if (pair.peer < 0)
-		elog(ERROR, "could not accept: %m");
-	close(listener);
-	unlink(addr.sun_path);
-	return pair;
-}
-
 static void
 disconnect_pair(Pair *pair)
 {
@@ -116,6 +72,42 @@ disconnect_pair(Pair *pair)
 		close(pair->peer);
 	pair->peer = -1;
 	ot_agent_close(pair->agent);
+}
+
+/* One for all; what an ERROR has left open is closed before the next. */
+static Pair *
+connect_pair(OtRole role, OtLogIndex applied, OtLogIndex durable)
+{
+	static Pair pair = {.peer = -1};
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	char	   *real_path = ot_agent_socket;
+	int			listener;
+	bool		open;
+
+	if (pair.agent == NULL)
+		pair.agent = ot_agent_create(TopMemoryContext);
+	disconnect_pair(&pair);
+
+	/* A relative path: the server's current folder is its data folder. */
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "onetrip_unit.%d.sock", MyProcPid);
+	unlink(addr.sun_path);
+	listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (listener < 0 || bind(listener, (struct sockaddr *) &addr, sizeof(addr)) < 0 ||
+		listen(listener, 1) < 0)
+		elog(ERROR, "could not listen on \"%s\": %m", addr.sun_path);
+
+	ot_agent_socket = addr.sun_path;
+	open = ot_agent_open(pair.agent, role, applied, durable);
+	ot_agent_socket = real_path;
+	if (open)
+		pair.peer = accept(listener, NULL, NULL);
+	close(listener);
+	unlink(addr.sun_path);
+	if (!open)
+		elog(ERROR, "could not open: %s", ot_agent_error(pair.agent));
+	if (pair.peer < 0)
+		elog(ERROR, "could not accept");
+	return &pair;
 }
 
 /* Everything the agent has sent; the frames of these tests fit the socket. */
@@ -137,13 +129,13 @@ take_sent(Pair *pair)
 	return result;
 }
 
-static Pair
+static Pair *
 connect_quietly(void)
 {
 	OtLogIndex	none = {0};
-	Pair		pair = connect_pair(OT_ROLE_BACKEND, none, none, 1);
+	Pair	   *pair = connect_pair(OT_ROLE_BACKEND, none, none);
 
-	(void) take_sent(&pair);	/* HELLO */
+	(void) take_sent(pair);		/* HELLO */
 	return pair;
 }
 
@@ -178,22 +170,28 @@ note_golden_write_set(void)
 	appendBinaryStringInfo(ot_write_set_append(), "\x52\x01\x02\xff", 4);
 }
 
+/* What cannot be chosen is compared here, then replaced. */
+static void
+replace_field(unsigned char *at, int bytes, uint64 is, uint64 golden)
+{
+	for (int i = 0; i < bytes; i++)
+	{
+		if (at[i] != (unsigned char) (is >> (8 * i)))
+			elog(ERROR, "HELLO does not hold " UINT64_FORMAT, is);
+		at[i] = (unsigned char) (golden >> (8 * i));
+	}
+}
+
 static bytea *
 write_hello(OtRole role, uint64 applied, uint64 durable, uint32 golden_pid)
 {
-	Pair		pair = connect_pair(role, (OtLogIndex) {applied}, (OtLogIndex) {durable},
-									golden_txn.incarnation);
-	bytea	   *sent = take_sent(&pair);
+	Pair	   *pair = connect_pair(role, (OtLogIndex) {applied}, (OtLogIndex) {durable});
+	bytea	   *sent = take_sent(pair);
 	unsigned char *pid = (unsigned char *) VARDATA(sent) + 4 + 1 + 4 + 2 + 1;
 
-	disconnect_pair(&pair);
-	/* The one field that cannot be chosen: compared here, then replaced. */
-	for (int i = 0; i < 4; i++)
-	{
-		if (pid[i] != (unsigned char) ((uint32) MyProcPid >> (8 * i)))
-			elog(ERROR, "HELLO does not hold this process's id");
-		pid[i] = (unsigned char) (golden_pid >> (8 * i));
-	}
+	disconnect_pair(pair);
+	replace_field(pid, 4, (uint32) MyProcPid, golden_pid);
+	replace_field(pid + 4, 8, ot_shared->incarnation, golden_txn.incarnation);
 	return sent;
 }
 
@@ -202,7 +200,7 @@ Datum
 unit_write_frame(PG_FUNCTION_ARGS)
 {
 	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	Pair		pair;
+	Pair	   *pair;
 	StringInfo	frame;
 	bytea	   *sent;
 
@@ -219,40 +217,40 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		ot_write_set_touch();
 		if (strcmp(name, "propose") == 0)
 			note_golden_write_set();
-		frame = ot_agent_frame(pair.agent, OT_FRAME_PROPOSE);
+		frame = ot_agent_frame(pair->agent, OT_FRAME_PROPOSE);
 		ot_write_set_encode(golden_txn, frame);
 		ot_write_set_reset();
 	}
 	else if (strcmp(name, "outcome") == 0)
 	{
-		frame = ot_agent_frame(pair.agent, OT_FRAME_OUTCOME);
+		frame = ot_agent_frame(pair->agent, OT_FRAME_OUTCOME);
 		ot_put_txn(frame, golden_txn);
 	}
 	else if (strcmp(name, "settle") == 0)
 	{
-		frame = ot_agent_frame(pair.agent, OT_FRAME_SETTLE);
+		frame = ot_agent_frame(pair->agent, OT_FRAME_SETTLE);
 		ot_put_txn(frame, golden_txn);
 	}
 	else if (strcmp(name, "done") == 0)
 	{
-		frame = ot_agent_frame(pair.agent, OT_FRAME_DONE);
+		frame = ot_agent_frame(pair->agent, OT_FRAME_DONE);
 		ot_put_txn(frame, golden_txn);
 	}
 	else if (strcmp(name, "position") == 0)
 	{
-		frame = ot_agent_frame(pair.agent, OT_FRAME_POSITION);
+		frame = ot_agent_frame(pair->agent, OT_FRAME_POSITION);
 		ot_put_u64(frame, 1000);
 		ot_put_u64(frame, 990);
 	}
 	else if (strcmp(name, "stuck") == 0)
 	{
-		frame = ot_agent_frame(pair.agent, OT_FRAME_STUCK);
+		frame = ot_agent_frame(pair->agent, OT_FRAME_STUCK);
 		ot_put_u64(frame, 1001);
 		ot_put_str(frame, "role \"nowhere\" does not exist");
 	}
 	else if (strcmp(name, "rehearse") == 0)
 	{
-		frame = ot_agent_frame(pair.agent, OT_FRAME_REHEARSE);
+		frame = ot_agent_frame(pair->agent, OT_FRAME_REHEARSE);
 		ot_put_txn(frame, golden_txn);
 		ot_put_u64(frame, 1000);
 		ot_put_u32(frame, 2000);
@@ -261,9 +259,9 @@ unit_write_frame(PG_FUNCTION_ARGS)
 	}
 	else
 		elog(ERROR, "C does not write a frame \"%s\"", name);
-	ot_agent_frame_end(pair.agent);
-	sent = take_sent(&pair);
-	disconnect_pair(&pair);
+	ot_agent_frame_end(pair->agent);
+	sent = take_sent(pair);
+	disconnect_pair(pair);
 	PG_RETURN_BYTEA_P(sent);
 }
 
@@ -345,23 +343,23 @@ Datum
 unit_read_frame(PG_FUNCTION_ARGS)
 {
 	bytea	   *bytes = PG_GETARG_BYTEA_PP(0);
-	Pair		pair = connect_quietly();
+	Pair	   *pair = connect_quietly();
 	OtFrameType type;
 	OtReader	body;
 	char	   *result;
 
-	feed(&pair, VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
-	if (!ot_agent_read(pair.agent, &type, &body))
-		result = ot_agent_is_open(pair.agent) ? pstrdup("no whole frame yet") :
-			psprintf("closed: %s", ot_agent_error(pair.agent));
+	feed(pair, VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+	if (!ot_agent_read(pair->agent, &type, &body))
+		result = ot_agent_is_open(pair->agent) ? pstrdup("no whole frame yet") :
+			psprintf("closed: %s", ot_agent_error(pair->agent));
 	else
 	{
 		result = decode(type, &body);
-		ot_agent_consume(pair.agent);
-		if (ot_agent_read(pair.agent, &type, &body))
+		ot_agent_consume(pair->agent);
+		if (ot_agent_read(pair->agent, &type, &body))
 			result = psprintf("%s, and another frame", result);
 	}
-	disconnect_pair(&pair);
+	disconnect_pair(pair);
 	PG_RETURN_TEXT_P(cstring_to_text(result));
 }
 
@@ -392,29 +390,29 @@ unit_read_prefixes(PG_FUNCTION_ARGS)
 	bytea	   *bytes = PG_GETARG_BYTEA_PP(0);
 	const char *at = VARDATA_ANY(bytes);
 	int			len = VARSIZE_ANY_EXHDR(bytes);
-	Pair		pair = connect_quietly();
+	Pair	   *pair = connect_quietly();
 	OtFrameType type;
 	OtReader	body;
 
 	for (int i = 0; i < len; i++)
 	{
-		feed(&pair, at + i, 1);
-		if (ot_agent_read(pair.agent, &type, &body) != (i == len - 1) ||
-			!ot_agent_is_open(pair.agent))
+		feed(pair, at + i, 1);
+		if (ot_agent_read(pair->agent, &type, &body) != (i == len - 1) ||
+			!ot_agent_is_open(pair->agent))
 			elog(ERROR, "wrong answer after %d of %d bytes", i + 1, len);
 	}
-	disconnect_pair(&pair);
+	disconnect_pair(pair);
 
 	for (int i = 0; i < len; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		pair = connect_quietly();
-		feed(&pair, at, i);
-		close(pair.peer);
-		pair.peer = -1;
-		if (ot_agent_read(pair.agent, &type, &body) || ot_agent_is_open(pair.agent))
+		feed(pair, at, i);
+		close(pair->peer);
+		pair->peer = -1;
+		if (ot_agent_read(pair->agent, &type, &body) || ot_agent_is_open(pair->agent))
 			elog(ERROR, "a frame out of the first %d of %d bytes", i, len);
-		disconnect_pair(&pair);
+		disconnect_pair(pair);
 	}
 	PG_RETURN_INT32(len);
 }
@@ -532,6 +530,32 @@ unit_connect(PG_FUNCTION_ARGS)
 	open = ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
 	ot_agent_socket = real_path;
 	ot_agent_close(agent);
+	PG_RETURN_TEXT_P(cstring_to_text(open ? "connected" : ot_agent_error(agent)));
+}
+
+/*
+ * unit_connect_with(n int) returns text: with so many descriptors left, what
+ * connecting says; a connection takes two.
+ */
+Datum
+unit_connect_with(PG_FUNCTION_ARGS)
+{
+	int			left = PG_GETARG_INT32(0);
+	OtAgent    *agent = ot_agent_create(CurrentMemoryContext);
+	OtLogIndex	none = {0};
+	int			taken = 0;
+	bool		open;
+
+	while (AcquireExternalFD())
+		taken++;
+	for (int i = 0; i < left; i++)
+		ReleaseExternalFD();
+	open = ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
+	if (open != ot_agent_is_open(agent))
+		elog(ERROR, "open, and says that it is not");
+	ot_agent_close(agent);
+	for (int i = left; i < taken; i++)
+		ReleaseExternalFD();
 	PG_RETURN_TEXT_P(cstring_to_text(open ? "connected" : ot_agent_error(agent)));
 }
 
