@@ -2,7 +2,7 @@
 # Makes this machine able to build and run Onetrip: installs what is missing, builds the extension and puts it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  Debian 12; as root or through sudo.
 #
-#   scripts/setup.sh [tests]     tests: also what only tests use, which is PostGIS for its types
+#   scripts/setup.sh [tests]     tests: also what only tests use: PostGIS for its types, pg_cron for its ways
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -43,7 +43,7 @@ cargo_is_new_enough() {
 wanted=(build-essential pkg-config "postgresql-$PG_VERSION" "postgresql-server-dev-$PG_VERSION")
 case "${1:-}" in
     "") ;;
-    tests) wanted+=("postgresql-$PG_VERSION-postgis-3") ;;
+    tests) wanted+=("postgresql-$PG_VERSION-postgis-3" "postgresql-$PG_VERSION-cron") ;;
     *) fail "unknown argument $1" ;;
 esac
 missing=()

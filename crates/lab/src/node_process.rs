@@ -332,7 +332,8 @@ impl Node {
         Ok(client)
     }
 
-    pub(crate) fn add_postgres_settings(&self, settings: &[(String, String)]) -> Result<()> {
+    /// As a user would write them into postgresql.conf.
+    pub fn add_postgres_settings(&self, settings: &[(String, String)]) -> Result<()> {
         let path = self.postgres_data().join("postgresql.conf");
         let mut file =
             OpenOptions::new().append(true).open(&path).with_context(|| format!("open {}", path.display()))?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lab::{number, start, text, told_db, until, Lab, Session, SOON};
+use crate::lab::{builder, number, start, start_prepared, text, told_db, until, Lab, Session, SOON};
 
 /// A COMMIT that waited for a region without time would take the rehearsal's own bound, which is set to far more.
 const NOT_WAITED_FOR: Duration = Duration::from_secs(3);
@@ -183,6 +183,47 @@ async fn a_rehearsal_gives_way_and_a_crash_of_somebody_else_is_no_failure() {
     done.unwrap_or_else(|e| panic!("{e:?}"));
     lab.everywhere().await;
     lab.check_equal(1).await;
+}
+
+/// It works only where it is preloaded, its launcher runs in every region, and it deletes its rows below the access method.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pg_cron_is_refused_until_every_region_preloads_it() {
+    let preload = |node: &onetrip_lab::Node| {
+        node.add_postgres_settings(&[
+            ("shared_preload_libraries".into(), "onetrip, pg_cron".into()),
+            ("cron.database_name".into(), "onetrip".into()),
+        ])
+    };
+    let about = "pg_cron, preloaded in one region, then in all";
+    let lab = start_prepared("rehearsal_cron", about, builder(), |cluster| preload(cluster.node(0))).await;
+    let a = lab.session(0).await;
+    a.must("create table t (id int primary key)").await;
+    lab.everywhere().await;
+    let error = a.refused("create extension pg_cron").await;
+    let said = told_db(&error);
+    assert!(said.contains("a statement fails in region") && said.contains("cron.database_name"), "{said}");
+    a.must("insert into t values (1)").await;
+    lab.everywhere().await;
+
+    for region in [1, 2] {
+        preload(lab.node(region)).unwrap();
+        lab.node(region).stop().await.unwrap();
+        lab.node(region).start().unwrap();
+    }
+    lab.wait_ready().await.unwrap();
+    a.must("create extension pg_cron").await;
+    a.must("select cron.schedule('one', '* * * * *', 'insert into t values (2) on conflict do nothing')").await;
+    lab.shows("select string_agg(jobname || ' ' || schedule, ',') from cron.job", "one * * * * *").await;
+    // What it deletes below the access method no other region would get: refused, and the others go on.
+    let [_, b, c] = lab.sessions().await;
+    let error = b.refused("select cron.unschedule('one')").await;
+    let said = told_db(&error);
+    assert!(error.code().code() == "0A000" && said.contains("default_table_access_method = heap"), "{said}");
+    c.must("select cron.schedule('two', '0 0 1 1 *', 'select 1')").await;
+    c.must("select cron.alter_job(jobid, schedule => '1 0 1 1 *') from cron.job where jobname = 'two'").await;
+    a.must("delete from cron.job where jobname = 'one'").await;
+    lab.shows("select string_agg(jobname || ' ' || schedule, ',') from cron.job", "two 1 0 1 1 *").await;
+    lab.check_equal(3).await;
 }
 
 async fn in_time(session: &Session, statement: &str) {
