@@ -1,6 +1,9 @@
 //! The census of statements (`docs/census/statements.tsv`): every tag that the server gives to a statement is named there, with an
 //! example, and the example does what its class says.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use crate::census::Census;
 use crate::lab::{number, start, told_db, Session};
 
@@ -66,5 +69,106 @@ async fn follows(session: &Session, class: &str, example: &str) -> Result<(), St
         "local" if after == before => Ok(()),
         "travels" | "rows" | "contents" if after > before => Ok(()),
         _ => Err(format!("the log went from {before} to {after}")),
+    }
+}
+
+/// Does a message say what a template of the extension's source says, whatever stands for its `%s`?
+fn says(message: &str, template: &str) -> bool {
+    let parts: Vec<&str> = template.split("%s").collect();
+    let mut rest = message;
+    for (i, part) in parts.iter().enumerate() {
+        let found = if i == 0 { rest.starts_with(part).then_some(0) } else { rest.find(part) };
+        let Some(at) = found else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    parts[parts.len() - 1].is_empty() || rest.is_empty()
+}
+
+/// What the extension's source refuses with 0A000: the texts of its messages.
+fn refusals_in_source() -> BTreeSet<String> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../extension/src");
+    let mut found = BTreeSet::new();
+    for file in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.extension().is_none_or(|kind| kind != "c") {
+            continue;
+        }
+        let source = std::fs::read_to_string(&file).unwrap();
+        let literal_after = |at: usize, before: &str| -> Option<String> {
+            let rest = &source[at..];
+            let end = rest.find(';')?;
+            let begin = rest[..end].find(before)? + before.len();
+            let rest = rest[begin..].trim_start().strip_prefix('"')?;
+            Some(rest[..rest.match_indices('"').find(|(i, _)| !rest[..*i].ends_with('\\'))?.0].replace("\\\"", "\""))
+        };
+        found
+            .extend(source.match_indices("(OT_ERR_NOT_REPLICATED)").filter_map(|(at, _)| literal_after(at, "errmsg(")));
+        let cannot = |what| format!("cannot replicate {what}");
+        for call in ["ot_ddl_refuse(", "what = "] {
+            if call == "what = " && !source.contains("ot_ddl_refuse(what") {
+                continue;
+            }
+            for (at, _) in source.match_indices(call) {
+                let literal = literal_after(at, call).or_else(|| literal_after(at, &format!("{call}psprintf(")));
+                found.extend(literal.map(cannot));
+            }
+        }
+    }
+    found
+}
+
+/// The extension refuses nothing that the census does not name, and docs/limits.md has what the census says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_refusal_is_one_of_the_census() {
+    let lab = start("refusals", "an example of everything that is refused with 0A000, with a way round").await;
+    let session = lab.session(1).await;
+    let census = Census::read("refusals.tsv", 1);
+    let named: BTreeSet<String> = census.lines.values().map(|columns| columns[2].clone()).collect();
+    assert_eq!(refusals_in_source(), named, "left: extension/src; right: docs/census/refusals.tsv");
+
+    let mut wrong = Vec::new();
+    for columns in census.lines.values() {
+        let (template, example) = (columns[2].as_str(), columns[3].as_str());
+        if example == "-" {
+            continue;
+        }
+        match refused_with(&session, example).await {
+            Ok(message) if says(message.split_once("\": ").map_or(message.as_str(), |(_, said)| said), template) => {}
+            Ok(message) => wrong.push(format!("{example}: {message}")),
+            Err(why) => wrong.push(format!("{example}: {why}")),
+        }
+        session.run("rollback; discard temp").await.unwrap();
+    }
+    assert!(wrong.is_empty(), "docs/census/refusals.tsv:\n{}", wrong.join("\n"));
+
+    let limits = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/limits.md");
+    let limits = std::fs::read_to_string(limits).unwrap();
+    let table: BTreeSet<&str> = limits
+        .split("| refused | instead |\n|---|---|\n")
+        .nth(1)
+        .expect("the table")
+        .lines()
+        .take_while(|l| l.starts_with('|'))
+        .collect();
+    let lines: Vec<String> = census.lines.values().map(|c| format!("| {} | {} |", c[0], c[4])).collect();
+    assert_eq!(
+        table,
+        lines.iter().map(String::as_str).collect(),
+        "left: docs/limits.md; right: docs/census/refusals.tsv"
+    );
+    lab.everywhere().await;
+}
+
+/// The message of the last statement of an example.
+async fn refused_with(session: &Session, example: &str) -> Result<String, String> {
+    let statements: Vec<&str> = example.split(" ;; ").collect();
+    let (last, before) = statements.split_last().expect("one at least");
+    for statement in before {
+        session.run(statement).await.map_err(|e| format!("{statement}: {e:?}"))?;
+    }
+    let error = session.run(last).await.err().ok_or("it was not refused")?;
+    let said = error.as_db_error().ok_or("the connection ended")?;
+    match said.code().code() == REFUSED && said.hint().is_some() {
+        true => Ok(said.message().to_string()),
+        false => Err(told_db(said)),
     }
 }
