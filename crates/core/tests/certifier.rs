@@ -132,6 +132,35 @@ fn what_was_cancelled_or_never_came_is_aborted_also_after_a_checkpoint() {
     }
 }
 
+/// A final answer stays one, whatever other nodes do; what is dropped is never called possible again.
+#[test]
+fn a_postgresql_that_starts_over_and_over_costs_nobody_else_an_answer() {
+    let limits = Limits { incarnations: 3, ..Limits::default() };
+    let mut c = Certifier::new(limits);
+    let mut index = 0;
+    let mut start = |c: &mut Certifier, node, now, before| {
+        index += 1;
+        let entry = Entry::decode(Entry::encode_incarnation(NodeId(node), now, before)).unwrap();
+        c.certify(LogIndex(index), &entry).unwrap();
+        LogIndex(index)
+    };
+    start(&mut c, 1, 1, 0);
+    let ended = start(&mut c, 1, 2, 1);
+    for now in 1..=20 {
+        start(&mut c, 2, now, now - 1);
+    }
+    let (again, _) = load(save(&c, &History::default()), limits).unwrap();
+    let of = |node, incarnation| TxnId { node: NodeId(node), incarnation, sequence: 5 };
+    for mut c in [c, again] {
+        assert_eq!(c.outcome(&of(1, 1)), Outcome::Decided { at: ended, verdict: Verdict::Cancelled });
+        assert_eq!(c.outcome(&of(2, 20)), Outcome::Unknown);
+        assert!(matches!(c.outcome(&of(2, 17)), Outcome::Decided { verdict: Verdict::Cancelled, .. }));
+        assert_eq!(c.outcome(&of(2, 16)), Outcome::OlderThanKept);
+        let late = entry(of(2, 16), &[]);
+        assert_eq!(c.certify(LogIndex(23), &late).unwrap(), Decision::Stale, "it must not commit any more");
+    }
+}
+
 /// The definition, word for word: keeps every entry for ever and looks at all of them each time.
 struct Model {
     limits: Limits,
@@ -224,7 +253,7 @@ proptest! {
         window_keys in 1u64..60,
         restart_at in 0usize..120,
     ) {
-        let limits = Limits { window_entries, window_keys, outcomes: 1_000 };
+        let limits = Limits { window_entries, window_keys, outcomes: 1_000, ..Limits::default() };
         let mut model = Model { limits, index: 0, committed: vec![], decided: vec![] };
         let mut real = Certifier::new(limits);
         let mut history = History::default();
@@ -271,7 +300,7 @@ proptest! {
     /// One wrong bit anywhere in a checkpoint is an error, as is a cut.
     #[test]
     fn a_damaged_checkpoint_is_refused(byte in any::<proptest::sample::Index>(), bit in 0u8..8) {
-        let limits = Limits { window_entries: 3, window_keys: 5, outcomes: 4 };
+        let limits = Limits { window_entries: 3, window_keys: 5, outcomes: 4, incarnations: 3 };
         let mut c = Certifier::new(limits);
         let mut history = History::default();
         for i in 1..8 {

@@ -6,7 +6,7 @@
 use crate::rows::{self, Rows};
 use bytes::Bytes;
 use onetrip_checker::Value;
-use onetrip_core::certifier::{Decision, Outcome, Verdict};
+use onetrip_core::certifier::{Decision, Limits, Outcome, Verdict};
 use onetrip_core::{Conf, Entry, LockMode, LogIndex, Members, NodeId, Term, TxnId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -208,6 +208,23 @@ impl Checker {
         ended.iter().any(|(node, of)| *node == txn.node && of.is_none_or(|of| of == txn.incarnation))
     }
 
+    /// The log says by this index that its incarnation is over.
+    fn has_ended(&self, txn: &TxnId, by: LogIndex) -> bool {
+        let ended = self.ended.range(..=by).flat_map(|(_, whose)| whose);
+        ended.into_iter().any(|whose| *whose == (txn.node, Some(txn.incarnation)))
+    }
+
+    /// Of the lives of its PostgreSQL only the last so many are known.
+    fn may_forget_life(&self, txn: &TxnId, by: LogIndex, limits: &Limits) -> bool {
+        let ended = self.ended.range(..=by).flat_map(|(_, whose)| whose);
+        let its = ended.filter(|(node, _)| *node == txn.node).filter_map(|(_, of)| *of);
+        // An entry that was proposed again says once more what has ended.
+        let mut seen = BTreeSet::from([0]);
+        let its: Vec<u64> = its.filter(|of| seen.insert(*of)).collect();
+        let known = &its[its.len().saturating_sub(limits.incarnations as usize)..];
+        known.len() as u64 == limits.incarnations && !known.contains(&txn.incarnation)
+    }
+
     fn commits(&mut self, index: LogIndex, previous: LogIndex, entry: &Entry) {
         let txn = entry.txn;
         if previous != self.last_committed() {
@@ -349,7 +366,7 @@ impl Checker {
     }
 
     /// A node was asked what became of a transaction.
-    pub fn tells_outcome(&mut self, node: NodeId, decided: LogIndex, txn: TxnId, outcome: Outcome, kept: u64) {
+    pub fn tells_outcome(&mut self, node: NodeId, decided: LogIndex, txn: TxnId, outcome: Outcome, limits: &Limits) {
         let known = self.decided_at(&txn);
         match outcome {
             Outcome::Decided { at, verdict: Verdict::Commit } => self.tells_committed(txn, at),
@@ -362,10 +379,14 @@ impl Checker {
             Outcome::Unknown if known.is_some_and(|at| at <= decided) => {
                 self.fail(format!("node {node}, at {decided}, does not know {txn} of {known:?}"));
             }
+            Outcome::Unknown if self.has_ended(&txn, decided) => {
+                self.fail(format!("node {node}, at {decided}, says of {txn} that it may still come: its PostgreSQL is gone"));
+            }
             Outcome::Unknown => {}
             Outcome::OlderThanKept => {
                 let all = self.committed_txns.len() + self.aborted_txns.len();
-                if all as u64 <= kept {
+                let kept = limits.outcomes;
+                if all as u64 <= kept && !self.may_forget_life(&txn, decided, limits) {
                     self.fail(format!("node {node} has forgotten {txn} though it should know the last {kept}"));
                 }
             }

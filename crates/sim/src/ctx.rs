@@ -108,6 +108,7 @@ impl Options {
                 window_entries: rng.between(20, 3_000),
                 window_keys: rng.between(100, 10_000),
                 outcomes: rng.between(500, 5_000),
+                incarnations: rng.between(2, 20),
             },
             checkpoint_entries: rng.between(10, 400),
             cut_margin: *[5, 20, 200].get(rng.below(3) as usize).expect("below 3"),

@@ -393,8 +393,8 @@ impl World {
         let txn = self.ctx.questions[which].txn;
         let Some(node) = &self.machines[i].node else { return };
         let (outcome, decided) = (node.certifier().outcome(&txn), node.certifier().decided());
-        let kept = self.ctx.options.limits.outcomes;
-        self.ctx.checker.tells_outcome(node.id, decided, txn, outcome, kept);
+        let limits = self.ctx.options.limits;
+        self.ctx.checker.tells_outcome(node.id, decided, txn, outcome, &limits);
         if outcome == Outcome::Unknown && self.ctx.options.plant == Some(Plant::GuessOutcome) {
             return self.ctx.answered(txn, OutcomeState::Aborted, LogIndex::ZERO);
         }

@@ -2,7 +2,7 @@
 //!
 //! | part | bytes |
 //! |---|---|
-//! | head | 3 × u64 limits, index decided, index last committed, index floor |
+//! | head | 4 × u64 limits, index decided, index last committed, index floor |
 //! | window | u64 n, n × (index, u32 origin, u32 keys) |
 //! | keys | u64 n, n × u64 hash, n × u8 mode |
 //! | outcomes | u64 n, n × (txn, index at, u8 outcome, u64 other, u32 key, u32 origin) |
@@ -33,7 +33,8 @@ impl Certifier {
                 + self.left_out.len() * 16
                 + history.indexes.len() * 8,
         );
-        for n in [self.limits.window_entries, self.limits.window_keys, self.limits.outcomes] {
+        let l = &self.limits;
+        for n in [l.window_entries, l.window_keys, l.outcomes, l.incarnations] {
             out.put_u64_le(n);
         }
         for i in [self.decided, self.last_committed, self.floor] {
@@ -98,6 +99,7 @@ impl Certifier {
             window_entries: r.u64("window_entries")?,
             window_keys: r.u64("window_keys")?,
             outcomes: r.u64("outcomes")?,
+            incarnations: r.u64("incarnations")?,
         };
         if stored != limits {
             return Err(r.error(format!("made with {stored:?}, but the configuration says {limits:?}")));
@@ -121,7 +123,7 @@ impl Certifier {
             c.window_modes.push_back(r.u8("mode")?);
         }
         c.taken = rebuild_taken(r, &c.window, &c.window_hashes, &c.window_modes)?;
-        let mut outcomes = Outcomes::new(limits.outcomes);
+        let mut outcomes = Outcomes::new(&limits);
         for _ in 0..count(r, 45)? {
             let (txn, at, code) = (r.txn()?, r.index("at")?, r.u8("outcome")?);
             let (other, key, origin) = (r.u64("other")?, r.u32("key")?, NodeId(r.u32("origin")?));

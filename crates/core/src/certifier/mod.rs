@@ -38,11 +38,13 @@ pub struct Limits {
     pub window_keys: u64,
     /// Transactions whose outcome is remembered, at most.
     pub outcomes: u64,
+    /// Incarnations of each node's PostgreSQL that are over and still known, at most.
+    pub incarnations: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { window_entries: 100_000, window_keys: 8_000_000, outcomes: 1_000_000 }
+        Limits { window_entries: 100_000, window_keys: 8_000_000, outcomes: 1_000_000, incarnations: 10_000 }
     }
 }
 
@@ -119,7 +121,7 @@ impl Certifier {
             window_hashes: VecDeque::new(),
             window_modes: VecDeque::new(),
             taken: FixedMap::default(),
-            outcomes: Outcomes::new(limits.outcomes),
+            outcomes: Outcomes::new(&limits),
             left_out: BTreeMap::new(),
         }
     }

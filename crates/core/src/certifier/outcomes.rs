@@ -4,15 +4,13 @@
 //! at or below it hears "older than kept" and never "not in the log".
 //!
 //! Of each node it is known as which incarnation its PostgreSQL runs.  What an earlier one had not brought into the log
-//! by the entry that says so is aborted by that entry, without a record of its own.
+//! by the entry that says so is aborted by that entry, without a record of its own.  So many are known of each node: one
+//! whose PostgreSQL crashes over and over costs no other node's clients their answers, and its own then hear "older than kept".
 
 use super::fixed_map::FixedMap;
-use super::Verdict;
+use super::{Limits, Verdict};
 use crate::ids::{LogIndex, NodeId, TxnId};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Incarnations that are over and still known, of all nodes together: what is asked about was under way not long ago.
-const ENDED_MAX: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -34,6 +32,7 @@ pub(super) struct Record {
 
 pub(super) struct Outcomes {
     limit: u64,
+    ended_limit: u64,
     pub(super) records: VecDeque<Record>,
     /// How many records have been dropped, ever; a record's number minus this is its place in `records`.
     dropped: u64,
@@ -44,9 +43,10 @@ pub(super) struct Outcomes {
 }
 
 impl Outcomes {
-    pub fn new(limit: u64) -> Self {
+    pub fn new(limits: &Limits) -> Self {
         Outcomes {
-            limit,
+            limit: limits.outcomes,
+            ended_limit: limits.incarnations,
             records: VecDeque::new(),
             dropped: 0,
             numbers: FixedMap::default(),
@@ -67,8 +67,16 @@ impl Outcomes {
         }
         match self.incarnations.get(&who) {
             Some(Some(ended)) => Outcome::Decided { at: *ended, verdict: Verdict::Cancelled },
-            _ => Outcome::Unknown,
+            Some(None) => Outcome::Unknown,
+            // It is about to start, or was dropped: nothing tells which.
+            None if self.ended(txn.node).count() as u64 >= self.ended_limit => Outcome::OlderThanKept,
+            None => Outcome::Unknown,
         }
+    }
+
+    fn ended(&self, node: NodeId) -> impl Iterator<Item = (LogIndex, u64)> + '_ {
+        let its = self.incarnations.range((node, 0)..=(node, u64::MAX));
+        its.filter_map(|((_, incarnation), ended)| Some(((*ended)?, *incarnation)))
     }
 
     /// As what the PostgreSQL of `node` runs, as far as the log says; 0 if it says nothing.
@@ -86,10 +94,9 @@ impl Outcomes {
             self.incarnations.insert((node, before), Some(at));
         }
         self.incarnations.insert((node, now), None);
-        let ended = self.incarnations.iter().filter_map(|(who, ended)| Some((ended.as_ref()?, who)));
-        if ended.clone().count() > ENDED_MAX {
-            let oldest = ended.min().map(|(_, who)| *who).expect("there are many");
-            self.incarnations.remove(&oldest);
+        while self.ended(node).count() as u64 > self.ended_limit {
+            let Some((_, oldest)) = self.ended(node).min() else { break };
+            self.incarnations.remove(&(node, oldest));
         }
     }
 
