@@ -380,7 +380,9 @@ impl Checker {
                 self.fail(format!("node {node}, at {decided}, does not know {txn} of {known:?}"));
             }
             Outcome::Unknown if self.has_ended(&txn, decided) => {
-                self.fail(format!("node {node}, at {decided}, says of {txn} that it may still come: its PostgreSQL is gone"));
+                self.fail(format!(
+                    "node {node}, at {decided}, says of {txn} that it may still come: its PostgreSQL is gone"
+                ));
             }
             Outcome::Unknown => {}
             Outcome::OlderThanKept => {
