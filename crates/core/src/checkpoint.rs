@@ -115,7 +115,8 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Of a log that is empty.
-    pub fn bootstrap(members: Members, limits: Limits) -> Checkpoint {
+    pub fn bootstrap(mut members: Members, limits: Limits) -> Checkpoint {
+        members.beginning = beginning(&members, &limits);
         Checkpoint {
             term: Term(0),
             conf: Conf::of_members(&members),
@@ -151,6 +152,16 @@ impl Checkpoint {
         };
         decode(&mut r).map_err(corrupted)
     }
+}
+
+/// Of what verdicts and rows depend on; under which address one node reaches another may differ.
+fn beginning(members: &Members, limits: &Limits) -> u32 {
+    let mut first = Members { beginning: 0, preferred_leader: "".into(), ..members.clone() };
+    first.members.iter_mut().for_each(|m| m.address.clear());
+    let mut out = BytesMut::new();
+    first.put(&mut out);
+    limits.put(&mut out);
+    crc32fast::hash(&out)
 }
 
 /// The head alone, with everything verified.
@@ -270,6 +281,23 @@ mod tests {
         c.conf.outgoing = vec![NodeId(1), NodeId(2), NodeId(9)];
         c.conf.auto_leave = true;
         c
+    }
+
+    /// What verdicts depend on is told apart; where a node reaches another is its own matter.
+    #[test]
+    fn nodes_that_begin_otherwise_can_be_told_apart() {
+        let first = some().members;
+        let began = |members: &Members, limits| Checkpoint::bootstrap(members.clone(), limits).members.beginning;
+        let same = began(&first, Limits::default());
+        let mut elsewhere = first.clone();
+        elsewhere.members[0].address = "proxy:1".into();
+        assert_eq!(began(&elsewhere, Limits::default()), same);
+        assert_ne!(began(&first, Limits { window_entries: 7, ..Limits::default() }), same);
+        let mut others = [first.clone(), first.clone(), first];
+        others[0].members.pop();
+        others[1].members[1].slot = Some(5);
+        others[2].stride = 1;
+        assert!(others.iter().all(|members| began(members, Limits::default()) != same));
     }
 
     #[test]

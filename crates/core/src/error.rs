@@ -1,5 +1,6 @@
 //! The errors of this crate, by what the caller can do about them.
 
+use crate::certifier::Limits;
 use crate::ids::LogIndex;
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -12,6 +13,12 @@ pub enum Error {
     /// Bytes of ours that came back from disk changed: do not start.
     #[error("corrupted {what}: {why}")]
     Corrupted { what: &'static str, why: String },
+    /// A checkpoint that another configuration made: do not start.
+    #[error(
+        "it was made with window_entries = {} and this node's is {}: it cannot be changed, set it back in node.toml ({was:?})",
+        was.window_entries, now.window_entries
+    )]
+    OtherLimits { was: Limits, now: Limits },
     /// There is no leader to take this proposal; propose again when there is one.
     #[error("no leader takes proposals now")]
     NoLeader,

@@ -325,7 +325,7 @@ fn a_checkpoint_made_under_other_limits_is_refused() {
     let raw = save(&c, &History::default());
     let other = Limits { window_entries: 5, ..Limits::default() };
     let error = load(raw, other).err().unwrap().to_string();
-    assert!(error.contains("window_entries: 5"), "{error}");
+    assert!(error.contains("window_entries = 100000 and this node's is 5"), "{error}");
 }
 
 #[test]

@@ -74,6 +74,7 @@ fn peer_frame_seeds() -> Vec<Vec<u8>> {
     let hello = |purpose| Hello {
         version: VERSION,
         cluster: "c".into(),
+        beginning: 7,
         from: NodeId(1),
         region: "r".into(),
         address: "h:1".into(),

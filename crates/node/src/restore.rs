@@ -232,6 +232,7 @@ impl Restore<'_> {
         };
         Members {
             version: old.version + 1,
+            beginning: old.beginning,
             members: vec![me],
             preferred_leader: self.region.clone(),
             next_id: NodeId(old.next_id.0 + 1),

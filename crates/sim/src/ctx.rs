@@ -49,6 +49,8 @@ pub enum Plant {
     ShowsLeftOut,
     /// What leaves an entry out does not take that one's keys.
     SkipTakesNothing,
+    /// One node began with another window, and nobody compares (`Members::beginning`).
+    OtherWindow,
 }
 
 /// Everything drawn once per run.
@@ -132,6 +134,9 @@ impl Options {
         if matches!(plant, Some(Plant::ShowsLeftOut | Plant::SkipTakesNothing)) {
             (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
         }
+        if plant == Some(Plant::OtherWindow) {
+            o.limits.window_entries = 20;
+        }
         if plant == Some(Plant::OldTerm) {
             // Needs leaders that come and go while entries travel one by one.
             (o.voters, o.preferred, o.witness, o.message_bytes_max) = (5, 5, false, 1);
@@ -145,6 +150,14 @@ impl Options {
 
 impl Options {
     /// Each voter in a region of its own.
+    /// As this node's configuration has them.
+    pub fn limits_of(&self, id: NodeId) -> Limits {
+        match self.plant {
+            Some(Plant::OtherWindow) if id == NodeId(2) => Limits { window_entries: 2, ..self.limits },
+            _ => self.limits,
+        }
+    }
+
     pub fn members(&self) -> Members {
         let member = |id: u32| Member {
             id: NodeId(id),

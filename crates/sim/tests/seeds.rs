@@ -122,6 +122,11 @@ fn an_entry_left_out_without_its_keys_is_found() {
     found(Plant::SkipTakesNothing, 400, &["snapshot isolation"]);
 }
 
+#[test]
+fn a_node_with_another_window_is_found() {
+    found(Plant::OtherWindow, 20, &["the first Some(Decided", "remembers other outcomes"]);
+}
+
 /// Goal: what the seeds above are believed to show happens in them.
 #[test]
 fn entries_are_left_out_and_copied_over_in_some_seeds() {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::lab::{number, onetrip, start, text, turn, until, Lab, SOON};
+use crate::lab::{builder, number, onetrip, start, text, turn, until, Lab, Session, SOON};
 use onetrip_core::agent::{FromPostgres, Hello, Role, MAX_FRAME_BYTES, VERSION};
 use onetrip_core::entry::{Entry, Key, LockMode};
 use onetrip_core::{Base, LogIndex, NodeId, TxnId};
@@ -270,6 +270,40 @@ async fn another_user_on_the_agent_socket(lab: &Lab) {
     .await
     .expect("another user");
     unharmed(lab, &before).await;
+}
+
+/// Verdicts depend on it: the same log would come to other rows there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_begins_with_another_window_is_kept_out() {
+    let _turn = turn("other_window", "a node of a new cluster with another window_entries").await;
+    let cluster = builder().init().await.unwrap_or_else(|e| panic!("{e:#}"));
+    let node = cluster.node(2);
+    let file = node.folder().join("node.toml");
+    let good = std::fs::read(&file).expect("read node.toml");
+    let text = String::from_utf8_lossy(&good).replace("window_entries = 100000", "window_entries = 1000");
+    assert_ne!(text.as_bytes(), good);
+    overwrite(&file, text.as_bytes());
+    for node in cluster.nodes() {
+        node.start().expect("start");
+    }
+    for index in [0, 1] {
+        cluster.node(index).wait_serving(SOON).await.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    let a = Session::open(&cluster.node(0).conninfo()).await.unwrap();
+    a.must("create table t (id int primary key)").await;
+    until("c says why", SOON, || async {
+        Ok(node.log_tail(200).contains("has begun with other members or another `window_entries`"))
+    })
+    .await
+    .unwrap();
+    node.stop().await.unwrap_or_else(|e| panic!("{e:#}"));
+    overwrite(&file, &good);
+    node.start().expect("start");
+    node.wait_serving(SOON).await.unwrap_or_else(|e| panic!("{e:#}\n{}", node.log_tail(20)));
+    a.must("insert into t values (1)").await;
+    cluster.settle().await.unwrap_or_else(|e| panic!("{e:#}"));
+    let c = Session::open(&node.conninfo()).await.unwrap();
+    assert_eq!(number(&c.client, "select count(*) from t").await.unwrap(), 1);
 }
 
 /// A damaged log: the node refuses to start and names the file; with the right bytes back it goes on.

@@ -239,6 +239,14 @@ impl Lab {
         }
     }
 
+    /// One text in every region, whatever it is.
+    pub async fn shows_alike(&self, query: &str) -> String {
+        self.everywhere().await;
+        let first = text(&self.sessions().await[0], query).await.unwrap_or_else(|e| panic!("{query}: {e:#}"));
+        self.shows(query, &first).await;
+        first
+    }
+
     /// Runs `onetrip check`; its exit code and its output.
     pub async fn check(&self, args: &[&str]) -> (Option<i32>, String) {
         let output = onetrip(&[&["check", "--data", &self.data().display().to_string()], args].concat()).await;

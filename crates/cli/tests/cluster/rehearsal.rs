@@ -181,6 +181,7 @@ async fn a_rehearsal_gives_way_and_a_crash_of_somebody_else_is_no_failure() {
     };
     let (done, ()) = tokio::join!(index, crash);
     done.unwrap_or_else(|e| panic!("{e:?}"));
+    lab.wait_ready().await.unwrap();
     lab.everywhere().await;
     lab.check_equal(1).await;
 }

@@ -64,16 +64,12 @@ async fn not_read_back(lab: &Lab) {
     lab.shows("select string_agg(id || ' ' || coalesce(ci::text, '') || coalesce(tt::text, ''), ',' order by id) from odd where id < 3",
         "1 <(0,0),-1>,2 08:00:00+20").await;
     lab.shows("select length(j::text)::text from odd where id = 3", "40001").await;
-    lab.shows("select string_agg(md5(x::text) || xml_is_well_formed(x::text), ',' order by id) from odd where id in (4, 5)",
-        &crate::lab::text(&a, "select string_agg(md5(x::text) || xml_is_well_formed(x::text), ',' order by id) from odd where id in (4, 5)").await.unwrap()).await;
-    // The declaration is part of what is stored; only a conversion that sends it drops it.
-    lab.shows(
-        "select octet_length(x::text)::text || pg_column_size(x)::text from odd where id = 6",
-        &crate::lab::text(&a, "select octet_length(x::text)::text || pg_column_size(x)::text from odd where id = 6")
-            .await
-            .unwrap(),
+    lab.shows_alike(
+        "select string_agg(md5(x::text) || xml_is_well_formed(x::text), ',' order by id) from odd where id in (4, 5)",
     )
     .await;
+    // The declaration is part of what is stored; only a conversion that sends it drops it.
+    lab.shows_alike("select octet_length(x::text)::text || pg_column_size(x)::text from odd where id = 6").await;
     lab.shows("select (c).m::numeric || ' ' || (cs[1]).m::numeric from purse", "1234.50 -7.00").await;
 }
 
@@ -116,8 +112,7 @@ async fn names(lab: &Lab) {
         session.must(&format!("update named.all_kinds set c = 'named.all_kinds', cs = cs || 'pg_proc'::regclass where id = {region} + 10")).await;
     }
     let shown = "select md5(string_agg((k.*)::text, E'\\n' order by id)) || count(*) || bool_and((rows_[1]).is_[1].ms[700] = 'sad') from named.all_kinds k";
-    let here = crate::lab::text(&a, shown).await.unwrap();
-    lab.shows(shown, &here).await;
+    lab.shows_alike(shown).await;
     // One that was renamed has its new name everywhere.
     b.must("alter type named.mood rename value 'ok' to 'fine'; alter table named.all_kinds rename to every_kind").await;
     lab.shows(
@@ -219,8 +214,7 @@ async fn compressed(lab: &Lab) {
     lab.everywhere().await;
     a.must("update as_is set id = 2; set default_toast_compression = lz4; update fits set v = v || 'x' where id = 1; update fits set id = 3").await;
     let shown = "select string_agg(md5(v) || coalesce(pg_column_compression(v), 'none'), '') from fits";
-    let here = crate::lab::text(&a, shown).await.unwrap();
-    lab.shows(shown, &here).await;
+    lab.shows_alike(shown).await;
     lab.shows(
         "select pg_column_compression(e) || pg_column_compression(p) || length(e) || id from as_is",
         "pglzpglz90002",
@@ -374,8 +368,7 @@ async fn object_renamed_while_named(lab: &Lab) {
     }
     let shown =
         "select count(*) || ' ' || coalesce(string_agg(distinct c::text || ac::text || f::text, ' '), '') from naming";
-    let here = crate::lab::text(&a, shown).await.unwrap();
-    lab.shows(shown, &here).await;
+    let here = lab.shows_alike(shown).await;
     assert!(here.contains(&format!("{table}{role}=r")), "{here}");
     a.must(&format!("drop table {table}")).await;
     lab.everywhere().await;

@@ -16,11 +16,19 @@
 use super::outcomes::Outcomes;
 use super::{Certifier, FixedMap, History, Limits, Verdict, WindowEntry};
 use crate::entry::LockMode;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId};
 use crate::wire::{put_txn, Reader};
 use bytes::{BufMut, BytesMut};
 use std::collections::VecDeque;
+
+impl Limits {
+    pub(crate) fn put(&self, out: &mut BytesMut) {
+        for n in [self.window_entries, self.window_keys, self.outcomes, self.incarnations] {
+            out.put_u64_le(n);
+        }
+    }
+}
 
 impl Certifier {
     pub(crate) fn encode(&self, history: &History, out: &mut BytesMut) {
@@ -33,10 +41,7 @@ impl Certifier {
                 + self.left_out.len() * 16
                 + history.indexes.len() * 8,
         );
-        let l = &self.limits;
-        for n in [l.window_entries, l.window_keys, l.outcomes, l.incarnations] {
-            out.put_u64_le(n);
-        }
+        self.limits.put(out);
         for i in [self.decided, self.last_committed, self.floor] {
             out.put_u64_le(i.0);
         }
@@ -102,7 +107,7 @@ impl Certifier {
             incarnations: r.u64("incarnations")?,
         };
         if stored != limits {
-            return Err(r.error(format!("made with {stored:?}, but the configuration says {limits:?}")));
+            return Err(Error::OtherLimits { was: stored, now: limits });
         }
         let mut c = Certifier::new(limits);
         c.decided = r.index("decided")?;

@@ -2,7 +2,7 @@
 //!
 //! | what | bytes |
 //! |---|---|
-//! | table | u64 version, u32 next id, u32 stride, str preferred leader, u32 n, n × member, u32 n, n × token |
+//! | table | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u32 n, n × member, u32 n, n × token |
 //! | member | u32 id, str region, str address, u8 role, u8 voter, 3 × option (u32 slot, u32 replaces, hash joined with) |
 //! | token | 32 bytes hash, u8 role, option (u32 replaces), u64 expires |
 //! | option | u8 0, or u8 1 and the value |
@@ -17,6 +17,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 impl Members {
     pub fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.version);
+        out.put_u32_le(self.beginning);
         out.put_u32_le(self.next_id.0);
         out.put_u32_le(self.stride);
         put_str(out, self.preferred_leader.as_str());
@@ -39,10 +40,12 @@ impl Members {
 
     pub fn take(r: &mut Reader) -> Result<Members> {
         let version = r.u64("table version")?;
+        let beginning = r.u32("beginning")?;
         let next_id = NodeId(r.u32("next id")?);
         let stride = r.u32("stride")?;
         let preferred_leader = RegionId(r.str("preferred leader")?);
-        let mut table = Members { version, members: Vec::new(), preferred_leader, next_id, stride, tokens: Vec::new() };
+        let mut table =
+            Members { version, beginning, members: Vec::new(), preferred_leader, next_id, stride, tokens: Vec::new() };
         for _ in 0..count(r, MEMBERS_MAX)? {
             let member = Member {
                 id: NodeId(r.u32("member id")?),

@@ -82,6 +82,9 @@ pub struct Token {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     pub version: u64,
+    /// CRC-32 of what the log began with: the first table and the certifier's limits (`Checkpoint::bootstrap`).  Nodes that
+    /// began otherwise would come to other verdicts from the same log.
+    pub beginning: u32,
     /// By id.
     pub members: Vec<Member>,
     /// Where the leader should be.
@@ -141,7 +144,7 @@ impl Members {
     pub fn bootstrap(mut members: Vec<Member>, preferred_leader: RegionId, stride: u32) -> Members {
         members.sort_by_key(|m| m.id);
         let next_id = NodeId(members.last().map_or(1, |m| m.id.0 + 1));
-        Members { version: 0, members, preferred_leader, next_id, stride, tokens: Vec::new() }
+        Members { version: 0, beginning: 0, members, preferred_leader, next_id, stride, tokens: Vec::new() }
     }
 
     pub fn get(&self, id: NodeId) -> Option<&Member> {

@@ -480,7 +480,10 @@ impl CoreThread {
         if let Some(archive) = self.archive.take() {
             archive.end();
         }
-        self.checkpoint_file.save(self.certifier.decided(), &self.encoded_checkpoint())?;
+        // Of nothing there is none: whoever was kept out for what its node.toml says begins anew.
+        if self.certifier.decided() > LogIndex::ZERO {
+            self.checkpoint_file.save(self.certifier.decided(), &self.encoded_checkpoint())?;
+        }
         self.consensus.log_mut().close()?;
         tracing::info!(
             region = %self.config.region, node = %self.config.node, index = %self.certifier.decided(), "log closed"

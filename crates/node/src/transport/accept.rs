@@ -286,10 +286,12 @@ impl Transport {
     }
 
     pub(super) fn hello(&self, to: NodeId, purpose: Purpose) -> Hello {
-        let own = self.peers.read().expect("no code that holds this lock panics").own.clone();
+        let peers = self.peers.read().expect("no code that holds this lock panics");
+        let (own, beginning) = (peers.own.clone(), peers.beginning);
+        drop(peers);
         let (region, address) = own.unwrap_or_else(|| (self.region.clone(), String::new()));
         let (cluster, postgres) = (self.cluster.clone(), self.facts.clone());
-        Hello { version: VERSION, cluster, from: self.me, region, address, to, purpose, postgres }
+        Hello { version: VERSION, cluster, beginning, from: self.me, region, address, to, purpose, postgres }
     }
 
     /// Why a PostgreSQL with these facts cannot be a member's.  A witness, too, knows those that others have told.
@@ -309,6 +311,14 @@ impl Transport {
         }
         if hello.cluster != self.cluster {
             return Err(format!("it belongs to the cluster \"{}\", this node to \"{}\"", hello.cluster, self.cluster));
+        }
+        let beginning = self.peers.read().expect("no code that holds this lock panics").beginning;
+        if beginning != 0 && hello.beginning != beginning {
+            return Err(
+                "it has begun with other members or another `window_entries` than this node, and would come to other verdicts: \
+                 in a cluster that is new, make these the same in all nodes' node.toml"
+                    .into(),
+            );
         }
         if hello.to != self.me {
             return Err(format!("it looks for node {}, this is node {}", hello.to, self.me));

@@ -48,6 +48,8 @@ pub enum Purpose {
 pub struct Hello {
     pub version: u16,
     pub cluster: String,
+    /// [`Members::beginning`](onetrip_core::Members) of the caller.
+    pub beginning: u32,
     pub from: NodeId,
     /// Where the caller is, for a callee whose table of members is older than the caller.
     pub region: RegionId,
@@ -121,6 +123,7 @@ impl Frame {
                 out.put_u32_le(MAGIC);
                 out.put_u16_le(h.version);
                 put_str(&mut out, &h.cluster);
+                out.put_u32_le(h.beginning);
                 out.put_u32_le(h.from.0);
                 put_str(&mut out, h.region.as_str());
                 put_str(&mut out, &h.address);
@@ -270,6 +273,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             Frame::Hello(Hello {
                 version: r.u16("version")?,
                 cluster: r.str("cluster")?,
+                beginning: r.u32("beginning")?,
                 from: NodeId(r.u32("from")?),
                 region: RegionId(r.str("region")?),
                 address: r.str("address")?,
@@ -344,6 +348,7 @@ mod tests {
         let hello = |purpose| Hello {
             version: VERSION,
             cluster: "c".into(),
+            beginning: 7,
             from: NodeId(1),
             region: "r".into(),
             address: "h:1".into(),

@@ -87,6 +87,8 @@ struct Peers {
     next_id: NodeId,
     /// What the table says of this node.
     own: Option<(RegionId, String)>,
+    /// [`Members::beginning`]; 0 until the table is known.
+    beginning: u32,
 }
 
 /// What is known of the way to one peer.
@@ -144,6 +146,7 @@ impl Transport {
     /// From now on these are the peers, and ids that were members once are refused as such.
     pub fn set_members(&self, members: &Members) {
         let peers = members.members.iter().map(|m| (m.id, m.region.clone(), m.address.clone()));
+        self.peers.write().expect("no code that holds this lock panics").beginning = members.beginning;
         self.set_peers(peers, members.next_id);
     }
 

@@ -271,7 +271,8 @@ impl Write for Log {
 fn hello(from: u32, to: u32) -> Bytes {
     let (from, to, purpose) = (NodeId(from), NodeId(to), Purpose::Frames(Channel::Bulk));
     let (cluster, region, address) = ("test".into(), "r".into(), "127.0.0.1:1".into());
-    Frame::Hello(Hello { version: VERSION, cluster, from, region, address, to, purpose, postgres: None }).encode()
+    Frame::Hello(Hello { version: VERSION, cluster, beginning: 0, from, region, address, to, purpose, postgres: None })
+        .encode()
 }
 
 /// Whether the other end lets us in.
@@ -411,6 +412,11 @@ async fn what_is_no_hello_is_refused() {
         let mut stream = PeerStream::Plain(TcpStream::connect(one.address).await.unwrap());
         assert_eq!(is_welcome(&mut stream, bytes).await, welcome, "{bytes:?}");
     }
+    // One that has begun with other members or limits, and would come to other verdicts.
+    one.transport.peers.write().unwrap().beginning = 7;
+    let mut stream = PeerStream::Plain(TcpStream::connect(one.address).await.unwrap());
+    assert!(!is_welcome(&mut stream, &good).await);
+    one.transport.peers.write().unwrap().beginning = 0;
     let mut slow = TcpStream::connect(one.address).await.unwrap();
     let start = Instant::now();
     let drip = async {
