@@ -190,6 +190,7 @@ ot_ddl_take_schema_key(void)
  * resolve to temporary objects, which no other session has: the statement
  * then fails here, as it would there.  Only for statements that run no
  * functions of users, since a function's own SET search_path would not work.
+ * What the others mean is looked at behind them (ddl_temporary.c).
  */
 static bool
 hides_temporary(Node *stmt)
@@ -619,12 +620,16 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	hidden = statement.stmt != NULL && hides_temporary(node);
 	if (hidden)
 		hide_temporary();
+	else if (statement.stmt != NULL)
+		ot_ddl_check_like(node);
 	run_statement(pstmt, node, statement.stmt ? &statement : NULL,
 				  kind != OT_STATEMENT_LOCAL && new_table.into ? &new_table : NULL,
 				  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 				  query, read_only_tree, context, params, env, dest, completion);
 	if (hidden)
 		show_temporary();
+	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
+		ot_ddl_check_dependencies();
 }
 
 /* ---- what happens inside a statement ---- */

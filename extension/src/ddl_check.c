@@ -21,9 +21,11 @@
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
@@ -198,12 +200,45 @@ tells_of_server(Node *node)
 	return false;
 }
 
+/* A type of this session alone, or a relation in a constant: its name leads elsewhere, elsewhere. */
+static bool
+uses_temporary(Node *node)
+{
+	Const	   *value = (Const *) node;
+	Oid			type;
+
+	if (!ot_ddl_session_has_temporary())
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_Const:
+			if (value->consttype == REGCLASSOID && !value->constisnull &&
+				get_rel_persistence(DatumGetObjectId(value->constvalue)) == RELPERSISTENCE_TEMP)
+				return true;
+			type = value->consttype == REGTYPEOID && !value->constisnull ?
+				DatumGetObjectId(value->constvalue) : value->consttype;
+			break;
+		case T_RelabelType:
+		case T_CoerceViaIO:
+		case T_ArrayCoerceExpr:
+		case T_ConvertRowtypeExpr:
+		case T_CoerceToDomain:
+		case T_RowExpr:
+		case T_FuncExpr:
+			type = exprType(node);
+			break;
+		default:
+			return false;
+	}
+	return isTempNamespace(get_object_namespace(&(ObjectAddress) {TypeRelationId, type, 0}));
+}
+
 static bool
 may_differ(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	if (tells_of_server(node) ||
+	if (tells_of_server(node) || uses_temporary(node) ||
 		(!asks_for_setting_that_travels(node) &&
 		 check_functions_in_node(node, differs_elsewhere, context)))
 		return true;
