@@ -586,7 +586,6 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	MemoryContext old;
 	uint16		number;
 
-	ot_ddl_before_row(rel);
 	info = ot_rel_info(rel);
 	number = ot_write_set_relation(rel);
 
