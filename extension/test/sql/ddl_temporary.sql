@@ -41,19 +41,20 @@ CREATE POLICY p ON own USING (id IN (SELECT id FROM pg_temp.tab));
 CREATE TEMP VIEW over_own AS SELECT own, seen FROM own, pg_temp.seen;
 
 -- Runs it and says what it came to: the error; or "recorded"; then whether anything permanent hangs on what is temporary.
+CREATE FUNCTION uses() RETURNS bigint LANGUAGE sql AS $$
+    SELECT count(*) FROM pg_depend
+    WHERE (pg_identify_object(refclassid, refobjid, 0)).identity ~ 'pg_temp' AND (pg_identify_object(classid, objid, 0)).identity !~ 'pg_temp';
+$$;
 CREATE FUNCTION comes_to(statement text) RETURNS text LANGUAGE plpgsql SET search_path = ddl_temporary AS $$
 DECLARE
     answer text;
     before bigint := onetrip.pending_bytes();
-    uses bigint;
+    used bigint := uses();
 BEGIN
     BEGIN
         EXECUTE statement;
         SELECT CASE WHEN onetrip.pending_bytes() > before THEN 'recorded' ELSE 'local' END INTO answer;
-        SELECT count(*) INTO uses FROM pg_depend d
-        WHERE pg_catalog.pg_describe_object(refclassid, refobjid, 0) ~ 'pg_temp' AND d.xmin = pg_current_xact_id()::xid
-          AND pg_catalog.pg_describe_object(classid, objid, objsubid) !~ 'pg_temp';
-        IF uses > 0 THEN answer := answer || ', AND USES WHAT IS TEMPORARY'; END IF;
+        IF uses() > used THEN answer := answer || ', AND USES WHAT IS TEMPORARY'; END IF;
         RAISE EXCEPTION USING ERRCODE = 'ZZZZZ', MESSAGE = answer;
     EXCEPTION WHEN OTHERS THEN
         answer := CASE SQLSTATE WHEN 'ZZZZZ' THEN SQLERRM ELSE SQLSTATE || ' ' || regexp_replace(SQLERRM, 'pg_temp_\d+', 'pg_temp', 'g') END;
