@@ -53,9 +53,6 @@
 
 static MemoryContext row_context = NULL;
 
-/* The expression of an index is being computed here, and not by the executor. */
-static bool computing = false;
-
 void
 ot_capture_init(void)
 {
@@ -160,16 +157,20 @@ row_lock_to_mode(LockTupleMode mode)
 	return OT_UPDATE;
 }
 
-/* The error of a function that tried to do more, in words that say where it stands. */
-static void
-say_where(Oid index, ErrorData *why)
+/* A function tried something that it could not do in the apply worker either. */
+pg_noreturn static void
+refuse_function(Oid index, const ErrorData *why)
 {
-	why->sqlerrcode = OT_ERR_NOT_REPLICATED;
-	why->detail = psprintf("It runs in every region, and everywhere as in a read-only transaction: %s.",
-						   why->message);
-	why->message = psprintf("a function of index \"%s\" of table \"%s\" does more than compute",
-							get_rel_name(index), get_rel_name(IndexGetRelation(index, false)));
-	why->hint = pstrdup("Functions in index expressions and predicates must only compute.");
+	/* where it happened, it has gathered already */
+	error_context_stack = NULL;
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("a function of index \"%s\" of table \"%s\" does more than compute",
+					get_rel_name(index), get_rel_name(IndexGetRelation(index, false))),
+			 errdetail("It runs in every region, and everywhere as in a read-only transaction: %s.",
+					   why->message),
+			 errhint("Functions in index expressions and predicates must only compute."),
+			 why->context ? errcontext("%s", why->context) : 0));
 }
 
 /*
@@ -198,7 +199,6 @@ compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *es
 	SetUserIdAndSecContext(user, security_context | SECURITY_LOCAL_USERID_CHANGE |
 						   SECURITY_RESTRICTED_OPERATION);
 	XactReadOnly = true;
-	computing = true;
 	PG_TRY();
 	{
 		if (info->ii_Predicate != NIL)
@@ -213,7 +213,6 @@ compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *es
 		FlushErrorState();
 	}
 	PG_END_TRY();
-	computing = false;
 	XactReadOnly = read_only;
 	SetUserIdAndSecContext(user, security_context);
 	info->ii_ExpressionsState = NIL;
@@ -221,7 +220,7 @@ compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *es
 	if (why != NULL)
 	{
 		if (why->sqlerrcode == ERRCODE_READ_ONLY_SQL_TRANSACTION)
-			say_where(index, why);
+			refuse_function(index, why);
 		ReThrowError(why);
 	}
 	return in_index;
@@ -436,20 +435,10 @@ image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc d
 
 /* ---- what access_method.c calls ---- */
 
-/*
- * Before heap does anything: may this table be written?  Not by a function of
- * an index, which is to compute and nothing else, and would run here in the
- * middle of another row.
- */
+/* Before heap does anything: may this table be written? */
 void
 ot_capture_check_writable(Relation rel, bool needs_identity)
 {
-	if (unlikely(computing))
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("an index expression cannot change or lock rows of table \"%s\"",
-						RelationGetRelationName(rel)),
-				 errhint("Functions in index expressions and predicates must only compute.")));
 	ot_write_set_touch();
 	if (needs_identity && ot_rel_info(rel)->identity < 0)
 		ereport(ERROR,

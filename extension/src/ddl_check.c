@@ -557,17 +557,12 @@ check_database_reset(AlterDatabaseSetStmt *stmt)
 					  "New tables would stay on the server where their rows are written. If that is meant, set it to heap.");
 }
 
-static void
-refuse_leaving(const char *what)
-{
-	ot_ddl_refuse(what, "The extension and its schema belong to the cluster. To leave it, dump the database and stop the nodes.");
-}
-
 /* The extension, its schema and what is in it are looked up by their names. */
 static void
 check_own_extension(Node *stmt)
 {
 	static const char own[] = "onetrip";
+	const char *what = NULL;
 	ListCell   *lc;
 
 	switch (nodeTag(stmt))
@@ -579,27 +574,28 @@ check_own_extension(Node *stmt)
 			foreach(lc, ((DropStmt *) stmt)->objects)
 			{
 				if (strcmp(strVal(lfirst(lc)), own) == 0)
-					refuse_leaving(((DropStmt *) stmt)->removeType == OBJECT_EXTENSION ?
-								   "DROP EXTENSION onetrip" : "DROP SCHEMA onetrip");
+					what = "DROP of the extension or the schema onetrip";
 			}
 			break;
 		case T_RenameStmt:
 			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA &&
 				strcmp(((RenameStmt *) stmt)->subname, own) == 0)
-				refuse_leaving("ALTER SCHEMA onetrip RENAME");
+				what = "ALTER SCHEMA onetrip RENAME";
 			break;
 		case T_AlterExtensionContentsStmt:
 			if (strcmp(((AlterExtensionContentsStmt *) stmt)->extname, own) == 0)
-				refuse_leaving("ALTER EXTENSION onetrip ADD or DROP");
+				what = "ALTER EXTENSION onetrip ADD or DROP";
 			break;
 		case T_AlterObjectSchemaStmt:
 			if (((AlterObjectSchemaStmt *) stmt)->objectType == OBJECT_EXTENSION &&
 				strcmp(strVal(((AlterObjectSchemaStmt *) stmt)->object), own) == 0)
-				refuse_leaving("ALTER EXTENSION onetrip SET SCHEMA");
+				what = "ALTER EXTENSION onetrip SET SCHEMA";
 			break;
 		default:
 			break;
 	}
+	if (what != NULL)
+		ot_ddl_refuse(what, "The extension and its schema belong to the cluster. To leave it, dump the database and stop the nodes.");
 }
 
 /* Raises 0A000 for a statement that would be recorded but must not be. */

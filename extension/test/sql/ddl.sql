@@ -269,6 +269,7 @@ CREATE TABLE typed_of_other OF row_type;
 ALTER TABLE typed_of_other OWNER TO ddl_owner;
 GRANT ALL ON SCHEMA ddl TO ddl_owner;
 ALTER TYPE row_type OWNER TO ddl_owner;
+ALTER TABLE typed_here OWNER TO ddl_owner;
 SET ROLE ddl_owner;
 ALTER TYPE row_type ADD ATTRIBUTE e drawn CASCADE;
 RESET ROLE;
