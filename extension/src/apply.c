@@ -33,6 +33,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -182,6 +183,9 @@ wait_for_turn(OtEntry *entry)
 	}
 }
 
+/* Has the write set applied last run functions of users, perhaps? */
+static bool ran_functions = false;
+
 /* Everything that a write set holds, in the present transaction. */
 void
 ot_apply_operations(OtReader *r)
@@ -197,6 +201,7 @@ ot_apply_operations(OtReader *r)
 				 errmsg("entry is in format %u, this version of Onetrip reads format %u",
 						format, OT_WRITE_SET_FORMAT),
 				 errhint("Another version of Onetrip wrote it: run that one until every region has applied it.")));
+	ran_functions = false;
 	ot_apply_rows_begin();
 	ot_object_names_begin();
 	ot_session_settings_begin();
@@ -213,6 +218,7 @@ ot_apply_operations(OtReader *r)
 				ot_object_read(r);
 				break;
 			case 'G':
+				ran_functions = true;
 				ot_session_settings_read(r);
 				break;
 			case 'I':
@@ -229,6 +235,7 @@ ot_apply_operations(OtReader *r)
 				break;
 			case 'S':
 				/* It may change or drop what is open. */
+				ran_functions = true;
 				ot_apply_rows_close();
 				ot_session_settings_end();
 				CommandCounterIncrement();
@@ -251,6 +258,16 @@ ot_apply_operations(OtReader *r)
 	}
 	ot_apply_rows_close();
 	ot_session_settings_end();
+}
+
+/*
+ * Behind what has run functions of users: advisory locks of a session outlive
+ * the transaction that took them, also when it is rolled back.
+ */
+void
+ot_apply_let_locks_go(void)
+{
+	LockReleaseSession(USER_LOCKMETHOD);
 }
 
 /* Does the entry look names up, of objects or in statements? */
@@ -347,6 +364,8 @@ apply_entry(OtReader *r)
 	{
 		ot_commit_hold_turn(entry.at, false);
 		CommitTransactionCommand();
+		if (ran_functions)
+			ot_apply_let_locks_go();
 	}
 	else
 	{

@@ -17,6 +17,7 @@
 extern void ot_apply_register(void);
 extern PGDLLEXPORT void ot_apply_main(Datum arg);
 extern void ot_apply_operations(OtReader *r);
+extern void ot_apply_let_locks_go(void);
 extern void ot_apply_set_up_session(void);
 extern bool ot_apply_take_turn(void);
 

@@ -40,6 +40,7 @@
 #include "catalog/index.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
@@ -51,9 +52,6 @@
 #include "session_settings.h"
 
 static MemoryContext row_context = NULL;
-
-/* The expression of an index is being computed here, and not by the executor. */
-static bool computing = false;
 
 void
 ot_capture_init(void)
@@ -159,22 +157,48 @@ row_lock_to_mode(LockTupleMode mode)
 	return OT_UPDATE;
 }
 
+/* A function tried something that it could not do in the apply worker either. */
+pg_noreturn static void
+refuse_function(Oid index, const ErrorData *why)
+{
+	/* where it happened, it has gathered already */
+	error_context_stack = NULL;
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("a function of index \"%s\" of table \"%s\" does more than compute",
+					get_rel_name(index), get_rel_name(IndexGetRelation(index, false))),
+			 errdetail("It runs in every region, and everywhere as in a read-only transaction: %s.",
+					   why->message),
+			 errhint("Functions in index expressions and predicates must only compute."),
+			 why->context ? errcontext("%s", why->context) : 0));
+}
+
 /*
  * What an index with expressions or a predicate holds of the row.  false: it
- * is not in the index.  Functions of users run in here.
+ * is not in the index.  Functions of users run in here, under the rules that
+ * the apply worker has for them (apply_row.c): what they may not do there, they
+ * do nowhere.
  */
 static bool
-compute_index_value(IndexInfo *info, TupleTableSlot *slot, EState *estate, Datum *values,
-					bool *nulls)
+compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *estate,
+					Datum *values, bool *nulls)
 {
 	ExprContext *econtext = GetPerTupleExprContext(estate);
+	MemoryContext context = CurrentMemoryContext;
+	bool		read_only = XactReadOnly;
 	volatile bool in_index = true;
+	ErrorData  *volatile why = NULL;
+	Oid			user;
+	int			security_context;
 
 	/* The expression states live in the estate, not in the cache. */
 	info->ii_ExpressionsState = NIL;
 	info->ii_PredicateState = NULL;
 	econtext->ecxt_scantuple = slot;
-	computing = true;
+	GetUserIdAndSecContext(&user, &security_context);
+	SetUserIdAndSecContext(user, security_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	XactReadOnly = true;
 	PG_TRY();
 	{
 		if (info->ii_Predicate != NIL)
@@ -182,13 +206,23 @@ compute_index_value(IndexInfo *info, TupleTableSlot *slot, EState *estate, Datum
 		if (in_index)
 			FormIndexDatum(info, slot, estate, values, nulls);
 	}
-	PG_FINALLY();
+	PG_CATCH();
 	{
-		computing = false;
-		info->ii_ExpressionsState = NIL;
-		info->ii_PredicateState = NULL;
+		MemoryContextSwitchTo(context);
+		why = CopyErrorData();
+		FlushErrorState();
 	}
 	PG_END_TRY();
+	XactReadOnly = read_only;
+	SetUserIdAndSecContext(user, security_context);
+	info->ii_ExpressionsState = NIL;
+	info->ii_PredicateState = NULL;
+	if (why != NULL)
+	{
+		if (why->sqlerrcode == ERRCODE_READ_ONLY_SQL_TRANSACTION)
+			refuse_function(index, why);
+		ReThrowError(why);
+	}
 	return in_index;
 }
 
@@ -208,7 +242,7 @@ hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 	if (index->computed)
 	{
 		estate = CreateExecutorState();
-		in_index = compute_index_value(index->info, slot, estate, values, nulls);
+		in_index = compute_index_value(index->oid, index->info, slot, estate, values, nulls);
 	}
 	else if (!index->coarse)
 	{
@@ -244,6 +278,25 @@ hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 		FreeExecutorState(estate);
 	hash->value = h;
 	return in_index;
+}
+
+/*
+ * Runs the functions of the other indexes as well: the executor is about to,
+ * but nothing would stop them there.
+ */
+static void
+check_functions(OtRelInfo *info, TupleTableSlot *slot)
+{
+	for (int i = 0; i < info->nrunning_indexes; i++)
+	{
+		OtRunningIndex *index = &info->running_indexes[i];
+		EState	   *estate = CreateExecutorState();
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		(void) compute_index_value(index->oid, index->info, slot, estate, values, nulls);
+		FreeExecutorState(estate);
+	}
 }
 
 /* Takes the key of every unique value of the row, exclusively. */
@@ -382,20 +435,10 @@ image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc d
 
 /* ---- what access_method.c calls ---- */
 
-/*
- * Before heap does anything: may this table be written?  Not by a function of
- * an index, which is to compute and nothing else, and would run here in the
- * middle of another row.
- */
+/* Before heap does anything: may this table be written? */
 void
 ot_capture_check_writable(Relation rel, bool needs_identity)
 {
-	if (unlikely(computing))
-		ereport(ERROR,
-				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("an index expression cannot change or lock rows of table \"%s\"",
-						RelationGetRelationName(rel)),
-				 errhint("Functions in index expressions and predicates must only compute.")));
 	ot_write_set_touch();
 	if (needs_identity && ot_rel_info(rel)->identity < 0)
 		ereport(ERROR,
@@ -475,7 +518,7 @@ size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
 	EState	   *estate = CreateExecutorState();
 	Size		size = 0;
 
-	if (compute_index_value(index->info, stored, estate, values, nulls))
+	if (compute_index_value(index->oid, index->info, stored, estate, values, nulls))
 	{
 		IndexTuple	tuple = index_form_tuple(index->desc, values, nulls);
 
@@ -532,7 +575,6 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	MemoryContext old;
 	uint16		number;
 
-	ot_ddl_before_row(rel);
 	info = ot_rel_info(rel);
 	number = ot_write_set_relation(rel);
 
@@ -541,6 +583,7 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	old = MemoryContextSwitchTo(row_context);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	take_unique_values(info, slot);
+	check_functions(info, slot);
 	fetch_stored(rel, &slot->tts_tid, &stored, &buffer);
 	check_fits_everywhere(info, rel, slot, &stored);
 	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), &stored);
@@ -570,6 +613,7 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 
 	check_replicable(info, rel, slot);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
+	check_functions(info, slot);
 	check_fits_everywhere(info, rel, slot, stored);
 	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), stored);
 	ops = ot_write_set_append();
@@ -638,6 +682,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		ExecStoreVirtualTuple(before);
 		take_identity(info, before, row_lock_to_mode(lockmode));
 		take_changed_unique_values(info, before, slot);
+		check_functions(info, slot);
 		ExecDropSingleTupleTableSlot(before);
 		check_fits_everywhere(info, rel, slot, &new_stored);
 	}

@@ -34,8 +34,9 @@
  *	  here too;
  *	- relations whose rows change their meaning without a lock (ddl_hold.c).
  *
- * CREATE TABLE AS is noted as the CREATE TABLE that it amounts to, before its
- * first row is captured; its rows travel as rows.
+ * CREATE TABLE AS is noted as the CREATE TABLE that it amounts to, when that
+ * table is made: its query, which may change role and settings and even rename
+ * the table, runs behind.  Its rows travel as rows.
  *
  * Runs in backends; the hooks stand aside in the apply worker.  Everything
  * here may raise ERROR.  Static state is that of statements under way, put
@@ -96,9 +97,8 @@ typedef struct CreateAs
 {
 	IntoClause *into;
 	int			depth;			/* of utility calls, where it runs */
-	Oid			relid;			/* its table, once that exists */
-	bool		recorded;
-	bool		matview;
+	Oid			relid;			/* what it makes, once that exists */
+	bool		matview;		/* which is recorded as it is written */
 } CreateAs;
 
 /* What a function of an event trigger does not see. */
@@ -190,6 +190,7 @@ ot_ddl_take_schema_key(void)
  * resolve to temporary objects, which no other session has: the statement
  * then fails here, as it would there.  Only for statements that run no
  * functions of users, since a function's own SET search_path would not work.
+ * What the others mean is looked at behind them (ddl_temporary.c).
  */
 static bool
 hides_temporary(Node *stmt)
@@ -253,23 +254,16 @@ record(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
 	return stmt;
 }
 
+/* The table is there, but for its TOAST table; nothing is in it, and no function has seen it. */
 static void
-record_create_as(Relation rel)
+record_create_as(Oid relid)
 {
+	Relation	rel = relation_open(relid, NoLock);
 	char	   *text = ot_ddl_create_table_text(rel, create_as->into);
 
+	relation_close(rel, NoLock);
 	ot_write_set_statement(text, strlen(text));
 	pfree(text);
-	create_as->recorded = true;
-}
-
-/* Before a row is captured: the table it goes into must be known first. */
-void
-ot_ddl_before_row(Relation rel)
-{
-	if (unlikely(create_as != NULL) && !create_as->recorded &&
-		create_as->relid == RelationGetRelid(rel))
-		record_create_as(rel);
 }
 
 /* ---- what statements make, and functions in them ---- */
@@ -443,16 +437,11 @@ note_results(Node *node, Recorded *statement, CreateAs *running)
 								 refresh->concurrent);
 	}
 	else if (running && OidIsValid(running->relid) && running->matview)
-		ot_contents_note_matview(running->relid, false);
-	else if (running && OidIsValid(running->relid) && !running->recorded)
 	{
-		/* a table to which no row came */
-		Relation	rel;
-
+		/* an event trigger may have dropped it */
 		CommandCounterIncrement();
-		rel = relation_open(running->relid, NoLock);
-		record_create_as(rel);
-		relation_close(rel, NoLock);
+		if (get_rel_relkind(running->relid) == RELKIND_MATVIEW)
+			ot_contents_note_matview(running->relid, false);
 	}
 	if (truncation && !truncation->told)
 		note_truncated();
@@ -610,7 +599,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	if (kind == OT_STATEMENT_CREATE_AS || IsA(node, CreateTableAsStmt))
 	{
 		new_table.into = ot_ddl_create_as(node)->into;
-		new_table.matview = new_table.recorded = kind != OT_STATEMENT_CREATE_AS;
+		new_table.matview = kind != OT_STATEMENT_CREATE_AS;
 	}
 	if (kind == OT_STATEMENT_TRUNCATE && ((TruncateStmt *) node)->restart_seqs)
 		emptied.flags = OT_EMPTIED_RESTART;
@@ -619,12 +608,16 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	hidden = statement.stmt != NULL && hides_temporary(node);
 	if (hidden)
 		hide_temporary();
+	else if (statement.stmt != NULL)
+		ot_ddl_check_like(node);
 	run_statement(pstmt, node, statement.stmt ? &statement : NULL,
 				  kind != OT_STATEMENT_LOCAL && new_table.into ? &new_table : NULL,
 				  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 				  query, read_only_tree, context, params, env, dest, completion);
 	if (hidden)
 		show_temporary();
+	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
+		ot_ddl_check_dependencies();
 }
 
 /* ---- what happens inside a statement ---- */
@@ -653,7 +646,11 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 			/* the first relation made at that depth; its TOAST table follows */
 			if (create_as != NULL && create_as->depth == utility_depth &&
 				!OidIsValid(create_as->relid))
+			{
 				create_as->relid = object_id;
+				if (!create_as->matview)
+					record_create_as(object_id);
+			}
 			break;
 		case OAT_TRUNCATE:
 			if (truncation != NULL && !truncation->told)

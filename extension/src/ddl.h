@@ -53,6 +53,9 @@ extern bool ot_ddl_may_change_code(Node *stmt);
 /* ddl_temporary.c */
 extern bool ot_ddl_session_has_temporary(void);
 extern bool ot_ddl_is_temporary(Node *stmt, const char *query);
+extern void ot_ddl_check_temporary(Node *stmt);
+extern void ot_ddl_check_like(Node *stmt);
+extern void ot_ddl_check_dependencies(void);
 
 /* ddl_check.c */
 extern void ot_ddl_check_everywhere(Node *stmt);

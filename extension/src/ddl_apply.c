@@ -16,8 +16,13 @@
  */
 #include "onetrip.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "parser/analyze.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
@@ -25,6 +30,7 @@
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "ddl.h"
 #include "session_settings.h"
@@ -70,16 +76,31 @@ security_context(Node *stmt)
 	}
 }
 
+static bool
+sets_role(DefElem *option)
+{
+	const char *name;
+
+	if (strcmp(option->defname, "set") != 0)
+		return false;
+	name = ((VariableSetStmt *) option->arg)->name;
+	return name != NULL && (pg_strcasecmp(name, "role") == 0 ||
+							pg_strcasecmp(name, "session_authorization") == 0);
+}
+
 /*
  * CREATE FUNCTION may set a role for the function, and it runs functions, in
- * the defaults of arguments.  So that setting becomes an ALTER FUNCTION of
- * its own, to be run behind.  NULL: there is none.
+ * the defaults of arguments.  So that setting is left to an ALTER FUNCTION, to
+ * be run behind, which makes all of them again, in the order that they have.
+ * NULL: there is none.
  */
 static Node *
 take_role_out(Node *stmt)
 {
 	CreateFunctionStmt *create = (CreateFunctionStmt *) stmt;
 	AlterFunctionStmt *alter;
+	VariableSetStmt *reset = makeNode(VariableSetStmt);
+	bool		found = false;
 	ListCell   *lc;
 
 	if (!IsA(stmt, CreateFunctionStmt))
@@ -89,30 +110,65 @@ take_role_out(Node *stmt)
 	{
 		DefElem    *option = lfirst_node(DefElem, lc);
 
-		if (strcmp(option->defname, "set") == 0 &&
-			(pg_strcasecmp(((VariableSetStmt *) option->arg)->name, "role") == 0 ||
-			 pg_strcasecmp(((VariableSetStmt *) option->arg)->name, "session_authorization") == 0))
-		{
-			alter->actions = lappend(alter->actions, option);
-			create->options = foreach_delete_current(create->options, lc);
-		}
+		if (strcmp(option->defname, "set") == 0)
+			alter->actions = lappend(alter->actions, copyObject(option));
+		if (!sets_role(option))
+			continue;
+		found = true;
+		create->options = foreach_delete_current(create->options, lc);
 	}
-	if (alter->actions == NIL)
+	if (!found)
 		return NULL;
+	reset->kind = VAR_RESET_ALL;
+	alter->actions = lcons(makeDefElem("set", (Node *) reset, -1), alter->actions);
 
 	alter->objtype = create->is_procedure ? OBJECT_PROCEDURE : OBJECT_FUNCTION;
 	alter->func = ot_ddl_created_function(create);
 	return (Node *) alter;
 }
 
+/*
+ * Does all that the table and its children hold come from the log?  What is in
+ * tables of another access method, and in unlogged ones, is this region's own.
+ */
+static bool
+has_rows_of_log_only(RangeVar *name)
+{
+	Oid			relid = RangeVarGetRelid(name, NoLock, true);
+	ListCell   *lc;
+
+	if (!OidIsValid(relid))
+		return false;
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(lfirst_oid(lc)));
+		Form_pg_class form;
+		bool		of_log;
+
+		if (!HeapTupleIsValid(tuple))
+			return false;
+		form = (Form_pg_class) GETSTRUCT(tuple);
+		of_log = form->relkind == RELKIND_PARTITIONED_TABLE ||
+			(form->relkind == RELKIND_RELATION && form->relam == ot_access_method_oid() &&
+			 form->relpersistence == RELPERSISTENCE_PERMANENT);
+		ReleaseSysCache(tuple);
+		if (!of_log)
+			return false;
+	}
+	return true;
+}
+
 /* Rows that are there pass a new constraint; NOT VALID stays what it is. */
 static void
-leave_unchecked(Node *node)
+leave_unchecked(RangeVar *table, Node *node)
 {
 	Constraint *constraint = (Constraint *) node;
 
 	if (!IsA(node, Constraint) || constraint->skip_validation ||
 		(constraint->contype != CONSTR_CHECK && constraint->contype != CONSTR_FOREIGN))
+		return;
+	if (!has_rows_of_log_only(table) ||
+		(constraint->contype == CONSTR_FOREIGN && !has_rows_of_log_only(constraint->pktable)))
 		return;
 	constraint->skip_validation = true;
 	constraint->initially_valid = true;
@@ -121,29 +177,31 @@ leave_unchecked(Node *node)
 /*
  * What the statement would compute, call or check, and what its own region has
  * computed, called or checked: the contents of a materialized view follow as
- * rows; constraints were found to hold for these rows, under the privileges
- * and row security of there.
+ * rows; constraints were found to hold for rows that are the same here, under
+ * the privileges and row security of there.
  */
 static void
 leave_to_results(Node *stmt)
 {
+	RangeVar   *table;
 	ListCell   *lc;
 
 	if (IsA(stmt, CreateTableAsStmt))
 		((CreateTableAsStmt *) stmt)->into->skipData = true;
 	if (!IsA(stmt, AlterTableStmt))
 		return;
+	table = ((AlterTableStmt *) stmt)->relation;
 	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
 	{
 		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 		ListCell   *of_column;
 
 		if (command->subtype == AT_AddConstraint)
-			leave_unchecked(command->def);
+			leave_unchecked(table, command->def);
 		else if (command->subtype == AT_AddColumn)
 		{
 			foreach(of_column, castNode(ColumnDef, command->def)->constraints)
-				leave_unchecked(lfirst(of_column));
+				leave_unchecked(table, lfirst(of_column));
 		}
 	}
 }

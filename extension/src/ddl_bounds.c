@@ -18,8 +18,9 @@
  */
 #include "onetrip.h"
 
-#include "access/table.h"
+#include "access/relation.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -106,31 +107,44 @@ is_passed_over(Node *stmt)
 	return OidIsValid(get_relname_relid(create->relation->relname, schema));
 }
 
-/* The bound with its values; NULL: the server will say what is wrong. */
-static PartitionBoundSpec *
-compute(PartitionBoundSpec *bound, RangeVar *parent, const char *query)
+/* Before the lock: nobody waits for a lock of somebody who has no right to it. */
+static void
+check_parent(const RangeVar *parent, Oid relid, Oid old_relid, void *arg)
 {
-	Oid			relid = RangeVarGetRelid(parent, NoLock, true);
-	ParseState *pstate;
+	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
+
+	/* gone meanwhile: it will be looked up again */
+	if (relkind != '\0' && !OT_OWNS_RELATION(relid))
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(relkind), parent->relname);
+}
+
+/* The locked parent; NULL: the server will say what is wrong. */
+static Relation
+open_parent(RangeVar *parent, char strategy)
+{
+	Oid			relid = RangeVarGetRelidExtended(parent, ShareUpdateExclusiveLock, RVR_MISSING_OK,
+												 check_parent, NULL);
 	Relation	rel;
 
-	/* Nobody waits for a lock of somebody who has no right to it. */
-	if (!OidIsValid(relid) || get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE ||
-		!OT_OWNS_RELATION(relid))
+	if (!OidIsValid(relid))
 		return NULL;
-	relid = RangeVarGetRelid(parent, ShareUpdateExclusiveLock, false);
-	rel = table_open(relid, NoLock);
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE ||
-		RelationGetPartitionKey(rel)->strategy != bound->strategy)
-	{
-		table_close(rel, NoLock);
-		return NULL;
-	}
-	pstate = make_parsestate(NULL);
+	rel = relation_open(relid, NoLock);
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE &&
+		RelationGetPartitionKey(rel)->strategy == strategy)
+		return rel;
+	relation_close(rel, NoLock);
+	return NULL;
+}
+
+/* The bound with its values. */
+static PartitionBoundSpec *
+compute(PartitionBoundSpec *bound, Relation parent, const char *query)
+{
+	ParseState *pstate = make_parsestate(NULL);
+
 	pstate->p_sourcetext = query;
-	bound = transformPartitionBound(pstate, rel, copyObject(bound));
+	bound = transformPartitionBound(pstate, parent, copyObject(bound));
 	free_parsestate(pstate);
-	table_close(rel, NoLock);
 	return bound;
 }
 
@@ -206,6 +220,8 @@ ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
 	RangeVar   *parent;
 	PartitionBoundSpec **place;
 	PartitionBoundSpec *bound;
+	PartitionBoundSpec *read;
+	Relation	rel;
 	int			location;
 	int			begin;
 	int			length;
@@ -233,9 +249,10 @@ ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
 		return stmt;
 	location = (*place)->location;
 	begin = location - offset;
-	bound = compute(*place, parent, query);
-	if (bound == NULL)
+	rel = open_parent(parent, (*place)->strategy);
+	if (rel == NULL)
 		return stmt;
+	bound = compute(*place, rel, query);
 	length = location >= offset && begin < (int) strlen(*text) ?
 		length_of_bound(*text + begin, bound->strategy) : 0;
 	if (length == 0)
@@ -246,12 +263,16 @@ ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
 
 	/* what runs is what is recorded */
 	again = linitial_node(RawStmt, raw_parser(*text, RAW_PARSE_DEFAULT))->stmt;
+	read = *find_bound(again, &parent);
+	if (!equal(compute(read, rel, *text), bound))
+		ot_ddl_refuse("a partition's bound that is another one when it is read from its text",
+					  "Write the bound as a constant, or under array_nulls = on and other settings as they are by default.");
+	relation_close(rel, NoLock);
+	read->location = location;
+	set_locations(read->listdatums, location);
+	set_locations(read->lowerdatums, location);
+	set_locations(read->upperdatums, location);
 	stmt = copyObject(stmt);
-	bound = *find_bound(again, &parent);
-	bound->location = location;
-	set_locations(bound->listdatums, location);
-	set_locations(bound->lowerdatums, location);
-	set_locations(bound->upperdatums, location);
-	*find_bound(stmt, &parent) = bound;
+	*find_bound(stmt, &parent) = read;
 	return stmt;
 }

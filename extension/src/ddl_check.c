@@ -17,13 +17,18 @@
  */
 #include "onetrip.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/table.h"
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
@@ -36,6 +41,8 @@
 #include "parser/parse_relation.h"
 #include "parser/parse_type.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -198,12 +205,45 @@ tells_of_server(Node *node)
 	return false;
 }
 
+/* A type of this session alone, or a relation in a constant: its name leads elsewhere, elsewhere. */
+static bool
+uses_temporary(Node *node)
+{
+	Const	   *value = (Const *) node;
+	Oid			type;
+
+	if (!ot_ddl_session_has_temporary())
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_Const:
+			if (value->consttype == REGCLASSOID && !value->constisnull &&
+				get_rel_persistence(DatumGetObjectId(value->constvalue)) == RELPERSISTENCE_TEMP)
+				return true;
+			type = value->consttype == REGTYPEOID && !value->constisnull ?
+				DatumGetObjectId(value->constvalue) : value->consttype;
+			break;
+		case T_RelabelType:
+		case T_CoerceViaIO:
+		case T_ArrayCoerceExpr:
+		case T_ConvertRowtypeExpr:
+		case T_CoerceToDomain:
+		case T_RowExpr:
+		case T_FuncExpr:
+			type = exprType(node);
+			break;
+		default:
+			return false;
+	}
+	return isTempNamespace(get_object_namespace(&(ObjectAddress) {TypeRelationId, type, 0}));
+}
+
 static bool
 may_differ(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	if (tells_of_server(node) ||
+	if (tells_of_server(node) || uses_temporary(node) ||
 		(!asks_for_setting_that_travels(node) &&
 		 check_functions_in_node(node, differs_elsewhere, context)))
 		return true;
@@ -321,12 +361,105 @@ converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *command)
 	return !computes_same(pstate, expression, column->typeName);
 }
 
+/* Refuses what ALTER TABLE would do to the rows of the relation, or of its children. */
+static void
+check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *query)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	bool		typed = stmt->objtype == OBJECT_TYPE;
+	const char *of_type = typed ?
+		psprintf("Take table \"%s\" out of the type (ALTER TABLE ... NOT OF), change both, and put it back (ALTER TABLE ... OF).",
+				 RelationGetRelationName(rel)) : NULL;
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+		ParseState *pstate;
+
+		if (typed && command->behavior != DROP_CASCADE)
+			continue;
+		pstate = make_parsestate(NULL);
+		pstate->p_sourcetext = query;
+		switch (command->subtype)
+		{
+			case AT_AddColumn:
+				if (adds_volatile_column(pstate, relid, command) &&
+					has_replicated_rows(relid, lockmode))
+					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row or may differ between regions",
+								  of_type ? of_type :
+								  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT (or ADD GENERATED ... AS IDENTITY).");
+				break;
+			case AT_AlterColumnType:
+				if (converts_volatile(pstate, rel, command) &&
+					has_replicated_rows(relid, lockmode))
+					ot_ddl_refuse("ALTER COLUMN TYPE with a USING expression that is volatile or may differ between regions",
+								  of_type ? of_type :
+								  "Add a new column, fill it with UPDATE, drop the old one and rename the new one.");
+				break;
+			case AT_SetAccessMethod:
+				{
+					const char *to = command->name ? command->name : default_table_access_method;
+					bool		from_onetrip = ot_is_onetrip_table(rel);
+
+					if (from_onetrip != (strcmp(to, "onetrip") == 0))
+						ot_ddl_refuse("SET ACCESS METHOD to or from onetrip",
+									  "Create a table with the other access method and copy the rows with INSERT ... SELECT.");
+					break;
+				}
+			case AT_SetLogged:
+			case AT_SetUnLogged:
+				if (ot_is_onetrip_table(rel))
+					ot_ddl_refuse("SET LOGGED or SET UNLOGGED of a onetrip table",
+								  "Create a new table and copy the rows with INSERT ... SELECT.");
+				break;
+			default:
+				break;
+		}
+		free_parsestate(pstate);
+	}
+	relation_close(rel, NoLock);
+}
+
+/*
+ * ALTER TYPE ... CASCADE does to the tables OF the type what it says of the
+ * type.  One of somebody else is left alone: the statement will refuse.
+ */
+static void
+check_typed_tables(AlterTableStmt *stmt, Oid type, LOCKMODE lockmode, const char *query)
+{
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	List	   *typed = NIL;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	ListCell   *lc;
+
+	ScanKeyInit(&key, Anum_pg_class_reloftype, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(type));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		typed = lappend_oid(typed, ((Form_pg_class) GETSTRUCT(tuple))->oid);
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+
+	foreach(lc, typed)
+	{
+		Oid			relid = lfirst_oid(lc);
+
+		if (!OT_OWNS_RELATION(relid) || get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+			continue;
+		LockRelationOid(relid, lockmode);
+		if (get_rel_relkind(relid) != '\0')
+			check_commands(stmt, relid, lockmode, query);
+	}
+}
+
 static void
 check_alter_table(AlterTableStmt *stmt, const char *query)
 {
 	LOCKMODE	lockmode = AlterTableGetLockLevel(stmt->cmds);
 	bool		interesting = false;
-	Relation	rel;
 	Oid			relid;
 	ListCell   *lc;
 
@@ -356,57 +489,17 @@ check_alter_table(AlterTableStmt *stmt, const char *query)
 				break;
 		}
 	}
-	if (!interesting || stmt->objtype != OBJECT_TABLE)
+	if (!interesting || (stmt->objtype != OBJECT_TABLE && stmt->objtype != OBJECT_TYPE))
 		return;
 
 	/* the lock that the statement itself takes next, with its checks */
 	relid = AlterTableLookupRelation(stmt, lockmode);
 	if (!OidIsValid(relid))
 		return;
-	rel = relation_open(relid, NoLock);
-
-	foreach(lc, stmt->cmds)
-	{
-		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
-		ParseState *pstate = make_parsestate(NULL);
-
-		pstate->p_sourcetext = query;
-		switch (command->subtype)
-		{
-			case AT_AddColumn:
-				if (adds_volatile_column(pstate, relid, command) &&
-					has_replicated_rows(relid, lockmode))
-					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row or may differ between regions",
-								  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT (or ADD GENERATED ... AS IDENTITY).");
-				break;
-			case AT_AlterColumnType:
-				if (converts_volatile(pstate, rel, command) &&
-					has_replicated_rows(relid, lockmode))
-					ot_ddl_refuse("ALTER COLUMN TYPE with a USING expression that is volatile or may differ between regions",
-								  "Add a new column, fill it with UPDATE, drop the old one and rename the new one.");
-				break;
-			case AT_SetAccessMethod:
-				{
-					const char *to = command->name ? command->name : default_table_access_method;
-					bool		from_onetrip = ot_is_onetrip_table(rel);
-
-					if (from_onetrip != (strcmp(to, "onetrip") == 0))
-						ot_ddl_refuse("SET ACCESS METHOD to or from onetrip",
-									  "Create a table with the other access method and copy the rows with INSERT ... SELECT.");
-					break;
-				}
-			case AT_SetLogged:
-			case AT_SetUnLogged:
-				if (ot_is_onetrip_table(rel))
-					ot_ddl_refuse("SET LOGGED or SET UNLOGGED of a onetrip table",
-								  "Create a new table and copy the rows with INSERT ... SELECT.");
-				break;
-			default:
-				break;
-		}
-		free_parsestate(pstate);
-	}
-	relation_close(rel, NoLock);
+	if (stmt->objtype == OBJECT_TABLE)
+		check_commands(stmt, relid, lockmode, query);
+	else
+		check_typed_tables(stmt, get_rel_type_id(relid), lockmode, query);
 }
 
 /* ---- other statements ---- */
@@ -464,12 +557,54 @@ check_database_reset(AlterDatabaseSetStmt *stmt)
 					  "New tables would stay on the server where their rows are written. If that is meant, set it to heap.");
 }
 
+/* The extension, its schema and what is in it are looked up by their names. */
+static void
+check_own_extension(Node *stmt)
+{
+	static const char own[] = "onetrip";
+	const char *what = NULL;
+	ListCell   *lc;
+
+	switch (nodeTag(stmt))
+	{
+		case T_DropStmt:
+			if (((DropStmt *) stmt)->removeType != OBJECT_EXTENSION &&
+				((DropStmt *) stmt)->removeType != OBJECT_SCHEMA)
+				break;
+			foreach(lc, ((DropStmt *) stmt)->objects)
+			{
+				if (strcmp(strVal(lfirst(lc)), own) == 0)
+					what = "DROP of the extension or the schema onetrip";
+			}
+			break;
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA &&
+				strcmp(((RenameStmt *) stmt)->subname, own) == 0)
+				what = "ALTER SCHEMA onetrip RENAME";
+			break;
+		case T_AlterExtensionContentsStmt:
+			if (strcmp(((AlterExtensionContentsStmt *) stmt)->extname, own) == 0)
+				what = "ALTER EXTENSION onetrip ADD or DROP";
+			break;
+		case T_AlterObjectSchemaStmt:
+			if (((AlterObjectSchemaStmt *) stmt)->objectType == OBJECT_EXTENSION &&
+				strcmp(strVal(((AlterObjectSchemaStmt *) stmt)->object), own) == 0)
+				what = "ALTER EXTENSION onetrip SET SCHEMA";
+			break;
+		default:
+			break;
+	}
+	if (what != NULL)
+		ot_ddl_refuse(what, "The extension and its schema belong to the cluster. To leave it, dump the database and stop the nodes.");
+}
+
 /* Raises 0A000 for a statement that would be recorded but must not be. */
 void
 ot_ddl_check_recorded(Node *stmt, const char *query)
 {
 	ListCell   *lc;
 
+	check_own_extension(stmt);
 	switch (nodeTag(stmt))
 	{
 		case T_CreateStmt:
@@ -495,13 +630,6 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 				if (drop->removeType == OBJECT_PUBLICATION)
 					ot_ddl_refuse("a publication",
 								  "Logical replication out of a replicated database is not supported yet.");
-				foreach(lc, drop->objects)
-				{
-					if (drop->removeType == OBJECT_EXTENSION &&
-						strcmp(strVal(lfirst(lc)), "onetrip") == 0)
-						ot_ddl_refuse("DROP EXTENSION onetrip",
-									  "The extension belongs to the cluster. To leave it, dump the database and stop the nodes.");
-				}
 				break;
 			}
 		case T_CreateFunctionStmt:

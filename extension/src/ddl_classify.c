@@ -438,7 +438,10 @@ ot_ddl_classify(Node *stmt, const char *query)
 	}
 
 	if (kind != OT_STATEMENT_LOCAL && ot_ddl_is_temporary(stmt, query))
+	{
+		ot_ddl_check_temporary(stmt);
 		return OT_STATEMENT_LOCAL;
+	}
 	if (kind == OT_STATEMENT_LOCAL)
 		return kind;
 	/* before the locks of its tables, like everybody */

@@ -8,6 +8,11 @@
  * the statement will, takes no lock that it would not take, and raises only
  * errors that it would raise.
  *
+ * A statement about permanent objects must not mean a temporary one by a name in
+ * it: elsewhere that name leads to another object, or to none.  Names come in too
+ * many places to look for them (a type, the text in nextval('s')), so this is
+ * found behind the statement, in what it has written into pg_depend.
+ *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
  *
@@ -15,13 +20,32 @@
  */
 #include "onetrip.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_amproc.h"
+#include "catalog/pg_attrdef.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_opfamily.h"
+#include "catalog/pg_policy.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_statistic_ext.h"
+#include "catalog/pg_trigger.h"
+#include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/analyze.h"
 #include "parser/parse_relation.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
@@ -98,6 +122,7 @@ object_is_temporary(ObjectType type, Node *object)
 		case OBJECT_COLUMN:
 		case OBJECT_CONVERSION:
 		case OBJECT_DOMAIN:
+		case OBJECT_DOMCONSTRAINT:
 		case OBJECT_FUNCTION:
 		case OBJECT_OPCLASS:
 		case OBJECT_OPERATOR:
@@ -303,8 +328,11 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 			{
 				RenameStmt *rename = (RenameStmt *) stmt;
 
-				return rename->relation ? relation_is_temporary(rename->relation) :
-					object_is_temporary(rename->renameType, rename->object);
+				if (rename->relation)
+					return relation_is_temporary(rename->relation);
+				/* the domain's name alone */
+				return object_is_temporary(rename->renameType == OBJECT_DOMCONSTRAINT ?
+										   OBJECT_DOMAIN : rename->renameType, rename->object);
 			}
 		case T_AlterObjectSchemaStmt:
 			{
@@ -330,6 +358,12 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 		case T_CommentStmt:
 			return object_is_temporary(((CommentStmt *) stmt)->objtype,
 									   ((CommentStmt *) stmt)->object);
+		case T_AlterExtensionContentsStmt:
+			if (object_is_temporary(((AlterExtensionContentsStmt *) stmt)->objtype,
+									((AlterExtensionContentsStmt *) stmt)->object))
+				ot_ddl_refuse("a temporary object of an extension",
+							  "If a permanent object of that name is meant, write its schema before the name.");
+			return false;
 		case T_SecLabelStmt:
 			return object_is_temporary(((SecLabelStmt *) stmt)->objtype,
 									   ((SecLabelStmt *) stmt)->object);
@@ -342,4 +376,213 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 		default:
 			return false;
 	}
+}
+
+/* ---- statements about temporary objects that bear on others ---- */
+
+/*
+ * Whoever alters a parent, in any region, alters its children; and nobody can
+ * alter those of another session.
+ */
+static void
+check_parent(RangeVar *parent)
+{
+	Oid			relid = RangeVarGetRelid(parent, NoLock, true);
+
+	if (!OidIsValid(relid) || get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+		return;
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot make a temporary table a child of table \"%s\"", parent->relname),
+			 errdetail("ALTER TABLE of the parent, in any region, would fail in region \"%s\" for as long as this session lasts.",
+					   ot_region),
+			 errhint("Use CREATE TEMPORARY TABLE ... (LIKE %s INCLUDING ALL), and name both tables in queries.",
+					 quote_identifier(parent->relname))));
+}
+
+/* For a statement that stays local since it is about temporary objects. */
+void
+ot_ddl_check_temporary(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, CreateStmt))
+	{
+		/* of a partition PostgreSQL itself says so */
+		if (((CreateStmt *) stmt)->partbound != NULL)
+			return;
+		foreach(lc, ((CreateStmt *) stmt)->inhRelations)
+			check_parent(lfirst_node(RangeVar, lc));
+	}
+	else if (IsA(stmt, AlterTableStmt))
+	{
+		foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+		{
+			AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+			if (command->subtype == AT_AddInherit)
+				check_parent(castNode(RangeVar, command->def));
+		}
+	}
+}
+
+/*
+ * For a statement that is recorded and sees temporary objects: CREATE TABLE
+ * (LIKE ...) leaves no trace of where its columns come from.
+ */
+void
+ot_ddl_check_like(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, CreateSchemaStmt))
+	{
+		foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
+			ot_ddl_check_like(lfirst(lc));
+	}
+	if (!IsA(stmt, CreateStmt) && !IsA(stmt, CreateForeignTableStmt))
+		return;
+	foreach(lc, ((CreateStmt *) stmt)->tableElts)
+	{
+		TableLikeClause *like = lfirst(lc);
+
+		if (IsA(like, TableLikeClause) && relation_is_temporary(like->relation))
+			ot_ddl_refuse(psprintf("a definition LIKE the temporary relation \"%s\"",
+								   like->relation->relname),
+						  "If a permanent one of that name is meant, write its schema before the name; else write out the columns.");
+	}
+}
+
+/* ---- permanent objects that a statement has hung on temporary ones ---- */
+
+/* Objects that are in no schema of their own, and where they belong. */
+typedef struct Part
+{
+	Oid			class_id;
+	AttrNumber	oid_column;
+	AttrNumber	whole_column;
+	Oid			whole_class;
+} Part;
+
+static const Part parts[] = {
+	{RewriteRelationId, Anum_pg_rewrite_oid, Anum_pg_rewrite_ev_class, RelationRelationId},
+	{TriggerRelationId, Anum_pg_trigger_oid, Anum_pg_trigger_tgrelid, RelationRelationId},
+	{PolicyRelationId, Anum_pg_policy_oid, Anum_pg_policy_polrelid, RelationRelationId},
+	/* it need not be in the schema of its table */
+	{StatisticExtRelationId, Anum_pg_statistic_ext_oid, Anum_pg_statistic_ext_stxrelid, RelationRelationId},
+	{AccessMethodOperatorRelationId, Anum_pg_amop_oid, Anum_pg_amop_amopfamily, OperatorFamilyRelationId},
+	{AccessMethodProcedureRelationId, Anum_pg_amproc_oid, Anum_pg_amproc_amprocfamily, OperatorFamilyRelationId},
+};
+
+/* The object that this one is a part of; false: it is gone. */
+static bool
+find_whole(const Part *part, ObjectAddress *object)
+{
+	Relation	catalog = table_open(part->class_id, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, part->oid_column, object->objectId);
+	bool		isnull;
+
+	if (HeapTupleIsValid(tuple))
+		ObjectAddressSet(*object, part->whole_class,
+						 DatumGetObjectId(heap_getattr(tuple, part->whole_column,
+													   RelationGetDescr(catalog), &isnull)));
+	table_close(catalog, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+static bool
+belongs_to_session(ObjectAddress object)
+{
+	if (object.classId == AttrDefaultRelationId)
+		object = GetAttrDefaultColumnAddress(object.objectId);
+	for (int i = 0; i < lengthof(parts); i++)
+	{
+		if (parts[i].class_id == object.classId)
+		{
+			/* what is gone is nobody's */
+			if (!find_whole(&parts[i], &object))
+				return true;
+			break;
+		}
+	}
+	return is_objectclass_supported(object.classId) &&
+		isTempOrTempToastNamespace(get_object_namespace(&object));
+}
+
+pg_noreturn static void
+refuse_dependency(const ObjectAddress *permanent, const ObjectAddress *temporary)
+{
+	char	   *name = getObjectDescription(temporary, true);
+
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot replicate a definition that uses a temporary object: %s",
+					name ? name : "one that is gone"),
+			 errdetail("%s would depend on it, which no other session and no other region has.",
+					   getObjectDescription(permanent, false)),
+			 errhint("If a permanent object of that name is meant, write its schema before the name; else create one.")));
+}
+
+/* Goes over all that depends on the object, which is the session's own or its schema. */
+static void
+look_at_dependents(const ObjectAddress *object, HTAB *seen)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+	uint64		id = ((uint64) object->classId << 32) | object->objectId;
+	bool		found;
+
+	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
+	hash_search(seen, &id, HASH_ENTER, &found);
+	if (found)
+		return;
+	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object->classId));
+	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object->objectId));
+	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+		ObjectAddress dependent = {form->classid, form->objid, 0};
+
+		if (belongs_to_session(dependent))
+			look_at_dependents(&dependent, seen);
+		else if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+		{
+			ObjectAddress temporary = {form->refclassid, form->refobjid, form->refobjsubid};
+
+			dependent.objectSubId = form->objsubid;
+			refuse_dependency(&dependent, &temporary);
+		}
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+/*
+ * Behind a statement that is recorded: has it hung anything permanent on an
+ * object of this session?
+ */
+void
+ot_ddl_check_dependencies(void)
+{
+	HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(uint64),
+	.hcxt = CurrentMemoryContext};
+	ObjectAddress schema = {NamespaceRelationId, InvalidOid, 0};
+	Oid			toast_schema;
+	HTAB	   *seen;
+
+	GetTempNamespaceState(&schema.objectId, &toast_schema);
+	if (!OidIsValid(schema.objectId))
+		return;
+	CommandCounterIncrement();
+	seen = hash_create("onetrip temporary objects", 64, &ctl,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	look_at_dependents(&schema, seen);
+	hash_destroy(seen);
 }

@@ -214,6 +214,7 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 	YYLTYPE		location;
 	int			begin = -1;
 	int			end = -1;
+	bool		uescape = false;
 
 	foreach(lc, options)
 	{
@@ -235,16 +236,27 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 		check_password_hook(role, clear, PASSWORD_TYPE_PLAINTEXT, (Datum) 0, true);
 	verifier = encrypt_password(Password_encryption, role, clear);
 
-	/* The first string after the keyword is the password. */
+	/* The first string after the keyword is the password; UESCAPE with another may follow. */
 	scanner = scanner_init(*text, &extra, &ScanKeywords, ScanKeywordTokens);
 	extra.escape_string_warning = false;
-	while (begin < 0 && core_yylex(&value, &location, scanner) != 0)
+	while (core_yylex(&value, &location, scanner) != 0)
 	{
 		const char *token = extra.scanbuf + location;
 
-		if (location >= password->location - offset &&
-			(token[0] == '\'' || token[0] == '$' ||
-			 (token[0] != '"' && strchr(token, '\'') != NULL)))
+		if (begin >= 0 && !uescape)
+		{
+			if (pg_strcasecmp(token, "uescape") != 0)
+				break;
+			uescape = true;
+		}
+		else if (begin >= 0)
+		{
+			end = location + (int) strlen(token);
+			break;
+		}
+		else if (location >= password->location - offset &&
+				 (token[0] == '\'' || token[0] == '$' ||
+				  (token[0] != '"' && strchr(token, '\'') != NULL)))
 		{
 			begin = location;
 			end = location + (int) strlen(token);

@@ -215,6 +215,7 @@ carry_out_and_roll_back(OtReader *r)
 	PG_END_TRY();
 	ot_is_apply_worker = ot_is_rehearsing = false;
 	RollbackAndReleaseCurrentSubTransaction();
+	ot_apply_let_locks_go();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 	if (error)

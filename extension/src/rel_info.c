@@ -45,6 +45,8 @@
 #include "catalog/partition.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "access/sysattr.h"
@@ -274,6 +276,37 @@ runs_users_code(Node *node, void *context)
 	return expression_tree_walker(node, runs_users_code, context);
 }
 
+/* In a language of its own?  What is written in C is its author's to vouch for. */
+static bool
+is_interpreted(Oid function, void *context)
+{
+	HeapTuple	tuple;
+	Oid			language;
+
+	if (is_builtin(function))
+		return false;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
+	ReleaseSysCache(tuple);
+	return language != INTERNALlanguageId && language != ClanguageId;
+}
+
+/* Might the expression do anything but compute? */
+static bool
+may_run_anything(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	/* a domain has CHECKs, also one within a composite that is read from text */
+	if (IsA(node, CoerceToDomain) ||
+		(IsA(node, CoerceViaIO) && !is_builtin(((CoerceViaIO *) node)->resulttype)) ||
+		check_functions_in_node(node, is_interpreted, context))
+		return true;
+	return expression_tree_walker(node, may_run_anything, context);
+}
+
 /*
  * A B-tree takes a first value of such a type and no second one: an array of
  * points, say.  Two regions could each insert a first.
@@ -461,6 +494,8 @@ build(OtRelInfo *info, Relation rel)
 	info->nwhole_indexes = 0;
 	info->in_whole_indexes = NULL;
 	info->whole_indexes = palloc(sizeof(OtWholeIndex) * Max(list_length(index_oids), 1));
+	info->nrunning_indexes = 0;
+	info->running_indexes = palloc(sizeof(OtRunningIndex) * Max(list_length(index_oids), 1));
 	foreach(lc, index_oids)
 	{
 		Relation	index_rel = index_open(lfirst_oid(lc), AccessShareLock);
@@ -480,6 +515,14 @@ build(OtRelInfo *info, Relation rel)
 			if (lfirst_oid(lc) == identity)
 				info->identity = info->nindexes;
 			describe_index(&info->indexes[info->nindexes++], info, rel, index_rel);
+		}
+		else if (may_run_anything((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
+				 may_run_anything((Node *) RelationGetIndexPredicate(index_rel), NULL))
+		{
+			OtRunningIndex *running = &info->running_indexes[info->nrunning_indexes++];
+
+			running->oid = lfirst_oid(lc);
+			running->info = BuildIndexInfo(index_rel);
 		}
 		index_close(index_rel, AccessShareLock);
 	}

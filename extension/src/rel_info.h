@@ -46,6 +46,13 @@ typedef struct OtIndex
 	IndexInfo  *info;			/* if computed */
 } OtIndex;
 
+/* An index that is not unique, with an expression or a predicate that may run anything. */
+typedef struct OtRunningIndex
+{
+	Oid			oid;
+	IndexInfo  *info;
+} OtRunningIndex;
+
 /* A B-tree of values whose length varies. */
 typedef struct OtWholeIndex
 {
@@ -65,6 +72,8 @@ typedef struct OtRelInfo
 	int			identity;		/* of indexes, -1: none */
 	int			nindexes;		/* unique and exclusion ones only */
 	OtIndex    *indexes;
+	int			nrunning_indexes;
+	OtRunningIndex *running_indexes;
 	int			natts;
 	int			nwhole_indexes;
 	OtWholeIndex *whole_indexes;

@@ -249,6 +249,33 @@ COMMENT ON TABLE referring IS 'pg_toast.pg_toast_123 in words';
 SELECT lo_from_bytea(0, 'x');
 \echo :LAST_ERROR_SQLSTATE
 
+-- ALTER TYPE ... CASCADE does the same to the tables of the type: one with rows, one without, a child, one of somebody else.
+CREATE DOMAIN drawn AS float DEFAULT random();
+CREATE DOMAIN fixed AS float DEFAULT 7;
+CREATE TYPE row_type AS (a int, b text);
+CREATE TABLE typed OF row_type;
+CREATE TABLE typed_here OF row_type USING heap;
+INSERT INTO typed_here VALUES (1, '1');
+ALTER TYPE row_type ADD ATTRIBUTE c drawn CASCADE;
+INSERT INTO typed VALUES (1, '1');
+ALTER TYPE row_type ADD ATTRIBUTE d drawn;
+ALTER TYPE row_type ADD ATTRIBUTE d drawn CASCADE;
+\echo :LAST_ERROR_SQLSTATE
+ALTER TYPE row_type ADD ATTRIBUTE d fixed CASCADE;
+ALTER TYPE row_type ALTER ATTRIBUTE a TYPE price CASCADE;
+ALTER TYPE row_type ALTER ATTRIBUTE a TYPE bigint CASCADE;
+SELECT a, b, d FROM typed;
+CREATE TABLE typed_of_other OF row_type;
+ALTER TABLE typed_of_other OWNER TO ddl_owner;
+GRANT ALL ON SCHEMA ddl TO ddl_owner;
+ALTER TYPE row_type OWNER TO ddl_owner;
+ALTER TABLE typed_here OWNER TO ddl_owner;
+SET ROLE ddl_owner;
+ALTER TYPE row_type ADD ATTRIBUTE e drawn CASCADE;
+RESET ROLE;
+REVOKE ALL ON SCHEMA ddl FROM ddl_owner;
+DROP TABLE typed, typed_here, typed_of_other;
+
 -- Functions that a statement calls where it is recorded change nothing: they are called in every region.
 CREATE TABLE noted (id serial PRIMARY KEY, what text);
 CREATE FUNCTION notes(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted (what) VALUES ('n'); RETURN n; END $$;

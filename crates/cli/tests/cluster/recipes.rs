@@ -227,7 +227,7 @@ async fn extensions(lab: &Lab) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contents_are_put_in_as_their_owner_and_what_is_local_stays() {
     let lab =
-        start("recipes_owner", "REFRESH by a superuser of an ordinary role's view; TRUNCATE of local children").await;
+        start("recipes_owner", "REFRESH by a superuser of an ordinary role's view; TRUNCATE of a local child").await;
     let [a, b, _] = lab.sessions().await;
     a.must(
         "create role poor; create schema poor authorization poor; set role poor;
@@ -248,10 +248,215 @@ async fn contents_are_put_in_as_their_owner_and_what_is_local_stays() {
     lab.everywhere().await;
     b.must("insert into poor.local values (1); insert into poor.parent values (2)").await;
     lab.everywhere().await;
-    a.must("create temp table own () inherits (poor.parent); insert into own values (3)").await;
     a.must("truncate poor.parent").await;
     assert_eq!(number(&a, "select count(*) from poor.parent").await.unwrap(), 0);
     lab.everywhere().await;
     assert_eq!(number(&b, "select sum(id) from poor.parent").await.unwrap(), 1, "only what is local to b is left");
     lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_statement_means_at_home_it_means_in_every_region() {
+    let lab =
+        start("recipes_meaning", "roles, names, functions and rows that a statement meets otherwise elsewhere").await;
+    functions_of_indexes(&lab).await;
+    temporary_objects(&lab).await;
+    create_table_as(&lab).await;
+    typed_tables(&lab).await;
+    rows_of_one_region(&lab).await;
+    advisory_locks(&lab).await;
+    settings_of_functions(&lab).await;
+    left_by_reindex(&lab).await;
+    lab.check_equal(1).await;
+}
+
+/// Of any index: what the apply worker would not let them do is refused at home, and the regions go on.
+async fn functions_of_indexes(lab: &Lab) {
+    let b = lab.session(1).await;
+    b.must(
+        "create table did (id int primary key);
+         create function did(what text) returns text language plpgsql as $$ begin
+             case what when 'row' then insert into did values (1); when 'table' then create table by_did (id int);
+                 when 'role' then set role pg_monitor; else null; end case;
+             return what; end $$;
+         create function indexed(what text) returns text language plpgsql immutable as 'begin return did(what); end';
+         create table doing (id int primary key, what text); create index on doing (indexed(what));
+         create table doing_some (id int primary key, what text); create index on doing_some (id) where indexed(what) = 'row'",
+    )
+    .await;
+    for table in ["doing", "doing_some"] {
+        for (what, code) in [("row", "0A000"), ("table", "0A000"), ("role", "42501")] {
+            let why = b.refused(&format!("insert into {table} values (1, '{what}')")).await;
+            assert_eq!(why.code().code(), code, "{table} {what}: {}", why.message());
+        }
+        b.must(&format!("insert into {table} values (1, 'nothing')")).await;
+    }
+    lab.shows("select (select count(*) from doing) || ' ' || (select count(*) from doing_some) || ' ' || (select count(*) from did)", "1 1 0")
+        .await;
+}
+
+/// Statements that go through mean the permanent object that every region has; the others are refused.
+async fn temporary_objects(lab: &Lab) {
+    let b = lab.session(1).await;
+    b.must(
+        "create table hidden (id int primary key, v text); create sequence hidden_seq; create type hidden_label as enum ('a', 'b');
+         create table uses_hidden (id int primary key, n int); insert into uses_hidden values (1, 1);
+         create temp table hidden (other int); create temp sequence hidden_seq; create type pg_temp.hidden_label as enum ('b', 'a')",
+    )
+    .await;
+    let mut through = 0;
+    for (number, statement) in [
+        "alter table uses_hidden alter n set default nextval('hidden_seq')",
+        "alter table uses_hidden alter n set default nextval('public.hidden_seq')",
+        "alter table uses_hidden add column l hidden_label default 'a'",
+        "alter table uses_hidden add column l public.hidden_label default 'a'",
+        "alter table uses_hidden alter l type text using l::hidden_label::text",
+        "alter table uses_hidden add column h hidden",
+        "create table # (l hidden_label default 'a', n int default nextval('hidden_seq'), h hidden)",
+        "create table # (like hidden)",
+        "create schema # create table t (like hidden)",
+        "create view # as select nextval('hidden_seq'), 'a'::hidden_label",
+        "create view # as select * from public.hidden",
+        "create materialized view # as select 'hidden'::regclass",
+        "create table # as select * from hidden",
+        "create domain # as hidden_label",
+        "create type # as (h hidden[])",
+        "create type # as range (subtype = hidden_label)",
+        "create function #(h hidden, n bigint default nextval('hidden_seq')) returns setof hidden language sql as 'select null::hidden where false'",
+        "create policy # on uses_hidden using (id in (select id from hidden))",
+        "create rule # as on insert to uses_hidden where new.n = 2 do insert into hidden values (7)",
+        "create index # on uses_hidden ((n::hidden_label::text))",
+        "create statistics # on n, (n + 'hidden'::regclass::int) from uses_hidden",
+        "create constraint trigger # after insert on uses_hidden from hidden for each row execute function suppress_redundant_updates_trigger()",
+    ]
+    .iter()
+    .enumerate()
+    {
+        match b.run(&statement.replace('#', &format!("of_hidden_{number}"))).await {
+            Ok(()) => through += 1,
+            Err(e) => println!("recipes_meaning: {statement}: {}", crate::lab::told(&e)),
+        }
+    }
+    assert!(through >= 10, "{through} statements went through");
+    let used = "select count(*) from pg_depend where (pg_identify_object(refclassid, refobjid, 0)).identity ~ 'pg_temp'
+                and (pg_identify_object(classid, objid, 0)).identity !~ 'pg_temp'";
+    assert_eq!(number(&b, used).await.unwrap(), 0, "something permanent hangs on what is temporary");
+    drop(b);
+    lab.check_equal(1).await;
+
+    let [a, b, c] = lab.sessions().await;
+    let why = a.refused("create temp table child () inherits (uses_hidden)").await;
+    assert_eq!(why.code().code(), "0A000", "{}", why.message());
+    b.must("alter table uses_hidden add column more int").await;
+    c.must("create temp table child (id int not null, n int, more int)").await;
+    let why = c.refused("alter table child inherit uses_hidden").await;
+    assert_eq!(why.code().code(), "0A000", "{}", why.message());
+    b.must("alter table uses_hidden drop column more").await;
+}
+
+/// Its query changes the role, the path and the table's name before there is a row.
+async fn create_table_as(lab: &Lab) {
+    alike(
+        lab,
+        "create role asking; create role asked; grant create on schema public to asking, asked;
+         create function changes(what text) returns text language plpgsql as $$ begin
+             case what when 'role' then set role asked; when 'name' then alter table asked_name rename to asked_renamed; else null; end case;
+             return what; end $$;
+         set role asking; create table asked_role as select changes('role') from generate_series(1, 2); reset role;
+         create table asked_name as select changes(case g when 1 then 'name' end) from generate_series(1, 2) g;
+         create function drops() returns event_trigger language plpgsql as $$ begin drop table asked_gone; end $$;
+         create event trigger drops on ddl_command_end when tag in ('CREATE TABLE AS') execute function drops();
+         create table asked_gone as select 1 as one; create table asked_gone as select 1 as one with no data;
+         drop event trigger drops",
+        "select (select tableowner from pg_tables where tablename = 'asked_role') || (select count(*) from asked_role)
+             || (select count(*) from asked_renamed) || coalesce(to_regclass('asked_gone')::text, '')",
+    )
+    .await;
+}
+
+async fn typed_tables(lab: &Lab) {
+    let b = lab.session(1).await;
+    b.must(
+        "create domain by_chance as float default random(); create domain by_rule as float default 7;
+         create type of_row as (a int); create table of_type of of_row; insert into of_type values (1), (2)",
+    )
+    .await;
+    let why = b.refused("alter type of_row add attribute b by_chance cascade").await;
+    assert_eq!(why.code().code(), "0A000", "{}", why.message());
+    alike(lab, "alter type of_row add attribute b by_rule cascade", "select string_agg(o::text, ' ') from of_type o")
+        .await;
+}
+
+/// Constraints are looked at where rows are a region's own.
+async fn rows_of_one_region(lab: &Lab) {
+    let [_, b, c] = lab.sessions().await;
+    b.must("create table of_region (id int primary key) using heap; create table refers (id int primary key); insert into refers values (1);
+            insert into of_region values (1)")
+        .await;
+    lab.everywhere().await;
+    c.must("insert into of_region values (9)").await;
+    for statement in [
+        "alter table of_region add check (id < 5)",
+        "alter table of_region add foreign key (id) references refers",
+        "alter table refers add foreign key (id) references of_region",
+    ] {
+        let why = b.refused(statement).await;
+        assert!(why.message().starts_with("could not commit"), "{statement}: {}", why.message());
+    }
+    let a = lab.session(0).await;
+    a.must("insert into of_region values (1)").await;
+    c.must("delete from of_region; insert into of_region values (1)").await;
+    alike(
+        lab,
+        "alter table of_region add check (id < 5); alter table refers add foreign key (id) references of_region",
+        "select string_agg(convalidated::text, ' ') from pg_constraint where conrelid in ('of_region'::regclass, 'refers'::regclass)",
+    )
+    .await;
+}
+
+/// A function of an index takes one of the session; where the row arrives, and where the statement is tried, nobody keeps it.
+async fn advisory_locks(lab: &Lab) {
+    let b = lab.session(1).await;
+    b.must(
+        "create function locking(n int) returns int language plpgsql immutable as 'begin perform pg_advisory_lock(n); return n; end';
+         create table locking (id int primary key); create index on locking (locking(id)); insert into locking values (1), (2);
+         create index on locking (locking(id + 10)); select pg_advisory_unlock_all()",
+    )
+    .await;
+    lab.shows("select count(*) from pg_locks where locktype = 'advisory' and objid in (1, 2, 11, 12)", "0").await;
+}
+
+async fn settings_of_functions(lab: &Lab) {
+    let made = alike(
+        lab,
+        "create role acting;
+         create function settled() returns int language plpgsql set work_mem = '1MB' set role = 'acting' set search_path = public, pg_catalog
+             as 'begin return 1; end';
+         create role spoken login password U&'d!0061t' uescape '!' valid until 'infinity'",
+        "select proconfig || (select rolpassword from pg_authid where rolname = 'spoken') from pg_proc where proname = 'settled'",
+    )
+    .await;
+    assert!(made.starts_with("{work_mem=1MB,role=acting,\"search_path=public, pg_catalog\",SCRAM-SHA-256$"), "{made}");
+}
+
+/// REINDEX is each region's own: what a failed one leaves behind goes by DROP INDEX IF EXISTS.
+async fn left_by_reindex(lab: &Lab) {
+    let b = lab.session(1).await;
+    b.must(
+        "create function may_fail(n int) returns int language plpgsql immutable as $$ begin
+             if current_setting('test.fail', true) = 'yes' then raise 'failed'; end if; return n; end $$;
+         create table reindexed (id int primary key); create index reindexed_i on reindexed (may_fail(id)); insert into reindexed values (1)",
+    )
+    .await;
+    b.must("set test.fail = 'yes'").await;
+    b.refused("reindex index concurrently reindexed_i").await;
+    assert_eq!(number(&b, "select count(*) from pg_class where relname = 'reindexed_i_ccnew'").await.unwrap(), 1);
+    b.must("reset test.fail").await;
+    let c = lab.session(2).await;
+    c.must("insert into reindexed values (2)").await;
+    b.must("insert into reindexed values (3)").await;
+    lab.everywhere().await;
+    c.must("drop index if exists reindexed_i_ccnew").await;
+    lab.shows("select (select count(*) from pg_class where relname = 'reindexed_i_ccnew') || ' ' || (select count(*) from reindexed)", "0 3")
+        .await;
 }

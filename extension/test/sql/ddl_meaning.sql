@@ -1,0 +1,204 @@
+-- Goal: a statement is recorded with the role, names and values that it had, or it is refused.
+-- Method: statements during which these change, or whose words can be read otherwise; operations of open transactions, applied again.
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/helpers.psql
+CREATE SCHEMA ddl_meaning;
+SET search_path = ddl_meaning;
+SET client_min_messages = warning;
+CREATE ROLE meaning_owner;
+CREATE ROLE meaning_other;
+GRANT ALL ON SCHEMA ddl_meaning TO meaning_owner, meaning_other;
+
+-- CREATE TABLE AS is recorded where its table is made, whatever its query does: to the role, the settings, the name, in a savepoint.
+CREATE TABLE noted (id serial PRIMARY KEY, what text);
+GRANT ALL ON noted TO PUBLIC;
+GRANT ALL ON SEQUENCE noted_id_seq TO PUBLIC;
+CREATE FUNCTION does(what text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    CASE what
+        WHEN 'role' THEN SET ROLE meaning_other;
+        WHEN 'path' THEN SET search_path = pg_catalog;
+        WHEN 'rename' THEN ALTER TABLE ddl_meaning.made RENAME TO renamed;
+        WHEN 'comment' THEN COMMENT ON TABLE ddl_meaning.made IS 'x';
+        WHEN 'note' THEN INSERT INTO ddl_meaning.noted (id, what) VALUES (1, 'x');
+        WHEN 'rolled back' THEN
+            BEGIN
+                COMMENT ON TABLE ddl_meaning.made IS 'x';
+                RAISE EXCEPTION 'back';
+            EXCEPTION WHEN raise_exception THEN NULL;
+            END;
+        ELSE NULL;
+    END CASE;
+    RETURN what;
+END $$;
+\set rows 'FROM generate_series(1, 2)'
+BEGIN; SET LOCAL ROLE meaning_owner;
+CREATE TABLE made AS SELECT ddl_meaning.does('role') :rows;
+RESET ROLE;
+:operations;
+ROLLBACK;
+BEGIN; SET LOCAL ROLE meaning_owner;
+CREATE TABLE made AS SELECT ddl_meaning.does('path') :rows;
+RESET ROLE;
+:operations;
+ROLLBACK;
+BEGIN;
+CREATE TABLE made AS SELECT ddl_meaning.does('rename') FROM generate_series(1, 1);
+:operations;
+ROLLBACK;
+BEGIN;
+CREATE TABLE made AS SELECT ddl_meaning.does('comment') :rows WHERE ddl_meaning.does('comment') IS NULL;
+:operations;
+ROLLBACK;
+BEGIN;
+CREATE TABLE made AS SELECT ddl_meaning.does('rolled back') :rows;
+:operations;
+ROLLBACK;
+BEGIN;
+EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) CREATE TABLE made AS SELECT ddl_meaning.does('note') FROM generate_series(1, 1);
+SELECT ddl_meaning.does('nothing') AS what INTO made_too;
+CREATE TABLE IF NOT EXISTS made AS SELECT 1;
+CREATE TABLE made_empty AS SELECT 1 AS one WITH NO DATA;
+:operations;
+ROLLBACK;
+CREATE TABLE made AS SELECT 1 / (g - 2) :rows g;
+SELECT to_regclass('made') IS NULL AS gone;
+
+-- What an event trigger drops is made and dropped; what it renames has its rows under the new name.
+CREATE FUNCTION tidies() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF to_regclass('ddl_meaning.drop_me') IS NOT NULL THEN DROP TABLE ddl_meaning.drop_me; END IF;
+    IF to_regclass('ddl_meaning.drop_mv') IS NOT NULL THEN DROP MATERIALIZED VIEW ddl_meaning.drop_mv; END IF;
+    IF to_regclass('ddl_meaning.name_mv') IS NOT NULL THEN ALTER MATERIALIZED VIEW ddl_meaning.name_mv RENAME TO named_mv; END IF;
+END $$;
+CREATE EVENT TRIGGER tidies ON ddl_command_end WHEN TAG IN ('CREATE TABLE AS', 'SELECT INTO', 'CREATE MATERIALIZED VIEW') EXECUTE FUNCTION tidies();
+BEGIN;
+CREATE TABLE drop_me AS SELECT 1 AS one;
+CREATE TABLE drop_me AS SELECT 1 AS one WITH NO DATA;
+CREATE MATERIALIZED VIEW drop_mv AS SELECT 1 AS one;
+CREATE MATERIALIZED VIEW name_mv AS SELECT 1 AS one;
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+DROP EVENT TRIGGER tidies;
+BEGIN;
+SELECT unit.apply(:'write_set');
+SELECT to_regclass('drop_me') AS drop_me, to_regclass('drop_mv') AS drop_mv, to_regclass('name_mv') AS name_mv, one FROM named_mv;
+ROLLBACK;
+
+-- The settings of a function keep their order, also with a role among them.
+BEGIN;
+CREATE FUNCTION many() RETURNS int LANGUAGE plpgsql SET work_mem = '1MB' SET role = 'meaning_other' SET search_path = ddl_meaning, pg_catalog
+    SET extra_float_digits FROM CURRENT SET work_mem = '2MB' AS 'BEGIN RETURN 1; END';
+CREATE FUNCTION two() RETURNS int LANGUAGE plpgsql SET search_path = ddl_meaning SET work_mem = '1MB' AS 'BEGIN RETURN 1; END';
+CREATE OR REPLACE FUNCTION two() RETURNS int LANGUAGE plpgsql SET role = 'meaning_other' SET work_mem = '1MB' AS 'BEGIN RETURN 2; END';
+CREATE PROCEDURE three() LANGUAGE plpgsql SET Role = 'meaning_other' AS 'BEGIN END';
+SELECT string_agg(concat_ws(' ', proname, proconfig), '; ' ORDER BY proname) AS settings FROM pg_proc WHERE proname IN ('many', 'two', 'three') \gset here_
+SELECT :'here_settings' AS settings;
+SELECT unit.write_set() AS write_set \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'write_set');
+SELECT string_agg(concat_ws(' ', proname, proconfig), '; ' ORDER BY proname) = :'here_settings' AS alike FROM pg_proc WHERE proname IN ('many', 'two', 'three');
+ROLLBACK;
+
+-- Constraints are looked at where rows are that region's own, and where they refer to such.
+CREATE TABLE of_log (id int PRIMARY KEY);
+CREATE TABLE of_region (id int PRIMARY KEY) USING heap;
+CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
+CREATE TABLE tree (id int);
+CREATE TABLE branch () INHERITS (tree) USING heap;
+CREATE TABLE parted (id int) PARTITION BY LIST (id);
+CREATE TABLE part PARTITION OF parted FOR VALUES IN (1, 2, 3);
+BEGIN; ALTER TABLE of_log ADD CHECK (id < 3); SELECT unit.write_set() AS of_log \gset
+ROLLBACK;
+BEGIN; ALTER TABLE of_region ADD CHECK (id < 3); SELECT unit.write_set() AS of_region \gset
+ROLLBACK;
+BEGIN; ALTER TABLE of_region ADD CHECK (id < 3) NOT VALID; SELECT unit.write_set() AS not_valid \gset
+ROLLBACK;
+BEGIN; ALTER TABLE unlogged ADD CHECK (id < 3); SELECT unit.write_set() AS unlogged \gset
+ROLLBACK;
+BEGIN; ALTER TABLE unlogged ADD COLUMN n int DEFAULT 7 CHECK (n + id < 10); SELECT unit.write_set() AS of_column \gset
+ROLLBACK;
+BEGIN; ALTER TABLE tree ADD CHECK (id < 3); SELECT unit.write_set() AS tree \gset
+ROLLBACK;
+BEGIN; ALTER TABLE parted ADD CHECK (id < 3); SELECT unit.write_set() AS parted \gset
+ROLLBACK;
+BEGIN; ALTER TABLE of_region ADD FOREIGN KEY (id) REFERENCES of_log; SELECT unit.write_set() AS of_region_to_log \gset
+ROLLBACK;
+BEGIN; ALTER TABLE of_log ADD FOREIGN KEY (id) REFERENCES of_region; SELECT unit.write_set() AS of_log_to_region \gset
+ROLLBACK;
+BEGIN; ALTER TABLE parted ADD FOREIGN KEY (id) REFERENCES of_log; SELECT unit.write_set() AS parted_to_log \gset
+ROLLBACK;
+INSERT INTO of_region VALUES (4); INSERT INTO unlogged VALUES (4); INSERT INTO branch VALUES (4);
+INSERT INTO of_log VALUES (3); INSERT INTO part VALUES (1), (3);
+CREATE FUNCTION applied(write_set bytea) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE answer text;
+BEGIN
+    PERFORM unit.apply(write_set);
+    SELECT 'valid: ' || string_agg(convalidated::text, ' ') INTO answer FROM pg_constraint
+    WHERE connamespace = 'ddl_meaning'::regnamespace AND contype IN ('c', 'f') AND conparentid = 0;
+    RAISE EXCEPTION USING ERRCODE = 'ZZZZZ', MESSAGE = answer;
+EXCEPTION WHEN OTHERS THEN
+    RETURN SQLERRM;
+END $$;
+SELECT applied(:'of_region') AS of_region, applied(:'not_valid') AS not_valid;
+SELECT applied(:'unlogged') AS unlogged, applied(:'of_column') AS of_column;
+SELECT applied(:'tree') AS tree, applied(:'of_region_to_log') AS of_region_to_log, applied(:'of_log_to_region') AS of_log_to_region;
+-- These rows are the same everywhere, so nobody looks; that they are not here is this test's doing.
+SELECT applied(:'of_log') AS of_log, applied(:'parted') AS parted, applied(:'parted_to_log') AS parted_to_log;
+
+-- A bound is what its text says, or it is refused; no lock of somebody else's table.
+CREATE TABLE by_array (a text[]) PARTITION BY LIST (a);
+SET array_nulls = off;
+CREATE TABLE by_array_1 PARTITION OF by_array FOR VALUES IN (ARRAY['NULL', 'x']);
+CREATE TABLE by_array_2 PARTITION OF by_array FOR VALUES IN (ARRAY[NULL, 'x']::text[]);
+\echo :LAST_ERROR_SQLSTATE
+RESET array_nulls;
+CREATE TABLE by_array_2 PARTITION OF by_array FOR VALUES IN (ARRAY[NULL, 'x']::text[]);
+SELECT relname, pg_get_expr(relpartbound, oid) FROM pg_class WHERE relname LIKE 'by_array%' AND relispartition ORDER BY 1;
+CREATE TABLE many_types (a timestamptz, b float8, c numeric, d bytea, e jsonb) PARTITION BY RANGE (a, b, c, d);
+SET DateStyle = 'German'; SET TimeZone = 'Asia/Kolkata'; SET extra_float_digits = -5; SET bytea_output = 'escape';
+CREATE TABLE many_types_1 PARTITION OF many_types FOR VALUES FROM (MINVALUE, MINVALUE, MINVALUE, MINVALUE)
+    TO ('2026-01-02 03:04:05.678901+00'::timestamptz + '1 us'::interval, 1 / 3.0::float8, 1.000 / 3, '\x005c27ff'::bytea || 'x');
+RESET DateStyle; RESET TimeZone; RESET extra_float_digits; RESET bytea_output;
+CREATE TABLE by_json (e jsonb) PARTITION BY LIST (e);
+CREATE TABLE by_json_1 PARTITION OF by_json FOR VALUES IN (jsonb_build_object('b', 1.0, 'a', array['x', null]));
+SET ROLE meaning_other;
+BEGIN;
+SAVEPOINT s;
+CREATE TABLE not_mine PARTITION OF by_array FOR VALUES IN (ARRAY['y']);
+ROLLBACK TO s;
+CREATE TABLE mine (a text[]);
+SAVEPOINT s;
+ALTER TABLE by_array ATTACH PARTITION mine FOR VALUES IN (ARRAY['y']);
+ROLLBACK TO s;
+SELECT count(*) AS locks FROM pg_locks WHERE relation = 'by_array'::regclass AND mode <> 'AccessShareLock';
+ROLLBACK;
+CREATE TABLE mine PARTITION OF missing FOR VALUES IN (now());
+CREATE TABLE mine PARTITION OF of_log FOR VALUES IN (now());
+RESET ROLE;
+CREATE TABLE not_parted PARTITION OF of_log FOR VALUES IN (now());
+CREATE TABLE other_kind PARTITION OF by_array FOR VALUES FROM (now()) TO (now());
+
+-- A password in Unicode escapes.
+BEGIN;
+CREATE ROLE meaning_login LOGIN PASSWORD U&'d\0061ta' VALID UNTIL 'infinity';
+ALTER ROLE meaning_login PASSWORD U&'d!0061t!+000061' UESCAPE '!' CONNECTION LIMIT 3;
+ALTER ROLE meaning_login PASSWORD u&'x' /* no escape */ UESCAPE /* at all */ '!';
+ALTER ROLE meaning_login VALID UNTIL 'infinity' PASSWORD 'not escaped'
+    ' and in two lines';
+SELECT regexp_replace(operation, 'SCRAM-SHA-256\$[^'']*', 'VERIFIER') AS operation FROM unit.operations() AS operation;
+ROLLBACK;
+
+-- The extension stays what and where it is.
+DROP EXTENSION onetrip;
+DROP EXTENSION IF EXISTS onetrip CASCADE;
+DROP SCHEMA onetrip CASCADE;
+ALTER SCHEMA onetrip RENAME TO x;
+ALTER EXTENSION onetrip DROP FUNCTION onetrip.position();
+ALTER EXTENSION onetrip ADD TABLE noted;
+ALTER EXTENSION onetrip SET SCHEMA public;
+\echo :LAST_ERROR_SQLSTATE
+
+DROP SCHEMA ddl_meaning CASCADE;
+DROP ROLE meaning_owner, meaning_other;

@@ -1,0 +1,94 @@
+-- Goal: what a function of an index may not do in the apply worker it does not do at home either, whatever kind of index it is.
+-- Method: indexes whose functions write, lock, run DDL, draw values, change the role; every way a row gets into a table.
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/helpers.psql
+CREATE SCHEMA index_functions;
+SET search_path = index_functions;
+SET client_min_messages = warning;
+CREATE TABLE noted (id serial PRIMARY KEY, what text);
+CREATE TABLE noted_here (what text) USING heap;
+INSERT INTO noted VALUES (0, 'first');
+CREATE ROLE index_other;
+CREATE FUNCTION does(what text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    CASE what
+        WHEN 'insert' THEN INSERT INTO noted (id, what) VALUES (-1, 'x');
+        WHEN 'insert here' THEN INSERT INTO noted_here VALUES ('x');
+        WHEN 'lock' THEN PERFORM FROM noted FOR UPDATE;
+        WHEN 'nextval' THEN PERFORM nextval('noted_id_seq');
+        WHEN 'setval' THEN PERFORM setval('noted_id_seq', 100);
+        WHEN 'create' THEN CREATE TABLE made (id int);
+        WHEN 'create temp' THEN CREATE TEMP TABLE made (id int);
+        WHEN 'truncate' THEN TRUNCATE noted;
+        WHEN 'role' THEN SET ROLE index_other;
+        WHEN 'caught' THEN
+            BEGIN INSERT INTO noted (id, what) VALUES (-1, 'x'); EXCEPTION WHEN read_only_sql_transaction THEN NULL; END;
+        ELSE NULL;
+    END CASE;
+    RETURN what;
+END $$;
+CREATE FUNCTION computes(what text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN index_functions.does(what); END';
+CREATE DOMAIN checked AS text CHECK (computes(value) IS NOT NULL);
+CREATE TYPE pair AS (a checked, b int);
+
+CREATE FUNCTION says(statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE detail text;
+BEGIN
+    EXECUTE statement;
+    RETURN 'done';
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+    RETURN concat_ws(' ', SQLSTATE, SQLERRM, detail);
+END $$;
+
+-- Each thing that a function might do, in each kind of place.
+CREATE TABLE plain_index (id int PRIMARY KEY, what text); CREATE INDEX plain_i ON plain_index (computes(what));
+CREATE TABLE predicate (id int PRIMARY KEY, what text); CREATE INDEX predicate_i ON predicate (id) WHERE computes(what) <> '';
+CREATE TABLE unique_index (id int PRIMARY KEY, what text); CREATE UNIQUE INDEX unique_i ON unique_index (computes(what));
+CREATE TABLE gin_index (id int PRIMARY KEY, what text); CREATE INDEX gin_i ON gin_index USING gin (string_to_array(computes(what), ' '));
+CREATE TABLE domain_index (id int PRIMARY KEY, what text); CREATE INDEX domain_i ON domain_index ((what::checked));
+CREATE FUNCTION paired(text) RETURNS pair LANGUAGE sql IMMUTABLE AS $$ SELECT format('("%s",1)', $1)::index_functions.pair $$;
+CREATE TABLE composite_index (id int PRIMARY KEY, what text); CREATE INDEX composite_i ON composite_index (((paired(what)).b));
+CREATE TABLE parted (id int, what text) PARTITION BY LIST (id); CREATE TABLE part PARTITION OF parted FOR VALUES IN (1);
+CREATE INDEX part_i ON parted (computes(what));
+SELECT rpad(t, 16) AS "table", what, says(format('INSERT INTO %I VALUES (1, %L)', t, what))
+FROM unnest('{plain_index,predicate,unique_index,gin_index,domain_index,composite_index,parted}'::text[]) t, unnest('{insert,create}'::text[]) what;
+SELECT what, says(format('INSERT INTO plain_index VALUES (1, %L)', what))
+FROM unnest('{insert here,lock,nextval,setval,create temp,truncate,role,caught}'::text[]) what;
+SELECT * FROM plain_index;
+TRUNCATE plain_index;
+DELETE FROM noted WHERE id = -1;
+
+-- Each way into the table; a row that is not in the index, or whose index does not change, runs nothing.
+INSERT INTO plain_index VALUES (1, 'nothing');
+SELECT says($$ UPDATE plain_index SET what = 'insert' $$);
+SELECT says($$ INSERT INTO plain_index VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET what = 'insert' $$);
+SELECT says($$ INSERT INTO plain_index VALUES (2, 'insert') ON CONFLICT DO NOTHING $$);
+SELECT says($$ MERGE INTO plain_index p USING (VALUES (3, 'insert')) v ON p.id = column1 WHEN NOT MATCHED THEN INSERT VALUES (column1, column2) $$);
+COPY plain_index FROM stdin;
+4	insert
+\.
+SELECT says($$ CREATE INDEX ON parted (computes(what)); INSERT INTO parted VALUES (1, 'insert') $$);
+CREATE MATERIALIZED VIEW seen AS SELECT id, what FROM noted WHERE id >= 0;
+CREATE INDEX ON seen (computes(what));
+SELECT says($$ UPDATE noted SET what = 'create' $$);
+SELECT says($$ REFRESH MATERIALIZED VIEW seen $$);
+SELECT says($$ UPDATE noted SET what = 'nextval' $$);
+SELECT says($$ REFRESH MATERIALIZED VIEW seen $$);
+CREATE TABLE local_rows (id int PRIMARY KEY, what text) USING heap; CREATE INDEX ON local_rows (computes(what));
+SELECT says($$ INSERT INTO local_rows VALUES (1, 'insert') $$);
+CREATE TEMP TABLE own (id int PRIMARY KEY, what text); CREATE INDEX ON own (computes(what));
+SELECT says($$ INSERT INTO own VALUES (1, 'nextval') $$);
+SELECT * FROM plain_index;
+SELECT count(*) FROM noted;
+
+-- The session is as it was.
+SHOW transaction_read_only;
+INSERT INTO plain_index VALUES (5, 'nothing');
+UPDATE plain_index SET what = 'nothing more' WHERE id = 5;
+DELETE FROM plain_index;
+CREATE TABLE afterwards (id int PRIMARY KEY);
+
+DROP TABLE own;
+DROP SCHEMA index_functions CASCADE;
+DROP ROLE index_other;
