@@ -33,6 +33,7 @@
 #include "miscadmin.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(ot_access_method_handler);
 
@@ -123,6 +124,35 @@ Oid
 ot_access_method_oid(void)
 {
 	return get_table_am_oid("onetrip", true);
+}
+
+/*
+ * Do the contents of such a relation travel?  Of a partitioned table only that
+ * it is emptied could, its rows are those of its partitions.  Contents of other
+ * tables, children perhaps of one that travels, are each region's own.
+ */
+bool
+ot_contents_travel(Form_pg_class form)
+{
+	if (form->relkind == RELKIND_PARTITIONED_TABLE)
+		return form->relpersistence != RELPERSISTENCE_TEMP;
+	return form->relkind == RELKIND_RELATION &&
+		form->relpersistence == RELPERSISTENCE_PERMANENT &&
+		form->relam == ot_access_method_oid();
+}
+
+/* Likewise; not of one that was dropped since. */
+bool
+ot_contents_of_travel(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		answer;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	answer = ot_contents_travel((Form_pg_class) GETSTRUCT(tuple));
+	ReleaseSysCache(tuple);
+	return answer;
 }
 
 /*

@@ -60,9 +60,7 @@
 
 #include <signal.h>
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/origin.h"
@@ -71,7 +69,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "agent.h"
@@ -200,86 +197,6 @@ ot_commit_agent(void)
 }
 
 /* ---- before the verdict ---- */
-
-/*
- * Whatever lock an applied entry may need and this transaction holds must be
- * a key of both; see design rule in docs/architecture.md.  Returns whether
- * the transaction wrote a table that the log knows nothing of.
- */
-static bool
-add_keys_of_held_locks(void)
-{
-	int			count;
-	OtHeldLock *locks = ot_held_locks(&count);
-	Oid			onetrip_am = ot_access_method_oid();
-	bool		flush = false;
-
-	for (int i = 0; i < count; i++)
-	{
-		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));
-		Form_pg_class form;
-		char		relkind;
-		char		persistence;
-		Oid			am;
-
-		/* Dropped by this transaction: its key was noted at the drop. */
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		form = (Form_pg_class) GETSTRUCT(tuple);
-		relkind = form->relkind;
-		persistence = form->relpersistence;
-		am = form->relam;
-		ReleaseSysCache(tuple);
-
-		if (persistence == RELPERSISTENCE_TEMP)
-			continue;
-		/*
-		 * Locking an index or a TOAST table comes with locking its table, but
-		 * for a few commands that lock it alone, and strongly.
-		 */
-		if (relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX ||
-			relkind == RELKIND_TOASTVALUE)
-		{
-			Oid			table = locks[i].mode > RowExclusiveLock ?
-				ot_table_of(locks[i].relid, relkind) : InvalidOid;
-
-			if (OidIsValid(table))
-				ot_write_set_key_now(ot_hash_relation(table),
-									 ot_table_lock_to_mode(locks[i].mode), table);
-			continue;
-		}
-		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
-			ot_sequence_capture(locks[i].relid);
-		if (relkind == RELKIND_RELATION && persistence == RELPERSISTENCE_PERMANENT &&
-			am != onetrip_am && locks[i].mode >= RowExclusiveLock)
-			flush = true;
-		ot_write_set_key_now(ot_hash_relation(locks[i].relid),
-							 ot_table_lock_to_mode(locks[i].mode), locks[i].relid);
-	}
-	pfree(locks);
-	return flush;
-}
-
-/* Does it hold a lock that an applied entry may have to wait for? */
-static bool
-holds_replicated(void)
-{
-	int			count;
-	OtHeldLock *locks = ot_held_locks(&count);
-	Oid			onetrip_am = ot_access_method_oid();
-	bool		holds = false;
-
-	for (int i = 0; i < count && !holds; i++)
-	{
-		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));
-
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		holds = ((Form_pg_class) GETSTRUCT(tuple))->relam == onetrip_am;
-		ReleaseSysCache(tuple);
-	}
-	return holds;
-}
 
 /* The largest time left in ms, for a wait that must end by the deadline. */
 static long
@@ -696,7 +613,7 @@ pre_commit(void)
 	ot_sequence_hold_used();
 	if (own.told)
 		ot_write_set_entry(own.base);
-	committing.other_tables = add_keys_of_held_locks();
+	committing.other_tables = ot_held_locks_take_keys();
 	/* The commit record carries the position, so there must be one. */
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
@@ -883,7 +800,7 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			ot_check_unseen_writes();
-			if (!ot_write_set_is_empty() || own.told || holds_replicated())
+			if (!ot_write_set_is_empty() || own.told || ot_held_locks_hold_up())
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),
 						 errmsg("cannot PREPARE a transaction that has used onetrip tables"),

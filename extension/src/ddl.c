@@ -335,24 +335,6 @@ note_filled(Recorded *statement)
 	}
 }
 
-/* Rows of other tables, children perhaps of one that travels, are each region's own. */
-static bool
-has_contents_that_travel(Oid relid)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Form_pg_class form;
-	bool		answer;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	answer = form->relpersistence == RELPERSISTENCE_PERMANENT &&
-		(form->relkind == RELKIND_PARTITIONED_TABLE ||
-		 (form->relkind == RELKIND_RELATION && form->relam == ot_access_method_oid()));
-	ReleaseSysCache(tuple);
-	return answer;
-}
-
 static void
 note_truncated(void)
 {
@@ -361,7 +343,7 @@ note_truncated(void)
 	truncation->told = true;
 	foreach(lc, truncation->relids)
 	{
-		if (has_contents_that_travel(lfirst_oid(lc)))
+		if (ot_contents_of_travel(lfirst_oid(lc)))
 			ot_contents_emptied(lfirst_oid(lc), truncation->flags);
 	}
 }

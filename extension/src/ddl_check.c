@@ -113,8 +113,7 @@ has_replicated_rows(Oid relid, LOCKMODE lockmode)
 	{
 		Relation	rel = relation_open(lfirst_oid(lc), NoLock);
 		bool		rows = rel->rd_rel->relkind == RELKIND_RELATION &&
-			rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT &&
-			ot_is_onetrip_table(rel) && RelationGetNumberOfBlocks(rel) > 0;
+			ot_contents_travel(rel->rd_rel) && RelationGetNumberOfBlocks(rel) > 0;
 
 		relation_close(rel, NoLock);
 		if (rows)

@@ -16,7 +16,6 @@
  */
 #include "onetrip.h"
 
-#include "access/htup_details.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "commands/defrem.h"
@@ -24,7 +23,6 @@
 #include "nodes/primnodes.h"
 #include "tcop/cmdtag.h"
 #include "tcop/utility.h"
-#include "utils/syscache.h"
 
 #include "ddl.h"
 
@@ -84,25 +82,6 @@ classify_create_as(CreateTableAsStmt *stmt)
 	return OT_STATEMENT_CREATE_AS;
 }
 
-/* Do the contents of this relation travel, as far as its kind tells? */
-static bool
-rows_travel(Oid relid)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Form_pg_class form;
-	bool		answer;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	answer = form->relkind == RELKIND_PARTITIONED_TABLE ||
-		(form->relkind == RELKIND_RELATION &&
-		 form->relpersistence == RELPERSISTENCE_PERMANENT &&
-		 form->relam == ot_access_method_oid());
-	ReleaseSysCache(tuple);
-	return answer;
-}
-
 /*
  * What is in an unlogged table, or in one of another access method, is each
  * node's own: so is emptying it.
@@ -122,7 +101,7 @@ classify_truncate(TruncateStmt *stmt)
 
 		if (!OidIsValid(relid))
 			continue;
-		if (rows_travel(relid))
+		if (ot_contents_of_travel(relid))
 			travelling++;
 		else
 			local++;

@@ -102,6 +102,8 @@ extern void ot_check_writable(void);
 /* access_method.c */
 extern Oid	ot_access_method_oid(void);
 extern bool ot_is_onetrip_table(Relation rel);
+extern bool ot_contents_travel(Form_pg_class form);
+extern bool ot_contents_of_travel(Oid relid);
 extern const TableAmRoutine *ot_heap_routine(void);
 
 /* write_set.c */
@@ -210,6 +212,8 @@ typedef struct OtHeldLock
 } OtHeldLock;
 
 extern OtHeldLock *ot_held_locks(int *count);
+extern bool ot_held_locks_take_keys(void);
+extern bool ot_held_locks_hold_up(void);
 extern Oid	ot_table_of(Oid relid, char relkind);
 
 /*

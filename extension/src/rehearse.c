@@ -57,8 +57,6 @@ PG_FUNCTION_INFO_V1(ot_rehearse);
 #define LOOK_MS 1
 /* The node answers in its own time; past this it is taken for away. */
 #define NODE_GRACE_MS 3000
-/* Between attempts to reach a node that is away: COMMIT itself will say so. */
-#define NO_NODE_MS 100
 
 bool		ot_is_rehearsing = false;
 

@@ -98,7 +98,17 @@ static OtNotedSettings noted;
 /* New names that the worker takes in before it starts anew; they are never forgotten. */
 #define NEW_NAMES_MAX		2000
 
-static bool is_custom(struct config_generic *record);
+/*
+ * A setting of an extension or a user's own that functions may read.  Those
+ * of onetrip describe the server.
+ */
+static bool
+is_custom(struct config_generic *record)
+{
+	return record->group == CUSTOM_OPTIONS && record->source > PGC_S_DEFAULT &&
+		((record->flags & GUC_CUSTOM_PLACEHOLDER) || record->context == PGC_USERSET) &&
+		strncmp(record->name, "onetrip.", 8) != 0;
+}
 
 /* Does the setting travel with definitions? */
 bool
@@ -178,18 +188,6 @@ hash_setting(struct config_generic *record, uint64 seed)
 	}
 	elog(ERROR, "setting \"%s\" is of an unexpected type", record->name);
 	return seed;
-}
-
-/*
- * A setting of an extension or a user's own that functions may read.  Those
- * of onetrip describe the server.
- */
-static bool
-is_custom(struct config_generic *record)
-{
-	return record->group == CUSTOM_OPTIONS && record->source > PGC_S_DEFAULT &&
-		((record->flags & GUC_CUSTOM_PLACEHOLDER) || record->context == PGC_USERSET) &&
-		strncmp(record->name, "onetrip.", 8) != 0;
 }
 
 /* Of all that ot_session_settings_note() may write; never 0. */

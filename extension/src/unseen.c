@@ -20,31 +20,11 @@
  */
 #include "onetrip.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/lsyscache.h"
 #include "utils/pgstat_internal.h"
-#include "utils/syscache.h"
-
-static bool
-is_replicated(Oid relid)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Form_pg_class form;
-	bool		answer;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;			/* dropped since */
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	answer = form->relkind == RELKIND_RELATION &&
-		form->relpersistence == RELPERSISTENCE_PERMANENT &&
-		form->relam == ot_access_method_oid();
-	ReleaseSysCache(tuple);
-	return answer;
-}
 
 void
 ot_check_unseen_writes(void)
@@ -60,7 +40,7 @@ ot_check_unseen_writes(void)
 		uint64		all = counts->tuples_inserted + counts->tuples_updated + counts->tuples_deleted;
 
 		/* TRUNCATE begins to count anew */
-		if (all == 0 || counts->truncdropped || !is_replicated(relid) ||
+		if (all == 0 || counts->truncdropped || !ot_contents_of_travel(relid) ||
 			all <= ot_write_set_rows(relid))
 			continue;
 		ereport(ERROR,

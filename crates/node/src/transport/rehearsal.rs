@@ -213,8 +213,7 @@ async fn position(client: &Client) -> Option<LogIndex> {
 }
 
 /// A session whose settings nobody's ALTER ROLE or ALTER DATABASE changes, and that ends, whatever it runs, once nobody
-/// waits for it any more.  What goes wrong is said where the COMMIT is,
-/// not in this server's log.
+/// waits for it any more.  What goes wrong is said where the COMMIT is, not in this server's log.
 async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<Client, String> {
     let stream = UnixStream::connect(socket).await.map_err(|e| format!("its PostgreSQL does not answer: {e}"))?;
     let options = format!(
