@@ -501,6 +501,7 @@ replay(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	   DestReceiver *dest, QueryCompletion *completion)
 {
 	int			outer_depth = utility_depth;
+	MemoryContext outer_context = CurrentMemoryContext;
 
 	if (replaying && utility_depth > 0 && context != PROCESS_UTILITY_SUBCOMMAND &&
 		!creating_extension && GetCommandLogLevel(pstmt->utilityStmt) == LOGSTMT_DDL)
@@ -524,6 +525,12 @@ replay(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		utility_depth = outer_depth;
 	}
 	PG_END_TRY();
+
+	/*
+	 * A portal takes its own context again, and there is none here: a default
+	 * that has called xml_is_well_formed() leaves the ErrorContext behind.
+	 */
+	MemoryContextSwitchTo(outer_context);
 }
 
 static void

@@ -63,6 +63,9 @@ extern void ot_ddl_check_create_as(CreateTableAsStmt *stmt);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 
+/* elsewhere.c */
+extern bool ot_ddl_differs_elsewhere(Node *expression);
+
 /* ddl_extension.c */
 extern Node *ot_ddl_name_version(Node *stmt, char **text);
 

@@ -22,19 +22,14 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "access/transam.h"
 #include "catalog/namespace.h"
-#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
-#include "catalog/pg_proc.h"
-#include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
-#include "optimizer/optimizer.h"
 #include "parser/parse_coerce.h"
 #include "parser/parse_expr.h"
 #include "parser/parse_node.h"
@@ -138,121 +133,18 @@ is_serial(TypeName *type)
 	return false;
 }
 
-/*
- * Does a function that is stable, and so gives one value within a statement,
- * give another in another region?  PostgreSQL's own ask for what travels with
- * the statement (time, settings, role), but for those that tell of a session,
- * a server or its catalogs.  What users' functions ask for is not known.
- */
-static bool
-differs_elsewhere(Oid function, void *context)
+static const char *
+column_name(Node *node)
 {
-	static const char *const starts[] = {"pg_", "inet_", "has_", "txid_", "mxid_"};
-	static const char *const names[] = {"current_setting", "statement_timestamp", "version",
-	"getpgusername", "row_security_active", "session_user", "system_user", "age", "current_schemas",
-	"obj_description", "col_description", "shobj_description", "format_type", "currtid2"};
-	char	   *name;
+	Node	   *last = IsA(node, ColumnRef) ? llast(((ColumnRef *) node)->fields) : NULL;
 
-	if (func_volatile(function) == PROVOLATILE_IMMUTABLE)
-		return false;
-	if (function >= FirstNormalObjectId)
-		return true;
-	name = get_func_name(function);
-	for (int i = 0; i < lengthof(starts); i++)
-	{
-		if (strncmp(name, starts[i], strlen(starts[i])) == 0)
-			return true;
-	}
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		if (strcmp(name, names[i]) == 0)
-			return true;
-	}
-	return strstr(name, "_to_xml") != NULL;
-}
-
-/* current_setting() of one that travels with the statement? */
-static bool
-asks_for_setting_that_travels(Node *node)
-{
-	FuncExpr   *call = (FuncExpr *) node;
-	Const	   *name;
-	char	   *setting;
-
-	if (!IsA(node, FuncExpr) || (call->funcid != F_CURRENT_SETTING_TEXT &&
-								 call->funcid != F_CURRENT_SETTING_TEXT_BOOL))
-		return false;
-	name = linitial(call->args);
-	if (!IsA(name, Const) || name->constisnull)
-		return false;
-	setting = TextDatumGetCString(name->constvalue);
-	return ot_session_settings_travel(setting);
-}
-
-/* A column that the server makes up, who has logged in, the OID of a name: each server's own. */
-static bool
-tells_of_server(Node *node)
-{
-	if (IsA(node, Var))
-		return ((Var *) node)->varattno < 0;
-	if (IsA(node, SQLValueFunction))
-		return ((SQLValueFunction *) node)->type == NAMEOID &&
-			((SQLValueFunction *) node)->op == SVFOP_SESSION_USER;
-	if (IsA(node, RelabelType))
-		return ot_type_is_by_oid(exprType((Node *) ((RelabelType *) node)->arg)) !=
-			ot_type_is_by_oid(((RelabelType *) node)->resulttype);
-	return false;
-}
-
-/* A type of this session alone, or a relation in a constant: its name leads elsewhere, elsewhere. */
-static bool
-uses_temporary(Node *node)
-{
-	Const	   *value = (Const *) node;
-	Oid			type;
-
-	if (!ot_ddl_session_has_temporary())
-		return false;
-	switch (nodeTag(node))
-	{
-		case T_Const:
-			if (value->consttype == REGCLASSOID && !value->constisnull &&
-				get_rel_persistence(DatumGetObjectId(value->constvalue)) == RELPERSISTENCE_TEMP)
-				return true;
-			type = value->consttype == REGTYPEOID && !value->constisnull ?
-				DatumGetObjectId(value->constvalue) : value->consttype;
-			break;
-		case T_RelabelType:
-		case T_CoerceViaIO:
-		case T_ArrayCoerceExpr:
-		case T_ConvertRowtypeExpr:
-		case T_CoerceToDomain:
-		case T_RowExpr:
-		case T_FuncExpr:
-			type = exprType(node);
-			break;
-		default:
-			return false;
-	}
-	return isTempNamespace(get_object_namespace(&(ObjectAddress) {TypeRelationId, type, 0}));
-}
-
-static bool
-may_differ(Node *node, void *context)
-{
-	if (node == NULL)
-		return false;
-	if (tells_of_server(node) || uses_temporary(node) ||
-		(!asks_for_setting_that_travels(node) &&
-		 check_functions_in_node(node, differs_elsewhere, context)))
-		return true;
-	return expression_tree_walker(node, may_differ, context);
+	return last != NULL && IsA(last, String) ? strVal(last) : NULL;
 }
 
 /*
  * PostgreSQL takes the OID of the table, and of a constant name, for
- * immutable.  Columns that it refers to may be new themselves, so this is about
- * the words.
+ * immutable.  This is about the words, for columns that a generated column
+ * refers to may be new themselves.
  */
 static bool
 generates_from_oids(Node *node, void *context)
@@ -260,11 +152,7 @@ generates_from_oids(Node *node, void *context)
 	if (node == NULL)
 		return false;
 	if (IsA(node, ColumnRef))
-	{
-		Node	   *last = llast(((ColumnRef *) node)->fields);
-
-		return IsA(last, String) && strcmp(strVal(last), "tableoid") == 0;
-	}
+		return column_name(node) != NULL && strcmp(column_name(node), "tableoid") == 0;
 	if (IsA(node, TypeCast))
 	{
 		Oid			type = typenameTypeId(NULL, ((TypeCast *) node)->typeName);
@@ -273,6 +161,18 @@ generates_from_oids(Node *node, void *context)
 			return true;
 	}
 	return raw_expression_tree_walker(node, generates_from_oids, context);
+}
+
+/* A column that is not there yet? */
+static bool
+refers_to_new(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, ColumnRef))
+		return column_name(node) != NULL &&
+			get_attnum(*(Oid *) context, column_name(node)) == InvalidAttrNumber;
+	return raw_expression_tree_walker(node, refers_to_new, context);
 }
 
 /* With the cast to the column's type, which may be a function of a user as well. */
@@ -286,19 +186,36 @@ computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
 	expression = coerce_to_target_type(pstate, expression, exprType(expression), type, typmod,
 									   COERCION_ASSIGNMENT, COERCE_IMPLICIT_CAST, -1);
 	/* there is no cast: the server will say so */
-	return expression == NULL ||
-		(!contain_volatile_functions(expression) && !may_differ(expression, NULL));
+	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
+}
+
+/* It is IMMUTABLE, PostgreSQL sees to it. */
+static bool
+generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *column_type)
+{
+	Oid			relid = RelationGetRelid(rel);
+
+	if (generates_from_oids(raw, NULL))
+		return false;
+	if (refers_to_new(raw, &relid))
+		return true;
+	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
+														   false, true),
+					 false, true, true);
+	return computes_same(pstate,
+						 transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
+						 column_type);
 }
 
 /* Would ADD COLUMN give existing rows values that other regions could not compute again? */
 static bool
-adds_volatile_column(ParseState *pstate, Oid relid, AlterTableCmd *command)
+adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
 	bool		has_default = false;
 	ListCell   *lc;
 
-	if (command->missing_ok && get_attnum(relid, column->colname) != InvalidAttrNumber)
+	if (command->missing_ok && get_attnum(RelationGetRelid(rel), column->colname) != InvalidAttrNumber)
 		return false;
 	if (is_serial(column->typeName))
 		return true;
@@ -310,9 +227,8 @@ adds_volatile_column(ParseState *pstate, Oid relid, AlterTableCmd *command)
 			return true;
 		if (constraint->contype == CONSTR_GENERATED)
 		{
-			/* immutable, PostgreSQL sees to it */
 			has_default = true;
-			if (generates_from_oids(constraint->raw_expr, NULL))
+			if (!generates_same(pstate, rel, constraint->raw_expr, column->typeName))
 				return true;
 		}
 		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
@@ -383,7 +299,7 @@ check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *q
 		switch (command->subtype)
 		{
 			case AT_AddColumn:
-				if (adds_volatile_column(pstate, relid, command) &&
+				if (adds_volatile_column(pstate, rel, command) &&
 					has_replicated_rows(relid, lockmode))
 					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row or may differ between regions",
 								  of_type ? of_type :

@@ -12,6 +12,7 @@ mod census;
 mod check_finds;
 mod conflicts;
 mod ddl;
+mod elsewhere;
 mod eviction;
 mod kill9;
 mod lab;
