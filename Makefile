@@ -20,7 +20,7 @@ help:
 	@echo "make audit   licences, sources and known flaws of the Rust libraries"
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make poison  random DDL, rows, roles and functions from three regions at once come out alike (SECONDS=60; SEED=n; ARGS=--help)"
+	@echo "make poison  random DDL, rows, roles, functions and values of every type from three regions at once come out alike (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make lint    format and clippy, warnings are errors"
 	@echo "make lint-versions  the extension compiles without warnings for PostgreSQL 15, 17 and 18"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
@@ -75,7 +75,7 @@ values: setup-tests
 	cargo build --release --locked -p onetrip-cli --bins
 	@$(TARGET)/release/values --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-poison: setup
+poison: setup-tests
 	cargo build --release --locked -p onetrip-cli --bins
 	@$(TARGET)/release/poison --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use tokio::process::Command;
 
 use crate::node_process::Node;
@@ -28,6 +28,7 @@ use crate::{http, ports};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
 const INIT_TIMEOUT: Duration = Duration::from_secs(120);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(25);
 const FLAT: &str = include_str!("../../../topologies/flat.toml");
 
@@ -206,6 +207,17 @@ impl Cluster {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
+        Ok(())
+    }
+
+    /// `onetrip check` finds all regions equal.
+    pub async fn check(&self) -> Result<()> {
+        let mut run = Command::new(self.binary());
+        run.args(["check", "--timeout", "60", "--data"]).arg(self.data()).kill_on_drop(true);
+        let output = tokio::time::timeout(CHECK_TIMEOUT, run.output());
+        let output = output.await.context("onetrip check does not end")?.context("run onetrip check")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "onetrip check: {said}");
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 //! - [`link`]: a TCP proxy that adds a client's distance to a region
 //! - [`cluster`]: a cluster of real nodes and PostgreSQL servers to start, kill and clean up
 //! - [`pgbench`]: runs pgbench and reads the latency of each transaction
+//! - [`trial`]: what runs the generators of [`values`] and [`poison`]: statements whose outcome is to be alike everywhere
 //! - [`torture`]: clusters under every kind of fault, and the proof that nothing was lost
 //! - [`report`]: the table of a measurement, for people and for programs
 
@@ -23,6 +24,7 @@ pub mod published;
 pub mod report;
 pub mod topology;
 pub mod torture;
+pub mod trial;
 pub mod values;
 
 pub use cluster::{Cluster, LinkChange};

@@ -49,6 +49,9 @@ const SHARES: &[(&str, &str, &str)] = &[
 const OPTIONS: &str = "(select array_agg(o order by place) from unnest(attoptions) with ordinality as u(o, place)
      where o not like 'pg\\_attver=%')::text";
 
+/// A dropped column keeps them, and they mean nothing any more: what they name may be gone, and is a number then.
+const OF_COLUMNS_THAT_ARE: &[(&str, &str)] = &[("attcollation", "'0'"), ("attacl", "null"), ("attfdwoptions", "null")];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     OwnOid,
@@ -163,7 +166,12 @@ fn catalog(
         if left_out(&name, column) {
             continue;
         }
-        columns.push(self::column(&name, column, kind, references, described)?);
+        let mut column = self::column(&name, column, kind, references, described)?;
+        let of_dropped = OF_COLUMNS_THAT_ARE.iter().find(|(kept, _)| name == "pg_attribute" && column.name == *kept);
+        if let Some((_, nothing)) = of_dropped {
+            column.sql = format!("case when attisdropped then {nothing} else {} end", column.sql);
+        }
+        columns.push(column);
     }
     for at in 0..columns.len() {
         // Its place was not known before.

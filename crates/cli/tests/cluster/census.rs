@@ -261,18 +261,16 @@ async fn values_of_every_type_arrive_or_are_refused_as_the_census_says() {
         crate::lab::turn("census values", "values of every type arrive, or are refused, as the census says").await;
     let census = Census::read("types.tsv", 1);
     let folder = PathBuf::from(format!("/var/tmp/onetrip-census-{}", std::process::id()));
-    let options = values::Options {
+    let trial = onetrip_lab::trial::Options {
         duration: Duration::from_secs(600),
-        sweep: true,
-        census: true,
         seed: 1,
         round: None,
         binary: crate::lab::binary(),
         folder: folder.clone(),
-        only: Vec::new(),
         explore: true,
         findings: None,
     };
+    let options = values::Options { trial, sweep: true, census: true, only: Vec::new() };
     let report = values::run(&options).await.unwrap_or_else(|e| panic!("{e:#}"));
     println!("{}", report.table());
     if report.held() {

@@ -121,6 +121,9 @@ const RICH: &[&str] = &[
     "create table \"Odd, one\".\"T.(1)\" (\"A b\" int primary key, n numeric, f float8, i interval, j jsonb, r regclass, c rich.pair, cs rich.pair[], h hstore)",
     "insert into \"Odd, one\".\"T.(1)\" values (1, 1.00, '-0', '24 hours', '{\"a\":1}', 'rich.t', '(1,\"{sad}\")', array[row(2, null)::rich.pair], 'a=>1')",
     "create table rich.like_t (like rich.t including all); alter table rich.like_t rename column w to ww; alter sequence rich.s restart with 50",
+    // What a dropped column named is gone.
+    "create role gone; create collation rich.gone from \"C\"; create table rich.dropped (id int primary key, c text collate rich.gone)",
+    "grant update (c) on rich.dropped to gone; alter table rich.dropped drop column c; drop collation rich.gone; drop role gone",
 ];
 
 /// A server that starts puts its shares of sequences right, so this is done while it runs; changes of catalogs do not travel.

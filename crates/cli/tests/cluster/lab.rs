@@ -21,6 +21,8 @@ static ONE_AT_A_TIME: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
 /// Long enough for a busy machine; a test that needs it all is about to fail.
 pub const SOON: Duration = Duration::from_secs(30);
+/// A copy of another region's PostgreSQL, and all that comes before and after it.
+pub const HEALED: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -284,6 +286,32 @@ pub async fn onetrip(args: &[&str]) -> Output {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+/// A short run of one of the programs that make up their own statements or faults: everything held.
+pub async fn program(path: &str, args: &[&str], limit: Duration) {
+    let run = tokio::process::Command::new(path).args(args).env("ONETRIP_BIN", binary()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(limit, run).await.unwrap_or_else(|_| panic!("{path} does not end"));
+    let output = output.unwrap_or_else(|e| panic!("start {path}: {e}"));
+    println!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}", output.status);
+}
+
+/// A table `fragile (id, v)` with an index whose function does this, in PL/pgSQL, where a row of it is applied.
+pub async fn fragile(lab: &Lab, what: &str) {
+    lab.session(0)
+        .await
+        .must(&format!(
+            "create table fragile (id int primary key, v text);
+             create function only_at_home(v text) returns text immutable language plpgsql as $$
+             begin
+                 if current_setting('session_replication_role') = 'replica' then {what} end if;
+                 return v;
+             end $$;
+             create index on fragile (only_at_home(v))"
+        ))
+        .await;
+    lab.everywhere().await;
 }
 
 /// The one value of a query, as text.

@@ -2,27 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lab::{number, onetrip, start, text, told_db, until, Lab, Output, Session, SOON};
-
-/// A copy, and all that comes before and after it.
-const HEALED: Duration = Duration::from_secs(60);
-
-/// A table with an index whose function does this where `what` is applied.
-async fn fragile(lab: &Lab, what: &str) {
-    lab.session(0)
-        .await
-        .must(&format!(
-            "create table fragile (id int primary key, v text);
-             create function only_at_home(v text) returns text immutable language plpgsql as $$
-             begin
-                 if current_setting('session_replication_role') = 'replica' then {what} end if;
-                 return v;
-             end $$;
-             create index on fragile (only_at_home(v))"
-        ))
-        .await;
-    lab.everywhere().await;
-}
+use crate::lab::{fragile, number, onetrip, start, text, told_db, until, Lab, Output, Session, HEALED, SOON};
 
 async fn skip(lab: &Lab, region: usize, index: i64, args: &[&str]) -> Output {
     let (index, folder) = (index.to_string(), lab.node(region).folder().display().to_string());

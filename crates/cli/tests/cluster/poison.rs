@@ -2,22 +2,14 @@
 
 use std::time::Duration;
 
-use crate::lab::turn;
+use crate::lab::{duration, program, turn};
 
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(400);
 
 #[tokio::test]
 async fn random_statements_from_three_regions_come_out_alike() {
     let _turn = turn("poison", "a short run of the generator of statements").await;
-    let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_poison"))
-        // One seed at each change; other ones by `make poison`.
-        .args(["--seed", "11", "--seconds", &crate::lab::duration(30).as_secs().to_string()])
-        .env("ONETRIP_BIN", crate::lab::binary())
-        .kill_on_drop(true)
-        .output();
-    let output =
-        tokio::time::timeout(LIMIT, run).await.expect("the generator does not end").expect("start the generator");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    println!("{said}");
-    assert!(output.status.success(), "{}", output.status);
+    let seconds = duration(30).as_secs().to_string();
+    // One seed at each change; other ones by `make poison`.
+    program(env!("CARGO_BIN_EXE_poison"), &["--seed", "11", "--seconds", &seconds], LIMIT).await;
 }

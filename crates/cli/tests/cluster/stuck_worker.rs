@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use crate::lab::{number, start, text, told_db, until, Lab, SOON};
-
-/// A copy, and all that comes before and after it.
-const HEALED: Duration = Duration::from_secs(60);
+use crate::lab::{fragile, number, start, text, told_db, until, Lab, HEALED, SOON};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_region_that_cannot_apply_an_entry_says_why_and_goes_on_once_mended() {
@@ -14,20 +11,8 @@ async fn a_region_that_cannot_apply_an_entry_says_why_and_goes_on_once_mended() 
         start("stuck_worker", "an index function that fails in one region only: seen in status, mended, gone").await;
     let [a, b, _] = lab.sessions().await;
     // What is in a table of another access method is each region's own.
-    a.must(
-        "create table mended (here int) using heap;
-         create table fragile (id int primary key, v text);
-         create function fails(v text) returns text immutable language plpgsql as $$
-         begin
-             if current_setting('session_replication_role') = 'replica' and not exists (select from public.mended) then
-                 raise 'not in this region: %', v;
-             end if;
-             return v;
-         end $$;
-         create index on fragile (fails(v))",
-    )
-    .await;
-    lab.everywhere().await;
+    a.must("create table mended (here int) using heap").await;
+    fragile(&lab, "if not exists (select from public.mended) then raise 'not in this region: %', v; end if;").await;
     lab.session(2).await.must("insert into mended values (1)").await;
     a.must("insert into fragile values (1, 'x')").await;
     until("region b says what is wrong", SOON, || async {
@@ -97,7 +82,6 @@ async fn a_region_whose_server_ends_at_an_entry_is_copied_from_another() {
         start("healing_crash", "an entry at which one region's server ends three times: it copies another's").await;
     let [a, b, _] = lab.sessions().await;
     fragile_in_b(&lab, "perform pg_sleep(600)").await;
-    lab.everywhere().await;
     drop(b);
     a.must("insert into fragile values (1, 'x')").await;
     until("region b is at the entry", HEALED, || async {
@@ -140,7 +124,6 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
          end if",
     )
     .await;
-    lab.everywhere().await;
     let [a, b, _] = lab.sessions().await;
     b.must("alter system set onetrip.rebuild_after = 0").await;
     b.must("select pg_reload_conf()").await;
@@ -190,22 +173,9 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
     lab.check_equal(2).await;
 }
 
-/// A table with an index whose function does this where a row of it is applied in region b.
+/// The same, in region b alone.
 async fn fragile_in_b(lab: &Lab, what: &str) {
-    lab.session(0)
-        .await
-        .must(&format!(
-            "create table fragile (id int primary key, v text);
-             create function only_here(v text) returns text immutable language plpgsql as $$
-             begin
-                 if current_setting('session_replication_role') = 'replica' and current_setting('onetrip.region') = 'b' then
-                     {what};
-                 end if;
-                 return v;
-             end $$;
-             create index on fragile (only_here(v))"
-        ))
-        .await;
+    fragile(lab, &format!("if current_setting('onetrip.region') = 'b' then {what}; end if;")).await;
 }
 
 async fn shows(lab: &Lab, region: usize, rows: i64) {

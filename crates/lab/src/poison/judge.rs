@@ -2,7 +2,6 @@
 //! `pg_dumpall -g` must print the same, in any order, but for what is each region's by design.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anyhow::{bail, Context, Result};
 use tokio::process::Command;
@@ -10,12 +9,9 @@ use tokio::process::Command;
 use crate::{postgres_bin, Cluster};
 
 /// What differs, in words; `None`: nothing.
-pub async fn compare(cluster: &Cluster, binary: &Path) -> Result<Option<String>> {
-    let check = Command::new(binary).arg("check").arg("--data").arg(cluster.data()).output().await;
-    let check = check.context("run onetrip check")?;
-    if !check.status.success() {
-        let said = String::from_utf8_lossy(&check.stdout).into_owned() + &String::from_utf8_lossy(&check.stderr);
-        return Ok(Some(format!("onetrip check: {said}")));
+pub async fn compare(cluster: &Cluster) -> Result<Option<String>> {
+    if let Err(why) = cluster.check().await {
+        return Ok(Some(format!("{why:#}")));
     }
     for (what, program, arguments) in [
         ("pg_dump", "pg_dump", &["--schema-only", "--dbname=onetrip"][..]),

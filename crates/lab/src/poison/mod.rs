@@ -1,36 +1,47 @@
 //! Random definitions, rows, roles, settings and functions from three regions at once: is every region alike, and does none stand
 //! still?
 //!
-//! - [`grammar`]: the statements; [`judge`]: what every region must show
+//! - [`grammar`]: the statements; [`judge`]: what every region must show; types and values: [`crate::values`]
 //!
 //! A statement that the server refuses is fine; what succeeds must come out alike.  A seed repeats the statements; how those of
-//! different regions meet is the machine's.
+//! different regions meet is the machine's.  The torture runs the same under faults ([`Field`], [`Sessions`]).
 
 mod grammar;
-mod judge;
+pub(crate) mod judge;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{bail, Result};
+use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
 use crate::torture::random::Random;
-use crate::values::judge::{crashes, settle, watch};
-use crate::values::sql::{self, run as run_sql, shortened, Failure};
+use crate::trial::sql::{self, run as run_sql, shortened, Failure};
+use crate::trial::standing::{crashes, settle, watch};
+use crate::trial::{self, Finding, Options, Trial, REGIONS};
+use crate::values::{connect, Ground};
 use crate::Cluster;
-use grammar::Grammar;
+use grammar::{Column, Grammar};
 
-const REGIONS: usize = 3;
 /// Of each session, in one round.
 const TRANSACTIONS: usize = 25;
+/// Types of one round, each of a column of its own.
+const TYPES_PER_ROUND: usize = 8;
 /// In each region: as superuser, and as an ordinary role.
 const USERS: [&str; 2] = ["postgres", "poison_ordinary"];
+/// Tables of each schema that have those columns from the beginning.
+const WITH_COLUMNS: [&str; 5] = ["t1", "t2", "t3", "t4", "t6"];
+const LIMITS: &str = "set statement_timeout = '5s'; set lock_timeout = '500ms'";
+const RETRY_CONNECT: Duration = Duration::from_millis(50);
+/// How a COMMIT that another lock should have kept away ends.
+const BREACH: &str = "held a lock that an earlier change needs";
 /// What every round begins with; then the same in each of the schemas.
 const SET_UP: &str = "create role poison_ordinary; create role poison_1; create role poison_2; create role poison_3;
-    grant create on database onetrip to poison_ordinary; grant poison_1 to poison_ordinary";
+    grant create on database onetrip to poison_ordinary; grant poison_1 to poison_ordinary;
+    grant usage on schema made to public";
 const SCHEMAS: [&str; 2] = ["a", "b"];
 const SET_UP_SCHEMA: &str = "create schema SCHEMA; grant all on schema SCHEMA to poison_ordinary, poison_1;
     set search_path = SCHEMA;
@@ -43,6 +54,7 @@ const SET_UP_SCHEMA: &str = "create schema SCHEMA; grant all on schema SCHEMA to
     create table t2 (id serial primary key, c1 jsonb, c3 mood); insert into t2 (c1) select to_jsonb(g) from generate_series(1, 10) g;
     create table t3 (id int primary key, c1 int references t1, c2 timestamptz default now());
     create table t4 (id int primary key, c1 int) partition by range (id);
+    create table t6 (id int primary key);
     create table t5 partition of t4 for values from (minvalue) to (maxvalue);
     create function trig() returns trigger language plpgsql as 'begin return coalesce(new, old); end';
     create trigger tr1 before insert on t1 for each row execute function trig();
@@ -52,26 +64,19 @@ const SET_UP_SCHEMA: &str = "create schema SCHEMA; grant all on schema SCHEMA to
     alter table t3 owner to poison_1; alter function f2(int) owner to poison_ordinary; alter materialized view m1 owner to poison_ordinary;
     grant select, insert on all tables in schema SCHEMA to poison_2, poison_3; reset search_path";
 
-pub struct Options {
-    /// Ends after the first round that is over later than this.
-    pub duration: Duration,
-    pub seed: u64,
-    /// This round alone.
-    pub round: Option<u64>,
-    /// The `onetrip` command.
-    pub binary: PathBuf,
-    pub folder: PathBuf,
-    /// Notes what it finds and goes on with a new cluster.
-    pub explore: bool,
-}
-
 #[derive(Default)]
 pub struct Report {
     pub rounds: u64,
     pub committed: u64,
+    /// Types that columns had.
+    pub types: BTreeSet<String>,
+    /// Types of which such a column held a value at the end of a round.
+    pub stored: BTreeSet<String>,
     /// Refused statements by SQLSTATE.
     pub states: BTreeMap<String, u64>,
-    pub findings: Vec<String>,
+    /// Transactions whose COMMIT had to give way although it was decided: their entry was applied, but a key was missing.
+    pub breaches: Vec<String>,
+    pub findings: Vec<Finding>,
 }
 
 impl Report {
@@ -81,120 +86,99 @@ impl Report {
 
     pub fn table(&self) -> String {
         let states: Vec<String> = self.states.iter().map(|(state, count)| format!("{state} {count}")).collect();
+        let breaches: String =
+            self.breaches.iter().map(|breach| format!("  a lock without a key: {breach}\n")).collect();
         format!(
-            "{} rounds, {} transactions committed; statements refused: {}\n{} findings\n{}",
+            "{} rounds, {} transactions committed; columns of {} types, values stored of {}; statements refused: {}\n{breaches}{} findings",
             self.rounds,
             self.committed,
+            self.types.len(),
+            self.stored.len(),
             states.join(", "),
             self.findings.len(),
-            self.findings.join("\n")
         )
     }
 }
 
 /// What the sessions of a round did.
 #[derive(Default)]
-struct Worked {
-    committed: Vec<(usize, Vec<String>)>,
-    states: BTreeMap<String, u64>,
-    broken: Vec<String>,
+pub(crate) struct Worked {
+    pub committed: Vec<(usize, Vec<String>)>,
+    pub states: BTreeMap<String, u64>,
+    pub breaches: Vec<String>,
+    pub broken: Vec<String>,
+}
+
+struct Poison<'a> {
+    options: &'a Options,
+    field: Field,
+    report: Report,
 }
 
 pub async fn run(options: &Options) -> Result<Report> {
-    let mut report = Report::default();
-    let mut clusters = 0;
-    let mut cluster = start(options, clusters).await?;
-    let began = Instant::now();
-    for number in 0.. {
-        let number = options.round.unwrap_or(number);
-        if options.round.is_none() && began.elapsed() >= options.duration {
-            break;
-        }
-        let found = round(&cluster, options, number, &mut report).await?;
-        report.rounds += 1;
-        let broken = found.is_some();
-        if let Some(found) = found {
-            let found =
-                format!("round {number}: {found}\n  again: make poison SEED={} ARGS='--round {number}'", options.seed);
-            println!("poison: {found}");
-            report.findings.push(found);
-        }
-        if options.round.is_some() || (broken && !options.explore) {
-            break;
-        }
-        if broken {
-            drop(cluster);
-            clusters += 1;
-            cluster = start(options, clusters).await?;
-        }
-    }
-    // Where something was found a region may stand still, and its server not stop in time.
-    if report.held() {
-        cluster.stop().await?;
-    }
-    Ok(report)
+    let mut poison = Poison { options, field: Field::default(), report: Report::default() };
+    let (rounds, findings) = trial::run(&mut poison, options).await?;
+    Ok(Report { rounds, findings, ..poison.report })
 }
 
-async fn start(options: &Options, number: u32) -> Result<Cluster> {
-    Cluster::builder()
-        .binary(&options.binary)
-        .folder(options.folder.join(number.to_string()))
-        .postgres_setting("log_line_prefix", "%m [%p] %a %e ")
-        .postgres_setting("max_connections", "50")
-        .postgres_setting("onetrip.max_apply_delay", "1s")
-        .postgres_setting("onetrip.rebuild_after", "0")
-        .start()
-        .await
-}
+impl Trial for Poison<'_> {
+    const NAME: &'static str = "poison";
+    const SETTINGS: &'static [(&'static str, &'static str)] =
+        &[("onetrip.max_apply_delay", "1s"), ("onetrip.rebuild_after", "0")];
 
-/// What was found, if something was.
-async fn round(cluster: &Cluster, options: &Options, number: u64, report: &mut Report) -> Result<Option<String>> {
-    let mut random = Random::new(options.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).child();
-    let admin = cluster.connect(0).await?;
-    sql::rows(&admin, SET_UP).await?;
-    for schema in SCHEMAS {
-        sql::rows(&admin, &SET_UP_SCHEMA.replace("SCHEMA", schema)).await?;
+    async fn begin(&mut self, cluster: &Cluster) -> Result<()> {
+        self.field = Field::lay(cluster, self.options.seed).await?;
+        Ok(())
     }
-    if let Err(stuck) = settle(cluster).await {
-        return Ok(Some(format!("a region stands still at the beginning: {}", stuck.message)));
+
+    fn enough(&self, _round: u64, over: bool) -> bool {
+        over
     }
-    let worked: Arc<Mutex<Worked>> = Arc::default();
-    let mut tasks = tokio::task::JoinSet::new();
-    for region in 0..REGIONS {
-        for user in USERS {
-            let client = cluster.connect(region).await?;
-            let grammar = Grammar::new(random.child());
-            tasks.spawn(session(client, region, user, grammar, Arc::clone(&worked)));
+
+    async fn round(&mut self, cluster: &Cluster, number: u64) -> Result<Vec<Finding>> {
+        let Poison { options, field, report } = self;
+        let finding = |what: &str, message: String, statement: String| {
+            let what = what.to_string();
+            Ok(vec![Finding { round: number, what, type_name: String::new(), statement, message }])
+        };
+        let admin = cluster.connect(0).await?;
+        let plots = match field.set_up(cluster, number, options.random(number), TRANSACTIONS, true).await? {
+            Ok(plots) => plots,
+            Err(stuck) => return finding("a region stands still at the beginning", stuck, String::new()),
+        };
+        report.types.extend(plots.types.iter().cloned());
+        let mut sessions = Sessions::start(cluster, plots, "poison", false);
+        // Where a region stands still, sessions may wait for their turn for long.
+        tokio::select! {
+            () = sessions.done() => {}
+            () = watch(cluster) => sessions.tasks.shutdown().await,
         }
-    }
-    // Where a region stands still, sessions may wait for their turn for long.
-    tokio::select! {
-        () = async { while tasks.join_next().await.is_some() {} } => {}
-        () = watch(cluster) => tasks.shutdown().await,
-    }
-    let worked = std::mem::take(&mut *worked.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
-    report.committed += worked.committed.len() as u64;
-    for (state, count) in worked.states {
-        *report.states.entry(state).or_default() += count;
-    }
-    let crashes = crashes(cluster);
-    if !crashes.is_empty() {
-        return Ok(Some(format!("a server crashed: {}", crashes.join("\n"))));
-    }
-    if let Err(stuck) = settle(cluster).await {
-        let region = cluster.node(stuck.region).region();
-        return Ok(Some(format!("region {region} stands still: {}", stuck.message) + &last(&worked.committed)));
-    }
-    if let Some(broken) = worked.broken.first() {
-        return Ok(Some(format!("a session broke: {broken}")));
-    }
-    if let Some(differs) = judge::compare(cluster, &options.binary).await? {
-        return Ok(Some(format!("regions differ: {}", shortened(&differs, 3_000)) + &last(&worked.committed)));
-    }
-    clean_up(&admin).await?;
-    match settle(cluster).await {
-        Ok(()) => Ok(None),
-        Err(stuck) => Ok(Some(format!("a region stands still at the end: {}", stuck.message))),
+        let worked = sessions.end().await;
+        report.committed += worked.committed.len() as u64;
+        for (state, count) in &worked.states {
+            *report.states.entry(state.clone()).or_default() += count;
+        }
+        report.breaches.extend(worked.breaches.iter().map(|breach| format!("round {number}: {breach}")));
+        let crashes = crashes(cluster);
+        if !crashes.is_empty() {
+            return finding("a server crashed", crashes.join("\n"), last(&worked.committed));
+        }
+        if let Err(stuck) = settle(cluster).await {
+            let message = format!("region {}: {}", cluster.node(stuck.region).region(), stuck.message);
+            return finding("a region stands still", message, last(&worked.committed));
+        }
+        if let Some(broken) = worked.broken.into_iter().next() {
+            return finding("a session broke", broken, String::new());
+        }
+        if let Some(differs) = judge::compare(cluster).await? {
+            return finding("regions differ", shortened(&differs, 3_000), last(&worked.committed));
+        }
+        report.stored.extend(stored(&admin).await?);
+        field.clean_up(&admin).await?;
+        match settle(cluster).await {
+            Ok(()) => Ok(Vec::new()),
+            Err(stuck) => finding("a region stands still at the end", stuck.message, String::new()),
+        }
     }
 }
 
@@ -203,66 +187,278 @@ fn last(committed: &[(usize, Vec<String>)]) -> String {
     let lines = committed
         .iter()
         .filter(|(_, statements)| statements.len() > 2)
-        .map(|(region, statements)| format!("\n    region {region}: {}", statements.join("; ")));
+        .map(|(region, statements)| format!("\n    region {region}: {}", shortened(&statements.join("; "), 2_000)));
     lines.collect()
 }
 
-async fn session(client: Client, region: usize, user: &'static str, mut grammar: Grammar, worked: Arc<Mutex<Worked>>) {
-    let note = |f: &mut dyn FnMut(&mut Worked)| f(&mut worked.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
-    let prepare = format!("set session authorization {user}; set statement_timeout = '5s'; set lock_timeout = '500ms'");
-    if let Err(failure) = run_sql(&client, &prepare).await {
-        return note(&mut |w| w.broken.push(format!("{prepare}: {failure}")));
+/// Types of which a column of the round holds a value.
+async fn stored(admin: &Client) -> Result<Vec<String>> {
+    let columns = "select format('select %L from %s where %I is not null limit 1', format_type(a.atttypid, -1), a.attrelid::regclass, a.attname)
+        from pg_attribute a join pg_class c on c.oid = a.attrelid
+        where a.attname ~ '^v[0-9]$' and not a.attisdropped and c.relkind in ('r', 'p') and c.relnamespace in ('a'::regnamespace, 'b'::regnamespace)";
+    let mut types = Vec::new();
+    match run_sql(admin, columns).await {
+        Ok(columns) => {
+            for column in columns {
+                types.extend(sql::rows(admin, &column[0]).await?.concat());
+            }
+        }
+        // A schema that the round has dropped.
+        Err(Failure::Refused { .. }) => {}
+        Err(failure) => bail!("{failure}"),
     }
-    for _ in 0..TRANSACTIONS {
-        let mut done = Vec::new();
-        for statement in ["begin".to_string()].into_iter().chain(grammar.transaction()).chain(["commit".to_string()]) {
-            let guarded = !matches!(statement.as_str(), "begin" | "commit");
-            if guarded {
-                let _ = run_sql(&client, "savepoint guard").await;
+    Ok(types)
+}
+
+/// What rounds stand on: types to draw from, and what stays when a round is cleaned up.
+#[derive(Default)]
+pub(crate) struct Field {
+    ground: Ground,
+    extensions: BTreeSet<String>,
+}
+
+/// The transactions of a round's sessions, one plot for each.
+pub(crate) struct Plots {
+    types: Vec<String>,
+    transactions: Vec<(usize, &'static str, Vec<Vec<String>>)>,
+}
+
+impl Field {
+    pub async fn lay(cluster: &Cluster, seed: u64) -> Result<Field> {
+        let ground = Ground::lay(cluster, seed).await?;
+        let extensions = sql::rows(&cluster.connect(0).await?, "select extname from pg_extension").await?;
+        Ok(Field { ground, extensions: extensions.into_iter().flatten().collect() })
+    }
+
+    /// Roles, schemas and tables, in every region; all statements are drawn.  `rehearsed`: every region is there to try what is
+    /// committed.  `Err` in it: a region does not go on.
+    pub async fn set_up(
+        &self,
+        cluster: &Cluster,
+        round: u64,
+        mut random: Random,
+        transactions: usize,
+        rehearsed: bool,
+    ) -> Result<Result<Plots, String>> {
+        let admin = cluster.connect(0).await?;
+        // The last round may have dropped some.
+        for extension in &self.extensions {
+            sql::rows(&admin, &format!("create extension if not exists \"{extension}\" cascade")).await?;
+        }
+        let columns = self.columns(&admin, round).await?;
+        let added: Vec<String> =
+            columns.iter().map(|column| format!("add column {} {}", column.name, column.kind.name)).collect();
+        let added = added.join(", ");
+        sql::rows(&admin, SET_UP).await?;
+        for schema in SCHEMAS {
+            sql::rows(&admin, &SET_UP_SCHEMA.replace("SCHEMA", schema)).await?;
+            for table in WITH_COLUMNS {
+                sql::rows(&admin, &format!("alter table {schema}.{table} {added}")).await?;
             }
-            match run_sql(&client, &statement).await {
-                Ok(_) => done.push(statement),
-                Err(Failure::Refused { state, message, .. }) => {
-                    note(&mut |w| *w.states.entry(state.clone()).or_default() += 1);
-                    // No statement should get so far, but for PostgreSQL's own words for an object that goes away meanwhile.
-                    let meanwhile = ["tuple concurrently ", "cache lookup failed", "could not open relation with OID"]
-                        .iter()
-                        .any(|m| message.starts_with(m));
-                    if state.starts_with("XX") && !meanwhile {
-                        note(&mut |w| w.broken.push(format!("{state} {message}: {}; {statement}", done.join("; "))));
-                    }
-                    // What is refused costs the statement; what conflicts, the transaction.
-                    if !guarded || state == "40001" || run_sql(&client, "rollback to guard").await.is_err() {
-                        let _ = run_sql(&client, "rollback").await;
-                        done.clear();
-                        break;
-                    }
+        }
+        let mut grammar = Grammar::new(&self.ground.catalog, &columns, rehearsed, random.child());
+        sql::rows(&admin, LIMITS).await?;
+        for (number, column) in columns.iter().enumerate() {
+            for schema in SCHEMAS {
+                let (first, name, value) = (10 * number + 1, &column.name, grammar.value(column));
+                let insert = format!(
+                    "insert into {schema}.t6 (id, {name}) select g, {value} from generate_series({first}, {first} + 2) g"
+                );
+                // What the server refuses is not stored.
+                if let Err(Failure::Lost(why)) = run_sql(&admin, &insert).await {
+                    bail!("{insert}: {why}");
                 }
-                // An eviction that found it idle, or a lock that only an end could take.  A crash is found in the log.
-                Err(Failure::Lost(_)) => return,
-                Err(failure) => return note(&mut |w| w.broken.push(format!("{statement}: {failure}"))),
             }
         }
-        if done.last().is_some_and(|last| last == "commit") {
-            note(&mut |w| w.committed.push((region, done.clone())));
+        let mut plots =
+            Plots { types: columns.iter().map(|c| c.kind.name.clone()).collect(), transactions: Vec::new() };
+        for region in 0..REGIONS {
+            for user in USERS {
+                let mut grammar = Grammar::new(&self.ground.catalog, &columns, rehearsed, random.child());
+                plots.transactions.push((region, user, (0..transactions).map(|_| grammar.transaction()).collect()));
+            }
         }
+        Ok(settle(cluster).await.map(|()| plots).map_err(|stuck| stuck.message))
+    }
+
+    /// The next types, round by round, of those that a table can have.
+    async fn columns(&self, admin: &Client, round: u64) -> Result<Vec<Column>> {
+        let mut columns = Vec::new();
+        let first = round as usize * TYPES_PER_ROUND;
+        for at in first..first + TYPES_PER_ROUND {
+            let kind = &self.ground.order[at % self.ground.order.len()];
+            // Some cannot be added to a table with rows: they take no null.
+            let trial = format!(
+                "begin; create table made.tried as select 1 as id; alter table made.tried add column v {}; rollback",
+                kind.name
+            );
+            match run_sql(admin, &trial).await {
+                Ok(_) => columns.push(Column { name: format!("v{}", columns.len() + 1), kind: kind.clone() }),
+                Err(Failure::Refused { .. }) => _ = sql::rows(admin, "rollback").await?,
+                Err(failure) => bail!("{}: {failure}", kind.name),
+            }
+        }
+        if columns.is_empty() {
+            let text = self.ground.catalog.types.get("text").cloned();
+            columns.extend(text.map(|kind| Column { name: "v1".to_string(), kind }));
+        }
+        Ok(columns)
+    }
+
+    /// Whatever the round has left, from the server's own lists.
+    pub async fn clean_up(&self, admin: &Client) -> Result<()> {
+        let kept: Vec<String> = self.extensions.iter().map(|name| sql::quoted(name)).collect();
+        let drops = format!(
+            "select format('drop event trigger %I', evtname) from pg_event_trigger
+             union all select format('drop extension %I cascade', extname) from pg_extension where extname not in ({})
+             union all select format('drop schema if exists %I cascade', nspname) from pg_namespace
+                 where nspname in ('a', 'b') or nspname ~ '^poison'
+             union all select format('drop foreign data wrapper if exists %I cascade', fdwname) from pg_foreign_data_wrapper
+                 where fdwname ~ '^w[0-9]$'
+             union all select format('drop access method %I cascade', amname) from pg_am where amname ~ '^am[0-9]$'
+             union all select 'drop cast (bigint as box)' from pg_cast where castsource = 20 and casttarget = 603
+             union all select 'alter database onetrip reset my.setting'
+             union all select format('drop owned by %I cascade', rolname) from pg_roles where rolname ~ '^poison'
+             union all select format('drop role %I', rolname) from pg_roles where rolname ~ '^poison'",
+            kept.join(", ")
+        );
+        for row in sql::rows(admin, &drops).await? {
+            sql::rows(admin, &row[0]).await?;
+        }
+        Ok(())
     }
 }
 
-/// Whatever the round has left, from the server's own lists.
-async fn clean_up(admin: &Client) -> Result<()> {
-    let drops = "select format('drop event trigger %I', evtname) from pg_event_trigger
-        union all select format('drop extension %I cascade', extname) from pg_extension where extname not in ('plpgsql', 'onetrip')
-        union all select format('drop schema %I cascade', nspname) from pg_namespace
-            where nspname !~ '^pg_' and nspname not in ('information_schema', 'onetrip', 'public')
-        union all select format('drop foreign data wrapper %I cascade', fdwname) from pg_foreign_data_wrapper
-        union all select format('drop access method %I cascade', amname) from pg_am where oid >= 16384 and amname <> 'onetrip'
-        union all select 'drop cast (bigint as box)' from pg_cast where castsource = 20 and casttarget = 603
-        union all select 'alter database onetrip reset my.setting'
-        union all select format('drop owned by %I cascade', rolname) from pg_roles where rolname ~ '^poison'
-        union all select format('drop role %I', rolname) from pg_roles where rolname ~ '^poison'";
-    for row in sql::rows(admin, drops).await? {
-        sql::rows(admin, &row[0]).await?;
+/// The sessions of a round.
+pub(crate) struct Sessions {
+    tasks: JoinSet<()>,
+    worked: Arc<Mutex<Worked>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Sessions {
+    /// `under_faults`: a session that is lost, or cannot be had, is no wonder.
+    pub fn start(cluster: &Cluster, plots: Plots, application: &str, under_faults: bool) -> Sessions {
+        let (worked, stop) = (Arc::default(), Arc::default());
+        let mut tasks = JoinSet::new();
+        for (region, user, transactions) in plots.transactions {
+            let conninfo = format!("{} application_name={application}", cluster.node(region).conninfo());
+            let (worked, stop) = (Arc::clone(&worked), Arc::clone(&stop));
+            let session = Session { conninfo, region, user, under_faults, worked, stop };
+            tasks.spawn(session.run(transactions));
+        }
+        Sessions { tasks, worked, stop }
     }
-    Ok(())
+
+    async fn done(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// They end with the transaction that they are in.
+    pub async fn end(mut self) -> Worked {
+        self.stop.store(true, Ordering::Relaxed);
+        self.done().await;
+        std::mem::take(&mut *self.worked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Session {
+    conninfo: String,
+    region: usize,
+    user: &'static str,
+    under_faults: bool,
+    worked: Arc<Mutex<Worked>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Session {
+    async fn run(self, transactions: Vec<Vec<String>>) {
+        let mut client = None;
+        for transaction in &transactions {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            if client.is_none() {
+                client = self.open().await;
+            }
+            let Some(open) = &client else { return };
+            if !self.transaction(open, transaction).await {
+                client = None;
+            }
+        }
+    }
+
+    fn note(&self, f: impl FnOnce(&mut Worked)) {
+        f(&mut self.worked.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    async fn open(&self) -> Option<Client> {
+        while !self.stop.load(Ordering::Relaxed) {
+            let why = match connect(&self.conninfo).await {
+                Ok(client) => {
+                    let prepare = format!("set session authorization {}; {LIMITS}", self.user);
+                    match run_sql(&client, &prepare).await {
+                        Ok(_) => return Some(client),
+                        // Another session has dropped or renamed the role.
+                        Err(Failure::Refused { .. }) if !self.under_faults => return None,
+                        Err(failure) => failure.to_string(),
+                    }
+                }
+                Err(why) => format!("{why:#}"),
+            };
+            if !self.under_faults {
+                self.note(|worked| worked.broken.push(format!("connect: {why}")));
+                return None;
+            }
+            tokio::time::sleep(RETRY_CONNECT).await;
+        }
+        None
+    }
+
+    /// `false`: the session is gone.
+    async fn transaction(&self, client: &Client, statements: &[String]) -> bool {
+        let mut done: Vec<&str> = Vec::new();
+        for statement in ["begin"].into_iter().chain(statements.iter().map(String::as_str)).chain(["commit"]) {
+            let guarded = !matches!(statement, "begin" | "commit");
+            if guarded {
+                let _ = run_sql(client, "savepoint guard").await;
+            }
+            match run_sql(client, statement).await {
+                Ok(_) => done.push(statement),
+                Err(Failure::Refused { state, message, file }) => {
+                    self.refused((&state, &message, &file), &done, statement);
+                    // What is refused costs the statement; what conflicts, the transaction.
+                    if !guarded || state == "40001" || run_sql(client, "rollback to guard").await.is_err() {
+                        let _ = run_sql(client, "rollback").await;
+                        return true;
+                    }
+                }
+                // An eviction that found it idle, or a lock that only an end could take.  A crash is found in the log.
+                Err(Failure::Lost(_)) => return false,
+                Err(failure) => {
+                    self.note(|worked| worked.broken.push(format!("{statement}: {failure}")));
+                    return false;
+                }
+            }
+        }
+        let done = done.into_iter().map(str::to_string).collect();
+        self.note(|worked| worked.committed.push((self.region, done)));
+        true
+    }
+
+    fn refused(&self, (state, message, file): (&str, &str, &str), done: &[&str], statement: &str) {
+        self.note(|worked| *worked.states.entry(state.to_string()).or_default() += 1);
+        let all = || format!("{}; {statement}", done.join("; "));
+        if message.contains(BREACH) {
+            self.note(|worked| worked.breaches.push(format!("region {}: {}", self.region, all())));
+        }
+        // No statement should get so far, but for PostgreSQL's own words for an object that goes away meanwhile; and but for values
+        // that are drawn, and other extensions: to them much is an internal error.
+        let meanwhile = ["tuple concurrently ", "cache lookup failed", "could not open relation with OID"];
+        let drawn = ["public.", "pg_catalog."].iter().any(|schema| all().contains(schema));
+        let fine = drawn || meanwhile.iter().any(|words| message.starts_with(words));
+        if state.starts_with("XX") && (sql::of_onetrip(file) || (!fine && sql::of_server(file))) {
+            self.note(|worked| worked.broken.push(format!("{state} {message} ({file}): {}", all())));
+        }
+    }
 }

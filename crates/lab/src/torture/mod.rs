@@ -2,11 +2,11 @@
 //! would break.
 //!
 //! ```text
-//!   calm, read committed ──> calm, repeatable read ──> faults, both levels at once ──> rest ──> table
+//!   calm, read committed ──> calm, repeatable read ──> faults, both levels at once ──> rest ──> faults, poison ──> rest ──> table
 //! ```
 //!
 //! - [`plan`]: which fault comes next, from the seed alone; [`faults`]: does it and undoes it; [`guest`]: a node that comes and goes
-//! - [`workload`]: what runs meanwhile; [`ledger`], [`session`]: what clients were told
+//! - [`workload`]: what runs meanwhile, and at last the random statements of [`crate::poison`]; [`ledger`], [`session`]: what clients were told
 //! - [`disk`], [`shim`]: power loss, full disks and wall clocks that jump
 //! - [`record`]: the account; [`evidence`]: what the regions looked like when something went wrong
 //!
@@ -25,13 +25,14 @@ mod shim;
 mod stage;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::{Cluster, Topology};
+use crate::{poison, Cluster, Topology};
 use disk::Disk;
 use faults::{Done, Faults};
 use plan::{Fault, Plan};
@@ -64,6 +65,13 @@ rtt_ms = 8
 /// Of the whole time, each calm stage.
 const CALM_SHARE: u32 = 6;
 const CALM_MAX: Duration = Duration::from_secs(30);
+const POISON: &str = "poison";
+/// Of the time under faults, that of the poison.
+const POISON_SHARE: u32 = 4;
+/// Each round of it.
+const POISON_ROUND: Duration = Duration::from_secs(30);
+/// Of each of its sessions, in one round: more than there is time for.
+const POISON_TRANSACTIONS: usize = 500;
 const SMALL_LOG_BYTES: u64 = 1 << 20;
 /// Faults between two rests, in which every region has to go on.
 const FAULTS_UNTIL_REST: u64 = 8;
@@ -89,12 +97,14 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     let mut random = Random::new(options.seed);
     let record = Arc::new(Record::default());
     let (cluster, mut faults) = start(options, &mut random, &record).await?;
+    let mut complaints = Complaints::default();
+    let only_poison = options.load.only == [POISON];
     let calm = match options.calm {
         true => options.duration / 2,
         false => (options.duration / CALM_SHARE).min(CALM_MAX),
     };
     for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
-        if !record.all_held() {
+        if !record.all_held() || only_poison {
             break;
         }
         println!("torture: {} without faults, {} s", isolation.name(), calm.as_secs());
@@ -107,10 +117,16 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         }
         stage::finish(&cluster, &record, vec![running]).await?;
     }
-    if record.all_held() && !options.calm {
-        let left = options.duration.saturating_sub(2 * calm);
+    let poison = match options.load.runs(POISON) {
+        _ if options.calm => Duration::ZERO,
+        true if only_poison => options.duration,
+        true => options.duration.saturating_sub(2 * calm) / POISON_SHARE,
+        false => Duration::ZERO,
+    };
+    let mut plan = Plan::new(random.child(), cluster.nodes().len(), &options.only);
+    if record.all_held() && !options.calm && !only_poison {
+        let left = options.duration.saturating_sub(2 * calm + poison);
         println!("torture: faults, {} s", left.as_secs());
-        let mut plan = Plan::new(random.child(), cluster.nodes().len(), &options.only);
         let mut stages = Vec::new();
         for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
             // Both levels at once are to be no more load than one was.
@@ -128,7 +144,16 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         under_faults(&mut plan, &mut faults, &stages, &record, Instant::now() + left).await;
         stage::finish(&cluster, &record, stages).await?;
     }
-    log_complaints(&cluster, &record);
+    complaints.read(&cluster, &record, &NEVER);
+    if record.all_held() && !poison.is_zero() {
+        println!("torture: faults and poison, {} s", poison.as_secs());
+        let until = Instant::now() + poison;
+        if let Err(why) = poisoned(&cluster, &mut plan, &mut faults, &record, &mut random, until).await {
+            record.wrong("poison", format!("{why:#}"));
+        }
+    }
+    // Nobody has said yet what all the locks are that a statement at random takes: they are counted.
+    complaints.read(&cluster, &record, &NEVER[..2]);
     if let Err(why) = cluster.stop().await {
         record.wrong("stopping", format!("{why:#}"));
     }
@@ -136,6 +161,55 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     drop(cluster);
     drop(faults);
     Ok((record.table(), record.all_held()))
+}
+
+/// Random statements under faults; then every region is alike, by the judge of [`crate::poison`].
+async fn poisoned(
+    cluster: &Cluster,
+    plan: &mut Plan,
+    faults: &mut Faults,
+    record: &Record,
+    random: &mut Random,
+    until: Instant,
+) -> Result<()> {
+    let field = poison::Field::lay(cluster, random.draw(u64::MAX)).await.context("lay the ground of the poison")?;
+    for round in 0.. {
+        let plots = field.set_up(cluster, round, random.child(), POISON_TRANSACTIONS, false).await?;
+        let sessions = poison::Sessions::start(cluster, plots.map_err(anyhow::Error::msg)?, "torture", true);
+        under_faults(plan, faults, &[], record, until.min(Instant::now() + POISON_ROUND)).await;
+        let worked = sessions.end().await;
+        record.seen("seen: a transaction of the poison", worked.committed.len() as u64);
+        record.seen("seen: a lock without a key in poison", worked.breaches.len() as u64);
+        worked.broken.into_iter().for_each(|broken| _ = record.wrong("poison", broken));
+        if !record.all_held() {
+            return Ok(());
+        }
+        let all_shown = async {
+            rest(cluster).await?;
+            // Servers that crashed, all of them, may show less than the log has; not less than what is committed now.
+            cluster.connect(0).await?.batch_execute("comment on schema made is 'at rest'").await?;
+            rest(cluster).await
+        };
+        if let Err(why) = all_shown.await {
+            evidence::gather(cluster, &format!("{why:#}")).await;
+            return Err(why);
+        }
+        if let Some(differs) = poison::judge::compare(cluster).await? {
+            record.wrong("poison", format!("regions differ: {differs}"));
+            return Ok(());
+        }
+        field.clean_up(&cluster.connect(0).await?).await.context("clean up")?;
+        cluster.settle().await?;
+        if Instant::now() >= until {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+async fn rest(cluster: &Cluster) -> Result<()> {
+    cluster.wait_ready().await?;
+    cluster.settle().await
 }
 
 async fn under_faults(plan: &mut Plan, faults: &mut Faults, stages: &[Running], record: &Record, until: Instant) {
@@ -294,32 +368,44 @@ fn clocks(cluster: &Cluster, options: &Options) -> Result<Vec<Clock>> {
 }
 
 /// What no fault may bring about: crashes of the programs' own, and locks without a key.
-fn log_complaints(cluster: &Cluster, record: &Record) {
-    const NEVER: [&str; 3] = ["TRAP:", "terminated by signal 11", "a lock without a key"];
-    // What PostgreSQL is to do when its disk goes away.
-    const DISK: [&str; 2] = ["Input/output error", "No space left on device"];
-    for node in cluster.nodes() {
-        for log in ["node.log", "postgres.log"] {
-            let text = std::fs::read(node.folder().join(log)).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text);
-            if log == "node.log" {
-                let anew = text.matches("PostgreSQL's folder is made anew").count() as u64;
-                record.seen("seen: a PostgreSQL made anew", anew);
-                record.seen("seen: a leader elected", text.matches("role=Leader").count() as u64);
-            }
-            let mut panicked = false;
-            let mut lines = text.lines().peekable();
-            while let Some(line) = lines.next() {
-                let disk = |line: &str| DISK.iter().any(|cause| line.contains(cause));
-                // Raft's storage has no other way to report a disk that cannot be read; the cause is in the next line.
-                let in_rust = line.contains("panicked at") && !lines.peek().is_some_and(|next| disk(next));
-                let aborted = line.contains("terminated by signal 6") && !std::mem::take(&mut panicked);
-                let panic = line.contains("PANIC:  ");
-                panicked |= panic;
-                let own_panic = panic && !disk(line);
-                let of_worker = log == "postgres.log" && background_error(line);
-                if aborted || own_panic || in_rust || of_worker || NEVER.iter().any(|never| line.contains(never)) {
-                    record.wrong(&format!("{log} of {}", node.region()), line.to_string());
+const NEVER: [&str; 3] = ["TRAP:", "terminated by signal 11", "a lock without a key"];
+
+/// Reads the logs, each line once.
+#[derive(Default)]
+struct Complaints {
+    read: BTreeMap<(String, &'static str), usize>,
+}
+
+impl Complaints {
+    fn read(&mut self, cluster: &Cluster, record: &Record, never: &[&str]) {
+        // What PostgreSQL is to do when its disk goes away.
+        const DISK: [&str; 2] = ["Input/output error", "No space left on device"];
+        for node in cluster.nodes() {
+            for log in ["node.log", "postgres.log"] {
+                let text = std::fs::read(node.folder().join(log)).unwrap_or_default();
+                let read = self.read.entry((node.region().to_string(), log)).or_default();
+                let new = String::from_utf8_lossy(&text[(*read).min(text.len())..]).into_owned();
+                *read = text.len();
+                let text = new;
+                if log == "node.log" {
+                    let anew = text.matches("PostgreSQL's folder is made anew").count() as u64;
+                    record.seen("seen: a PostgreSQL made anew", anew);
+                    record.seen("seen: a leader elected", text.matches("role=Leader").count() as u64);
+                }
+                let mut panicked = false;
+                let mut lines = text.lines().peekable();
+                while let Some(line) = lines.next() {
+                    let disk = |line: &str| DISK.iter().any(|cause| line.contains(cause));
+                    // Raft's storage has no other way to report a disk that cannot be read; the cause is in the next line.
+                    let in_rust = line.contains("panicked at") && !lines.peek().is_some_and(|next| disk(next));
+                    let aborted = line.contains("terminated by signal 6") && !std::mem::take(&mut panicked);
+                    let panic = line.contains("PANIC:  ");
+                    panicked |= panic;
+                    let own_panic = panic && !disk(line);
+                    let of_worker = log == "postgres.log" && background_error(line);
+                    if aborted || own_panic || in_rust || of_worker || never.iter().any(|never| line.contains(never)) {
+                        record.wrong(&format!("{log} of {}", node.region()), line.to_string());
+                    }
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use tokio::task::JoinHandle;
 
 use super::evidence;
@@ -28,6 +28,12 @@ pub struct Load {
     pub clients: u64,
     /// Clients pause for up to this between transactions.
     pub pause_ms_max: u64,
+}
+
+impl Load {
+    pub fn runs(&self, workload: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == workload)
+    }
 }
 
 pub struct Stage {
@@ -202,7 +208,7 @@ impl Running {
     fn add<W: Workload>(&mut self, workload: &Arc<W>, random: &mut Random) {
         let stage = &self.stage;
         let load = &stage.load;
-        if !load.only.is_empty() && !load.only.iter().any(|name| name == W::NAME) {
+        if !load.runs(W::NAME) {
             return;
         }
         let regions = stage.cluster.nodes().len() as u64;
@@ -268,11 +274,7 @@ pub async fn finish(cluster: &Cluster, record: &Record, mut stages: Vec<Running>
     for running in &mut stages {
         running.stop().await?;
     }
-    let rest = async {
-        cluster.wait_ready().await?;
-        cluster.settle().await
-    };
-    if let Err(why) = rest.await {
+    if let Err(why) = super::rest(cluster).await {
         evidence::gather(cluster, &format!("{why:#}")).await;
         record.wrong("rest", format!("{why:#}"));
         return Ok(());
@@ -283,7 +285,7 @@ pub async fn finish(cluster: &Cluster, record: &Record, mut stages: Vec<Running>
             record.wrong("account", format!("{why:#}"));
         }
     }
-    if let Err(why) = check(cluster).await {
+    if let Err(why) = cluster.check().await {
         record.wrong("check", format!("{why:#}"));
     }
     Ok(())
@@ -308,17 +310,4 @@ impl Stage {
         self.wrong(W::NAME, workload.verdict(self.isolation));
         Ok(())
     }
-}
-
-/// `onetrip check` finds all regions equal.
-async fn check(cluster: &Cluster) -> Result<()> {
-    let run = tokio::process::Command::new(cluster.binary())
-        .args(["check", "--timeout", "60", "--data"])
-        .arg(cluster.data())
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(Duration::from_secs(180), run).await.context("onetrip check does not end")??;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "onetrip check: {said}");
-    Ok(())
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use tokio_postgres::Client;
 
 use super::denied;
-use super::sql::rows;
+use crate::trial::sql::{quoted, rows};
 
 pub type Oid = u32;
 
@@ -330,8 +330,8 @@ impl Catalog {
             }
         }
         client.batch_execute(PROBE).await?;
-        let quoted: Vec<String> = INPUTS.iter().map(|input| super::sql::quoted(input)).collect();
-        let probe = format!("select kind, input from pg_temp.probe(array[{}])", quoted.join(", "));
+        let inputs: Vec<String> = INPUTS.iter().map(|input| quoted(input)).collect();
+        let probe = format!("select kind, input from pg_temp.probe(array[{}])", inputs.join(", "));
         for row in rows(client, &probe).await? {
             if let Some(found) = self.by_oid_mut(row[0].parse()?) {
                 found.inputs.push(row[1].clone());

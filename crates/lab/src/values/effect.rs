@@ -8,8 +8,8 @@ use tokio_postgres::Client;
 
 use super::catalog::Catalog;
 use super::expression::Generator;
-use super::sql::{quoted, rows, run};
 use crate::torture::random::Random;
+use crate::trial::sql::{quoted, rows, run};
 
 /// What to try for settings that are neither enumerations, booleans nor numbers.
 const VALUES: [(&str, &[&str]); 8] = [

@@ -4,8 +4,8 @@
 //! Each expression is a text that stands by itself, so a failure is repeated by pasting it.
 
 use super::catalog::{pseudo, Catalog, Function, Kind, Oid, Producer, Type};
-use super::sql::quoted;
 use crate::torture::random::Random;
+use crate::trial::sql::quoted;
 
 const DEPTH: u32 = 3;
 /// A longer expression gets leaves only.

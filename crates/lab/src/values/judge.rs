@@ -1,82 +1,17 @@
-//! Is every region alike?  Positions first, then rows: as text, by size and compression, and by the bytes on the page where
-//! those are the same in every server; then what indexes on expressions hold.
+//! Is every region alike?  Rows: as text, by size and compression, and by the bytes on the page where those are the same in
+//! every server; then what indexes on expressions hold.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Result};
+use anyhow::Result;
 use tokio_postgres::Client;
 
 use super::schema::Table;
-use super::sql::{quoted, rows, shortened};
-use crate::Cluster;
+use crate::trial::sql::{quoted, rows, shortened};
 
-/// Every region shows the last index within this.
-const BOUND: Duration = Duration::from_secs(20);
-/// An entry that fails for so long will not stop failing.
-const FAILS: Duration = Duration::from_millis(2_500);
+/// VACUUM leaves what an old snapshot may still see: for so long at most.
+const OLD_SNAPSHOTS: Duration = Duration::from_millis(2_500);
 const POLL: Duration = Duration::from_millis(20);
-
-/// A region that does not go on.
-#[derive(Debug)]
-pub struct Stuck {
-    pub region: usize,
-    /// The entry, if it is one that cannot be applied.
-    pub entry: Option<i64>,
-    pub message: String,
-}
-
-/// Waits until every region shows what any of them shows now.
-pub async fn settle(cluster: &Cluster) -> Result<(), Stuck> {
-    let mut goal = None;
-    let began = Instant::now();
-    let mut failing: BTreeMap<usize, (i64, Instant)> = BTreeMap::new();
-    loop {
-        let mut applied = Vec::new();
-        let mut behind = None;
-        for region in 0..cluster.nodes().len() {
-            match status(cluster, region).await {
-                Ok((at, failed)) => {
-                    applied.push(at);
-                    match failed {
-                        Some((entry, message)) => {
-                            let since = failing.entry(region).or_insert((entry, Instant::now()));
-                            if since.0 != entry {
-                                *since = (entry, Instant::now());
-                            }
-                            if since.1.elapsed() > FAILS {
-                                return Err(Stuck { region, entry: Some(entry), message });
-                            }
-                        }
-                        None => _ = failing.remove(&region),
-                    }
-                    if goal.is_some_and(|goal| at < goal) {
-                        behind = Some((region, format!("it stands at {at} and does not reach {goal:?}")));
-                    }
-                }
-                Err(why) => behind = Some((region, format!("{why:#}"))),
-            }
-        }
-        match goal {
-            None if applied.len() == cluster.nodes().len() => goal = applied.iter().max().copied(),
-            Some(_) if behind.is_none() => return Ok(()),
-            _ => {}
-        }
-        if began.elapsed() > BOUND {
-            let (region, message) = behind.unwrap_or((0, "no answer".to_string()));
-            return Err(Stuck { region, entry: None, message });
-        }
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-async fn status(cluster: &Cluster, region: usize) -> Result<(i64, Option<(i64, String)>)> {
-    let client = cluster.connect(region).await?;
-    let row = rows(&client, "select applied, failing, failure from onetrip.status").await?;
-    let Some([applied, failing, failure]) = row.first().map(Vec::as_slice) else { bail!("onetrip.status has no row") };
-    let failing = if failing.is_empty() { None } else { Some((failing.parse()?, failure.clone())) };
-    Ok((applied.parse()?, failing))
-}
 
 /// A row that is not the same in all regions.
 #[derive(Debug)]
@@ -145,8 +80,7 @@ pub async fn compare_indexes(clients: &[Client], table: &Table) -> Result<Option
     let began = Instant::now();
     loop {
         let found = indexes_differ(clients, table).await?;
-        // VACUUM leaves what an old snapshot may still see.
-        if found.is_none() || began.elapsed() > FAILS {
+        if found.is_none() || began.elapsed() > OLD_SNAPSHOTS {
             return Ok(found);
         }
         tokio::time::sleep(POLL).await;
@@ -207,46 +141,4 @@ async fn indexes_differ(clients: &[Client], table: &Table) -> Result<Option<Diff
         }
     }
     Ok(None)
-}
-
-/// Returns when a region has an entry that it cannot apply, or a server has crashed.
-pub async fn watch(cluster: &Cluster) {
-    let mut failing: BTreeMap<usize, (i64, Instant)> = BTreeMap::new();
-    loop {
-        for region in 0..cluster.nodes().len() {
-            match status(cluster, region).await {
-                Ok((_, Some((entry, _)))) => {
-                    let since = failing.entry(region).or_insert((entry, Instant::now()));
-                    if since.0 != entry {
-                        *since = (entry, Instant::now());
-                    }
-                    if since.1.elapsed() > FAILS {
-                        return;
-                    }
-                }
-                _ => _ = failing.remove(&region),
-            }
-        }
-        if !crashes(cluster).is_empty() {
-            return;
-        }
-        tokio::time::sleep(10 * POLL).await;
-    }
-}
-
-/// Servers that crashed, with what they were doing.
-pub fn crashes(cluster: &Cluster) -> Vec<String> {
-    let mut found = Vec::new();
-    for node in cluster.nodes() {
-        let log = std::fs::read(node.folder().join("postgres.log")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let mut lines = log.lines();
-        while let Some(line) = lines.next() {
-            if ["terminated by signal", "PANIC:", "TRAP:"].iter().any(|mark| line.contains(mark)) {
-                let detail = lines.next().unwrap_or("");
-                found.push(format!("{}: {} {}", node.region(), shortened(line, 300), shortened(detail, 1500)));
-            }
-        }
-    }
-    found
 }

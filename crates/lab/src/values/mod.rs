@@ -14,30 +14,29 @@
 pub mod catalog;
 pub mod denied;
 pub mod effect;
-mod expression;
-pub(crate) mod judge;
-mod schema;
-pub(crate) mod sql;
-mod work;
+pub(crate) mod expression;
+mod judge;
+pub(crate) mod schema;
+pub(crate) mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio_postgres::Client;
 
 use crate::torture::random::Random;
+use crate::trial::sql::{self, quoted, run as run_sql, shortened, Failure};
+use crate::trial::standing::{self, Stuck};
+use crate::trial::{self, Finding, Trial, REGIONS};
 use crate::Cluster;
 use catalog::{Catalog, Type};
 use expression::Generator;
-use judge::{Difference, Stuck};
+use judge::Difference;
 use schema::Table;
-use sql::{quoted, run as run_sql, shortened, Failure};
 use work::Statement;
 
-const REGIONS: usize = 3;
 /// Types of one round; each has two tables.
 const TYPES_PER_ROUND: usize = 12;
 /// Of each region, for each table of the round.
@@ -49,34 +48,13 @@ const OWN_REFUSAL: &str = "0A000 of onetrip";
 const STATEMENT_TIMEOUT: &str = "set statement_timeout = '5s'";
 
 pub struct Options {
-    /// Ends after the first round that is over later than this.
-    pub duration: Duration,
+    pub trial: trial::Options,
     /// Ends when each type has had a round, however long that takes; the duration counts only after that.
     pub sweep: bool,
-    pub seed: u64,
     /// One plain table of each type and a few rows of one region: whether values of each type arrive.
     pub census: bool,
-    /// This round alone.
-    pub round: Option<u64>,
-    /// The `onetrip` command.
-    pub binary: PathBuf,
-    pub folder: PathBuf,
     /// Parts of names of types; empty for all.
     pub only: Vec<String>,
-    /// Notes what it finds and goes on with a new cluster, without that type.
-    pub explore: bool,
-    /// Where each finding is appended, a line each.
-    pub findings: Option<PathBuf>,
-}
-
-/// Something that must not be.
-#[derive(Debug, Clone)]
-pub struct Finding {
-    pub round: u64,
-    pub what: &'static str,
-    pub type_name: String,
-    pub statement: String,
-    pub message: String,
 }
 
 #[derive(Default)]
@@ -97,11 +75,20 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-struct Field {
-    cluster: Cluster,
-    catalog: Catalog,
+/// What values are drawn from.
+#[derive(Default)]
+pub(crate) struct Ground {
+    pub catalog: Catalog,
     /// Everything that can be a column's type, in an order of the seed.
-    order: Vec<Type>,
+    pub order: Vec<Type>,
+}
+
+struct Values<'a> {
+    options: &'a Options,
+    ground: Ground,
+    /// Types of which something was found.
+    skipped: BTreeSet<String>,
+    report: Report,
 }
 
 /// A statement with how it ended.
@@ -114,107 +101,72 @@ struct Done {
 }
 
 pub async fn run(options: &Options) -> Result<Report> {
-    let mut report = Report::default();
-    let mut clusters = 0;
-    let mut field = start(options, clusters).await?;
-    println!("values: {} types, {} functions left out", field.order.len(), field.catalog.refused);
-    let began = Instant::now();
-    let rounds = field.order.len().div_ceil(per_round(options)) as u64;
-    let mut skipped: BTreeSet<String> = BTreeSet::new();
-    for number in 0.. {
-        let number = options.round.unwrap_or(number);
-        let over = began.elapsed() >= options.duration && (!options.sweep || number >= rounds);
-        if options.round.is_none() && (over || (options.census && number >= rounds)) {
-            break;
-        }
-        let found = round(&field, options, number, &skipped, &mut report).await?;
-        report.rounds += 1;
-        let stop = !found.is_empty() && !options.explore;
-        for finding in &found {
-            skipped.insert(finding.type_name.clone());
-            tell(options, finding);
-        }
-        let broken = !found.is_empty();
-        report.findings.extend(found);
-        if stop || options.round.is_some() {
-            break;
-        }
-        if broken {
-            drop(field);
-            clusters += 1;
-            field = start(options, clusters).await?;
-        }
-    }
-    if let Err(why) = field.cluster.stop().await {
-        report.findings.push(Finding {
-            round: 0,
-            what: "stopping",
-            type_name: String::new(),
-            statement: String::new(),
-            message: format!("{why:#}"),
-        });
-    }
-    Ok(report)
+    let (ground, skipped, report) = Default::default();
+    let mut values = Values { options, ground, skipped, report };
+    let (rounds, findings) = trial::run(&mut values, &options.trial).await?;
+    Ok(Report { rounds, findings, ..values.report })
 }
 
-fn tell(options: &Options, finding: &Finding) {
-    let repeat = format!("make values SEED={} ARGS='--round {}'", options.seed, finding.round);
-    println!(
-        "values: {}\n  type:      {}\n  statement: {}\n  message:   {}\n  again:     {repeat}",
-        finding.what, finding.type_name, finding.statement, finding.message
-    );
-    let Some(path) = &options.findings else { return };
-    let line = format!(
-        "seed {} round {} / {} / {} / {} / {}\n",
-        options.seed,
-        finding.round,
-        finding.what,
-        finding.type_name,
-        shortened(&finding.statement.replace('\n', " "), 3_000),
-        shortened(&finding.message.replace('\n', " "), 1_500)
-    );
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    if let Err(why) = file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes())) {
-        eprintln!("values: {}: {why}", path.display());
+impl Trial for Values<'_> {
+    const NAME: &'static str = "values";
+    const SETTINGS: &'static [(&'static str, &'static str)] = &[];
+
+    async fn begin(&mut self, cluster: &Cluster) -> Result<()> {
+        let Options { trial, census, only, .. } = self.options;
+        let mut ground = Ground::lay(cluster, trial.seed).await?;
+        let listed = |kind: &Type| !census || !ground.catalog.of_system_row(kind);
+        let wanted = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
+        ground.order.retain(|kind| wanted(&kind.name) && listed(kind));
+        if self.ground.order.is_empty() {
+            println!("values: {} types, {} functions left out", ground.order.len(), ground.catalog.refused);
+        }
+        self.ground = ground;
+        Ok(())
+    }
+
+    fn enough(&self, round: u64, over: bool) -> bool {
+        let each_had_one = round >= self.ground.order.len().div_ceil(per_round(self.options)) as u64;
+        (self.options.census && each_had_one) || (over && (!self.options.sweep || each_had_one))
+    }
+
+    async fn round(&mut self, cluster: &Cluster, number: u64) -> Result<Vec<Finding>> {
+        let Values { options, ground, skipped, report } = self;
+        let found = round(cluster, ground, options, number, skipped, report).await?;
+        skipped.extend(found.iter().map(|finding| finding.type_name.clone()));
+        Ok(found)
     }
 }
 
-async fn start(options: &Options, number: u32) -> Result<Field> {
-    let cluster = Cluster::builder()
-        .binary(&options.binary)
-        .folder(options.folder.join(number.to_string()))
-        .postgres_setting("log_line_prefix", "%m [%p] %a %e ")
-        .postgres_setting("max_connections", "50")
-        .start()
-        .await?;
-    // OIDs are each server's own: let them be far apart.
-    for region in 0..REGIONS {
-        let client = cluster.connect(region).await?;
-        shift_oids(&client, 37 * (region + 1)).await?;
-    }
-    let client = cluster.connect(0).await?;
-    extensions(&client).await?;
-    sql::rows(&client, &format!("begin; {}; commit", schema::TYPES)).await.context("make the types")?;
-    let catalog = Catalog::read(&client).await?;
-    let mut random = Random::new(options.seed);
-    for statement in schema::drawn_types(&catalog, &mut random) {
-        if let Err(Failure::Lost(why)) = run_sql(&client, &statement).await {
-            anyhow::bail!("{statement}: {why}");
+impl Ground {
+    /// Extensions and types, in every region; then what there is, by the server's own lists.
+    pub async fn lay(cluster: &Cluster, seed: u64) -> Result<Ground> {
+        // OIDs are each server's own: let them be far apart.
+        for region in 0..REGIONS {
+            let client = cluster.connect(region).await?;
+            shift_oids(&client, 37 * (region + 1)).await?;
         }
+        let client = cluster.connect(0).await?;
+        extensions(&client).await?;
+        sql::rows(&client, &format!("begin; {}; commit", schema::TYPES)).await.context("make the types")?;
+        let catalog = Catalog::read(&client).await?;
+        let mut random = Random::new(seed);
+        for statement in schema::drawn_types(&catalog, &mut random) {
+            if let Err(Failure::Lost(why)) = run_sql(&client, &statement).await {
+                anyhow::bail!("{statement}: {why}");
+            }
+        }
+        if let Err(stuck) = standing::settle(cluster).await {
+            anyhow::bail!("the types do not arrive in region {}: {}", stuck.region, stuck.message);
+        }
+        let catalog = Catalog::read(&client).await?;
+        let mut order: Vec<Type> = catalog.types.values().cloned().collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, random.index(at + 1));
+        }
+        // Rows of the server's own tables and views are many and much the same: last.
+        order.sort_by_key(|kind| catalog.of_system_row(kind));
+        Ok(Ground { catalog, order })
     }
-    if let Err(stuck) = judge::settle(&cluster).await {
-        anyhow::bail!("the types do not arrive in region {}: {}", stuck.region, stuck.message);
-    }
-    let catalog = Catalog::read(&client).await?;
-    let listed = |kind: &Type| !options.census || !catalog.of_system_row(kind);
-    let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()));
-    let mut order: Vec<Type> = catalog.types.values().filter(|t| wanted(&t.name) && listed(t)).cloned().collect();
-    for at in (1..order.len()).rev() {
-        order.swap(at, random.index(at + 1));
-    }
-    // Rows of the server's own tables and views are many and much the same: last.
-    order.sort_by_key(|t| catalog.of_system_row(t));
-    Ok(Field { cluster, catalog, order })
 }
 
 async fn shift_oids(client: &Client, count: usize) -> Result<()> {
@@ -252,21 +204,21 @@ fn per_round(options: &Options) -> usize {
 }
 
 async fn round(
-    field: &Field,
+    cluster: &Cluster,
+    ground: &Ground,
     options: &Options,
     number: u64,
     skipped: &BTreeSet<String>,
     report: &mut Report,
 ) -> Result<Vec<Finding>> {
-    let random = Random::new(options.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).child();
-    let mut generator = Generator::new(&field.catalog, random);
+    let mut generator = Generator::new(&ground.catalog, options.trial.random(number));
     let first = number as usize * per_round(options);
     // The census has each type once, the others begin anew.
     let count = match options.census {
-        true => per_round(options).min(field.order.len().saturating_sub(first)),
-        false => per_round(options).min(field.order.len()),
+        true => per_round(options).min(ground.order.len().saturating_sub(first)),
+        false => per_round(options).min(ground.order.len()),
     };
-    let types = (first..first + count).map(|at| &field.order[at % field.order.len()]);
+    let types = (first..first + count).map(|at| &ground.order[at % ground.order.len()]);
     let mut tables: Vec<Table> = Vec::new();
     for (at, kind) in types.enumerate() {
         report.types.insert(kind.name.clone());
@@ -277,7 +229,7 @@ async fn round(
     }
     let mut works: Vec<Vec<Statement>> = Vec::new();
     for region in 0..if options.census { 1 } else { REGIONS } {
-        let files = field.cluster.node(region).folder().join("postgres").display().to_string();
+        let files = cluster.node(region).folder().join("postgres").display().to_string();
         works.push(match options.census {
             true => work::inserts(&mut generator, &tables),
             false => work::draw(&mut generator, &tables, region, STATEMENTS_PER_TABLE * tables.len(), &files),
@@ -287,26 +239,26 @@ async fn round(
     for work in &mut works {
         work.retain(|statement| !skipped.contains(&tables[statement.table].type_name));
     }
-    let finding = |what, table: Option<&Table>, statement: String, message: String| Finding {
+    let finding = |what: &str, table: Option<&Table>, statement: String, message: String| Finding {
         round: number,
-        what,
+        what: what.to_string(),
         type_name: table.map_or_else(|| "?".to_string(), |table| table.type_name.clone()),
         statement,
         message,
     };
-    if let Err((at, message)) = make_tables(field, number, &mut tables, skipped, report).await? {
+    if let Err((at, message)) = make_tables(cluster, number, &mut tables, skipped, report).await? {
         let table = &tables[at];
         return Ok(vec![finding("a definition stops a region", Some(table), table.statements.join("; "), message)]);
     }
     let results: Arc<Mutex<Worked>> = Arc::default();
     let mut tasks = tokio::task::JoinSet::new();
     for (region, work) in works.into_iter().enumerate() {
-        tasks.spawn(session_work(field.cluster.node(region).conninfo(), region, work, Arc::clone(&results)));
+        tasks.spawn(session_work(cluster.node(region).conninfo(), region, work, Arc::clone(&results)));
     }
     // Where a region stands still, sessions wait for their turn without end.
     tokio::select! {
         () = async { while tasks.join_next().await.is_some() {} } => {}
-        () = judge::watch(&field.cluster) => tasks.shutdown().await,
+        () = standing::watch(cluster) => tasks.shutdown().await,
     }
     let Worked { all, states, broken } =
         std::mem::take(&mut *results.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
@@ -324,7 +276,7 @@ async fn round(
         found.push(finding("a session broke", Some(&tables[statement.table]), statement.text, message));
     }
     report.succeeded += all.iter().filter(|done| done.committed.is_some()).count() as u64;
-    let crashes = judge::crashes(&field.cluster);
+    let crashes = standing::crashes(cluster);
     if !crashes.is_empty() {
         // Whose it was is in the message: the statement that ran, or none if it was the apply worker.
         let text = crashes.join("\n");
@@ -332,23 +284,23 @@ async fn round(
         found.retain(|f: &Finding| f.what != "a session broke");
         found.push(finding("a server crashed", table, String::new(), text));
     }
-    if let Err(stuck) = judge::settle(&field.cluster).await {
-        let (statement, table) = guilty(field, &stuck, &all).await;
+    if let Err(stuck) = standing::settle(cluster).await {
+        let (statement, table) = guilty(cluster, &stuck, &all).await;
         let table = table.map(|at| &tables[at]);
         let made = table.map_or(String::new(), |table| format!("{}; ", table.statements.join("; ")));
         found.push(finding(
             "a region stands still",
             table,
             format!("{made}{statement}"),
-            format!("region {}: {}", field.cluster.node(stuck.region).region(), stuck.message),
+            format!("region {}: {}", cluster.node(stuck.region).region(), stuck.message),
         ));
         return Ok(found);
     }
     if !crashes.is_empty() {
         return Ok(found);
     }
-    found.extend(compare(field, &tables, &all, finding).await?);
-    let client = field.cluster.connect(0).await?;
+    found.extend(compare(cluster, ground, &tables, &all, finding).await?);
+    let client = cluster.connect(0).await?;
     for table in tables.iter().filter(|table| !table.statements.is_empty()) {
         let name = &table.name;
         if !sql::rows(&client, &format!("select from {name} where v is not null limit 1")).await?.is_empty() {
@@ -358,9 +310,9 @@ async fn round(
     }
     if found.is_empty() {
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
-        let client = field.cluster.connect(number as usize % REGIONS).await?;
+        let client = cluster.connect(number as usize % REGIONS).await?;
         sql::rows(&client, &format!("drop table if exists {} cascade", names.join(", "))).await?;
-        if let Err(stuck) = judge::settle(&field.cluster).await {
+        if let Err(stuck) = standing::settle(cluster).await {
             found.push(finding("a definition stops a region", None, "drop table".to_string(), stuck.message));
         }
     }
@@ -369,13 +321,13 @@ async fn round(
 
 /// Makes the round's tables in one region.  `Err` in it: the table whose definition does not arrive in another, and why.
 async fn make_tables(
-    field: &Field,
+    cluster: &Cluster,
     number: u64,
     tables: &mut [Table],
     skipped: &BTreeSet<String>,
     report: &mut Report,
 ) -> Result<Result<(), (usize, String)>> {
-    let client = field.cluster.connect(number as usize % REGIONS).await?;
+    let client = cluster.connect(number as usize % REGIONS).await?;
     shift_oids(&client, 1 + (number % 5) as usize).await?;
     sql::rows(&client, STATEMENT_TIMEOUT).await?;
     let mut entries = Vec::new();
@@ -404,7 +356,7 @@ async fn make_tables(
         }
         table.generated = table.statements.iter().any(|statement| statement.contains(" add column g "));
     }
-    if let Err(stuck) = judge::settle(&field.cluster).await {
+    if let Err(stuck) = standing::settle(cluster).await {
         let mut at = 0;
         for (table, id) in &entries {
             let outcome =
@@ -418,25 +370,8 @@ async fn make_tables(
     Ok(Ok(()))
 }
 
-/// Onetrip's own refusals are told from PostgreSQL's by the file that they come from.
 fn class(state: &str, file: &str) -> String {
-    const OWN: [&str; 14] = [
-        "access_method.c",
-        "capture.c",
-        "rel_info.c",
-        "write_set.c",
-        "commit.c",
-        "ddl.c",
-        "ddl_check.c",
-        "ddl_classify.c",
-        "wire.c",
-        "row_image.c",
-        "stored_type.c",
-        "object_name.c",
-        "evict.c",
-        "sequence.c",
-    ];
-    match OWN.iter().any(|own| file.ends_with(own)) {
+    match sql::of_onetrip(file) {
         true => format!("{state} of onetrip"),
         false => state.to_string(),
     }
@@ -511,7 +446,7 @@ async fn session_work(conninfo: String, region: usize, work: Vec<Statement>, res
     }
 }
 
-async fn connect(conninfo: &str) -> Result<Client> {
+pub(crate) async fn connect(conninfo: &str) -> Result<Client> {
     let connecting = tokio_postgres::connect(conninfo, tokio_postgres::NoTls);
     let (client, connection) = tokio::time::timeout(Duration::from_secs(10), connecting).await.context("connect")??;
     tokio::spawn(connection);
@@ -519,11 +454,11 @@ async fn connect(conninfo: &str) -> Result<Client> {
 }
 
 /// The statement whose entry cannot be applied, and its table.
-async fn guilty(field: &Field, stuck: &Stuck, all: &[Done]) -> (String, Option<usize>) {
+async fn guilty(cluster: &Cluster, stuck: &Stuck, all: &[Done]) -> (String, Option<usize>) {
     let Some(entry) = stuck.entry else { return ("not known".to_string(), None) };
     let wanted = format!("committed at {entry}");
     for region in 0..REGIONS {
-        let Ok(client) = field.cluster.connect(region).await else { continue };
+        let Ok(client) = cluster.connect(region).await else { continue };
         for done in all.iter().filter(|done| done.region == region) {
             let Some(id) = &done.committed else { continue };
             let outcome = run_sql(&client, &format!("select onetrip.outcome({})", quoted(id))).await;
@@ -541,21 +476,22 @@ fn told(done: &Done) -> String {
 }
 
 async fn compare(
-    field: &Field,
+    cluster: &Cluster,
+    ground: &Ground,
     tables: &[Table],
     all: &[Done],
-    finding: impl Fn(&'static str, Option<&Table>, String, String) -> Finding,
+    finding: impl Fn(&str, Option<&Table>, String, String) -> Finding,
 ) -> Result<Vec<Finding>> {
     let mut clients = Vec::new();
     for region in 0..REGIONS {
-        clients.push(field.cluster.connect(region).await?);
+        clients.push(cluster.connect(region).await?);
     }
     let mut found = Vec::new();
     for (at, table) in tables.iter().enumerate() {
         if table.statements.is_empty() {
             continue;
         }
-        let bytes = !field.catalog.holds_oids(table.of);
+        let bytes = !ground.catalog.holds_oids(table.of);
         let mut what = "rows differ";
         let mut difference = judge::compare(&clients, table, bytes).await;
         // What an index computes from a type with OIDs often has them too, and then other ones in each region.

@@ -130,8 +130,9 @@ fn table(generator: &mut Generator<'_>, kind: &Type, name: &str) -> Table {
                 .push(format!("alter table {name} set (toast_tuple_target = {})", [128, 500, 4080][random.index(3)]));
         }
     }
+    let place = Place { table: name, column: "v", also: "other", include: "other, w" };
     for _ in 0..generator.random.draw(4) {
-        statements.extend(index(generator, kind, name));
+        statements.extend(index(generator, kind, &place));
     }
     if generator.random.chance(15) {
         if let Some((expression, _)) = generator.of_column(kind.oid, "v") {
@@ -152,10 +153,21 @@ fn table(generator: &mut Generator<'_>, kind: &Type, name: &str) -> Table {
     Table { name: name.to_string(), of: kind.oid, type_name, statements, identity, generated: generated.is_some() }
 }
 
-fn index(generator: &mut Generator<'_>, kind: &Type, table: &str) -> Option<String> {
-    let (mut what, mut of) = ("v".to_string(), kind.oid);
+/// Where an index goes.
+pub struct Place<'a> {
+    pub table: &'a str,
+    pub column: &'a str,
+    /// Another column, of any type that has an order.
+    pub also: &'a str,
+    pub include: &'a str,
+}
+
+/// Of any operator class that takes the column or an expression over it.
+pub fn index(generator: &mut Generator<'_>, kind: &Type, place: &Place<'_>) -> Option<String> {
+    let Place { table, column, also, include } = place;
+    let (mut what, mut of) = (column.to_string(), kind.oid);
     if generator.random.chance(30) {
-        (what, of) = generator.of_column(kind.oid, "v")?;
+        (what, of) = generator.of_column(kind.oid, column)?;
     }
     let classes = generator.catalog.classes_of(of);
     let random = &mut generator.random;
@@ -165,7 +177,7 @@ fn index(generator: &mut Generator<'_>, kind: &Type, table: &str) -> Option<Stri
     }
     let class = classes[random.index(classes.len())];
     let (method, class_name) = (&class.method, &class.name);
-    let partial = if random.chance(15) { " where (v is not null)" } else { "" };
+    let partial = if random.chance(15) { format!(" where ({column} is not null)") } else { String::new() };
     if random.chance(25) && !class.operators.is_empty() && ["gist", "btree", "hash", "spgist"].contains(&&**method) {
         let operator = &class.operators[random.index(class.operators.len())];
         return Some(format!(
@@ -174,8 +186,8 @@ fn index(generator: &mut Generator<'_>, kind: &Type, table: &str) -> Option<Stri
     }
     if method == "btree" && random.chance(50) {
         let nulls = if random.chance(30) { " nulls not distinct" } else { "" };
-        let include = if random.chance(30) { " include (other, w)" } else { "" };
-        let more = if random.chance(20) { ", other" } else { "" };
+        let include = if random.chance(30) { format!(" include ({include})") } else { String::new() };
+        let more = if random.chance(20) { format!(", {also}") } else { String::new() };
         return Some(format!("create unique index on {table} ({what} {class_name}{more}){include}{nulls}{partial}"));
     }
     Some(format!("create index on {table} using {method} ({what} {class_name}){partial}"))

@@ -3,7 +3,7 @@
 use super::catalog::Kind;
 use super::expression::Generator;
 use super::schema::Table;
-use super::sql::quoted;
+use crate::trial::sql::quoted;
 
 /// Settings that change what a value or an expression comes out as, with other values than the usual.
 pub const SETTINGS: [(&str, &[&str]); 23] = [

@@ -1,5 +1,6 @@
 //! Statements as text, with answers as text, and no statement that is waited for without end.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{bail, Result};
@@ -7,6 +8,67 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// Statements have a timeout in the server; this is for a server that does not answer at all.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Files of the extension: its errors are told from PostgreSQL's, and from other extensions', by the file that they come from.
+/// (PostgreSQL has a `sequence.c` too.)
+const OWN: [&str; 41] = [
+    "access_method.c",
+    "agent.c",
+    "apply.c",
+    "apply_row.c",
+    "capture.c",
+    "commit.c",
+    "contents.c",
+    "ddl.c",
+    "ddl_apply.c",
+    "ddl_bounds.c",
+    "ddl_check.c",
+    "ddl_classify.c",
+    "ddl_extension.c",
+    "ddl_hold.c",
+    "ddl_temporary.c",
+    "ddl_text.c",
+    "evict.c",
+    "held_locks.c",
+    "index_check.c",
+    "left_out.c",
+    "object_name.c",
+    "onetrip.c",
+    "outcome.c",
+    "rehearse.c",
+    "rel_info.c",
+    "row_hash.c",
+    "row_image.c",
+    "sequence.c",
+    "sequence_position.c",
+    "sequence_reshare.c",
+    "sequence_share.c",
+    "sequence_used.c",
+    "session.c",
+    "session_settings.c",
+    "settings.c",
+    "stop_point.c",
+    "stored_type.c",
+    "turn.c",
+    "unseen.c",
+    "wire.c",
+    "write_set.c",
+];
+
+pub fn of_onetrip(file: &str) -> bool {
+    OWN.contains(&file.rsplit('/').next().unwrap_or(file))
+}
+
+/// Files of the server itself, which its program names where it raises errors; those of other extensions are not among them.
+pub fn of_server(file: &str) -> bool {
+    static PROGRAM: LazyLock<Vec<u8>> =
+        LazyLock::new(|| std::fs::read(crate::postgres_bin().join("postgres")).unwrap_or_default());
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let wanted = format!("{name}\0");
+    let named = |at: usize| at > 0 && [b'/', 0].contains(&PROGRAM[at - 1]);
+    !name.is_empty()
+        && PROGRAM.windows(wanted.len()).enumerate().any(|(at, part)| part == wanted.as_bytes() && named(at))
+}
 
 /// How a statement ended that did not succeed.
 #[derive(Debug, Clone)]
@@ -85,5 +147,21 @@ pub fn shortened(text: &str, length: usize) -> String {
     match text.char_indices().nth(length) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_the_extension_are_known() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../extension/src");
+        let all = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut all: Vec<String> = all.filter(|name| name.ends_with(".c")).collect();
+        all.sort();
+        assert_eq!(all, OWN);
+        assert!(of_onetrip("src/capture.c") && !of_onetrip("nodeModifyTable.c"));
+        assert!(of_server("nodeModifyTable.c") && !of_server("lwgeom_pg.c") && !of_server("Table.c") && !of_server(""));
     }
 }

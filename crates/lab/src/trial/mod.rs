@@ -1,0 +1,140 @@
+//! What the generators of [`crate::values`] and [`crate::poison`] are run by: a cluster, rounds drawn from a seed, and what was
+//! found.  A round that found something ends the run, or costs its cluster.
+//!
+//! - [`sql`]: statements that are not waited for without end; [`standing`]: where regions stand, and who does not go on
+
+pub mod sql;
+pub mod standing;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::torture::random::Random;
+use crate::Cluster;
+use sql::shortened;
+
+pub const REGIONS: usize = 3;
+
+pub struct Options {
+    /// Ends after the first round that is over later than this.
+    pub duration: Duration,
+    pub seed: u64,
+    /// This round alone.
+    pub round: Option<u64>,
+    /// The `onetrip` command.
+    pub binary: PathBuf,
+    pub folder: PathBuf,
+    /// Notes what it finds and goes on with a new cluster.
+    pub explore: bool,
+    /// Where each finding is appended, a line each.
+    pub findings: Option<PathBuf>,
+}
+
+impl Options {
+    /// What a round draws from: the same again, whatever rounds were before it.
+    pub fn random(&self, round: u64) -> Random {
+        Random::new(self.seed ^ round.wrapping_mul(0x9e37_79b9_7f4a_7c15)).child()
+    }
+}
+
+/// Something that must not be.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    pub round: u64,
+    pub what: String,
+    /// The type that it is about, if it is about one.
+    pub type_name: String,
+    pub statement: String,
+    pub message: String,
+}
+
+impl Finding {
+    fn of_round(round: u64, what: &str, message: String) -> Finding {
+        Finding { round, what: what.to_string(), type_name: String::new(), statement: String::new(), message }
+    }
+}
+
+/// A generator: what it does with a cluster, round by round.
+pub(crate) trait Trial {
+    /// The target of the Makefile.
+    const NAME: &'static str;
+    /// Of each server, besides those that every run has.
+    const SETTINGS: &'static [(&'static str, &'static str)];
+
+    /// Lays the ground in a new cluster.
+    async fn begin(&mut self, cluster: &Cluster) -> Result<()>;
+
+    /// Whether there is nothing left to do; `over`: the time is.
+    fn enough(&self, round: u64, over: bool) -> bool;
+
+    /// Leaves the cluster as it was at its beginning, or has found something.
+    async fn round(&mut self, cluster: &Cluster, round: u64) -> Result<Vec<Finding>>;
+}
+
+/// How many rounds there were, and what they found.
+pub(crate) async fn run<T: Trial>(trial: &mut T, options: &Options) -> Result<(u64, Vec<Finding>)> {
+    let (mut rounds, mut findings, mut clusters) = (0, Vec::new(), 0);
+    let mut cluster = start(trial, options, clusters).await?;
+    let began = Instant::now();
+    for number in 0.. {
+        let number = options.round.unwrap_or(number);
+        if options.round.is_none() && trial.enough(number, began.elapsed() >= options.duration) {
+            break;
+        }
+        let round = trial.round(&cluster, number).await;
+        let found =
+            round.unwrap_or_else(|why| vec![Finding::of_round(number, "a round broke off", format!("{why:#}"))]);
+        rounds += 1;
+        let broken = !found.is_empty();
+        found.iter().for_each(|finding| tell::<T>(options, finding));
+        findings.extend(found);
+        if options.round.is_some() || (broken && !options.explore) {
+            break;
+        }
+        if broken {
+            drop(cluster);
+            clusters += 1;
+            cluster = start(trial, options, clusters).await?;
+        }
+    }
+    // Where something was found a region may stand still, and its server not stop in time.
+    if findings.is_empty() {
+        if let Err(why) = cluster.stop().await {
+            findings.push(Finding::of_round(rounds, "stopping", format!("{why:#}")));
+        }
+    }
+    Ok((rounds, findings))
+}
+
+async fn start<T: Trial>(trial: &mut T, options: &Options, number: u32) -> Result<Cluster> {
+    let mut builder = Cluster::builder()
+        .binary(&options.binary)
+        .folder(options.folder.join(number.to_string()))
+        .postgres_setting("log_line_prefix", "%m [%p] %a %e ")
+        .postgres_setting("max_connections", "50");
+    for (name, value) in T::SETTINGS {
+        builder = builder.postgres_setting(name, value);
+    }
+    let cluster = builder.start().await?;
+    trial.begin(&cluster).await?;
+    Ok(cluster)
+}
+
+fn tell<T: Trial>(options: &Options, finding: &Finding) {
+    let Finding { round, what, type_name, statement, message } = finding;
+    let (name, seed) = (T::NAME, options.seed);
+    let of_type = if type_name.is_empty() { String::new() } else { format!("  type:      {type_name}\n") };
+    println!("{name}: {what}\n{of_type}  statement: {statement}\n  message:   {message}");
+    println!("  again:     make {name} SEED={seed} ARGS='--round {round}'");
+    let Some(path) = &options.findings else { return };
+    let line = |text: &str, length| shortened(&text.replace('\n', " "), length);
+    let (statement, message) = (line(statement, 3_000), line(message, 1_500));
+    let line = format!("{name} seed {seed} round {round} / {what} / {type_name} / {statement} / {message}\n");
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    if let Err(why) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+        eprintln!("{name}: {}: {why}", path.display());
+    }
+}

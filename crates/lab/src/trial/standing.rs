@@ -1,0 +1,118 @@
+//! Where regions stand: waits until all show the same, and finds those that do not go on.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Result};
+
+use super::sql::{rows, shortened};
+use crate::Cluster;
+
+/// Every region shows the last index within this.
+const BOUND: Duration = Duration::from_secs(20);
+/// An entry that fails for so long will not stop failing.
+const FAILS: Duration = Duration::from_millis(2_500);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A region that does not go on.
+#[derive(Debug)]
+pub struct Stuck {
+    pub region: usize,
+    /// The entry, if it is one that cannot be applied.
+    pub entry: Option<i64>,
+    pub message: String,
+}
+
+/// Waits until every region shows what any of them shows now.
+pub async fn settle(cluster: &Cluster) -> Result<(), Stuck> {
+    let mut goal = None;
+    let began = Instant::now();
+    let mut failing: BTreeMap<usize, (i64, Instant)> = BTreeMap::new();
+    loop {
+        let mut applied = Vec::new();
+        let mut behind = None;
+        for region in 0..cluster.nodes().len() {
+            match status(cluster, region).await {
+                Ok((at, failed)) => {
+                    applied.push(at);
+                    match failed {
+                        Some((entry, message)) => {
+                            let since = failing.entry(region).or_insert((entry, Instant::now()));
+                            if since.0 != entry {
+                                *since = (entry, Instant::now());
+                            }
+                            if since.1.elapsed() > FAILS {
+                                return Err(Stuck { region, entry: Some(entry), message });
+                            }
+                        }
+                        None => _ = failing.remove(&region),
+                    }
+                    if goal.is_some_and(|goal| at < goal) {
+                        behind = Some((region, format!("it stands at {at} and does not reach {goal:?}")));
+                    }
+                }
+                Err(why) => behind = Some((region, format!("{why:#}"))),
+            }
+        }
+        match goal {
+            None if applied.len() == cluster.nodes().len() => goal = applied.iter().max().copied(),
+            Some(_) if behind.is_none() => return Ok(()),
+            _ => {}
+        }
+        if began.elapsed() > BOUND {
+            let (region, message) = behind.unwrap_or((0, "no answer".to_string()));
+            return Err(Stuck { region, entry: None, message });
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+async fn status(cluster: &Cluster, region: usize) -> Result<(i64, Option<(i64, String)>)> {
+    let client = cluster.connect(region).await?;
+    let row = rows(&client, "select applied, failing, failure from onetrip.status").await?;
+    let Some([applied, failing, failure]) = row.first().map(Vec::as_slice) else { bail!("onetrip.status has no row") };
+    let failing = if failing.is_empty() { None } else { Some((failing.parse()?, failure.clone())) };
+    Ok((applied.parse()?, failing))
+}
+
+/// Returns when a region has an entry that it cannot apply, or a server has crashed.
+pub async fn watch(cluster: &Cluster) {
+    let mut failing: BTreeMap<usize, (i64, Instant)> = BTreeMap::new();
+    loop {
+        for region in 0..cluster.nodes().len() {
+            match status(cluster, region).await {
+                Ok((_, Some((entry, _)))) => {
+                    let since = failing.entry(region).or_insert((entry, Instant::now()));
+                    if since.0 != entry {
+                        *since = (entry, Instant::now());
+                    }
+                    if since.1.elapsed() > FAILS {
+                        return;
+                    }
+                }
+                _ => _ = failing.remove(&region),
+            }
+        }
+        if !crashes(cluster).is_empty() {
+            return;
+        }
+        tokio::time::sleep(10 * POLL).await;
+    }
+}
+
+/// Servers that crashed, with what they were doing.
+pub fn crashes(cluster: &Cluster) -> Vec<String> {
+    let mut found = Vec::new();
+    for node in cluster.nodes() {
+        let log = std::fs::read(node.folder().join("postgres.log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let mut lines = log.lines();
+        while let Some(line) = lines.next() {
+            if ["terminated by signal", "PANIC:", "TRAP:"].iter().any(|mark| line.contains(mark)) {
+                let detail = lines.next().unwrap_or("");
+                found.push(format!("{}: {} {}", node.region(), shortened(line, 300), shortened(detail, 1500)));
+            }
+        }
+    }
+    found
+}
