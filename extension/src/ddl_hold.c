@@ -10,7 +10,8 @@
  *	  domain's constraint, a composite's attributes);
  *	- a function that computes what an index holds, or a text search
  *	  configuration or dictionary, replaced or altered: the same row has another
- *	  value, hence another key.
+ *	  value, hence another key;
+ *	- GRANT: the relation's row in the catalog is written by TRUNCATE as well.
  *
  * A key alone would not do: keys of held locks are taken at COMMIT with the
  * base of then, which is right only because the lock kept conflicting entries
@@ -32,9 +33,11 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/transam.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
@@ -42,6 +45,7 @@
 #include "catalog/pg_operator.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_shdepend.h"
 #include "catalog/pg_ts_config.h"
 #include "catalog/pg_ts_dict.h"
 #include "catalog/pg_type.h"
@@ -285,6 +289,93 @@ ot_ddl_created_function(CreateFunctionStmt *create)
 	return function;
 }
 
+/* ---- privileges ---- */
+
+/*
+ * GRANT writes the row of a relation in pg_class, as TRUNCATE and REFRESH do,
+ * which are no DDL and conflict by their lock on the relation alone (that of
+ * REFRESH CONCURRENTLY is the weaker one).  GRANT takes none; here it takes the
+ * weakest that keeps those two out.
+ */
+static void
+keep_from_being_emptied(Oid relid)
+{
+	if (OidIsValid(relid) && relid >= FirstNormalObjectId &&
+		get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+		LockRelationOid(relid, get_rel_relkind(relid) == RELKIND_MATVIEW ?
+						RowExclusiveLock : AccessShareLock);
+}
+
+static void
+keep_those_in_schema(const char *schema)
+{
+	Oid			schema_oid = get_namespace_oid(schema, true);
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(schema_oid));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (ot_ddl_has_table_key(form->relkind) || form->relkind == RELKIND_SEQUENCE)
+			keep_from_being_emptied(form->oid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+static void
+keep_granted(GrantStmt *stmt)
+{
+	ListCell   *lc;
+
+	if (stmt->objtype != OBJECT_TABLE && stmt->objtype != OBJECT_SEQUENCE)
+		return;
+	foreach(lc, stmt->objects)
+	{
+		if (stmt->targtype == ACL_TARGET_OBJECT)
+			keep_from_being_emptied(RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true));
+		else if (stmt->targtype == ACL_TARGET_ALL_IN_SCHEMA)
+			keep_those_in_schema(strVal(lfirst(lc)));
+	}
+}
+
+/* DROP OWNED revokes what the roles were granted. */
+static void
+keep_granted_to(List *roles)
+{
+	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
+	ListCell   *lc;
+
+	foreach(lc, roles)
+	{
+		Oid			role = get_rolespec_oid(lfirst_node(RoleSpec, lc), true);
+		SysScanDesc scan;
+		ScanKeyData key[2];
+		HeapTuple	tuple;
+
+		ScanKeyInit(&key[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(AuthIdRelationId));
+		ScanKeyInit(&key[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(role));
+		scan = systable_beginscan(catalog, SharedDependReferenceIndexId, true, NULL, 2, key);
+		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
+
+			if (form->dbid == MyDatabaseId && form->classid == RelationRelationId)
+				keep_from_being_emptied(form->objid);
+		}
+		systable_endscan(scan);
+	}
+	table_close(catalog, AccessShareLock);
+}
+
 /*
  * Before the statement runs, here or in the apply worker: holds what it
  * changes the meaning of but does not lock.  Whoever may not run it must not
@@ -296,6 +387,12 @@ ot_ddl_hold_relations(Node *stmt)
 	seen_types = seen_objects = NIL;
 	switch (nodeTag(stmt))
 	{
+		case T_GrantStmt:
+			keep_granted((GrantStmt *) stmt);
+			break;
+		case T_DropOwnedStmt:
+			keep_granted_to(((DropOwnedStmt *) stmt)->roles);
+			break;
 		case T_RenameStmt:
 			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA)
 				hold_relations_of_schema(((RenameStmt *) stmt)->subname,

@@ -1,7 +1,7 @@
 //! Values that a type can hold but not read back, or that mean something only where they were made: they come out alike in every
 //! region, or are refused where they are written.  Nothing stands still.
 
-use crate::lab::{start, Lab};
+use crate::lab::{apart, builder, start, start_from, Lab};
 use onetrip_lab::Cluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,6 +34,51 @@ async fn keys_hold_while_something_is_renamed() {
     code_changed_while_computed(&lab).await;
     array_type_renamed_while_named(&lab).await;
     lab.check_equal(4).await;
+}
+
+/// Both write the relation's row in the catalog; the one is DDL and the other is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn privileges_change_while_something_is_emptied() {
+    let lab = start_from(
+        "emptied_meanwhile",
+        "GRANT and DROP OWNED in one region, TRUNCATE and REFRESH in another: one gives way, or both hold",
+        builder().topology(apart(30)),
+    )
+    .await;
+    let a = lab.session(0).await;
+    a.must(
+        "create table emptied (id int generated always as identity primary key, v int);
+         insert into emptied (v) values (1);
+         create materialized view seen as select id, v from emptied; create unique index on seen (id);
+         create role reader",
+    )
+    .await;
+    lab.everywhere().await;
+    let mut met = 0;
+    for emptied in [
+        "truncate emptied restart identity",
+        "refresh materialized view seen",
+        "refresh materialized view concurrently seen",
+    ] {
+        for change in [
+            "grant select, update (v) on emptied, seen to reader",
+            "grant all on all tables in schema public to reader; grant usage on all sequences in schema public to reader",
+            "drop owned by reader",
+            "grant update on sequence emptied_id_seq to public",
+            "revoke all on emptied, emptied_id_seq, seen from public, reader",
+        ] {
+            // A rehearsal would make the one come when the other is over.
+            let at_once = format!("set onetrip.rehearse = off; {change}");
+            let (left, right) = both(&lab, (1, emptied), (2, &at_once)).await;
+            for outcome in [&left, &right] {
+                assert!(["ok", "40001"].contains(&outcome.as_str()), "{emptied}: {left}; {change}: {right}");
+            }
+            met += usize::from(left != right);
+            lab.everywhere().await;
+        }
+    }
+    assert!(met > 0, "they never met");
+    lab.check_equal(1).await;
 }
 
 /// Functions, casts and aggregates make what the type's own input function refuses.
