@@ -22,6 +22,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
 #include "commands/tablespace.h"
@@ -38,6 +39,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "ddl.h"
 
@@ -285,6 +287,55 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 
 /* ---- CREATE TABLE AS ---- */
 
+/* As a type that is named like any other has it: (10,2). */
+static char *
+modifier_text(Form_pg_type type, int32 typmod)
+{
+	char	   *text;
+	char	   *end;
+
+	if (typmod < 0)
+		return "";
+	if (type->oid == INTERVALARRAYOID)
+		return INTERVAL_PRECISION(typmod) == INTERVAL_FULL_PRECISION ?
+			psprintf("(%d)", INTERVAL_RANGE(typmod)) :
+			psprintf("(%d, %d)", INTERVAL_RANGE(typmod), INTERVAL_PRECISION(typmod));
+	if (!OidIsValid(type->typmodout))
+		return psprintf("(%d)", typmod);
+	text = DatumGetCString(OidFunctionCall1(type->typmodout, Int32GetDatum(typmod)));
+	/* (3) without time zone */
+	end = strchr(text, ')');
+	if (end != NULL)
+		end[1] = '\0';
+	return text;
+}
+
+/*
+ * An array by the name of its own type: after [], pg_attribute.attndims would
+ * be 1, and it is 0 in what a query has made.
+ */
+static char *
+column_type_text(Form_pg_attribute column)
+{
+	HeapTuple	tuple;
+	Form_pg_type form;
+	char	   *text;
+
+	if (!OidIsValid(get_element_type(column->atttypid)))
+		return format_type_extended(column->atttypid, column->atttypmod,
+									FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY);
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(column->atttypid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for type %u", column->atttypid);
+	form = (Form_pg_type) GETSTRUCT(tuple);
+	text = psprintf("%s%s",
+					quote_qualified_identifier(get_namespace_name(form->typnamespace),
+											   NameStr(form->typname)),
+					modifier_text(form, column->atttypmod));
+	ReleaseSysCache(tuple);
+	return text;
+}
+
 static void
 append_columns(StringInfo text, TupleDesc desc)
 {
@@ -293,9 +344,7 @@ append_columns(StringInfo text, TupleDesc desc)
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
 		appendStringInfo(text, "%s%s %s", i > 0 ? ", " : "",
-						 quote_identifier(NameStr(column->attname)),
-						 format_type_extended(column->atttypid, column->atttypmod,
-											  FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY));
+						 quote_identifier(NameStr(column->attname)), column_type_text(column));
 		if (OidIsValid(column->attcollation) &&
 			column->attcollation != get_typcollation(column->atttypid))
 		{

@@ -7,7 +7,7 @@ use crate::session::Question;
 use onetrip_checker::{History, Outcome, Time};
 use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Limits;
-use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
+use onetrip_core::{Checkpoint, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
 use std::collections::BTreeMap;
 
 /// Simulated microseconds since the start of the run.
@@ -158,6 +158,7 @@ impl Options {
         }
     }
 
+    /// The first table, as all nodes have it.
     pub fn members(&self) -> Members {
         let member = |id: u32| Member {
             id: NodeId(id),
@@ -170,7 +171,11 @@ impl Options {
             joined_with: None,
         };
         let preferred = format!("r{}", self.preferred);
-        Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16)
+        let members = Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16);
+        match self.plant {
+            Some(Plant::OtherWindow) => members,
+            _ => Checkpoint::bootstrap(members, self.limits).members,
+        }
     }
 }
 

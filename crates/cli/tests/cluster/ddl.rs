@@ -235,6 +235,13 @@ async fn tables_from_queries(lab: &Lab) {
     b.must("create table shop.copy as select id, random() as r, clock_timestamp() as at from shop.thing").await;
     let sum = text(&b, "select count(*) || ' ' || sum(r) || ' ' || max(at) from shop.copy").await.unwrap();
     lab.shows("select count(*) || ' ' || sum(r) || ' ' || max(at) from shop.copy", &sum).await;
+    b.must(
+        "create table shop.arrays as select array[id] as ids, '{a}'::varchar(5)[] as vs, '{1.25}'::numeric(5,2)[] as ns,
+             array[now()]::timestamptz(3)[] as ts, array['1 day']::interval day to second(2)[] as spans,
+             array['1 month']::interval month[] as months, array[b'1']::bit(3)[] as bits, 'x'::varchar(5) as v,
+             array['\"x\"=>1'::text]::name[] as names, '{s,m}'::shop.size[] as sizes from shop.thing limit 1",
+    )
+    .await;
     c.must("select id into shop.into_copy from shop.copy where id <= 10; create table shop.empty as select 1 as x where false").await;
     lab.shows("select (select count(*) from shop.into_copy) || ' ' || (select count(*) from shop.empty)", "10 0").await;
     // now() is the transaction's time where it ran.
