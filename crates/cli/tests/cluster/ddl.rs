@@ -242,6 +242,7 @@ async fn tables_from_queries(lab: &Lab) {
              array['\"x\"=>1'::text]::name[] as names, '{s,m}'::shop.size[] as sizes from shop.thing limit 1",
     )
     .await;
+    lab.everywhere().await;
     c.must("select id into shop.into_copy from shop.copy where id <= 10; create table shop.empty as select 1 as x where false").await;
     lab.shows("select (select count(*) from shop.into_copy) || ' ' || (select count(*) from shop.empty)", "10 0").await;
     // now() is the transaction's time where it ran.
