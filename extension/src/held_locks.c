@@ -194,7 +194,7 @@ ot_held_locks_take_keys(void)
 		Form_pg_class form;
 		char		relkind;
 		char		persistence;
-		bool		travels;
+		bool		wrote_local;
 
 		/* Dropped by this transaction: its key was noted at the drop. */
 		if (!HeapTupleIsValid(tuple))
@@ -202,7 +202,8 @@ ot_held_locks_take_keys(void)
 		form = (Form_pg_class) GETSTRUCT(tuple);
 		relkind = form->relkind;
 		persistence = form->relpersistence;
-		travels = ot_contents_travel(form);
+		wrote_local = locks[i].mode >= RowExclusiveLock && relkind == RELKIND_RELATION &&
+			persistence == RELPERSISTENCE_PERMANENT && !ot_contents_travel(form);
 		ReleaseSysCache(tuple);
 
 		if (persistence == RELPERSISTENCE_TEMP)
@@ -224,9 +225,7 @@ ot_held_locks_take_keys(void)
 		}
 		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
 			ot_sequence_capture(locks[i].relid);
-		if (relkind == RELKIND_RELATION && persistence == RELPERSISTENCE_PERMANENT &&
-			!travels && locks[i].mode >= RowExclusiveLock)
-			flush = true;
+		flush |= wrote_local;
 		ot_write_set_key_now(ot_hash_relation(locks[i].relid),
 							 ot_table_lock_to_mode(locks[i].mode), locks[i].relid);
 	}
