@@ -16,10 +16,8 @@
  */
 #include "onetrip.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -30,7 +28,6 @@
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "ddl.h"
 #include "session_settings.h"
@@ -141,18 +138,7 @@ has_rows_of_log_only(RangeVar *name)
 		return false;
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
-		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(lfirst_oid(lc)));
-		Form_pg_class form;
-		bool		of_log;
-
-		if (!HeapTupleIsValid(tuple))
-			return false;
-		form = (Form_pg_class) GETSTRUCT(tuple);
-		of_log = form->relkind == RELKIND_PARTITIONED_TABLE ||
-			(form->relkind == RELKIND_RELATION && form->relam == ot_access_method_oid() &&
-			 form->relpersistence == RELPERSISTENCE_PERMANENT);
-		ReleaseSysCache(tuple);
-		if (!of_log)
+		if (!ot_contents_of_travel(lfirst_oid(lc)))
 			return false;
 	}
 	return true;

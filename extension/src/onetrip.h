@@ -181,7 +181,6 @@ extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
 /* ddl.c */
 extern void ot_ddl_init(void);
 extern void ot_ddl_apply_statement(OtReader *r);	/* behind the op byte 'S' */
-/* called before a captured insert: a CREATE TABLE AS records its table first */
 extern void ot_ddl_before_file(Relation rel);
 extern void ot_ddl_script_writes(Relation rel);
 extern void ot_ddl_check_row_write(Relation rel);
