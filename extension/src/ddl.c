@@ -362,7 +362,9 @@ ot_ddl_before_file(Relation rel)
 
 /*
  * Goes on to the hook before, `prev`, with `node` in the place of the
- * statement's own tree.
+ * statement's own tree.  What runs behind finds its own memory context: a
+ * default that has called xml_is_well_formed() leaves the ErrorContext as the
+ * current one, and only a portal takes its own again.
  */
 void
 ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
@@ -371,6 +373,8 @@ ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 						QueryEnvironment *env, DestReceiver *dest,
 						QueryCompletion *completion)
 {
+	MemoryContext context_before = CurrentMemoryContext;
+
 	if (node != pstmt->utilityStmt)
 	{
 		PlannedStmt *copy = makeNode(PlannedStmt);
@@ -385,6 +389,9 @@ ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 								env, dest, completion);
+	/* others change it by right: VACUUM ends transactions */
+	if (CurrentMemoryContext == ErrorContext)
+		MemoryContextSwitchTo(context_before);
 }
 
 static bool
@@ -501,7 +508,6 @@ replay(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	   DestReceiver *dest, QueryCompletion *completion)
 {
 	int			outer_depth = utility_depth;
-	MemoryContext outer_context = CurrentMemoryContext;
 
 	if (replaying && utility_depth > 0 && context != PROCESS_UTILITY_SUBCOMMAND &&
 		!creating_extension && GetCommandLogLevel(pstmt->utilityStmt) == LOGSTMT_DDL)
@@ -525,12 +531,6 @@ replay(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		utility_depth = outer_depth;
 	}
 	PG_END_TRY();
-
-	/*
-	 * A portal takes its own context again, and there is none here: a default
-	 * that has called xml_is_well_formed() leaves the ErrorContext behind.
-	 */
-	MemoryContextSwitchTo(outer_context);
 }
 
 static void

@@ -335,6 +335,15 @@ async fn after_an_error_within_a_function(lab: &Lab, home: &Session) {
         home.must("alter table public.like_this alter column n type int using n + xml_is_well_formed(tx)::int").await;
     }
     home.must("commit").await;
+    home.must(
+        "do $$ begin
+             for i in 3..5 loop
+                 execute format('alter table public.like_this add column w%s boolean default xml_is_well_formed(''<'')', i);
+                 begin perform 1 / 0; exception when division_by_zero then null; end;
+             end loop;
+         end $$",
+    )
+    .await;
     lab.shows("select string_agg(w0::text || w2, ' ') || count(*) from public.like_this", "falsefalse falsefalse2")
         .await;
 }
