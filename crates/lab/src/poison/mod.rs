@@ -36,7 +36,7 @@ const USERS: [&str; 2] = ["postgres", "poison_ordinary"];
 const WITH_COLUMNS: [&str; 5] = ["t1", "t2", "t3", "t4", "t6"];
 const LIMITS: &str = "set statement_timeout = '5s'; set lock_timeout = '500ms'";
 const RETRY_CONNECT: Duration = Duration::from_millis(50);
-/// How a COMMIT that another lock should have kept away ends.
+/// How a COMMIT ends that was decided and had to give way: its entry was applied, but one of its locks was no key.
 const BREACH: &str = "held a lock that an earlier change needs";
 /// What every round begins with; then the same in each of the schemas.
 const SET_UP: &str = "create role poison_ordinary; create role poison_1; create role poison_2; create role poison_3;
@@ -74,8 +74,6 @@ pub struct Report {
     pub stored: BTreeSet<String>,
     /// Refused statements by SQLSTATE.
     pub states: BTreeMap<String, u64>,
-    /// Transactions whose COMMIT had to give way although it was decided: their entry was applied, but a key was missing.
-    pub breaches: Vec<String>,
     pub findings: Vec<Finding>,
 }
 
@@ -86,10 +84,8 @@ impl Report {
 
     pub fn table(&self) -> String {
         let states: Vec<String> = self.states.iter().map(|(state, count)| format!("{state} {count}")).collect();
-        let breaches: String =
-            self.breaches.iter().map(|breach| format!("  a lock without a key: {breach}\n")).collect();
         format!(
-            "{} rounds, {} transactions committed; columns of {} types, values stored of {}; statements refused: {}\n{breaches}{} findings",
+            "{} rounds, {} transactions committed; columns of {} types, values stored of {}; statements refused: {}\n{} findings",
             self.rounds,
             self.committed,
             self.types.len(),
@@ -105,7 +101,6 @@ impl Report {
 pub(crate) struct Worked {
     pub committed: Vec<(usize, Vec<String>)>,
     pub states: BTreeMap<String, u64>,
-    pub breaches: Vec<String>,
     pub broken: Vec<String>,
 }
 
@@ -158,7 +153,6 @@ impl Trial for Poison<'_> {
         for (state, count) in &worked.states {
             *report.states.entry(state.clone()).or_default() += count;
         }
-        report.breaches.extend(worked.breaches.iter().map(|breach| format!("round {number}: {breach}")));
         let crashes = crashes(cluster);
         if !crashes.is_empty() {
             return finding("a server crashed", crashes.join("\n"), last(&worked.committed));
@@ -450,7 +444,9 @@ impl Session {
         self.note(|worked| *worked.states.entry(state.to_string()).or_default() += 1);
         let all = || format!("{}; {statement}", done.join("; "));
         if message.contains(BREACH) {
-            self.note(|worked| worked.breaches.push(format!("region {}: {}", self.region, all())));
+            self.note(|worked| {
+                worked.broken.push(format!("a lock without a key, in region {}: {}", self.region, all()))
+            });
         }
         // No statement should get so far, but for PostgreSQL's own words for an object that goes away meanwhile; and but for values
         // that are drawn, and other extensions: to them much is an internal error.

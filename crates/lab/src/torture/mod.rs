@@ -25,7 +25,6 @@ mod shim;
 mod stage;
 mod workload;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,7 +96,6 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     let mut random = Random::new(options.seed);
     let record = Arc::new(Record::default());
     let (cluster, mut faults) = start(options, &mut random, &record).await?;
-    let mut complaints = Complaints::default();
     let only_poison = options.load.only == [POISON];
     let calm = match options.calm {
         true => options.duration / 2,
@@ -144,7 +142,6 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         under_faults(&mut plan, &mut faults, &stages, &record, Instant::now() + left).await;
         stage::finish(&cluster, &record, stages).await?;
     }
-    complaints.read(&cluster, &record, &NEVER);
     if record.all_held() && !poison.is_zero() {
         println!("torture: faults and poison, {} s", poison.as_secs());
         let until = Instant::now() + poison;
@@ -152,8 +149,7 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
             record.wrong("poison", format!("{why:#}"));
         }
     }
-    // Nobody has said yet what all the locks are that a statement at random takes: they are counted.
-    complaints.read(&cluster, &record, &NEVER[..2]);
+    log_complaints(&cluster, &record);
     if let Err(why) = cluster.stop().await {
         record.wrong("stopping", format!("{why:#}"));
     }
@@ -179,7 +175,6 @@ async fn poisoned(
         under_faults(plan, faults, &[], record, until.min(Instant::now() + POISON_ROUND)).await;
         let worked = sessions.end().await;
         record.seen("seen: a transaction of the poison", worked.committed.len() as u64);
-        record.seen("seen: a lock without a key in poison", worked.breaches.len() as u64);
         worked.broken.into_iter().for_each(|broken| _ = record.wrong("poison", broken));
         if !record.all_held() {
             return Ok(());
@@ -368,44 +363,32 @@ fn clocks(cluster: &Cluster, options: &Options) -> Result<Vec<Clock>> {
 }
 
 /// What no fault may bring about: crashes of the programs' own, and locks without a key.
-const NEVER: [&str; 3] = ["TRAP:", "terminated by signal 11", "a lock without a key"];
-
-/// Reads the logs, each line once.
-#[derive(Default)]
-struct Complaints {
-    read: BTreeMap<(String, &'static str), usize>,
-}
-
-impl Complaints {
-    fn read(&mut self, cluster: &Cluster, record: &Record, never: &[&str]) {
-        // What PostgreSQL is to do when its disk goes away.
-        const DISK: [&str; 2] = ["Input/output error", "No space left on device"];
-        for node in cluster.nodes() {
-            for log in ["node.log", "postgres.log"] {
-                let text = std::fs::read(node.folder().join(log)).unwrap_or_default();
-                let read = self.read.entry((node.region().to_string(), log)).or_default();
-                let new = String::from_utf8_lossy(&text[(*read).min(text.len())..]).into_owned();
-                *read = text.len();
-                let text = new;
-                if log == "node.log" {
-                    let anew = text.matches("PostgreSQL's folder is made anew").count() as u64;
-                    record.seen("seen: a PostgreSQL made anew", anew);
-                    record.seen("seen: a leader elected", text.matches("role=Leader").count() as u64);
-                }
-                let mut panicked = false;
-                let mut lines = text.lines().peekable();
-                while let Some(line) = lines.next() {
-                    let disk = |line: &str| DISK.iter().any(|cause| line.contains(cause));
-                    // Raft's storage has no other way to report a disk that cannot be read; the cause is in the next line.
-                    let in_rust = line.contains("panicked at") && !lines.peek().is_some_and(|next| disk(next));
-                    let aborted = line.contains("terminated by signal 6") && !std::mem::take(&mut panicked);
-                    let panic = line.contains("PANIC:  ");
-                    panicked |= panic;
-                    let own_panic = panic && !disk(line);
-                    let of_worker = log == "postgres.log" && background_error(line);
-                    if aborted || own_panic || in_rust || of_worker || never.iter().any(|never| line.contains(never)) {
-                        record.wrong(&format!("{log} of {}", node.region()), line.to_string());
-                    }
+fn log_complaints(cluster: &Cluster, record: &Record) {
+    const NEVER: [&str; 3] = ["TRAP:", "terminated by signal 11", "a lock without a key"];
+    // What PostgreSQL is to do when its disk goes away.
+    const DISK: [&str; 2] = ["Input/output error", "No space left on device"];
+    for node in cluster.nodes() {
+        for log in ["node.log", "postgres.log"] {
+            let text = std::fs::read(node.folder().join(log)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            if log == "node.log" {
+                let anew = text.matches("PostgreSQL's folder is made anew").count() as u64;
+                record.seen("seen: a PostgreSQL made anew", anew);
+                record.seen("seen: a leader elected", text.matches("role=Leader").count() as u64);
+            }
+            let mut panicked = false;
+            let mut lines = text.lines().peekable();
+            while let Some(line) = lines.next() {
+                let disk = |line: &str| DISK.iter().any(|cause| line.contains(cause));
+                // Raft's storage has no other way to report a disk that cannot be read; the cause is in the next line.
+                let in_rust = line.contains("panicked at") && !lines.peek().is_some_and(|next| disk(next));
+                let aborted = line.contains("terminated by signal 6") && !std::mem::take(&mut panicked);
+                let panic = line.contains("PANIC:  ");
+                panicked |= panic;
+                let own_panic = panic && !disk(line);
+                let of_worker = log == "postgres.log" && background_error(line);
+                if aborted || own_panic || in_rust || of_worker || NEVER.iter().any(|never| line.contains(never)) {
+                    record.wrong(&format!("{log} of {}", node.region()), line.to_string());
                 }
             }
         }
