@@ -31,6 +31,10 @@ pub enum Plant {
     EarlyTurn,
     /// A failed fsync is passed over.
     IgnoreSyncError,
+    /// What an earlier life wrote and perhaps never synced is believed.
+    BelieveCache,
+    /// It is synced, but not written again: after a sync that failed that writes nothing.
+    SyncOnOpen,
     /// The apply worker is welcomed before the node knows what of its log is committed.
     EarlyWelcome,
     /// A transaction that is not in the log so far is said to have aborted.

@@ -1,10 +1,12 @@
-//! A node's disk: the log as raft reads it, and what of it a crash leaves.
+//! A node's disk: the log as raft reads it, and what of it the end of a process and the loss of power leave.
 //!
 //! Invariants:
-//! - `entries` and `hard_state` are what was written; `safe_entries` and `safe_hard_state` what was synced.
+//! - `written` is what a read finds: the system's cache.  It outlives the process, and the power does not outlive.
+//! - `safe` is what the disk has for certain; `tail` is what was written after that, in order.  A write that could not be
+//!   synced stays in the cache and is never written by a later sync, unless somebody writes it again.
+//! - The loss of power keeps the safe part and writes of the tail up to the first that is not on disk, each whole or not
+//!   at all (records carry a checksum and count).  Nothing else is ever lost.
 //! - A checkpoint is written whole and durably, or not at all; so is the mark of a log that starts anew.
-//! - A crash keeps the synced part and a prefix of the writes after it, each write whole or not at all (records carry a
-//!   checksum).  Nothing else is ever lost.
 
 use crate::rng::Rng;
 use bytes::{Bytes, BytesMut};
@@ -27,6 +29,24 @@ struct Image {
 struct Write {
     entries: Vec<Entry>,
     hard_state: Option<HardState>,
+    state: WriteState,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum WriteState {
+    /// In the cache, to be written by the next sync or before.
+    Dirty,
+    /// The system could not write it, said so once, and takes it as written.
+    Dropped,
+    OnDisk,
+}
+
+/// What ends a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The process alone: the cache stays.
+    Process,
+    Power,
 }
 
 impl Image {
@@ -71,9 +91,7 @@ pub struct SimLog {
     conf: Conf,
     written: Image,
     safe: Image,
-    unsynced: Vec<Write>,
-    /// Something was lost in the middle: what is written after it will not be found again.
-    has_hole: bool,
+    tail: VecDeque<Write>,
     checkpoint: Option<Bytes>,
     /// As what PostgreSQL has run, as far as the log may not know.
     pub starts: Vec<u64>,
@@ -95,8 +113,7 @@ impl SimLog {
             conf: Conf::default(),
             written: image.clone(),
             safe: image,
-            unsynced: Vec::new(),
-            has_hole: false,
+            tail: VecDeque::new(),
             checkpoint,
             starts: Vec::new(),
             wants_checkpoint: Cell::new(false),
@@ -135,7 +152,7 @@ impl SimLog {
         hard_state.commit = hard_state.commit.max(index.0);
         self.written = Image { before: (index.0, term.0), entries: VecDeque::new(), hard_state };
         self.safe = self.written.clone();
-        self.unsynced.clear();
+        self.tail.clear();
     }
 
     /// The Raft configuration at the checkpoint from which a life goes on.
@@ -144,34 +161,54 @@ impl SimLog {
     }
 
     pub fn write(&mut self, entries: &[Entry], hard_state: Option<&HardState>) {
-        let write = Write { entries: entries.to_vec(), hard_state: hard_state.cloned() };
+        let write = Write { entries: entries.to_vec(), hard_state: hard_state.cloned(), state: WriteState::Dirty };
         self.written.write(&write);
-        self.unsynced.push(write);
+        self.tail.push_back(write);
     }
 
     pub fn sync(&mut self) {
-        for write in self.unsynced.drain(..) {
-            if !self.has_hole {
-                self.safe.write(&write);
-            }
+        self.tail.iter_mut().filter(|w| w.state == WriteState::Dirty).for_each(|w| w.state = WriteState::OnDisk);
+        while self.tail.front().is_some_and(|w| w.state == WriteState::OnDisk) {
+            let write = self.tail.pop_front().expect("just seen");
+            self.safe.write(&write);
         }
     }
 
-    /// A failed fsync that is passed over: the system drops what it could not write and says nothing the next time.
-    pub fn drop_unsynced(&mut self) {
-        self.has_hole |= !self.unsynced.is_empty();
-        self.unsynced.clear();
+    /// A sync that fails: some of it may have been written, the rest the system takes as written from now on.
+    pub fn fail_sync(&mut self, rng: &mut Rng) {
+        for write in self.tail.iter_mut().filter(|w| w.state == WriteState::Dirty) {
+            write.state = if rng.one_in(2) { WriteState::OnDisk } else { WriteState::Dropped };
+        }
+    }
+
+    /// Writes again what a read finds and may not be on disk.
+    pub fn rewrite(&mut self) {
+        self.tail.iter_mut().for_each(|w| w.state = WriteState::Dirty);
     }
 
     /// What the next life finds.
-    pub fn after_crash(&self, rng: &mut Rng) -> SimLog {
-        let mut safe = self.safe.clone();
-        let findable = if self.has_hole { 0 } else { self.unsynced.len() };
-        let kept = rng.below(findable as u64 + 1) as usize;
-        for write in &self.unsynced[..kept] {
-            safe.write(write);
+    pub fn after(&self, end: End, rng: &mut Rng) -> SimLog {
+        let mut left =
+            SimLog { starts: self.starts.clone(), ..SimLog::from(self.safe.clone(), self.checkpoint.clone()) };
+        for write in &self.tail {
+            // The system writes whenever it likes.
+            let is_on_disk = match write.state {
+                WriteState::OnDisk => true,
+                WriteState::Dropped => false,
+                WriteState::Dirty => rng.one_in(2),
+            };
+            if end == End::Process {
+                let state = if is_on_disk { WriteState::OnDisk } else { write.state };
+                left.written.write(write);
+                left.tail.push_back(Write { state, ..write.clone() });
+            } else if is_on_disk {
+                left.safe.write(write);
+                left.written.write(write);
+            } else {
+                break;
+            }
         }
-        SimLog { starts: self.starts.clone(), ..SimLog::from(safe, self.checkpoint.clone()) }
+        left
     }
 
     pub fn first_index(&self) -> LogIndex {
@@ -293,19 +330,40 @@ mod tests {
         Entry { index, term, ..Default::default() }
     }
 
-    #[test]
-    fn a_crash_takes_only_what_was_not_synced() {
+    fn lasts(log: &SimLog, end: End) -> Vec<(u64, u64)> {
+        let (mut seen, mut rng) = (std::collections::BTreeSet::new(), Rng::new(1));
+        for _ in 0..100 {
+            let after = log.after(end, &mut rng);
+            seen.insert((after.last_index().0, after.term(2).unwrap()));
+        }
+        seen.into_iter().collect()
+    }
+
+    fn with_a_tail() -> SimLog {
         let mut log = SimLog::new(None);
         log.write(&[entry(1, 1), entry(2, 1)], None);
         log.sync();
         log.write(&[entry(2, 2)], None);
         log.write(&[entry(3, 2)], None);
-        let mut seen = std::collections::BTreeSet::new();
-        let mut rng = Rng::new(1);
-        for _ in 0..100 {
-            let after = log.after_crash(&mut rng);
-            seen.insert((after.last_index().0, after.term(2).unwrap()));
-        }
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(2, 1), (2, 2), (3, 2)]);
+        log
+    }
+
+    #[test]
+    fn the_loss_of_power_takes_only_what_was_not_synced_and_the_end_of_the_process_nothing() {
+        let log = with_a_tail();
+        assert_eq!(lasts(&log, End::Power), [(2, 1), (2, 2), (3, 2)]);
+        assert_eq!(lasts(&log, End::Process), [(3, 2)]);
+    }
+
+    #[test]
+    fn a_sync_after_one_that_failed_proves_nothing() {
+        let mut log = with_a_tail();
+        log.tail.iter_mut().for_each(|w| w.state = WriteState::Dropped);
+        log.write(&[entry(4, 2)], None);
+        log.sync();
+        assert_eq!((lasts(&log, End::Process), lasts(&log, End::Power)), (vec![(4, 2)], vec![(2, 1)]));
+        log.rewrite();
+        log.sync();
+        assert_eq!(lasts(&log, End::Power), [(4, 2)]);
     }
 }

@@ -1,6 +1,7 @@
 //! What goes wrong during the safety phase.  Each call draws one fault; durations are bounded, overlaps are welcome.
 
 use crate::ctx::{Micros, MS, SECOND};
+use crate::disk::End;
 use crate::node::Arrival;
 use crate::trace;
 use crate::world::{Event, World, TICK};
@@ -13,7 +14,7 @@ impl World {
         match self.ctx.rng.below(20) {
             0 => {
                 self.ctx.faults.add("node crash");
-                self.crash_node(i);
+                self.end_node(i, End::Process);
                 self.restart_node_later(i);
             }
             1..=3 => {
@@ -28,7 +29,7 @@ impl World {
             }
             5 => {
                 self.ctx.faults.add("machine crash");
-                self.crash_node(i);
+                self.end_node(i, End::Power);
                 self.restart_node_later(i);
                 self.crash_postgres(i, a_while);
             }
@@ -132,7 +133,7 @@ impl World {
         self.ctx.faults.add("power loss everywhere");
         for i in 0..self.machines.len() {
             let a_while = self.a_while();
-            self.crash_node(i);
+            self.end_node(i, End::Power);
             self.restart_node_later(i);
             self.crash_postgres(i, a_while);
         }

@@ -2,7 +2,7 @@
 //! here, one that came from elsewhere, and how much of the log stays.
 
 use crate::ctx::{Ctx, Plant, MS};
-use crate::disk::SimLog;
+use crate::disk::{End, SimLog};
 use crate::node::{broken, Departure, Node, Result, Stop};
 use bytes::Bytes;
 use onetrip_core::consensus::{Config, Consensus, Persist};
@@ -15,6 +15,13 @@ impl Node {
     /// Checkpoint and log as earlier lives left them.
     pub(crate) fn open(id: NodeId, mut log: SimLog, ctx: &mut Ctx) -> Result<(Checkpoint, Consensus<SimLog>)> {
         let o = &ctx.options;
+        // What an earlier life wrote is believed, so it has to be on disk before anything is promised that rests on it.
+        if !matches!(o.plant, Some(Plant::BelieveCache | Plant::SyncOnOpen)) {
+            log.rewrite();
+        }
+        if o.plant != Some(Plant::BelieveCache) {
+            log.sync();
+        }
         let mut state = match log.checkpoint() {
             Some(raw) => Checkpoint::decode(raw.clone(), o.limits_of(id)).map_err(|e| broken(id, &e))?,
             None => Checkpoint::bootstrap(o.members(), o.limits_of(id)),
@@ -62,9 +69,9 @@ impl Node {
         Ok((state, consensus))
     }
 
-    /// What is left after a crash now.
-    pub fn crash(self, ctx: &mut Ctx) -> SimLog {
-        self.consensus.log().after_crash(&mut ctx.rng)
+    /// What is left after its end now.
+    pub fn end(self, end: End, ctx: &mut Ctx) -> SimLog {
+        self.consensus.log().after(end, &mut ctx.rng)
     }
 
     /// Makes durable what consensus asks for.
@@ -97,10 +104,10 @@ impl Node {
         let slow = if self.trouble.slow_until > self.clock || ctx.rng.one_in(500) { 50 } else { 1 };
         self.clock += ctx.rng.between(50, ctx.options.sync_us_max) * slow;
         if std::mem::take(&mut self.trouble.next_sync_fails) {
+            self.consensus.log_mut().fail_sync(&mut ctx.rng);
             if ctx.options.plant != Some(Plant::IgnoreSyncError) {
                 return Err(Stop::Disk("fsync error"));
             }
-            self.consensus.log_mut().drop_unsynced();
         }
         if ctx.options.plant != Some(Plant::SkipSync) {
             self.consensus.log_mut().sync();

@@ -6,7 +6,7 @@
 use crate::agent::{ConnId, FromNode, ToNode};
 use crate::checker::Checker;
 use crate::ctx::{Ctx, Micros, Options, Plant, Stats, MS, SECOND};
-use crate::disk::SimLog;
+use crate::disk::{End, SimLog};
 use crate::network::brief;
 use crate::node::{Arrival, Node, Stop, Trouble};
 use crate::operator::Operator;
@@ -260,7 +260,7 @@ impl World {
             }
             Event::EndNode(i, life) => {
                 if self.lives(i, life) {
-                    self.crash_node(i);
+                    self.end_node(i, End::Process);
                     self.restart_node_later(i);
                 }
             }
@@ -321,13 +321,14 @@ impl World {
             Ok(()) => {}
             Err(Stop::Crashed) => {
                 self.ctx.faults.add("node crash between two stages");
-                self.crash_node(i);
+                let end = if self.ctx.rng.one_in(2) { End::Power } else { End::Process };
+                self.end_node(i, end);
                 self.restart_node_later(i);
             }
             Err(Stop::Disk(what)) => {
                 self.ctx.faults.add(what);
                 trace!(self.ctx, "n{}: {what}", i + 1);
-                self.crash_node(i);
+                self.end_node(i, End::Process);
                 if self.can_lose(i) && self.ctx.rng.one_in(2) {
                     self.ctx.faults.add("disk lost for good");
                     self.retire(i);
@@ -337,7 +338,7 @@ impl World {
             }
             Err(Stop::Removed) => {
                 self.ctx.events.add("removed node stopped");
-                self.crash_node(i);
+                self.end_node(i, End::Process);
                 self.retire(i);
             }
             Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
@@ -429,12 +430,12 @@ impl World {
         }
     }
 
-    pub(crate) fn crash_node(&mut self, i: usize) {
+    pub(crate) fn end_node(&mut self, i: usize, end: End) {
         let now = self.ctx.now;
         let m = &mut self.machines[i];
         let Some(node) = m.node.take() else { return };
-        trace!(self.ctx, "n{} crashes", node.id);
-        m.disk = Some(node.crash(&mut self.ctx));
+        trace!(self.ctx, "n{} ends{}", node.id, if end == End::Power { " with its machine" } else { "" });
+        m.disk = Some(node.end(end, &mut self.ctx));
         m.inbox.clear();
         m.paused_until = 0;
         // Its connections break, sooner or later.

@@ -46,7 +46,7 @@ fn found(plant: Plant, within: u64, expected: &[&str]) {
 
 #[test]
 fn a_skipped_sync_is_found() {
-    found(Plant::SkipSync, 50, &["panic", "the log is not one", "lead in term", "checkpoint stands", "ends at"]);
+    found(Plant::SkipSync, 50, &LOST);
 }
 
 #[test]
@@ -71,11 +71,20 @@ fn an_old_term_counted_by_replicas_is_found() {
 
 #[test]
 fn a_sync_error_passed_over_is_found() {
-    found(
-        Plant::IgnoreSyncError,
-        200,
-        &["panic", "the log is not one", "lead in term", "checkpoint stands", "ends at"],
-    );
+    found(Plant::IgnoreSyncError, 200, &LOST);
+}
+
+/// What the loss of promises shows as.
+const LOST: [&str; 5] = ["panic", "the log is not one", "lead in term", "checkpoint stands", "ends at"];
+
+#[test]
+fn a_log_that_believes_what_was_never_synced_is_found() {
+    found(Plant::BelieveCache, 400, &LOST);
+}
+
+#[test]
+fn a_log_that_believes_what_a_failed_sync_left_in_the_cache_is_found() {
+    found(Plant::SyncOnOpen, 2_000, &LOST);
 }
 
 #[test]

@@ -81,6 +81,7 @@ impl Writer {
             }
             Tail::Empty | Tail::Torn => {
                 segment.end = offset;
+                segment.rewrite()?;
                 if segment.size() != offset {
                     segment.trim()?;
                 }

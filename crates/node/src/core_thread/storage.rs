@@ -9,7 +9,7 @@
 
 use super::CoreThread;
 use crate::config::NodeConfig;
-use crate::disk::{CheckpointFile, RaftLog};
+use crate::disk::{sync_dir, CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
 use crate::inbox::Event;
 use crate::stop::stop_point;
@@ -25,6 +25,8 @@ const CUT_MARGIN: u64 = 1_000;
 
 /// Checkpoint and log as earlier lives left them, in order and verified.
 pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, RaftLog)> {
+    // Whatever stands in it under its name was synced before it got that; the name itself perhaps not.
+    sync_dir(&config.data_dir)?;
     let file = CheckpointFile::new(config.checkpoint_file());
     let found = match file.load(config.limits())? {
         Some(found) => found,

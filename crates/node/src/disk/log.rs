@@ -4,6 +4,8 @@
 //! - Entries in `slots` are contiguous, from the one after `segments[0].previous` to the last.
 //! - `cached` holds the data of the last so many of them.
 //! - Cut entries were committed (the caller's duty), so nothing is ever overwritten below the first.
+//! - All segments but the last are durable to their end.  The last is made so before anybody reads what an earlier life
+//!   left in it, unless that one has closed it.
 
 use super::segment::{path_of, Previous, Segment, Slot, Tail};
 use super::{sync_dir, CheckpointFile};
@@ -60,6 +62,10 @@ impl RaftLog {
         let mut log = RaftLog::empty(dir, segment_bytes);
         let closed = log.replay()?;
         log.check_closed(closed)?;
+        if let Some(last) = log.segments.back().filter(|_| closed.is_none()) {
+            last.rewrite()?;
+            sync_dir(dir)?;
+        }
         if closed.is_some() {
             let file = dir.join(CLOSED_FILE);
             std::fs::remove_file(&file).map_err(Error::disk(&file, "removing the file"))?;

@@ -204,6 +204,20 @@ impl Segment {
         self.file.sync_data().map_err(Error::disk(&self.path, "fsync"))
     }
 
+    /// Writes all records again where they are, and syncs them.  What a read finds may be in the system's cache alone, and a
+    /// sync by itself would not help: after one that failed, Linux takes the pages as written.
+    pub fn rewrite(&self) -> Result<()> {
+        let mut piece = vec![0; GATHER_BYTES_MAX];
+        let mut at = 0;
+        while at < self.end {
+            let len = piece.len().min((self.end - at) as usize);
+            self.file.read_exact_at(&mut piece[..len], at).map_err(Error::disk(&self.path, "read"))?;
+            self.file.write_all_at(&piece[..len], at).map_err(Error::disk(&self.path, "write"))?;
+            at += len as u64;
+        }
+        self.file.sync_all().map_err(Error::disk(&self.path, "fsync"))
+    }
+
     /// Gives back what was set aside beyond the records, durably.
     pub fn trim(&mut self) -> Result<()> {
         self.file.set_len(self.end).map_err(Error::disk(&self.path, "cutting the file"))?;

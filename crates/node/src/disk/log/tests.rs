@@ -46,6 +46,31 @@ fn what_was_appended_is_there_after_a_crash_and_after_a_clean_stop() {
     assert_eq!(contents(&log)[..20], before);
 }
 
+/// Goal: an earlier life's records are on disk before this one promises anything that rests on them.  Method: what this
+/// thread has given the system to write, as the system counts it.
+#[test]
+fn what_a_crash_left_is_written_again_and_what_was_closed_is_not() {
+    let written = || {
+        let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse::<u64>().unwrap()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path()).unwrap();
+    fill(&mut log);
+    log.append(&[entry(21, 1, &[7; 200_000])], None, false).unwrap();
+    let end = log.active().end;
+    assert!(end > 200_000);
+    drop(log);
+    let before = written();
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!(written() - before, end);
+    log.close().unwrap();
+    drop(log);
+    let before = written();
+    assert_eq!(open(dir.path()).unwrap().last(), 21);
+    assert_eq!(written() - before, 0);
+}
+
 #[test]
 fn a_new_leaders_entries_replace_the_old_ones_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
