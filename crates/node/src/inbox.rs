@@ -97,6 +97,8 @@ pub enum PeerEvent {
         durable: LogIndex,
     },
     Unreachable,
+    /// Proposals reach it from now on; what was sent before may be lost.
+    Connected,
     /// It says that this node was removed from the cluster, for good.
     Removed(String),
 }

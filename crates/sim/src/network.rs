@@ -38,6 +38,13 @@ impl World {
     pub(crate) fn deliver(&mut self, from: usize, i: usize, arrival: Arrival) {
         let Some(node) = &self.machines[i].node else { return };
         let sender = NodeId(from as u32 + 1);
+        if let Arrival::Raft(message) = &arrival {
+            // The receiver would take it for a forgery and break the connection.
+            if (message.from, message.to) != (u64::from(sender.0), i as u64 + 1) {
+                let why = format!("node {sender} says for another to node {}: {}", i + 1, brief(message));
+                return self.ctx.checker.fail(why);
+            }
+        }
         if node.members().removed(sender) && !matches!(arrival, Arrival::Removed) {
             let now = self.ctx.now;
             self.transmit(i, from, now, &|| Arrival::Removed);

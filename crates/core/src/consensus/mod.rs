@@ -298,9 +298,16 @@ impl<S: Storage> Consensus<S> {
     }
 
     fn receive(&mut self, message: Message) -> Result<()> {
-        if message.get_msg_type() == MessageType::MsgPropose && message.entries.iter().any(|e| self.removes_me(e)) {
-            self.hand_over();
-            return Ok(());
+        if message.get_msg_type() == MessageType::MsgPropose {
+            // raft-rs would hand it on under the name of its first sender, which the next one's transport takes for a forgery.
+            // Its proposer sends it again as soon as it hears of the leader.
+            if self.raft.raft.state != StateRole::Leader {
+                return Ok(());
+            }
+            if message.entries.iter().any(|e| self.removes_me(e)) {
+                self.hand_over();
+                return Ok(());
+            }
         }
         if message.get_msg_type() == MessageType::MsgHeartbeat && message.term >= self.raft.raft.term {
             // raft-rs panics over it as well, in words that help nobody.

@@ -232,6 +232,11 @@ impl CoreThread {
             Event::Peer(_, PeerEvent::Raft(message)) => self.step(Input::Message(*message)),
             Event::Peer(peer, PeerEvent::Position { applied, durable }) => self.position_of(peer, applied, durable),
             Event::Peer(peer, PeerEvent::Unreachable) => self.step(Input::Unreachable(peer)),
+            Event::Peer(peer, PeerEvent::Connected) => {
+                if self.consensus.leadership().leader == Some(peer) {
+                    self.resend_all();
+                }
+            }
             Event::Peer(_, PeerEvent::Removed(why)) => return Err(self.removed(why)),
             Event::Agent(event) => {
                 if let Some(starts) = self.desk.starts_with(&event) {
@@ -429,10 +434,14 @@ impl CoreThread {
         if now.leader.is_none() || same_leader {
             return Ok(());
         }
+        self.resend_all();
+        self.advance()
+    }
+
+    fn resend_all(&mut self) {
         for raw in self.desk.resend(self.tick, true) {
             self.propose(raw);
         }
-        self.advance()
     }
 
     fn status(&self) -> CoreStatus {

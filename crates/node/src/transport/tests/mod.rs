@@ -127,6 +127,31 @@ async fn frames_arrive_in_order_with_tls_and_without() {
     }
 }
 
+/// What a broken connection took along is sent again when it is told that the way is back, so it is told after both.
+#[tokio::test]
+async fn whoever_is_connected_again_is_told_so_after_the_end() {
+    let pair = pair(false, "").await;
+    let mut told = Vec::new();
+    let mut hear = |until: usize| {
+        told.extend(pair.sides[0].events.try_iter().filter_map(|event| match event {
+            Event::Peer(NodeId(2), PeerEvent::Connected) => Some("connected"),
+            Event::Peer(NodeId(2), PeerEvent::Unreachable) => Some("unreachable"),
+            _ => None,
+        }));
+        told.iter().filter(|t| **t == "connected").count() >= until
+    };
+    until("the first connection", || hear(1)).await;
+    pair.connected().await;
+    let [one, two] = &pair.sides[..] else { panic!("two sides") };
+    // A message of somebody else ends the connection of whoever sends it.
+    one.transport.send_raft(append(9, 2, 1, 1));
+    until("the second connection", || hear(2)).await;
+    assert_eq!(told, ["connected", "unreachable", "connected"]);
+    pair.connected().await;
+    one.transport.send_raft(append(1, 2, 9, 1));
+    until("a message on it", || received(two) == [9]).await;
+}
+
 /// A lab's link: cut, healed, lossy and doubling, in one direction; the other goes on.
 #[tokio::test]
 async fn a_link_is_shaped_in_one_direction() {
