@@ -15,6 +15,7 @@
 //! | [`desk`] | who waits for what on a node, and who commits an entry there |
 //! | [`consensus`] | the Raft driver |
 //! | [`decide`] | what a committed entry comes to |
+//! | [`replica`] | the loop that drives all of them, on a host that is the daemon or the simulation |
 //! | [`skip`] | may an entry be left out of every PostgreSQL? |
 
 pub mod agent;
@@ -27,6 +28,7 @@ pub mod entry;
 pub mod error;
 pub mod ids;
 pub mod members;
+pub mod replica;
 pub mod skip;
 pub mod wire;
 

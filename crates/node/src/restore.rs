@@ -12,6 +12,7 @@ use crate::error::Error;
 use bytes::Bytes;
 use onetrip_core::certifier::Limits;
 use onetrip_core::consensus::{Committed, Config, Consensus, Output};
+use onetrip_core::replica::Store;
 use onetrip_core::{decide, Checkpoint, Conf, LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::path::Path;
@@ -178,7 +179,8 @@ impl Restore<'_> {
         let Checkpoint { conf, members, mut certifier, mut history, .. } = old;
         let file = CheckpointFile::new(self.folder.join("certifier.checkpoint"));
         let mut log = log;
-        log.stand_on(file, certifier.decided(), conf.clone());
+        log.keep_checkpoints_in(file);
+        log.stand_on(certifier.decided(), &conf);
         let mut members = Arc::new(members);
         let config = Config {
             id: conf.voters.first().copied().unwrap_or(NodeId(1)),

@@ -11,6 +11,7 @@
 use crate::rng::Rng;
 use bytes::{Bytes, BytesMut};
 use onetrip_core::desk::Log;
+use onetrip_core::replica::Store;
 use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
@@ -133,31 +134,14 @@ impl SimLog {
         }
     }
 
-    /// The log is in order again.
-    pub fn settle_checkpoint(&mut self) {
-        let Some(raw) = &self.checkpoint else { return };
-        let mut raw = BytesMut::from(&raw[..]);
-        raw[checkpoint::ORIGIN_AT..][..2].copy_from_slice(&checkpoint::settled_origin());
-        self.checkpoint = Some(raw.freeze());
-    }
-
-    pub fn wants_checkpoint(&self) -> bool {
-        self.wants_checkpoint.take()
-    }
-
     /// The log goes on after `index`, empty.  Durable at once.
-    pub fn restart(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) {
+    pub fn start_after(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) {
         let mut hard_state = hard_state.unwrap_or(&self.written.hard_state).clone();
         hard_state.term = hard_state.term.max(term.0);
         hard_state.commit = hard_state.commit.max(index.0);
         self.written = Image { before: (index.0, term.0), entries: VecDeque::new(), hard_state };
         self.safe = self.written.clone();
         self.tail.clear();
-    }
-
-    /// The Raft configuration at the checkpoint from which a life goes on.
-    pub fn stand_on(&mut self, conf: Conf) {
-        self.conf = conf;
     }
 
     pub fn write(&mut self, entries: &[Entry], hard_state: Option<&HardState>) {
@@ -223,24 +207,64 @@ impl SimLog {
         let place = index.0.checked_sub(self.written.before.0 + 1)?;
         self.written.entries.get(place as usize)
     }
+}
 
-    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+impl Store for SimLog {
+    fn term_at(&self, index: LogIndex) -> Option<Term> {
         self.written.term(index.0).map(Term)
     }
 
-    pub fn len(&self) -> u64 {
-        self.written.entries.len() as u64
+    fn stand_on(&mut self, index: LogIndex, conf: &Conf) {
+        self.conf = conf.clone();
+        self.written.hard_state.commit = self.written.hard_state.commit.max(index.0);
     }
 
-    pub fn cut(&mut self, upto: LogIndex) {
+    fn append(&mut self, entries: &[Entry], hard_state: Option<&HardState>) -> onetrip_core::Result<()> {
+        self.write(entries, hard_state);
+        self.sync();
+        Ok(())
+    }
+
+    fn install_checkpoint(&mut self, _index: LogIndex, raw: &Bytes) -> onetrip_core::Result<()> {
+        self.save_checkpoint(checkpoint::installed(raw));
+        Ok(())
+    }
+
+    fn restart(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) -> onetrip_core::Result<()> {
+        self.start_after(index, term, hard_state);
+        Ok(())
+    }
+
+    fn settle_checkpoint(&mut self) -> onetrip_core::Result<()> {
+        if let Some(raw) = &self.checkpoint {
+            let mut raw = BytesMut::from(&raw[..]);
+            raw[checkpoint::ORIGIN_AT..][..2].copy_from_slice(&checkpoint::settled_origin());
+            self.checkpoint = Some(raw.freeze());
+        }
+        Ok(())
+    }
+
+    fn checkpointed(&mut self, _index: LogIndex, _conf: &Conf) {}
+
+    fn wants_checkpoint(&self) -> bool {
+        self.wants_checkpoint.take()
+    }
+
+    fn cut(&mut self, upto: LogIndex) -> onetrip_core::Result<()> {
         // Both, since the segments that go are gone for either.
         let upto = upto.0.min(self.safe.last());
         self.safe.cut(upto);
         self.written.cut(upto);
+        Ok(())
     }
 
-    pub fn raise_commit(&mut self, index: LogIndex) {
-        self.written.hard_state.commit = self.written.hard_state.commit.max(index.0);
+    /// In entries.
+    fn bytes(&self) -> u64 {
+        self.written.entries.len() as u64
+    }
+
+    fn index_leaving(&self, entries: u64) -> LogIndex {
+        LogIndex(self.written.last() - entries.min(self.bytes()))
     }
 }
 

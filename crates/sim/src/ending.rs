@@ -89,7 +89,7 @@ impl World {
             // Clocks that go much unlike each other could make one leader after the other be given up.
             m.tick = m.tick.clamp(TICK * 9 / 10, TICK * 11 / 10);
             if let Some(node) = &mut self.machines[i].node {
-                (node.fuse, node.trouble) = (None, Trouble::default());
+                (node.body.fuse, node.body.trouble) = (None, Trouble::default());
             }
             if self.machines[i].node.is_none() {
                 self.start_node(i);

@@ -20,7 +20,7 @@ impl World {
             1..=3 => {
                 let stages = self.ctx.rng.below(60) as u32;
                 if let Some(node) = &mut self.machines[i].node {
-                    node.fuse = Some(stages);
+                    node.body.fuse = Some(stages);
                 }
             }
             4 => {
@@ -85,7 +85,7 @@ impl World {
             let lasts = self.a_while();
             self.partition(1 << i, lasts);
         } else if let Some(node) = &mut self.machines[i].node {
-            node.fuse = Some(self.ctx.rng.below(80) as u32);
+            node.body.fuse = Some(self.ctx.rng.below(80) as u32);
         }
     }
 

@@ -1,15 +1,15 @@
 //! A deterministic simulation of the core: the real consensus and certifier under faults, with a model of PostgreSQL.
 //!
 //! One seed decides everything; the same seed gives the same run to the byte.  It knows no clock, thread, socket or
-//! file, and nothing of the daemon: the order in which `node` drives the core's parts is that of the daemon's core thread,
-//! written again, so a mistake in the daemon's own loop shows only in its own tests.
+//! file, and of the daemon what is in the core: the loop of a node (`onetrip_core::replica`) is the daemon's own, with faults
+//! between any two of its effects.
 //!
 //! | module | what |
 //! |---|---|
 //! | `world`, `network`, `faults`, `ending` | time, crashes; messages; what goes wrong; what must hold when all heals |
 //! | `operator` | members join, leave, are replaced; PostgreSQL's data folder is made anew |
 //! | `poison` | entries that a PostgreSQL cannot apply; healing by a copy; an operator who has one left out |
-//! | `node`, `storage`, `disk` | one node: the core's parts, what it keeps, the disk beneath |
+//! | `node`, `host`, `disk` | one node: the replica that the daemon runs, what it stands on here, the disk beneath |
 //! | `postgres`, `session`, `rows` | the turn, the apply worker; transactions and their clients; rows as lists |
 //! | `checker` | what must hold, judged from outside by what nodes say and do |
 //! | `onetrip_checker` | the same for what clients saw: the histories of their transactions |
@@ -21,6 +21,7 @@ pub mod ctx;
 mod disk;
 mod ending;
 mod faults;
+mod host;
 mod network;
 mod node;
 mod operator;
@@ -29,7 +30,6 @@ mod postgres;
 mod rng;
 mod rows;
 mod session;
-mod storage;
 mod world;
 
 pub use ctx::{Options, Plant, Stats};

@@ -27,9 +27,9 @@ impl World {
                     self.at(time + SOCKET, Event::ToPostgres(i, incarnation, frame));
                 }
             }
-            Departure::Checkpoint(index, raw) => {
+            Departure::Checkpoint(index, conf, raw) => {
                 let life = self.machines[i].life;
-                self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, raw)));
+                self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, conf, raw)));
             }
         }
     }

@@ -239,7 +239,7 @@ impl World {
         self.crash_postgres(i, SECOND);
         let m = &mut self.machines[i];
         m.copying = true;
-        if m.node.as_ref().is_none_or(|n| n.heals.is_none()) {
+        if m.node.as_ref().is_none_or(|n| n.ordered().is_none_or(|order| !order.keep_old)) {
             // It could not be brought on, so it counts for nothing.
             m.postgres.iter_mut().for_each(|p| p.made = false);
         }
@@ -258,12 +258,13 @@ impl World {
 
     pub(crate) fn copy(&mut self, i: usize) {
         let m = &self.machines[i];
-        let Some(at_least) = m.node.as_ref().filter(|_| m.copying && !m.gone).and_then(|n| n.rebuild) else {
+        let Some(order) = m.node.as_ref().filter(|_| m.copying && !m.gone).and_then(|n| n.ordered()) else {
             self.end_copy(i);
             return;
         };
         let donor = self.ctx.rng.below(self.machines.len() as u64) as usize;
-        let serves = self.machines[donor].postgres.as_ref().is_some_and(|p| p.up && p.made && p.applied >= at_least);
+        let serves =
+            self.machines[donor].postgres.as_ref().is_some_and(|p| p.up && p.made && p.applied >= order.at_least);
         if !serves || donor == i {
             let time = self.ctx.now + 300 * MS;
             return self.at(time, Event::Copy(i));

@@ -5,26 +5,26 @@
 
 use crate::agent::ToNode;
 use crate::ctx::{Ctx, Micros, Plant, MS, SECOND};
-use crate::node::{broken, Arrival, Node, Result};
+use crate::host::SimHost;
+use crate::node::{Arrival, Node, Result};
 use crate::postgres::{Fed, Postgres, Wish};
 use crate::rng::mix;
 use crate::session::Doing;
 use crate::trace;
 use crate::world::{Event, Phase, World};
 use onetrip_core::consensus::Input;
-use onetrip_core::skip::{refusal, Other, Own};
+use onetrip_core::replica::RebuildFrom;
 use onetrip_core::{Entry, LogIndex, NodeId, TxnId};
+use std::time::Duration;
 
 /// Between two attempts of the apply worker.
 const AGAIN: Micros = 200 * MS;
 /// So many of them, and the node is told.
 const STUCK_AFTER: u32 = 3;
 /// A member that has shown nothing newer for so long does not get on by itself.
-const STILL: Micros = SECOND;
+const STILL: Duration = Duration::from_secs(1);
 /// A copy because of an entry, at most so often.
 const HEAL_EVERY: Micros = 2 * SECOND;
-/// Positions that did not come for so long: it is away.
-const SILENT: Micros = 1_500 * MS;
 
 /// Who cannot apply an entry.  The region that it comes from can, unless all cannot.
 #[derive(Clone, Copy, Debug)]
@@ -35,14 +35,6 @@ pub enum Poison {
     All,
     /// Each until a time of its own: somebody mends it there.
     Until(u64),
-}
-
-/// What a member has said that it shows.
-#[derive(Clone, Copy)]
-pub struct Shown {
-    pub applied: LogIndex,
-    pub since: Micros,
-    pub heard: Micros,
 }
 
 /// The write set of an entry that leaves another one out.
@@ -138,65 +130,54 @@ impl Postgres {
     }
 }
 
+/// Copies of a PostgreSQL because of an entry that it cannot apply.
+#[derive(Default)]
+pub struct Copying {
+    last: Option<Micros>,
+    under_way: bool,
+}
+
+impl Copying {
+    /// What it is to be counted as.
+    pub fn follow(&mut self, order: Option<RebuildFrom>) -> Option<&'static str> {
+        let before = std::mem::replace(&mut self.under_way, order.is_some_and(|order| order.keep_old));
+        match (before, order) {
+            (_, Some(RebuildFrom { keep_old: true, .. })) => Some("copied because of an entry"),
+            (true, None) => Some("not copied because of an entry after all"),
+            _ => None,
+        }
+    }
+
+    pub fn done(&mut self, now: Micros) {
+        (self.last, self.under_way) = (Some(now), false);
+    }
+
+    pub fn may(&self, now: Micros) -> std::result::Result<(), String> {
+        match self.last.is_none_or(|last| last + HEAL_EVERY <= now) {
+            true => Ok(()),
+            false => Err("it was copied a moment ago".into()),
+        }
+    }
+}
+
 impl Node {
-    pub(crate) fn hear(&mut self, peer: NodeId, applied: LogIndex) {
-        let now = self.clock;
-        let since = self.shown.get(&peer).filter(|s| s.applied == applied).map_or(now, |s| s.since);
-        self.shown.insert(peer, Shown { applied, since, heard: now });
-    }
-
-    /// `core_thread/membership.rs`.
-    pub(crate) fn heal(&mut self, ctx: &mut Ctx) {
-        let clock = self.clock;
-        let has_postgres = |id: NodeId| self.members.get(id).is_some_and(|m| m.role.has_postgres());
-        let shows =
-            |at| self.shown.iter().any(|(id, s)| has_postgres(*id) && s.applied >= at && s.heard + SILENT > clock);
-        if let Some(at) = self.heals.filter(|_| self.rebuild.is_some()) {
-            if !shows(at) {
-                trace!(ctx, "n{} does not have its PostgreSQL copied for {at} any more", self.id);
-                ctx.events.add("not copied because of an entry after all");
-                (self.rebuild, self.heals) = (None, None);
-            }
-            return;
-        }
-        let Some((at, _)) = self.desk.stuck().filter(|_| self.rebuild.is_none()) else { return };
-        let at = *at;
-        if self.healed.is_none_or(|last| last + HEAL_EVERY <= clock) && shows(at) {
-            trace!(ctx, "n{} has its PostgreSQL copied, for {at}", self.id);
-            ctx.events.add("copied because of an entry");
-            self.healed = Some(clock);
-            (self.rebuild, self.heals, self.rebuild_ordered) = (Some(at), Some(at), true);
-        }
-    }
-
-    /// `core_thread/skip.rs`: the entry at which its PostgreSQL stands still, if the rules allow it.
+    /// The entry at which its PostgreSQL stands still, if the rules allow it.
     pub(crate) fn leave_out(&mut self, force: bool, ctx: &mut Ctx) -> Result<()> {
-        let applied = self.desk.applied();
-        let first = applied.and_then(|applied| self.history.after(applied)?.next());
-        let Some((index, previous)) = first.filter(|_| self.desk.comes_no_further()) else { return Ok(()) };
-        let own = Own { node: self.id, applied, stands_at: Some(index), previous: Some(previous) };
-        let other = |id| match self.shown.get(&id) {
-            Some(s) if s.heard + SILENT > self.clock => {
-                Other::Stands { applied: s.applied, still: s.since + STILL <= self.clock }
-            }
-            s => Other::Away(s.map(|s| s.applied)),
-        };
-        if let Some(why) = refusal(index, own, &self.members, other, force) {
+        let now = Duration::from_micros(self.body.clock);
+        let Some(index) = self.replica.stands_at() else { return Ok(()) };
+        if let Some(why) = self.replica.why_not_left_out(index, force, STILL, now) {
             trace!(ctx, "n{} does not leave out {index}: {why}", self.id);
             return Ok(());
         }
         use onetrip_core::desk::Log;
-        let raw = self.consensus.log().read(index).map_err(|e| broken(self.id, &e))?;
-        let entry = Entry::decode(raw).map_err(|e| broken(self.id, &e))?;
+        let entry = Entry::decode(self.replica.consensus.log().read(index)?)?;
         let skip = match ctx.options.plant {
-            Some(Plant::SkipTakesNothing) => {
-                Entry::decode(Entry::encode(&entry.txn, &[], b"")).map_err(|e| broken(self.id, &e))?.encode_skip(index)
-            }
+            Some(Plant::SkipTakesNothing) => Entry::decode(Entry::encode(&entry.txn, &[], b""))?.encode_skip(index),
             _ => entry.encode_skip(index),
         };
         trace!(ctx, "n{} leaves out {index}", self.id);
         ctx.checker.asks_to_leave_out(index);
-        self.step(Input::Propose(skip), ctx);
+        self.replica.step(Input::Propose(skip), &mut SimHost { body: &mut self.body, ctx });
         Ok(())
     }
 }

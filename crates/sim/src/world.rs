@@ -304,11 +304,12 @@ impl World {
             arrivals.push(Arrival::Tick(ticks));
         }
         let Some(node) = &mut m.node else { return };
-        node.trouble = Trouble { next_sync_fails: node.trouble.next_sync_fails || trouble, ..m.trouble };
+        let body = &mut node.body;
+        body.trouble = Trouble { next_sync_fails: body.trouble.next_sync_fails || trouble, ..m.trouble };
         let result = node.work(arrivals, &mut self.ctx);
-        let departures = std::mem::take(&mut node.departures);
-        let rebuild = std::mem::take(&mut node.rebuild_ordered);
-        if std::mem::take(&mut node.elected) && self.phase == Phase::Safety {
+        let departures = std::mem::take(&mut node.body.departures);
+        let rebuild = std::mem::take(&mut node.body.rebuild_ordered);
+        if std::mem::take(&mut node.body.elected) && self.phase == Phase::Safety {
             self.fault_at_election(i);
         }
         for (time, departure) in departures {
@@ -341,7 +342,7 @@ impl World {
                 self.end_node(i, End::Process);
                 self.retire(i);
             }
-            Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
+            Err(Stop::Broken(why)) => self.ctx.checker.fail(format!("node {}: {why}", i + 1)),
         }
     }
 
@@ -424,7 +425,7 @@ impl World {
                 self.at(first, Event::Tick(i, life));
                 self.work_soon(i);
             }
-            Err(Stop::Broken(why)) => self.ctx.checker.fail(why),
+            Err(Stop::Broken(why)) => self.ctx.checker.fail(format!("node {}: {why}", i + 1)),
             Err(Stop::Removed) => self.retire(i),
             Err(Stop::Crashed | Stop::Disk(_)) => {}
         }

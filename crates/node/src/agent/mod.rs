@@ -28,7 +28,6 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
 pub type AgentEvent = desk::AgentEvent<Outbox<UnixStream>>;
-pub type Desk = desk::Desk<Outbox<UnixStream>>;
 
 /// What the desk has to say, in the log.
 pub fn report(note: desk::Note, region: &RegionId, node: NodeId) {

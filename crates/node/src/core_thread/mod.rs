@@ -1,62 +1,55 @@
-//! The one thread that agrees, writes, decides and answers.
-//!
-//! ```text
-//!   inbox ──> consensus.step ──> poll ──> send now ──> disk + fsync ──> persisted ──> send after
-//!                                  └──> committed entries ──> certifier ──> desk ──> verdicts, entries
-//! ```
+//! The one thread that agrees, writes, decides and answers: it runs the node's replica (`onetrip_core::replica`).
 //!
 //! It takes everything that waits in the inbox at once, so that one fsync covers all of it and nothing waits for a timer.
 //! It knows no sockets but through `Transport` and `Outbox`, which never block.
 //!
 //! Invariants:
-//! - What `consensus` wants durable is fsynced before anything that depends on it leaves.
-//! - Every committed index is certified once, in order.
 //! - After an error from the disk the thread ends, and the node with it; also when the log says that it was removed.
 //!
 //! | module | what |
 //! |---|---|
-//! | `storage` | checkpoints, and how much of the log stays |
-//! | `admin` | changes of the membership that somebody asked for |
+//! | `host` | what the replica stands on: sockets, files, threads, the clock |
+//! | `storage` | checkpoint and log as earlier lives left them |
+//! | `admin`, `membership` | changes of the membership that somebody asked for |
 //! | `skip` | entries that somebody has left out |
 //! | `hold` | how much of the log backups under way need |
-//! | `membership` | what a changed table means here; orders to make PostgreSQL's folder anew |
-//! | `positions` | how far each PostgreSQL is, and what follows from round trips |
-//! | `lag` | how far behind somebody is, in time |
+//! | `healing` | how often PostgreSQL may be copied because it cannot apply an entry |
+//! | `positions`, `lag` | how far behind each PostgreSQL is |
 
 mod admin;
 mod healing;
 mod hold;
+mod host;
 mod lag;
 mod membership;
 mod positions;
 mod skip;
 mod storage;
 
-use crate::agent::{self, Desk};
 use crate::archive::Archive;
 use crate::config::NodeConfig;
-use crate::disk::{CheckpointFile, RaftLog, StartsFile};
+use crate::disk::{RaftLog, StartsFile};
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox, PeerEvent};
+use crate::outbox::Outbox;
 use crate::postgres::RebuildFrom;
 use crate::status::{CoreStatus, Position};
-use crate::stop::{ordered, stop_point};
+use crate::stop::ordered;
 use crate::transport::Transport;
 use admin::AdminDesk;
-use bytes::Bytes;
 use healing::Healing;
 use hold::Holds;
+use host::NodeHost;
 use lag::LagClock;
-use onetrip_core::certifier::{Certifier, Decision, History};
-use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output, Role};
-use onetrip_core::decide::decide;
-use onetrip_core::desk::Books;
-use onetrip_core::{LogIndex, Members, NodeId};
+use onetrip_core::consensus::{Config, Role};
+use onetrip_core::replica::{Replica, Settings};
+use onetrip_core::{LogIndex, NodeId};
 use skip::OpenSkip;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 const TICK: Duration = Duration::from_millis(20);
@@ -65,8 +58,10 @@ const TRANSFER_TICKS: usize = 25;
 /// A follower waits at least this long for its leader: as long as a core thread may be busy with one very large
 /// transaction (a guess); longer where round trips are long (`positions`).
 const ELECTION_TICKS: usize = 40;
-/// Positions go to the peers this often.
-const POSITION_TICKS: u64 = 25;
+/// A checkpoint is made after so many entries (fewer if the certification window is shorter) or bytes.
+const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
+const CHECKPOINT_BYTES: u64 = 256 << 20;
+const CUT_MARGIN: u64 = 1_000;
 /// A thread that slept too long makes up for this many ticks at most: catching up on all of them could call an election.
 const TICKS_AT_ONCE: u32 = 3;
 /// Events taken before the disk is written.
@@ -75,37 +70,16 @@ const EVENTS_AT_ONCE: usize = 1024;
 const HAND_OVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a stop waits for a checkpoint under way.
 const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
+
+type AgentOutbox = Outbox<UnixStream>;
+
 pub struct CoreThread {
-    config: Arc<NodeConfig>,
-    consensus: Consensus<RaftLog>,
-    certifier: Certifier,
-    history: History,
-    desk: Desk,
-    archive: Option<Archive>,
-    transport: Arc<Transport>,
-    inbox: Inbox,
-    checkpoint_file: CheckpointFile,
-    starts_file: StartsFile,
-    /// The last durable checkpoint.
-    checkpoint: LogIndex,
-    checkpoint_under_way: bool,
-    bytes_since_checkpoint: u64,
-    members: Arc<Members>,
-    members_changed: bool,
-    admin: AdminDesk,
+    replica: Replica<RaftLog, AgentOutbox>,
+    host: NodeHost,
     skips: Vec<OpenSkip>,
-    holds: Holds,
     /// Of the other members' PostgreSQL, as they said last.
     positions: BTreeMap<NodeId, Position>,
     lag: LagClock,
-    /// PostgreSQL's data folder has to be made anew.
-    rebuild: watch::Sender<Option<RebuildFrom>>,
-    healing: Healing,
-    leadership: Option<Leadership>,
-    tick: u64,
-    /// Peers whose queue was full; Raft is told at the next occasion.
-    dropped: Vec<NodeId>,
-    out: Output,
 }
 
 enum Flow {
@@ -119,11 +93,15 @@ impl CoreThread {
         config: Arc<NodeConfig>,
         transport: Arc<Transport>,
         inbox: Inbox,
-        rebuild: watch::Sender<Option<RebuildFrom>>,
+        orders: watch::Sender<Option<RebuildFrom>>,
     ) -> Result<CoreThread> {
         let (checkpoint_file, state, log) = storage::open(&config)?;
         let (checkpoint, last) = (state.index(), log.last_index());
         let archive = config.archive.as_ref().map(|a| Archive::start(&config, &a.folder, checkpoint)).transpose()?;
+        tracing::info!(
+            region = %config.region, node = %config.node, term = log.hard_state().term, index = %last, %checkpoint,
+            "log opened"
+        );
         let raft_config = Config {
             id: config.node,
             limits: config.limits(),
@@ -132,52 +110,35 @@ impl CoreThread {
             election_ticks: ELECTION_TICKS,
             transfer_ticks: TRANSFER_TICKS,
         };
-        tracing::info!(
-            region = %config.region, node = %config.node, term = log.hard_state().term, index = %last, %checkpoint,
-            "log opened"
-        );
-        let members = Arc::new(state.members);
-        let folder = config.data_dir.clone();
+        let settings = Settings {
+            region: config.region.clone(),
+            has_postgres: config.postgres.is_some(),
+            checkpoint_entries: CHECKPOINT_ENTRIES_MAX.min(config.window_entries),
+            // What is above the checkpoint cannot be cut.
+            checkpoint_bytes: CHECKPOINT_BYTES.min(config.log_bytes_max / 4),
+            cut_margin: CUT_MARGIN,
+            log_bytes_max: config.log_bytes_max,
+        };
         let starts_file = StartsFile::new(config.data_dir.join("starts"));
-        let mut core = CoreThread {
-            desk: Desk::new(
-                config.node,
-                config.region.clone(),
-                last,
-                &starts_file.load()?,
-                state.certifier.running_incarnation(config.node),
-            ),
-            starts_file,
-            archive,
-            consensus: Consensus::new(raft_config, log, members.clone())?,
+        let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?)?;
+        let postgres_is_there = config.data_dir.join("postgres").join("PG_VERSION").is_file();
+        let host = NodeHost {
+            healing: Healing::load(&config.data_dir),
             config,
-            certifier: state.certifier,
-            history: state.history,
             transport,
             inbox,
             checkpoint_file,
-            checkpoint,
-            checkpoint_under_way: false,
-            bytes_since_checkpoint: 0,
-            members: members.clone(),
-            members_changed: false,
+            starts_file,
+            archive,
             admin: AdminDesk::default(),
-            skips: Vec::new(),
             holds: Holds::default(),
-            positions: BTreeMap::new(),
-            lag: LagClock::default(),
-            rebuild,
-            healing: Healing::load(&folder),
-            leadership: None,
-            tick: 0,
-            dropped: Vec::new(),
-            out: Output::default(),
+            orders,
+            members_changed: false,
+            started: Instant::now(),
         };
-        core.set_members(members);
-        core.check_membership()?;
-        if core.config.postgres.is_some() && !core.config.data_dir.join("postgres").join("PG_VERSION").is_file() {
-            core.order_rebuild();
-        }
+        let mut core =
+            CoreThread { replica, host, skips: Vec::new(), positions: BTreeMap::new(), lag: LagClock::default() };
+        core.replica.start(postgres_is_there, &mut core.host)?;
         Ok(core)
     }
 
@@ -185,7 +146,7 @@ impl CoreThread {
     pub fn run(mut self, events: &Receiver<Event>) -> Result<()> {
         let result = self.work(events).and_then(|()| self.end(events));
         // Whoever waits here is better off asking again.
-        self.desk.close_all();
+        self.replica.desk.close_all();
         result
     }
 
@@ -228,275 +189,118 @@ impl CoreThread {
     }
 
     fn handle(&mut self, event: Event) -> Result<Flow> {
+        let (replica, host) = (&mut self.replica, &mut self.host);
         match event {
-            Event::Peer(_, PeerEvent::Raft(message)) => self.step(Input::Message(*message)),
+            Event::Peer(_, PeerEvent::Raft(message)) => replica.message(*message, host),
             Event::Peer(peer, PeerEvent::Position { applied, durable }) => self.position_of(peer, applied, durable),
-            Event::Peer(peer, PeerEvent::Unreachable) => self.step(Input::Unreachable(peer)),
-            Event::Peer(peer, PeerEvent::Connected) => {
-                if self.consensus.leadership().leader == Some(peer) {
-                    self.resend_all();
-                }
-            }
-            Event::Peer(_, PeerEvent::Removed(why)) => return Err(self.removed(why)),
+            Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
+            Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,
+            Event::Peer(_, PeerEvent::Removed(why)) => return Err(host.removed_because(why, replica.members())),
             Event::Agent(event) => {
-                if let Some(starts) = self.desk.starts_with(&event) {
-                    self.starts_file.save(&starts)?;
-                }
-                let mut books = Books {
-                    certifier: &self.certifier,
-                    history: &mut self.history,
-                    log: self.consensus.log(),
-                    members: &self.members,
-                    tick: self.tick,
-                };
-                self.desk.refuses = ordered(&self.config.data_dir, "refuse");
-                if let Some(raw) = self.desk.handle(event, &mut books)? {
-                    stop_point(&self.config.data_dir, "received");
-                    self.propose(raw);
-                }
-                self.follow_rebuild();
+                replica.desk.refuses = ordered(&host.config.data_dir, "refuse");
+                replica.agent(event, host)?;
             }
             Event::Skip { index, force, answer } => self.ask_skip(index, force, answer)?,
             Event::Admin(request, answer) => {
-                if let Some(settled) = self.admin.ask(request, answer, self.tick, &self.members) {
-                    self.settle(settled)?;
+                if let Some(settled) = host.admin.ask(request, answer, replica.ticks(), replica.members()) {
+                    self.settle(settled);
                 }
-                self.administer()?;
+                self.administer();
             }
-            Event::Hold(None, answer) => self.holds.ask(answer),
+            Event::Hold(None, answer) => host.holds.ask(answer),
             Event::Hold(Some(index), answer) => {
-                self.holds.renew(index, self.tick);
+                host.holds.renew(index, replica.ticks());
                 let _ = answer.send(index);
             }
             Event::Status(answer) => {
                 // Nobody waiting any more is no harm.
                 let _ = answer.send(self.status());
             }
-            Event::Checkpointed(result) => self.checkpointed(result)?,
+            Event::Checkpointed(result) => {
+                let (index, conf) = result?;
+                replica.checkpointed(index, &conf, host)?;
+            }
             Event::Stop => return Ok(Flow::Stop),
         }
         Ok(Flow::GoOn)
     }
 
-    fn step(&mut self, input: Input) {
-        match self.consensus.step(input) {
-            Ok(()) => {}
-            // What raft-rs refuses (a message of a stranger, a stale one), and what nobody leads now, is no fault of this node.
-            Err(e @ (onetrip_core::Error::Raft(_) | onetrip_core::Error::NoLeader)) => {
-                tracing::debug!(region = %self.config.region, node = %self.config.node, "raft ignored an input: {e}");
-            }
-            Err(e) => {
-                tracing::warn!(region = %self.config.region, node = %self.config.node, "refused a peer's message: {e}")
-            }
-        }
-    }
-
-    fn propose(&mut self, raw: Bytes) {
-        match self.consensus.step(Input::Propose(raw.clone())) {
-            Ok(()) => {}
-            Err(onetrip_core::Error::NoLeader) => self.desk.not_taken(&raw, self.tick),
-            Err(e) => {
-                tracing::warn!(region = %self.config.region, node = %self.config.node, "raft refused a proposal: {e}")
-            }
-        }
-        stop_point(&self.config.data_dir, "proposed");
-    }
-
     fn on_tick(&mut self) -> Result<()> {
-        self.tick += 1;
-        self.step(Input::Tick);
-        for raw in self.desk.resend(self.tick, false) {
-            self.propose(raw);
-        }
-        self.lag.decided(self.certifier.last_committed(), Instant::now());
-        self.administer()?;
+        self.lag.decided(self.replica.certifier.last_committed(), Instant::now());
+        self.replica.tick(&mut self.host)?;
+        self.administer();
         self.work_skips();
-        if self.tick % POSITION_TICKS == 0 {
-            if let Some(Position { applied, durable, .. }) = self.my_position() {
-                self.step(Input::Position(self.config.node, self.shows(applied)));
-                self.transport.send_position(applied, durable);
-            }
-            self.heal();
-            self.follow_round_trips();
-            self.cut()?;
-            self.consider_checkpoint()?;
-            let shown = self.positions.values().map(|p| p.applied).chain(self.my_position().map(|p| p.applied)).min();
-            self.lag.forget_to(shown.unwrap_or_default());
-        }
+        self.forget_lag();
         Ok(())
     }
 
-    /// Works off everything that consensus has to do.
+    /// All the work that follows from what has come in.
     fn advance(&mut self) -> Result<()> {
-        for peer in std::mem::take(&mut self.dropped) {
-            self.step(Input::Unreachable(peer));
-        }
-        // Ends: each round persists or hands on something, and nothing new comes in meanwhile.
-        let mut out = std::mem::take(&mut self.out);
-        while self.consensus.poll(&mut out) {
-            self.send(std::mem::take(&mut out.send_now));
-            self.certify(std::mem::take(&mut out.committed))?;
-            if let Some(persist) = out.persist.take() {
-                self.persist(persist)?;
+        loop {
+            self.replica.advance(&mut self.host)?;
+            if let Some(archive) = &mut self.host.archive {
+                archive.decided(self.replica.certifier.decided());
+                archive.pump(self.replica.consensus.log())?;
             }
-            self.consensus.persisted(&mut out);
-            self.send(std::mem::take(&mut out.send_after));
-            if let Some(state) = out.restored.take() {
-                self.restored(*state);
+            if !std::mem::take(&mut self.host.members_changed) {
+                return Ok(());
             }
-            self.certify(std::mem::take(&mut out.committed))?;
-        }
-        self.out = out;
-        if let Some(archive) = &mut self.archive {
-            archive.decided(self.certifier.decided());
-            archive.pump(self.consensus.log())?;
-        }
-        let mut books = Books {
-            certifier: &self.certifier,
-            history: &mut self.history,
-            log: self.consensus.log(),
-            members: &self.members,
-            tick: self.tick,
-        };
-        self.desk.let_worker_in(&mut books)?;
-        for note in self.desk.take_notes() {
-            agent::report(note, &self.config.region, self.config.node);
-        }
-        self.follow_rebuild();
-        if std::mem::take(&mut self.members_changed) {
-            self.administer()?;
-        }
-        self.notice_leader()
-    }
-
-    fn send(&mut self, messages: Vec<Message>) {
-        for message in messages {
-            let to = NodeId(message.to as u32);
-            if !self.transport.send_raft(message) {
-                // Its queue is full: Raft goes back to probing, which sends little.
-                tracing::warn!(region = %self.config.region, node = %self.config.node, peer = %to, "the peer does not keep up, messages dropped");
-                self.dropped.push(to);
-            }
-        }
-    }
-
-    fn certify(&mut self, committed: Vec<Committed>) -> Result<()> {
-        for entry in committed {
-            self.bytes_since_checkpoint += entry.data.len() as u64;
-            if entry.transaction().is_some() {
-                stop_point(&self.config.data_dir, "committed");
-            }
-            let decided = decide(&entry, &mut self.certifier, &mut self.history, &mut self.members)?;
-            if let Some((txn, decision)) = decided {
-                stop_point(&self.config.data_dir, "certified");
-                if let Decision::LeavesOut { left_out, .. } = decision {
-                    let (region, node) = (&self.config.region, self.config.node);
-                    tracing::warn!(%region, %node, index = %entry.index, %left_out, %txn, "an entry is left out of every PostgreSQL");
-                }
-                let books = Books {
-                    certifier: &self.certifier,
-                    history: &mut self.history,
-                    log: self.consensus.log(),
-                    members: &self.members,
-                    tick: self.tick,
-                };
-                self.desk.decided(entry.index, txn, decision, &books)?;
-                stop_point(&self.config.data_dir, "told");
-            } else if let Some(members) = entry.members {
-                self.set_members(members);
-                self.check_membership()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// After a change of leader or term, proposals under way may be lost: all are sent again, at once.
-    fn notice_leader(&mut self) -> Result<()> {
-        let now = self.consensus.leadership();
-        if self.leadership == Some(now) {
-            return Ok(());
-        }
-        let before = self.leadership.replace(now);
-        let index = self.certifier.decided();
-        match now.leader {
-            Some(leader) => {
-                let its_region = self.members.region_of(leader).map_or("?", |r| r.as_str());
-                tracing::info!(
-                    region = %self.config.region, node = %self.config.node, term = %now.term, %index, %leader,
-                    leader_region = its_region, role = ?now.role, "leader"
-                );
-            }
-            None => tracing::info!(
-                region = %self.config.region, node = %self.config.node, term = %now.term, %index, role = ?now.role, "no leader"
-            ),
-        }
-        let same_leader = before.is_some_and(|b| b.leader == now.leader && b.term == now.term);
-        if now.leader.is_none() || same_leader {
-            return Ok(());
-        }
-        self.resend_all();
-        self.advance()
-    }
-
-    fn resend_all(&mut self) {
-        for raw in self.desk.resend(self.tick, true) {
-            self.propose(raw);
+            self.positions.retain(|id, _| self.replica.members().contains(*id));
+            self.administer();
         }
     }
 
     fn status(&self) -> CoreStatus {
-        let mut desk = self.desk.status();
-        let why_not = self.desk.stuck().and_then(|(at, _)| self.healing.why_not(*at));
+        let (replica, host) = (&self.replica, &self.host);
+        let mut desk = replica.desk.status();
+        let why_not = replica.desk.stuck().and_then(|(at, _)| host.healing.why_not(*at));
         if let (Some(problem), Some(why_not)) = (&mut desk.problem, why_not) {
             problem.push_str(&format!("; PostgreSQL is not copied anew: {why_not}"));
         }
         CoreStatus {
-            raft: self.consensus.status(),
-            decided: self.certifier.decided(),
-            last_committed: self.certifier.last_committed(),
-            log_first: self.consensus.log().first_index(),
-            checkpoint: self.checkpoint,
-            members: self.members.clone(),
-            own: self.my_position(),
+            raft: replica.consensus.status(),
+            decided: replica.certifier.decided(),
+            last_committed: replica.certifier.last_committed(),
+            log_first: replica.consensus.log().first_index(),
+            checkpoint: replica.checkpoint(),
+            members: replica.members().clone(),
+            own: self.own_position(),
             positions: self.positions.iter().map(|(id, p)| (*id, self.lag_by_now(*p))).collect(),
-            log_bytes: self.consensus.log().bytes(),
+            log_bytes: replica.consensus.log().bytes(),
             desk,
-            archive: self.archive.as_ref().map(|a| a.report(self.certifier.decided())),
+            archive: host.archive.as_ref().map(|a| a.report(replica.certifier.decided())),
         }
     }
 
     fn end(&mut self, events: &Receiver<Event>) -> Result<()> {
-        self.desk.stop();
-        self.step(Input::HandOver);
+        self.replica.stop(&mut self.host);
         self.advance()?;
-        // A leader that hands over spares the others an election timeout.
         let deadline = Instant::now() + HAND_OVER_WAIT;
-        while self.consensus.leadership().role == Role::Leader {
+        while self.replica.consensus.leadership().role == Role::Leader {
             let Ok(event) = events.recv_timeout(deadline.saturating_duration_since(Instant::now())) else { break };
             self.handle(event)?;
             self.advance()?;
         }
-        self.desk.close_all();
+        self.replica.desk.close_all();
         // Two writers of one file would spoil it.
         let deadline = Instant::now() + CHECKPOINT_WAIT;
-        while self.checkpoint_under_way {
+        while self.replica.checkpoint_is_under_way() {
             match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::Checkpointed(result)) => self.checkpointed(result)?,
+                Ok(event @ Event::Checkpointed(_)) => _ = self.handle(event)?,
                 Ok(_) => {}
                 Err(_) => return Err(Error::Internal("the last checkpoint does not end".into())),
             }
         }
-        if let Some(archive) = self.archive.take() {
+        if let Some(archive) = self.host.archive.take() {
             archive.end();
         }
+        let decided = self.replica.certifier.decided();
         // Of nothing there is none: whoever was kept out for what its node.toml says begins anew.
-        if self.certifier.decided() > LogIndex::ZERO {
-            self.checkpoint_file.save(self.certifier.decided(), &self.encoded_checkpoint())?;
+        if decided > LogIndex::ZERO {
+            self.host.checkpoint_file.save(decided, &self.replica.encoded_checkpoint())?;
         }
-        self.consensus.log_mut().close()?;
-        tracing::info!(
-            region = %self.config.region, node = %self.config.node, index = %self.certifier.decided(), "log closed"
-        );
+        self.replica.consensus.log_mut().close()?;
+        tracing::info!(region = %self.host.config.region, node = %self.host.config.node, index = %decided, "log closed");
         Ok(())
     }
 }

@@ -31,8 +31,10 @@ pub struct RaftLog {
     dir: PathBuf,
     /// At the checkpoint from which this life of the node goes on.
     conf: Conf,
-    /// What a member gets that needs entries which are not here any more; with the index and configuration of the last.
-    checkpoint: Option<(CheckpointFile, LogIndex, Conf)>,
+    /// What a member gets that needs entries which are not here any more.
+    checkpoint_file: Option<CheckpointFile>,
+    /// Index and configuration of the last checkpoint.
+    checkpoint: Option<(LogIndex, Conf)>,
     /// A member needs a newer checkpoint than there is.
     wants_checkpoint: Cell<bool>,
     hard_state: HardState,
@@ -93,6 +95,7 @@ impl RaftLog {
         RaftLog {
             dir: dir.to_owned(),
             conf: Conf::default(),
+            checkpoint_file: None,
             checkpoint: None,
             wants_checkpoint: Cell::new(false),
             hard_state: HardState::default(),
@@ -106,22 +109,9 @@ impl RaftLog {
         }
     }
 
-    /// The checkpoint in `file`, before raft reads the log.
-    pub fn stand_on(&mut self, file: CheckpointFile, index: LogIndex, conf: Conf) {
-        self.conf = conf.clone();
-        self.checkpoint = Some((file, index, conf));
-    }
-
-    /// A newer one is durable.
-    pub fn checkpointed(&mut self, index: LogIndex, conf: Conf) {
-        if let Some((_, last, its_conf)) = self.checkpoint.as_mut().filter(|(_, last, _)| index >= *last) {
-            (*last, *its_conf) = (index, conf);
-        }
-    }
-
-    /// A member needs entries that were cut, and the last checkpoint does not serve it.
-    pub fn wants_checkpoint(&self) -> bool {
-        self.wants_checkpoint.take()
+    /// Where the checkpoint lies.
+    pub fn keep_checkpoints_in(&mut self, file: CheckpointFile) {
+        self.checkpoint_file = Some(file);
     }
 
     /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is durable.

@@ -19,16 +19,6 @@ use super::{file_error, PostgresError};
 /// The port in the socket's name; a real server's is higher, so the two never meet in one folder.
 pub(super) const DOOR_PORT: u16 = 1;
 
-/// An order to make the data folder anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RebuildFrom {
-    /// The copy must show at least this: the node has no older entries to bring it on with, or the old folder cannot get
-    /// that far.
-    pub at_least: LogIndex,
-    /// The old folder stays as `postgres.kept`: it may hold tables of this server alone, and says what went wrong.
-    pub keep_old: bool,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Donor {
     pub node: NodeId,

@@ -30,8 +30,9 @@ use std::path::{Path, PathBuf};
 
 pub use base_backup::{remove_folder, BaseBackup, CopyProgress};
 pub use bootstrap::bootstrap;
-pub use donor::{is_own_user, Boxed, Donor, Donors, RebuildFrom, Stream};
+pub use donor::{is_own_user, Boxed, Donor, Donors, Stream};
 pub use facts::facts;
+pub use onetrip_core::replica::RebuildFrom;
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
 pub use rebuild::{CopyState, Rebuild};
 pub use server::Server;

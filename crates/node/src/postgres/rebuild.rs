@@ -11,8 +11,8 @@ use onetrip_core::{LogIndex, NodeId, RegionId};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::donor::{Donors, Door, RebuildFrom, DOOR_PORT};
-use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, Server};
+use super::donor::{Donors, Door, DOOR_PORT};
+use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, RebuildFrom, Server};
 
 /// Files that are this node's own, whoever its rows come from.
 const OPERATORS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];

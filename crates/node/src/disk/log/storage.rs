@@ -1,10 +1,11 @@
 //! The log as raft reads it.
 
-use super::RaftLog;
+use super::{CheckpointFile, RaftLog};
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use onetrip_core::{checkpoint, Conf, LogIndex, NodeId};
-use raft::eraftpb::{ConfState, Entry as RaftEntry, Snapshot};
+use onetrip_core::replica::Store;
+use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
+use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 /// Ranges are half-open; answers below the first entry are `Compacted`.
@@ -18,6 +19,64 @@ impl onetrip_core::desk::Log for RaftLog {
     }
     fn read(&self, at: LogIndex) -> Result<Bytes> {
         self.read(at)
+    }
+}
+
+impl Store for RaftLog {
+    fn term_at(&self, index: LogIndex) -> Option<Term> {
+        self.term_at(index)
+    }
+
+    fn stand_on(&mut self, index: LogIndex, conf: &Conf) {
+        self.raise_commit(index);
+        self.conf = conf.clone();
+        self.checkpoint = Some((index, conf.clone()));
+    }
+
+    fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>) -> Result<()> {
+        self.append(entries, hard_state, true)
+    }
+
+    fn install_checkpoint(&mut self, index: LogIndex, raw: &Bytes) -> Result<()> {
+        self.file()?.install(index, raw)
+    }
+
+    fn restart(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) -> Result<()> {
+        self.restart(index, term, hard_state)
+    }
+
+    fn settle_checkpoint(&mut self) -> Result<()> {
+        self.file()?.settle()
+    }
+
+    fn checkpointed(&mut self, index: LogIndex, conf: &Conf) {
+        if self.checkpoint.as_ref().is_some_and(|(last, _)| index >= *last) {
+            self.checkpoint = Some((index, conf.clone()));
+        }
+    }
+
+    fn wants_checkpoint(&self) -> bool {
+        self.wants_checkpoint.take()
+    }
+
+    fn cut(&mut self, upto: LogIndex) -> Result<()> {
+        self.cut(upto)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes()
+    }
+
+    fn index_leaving(&self, bytes: u64) -> LogIndex {
+        self.index_leaving(bytes)
+    }
+}
+
+impl RaftLog {
+    fn file(&self) -> Result<&CheckpointFile> {
+        self.checkpoint_file
+            .as_ref()
+            .ok_or_else(|| Error::Internal("a log that is read alone has no checkpoint".into()))
     }
 }
 
@@ -74,7 +133,8 @@ impl Storage for RaftLog {
             index.0 >= request_index.max(self.before_first()) && conf.contains(NodeId(to as u32))
         };
         // The file is read only when it is of use: raft asks again and again.
-        let Some((file, ..)) = self.checkpoint.as_ref().filter(|(_, index, conf)| serves(*index, conf)) else {
+        let known = self.checkpoint.as_ref().filter(|(index, conf)| serves(*index, conf));
+        let Some(file) = self.checkpoint_file.as_ref().filter(|_| known.is_some()) else {
             self.wants_checkpoint.set(true);
             return Err(unavailable);
         };

@@ -1,0 +1,366 @@
+//! One node's part in the cluster: it agrees, writes, decides and answers.
+//!
+//! ```text
+//!   events ──> consensus.step ──> poll ──> send now ──> log + sync ──> persisted ──> send after
+//!                                   └──> committed entries ──> certifier ──> desk ──> verdicts, entries
+//! ```
+//!
+//! It knows no clock, socket, file or thread: all of that is its [`Host`], which is the daemon or the simulation.  A host
+//! hands in everything that has happened ([`Replica::agent`], [`Replica::message`], [`Replica::tick`] ...) and then has the
+//! work done that follows from it ([`Replica::advance`]), so that one sync covers all of it and nothing waits for a timer.
+//!
+//! Invariants:
+//! - What consensus wants durable is durable before anything that depends on it leaves.
+//! - Every committed index is decided once, in order.
+//! - After an error from the host nothing more is done; also when the log says that this node was removed.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`host`] | what it needs of the world outside |
+//! | `storage` | log and checkpoints: how they are opened, written and cut |
+//! | `positions` | how far each PostgreSQL is |
+//! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
+
+pub mod host;
+mod positions;
+mod rebuild;
+mod storage;
+
+use host::ends;
+pub use host::{Host, Stage, Store};
+pub use positions::{Shown, SILENT_AFTER};
+pub use rebuild::RebuildFrom;
+
+use crate::certifier::{Certifier, History};
+use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output};
+use crate::desk::{AgentEvent, Books, Desk, Outbox};
+use crate::error::Error;
+use crate::ids::{LogIndex, NodeId, RegionId};
+use crate::members::Members;
+use crate::Checkpoint;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Positions go to the peers this often.
+const POSITION_TICKS: u64 = 25;
+/// More rounds than this in one go mean that consensus never comes to rest.
+const ROUNDS_MAX: usize = 100_000;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub region: RegionId,
+    pub has_postgres: bool,
+    /// A checkpoint is made after so many entries, or so many bytes of them.
+    pub checkpoint_entries: u64,
+    pub checkpoint_bytes: u64,
+    /// Entries that stay in the log although nobody should need them: a member may still read them for an append.
+    pub cut_margin: u64,
+    /// A log with more ([`Store::bytes`]) is cut also where another member needs it.
+    pub log_bytes_max: u64,
+}
+
+pub struct Replica<S: Store, O> {
+    pub id: NodeId,
+    settings: Settings,
+    pub consensus: Consensus<S>,
+    pub certifier: Certifier,
+    pub history: History,
+    pub desk: Desk<O>,
+    members: Arc<Members>,
+    /// Of the other members' PostgreSQL, as they said last.
+    positions: BTreeMap<NodeId, Shown>,
+    /// The last durable one.
+    checkpoint: LogIndex,
+    checkpoint_under_way: bool,
+    bytes_since_checkpoint: u64,
+    /// PostgreSQL's data folder has to be made anew.
+    rebuild: Option<RebuildFrom>,
+    leadership: Option<Leadership>,
+    tick: u64,
+    /// Peers whose queue was full; Raft is told at the next occasion.
+    dropped: Vec<NodeId>,
+    out: Output,
+}
+
+/// The books of `$replica`, borrowed beside its desk.
+macro_rules! books {
+    ($replica:ident) => {
+        Books {
+            certifier: &$replica.certifier,
+            history: &mut $replica.history,
+            log: $replica.consensus.log(),
+            members: &$replica.members,
+            tick: $replica.tick,
+        }
+    };
+}
+
+impl<S: Store, O: Outbox> Replica<S, O> {
+    /// Goes on from what earlier lives left: `state` is the checkpoint and `store` the log, in order with each other
+    /// ([`Replica::put_in_order`]); `starts` is what [`Host::save_starts`] was given last.
+    pub fn new(
+        settings: Settings,
+        config: Config,
+        state: Checkpoint,
+        store: S,
+        starts: &[u64],
+    ) -> crate::Result<Replica<S, O>> {
+        let (id, checkpoint, (_, last)) = (config.id, state.index(), ends(&store));
+        let members = Arc::new(state.members);
+        let running = state.certifier.running_incarnation(id);
+        Ok(Replica {
+            id,
+            desk: Desk::new(id, settings.region.clone(), last, starts, running),
+            settings,
+            consensus: Consensus::new(config, store, members.clone())?,
+            certifier: state.certifier,
+            history: state.history,
+            members,
+            positions: BTreeMap::new(),
+            checkpoint,
+            checkpoint_under_way: false,
+            bytes_since_checkpoint: 0,
+            rebuild: None,
+            leadership: None,
+            tick: 0,
+            dropped: Vec::new(),
+            out: Output::default(),
+        })
+    }
+
+    /// To be called once, before anything else.  `postgres_is_there`: its data folder is.
+    pub fn start<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        postgres_is_there: bool,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        host.looks(&mut self.consensus, self.tick);
+        self.set_members(self.members.clone(), host)?;
+        if self.settings.has_postgres && !postgres_is_there {
+            self.order_rebuild(host);
+        }
+        Ok(())
+    }
+
+    /// From a peer whose identity the host has checked.
+    pub fn message<H: Host<Store = S, Outbox = O>>(&mut self, message: Message, host: &mut H) {
+        self.step(Input::Message(message), host);
+    }
+
+    /// The connection to a peer broke; what was under way may be lost.
+    pub fn unreachable<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, host: &mut H) {
+        self.step(Input::Unreachable(peer), host);
+    }
+
+    /// There is a new connection to a peer; what was sent before may be lost.
+    pub fn connected<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, host: &mut H) -> Result<(), H::Error> {
+        if self.consensus.leadership().leader == Some(peer) {
+            self.propose_again(true, host)?;
+        }
+        Ok(())
+    }
+
+    /// Something came from PostgreSQL.
+    pub fn agent<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        event: AgentEvent<O>,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        if let Some(starts) = self.desk.starts_with(&event) {
+            host.save_starts(self.consensus.log_mut(), starts)?;
+            host.stage(Stage::StartsSaved)?;
+        }
+        let raw = self.desk.handle(event, &mut books!(self))?;
+        match raw {
+            Some(raw) => {
+                host.stage(Stage::Received)?;
+                self.propose(raw, host)?;
+            }
+            None => host.stage(Stage::Answered)?,
+        }
+        self.follow_rebuild(host);
+        Ok(())
+    }
+
+    /// Gives consensus something; what raft refuses (a stranger's or a stale message), and what nobody leads now, is no
+    /// fault of this node.
+    pub fn step<H: Host<Store = S, Outbox = O>>(&mut self, input: Input, host: &mut H) {
+        let result = self.consensus.step(input);
+        host.looks(&mut self.consensus, self.tick);
+        if let Err(e) = result {
+            host.ignored(e);
+        }
+    }
+
+    fn propose<H: Host<Store = S, Outbox = O>>(&mut self, raw: Bytes, host: &mut H) -> Result<(), H::Error> {
+        let result = self.consensus.step(Input::Propose(raw.clone()));
+        host.looks(&mut self.consensus, self.tick);
+        match result {
+            Ok(()) => {}
+            Err(Error::NoLeader) => self.desk.not_taken(&raw, self.tick),
+            Err(e) => host.ignored(e),
+        }
+        host.stage(Stage::Proposed)
+    }
+
+    /// What PostgreSQL waits for is proposed again, if it is time; `all`: in any case.
+    fn propose_again<H: Host<Store = S, Outbox = O>>(&mut self, all: bool, host: &mut H) -> Result<(), H::Error> {
+        self.desk.resend(self.tick, all).into_iter().try_for_each(|raw| self.propose(raw, host))
+    }
+
+    pub fn tick<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        self.tick += 1;
+        self.step(Input::Tick, host);
+        self.propose_again(false, host)?;
+        if self.tick % POSITION_TICKS != 0 {
+            return Ok(());
+        }
+        let own = self.own_position();
+        if let Some((applied, _)) = own {
+            self.step(Input::Position(self.id, self.shows(applied)), host);
+        }
+        host.send_position(own);
+        self.heal(host);
+        self.consensus.set_election_ticks(host.election_ticks(&self.members));
+        self.cut(host)?;
+        self.consider_checkpoint(host)
+    }
+
+    /// Works off everything that consensus has to do.
+    pub fn advance<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        loop {
+            for peer in std::mem::take(&mut self.dropped) {
+                self.step(Input::Unreachable(peer), host);
+            }
+            // Ends: each round persists or hands on something, and nothing new comes in meanwhile.
+            let mut out = std::mem::take(&mut self.out);
+            let mut rounds = 0;
+            while self.consensus.poll(&mut out) {
+                host.looks(&mut self.consensus, self.tick);
+                self.round(&mut out, host)?;
+                rounds += 1;
+                assert!(rounds < ROUNDS_MAX, "consensus has work without end");
+            }
+            self.out = out;
+            self.desk.let_worker_in(&mut books!(self))?;
+            self.hand_notes(host);
+            host.stage(Stage::Answered)?;
+            self.follow_rebuild(host);
+            if !self.notice_leader(host)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn round<H: Host<Store = S, Outbox = O>>(&mut self, out: &mut Output, host: &mut H) -> Result<(), H::Error> {
+        self.send(std::mem::take(&mut out.send_now), host)?;
+        self.certify(std::mem::take(&mut out.committed), host)?;
+        host.stage(Stage::BeforeWrite)?;
+        if let Some(persist) = out.persist.take() {
+            self.persist(persist, host)?;
+        }
+        self.consensus.persisted(out);
+        host.looks(&mut self.consensus, self.tick);
+        host.stage(Stage::Persisted)?;
+        self.send(std::mem::take(&mut out.send_after), host)?;
+        if let Some(state) = out.restored.take() {
+            self.restored(*state, host)?;
+            host.stage(Stage::Restored)?;
+        }
+        self.certify(std::mem::take(&mut out.committed), host)?;
+        host.round_done(&self.consensus);
+        host.stage(Stage::RoundDone)
+    }
+
+    fn send<H: Host<Store = S, Outbox = O>>(&mut self, messages: Vec<Message>, host: &mut H) -> Result<(), H::Error> {
+        for message in messages {
+            host.stage(Stage::BeforeSend)?;
+            let to = NodeId(message.to as u32);
+            if !host.send(message) {
+                // Its queue is full: Raft goes back to probing, which sends little.
+                self.dropped.push(to);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the log says, carried out.
+    pub fn certify<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        committed: Vec<Committed>,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        for entry in committed {
+            self.bytes_since_checkpoint += entry.data.len() as u64;
+            if entry.transaction().is_some() {
+                host.stage(Stage::Committed)?;
+            }
+            let decided = host.decide(&entry, &mut self.certifier, &mut self.history, &mut self.members)?;
+            if let Some(members) = entry.members {
+                self.set_members(members, host)?;
+            }
+            let Some((txn, decision)) = decided else { continue };
+            host.stage(Stage::Certified)?;
+            self.desk.decided(entry.index, txn, decision, &books!(self))?;
+            host.stage(Stage::Told)?;
+        }
+        Ok(())
+    }
+
+    fn set_members<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        members: Arc<Members>,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        host.has_members(&members, self.certifier.decided());
+        self.positions.retain(|id, _| members.contains(*id));
+        self.members = members;
+        // A node that is no member any more has nothing to say.
+        match self.members.removed(self.id) && !self.consensus.conf().contains(self.id) {
+            true => Err(host.removed(&self.members, self.certifier.decided())),
+            false => Ok(()),
+        }
+    }
+
+    /// After a change of leader or term, proposals under way may be lost: all are sent again, at once.  True: they were.
+    fn notice_leader<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<bool, H::Error> {
+        let now = self.consensus.leadership();
+        if self.leadership == Some(now) {
+            return Ok(false);
+        }
+        let before = self.leadership.replace(now);
+        host.has_leader(now, &self.members, self.certifier.decided());
+        let same_leader = before.is_some_and(|b| b.leader == now.leader && b.term == now.term);
+        if now.leader.is_none() || same_leader {
+            return Ok(false);
+        }
+        self.propose_again(true, host)?;
+        Ok(true)
+    }
+
+    fn hand_notes<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        self.desk.take_notes().into_iter().for_each(|note| host.note(note));
+    }
+
+    /// It is to stop in good order: proposals are refused from now on, and a leader hands over, which spares the others an
+    /// election timeout.
+    pub fn stop<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        self.desk.stop();
+        self.step(Input::HandOver, host);
+    }
+
+    pub fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+
+    /// Its last look at who leads.
+    pub fn leadership(&self) -> Option<Leadership> {
+        self.leadership
+    }
+
+    /// Ticks since the start.
+    pub fn ticks(&self) -> u64 {
+        self.tick
+    }
+}

@@ -1,0 +1,67 @@
+//! How far each PostgreSQL is: this node's, and the others' as they say themselves.
+
+use super::{Host, Replica, Store};
+use crate::consensus::Input;
+use crate::desk::Outbox;
+use crate::ids::{LogIndex, NodeId};
+use std::time::Duration;
+
+/// Three positions of a peer that did not come: it is away.
+pub const SILENT_AFTER: Duration = Duration::from_millis(1500);
+
+/// What a member has said of its PostgreSQL, in times of [`Host::now`].
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    pub applied: LogIndex,
+    pub durable: LogIndex,
+    /// Since when it shows no more than that.
+    pub since: Duration,
+    pub heard: Duration,
+}
+
+impl<S: Store, O: Outbox> Replica<S, O> {
+    /// Applied and durable, once PostgreSQL has said so.  A node without one shows all that it has decided, and needs
+    /// nothing of the log below its checkpoint.
+    pub fn own_position(&self) -> Option<(LogIndex, LogIndex)> {
+        match (self.desk.applied(), self.desk.durable()) {
+            (Some(applied), Some(durable)) => Some((applied, durable)),
+            _ if !self.settings.has_postgres => Some((self.certifier.decided(), self.checkpoint)),
+            _ => None,
+        }
+    }
+
+    /// A member says how far its PostgreSQL is.
+    pub fn position<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        peer: NodeId,
+        applied: LogIndex,
+        durable: LogIndex,
+        host: &mut H,
+    ) {
+        let heard = host.now();
+        let since = self.positions.get(&peer).filter(|s| s.applied == applied).map_or(heard, |s| s.since);
+        self.positions.insert(peer, Shown { applied, durable, since, heard });
+        self.step(Input::Position(peer, self.shows(applied)), host);
+    }
+
+    /// Who shows the last committed transaction shows all that is decided.
+    pub(super) fn shows(&self, applied: LogIndex) -> LogIndex {
+        match applied >= self.certifier.last_committed() {
+            true => applied.max(self.certifier.decided()),
+            false => applied,
+        }
+    }
+
+    /// Of the others, as they said last.
+    pub fn positions(&self) -> impl Iterator<Item = (NodeId, Shown)> + '_ {
+        self.positions.iter().map(|(id, shown)| (*id, *shown))
+    }
+
+    pub(super) fn heard_lately(&self, peer: NodeId, now: Duration) -> Option<Shown> {
+        self.positions.get(&peer).copied().filter(|shown| shown.heard + SILENT_AFTER > now)
+    }
+
+    pub(super) fn durable_of(&self, peer: NodeId) -> Option<LogIndex> {
+        self.positions.get(&peer).map(|shown| shown.durable)
+    }
+}

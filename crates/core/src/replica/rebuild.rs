@@ -1,0 +1,106 @@
+//! When PostgreSQL's data folder is to be made anew from a copy of another member's, and which entry may be left out of
+//! every PostgreSQL because none can apply it.
+
+use super::host::ends;
+use super::{Host, Replica, Store};
+use crate::desk::Outbox;
+use crate::ids::{LogIndex, NodeId};
+use crate::skip::{refusal, Other, Own};
+use std::time::Duration;
+
+/// An order to make the data folder anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RebuildFrom {
+    /// The copy must show at least this: the node has no older entries to bring it on with, or the old folder cannot get
+    /// that far.
+    pub at_least: LogIndex,
+    /// The old folder is kept: until the copy is there it can be read, it may hold tables of this server alone, and says
+    /// what went wrong.
+    pub keep_old: bool,
+}
+
+impl<S: Store, O: Outbox> Replica<S, O> {
+    /// PostgreSQL can be brought on from here, and from nowhere below.
+    pub fn feedable_from(&self) -> LogIndex {
+        self.history.feedable_from(ends(self.consensus.log()).0)
+    }
+
+    /// The order that holds now.
+    pub fn ordered(&self) -> Option<RebuildFrom> {
+        self.rebuild
+    }
+
+    fn order<H: Host<Store = S, Outbox = O>>(&mut self, order: Option<RebuildFrom>, host: &mut H) {
+        self.rebuild = order;
+        host.rebuild(order);
+    }
+
+    pub(super) fn order_rebuild<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        self.order(Some(RebuildFrom { at_least: self.feedable_from(), keep_old: false }), host);
+    }
+
+    /// Orders a new data folder when the apply worker cannot be brought on, and takes an order back when it is carried out.
+    pub(super) fn follow_rebuild<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        match self.rebuild {
+            // A copy that was ordered shows enough, unless more has been cut meanwhile.
+            Some(order) if self.desk.is_unfed() && order.at_least < self.feedable_from() => self.order_rebuild(host),
+            Some(order) if self.desk.is_fed() && self.desk.applied() >= Some(order.at_least) => {
+                if order.keep_old {
+                    host.healed(order.at_least);
+                }
+                self.order(None, host);
+            }
+            Some(_) => {}
+            None if self.desk.is_unfed() => self.order_rebuild(host),
+            None => {}
+        }
+    }
+
+    /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply, and takes the order back when there is
+    /// none any more: the old one can at least be read.
+    pub(super) fn heal<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        let now = host.now();
+        if let Some(order) = self.rebuild {
+            if order.keep_old && !self.is_shown(order.at_least, now) {
+                self.order(None, host);
+            }
+            return;
+        }
+        let Some((at, why)) = self.desk.stuck().cloned() else { return };
+        match host.may_heal() {
+            Err(why_not) => host.not_healed(at, &why, why_not),
+            Ok(()) if !self.is_shown(at, now) => {
+                host.not_healed(at, &why, "no other member that can be reached shows it".to_string());
+            }
+            Ok(()) => self.order(Some(RebuildFrom { at_least: at, keep_old: true }), host),
+        }
+    }
+
+    /// By another member that can be reached.  A witness shows nothing, whatever it has decided.
+    fn is_shown(&self, at: LogIndex, now: Duration) -> bool {
+        let others = self.members.members.iter().filter(|m| m.id != self.id && m.role.has_postgres());
+        others.filter_map(|m| self.heard_lately(m.id, now)).any(|shown| shown.applied >= at)
+    }
+
+    /// The entry at which this node's PostgreSQL stands still.
+    pub fn stands_at(&self) -> Option<LogIndex> {
+        let (first, _) = self.history.after(self.desk.applied()?)?.next()?;
+        self.desk.comes_no_further().then_some(first)
+    }
+
+    /// Why `index` is not to be left out of every PostgreSQL; `None`: it may be.  `force`: whoever is away.  A member that has
+    /// shown nothing newer for `still` does not get on by itself.
+    pub fn why_not_left_out(&self, index: LogIndex, force: bool, still: Duration, now: Duration) -> Option<String> {
+        let own = Own {
+            node: self.id,
+            applied: self.desk.applied(),
+            stands_at: self.stands_at(),
+            previous: self.history.previous_of(index),
+        };
+        let other = |id: NodeId| match self.heard_lately(id, now) {
+            Some(shown) => Other::Stands { applied: shown.applied, still: shown.since + still <= now },
+            None => Other::Away(self.positions.get(&id).map(|shown| shown.applied)),
+        };
+        refusal(index, own, &self.members, other, force)
+    }
+}

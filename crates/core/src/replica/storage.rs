@@ -1,0 +1,151 @@
+//! What a replica keeps on disk: the log, checkpoints made here and one that came from elsewhere.
+//!
+//! Invariants:
+//! - A checkpoint that came from elsewhere is durable before the log is emptied for it; a crash between the two is
+//!   repaired when the node starts.
+//! - The log is cut only below the durable checkpoint and below what this node's own PostgreSQL has durably applied; and
+//!   below what each other member needs, until it is larger than `log_bytes_max`.
+
+use super::host::ends;
+use super::{Host, Replica, Stage, Store};
+use crate::checkpoint;
+use crate::consensus::{Installed, Persist};
+use crate::desk::Outbox;
+use crate::ids::{LogIndex, Term};
+use crate::members::MemberRole;
+use crate::{Checkpoint, Conf};
+use bytes::Bytes;
+
+impl<S: Store, O: Outbox> Replica<S, O> {
+    /// Repairs what a crash may have left between an installed checkpoint and the log, and has the log stand on the
+    /// checkpoint.  `Ok(Some)`: why the two do not belong together.
+    pub fn put_in_order(state: &Checkpoint, store: &mut S) -> Result<Option<String>, S::Error> {
+        let index = state.index();
+        if state.installed {
+            let (first, last) = ends(store);
+            if last < index || (first <= index && store.term_at(index) != Some(state.term)) {
+                store.restart(index, state.term, None)?;
+            }
+            store.settle_checkpoint()?;
+        }
+        let (first, last) = ends(store);
+        if last < index || first > index.next() {
+            return Ok(Some(format!("it holds entries {first} to {last}, but the checkpoint stands at {index}")));
+        }
+        let term = store.term_at(index).unwrap_or(Term(0));
+        if term != state.term {
+            return Ok(Some(format!("entry {index} is of term {term}, in the checkpoint of {}", state.term)));
+        }
+        store.stand_on(index, &state.conf);
+        Ok(None)
+    }
+
+    /// Makes durable what consensus asks for.
+    pub(super) fn persist<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        persist: Persist,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        let store = self.consensus.log_mut();
+        if let Some(Installed { index, term, data }) = persist.snapshot {
+            host.install_checkpoint(store, (index, term), &data)?;
+            host.stage(Stage::CheckpointInstalled)?;
+            host.restart_log(store, (index, term), persist.hard_state.as_ref())?;
+            host.stage(Stage::LogRestarted)?;
+            store.settle_checkpoint()?;
+            host.stage(Stage::CheckpointSettled)?;
+            self.checkpoint = index;
+        }
+        // Only the commit index moved: the next write takes it along.
+        if persist.must_sync {
+            host.append(store, &persist.entries, persist.hard_state.as_ref())?;
+            host.stage(Stage::Appended)?;
+        }
+        Ok(())
+    }
+
+    /// The whole state comes from a checkpoint of another node; PostgreSQL's does not.
+    pub(super) fn restored<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        state: Checkpoint,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        host.restored(&state);
+        self.consensus.log_mut().checkpointed(state.index(), &state.conf);
+        self.certifier = state.certifier;
+        self.history = state.history;
+        self.bytes_since_checkpoint = 0;
+        // Whoever waits asks again and hears what became of it; the apply worker says where it stands.
+        self.desk.start_over();
+        self.set_members(state.members.into(), host)
+    }
+
+    /// Up to the last index that was decided.
+    pub fn encoded_checkpoint(&self) -> Bytes {
+        let (index, term) = self.consensus.applied();
+        assert_eq!(index, self.certifier.decided(), "everything handed out has been decided");
+        checkpoint::encode(term, self.consensus.conf(), self.consensus.members(), &self.certifier, &self.history)
+    }
+
+    /// The last durable checkpoint.
+    pub fn checkpoint(&self) -> LogIndex {
+        self.checkpoint
+    }
+
+    pub fn checkpoint_is_under_way(&self) -> bool {
+        self.checkpoint_under_way
+    }
+
+    pub(super) fn consider_checkpoint<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        let entries = self.certifier.decided().0 - self.checkpoint.0;
+        let wanted = host.wants_checkpoint() || self.consensus.log().wants_checkpoint() && entries > 0;
+        let (entries_max, bytes_max) = (self.settings.checkpoint_entries, self.settings.checkpoint_bytes);
+        let due = wanted || entries >= entries_max || self.bytes_since_checkpoint >= bytes_max;
+        if !due || self.checkpoint_under_way {
+            return Ok(());
+        }
+        self.checkpoint_under_way = true;
+        self.bytes_since_checkpoint = 0;
+        host.write_checkpoint(self.certifier.decided(), self.consensus.conf().clone(), self.encoded_checkpoint())
+    }
+
+    /// A checkpoint up to `index`, with this configuration, is durable.
+    pub fn checkpointed<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        index: LogIndex,
+        conf: &Conf,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        self.consensus.log_mut().checkpointed(index, conf);
+        // One that was installed meanwhile may be newer.
+        self.checkpoint = self.checkpoint.max(index);
+        self.checkpoint_under_way = false;
+        host.checkpointed(self.checkpoint, self.tick);
+        if !self.settings.has_postgres && self.desk.durable().is_none() {
+            self.history.forget_to(self.checkpoint);
+        }
+        self.cut(host)
+    }
+
+    pub(super) fn cut<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        let Some(own) = self.own_position().map(|(_, durable)| durable.min(self.checkpoint)) else { return Ok(()) };
+        let others = self.members.members.iter().filter(|m| m.id != self.id);
+        // Until all have spoken in this life, nobody knows what is still needed.
+        let durable: Option<Vec<LogIndex>> = others.map(|m| self.durable_of(m.id)).collect();
+        let needed = durable.map_or(LogIndex::ZERO, |durable| {
+            durable.into_iter().chain(host.log_needed_above(self.tick)).fold(own, LogIndex::min)
+        });
+        let mut upto = LogIndex(needed.0.saturating_sub(self.settings.cut_margin));
+        let (store, bytes_max) = (self.consensus.log(), self.settings.log_bytes_max);
+        if store.bytes() > bytes_max {
+            // Some room, and no more than that: what stays spares a member that is behind a copy.
+            let mut droppable = own;
+            if self.members.get(self.id).is_some_and(|m| m.role == MemberRole::Witness) {
+                // One that drops an entry keeps nothing of its rows.
+                droppable = droppable.min(self.members.rows_safe_to(|id| self.durable_of(id)));
+            }
+            upto = upto.max(droppable.min(store.index_leaving(bytes_max / 4 * 3)));
+        }
+        Ok(self.consensus.log_mut().cut(upto)?)
+    }
+}

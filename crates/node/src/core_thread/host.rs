@@ -1,0 +1,226 @@
+//! What the replica stands on in the daemon: sockets, files, threads, the clock.
+
+use super::admin::AdminDesk;
+use super::healing::Healing;
+use super::hold::Holds;
+use super::{AgentOutbox, TICK};
+use crate::agent;
+use crate::archive::Archive;
+use crate::config::NodeConfig;
+use crate::disk::{CheckpointFile, RaftLog, StartsFile};
+use crate::error::{Error, Result};
+use crate::inbox::{Event, Inbox};
+use crate::postgres::RebuildFrom;
+use crate::stop::stop_point;
+use crate::transport::Transport;
+use bytes::Bytes;
+use onetrip_core::certifier::{Certifier, Decision, History};
+use onetrip_core::consensus::{Committed, Leadership, Message};
+use onetrip_core::decide::decide;
+use onetrip_core::desk::Note;
+use onetrip_core::replica::{Host, Stage};
+use onetrip_core::{Checkpoint, Conf, LogIndex, Members, NodeId, Term, TxnId};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Election timeouts have at least so many round trips to the farthest voter, but are never longer than 10 s.
+const ELECTION_ROUND_TRIPS: f64 = 5.0;
+const ELECTION_TICKS_MAX: usize = 500;
+
+pub(super) struct NodeHost {
+    pub config: Arc<NodeConfig>,
+    pub transport: Arc<Transport>,
+    pub inbox: Inbox,
+    pub checkpoint_file: CheckpointFile,
+    pub starts_file: StartsFile,
+    pub archive: Option<Archive>,
+    pub admin: AdminDesk,
+    pub holds: Holds,
+    pub healing: Healing,
+    /// PostgreSQL's data folder has to be made anew.
+    pub orders: watch::Sender<Option<RebuildFrom>>,
+    /// The table has changed since somebody looked.
+    pub members_changed: bool,
+    pub started: Instant,
+}
+
+impl NodeHost {
+    /// Whoever asked for it here hears of it before this node ends.
+    pub fn removed_because(&mut self, why: String, members: &Members) -> Error {
+        self.admin.removed(self.config.node, members);
+        Error::Removed(why)
+    }
+}
+
+impl Host for NodeHost {
+    type Error = Error;
+    type Store = RaftLog;
+    type Outbox = AgentOutbox;
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn stage(&mut self, stage: Stage) -> Result<()> {
+        let name = match stage {
+            Stage::Received => "received",
+            Stage::Proposed => "proposed",
+            Stage::Appended => "appended",
+            Stage::Committed => "committed",
+            Stage::Certified => "certified",
+            Stage::Told => "told",
+            _ => return Ok(()),
+        };
+        stop_point(&self.config.data_dir, name);
+        Ok(())
+    }
+
+    fn send(&mut self, message: Message) -> bool {
+        let to = NodeId(message.to as u32);
+        let sent = self.transport.send_raft(message);
+        if !sent {
+            tracing::warn!(region = %self.config.region, node = %self.config.node, peer = %to, "the peer does not keep up, messages dropped");
+        }
+        sent
+    }
+
+    fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
+        if let Some((applied, durable)) = own {
+            self.transport.send_position(applied, durable);
+        }
+    }
+
+    fn election_ticks(&mut self, members: &Members) -> usize {
+        let peers = self.transport.peers();
+        let voters = peers.iter().filter(|p| members.get(p.id).is_some_and(|m| m.voter));
+        let slowest_ms = voters.filter_map(|p| p.rtt_ms).fold(0.0, f64::max);
+        let ticks = (slowest_ms * ELECTION_ROUND_TRIPS / TICK.as_millis() as f64).ceil() as usize;
+        ticks.min(ELECTION_TICKS_MAX)
+    }
+
+    fn save_starts(&mut self, _log: &mut RaftLog, starts: Vec<u64>) -> Result<()> {
+        self.starts_file.save(&starts)
+    }
+
+    fn install_checkpoint(&mut self, log: &mut RaftLog, (index, term): (LogIndex, Term), raw: &Bytes) -> Result<()> {
+        use onetrip_core::replica::Store;
+        tracing::warn!(
+            region = %self.config.region, node = %self.config.node, %index, %term, bytes = raw.len(),
+            "the log of the others begins behind this node's: it goes on from a checkpoint of theirs"
+        );
+        log.install_checkpoint(index, raw)
+    }
+
+    fn write_checkpoint(&mut self, index: LogIndex, conf: Conf, raw: Bytes) -> Result<()> {
+        let (file, inbox) = (self.checkpoint_file.clone(), self.inbox.clone());
+        let thread = std::thread::Builder::new().name("onetrip-ckpt".into());
+        let write = move || inbox.send_blocking(Event::Checkpointed(file.save(index, &raw).map(|()| (index, conf))));
+        thread.spawn(write).map_err(|e| Error::Internal(format!("starting a thread: {e}")))?;
+        Ok(())
+    }
+
+    fn wants_checkpoint(&self) -> bool {
+        self.holds.wants_checkpoint()
+    }
+
+    fn checkpointed(&mut self, index: LogIndex, tick: u64) {
+        self.holds.checkpointed(index, tick);
+    }
+
+    fn log_needed_above(&mut self, tick: u64) -> Option<LogIndex> {
+        let archived = self.archive.as_ref().map(|a| a.archived());
+        archived.into_iter().chain(self.holds.least(tick)).min()
+    }
+
+    fn rebuild(&mut self, order: Option<RebuildFrom>) {
+        let (region, node) = (&self.config.region, self.config.node);
+        match order {
+            Some(RebuildFrom { at_least, keep_old: false }) => {
+                tracing::warn!(%region, %node, %at_least, "PostgreSQL's data folder has to be made anew");
+            }
+            Some(RebuildFrom { at_least, .. }) => {
+                tracing::warn!(%region, %node, index = %at_least, "PostgreSQL cannot apply an entry: its data folder is made anew");
+            }
+            None => tracing::info!(%region, %node, "PostgreSQL's data folder need not be made anew any more"),
+        }
+        self.orders.send_replace(order);
+    }
+
+    fn may_heal(&self) -> std::result::Result<(), String> {
+        self.healing.may_order()
+    }
+
+    fn healed(&mut self, at: LogIndex) {
+        self.healing.done(at);
+    }
+
+    fn not_healed(&mut self, at: LogIndex, why: &str, why_not: String) {
+        if self.healing.is_news(at, &why_not) {
+            let (region, node) = (&self.config.region, self.config.node);
+            tracing::error!(%region, %node, index = %at, why, "PostgreSQL cannot apply an entry and is not copied anew: {why_not}");
+        }
+    }
+
+    fn decide(
+        &mut self,
+        entry: &Committed,
+        certifier: &mut Certifier,
+        history: &mut History,
+        members: &mut Arc<Members>,
+    ) -> onetrip_core::Result<Option<(TxnId, Decision)>> {
+        let decided = decide(entry, certifier, history, members)?;
+        if let Some((txn, Decision::LeavesOut { left_out, .. })) = decided {
+            let (region, node) = (&self.config.region, self.config.node);
+            tracing::warn!(%region, %node, index = %entry.index, %left_out, %txn, "an entry is left out of every PostgreSQL");
+        }
+        Ok(decided)
+    }
+
+    fn ignored(&mut self, error: onetrip_core::Error) {
+        let (region, node) = (&self.config.region, self.config.node);
+        match error {
+            e @ (onetrip_core::Error::Raft(_) | onetrip_core::Error::NoLeader) => {
+                tracing::debug!(%region, %node, "raft ignored an input: {e}");
+            }
+            e => tracing::warn!(%region, %node, "refused what came in: {e}"),
+        }
+    }
+
+    fn has_leader(&mut self, now: Leadership, members: &Members, decided: LogIndex) {
+        let (region, node) = (&self.config.region, self.config.node);
+        match now.leader {
+            Some(leader) => {
+                let its_region = members.region_of(leader).map_or("?", |r| r.as_str());
+                tracing::info!(
+                    %region, %node, term = %now.term, index = %decided, %leader, leader_region = its_region, role = ?now.role,
+                    "leader"
+                );
+            }
+            None => {
+                tracing::info!(%region, %node, term = %now.term, index = %decided, role = ?now.role, "no leader");
+            }
+        }
+    }
+
+    fn has_members(&mut self, members: &Arc<Members>, decided: LogIndex) {
+        tracing::info!(
+            region = %self.config.region, node = %self.config.node, index = %decided, version = members.version,
+            voters = ?members.voters().map(|m| m.id.0).collect::<Vec<_>>(), members = members.members.len(), "members"
+        );
+        self.transport.set_members(members);
+        self.members_changed = true;
+    }
+
+    fn restored(&mut self, state: &Checkpoint) {
+        tracing::info!(region = %self.config.region, node = %self.config.node, index = %state.index(), "went on from a checkpoint");
+    }
+
+    fn removed(&mut self, members: &Members, decided: LogIndex) -> Error {
+        self.removed_because(format!("this node was removed from the cluster at log index {decided}"), members)
+    }
+
+    fn note(&mut self, note: Note) {
+        agent::report(note, &self.config.region, self.config.node);
+    }
+}

@@ -1,0 +1,247 @@
+//! What a node's replica stands on here, with the faults: between any two of its stages it can be told to die (`fuse`), and
+//! what it had sent is then under way, what it had not synced may be gone.
+
+use crate::agent::Wire;
+use crate::ctx::{Ctx, Plant, MS};
+use crate::disk::SimLog;
+use crate::node::{Body, Departure, Result, Stop};
+use crate::rng::mix;
+use crate::trace;
+use bytes::Bytes;
+use onetrip_core::certifier::{Certifier, Decision, History};
+use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Role};
+use onetrip_core::decide::decide;
+use onetrip_core::replica::{Host, RebuildFrom, Stage};
+use onetrip_core::{checkpoint, Checkpoint, Conf, Entry, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
+use raft::eraftpb::{Entry as RaftEntry, HardState};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For this long one election draw holds.
+const DRAW_TICKS: u64 = 64;
+
+pub struct SimHost<'a> {
+    pub body: &'a mut Body,
+    pub ctx: &'a mut Ctx,
+}
+
+impl Body {
+    /// Sends on what the desk has said.
+    pub fn answer(&mut self) {
+        let said = std::mem::take(&mut *self.said.lock().expect("one thread"));
+        self.departures.extend(said.into_iter().map(|frame| (self.clock, Departure::Agent(frame))));
+    }
+}
+
+impl SimHost<'_> {
+    /// The space for a record is set aside before it is written.
+    pub fn check_room(&self, what: &'static str) -> Result<()> {
+        match self.body.trouble.full_until > self.body.clock {
+            true => Err(Stop::Disk(what)),
+            false => Ok(()),
+        }
+    }
+
+    /// The timeout hangs on seed, node, life, term, role and time alone, so it does not matter when raft drew its own.
+    fn draw(&self, l: Leadership, tick: u64) -> u64 {
+        let parts = [u64::from(self.body.id.0), self.body.life, l.term.0, l.role as u64, tick / DRAW_TICKS];
+        parts.iter().fold(self.ctx.options.seed, |sum, part| mix(sum ^ mix(*part + 1)))
+    }
+
+    fn sync(&mut self, log: &mut SimLog) -> Result<()> {
+        let slow = if self.body.trouble.slow_until > self.body.clock || self.ctx.rng.one_in(500) { 50 } else { 1 };
+        self.body.clock += self.ctx.rng.between(50, self.ctx.options.sync_us_max) * slow;
+        if std::mem::take(&mut self.body.trouble.next_sync_fails) {
+            log.fail_sync(&mut self.ctx.rng);
+            if self.ctx.options.plant != Some(Plant::IgnoreSyncError) {
+                return Err(Stop::Disk("fsync error"));
+            }
+        }
+        if self.ctx.options.plant != Some(Plant::SkipSync) {
+            log.sync();
+        }
+        Ok(())
+    }
+
+    /// The planted mistake: this node alone forgets what it means for its entries that a member has left.
+    fn let_stranger_in(
+        &self,
+        entry: &Committed,
+        certifier: &mut Certifier,
+        members: &mut Arc<Members>,
+    ) -> Option<onetrip_core::Result<Option<(TxnId, Decision)>>> {
+        if self.ctx.options.plant != Some(Plant::Stranger) || self.body.id != NodeId(1) {
+            return None;
+        }
+        if let Some(after) = &entry.members {
+            *members = after.clone();
+            return Some(certifier.skip(entry.index).map(|()| None));
+        }
+        let decoded = entry.transaction().and_then(|raw| Entry::decode(raw.clone()).ok())?;
+        if decoded.kind != EntryKind::Transaction || members.contains(decoded.txn.node) {
+            return None;
+        }
+        Some(certifier.certify(entry.index, &decoded).map(|decision| Some((decoded.txn, decision))))
+    }
+}
+
+impl Host for SimHost<'_> {
+    type Error = Stop;
+    type Store = SimLog;
+    type Outbox = Wire;
+
+    fn now(&self) -> Duration {
+        Duration::from_micros(self.body.clock)
+    }
+
+    fn stage(&mut self, _stage: Stage) -> Result<()> {
+        self.body.answer();
+        match &mut self.body.fuse {
+            Some(0) => Err(Stop::Crashed),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn send(&mut self, message: Message) -> bool {
+        let is_full = self.ctx.rng.one_in(5_000);
+        if is_full {
+            self.ctx.faults.add("queue to a peer full");
+        }
+        if is_full || self.body.members.removed(NodeId(message.to as u32)) {
+            return false;
+        }
+        self.body.departures.push((self.body.clock, Departure::Raft(message)));
+        true
+    }
+
+    fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
+        self.body.departures.push((self.body.clock, Departure::Position(own)));
+    }
+
+    fn election_ticks(&mut self, _members: &Members) -> usize {
+        self.ctx.options.election_ticks * self.ctx.rng.between(1, self.ctx.options.patience) as usize
+    }
+
+    fn save_starts(&mut self, log: &mut SimLog, starts: Vec<u64>) -> Result<()> {
+        log.starts = starts;
+        Ok(())
+    }
+
+    fn append(&mut self, log: &mut SimLog, entries: &[RaftEntry], hard_state: Option<&HardState>) -> Result<()> {
+        self.check_room("disk full")?;
+        log.write(entries, hard_state);
+        self.stage(Stage::BeforeWrite)?;
+        self.sync(log)
+    }
+
+    fn install_checkpoint(&mut self, log: &mut SimLog, (index, term): (LogIndex, Term), raw: &Bytes) -> Result<()> {
+        self.check_room("disk full")?;
+        trace!(self.ctx, "n{} goes on from a checkpoint at {index} of term {term}", self.body.id);
+        log.save_checkpoint(checkpoint::installed(raw));
+        Ok(())
+    }
+
+    fn restart_log(
+        &mut self,
+        log: &mut SimLog,
+        (index, term): (LogIndex, Term),
+        hard_state: Option<&HardState>,
+    ) -> Result<()> {
+        if self.ctx.options.plant != Some(Plant::SnapshotKeepsLog) {
+            log.start_after(index, term, hard_state);
+        }
+        Ok(())
+    }
+
+    fn write_checkpoint(&mut self, index: LogIndex, conf: Conf, raw: Bytes) -> Result<()> {
+        let done = self.body.clock + self.ctx.rng.between(0, 200 * MS);
+        self.body.departures.push((done, Departure::Checkpoint(index, conf, raw)));
+        Ok(())
+    }
+
+    fn rebuild(&mut self, order: Option<RebuildFrom>) {
+        trace!(self.ctx, "n{} on its PostgreSQL: {order:?}", self.body.id);
+        if let Some(event) = self.body.copying.follow(order) {
+            self.ctx.events.add(event);
+        }
+        self.body.rebuild_ordered = order.is_some();
+    }
+
+    fn may_heal(&self) -> std::result::Result<(), String> {
+        self.body.copying.may(self.body.clock)
+    }
+
+    fn healed(&mut self, at: LogIndex) {
+        trace!(self.ctx, "n{} has had its PostgreSQL copied for {at}", self.body.id);
+        self.body.copying.done(self.body.clock);
+    }
+
+    fn not_healed(&mut self, at: LogIndex, _why: &str, why_not: String) {
+        trace!(self.ctx, "n{} does not have its PostgreSQL copied for {at}: {why_not}", self.body.id);
+    }
+
+    fn decide(
+        &mut self,
+        entry: &Committed,
+        certifier: &mut Certifier,
+        history: &mut History,
+        members: &mut Arc<Members>,
+    ) -> onetrip_core::Result<Option<(TxnId, Decision)>> {
+        let (id, index) = (self.body.id, entry.index);
+        if self.ctx.options.plant == Some(Plant::OldTerm) && index <= certifier.decided() {
+            self.ctx.checker.holds(id, index, &entry.data);
+            return Ok(None);
+        }
+        let decided = match self.let_stranger_in(entry, certifier, members) {
+            Some(decided) => decided,
+            None => decide(entry, certifier, history, members),
+        }?;
+        self.ctx.checker.decides(id, index, &entry.data, decided.map(|d| d.1));
+        if let Some(members) = &entry.members {
+            trace!(self.ctx, "n{id} has table {} at {index}", members.version);
+            self.ctx.checker.has_members(id, index, members);
+        }
+        if let Some((txn, decision)) = decided {
+            trace!(self.ctx, "n{id} decides {index}: {txn} {decision:?}");
+        }
+        Ok(decided)
+    }
+
+    fn looks(&mut self, consensus: &mut Consensus<SimLog>, tick: u64) {
+        consensus.set_election_draw(self.draw(consensus.leadership(), tick));
+    }
+
+    fn round_done(&mut self, consensus: &Consensus<SimLog>) {
+        let (conf, members) = (consensus.conf(), consensus.members());
+        if (conf, members) != (&self.body.checked.0, &self.body.checked.1) {
+            self.body.checked = (conf.clone(), members.clone());
+            self.ctx.checker.configured(self.body.id, consensus.applied().0, conf, members);
+        }
+    }
+
+    fn has_leader(&mut self, now: Leadership, _members: &Members, _decided: LogIndex) {
+        trace!(self.ctx, "n{} {:?} in term {}, leader {:?}", self.body.id, now.role, now.term, now.leader);
+        if now.role == Role::Leader {
+            self.ctx.checker.leads(self.body.id, now.term);
+            self.ctx.events.add("leader elected");
+            self.body.elected = true;
+        }
+    }
+
+    fn has_members(&mut self, members: &Arc<Members>, _decided: LogIndex) {
+        self.body.members = members.clone();
+    }
+
+    fn restored(&mut self, state: &Checkpoint) {
+        self.ctx.checker.restored(self.body.id, state.index());
+        self.ctx.events.add("snapshot installed");
+    }
+
+    fn removed(&mut self, _members: &Members, _decided: LogIndex) -> Stop {
+        Stop::Removed
+    }
+}
