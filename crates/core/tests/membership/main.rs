@@ -24,7 +24,7 @@ fn a_member_joins_by_token_catches_up_and_votes() {
     w.commit(1);
     w.cut.clear();
     w.settle();
-    assert!(w.nodes[&3].members.get(NodeId(4)).unwrap().voter);
+    assert!(w.nodes[&3].members().get(NodeId(4)).unwrap().voter);
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn a_dead_member_is_replaced_in_one_step() {
     w.crash(3);
     let id = w.join(2, MemberRole::Voter, Some(3));
     w.until("the new one votes", |w| w.is_voter(4));
-    assert!(w.nodes[&1].members.removed(NodeId(3)));
-    assert_eq!(w.nodes[&1].consensus.conf().voters, [1, 2, 4].map(NodeId));
+    assert!(w.nodes[&1].members().removed(NodeId(3)));
+    assert_eq!(w.nodes[&1].replica.consensus.conf().voters, [1, 2, 4].map(NodeId));
     // Of the three, two are enough again.
     w.crash(2);
     w.commit(id);
@@ -64,7 +64,7 @@ fn a_leader_is_replaced() {
     w.until("node 1 leads", |w| w.leader() == Some(1));
     w.join(2, MemberRole::Voter, Some(1));
     w.until("the new one votes", |w| {
-        w.nodes[&2].members.removed(NodeId(1)) && !w.nodes[&2].consensus.conf().is_joint()
+        w.nodes[&2].members().removed(NodeId(1)) && !w.nodes[&2].replica.consensus.conf().is_joint()
     });
     w.nodes.remove(&1);
     w.commit(4);
@@ -81,7 +81,7 @@ fn the_last_leader_with_postgresql_is_replaced() {
     w.nodes.remove(&2);
     w.join(3, MemberRole::Voter, Some(1));
     w.until("the new one votes alone", |w| {
-        w.nodes[&3].members.removed(NodeId(1)) && !w.nodes[&3].consensus.conf().is_joint()
+        w.nodes[&3].members().removed(NodeId(1)) && !w.nodes[&3].replica.consensus.conf().is_joint()
     });
     w.nodes.remove(&1);
     w.until("node 4 leads", |w| w.leader() == Some(4));
@@ -96,7 +96,7 @@ fn followers_and_leaders_leave_and_commits_go_on() {
         w.until("it votes", |w| w.is_voter(id));
     }
     w.until("node 1 leads", |w| w.leader() == Some(1));
-    assert_eq!(w.nodes[&1].consensus.conf().voters.len(), 5);
+    assert_eq!(w.nodes[&1].replica.consensus.conf().voters.len(), 5);
     w.commit(5);
     w.change(2, Change::Remove(NodeId(3)));
     w.nodes.remove(&3);
@@ -107,8 +107,8 @@ fn followers_and_leaders_leave_and_commits_go_on() {
     w.has_leader();
     w.commit(2);
     w.settle();
-    assert_eq!(w.nodes[&2].consensus.conf().voters, [2, 4, 5].map(NodeId));
-    let t = &w.nodes[&2].members;
+    assert_eq!(w.nodes[&2].replica.consensus.conf().voters, [2, 4, 5].map(NodeId));
+    let t = &w.nodes[&2].members();
     assert!(t.removed(NodeId(1)) && t.removed(NodeId(3)));
     // The region where the leader belongs went with node 1.
     assert_eq!(t.preferred_leader, region(2));
@@ -135,11 +135,11 @@ fn what_comes_late_from_a_removed_member_commits_nothing_anywhere() {
     w.commit(1);
     w.settle();
     for node in w.nodes.values() {
-        let outcome = |sequence| node.certifier.outcome(&of_three(sequence));
+        let outcome = |sequence| node.replica.certifier.outcome(&of_three(sequence));
         assert!(matches!(outcome(1), Outcome::Decided { verdict: Verdict::Commit, .. }));
         assert!(matches!(outcome(2), Outcome::Decided { verdict: Verdict::Stranger | Verdict::Cancelled, .. }));
         assert!(matches!(outcome(3), Outcome::Decided { verdict: Verdict::Cancelled, .. }));
-        assert_eq!(node.certifier.running_incarnation(NodeId(3)), 0);
+        assert_eq!(node.replica.certifier.running_incarnation(NodeId(3)), 0);
     }
 }
 
@@ -157,7 +157,7 @@ fn a_witness_that_leads_hands_over() {
     let mut w =
         World::of(vec![voter(1, MemberRole::Voter), voter(2, MemberRole::Voter), voter(3, MemberRole::Witness)]);
     w.until("node 1 leads", |w| w.leader() == Some(1));
-    w.nodes.get_mut(&1).unwrap().consensus.transfer_to(NodeId(3));
+    w.nodes.get_mut(&1).unwrap().replica.consensus.transfer_to(NodeId(3));
     w.until("the witness leads", |w| w.leader() == Some(3));
     w.cut.insert(1);
     w.until("node 2 leads", |w| w.leader() == Some(2));
@@ -186,7 +186,7 @@ fn a_member_behind_the_cut_gets_a_snapshot() {
         if sign {
             w.until("a snapshot is lost", |w| w.lose_snapshots == 0);
             let leader = w.has_leader();
-            w.nodes.get_mut(&leader).unwrap().consensus.step(Input::Unreachable(NodeId(3))).unwrap();
+            w.nodes.get_mut(&leader).unwrap().step(Input::Unreachable(NodeId(3)));
         }
         w.settle();
         assert_eq!(w.snapshots, 1);
@@ -213,7 +213,7 @@ fn a_learner_behind_the_cut_gets_a_checkpoint_that_knows_it() {
     w.commit(2);
     for id in 1..=3 {
         w.cut_log(id);
-        w.nodes.get_mut(&id).unwrap().consensus.log_mut().checkpoint = Some(old.clone());
+        w.nodes.get_mut(&id).unwrap().replica.consensus.log_mut().checkpoint = Some(old.clone());
     }
     w.start(id, Disk { checkpoint: Some(onetrip_core::checkpoint::installed(&old)), ..Disk::default() });
     w.until("it votes", |w| w.is_voter(4));
@@ -235,14 +235,14 @@ fn a_replacement_survives_crashes_at_every_step() {
             w.crash(3);
             w.join(1, MemberRole::Voter, Some(3));
             w.ticks(at);
-            let joint = w.nodes[&1].consensus.conf().is_joint();
+            let joint = w.nodes[&1].replica.consensus.conf().is_joint();
             let ids: Vec<u32> = w.nodes.keys().copied().collect();
             for id in ids.into_iter().filter(|id| all || *id == 1 + (at as u32 % 2)) {
                 if joint {
                     // A checkpoint in the middle of the joint configuration.
                     let node = w.nodes.get_mut(&id).unwrap();
                     let raw = node.checkpoint();
-                    node.consensus.log_mut().checkpoint = Some(raw);
+                    node.replica.consensus.log_mut().checkpoint = Some(raw);
                 }
                 w.crash(id);
             }
@@ -250,10 +250,10 @@ fn a_replacement_survives_crashes_at_every_step() {
             for id in w.stopped.keys().copied().filter(|id| *id != 3).collect::<Vec<_>>() {
                 w.restart(id);
             }
-            w.until("the new one votes", |w| w.is_voter(4) && w.nodes[&1].members.removed(NodeId(3)));
+            w.until("the new one votes", |w| w.is_voter(4) && w.nodes[&1].members().removed(NodeId(3)));
             w.commit(4);
             w.settle();
-            assert_eq!(w.nodes[&1].consensus.conf().voters, [1, 2, 4].map(NodeId));
+            assert_eq!(w.nodes[&1].replica.consensus.conf().voters, [1, 2, 4].map(NodeId));
         }
     }
 }
@@ -305,7 +305,7 @@ fn a_preferred_leader_lets_its_heir_win() {
         let mut w = World::new();
         w.until("node 1 leads", |w| w.leader() == Some(1));
         w.ticks(after);
-        w.nodes.get_mut(&1).unwrap().consensus.step(Input::HandOver).unwrap();
+        w.nodes.get_mut(&1).unwrap().replica.consensus.step(Input::HandOver).unwrap();
         w.ticks(3);
         assert!(matches!(w.leader(), Some(2 | 3)), "{after}");
     }
@@ -317,7 +317,7 @@ fn long_round_trips_make_followers_patient() {
     let mut w = World::new();
     w.until("node 1 leads", |w| w.leader() == Some(1));
     for id in 2..=3 {
-        w.nodes.get_mut(&id).unwrap().consensus.set_election_ticks(200);
+        w.nodes.get_mut(&id).unwrap().host.election_ticks = 200;
     }
     w.ticks(50);
     assert_eq!(w.leader(), Some(1));

@@ -1,18 +1,20 @@
-//! Members in one thread: ticks and messages by hand, disks in memory, each with its log, its checkpoint and what the
-//! log comes to.
+//! Members in one thread: ticks and messages by hand, and the replica of each on a host with a disk in memory.
 
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, History, Limits};
+use onetrip_core::certifier::{Certifier, Decision, History, Limits};
 use onetrip_core::checkpoint;
-use onetrip_core::consensus::{Config, Consensus, Input, Message, Output, Role};
+use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Role};
 use onetrip_core::decide::decide;
+use onetrip_core::desk::{Log, Outbox};
 use onetrip_core::members::{Change, Command};
-use onetrip_core::{Checkpoint, Conf, Entry, LogIndex, Member, MemberRole, Members, NodeId, Token, TxnId};
+use onetrip_core::replica::{Host, RebuildFrom, Replica, Settings, Stage, Store};
+use onetrip_core::{Checkpoint, Conf, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, Token, TxnId};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, EntryType, HardState, MessageType, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Clone, Default)]
 pub struct Disk {
@@ -28,14 +30,6 @@ pub struct Disk {
 impl Disk {
     fn last(&self) -> u64 {
         self.before.0 + self.entries.len() as u64
-    }
-
-    fn append(&mut self, entries: &[RaftEntry]) {
-        for entry in entries {
-            assert!(entry.index > self.before.0 && entry.index <= self.last() + 1);
-            self.entries.truncate((entry.index - self.before.0 - 1) as usize);
-            self.entries.push(entry.clone());
-        }
     }
 
     pub fn cut(&mut self, upto: u64) {
@@ -89,11 +83,177 @@ impl Storage for Disk {
     }
 }
 
+impl Log for Disk {
+    type Error = Error;
+    fn first_index(&self) -> LogIndex {
+        LogIndex(self.before.0 + 1)
+    }
+    fn last_index(&self) -> LogIndex {
+        LogIndex(self.last())
+    }
+    fn read(&self, at: LogIndex) -> Result<Bytes, Error> {
+        Ok(self.entries[(at.0 - self.before.0 - 1) as usize].data.clone())
+    }
+}
+
+impl Store for Disk {
+    fn term_at(&self, index: LogIndex) -> Option<Term> {
+        self.term(index.0).ok().map(Term)
+    }
+    fn stand_on(&mut self, index: LogIndex, conf: &Conf) {
+        self.conf = conf.clone();
+        self.hard_state.commit = self.hard_state.commit.max(index.0);
+    }
+    fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>) -> Result<(), Error> {
+        for entry in entries {
+            assert!(entry.index > self.before.0 && entry.index <= self.last() + 1);
+            self.entries.truncate((entry.index - self.before.0 - 1) as usize);
+            self.entries.push(entry.clone());
+        }
+        if let Some(hs) = hard_state {
+            self.hard_state = hs.clone();
+        }
+        Ok(())
+    }
+    fn install_checkpoint(&mut self, _index: LogIndex, raw: &Bytes) -> Result<(), Error> {
+        self.checkpoint = Some(checkpoint::installed(raw));
+        Ok(())
+    }
+    fn restart(&mut self, index: LogIndex, term: Term, _: Option<&HardState>) -> Result<(), Error> {
+        (self.before, self.entries) = ((index.0, term.0), vec![]);
+        Ok(())
+    }
+    /// Stays installed, so that each start repairs it again.
+    fn settle_checkpoint(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+    fn checkpointed(&mut self, _: LogIndex, _: &Conf) {}
+    fn wants_checkpoint(&self) -> bool {
+        self.wants_checkpoint.take()
+    }
+    /// The tests cut by hand.
+    fn cut(&mut self, _: LogIndex) -> Result<(), Error> {
+        Ok(())
+    }
+    fn bytes(&self) -> u64 {
+        0
+    }
+    fn index_leaving(&self, _: u64) -> LogIndex {
+        LogIndex(self.last())
+    }
+}
+
+/// No PostgreSQL is connected.
+pub struct Nobody;
+
+impl Outbox for Nobody {
+    fn send<const N: usize>(&self, _: [Bytes; N]) -> bool {
+        false
+    }
+    fn close(&self) {}
+}
+
+#[derive(Debug)]
+pub enum End {
+    /// It is no member any more.
+    Removed,
+    Error(Error),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> End {
+        End::Error(error)
+    }
+}
+
+/// Keeps what a member says and writes, and looks at it.
+#[derive(Default)]
+pub struct TestHost {
+    ticks: u64,
+    said: Vec<Message>,
+    checkpoints: Vec<(LogIndex, Conf, Bytes)>,
+    handed_out: Vec<Committed>,
+    snapshots: u32,
+    pub election_ticks: usize,
+    leads: bool,
+    has_written: bool,
+    durable_commit: u64,
+}
+
+impl Host for TestHost {
+    type Error = End;
+    type Store = Disk;
+    type Outbox = Nobody;
+
+    fn now(&self) -> Duration {
+        Duration::from_millis(20 * self.ticks)
+    }
+    fn stage(&mut self, stage: Stage) -> Result<(), End> {
+        match stage {
+            Stage::Persisted => self.has_written = true,
+            Stage::RoundDone => self.has_written = false,
+            _ => {}
+        }
+        Ok(())
+    }
+    fn send(&mut self, message: Message) -> bool {
+        assert!(self.leads || self.has_written, "only a leader may speak before its disk");
+        self.said.push(message);
+        true
+    }
+    fn send_position(&mut self, _: Option<(LogIndex, LogIndex)>) {}
+    fn election_ticks(&mut self, _: &Members) -> usize {
+        self.election_ticks
+    }
+    fn save_starts(&mut self, _: &mut Disk, _: Vec<u64>) -> Result<(), End> {
+        Ok(())
+    }
+    fn append(&mut self, disk: &mut Disk, entries: &[RaftEntry], hs: Option<&HardState>) -> Result<(), End> {
+        disk.append(entries, hs)?;
+        self.durable_commit = disk.hard_state.commit;
+        Ok(())
+    }
+    fn install_checkpoint(&mut self, disk: &mut Disk, at: (LogIndex, Term), raw: &Bytes) -> Result<(), End> {
+        self.snapshots += 1;
+        Ok(disk.install_checkpoint(at.0, raw)?)
+    }
+    fn write_checkpoint(&mut self, index: LogIndex, conf: Conf, raw: Bytes) -> Result<(), End> {
+        self.checkpoints.push((index, conf, raw));
+        Ok(())
+    }
+    fn rebuild(&mut self, _: Option<RebuildFrom>) {}
+    fn may_heal(&self) -> Result<(), String> {
+        Err("there is no PostgreSQL".into())
+    }
+    fn healed(&mut self, _: LogIndex) {}
+    fn not_healed(&mut self, _: LogIndex, _: &str, _: String) {}
+    fn decide(
+        &mut self,
+        entry: &Committed,
+        certifier: &mut Certifier,
+        history: &mut History,
+        members: &mut Arc<Members>,
+    ) -> Result<Option<(TxnId, Decision)>, Error> {
+        if entry.kind != EntryType::EntryNormal {
+            assert!(self.durable_commit >= entry.index.0, "carried out before its commitment was durable");
+        }
+        self.handed_out.push(entry.clone());
+        decide(entry, certifier, history, members)
+    }
+    fn looks(&mut self, consensus: &mut Consensus<Disk>, _: u64) {
+        self.leads = consensus.leadership().role == Role::Leader;
+    }
+    fn has_leader(&mut self, _: Leadership, _: &Members, _: LogIndex) {}
+    fn has_members(&mut self, _: &Arc<Members>, _: LogIndex) {}
+    fn restored(&mut self, _: &Checkpoint) {}
+    fn removed(&mut self, _: &Members, _: LogIndex) -> End {
+        End::Removed
+    }
+}
+
 pub struct Node {
-    pub consensus: Consensus<Disk>,
-    pub certifier: Certifier,
-    pub history: History,
-    pub members: Arc<Members>,
+    pub replica: Replica<Disk, Nobody>,
+    pub host: TestHost,
 }
 
 impl Node {
@@ -102,33 +262,43 @@ impl Node {
             Some(raw) => Checkpoint::decode(raw.clone(), Limits::default()).unwrap(),
             None => Checkpoint::bootstrap(bootstrap.clone(), Limits::default()),
         };
-        let index = state.index();
-        if state.installed && disk.term(index.0).ok() != Some(state.term.0) {
-            (disk.before, disk.entries) = ((index.0, state.term.0), vec![]);
-        }
-        disk.conf = state.conf.clone();
-        disk.hard_state.commit = disk.hard_state.commit.max(index.0);
+        assert_eq!(Replica::<Disk, Nobody>::put_in_order(&state, &mut disk).unwrap(), None);
         let config = Config {
             id: NodeId(id),
             limits: Limits::default(),
-            applied: index,
+            applied: state.index(),
             heartbeat_ticks: 2,
             election_ticks: 20,
             transfer_ticks: 5,
         };
-        let members = Arc::new(state.members);
-        let consensus = Consensus::new(config, disk, members.clone()).unwrap();
-        Node { consensus, certifier: state.certifier, history: state.history, members }
+        let settings = Settings {
+            region: region(id),
+            has_postgres: false,
+            checkpoint_entries: u64::MAX,
+            checkpoint_bytes: u64::MAX,
+            cut_margin: 0,
+            log_bytes_max: u64::MAX,
+        };
+        let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };
+        let mut replica = Replica::new(settings, config, state, disk, &[]).unwrap();
+        replica.start(false, &mut host).unwrap();
+        Node { replica, host }
     }
 
     pub fn checkpoint(&self) -> Bytes {
-        let c = &self.consensus;
-        assert_eq!(c.applied().0, self.certifier.decided());
-        checkpoint::encode(c.applied().1, c.conf(), c.members(), &self.certifier, &self.history)
+        self.replica.encoded_checkpoint()
+    }
+
+    pub fn members(&self) -> &Arc<Members> {
+        self.replica.members()
+    }
+
+    pub fn step(&mut self, input: Input) {
+        self.replica.step(input, &mut self.host);
     }
 
     pub fn role(&self) -> Role {
-        self.consensus.leadership().role
+        self.replica.consensus.leadership().role
     }
 }
 
@@ -194,10 +364,12 @@ impl World {
         self.nodes.insert(id, Node::start(id, disk, &self.bootstrap));
     }
 
-    /// What was not synced is gone.
+    /// What was not synced is gone.  One that was removed has ended by itself.
     pub fn crash(&mut self, id: u32) {
-        let node = self.nodes.remove(&id).unwrap();
-        self.stopped.insert(id, node.consensus.log().clone());
+        match self.nodes.remove(&id) {
+            Some(node) => _ = self.stopped.insert(id, node.replica.consensus.log().clone()),
+            None => assert!(self.stopped.contains_key(&id), "node {id} never was"),
+        }
     }
 
     pub fn restart(&mut self, id: u32) {
@@ -208,68 +380,31 @@ impl World {
     /// A checkpoint of all that node `id` has decided becomes durable, and its log is cut.
     pub fn cut_log(&mut self, id: u32) {
         let node = self.nodes.get_mut(&id).unwrap();
-        let (raw, upto) = (node.checkpoint(), node.certifier.decided().0);
-        let disk = node.consensus.log_mut();
+        let (raw, upto) = (node.checkpoint(), node.replica.certifier.decided().0);
+        let disk = node.replica.consensus.log_mut();
         disk.checkpoint = Some(raw);
         disk.cut(upto);
     }
 
+    /// All the work that follows from what node `id` has been given.
     fn work(&mut self, id: u32) {
-        let mut out = Output::default();
-        for _ in 0..1000 {
-            let Some(node) = self.nodes.get_mut(&id) else { return };
-            if node.consensus.log().wants_checkpoint.take() {
-                let raw = node.checkpoint();
-                node.consensus.log_mut().checkpoint = Some(raw);
-            }
-            if !node.consensus.poll(&mut out) {
-                return;
-            }
-            if node.role() != Role::Leader {
-                assert!(out.send_now.is_empty(), "only a leader may speak before its disk");
-            }
-            self.wire.extend(out.send_now.drain(..));
-            self.hand_on(id, &mut out);
-            let node = self.nodes.get_mut(&id).unwrap();
-            if let Some(persist) = out.persist.take() {
-                let disk = node.consensus.log_mut();
-                if let Some(snapshot) = persist.snapshot {
-                    disk.checkpoint = Some(checkpoint::installed(&snapshot.data));
-                    (disk.before, disk.entries) = ((snapshot.index.0, snapshot.term.0), vec![]);
-                    self.snapshots += 1;
-                }
-                // Nothing that need not be synced survives here.
-                if persist.must_sync {
-                    disk.append(&persist.entries);
-                    if let Some(hs) = persist.hard_state {
-                        disk.hard_state = hs;
-                    }
-                }
-            }
-            node.consensus.persisted(&mut out);
-            self.wire.extend(out.send_after.drain(..));
-            if let Some(state) = out.restored.take() {
-                (node.members, node.certifier, node.history) = (state.members.into(), state.certifier, state.history);
-            }
-            self.hand_on(id, &mut out);
+        let Some(Node { replica, host }) = self.nodes.get_mut(&id) else { return };
+        let ended = replica.advance(host);
+        for (index, conf, raw) in std::mem::take(&mut host.checkpoints) {
+            replica.consensus.log_mut().checkpoint = Some(raw);
+            replica.checkpointed(index, &conf, host).unwrap();
         }
-        panic!("node {id} has work without end");
-    }
-
-    fn hand_on(&mut self, id: u32, out: &mut Output) {
-        let node = self.nodes.get_mut(&id).unwrap();
-        for entry in out.committed.drain(..) {
+        self.snapshots += std::mem::take(&mut host.snapshots);
+        self.wire.extend(host.said.drain(..));
+        for entry in host.handed_out.drain(..) {
             let seen = (entry.term.0, entry.data.clone());
             let first = self.log.entry(entry.index.0).or_insert_with(|| seen.clone());
             assert_eq!(*first, seen, "one log: entry {} at node {id}", entry.index);
-            if entry.kind != EntryType::EntryNormal {
-                let commit = node.consensus.log().hard_state.commit;
-                assert!(commit >= entry.index.0, "carried out before its commitment was durable");
-            }
-            decide(&entry, &mut node.certifier, &mut node.history, &mut node.members).unwrap();
-            if let Some(members) = &entry.members {
-                assert_eq!(members, &node.members);
-            }
+        }
+        match ended {
+            Ok(()) => {}
+            Err(End::Removed) => self.crash(id),
+            Err(End::Error(why)) => panic!("node {id}: {why}"),
         }
     }
 
@@ -285,7 +420,7 @@ impl World {
                 continue;
             }
             if let Some(node) = self.nodes.get_mut(&to) {
-                let _ = node.consensus.step(Input::Message(message));
+                node.step(Input::Message(message));
                 self.work(to);
             }
         }
@@ -295,17 +430,19 @@ impl World {
     pub fn ticks(&mut self, n: usize) {
         for _ in 0..n {
             let ids: Vec<u32> = self.nodes.keys().copied().collect();
-            let positions: Vec<_> = self.nodes.iter().map(|(id, n)| (*id, n.certifier.decided())).collect();
+            let positions: Vec<_> = self.nodes.iter().map(|(id, n)| (*id, n.replica.certifier.decided())).collect();
             for id in ids {
-                let node = self.nodes.get_mut(&id).unwrap();
+                let Some(node) = self.nodes.get_mut(&id) else { continue };
                 for (of, applied) in positions.iter().filter(|(of, _)| !self.cut.contains(of)) {
-                    node.consensus.step(Input::Position(NodeId(*of), *applied)).unwrap();
+                    node.step(Input::Position(NodeId(*of), *applied));
                 }
-                node.consensus.step(Input::Tick).unwrap();
+                node.host.ticks += 1;
+                node.replica.tick(&mut node.host).unwrap();
                 self.work(id);
             }
             self.deliver();
-            let terms = self.nodes.values().filter(|n| n.role() == Role::Leader).map(|n| n.consensus.leadership().term);
+            let terms =
+                self.nodes.values().filter(|n| n.role() == Role::Leader).map(|n| n.replica.consensus.leadership().term);
             let terms: Vec<_> = terms.collect();
             assert_eq!(terms.len(), terms.iter().collect::<BTreeSet<_>>().len(), "two leaders in one term: {terms:?}");
         }
@@ -333,14 +470,14 @@ impl World {
 
     /// Changes the table through node `at`, asking again as a node does, until everyone who is not cut off shows it.
     pub fn change(&mut self, at: u32, change: Change) {
-        let before = self.nodes[&at].members.version;
+        let before = self.nodes[&at].members().version;
         for _ in 0..300 {
-            if self.nodes.get(&at).is_none_or(|n| n.members.version > before) {
+            if self.nodes.get(&at).is_none_or(|n| n.members().version > before) {
                 return self.ticks(10);
             }
             let node = self.nodes.get_mut(&at).unwrap();
-            let command = Command { expected_version: node.members.version, change: change.clone() };
-            let _ = node.consensus.step(Input::Change(command));
+            let command = Command { expected_version: node.members().version, change: change.clone() };
+            node.step(Input::Change(command));
             self.work(at);
             self.deliver();
             self.ticks(5);
@@ -350,7 +487,7 @@ impl World {
 
     /// A new member with the next id joins through `at` and starts from a checkpoint of it.
     pub fn join(&mut self, at: u32, role: MemberRole, replaces: Option<u32>) -> u32 {
-        let id = self.nodes[&at].members.next_id.0;
+        let id = self.nodes[&at].members().next_id.0;
         let hash = [id as u8; 32];
         let replaces = replaces.map(NodeId);
         self.change(at, Change::AddToken(Token { hash, role, replaces, expires_unix_s: 0 }));
@@ -362,12 +499,12 @@ impl World {
 
     pub fn is_voter(&self, id: u32) -> bool {
         let mut running = self.nodes.iter().filter(|(n, _)| !self.cut.contains(n)).map(|(_, n)| n);
-        running.all(|n| n.consensus.conf().votes(NodeId(id)) && !n.consensus.conf().is_joint())
+        running.all(|n| n.replica.consensus.conf().votes(NodeId(id)) && !n.replica.consensus.conf().is_joint())
     }
 
     pub fn propose(&mut self, at: u32, raw: Bytes) {
         let node = self.nodes.get_mut(&at).unwrap();
-        node.consensus.step(Input::Propose(raw)).unwrap();
+        node.step(Input::Propose(raw));
         self.work(at);
         self.deliver();
     }
@@ -379,14 +516,15 @@ impl World {
         let raw = Entry::encode(&txn, &[], b"row");
         for _ in 0..300 {
             let node = self.nodes.get_mut(&at).unwrap();
-            let _ = node.consensus.step(Input::Propose(raw.clone()));
+            node.step(Input::Propose(raw.clone()));
             self.work(at);
             self.deliver();
-            let heard = |w: &World, id: &u32| !w.cut.contains(id) && w.nodes[&at].members.contains(NodeId(*id));
+            let heard = |w: &World, id: &u32| !w.cut.contains(id) && w.nodes[&at].members().contains(NodeId(*id));
             let all = |w: &World| {
                 let mut heard = w.nodes.iter().filter(|(id, _)| heard(w, id));
-                heard
-                    .all(|(_, n)| matches!(n.certifier.outcome(&txn), onetrip_core::certifier::Outcome::Decided { .. }))
+                heard.all(|(_, n)| {
+                    matches!(n.replica.certifier.outcome(&txn), onetrip_core::certifier::Outcome::Decided { .. })
+                })
             };
             for _ in 0..10 {
                 if all(self) {
@@ -401,7 +539,7 @@ impl World {
     /// All who run stand at the same place with the same state.
     pub fn settle(&mut self) {
         self.until("all at one place", |w| {
-            let at: BTreeSet<LogIndex> = w.nodes.values().map(|n| n.certifier.decided()).collect();
+            let at: BTreeSet<LogIndex> = w.nodes.values().map(|n| n.replica.certifier.decided()).collect();
             at.len() == 1
         });
         let states: BTreeSet<Bytes> = self.nodes.values().map(strip_history).collect();
@@ -411,6 +549,6 @@ impl World {
 
 /// The history is each node's own.
 fn strip_history(node: &Node) -> Bytes {
-    let c = &node.consensus;
-    checkpoint::encode(c.applied().1, c.conf(), c.members(), &node.certifier, &History::default())
+    let c = &node.replica.consensus;
+    checkpoint::encode(c.applied().1, c.conf(), c.members(), &node.replica.certifier, &History::default())
 }
