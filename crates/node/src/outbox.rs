@@ -98,6 +98,15 @@ impl<S: Socket> Outbox<S> {
         Ok(())
     }
 
+    /// What the socket has not taken.
+    pub fn waiting_bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.waiting_bytes() > self.queue_bytes_max
+    }
+
     /// Runs until the outbox is closed or the socket fails.
     pub async fn drain(&self) {
         loop {

@@ -75,6 +75,8 @@ pub struct Options {
     pub cut_margin: u64,
     /// A longer log is cut even if another member needs it.
     pub log_entries_max: u64,
+    /// Who lacks more is sent it bit by bit.
+    pub near_entries: u64,
     /// How likely somebody changes the membership, at each look.
     pub operate_per_million: u64,
     pub one_way_ms_max: u64,
@@ -119,6 +121,7 @@ impl Options {
             checkpoint_entries: rng.between(10, 400),
             cut_margin: *[5, 20, 200].get(rng.below(3) as usize).expect("below 3"),
             log_entries_max: *[30, 200, 1_000, 10_000].get(rng.below(4) as usize).expect("below 4"),
+            near_entries: *[5, 50, 1_000].get(seed as usize % 3).expect("below 3"),
             operate_per_million: *[0, 20_000, 100_000, 300_000].get(rng.below(4) as usize).expect("below 4"),
             one_way_ms_max: rng.between(1, 80),
             loss_per_million: network(&mut rng, 50_000),

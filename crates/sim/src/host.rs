@@ -118,6 +118,10 @@ impl Host for SimHost<'_> {
         true
     }
 
+    fn bulk_is_under_way(&mut self) -> bool {
+        self.ctx.rng.one_in(10)
+    }
+
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
         self.body.departures.push((self.body.clock, Departure::Position(own)));
     }

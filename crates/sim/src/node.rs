@@ -138,6 +138,7 @@ impl Node {
             checkpoint_bytes: u64::MAX,
             cut_margin: o.cut_margin,
             log_bytes_max: o.log_entries_max,
+            near_bytes: o.near_entries,
         };
         let config = Config {
             id,

@@ -22,6 +22,7 @@
 //!   configuration and had forgotten that could elect a leader with voters who are none any more.
 //! - What a change does to the configuration follows from table and command, not from what its proposer wrote.
 
+mod backlog;
 mod leadership;
 mod membership;
 
@@ -42,7 +43,7 @@ use std::sync::Arc;
 
 /// Entries larger than this travel alone; smaller ones share a message up to it.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
-/// Append messages under way to one follower.  Bounds memory only: at one commit per message and 100 ms of round trip
+/// Append messages under way to a follower that is near (`backlog`).  Bounds memory only: at one commit per message and 100 ms of round trip
 /// this is 40,000 commits per second.
 const INFLIGHT_MESSAGES_MAX: usize = 4096;
 /// Committed entries handed over at once; bounds memory while a restarted node catches up.
@@ -173,6 +174,10 @@ pub struct Consensus<S: Storage> {
     /// Of each member's PostgreSQL.
     positions: BTreeMap<NodeId, LogIndex>,
     timing: Timing,
+    /// A follower whose log matches up to here lacks little.
+    near: LogIndex,
+    /// Of the last heartbeats that were sent for it.
+    commit_said: u64,
 }
 
 impl<S: Storage> Consensus<S> {
@@ -223,6 +228,8 @@ impl<S: Storage> Consensus<S> {
             incoming: None,
             positions: BTreeMap::new(),
             timing,
+            near: LogIndex::ZERO,
+            commit_said: 0,
         };
         consensus.take_seat();
         consensus.fit_timing();
@@ -270,6 +277,7 @@ impl<S: Storage> Consensus<S> {
         assert!(self.ready.is_none(), "an output is being worked off");
         let result = self.take(input);
         self.fit_timing();
+        self.fit_windows();
         result
     }
 

@@ -85,6 +85,8 @@ pub trait Host {
 
     /// May be lost.  `false`: the way to its receiver is full.
     fn send(&mut self, message: Message) -> bool;
+    /// What is sent to some member now arrives later than a heartbeat would.
+    fn bulk_is_under_way(&mut self) -> bool;
     /// To all members: what this node's PostgreSQL shows, and what of that is safe on disk, if it has said so.
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>);
     /// How long a follower waits for its leader, as measured round trips would have it.

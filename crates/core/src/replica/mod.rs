@@ -58,6 +58,8 @@ pub struct Settings {
     pub cut_margin: u64,
     /// A log with more ([`Store::bytes`]) is cut also where another member needs it.
     pub log_bytes_max: u64,
+    /// A member that lacks no more than so much of the log is sent all of it at once.
+    pub near_bytes: u64,
 }
 
 pub struct Replica<S: Store, O> {
@@ -211,7 +213,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     pub fn tick<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         self.tick += 1;
+        self.consensus.set_near(self.consensus.log().index_leaving(self.settings.near_bytes));
         self.step(Input::Tick, host);
+        if host.bulk_is_under_way() {
+            self.consensus.say_commit();
+        }
         self.propose_again(false, host)?;
         if self.tick % POSITION_TICKS != 0 {
             return Ok(());

@@ -138,8 +138,8 @@ impl Store for Disk {
     fn bytes(&self) -> u64 {
         0
     }
-    fn index_leaving(&self, _: u64) -> LogIndex {
-        LogIndex(self.last())
+    fn index_leaving(&self, entries: u64) -> LogIndex {
+        LogIndex(self.last().saturating_sub(entries))
     }
 }
 
@@ -199,6 +199,9 @@ impl Host for TestHost {
     fn send(&mut self, message: Message) -> bool {
         assert!(self.leads || self.has_written, "only a leader may speak before its disk");
         self.said.push(message);
+        true
+    }
+    fn bulk_is_under_way(&mut self) -> bool {
         true
     }
     fn send_position(&mut self, _: Option<(LogIndex, LogIndex)>) {}
@@ -278,6 +281,7 @@ impl Node {
             checkpoint_bytes: u64::MAX,
             cut_margin: 0,
             log_bytes_max: u64::MAX,
+            near_bytes: 1,
         };
         let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };
         let mut replica = Replica::new(settings, config, state, disk, &[]).unwrap();

@@ -85,6 +85,10 @@ impl Host for NodeHost {
         sent
     }
 
+    fn bulk_is_under_way(&mut self) -> bool {
+        self.transport.bulk_is_under_way()
+    }
+
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
         if let Some((applied, durable)) = own {
             self.transport.send_position(applied, durable);

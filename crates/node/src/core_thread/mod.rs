@@ -62,6 +62,8 @@ const ELECTION_TICKS: usize = 40;
 const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
 const CHECKPOINT_BYTES: u64 = 256 << 20;
 const CUT_MARGIN: u64 = 1_000;
+/// Far less than the queue to a peer takes.
+const NEAR_BYTES: u64 = 8 << 20;
 /// A thread that slept too long makes up for this many ticks at most: catching up on all of them could call an election.
 const TICKS_AT_ONCE: u32 = 3;
 /// Events taken before the disk is written.
@@ -118,6 +120,7 @@ impl CoreThread {
             checkpoint_bytes: CHECKPOINT_BYTES.min(config.log_bytes_max / 4),
             cut_margin: CUT_MARGIN,
             log_bytes_max: config.log_bytes_max,
+            near_bytes: NEAR_BYTES,
         };
         let starts_file = StartsFile::new(config.data_dir.join("starts"));
         let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?)?;

@@ -16,6 +16,7 @@
 use crate::error::{Error, Result};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use raft::eraftpb::{Entry as RaftEntry, EntryType, HardState};
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -27,6 +28,8 @@ pub(crate) const HEAD_BYTES: usize = 20;
 const SET_ASIDE_BYTES: u64 = 4 << 20;
 /// Data above this is written from where it is instead of being gathered.
 const GATHER_BYTES_MAX: usize = 64 << 10;
+/// What a member that is behind is sent within some round trips.
+const READ_AHEAD_BYTES: u64 = 16 << 20;
 
 /// The position and term before a segment's first entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub(crate) struct Segment {
     /// End of the records.
     pub end: u64,
     set_aside: u64,
+    /// Up to here the system has been told to read ahead.
+    ahead: Cell<u64>,
 }
 
 pub(crate) fn path_of(dir: &Path, number: u64) -> PathBuf {
@@ -81,7 +86,7 @@ impl Segment {
         let path = path_of(dir, number);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(Error::disk(&path, "creating the segment"))?;
-        Ok(Segment { number, path, previous, file, end: 0, set_aside: 0 })
+        Ok(Segment { number, path, previous, file, end: 0, set_aside: 0, ahead: Cell::default() })
     }
 
     pub fn open(dir: &Path, number: u64) -> Result<Segment> {
@@ -98,7 +103,7 @@ impl Segment {
         let file = options.open(&path);
         let file = file.map_err(Error::disk(&path, "opening the segment"))?;
         let set_aside = file.metadata().map_err(Error::disk(&path, "reading its size"))?.len();
-        Ok(Segment { number, path, previous: Previous::default(), file, end: 0, set_aside })
+        Ok(Segment { number, path, previous: Previous::default(), file, end: 0, set_aside, ahead: Cell::default() })
     }
 
     /// Writes one record at the end.  Not durable before `sync`.
@@ -227,12 +232,32 @@ impl Segment {
 
     /// An entry's data, verified.
     pub fn read(&self, slot: &Slot) -> Result<Bytes> {
+        self.read_ahead(slot.offset + u64::from(slot.len));
         let mut data = BytesMut::zeroed(slot.len as usize);
         self.file.read_exact_at(&mut data, slot.offset).map_err(Error::disk(&self.path, "read"))?;
         if crc32fast::hash(&data) != slot.crc {
             return Err(self.corrupted(format!("the entry at byte {} has changed since it was written", slot.offset)));
         }
         Ok(data.freeze())
+    }
+
+    /// Whoever reads an old entry mostly wants those that follow: the disk is to be waited for once, and not each time.
+    fn read_ahead(&self, from: u64) {
+        let (to, ahead) = (from + READ_AHEAD_BYTES, self.ahead.get());
+        // Far below: somebody else, who lacks more.
+        if ahead >= from + READ_AHEAD_BYTES / 2 && ahead <= to + READ_AHEAD_BYTES {
+            return;
+        }
+        self.ahead.set(to);
+        // SAFETY: a plain system call on a file descriptor that `self.file` keeps open.  It is advice; an error is no harm.
+        unsafe {
+            libc::posix_fadvise(
+                self.file.as_raw_fd(),
+                from as libc::off_t,
+                READ_AHEAD_BYTES as libc::off_t,
+                libc::POSIX_FADV_WILLNEED,
+            );
+        }
     }
 
     pub fn corrupted(&self, why: String) -> Error {

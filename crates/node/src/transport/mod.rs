@@ -1,7 +1,7 @@
 //! Frames to and from the other nodes.
 //!
-//! Each node dials each other one twice, for control and for bulk, so that a heartbeat never queues behind an append of
-//! 100 MB; it writes on what it dialled and reads on what it accepted.  It knows which Raft messages are urgent, and
+//! Each node dials each other one twice, for control and for bulk, so that a heartbeat or a small proposal never queues
+//! behind an append of 100 MB; it writes on what it dialled and reads on what it accepted.  It knows which Raft messages are urgent, and
 //! nothing else of Raft.
 //!
 //! Invariants:
@@ -104,6 +104,15 @@ pub struct PeerState {
     pub trouble: Option<String>,
     #[serde(skip)]
     pub cut: bool,
+}
+
+/// A proposal up to this goes the way of heartbeats.
+const SMALL_BYTES_MAX: usize = 64 << 10;
+/// More than this in a queue counts as much.
+const UNDER_WAY_BYTES: usize = 1 << 20;
+
+fn bytes_of(message: &Message) -> usize {
+    message.entries.iter().map(|entry| entry.data.len()).sum()
 }
 
 impl Transport {
@@ -246,13 +255,28 @@ impl Transport {
     pub fn send_raft(&self, message: Message) -> bool {
         let Some(link) = self.link(NodeId(message.to as u32)) else { return true };
         let channel = match message.get_msg_type() {
-            MessageType::MsgAppend | MessageType::MsgPropose | MessageType::MsgSnapshot => Channel::Bulk,
+            MessageType::MsgAppend | MessageType::MsgSnapshot => Channel::Bulk,
+            // Proposals have no order among themselves, so a small one need not wait for a large one.
+            MessageType::MsgPropose if bytes_of(&message) > SMALL_BYTES_MAX => Channel::Bulk,
             _ => Channel::Control,
         };
-        if link.shape.is_cut() || link.outbox(channel).is_none() {
+        let Some(outbox) = link.outbox(channel).filter(|_| !link.shape.is_cut()) else {
             return true; // lost, and `Unreachable` has been or will be said
+        };
+        // Before it is encoded, which takes longer than to find this out.
+        if outbox.is_full() || link.shape.is_full() {
+            return false;
         }
         self.send_to(&link, channel, Frame::Raft(Box::new(message)).encode())
+    }
+
+    /// Something waits for the way to a peer, so that what is sent on its bulk channel now arrives late.
+    pub fn bulk_is_under_way(&self) -> bool {
+        let waits = |l: &Arc<Link>| {
+            l.shape.held_bytes() > UNDER_WAY_BYTES
+                || l.outbox(Channel::Bulk).is_some_and(|outbox| outbox.waiting_bytes() > UNDER_WAY_BYTES)
+        };
+        self.links().iter().any(waits)
     }
 
     pub fn send_position(&self, applied: LogIndex, durable: LogIndex) {

@@ -123,7 +123,7 @@ impl Shape {
         if settings.cut {
             return Way::Lost;
         }
-        let held = self.held_bytes.load(Ordering::Relaxed);
+        let held = self.held_bytes();
         if settings == LinkSettings::default() && held == 0 {
             self.active.store(false, Ordering::Relaxed);
             return Way::Now;
@@ -146,6 +146,14 @@ impl Shape {
         inner.last_due[channel as usize] = Some(due);
         self.held_bytes.fetch_add(copies * bytes, Ordering::Relaxed);
         Way::Held { due, copies }
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.held_bytes() > QUEUE_BYTES_MAX
     }
 
     /// A held frame has been given to the socket (not before, or one that is sent at once could overtake it).

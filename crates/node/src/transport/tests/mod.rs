@@ -132,24 +132,52 @@ async fn frames_arrive_in_order_with_tls_and_without() {
 async fn whoever_is_connected_again_is_told_so_after_the_end() {
     let pair = pair(false, "").await;
     let mut told = Vec::new();
-    let mut hear = |until: usize| {
+    let mut hear = |times: usize| {
         told.extend(pair.sides[0].events.try_iter().filter_map(|event| match event {
             Event::Peer(NodeId(2), PeerEvent::Connected) => Some("connected"),
             Event::Peer(NodeId(2), PeerEvent::Unreachable) => Some("unreachable"),
             _ => None,
         }));
-        told.iter().filter(|t| **t == "connected").count() >= until
+        told.iter().filter(|t| **t == "connected").count() >= times
     };
-    until("the first connection", || hear(1)).await;
+    until("both connections", || hear(2)).await;
     pair.connected().await;
     let [one, two] = &pair.sides[..] else { panic!("two sides") };
     // A message of somebody else ends the connection of whoever sends it.
     one.transport.send_raft(append(9, 2, 1, 1));
-    until("the second connection", || hear(2)).await;
-    assert_eq!(told, ["connected", "unreachable", "connected"]);
+    until("a third one", || hear(3)).await;
+    assert_eq!(told, ["connected", "connected", "unreachable", "connected"]);
     pair.connected().await;
     one.transport.send_raft(append(1, 2, 9, 1));
     until("a message on it", || received(two) == [9]).await;
+}
+
+/// Goal: no small proposal waits behind a large one.  Method: on a narrow link, the large one first.
+#[tokio::test]
+async fn a_small_proposal_overtakes_a_large_one() {
+    let pair = pair(false, "").await;
+    pair.connected().await;
+    let [one, two] = &pair.sides[..] else { panic!("two sides") };
+    let transport = one.transport.clone();
+    let delays = transport.start_delays().unwrap().expect("a lab has a delay line");
+    assert!(one.transport.set_link(NodeId(2), LinkSettings { mbit_per_s: 80.0, ..Default::default() }));
+    let propose = |index, bytes| {
+        let mut message = append(1, 2, index, bytes);
+        message.set_msg_type(MessageType::MsgPropose);
+        assert!(one.transport.send_raft(message));
+    };
+    propose(1, 4 << 20);
+    assert!(one.transport.bulk_is_under_way());
+    propose(2, 1 << 10);
+    let mut all = Vec::new();
+    until("both", || {
+        all.extend(received(two));
+        all.len() == 2
+    })
+    .await;
+    assert_eq!(all, [2, 1]);
+    one.transport.stop_delays();
+    delays.join().unwrap();
 }
 
 /// A lab's link: cut, healed, lossy and doubling, in one direction; the other goes on.
