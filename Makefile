@@ -81,7 +81,7 @@ poison: setup-tests
 
 sim: setup
 	cargo build --release --locked -p onetrip-sim
-	@$(TARGET)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE))
+	@$(TARGET)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE)) $(if $(JOBS),--jobs $(JOBS))
 
 # Nothing but bytes: no cluster is started.  Not the release profile, which would let sums overflow unseen.
 fuzz: setup

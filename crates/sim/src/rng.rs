@@ -9,6 +9,11 @@ impl Rng {
         Rng(seed)
     }
 
+    /// How often it has been drawn from, in a way.
+    pub fn state(&self) -> u64 {
+        self.0
+    }
+
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)

@@ -11,7 +11,7 @@ use crate::network::brief;
 use crate::node::{Arrival, Node, Stop, Trouble};
 use crate::operator::Operator;
 use crate::postgres::{Postgres, Wish};
-use crate::rng::Rng;
+use crate::rng::{mix, Rng};
 use crate::trace;
 use onetrip_checker as histories;
 use onetrip_core::agent::OutcomeState;
@@ -99,6 +99,7 @@ pub struct World {
     conn_life: BTreeMap<ConnId, u64>,
     pub(crate) phase: Phase,
     pub(crate) operator: Operator,
+    hash: u64,
 }
 
 /// What came of one seed.
@@ -111,6 +112,8 @@ pub struct Report {
     pub faults: Stats,
     pub events: Stats,
     pub failure: Option<String>,
+    /// Of all that was handled, when, and what chance had given by then.
+    pub hash: u64,
     pub trace: Vec<u8>,
 }
 
@@ -123,13 +126,14 @@ pub fn run(options: Options, keep_trace: bool) -> Report {
         let text = text.or(panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default();
         world.ctx.checker.fail(format!("panic: {text}"));
     }
-    let ctx = world.ctx;
+    let (ctx, hash) = (world.ctx, world.hash);
     Report {
         seed: ctx.options.seed,
         simulated: ctx.now,
         committed: ctx.checker.committed_count(),
         acknowledged: ctx.checker.told_committed_count(),
         failure: ctx.checker.failure().map(str::to_owned),
+        hash,
         faults: ctx.faults,
         events: ctx.events,
         trace: ctx.trace.unwrap_or_default(),
@@ -172,6 +176,7 @@ impl World {
             conn_life: BTreeMap::new(),
             phase: Phase::Safety,
             operator: Operator::default(),
+            hash: 0,
         };
         for member in &members.members {
             world.add_machine(member, SimLog::new(None), true);
@@ -196,8 +201,9 @@ impl World {
         self.at(2 * SECOND, Event::Fault);
         self.at(self.ctx.options.safety, Event::Look);
         // Ends: `Look` bounds the time, and each event moves it or works off a finite batch.
-        while let Some(((time, _), event)) = self.queue.pop_first() {
+        while let Some(((time, sequence), event)) = self.queue.pop_first() {
             self.ctx.now = time;
+            self.hash = [time, sequence, self.ctx.rng.state()].into_iter().fold(self.hash, |h, part| mix(h ^ part));
             self.handle(event);
             if self.phase == Phase::Over || self.ctx.checker.failure().is_some() {
                 return;

@@ -28,6 +28,8 @@ fn one_seed_gives_the_same_bytes_twice() {
         let (one, two) = (run(Options::draw(seed, None), true), run(Options::draw(seed, None), true));
         assert!(one.trace.len() > 100_000, "the trace is too short to say much: {}", one.trace.len());
         assert!(one.trace == two.trace, "seed {seed} gave two different runs");
+        assert_eq!(one.hash, two.hash, "seed {seed}");
+        assert_ne!(one.hash, run(Options::draw(seed + 1, None), false).hash, "seed {seed}");
     }
 }
 
