@@ -217,12 +217,15 @@ impl Checker {
     /// Of the lives of its PostgreSQL only the last so many are known.
     fn may_forget_life(&self, txn: &TxnId, by: LogIndex, limits: &Limits) -> bool {
         let ended = self.ended.range(..=by).flat_map(|(_, whose)| whose);
-        let its = ended.filter(|(node, _)| *node == txn.node).filter_map(|(_, of)| *of);
+        let its = ended.filter(|(node, _)| *node == txn.node).map(|(_, of)| *of);
+        // Its removal ended the one that ran then.
+        let removed = its.clone().any(|of| of.is_none());
+        let its = its.flatten();
         // An entry that was proposed again says once more what has ended.
         let mut seen = BTreeSet::from([0]);
         let its: Vec<u64> = its.filter(|of| seen.insert(*of)).collect();
         let known = &its[its.len().saturating_sub(limits.incarnations as usize)..];
-        known.len() as u64 == limits.incarnations && !known.contains(&txn.incarnation)
+        known.len() as u64 + u64::from(removed) >= limits.incarnations && !known.contains(&txn.incarnation)
     }
 
     fn commits(&mut self, index: LogIndex, previous: LogIndex, entry: &Entry) {

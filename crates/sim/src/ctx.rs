@@ -2,7 +2,7 @@
 
 use crate::checker::Checker;
 use crate::poison::Poison;
-use crate::rng::Rng;
+use crate::rng::{mix, Rng};
 use crate::session::Question;
 use onetrip_checker::{History, Outcome, Time};
 use onetrip_core::agent::OutcomeState;
@@ -80,6 +80,8 @@ pub struct Options {
     /// How likely somebody changes the membership, at each look.
     pub operate_per_million: u64,
     pub one_way_ms_max: u64,
+    /// Nodes are connected by streams, which break whole.
+    pub streams: bool,
     pub loss_per_million: u64,
     pub duplicate_per_million: u64,
     pub reorder_per_million: u64,
@@ -99,7 +101,7 @@ pub struct Options {
 
 impl Options {
     pub fn draw(seed: u64, plant: Option<Plant>) -> Options {
-        let mut rng = Rng::new(crate::rng::mix(seed));
+        let mut rng = Rng::new(mix(seed));
         let voters = if rng.one_in(3) { 5 } else { 3 };
         let calm = rng.one_in(4);
         let network = |r: &mut Rng, n| if calm || r.one_in(3) { 0 } else { r.below(n) };
@@ -124,6 +126,7 @@ impl Options {
             near_entries: *[5, 50, 1_000].get(seed as usize % 3).expect("below 3"),
             operate_per_million: *[0, 20_000, 100_000, 300_000].get(rng.below(4) as usize).expect("below 4"),
             one_way_ms_max: rng.between(1, 80),
+            streams: mix(seed ^ 9) % 2 == 0,
             loss_per_million: network(&mut rng, 50_000),
             duplicate_per_million: network(&mut rng, 50_000),
             reorder_per_million: network(&mut rng, 100_000),
@@ -138,6 +141,10 @@ impl Options {
             poison_per_million: *[0, 0, 0, 5_000].get(rng.below(4) as usize).expect("below 4"),
             plant,
         };
+        if o.message_bytes_max == 1 {
+            // A few messages under way would be a few entries.
+            o.near_entries = u64::MAX;
+        }
         if matches!(plant, Some(Plant::ShowsLeftOut | Plant::SkipTakesNothing)) {
             (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
         }

@@ -6,7 +6,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `world`, `network`, `faults`, `ending` | time, crashes; messages; what goes wrong; what must hold when all heals |
+//! | `world`, `network`, `stream`, `faults`, `ending` | time, crashes; messages, one by one or on connections; what goes wrong; what must hold when all heals |
 //! | `operator` | members join, leave, are replaced; PostgreSQL's data folder is made anew |
 //! | `poison` | entries that a PostgreSQL cannot apply; healing by a copy; an operator who has one left out |
 //! | `node`, `host`, `disk` | one node: the replica that the daemon runs, what it stands on here, the disk beneath |
@@ -30,6 +30,7 @@ mod postgres;
 mod rng;
 mod rows;
 mod session;
+mod stream;
 mod world;
 
 pub use ctx::{Options, Plant, Stats};

@@ -2,10 +2,12 @@
 
 use crate::ctx::{Micros, MS};
 use crate::node::{Arrival, Departure};
+use crate::stream::Channel;
 use crate::trace;
 use crate::world::{Event, World, SOCKET};
 use onetrip_core::consensus::Message;
 use onetrip_core::NodeId;
+use raft::eraftpb::MessageType;
 
 impl World {
     pub(crate) fn depart(&mut self, i: usize, time: Micros, departure: Departure) {
@@ -39,6 +41,7 @@ impl World {
         let Some(node) = &self.machines[i].node else { return };
         let sender = NodeId(from as u32 + 1);
         if let Arrival::Raft(message) = &arrival {
+            trace!(self.ctx, "n{} hears {}", i + 1, brief(message));
             // The receiver would take it for a forgery and break the connection.
             if (message.from, message.to) != (u64::from(sender.0), i as u64 + 1) {
                 let why = format!("node {sender} says for another to node {}: {}", i + 1, brief(message));
@@ -55,6 +58,10 @@ impl World {
     }
 
     fn transmit(&mut self, from: usize, to: usize, time: Micros, make: &dyn Fn() -> Arrival) {
+        if self.ctx.options.streams {
+            let arrival = make();
+            return self.send_on((from, to), channel_of(&arrival), time, arrival);
+        }
         let copies = 1 + u64::from(self.ctx.rng.per_million(self.ctx.options.duplicate_per_million));
         for copy in 0..copies {
             let (o, rng) = (&self.ctx.options, &mut self.ctx.rng);
@@ -81,7 +88,17 @@ impl World {
     }
 }
 
-pub(crate) fn brief(m: &Message) -> String {
+/// As in the daemon's transport.
+fn channel_of(arrival: &Arrival) -> Channel {
+    match arrival {
+        Arrival::Raft(m) if matches!(m.get_msg_type(), MessageType::MsgAppend | MessageType::MsgSnapshot) => {
+            Channel::Bulk
+        }
+        _ => Channel::Control,
+    }
+}
+
+fn brief(m: &Message) -> String {
     format!(
         "{:?} {}->{} term {} index {} log term {} commit {} entries {} reject {} hint {}",
         m.get_msg_type(),

@@ -30,6 +30,8 @@ pub enum Arrival {
     /// Applied and durable, of a member's PostgreSQL, if it has said so.
     Position(NodeId, Option<(LogIndex, LogIndex)>),
     Unreachable(NodeId),
+    /// A new connection to it; what was sent before may be lost.
+    Connected(NodeId),
     /// A peer says that this node was removed.
     Removed,
     Agent(ToNode),
@@ -204,6 +206,7 @@ impl Node {
         match arrival {
             Arrival::Raft(message) => replica.message(message, host),
             Arrival::Unreachable(peer) => replica.unreachable(peer, host),
+            Arrival::Connected(peer) => replica.connected(peer, host)?,
             Arrival::Change(command) => replica.step(Input::Change(command), host),
             Arrival::Skip(force) => self.leave_out(force, ctx)?,
             Arrival::Stop => replica.stop(host),

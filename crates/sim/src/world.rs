@@ -7,11 +7,11 @@ use crate::agent::{ConnId, FromNode, ToNode};
 use crate::checker::Checker;
 use crate::ctx::{Ctx, Micros, Options, Plant, Stats, MS, SECOND};
 use crate::disk::{End, SimLog};
-use crate::network::brief;
 use crate::node::{Arrival, Node, Stop, Trouble};
 use crate::operator::Operator;
 use crate::postgres::{Postgres, Wish};
 use crate::rng::{mix, Rng};
+use crate::stream::{Channel, OnStream, Stream};
 use crate::trace;
 use onetrip_checker as histories;
 use onetrip_core::agent::OutcomeState;
@@ -30,6 +30,8 @@ pub(crate) enum Event {
     Arrive(usize, u64, Arrival),
     /// From a peer to a peer; the receiver may be in another life than when it was sent.
     Deliver(usize, usize, Arrival),
+    /// On this connection from a peer to a peer.
+    Stream(usize, usize, Channel, u64, OnStream),
     ToPostgres(usize, u64, FromNode),
     Session(usize, u64, usize, u64),
     Worker(usize, u64),
@@ -53,6 +55,7 @@ pub(crate) struct Link {
     pub cut_until: Micros,
     pub slow_until: Micros,
     pub last_delivery: Micros,
+    pub streams: [Stream; 2],
 }
 
 pub(crate) struct Machine {
@@ -234,11 +237,9 @@ impl World {
                 }
             }
             Event::Deliver(from, i, arrival) => {
-                if let Arrival::Raft(m) = &arrival {
-                    trace!(self.ctx, "n{} hears {}", i + 1, brief(m));
-                }
                 self.deliver(from, i, arrival);
             }
+            Event::Stream(from, to, channel, number, what) => self.on_stream((from, to), channel, number, what),
             Event::ToPostgres(i, incarnation, frame) => {
                 self.with_postgres(i, incarnation, |p, _, _, ctx| p.receive(frame, ctx));
             }
@@ -429,6 +430,9 @@ impl World {
                 (m.ticks_due, m.work_is_due) = (0, false);
                 let first = self.ctx.now + self.ctx.rng.below(TICK);
                 self.at(first, Event::Tick(i, life));
+                if self.ctx.options.streams {
+                    self.dial_all(i);
+                }
                 self.work_soon(i);
             }
             Err(Stop::Broken(why)) => self.ctx.checker.fail(format!("node {}: {why}", i + 1)),
@@ -455,6 +459,9 @@ impl World {
         }
         // What was copied so far is thrown away.
         self.end_copy(i);
+        if self.ctx.options.streams {
+            return self.hang_up(i);
+        }
         for peer in 0..self.machines.len() {
             if peer != i && self.ctx.rng.one_in(2) {
                 let time = now + self.links[i][peer].delay;

@@ -8,8 +8,8 @@ use crate::ids::LogIndex;
 use raft::{StateRole, Storage};
 
 /// Append messages of full size under way to a follower that is far behind.  A guess: at 100 ms of round trip it catches up
-/// by 80 MB/s, and one batch of them keeps the core thread for some milliseconds.
-const BEHIND_MESSAGES_MAX: usize = 8;
+/// by 160 MB/s, and one batch of them keeps the core thread for some milliseconds.
+const BEHIND_MESSAGES_MAX: usize = 16;
 
 impl<S: Storage> Consensus<S> {
     /// A follower whose log matches up to here is near: what it lacks is little.  To be told again and again.
