@@ -25,6 +25,12 @@ pub enum Error {
     /// Entries were skipped or came twice; the caller's replay is wrong.
     #[error("entry {got} does not follow {last}")]
     OutOfOrder { last: LogIndex, got: LogIndex },
+    /// What the leader counts on, this node does not have: it must not vote any more.
+    #[error(
+        "this node has acknowledged entry {counted_on} and its log ends at {last}: its disk has lost a part of the log, or its \
+         folder is an older copy; replace the node (`onetrip token --replaces`)"
+    )]
+    LostLog { counted_on: LogIndex, last: LogIndex },
     /// Raft refused a step or its configuration.
     #[error("raft: {0}")]
     Raft(#[from] raft::Error),

@@ -230,7 +230,11 @@ fn problems(
     }
     for peer in peers.iter().filter(|p| !p.connected) {
         let why = if peer.cut { "the link was cut by hand" } else { peer.trouble.as_deref().unwrap_or("connecting") };
-        problems.push(format!("member {} in {} is not connected: {why}", peer.id, peer.region));
+        problems.push(format!(
+            "member {} in {} is not connected: {why}; if it has stopped by itself, the end of its log says why, and if it cannot \
+             come back, `onetrip token --replaces {}` lets a new one take its place",
+            peer.id, peer.region, peer.id
+        ));
     }
     for (id, matched) in core.raft.matched.iter().filter(|(_, m)| m.next() < core.log_first) {
         // 0 until a new leader has heard from it, which is no reason for alarm.

@@ -204,7 +204,7 @@ impl Node {
     fn handle(&mut self, arrival: Arrival, ctx: &mut Ctx) -> Result<()> {
         let (replica, host) = (&mut self.replica, &mut SimHost { body: &mut self.body, ctx });
         match arrival {
-            Arrival::Raft(message) => replica.message(message, host),
+            Arrival::Raft(message) => replica.message(message, host)?,
             Arrival::Unreachable(peer) => replica.unreachable(peer, host),
             Arrival::Connected(peer) => replica.connected(peer, host)?,
             Arrival::Change(command) => replica.step(Input::Change(command), host),

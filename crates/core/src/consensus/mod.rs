@@ -318,13 +318,11 @@ impl<S: Storage> Consensus<S> {
             }
         }
         if message.get_msg_type() == MessageType::MsgHeartbeat && message.term >= self.raft.raft.term {
-            // raft-rs panics over it as well, in words that help nobody.
-            let (counted_on, last) = (message.commit, self.raft.raft.raft_log.last_index());
-            assert!(
-                counted_on <= last,
-                "this node has acknowledged entry {counted_on} and its log ends at {last}: it has lost a part of it, or its \
-                 folder is an older copy; replace the node"
-            );
+            // raft-rs panics over it.
+            let (counted_on, last) = (LogIndex(message.commit), LogIndex(self.raft.raft.raft_log.last_index()));
+            if counted_on > last {
+                return Err(Error::LostLog { counted_on, last });
+            }
         }
         let checkpoint = self.open_snapshot(&message)?;
         match self.raft.step(message) {

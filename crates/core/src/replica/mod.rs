@@ -12,7 +12,8 @@
 //! Invariants:
 //! - What consensus wants durable is durable before anything that depends on it leaves.
 //! - Every committed index is decided once, in order.
-//! - After an error from the host nothing more is done; also when the log says that this node was removed.
+//! - After an error from the host nothing more is done; also when the log says that this node was removed, or a leader counts
+//!   on what its log does not have.
 //!
 //! | module | what |
 //! |---|---|
@@ -146,8 +147,15 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 
     /// From a peer whose identity the host has checked.
-    pub fn message<H: Host<Store = S, Outbox = O>>(&mut self, message: Message, host: &mut H) {
-        self.step(Input::Message(message), host);
+    pub fn message<H: Host<Store = S, Outbox = O>>(&mut self, message: Message, host: &mut H) -> Result<(), H::Error> {
+        let result = self.consensus.step(Input::Message(message));
+        host.looks(&mut self.consensus, self.tick);
+        match result {
+            Ok(()) => {}
+            Err(e @ Error::LostLog { .. }) => return Err(e.into()),
+            Err(e) => host.ignored(e),
+        }
+        Ok(())
     }
 
     /// The connection to a peer broke; what was under way may be lost.

@@ -18,9 +18,12 @@ use nix::fcntl::{fallocate, FallocateFlags};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 
+use crate::postmaster::all_threads_stopped;
+
 /// Sparse: only what is written takes space.
 const IMAGE_BYTES: u64 = 3 << 30;
 const UMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(20);
 const BALLAST: &str = ".ballast";
 
 // include/uapi/linux/ext4.h (Linux 6.x); older kernels have it in fs/ext4/ext4.h.
@@ -81,6 +84,24 @@ impl Disk {
             }
             self.kill_users();
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Stops every process that has the disk open, so that no sync is under way when the power goes: one that overlaps with
+    /// the shutdown may succeed although ext4 has not written what it promised (it loses the conversion of unwritten extents).
+    /// A thread that waits for the disk stops when that is done.
+    pub fn freeze(&self) -> Result<()> {
+        let deadline = Instant::now() + FREEZE_TIMEOUT;
+        loop {
+            let users = self.users();
+            if users.iter().all(|pid| all_threads_stopped(*pid)) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "processes {users:?} do not stop");
+            for pid in users {
+                let _ = kill(pid, Signal::SIGSTOP);
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

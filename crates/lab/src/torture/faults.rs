@@ -227,6 +227,9 @@ impl Faults {
 
     fn power_loss(&mut self, until: Instant, regions: &[usize]) -> Result<()> {
         for region in regions {
+            self.disks[*region].freeze()?;
+        }
+        for region in regions {
             self.disks[*region].power_off()?;
         }
         self.kill(until, regions, true)?;
