@@ -1,0 +1,838 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit.c
+ *	  The way of a transaction through COMMIT: the one transaction callback.
+ *
+ *	event		may error	verdict				what is done
+ *	PRE_COMMIT	yes			not known			keys of held locks, rehearse statements,
+ *											propose, wait
+ *				as 08007	commit				wait for the turn, take the origin
+ *	(the server's own steps up to the commit record)
+ *				as 08007	commit				nothing of ours
+ *	COMMIT		no			commit				publish, let go of the origin
+ *	ABORT		no			none, abort			forget
+ *				no			not known, commit	close the connection: the node then
+ *											leaves the entry to the apply worker
+ *				no			none, not known		and the client may ask for it: the
+ *											worker has it decided
+ *	PRE_PREPARE	yes			none				refuse if something was captured
+ *
+ * Before PROPOSE has been sent whole, any interrupt ends the transaction as
+ * in PostgreSQL.  After that the entry may be in the log: a cancel, a timeout
+ * or a termination may only say that the outcome is not known (08007), with
+ * the transaction id, and only after a short time in which the verdict may
+ * still come.  So is any other ERROR, such as memory that runs out while the
+ * proposal is put together once more.
+ *
+ * After a verdict of commit the transaction is committed, whatever happens to
+ * this backend.  From there to the local commit interrupts are held and
+ * nothing of ours allocates.  An ERROR of the server (a full disk under ON
+ * COMMIT DELETE ROWS, say) is put into other words before anybody sees it
+ * (session.c): SQLSTATE 08007, "outcome ...: committed at N".  The local
+ * transaction aborts, the apply worker takes the entry over, and the session
+ * goes on.
+ *
+ * A session that is told to end after the verdict (pg_terminate_backend, a
+ * shutdown) waits a moment for its turn, commits, and ends then.  Only if its
+ * turn does not come it leaves the entry to the worker, and says the same
+ * 08007.  Either way the end itself is put off until the client has COMMIT's
+ * answer (ot_session_end_later): libpq drops the SQLSTATE of a FATAL that the
+ * end of the connection follows, and what it overtook.
+ *
+ * A region that cannot apply an entry commits nothing that comes after it.  A
+ * COMMIT that finds it so waits before it proposes, and is told after
+ * onetrip.commit_timeout that nothing was committed.  One that was proposed
+ * before gets its verdict, waits for its turn as long, and is told 08007.
+ *
+ * The local commit record is not flushed (the log is durable on a majority,
+ * and the node feeds what a crash took away), unless the transaction also
+ * wrote tables that the log knows nothing of.  Such a transaction must commit
+ * here itself, since the worker has its other half only: it waits longer for
+ * its turn, and where it is ended all the same, the client is told which half
+ * is lost.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "replication/origin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+#include "sequence/sequence.h"
+#include "shmem/shmem.h"
+
+/* How long a cancelled COMMIT still waits for a verdict that is on its way. */
+#define CANCEL_GRACE_MS 1000
+/*
+ * How long a decided COMMIT that is told to end waits for its turn, if it
+ * wrote tables that the log cannot give back.  The node gives a server more
+ * to stop.
+ */
+#define OTHER_TABLES_GRACE_MS 10000
+/* Between attempts to reach a node that is away. */
+#define RECONNECT_MS 20
+/* How long a session waits to see what the worker commits in its place. */
+#define SHOW_OWN_MS 5000
+/* How often a COMMIT that waits looks whether this region goes on. */
+#define STANDSTILL_POLL_MS 100
+
+static OtAgent *agent = NULL;
+
+/* Of the transaction that is committing, all reset at its end. */
+static struct
+{
+	bool		deciding;		/* the entry may be in the log, no verdict */
+	bool		decided;		/* verdict commit */
+	bool		origin_set;		/* this process holds the replication origin */
+	bool		holding;		/* interrupts held by us */
+	bool		other_tables;	/* wrote some that the log knows nothing of */
+	OtLogIndex	index;			/* verdict commit, or the worker's entry */
+	int			saved_synchronous_commit;
+}			committing;
+
+/* The id that this transaction's COMMIT uses, reset at its end. */
+static struct
+{
+	bool		drawn;
+	bool		told;			/* the client knows it, and may ask */
+	bool		final;			/* the log has decided it */
+	OtTxnId		txn;
+	OtLogIndex	base;			/* applied when it was told */
+}			own;
+
+/* The last verdict commit of this connection is committed here. */
+static bool last_is_done = true;
+static OtTxnId last_txn;
+
+static void show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
+							void *arg);
+static void xact_callback(XactEvent event, void *arg);
+static void subxact_callback(SubXactEvent event, SubTransactionId my_subid,
+							 SubTransactionId parent_subid, void *arg);
+
+void
+ot_commit_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+	RegisterResourceReleaseCallback(show_own_commit, NULL);
+}
+
+/* ---- the transaction's id ---- */
+
+static OtTxnId
+own_txn(void)
+{
+	if (!own.drawn)
+	{
+		own.txn = ot_draw_txn();
+		own.drawn = true;
+	}
+	return own.txn;
+}
+
+/*
+ * The id, for the client to note.  From here on the transaction gets an
+ * outcome, whatever becomes of it: it is an entry even if it changes nothing.
+ * It carries a key of now, so that it is too old to commit by the time when
+ * the log may have forgotten that it was settled.
+ */
+OtTxnId
+ot_commit_tell_id(void)
+{
+	ot_write_set_touch();
+	if (!own.told)
+	{
+		own.base = ot_applied_index();
+		own.told = true;
+	}
+	ot_write_set_entry(own.base);
+	return own_txn();
+}
+
+/*
+ * A session that ends in good order says so.  Without DONE the node has to
+ * assume that the last entry was left half way.
+ */
+static void
+say_done(int code, Datum arg)
+{
+	StringInfo	frame;
+
+	if (agent == NULL || !ot_agent_is_open(agent) || !last_is_done ||
+		last_txn.sequence == 0)
+		return;
+	frame = ot_agent_frame(agent, OT_FRAME_DONE);
+	ot_put_txn(frame, last_txn);
+	ot_agent_frame_end(agent);
+	OT_STOP_POINT("before-done");
+	(void) ot_agent_flush(agent);
+}
+
+OtAgent *
+ot_commit_agent(void)
+{
+	if (agent == NULL)
+	{
+		agent = ot_agent_create(TopMemoryContext);
+		before_shmem_exit(say_done, (Datum) 0);
+	}
+	return agent;
+}
+
+/* ---- before the verdict ---- */
+
+/* The largest time left in ms, for a wait that must end by the deadline. */
+static long
+ms_until(TimestampTz deadline)
+{
+	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
+}
+
+/* ---- what is said of an outcome ---- */
+
+/* To be called inside ereport(), or in an error context callback. */
+static void
+say_unknown(OtTxnId txn)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ot_txn_to_text(txn, text);
+	errcode(OT_ERR_OUTCOME_UNKNOWN);
+	errmsg("outcome of transaction %s is not known yet", text);
+	errdetail("It was proposed in region \"%s\", and no majority of regions has decided it in time. It will commit once or not at all.",
+			  ot_region);
+	errhint("Ask SELECT onetrip.outcome('%s') in any region before you repeat it.", text);
+}
+
+/* Likewise.  `why` is a sentence without its full stop. */
+static void
+say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ot_txn_to_text(txn, text);
+	errcode(OT_ERR_OUTCOME_UNKNOWN);
+	if (other_tables)
+	{
+		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT ", but for its changes of tables that are not replicated",
+			   text, index.value);
+		errdetail("%s. The changes of onetrip tables become visible here shortly, or once this region goes on; those of other tables, which this server alone has, are lost.",
+				  why);
+		errhint("Repeat the changes of the other tables, and nothing else.");
+	}
+	else
+	{
+		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT, text, index.value);
+		if (ot_worker_stands_at(0).value == 0)
+			errdetail("%s. The transaction becomes visible here shortly.", why);
+		else
+			errdetail("%s. The transaction becomes visible here once this region goes on.", why);
+		errhint("Do not repeat it.");
+	}
+}
+
+static void
+raise_unknown(OtTxnId txn)
+{
+	QueryCancelPending = false;
+	ot_session_end_later();
+	ereport(ERROR, say_unknown(txn));
+}
+
+/* The apply worker takes the entry over. */
+static void
+raise_handed_over(const char *why)
+{
+	ot_session_end_later();
+	ereport(ERROR,
+			say_committed(own.txn, committing.index, committing.other_tables, why));
+}
+
+bool
+ot_commit_minds_errors(void)
+{
+	return committing.decided || committing.origin_set;
+}
+
+/*
+ * Whatever goes wrong between the verdict and the local commit, the client
+ * must not take it for a failure of its transaction.
+ */
+bool
+ot_commit_reword(const ErrorData *edata)
+{
+	/*
+	 * The transaction is going to abort, and from PostgreSQL 16 on the abort
+	 * record of one with an origin would say that its position is applied.
+	 */
+	if (committing.origin_set)
+		replorigin_session_origin = InvalidRepOriginId;
+
+	if (!committing.decided)
+		return false;
+	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
+	{
+		ot_session_end_later();
+		say_committed(own.txn, committing.index, committing.other_tables,
+					  edata->message ? edata->message : "An error came between");
+	}
+	return true;
+}
+
+/* ---- a region that stands still ---- */
+
+/*
+ * What is proposed now comes after the entry that this region cannot apply,
+ * so it would not be shown here before that one is.  While nothing is
+ * proposed the transaction can still be ended, and evicted.  Who waits for
+ * onetrip.commit_timeout gets an error, and who comes after that at once.
+ */
+static void
+wait_while_standing_still(void)
+{
+	OtLogIndex	at;
+
+	while (unlikely((at = ot_worker_stands_at(0)).value != 0))
+	{
+		if (ot_worker_stands_at(ot_commit_timeout_ms).value != 0)
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("region \"%s\" stands still at log index " UINT64_FORMAT ", nothing was committed",
+							ot_region, ot_applied_index().value),
+					 errdetail("Its server cannot apply log index " UINT64_FORMAT ", which was committed before; it shows nothing newer until it can.",
+							   at.value),
+					 errhint("Repeat the transaction in another region. SELECT failing, failure FROM onetrip.status says what to mend here; see \"A region shows nothing new\" in docs/operations.md.")));
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 STANDSTILL_POLL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+/* ---- waiting for the verdict ---- */
+
+static void
+raise_unreachable(OtAgent *a)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("the node of region \"%s\" does not answer, nothing was committed", ot_region),
+			 errdetail("%s.", ot_agent_error(a)),
+			 errhint("Start the node (onetrip start), then repeat the transaction.")));
+}
+
+/*
+ * Proposes the transaction, again on each new connection, until the verdict
+ * is here.  Interrupts are held by the caller.
+ */
+static void
+wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
+{
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(),
+													   ot_commit_timeout_ms);
+	bool		queued = false; /* PROPOSE is in this connection's buffer */
+	bool		sent_before = false;	/* whole, on an earlier connection */
+	bool		cut_short = false;
+
+	for (;;)
+	{
+		OtFrameType type;
+		OtReader	body;
+		long		wait_ms;
+
+		if (!ot_agent_is_open(agent))
+		{
+			OtLogIndex	none = {0};
+
+			queued = false;
+			sent_before = committing.deciding;
+			last_txn.sequence = 0;
+			(void) ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
+		}
+		if (ot_agent_is_open(agent) && !queued)
+		{
+			StringInfo	frame;
+
+			if (sent_before)
+				OT_STOP_POINT("propose-again");
+			frame = ot_agent_frame(agent, OT_FRAME_PROPOSE);
+			ot_write_set_encode(txn, frame);
+			ot_agent_frame_end(agent);
+			queued = true;
+#ifdef ONETRIP_STOP_POINTS
+			if (ot_stop_wanted("propose-half"))
+			{
+				(void) ot_agent_flush_half(agent);
+				OT_STOP_POINT("propose-half");
+			}
+#endif
+		}
+		/* Not proposed yet: any interrupt ends it as in PostgreSQL. */
+		if (InterruptPending && !committing.deciding)
+		{
+			RESUME_INTERRUPTS();
+			committing.holding = false;
+			CHECK_FOR_INTERRUPTS();
+			HOLD_INTERRUPTS();
+			committing.holding = true;
+		}
+		if (ot_agent_flush(agent) && ot_agent_all_sent(agent) && !committing.deciding)
+		{
+			committing.deciding = true;
+			OT_STOP_POINT("propose-sent");
+		}
+
+		while (ot_agent_read(agent, &type, &body))
+		{
+			if (type == OT_FRAME_VERDICT)
+			{
+				if (!ot_agent_get_verdict(&body, verdict))
+				{
+					/* The next connection gets it again. */
+					ereport(LOG,
+							(errcode(OT_ERR_PROTOCOL),
+							 errmsg("the node sent a VERDICT that cannot be read")));
+					ot_agent_close(agent);
+					break;
+				}
+				ot_agent_consume(agent);
+				if (verdict->txn.sequence != txn.sequence)
+					continue;
+				/* Refused this time; what was sent before may be in the log. */
+				if (sent_before && (verdict->outcome == OT_OUTCOME_REFUSED ||
+									verdict->outcome == OT_OUTCOME_FULL))
+				{
+					ot_agent_close(agent);
+					break;
+				}
+				return;
+			}
+			else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
+					 type == OT_FRAME_REHEARSED)
+				ot_agent_consume(agent);
+			else
+				ot_agent_close(agent);
+		}
+
+		/* Proposed: the client may be told unknown, and that only a bit later. */
+		if (!cut_short && (ProcDiePending || QueryCancelPending))
+		{
+			TimestampTz sooner = TimestampTzPlusMilliseconds(ot_now(),
+															 CANCEL_GRACE_MS);
+
+			deadline = Min(deadline, sooner);
+			cut_short = true;
+		}
+
+		wait_ms = ms_until(deadline);
+		if (wait_ms == 0)
+		{
+			if (!committing.deciding)
+				raise_unreachable(agent);
+			raise_unknown(txn);
+		}
+		if (!ot_agent_is_open(agent))
+			wait_ms = Min(wait_ms, RECONNECT_MS);
+		if (ot_agent_wait(agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+/*
+ * Likewise.  Once the entry may be in the log, an ERROR would tell the client
+ * that it is not: it becomes 08007.
+ */
+static void
+propose_and_wait(OtTxnId txn, OtVerdict *verdict)
+{
+	PG_TRY();
+	{
+		wait_for_verdict(txn, verdict);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		if (!committing.deciding || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(TopTransactionContext);
+		edata = CopyErrorData();
+		FlushErrorState();
+		ereport(LOG,
+				(errcode(edata->sqlerrcode),
+				 errmsg("after proposing a transaction: %s", edata->message)));
+		raise_unknown(txn);
+	}
+	PG_END_TRY();
+}
+
+static void
+raise_lost(OtTxnId txn, OtVerdict *verdict)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+	Oid			relid = ot_write_set_key_table(verdict->key_number);
+	char	   *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
+	char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
+
+	ot_txn_to_text(txn, text);
+	if (verdict->outcome == OT_OUTCOME_WINDOW)
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not commit: the transaction is older than what conflicts are remembered for"),
+				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
+						   verdict->other.value),
+				 ot_worker_hint_retry("Retry the transaction; keep write transactions shorter.")));
+	ereport(ERROR,
+			(errcode(OT_ERR_LOST),
+			 errmsg("could not commit: a concurrent transaction in region \"%s\" was first",
+					verdict->region),
+			 name ?
+			 errdetail("Both touched table \"%s.%s\"; region \"%s\" committed at log index " UINT64_FORMAT ".",
+					   schema, name, verdict->region, verdict->other.value) :
+			 errdetail("Both changed the schema; region \"%s\" committed at log index " UINT64_FORMAT ".",
+					   verdict->region, verdict->other.value),
+			 ot_worker_hint_retry("Retry the transaction.")));
+}
+
+static void
+raise_cancelled(OtTxnId txn)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ereport(ERROR,
+			(errcode(ERRCODE_TRANSACTION_ROLLBACK),
+			 errmsg("could not commit: transaction %s was settled before its COMMIT was decided",
+					ot_txn_to_text(txn, text)),
+			 errdetail("Somebody called onetrip.outcome() with settle => true and was told that it is aborted; or this region's node was removed from the cluster.")));
+}
+
+/* ---- after a verdict of commit ---- */
+
+static void
+wait_for_turn(OtLogIndex index, OtLogIndex previous)
+{
+	int			grace_ms = committing.other_tables ? OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS;
+	TimestampTz give_up = 0;	/* 0: nobody wants the session to end */
+	TimestampTz patience = 0;	/* until here it waits although this region stands still */
+
+	for (;;)
+	{
+		long		wait_ms;
+
+		if (ot_turn_try(index, previous))
+			return;
+		ot_turn_enqueue();
+		if (ot_turn_try(index, previous))
+			return;
+
+		if (ot_turn_is_handed_over())
+			raise_handed_over("It held a lock that an earlier change needs");
+		if (ProcDiePending)
+		{
+			if (give_up == 0)
+				give_up = TimestampTzPlusMilliseconds(ot_now(), grace_ms);
+			wait_ms = ms_until(give_up);
+			if (wait_ms == 0)
+				raise_handed_over("The session was ended before its turn came");
+		}
+		else
+		{
+			if (patience == 0)
+				patience = TimestampTzPlusMilliseconds(ot_now(), Max(ot_commit_timeout_ms, grace_ms));
+			wait_ms = ms_until(patience);
+			if (wait_ms == 0 && ot_worker_stands_at(ot_commit_timeout_ms).value != 0)
+				raise_handed_over("This region cannot apply a change that comes before it (SELECT failing, failure FROM onetrip.status)");
+			wait_ms = Max(wait_ms, STANDSTILL_POLL_MS);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 wait_ms, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+/*
+ * Readies the local commit of the turn's holder: its commit record is to say
+ * `index`.  Also for the apply worker.
+ */
+void
+ot_commit_hold_turn(OtLogIndex index, bool flush)
+{
+	committing.index = index;
+	committing.saved_synchronous_commit = synchronous_commit;
+	ot_replorigin_session_setup(ot_origin());
+	committing.origin_set = true;
+	replorigin_session_origin = ot_origin();
+	replorigin_session_origin_lsn = (XLogRecPtr) index.value;
+	replorigin_session_origin_timestamp = GetCurrentTimestamp();
+	if (!flush)
+		synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+}
+
+static void
+let_go_of_origin(void)
+{
+	if (!committing.origin_set)
+		return;
+	committing.origin_set = false;
+	replorigin_session_origin = InvalidRepOriginId;
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+	replorigin_session_reset();
+	synchronous_commit = committing.saved_synchronous_commit;
+}
+
+/* ---- the events ---- */
+
+static void
+pre_commit(void)
+{
+	OtVerdict	verdict;
+	OtTxnId		txn;
+
+	/* it may have become one since the first change */
+	ot_check_writable();
+	wait_while_standing_still();
+	ot_sequence_hold_used();
+	if (own.told)
+		ot_write_set_entry(own.base);
+	committing.other_tables = ot_held_locks_take_keys();
+	/* The commit record carries the position, so there must be one. */
+	(void) GetTopTransactionId();
+	(void) ot_commit_agent();
+
+	txn = own_txn();
+	if (ot_rehearse_statements && ot_write_set_has_statements())
+		ot_rehearse_elsewhere(agent, txn);
+	OT_STOP_POINT("before-propose");
+	/* may find the transaction evicted, and then takes the interrupt */
+	ot_turn_begin_proposing(txn);
+	HOLD_INTERRUPTS();
+	committing.holding = true;
+	propose_and_wait(txn, &verdict);
+
+	switch (verdict.outcome)
+	{
+		case OT_OUTCOME_COMMIT:
+			break;
+		case OT_OUTCOME_CONFLICT:
+		case OT_OUTCOME_WINDOW:
+			committing.deciding = false;
+			own.final = true;
+			raise_lost(txn, &verdict);
+			break;
+		case OT_OUTCOME_CANCELLED:
+			committing.deciding = false;
+			own.final = true;
+			raise_cancelled(txn);
+			break;
+		case OT_OUTCOME_REFUSED:
+			committing.deciding = false;
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("the node of region \"%s\" refused the transaction", ot_region),
+					 errdetail("%s", verdict.message)));
+			break;
+		case OT_OUTCOME_FULL:
+			committing.deciding = false;
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("the node of region \"%s\" has no room for the transaction now", ot_region),
+					 errdetail("%s.", verdict.message),
+					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
+			break;
+		default:
+			raise_unknown(txn);
+	}
+
+	/* Committed, from here on. */
+	committing.deciding = false;
+	committing.decided = true;
+	committing.index = verdict.at;
+	own.final = true;
+	last_is_done = false;
+	last_txn = txn;
+	OT_STOP_POINT("verdict-received");
+	ot_turn_decided(verdict.at, verdict.other);
+	OT_STOP_POINT("turn-waiting");
+	wait_for_turn(verdict.at, verdict.other);
+	ot_commit_hold_turn(verdict.at, committing.other_tables);
+	OT_STOP_POINT("turn-held");
+}
+
+static void
+stop_holding(void)
+{
+	if (committing.holding)
+	{
+		committing.holding = false;
+		/* an ERROR has zeroed the count already */
+		if (InterruptHoldoffCount > 0)
+			RESUME_INTERRUPTS();
+	}
+}
+
+static void
+committed(void)
+{
+	if (committing.decided)
+		OT_STOP_POINT("committed");
+	if (committing.origin_set)
+	{
+		let_go_of_origin();
+		ot_turn_publish(committing.index);
+	}
+	if (committing.decided)
+		OT_STOP_POINT("published");
+	ot_turn_forget(true);
+	last_is_done = true;
+	if (committing.decided)
+	{
+		stop_holding();
+		ot_session_end_later();
+	}
+	memset(&committing, 0, sizeof(committing));
+	ot_sequence_told_used();
+	memset(&own, 0, sizeof(own));
+	ot_write_set_reset();
+}
+
+/* Committed, but by the apply worker: what the session does next is to see it. */
+static OtLogIndex own_commit;
+
+/*
+ * By now the locks that the worker may need are gone.  The client has its error
+ * already; its next command waits, and never sees a state from before.
+ */
+static void
+show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	OtLogIndex	index = own_commit;
+
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || index.value == 0)
+		return;
+	own_commit.value = 0;
+	for (int waited = 0; ot_applied_index().value < index.value; waited++)
+	{
+		if (ProcDiePending)
+			return;
+		if (waited == SHOW_OWN_MS)
+		{
+			ereport(LOG,
+					(errmsg("ending a session that cannot be shown its own commit at " UINT64_FORMAT " within %d ms",
+							index.value, SHOW_OWN_MS)));
+			(void) kill(MyProcPid, SIGTERM);
+			return;
+		}
+		pg_usleep(1000);
+	}
+}
+
+static void
+aborted(void)
+{
+	bool		left_open = own.drawn && !own.final &&
+		(committing.deciding || own.told);
+
+	if (committing.decided && !proc_exit_inprogress)
+		own_commit = committing.index;
+	ot_sequence_note_aborted();
+	let_go_of_origin();
+	if (committing.deciding || committing.decided ||
+		(agent && !ot_agent_all_sent(agent)))
+	{
+		/*
+		 * The node must not count on this backend any more; and the rest of a
+		 * proposal that was not sent whole must not go out with the next one.
+		 */
+		ot_agent_close(agent);
+		last_txn.sequence = 0;
+	}
+	ot_turn_forget(false);
+	if (left_open)
+		ot_turn_leave_open(own.txn);
+	memset(&committing, 0, sizeof(committing));
+	memset(&own, 0, sizeof(own));
+	ot_write_set_reset();
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (!ot_preloaded || !IsUnderPostmaster)
+		return;
+
+	ot_session_keep_watching();
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			ot_check_unseen_writes();
+			if (ot_write_set_is_empty() && !own.told)
+			{
+				if (likely(ot_sequence_note_used()))
+					break;
+				ot_write_set_advance();
+			}
+			pre_commit();
+			break;
+		case XACT_EVENT_COMMIT:
+			committed();
+			break;
+		case XACT_EVENT_ABORT:
+			aborted();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			ot_check_unseen_writes();
+			if (!ot_write_set_is_empty() || own.told || ot_held_locks_hold_up())
+				ereport(ERROR,
+						(errcode(OT_ERR_NOT_REPLICATED),
+						 errmsg("cannot PREPARE a transaction that has used onetrip tables"),
+						 errdetail("A prepared transaction keeps its locks, and changes from other regions would wait for them."),
+						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));
+			break;
+		case XACT_EVENT_PREPARE:
+			ot_turn_forget(false);
+			ot_write_set_reset();
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId my_subid,
+				 SubTransactionId parent_subid, void *arg)
+{
+	if (ot_preloaded && IsUnderPostmaster)
+		ot_session_keep_watching();
+	switch (event)
+	{
+		case SUBXACT_EVENT_START_SUB:
+			ot_write_set_subxact_start(GetCurrentTransactionNestLevel());
+			break;
+		case SUBXACT_EVENT_COMMIT_SUB:
+			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), true);
+			break;
+		case SUBXACT_EVENT_ABORT_SUB:
+			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), false);
+			break;
+		case SUBXACT_EVENT_PRE_COMMIT_SUB:
+			break;
+	}
+}
