@@ -38,7 +38,7 @@ static ClientAuthentication_hook_type prev_client_authentication_hook = NULL;
 void		_PG_init(void);
 
 static void
-ot_client_authentication(Port *port, int status)
+onetrip_client_authentication(Port *port, int status)
 {
 	if (prev_client_authentication_hook)
 		prev_client_authentication_hook(port, status);
@@ -58,7 +58,7 @@ _PG_init(void)
 	ot_settings_init();
 
 	prev_client_authentication_hook = ClientAuthentication_hook;
-	ClientAuthentication_hook = ot_client_authentication;
+	ClientAuthentication_hook = onetrip_client_authentication;
 
 	ot_shmem_init();
 	ot_position_init();

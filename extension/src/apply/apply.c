@@ -70,7 +70,7 @@ static int	failure_code = 0;
 
 /* For messages: the entry being applied. */
 static void
-entry_error_context(void *arg)
+apply_entry_error_context(void *arg)
 {
 	OtEntry    *entry = arg;
 	char		text[OT_TXN_ID_TEXT_MAX];
@@ -80,7 +80,7 @@ entry_error_context(void *arg)
 }
 
 static void
-set_applying(OtEntry *entry)
+apply_set_applying(OtEntry *entry)
 {
 	TimestampTz now = entry ? ot_now() : 0;
 
@@ -99,7 +99,7 @@ set_applying(OtEntry *entry)
 }
 
 static void
-tell_position(void)
+apply_tell_position(void)
 {
 	static TimestampTz durable_at = 0;
 	static OtLogIndex durable;
@@ -128,7 +128,7 @@ tell_position(void)
 }
 
 static void
-process_interrupts(void)
+apply_process_interrupts(void)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
@@ -143,7 +143,7 @@ process_interrupts(void)
  * Returns true once that has happened, false if the backend has gone.
  */
 static bool
-wait_for_backend(OtEntry *entry)
+apply_wait_for_backend(OtEntry *entry)
 {
 	OtLogIndex	none = {0};
 
@@ -153,7 +153,7 @@ wait_for_backend(OtEntry *entry)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 RECHECK_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
-		process_interrupts();
+		apply_process_interrupts();
 	}
 	ot_turn_worker_wants(none);
 	return ot_applied_index().value >= entry->at.value;
@@ -164,7 +164,7 @@ wait_for_backend(OtEntry *entry)
  * before it was left behind by its backend, so the node must send it.
  */
 static bool
-wait_for_turn(OtEntry *entry)
+apply_wait_for_turn(OtEntry *entry)
 {
 	for (;;)
 	{
@@ -178,7 +178,7 @@ wait_for_turn(OtEntry *entry)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 RECHECK_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
-		process_interrupts();
+		apply_process_interrupts();
 	}
 }
 
@@ -271,7 +271,7 @@ ot_apply_let_locks_go(void)
 
 /* Does the entry look names up, of objects or in statements? */
 static bool
-looks_names_up(const OtReader *r, TimestampTz *started)
+apply_looks_names_up(const OtReader *r, TimestampTz *started)
 {
 	OtReader	peek = *r;
 
@@ -289,7 +289,7 @@ looks_names_up(const OtReader *r, TimestampTz *started)
  * when it started in its own region.
  */
 static void
-take_over_start_time(TimestampTz started)
+apply_take_over_start_time(TimestampTz started)
 {
 #ifndef USE_ASSERT_CHECKING		/* it asserts that this is a parallel worker */
 	SetParallelStartTimestamps(started, started);
@@ -309,7 +309,7 @@ ot_apply_take_turn(void)
 {
 	if (current == NULL || has_turn)
 		return false;
-	has_turn = wait_for_turn(current);
+	has_turn = apply_wait_for_turn(current);
 	if (has_turn)
 		ot_position_wait_announced();
 	return has_turn;
@@ -320,7 +320,7 @@ apply_entry(OtReader *r)
 {
 	OtEntry		entry;
 	ErrorContextCallback callback = {
-		.callback = entry_error_context, .arg = &entry, .previous = error_context_stack
+		.callback = apply_entry_error_context, .arg = &entry, .previous = error_context_stack
 	};
 	MemoryContext old = MemoryContextSwitchTo(entry_context);
 	TimestampTz started;
@@ -329,25 +329,25 @@ apply_entry(OtReader *r)
 	error_context_stack = &callback;
 
 	if (ot_applied_index().value >= entry.at.value ||
-		(ot_turn_backend_has(entry.txn) && wait_for_backend(&entry)))
+		(ot_turn_backend_has(entry.txn) && apply_wait_for_backend(&entry)))
 		goto done;
 
-	set_applying(&entry);
+	apply_set_applying(&entry);
 	current = &entry;
 	has_turn = false;
 	SetCurrentStatementStartTimestamp();
 	ot_turn_decided(entry.at, entry.previous);
-	if (entry.flags == 0 && looks_names_up(r, &started))
+	if (entry.flags == 0 && apply_looks_names_up(r, &started))
 	{
 		/* They are those of this place in the order: predecessors first. */
 		if (!ot_apply_take_turn())
 		{
 			ot_turn_forget(false);
 			ot_agent_close(agent);
-			set_applying(NULL);
+			apply_set_applying(NULL);
 			goto done;
 		}
-		take_over_start_time(started);
+		apply_take_over_start_time(started);
 	}
 	StartTransactionCommand();
 	MemoryContextSwitchTo(entry_context);
@@ -359,7 +359,7 @@ apply_entry(OtReader *r)
 		ot_left_out_apply(&entry, r);
 	PopActiveSnapshot();
 
-	if (has_turn || wait_for_turn(&entry))
+	if (has_turn || apply_wait_for_turn(&entry))
 	{
 		ot_commit_hold_turn(entry.at, false);
 		CommitTransactionCommand();
@@ -371,7 +371,7 @@ apply_entry(OtReader *r)
 		AbortCurrentTransaction();
 		ot_agent_close(agent);
 	}
-	set_applying(NULL);
+	apply_set_applying(NULL);
 
 done:
 	current = NULL;
@@ -398,7 +398,7 @@ apply_note_failure(const ErrorData *edata)
 
 /* A failure of this kind has a cause that goes away, or that a copy brings along. */
 static bool
-passes(int sqlerrcode)
+apply_failure_passes(int sqlerrcode)
 {
 	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
 	{
@@ -418,7 +418,7 @@ passes(int sqlerrcode)
  * server, which shows it, is likely to help.
  */
 static void
-tell_stuck(void)
+apply_tell_stuck(void)
 {
 	OtLogIndex	failing;
 	TimestampTz since;
@@ -436,7 +436,7 @@ tell_stuck(void)
 	SpinLockRelease(&ot_worker->mutex);
 
 	if (ot_rebuild_after_ms == 0 || failing.value <= ot_applied_index().value || failures < 2 ||
-		passes(code) || !TimestampDifferenceExceeds(since, ot_now(), ot_rebuild_after_ms))
+		apply_failure_passes(code) || !TimestampDifferenceExceeds(since, ot_now(), ot_rebuild_after_ms))
 		return;
 	message[pg_mbcliplen(message, strlen(message), sizeof(message) - 1)] = '\0';
 	/* The name of a file, say, may be any bytes. */
@@ -449,7 +449,7 @@ tell_stuck(void)
 }
 
 static void
-leave(int code, Datum arg)
+apply_leave(int code, Datum arg)
 {
 	TimestampTz now = ot_now();
 	OtLogIndex	none = {0};
@@ -475,7 +475,7 @@ leave(int code, Datum arg)
 }
 
 static void
-set(const char *name, const char *value)
+apply_set_option(const char *name, const char *value)
 {
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
@@ -484,16 +484,16 @@ set(const char *name, const char *value)
 void
 ot_apply_set_up_session(void)
 {
-	set("session_replication_role", "replica");
-	set("idle_in_transaction_session_timeout", "0");
-	set("default_transaction_isolation", "read committed");
-	set("default_transaction_read_only", "off");
-	set("role", "none");
+	apply_set_option("session_replication_role", "replica");
+	apply_set_option("idle_in_transaction_session_timeout", "0");
+	apply_set_option("default_transaction_isolation", "read committed");
+	apply_set_option("default_transaction_read_only", "off");
+	apply_set_option("role", "none");
 	ot_session_settings_set_up();
 }
 
 static void
-set_up(void)
+apply_set_up_worker(void)
 {
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -502,11 +502,11 @@ set_up(void)
 	ot_is_apply_worker = true;
 
 	ot_apply_set_up_session();
-	set("statement_timeout", "0");
-	set("lock_timeout", "0");
+	apply_set_option("statement_timeout", "0");
+	apply_set_option("lock_timeout", "0");
 	/* A deadlock is the evictor's to resolve, not by failing the worker. */
-	set("deadlock_timeout", "1h");
-	set("client_encoding", GetDatabaseEncodingName());
+	apply_set_option("deadlock_timeout", "1h");
+	apply_set_option("client_encoding", GetDatabaseEncodingName());
 
 	entry_context = AllocSetContextCreate(TopMemoryContext, "onetrip entry",
 										  ALLOCSET_DEFAULT_SIZES);
@@ -518,7 +518,7 @@ set_up(void)
 	if (!ot_position_is_welcomed())
 		ot_sequence_reshare();
 	(void) ot_my_slot();
-	before_shmem_exit(leave, (Datum) 0);
+	before_shmem_exit(apply_leave, (Datum) 0);
 	ot_session_note_failures(apply_note_failure);
 	ot_session_watch_errors();
 	SpinLockAcquire(&ot_worker->mutex);
@@ -529,7 +529,7 @@ set_up(void)
 
 /* Why there is no connection to the node: once, not at each attempt. */
 static void
-tell_trouble(void)
+apply_tell_trouble(void)
 {
 	if (strcmp(told_trouble, ot_agent_error(agent)) == 0)
 		return;
@@ -543,7 +543,7 @@ ot_apply_main(Datum arg)
 {
 	bool		welcomed = false;	/* on this connection */
 
-	set_up();
+	apply_set_up_worker();
 	ereport(LOG,
 			(errmsg("onetrip apply worker starts at log index " UINT64_FORMAT,
 					ot_applied_index().value)));
@@ -553,7 +553,7 @@ ot_apply_main(Datum arg)
 		OtFrameType type;
 		OtReader	body;
 
-		process_interrupts();
+		apply_process_interrupts();
 		if (!ot_agent_is_open(agent))
 		{
 			OtLogIndex	applied = ot_applied_index();
@@ -561,7 +561,7 @@ ot_apply_main(Datum arg)
 
 			if (!ot_agent_open(agent, OT_ROLE_APPLY_WORKER, applied, durable))
 			{
-				tell_trouble();
+				apply_tell_trouble();
 				(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 								 RECONNECT_MS, PG_WAIT_EXTENSION);
 				ResetLatch(MyLatch);
@@ -590,7 +590,7 @@ ot_apply_main(Datum arg)
 					proc_exit(1);
 				}
 				if (++untold_entries >= POSITION_ENTRIES)
-					tell_position();
+					apply_tell_position();
 			}
 			else if (type == OT_FRAME_WELCOME)
 			{
@@ -599,7 +599,7 @@ ot_apply_main(Datum arg)
 				ot_agent_consume(agent);
 				welcomed = true;
 				ot_settle_connected();
-				tell_stuck();
+				apply_tell_stuck();
 			}
 			else if (type == OT_FRAME_OUTCOME_IS)
 			{
@@ -616,9 +616,9 @@ ot_apply_main(Datum arg)
 			continue;
 		}
 		if (!ot_agent_is_open(agent))
-			tell_trouble();
+			apply_tell_trouble();
 
-		tell_position();
+		apply_tell_position();
 		pgstat_report_stat(false);
 		if (ot_agent_wait(agent, POSITION_MS, PG_WAIT_EXTENSION) & WL_LATCH_SET)
 			ResetLatch(MyLatch);

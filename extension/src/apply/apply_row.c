@@ -127,7 +127,7 @@ typedef struct Disguise
 } Disguise;
 
 static void
-put_on(Disguise *saved, Relation rel)
+apply_row_put_disguise_on(Disguise *saved, Relation rel)
 {
 	GetUserIdAndSecContext(&saved->user, &saved->security_context);
 	SetUserIdAndSecContext(OidIsValid(ot_session_settings_role()) ? ot_session_settings_role() :
@@ -140,7 +140,7 @@ put_on(Disguise *saved, Relation rel)
 }
 
 static void
-take_off(Disguise *saved)
+apply_row_take_disguise_off(Disguise *saved)
 {
 	XactReadOnly = saved->read_only;
 	AtEOXact_GUC(false, saved->nest_level);
@@ -150,7 +150,7 @@ take_off(Disguise *saved)
 /* ---- opening and closing ---- */
 
 static void
-open_identity(OpenTable *table)
+apply_row_open_identity(OpenTable *table)
 {
 	OtIndex    *identity = &table->info->indexes[table->info->identity];
 
@@ -174,7 +174,7 @@ open_identity(OpenTable *table)
 }
 
 static void
-open_table(OpenTable *table)
+apply_row_open_table(OpenTable *table)
 {
 	MemoryContext old = MemoryContextSwitchTo(rows_context);
 	RangeVar   *name = makeRangeVar(table->schema, table->name, -1);
@@ -206,7 +206,7 @@ open_table(OpenTable *table)
 						table->schema, table->name, RelationGetNumberOfAttributes(table->rel),
 						ot_region, table->natts),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
-	put_on(&disguise, table->rel);
+	apply_row_put_disguise_on(&disguise, table->rel);
 	table->info = ot_rel_info(table->rel);
 	if (table->info->layout != table->layout)
 		ereport(ERROR,
@@ -224,19 +224,19 @@ open_table(OpenTable *table)
 	table->result_rel = makeNode(ResultRelInfo);
 	InitResultRelInfo(table->result_rel, table->rel, 1, NULL, 0);
 	ExecOpenIndices(table->result_rel, false);
-	take_off(&disguise);
+	apply_row_take_disguise_off(&disguise);
 	table->given_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
 	/* Of its own: what is cached may go while the table is open. */
 	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
 											  &TTSOpsVirtual);
 	table->old_row = table_slot_create(table->rel, NULL);
 	if (table->info->identity >= 0)
-		open_identity(table);
+		apply_row_open_identity(table);
 	MemoryContextSwitchTo(old);
 }
 
 static OpenTable *
-get_table(OtReader *r)
+apply_row_get_table(OtReader *r)
 {
 	uint16		number = ot_get_u16(r);
 
@@ -245,7 +245,7 @@ get_table(OtReader *r)
 				(errcode(OT_ERR_PROTOCOL),
 				 errmsg("a write set refers to table %u of %d", number, ntables)));
 	if (tables[number]->rel == NULL)
-		open_table(tables[number]);
+		apply_row_open_table(tables[number]);
 	/* Waits below this level know only a transaction; the evictor names the table. */
 	if (!ot_is_rehearsing)
 		pg_atomic_write_u32(&ot_worker->applying_table, RelationGetRelid(tables[number]->rel));
@@ -300,7 +300,7 @@ typedef struct Storage
 } Storage;
 
 static void
-force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
+apply_row_force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
 {
 	Relation	rel = table->rel;
 	TupleDesc	desc = RelationGetDescr(rel);
@@ -335,7 +335,7 @@ force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
 }
 
 static void
-put_storage_back(Storage *saved, OpenTable *table)
+apply_row_put_storage_back(Storage *saved, OpenTable *table)
 {
 	Relation	rel = table->rel;
 
@@ -355,7 +355,7 @@ put_storage_back(Storage *saved, OpenTable *table)
 }
 
 static void
-insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *read)
+apply_row_insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *read)
 {
 	Storage		storage;
 
@@ -364,20 +364,20 @@ insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *read)
 		simple_table_tuple_insert(table->rel, row);
 		return;
 	}
-	force_storage(&storage, table, read);
+	apply_row_force_storage(&storage, table, read);
 	PG_TRY();
 	{
 		simple_table_tuple_insert(table->rel, row);
 	}
 	PG_FINALLY();
 	{
-		put_storage_back(&storage, table);
+		apply_row_put_storage_back(&storage, table);
 	}
 	PG_END_TRY();
 }
 
 static TM_Result
-update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdateIndexes *update_indexes)
+apply_row_update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdateIndexes *update_indexes)
 {
 	TM_FailureData failure;
 	LockTupleMode lockmode;
@@ -388,7 +388,7 @@ update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdateIndexes *
 		return table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
 								  GetCurrentCommandId(true), GetActiveSnapshot(),
 								  InvalidSnapshot, wait, &failure, &lockmode, update_indexes);
-	force_storage(&storage, table, read);
+	apply_row_force_storage(&storage, table, read);
 	PG_TRY();
 	{
 		result = table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
@@ -397,7 +397,7 @@ update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdateIndexes *
 	}
 	PG_FINALLY();
 	{
-		put_storage_back(&storage, table);
+		apply_row_put_storage_back(&storage, table);
 	}
 	PG_END_TRY();
 	return result;
@@ -407,7 +407,7 @@ update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdateIndexes *
 
 /* Reads a whole row; returns the slot that it is in. */
 static TupleTableSlot *
-get_row(OtReader *r, OpenTable *table, OtRowRead *row)
+apply_row_get_row(OtReader *r, OpenTable *table, OtRowRead *row)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
 
@@ -425,7 +425,7 @@ get_row(OtReader *r, OpenTable *table, OtRowRead *row)
 
 /* Reads a key into the scan keys. */
 static void
-get_key(OtReader *r, OpenTable *table)
+apply_row_get_key(OtReader *r, OpenTable *table)
 {
 	OtIndex    *identity = &table->info->indexes[table->info->identity];
 	TupleDesc	desc = RelationGetDescr(table->rel);
@@ -459,7 +459,7 @@ typedef struct Changes
 } Changes;
 
 static void
-get_changes(OtReader *r, OpenTable *table, Changes *changes)
+apply_row_get_changes(OtReader *r, OpenTable *table, Changes *changes)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
 
@@ -472,7 +472,7 @@ get_changes(OtReader *r, OpenTable *table, Changes *changes)
 
 /* The row in old_row with the changes, into new_row. */
 static void
-merge(OpenTable *table, const Changes *changes)
+apply_row_merge_changes(OpenTable *table, const Changes *changes)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
 	TupleTableSlot *to = table->new_row;
@@ -500,7 +500,7 @@ merge(OpenTable *table, const Changes *changes)
 /* ---- finding a row, and getting it ---- */
 
 static void
-check_identity(OpenTable *table)
+apply_row_check_identity(OpenTable *table)
 {
 	if (table->info->identity < 0)
 		ereport(ERROR,
@@ -512,7 +512,7 @@ check_identity(OpenTable *table)
 
 /* Finds the row of the scan keys into old_row, past all undecided writers. */
 static void
-find_row(OpenTable *table)
+apply_row_find_row(OpenTable *table)
 {
 	OtIndex    *identity = &table->info->indexes[table->info->identity];
 
@@ -546,7 +546,7 @@ find_row(OpenTable *table)
 
 /* Evicts whoever holds a row lock on old_row that stands in the way. */
 static void
-evict_lockers(OpenTable *table, bool key_changes)
+apply_row_evict_lockers(OpenTable *table, bool key_changes)
 {
 	BufferHeapTupleTableSlot *slot = (BufferHeapTupleTableSlot *) table->old_row;
 	HeapTupleHeader header = slot->base.tuple->t_data;
@@ -581,7 +581,7 @@ evict_lockers(OpenTable *table, bool key_changes)
  * says whether the attempt was ready to wait for lockers.
  */
 static bool
-settled(OpenTable *table, TM_Result result, bool key_changes, bool *wait)
+apply_row_attempt_is_done(OpenTable *table, TM_Result result, bool key_changes, bool *wait)
 {
 	switch (result)
 	{
@@ -589,7 +589,7 @@ settled(OpenTable *table, TM_Result result, bool key_changes, bool *wait)
 			return true;
 		case TM_BeingModified:
 		case TM_WouldBlock:
-			evict_lockers(table, key_changes);
+			apply_row_evict_lockers(table, key_changes);
 			*wait = true;
 			return false;
 		case TM_Updated:
@@ -607,7 +607,7 @@ settled(OpenTable *table, TM_Result result, bool key_changes, bool *wait)
 /* ---- the operations ---- */
 
 static void
-begin_change(void)
+apply_row_begin_change(void)
 {
 	if (written)
 		CommandCounterIncrement();
@@ -615,22 +615,22 @@ begin_change(void)
 }
 
 static void
-insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update, bool only_summarizing)
+apply_row_insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update, bool only_summarizing)
 {
 	Disguise	disguise;
 
 	if (table->result_rel->ri_NumIndices == 0)
 		return;
 	if (table->info->runs_functions)
-		put_on(&disguise, table->rel);
+		apply_row_put_disguise_on(&disguise, table->rel);
 	list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, row, table->estate,
 									 update, only_summarizing));
 	if (table->info->runs_functions)
-		take_off(&disguise);
+		apply_row_take_disguise_off(&disguise);
 }
 
 static void
-end_row(OpenTable *table, MemoryContext old)
+apply_row_end_row(OpenTable *table, MemoryContext old)
 {
 	ResetPerTupleExprContext(table->estate);
 	ExecClearTuple(table->given_row);
@@ -643,22 +643,22 @@ end_row(OpenTable *table, MemoryContext old)
 void
 ot_apply_insert(OtReader *r)
 {
-	OpenTable  *table = get_table(r);
+	OpenTable  *table = apply_row_get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 	OtRowRead	read;
-	TupleTableSlot *row = get_row(r, table, &read);
+	TupleTableSlot *row = apply_row_get_row(r, table, &read);
 
 	/* A deleted row with the same key must be seen as gone. */
-	begin_change();
-	insert_row(table, row, &read);
-	insert_index_tuples(table, row, false, false);
-	end_row(table, old);
+	apply_row_begin_change();
+	apply_row_insert_row(table, row, &read);
+	apply_row_insert_index_tuples(table, row, false, false);
+	apply_row_end_row(table, old);
 }
 
 void
 ot_apply_update(OtReader *r)
 {
-	OpenTable  *table = get_table(r);
+	OpenTable  *table = apply_row_get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 	bool		key_changes;
 	bool		wait = false;
@@ -666,43 +666,43 @@ ot_apply_update(OtReader *r)
 	TM_Result	result;
 	OtUpdateIndexes update_indexes;
 
-	check_identity(table);
+	apply_row_check_identity(table);
 	key_changes = ot_get_u8(r) == OT_UPDATE;
-	get_key(r, table);
-	get_changes(r, table, &changes);
+	apply_row_get_key(r, table);
+	apply_row_get_changes(r, table, &changes);
 
-	begin_change();
+	apply_row_begin_change();
 	do
 	{
-		find_row(table);
-		merge(table, &changes);
-		result = update_row(table, &changes.row, wait, &update_indexes);
-	} while (!settled(table, result, key_changes, &wait));
+		apply_row_find_row(table);
+		apply_row_merge_changes(table, &changes);
+		result = apply_row_update_row(table, &changes.row, wait, &update_indexes);
+	} while (!apply_row_attempt_is_done(table, result, key_changes, &wait));
 
 	if (OT_INDEXES_CHANGED(update_indexes))
-		insert_index_tuples(table, table->new_row, true, OT_ONLY_SUMMARIZING(update_indexes));
-	end_row(table, old);
+		apply_row_insert_index_tuples(table, table->new_row, true, OT_ONLY_SUMMARIZING(update_indexes));
+	apply_row_end_row(table, old);
 }
 
 void
 ot_apply_delete(OtReader *r)
 {
-	OpenTable  *table = get_table(r);
+	OpenTable  *table = apply_row_get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 	bool		wait = false;
 	TM_Result	result;
 
-	check_identity(table);
-	get_key(r, table);
-	begin_change();
+	apply_row_check_identity(table);
+	apply_row_get_key(r, table);
+	apply_row_begin_change();
 	do
 	{
 		TM_FailureData failure;
 
-		find_row(table);
+		apply_row_find_row(table);
 		result = table_tuple_delete(table->rel, &table->old_row->tts_tid,
 									GetCurrentCommandId(true), GetActiveSnapshot(),
 									InvalidSnapshot, wait, &failure, false);
-	} while (!settled(table, result, true, &wait));
-	end_row(table, old);
+	} while (!apply_row_attempt_is_done(table, result, true, &wait));
+	apply_row_end_row(table, old);
 }

@@ -111,7 +111,7 @@ static Watch *watches = NULL;	/* one for each slot */
  * PGPROC, which would be this one's own group.
  */
 static void
-signal_process(int pid, int sig)
+evict_signal_process(int pid, int sig)
 {
 #ifdef HAVE_SETSID
 	(void) kill(-pid, sig);
@@ -126,7 +126,7 @@ signal_process(int pid, int sig)
  * next statement at once, notice there that they are marked, and live on.
  */
 static void
-press(PGPROC *proc, OtEviction *eviction)
+evict_press_process(PGPROC *proc, OtEviction *eviction)
 {
 	TimestampTz now = ot_now();
 	uint32		wait_event = *(volatile uint32 *) &proc->wait_event_info;
@@ -155,12 +155,12 @@ press(PGPROC *proc, OtEviction *eviction)
 	if (conflict)
 		(void) SendProcSignal(eviction->pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
 	else
-		signal_process(eviction->pid, end ? SIGTERM : SIGINT);
+		evict_signal_process(eviction->pid, end ? SIGTERM : SIGINT);
 }
 
 /* Is the mark about what the process does now? */
 static bool
-is_marked(PGPROC *proc)
+evict_is_marked(PGPROC *proc)
 {
 	OtSlot	   *slot = &ot_slots->slots[OT_PROC_NUMBER(proc)];
 
@@ -182,9 +182,9 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
 	eviction.lxid = OT_LXID(proc);
 	if (eviction.pid == 0 || eviction.lxid == InvalidLocalTransactionId)
 		return false;
-	if (is_marked(proc))
+	if (evict_is_marked(proc))
 	{
-		press(proc, &slot->eviction);
+		evict_press_process(proc, &slot->eviction);
 		return true;
 	}
 	if (state == OT_SLOT_PROPOSED || state == OT_SLOT_DECIDED)
@@ -206,12 +206,12 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
 		return false;			/* it moved on; the caller looks again */
 
 	pg_atomic_fetch_add_u64(&ot_slots->evictions, 1);
-	press(proc, &slot->eviction);
+	evict_press_process(proc, &slot->eviction);
 	return true;
 }
 
 static void
-table_name(Relation rel, char *out, size_t size)
+evict_table_name(Relation rel, char *out, size_t size)
 {
 	char	   *schema = get_namespace_name(RelationGetNamespace(rel));
 
@@ -240,7 +240,7 @@ ot_evict_xid(TransactionId xid, Relation rel)
 	proc = BackendPidGetProc(pid);
 	if (proc == NULL || proc->xid != xid)
 		return;
-	table_name(rel, table, sizeof(table));
+	evict_table_name(rel, table, sizeof(table));
 	(void) evict_proc(proc, OT_EVICTED_WRITER, table);
 }
 
@@ -248,7 +248,7 @@ ot_evict_xid(TransactionId xid, Relation rel)
 
 /* What the worker waits for, in words. */
 static void
-describe_wait(const LOCKTAG *tag, char *out, size_t size)
+evict_describe_wait(const LOCKTAG *tag, char *out, size_t size)
 {
 	char	   *name = NULL;
 	char	   *schema = NULL;
@@ -273,7 +273,7 @@ describe_wait(const LOCKTAG *tag, char *out, size_t size)
 }
 
 static void
-give_up_decided(PGPROC *proc, const char *table)
+evict_give_up_decided(PGPROC *proc, const char *table)
 {
 	if (!ot_turn_hand_over(OT_PROC_NUMBER(proc)))
 		return;
@@ -290,7 +290,7 @@ give_up_decided(PGPROC *proc, const char *table)
  * as this process has looked, which is while the entry waits.
  */
 static bool
-is_idle_for(PGPROC *proc, OtLogIndex applying, TimestampTz now, int ms)
+evict_is_idle_for(PGPROC *proc, OtLogIndex applying, TimestampTz now, int ms)
 {
 	int			number = OT_PROC_NUMBER(proc);
 	Watch	   *watch = &watches[number];
@@ -317,7 +317,7 @@ is_idle_for(PGPROC *proc, OtLogIndex applying, TimestampTz now, int ms)
  * If not, says why.
  */
 static bool
-may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionWhy *why)
+evict_may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionWhy *why)
 {
 	TimestampTz now = ot_now();
 
@@ -331,7 +331,7 @@ may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionWhy *wh
 	if (proc->waitLock != NULL && TimestampDifferenceExceeds(since, now, LOCKED_READER_MS))
 		return false;
 	*why = OT_EVICTED_IDLE_READER;
-	return !is_idle_for(proc, applying, now, IDLE_READER_MS);
+	return !evict_is_idle_for(proc, applying, now, IDLE_READER_MS);
 }
 
 /*
@@ -339,7 +339,7 @@ may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionWhy *wh
  * transaction: their holder is busy, not in the way.
  */
 static bool
-is_short_lock(const LOCKTAG *tag)
+evict_is_short_lock(const LOCKTAG *tag)
 {
 	switch (tag->locktag_type)
 	{
@@ -354,7 +354,7 @@ is_short_lock(const LOCKTAG *tag)
 
 /* The worker waits in the lock manager: deals with each process it waits for. */
 static void
-clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
+evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 {
 	BlockedProcsData *data = GetBlockerStatusData(worker->pid);
 
@@ -371,10 +371,10 @@ clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 			if (instances[j].pid == blocked->pid && instances[j].waitLockMode != NoLock)
 				mine = &instances[j];
 		}
-		if (mine == NULL || is_short_lock(&mine->locktag))
+		if (mine == NULL || evict_is_short_lock(&mine->locktag))
 			continue;
 		conflicts = GetLockTagsMethodTable(&mine->locktag)->conflictTab[mine->waitLockMode];
-		describe_wait(&mine->locktag, table, sizeof(table));
+		evict_describe_wait(&mine->locktag, table, sizeof(table));
 
 		for (int j = 0; j < blocked->num_locks; j++)
 		{
@@ -398,10 +398,10 @@ clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 			{
 				/* One that comes before this entry commits by itself soon. */
 				if (ot_turn_is_decided_after(OT_PROC_NUMBER(proc), applying))
-					give_up_decided(proc, table);
+					evict_give_up_decided(proc, table);
 			}
-			else if (state != OT_SLOT_WRITING && !is_marked(proc) &&
-					 may_stay(proc, applying, since, &why))
+			else if (state != OT_SLOT_WRITING && !evict_is_marked(proc) &&
+					 evict_may_stay(proc, applying, since, &why))
 				continue;
 			else
 				(void) evict_proc(proc, why, table);
@@ -448,7 +448,7 @@ ot_evictor_main(Datum arg)
 				TimestampDifferenceExceeds(since, ot_now(), PATIENCE_MS))
 			{
 				StartTransactionCommand();
-				clear_the_way(proc, applying, since);
+				evict_clear_the_way(proc, applying, since);
 				CommitTransactionCommand();
 			}
 			seen = applying;

@@ -28,20 +28,20 @@
 #include "utils/builtins.h"
 
 static void
-connect(void)
+left_out_connect_spi(void)
 {
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 }
 
 static bool
-is_left_out(OtLogIndex index)
+left_out_is_left_out(OtLogIndex index)
 {
 	Oid			types[] = {INT8OID};
 	Datum		args[] = {Int64GetDatum((int64) index.value)};
 	bool		found;
 
-	connect();
+	left_out_connect_spi();
 	if (SPI_execute_with_args("SELECT FROM onetrip.left_out WHERE log_index = $1", 1, types,
 							  args, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "cannot read onetrip.left_out");
@@ -51,7 +51,7 @@ is_left_out(OtLogIndex index)
 }
 
 static void
-keep_left_out(const OtEntry *entry)
+left_out_keep_left_out(const OtEntry *entry)
 {
 	Oid			types[] = {INT8OID, TEXTOID, TEXTOID};
 	char		txn[OT_TXN_ID_TEXT_MAX];
@@ -61,7 +61,7 @@ keep_left_out(const OtEntry *entry)
 		CStringGetTextDatum(entry->region)
 	};
 
-	connect();
+	left_out_connect_spi();
 	if (SPI_execute_with_args("INSERT INTO onetrip.left_out (log_index, transaction_id, region) VALUES ($1, $2, $3)",
 							  3, types, args, NULL, false, 0) != SPI_OK_INSERT)
 		elog(ERROR, "cannot write onetrip.left_out");
@@ -78,7 +78,7 @@ ot_left_out_apply(const OtEntry *entry, OtReader *r)
 	{
 		OtLogIndex	other = {ot_get_u64(r)};
 
-		if (is_left_out(other) == left_out)
+		if (left_out_is_left_out(other) == left_out)
 			ereport(ERROR,
 					(errcode(OT_ERR_NOT_NOW),
 					 left_out ?
@@ -91,7 +91,7 @@ ot_left_out_apply(const OtEntry *entry, OtReader *r)
 	}
 	if (left_out)
 	{
-		keep_left_out(entry);
+		left_out_keep_left_out(entry);
 		ereport(LOG,
 				(errmsg("log index " UINT64_FORMAT " is left out", entry->at.value)));
 	}

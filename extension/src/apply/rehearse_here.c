@@ -31,7 +31,7 @@ PG_FUNCTION_INFO_V1(ot_rehearse);
 
 /* In a transaction of its own within the present one, which it does not outlive. */
 static void
-carry_out_and_roll_back(OtReader *r)
+rehearse_carry_out_and_roll_back(OtReader *r)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -88,6 +88,6 @@ ot_rehearse(PG_FUNCTION_ARGS)
 	ot_apply_set_up_session();
 	/* Whoever is in the worker's way as a writer is evicted at once. */
 	ot_slot_begin_writing();
-	carry_out_and_roll_back(&r);
+	rehearse_carry_out_and_roll_back(&r);
 	PG_RETURN_VOID();
 }

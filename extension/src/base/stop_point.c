@@ -40,7 +40,7 @@
 
 /* What the file says; false if there is none. */
 static bool
-read_order(const char *point, char *path, char *order, size_t size)
+stop_point_read_order(const char *point, char *path, char *order, size_t size)
 {
 	ssize_t		len;
 	int			fd;
@@ -58,7 +58,7 @@ read_order(const char *point, char *path, char *order, size_t size)
 
 /* Counts this hit; returns its number, from 1. */
 static long
-count_hit(const char *path)
+stop_point_count_hit(const char *path)
 {
 	char		hits[MAXPGPATH + 8];
 	char		line[16];
@@ -80,7 +80,7 @@ ot_stop_wanted(const char *point)
 	char		path[MAXPGPATH];
 	char		order[64];
 
-	return read_order(point, path, order, sizeof(order));
+	return stop_point_read_order(point, path, order, sizeof(order));
 }
 
 void
@@ -90,10 +90,10 @@ ot_stop_point(const char *point)
 	char		order[64];
 	char	   *after;
 
-	if (!read_order(point, path, order, sizeof(order)))
+	if (!stop_point_read_order(point, path, order, sizeof(order)))
 		return;
 	after = strstr(order, " after ");
-	if (count_hit(path) <= (after ? atol(after + 7) : 0))
+	if (stop_point_count_hit(path) <= (after ? atol(after + 7) : 0))
 		return;
 	if (strncmp(order, "die", 3) == 0)
 		_exit(137);

@@ -41,11 +41,11 @@ static TableAmRoutine ot_methods;
 static const TableAmRoutine *heap_methods = NULL;
 
 static void
-nobody_watches(Relation rel)
+access_method_unwatched(Relation rel)
 {
 }
 
-static OtTableWatch watch = {nobody_watches, nobody_watches, nobody_watches};
+static OtTableWatch watch = {access_method_unwatched, access_method_unwatched, access_method_unwatched};
 
 /*
  * Tables that heap code, which insists on heap's own routine, works on just
@@ -63,7 +63,7 @@ typedef struct AsHeap
 static AsHeap *as_heap = NULL;
 
 static void
-keep_as_heap(Datum arg, Oid relid)
+access_method_keep_as_heap(Datum arg, Oid relid)
 {
 	for (AsHeap *at = as_heap; at != NULL; at = at->outer)
 	{
@@ -73,13 +73,13 @@ keep_as_heap(Datum arg, Oid relid)
 }
 
 static void
-begin_as_heap(AsHeap *begun, Relation rel, Relation other)
+access_method_begin_as_heap(AsHeap *begun, Relation rel, Relation other)
 {
 	static bool registered = false;
 
 	if (!registered)
 	{
-		CacheRegisterRelcacheCallback(keep_as_heap, (Datum) 0);
+		CacheRegisterRelcacheCallback(access_method_keep_as_heap, (Datum) 0);
 		registered = true;
 	}
 	begun->rels[0] = rel;
@@ -88,11 +88,11 @@ begin_as_heap(AsHeap *begun, Relation rel, Relation other)
 		begun->saved[i] = begun->rels[i]->rd_tableam;
 	begun->outer = as_heap;
 	as_heap = begun;
-	keep_as_heap((Datum) 0, InvalidOid);
+	access_method_keep_as_heap((Datum) 0, InvalidOid);
 }
 
 static void
-end_as_heap(AsHeap *begun)
+access_method_end_as_heap(AsHeap *begun)
 {
 	as_heap = begun->outer;
 	for (int i = 0; i < 2; i++)
@@ -102,7 +102,7 @@ end_as_heap(AsHeap *begun)
 #define AS_HEAPS(rel, other) \
 	do { \
 		AsHeap		begun; \
-		begin_as_heap(&begun, rel, other); \
+		access_method_begin_as_heap(&begun, rel, other); \
 		PG_TRY()
 
 #define AS_HEAP(rel) AS_HEAPS(rel, rel)
@@ -110,7 +110,7 @@ end_as_heap(AsHeap *begun)
 #define AS_HEAP_END() \
 		PG_FINALLY(); \
 		{ \
-			end_as_heap(&begun); \
+			access_method_end_as_heap(&begun); \
 		} \
 		PG_END_TRY(); \
 	} while (0)
@@ -174,7 +174,7 @@ ot_contents_of_travel(Oid relid)
  * of a materialized view travel as a whole (contents.c); TOAST rows travel inside their values.
  */
 static bool
-is_captured(Relation rel)
+access_method_is_captured(Relation rel)
 {
 	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		rel->rd_rel->relkind != RELKIND_RELATION ||
@@ -201,7 +201,7 @@ is_captured(Relation rel)
 
 /* SERIALIZABLE would be weaker than it says: across regions it is not true yet. */
 static inline void
-check_isolation(Relation rel)
+access_method_check_isolation(Relation rel)
 {
 	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE) &&
 		!ot_is_apply_worker && IsUnderPostmaster &&
@@ -220,14 +220,14 @@ static TableScanDesc
 ot_scan_begin(Relation rel, Snapshot snapshot, int nkeys, struct ScanKeyData *key,
 			  ParallelTableScanDesc pscan, uint32 flags)
 {
-	check_isolation(rel);
+	access_method_check_isolation(rel);
 	return heap_methods->scan_begin(rel, snapshot, nkeys, key, pscan, flags);
 }
 
 static struct IndexFetchTableData *
 ot_index_fetch_begin(Relation rel)
 {
-	check_isolation(rel);
+	access_method_check_isolation(rel);
 	return heap_methods->index_fetch_begin(rel);
 }
 
@@ -238,7 +238,7 @@ ot_index_fetch_begin(Relation rel)
  * otherwise in each region; and no function may in the apply worker.
  */
 static void
-before_uncaptured_write(Relation rel)
+access_method_before_uncaptured_write(Relation rel)
 {
 	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
 		return;
@@ -249,25 +249,25 @@ before_uncaptured_write(Relation rel)
 }
 
 static inline void
-before_write(Relation rel, bool captured, bool needs_identity)
+access_method_before_write(Relation rel, bool captured, bool needs_identity)
 {
 	if (captured)
 	{
-		check_isolation(rel);
+		access_method_check_isolation(rel);
 		watch.check_row_write(rel);
 		ot_capture_check_writable(rel, needs_identity);
 	}
 	else if (unlikely(creating_extension || ot_is_apply_worker))
-		before_uncaptured_write(rel);
+		access_method_before_uncaptured_write(rel);
 }
 
 static void
 ot_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
 				struct BulkInsertStateData *bistate)
 {
-	bool		captured = is_captured(rel);
+	bool		captured = access_method_is_captured(rel);
 
-	before_write(rel, captured, false);
+	access_method_before_write(rel, captured, false);
 	heap_methods->tuple_insert(rel, slot, cid, options, bistate);
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured)
@@ -278,9 +278,9 @@ static void
 ot_multi_insert(Relation rel, TupleTableSlot **slots, int nslots, CommandId cid,
 				int options, struct BulkInsertStateData *bistate)
 {
-	bool		captured = is_captured(rel);
+	bool		captured = access_method_is_captured(rel);
 
-	before_write(rel, captured, false);
+	access_method_before_write(rel, captured, false);
 	heap_methods->multi_insert(rel, slots, nslots, cid, options, bistate);
 	ot_write_set_note_rows(RelationGetRelid(rel), nslots);
 	if (captured)
@@ -295,7 +295,7 @@ ot_tuple_insert_speculative(Relation rel, TupleTableSlot *slot, CommandId cid,
 							int options, struct BulkInsertStateData *bistate,
 							uint32 token)
 {
-	before_write(rel, is_captured(rel), false);
+	access_method_before_write(rel, access_method_is_captured(rel), false);
 	heap_methods->tuple_insert_speculative(rel, slot, cid, options, bistate, token);
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 }
@@ -309,7 +309,7 @@ ot_tuple_complete_speculative(Relation rel, TupleTableSlot *slot, uint32 token,
 	/* else heap has deleted it again */
 	if (!succeeded)
 		ot_write_set_note_rows(RelationGetRelid(rel), 1);
-	if (succeeded && is_captured(rel))
+	if (succeeded && access_method_is_captured(rel))
 		ot_capture_insert(rel, slot);
 }
 
@@ -318,10 +318,10 @@ ot_tuple_delete(Relation rel, ItemPointer tid, CommandId cid, Snapshot snapshot,
 				Snapshot crosscheck, bool wait, TM_FailureData *tmfd,
 				bool changing_part)
 {
-	bool		captured = is_captured(rel);
+	bool		captured = access_method_is_captured(rel);
 	TM_Result	result;
 
-	before_write(rel, captured, true);
+	access_method_before_write(rel, captured, true);
 	result = heap_methods->tuple_delete(rel, tid, cid, snapshot, crosscheck, wait,
 										tmfd, changing_part);
 	if (result == TM_Ok)
@@ -337,10 +337,10 @@ ot_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 				TM_FailureData *tmfd, LockTupleMode *lockmode,
 				OtUpdateIndexes *update_indexes)
 {
-	bool		captured = is_captured(rel);
+	bool		captured = access_method_is_captured(rel);
 	TM_Result	result;
 
-	before_write(rel, captured, true);
+	access_method_before_write(rel, captured, true);
 	result = heap_methods->tuple_update(rel, otid, slot, cid, snapshot, crosscheck,
 										wait, tmfd, lockmode, update_indexes);
 	if (result == TM_Ok)
@@ -356,12 +356,12 @@ ot_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 			  TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
 			  LockWaitPolicy wait_policy, uint8 flags, TM_FailureData *tmfd)
 {
-	bool		captured = is_captured(rel);
+	bool		captured = access_method_is_captured(rel);
 	TM_Result	result;
 
 	if (captured)
 	{
-		check_isolation(rel);
+		access_method_check_isolation(rel);
 		ot_capture_check_writable(rel, false);
 	}
 	result = heap_methods->tuple_lock(rel, tid, snapshot, slot, cid, mode,

@@ -138,7 +138,7 @@ ot_table_lock_to_mode(LOCKMODE lockmode)
 }
 
 static OtKeyMode
-row_lock_to_mode(LockTupleMode mode)
+capture_row_lock_to_mode(LockTupleMode mode)
 {
 	switch (mode)
 	{
@@ -177,8 +177,8 @@ refuse_function(Oid index, const ErrorData *why)
  * do nowhere.
  */
 static bool
-compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *estate,
-					Datum *values, bool *nulls)
+capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *estate,
+							Datum *values, bool *nulls)
 {
 	ExprContext *econtext = GetPerTupleExprContext(estate);
 	MemoryContext context = CurrentMemoryContext;
@@ -228,7 +228,7 @@ compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *es
  * index, or collides with nothing there.
  */
 static bool
-hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
+capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
@@ -239,7 +239,7 @@ hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 	if (index->computed)
 	{
 		estate = CreateExecutorState();
-		in_index = compute_index_value(index->oid, index->info, slot, estate, values, nulls);
+		in_index = capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
 	}
 	else if (!index->coarse)
 	{
@@ -282,7 +282,7 @@ hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
  * but nothing would stop them there.
  */
 static void
-check_functions(OtRelInfo *info, TupleTableSlot *slot)
+capture_check_functions(OtRelInfo *info, TupleTableSlot *slot)
 {
 	for (int i = 0; i < info->nrunning_indexes; i++)
 	{
@@ -291,26 +291,26 @@ check_functions(OtRelInfo *info, TupleTableSlot *slot)
 		Datum		values[INDEX_MAX_KEYS];
 		bool		nulls[INDEX_MAX_KEYS];
 
-		(void) compute_index_value(index->oid, index->info, slot, estate, values, nulls);
+		(void) capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
 		FreeExecutorState(estate);
 	}
 }
 
 /* Takes the key of every unique value of the row, exclusively. */
 static void
-take_unique_values(OtRelInfo *info, TupleTableSlot *slot)
+capture_take_unique_values(OtRelInfo *info, TupleTableSlot *slot)
 {
 	for (int i = 0; i < info->nindexes; i++)
 	{
 		OtHash		hash;
 
-		if (hash_index_value(&info->indexes[i], slot, &hash))
+		if (capture_hash_index_value(&info->indexes[i], slot, &hash))
 			ot_write_set_key_now(hash, OT_UPDATE, info->relid);
 	}
 }
 
 static void
-take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
+capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 {
 	OtHash		hash;
 
@@ -320,7 +320,7 @@ take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 		hash.value = hash_combine64(info->table.value, SEED_ROWS);
 		ot_write_set_key_now(hash, mode, info->relid);
 	}
-	else if (hash_index_value(&info->indexes[info->identity], slot, &hash))
+	else if (capture_hash_index_value(&info->indexes[info->identity], slot, &hash))
 		ot_write_set_key_now(hash, mode, info->relid);
 }
 
@@ -331,7 +331,7 @@ take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
  * it has superseded, so nobody moves it.  The page stays pinned.
  */
 static void
-fetch_stored(Relation rel, ItemPointer tid, HeapTuple tuple, Buffer *buffer)
+capture_fetch_stored(Relation rel, ItemPointer tid, HeapTuple tuple, Buffer *buffer)
 {
 	tuple->t_self = *tid;
 	if (!heap_fetch(rel, SnapshotAny, tuple, buffer, false))
@@ -342,7 +342,7 @@ fetch_stored(Relation rel, ItemPointer tid, HeapTuple tuple, Buffer *buffer)
 
 /* In the same words: bytes, but for the length of a header. */
 static bool
-same_value(Form_pg_attribute att, Datum a, Datum b)
+capture_same_value(Form_pg_attribute att, Datum a, Datum b)
 {
 	struct varlena *va;
 	struct varlena *vb;
@@ -361,7 +361,7 @@ same_value(Form_pg_attribute att, Datum a, Datum b)
 
 /* The row's identity: a row with its columns, and NULL in the others. */
 static void
-image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Datum *values)
+capture_image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Datum *values)
 {
 	OtIndex    *identity = &info->indexes[info->identity];
 	Datum	   *key_values = palloc(sizeof(Datum) * desc->natts);
@@ -380,7 +380,7 @@ image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Datum *valu
 
 /* Have both a header of one byte, or both one of four? */
 static bool
-same_header(Form_pg_attribute att, Datum a, Datum b)
+capture_same_header(Form_pg_attribute att, Datum a, Datum b)
 {
 	return att->attlen != -1 ||
 		VARATT_IS_SHORT(DatumGetPointer(a)) == VARATT_IS_SHORT(DatumGetPointer(b));
@@ -392,11 +392,11 @@ same_header(Form_pg_attribute att, Datum a, Datum b)
  * it then must have everywhere.
  */
 static bool
-is_unchanged(Form_pg_attribute att, Datum stored, Datum given, Datum old)
+capture_is_unchanged(Form_pg_attribute att, Datum stored, Datum given, Datum old)
 {
-	if (same_value(att, stored, old))
-		return same_header(att, stored, old);
-	return same_value(att, given, old);
+	if (capture_same_value(att, stored, old))
+		return capture_same_header(att, stored, old);
+	return capture_same_value(att, given, old);
 }
 
 /*
@@ -406,9 +406,9 @@ is_unchanged(Form_pg_attribute att, Datum stored, Datum given, Datum old)
  * of here.
  */
 static void
-image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc desc,
-				 TupleTableSlot *given, HeapTuple stored, const Datum *old_values,
-				 const bool *old_nulls)
+capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc desc,
+						 TupleTableSlot *given, HeapTuple stored, const Datum *old_values,
+						 const bool *old_nulls)
 {
 	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
 	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
@@ -422,7 +422,7 @@ image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc d
 		if (att->attisdropped)
 			nulls[i] = true;
 		else if (nulls[i] != old_nulls[i] ||
-				 (!nulls[i] && !is_unchanged(att, values[i], given->tts_values[i], old_values[i])))
+				 (!nulls[i] && !capture_is_unchanged(att, values[i], given->tts_values[i], old_values[i])))
 			changed[i >> 3] |= 1 << (i & 7);
 		else
 			nulls[i] = true;
@@ -448,7 +448,7 @@ ot_capture_check_writable(Relation rel, bool needs_identity)
 
 /* Refuses a row that would be stored alike and yet not be found alike. */
 static void
-check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
+capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 {
 	bool		isnull = false;
 
@@ -479,7 +479,7 @@ check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
  * with other OIDs in it compresses to another size.
  */
 static bool
-may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
+capture_may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
 {
 	bool		whole_row = bms_is_member(0 - FirstLowInvalidHeapAttributeNumber,
 										  info->in_whole_indexes);
@@ -508,14 +508,14 @@ may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
 
 /* The size of the index's tuple where it is largest; 0: there is none. */
 static Size
-size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
+capture_size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
 {
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 	EState	   *estate = CreateExecutorState();
 	Size		size = 0;
 
-	if (compute_index_value(index->oid, index->info, stored, estate, values, nulls))
+	if (capture_compute_index_value(index->oid, index->info, stored, estate, values, nulls))
 	{
 		IndexTuple	tuple = index_form_tuple(index->desc, values, nulls);
 
@@ -536,18 +536,18 @@ size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
 
 /* What fits into the indexes here has to fit elsewhere. */
 static void
-check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *given, HeapTuple stored)
+capture_check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *given, HeapTuple stored)
 {
 	TupleTableSlot *slot;
 
-	if (info->nwhole_indexes == 0 || likely(!may_take_another_form(info, given)))
+	if (info->nwhole_indexes == 0 || likely(!capture_may_take_another_form(info, given)))
 		return;
 	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 	ExecStoreHeapTuple(stored, slot, false);
 	for (int i = 0; i < info->nwhole_indexes; i++)
 	{
 		OtWholeIndex *index = &info->whole_indexes[i];
-		Size		size = size_in_index(index, slot);
+		Size		size = capture_size_in_index(index, slot);
 
 		if (size > BTREE_ROOM)
 			ereport(ERROR,
@@ -575,14 +575,14 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 	info = ot_rel_info(rel);
 	number = ot_write_set_relation(rel);
 
-	check_replicable(info, rel, slot);
+	capture_check_replicable(info, rel, slot);
 
 	old = MemoryContextSwitchTo(row_context);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
-	take_unique_values(info, slot);
-	check_functions(info, slot);
-	fetch_stored(rel, &slot->tts_tid, &stored, &buffer);
-	check_fits_everywhere(info, rel, slot, &stored);
+	capture_take_unique_values(info, slot);
+	capture_check_functions(info, slot);
+	capture_fetch_stored(rel, &slot->tts_tid, &stored, &buffer);
+	capture_check_fits_everywhere(info, rel, slot, &stored);
 	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), &stored);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'I');
@@ -608,10 +608,10 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 	OtRowImage	image;
 	StringInfo	ops;
 
-	check_replicable(info, rel, slot);
+	capture_check_replicable(info, rel, slot);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
-	check_functions(info, slot);
-	check_fits_everywhere(info, rel, slot, stored);
+	capture_check_functions(info, slot);
+	capture_check_fits_everywhere(info, rel, slot, stored);
 	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), stored);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'I');
@@ -624,14 +624,14 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 
 /* The unique values that came or went. */
 static void
-take_changed_unique_values(OtRelInfo *info, TupleTableSlot *before, TupleTableSlot *after)
+capture_take_changed_unique_values(OtRelInfo *info, TupleTableSlot *before, TupleTableSlot *after)
 {
 	for (int i = 0; i < info->nindexes; i++)
 	{
 		OtHash		hash_before;
 		OtHash		hash_after;
-		bool		was = hash_index_value(&info->indexes[i], before, &hash_before);
-		bool		is = hash_index_value(&info->indexes[i], after, &hash_after);
+		bool		was = capture_hash_index_value(&info->indexes[i], before, &hash_before);
+		bool		is = capture_hash_index_value(&info->indexes[i], after, &hash_after);
 
 		/* A coarse index cannot tell whether its value changed. */
 		if (was && is && hash_before.value == hash_after.value && !info->indexes[i].coarse)
@@ -663,10 +663,10 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	StringInfo	ops;
 
 	slot_getallattrs(slot);
-	check_replicable(info, rel, slot);
+	capture_check_replicable(info, rel, slot);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
-	fetch_stored(rel, otid, &old_stored, &old_buffer);
-	fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
+	capture_fetch_stored(rel, otid, &old_stored, &old_buffer);
+	capture_fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
 	heap_deform_tuple(&old_stored, desc, old_values, old_nulls);
 
 	/* A heap-only update leaves every indexed column as it was. */
@@ -677,21 +677,21 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 		memcpy(before->tts_values, old_values, sizeof(Datum) * desc->natts);
 		memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
 		ExecStoreVirtualTuple(before);
-		take_identity(info, before, row_lock_to_mode(lockmode));
-		take_changed_unique_values(info, before, slot);
-		check_functions(info, slot);
+		capture_take_identity(info, before, capture_row_lock_to_mode(lockmode));
+		capture_take_changed_unique_values(info, before, slot);
+		capture_check_functions(info, slot);
 		ExecDropSingleTupleTableSlot(before);
-		check_fits_everywhere(info, rel, slot, &new_stored);
+		capture_check_fits_everywhere(info, rel, slot, &new_stored);
 	}
 	else
-		take_identity(info, slot, row_lock_to_mode(lockmode));
+		capture_take_identity(info, slot, capture_row_lock_to_mode(lockmode));
 
-	image_of_key(&key, info, desc, old_values);
-	image_of_changes(&image, changed, info, desc, slot, &new_stored, old_values, old_nulls);
+	capture_image_of_key(&key, info, desc, old_values);
+	capture_image_of_changes(&image, changed, info, desc, slot, &new_stored, old_values, old_nulls);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
 	ot_put_u16(ops, number);
-	ot_put_u8(ops, row_lock_to_mode(lockmode));
+	ot_put_u8(ops, capture_row_lock_to_mode(lockmode));
 	ot_row_image_put(ops, &key, info->natts);
 	appendBinaryStringInfo(ops, (char *) changed, BITMAPLEN(info->natts));
 	ot_row_image_put(ops, &image, info->natts);
@@ -715,12 +715,12 @@ ot_capture_delete(Relation rel, ItemPointer tid)
 	OtRowImage	key;
 	StringInfo	ops;
 
-	fetch_stored(rel, tid, &stored, &buffer);
+	capture_fetch_stored(rel, tid, &stored, &buffer);
 	heap_deform_tuple(&stored, desc, before->tts_values, before->tts_isnull);
 	ExecStoreVirtualTuple(before);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
-	take_unique_values(info, before);
-	image_of_key(&key, info, desc, before->tts_values);
+	capture_take_unique_values(info, before);
+	capture_image_of_key(&key, info, desc, before->tts_values);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'D');
 	ot_put_u16(ops, number);
@@ -738,7 +738,7 @@ ot_capture_lock(Relation rel, TupleTableSlot *slot, LockTupleMode mode)
 	OtRelInfo  *info = ot_rel_info(rel);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 
-	take_identity(info, slot, row_lock_to_mode(mode));
+	capture_take_identity(info, slot, capture_row_lock_to_mode(mode));
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
 }

@@ -117,7 +117,7 @@ ot_contents_note_matview(Oid relid, bool concurrently)
 
 /* As TRUNCATE does it, but for what it asks and whom it calls. */
 static void
-give_new_file(Relation rel)
+contents_give_new_file(Relation rel)
 {
 	ReindexParams params = {0};
 
@@ -135,7 +135,7 @@ give_new_file(Relation rel)
 
 /* Whoever reads goes on reading what was there. */
 static void
-delete_rows(Relation rel)
+contents_delete_rows(Relation rel)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
@@ -152,7 +152,7 @@ delete_rows(Relation rel)
 }
 
 static void
-restart_sequences(Oid relid)
+contents_restart_sequences(Oid relid)
 {
 	ListCell   *lc;
 
@@ -186,10 +186,10 @@ ot_contents_apply_emptied(OtReader *r)
 		case RELKIND_MATVIEW:
 			if (flags & OT_EMPTIED_BY_ROWS)
 			{
-				delete_rows(rel);
+				contents_delete_rows(rel);
 				break;
 			}
-			give_new_file(rel);
+			contents_give_new_file(rel);
 			if (rel->rd_rel->relkind == RELKIND_MATVIEW)
 				SetMatViewPopulatedState(rel, (flags & OT_EMPTIED_POPULATED) != 0);
 			break;
@@ -202,7 +202,7 @@ ot_contents_apply_emptied(OtReader *r)
 					 errhint("This region differs from the others; compare them with onetrip check.")));
 	}
 	if (flags & OT_EMPTIED_RESTART)
-		restart_sequences(relid);
+		contents_restart_sequences(relid);
 	relation_close(rel, NoLock);
 	CommandCounterIncrement();
 	pfree(schema);

@@ -80,7 +80,7 @@ PG_FUNCTION_INFO_V1(ot_rows_not_in_index);
 /* ---- everything ---- */
 
 static void
-next_page(Search *search)
+index_check_next_page(Search *search)
 {
 #if PG_VERSION_NUM >= 180000
 	TBMIterateResult page;
@@ -106,12 +106,12 @@ next_page(Search *search)
 }
 
 static void
-is_in_bitmap(Relation index, ItemPointer tid, Datum *values, bool *nulls, bool alive, void *state)
+index_check_is_in_bitmap(Relation index, ItemPointer tid, Datum *values, bool *nulls, bool alive, void *state)
 {
 	Search	   *search = state;
 
 	while (!search->ended && search->block < ItemPointerGetBlockNumber(tid))
-		next_page(search);
+		index_check_next_page(search);
 	if (!search->ended && search->block == ItemPointerGetBlockNumber(tid))
 	{
 		if (search->lossy)
@@ -126,7 +126,7 @@ is_in_bitmap(Relation index, ItemPointer tid, Datum *values, bool *nulls, bool a
 }
 
 static TIDBitmap *
-everything(Search *search)
+index_check_all_rows(Search *search)
 {
 	TIDBitmap  *bitmap = tbm_create(maintenance_work_mem * 1024L, NULL);
 	IndexScanDesc scan = OT_INDEX_BEGINSCAN_BITMAP(search->index, search->snapshot, 0);
@@ -135,14 +135,14 @@ everything(Search *search)
 	(void) index_getbitmap(scan, bitmap);
 	index_endscan(scan);
 	search->iterator = OT_BITMAP_BEGIN(bitmap);
-	next_page(search);
+	index_check_next_page(search);
 	return bitmap;
 }
 
 /* ---- equal values ---- */
 
 static HTAB *
-set_of(const char *name, Size size, MemoryContext memory)
+index_check_make_set(const char *name, Size size, MemoryContext memory)
 {
 	HASHCTL		ctl = {.keysize = size, .entrysize = size, .hcxt = memory};
 
@@ -151,7 +151,7 @@ set_of(const char *name, Size size, MemoryContext memory)
 
 /* All rows that the index has under this value; was this one among them? */
 static bool
-look_up(Search *search, ItemPointer tid, Datum value)
+index_check_look_up_value(Search *search, ItemPointer tid, Datum value)
 {
 	IndexScanDesc scan = OT_INDEX_BEGINSCAN(search->heap, search->index, search->snapshot, 1);
 	ScanKeyData key;
@@ -174,7 +174,7 @@ look_up(Search *search, ItemPointer tid, Datum value)
 }
 
 static void
-is_found(Relation index, ItemPointer tid, Datum *values, bool *nulls, bool alive, void *state)
+index_check_is_found(Relation index, ItemPointer tid, Datum *values, bool *nulls, bool alive, void *state)
 {
 	Search	   *search = state;
 	uint32		hash;
@@ -191,12 +191,12 @@ is_found(Relation index, ItemPointer tid, Datum *values, bool *nulls, bool alive
 		if (hash_search(search->found, tid, HASH_REMOVE, NULL) == NULL)
 			search->missing++;
 	}
-	else if (!look_up(search, tid, values[0]))
+	else if (!index_check_look_up_value(search, tid, values[0]))
 		search->missing++;
 }
 
 static void
-equal_values(Search *search)
+index_check_equal_values(Search *search)
 {
 	Oid			operator = get_opfamily_member(search->index->rd_opfamily[0],
 											   search->index->rd_opcintype[0],
@@ -206,14 +206,14 @@ equal_values(Search *search)
 	search->equal = get_opcode(operator);
 	fmgr_info_copy(&search->hash, index_getprocinfo(search->index, 1, HASHSTANDARD_PROC),
 				   search->memory);
-	search->looked_up = set_of("onetrip values looked up", sizeof(uint32), search->memory);
-	search->found = set_of("onetrip rows found", sizeof(ItemPointerData), search->memory);
+	search->looked_up = index_check_make_set("onetrip values looked up", sizeof(uint32), search->memory);
+	search->found = index_check_make_set("onetrip rows found", sizeof(ItemPointerData), search->memory);
 }
 
 /* ---- the table ---- */
 
 static bool
-search_index(Search *search)
+index_check_search_index(Search *search)
 {
 	Relation	index = search->index;
 	IndexInfo  *info = BuildIndexInfo(index);
@@ -223,14 +223,14 @@ search_index(Search *search)
 
 	if (index->rd_rel->relam == HASH_AM_OID)
 	{
-		equal_values(search);
-		callback = is_found;
+		index_check_equal_values(search);
+		callback = index_check_is_found;
 	}
 	else if (index->rd_indam->amoptionalkey && index->rd_indam->amgetbitmap != NULL &&
 			 index->rd_rel->relam != BRIN_AM_OID)
 	{
-		bitmap = everything(search);
-		callback = is_in_bitmap;
+		bitmap = index_check_all_rows(search);
+		callback = index_check_is_in_bitmap;
 	}
 	else
 		return false;
@@ -293,7 +293,7 @@ ot_rows_not_in_index(PG_FUNCTION_ARGS)
 	nest = NewGUCNestLevel();
 	search->memory = CurrentMemoryContext;
 	search->snapshot = RegisterSnapshot(GetTransactionSnapshot());
-	looked = search_index(search);
+	looked = index_check_search_index(search);
 	UnregisterSnapshot(search->snapshot);
 	AtEOXact_GUC(false, nest);
 	SetUserIdAndSecContext(caller, security);

@@ -74,7 +74,7 @@ typedef struct Identity
  * `identity`.  false: there is no such object.
  */
 static bool
-look_up(OtObjectKind kind, Oid oid, Identity *identity)
+object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 {
 	HeapTuple	tuple = NULL;
 
@@ -167,7 +167,7 @@ look_up(OtObjectKind kind, Oid oid, Identity *identity)
 }
 
 static const char *
-kind_name(OtObjectKind kind)
+object_name_kind_name(OtObjectKind kind)
 {
 	switch (kind)
 	{
@@ -198,28 +198,28 @@ kind_name(OtObjectKind kind)
 }
 
 static void
-refuse(OtObjectKind kind, const char *what, const char *name)
+object_name_refuse_object(OtObjectKind kind, const char *what, const char *name)
 {
 	ereport(ERROR,
 			(errcode(OT_ERR_NOT_REPLICATED),
 			 errmsg("cannot replicate a value that refers to %s", what),
-			 errdetail("No other region knows %s %s by this name.", kind_name(kind), name),
+			 errdetail("No other region knows %s %s by this name.", object_name_kind_name(kind), name),
 			 errhint("Keep its name in a column of type text.")));
 }
 
 /* Objects in these schemas are this server's own. */
 static void
-refuse_local(OtObjectKind kind, const Identity *identity, Oid oid)
+object_name_refuse_local(OtObjectKind kind, const Identity *identity, Oid oid)
 {
 	Oid			schema = kind == OT_OBJECT_NAMESPACE ? oid : identity->schema;
 
 	if (!OidIsValid(schema))
 		return;
 	if (isAnyTempNamespace(schema))
-		refuse(kind, kind == OT_OBJECT_NAMESPACE ? "a temporary schema" : "a temporary object",
-			   quote_identifier(identity->name));
+		object_name_refuse_object(kind, kind == OT_OBJECT_NAMESPACE ? "a temporary schema" : "a temporary object",
+								  quote_identifier(identity->name));
 	if (IsToastNamespace(schema) && kind != OT_OBJECT_NAMESPACE)
-		refuse(kind, "a TOAST table", quote_identifier(identity->name));
+		object_name_refuse_object(kind, "a TOAST table", quote_identifier(identity->name));
 }
 
 /*
@@ -228,7 +228,7 @@ refuse_local(OtObjectKind kind, const Identity *identity, Oid oid)
  * their own.
  */
 static OtHash
-hash_identity(OtObjectKind kind, const char *schema, const char *name)
+object_name_hash_identity(OtObjectKind kind, const char *schema, const char *name)
 {
 	unsigned char letter = (unsigned char) kind;
 	OtHash		hash;
@@ -242,7 +242,7 @@ hash_identity(OtObjectKind kind, const char *schema, const char *name)
 }
 
 static char *
-schema_name(Oid schema)
+object_name_schema_name(Oid schema)
 {
 	char	   *name = OidIsValid(schema) ? get_namespace_name(schema) : pstrdup("");
 
@@ -252,11 +252,11 @@ schema_name(Oid schema)
 }
 
 static OtObjectRef
-introduce(OtObjectKind kind, Oid oid, const Identity *identity, OtLogIndex base)
+object_name_introduce(OtObjectKind kind, Oid oid, const Identity *identity, OtLogIndex base)
 {
 	OtObjectRef type = 0;
 	OtObjectRef args[FUNC_MAX_ARGS];
-	char	   *schema = schema_name(identity->schema);
+	char	   *schema = object_name_schema_name(identity->schema);
 	StringInfo	ops;
 
 	/* What its name is built on comes first. */
@@ -265,11 +265,11 @@ introduce(OtObjectKind kind, Oid oid, const Identity *identity, OtLogIndex base)
 	for (int i = 0; i < identity->nargs; i++)
 		args[i] = ot_object_ref(OT_OBJECT_TYPE, identity->args[i]);
 	if (OidIsValid(identity->schema))
-		ot_write_set_key(hash_identity(OT_OBJECT_NAMESPACE, "", schema), OT_KEY_SHARE, base,
+		ot_write_set_key(object_name_hash_identity(OT_OBJECT_NAMESPACE, "", schema), OT_KEY_SHARE, base,
 						 InvalidOid);
 	/* An enum's labels change under a lock on the tables that use it. */
 	if (kind != OT_OBJECT_ENUM_LABEL)
-		ot_write_set_key(hash_identity(kind, schema, identity->name), OT_KEY_SHARE, base,
+		ot_write_set_key(object_name_hash_identity(kind, schema, identity->name), OT_KEY_SHARE, base,
 						 kind == OT_OBJECT_RELATION ? oid : InvalidOid);
 
 	ops = ot_write_set_append();
@@ -314,13 +314,13 @@ ot_object_ref(OtObjectKind kind, Oid oid)
 
 	base = ot_position_base_of_names();
 	AcceptInvalidationMessages();
-	if (!look_up(kind, oid, &identity))
+	if (!object_name_look_up_identity(kind, oid, &identity))
 	{
 		snprintf(number, sizeof(number), "%u", oid);
-		refuse(kind, "an object that does not exist", number);
+		object_name_refuse_object(kind, "an object that does not exist", number);
 	}
-	refuse_local(kind, &identity, oid);
-	return introduce(kind, oid, &identity, base);
+	object_name_refuse_local(kind, &identity, oid);
+	return object_name_introduce(kind, oid, &identity, base);
 }
 
 /* The key alone, for an object that the write set names in a way of its own. */
@@ -332,10 +332,10 @@ ot_object_share_key(OtObjectKind kind, Oid oid)
 	char	   *schema;
 
 	AcceptInvalidationMessages();
-	if (!look_up(kind, oid, &identity))
+	if (!object_name_look_up_identity(kind, oid, &identity))
 		return;
-	schema = schema_name(identity.schema);
-	ot_write_set_key(hash_identity(kind, schema, identity.name), OT_KEY_SHARE, base, InvalidOid);
+	schema = object_name_schema_name(identity.schema);
+	ot_write_set_key(object_name_hash_identity(kind, schema, identity.name), OT_KEY_SHARE, base, InvalidOid);
 	pfree(schema);
 }
 
@@ -352,10 +352,10 @@ ot_object_name_hash(OtObjectKind kind, Oid oid)
 
 	if (oid < FirstGenbkiObjectId)
 		return oid;
-	if (!look_up(kind, oid, &identity))
+	if (!object_name_look_up_identity(kind, oid, &identity))
 		return kind;
-	schema = schema_name(identity.schema);
-	hash = hash_identity(kind, schema, identity.name).value;
+	schema = object_name_schema_name(identity.schema);
+	hash = object_name_hash_identity(kind, schema, identity.name).value;
 	pfree(schema);
 	hash = hash_combine64(hash, (uint64) identity.encoding);
 	if (OidIsValid(identity.type))
@@ -366,7 +366,7 @@ ot_object_name_hash(OtObjectKind kind, Oid oid)
 }
 
 static OtObjectKind
-kind_of_class(Oid class_id)
+object_name_kind_of_class(Oid class_id)
 {
 	switch (class_id)
 	{
@@ -401,15 +401,15 @@ kind_of_class(Oid class_id)
 void
 ot_object_take_key(Oid class_id, Oid oid)
 {
-	OtObjectKind kind = kind_of_class(class_id);
+	OtObjectKind kind = object_name_kind_of_class(class_id);
 	Identity	identity;
 	char	   *schema;
 
-	if (kind == OT_OBJECT_NONE || !look_up(kind, oid, &identity) ||
+	if (kind == OT_OBJECT_NONE || !object_name_look_up_identity(kind, oid, &identity) ||
 		(OidIsValid(identity.schema) && isAnyTempNamespace(identity.schema)))
 		return;
-	schema = schema_name(identity.schema);
-	ot_write_set_key_now(hash_identity(kind, schema, identity.name), OT_UPDATE,
+	schema = object_name_schema_name(identity.schema);
+	ot_write_set_key_now(object_name_hash_identity(kind, schema, identity.name), OT_UPDATE,
 						 kind == OT_OBJECT_RELATION ? oid : InvalidOid);
 	pfree(schema);
 }
@@ -448,7 +448,7 @@ ot_object_resolve(OtObjectRef ref)
 }
 
 static Oid
-find_function(Oid schema, const char *name, const Oid *args, int nargs)
+object_name_find_function(Oid schema, const char *name, const Oid *args, int nargs)
 {
 	return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
 						   PointerGetDatum(buildoidvector(args, nargs)),
@@ -456,8 +456,8 @@ find_function(Oid schema, const char *name, const Oid *args, int nargs)
 }
 
 static Oid
-find(OtObjectKind kind, Oid schema, const char *name, Oid type, const Oid *args, int nargs,
-	 int32 encoding)
+object_name_find_object(OtObjectKind kind, Oid schema, const char *name, Oid type, const Oid *args, int nargs,
+						int32 encoding)
 {
 	switch (kind)
 	{
@@ -470,7 +470,7 @@ find(OtObjectKind kind, Oid schema, const char *name, Oid type, const Oid *args,
 		case OT_OBJECT_RELATION:
 			return get_relname_relid(name, schema);
 		case OT_OBJECT_FUNCTION:
-			return find_function(schema, name, args, nargs);
+			return object_name_find_function(schema, name, args, nargs);
 		case OT_OBJECT_OPERATOR:
 			if (nargs != 2)
 				break;
@@ -530,11 +530,11 @@ ot_object_read(OtReader *r)
 	if (schema[0] != '\0')
 		schema_oid = get_namespace_oid(schema, true);
 	if (schema[0] == '\0' || OidIsValid(schema_oid))
-		oid = find(kind, schema_oid, name, type, args, nargs, encoding);
+		oid = object_name_find_object(kind, schema_oid, name, type, args, nargs, encoding);
 	if (!OidIsValid(oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("%s %s does not exist in region \"%s\"", kind_name(kind),
+				 errmsg("%s %s does not exist in region \"%s\"", object_name_kind_name(kind),
 						schema[0] ? quote_qualified_identifier(schema, name) :
 						type ? psprintf("\"%s\" of %s", name, format_type_be(type)) :
 						quote_identifier(name),

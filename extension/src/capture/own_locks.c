@@ -39,7 +39,7 @@ typedef struct LockList
 } LockList;
 
 static void
-note(LockList *list, Oid relid, LOCKMODE mode)
+own_locks_note_lock(LockList *list, Oid relid, LOCKMODE mode)
 {
 	if (relid < FirstNormalObjectId)
 		return;
@@ -61,7 +61,7 @@ note(LockList *list, Oid relid, LOCKMODE mode)
 }
 
 static void
-note_fast_path(LockList *list)
+own_locks_note_fast_path(LockList *list)
 {
 #if PG_VERSION_NUM >= 180000
 	int			nslots = FastPathLockGroupsPerBackend * FP_LOCK_SLOTS_PER_GROUP;
@@ -82,7 +82,7 @@ note_fast_path(LockList *list)
 		{
 			if (bits & (1 << bit))
 			{
-				note(list, MyProc->fpRelId[i], FAST_PATH_FIRST_MODE + bit);
+				own_locks_note_lock(list, MyProc->fpRelId[i], FAST_PATH_FIRST_MODE + bit);
 				break;
 			}
 		}
@@ -91,7 +91,7 @@ note_fast_path(LockList *list)
 }
 
 static void
-note_shared(LockList *list, PROCLOCK *proclock)
+own_locks_note_shared(LockList *list, PROCLOCK *proclock)
 {
 	const LOCKTAG *tag = &proclock->tag.myLock->tag;
 
@@ -103,7 +103,7 @@ note_shared(LockList *list, PROCLOCK *proclock)
 	{
 		if (proclock->holdMask & LOCKBIT_ON(mode))
 		{
-			note(list, tag->locktag_field2, mode);
+			own_locks_note_lock(list, tag->locktag_field2, mode);
 			break;
 		}
 	}
@@ -116,7 +116,7 @@ ot_held_locks(int *count)
 	LockList	list = {.count = 0, .max = 32};
 
 	list.locks = palloc(sizeof(OtHeldLock) * list.max);
-	note_fast_path(&list);
+	own_locks_note_fast_path(&list);
 	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
 	{
 		LWLock	   *partition = LockHashPartitionLockByIndex(i);
@@ -127,7 +127,7 @@ ot_held_locks(int *count)
 			dlist_iter	iter;
 
 			dlist_foreach(iter, &MyProc->myProcLocks[i])
-				note_shared(&list, dlist_container(PROCLOCK, procLink, iter.cur));
+				own_locks_note_shared(&list, dlist_container(PROCLOCK, procLink, iter.cur));
 		}
 #else
 		{
@@ -138,7 +138,7 @@ ot_held_locks(int *count)
 				 proclock != NULL;
 				 proclock = (PROCLOCK *) SHMQueueNext(queue, &proclock->procLink,
 													  offsetof(PROCLOCK, procLink)))
-				note_shared(&list, proclock);
+				own_locks_note_shared(&list, proclock);
 		}
 #endif
 		LWLockRelease(partition);

@@ -69,7 +69,7 @@
 static HTAB *infos = NULL;
 
 static bool
-has_index(OtRelInfo *info, Oid relid)
+rel_info_has_index(OtRelInfo *info, Oid relid)
 {
 	for (int i = 0; info->valid && info->context && i < info->nindexes; i++)
 	{
@@ -80,7 +80,7 @@ has_index(OtRelInfo *info, Oid relid)
 }
 
 static void
-invalidate(Datum arg, Oid relid)
+rel_info_invalidate_relation(Datum arg, Oid relid)
 {
 	OtRelInfo  *info = NULL;
 
@@ -97,7 +97,7 @@ invalidate(Datum arg, Oid relid)
 		hash_seq_init(&status, infos);
 		while ((info = hash_seq_search(&status)) != NULL)
 		{
-			if (!OidIsValid(relid) || has_index(info, relid))
+			if (!OidIsValid(relid) || rel_info_has_index(info, relid))
 				info->valid = false;
 		}
 	}
@@ -109,34 +109,34 @@ invalidate(Datum arg, Oid relid)
  * type's: either may change without a message for the relation.
  */
 static void
-invalidate_all(Datum arg, int cacheid, uint32 hashvalue)
+rel_info_invalidate_all(Datum arg, int cacheid, uint32 hashvalue)
 {
-	invalidate((Datum) 0, InvalidOid);
+	rel_info_invalidate_relation((Datum) 0, InvalidOid);
 }
 
 static void
-init_cache(void)
+rel_info_init_cache(void)
 {
 	HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(OtRelInfo)};
 
 	ctl.hcxt = CacheMemoryContext;
 	infos = hash_create("onetrip tables", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
-	CacheRegisterSyscacheCallback(NAMESPACEOID, invalidate_all, (Datum) 0);
-	CacheRegisterSyscacheCallback(TYPEOID, invalidate_all, (Datum) 0);
+	CacheRegisterRelcacheCallback(rel_info_invalidate_relation, (Datum) 0);
+	CacheRegisterSyscacheCallback(NAMESPACEOID, rel_info_invalidate_all, (Datum) 0);
+	CacheRegisterSyscacheCallback(TYPEOID, rel_info_invalidate_all, (Datum) 0);
 }
 
 /* ---- columns ---- */
 
 static bool
-is_builtin(Oid type)
+rel_info_is_builtin(Oid type)
 {
 	return type < FirstGenbkiObjectId;
 }
 
 /* Types whose values are OIDs of objects, which differ between nodes. */
 static bool
-holds_oids(Oid type)
+rel_info_holds_oids(Oid type)
 {
 	switch (type)
 	{
@@ -158,7 +158,7 @@ holds_oids(Oid type)
 }
 
 static void
-describe_column(OtColumn *column, Form_pg_attribute att)
+rel_info_describe_column(OtColumn *column, Form_pg_attribute att)
 {
 	memset(column, 0, sizeof(*column));
 	column->dropped = att->attisdropped;
@@ -174,7 +174,7 @@ describe_column(OtColumn *column, Form_pg_attribute att)
  * not try: the types of users are left out, since their OIDs differ.
  */
 static uint32
-hash_layout(TupleDesc desc)
+rel_info_hash_layout(TupleDesc desc)
 {
 	uint32		hash = desc->natts;
 
@@ -185,7 +185,7 @@ hash_layout(TupleDesc desc)
 		hash = hash_combine(hash, (uint16) att->attlen);
 		hash = hash_combine(hash, (att->attbyval << 16) | (att->attisdropped << 8) |
 							(uint8) att->attalign);
-		hash = hash_combine(hash, is_builtin(att->atttypid) ? att->atttypid : 0);
+		hash = hash_combine(hash, rel_info_is_builtin(att->atttypid) ? att->atttypid : 0);
 	}
 	return hash;
 }
@@ -194,7 +194,7 @@ hash_layout(TupleDesc desc)
 
 /* Finds how to hash a column of an index; false: the index is coarse. */
 static bool
-describe_hash(OtIndex *index, int i, Relation index_rel)
+rel_info_describe_hash(OtIndex *index, int i, Relation index_rel)
 {
 	Oid			opfamily = index_rel->rd_opfamily[i];
 	Oid			type = index_rel->rd_opcintype[i];
@@ -221,15 +221,15 @@ describe_hash(OtIndex *index, int i, Relation index_rel)
 	 * Composite values, ranges and arrays may hold OIDs further down.  The
 	 * reg* types are indexed as plain oid, so ask for the column's own type.
 	 */
-	if (holds_oids(column) || holds_oids(type) ||
-		(!is_builtin(type) && get_typtype(type) != TYPTYPE_BASE))
+	if (rel_info_holds_oids(column) || rel_info_holds_oids(type) ||
+		(!rel_info_is_builtin(type) && get_typtype(type) != TYPTYPE_BASE))
 		return false;
 	{
 		Oid			element = get_element_type(type);
 
 		if (OidIsValid(element) &&
-			(holds_oids(element) ||
-			 (!is_builtin(element) && get_typtype(element) != TYPTYPE_BASE)))
+			(rel_info_holds_oids(element) ||
+			 (!rel_info_is_builtin(element) && get_typtype(element) != TYPTYPE_BASE)))
 			return false;
 	}
 
@@ -254,14 +254,14 @@ describe_hash(OtIndex *index, int i, Relation index_rel)
 
 /* A function of users, or one that tells a setting? */
 static bool
-is_not_builtin(Oid function, void *context)
+rel_info_is_not_builtin(Oid function, void *context)
 {
-	return !is_builtin(function) || function == F_CURRENT_SETTING_TEXT ||
+	return !rel_info_is_builtin(function) || function == F_CURRENT_SETTING_TEXT ||
 		function == F_CURRENT_SETTING_TEXT_BOOL;
 }
 
 static bool
-runs_users_code(Node *node, void *context)
+rel_info_runs_users_code(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
@@ -269,19 +269,19 @@ runs_users_code(Node *node, void *context)
 	if (IsA(node, Const) && ot_type_holds_names(((Const *) node)->consttype))
 		return true;
 	if (IsA(node, CoerceToDomain) || IsA(node, CoerceViaIO) || IsA(node, ArrayCoerceExpr) ||
-		check_functions_in_node(node, is_not_builtin, context))
+		check_functions_in_node(node, rel_info_is_not_builtin, context))
 		return true;
-	return expression_tree_walker(node, runs_users_code, context);
+	return expression_tree_walker(node, rel_info_runs_users_code, context);
 }
 
 /* In a language of its own?  What is written in C is its author's to vouch for. */
 static bool
-is_interpreted(Oid function, void *context)
+rel_info_is_interpreted(Oid function, void *context)
 {
 	HeapTuple	tuple;
 	Oid			language;
 
-	if (is_builtin(function))
+	if (rel_info_is_builtin(function))
 		return false;
 	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	if (!HeapTupleIsValid(tuple))
@@ -293,16 +293,16 @@ is_interpreted(Oid function, void *context)
 
 /* Might the expression do anything but compute? */
 static bool
-may_run_anything(Node *node, void *context)
+rel_info_may_run_anything(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
 	/* a domain has CHECKs, also one within a composite that is read from text */
 	if (IsA(node, CoerceToDomain) ||
-		(IsA(node, CoerceViaIO) && !is_builtin(((CoerceViaIO *) node)->resulttype)) ||
-		check_functions_in_node(node, is_interpreted, context))
+		(IsA(node, CoerceViaIO) && !rel_info_is_builtin(((CoerceViaIO *) node)->resulttype)) ||
+		check_functions_in_node(node, rel_info_is_interpreted, context))
 		return true;
-	return expression_tree_walker(node, may_run_anything, context);
+	return expression_tree_walker(node, rel_info_may_run_anything, context);
 }
 
 /*
@@ -310,7 +310,7 @@ may_run_anything(Node *node, void *context)
  * points, say.  Two regions could each insert a first.
  */
 static void
-note_incomparable(OtRelInfo *info, Relation index_rel)
+rel_info_note_incomparable(OtRelInfo *info, Relation index_rel)
 {
 	if (index_rel->rd_rel->relam != BTREE_AM_OID)
 		return;
@@ -334,7 +334,7 @@ note_incomparable(OtRelInfo *info, Relation index_rel)
  * would be looked for in another partition.
  */
 static Oid
-find_misrouting(Relation rel)
+rel_info_find_misrouting(Relation rel)
 {
 	Oid			found = InvalidOid;
 	List	   *ancestors;
@@ -368,7 +368,7 @@ find_misrouting(Relation rel)
  * What it makes of them is not the same elsewhere, or changes with a label.
  */
 static bool
-computes_with_names(Relation rel, Relation index_rel)
+rel_info_computes_with_names(Relation rel, Relation index_rel)
 {
 	Bitmapset  *columns = NULL;
 	int			column = -1;
@@ -393,13 +393,13 @@ computes_with_names(Relation rel, Relation index_rel)
 }
 
 static void
-describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation index_rel)
+rel_info_describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation index_rel)
 {
 	Form_pg_index form = index_rel->rd_index;
 	memset(index, 0, sizeof(*index));
 	index->oid = RelationGetRelid(index_rel);
 	index->exclusion = form->indisexclusion;
-	index->coarse = form->indisexclusion || computes_with_names(rel, index_rel);
+	index->coarse = form->indisexclusion || rel_info_computes_with_names(rel, index_rel);
 	index->nulls_equal = form->indnullsnotdistinct;
 	index->nkeys = form->indnkeyatts;
 	index->hash = hash_combine64(info->table.value, (form->indisexclusion ? SEED_EXCLUSION : 0) |
@@ -415,7 +415,7 @@ describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation index_rel
 	if (index->computed)
 		index->info = BuildIndexInfo(index_rel);
 	for (int i = 0; i < index->nkeys && !index->coarse; i++)
-		index->coarse = !describe_hash(index, i, index_rel);
+		index->coarse = !rel_info_describe_hash(index, i, index_rel);
 }
 
 /*
@@ -423,7 +423,7 @@ describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation index_rel
  * Other kinds keep what their operator classes make of a value.
  */
 static void
-note_whole_index(OtRelInfo *info, Relation index_rel)
+rel_info_note_whole_index(OtRelInfo *info, Relation index_rel)
 {
 	OtWholeIndex *index = &info->whole_indexes[info->nwhole_indexes];
 	TupleDesc	desc = RelationGetDescr(index_rel);
@@ -459,7 +459,7 @@ note_whole_index(OtRelInfo *info, Relation index_rel)
 /* ---- entries ---- */
 
 static void
-build(OtRelInfo *info, Relation rel)
+rel_info_build_entry(OtRelInfo *info, Relation rel)
 {
 	MemoryContext old;
 	List	   *index_oids;
@@ -486,7 +486,7 @@ build(OtRelInfo *info, Relation rel)
 	info->runs_functions = false;
 	info->runs_users_code = false;
 	info->incomparable = InvalidOid;
-	info->misrouted_by = find_misrouting(rel);
+	info->misrouted_by = rel_info_find_misrouting(rel);
 	index_oids = RelationGetIndexList(rel);
 	info->indexes = palloc(sizeof(OtIndex) * Max(list_length(index_oids), 1));
 	info->nwhole_indexes = 0;
@@ -498,24 +498,24 @@ build(OtRelInfo *info, Relation rel)
 	{
 		Relation	index_rel = index_open(lfirst_oid(lc), AccessShareLock);
 
-		note_incomparable(info, index_rel);
-		note_whole_index(info, index_rel);
+		rel_info_note_incomparable(info, index_rel);
+		rel_info_note_whole_index(info, index_rel);
 		if (RelationGetIndexExpressions(index_rel) != NIL ||
 			RelationGetIndexPredicate(index_rel) != NIL)
 		{
 			info->runs_functions = true;
 			info->runs_users_code |=
-				runs_users_code((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
-				runs_users_code((Node *) RelationGetIndexPredicate(index_rel), NULL);
+				rel_info_runs_users_code((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
+				rel_info_runs_users_code((Node *) RelationGetIndexPredicate(index_rel), NULL);
 		}
 		if (index_rel->rd_index->indisunique || index_rel->rd_index->indisexclusion)
 		{
 			if (lfirst_oid(lc) == identity)
 				info->identity = info->nindexes;
-			describe_index(&info->indexes[info->nindexes++], info, rel, index_rel);
+			rel_info_describe_index(&info->indexes[info->nindexes++], info, rel, index_rel);
 		}
-		else if (may_run_anything((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
-				 may_run_anything((Node *) RelationGetIndexPredicate(index_rel), NULL))
+		else if (rel_info_may_run_anything((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
+				 rel_info_may_run_anything((Node *) RelationGetIndexPredicate(index_rel), NULL))
 		{
 			OtRunningIndex *running = &info->running_indexes[info->nrunning_indexes++];
 
@@ -526,7 +526,7 @@ build(OtRelInfo *info, Relation rel)
 	}
 
 	info->natts = RelationGetNumberOfAttributes(rel);
-	info->layout = hash_layout(RelationGetDescr(rel));
+	info->layout = rel_info_hash_layout(RelationGetDescr(rel));
 	info->as_given = CreateTupleDescCopy(RelationGetDescr(rel));
 	for (int i = 0; i < info->natts; i++)
 	{
@@ -537,7 +537,7 @@ build(OtRelInfo *info, Relation rel)
 	info->holds_names = false;
 	for (int i = 0; i < info->natts; i++)
 	{
-		describe_column(&info->columns[i], TupleDescAttr(RelationGetDescr(rel), i));
+		rel_info_describe_column(&info->columns[i], TupleDescAttr(RelationGetDescr(rel), i));
 		info->holds_names |= info->columns[i].holds_names;
 	}
 	MemoryContextSwitchTo(old);
@@ -552,7 +552,7 @@ ot_rel_info(Relation rel)
 	bool		found;
 
 	if (infos == NULL)
-		init_cache();
+		rel_info_init_cache();
 	info = hash_search(infos, &relid, HASH_ENTER, &found);
 	if (!found)
 	{
@@ -564,7 +564,7 @@ ot_rel_info(Relation rel)
 		/* An error half way leaves an entry that is built again. */
 		PG_TRY();
 		{
-			build(info, rel);
+			rel_info_build_entry(info, rel);
 		}
 		PG_CATCH();
 		{

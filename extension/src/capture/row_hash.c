@@ -48,7 +48,7 @@ PG_FUNCTION_INFO_V1(ot_column_hashes);
 
 /* Described once in a query, which holds a lock on the table. */
 static RowType *
-row_type(FunctionCallInfo fcinfo, HeapTupleHeader row)
+row_hash_row_type(FunctionCallInfo fcinfo, HeapTupleHeader row)
 {
 	RowType    *known = fcinfo->flinfo->fn_extra;
 	Oid			type = HeapTupleHeaderGetTypeId(row);
@@ -80,36 +80,36 @@ row_type(FunctionCallInfo fcinfo, HeapTupleHeader row)
 }
 
 static uint64
-hash_bytes_after(const char *bytes, Size len, uint64 before)
+row_hash_bytes_after(const char *bytes, Size len, uint64 before)
 {
 	return hash_bytes_extended((const unsigned char *) bytes, len, before);
 }
 
 static uint64
-hash_plain(Form_pg_attribute att, Datum value, uint64 before)
+row_hash_plain(Form_pg_attribute att, Datum value, uint64 before)
 {
 	char		by_value[sizeof(Datum)];
 
 	if (att->attlen == -1)
 	{
 		struct varlena *v = PG_DETOAST_DATUM_PACKED(value);
-		uint64		hash = hash_bytes_after(VARDATA_ANY(v), VARSIZE_ANY_EXHDR(v), before);
+		uint64		hash = row_hash_bytes_after(VARDATA_ANY(v), VARSIZE_ANY_EXHDR(v), before);
 
 		if ((Pointer) v != DatumGetPointer(value))
 			pfree(v);
 		return hash;
 	}
 	if (att->attlen == -2)
-		return hash_bytes_after(DatumGetCString(value), strlen(DatumGetCString(value)), before);
+		return row_hash_bytes_after(DatumGetCString(value), strlen(DatumGetCString(value)), before);
 	if (!att->attbyval)
-		return hash_bytes_after(DatumGetPointer(value), att->attlen, before);
+		return row_hash_bytes_after(DatumGetPointer(value), att->attlen, before);
 	store_att_byval(by_value, value, att->attlen);
-	return hash_bytes_after(by_value, att->attlen, before);
+	return row_hash_bytes_after(by_value, att->attlen, before);
 }
 
 /* The same for a value with OIDs in it, whose bytes are copied to be changed. */
 static uint64
-hash_with_names(Form_pg_attribute att, Datum value, uint64 before)
+row_hash_with_names(Form_pg_attribute att, Datum value, uint64 before)
 {
 	Datum		whole = ot_type_decompress(att->atttypid, value);
 	Size		len;
@@ -132,12 +132,12 @@ hash_with_names(Form_pg_attribute att, Datum value, uint64 before)
 			memcpy(copy, DatumGetPointer(whole), len);
 	}
 	if (!ot_type_name_hashes(att->atttypid, copy, len))
-		return hash_plain(att, value, before);
-	return hash_bytes_after(copy, len, before);
+		return row_hash_plain(att, value, before);
+	return row_hash_bytes_after(copy, len, before);
 }
 
 static uint64
-hash_column(RowType *type, int column, uint64 before)
+row_hash_column(RowType *type, int column, uint64 before)
 {
 	Form_pg_attribute att = TupleDescAttr(type->desc, column);
 
@@ -146,15 +146,15 @@ hash_column(RowType *type, int column, uint64 before)
 	if (type->nulls[column])
 		return hash_combine64(before, (uint64) column + 1);
 	if (type->holds_names[column])
-		return hash_with_names(att, type->values[column], before);
-	return hash_plain(att, type->values[column], before);
+		return row_hash_with_names(att, type->values[column], before);
+	return row_hash_plain(att, type->values[column], before);
 }
 
 static RowType *
-take_apart(FunctionCallInfo fcinfo)
+row_hash_take_apart(FunctionCallInfo fcinfo)
 {
 	HeapTupleHeader row = PG_GETARG_HEAPTUPLEHEADER(0);
-	RowType    *type = row_type(fcinfo, row);
+	RowType    *type = row_hash_row_type(fcinfo, row);
 	HeapTupleData tuple = {.t_len = HeapTupleHeaderGetDatumLength(row), .t_data = row};
 
 	ItemPointerSetInvalid(&tuple.t_self);
@@ -166,11 +166,11 @@ take_apart(FunctionCallInfo fcinfo)
 Datum
 ot_row_hash(PG_FUNCTION_ARGS)
 {
-	RowType    *type = take_apart(fcinfo);
+	RowType    *type = row_hash_take_apart(fcinfo);
 	uint64		hash = 0;
 
 	for (int i = 0; i < type->desc->natts; i++)
-		hash = hash_column(type, i, hash);
+		hash = row_hash_column(type, i, hash);
 	PG_RETURN_INT64((int64) hash);
 }
 
@@ -178,14 +178,14 @@ ot_row_hash(PG_FUNCTION_ARGS)
 Datum
 ot_column_hashes(PG_FUNCTION_ARGS)
 {
-	RowType    *type = take_apart(fcinfo);
+	RowType    *type = row_hash_take_apart(fcinfo);
 	Datum	   *hashes = palloc(sizeof(Datum) * Max(type->desc->natts, 1));
 	int			n = 0;
 
 	for (int i = 0; i < type->desc->natts; i++)
 	{
 		if (!TupleDescAttr(type->desc, i)->attisdropped)
-			hashes[n++] = Int64GetDatum((int64) hash_column(type, i, 0));
+			hashes[n++] = Int64GetDatum((int64) row_hash_column(type, i, 0));
 	}
 	PG_RETURN_ARRAYTYPE_P(construct_array(hashes, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
 										  TYPALIGN_DOUBLE));

@@ -45,13 +45,13 @@
 /* ---- writing ---- */
 
 static bool
-is_external(OtColumn *column, Datum value)
+row_image_is_external(OtColumn *column, Datum value)
 {
 	return column->is_varlena && VARATT_IS_EXTERNAL(DatumGetPointer(value));
 }
 
 static bool
-is_compressed(Datum value)
+row_image_is_compressed(Datum value)
 {
 	struct varlena *v = (struct varlena *) DatumGetPointer(value);
 
@@ -66,7 +66,7 @@ is_compressed(Datum value)
 }
 
 static char
-compression_method(Datum value)
+row_image_compression_method(Datum value)
 {
 	switch (toast_get_compression_id((struct varlena *) DatumGetPointer(value)))
 	{
@@ -80,7 +80,7 @@ compression_method(Datum value)
 }
 
 static void
-add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, bool decompress)
+row_image_add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, bool decompress)
 {
 	OtPart	   *part;
 	Oid			type = info->columns[column].type;
@@ -98,7 +98,7 @@ add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, bool decom
 		part->value = detoast_external_attr((struct varlena *) DatumGetPointer(value));
 		return;
 	}
-	part->compress = is_compressed(value) ? compression_method(value) : '\0';
+	part->compress = row_image_is_compressed(value) ? row_image_compression_method(value) : '\0';
 	part->value = PG_DETOAST_DATUM(value);
 	if (decompress)
 		part->value = (struct varlena *) DatumGetPointer(ot_type_decompress(type, value));
@@ -108,7 +108,7 @@ add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, bool decom
 	{
 		/* Something further down is compressed. */
 		image->nparts--;
-		add_part(image, column, info, value, true);
+		row_image_add_part(image, column, info, value, true);
 	}
 }
 
@@ -117,7 +117,7 @@ add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, bool decom
  * further down cannot stay there: its number is returned, else -1.
  */
 static int
-find_names(OtRowImage *image, OtRelInfo *info, TupleDesc desc)
+row_image_find_names(OtRowImage *image, OtRelInfo *info, TupleDesc desc)
 {
 	HeapTupleHeader header = image->tuple->t_data;
 	char	   *data = (char *) header + header->t_hoff;
@@ -152,20 +152,21 @@ ot_row_image_of_values(OtRowImage *image, OtRelInfo *info, TupleDesc desc,
 
 		if (nulls[i] || !column->is_varlena)
 			continue;
-		if (is_external(column, values[i]) || (column->holds_names && is_compressed(values[i])))
+		if (row_image_is_external(column, values[i]) ||
+			(column->holds_names && row_image_is_compressed(values[i])))
 		{
-			add_part(image, i, info, values[i], false);
+			row_image_add_part(image, i, info, values[i], false);
 			nulls[i] = true;
 		}
 	}
 	image->tuple = heap_form_tuple(info->as_given, values, nulls);
 	while (info->holds_names)
 	{
-		int			deep = find_names(image, info, desc);
+		int			deep = row_image_find_names(image, info, desc);
 
 		if (deep < 0)
 			break;
-		add_part(image, deep, info, values[deep], true);
+		row_image_add_part(image, deep, info, values[deep], true);
 		nulls[deep] = true;
 		image->tuple = heap_form_tuple(info->as_given, values, nulls);
 	}
@@ -183,7 +184,7 @@ ot_row_image_of_tuple(OtRowImage *image, OtRelInfo *info, TupleDesc desc, HeapTu
 	{
 		memset(image, 0, sizeof(*image));
 		image->tuple = stored;
-		if (!info->holds_names || find_names(image, info, desc) < 0)
+		if (!info->holds_names || row_image_find_names(image, info, desc) < 0)
 			return;
 	}
 	{
@@ -196,7 +197,7 @@ ot_row_image_of_tuple(OtRowImage *image, OtRelInfo *info, TupleDesc desc, HeapTu
 }
 
 static void
-put_names(StringInfo ops, OtNames *names)
+row_image_put_names(StringInfo ops, OtNames *names)
 {
 	ot_put_u32(ops, names->count);
 	for (uint32 i = 0; i < names->count; i++)
@@ -228,7 +229,7 @@ ot_row_image_put(StringInfo ops, OtRowImage *image, int natts)
 	ot_put_u32(ops, len);
 	appendBinaryStringInfo(ops, (char *) header + header->t_hoff, len);
 	if (flags & ROW_HAS_NAMES)
-		put_names(ops, &image->names);
+		row_image_put_names(ops, &image->names);
 	if (flags & ROW_HAS_PARTS)
 	{
 		ot_put_u16(ops, image->nparts);
@@ -241,7 +242,7 @@ ot_row_image_put(StringInfo ops, OtRowImage *image, int natts)
 			ot_put_u8(ops, part->compress);
 			ot_put_u32(ops, VARSIZE(part->value));
 			appendBinaryStringInfo(ops, (char *) part->value, VARSIZE(part->value));
-			put_names(ops, &part->names);
+			row_image_put_names(ops, &part->names);
 		}
 	}
 }
@@ -249,7 +250,7 @@ ot_row_image_put(StringInfo ops, OtRowImage *image, int natts)
 /* ---- reading ---- */
 
 static void
-bad_row(const char *what)
+row_image_bad_row(const char *what)
 {
 	ereport(ERROR,
 			(errcode(OT_ERR_PROTOCOL),
@@ -258,30 +259,30 @@ bad_row(const char *what)
 
 /* The length of the varlena at `at`, of which `left` bytes are there. */
 static uint32
-check_varlena(const char *at, uint32 left)
+row_image_check_varlena(const char *at, uint32 left)
 {
 	uint32		size;
 
 	if (VARATT_IS_1B_E(at))
-		bad_row("a value stands for one that is elsewhere");
+		row_image_bad_row("a value stands for one that is elsewhere");
 	if (VARATT_IS_1B(at))
 		size = VARSIZE_1B(at);
 	else
 	{
 		if (left < VARHDRSZ)
-			bad_row("a value has no length");
+			row_image_bad_row("a value has no length");
 		size = VARSIZE_4B(at);
 		if (size < (VARATT_IS_4B_C(at) ? VARHDRSZ_COMPRESSED : VARHDRSZ))
-			bad_row("a value is shorter than its header");
+			row_image_bad_row("a value is shorter than its header");
 	}
 	if (size > left)
-		bad_row("a value is longer than the row");
+		row_image_bad_row("a value is longer than the row");
 	return size;
 }
 
 /* Every column that the bitmap calls present lies within the bytes. */
 static void
-check_columns(TupleDesc desc, HeapTuple tuple)
+row_image_check_columns(TupleDesc desc, HeapTuple tuple)
 {
 	HeapTupleHeader header = tuple->t_data;
 	const char *data = (char *) header + header->t_hoff;
@@ -297,22 +298,22 @@ check_columns(TupleDesc desc, HeapTuple tuple)
 			continue;
 		/* Looks at a byte to tell padding from a short header. */
 		if (off >= len)
-			bad_row("it ends too early");
+			row_image_bad_row("it ends too early");
 		off = att_align_pointer(off, att->attalign, att->attlen, data + off);
 		if (off >= len)
-			bad_row("it ends too early");
+			row_image_bad_row("it ends too early");
 		if (att->attlen > 0)
 			size = att->attlen;
 		else if (att->attlen == -1)
-			size = check_varlena(data + off, len - off);
+			size = row_image_check_varlena(data + off, len - off);
 		else
 			size = strnlen(data + off, len - off) + 1;
 		if (size > len - off)
-			bad_row("it ends too early");
+			row_image_bad_row("it ends too early");
 		off += size;
 	}
 	if (off != len)
-		bad_row("it is too long");
+		row_image_bad_row("it is too long");
 }
 
 /*
@@ -321,14 +322,14 @@ check_columns(TupleDesc desc, HeapTuple tuple)
  * order.
  */
 static void
-put_version(char *bytes, uint32 len, uint32 offset)
+row_image_put_version(char *bytes, uint32 len, uint32 offset)
 {
 	const uint32 size = SizeofHeapTupleHeader - VARHDRSZ;
 	HeapTupleHeaderData header;
 	TupleDesc	desc;
 
 	if (len < size || offset > len - size)
-		bad_row("a composite stands behind its end");
+		row_image_bad_row("a composite stands behind its end");
 	memset(&header, 0, sizeof(header));
 	memcpy((char *) &header + VARHDRSZ, bytes + offset, size);
 	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(&header), -1);
@@ -339,7 +340,7 @@ put_version(char *bytes, uint32 len, uint32 offset)
 
 /* Puts this server's OIDs where the row came with another's. */
 static void
-read_names(OtReader *r, char *bytes, uint32 len)
+row_image_read_names(OtReader *r, char *bytes, uint32 len)
 {
 	uint32		count = ot_get_u32(r);
 
@@ -351,18 +352,18 @@ read_names(OtReader *r, char *bytes, uint32 len)
 
 		if (ref == OT_OBJECT_VERSION)
 		{
-			put_version(bytes, len, offset);
+			row_image_put_version(bytes, len, offset);
 			continue;
 		}
 		oid = ot_object_resolve(ref);
 		if (len < sizeof(Oid) || offset > len - sizeof(Oid))
-			bad_row("an OID stands behind its end");
+			row_image_bad_row("an OID stands behind its end");
 		memcpy(bytes + offset, &oid, sizeof(Oid));
 	}
 }
 
 static void
-read_part(OtReader *r, OtRelInfo *info, OtRowRead *row, OtPart *part)
+row_image_read_part(OtReader *r, OtRelInfo *info, OtRowRead *row, OtPart *part)
 {
 	uint32		len;
 
@@ -370,25 +371,25 @@ read_part(OtReader *r, OtRelInfo *info, OtRowRead *row, OtPart *part)
 	if (part->column >= info->natts || !info->columns[part->column].is_varlena ||
 		info->columns[part->column].dropped ||
 		!heap_attisnull(row->tuple, part->column + 1, NULL))
-		bad_row("it has a part without column");
+		row_image_bad_row("it has a part without column");
 	part->out_of_line = ot_get_u8(r) != 0;
 	part->compress = (char) ot_get_u8(r);
 	len = ot_get_u32(r);
 	if (len < VARHDRSZ)
-		bad_row("a part has no length");
+		row_image_bad_row("a part has no length");
 	part->value = palloc(len);
 	memcpy(part->value, ot_get_bytes(r, len), len);
-	if (VARATT_IS_1B(part->value) || check_varlena((char *) part->value, len) != len)
-		bad_row("a part has another length than it says");
-	read_names(r, (char *) part->value + VARHDRSZ, len - VARHDRSZ);
+	if (VARATT_IS_1B(part->value) || row_image_check_varlena((char *) part->value, len) != len)
+		row_image_bad_row("a part has another length than it says");
+	row_image_read_names(r, (char *) part->value + VARHDRSZ, len - VARHDRSZ);
 	if (part->compress != '\0')
 	{
 		Datum		compressed;
 
 		if (part->compress != TOAST_PGLZ_COMPRESSION && part->compress != TOAST_LZ4_COMPRESSION)
-			bad_row("a part is compressed by an unknown method");
+			row_image_bad_row("a part is compressed by an unknown method");
 		if (VARATT_IS_COMPRESSED(part->value))
-			bad_row("a part is compressed twice");
+			row_image_bad_row("a part is compressed twice");
 		compressed = toast_compress_datum(PointerGetDatum(part->value), part->compress);
 		if (DatumGetPointer(compressed) != NULL)
 			part->value = (struct varlena *) DatumGetPointer(compressed);
@@ -408,9 +409,9 @@ ot_row_read(OtReader *r, OtRelInfo *info, TupleDesc desc, OtRowRead *row)
 	HeapTuple	tuple;
 
 	if (flags & ~ROW_FLAGS)
-		bad_row("it has unknown flags");
+		row_image_bad_row("it has unknown flags");
 	if (len > MaxAllocSize / 2)
-		bad_row("it is too long");
+		row_image_bad_row("it is too long");
 	tuple = palloc0(HEAPTUPLESIZE + header_len + len);
 	tuple->t_len = header_len + len;
 	ItemPointerSetInvalid(&tuple->t_self);
@@ -428,8 +429,8 @@ ot_row_read(OtReader *r, OtRelInfo *info, TupleDesc desc, OtRowRead *row)
 	}
 	memcpy((char *) tuple->t_data + header_len, bytes, len);
 	if (flags & ROW_HAS_NAMES)
-		read_names(r, (char *) tuple->t_data + header_len, len);
-	check_columns(desc, tuple);
+		row_image_read_names(r, (char *) tuple->t_data + header_len, len);
+	row_image_check_columns(desc, tuple);
 
 	row->tuple = tuple;
 	row->parts = NULL;
@@ -442,7 +443,7 @@ ot_row_read(OtReader *r, OtRelInfo *info, TupleDesc desc, OtRowRead *row)
 		row->parts = palloc0(sizeof(OtPart) * Max(nparts, 1));
 		for (; row->nparts < nparts; row->nparts++)
 		{
-			read_part(r, info, row, &row->parts[row->nparts]);
+			row_image_read_part(r, info, row, &row->parts[row->nparts]);
 			row->out_of_line |= row->parts[row->nparts].out_of_line;
 		}
 	}
@@ -453,7 +454,7 @@ ot_row_read(OtReader *r, OtRelInfo *info, TupleDesc desc, OtRowRead *row)
  * at every row that has one.
  */
 static Datum
-indirect(struct varlena *value)
+row_image_make_indirect(struct varlena *value)
 {
 	struct varatt_indirect target = {.pointer = value};
 	struct varlena *pointer = palloc(INDIRECT_POINTER_SIZE);
@@ -471,7 +472,7 @@ ot_row_deform(OtRowRead *row, TupleDesc desc, Datum *values, bool *nulls)
 	for (int i = 0; i < row->nparts; i++)
 	{
 		values[row->parts[i].column] = row->parts[i].out_of_line ?
-			indirect(row->parts[i].value) : PointerGetDatum(row->parts[i].value);
+			row_image_make_indirect(row->parts[i].value) : PointerGetDatum(row->parts[i].value);
 		nulls[row->parts[i].column] = false;
 	}
 }

@@ -49,7 +49,7 @@ typedef struct Setting
 	struct config_generic *record;
 } Setting;
 
-/* search_path first: its value is put together, see put_search_path(). */
+/* search_path first: its value is put together, see session_settings_put_search_path(). */
 static Setting settings[] = {
 	{"search_path", NULL},
 	{"DateStyle", "ISO, MDY"},
@@ -103,7 +103,7 @@ static OtNotedSettings noted;
  * of onetrip describe the server.
  */
 static bool
-is_custom(struct config_generic *record)
+session_settings_is_custom(struct config_generic *record)
 {
 	return record->group == CUSTOM_OPTIONS && record->source > PGC_S_DEFAULT &&
 		((record->flags & GUC_CUSTOM_PLACEHOLDER) || record->context == PGC_USERSET) &&
@@ -131,7 +131,7 @@ ot_session_settings_travel(const char *name)
 	for (int i = 0; i < count; i++)
 	{
 		if (pg_strcasecmp(all[i]->name, name) == 0)
-			return is_custom(all[i]);
+			return session_settings_is_custom(all[i]);
 	}
 	return false;
 }
@@ -139,7 +139,7 @@ ot_session_settings_travel(const char *name)
 /* ---- where a row or statement comes from ---- */
 
 static void
-find_records(void)
+session_settings_find_records(void)
 {
 	int			count;
 	struct config_generic **all;
@@ -163,7 +163,7 @@ find_records(void)
 }
 
 static uint64
-hash_string(const char *value, uint64 seed)
+session_settings_hash_string(const char *value, uint64 seed)
 {
 	if (value == NULL)
 		return hash_combine64(seed, 1);
@@ -171,7 +171,7 @@ hash_string(const char *value, uint64 seed)
 }
 
 static uint64
-hash_setting(struct config_generic *record, uint64 seed)
+session_settings_hash_setting(struct config_generic *record, uint64 seed)
 {
 	switch (record->vartype)
 	{
@@ -182,7 +182,7 @@ hash_setting(struct config_generic *record, uint64 seed)
 		case PGC_ENUM:
 			return hash_combine64(seed, *((struct config_enum *) record)->variable);
 		case PGC_STRING:
-			return hash_string(*((struct config_string *) record)->variable, seed);
+			return session_settings_hash_string(*((struct config_string *) record)->variable, seed);
 		case PGC_REAL:
 			break;
 	}
@@ -192,12 +192,12 @@ hash_setting(struct config_generic *record, uint64 seed)
 
 /* Of all that ot_session_settings_note() may write; never 0. */
 static uint64
-fingerprint(bool custom_too)
+session_settings_fingerprint(bool custom_too)
 {
 	uint64		hash = hash_combine64(GetUserId(), custom_too);
 
 	for (int i = 0; i < lengthof(settings); i++)
-		hash = hash_setting(settings[i].record, hash);
+		hash = session_settings_hash_setting(settings[i].record, hash);
 	if (custom_too)
 	{
 		int			count;
@@ -205,9 +205,9 @@ fingerprint(bool custom_too)
 
 		for (int i = 0; i < count; i++)
 		{
-			if (is_custom(all[i]))
-				hash += hash_string(GetConfigOption(all[i]->name, true, false),
-									hash_string(all[i]->name, 1));
+			if (session_settings_is_custom(all[i]))
+				hash += session_settings_hash_string(GetConfigOption(all[i]->name, true, false),
+													 session_settings_hash_string(all[i]->name, 1));
 		}
 	}
 	return hash | 1;
@@ -215,7 +215,7 @@ fingerprint(bool custom_too)
 
 /* The schemas that names are looked up in, without those of this session alone. */
 static void
-put_search_path(StringInfo ops)
+session_settings_put_search_path(StringInfo ops)
 {
 	StringInfoData path;
 	List	   *schemas = fetch_search_path(false);
@@ -240,7 +240,7 @@ put_search_path(StringInfo ops)
 }
 
 static void
-put(StringInfo ops, const char *name, int *count)
+session_settings_put_one(StringInfo ops, const char *name, int *count)
 {
 	const char *value = GetConfigOption(name, true, false);
 
@@ -250,21 +250,21 @@ put(StringInfo ops, const char *name, int *count)
 }
 
 static void
-put_custom(StringInfo ops, int *put_so_far)
+session_settings_put_custom(StringInfo ops, int *put_so_far)
 {
 	int			count;
 	struct config_generic **all = OT_GUC_VARIABLES(&count);
 
 	for (int i = 0; i < count; i++)
 	{
-		if (is_custom(all[i]))
-			put(ops, all[i]->name, put_so_far);
+		if (session_settings_is_custom(all[i]))
+			session_settings_put_one(ops, all[i]->name, put_so_far);
 	}
 }
 
 /* The number of settings stands before them and is known behind them. */
 static void
-put_count(StringInfo ops, int at, int count)
+session_settings_put_count(StringInfo ops, int at, int count)
 {
 	if (count > SETTINGS_MAX || ops->len - at > SETTINGS_BYTES_MAX)
 		ereport(ERROR,
@@ -281,11 +281,11 @@ put_count(StringInfo ops, int at, int count)
 #define RESET_SEARCH_PATH "=search_path"
 
 static const char *
-reset_search_path(void)
+session_settings_reset_search_path(void)
 {
 	const char *value;
 
-	find_records();
+	session_settings_find_records();
 	value = ((struct config_string *) settings[0].record)->reset_val;
 	return value ? value : "";
 }
@@ -299,17 +299,17 @@ ot_session_settings_put_all(StringInfo ops)
 
 	ot_put_u16(ops, 0);
 	ot_put_str(ops, RESET_SEARCH_PATH);
-	ot_put_str(ops, reset_search_path());
+	ot_put_str(ops, session_settings_reset_search_path());
 	for (int i = 0; i < lengthof(settings); i++)
-		put(ops, settings[i].name, &count);
+		session_settings_put_one(ops, settings[i].name, &count);
 	for (int i = 0; i < lengthof(statement_settings); i++)
-		put(ops, statement_settings[i], &count);
-	put_custom(ops, &count);
-	put_count(ops, at, count);
+		session_settings_put_one(ops, statement_settings[i], &count);
+	session_settings_put_custom(ops, &count);
+	session_settings_put_count(ops, at, count);
 }
 
 static void
-put_settings(bool custom_too)
+session_settings_put_settings(bool custom_too)
 {
 	StringInfo	ops;
 	int			at;
@@ -323,17 +323,17 @@ put_settings(bool custom_too)
 	ot_put_str(ops, GetUserNameFromId(GetUserId(), false));
 	at = ops->len;
 	ot_put_u16(ops, 0);
-	put_search_path(ops);
+	session_settings_put_search_path(ops);
 	for (int i = 1; i < lengthof(settings); i++)
 	{
 		const char *value = GetConfigOption(settings[i].name, true, false);
 
 		if (value == NULL || strcmp(value, settings[i].plain) != 0)
-			put(ops, settings[i].name, &count);
+			session_settings_put_one(ops, settings[i].name, &count);
 	}
 	if (custom_too)
-		put_custom(ops, &count);
-	put_count(ops, at, count);
+		session_settings_put_custom(ops, &count);
+	session_settings_put_count(ops, at, count);
 }
 
 /*
@@ -341,7 +341,7 @@ put_settings(bool custom_too)
  * changes what they compute, meet in it.
  */
 static void
-take_code_key(void)
+session_settings_take_code_key(void)
 {
 	OtLogIndex	base = ot_position_base_of_names();
 
@@ -363,13 +363,13 @@ ot_session_settings_note(bool functions, bool custom_too)
 
 	if (!functions && likely(noted.compression == compression))
 		return;
-	find_records();
-	all = fingerprint(custom_too);
+	session_settings_find_records();
+	all = session_settings_fingerprint(custom_too);
 	if (noted.all == all)
 		return;
 	if (custom_too)
-		take_code_key();
-	put_settings(custom_too);
+		session_settings_take_code_key();
+	session_settings_put_settings(custom_too);
 	noted.all = all;
 	noted.compression = compression;
 }
@@ -431,20 +431,20 @@ static char *saved_reset_search_path = NULL;
  * the setting itself, which a session's source has set, stays.
  */
 static void
-set_reset_search_path(const char *value)
+session_settings_set_reset_search_path(const char *value)
 {
 	(void) set_config_option("search_path", value, PGC_SUSET, PGC_S_OVERRIDE,
 							 GUC_ACTION_SET, true, WARNING, false);
 }
 
 static void
-swap_reset_search_path(const char *value)
+session_settings_swap_reset_search_path(const char *value)
 {
 	if (saved_reset_search_path == NULL)
-		saved_reset_search_path = MemoryContextStrdup(TopMemoryContext, reset_search_path());
+		saved_reset_search_path = MemoryContextStrdup(TopMemoryContext, session_settings_reset_search_path());
 	(void) set_config_option("search_path", GetConfigOption("search_path", false, false),
 							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, WARNING, false);
-	set_reset_search_path(value);
+	session_settings_set_reset_search_path(value);
 }
 
 /* Behind a statement, also one that failed. */
@@ -453,7 +453,7 @@ ot_session_settings_end_statement(void)
 {
 	if (saved_reset_search_path == NULL)
 		return;
-	set_reset_search_path(saved_reset_search_path);
+	session_settings_set_reset_search_path(saved_reset_search_path);
 	pfree(saved_reset_search_path);
 	saved_reset_search_path = NULL;
 }
@@ -476,7 +476,7 @@ ot_session_settings_apply(OtReader *r, Oid as)
 		bool		custom = strchr(name, '.') != NULL;
 
 		if (strcmp(name, RESET_SEARCH_PATH) == 0)
-			swap_reset_search_path(value);
+			session_settings_swap_reset_search_path(value);
 		else if (!custom || OidIsValid(as))
 			(void) set_config_option_ext(name, value, custom ? PGC_USERSET : PGC_SUSET,
 										 PGC_S_SESSION, custom ? as : GetUserId(),
@@ -487,7 +487,7 @@ ot_session_settings_apply(OtReader *r, Oid as)
 }
 
 static int
-count_settings(void)
+session_settings_count_settings(void)
 {
 	int			count;
 	struct config_generic **all pg_attribute_unused() = OT_GUC_VARIABLES(&count);
@@ -502,8 +502,8 @@ ot_session_settings_worn_out(void)
 	static int	at_start = 0;
 
 	if (at_start == 0)
-		at_start = count_settings();
-	return count_settings() - at_start > NEW_NAMES_MAX;
+		at_start = session_settings_count_settings();
+	return session_settings_count_settings() - at_start > NEW_NAMES_MAX;
 }
 
 /* Good for the rows that follow, up to the next ones. */

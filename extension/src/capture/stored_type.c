@@ -90,7 +90,7 @@ ot_type_forget_all(void)
 }
 
 static OtObjectKind
-object_of_reg_type(Oid type)
+stored_type_object_of_reg_type(Oid type)
 {
 	switch (type)
 	{
@@ -120,7 +120,7 @@ object_of_reg_type(Oid type)
 }
 
 static bool
-is_refused(Oid type)
+stored_type_is_refused(Oid type)
 {
 	switch (type)
 	{
@@ -133,10 +133,10 @@ is_refused(Oid type)
 	}
 }
 
-static StoredType describe(Oid type);
+static StoredType stored_type_describe_known(Oid type);
 
 static bool
-composite_by_oid(Oid type)
+stored_type_composite_by_oid(Oid type)
 {
 	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
 	bool		answer = false;
@@ -145,14 +145,14 @@ composite_by_oid(Oid type)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		answer = !att->attisdropped && describe(att->atttypid).by_oid;
+		answer = !att->attisdropped && stored_type_describe_known(att->atttypid).by_oid;
 	}
 	ReleaseTupleDesc(desc);
 	return answer;
 }
 
 static void
-describe_new(StoredType *stored, Oid type)
+stored_type_describe_new(StoredType *stored, Oid type)
 {
 	Oid			base = getBaseType(type);
 	Oid			element = get_element_type(base);
@@ -163,17 +163,17 @@ describe_new(StoredType *stored, Oid type)
 	stored->by_oid = false;
 	stored->inner = InvalidOid;
 
-	if (is_refused(base))
+	if (stored_type_is_refused(base))
 		stored->layout = LAYOUT_REFUSED;
 	else if (base == ACLITEMOID)
 	{
 		stored->layout = LAYOUT_ACLITEM;
 		stored->by_oid = true;
 	}
-	else if (object_of_reg_type(base) != OT_OBJECT_NONE)
+	else if (stored_type_object_of_reg_type(base) != OT_OBJECT_NONE)
 	{
 		stored->layout = LAYOUT_OBJECT;
-		stored->object = object_of_reg_type(base);
+		stored->object = stored_type_object_of_reg_type(base);
 		stored->by_oid = true;
 	}
 	else if (typtype == TYPTYPE_ENUM)
@@ -184,7 +184,7 @@ describe_new(StoredType *stored, Oid type)
 	else if (typtype == TYPTYPE_COMPOSITE)
 	{
 		stored->layout = LAYOUT_COMPOSITE;
-		stored->by_oid = composite_by_oid(base);
+		stored->by_oid = stored_type_composite_by_oid(base);
 	}
 	else if (OidIsValid(element) || typtype == TYPTYPE_RANGE || typtype == TYPTYPE_MULTIRANGE)
 	{
@@ -194,7 +194,7 @@ describe_new(StoredType *stored, Oid type)
 			element = get_range_subtype(get_multirange_range(base));
 		else if (typtype == TYPTYPE_RANGE)
 			element = get_range_subtype(base);
-		inner = describe(element);
+		inner = stored_type_describe_known(element);
 		stored->by_oid = inner.by_oid;
 		if (inner.layout != LAYOUT_PLAIN)
 			stored->inner = element;
@@ -212,7 +212,7 @@ describe_new(StoredType *stored, Oid type)
 }
 
 static StoredType
-describe(Oid type)
+stored_type_describe_known(Oid type)
 {
 	StoredType *found;
 	StoredType	stored = {.type = type};
@@ -230,7 +230,7 @@ describe(Oid type)
 	if (found)
 		return *found;
 	before = times_forgotten;
-	describe_new(&stored, type);
+	stored_type_describe_new(&stored, type);
 	/* What was found before something changed is used once and not kept. */
 	if (before == times_forgotten)
 	{
@@ -244,14 +244,14 @@ describe(Oid type)
 bool
 ot_type_holds_names(Oid type)
 {
-	return describe(type).layout != LAYOUT_PLAIN;
+	return stored_type_describe_known(type).layout != LAYOUT_PLAIN;
 }
 
 /* Is the order of its values that of OIDs, somewhere in them? */
 bool
 ot_type_is_by_oid(Oid type)
 {
-	return describe(type).by_oid;
+	return stored_type_describe_known(type).by_oid;
 }
 
 /* ---- finding OIDs ---- */
@@ -267,7 +267,7 @@ typedef struct Place
 } Place;
 
 static void
-add(Place *place, char *at, OtObjectRef ref)
+stored_type_add_reference(Place *place, char *at, OtObjectRef ref)
 {
 	OtNames    *names = place->names;
 
@@ -283,7 +283,7 @@ add(Place *place, char *at, OtObjectRef ref)
 }
 
 static void
-add_name(Place *place, char *at, OtObjectKind kind)
+stored_type_add_name(Place *place, char *at, OtObjectKind kind)
 {
 	Oid			oid;
 	OtObjectRef ref;
@@ -296,13 +296,13 @@ add_name(Place *place, char *at, OtObjectKind kind)
 	else
 		ref = ot_object_ref(kind, oid);
 	if (ref != (OT_OBJECT_FIXED | oid))
-		add(place, at, ref);
+		stored_type_add_reference(place, at, ref);
 }
 
-static void find_names(Place *place, Oid type, char *at);
+static void stored_type_find_names(Place *place, Oid type, char *at);
 
 static void
-find_in_array(Place *place, ArrayType *array)
+stored_type_find_in_array(Place *place, ArrayType *array)
 {
 	Oid			element = ARR_ELEMTYPE(array);
 	int			nitems = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
@@ -312,7 +312,7 @@ find_in_array(Place *place, ArrayType *array)
 	bool		typbyval;
 	char		typalign;
 
-	add_name(place, (char *) &array->elemtype, OT_OBJECT_TYPE);
+	stored_type_add_name(place, (char *) &array->elemtype, OT_OBJECT_TYPE);
 	if (!ot_type_holds_names(element))
 		return;
 	get_typlenbyvalalign(element, &typlen, &typbyval, &typalign);
@@ -320,14 +320,14 @@ find_in_array(Place *place, ArrayType *array)
 	{
 		if (nulls && att_isnull(i, nulls))
 			continue;
-		find_names(place, element, at);
+		stored_type_find_names(place, element, at);
 		at = att_addlength_pointer(at, typlen, at);
 		at = (char *) att_align_nominal(at, typalign);
 	}
 }
 
 static void
-find_in_composite(Place *place, HeapTupleHeader row)
+stored_type_find_in_composite(Place *place, HeapTupleHeader row)
 {
 	TupleDesc	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(row), -1);
 	int			natts = Min(HeapTupleHeaderGetNatts(row), desc->natts);
@@ -336,9 +336,9 @@ find_in_composite(Place *place, HeapTupleHeader row)
 
 	/* One from before its type was altered cannot be taken apart, nor read later. */
 	OT_CHECK_ROW_VERSION(row, desc);
-	add_name(place, (char *) &row->t_choice.t_datum.datum_typeid, OT_OBJECT_TYPE);
+	stored_type_add_name(place, (char *) &row->t_choice.t_datum.datum_typeid, OT_OBJECT_TYPE);
 	/* Behind its type: the reader needs that first. */
-	add(place, (char *) row + VARHDRSZ, OT_OBJECT_VERSION);
+	stored_type_add_reference(place, (char *) row + VARHDRSZ, OT_OBJECT_VERSION);
 	for (int i = 0; i < natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
@@ -347,7 +347,7 @@ find_in_composite(Place *place, HeapTupleHeader row)
 			continue;
 		off = att_align_pointer(off, att->attalign, att->attlen, data + off);
 		if (!att->attisdropped && ot_type_holds_names(att->atttypid))
-			find_names(place, att->atttypid, data + off);
+			stored_type_find_names(place, att->atttypid, data + off);
 		off = att_addlength_pointer(off, att->attlen, data + off);
 	}
 	ReleaseTupleDesc(desc);
@@ -355,7 +355,7 @@ find_in_composite(Place *place, HeapTupleHeader row)
 
 /* One or two bounds, one behind the other; returns the end. */
 static void
-find_in_bounds(Place *place, Oid subtype, uint8 flags, char *at)
+stored_type_find_in_bounds(Place *place, Oid subtype, uint8 flags, char *at)
 {
 	int16		typlen;
 	bool		typbyval;
@@ -365,29 +365,29 @@ find_in_bounds(Place *place, Oid subtype, uint8 flags, char *at)
 	if (RANGE_HAS_LBOUND(flags))
 	{
 		at = (char *) att_align_pointer(at, typalign, typlen, at);
-		find_names(place, subtype, at);
+		stored_type_find_names(place, subtype, at);
 		at = (char *) att_addlength_pointer(at, typlen, at);
 	}
 	if (RANGE_HAS_UBOUND(flags))
 	{
 		at = (char *) att_align_pointer(at, typalign, typlen, at);
-		find_names(place, subtype, at);
+		stored_type_find_names(place, subtype, at);
 	}
 }
 
 static void
-find_in_range(Place *place, RangeType *range, Oid subtype)
+stored_type_find_in_range(Place *place, RangeType *range, Oid subtype)
 {
 	uint8		flags = *((uint8 *) range + VARSIZE(range) - 1);
 
-	add_name(place, (char *) &range->rangetypid, OT_OBJECT_TYPE);
+	stored_type_add_name(place, (char *) &range->rangetypid, OT_OBJECT_TYPE);
 	if (OidIsValid(subtype))
-		find_in_bounds(place, subtype, flags, (char *) (range + 1));
+		stored_type_find_in_bounds(place, subtype, flags, (char *) (range + 1));
 }
 
 /* rangetypes.c and multirangetypes.c keep this layout to themselves. */
 static void
-find_in_multirange(Place *place, MultirangeType *multirange, Oid subtype)
+stored_type_find_in_multirange(Place *place, MultirangeType *multirange, Oid subtype)
 {
 	uint32		nranges = multirange->rangeCount;
 	uint32	   *items = (uint32 *) (multirange + 1);
@@ -398,7 +398,7 @@ find_in_multirange(Place *place, MultirangeType *multirange, Oid subtype)
 	bool		typbyval;
 	char		typalign;
 
-	add_name(place, (char *) &multirange->multirangetypid, OT_OBJECT_TYPE);
+	stored_type_add_name(place, (char *) &multirange->multirangetypid, OT_OBJECT_TYPE);
 	if (!OidIsValid(subtype) || nranges == 0)
 		return;
 	get_typlenbyvalalign(subtype, &typlen, &typbyval, &typalign);
@@ -414,15 +414,15 @@ find_in_multirange(Place *place, MultirangeType *multirange, Oid subtype)
 			/* Every fourth says where its range begins, others how far on. */
 			offset = (item & 0x80000000) ? (item & 0x7fffffff) : offset + item;
 		}
-		find_in_bounds(place, subtype, flags[i], bounds + offset);
+		stored_type_find_in_bounds(place, subtype, flags[i], bounds + offset);
 	}
 }
 
 /* at: the value itself, not a Datum; a varlena in any in-line form. */
 static void
-find_names(Place *place, Oid type, char *at)
+stored_type_find_names(Place *place, Oid type, char *at)
 {
-	StoredType	stored = describe(type);
+	StoredType	stored = stored_type_describe_known(type);
 	struct varlena *value;
 	Place		inside = *place;
 
@@ -442,12 +442,12 @@ find_names(Place *place, Oid type, char *at)
 					 errhint("Keep its text in a column of type text.")));
 			break;
 		case LAYOUT_OBJECT:
-			add_name(place, at, stored.object);
+			stored_type_add_name(place, at, stored.object);
 			return;
 		case LAYOUT_ACLITEM:
 			/* 0 is PUBLIC */
-			add_name(place, at + offsetof(AclItem, ai_grantee), OT_OBJECT_ROLE);
-			add_name(place, at + offsetof(AclItem, ai_grantor), OT_OBJECT_ROLE);
+			stored_type_add_name(place, at + offsetof(AclItem, ai_grantee), OT_OBJECT_ROLE);
+			stored_type_add_name(place, at + offsetof(AclItem, ai_grantor), OT_OBJECT_ROLE);
 			return;
 		default:
 			break;
@@ -470,16 +470,16 @@ find_names(Place *place, Oid type, char *at)
 	switch (stored.layout)
 	{
 		case LAYOUT_ARRAY:
-			find_in_array(&inside, (ArrayType *) inside.start);
+			stored_type_find_in_array(&inside, (ArrayType *) inside.start);
 			break;
 		case LAYOUT_COMPOSITE:
-			find_in_composite(&inside, (HeapTupleHeader) inside.start);
+			stored_type_find_in_composite(&inside, (HeapTupleHeader) inside.start);
 			break;
 		case LAYOUT_RANGE:
-			find_in_range(&inside, (RangeType *) inside.start, stored.inner);
+			stored_type_find_in_range(&inside, (RangeType *) inside.start, stored.inner);
 			break;
 		case LAYOUT_MULTIRANGE:
-			find_in_multirange(&inside, (MultirangeType *) inside.start, stored.inner);
+			stored_type_find_in_multirange(&inside, (MultirangeType *) inside.start, stored.inner);
 			break;
 		default:
 			break;
@@ -502,7 +502,7 @@ ot_type_find_names(Oid type, char *value, uint32 offset, OtNames *names)
 {
 	Place		place = {.start = value, .offset = offset, .names = names};
 
-	find_names(&place, type, value);
+	stored_type_find_names(&place, type, value);
 	return !place.compressed;
 }
 
@@ -518,7 +518,7 @@ ot_type_name_hashes(Oid type, char *value, Size len)
 	OtNames		names = {0};
 	Place		place = {.start = value, .names = &names, .hashes = true};
 
-	find_names(&place, type, value);
+	stored_type_find_names(&place, type, value);
 	if (place.compressed)
 		return false;
 	for (uint32 i = 0; i < names.count; i++)
@@ -541,7 +541,7 @@ ot_type_name_hashes(Oid type, char *value, Size len)
 /* ---- sizes elsewhere ---- */
 
 static void
-scramble(char *at, uint32 seed)
+stored_type_scramble_bytes(char *at, uint32 seed)
 {
 	uint32		word;
 
@@ -571,10 +571,10 @@ ot_type_size_elsewhere(Oid type, Datum compressed)
 	{
 		char	   *at = VARDATA(value) + names.items[i].offset;
 
-		scramble(at, 0);
+		stored_type_scramble_bytes(at, 0);
 		/* a version has the other half behind the type's OID */
 		if (names.items[i].object == OT_OBJECT_VERSION)
-			scramble(at + 2 * sizeof(Oid), 1);
+			stored_type_scramble_bytes(at + 2 * sizeof(Oid), 1);
 	}
 	elsewhere = toast_compress_datum(PointerGetDatum(value), method);
 	if (DatumGetPointer(elsewhere) == NULL)
@@ -589,7 +589,7 @@ ot_type_size_elsewhere(Oid type, Datum compressed)
 /* ---- compressed values further down ---- */
 
 static Datum
-decompress_array(Oid type, ArrayType *array)
+stored_type_decompress_array(Oid type, ArrayType *array)
 {
 	Oid			element = ARR_ELEMTYPE(array);
 	int16		typlen;
@@ -614,7 +614,7 @@ decompress_array(Oid type, ArrayType *array)
 }
 
 static Datum
-decompress_composite(HeapTupleHeader row)
+stored_type_decompress_composite(HeapTupleHeader row)
 {
 	Oid			type = HeapTupleHeaderGetTypeId(row);
 	TupleDesc	cached = lookup_rowtype_tupdesc(type, -1);
@@ -642,14 +642,14 @@ decompress_composite(HeapTupleHeader row)
 }
 
 static void
-decompress_bound(Oid subtype, RangeBound *bound)
+stored_type_decompress_bound(Oid subtype, RangeBound *bound)
 {
 	if (!bound->infinite)
 		bound->val = ot_type_decompress(subtype, bound->val);
 }
 
 static RangeType *
-decompress_range(TypeCacheEntry *cache, RangeType *range, Oid subtype)
+stored_type_decompress_range(TypeCacheEntry *cache, RangeType *range, Oid subtype)
 {
 	RangeBound	lower;
 	RangeBound	upper;
@@ -658,8 +658,8 @@ decompress_range(TypeCacheEntry *cache, RangeType *range, Oid subtype)
 	range_deserialize(cache, range, &lower, &upper, &empty);
 	if (empty)
 		return range;
-	decompress_bound(subtype, &lower);
-	decompress_bound(subtype, &upper);
+	stored_type_decompress_bound(subtype, &lower);
+	stored_type_decompress_bound(subtype, &upper);
 	return OT_RANGE_SERIALIZE(cache, &lower, &upper, empty);
 }
 
@@ -667,7 +667,7 @@ decompress_range(TypeCacheEntry *cache, RangeType *range, Oid subtype)
 Datum
 ot_type_decompress(Oid type, Datum value)
 {
-	StoredType	stored = describe(type);
+	StoredType	stored = stored_type_describe_known(type);
 	struct varlena *flat;
 
 	check_stack_depth();
@@ -684,14 +684,14 @@ ot_type_decompress(Oid type, Datum value)
 
 	flat = PG_DETOAST_DATUM(value);
 	if (stored.layout == LAYOUT_ARRAY)
-		return decompress_array(type, (ArrayType *) flat);
+		return stored_type_decompress_array(type, (ArrayType *) flat);
 	if (stored.layout == LAYOUT_COMPOSITE)
-		return decompress_composite((HeapTupleHeader) flat);
+		return stored_type_decompress_composite((HeapTupleHeader) flat);
 	if (!OidIsValid(stored.inner))
 		return PointerGetDatum(flat);
 	if (stored.layout == LAYOUT_RANGE)
-		return PointerGetDatum(decompress_range(lookup_type_cache(getBaseType(type), TYPECACHE_RANGE_INFO),
-												(RangeType *) flat, stored.inner));
+		return PointerGetDatum(stored_type_decompress_range(lookup_type_cache(getBaseType(type), TYPECACHE_RANGE_INFO),
+															(RangeType *) flat, stored.inner));
 	else
 	{
 		TypeCacheEntry *cache = lookup_type_cache(getBaseType(type), TYPECACHE_MULTIRANGE_INFO);
@@ -700,7 +700,7 @@ ot_type_decompress(Oid type, Datum value)
 
 		multirange_deserialize(cache->rngtype, (MultirangeType *) flat, &nranges, &ranges);
 		for (int i = 0; i < nranges; i++)
-			ranges[i] = decompress_range(cache->rngtype, ranges[i], stored.inner);
+			ranges[i] = stored_type_decompress_range(cache->rngtype, ranges[i], stored.inner);
 		return PointerGetDatum(make_multirange(getBaseType(type), cache->rngtype, nranges, ranges));
 	}
 }

@@ -224,7 +224,7 @@ ot_write_set_reset(void)
 /* ---- savepoints ---- */
 
 static void
-mark_place(Mark *mark)
+write_set_mark_place(Mark *mark)
 {
 	mark->ops_len = ws.ops.len;
 	mark->nkeys = ws.nkeys;
@@ -240,7 +240,7 @@ mark_place(Mark *mark)
 
 /* Forgets the operations since then; what was introduced before has its name of then again. */
 static void
-cut_operations(const Mark *mark)
+write_set_cut_operations(const Mark *mark)
 {
 	ws.ops.len = mark->ops_len;
 	ws.ops.data[ws.ops.len] = '\0';
@@ -270,7 +270,7 @@ ot_write_set_subxact_start(int nest_level)
 	}
 	mark = &ws.marks[ws.nmarks++];
 	mark->nest_level = nest_level;
-	mark_place(mark);
+	write_set_mark_place(mark);
 }
 
 void
@@ -294,7 +294,7 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 	}
 	ws.nkeys = mark->nkeys;
 	ws.ncounts = mark->ncounts;
-	cut_operations(mark);
+	write_set_cut_operations(mark);
 }
 
 /* ---- rows that were seen ---- */
@@ -507,7 +507,7 @@ ot_write_set_statement(const char *text, int len)
 	StringInfo	ops = ot_write_set_append();
 	char	   *role = GetUserNameFromId(GetUserId(), false);
 
-	mark_place(&ws.before_statement);
+	write_set_mark_place(&ws.before_statement);
 	ot_put_u8(ops, 'S');
 	ot_put_u32(ops, len);
 	appendBinaryStringInfo(ops, text, len);
@@ -531,7 +531,7 @@ ot_write_set_take_statement_back(void)
 {
 	if (!ws.active || ws.statement_end != ws.ops.len)
 		return false;
-	cut_operations(&ws.before_statement);
+	write_set_cut_operations(&ws.before_statement);
 	return true;
 }
 

@@ -118,24 +118,24 @@ static struct
 static bool last_is_done = true;
 static OtTxnId last_txn;
 
-static void show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
-							void *arg);
-static void xact_callback(XactEvent event, void *arg);
-static void subxact_callback(SubXactEvent event, SubTransactionId my_subid,
-							 SubTransactionId parent_subid, void *arg);
+static void commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
+								   void *arg);
+static void commit_xact_callback(XactEvent event, void *arg);
+static void commit_subxact_callback(SubXactEvent event, SubTransactionId my_subid,
+									SubTransactionId parent_subid, void *arg);
 
 void
 ot_commit_init(void)
 {
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterSubXactCallback(subxact_callback, NULL);
-	RegisterResourceReleaseCallback(show_own_commit, NULL);
+	RegisterXactCallback(commit_xact_callback, NULL);
+	RegisterSubXactCallback(commit_subxact_callback, NULL);
+	RegisterResourceReleaseCallback(commit_show_own_commit, NULL);
 }
 
 /* ---- the transaction's id ---- */
 
 static OtTxnId
-own_txn(void)
+commit_own_txn(void)
 {
 	if (!own.drawn)
 	{
@@ -161,7 +161,7 @@ ot_commit_tell_id(void)
 		own.told = true;
 	}
 	ot_write_set_entry(own.base);
-	return own_txn();
+	return commit_own_txn();
 }
 
 /*
@@ -169,7 +169,7 @@ ot_commit_tell_id(void)
  * assume that the last entry was left half way.
  */
 static void
-say_done(int code, Datum arg)
+commit_say_done(int code, Datum arg)
 {
 	StringInfo	frame;
 
@@ -189,7 +189,7 @@ ot_commit_agent(void)
 	if (agent == NULL)
 	{
 		agent = ot_agent_create(TopMemoryContext);
-		before_shmem_exit(say_done, (Datum) 0);
+		before_shmem_exit(commit_say_done, (Datum) 0);
 	}
 	return agent;
 }
@@ -198,7 +198,7 @@ ot_commit_agent(void)
 
 /* The largest time left in ms, for a wait that must end by the deadline. */
 static long
-ms_until(TimestampTz deadline)
+commit_ms_until(TimestampTz deadline)
 {
 	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
 }
@@ -207,7 +207,7 @@ ms_until(TimestampTz deadline)
 
 /* To be called inside ereport(), or in an error context callback. */
 static void
-say_unknown(OtTxnId txn)
+commit_say_unknown(OtTxnId txn)
 {
 	char		text[OT_TXN_ID_TEXT_MAX];
 
@@ -221,7 +221,7 @@ say_unknown(OtTxnId txn)
 
 /* Likewise.  `why` is a sentence without its full stop. */
 static void
-say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
+commit_say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
 {
 	char		text[OT_TXN_ID_TEXT_MAX];
 
@@ -247,20 +247,20 @@ say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
 }
 
 static void
-raise_unknown(OtTxnId txn)
+commit_raise_unknown(OtTxnId txn)
 {
 	QueryCancelPending = false;
 	ot_session_end_later();
-	ereport(ERROR, say_unknown(txn));
+	ereport(ERROR, commit_say_unknown(txn));
 }
 
 /* The apply worker takes the entry over. */
 static void
-raise_handed_over(const char *why)
+commit_raise_handed_over(const char *why)
 {
 	ot_session_end_later();
 	ereport(ERROR,
-			say_committed(own.txn, committing.index, committing.other_tables, why));
+			commit_say_committed(own.txn, committing.index, committing.other_tables, why));
 }
 
 bool
@@ -288,8 +288,8 @@ ot_commit_reword(const ErrorData *edata)
 	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
 	{
 		ot_session_end_later();
-		say_committed(own.txn, committing.index, committing.other_tables,
-					  edata->message ? edata->message : "An error came between");
+		commit_say_committed(own.txn, committing.index, committing.other_tables,
+							 edata->message ? edata->message : "An error came between");
 	}
 	return true;
 }
@@ -303,7 +303,7 @@ ot_commit_reword(const ErrorData *edata)
  * onetrip.commit_timeout gets an error, and who comes after that at once.
  */
 static void
-wait_while_standing_still(void)
+commit_wait_while_standing_still(void)
 {
 	OtLogIndex	at;
 
@@ -327,7 +327,7 @@ wait_while_standing_still(void)
 /* ---- waiting for the verdict ---- */
 
 static void
-raise_unreachable(OtAgent *a)
+commit_raise_unreachable(OtAgent *a)
 {
 	ereport(ERROR,
 			(errcode(OT_ERR_NOT_NOW),
@@ -341,7 +341,7 @@ raise_unreachable(OtAgent *a)
  * is here.  Interrupts are held by the caller.
  */
 static void
-wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
+commit_wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 {
 	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(),
 													   ot_commit_timeout_ms);
@@ -439,12 +439,12 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 			cut_short = true;
 		}
 
-		wait_ms = ms_until(deadline);
+		wait_ms = commit_ms_until(deadline);
 		if (wait_ms == 0)
 		{
 			if (!committing.deciding)
-				raise_unreachable(agent);
-			raise_unknown(txn);
+				commit_raise_unreachable(agent);
+			commit_raise_unknown(txn);
 		}
 		if (!ot_agent_is_open(agent))
 			wait_ms = Min(wait_ms, RECONNECT_MS);
@@ -458,11 +458,11 @@ wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
  * that it is not: it becomes 08007.
  */
 static void
-propose_and_wait(OtTxnId txn, OtVerdict *verdict)
+commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 {
 	PG_TRY();
 	{
-		wait_for_verdict(txn, verdict);
+		commit_wait_for_verdict(txn, verdict);
 	}
 	PG_CATCH();
 	{
@@ -476,13 +476,13 @@ propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 		ereport(LOG,
 				(errcode(edata->sqlerrcode),
 				 errmsg("after proposing a transaction: %s", edata->message)));
-		raise_unknown(txn);
+		commit_raise_unknown(txn);
 	}
 	PG_END_TRY();
 }
 
 static void
-raise_lost(OtTxnId txn, OtVerdict *verdict)
+commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 {
 	char		text[OT_TXN_ID_TEXT_MAX];
 	Oid			relid = ot_write_set_key_table(verdict->key_number);
@@ -510,7 +510,7 @@ raise_lost(OtTxnId txn, OtVerdict *verdict)
 }
 
 static void
-raise_cancelled(OtTxnId txn)
+commit_raise_cancelled(OtTxnId txn)
 {
 	char		text[OT_TXN_ID_TEXT_MAX];
 
@@ -524,7 +524,7 @@ raise_cancelled(OtTxnId txn)
 /* ---- after a verdict of commit ---- */
 
 static void
-wait_for_turn(OtLogIndex index, OtLogIndex previous)
+commit_wait_for_turn(OtLogIndex index, OtLogIndex previous)
 {
 	int			grace_ms = committing.other_tables ? OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS;
 	TimestampTz give_up = 0;	/* 0: nobody wants the session to end */
@@ -541,22 +541,22 @@ wait_for_turn(OtLogIndex index, OtLogIndex previous)
 			return;
 
 		if (ot_turn_is_handed_over())
-			raise_handed_over("It held a lock that an earlier change needs");
+			commit_raise_handed_over("It held a lock that an earlier change needs");
 		if (ProcDiePending)
 		{
 			if (give_up == 0)
 				give_up = TimestampTzPlusMilliseconds(ot_now(), grace_ms);
-			wait_ms = ms_until(give_up);
+			wait_ms = commit_ms_until(give_up);
 			if (wait_ms == 0)
-				raise_handed_over("The session was ended before its turn came");
+				commit_raise_handed_over("The session was ended before its turn came");
 		}
 		else
 		{
 			if (patience == 0)
 				patience = TimestampTzPlusMilliseconds(ot_now(), Max(ot_commit_timeout_ms, grace_ms));
-			wait_ms = ms_until(patience);
+			wait_ms = commit_ms_until(patience);
 			if (wait_ms == 0 && ot_worker_stands_at(ot_commit_timeout_ms).value != 0)
-				raise_handed_over("This region cannot apply a change that comes before it (SELECT failing, failure FROM onetrip.status)");
+				commit_raise_handed_over("This region cannot apply a change that comes before it (SELECT failing, failure FROM onetrip.status)");
 			wait_ms = Max(wait_ms, STANDSTILL_POLL_MS);
 		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
@@ -584,7 +584,7 @@ ot_commit_hold_turn(OtLogIndex index, bool flush)
 }
 
 static void
-let_go_of_origin(void)
+commit_let_go_of_origin(void)
 {
 	if (!committing.origin_set)
 		return;
@@ -599,14 +599,14 @@ let_go_of_origin(void)
 /* ---- the events ---- */
 
 static void
-pre_commit(void)
+commit_at_pre_commit(void)
 {
 	OtVerdict	verdict;
 	OtTxnId		txn;
 
 	/* it may have become one since the first change */
 	ot_check_writable();
-	wait_while_standing_still();
+	commit_wait_while_standing_still();
 	ot_sequence_hold_used();
 	if (own.told)
 		ot_write_set_entry(own.base);
@@ -615,7 +615,7 @@ pre_commit(void)
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
 
-	txn = own_txn();
+	txn = commit_own_txn();
 	if (ot_rehearse_statements && ot_write_set_has_statements())
 		ot_rehearse_elsewhere(agent, txn);
 	OT_STOP_POINT("before-propose");
@@ -623,7 +623,7 @@ pre_commit(void)
 	ot_turn_begin_proposing(txn);
 	HOLD_INTERRUPTS();
 	committing.holding = true;
-	propose_and_wait(txn, &verdict);
+	commit_propose_and_wait(txn, &verdict);
 
 	switch (verdict.outcome)
 	{
@@ -633,12 +633,12 @@ pre_commit(void)
 		case OT_OUTCOME_WINDOW:
 			committing.deciding = false;
 			own.final = true;
-			raise_lost(txn, &verdict);
+			commit_raise_lost(txn, &verdict);
 			break;
 		case OT_OUTCOME_CANCELLED:
 			committing.deciding = false;
 			own.final = true;
-			raise_cancelled(txn);
+			commit_raise_cancelled(txn);
 			break;
 		case OT_OUTCOME_REFUSED:
 			committing.deciding = false;
@@ -656,7 +656,7 @@ pre_commit(void)
 					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
 			break;
 		default:
-			raise_unknown(txn);
+			commit_raise_unknown(txn);
 	}
 
 	/* Committed, from here on. */
@@ -669,13 +669,13 @@ pre_commit(void)
 	OT_STOP_POINT("verdict-received");
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
-	wait_for_turn(verdict.at, verdict.other);
+	commit_wait_for_turn(verdict.at, verdict.other);
 	ot_commit_hold_turn(verdict.at, committing.other_tables);
 	OT_STOP_POINT("turn-held");
 }
 
 static void
-stop_holding(void)
+commit_stop_holding(void)
 {
 	if (committing.holding)
 	{
@@ -687,13 +687,13 @@ stop_holding(void)
 }
 
 static void
-committed(void)
+commit_at_commit(void)
 {
 	if (committing.decided)
 		OT_STOP_POINT("committed");
 	if (committing.origin_set)
 	{
-		let_go_of_origin();
+		commit_let_go_of_origin();
 		ot_turn_publish(committing.index);
 	}
 	if (committing.decided)
@@ -702,7 +702,7 @@ committed(void)
 	last_is_done = true;
 	if (committing.decided)
 	{
-		stop_holding();
+		commit_stop_holding();
 		ot_session_end_later();
 	}
 	memset(&committing, 0, sizeof(committing));
@@ -719,7 +719,7 @@ static OtLogIndex own_commit;
  * already; its next command waits, and never sees a state from before.
  */
 static void
-show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
 {
 	OtLogIndex	index = own_commit;
 
@@ -743,7 +743,7 @@ show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, v
 }
 
 static void
-aborted(void)
+commit_at_abort(void)
 {
 	bool		left_open = own.drawn && !own.final &&
 		(committing.deciding || own.told);
@@ -751,7 +751,7 @@ aborted(void)
 	if (committing.decided && !proc_exit_inprogress)
 		own_commit = committing.index;
 	ot_sequence_note_aborted();
-	let_go_of_origin();
+	commit_let_go_of_origin();
 	if (committing.deciding || committing.decided ||
 		(agent && !ot_agent_all_sent(agent)))
 	{
@@ -771,7 +771,7 @@ aborted(void)
 }
 
 static void
-xact_callback(XactEvent event, void *arg)
+commit_xact_callback(XactEvent event, void *arg)
 {
 	if (!ot_preloaded || !IsUnderPostmaster)
 		return;
@@ -787,13 +787,13 @@ xact_callback(XactEvent event, void *arg)
 					break;
 				ot_write_set_advance();
 			}
-			pre_commit();
+			commit_at_pre_commit();
 			break;
 		case XACT_EVENT_COMMIT:
-			committed();
+			commit_at_commit();
 			break;
 		case XACT_EVENT_ABORT:
-			aborted();
+			commit_at_abort();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			ot_check_unseen_writes();
@@ -816,8 +816,8 @@ xact_callback(XactEvent event, void *arg)
 }
 
 static void
-subxact_callback(SubXactEvent event, SubTransactionId my_subid,
-				 SubTransactionId parent_subid, void *arg)
+commit_subxact_callback(SubXactEvent event, SubTransactionId my_subid,
+						SubTransactionId parent_subid, void *arg)
 {
 	if (ot_preloaded && IsUnderPostmaster)
 		ot_session_keep_watching();

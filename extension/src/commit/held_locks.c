@@ -26,7 +26,7 @@
 
 /* Whose index or TOAST table that is; InvalidOid if it is gone. */
 static Oid
-held_table_of(Oid relid, char relkind)
+held_locks_held_table_of(Oid relid, char relkind)
 {
 	unsigned int table;
 	char	   *name;
@@ -87,7 +87,7 @@ ot_held_locks_take_keys(void)
 			relkind == RELKIND_TOASTVALUE)
 		{
 			Oid			table = locks[i].mode > RowExclusiveLock ?
-				held_table_of(locks[i].relid, relkind) : InvalidOid;
+				held_locks_held_table_of(locks[i].relid, relkind) : InvalidOid;
 
 			if (OidIsValid(table))
 				ot_write_set_key_now(ot_hash_relation(table),

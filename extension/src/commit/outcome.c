@@ -42,7 +42,7 @@ PG_FUNCTION_INFO_V1(ot_local_status);
  * onetrip.commit_timeout.
  */
 static uint8
-ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
+outcome_ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
 {
 	OtAgent    *agent = ot_commit_agent();
 	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(),
@@ -105,7 +105,7 @@ ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
 }
 
 static Datum
-outcome(char *id, bool settle)
+outcome_of_text(char *id, bool settle)
 {
 	OtTxnId		txn;
 	OtLogIndex	at;
@@ -123,7 +123,7 @@ outcome(char *id, bool settle)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("transaction id %s has not been given out", id)));
-	switch (ask_outcome(settle ? OT_FRAME_SETTLE : OT_FRAME_OUTCOME, txn, &at))
+	switch (outcome_ask_outcome(settle ? OT_FRAME_SETTLE : OT_FRAME_OUTCOME, txn, &at))
 	{
 		case OT_STATE_NOT_SO_FAR:
 			PG_RETURN_TEXT_P(cstring_to_text("unknown"));
@@ -142,18 +142,18 @@ outcome(char *id, bool settle)
 Datum
 ot_outcome(PG_FUNCTION_ARGS)
 {
-	return outcome(text_to_cstring(PG_GETARG_TEXT_PP(0)), false);
+	return outcome_of_text(text_to_cstring(PG_GETARG_TEXT_PP(0)), false);
 }
 
 /* onetrip.outcome(text, settle boolean) returns text */
 Datum
 ot_outcome_settle(PG_FUNCTION_ARGS)
 {
-	return outcome(text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_BOOL(1));
+	return outcome_of_text(text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_BOOL(1));
 }
 
 static void
-check_capturing(void)
+outcome_check_capturing(void)
 {
 	if (!ot_capturing())
 		ereport(ERROR,
@@ -169,7 +169,7 @@ ot_current_transaction_id(PG_FUNCTION_ARGS)
 
 	ot_check_running();
 	PreventCommandIfReadOnly("onetrip.current_transaction_id()");
-	check_capturing();
+	outcome_check_capturing();
 	PG_RETURN_TEXT_P(cstring_to_text(ot_txn_to_text(ot_commit_tell_id(), id)));
 }
 
@@ -179,7 +179,7 @@ ot_advance(PG_FUNCTION_ARGS)
 {
 	ot_check_running();
 	PreventCommandIfReadOnly("onetrip.advance()");
-	check_capturing();
+	outcome_check_capturing();
 	ot_write_set_advance();
 	PG_RETURN_VOID();
 }
@@ -251,7 +251,7 @@ static struct
 }			settling;
 
 static void
-ask_for_left_open(OtAgent *agent, OtFrameType question, int max)
+outcome_ask_for_left_open(OtAgent *agent, OtFrameType question, int max)
 {
 	OtTxnId		txns[SETTLE_AT_ONCE];
 
@@ -279,9 +279,9 @@ ot_settle_ask(OtAgent *agent)
 	if (!ot_agent_is_open(agent))
 		return;
 	if (settling.asked == 0)
-		ask_for_left_open(agent, OT_FRAME_OUTCOME, SETTLE_AT_ONCE);
+		outcome_ask_for_left_open(agent, OT_FRAME_OUTCOME, SETTLE_AT_ONCE);
 	else if (settling.heard == settling.asked && ot_now() >= settling.settle_at)
-		ask_for_left_open(agent, OT_FRAME_SETTLE, settling.asked);
+		outcome_ask_for_left_open(agent, OT_FRAME_SETTLE, settling.asked);
 }
 
 /* One answer, of as many as were asked for. */

@@ -45,7 +45,7 @@
 
 /* Sends the write set and reads the answer.  false: none came. */
 static bool
-ask(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *answer)
+rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *answer)
 {
 	TimestampTz deadline =
 		TimestampTzPlusMilliseconds(ot_now(), (int64) ot_rehearse_timeout_ms + NODE_GRACE_MS);
@@ -100,7 +100,7 @@ ask(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *answer)
 }
 
 static void
-raise_failure(const OtRehearsed *answer)
+rehearse_raise_failure(const OtRehearsed *answer)
 {
 	const char *code = answer->sqlstate;
 
@@ -131,7 +131,7 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 		OtLogIndex	base = ot_applied_index();
 		OtRehearsed answer;
 
-		if (!ask(agent, txn, base, &answer))
+		if (!rehearse_ask_node(agent, txn, base, &answer))
 		{
 			ereport(DEBUG1,
 					(errmsg("the node of region \"%s\" had no statement rehearsed", ot_region)));
@@ -144,7 +144,7 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 		if (!answer.failed)
 			return;
 		if (answer.at.value <= base.value || attempt == ATTEMPTS || !ot_position_wait_shown(answer.at))
-			raise_failure(&answer);
+			rehearse_raise_failure(&answer);
 		ot_eviction_check();
 	}
 }

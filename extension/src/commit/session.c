@@ -56,9 +56,9 @@ static ProcessUtility_hook_type prev_process_utility = NULL;
 
 static OtFailureCallback note_failure = NULL;
 
-static void reword_error(void *arg);
+static void session_reword_error(void *arg);
 
-static ErrorContextCallback callback = {.callback = reword_error};
+static ErrorContextCallback callback = {.callback = session_reword_error};
 static MemoryContext error_copy = NULL;
 
 static volatile bool ends_later = false;	/* cleared in a signal handler */
@@ -68,7 +68,7 @@ static TimeoutId end_timeout;
 /* ---- errors ---- */
 
 static void
-reword_error(void *arg)
+session_reword_error(void *arg)
 {
 	MemoryContext old;
 	ErrorData  *edata;
@@ -98,7 +98,7 @@ ot_session_note_failures(OtFailureCallback callback_of_worker)
 /* ---- ends ---- */
 
 static void
-end_now(void)
+session_end_now(void)
 {
 	ends_later = false;
 	(void) kill(MyProcPid, SIGTERM);
@@ -106,7 +106,7 @@ end_now(void)
 
 /* After an ERROR all timeouts are disabled; this one is wanted still. */
 static void
-keep_end_timeout(void)
+session_keep_end_timeout(void)
 {
 	if (unlikely(ends_later) && !get_timeout_active(end_timeout))
 		enable_timeout_after(end_timeout, END_LATER_MS);
@@ -120,7 +120,7 @@ ot_session_end_later(void)
 		return;
 	ProcDiePending = false;
 	ends_later = true;
-	keep_end_timeout();
+	session_keep_end_timeout();
 }
 
 /* ---- watching ---- */
@@ -139,7 +139,7 @@ ot_session_keep_watching(void)
 	while (*link != NULL && *link != &callback)
 		link = &(*link)->previous;
 	*link = &callback;
-	keep_end_timeout();
+	session_keep_end_timeout();
 }
 
 void
@@ -154,7 +154,7 @@ ot_session_watch_errors(void)
 	/* only a client waits for an answer */
 	if (unlikely(!end_timeout_known) && whereToSendOutput == DestRemote && IsTransactionState())
 	{
-		end_timeout = RegisterTimeout(USER_TIMEOUT, end_now);
+		end_timeout = RegisterTimeout(USER_TIMEOUT, session_end_now);
 		end_timeout_known = true;
 	}
 	ot_session_keep_watching();
@@ -163,7 +163,7 @@ ot_session_watch_errors(void)
 /* ---- statements ---- */
 
 static void
-begin_statement(void)
+session_begin_statement(void)
 {
 	if (!IsUnderPostmaster)
 		return;
@@ -175,7 +175,7 @@ static void
 ot_session_executor_run(QueryDesc *query, ScanDirection direction,
 						uint64 count OT_EXECUTE_ONCE_PARAMETER)
 {
-	begin_statement();
+	session_begin_statement();
 	if (prev_executor_run)
 		prev_executor_run(query, direction, count OT_EXECUTE_ONCE_ARGUMENT);
 	else
@@ -196,7 +196,7 @@ ot_session_process_utility(PlannedStmt *pstmt, const char *query,
 	if (IsA(pstmt->utilityStmt, TransactionStmt))
 		ot_session_watch_errors();
 	else
-		begin_statement();
+		session_begin_statement();
 	if (prev_process_utility)
 		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
 							 dest, completion);

@@ -166,7 +166,7 @@ ot_turn_is_handed_over(void)
 }
 
 static void
-dequeue(int number)
+turn_dequeue(int number)
 {
 	TurnMember *member = &turn->members[number];
 	int		   *link = &turn->first_waiter;
@@ -195,7 +195,7 @@ ot_turn_try(OtLogIndex index, OtLogIndex previous)
 		turn->holder.value == 0 && turn->gates_closed == 0)
 	{
 		turn->holder = index;
-		dequeue(my_number);
+		turn_dequeue(my_number);
 		taken = true;
 	}
 	SpinLockRelease(&turn->mutex);
@@ -223,7 +223,7 @@ ot_turn_enqueue(void)
 
 /* The waiter whose turn it is now, -1 if it has not arrived; mutex held. */
 static int
-next_waiter(void)
+turn_next_waiter(void)
 {
 	int			first = turn->first_waiter;
 
@@ -254,7 +254,7 @@ ot_turn_publish(OtLogIndex index)
 			gate_procs[ngates++] = turn->gates[i].proc;
 		}
 	}
-	next = next_waiter();
+	next = turn_next_waiter();
 	wake_worker = turn->worker_wants.value != 0 && turn->worker_wants.value <= index.value;
 	SpinLockRelease(&turn->mutex);
 
@@ -285,11 +285,11 @@ ot_turn_forget(bool committed)
 	myself = &turn->members[my_number];
 	SpinLockAcquire(&turn->mutex);
 	state = ot_slot_end();
-	dequeue(my_number);
+	turn_dequeue(my_number);
 	if (state == OT_SLOT_DECIDED && turn->holder.value == myself->index.value)
 	{
 		turn->holder.value = 0;
-		next = next_waiter();
+		next = turn_next_waiter();
 	}
 	myself->txn.sequence = 0;
 	myself->index.value = 0;
@@ -438,7 +438,7 @@ ot_turn_handovers(void)
 PG_FUNCTION_INFO_V1(ot_export_snapshot_at);
 
 static void
-open_gate(int code, Datum arg)
+turn_open_gate(int code, Datum arg)
 {
 	TurnGate   *gate = &turn->gates[DatumGetInt32(arg)];
 	int			next = -1;
@@ -451,7 +451,7 @@ open_gate(int code, Datum arg)
 			turn->gates_closed > 0)
 		{
 			turn->gates_closed--;
-			next = next_waiter();
+			next = turn_next_waiter();
 		}
 	}
 	SpinLockRelease(&turn->mutex);
@@ -460,7 +460,7 @@ open_gate(int code, Datum arg)
 
 /* Asks that the turn be held up once `target` is applied. */
 static pg_noinline int
-arm_gate(int64 target)
+turn_arm_gate(int64 target)
 {
 	int			number = -1;
 	bool		passed;
@@ -511,9 +511,9 @@ ot_export_snapshot_at(PG_FUNCTION_ARGS)
 	int			number;
 
 	ot_check_running();
-	number = arm_gate(target);
+	number = turn_arm_gate(target);
 
-	PG_ENSURE_ERROR_CLEANUP(open_gate, Int32GetDatum(number));
+	PG_ENSURE_ERROR_CLEANUP(turn_open_gate, Int32GetDatum(number));
 	{
 		while (ot_applied_index().value < (uint64) target)
 		{
@@ -524,8 +524,8 @@ ot_export_snapshot_at(PG_FUNCTION_ARGS)
 		}
 		name = ExportSnapshot(GetLatestSnapshot());
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(open_gate, Int32GetDatum(number));
-	open_gate(0, Int32GetDatum(number));
+	PG_END_ENSURE_ERROR_CLEANUP(turn_open_gate, Int32GetDatum(number));
+	turn_open_gate(0, Int32GetDatum(number));
 
 	PG_RETURN_TEXT_P(cstring_to_text(name));
 }

@@ -191,7 +191,7 @@ ot_ddl_take_schema_key(void)
  * What the others mean is looked at behind them (ddl_temporary.c).
  */
 static bool
-hides_temporary(Node *stmt)
+ddl_hides_temporary(Node *stmt)
 {
 #ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
 	return (IsA(stmt, CreateStmt) || IsA(stmt, CreateFunctionStmt) ||
@@ -204,7 +204,7 @@ hides_temporary(Node *stmt)
 }
 
 static void
-hide_temporary(void)
+ddl_hide_temporary(void)
 {
 #ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
 	OverrideSearchPath *path = GetOverrideSearchPath(CurrentMemoryContext);
@@ -219,7 +219,7 @@ hide_temporary(void)
 }
 
 static void
-show_temporary(void)
+ddl_show_temporary(void)
 {
 #ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
 	PopOverrideSearchPath();
@@ -231,7 +231,7 @@ show_temporary(void)
  * the given one where a password was hidden.
  */
 static Node *
-record(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
+ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
 {
 	int			offset;
 	char	   *text = ot_ddl_statement_text(pstmt, query, &offset);
@@ -254,7 +254,7 @@ record(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
 
 /* The table is there, but for its TOAST table; nothing is in it, and no function has seen it. */
 static void
-record_create_as(Oid relid)
+ddl_record_create_as(Oid relid)
 {
 	Relation	rel = relation_open(relid, NoLock);
 	char	   *text = ot_ddl_create_table_text(rel, create_as->into);
@@ -317,7 +317,7 @@ ddl_script_writes(Relation rel)
 
 /* Behind the script.  The lock stands for keys of the rows. */
 static void
-note_filled(Recorded *statement)
+ddl_note_filled(Recorded *statement)
 {
 	ListCell   *lc;
 
@@ -334,7 +334,7 @@ note_filled(Recorded *statement)
 }
 
 static void
-note_truncated(void)
+ddl_note_truncated(void)
 {
 	ListCell   *lc;
 
@@ -355,7 +355,7 @@ ddl_before_file(Relation rel)
 {
 	if (unlikely(truncation != NULL) && !truncation->told &&
 		list_member_oid(truncation->relids, RelationGetRelid(rel)))
-		note_truncated();
+		ddl_note_truncated();
 }
 
 /*
@@ -393,7 +393,7 @@ ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 }
 
 static bool
-makes_type(Node *stmt)
+ddl_makes_type(Node *stmt)
 {
 	switch (nodeTag(stmt))
 	{
@@ -414,7 +414,7 @@ makes_type(Node *stmt)
 
 /* What is noted once the statement has run. */
 static void
-note_results(Node *node, Recorded *statement, CreateAs *running)
+ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 {
 	if (IsA(node, RefreshMatViewStmt))
 	{
@@ -431,20 +431,20 @@ note_results(Node *node, Recorded *statement, CreateAs *running)
 			ot_contents_note_matview(running->relid, false);
 	}
 	if (truncation && !truncation->told)
-		note_truncated();
+		ddl_note_truncated();
 	if (statement)
-		note_filled(statement);
+		ddl_note_filled(statement);
 }
 
 /*
  * Runs the statement with its static state in place: NULL for what it is not.
  */
 static void
-run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *running,
-			  Truncation *truncating, const char *query, bool read_only_tree,
-			  ProcessUtilityContext context, ParamListInfo params,
-			  QueryEnvironment *env, DestReceiver *dest,
-			  QueryCompletion *completion)
+ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *running,
+				  Truncation *truncating, const char *query, bool read_only_tree,
+				  ProcessUtilityContext context, ParamListInfo params,
+				  QueryEnvironment *env, DestReceiver *dest,
+				  QueryCompletion *completion)
 {
 	CreateAs   *outer_create_as = create_as;
 	int			outer_depth = utility_depth;
@@ -457,7 +457,7 @@ run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *run
 	{
 		utility_depth++;
 		renaming = IsA(node, RenameStmt) || IsA(node, AlterObjectSchemaStmt);
-		creating = makes_type(node);
+		creating = ddl_makes_type(node);
 		truncation = truncating;
 		if (statement)
 		{
@@ -473,7 +473,7 @@ run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *run
 		ot_call_process_utility(prev_process_utility, pstmt, node, query,
 								read_only_tree, context, params,
 								env, dest, completion);
-		note_results(node, statement, running);
+		ddl_note_results(node, statement, running);
 	}
 	PG_FINALLY();
 	{
@@ -501,9 +501,9 @@ ot_ddl_set_replaying(bool is)
  * where it comes from, and were captured.
  */
 static void
-replay(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-	   ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *env,
-	   DestReceiver *dest, QueryCompletion *completion)
+ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+					 ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *env,
+					 DestReceiver *dest, QueryCompletion *completion)
 {
 	int			outer_depth = utility_depth;
 
@@ -546,7 +546,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 
 	if (ot_is_apply_worker)
 	{
-		replay(pstmt, query, read_only_tree, context, params, env, dest, completion);
+		ddl_replay_statement(pstmt, query, read_only_tree, context, params, env, dest, completion);
 		return;
 	}
 
@@ -579,7 +579,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
 	{
-		node = record(pstmt, node, query, &statement.text);
+		node = ddl_record_statement(pstmt, node, query, &statement.text);
 		statement.stmt = node;
 		statement.results = IsA(node, CreateTableAsStmt);
 	}
@@ -592,17 +592,17 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		emptied.flags = OT_EMPTIED_RESTART;
 
 	/* after an ERROR the end of the (sub)transaction shows it again */
-	hidden = statement.stmt != NULL && hides_temporary(node);
+	hidden = statement.stmt != NULL && ddl_hides_temporary(node);
 	if (hidden)
-		hide_temporary();
+		ddl_hide_temporary();
 	else if (statement.stmt != NULL)
 		ot_ddl_check_like(node);
-	run_statement(pstmt, node, statement.stmt ? &statement : NULL,
-				  kind != OT_STATEMENT_LOCAL && new_table.into ? &new_table : NULL,
-				  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
-				  query, read_only_tree, context, params, env, dest, completion);
+	ddl_run_statement(pstmt, node, statement.stmt ? &statement : NULL,
+					  kind != OT_STATEMENT_LOCAL && new_table.into ? &new_table : NULL,
+					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
+					  query, read_only_tree, context, params, env, dest, completion);
 	if (hidden)
-		show_temporary();
+		ddl_show_temporary();
 	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
 		ot_ddl_check_dependencies();
 }
@@ -636,7 +636,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 			{
 				create_as->relid = object_id;
 				if (!create_as->matview)
-					record_create_as(object_id);
+					ddl_record_create_as(object_id);
 			}
 			break;
 		case OAT_TRUNCATE:

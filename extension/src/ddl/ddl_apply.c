@@ -35,7 +35,7 @@
 #define CONTEXT_BYTES 200
 
 static void
-say_statement(void *arg)
+ddl_apply_say_statement(void *arg)
 {
 	const char *text = arg;
 
@@ -54,7 +54,7 @@ say_statement(void *arg)
 
 /* These rules also forbid some statements to say what they are about. */
 static int
-security_context(Node *stmt)
+ddl_apply_security_context(Node *stmt)
 {
 	switch (nodeTag(stmt))
 	{
@@ -73,7 +73,7 @@ security_context(Node *stmt)
 }
 
 static bool
-sets_role(DefElem *option)
+ddl_apply_sets_role(DefElem *option)
 {
 	const char *name;
 
@@ -91,7 +91,7 @@ sets_role(DefElem *option)
  * NULL: there is none.
  */
 static Node *
-take_role_out(Node *stmt)
+ddl_apply_take_role_out(Node *stmt)
 {
 	CreateFunctionStmt *create = (CreateFunctionStmt *) stmt;
 	AlterFunctionStmt *alter;
@@ -108,7 +108,7 @@ take_role_out(Node *stmt)
 
 		if (strcmp(option->defname, "set") == 0)
 			alter->actions = lappend(alter->actions, copyObject(option));
-		if (!sets_role(option))
+		if (!ddl_apply_sets_role(option))
 			continue;
 		found = true;
 		create->options = foreach_delete_current(create->options, lc);
@@ -128,7 +128,7 @@ take_role_out(Node *stmt)
  * tables of another access method, and in unlogged ones, is this region's own.
  */
 static bool
-has_rows_of_log_only(RangeVar *name)
+ddl_apply_has_rows_of_log_only(RangeVar *name)
 {
 	Oid			relid = RangeVarGetRelid(name, NoLock, true);
 	ListCell   *lc;
@@ -145,15 +145,15 @@ has_rows_of_log_only(RangeVar *name)
 
 /* Rows that are there pass a new constraint; NOT VALID stays what it is. */
 static void
-leave_unchecked(RangeVar *table, Node *node)
+ddl_apply_leave_unchecked(RangeVar *table, Node *node)
 {
 	Constraint *constraint = (Constraint *) node;
 
 	if (!IsA(node, Constraint) || constraint->skip_validation ||
 		(constraint->contype != CONSTR_CHECK && constraint->contype != CONSTR_FOREIGN))
 		return;
-	if (!has_rows_of_log_only(table) ||
-		(constraint->contype == CONSTR_FOREIGN && !has_rows_of_log_only(constraint->pktable)))
+	if (!ddl_apply_has_rows_of_log_only(table) ||
+		(constraint->contype == CONSTR_FOREIGN && !ddl_apply_has_rows_of_log_only(constraint->pktable)))
 		return;
 	constraint->skip_validation = true;
 	constraint->initially_valid = true;
@@ -166,7 +166,7 @@ leave_unchecked(RangeVar *table, Node *node)
  * the privileges and row security of there.
  */
 static void
-leave_to_results(Node *stmt)
+ddl_apply_leave_to_results(Node *stmt)
 {
 	RangeVar   *table;
 	ListCell   *lc;
@@ -182,22 +182,22 @@ leave_to_results(Node *stmt)
 		ListCell   *of_column;
 
 		if (command->subtype == AT_AddConstraint)
-			leave_unchecked(table, command->def);
+			ddl_apply_leave_unchecked(table, command->def);
 		else if (command->subtype == AT_AddColumn)
 		{
 			foreach(of_column, castNode(ColumnDef, command->def)->constraints)
-				leave_unchecked(table, lfirst(of_column));
+				ddl_apply_leave_unchecked(table, lfirst(of_column));
 		}
 	}
 }
 
 static void
-run_one(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
+ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
 {
 	/* some statements use up the snapshot they are given */
 	if (!ActiveSnapshotSet())
 		PushActiveSnapshot(GetTransactionSnapshot());
-	SetUserIdAndSecContext(roleid, sec_context | security_context(pstmt->utilityStmt));
+	SetUserIdAndSecContext(roleid, sec_context | ddl_apply_security_context(pstmt->utilityStmt));
 	ProcessUtility(pstmt, text, false, PROCESS_UTILITY_QUERY, NULL, NULL,
 				   None_Receiver, NULL);
 	SetUserIdAndSecContext(roleid, sec_context | NOT_TRUSTED);
@@ -205,7 +205,7 @@ run_one(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
 }
 
 static void
-run(const char *text, Oid roleid, int sec_context)
+ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 {
 	ListCell   *lc;
 
@@ -229,13 +229,13 @@ run(const char *text, Oid roleid, int sec_context)
 						(errcode(OT_ERR_PROTOCOL),
 						 errmsg("entry holds a statement that is not a utility statement")));
 			ot_ddl_lock_schema();
-			leave_to_results(pstmt->utilityStmt);
-			behind = take_role_out(pstmt->utilityStmt);
-			run_one(pstmt, text, roleid, sec_context);
+			ddl_apply_leave_to_results(pstmt->utilityStmt);
+			behind = ddl_apply_take_role_out(pstmt->utilityStmt);
+			ddl_apply_run_statement(pstmt, text, roleid, sec_context);
 			if (behind)
 			{
 				pstmt->utilityStmt = behind;
-				run_one(pstmt, text, roleid, sec_context);
+				ddl_apply_run_statement(pstmt, text, roleid, sec_context);
 			}
 		}
 		if (ActiveSnapshotSet())
@@ -256,7 +256,7 @@ ot_ddl_apply_statement(OtReader *r)
 	int			saved_sec_context;
 	int			guc_level = NewGUCNestLevel();
 
-	context.callback = say_statement;
+	context.callback = ddl_apply_say_statement;
 	context.arg = text;
 	context.previous = error_context_stack;
 	error_context_stack = &context;
@@ -276,7 +276,7 @@ ot_ddl_apply_statement(OtReader *r)
 		ot_session_settings_apply(r, roleid);
 
 		ot_ddl_set_replaying(true);
-		run(text, roleid, saved_sec_context);
+		ddl_apply_run_text(text, roleid, saved_sec_context);
 
 		/* false: what its functions have set ends here too */
 		AtEOXact_GUC(false, guc_level);

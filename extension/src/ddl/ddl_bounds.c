@@ -38,7 +38,7 @@
 
 /* Where a statement keeps its bound; NULL: it has none. */
 static PartitionBoundSpec **
-find_bound(Node *stmt, RangeVar **parent)
+ddl_bounds_find_bound(Node *stmt, RangeVar **parent)
 {
 	if (IsA(stmt, CreateStmt) || IsA(stmt, CreateForeignTableStmt))
 	{
@@ -69,13 +69,13 @@ find_bound(Node *stmt, RangeVar **parent)
 }
 
 static bool
-is_written_out(Node *datum)
+ddl_bounds_is_written_out(Node *datum)
 {
 	return IsA(datum, A_Const) || IsA(datum, ColumnRef);
 }
 
 static bool
-all_written_out(PartitionBoundSpec *bound)
+ddl_bounds_all_written_out(PartitionBoundSpec *bound)
 {
 	List	   *lists[] = {bound->listdatums, bound->lowerdatums, bound->upperdatums};
 
@@ -85,7 +85,7 @@ all_written_out(PartitionBoundSpec *bound)
 
 		foreach(lc, lists[i])
 		{
-			if (!is_written_out(lfirst(lc)))
+			if (!ddl_bounds_is_written_out(lfirst(lc)))
 				return false;
 		}
 	}
@@ -94,7 +94,7 @@ all_written_out(PartitionBoundSpec *bound)
 
 /* The relation exists already, and IF NOT EXISTS passes it over. */
 static bool
-is_passed_over(Node *stmt)
+ddl_bounds_is_passed_over(Node *stmt)
 {
 	CreateStmt *create = (CreateStmt *) stmt;
 	Oid			schema;
@@ -107,7 +107,7 @@ is_passed_over(Node *stmt)
 
 /* Before the lock: nobody waits for a lock of somebody who has no right to it. */
 static void
-check_parent(const RangeVar *parent, Oid relid, Oid old_relid, void *arg)
+ddl_bounds_check_parent(const RangeVar *parent, Oid relid, Oid old_relid, void *arg)
 {
 	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
 
@@ -118,10 +118,10 @@ check_parent(const RangeVar *parent, Oid relid, Oid old_relid, void *arg)
 
 /* The locked parent; NULL: the server will say what is wrong. */
 static Relation
-open_parent(RangeVar *parent, char strategy)
+ddl_bounds_open_parent(RangeVar *parent, char strategy)
 {
 	Oid			relid = RangeVarGetRelidExtended(parent, ShareUpdateExclusiveLock, RVR_MISSING_OK,
-												 check_parent, NULL);
+												 ddl_bounds_check_parent, NULL);
 	Relation	rel;
 
 	if (!OidIsValid(relid))
@@ -136,7 +136,7 @@ open_parent(RangeVar *parent, char strategy)
 
 /* The bound with its values. */
 static PartitionBoundSpec *
-compute(PartitionBoundSpec *bound, Relation parent, const char *query)
+ddl_bounds_compute_values(PartitionBoundSpec *bound, Relation parent, const char *query)
 {
 	ParseState *pstate = make_parsestate(NULL);
 
@@ -148,7 +148,7 @@ compute(PartitionBoundSpec *bound, Relation parent, const char *query)
 
 /* The bound's values in SQL, from which exactly these are read again. */
 static char *
-written_out(PartitionBoundSpec *bound)
+ddl_bounds_written_out(PartitionBoundSpec *bound)
 {
 	static const char start[] = "FOR VALUES ";
 	int			guc_level = NewGUCNestLevel();
@@ -167,7 +167,7 @@ written_out(PartitionBoundSpec *bound)
 
 /* How long the bound's own text is, which begins with IN or FROM; 0: it is not there. */
 static int
-length_of_bound(const char *text, char strategy)
+ddl_bounds_length_of_bound(const char *text, char strategy)
 {
 	core_yyscan_t scanner;
 	core_yy_extra_type extra;
@@ -192,7 +192,7 @@ length_of_bound(const char *text, char strategy)
 }
 
 static void
-set_locations(List *datums, int location)
+ddl_bounds_set_locations(List *datums, int location)
 {
 	ListCell   *lc;
 
@@ -233,44 +233,44 @@ ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
 		/* its tables do not exist yet */
 		foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
 		{
-			place = find_bound(lfirst(lc), &parent);
-			if (place != NULL && !all_written_out(*place))
+			place = ddl_bounds_find_bound(lfirst(lc), &parent);
+			if (place != NULL && !ddl_bounds_all_written_out(*place))
 				ot_ddl_refuse("CREATE SCHEMA with a partition whose bound is an expression",
 							  "Create the partition by a statement of its own.");
 		}
 		return stmt;
 	}
 
-	place = find_bound(stmt, &parent);
+	place = ddl_bounds_find_bound(stmt, &parent);
 	if (place == NULL || (*place)->is_default ||
-		(*place)->strategy == PARTITION_STRATEGY_HASH || is_passed_over(stmt))
+		(*place)->strategy == PARTITION_STRATEGY_HASH || ddl_bounds_is_passed_over(stmt))
 		return stmt;
 	location = (*place)->location;
 	begin = location - offset;
-	rel = open_parent(parent, (*place)->strategy);
+	rel = ddl_bounds_open_parent(parent, (*place)->strategy);
 	if (rel == NULL)
 		return stmt;
-	bound = compute(*place, rel, query);
+	bound = ddl_bounds_compute_values(*place, rel, query);
 	length = location >= offset && begin < (int) strlen(*text) ?
-		length_of_bound(*text + begin, bound->strategy) : 0;
+		ddl_bounds_length_of_bound(*text + begin, bound->strategy) : 0;
 	if (length == 0)
 		ot_ddl_refuse("a partition's bound at an unknown place in the statement",
 					  "Run the statement on its own, as SQL text.");
-	values = written_out(bound);
+	values = ddl_bounds_written_out(bound);
 	*text = psprintf("%.*s%s%s", begin, *text, values, *text + begin + length);
 
 	/* what runs is what is recorded */
 	again = linitial_node(RawStmt, raw_parser(*text, RAW_PARSE_DEFAULT))->stmt;
-	read = *find_bound(again, &parent);
-	if (!equal(compute(read, rel, *text), bound))
+	read = *ddl_bounds_find_bound(again, &parent);
+	if (!equal(ddl_bounds_compute_values(read, rel, *text), bound))
 		ot_ddl_refuse("a partition's bound that is another one when it is read from its text",
 					  "Write the bound as a constant, or under array_nulls = on and other settings as they are by default.");
 	relation_close(rel, NoLock);
 	read->location = location;
-	set_locations(read->listdatums, location);
-	set_locations(read->lowerdatums, location);
-	set_locations(read->upperdatums, location);
+	ddl_bounds_set_locations(read->listdatums, location);
+	ddl_bounds_set_locations(read->lowerdatums, location);
+	ddl_bounds_set_locations(read->upperdatums, location);
 	stmt = copyObject(stmt);
-	*find_bound(stmt, &parent) = read;
+	*ddl_bounds_find_bound(stmt, &parent) = read;
 	return stmt;
 }

@@ -98,7 +98,7 @@ ot_ddl_check_everywhere(Node *stmt)
 
 /* Does rel, or a child of it, have rows that travel? */
 static bool
-has_replicated_rows(Oid relid, LOCKMODE lockmode)
+ddl_check_has_replicated_rows(Oid relid, LOCKMODE lockmode)
 {
 	ListCell   *lc;
 
@@ -116,7 +116,7 @@ has_replicated_rows(Oid relid, LOCKMODE lockmode)
 }
 
 static bool
-is_serial(TypeName *type)
+ddl_check_is_serial(TypeName *type)
 {
 	static const char *const names[] = {"serial", "serial2", "serial4", "serial8",
 	"smallserial", "bigserial", NULL};
@@ -132,7 +132,7 @@ is_serial(TypeName *type)
 }
 
 static const char *
-column_name(Node *node)
+ddl_check_column_name(Node *node)
 {
 	Node	   *last = IsA(node, ColumnRef) ? llast(((ColumnRef *) node)->fields) : NULL;
 
@@ -145,12 +145,12 @@ column_name(Node *node)
  * refers to may be new themselves.
  */
 static bool
-generates_from_oids(Node *node, void *context)
+ddl_check_generates_from_oids(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
 	if (IsA(node, ColumnRef))
-		return column_name(node) != NULL && strcmp(column_name(node), "tableoid") == 0;
+		return ddl_check_column_name(node) != NULL && strcmp(ddl_check_column_name(node), "tableoid") == 0;
 	if (IsA(node, TypeCast))
 	{
 		Oid			type = typenameTypeId(NULL, ((TypeCast *) node)->typeName);
@@ -158,24 +158,24 @@ generates_from_oids(Node *node, void *context)
 		if (ot_type_is_by_oid(type))
 			return true;
 	}
-	return raw_expression_tree_walker(node, generates_from_oids, context);
+	return raw_expression_tree_walker(node, ddl_check_generates_from_oids, context);
 }
 
 /* A column that is not there yet? */
 static bool
-refers_to_new(Node *node, void *context)
+ddl_check_refers_to_new(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
 	if (IsA(node, ColumnRef))
-		return column_name(node) != NULL &&
-			get_attnum(*(Oid *) context, column_name(node)) == InvalidAttrNumber;
-	return raw_expression_tree_walker(node, refers_to_new, context);
+		return ddl_check_column_name(node) != NULL &&
+			get_attnum(*(Oid *) context, ddl_check_column_name(node)) == InvalidAttrNumber;
+	return raw_expression_tree_walker(node, ddl_check_refers_to_new, context);
 }
 
 /* With the cast to the column's type, which may be a function of a user as well. */
 static bool
-computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
+ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
 {
 	Oid			type;
 	int32		typmod;
@@ -189,25 +189,25 @@ computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
 
 /* It is IMMUTABLE, PostgreSQL sees to it. */
 static bool
-generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *column_type)
+ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *column_type)
 {
 	Oid			relid = RelationGetRelid(rel);
 
-	if (generates_from_oids(raw, NULL))
+	if (ddl_check_generates_from_oids(raw, NULL))
 		return false;
-	if (refers_to_new(raw, &relid))
+	if (ddl_check_refers_to_new(raw, &relid))
 		return true;
 	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
 														   false, true),
 					 false, true, true);
-	return computes_same(pstate,
-						 transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
-						 column_type);
+	return ddl_check_computes_same(pstate,
+								   transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
+								   column_type);
 }
 
 /* Would ADD COLUMN give existing rows values that other regions could not compute again? */
 static bool
-adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
+ddl_check_adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
 	bool		has_default = false;
@@ -215,7 +215,7 @@ adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
 
 	if (command->missing_ok && get_attnum(RelationGetRelid(rel), column->colname) != InvalidAttrNumber)
 		return false;
-	if (is_serial(column->typeName))
+	if (ddl_check_is_serial(column->typeName))
 		return true;
 	foreach(lc, column->constraints)
 	{
@@ -226,16 +226,16 @@ adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
 		if (constraint->contype == CONSTR_GENERATED)
 		{
 			has_default = true;
-			if (!generates_same(pstate, rel, constraint->raw_expr, column->typeName))
+			if (!ddl_check_generates_same(pstate, rel, constraint->raw_expr, column->typeName))
 				return true;
 		}
 		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
 		{
 			has_default = true;
-			if (!computes_same(pstate,
-							   transformExpr(pstate, copyObject(constraint->raw_expr),
-											 EXPR_KIND_COLUMN_DEFAULT),
-							   column->typeName))
+			if (!ddl_check_computes_same(pstate,
+										 transformExpr(pstate, copyObject(constraint->raw_expr),
+													   EXPR_KIND_COLUMN_DEFAULT),
+										 column->typeName))
 				return true;
 		}
 	}
@@ -243,14 +243,14 @@ adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
 	{
 		Node	   *def = get_typdefault(typenameTypeId(pstate, column->typeName));
 
-		if (def != NULL && !computes_same(pstate, def, column->typeName))
+		if (def != NULL && !ddl_check_computes_same(pstate, def, column->typeName))
 			return true;
 	}
 	return false;
 }
 
 static bool
-converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *command)
+ddl_check_converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
 	AttrNumber	attnum = get_attnum(RelationGetRelid(rel), command->name);
@@ -271,12 +271,12 @@ converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *command)
 		expression = (Node *) makeVar(1, attnum, att->atttypid, att->atttypmod,
 									  att->attcollation, 0);
 	}
-	return !computes_same(pstate, expression, column->typeName);
+	return !ddl_check_computes_same(pstate, expression, column->typeName);
 }
 
 /* Refuses what ALTER TABLE would do to the rows of the relation, or of its children. */
 static void
-check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *query)
+ddl_check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *query)
 {
 	Relation	rel = relation_open(relid, NoLock);
 	bool		typed = stmt->objtype == OBJECT_TYPE;
@@ -297,15 +297,15 @@ check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *q
 		switch (command->subtype)
 		{
 			case AT_AddColumn:
-				if (adds_volatile_column(pstate, rel, command) &&
-					has_replicated_rows(relid, lockmode))
+				if (ddl_check_adds_volatile_column(pstate, rel, command) &&
+					ddl_check_has_replicated_rows(relid, lockmode))
 					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row or may differ between regions",
 								  of_type ? of_type :
 								  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT (or ADD GENERATED ... AS IDENTITY).");
 				break;
 			case AT_AlterColumnType:
-				if (converts_volatile(pstate, rel, command) &&
-					has_replicated_rows(relid, lockmode))
+				if (ddl_check_converts_volatile(pstate, rel, command) &&
+					ddl_check_has_replicated_rows(relid, lockmode))
 					ot_ddl_refuse("ALTER COLUMN TYPE with a USING expression that is volatile or may differ between regions",
 								  of_type ? of_type :
 								  "Add a new column, fill it with UPDATE, drop the old one and rename the new one.");
@@ -339,7 +339,7 @@ check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *q
  * type.  One of somebody else is left alone: the statement will refuse.
  */
 static void
-check_typed_tables(AlterTableStmt *stmt, Oid type, LOCKMODE lockmode, const char *query)
+ddl_check_typed_tables(AlterTableStmt *stmt, Oid type, LOCKMODE lockmode, const char *query)
 {
 	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
 	List	   *typed = NIL;
@@ -364,12 +364,12 @@ check_typed_tables(AlterTableStmt *stmt, Oid type, LOCKMODE lockmode, const char
 			continue;
 		LockRelationOid(relid, lockmode);
 		if (get_rel_relkind(relid) != '\0')
-			check_commands(stmt, relid, lockmode, query);
+			ddl_check_commands(stmt, relid, lockmode, query);
 	}
 }
 
 static void
-check_alter_table(AlterTableStmt *stmt, const char *query)
+ddl_check_alter_table(AlterTableStmt *stmt, const char *query)
 {
 	LOCKMODE	lockmode = AlterTableGetLockLevel(stmt->cmds);
 	bool		interesting = false;
@@ -410,16 +410,16 @@ check_alter_table(AlterTableStmt *stmt, const char *query)
 	if (!OidIsValid(relid))
 		return;
 	if (stmt->objtype == OBJECT_TABLE)
-		check_commands(stmt, relid, lockmode, query);
+		ddl_check_commands(stmt, relid, lockmode, query);
 	else
-		check_typed_tables(stmt, get_rel_type_id(relid), lockmode, query);
+		ddl_check_typed_tables(stmt, get_rel_type_id(relid), lockmode, query);
 }
 
 /* ---- other statements ---- */
 
 /* SET ... FROM CURRENT is a value of this session, unless it travels. */
 static void
-check_from_current(VariableSetStmt *stmt)
+ddl_check_from_current(VariableSetStmt *stmt)
 {
 	if (stmt->kind != VAR_SET_CURRENT)
 		return;
@@ -434,7 +434,7 @@ check_from_current(VariableSetStmt *stmt)
  * such a table stay in this region, which should not go unnoticed.
  */
 static void
-warn_of_access_method(RangeVar *name, const char *access_method)
+ddl_check_warn_of_access_method(RangeVar *name, const char *access_method)
 {
 	if (access_method != NULL || name->relpersistence != RELPERSISTENCE_PERMANENT ||
 		strcmp(default_table_access_method, "onetrip") == 0)
@@ -448,7 +448,7 @@ warn_of_access_method(RangeVar *name, const char *access_method)
 void
 ot_ddl_check_create_as(CreateTableAsStmt *stmt)
 {
-	warn_of_access_method(stmt->into->rel, stmt->into->accessMethod);
+	ddl_check_warn_of_access_method(stmt->into->rel, stmt->into->accessMethod);
 }
 
 /*
@@ -456,7 +456,7 @@ ot_ddl_check_create_as(CreateTableAsStmt *stmt)
  * replicated ones.  To lose it by a RESET would be found out much later.
  */
 static void
-check_database_reset(AlterDatabaseSetStmt *stmt)
+ddl_check_database_reset(AlterDatabaseSetStmt *stmt)
 {
 	VariableSetStmt *set = stmt->setstmt;
 	bool		all = set->kind == VAR_RESET_ALL;
@@ -472,7 +472,7 @@ check_database_reset(AlterDatabaseSetStmt *stmt)
 
 /* The extension, its schema and what is in it are looked up by their names. */
 static void
-check_own_extension(Node *stmt)
+ddl_check_own_extension(Node *stmt)
 {
 	static const char own[] = "onetrip";
 	const char *what = NULL;
@@ -517,16 +517,16 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 {
 	ListCell   *lc;
 
-	check_own_extension(stmt);
+	ddl_check_own_extension(stmt);
 	switch (nodeTag(stmt))
 	{
 		case T_CreateStmt:
 			if (((CreateStmt *) stmt)->partspec == NULL)
-				warn_of_access_method(((CreateStmt *) stmt)->relation,
-									  ((CreateStmt *) stmt)->accessMethod);
+				ddl_check_warn_of_access_method(((CreateStmt *) stmt)->relation,
+												((CreateStmt *) stmt)->accessMethod);
 			break;
 		case T_AlterTableStmt:
-			check_alter_table((AlterTableStmt *) stmt, query);
+			ddl_check_alter_table((AlterTableStmt *) stmt, query);
 			break;
 		case T_IndexStmt:
 			if (((IndexStmt *) stmt)->concurrent)
@@ -551,7 +551,7 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 				DefElem    *option = lfirst_node(DefElem, lc);
 
 				if (strcmp(option->defname, "set") == 0)
-					check_from_current((VariableSetStmt *) option->arg);
+					ddl_check_from_current((VariableSetStmt *) option->arg);
 			}
 			break;
 		case T_AlterFunctionStmt:
@@ -560,15 +560,15 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 				DefElem    *option = lfirst_node(DefElem, lc);
 
 				if (strcmp(option->defname, "set") == 0)
-					check_from_current((VariableSetStmt *) option->arg);
+					ddl_check_from_current((VariableSetStmt *) option->arg);
 			}
 			break;
 		case T_AlterRoleSetStmt:
-			check_from_current(((AlterRoleSetStmt *) stmt)->setstmt);
+			ddl_check_from_current(((AlterRoleSetStmt *) stmt)->setstmt);
 			break;
 		case T_AlterDatabaseSetStmt:
-			check_from_current(((AlterDatabaseSetStmt *) stmt)->setstmt);
-			check_database_reset((AlterDatabaseSetStmt *) stmt);
+			ddl_check_from_current(((AlterDatabaseSetStmt *) stmt)->setstmt);
+			ddl_check_database_reset((AlterDatabaseSetStmt *) stmt);
 			break;
 		default:
 			break;

@@ -27,7 +27,7 @@
 #include "capture/capture.h"
 
 static bool
-is_this_database(const char *name)
+ddl_classify_is_this_database(const char *name)
 {
 	return strcmp(name, ot_database) == 0;
 }
@@ -64,7 +64,7 @@ ot_ddl_create_as(Node *stmt)
 }
 
 static OtStatementKind
-classify_create_as(CreateTableAsStmt *stmt)
+ddl_classify_create_as(CreateTableAsStmt *stmt)
 {
 	RangeVar   *name = stmt->into->rel;
 
@@ -87,7 +87,7 @@ classify_create_as(CreateTableAsStmt *stmt)
  * node's own: so is emptying it.
  */
 static OtStatementKind
-classify_truncate(TruncateStmt *stmt)
+ddl_classify_truncate(TruncateStmt *stmt)
 {
 	int			travelling = 0;
 	int			local = 0;
@@ -114,12 +114,12 @@ classify_truncate(TruncateStmt *stmt)
 
 /* Objects of the whole server, by the kind that a statement names. */
 static OtStatementKind
-classify_shared(ObjectType type, const char *name)
+ddl_classify_shared(ObjectType type, const char *name)
 {
 	switch (type)
 	{
 		case OBJECT_DATABASE:
-			return is_this_database(name) ? OT_STATEMENT_SCHEMA : OT_STATEMENT_LOCAL;
+			return ddl_classify_is_this_database(name) ? OT_STATEMENT_SCHEMA : OT_STATEMENT_LOCAL;
 		case OBJECT_TABLESPACE:
 			ot_ddl_refuse("a change of a tablespace",
 						  "Make the same change on each server, connected to another database.");
@@ -142,22 +142,22 @@ classify_shared(ObjectType type, const char *name)
 }
 
 static const char *
-object_name(Node *object)
+ddl_classify_object_name(Node *object)
 {
 	return object != NULL && IsA(object, String) ? strVal(object) : "";
 }
 
 static OtStatementKind
-classify_grant(GrantStmt *stmt)
+ddl_classify_grant(GrantStmt *stmt)
 {
 	int			here = 0;
 	ListCell   *lc;
 
 	if (stmt->objtype != OBJECT_DATABASE || stmt->targtype != ACL_TARGET_OBJECT)
-		return classify_shared(stmt->objtype, "");
+		return ddl_classify_shared(stmt->objtype, "");
 	foreach(lc, stmt->objects)
 	{
-		if (is_this_database(strVal(lfirst(lc))))
+		if (ddl_classify_is_this_database(strVal(lfirst(lc))))
 			here++;
 	}
 	if (here > 0 && here < list_length(stmt->objects))
@@ -274,7 +274,7 @@ ot_ddl_classify(Node *stmt, const char *query)
 
 				if (create_as == NULL)
 					return OT_STATEMENT_LOCAL;
-				kind = classify_create_as(create_as);
+				kind = ddl_classify_create_as(create_as);
 				if (kind == OT_STATEMENT_SCHEMA && IsA(stmt, ExplainStmt))
 					ot_ddl_refuse("CREATE MATERIALIZED VIEW under EXPLAIN ANALYZE",
 								  "Use EXPLAIN without ANALYZE.");
@@ -285,57 +285,57 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_CreateTableSpaceStmt:
 		case T_DropTableSpaceStmt:
 		case T_AlterTableSpaceOptionsStmt:
-			return classify_shared(OBJECT_TABLESPACE, "");
+			return ddl_classify_shared(OBJECT_TABLESPACE, "");
 		case T_AlterTableMoveAllStmt:
 			ot_ddl_refuse("ALTER ... ALL IN TABLESPACE", "Move each table on its own.");
 			break;
 		case T_CreatePublicationStmt:
 		case T_AlterPublicationStmt:
-			return classify_shared(OBJECT_PUBLICATION, "");
+			return ddl_classify_shared(OBJECT_PUBLICATION, "");
 		case T_CreateSubscriptionStmt:
 		case T_AlterSubscriptionStmt:
 		case T_DropSubscriptionStmt:
-			return classify_shared(OBJECT_SUBSCRIPTION, "");
+			return ddl_classify_shared(OBJECT_SUBSCRIPTION, "");
 		case T_ImportForeignSchemaStmt:
 			ot_ddl_refuse("IMPORT FOREIGN SCHEMA", "Use CREATE FOREIGN TABLE for each table.");
 			break;
 
 			/* about the server as a whole, or a database of it */
 		case T_AlterDatabaseStmt:
-			kind = classify_shared(OBJECT_DATABASE, ((AlterDatabaseStmt *) stmt)->dbname);
+			kind = ddl_classify_shared(OBJECT_DATABASE, ((AlterDatabaseStmt *) stmt)->dbname);
 			break;
 		case T_AlterDatabaseSetStmt:
-			kind = classify_shared(OBJECT_DATABASE, ((AlterDatabaseSetStmt *) stmt)->dbname);
+			kind = ddl_classify_shared(OBJECT_DATABASE, ((AlterDatabaseSetStmt *) stmt)->dbname);
 			break;
 		case T_AlterRoleSetStmt:
 			if (((AlterRoleSetStmt *) stmt)->database)
-				kind = classify_shared(OBJECT_DATABASE, ((AlterRoleSetStmt *) stmt)->database);
+				kind = ddl_classify_shared(OBJECT_DATABASE, ((AlterRoleSetStmt *) stmt)->database);
 			else
 				kind = OT_STATEMENT_SCHEMA;
 			break;
 		case T_RenameStmt:
-			kind = classify_shared(((RenameStmt *) stmt)->renameType,
-								   ((RenameStmt *) stmt)->renameType == OBJECT_DATABASE ?
-								   ((RenameStmt *) stmt)->subname : "");
+			kind = ddl_classify_shared(((RenameStmt *) stmt)->renameType,
+									   ((RenameStmt *) stmt)->renameType == OBJECT_DATABASE ?
+									   ((RenameStmt *) stmt)->subname : "");
 			break;
 		case T_AlterOwnerStmt:
-			kind = classify_shared(((AlterOwnerStmt *) stmt)->objectType,
-								   object_name(((AlterOwnerStmt *) stmt)->object));
+			kind = ddl_classify_shared(((AlterOwnerStmt *) stmt)->objectType,
+									   ddl_classify_object_name(((AlterOwnerStmt *) stmt)->object));
 			break;
 		case T_CommentStmt:
-			kind = classify_shared(((CommentStmt *) stmt)->objtype,
-								   object_name(((CommentStmt *) stmt)->object));
+			kind = ddl_classify_shared(((CommentStmt *) stmt)->objtype,
+									   ddl_classify_object_name(((CommentStmt *) stmt)->object));
 			break;
 		case T_SecLabelStmt:
-			kind = classify_shared(((SecLabelStmt *) stmt)->objtype,
-								   object_name(((SecLabelStmt *) stmt)->object));
+			kind = ddl_classify_shared(((SecLabelStmt *) stmt)->objtype,
+									   ddl_classify_object_name(((SecLabelStmt *) stmt)->object));
 			break;
 		case T_GrantStmt:
-			kind = classify_grant((GrantStmt *) stmt);
+			kind = ddl_classify_grant((GrantStmt *) stmt);
 			break;
 
 		case T_TruncateStmt:
-			kind = classify_truncate((TruncateStmt *) stmt);
+			kind = ddl_classify_truncate((TruncateStmt *) stmt);
 			break;
 
 		case T_RefreshMatViewStmt:

@@ -47,7 +47,7 @@ typedef struct Wanted
  * context; *isnull if there is none.
  */
 static Datum
-look_up(const char *query, const char *name, const char *version, bool *isnull)
+ddl_extension_look_up(const char *query, const char *name, const char *version, bool *isnull)
 {
 	MemoryContext context = CurrentMemoryContext;
 	Oid			types[] = {TEXTOID, TEXTOID};
@@ -82,30 +82,30 @@ look_up(const char *query, const char *name, const char *version, bool *isnull)
 
 /* NULL: the server does not have it, or its control file names no default. */
 static char *
-default_version(const char *name)
+ddl_extension_default_version(const char *name)
 {
 	bool		isnull;
-	Datum		version = look_up("SELECT e.default_version::pg_catalog.text"
-								  " FROM pg_catalog.pg_available_extensions() e"
-								  " WHERE e.name OPERATOR(pg_catalog.=) $1::pg_catalog.name",
-								  name, NULL, &isnull);
+	Datum		version = ddl_extension_look_up("SELECT e.default_version::pg_catalog.text"
+												" FROM pg_catalog.pg_available_extensions() e"
+												" WHERE e.name OPERATOR(pg_catalog.=) $1::pg_catalog.name",
+												name, NULL, &isnull);
 
 	return isnull ? NULL : TextDatumGetCString(version);
 }
 
 /* Names of what this version requires. */
 static List *
-required(const char *name, const char *version)
+ddl_extension_list_required(const char *name, const char *version)
 {
 	List	   *names = NIL;
 	bool		isnull;
 	Datum	   *elements;
 	int			count;
-	Datum		requires = look_up("SELECT v.requires"
-								   " FROM pg_catalog.pg_available_extension_versions() v"
-								   " WHERE v.name OPERATOR(pg_catalog.=) $1::pg_catalog.name"
-								   " AND v.version OPERATOR(pg_catalog.=) $2",
-								   name, version, &isnull);
+	Datum		requires = ddl_extension_look_up("SELECT v.requires"
+												 " FROM pg_catalog.pg_available_extension_versions() v"
+												 " WHERE v.name OPERATOR(pg_catalog.=) $1::pg_catalog.name"
+												 " AND v.version OPERATOR(pg_catalog.=) $2",
+												 name, version, &isnull);
 
 	if (isnull)
 		return NIL;
@@ -122,12 +122,12 @@ required(const char *name, const char *version)
  * server refuses the first of it.
  */
 static void
-add_required(List **wanted, const char *name, const char *version)
+ddl_extension_add_required(List **wanted, const char *name, const char *version)
 {
 	ListCell   *lc;
 
 	check_stack_depth();
-	foreach(lc, required(name, version))
+	foreach(lc, ddl_extension_list_required(name, version))
 	{
 		char	   *other = lfirst(lc);
 		Wanted	   *one;
@@ -140,17 +140,17 @@ add_required(List **wanted, const char *name, const char *version)
 			continue;
 		one = palloc0(sizeof(Wanted));
 		one->name = other;
-		one->version = default_version(other);
+		one->version = ddl_extension_default_version(other);
 		/* known from now on; it moves behind what it requires itself */
 		*wanted = lappend(*wanted, one);
 		if (one->version)
-			add_required(wanted, one->name, one->version);
+			ddl_extension_add_required(wanted, one->name, one->version);
 		*wanted = lappend(list_delete_ptr(*wanted, one), one);
 	}
 }
 
 static char *
-create_text(CreateExtensionStmt *stmt)
+ddl_extension_create_text(CreateExtensionStmt *stmt)
 {
 	DefElem    *schema = ot_ddl_find_option(stmt->options, "schema");
 	DefElem    *version = ot_ddl_find_option(stmt->options, "new_version");
@@ -168,14 +168,14 @@ create_text(CreateExtensionStmt *stmt)
 }
 
 static DefElem *
-version_option(char *version)
+ddl_extension_version_option(char *version)
 {
 	return makeDefElem("new_version", (Node *) makeString(version), -1);
 }
 
 /* Creates what another extension requires, as a statement of its own. */
 static void
-create(Wanted *one, DefElem *schema)
+ddl_extension_create_required(Wanted *one, DefElem *schema)
 {
 	CreateExtensionStmt *stmt = makeNode(CreateExtensionStmt);
 	PlannedStmt *pstmt = makeNode(PlannedStmt);
@@ -186,18 +186,18 @@ create(Wanted *one, DefElem *schema)
 	if (schema)
 		stmt->options = lappend(stmt->options, copyObject(schema));
 	if (one->version)
-		stmt->options = lappend(stmt->options, version_option(one->version));
+		stmt->options = lappend(stmt->options, ddl_extension_version_option(one->version));
 	pstmt->commandType = CMD_UTILITY;
 	pstmt->canSetTag = false;
 	pstmt->utilityStmt = (Node *) stmt;
 	pstmt->stmt_location = 0;
-	ProcessUtility(pstmt, create_text(stmt), false, PROCESS_UTILITY_QUERY, NULL, NULL,
+	ProcessUtility(pstmt, ddl_extension_create_text(stmt), false, PROCESS_UTILITY_QUERY, NULL, NULL,
 				   None_Receiver, NULL);
 	CommandCounterIncrement();
 }
 
 static Node *
-name_version_of_create(CreateExtensionStmt *stmt, char **text)
+ddl_extension_name_version_of_create(CreateExtensionStmt *stmt, char **text)
 {
 	DefElem    *given = ot_ddl_find_option(stmt->options, "new_version");
 	DefElem    *cascade = ot_ddl_find_option(stmt->options, "cascade");
@@ -208,25 +208,25 @@ name_version_of_create(CreateExtensionStmt *stmt, char **text)
 	/* nothing is going to be installed */
 	if (OidIsValid(get_extension_oid(stmt->extname, true)))
 		return (Node *) stmt;
-	version = given ? defGetString(given) : default_version(stmt->extname);
+	version = given ? defGetString(given) : ddl_extension_default_version(stmt->extname);
 	/* the server says what is wrong */
 	if (version == NULL)
 		return (Node *) stmt;
 
 	stmt = copyObject(stmt);
 	if (given == NULL)
-		stmt->options = lappend(stmt->options, version_option(version));
+		stmt->options = lappend(stmt->options, ddl_extension_version_option(version));
 	if (cascade && defGetBoolean(cascade))
 	{
 		Wanted	   *self = palloc0(sizeof(Wanted));
 
 		self->name = stmt->extname;
 		wanted = lappend(wanted, self);
-		add_required(&wanted, stmt->extname, version);
+		ddl_extension_add_required(&wanted, stmt->extname, version);
 		foreach(lc, wanted)
 		{
 			if (lfirst(lc) != self)
-				create(lfirst(lc), ot_ddl_find_option(stmt->options, "schema"));
+				ddl_extension_create_required(lfirst(lc), ot_ddl_find_option(stmt->options, "schema"));
 		}
 		foreach(lc, stmt->options)
 		{
@@ -234,20 +234,20 @@ name_version_of_create(CreateExtensionStmt *stmt, char **text)
 				stmt->options = foreach_delete_current(stmt->options, lc);
 		}
 	}
-	*text = create_text(stmt);
+	*text = ddl_extension_create_text(stmt);
 	return (Node *) stmt;
 }
 
 static Node *
-name_version_of_update(AlterExtensionStmt *stmt, char **text)
+ddl_extension_name_version_of_update(AlterExtensionStmt *stmt, char **text)
 {
 	char	   *version;
 
 	if (ot_ddl_find_option(stmt->options, "new_version") ||
-		(version = default_version(stmt->extname)) == NULL)
+		(version = ddl_extension_default_version(stmt->extname)) == NULL)
 		return (Node *) stmt;
 	stmt = copyObject(stmt);
-	stmt->options = lappend(stmt->options, version_option(version));
+	stmt->options = lappend(stmt->options, ddl_extension_version_option(version));
 	*text = psprintf("ALTER EXTENSION %s UPDATE TO %s", quote_identifier(stmt->extname),
 					 quote_literal_cstr(version));
 	return (Node *) stmt;
@@ -261,8 +261,8 @@ Node *
 ot_ddl_name_version(Node *stmt, char **text)
 {
 	if (IsA(stmt, CreateExtensionStmt))
-		return name_version_of_create((CreateExtensionStmt *) stmt, text);
+		return ddl_extension_name_version_of_create((CreateExtensionStmt *) stmt, text);
 	if (IsA(stmt, AlterExtensionStmt))
-		return name_version_of_update((AlterExtensionStmt *) stmt, text);
+		return ddl_extension_name_version_of_update((AlterExtensionStmt *) stmt, text);
 	return stmt;
 }

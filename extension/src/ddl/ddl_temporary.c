@@ -68,7 +68,7 @@ ot_ddl_session_has_temporary(void)
 
 /* Would a relation of this name be created as a temporary one? */
 static bool
-creates_temporary(RangeVar *name)
+ddl_temporary_creates_temporary(RangeVar *name)
 {
 	if (name == NULL)
 		return false;
@@ -80,7 +80,7 @@ creates_temporary(RangeVar *name)
 }
 
 static bool
-creates_temporary_object(List *name)
+ddl_temporary_creates_temporary_object(List *name)
 {
 	char	   *object;
 
@@ -88,7 +88,7 @@ creates_temporary_object(List *name)
 }
 
 static bool
-relation_is_temporary(RangeVar *name)
+ddl_temporary_relation_is_temporary(RangeVar *name)
 {
 	Oid			relid;
 
@@ -99,7 +99,7 @@ relation_is_temporary(RangeVar *name)
 }
 
 static bool
-object_is_temporary(ObjectType type, Node *object)
+ddl_temporary_object_is_temporary(ObjectType type, Node *object)
 {
 	Relation	rel = NULL;
 	ObjectAddress address;
@@ -114,7 +114,7 @@ object_is_temporary(ObjectType type, Node *object)
 		case OBJECT_SEQUENCE:
 		case OBJECT_MATVIEW:
 		case OBJECT_FOREIGN_TABLE:
-			return relation_is_temporary(makeRangeVarFromNameList((List *) object));
+			return ddl_temporary_relation_is_temporary(makeRangeVarFromNameList((List *) object));
 		case OBJECT_AGGREGATE:
 		case OBJECT_COLLATION:
 		case OBJECT_COLUMN:
@@ -158,7 +158,7 @@ object_is_temporary(ObjectType type, Node *object)
 }
 
 static void
-count(Count *c, bool temporary)
+ddl_temporary_count_one(Count *c, bool temporary)
 {
 	if (temporary)
 		c->temporary++;
@@ -167,7 +167,7 @@ count(Count *c, bool temporary)
 }
 
 static bool
-all_temporary(const Count *c, const char *what)
+ddl_temporary_all_temporary(const Count *c, const char *what)
 {
 	if (c->temporary > 0 && c->other > 0)
 		ot_ddl_refuse(psprintf("%s of temporary and other objects in one statement", what),
@@ -176,7 +176,7 @@ all_temporary(const Count *c, const char *what)
 }
 
 static bool
-drops_temporary(DropStmt *stmt)
+ddl_temporary_drops_temporary(DropStmt *stmt)
 {
 	Count		c = {0, 0};
 	ListCell   *lc;
@@ -184,12 +184,12 @@ drops_temporary(DropStmt *stmt)
 	if (!ot_ddl_session_has_temporary())
 		return false;
 	foreach(lc, stmt->objects)
-		count(&c, object_is_temporary(stmt->removeType, lfirst(lc)));
-	return all_temporary(&c, "DROP");
+		ddl_temporary_count_one(&c, ddl_temporary_object_is_temporary(stmt->removeType, lfirst(lc)));
+	return ddl_temporary_all_temporary(&c, "DROP");
 }
 
 static bool
-truncates_temporary(TruncateStmt *stmt)
+ddl_temporary_truncates_temporary(TruncateStmt *stmt)
 {
 	Count		c = {0, 0};
 	ListCell   *lc;
@@ -197,12 +197,12 @@ truncates_temporary(TruncateStmt *stmt)
 	if (!ot_ddl_session_has_temporary())
 		return false;
 	foreach(lc, stmt->relations)
-		count(&c, relation_is_temporary(lfirst_node(RangeVar, lc)));
-	return all_temporary(&c, "TRUNCATE");
+		ddl_temporary_count_one(&c, ddl_temporary_relation_is_temporary(lfirst_node(RangeVar, lc)));
+	return ddl_temporary_all_temporary(&c, "TRUNCATE");
 }
 
 static bool
-grants_temporary(GrantStmt *stmt)
+ddl_temporary_grants_temporary(GrantStmt *stmt)
 {
 	Count		c = {0, 0};
 	ListCell   *lc;
@@ -214,23 +214,23 @@ grants_temporary(GrantStmt *stmt)
 		Node	   *object = lfirst(lc);
 
 		if (IsA(object, RangeVar))
-			count(&c, relation_is_temporary((RangeVar *) object));
+			ddl_temporary_count_one(&c, ddl_temporary_relation_is_temporary((RangeVar *) object));
 		else if (stmt->objtype == OBJECT_TYPE || stmt->objtype == OBJECT_DOMAIN)
-			count(&c, object_is_temporary(OBJECT_TYPE,
-										  (Node *) makeTypeNameFromNameList((List *) object)));
+			ddl_temporary_count_one(&c, ddl_temporary_object_is_temporary(OBJECT_TYPE,
+																		  (Node *) makeTypeNameFromNameList((List *) object)));
 		else
-			count(&c, object_is_temporary(stmt->objtype, object));
+			ddl_temporary_count_one(&c, ddl_temporary_object_is_temporary(stmt->objtype, object));
 	}
-	return all_temporary(&c, "GRANT");
+	return ddl_temporary_all_temporary(&c, "GRANT");
 }
 
 /* CREATE VIEW makes a temporary view if its query uses anything temporary. */
 static bool
-view_is_temporary(ViewStmt *stmt, const char *query)
+ddl_temporary_view_is_temporary(ViewStmt *stmt, const char *query)
 {
 	RawStmt    *raw;
 
-	if (creates_temporary(stmt->view))
+	if (ddl_temporary_creates_temporary(stmt->view))
 		return true;
 	if (!ot_ddl_session_has_temporary())
 		return false;
@@ -246,131 +246,131 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 	switch (nodeTag(stmt))
 	{
 		case T_CreateStmt:
-			return creates_temporary(((CreateStmt *) stmt)->relation);
+			return ddl_temporary_creates_temporary(((CreateStmt *) stmt)->relation);
 		case T_CreateForeignTableStmt:
-			return creates_temporary(((CreateForeignTableStmt *) stmt)->base.relation);
+			return ddl_temporary_creates_temporary(((CreateForeignTableStmt *) stmt)->base.relation);
 		case T_CreateSeqStmt:
-			return creates_temporary(((CreateSeqStmt *) stmt)->sequence);
+			return ddl_temporary_creates_temporary(((CreateSeqStmt *) stmt)->sequence);
 		case T_CompositeTypeStmt:
-			return creates_temporary(((CompositeTypeStmt *) stmt)->typevar);
+			return ddl_temporary_creates_temporary(((CompositeTypeStmt *) stmt)->typevar);
 		case T_ViewStmt:
-			return view_is_temporary((ViewStmt *) stmt, query);
+			return ddl_temporary_view_is_temporary((ViewStmt *) stmt, query);
 		case T_CreateEnumStmt:
-			return creates_temporary_object(((CreateEnumStmt *) stmt)->typeName);
+			return ddl_temporary_creates_temporary_object(((CreateEnumStmt *) stmt)->typeName);
 		case T_CreateRangeStmt:
-			return creates_temporary_object(((CreateRangeStmt *) stmt)->typeName);
+			return ddl_temporary_creates_temporary_object(((CreateRangeStmt *) stmt)->typeName);
 		case T_CreateDomainStmt:
-			return creates_temporary_object(((CreateDomainStmt *) stmt)->domainname);
+			return ddl_temporary_creates_temporary_object(((CreateDomainStmt *) stmt)->domainname);
 		case T_CreateFunctionStmt:
-			return creates_temporary_object(((CreateFunctionStmt *) stmt)->funcname);
+			return ddl_temporary_creates_temporary_object(((CreateFunctionStmt *) stmt)->funcname);
 		case T_DefineStmt:
-			return creates_temporary_object(((DefineStmt *) stmt)->defnames);
+			return ddl_temporary_creates_temporary_object(((DefineStmt *) stmt)->defnames);
 		case T_CreateConversionStmt:
-			return creates_temporary_object(((CreateConversionStmt *) stmt)->conversion_name);
+			return ddl_temporary_creates_temporary_object(((CreateConversionStmt *) stmt)->conversion_name);
 		case T_CreateOpClassStmt:
-			return creates_temporary_object(((CreateOpClassStmt *) stmt)->opclassname);
+			return ddl_temporary_creates_temporary_object(((CreateOpClassStmt *) stmt)->opclassname);
 		case T_CreateOpFamilyStmt:
-			return creates_temporary_object(((CreateOpFamilyStmt *) stmt)->opfamilyname);
+			return ddl_temporary_creates_temporary_object(((CreateOpFamilyStmt *) stmt)->opfamilyname);
 
 		case T_AlterTableStmt:
-			return relation_is_temporary(((AlterTableStmt *) stmt)->relation);
+			return ddl_temporary_relation_is_temporary(((AlterTableStmt *) stmt)->relation);
 		case T_AlterSeqStmt:
-			return relation_is_temporary(((AlterSeqStmt *) stmt)->sequence);
+			return ddl_temporary_relation_is_temporary(((AlterSeqStmt *) stmt)->sequence);
 		case T_IndexStmt:
-			return relation_is_temporary(((IndexStmt *) stmt)->relation);
+			return ddl_temporary_relation_is_temporary(((IndexStmt *) stmt)->relation);
 		case T_RuleStmt:
-			return relation_is_temporary(((RuleStmt *) stmt)->relation);
+			return ddl_temporary_relation_is_temporary(((RuleStmt *) stmt)->relation);
 		case T_CreateTrigStmt:
-			return relation_is_temporary(((CreateTrigStmt *) stmt)->relation);
+			return ddl_temporary_relation_is_temporary(((CreateTrigStmt *) stmt)->relation);
 		case T_CreatePolicyStmt:
-			return relation_is_temporary(((CreatePolicyStmt *) stmt)->table);
+			return ddl_temporary_relation_is_temporary(((CreatePolicyStmt *) stmt)->table);
 		case T_AlterPolicyStmt:
-			return relation_is_temporary(((AlterPolicyStmt *) stmt)->table);
+			return ddl_temporary_relation_is_temporary(((AlterPolicyStmt *) stmt)->table);
 		case T_CreateStatsStmt:
 			{
 				List	   *name = ((CreateStatsStmt *) stmt)->defnames;
 				List	   *relations = ((CreateStatsStmt *) stmt)->relations;
 
-				if (name != NIL && creates_temporary_object(name))
+				if (name != NIL && ddl_temporary_creates_temporary_object(name))
 					return true;
 				return relations != NIL && IsA(linitial(relations), RangeVar) &&
-					relation_is_temporary(linitial(relations));
+					ddl_temporary_relation_is_temporary(linitial(relations));
 			}
 
 		case T_AlterFunctionStmt:
-			return object_is_temporary(((AlterFunctionStmt *) stmt)->objtype,
-									   (Node *) ((AlterFunctionStmt *) stmt)->func);
+			return ddl_temporary_object_is_temporary(((AlterFunctionStmt *) stmt)->objtype,
+													 (Node *) ((AlterFunctionStmt *) stmt)->func);
 		case T_AlterTypeStmt:
-			return object_is_temporary(OBJECT_TYPE,
-									   (Node *) makeTypeNameFromNameList(((AlterTypeStmt *) stmt)->typeName));
+			return ddl_temporary_object_is_temporary(OBJECT_TYPE,
+													 (Node *) makeTypeNameFromNameList(((AlterTypeStmt *) stmt)->typeName));
 		case T_AlterEnumStmt:
-			return object_is_temporary(OBJECT_TYPE,
-									   (Node *) makeTypeNameFromNameList(((AlterEnumStmt *) stmt)->typeName));
+			return ddl_temporary_object_is_temporary(OBJECT_TYPE,
+													 (Node *) makeTypeNameFromNameList(((AlterEnumStmt *) stmt)->typeName));
 		case T_AlterDomainStmt:
-			return object_is_temporary(OBJECT_TYPE,
-									   (Node *) makeTypeNameFromNameList(((AlterDomainStmt *) stmt)->typeName));
+			return ddl_temporary_object_is_temporary(OBJECT_TYPE,
+													 (Node *) makeTypeNameFromNameList(((AlterDomainStmt *) stmt)->typeName));
 		case T_AlterStatsStmt:
-			return object_is_temporary(OBJECT_STATISTIC_EXT,
-									   (Node *) ((AlterStatsStmt *) stmt)->defnames);
+			return ddl_temporary_object_is_temporary(OBJECT_STATISTIC_EXT,
+													 (Node *) ((AlterStatsStmt *) stmt)->defnames);
 		case T_AlterOperatorStmt:
-			return object_is_temporary(OBJECT_OPERATOR,
-									   (Node *) ((AlterOperatorStmt *) stmt)->opername);
+			return ddl_temporary_object_is_temporary(OBJECT_OPERATOR,
+													 (Node *) ((AlterOperatorStmt *) stmt)->opername);
 		case T_AlterTSDictionaryStmt:
-			return object_is_temporary(OBJECT_TSDICTIONARY,
-									   (Node *) ((AlterTSDictionaryStmt *) stmt)->dictname);
+			return ddl_temporary_object_is_temporary(OBJECT_TSDICTIONARY,
+													 (Node *) ((AlterTSDictionaryStmt *) stmt)->dictname);
 		case T_AlterTSConfigurationStmt:
-			return object_is_temporary(OBJECT_TSCONFIGURATION,
-									   (Node *) ((AlterTSConfigurationStmt *) stmt)->cfgname);
+			return ddl_temporary_object_is_temporary(OBJECT_TSCONFIGURATION,
+													 (Node *) ((AlterTSConfigurationStmt *) stmt)->cfgname);
 
 		case T_RenameStmt:
 			{
 				RenameStmt *rename = (RenameStmt *) stmt;
 
 				if (rename->relation)
-					return relation_is_temporary(rename->relation);
+					return ddl_temporary_relation_is_temporary(rename->relation);
 				/* the domain's name alone */
-				return object_is_temporary(rename->renameType == OBJECT_DOMCONSTRAINT ?
-										   OBJECT_DOMAIN : rename->renameType, rename->object);
+				return ddl_temporary_object_is_temporary(rename->renameType == OBJECT_DOMCONSTRAINT ?
+														 OBJECT_DOMAIN : rename->renameType, rename->object);
 			}
 		case T_AlterObjectSchemaStmt:
 			{
 				AlterObjectSchemaStmt *alter = (AlterObjectSchemaStmt *) stmt;
 
-				return alter->relation ? relation_is_temporary(alter->relation) :
-					object_is_temporary(alter->objectType, alter->object);
+				return alter->relation ? ddl_temporary_relation_is_temporary(alter->relation) :
+					ddl_temporary_object_is_temporary(alter->objectType, alter->object);
 			}
 		case T_AlterObjectDependsStmt:
 			{
 				AlterObjectDependsStmt *alter = (AlterObjectDependsStmt *) stmt;
 
-				return alter->relation ? relation_is_temporary(alter->relation) :
-					object_is_temporary(alter->objectType, alter->object);
+				return alter->relation ? ddl_temporary_relation_is_temporary(alter->relation) :
+					ddl_temporary_object_is_temporary(alter->objectType, alter->object);
 			}
 		case T_AlterOwnerStmt:
 			{
 				AlterOwnerStmt *alter = (AlterOwnerStmt *) stmt;
 
-				return alter->relation ? relation_is_temporary(alter->relation) :
-					object_is_temporary(alter->objectType, alter->object);
+				return alter->relation ? ddl_temporary_relation_is_temporary(alter->relation) :
+					ddl_temporary_object_is_temporary(alter->objectType, alter->object);
 			}
 		case T_CommentStmt:
-			return object_is_temporary(((CommentStmt *) stmt)->objtype,
-									   ((CommentStmt *) stmt)->object);
+			return ddl_temporary_object_is_temporary(((CommentStmt *) stmt)->objtype,
+													 ((CommentStmt *) stmt)->object);
 		case T_AlterExtensionContentsStmt:
-			if (object_is_temporary(((AlterExtensionContentsStmt *) stmt)->objtype,
-									((AlterExtensionContentsStmt *) stmt)->object))
+			if (ddl_temporary_object_is_temporary(((AlterExtensionContentsStmt *) stmt)->objtype,
+												  ((AlterExtensionContentsStmt *) stmt)->object))
 				ot_ddl_refuse("a temporary object of an extension",
 							  "If a permanent object of that name is meant, write its schema before the name.");
 			return false;
 		case T_SecLabelStmt:
-			return object_is_temporary(((SecLabelStmt *) stmt)->objtype,
-									   ((SecLabelStmt *) stmt)->object);
+			return ddl_temporary_object_is_temporary(((SecLabelStmt *) stmt)->objtype,
+													 ((SecLabelStmt *) stmt)->object);
 		case T_DropStmt:
-			return drops_temporary((DropStmt *) stmt);
+			return ddl_temporary_drops_temporary((DropStmt *) stmt);
 		case T_TruncateStmt:
-			return truncates_temporary((TruncateStmt *) stmt);
+			return ddl_temporary_truncates_temporary((TruncateStmt *) stmt);
 		case T_GrantStmt:
-			return grants_temporary((GrantStmt *) stmt);
+			return ddl_temporary_grants_temporary((GrantStmt *) stmt);
 		default:
 			return false;
 	}
@@ -383,7 +383,7 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
  * alter those of another session.
  */
 static void
-check_parent(RangeVar *parent)
+ddl_temporary_check_parent(RangeVar *parent)
 {
 	Oid			relid = RangeVarGetRelid(parent, NoLock, true);
 
@@ -410,7 +410,7 @@ ot_ddl_check_temporary(Node *stmt)
 		if (((CreateStmt *) stmt)->partbound != NULL)
 			return;
 		foreach(lc, ((CreateStmt *) stmt)->inhRelations)
-			check_parent(lfirst_node(RangeVar, lc));
+			ddl_temporary_check_parent(lfirst_node(RangeVar, lc));
 	}
 	else if (IsA(stmt, AlterTableStmt))
 	{
@@ -419,7 +419,7 @@ ot_ddl_check_temporary(Node *stmt)
 			AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 
 			if (command->subtype == AT_AddInherit)
-				check_parent(castNode(RangeVar, command->def));
+				ddl_temporary_check_parent(castNode(RangeVar, command->def));
 		}
 	}
 }
@@ -444,7 +444,7 @@ ot_ddl_check_like(Node *stmt)
 	{
 		TableLikeClause *like = lfirst(lc);
 
-		if (IsA(like, TableLikeClause) && relation_is_temporary(like->relation))
+		if (IsA(like, TableLikeClause) && ddl_temporary_relation_is_temporary(like->relation))
 			ot_ddl_refuse(psprintf("a definition LIKE the temporary relation \"%s\"",
 								   like->relation->relname),
 						  "If a permanent one of that name is meant, write its schema before the name; else write out the columns.");
@@ -474,7 +474,7 @@ static const Part parts[] = {
 
 /* The object that this one is a part of; false: it is gone. */
 static bool
-find_whole(const Part *part, ObjectAddress *object)
+ddl_temporary_find_whole(const Part *part, ObjectAddress *object)
 {
 	Relation	catalog = table_open(part->class_id, AccessShareLock);
 	HeapTuple	tuple = get_catalog_object_by_oid(catalog, part->oid_column, object->objectId);
@@ -489,7 +489,7 @@ find_whole(const Part *part, ObjectAddress *object)
 }
 
 static bool
-belongs_to_session(ObjectAddress object)
+ddl_temporary_belongs_to_session(ObjectAddress object)
 {
 	if (object.classId == AttrDefaultRelationId)
 		object = GetAttrDefaultColumnAddress(object.objectId);
@@ -498,7 +498,7 @@ belongs_to_session(ObjectAddress object)
 		if (parts[i].class_id == object.classId)
 		{
 			/* what is gone is nobody's */
-			if (!find_whole(&parts[i], &object))
+			if (!ddl_temporary_find_whole(&parts[i], &object))
 				return true;
 			break;
 		}
@@ -523,7 +523,7 @@ refuse_dependency(const ObjectAddress *permanent, const ObjectAddress *temporary
 
 /* Goes over all that depends on the object, which is the session's own or its schema. */
 static void
-look_at_dependents(const ObjectAddress *object, HTAB *seen)
+ddl_temporary_look_at_dependents(const ObjectAddress *object, HTAB *seen)
 {
 	Relation	catalog;
 	SysScanDesc scan;
@@ -548,8 +548,8 @@ look_at_dependents(const ObjectAddress *object, HTAB *seen)
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 		ObjectAddress dependent = {form->classid, form->objid, 0};
 
-		if (belongs_to_session(dependent))
-			look_at_dependents(&dependent, seen);
+		if (ddl_temporary_belongs_to_session(dependent))
+			ddl_temporary_look_at_dependents(&dependent, seen);
 		else if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
 		{
 			ObjectAddress temporary = {form->refclassid, form->refobjid, form->refobjsubid};
@@ -581,6 +581,6 @@ ot_ddl_check_dependencies(void)
 	CommandCounterIncrement();
 	seen = hash_create("onetrip temporary objects", 64, &ctl,
 					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	look_at_dependents(&schema, seen);
+	ddl_temporary_look_at_dependents(&schema, seen);
 	hash_destroy(seen);
 }

@@ -84,7 +84,7 @@ ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset)
 
 /* The name of a TOAST table, or of a trigger that PostgreSQL makes for a constraint? */
 static bool
-is_name_with_oid(const char *word)
+ddl_text_is_name_with_oid(const char *word)
 {
 	static const char *const starts[] = {"pg_toast_", "RI_ConstraintTrigger_a_",
 	"RI_ConstraintTrigger_c_", "PK_ConstraintTrigger_"};
@@ -103,7 +103,7 @@ is_name_with_oid(const char *word)
 
 /* After these words, and the commas behind them, stand roles. */
 static bool
-introduces_role(const char *word)
+ddl_text_introduces_role(const char *word)
 {
 	static const char *const words[] = {"to", "from", "authorization", "role", "user", "for", "by"};
 
@@ -160,7 +160,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 			what = "a definition that uses a temporary object";
 			hint = "Use a permanent object: other regions cannot see this session's temporary ones.";
 		}
-		else if (is_name_with_oid(word))
+		else if (ddl_text_is_name_with_oid(word))
 		{
 			what = psprintf("a statement about \"%s\", a name that holds an OID of this server",
 							word[0] == '"' ? pnstrdup(word + 1, strcspn(word + 1, "\"")) : word);
@@ -172,7 +172,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 			what = "SESSION_USER as a role";
 			hint = "Write the role's name.";
 		}
-		if (introduces_role(word) || (token == ',' && had_role))
+		if (ddl_text_introduces_role(word) || (token == ',' && had_role))
 		{
 			wants_role = true;
 			had_role = false;
@@ -287,7 +287,7 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 
 /* As a type that is named like any other has it: (10,2). */
 static char *
-modifier_text(Form_pg_type type, int32 typmod)
+ddl_text_modifier_text(Form_pg_type type, int32 typmod)
 {
 	char	   *text;
 	char	   *end;
@@ -313,7 +313,7 @@ modifier_text(Form_pg_type type, int32 typmod)
  * be 1, and it is 0 in what a query has made.
  */
 static char *
-column_type_text(Form_pg_attribute column)
+ddl_text_column_type_text(Form_pg_attribute column)
 {
 	HeapTuple	tuple;
 	Form_pg_type form;
@@ -329,20 +329,20 @@ column_type_text(Form_pg_attribute column)
 	text = psprintf("%s%s",
 					quote_qualified_identifier(get_namespace_name(form->typnamespace),
 											   NameStr(form->typname)),
-					modifier_text(form, column->atttypmod));
+					ddl_text_modifier_text(form, column->atttypmod));
 	ReleaseSysCache(tuple);
 	return text;
 }
 
 static void
-append_columns(StringInfo text, TupleDesc desc)
+ddl_text_append_columns(StringInfo text, TupleDesc desc)
 {
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
 		appendStringInfo(text, "%s%s %s", i > 0 ? ", " : "",
-						 quote_identifier(NameStr(column->attname)), column_type_text(column));
+						 quote_identifier(NameStr(column->attname)), ddl_text_column_type_text(column));
 		if (OidIsValid(column->attcollation) &&
 			column->attcollation != get_typcollation(column->atttypid))
 		{
@@ -361,7 +361,7 @@ append_columns(StringInfo text, TupleDesc desc)
 }
 
 static void
-append_options(StringInfo text, List *options)
+ddl_text_append_options(StringInfo text, List *options)
 {
 	const char *separator = " WITH (";
 	ListCell   *lc;
@@ -393,10 +393,10 @@ ot_ddl_create_table_text(Relation rel, IntoClause *into)
 					 rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED ? "UNLOGGED " : "",
 					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 												RelationGetRelationName(rel)));
-	append_columns(&text, RelationGetDescr(rel));
+	ddl_text_append_columns(&text, RelationGetDescr(rel));
 	appendStringInfo(&text, ") USING %s",
 					 quote_identifier(get_am_name(rel->rd_rel->relam)));
-	append_options(&text, into->options);
+	ddl_text_append_options(&text, into->options);
 	if (OidIsValid(rel->rd_rel->reltablespace))
 		appendStringInfo(&text, " TABLESPACE %s",
 						 quote_identifier(get_tablespace_name(rel->rd_rel->reltablespace)));

@@ -92,7 +92,7 @@ static const char *const alike[] = {
 
 /* Is the first schema of search_path this session's own? */
 static bool
-schema_is_temporary(void)
+elsewhere_schema_is_temporary(void)
 {
 	List	   *path = fetch_search_path(false);
 	bool		answer = path != NIL && isTempNamespace(linitial_oid(path));
@@ -102,7 +102,7 @@ schema_is_temporary(void)
 }
 
 static bool
-is_alike(Oid function)
+elsewhere_is_alike(Oid function)
 {
 	char	   *name = get_func_name(function);
 
@@ -110,7 +110,7 @@ is_alike(Oid function)
 	if (function == F_AGE_XID)
 		return false;
 	if (function == F_CURRENT_SCHEMA)
-		return !schema_is_temporary();
+		return !elsewhere_schema_is_temporary();
 	for (int i = 0; i < lengthof(alike); i++)
 	{
 		if (strcmp(name, alike[i]) == 0)
@@ -120,34 +120,34 @@ is_alike(Oid function)
 }
 
 static bool
-starts(const char *name, const char *with)
+elsewhere_name_starts(const char *name, const char *with)
 {
 	return strncmp(name, with, strlen(with)) == 0;
 }
 
 /* What a client gets: in its encoding, with the OIDs of types. */
 static bool
-sends(const char *name)
+elsewhere_is_send_function(const char *name)
 {
 	return strlen(name) > 4 && strcmp(name + strlen(name) - 4, "send") == 0;
 }
 
 /* Does it look at the bytes of a value, where an enum is an OID? */
 static bool
-looks_at_bytes(const char *name)
+elsewhere_looks_at_bytes(const char *name)
 {
-	return starts(name, "hash") || starts(name, "record_image_") ||
+	return elsewhere_name_starts(name, "hash") || elsewhere_name_starts(name, "record_image_") ||
 		strcmp(name, "btrecordimagecmp") == 0;
 }
 
 static bool
-holds_names(Oid type)
+elsewhere_holds_names(Oid type)
 {
 	return type == RECORDOID || type == RECORDARRAYOID || ot_type_holds_names(type);
 }
 
 static bool
-any_is(List *args, bool (*test) (Oid type))
+elsewhere_any_argument_is(List *args, bool (*test) (Oid type))
 {
 	ListCell   *lc;
 
@@ -161,7 +161,7 @@ any_is(List *args, bool (*test) (Oid type))
 
 /* Those that the function itself gets; text, in which names stand, is none. */
 static List *
-arguments(Node *node)
+elsewhere_list_arguments(Node *node)
 {
 	switch (nodeTag(node))
 	{
@@ -179,24 +179,25 @@ arguments(Node *node)
 }
 
 static bool
-function_differs(Oid function, void *context)
+elsewhere_function_differs(Oid function, void *context)
 {
-	List	   *args = arguments(context);
+	List	   *args = elsewhere_list_arguments(context);
 	char	   *name;
 
 	if (func_volatile(function) != PROVOLATILE_IMMUTABLE)
-		return function >= FirstNormalObjectId || !is_alike(function);
-	if (any_is(args, ot_type_is_by_oid))
+		return function >= FirstNormalObjectId || !elsewhere_is_alike(function);
+	if (elsewhere_any_argument_is(args, ot_type_is_by_oid))
 		return true;
 	if (function >= FirstNormalObjectId)
 		return false;
 	name = get_func_name(function);
-	return sends(name) || (looks_at_bytes(name) && any_is(args, holds_names));
+	return elsewhere_is_send_function(name) ||
+		(elsewhere_looks_at_bytes(name) && elsewhere_any_argument_is(args, elsewhere_holds_names));
 }
 
 /* current_setting() of one that travels with the statement? */
 static bool
-asks_for_setting_that_travels(Node *node)
+elsewhere_asks_for_setting_that_travels(Node *node)
 {
 	FuncExpr   *call = (FuncExpr *) node;
 	Const	   *name;
@@ -210,7 +211,7 @@ asks_for_setting_that_travels(Node *node)
 }
 
 static bool
-value_differs(SQLValueFunction *value)
+elsewhere_value_differs(SQLValueFunction *value)
 {
 	switch (value->op)
 	{
@@ -229,7 +230,7 @@ value_differs(SQLValueFunction *value)
 		case SVFOP_CURRENT_CATALOG:
 			return false;
 		case SVFOP_CURRENT_SCHEMA:
-			return schema_is_temporary();
+			return elsewhere_schema_is_temporary();
 		case SVFOP_SESSION_USER:	/* who has logged in */
 			return true;
 	}
@@ -238,7 +239,7 @@ value_differs(SQLValueFunction *value)
 
 /* By itself: without what is below it, and the functions that it calls. */
 static bool
-node_differs(Node *node)
+elsewhere_node_differs(Node *node)
 {
 	switch (nodeTag(node))
 	{
@@ -246,7 +247,7 @@ node_differs(Node *node)
 			/* a column that the server makes up */
 			return ((Var *) node)->varattno < 0;
 		case T_SQLValueFunction:
-			return value_differs((SQLValueFunction *) node);
+			return elsewhere_value_differs((SQLValueFunction *) node);
 		case T_RelabelType:
 			/* the OID of a name, or the other way */
 			return ot_type_is_by_oid(exprType((Node *) ((RelabelType *) node)->arg)) !=
@@ -255,9 +256,9 @@ node_differs(Node *node)
 			/* the text may be a number */
 			return ot_type_is_by_oid(((CoerceViaIO *) node)->resulttype);
 		case T_MinMaxExpr:
-			return any_is(((MinMaxExpr *) node)->args, ot_type_is_by_oid);
+			return elsewhere_any_argument_is(((MinMaxExpr *) node)->args, ot_type_is_by_oid);
 		case T_RowCompareExpr:
-			return any_is(((RowCompareExpr *) node)->largs, ot_type_is_by_oid);
+			return elsewhere_any_argument_is(((RowCompareExpr *) node)->largs, ot_type_is_by_oid);
 
 		case T_ArrayCoerceExpr:
 		case T_ArrayExpr:
@@ -292,7 +293,7 @@ node_differs(Node *node)
 
 /* A type of this session alone, or a relation in a constant: its name leads elsewhere, elsewhere. */
 static bool
-uses_temporary(Node *node)
+elsewhere_uses_temporary(Node *node)
 {
 	Const	   *value = (Const *) node;
 	Oid			type;
@@ -324,20 +325,20 @@ uses_temporary(Node *node)
 }
 
 static bool
-differs(Node *node, void *context)
+elsewhere_walk_differs(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	if (node_differs(node) || uses_temporary(node) ||
-		(!asks_for_setting_that_travels(node) &&
-		 check_functions_in_node(node, function_differs, node)))
+	if (elsewhere_node_differs(node) || elsewhere_uses_temporary(node) ||
+		(!elsewhere_asks_for_setting_that_travels(node) &&
+		 check_functions_in_node(node, elsewhere_function_differs, node)))
 		return true;
-	return expression_tree_walker(node, differs, context);
+	return expression_tree_walker(node, elsewhere_walk_differs, context);
 }
 
 /* May it give another value in another region, or from row to row? */
 bool
 ot_ddl_differs_elsewhere(Node *expression)
 {
-	return contain_volatile_functions(expression) || differs(expression, NULL);
+	return contain_volatile_functions(expression) || elsewhere_walk_differs(expression, NULL);
 }

@@ -80,7 +80,7 @@ ot_agent_error(OtAgent *agent)
 }
 
 static void
-keep_error(OtAgent *agent, const char *what)
+agent_keep_error(OtAgent *agent, const char *what)
 {
 	snprintf(agent->error, sizeof(agent->error), "%s: %s", what, strerror(errno));
 }
@@ -118,14 +118,14 @@ ot_agent_close(OtAgent *agent)
  * what is committed: only this server's own user, or root, is believed.
  */
 static bool
-peer_is_trusted(OtAgent *agent, pgsocket fd)
+agent_peer_is_trusted(OtAgent *agent, pgsocket fd)
 {
 	uid_t		uid;
 	gid_t		gid;
 
 	if (getpeereid(fd, &uid, &gid) != 0)
 	{
-		keep_error(agent, "could not tell whose the node is");
+		agent_keep_error(agent, "could not tell whose the node is");
 		return false;
 	}
 	if (uid == geteuid() || uid == 0)
@@ -141,7 +141,7 @@ peer_is_trusted(OtAgent *agent, pgsocket fd)
  * for its verdict.
  */
 static bool
-make_wait_set(OtAgent *agent)
+agent_make_wait_set(OtAgent *agent)
 {
 	MemoryContext old = CurrentMemoryContext;
 	volatile bool made = false;
@@ -192,25 +192,25 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 
 	if (!AcquireExternalFD())
 	{
-		keep_error(agent, "could not reserve a file descriptor");
+		agent_keep_error(agent, "could not reserve a file descriptor");
 		return false;
 	}
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd == PGINVALID_SOCKET)
 	{
-		keep_error(agent, "could not make a socket");
+		agent_keep_error(agent, "could not make a socket");
 		ReleaseExternalFD();
 		return false;
 	}
 	if (connect(fd, (struct sockaddr *) &addr, sizeof(addr)) < 0 ||
 		!pg_set_noblock(fd))
 	{
-		keep_error(agent, "could not connect to the node");
+		agent_keep_error(agent, "could not connect to the node");
 		close(fd);
 		ReleaseExternalFD();
 		return false;
 	}
-	if (!peer_is_trusted(agent, fd))
+	if (!agent_peer_is_trusted(agent, fd))
 	{
 		close(fd);
 		ReleaseExternalFD();
@@ -218,7 +218,7 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 	}
 
 	agent->fd = fd;
-	if (!make_wait_set(agent))
+	if (!agent_make_wait_set(agent))
 	{
 		ot_agent_close(agent);
 		return false;
@@ -262,7 +262,7 @@ ot_agent_frame_end(OtAgent *agent)
 }
 
 static bool
-flush_up_to(OtAgent *agent, int end)
+agent_flush_up_to(OtAgent *agent, int end)
 {
 	if (agent->fd == PGINVALID_SOCKET)
 		return false;
@@ -279,7 +279,7 @@ flush_up_to(OtAgent *agent, int end)
 			return true;
 		else
 		{
-			keep_error(agent, "could not send to the node");
+			agent_keep_error(agent, "could not send to the node");
 			ot_agent_close(agent);
 			return false;
 		}
@@ -291,14 +291,14 @@ flush_up_to(OtAgent *agent, int end)
 bool
 ot_agent_flush(OtAgent *agent)
 {
-	return flush_up_to(agent, agent->out.len);
+	return agent_flush_up_to(agent, agent->out.len);
 }
 
 #ifdef ONETRIP_STOP_POINTS
 bool
 ot_agent_flush_half(OtAgent *agent)
 {
-	return flush_up_to(agent, agent->out.len - (agent->out.len - agent->frame_start) / 2);
+	return agent_flush_up_to(agent, agent->out.len - (agent->out.len - agent->frame_start) / 2);
 }
 #endif
 
@@ -309,7 +309,7 @@ ot_agent_all_sent(OtAgent *agent)
 }
 
 static uint32
-frame_length(OtAgent *agent)
+agent_frame_length(OtAgent *agent)
 {
 	const unsigned char *at = (const unsigned char *) agent->in.data + agent->consumed;
 
@@ -334,7 +334,7 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 			return false;
 		if (have >= 4)
 		{
-			uint32		len = frame_length(agent);
+			uint32		len = agent_frame_length(agent);
 
 			if (len < 1 || len > OT_FRAME_BYTES_MAX)
 			{
@@ -379,7 +379,7 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 			if (n == 0)
 				strlcpy(agent->error, "the node closed the connection", sizeof(agent->error));
 			else
-				keep_error(agent, "could not read from the node");
+				agent_keep_error(agent, "could not read from the node");
 			ot_agent_close(agent);
 			return false;
 		}
@@ -441,7 +441,7 @@ ot_agent_peer_closed(OtAgent *agent)
 
 /* A str into a buffer that may be too short for all of it. */
 static bool
-get_str_into(OtReader *r, char *out, size_t size)
+agent_get_str_into(OtReader *r, char *out, size_t size)
 {
 	uint16		len;
 
@@ -469,8 +469,8 @@ ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
 	verdict->at.value = ot_get_u64(body);
 	verdict->other.value = ot_get_u64(body);
 	verdict->key_number = ot_get_u32(body);
-	return get_str_into(body, verdict->region, sizeof(verdict->region)) &&
-		get_str_into(body, verdict->message, sizeof(verdict->message)) &&
+	return agent_get_str_into(body, verdict->region, sizeof(verdict->region)) &&
+		agent_get_str_into(body, verdict->message, sizeof(verdict->message)) &&
 		body->at == body->end &&
 		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_FULL;
 }

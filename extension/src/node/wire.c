@@ -20,7 +20,7 @@ ot_put_u8(StringInfo buf, uint8 v)
 }
 
 static inline void
-put_little_endian(StringInfo buf, uint64 v, int nbytes)
+wire_put_little_endian(StringInfo buf, uint64 v, int nbytes)
 {
 	char		bytes[8];
 
@@ -32,19 +32,19 @@ put_little_endian(StringInfo buf, uint64 v, int nbytes)
 void
 ot_put_u16(StringInfo buf, uint16 v)
 {
-	put_little_endian(buf, v, 2);
+	wire_put_little_endian(buf, v, 2);
 }
 
 void
 ot_put_u32(StringInfo buf, uint32 v)
 {
-	put_little_endian(buf, v, 4);
+	wire_put_little_endian(buf, v, 4);
 }
 
 void
 ot_put_u64(StringInfo buf, uint64 v)
 {
-	put_little_endian(buf, v, 8);
+	wire_put_little_endian(buf, v, 8);
 }
 
 void
@@ -83,7 +83,7 @@ ot_get_bytes(OtReader *r, uint32 len)
 }
 
 static inline uint64
-get_little_endian(OtReader *r, int nbytes)
+wire_get_little_endian(OtReader *r, int nbytes)
 {
 	const unsigned char *bytes = (const unsigned char *) ot_get_bytes(r, nbytes);
 	uint64		v = 0;
@@ -96,25 +96,25 @@ get_little_endian(OtReader *r, int nbytes)
 uint8
 ot_get_u8(OtReader *r)
 {
-	return (uint8) get_little_endian(r, 1);
+	return (uint8) wire_get_little_endian(r, 1);
 }
 
 uint16
 ot_get_u16(OtReader *r)
 {
-	return (uint16) get_little_endian(r, 2);
+	return (uint16) wire_get_little_endian(r, 2);
 }
 
 uint32
 ot_get_u32(OtReader *r)
 {
-	return (uint32) get_little_endian(r, 4);
+	return (uint32) wire_get_little_endian(r, 4);
 }
 
 uint64
 ot_get_u64(OtReader *r)
 {
-	return get_little_endian(r, 8);
+	return wire_get_little_endian(r, 8);
 }
 
 char *

@@ -134,7 +134,7 @@ ot_sequence_own_share(void)
 /* ---- catalogs ---- */
 
 static bool
-read_option(const char *option, const char *name, int64 *value)
+sequence_read_option(const char *option, const char *name, int64 *value)
 {
 	size_t		len = strlen(name);
 
@@ -180,11 +180,11 @@ ot_sequence_load(Oid relid, OtSequenceLoaded *seq)
 		{
 			char	   *option = TextDatumGetCString(items[i]);
 
-			(void) (read_option(option, "start", &seq->user.start) ||
-					read_option(option, "increment", &seq->user.increment) ||
-					read_option(option, "minimum", &seq->user.minimum) ||
-					read_option(option, "maximum", &seq->user.maximum) ||
-					read_option(option, "anchor", &seq->user.anchor));
+			(void) (sequence_read_option(option, "start", &seq->user.start) ||
+					sequence_read_option(option, "increment", &seq->user.increment) ||
+					sequence_read_option(option, "minimum", &seq->user.minimum) ||
+					sequence_read_option(option, "maximum", &seq->user.maximum) ||
+					sequence_read_option(option, "anchor", &seq->user.anchor));
 		}
 		seq->adjusted = true;
 	}
@@ -213,7 +213,7 @@ ot_sequence_store_here(Oid relid, OtSequenceHere here)
 
 /* Keeps the owner's definition in the sequence's reloptions. */
 static void
-store_user(Oid relid, const OtSequence *user)
+sequence_store_user(Oid relid, const OtSequence *user)
 {
 	Relation	catalog = table_open(RelationRelationId, RowExclusiveLock);
 	HeapTuple	tuple = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(relid));
@@ -256,7 +256,7 @@ ot_sequence_adjust(Oid relid, const OtSequence *user)
 						   share.stride, (long long) user->start,
 						   (long long) user->increment, (long long) needed),
 				 errhint("Widen MINVALUE or MAXVALUE, or use a smaller INCREMENT.")));
-	store_user(relid, user);
+	sequence_store_user(relid, user);
 	ot_sequence_store_here(relid, ot_sequence_here(user, share));
 	CommandCounterIncrement();
 }
@@ -285,7 +285,7 @@ ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPosition position)
 }
 
 static DefElem *
-int64_option(const char *name, int64 value)
+sequence_int64_option(const char *name, int64 value)
 {
 	return makeDefElem(pstrdup(name),
 					   (Node *) makeFloat(psprintf(INT64_FORMAT, value)), -1);
@@ -297,7 +297,7 @@ int64_option(const char *name, int64 value)
  * location in the statement; they are replaced by the owner's.
  */
 static Node *
-undo_like(CreateSeqStmt *stmt)
+sequence_undo_like(CreateSeqStmt *stmt)
 {
 	DefElem    *start = ot_ddl_find_option(stmt->options, "start");
 	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
@@ -332,10 +332,10 @@ undo_like(CreateSeqStmt *stmt)
 					strcmp(kept->defname, "maxvalue") != 0)
 					options = lappend(options, kept);
 			}
-			options = lappend(options, int64_option("start", source->user.start));
-			options = lappend(options, int64_option("increment", source->user.increment));
-			options = lappend(options, int64_option("minvalue", source->user.minimum));
-			options = lappend(options, int64_option("maxvalue", source->user.maximum));
+			options = lappend(options, sequence_int64_option("start", source->user.start));
+			options = lappend(options, sequence_int64_option("increment", source->user.increment));
+			options = lappend(options, sequence_int64_option("minvalue", source->user.minimum));
+			options = lappend(options, sequence_int64_option("maxvalue", source->user.maximum));
 			stmt->options = options;
 			return (Node *) stmt;
 		}
@@ -345,7 +345,7 @@ undo_like(CreateSeqStmt *stmt)
 
 /* The sequences that LIKE ... INCLUDING IDENTITY in this statement may copy. */
 static List *
-find_like_sources(CreateStmt *stmt)
+sequence_find_like_sources(CreateStmt *stmt)
 {
 	List	   *sources = NIL;
 	ListCell   *lc;
@@ -374,7 +374,7 @@ find_like_sources(CreateStmt *stmt)
 
 /* After CREATE SEQUENCE. */
 static void
-created(Oid relid)
+sequence_after_create(Oid relid)
 {
 	OtSequenceLoaded		seq;
 
@@ -395,7 +395,7 @@ created(Oid relid)
  * that the statement would take, with the same checks.
  */
 static Node *
-before_alter(AlterSeqStmt *stmt, Alteration *alteration)
+sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 {
 	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
 	DefElem    *restart = ot_ddl_find_option(stmt->options, "restart");
@@ -461,7 +461,7 @@ before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 }
 
 static void
-after_alter(const Alteration *alteration)
+sequence_after_alter(const Alteration *alteration)
 {
 	Oid			relid = alteration->relid;
 	OtShare		share = ot_sequence_own_share();
@@ -499,11 +499,11 @@ after_alter(const Alteration *alteration)
 
 /* Runs the statement; *new_sequence is the one that CREATE SEQUENCE makes. */
 static void
-run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *sources,
-			  const char *query, bool read_only_tree,
-			  ProcessUtilityContext context, ParamListInfo params,
-			  QueryEnvironment *env, DestReceiver *dest,
-			  QueryCompletion *completion)
+sequence_run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *sources,
+					   const char *query, bool read_only_tree,
+					   ProcessUtilityContext context, ParamListInfo params,
+					   QueryEnvironment *env, DestReceiver *dest,
+					   QueryCompletion *completion)
 {
 	Oid		   *outer_created = created_sequence;
 	List	   *outer_sources = like_sources;
@@ -547,19 +547,19 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 
 	if (IsA(node, CreateSeqStmt))
-		node = undo_like((CreateSeqStmt *) node);
+		node = sequence_undo_like((CreateSeqStmt *) node);
 	else if (IsA(node, AlterSeqStmt))
-		node = before_alter((AlterSeqStmt *) node, &alteration);
+		node = sequence_before_alter((AlterSeqStmt *) node, &alteration);
 	else
-		sources = find_like_sources((CreateStmt *) node);
+		sources = sequence_find_like_sources((CreateStmt *) node);
 
-	run_statement(pstmt, node, &new_sequence, sources, query, read_only_tree,
-				  context, params, env, dest, completion);
+	sequence_run_statement(pstmt, node, &new_sequence, sources, query, read_only_tree,
+						   context, params, env, dest, completion);
 
 	if (OidIsValid(new_sequence))
-		created(new_sequence);
+		sequence_after_create(new_sequence);
 	if (OidIsValid(alteration.relid))
-		after_alter(&alteration);
+		sequence_after_alter(&alteration);
 }
 
 /*
@@ -568,7 +568,7 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
  */
 
 static Oid
-own_function(const char *function, int nargs)
+sequence_own_function(const char *function, int nargs)
 {
 	Oid			types[3] = {REGCLASSOID, INT8OID, BOOLOID};
 	List	   *name = list_make2(makeString("onetrip"), makeString(pstrdup(function)));
@@ -577,7 +577,7 @@ own_function(const char *function, int nargs)
 }
 
 static bool
-redirect_calls(Node *node, void *context)
+sequence_redirect_calls(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
@@ -587,15 +587,15 @@ redirect_calls(Node *node, void *context)
 		Oid			ours = InvalidOid;
 
 		if (unlikely(call->funcid == SETVAL_OID || call->funcid == SETVAL3_OID))
-			ours = own_function("setval", call->funcid == SETVAL_OID ? 2 : 3);
+			ours = sequence_own_function("setval", call->funcid == SETVAL_OID ? 2 : 3);
 		else if (unlikely(call->funcid == NEXTVAL_OID && ot_read_only))
-			ours = own_function("nextval", 1);
+			ours = sequence_own_function("nextval", 1);
 		if (OidIsValid(ours))
 			call->funcid = ours;
 	}
 	else if (IsA(node, Query))
-		return query_tree_walker((Query *) node, redirect_calls, context, 0);
-	return expression_tree_walker(node, redirect_calls, context);
+		return query_tree_walker((Query *) node, sequence_redirect_calls, context, 0);
+	return expression_tree_walker(node, sequence_redirect_calls, context);
 }
 
 /* The planner may scribble on its input, and this is part of the planner. */
@@ -603,7 +603,7 @@ static PlannedStmt *
 ot_planner(Query *parse, const char *query, int cursor_options, ParamListInfo params)
 {
 	if (ot_sequence_is_active())
-		redirect_calls((Node *) parse, NULL);
+		sequence_redirect_calls((Node *) parse, NULL);
 	if (prev_planner)
 		return prev_planner(parse, query, cursor_options, params);
 	return standard_planner(parse, query, cursor_options, params);

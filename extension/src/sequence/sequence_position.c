@@ -46,7 +46,7 @@ PG_FUNCTION_INFO_V1(ot_nextval);
 /* ---- the sequence's page ---- */
 
 static Form_pg_sequence_data
-page_open(Relation rel, Buffer *buffer, HeapTupleData *tuple, int lock)
+sequence_page_open(Relation rel, Buffer *buffer, HeapTupleData *tuple, int lock)
 {
 	Page		page;
 	ItemId		item;
@@ -67,7 +67,7 @@ ot_sequence_page_read(Relation rel)
 {
 	Buffer		buffer;
 	HeapTupleData tuple;
-	Form_pg_sequence_data data = page_open(rel, &buffer, &tuple, BUFFER_LOCK_SHARE);
+	Form_pg_sequence_data data = sequence_page_open(rel, &buffer, &tuple, BUFFER_LOCK_SHARE);
 	OtPosition	position = {data->last_value, data->is_called};
 
 	UnlockReleaseBuffer(buffer);
@@ -89,7 +89,7 @@ ot_sequence_page_write(Relation rel, const OtSequence *seq, OtPosition target, b
 	if (RelationNeedsWAL(rel))
 		GetTopTransactionId();
 
-	data = page_open(rel, &buffer, &tuple, BUFFER_LOCK_EXCLUSIVE);
+	data = sequence_page_open(rel, &buffer, &tuple, BUFFER_LOCK_EXCLUSIVE);
 	if (raise)
 	{
 		OtPosition	now = {data->last_value, data->is_called};

@@ -41,7 +41,7 @@
 #include "utils/snapmgr.h"
 
 static List *
-all_sequences(void)
+sequence_reshare_all_sequences(void)
 {
 	Relation	catalog = table_open(SequenceRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
@@ -56,7 +56,7 @@ all_sequences(void)
 }
 
 static bool
-reshare(Oid relid, OtShare share)
+sequence_reshare_one(Oid relid, OtShare share)
 {
 	OtSequenceLoaded seq;
 	OtSequenceHere mine;
@@ -100,10 +100,10 @@ ot_sequence_reshare(void)
 		return;
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	foreach(lc, all_sequences())
+	foreach(lc, sequence_reshare_all_sequences())
 	{
 		total++;
-		if (reshare(lfirst_oid(lc), share))
+		if (sequence_reshare_one(lfirst_oid(lc), share))
 			changed++;
 	}
 	PopActiveSnapshot();

@@ -29,7 +29,7 @@
 #define LAST(seq) ((int128) ((seq)->increment > 0 ? (seq)->maximum : -(int128) (seq)->minimum))
 
 static int128
-floor_mod(int128 a, int128 m)
+sequence_share_floor_mod(int128 a, int128 m)
 {
 	int128		r = a % m;
 
@@ -38,26 +38,26 @@ floor_mod(int128 a, int128 m)
 
 /* How far, from a (already in direction) on, is the next own value? */
 static int128
-ahead(const OtSequence *seq, OtShare share, int128 a)
+sequence_share_steps_ahead(const OtSequence *seq, OtShare share, int128 a)
 {
 	int128		increment = (int128) seq->increment * DIRECTION(seq);
 	int128		own = (int128) seq->anchor * DIRECTION(seq) + increment * share.slot;
 
 	if (share.stride == 1)
 		return 0;
-	return floor_mod(own - a, increment * share.stride);
+	return sequence_share_floor_mod(own - a, increment * share.stride);
 }
 
 static int128
-own_at_or_after(const OtSequence *seq, OtShare share, int128 a)
+sequence_share_own_at_or_after(const OtSequence *seq, OtShare share, int128 a)
 {
-	return a + ahead(seq, share, a);
+	return a + sequence_share_steps_ahead(seq, share, a);
 }
 
 static int128
-own_at_or_before(const OtSequence *seq, OtShare share, int128 a)
+sequence_share_own_at_or_before(const OtSequence *seq, OtShare share, int128 a)
 {
-	int128		distance = ahead(seq, share, a);
+	int128		distance = sequence_share_steps_ahead(seq, share, a);
 	int128		step = (int128) seq->increment * DIRECTION(seq) * share.stride;
 
 	return distance == 0 ? a : a + distance - step;
@@ -80,7 +80,7 @@ ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed)
 	if (share.stride == 1)
 		return true;
 	first = (int128) seq->start * direction;
-	first += floor_mod((int128) seq->anchor * direction - first, increment);
+	first += sequence_share_floor_mod((int128) seq->anchor * direction - first, increment);
 	needed = first + increment * (share.stride - 1);
 	if (needed <= LAST(seq) && increment * share.stride <= PG_INT64_MAX)
 		return true;
@@ -101,13 +101,13 @@ ot_sequence_here(const OtSequence *seq, OtShare share)
 	int			direction = DIRECTION(seq);
 	OtSequenceHere here;
 
-	here.start = (int64) (own_at_or_after(seq, share, (int128) seq->start * direction) * direction);
+	here.start = (int64) (sequence_share_own_at_or_after(seq, share, (int128) seq->start * direction) * direction);
 	here.increment = (int64) ((int128) seq->increment * share.stride);
 	here.minimum = seq->minimum;
 	here.maximum = seq->maximum;
 	if (seq->cycle)
 	{
-		int64		near = (int64) (own_at_or_after(seq, share, FIRST(seq)) * direction);
+		int64		near = (int64) (sequence_share_own_at_or_after(seq, share, FIRST(seq)) * direction);
 
 		if (direction > 0)
 			here.minimum = near;
@@ -134,19 +134,19 @@ ot_sequence_place(const OtSequence *seq, OtShare share, int64 value, bool is_cal
 
 	if (is_called)
 	{
-		own = own_at_or_before(seq, share, a);
+		own = sequence_share_own_at_or_before(seq, share, a);
 		if (own < FIRST(seq))
 		{
-			own = own_at_or_after(seq, share, FIRST(seq));
+			own = sequence_share_own_at_or_after(seq, share, FIRST(seq));
 			is_called = false;
 		}
 	}
 	else
 	{
-		own = own_at_or_after(seq, share, a);
+		own = sequence_share_own_at_or_after(seq, share, a);
 		if (own > LAST(seq))
 		{
-			own = own_at_or_before(seq, share, LAST(seq));
+			own = sequence_share_own_at_or_before(seq, share, LAST(seq));
 			is_called = true;
 		}
 	}
@@ -169,7 +169,7 @@ ot_sequence_raise(const OtSequence *seq, OtShare share, OtPosition *position, in
 
 	if (there > LAST(seq))
 		there = LAST(seq);
-	own = own_at_or_before(seq, share, there);
+	own = sequence_share_own_at_or_before(seq, share, there);
 	if (own < FIRST(seq) || own < here || (own == here && position->is_called))
 		return false;
 	position->last_value = (int64) (own * direction);
@@ -187,12 +187,12 @@ ot_sequence_clamp(const OtSequence *seq, OtShare share, OtPosition position)
 
 	if (here > LAST(seq))
 	{
-		own = own_at_or_before(seq, share, LAST(seq));
+		own = sequence_share_own_at_or_before(seq, share, LAST(seq));
 		position.is_called = true;
 	}
 	else if (here < FIRST(seq))
 	{
-		own = own_at_or_after(seq, share, FIRST(seq));
+		own = sequence_share_own_at_or_after(seq, share, FIRST(seq));
 		position.is_called = false;
 	}
 	else
@@ -216,10 +216,10 @@ ot_sequence_hand_over(const OtSequence *seq, OtShare share, int64 step, OtPositi
 
 	if (position.is_called)
 		next += (int128) step * direction;
-	own = own_at_or_after(seq, share, Max(next, FIRST(seq)));
+	own = sequence_share_own_at_or_after(seq, share, Max(next, FIRST(seq)));
 	position.is_called = own > LAST(seq);
 	if (position.is_called)
-		own = own_at_or_before(seq, share, LAST(seq));
+		own = sequence_share_own_at_or_before(seq, share, LAST(seq));
 	position.last_value = (int64) (own * direction);
 	return position;
 }

@@ -81,7 +81,7 @@ ot_sequence_drew(void)
 
 /* false: no room.  Allocates nothing. */
 static bool
-note(Oid relid)
+sequence_used_note_one(Oid relid)
 {
 	OtUsedSequences *used = ot_used_sequences;
 	int			i;
@@ -103,7 +103,7 @@ note(Oid relid)
 }
 
 static void
-flush_position(Oid relid)
+sequence_used_flush_position(Oid relid)
 {
 	Relation	rel = try_relation_open(relid, NoLock);
 	Buffer		buffer;
@@ -140,8 +140,8 @@ ot_sequence_note_used(void)
 			get_rel_persistence(locks[i].relid) != RELPERSISTENCE_PERMANENT)
 			continue;
 		if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
-			flush_position(locks[i].relid);
-		noted = note(locks[i].relid);
+			sequence_used_flush_position(locks[i].relid);
+		noted = sequence_used_note_one(locks[i].relid);
 	}
 	pfree(locks);
 	return noted;
@@ -166,13 +166,13 @@ ot_sequence_note_aborted(void)
 	for (int i = 0; i < count; i++)
 	{
 		if (locks[i].mode >= RowExclusiveLock)
-			(void) note(locks[i].relid);
+			(void) sequence_used_note_one(locks[i].relid);
 	}
 	pfree(locks);
 }
 
 static void
-forget(const OtUsedSequence *items, int count)
+sequence_used_forget_items(const OtUsedSequence *items, int count)
 {
 	OtUsedSequences *used = ot_used_sequences;
 
@@ -216,7 +216,7 @@ ot_sequence_hold_used(void)
 	for (int i = 0; i < count; i++)
 	{
 		if (get_rel_relkind(items[i].relid) != RELKIND_SEQUENCE)
-			forget(&items[i], 1);	/* dropped, or never one */
+			sequence_used_forget_items(&items[i], 1);	/* dropped, or never one */
 		else if (ConditionalLockRelationOid(items[i].relid, RowExclusiveLock))
 			telling[ntelling++] = items[i];
 	}
@@ -229,6 +229,6 @@ ot_sequence_told_used(void)
 	drew = false;
 	if (likely(ntelling == 0))
 		return;
-	forget(telling, ntelling);
+	sequence_used_forget_items(telling, ntelling);
 	ntelling = 0;
 }

@@ -30,7 +30,7 @@
  * there was none.  `present`: it was meant for the present transaction.
  */
 static bool
-last_eviction(OtEviction *eviction, bool *present)
+eviction_last_eviction(OtEviction *eviction, bool *present)
 {
 	OtSlot	   *slot;
 
@@ -48,7 +48,7 @@ last_eviction(OtEviction *eviction, bool *present)
 
 /* To be called inside ereport(), or in an error context callback. */
 static void
-say_evicted(const OtEviction *eviction, bool ends)
+eviction_say_evicted(const OtEviction *eviction, bool ends)
 {
 	const char *region = eviction->region;
 
@@ -87,7 +87,7 @@ say_evicted(const OtEviction *eviction, bool ends)
  * once it is idle, though the transaction is over.
  */
 static void
-raise_evicted(OtEviction *eviction)
+eviction_raise_evicted(OtEviction *eviction)
 {
 	for (int i = 0; eviction->conflict && i < SIGNAL_WAITS; i++)
 	{
@@ -96,7 +96,7 @@ raise_evicted(OtEviction *eviction)
 						 SIGNAL_WAIT_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	}
-	ereport(ERROR, say_evicted(eviction, false));
+	ereport(ERROR, eviction_say_evicted(eviction, false));
 }
 
 /*
@@ -121,7 +121,7 @@ ot_eviction_take_mark(void)
 	eviction = slot->eviction;
 	SpinLockRelease(&ot_slots->evict_mutex);
 	if (present)
-		raise_evicted(&eviction);
+		eviction_raise_evicted(&eviction);
 }
 
 /* At the beginning of each statement. */
@@ -143,7 +143,7 @@ ot_eviction_minds_errors(void)
 }
 
 static bool
-is_message(const ErrorData *edata, const char *part)
+eviction_is_message(const ErrorData *edata, const char *part)
 {
 	return edata->message_id != NULL && strstr(edata->message_id, part) != NULL;
 }
@@ -156,7 +156,7 @@ ot_eviction_reword(const ErrorData *edata)
 	bool		present;
 	bool		recent;
 
-	if (!last_eviction(&eviction, &present) || eviction.asked_at == 0)
+	if (!eviction_last_eviction(&eviction, &present) || eviction.asked_at == 0)
 		return false;
 	recent = !TimestampDifferenceExceeds(eviction.asked_at, ot_now(), LATE_MS);
 
@@ -164,11 +164,11 @@ ot_eviction_reword(const ErrorData *edata)
 	{
 		case ERRCODE_T_R_SERIALIZATION_FAILURE:
 			/* on a primary nobody else signals a conflict */
-			if (!is_message(edata, "due to conflict with recovery"))
+			if (!eviction_is_message(edata, "due to conflict with recovery"))
 				return false;
 			break;
 		case ERRCODE_QUERY_CANCELED:
-			if (!is_message(edata, "due to user request") || !(present || recent))
+			if (!eviction_is_message(edata, "due to user request") || !(present || recent))
 				return false;
 			break;
 		case ERRCODE_ADMIN_SHUTDOWN:
@@ -179,7 +179,7 @@ ot_eviction_reword(const ErrorData *edata)
 			return false;
 	}
 	if (present)
-		say_evicted(&eviction, edata->elevel >= FATAL);
+		eviction_say_evicted(&eviction, edata->elevel >= FATAL);
 	else
 	{
 		errcode(OT_ERR_LOST);

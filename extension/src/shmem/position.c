@@ -209,7 +209,7 @@ ot_position_is_welcomed(void)
 }
 
 static bool
-caught_up(void)
+position_caught_up(void)
 {
 	bool		answer;
 
@@ -228,7 +228,7 @@ caught_up(void)
 void
 ot_position_wait_caught_up(void)
 {
-	for (int waited = 0; !caught_up(); waited += CATCH_UP_POLL_MS)
+	for (int waited = 0; !position_caught_up(); waited += CATCH_UP_POLL_MS)
 	{
 		if (waited >= CATCH_UP_MS)
 			ereport(FATAL,
@@ -272,7 +272,7 @@ ot_position_wait_shown(OtLogIndex index)
  * names follow each other, by the lock on the schema: one mark is enough.
  */
 static void
-announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+position_announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
 {
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || !names_change)
 		return;
@@ -285,9 +285,9 @@ announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *a
 }
 
 static void
-announced_at_exit(int code, Datum arg)
+position_announced_at_exit(int code, Datum arg)
 {
-	announced(RESOURCE_RELEASE_AFTER_LOCKS, false, true, NULL);
+	position_announced(RESOURCE_RELEASE_AFTER_LOCKS, false, true, NULL);
 }
 
 void
@@ -297,8 +297,8 @@ ot_position_names_change(void)
 
 	if (!registered)
 	{
-		RegisterResourceReleaseCallback(announced, NULL);
-		on_shmem_exit(announced_at_exit, (Datum) 0);
+		RegisterResourceReleaseCallback(position_announced, NULL);
+		on_shmem_exit(position_announced_at_exit, (Datum) 0);
 	}
 	registered = true;
 	names_change = true;
