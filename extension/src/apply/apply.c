@@ -164,17 +164,14 @@ apply_wait_for_backend(OtEntry *entry)
  * before it was left behind by its backend, so the node must send it.
  */
 static bool
-apply_wait_for_turn(OtEntry *entry)
+apply_wait_for_turn(void)
 {
 	for (;;)
 	{
-		if (ot_turn_try(entry->at, entry->previous))
+		if (ot_turn_try())
 			return true;
-		ot_turn_enqueue();
-		if (ot_turn_try(entry->at, entry->previous))
-			return true;
-		if (!ot_turn_someone_before(entry->at) || ot_agent_peer_closed(agent))
-			return ot_turn_try(entry->at, entry->previous);
+		if (!ot_turn_someone_before() || ot_agent_peer_closed(agent))
+			return ot_turn_try();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 RECHECK_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
@@ -309,7 +306,7 @@ ot_apply_take_turn(void)
 {
 	if (current == NULL || has_turn)
 		return false;
-	has_turn = apply_wait_for_turn(current);
+	has_turn = apply_wait_for_turn();
 	if (has_turn)
 		ot_position_wait_announced();
 	return has_turn;
@@ -359,7 +356,7 @@ apply_entry(OtReader *r)
 		ot_left_out_apply(&entry, r);
 	PopActiveSnapshot();
 
-	if (has_turn || apply_wait_for_turn(&entry))
+	if (has_turn || apply_wait_for_turn())
 	{
 		ot_commit_hold_turn(entry.at, false);
 		CommitTransactionCommand();
@@ -452,7 +449,6 @@ static void
 apply_leave(int code, Datum arg)
 {
 	TimestampTz now = ot_now();
-	OtLogIndex	none = {0};
 
 	SpinLockAcquire(&ot_worker->mutex);
 	if (ot_worker->applying.value != 0 && failure[0] != '\0')
@@ -471,7 +467,6 @@ apply_leave(int code, Datum arg)
 	ot_worker->worker = -1;
 	ot_worker->applying.value = 0;
 	SpinLockRelease(&ot_worker->mutex);
-	ot_turn_worker_wants(none);
 }
 
 static void
@@ -495,6 +490,8 @@ ot_apply_set_up_session(void)
 static void
 apply_set_up_worker(void)
 {
+	OtLogIndex	none = {0};
+
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
@@ -517,7 +514,8 @@ apply_set_up_worker(void)
 	CommitTransactionCommand();
 	if (!ot_position_is_welcomed())
 		ot_sequence_reshare();
-	(void) ot_my_slot();
+	/* what the worker before was waiting for */
+	ot_turn_worker_wants(none);
 	before_shmem_exit(apply_leave, (Datum) 0);
 	ot_session_note_failures(apply_note_failure);
 	ot_session_watch_errors();

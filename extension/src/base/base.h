@@ -88,6 +88,20 @@ extern bool ot_capturing(void);
 extern void ot_check_writable(void);
 
 /*
+ * Checked in builds for tests with stop points, and in PostgreSQL's own builds
+ * with assertions, which Debian's is not.
+ */
+#if defined(ONETRIP_STOP_POINTS) || defined(USE_ASSERT_CHECKING)
+#define OT_ASSERT(condition) \
+	do { \
+		if (!(condition)) \
+			elog(PANIC, "onetrip: %s:%d: not so: %s", __FILE__, __LINE__, #condition); \
+	} while (0)
+#else
+#define OT_ASSERT(condition) ((void) sizeof(condition))
+#endif
+
+/*
  * For waits and deadlines: microseconds on the clock that nobody sets, the same
  * in all processes of a server.  A wall clock that is set back would make
  * a deadline wait for hours.

@@ -524,7 +524,7 @@ commit_raise_cancelled(OtTxnId txn)
 /* ---- after a verdict of commit ---- */
 
 static void
-commit_wait_for_turn(OtLogIndex index, OtLogIndex previous)
+commit_wait_for_turn(void)
 {
 	int			grace_ms = committing.other_tables ? OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS;
 	TimestampTz give_up = 0;	/* 0: nobody wants the session to end */
@@ -534,10 +534,7 @@ commit_wait_for_turn(OtLogIndex index, OtLogIndex previous)
 	{
 		long		wait_ms;
 
-		if (ot_turn_try(index, previous))
-			return;
-		ot_turn_enqueue();
-		if (ot_turn_try(index, previous))
+		if (ot_turn_try())
 			return;
 
 		if (ot_turn_is_handed_over())
@@ -669,7 +666,7 @@ commit_at_pre_commit(void)
 	OT_STOP_POINT("verdict-received");
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
-	commit_wait_for_turn(verdict.at, verdict.other);
+	commit_wait_for_turn();
 	ot_commit_hold_turn(verdict.at, committing.other_tables);
 	OT_STOP_POINT("turn-held");
 }
@@ -694,7 +691,7 @@ commit_at_commit(void)
 	if (committing.origin_set)
 	{
 		commit_let_go_of_origin();
-		ot_turn_publish(committing.index);
+		ot_turn_publish();
 	}
 	if (committing.decided)
 		OT_STOP_POINT("published");

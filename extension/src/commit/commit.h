@@ -25,11 +25,10 @@ extern void ot_settle_heard(OtReader *body);
 /* turn.c */
 extern void ot_turn_init(void);
 extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);
-extern bool ot_turn_try(OtLogIndex index, OtLogIndex previous);
-extern void ot_turn_enqueue(void);
+extern bool ot_turn_try(void);
 extern void ot_turn_forget(bool committed);
 extern bool ot_turn_backend_has(OtTxnId txn);
-extern bool ot_turn_someone_before(OtLogIndex index);
+extern bool ot_turn_someone_before(void);
 extern void ot_turn_worker_wants(OtLogIndex index);
 extern bool ot_turn_is_decided_after(int number, OtLogIndex index);
 extern bool ot_turn_hand_over(int number);

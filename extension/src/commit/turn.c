@@ -8,14 +8,29 @@
  * i once its transaction is visible to new snapshots.  Between the two it
  * holds the turn.  So a snapshot is always a prefix of the log.
  *
- * The waiters form a queue sorted by index; publishing looks at the first one
- * only and wakes that process, nobody else.
+ * Whoever is decided stands in a queue sorted by index; publishing looks at the
+ * first one only and wakes that process, nobody else.  Verdicts arrive nearly
+ * in the order of the log, so a place in it is found from its end.  Whoever is
+ * on its way is also found by its transaction id, and the proposed ones are
+ * counted: the worker's questions walk over nobody.
  *
- * Runs in backends, the apply worker and the evictor.  One spinlock guards
- * the queue and the applied index; it is held for a few instructions, never
- * across a call that can fail.  ERROR is raised only by
- * ot_turn_begin_proposing(), before anything was proposed, and by the function
- * for SQL.
+ * Runs in backends, the apply worker and the evictor.  One LWLock guards it
+ * all.  It may be one, and not a spinlock, because
+ *	- no signal handler comes here, and nothing that puts errors into words
+ *	  (those use shmem/, where spinlocks are);
+ *	- the ends of transactions come here when the server has let go of its
+ *	  LWLocks: XACT_EVENT_COMMIT after the commit, XACT_EVENT_ABORT after
+ *	  LWLockReleaseAll();
+ *	- an exit callback may find this process holding LWLocks of the server: a
+ *	  background worker that fails outside of a transaction lets go of none
+ *	  before.  That is no deadlock, since under this lock no other LWLock is taken,
+ *	  and nothing raises an error: so it cannot be this one that is held, and whoever
+ *	  has it lets go of it without waiting.  Its own release comes before
+ *	  ProcKill(), when there is still a PGPROC to wait with;
+ *	- waiting for it takes no interrupt, so it cannot fail between a verdict and the
+ *	  local commit.
+ * ERROR is raised only by ot_turn_begin_proposing(), before anything was
+ * proposed, and by the function for SQL.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -25,11 +40,13 @@
 #include "commit/commit_internal.h"
 
 #include "fmgr.h"
+#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/spin.h"
+#include "storage/lwlock.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
@@ -47,24 +64,37 @@ typedef struct TurnGate
 	int			proc;
 } TurnGate;
 
+/* Where a process is on its way; each changes its own. */
+typedef enum TurnStage
+{
+	TURN_AWAY = 0,
+	TURN_PROPOSED,				/* the entry may be in the log */
+	TURN_QUEUED,				/* decided: in the queue */
+	TURN_HELD,					/* has the turn */
+	TURN_PASSED					/* has published, and its transaction is not over yet */
+} TurnStage;
+
 /* A process that is on its way through COMMIT, by slot number. */
 typedef struct TurnMember
 {
 	pg_atomic_uint32 handover;	/* decided, but must leave the entry to the worker */
-	OtTxnId		txn;			/* PROPOSED and DECIDED */
-	OtLogIndex	index;			/* DECIDED */
-	OtLogIndex	previous;		/* DECIDED: the turn comes when this is applied */
-	int			next;			/* next waiter by index, -1 at the end */
-	bool		waiting;		/* is in the queue */
+	TurnStage	stage;
+	uint64		sequence;		/* of its transaction id; 0: the worker, whose entry has another's */
+	OtLogIndex	index;			/* from QUEUED on */
+	OtLogIndex	previous;		/* likewise: the turn comes when this is applied */
+	dlist_node	link;			/* QUEUED */
+	int			next_in_bucket; /* of those with a sequence; -1 at the end */
 } TurnMember;
 
 typedef struct TurnShared
 {
-	slock_t		mutex;			/* everything below but the atomics */
+	LWLock		lock;			/* everything below but the atomics */
+	int			tranche;
 	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
 	int			gates_closed;	/* gates that hold up the next turn */
 	TurnGate	gates[GATES_MAX];
-	int			first_waiter;	/* slot number, -1 if none */
+	int			nproposed;
+	dlist_head	queue;			/* of those QUEUED, by index */
 	OtLogIndex	worker_wants;	/* wake the worker at this applied index; 0: no */
 	pg_atomic_uint64 handovers;
 
@@ -77,28 +107,49 @@ typedef struct TurnShared
 
 static TurnShared *turn = NULL;
 
+/* Behind the members: the first one with a sequence that belongs into it. */
+static int *buckets = NULL;
+static uint32 bucket_mask = 0;
+
 static int	my_number = -1;		/* once this process has been a member */
+
+static uint32
+turn_bucket_count(void)
+{
+	return pg_nextpower2_32((uint32) ot_slot_count());
+}
+
+static Size
+turn_members_size(void)
+{
+	return MAXALIGN(add_size(offsetof(TurnShared, members),
+							 mul_size(sizeof(TurnMember), ot_slot_count())));
+}
 
 static Size
 turn_size(void)
 {
-	return add_size(offsetof(TurnShared, members), mul_size(sizeof(TurnMember), ot_slot_count()));
+	return add_size(turn_members_size(), mul_size(sizeof(int), turn_bucket_count()));
 }
 
 static void
 turn_attach_memory(void *memory, bool found)
 {
 	turn = memory;
-	if (found)
-		return;
-	SpinLockInit(&turn->mutex);
-	pg_atomic_init_u64(&turn->handovers, 0);
-	turn->first_waiter = -1;
-	for (int i = 0; i < ot_slot_count(); i++)
+	buckets = (int *) ((char *) memory + turn_members_size());
+	bucket_mask = turn_bucket_count() - 1;
+	if (!found)
 	{
-		pg_atomic_init_u32(&turn->members[i].handover, 0);
-		turn->members[i].next = -1;
+		turn->tranche = LWLockNewTrancheId();
+		LWLockInitialize(&turn->lock, turn->tranche);
+		dlist_init(&turn->queue);
+		pg_atomic_init_u64(&turn->handovers, 0);
+		for (int i = 0; i < ot_slot_count(); i++)
+			pg_atomic_init_u32(&turn->members[i].handover, 0);
+		for (uint32 i = 0; i <= bucket_mask; i++)
+			buckets[i] = -1;
 	}
+	LWLockRegisterTranche(turn->tranche, "onetrip_turn");
 }
 
 void
@@ -130,6 +181,69 @@ turn_myself(void)
 	return &turn->members[my_number];
 }
 
+/* ---- who is on its way; the lock is held ---- */
+
+static void
+turn_add_to_bucket(int number)
+{
+	int		   *bucket = &buckets[turn->members[number].sequence & bucket_mask];
+
+	turn->members[number].next_in_bucket = *bucket;
+	*bucket = number;
+}
+
+static void
+turn_take_from_bucket(int number)
+{
+	int		   *link = &buckets[turn->members[number].sequence & bucket_mask];
+
+	while (*link != number)
+		link = &turn->members[*link].next_in_bucket;
+	*link = turn->members[number].next_in_bucket;
+}
+
+/* Sequences are drawn one after another, so those on their way hardly share a bucket. */
+static bool
+turn_is_in_bucket(uint64 sequence)
+{
+	int			number = buckets[sequence & bucket_mask];
+
+	while (number >= 0 && turn->members[number].sequence != sequence)
+		number = turn->members[number].next_in_bucket;
+	return number >= 0;
+}
+
+static void
+turn_queue(TurnMember *member)
+{
+	dlist_node *before = turn->queue.head.prev;
+
+	while (before != &turn->queue.head &&
+		   dlist_container(TurnMember, link, before)->index.value > member->index.value)
+		before = before->prev;
+	dlist_insert_after(before, &member->link);
+}
+
+/* The first one in the queue, NULL if there is none. */
+static TurnMember *
+turn_first_in_queue(void)
+{
+	return dlist_is_empty(&turn->queue) ? NULL :
+		dlist_head_element(TurnMember, link, &turn->queue);
+}
+
+/* The number of who can take the turn now, -1 if it has not been decided yet. */
+static int
+turn_next(void)
+{
+	TurnMember *first = turn_first_in_queue();
+
+	if (first != NULL && turn->gates_closed == 0 && turn->holder.value == 0 &&
+		first->previous.value == ot_applied_index().value)
+		return (int) (first - turn->members);
+	return -1;
+}
+
 /* ---- the way of this process ---- */
 
 /* From here on nobody may evict this transaction. */
@@ -138,24 +252,38 @@ ot_turn_begin_proposing(OtTxnId txn)
 {
 	TurnMember *myself = turn_myself();
 
-	SpinLockAcquire(&turn->mutex);
-	myself->txn = txn;
-	SpinLockRelease(&turn->mutex);
 	pg_atomic_write_u32(&myself->handover, 0);
-
+	/* nothing is sent yet, so nobody can ask for it before it can be found */
 	ot_slot_advance(OT_SLOT_WRITING, OT_SLOT_PROPOSED);
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_AWAY);
+	myself->stage = TURN_PROPOSED;
+	myself->sequence = txn.sequence;
+	turn_add_to_bucket(my_number);
+	turn->nproposed++;
+	LWLockRelease(&turn->lock);
 }
 
+/*
+ * Lines up, so that the process before wakes this one.  The worker does so with
+ * entries of others, which it has not proposed.
+ */
 void
 ot_turn_decided(OtLogIndex index, OtLogIndex previous)
 {
 	TurnMember *myself = turn_myself();
 
-	SpinLockAcquire(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_PROPOSED || (ot_is_apply_worker && myself->stage == TURN_AWAY));
+	if (myself->stage == TURN_PROPOSED)
+		turn->nproposed--;
+	myself->stage = TURN_QUEUED;
 	myself->index = index;
 	myself->previous = previous;
+	turn_queue(myself);
 	pg_atomic_write_u32(&ot_my_slot()->state, OT_SLOT_DECIDED);
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 }
 
 /* The evictor's answer to a decided transaction that is in the way. */
@@ -165,85 +293,42 @@ ot_turn_is_handed_over(void)
 	return pg_atomic_read_u32(&turn_myself()->handover) != 0;
 }
 
-static void
-turn_dequeue(int number)
-{
-	TurnMember *member = &turn->members[number];
-	int		   *link = &turn->first_waiter;
-
-	if (!member->waiting)
-		return;
-	while (*link != number)
-		link = &turn->members[*link].next;
-	*link = member->next;
-	member->next = -1;
-	member->waiting = false;
-}
-
-/*
- * Takes the turn for `index` if it has come.  The worker may call this
- * without being DECIDED, since it gets its entries in order.
- */
+/* Takes the turn of who is decided, if it has come. */
 bool
-ot_turn_try(OtLogIndex index, OtLogIndex previous)
-{
-	bool		taken = false;
-
-	(void) turn_myself();
-	SpinLockAcquire(&turn->mutex);
-	if (ot_applied_index().value == previous.value &&
-		turn->holder.value == 0 && turn->gates_closed == 0)
-	{
-		turn->holder = index;
-		turn_dequeue(my_number);
-		taken = true;
-	}
-	SpinLockRelease(&turn->mutex);
-	return taken;
-}
-
-/* Lines up, so that the process before wakes this one; then try again. */
-void
-ot_turn_enqueue(void)
+ot_turn_try(void)
 {
 	TurnMember *myself = turn_myself();
-	int		   *link = &turn->first_waiter;
+	bool		taken = false;
 
-	SpinLockAcquire(&turn->mutex);
-	if (!myself->waiting)
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_QUEUED);
+	if (ot_applied_index().value == myself->previous.value &&
+		turn->holder.value == 0 && turn->gates_closed == 0)
 	{
-		while (*link >= 0 && turn->members[*link].index.value < myself->index.value)
-			link = &turn->members[*link].next;
-		myself->next = *link;
-		myself->waiting = true;
-		*link = my_number;
+		dlist_delete(&myself->link);
+		myself->stage = TURN_HELD;
+		turn->holder = myself->index;
+		taken = true;
 	}
-	SpinLockRelease(&turn->mutex);
-}
-
-/* The waiter whose turn it is now, -1 if it has not arrived; mutex held. */
-static int
-turn_next_waiter(void)
-{
-	int			first = turn->first_waiter;
-
-	if (first >= 0 && turn->gates_closed == 0 && turn->holder.value == 0 &&
-		turn->members[first].previous.value == ot_applied_index().value)
-		return first;
-	return -1;
+	LWLockRelease(&turn->lock);
+	return taken;
 }
 
 /* The entry is visible to new snapshots: hands the turn on. */
 void
-ot_turn_publish(OtLogIndex index)
+ot_turn_publish(void)
 {
+	TurnMember *myself = turn_myself();
+	OtLogIndex	index;
 	int			next;
 	bool		wake_worker;
 	int			gate_procs[GATES_MAX];
 	int			ngates = 0;
 
-	SpinLockAcquire(&turn->mutex);
-	Assert(turn->holder.value == index.value);
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_HELD && turn->holder.value == myself->index.value);
+	index = myself->index;
+	myself->stage = TURN_PASSED;
 	ot_position_set_applied(index);
 	turn->holder.value = 0;
 	for (int i = 0; i < GATES_MAX; i++)
@@ -254,9 +339,9 @@ ot_turn_publish(OtLogIndex index)
 			gate_procs[ngates++] = turn->gates[i].proc;
 		}
 	}
-	next = turn_next_waiter();
+	next = turn_next();
 	wake_worker = turn->worker_wants.value != 0 && turn->worker_wants.value <= index.value;
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 
 	ot_slot_wake(next);
 	if (wake_worker)
@@ -274,29 +359,44 @@ void
 ot_turn_forget(bool committed)
 {
 	TurnMember *myself;
-	uint32		state;
 	int			next = -1;
 
-	if (my_number < 0)
+	/* Nobody else changes the stage, so it may be looked at without the lock. */
+	if (my_number < 0 || turn->members[my_number].stage == TURN_AWAY)
 	{
 		(void) ot_slot_end();
 		return;
 	}
 	myself = &turn->members[my_number];
-	SpinLockAcquire(&turn->mutex);
-	state = ot_slot_end();
-	turn_dequeue(my_number);
-	if (state == OT_SLOT_DECIDED && turn->holder.value == myself->index.value)
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	switch (myself->stage)
 	{
-		turn->holder.value = 0;
-		next = turn_next_waiter();
+		case TURN_PROPOSED:
+			turn->nproposed--;
+			break;
+		case TURN_QUEUED:
+			dlist_delete(&myself->link);
+			break;
+		case TURN_HELD:
+			turn->holder.value = 0;
+			break;
+		case TURN_AWAY:
+		case TURN_PASSED:
+			break;
 	}
-	myself->txn.sequence = 0;
+	if (myself->sequence != 0)
+		turn_take_from_bucket(my_number);
+	if (myself->stage == TURN_HELD)
+		next = turn_next();
+	myself->stage = TURN_AWAY;
+	myself->sequence = 0;
 	myself->index.value = 0;
-	SpinLockRelease(&turn->mutex);
+	(void) ot_slot_end();
+	LWLockRelease(&turn->lock);
 
 	ot_slot_wake(next);
-	if (state >= OT_SLOT_PROPOSED && !committed)
+	if (!committed)
 		ot_worker_wake();
 }
 
@@ -307,10 +407,10 @@ ot_turn_forget(bool committed)
 void
 ot_turn_leave_open(OtTxnId txn)
 {
-	SpinLockAcquire(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
 	if (turn->nleft_open < LEFT_OPEN_MAX)
 		turn->left_open[turn->nleft_open++] = txn.sequence;
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 	ot_worker_wake();
 }
 
@@ -324,7 +424,7 @@ ot_turn_left_open(OtTxnId *txns, int max)
 
 	if (likely(turn->nleft_open == 0))
 		return 0;
-	SpinLockAcquire(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_SHARED);
 	count = Min(turn->nleft_open, max);
 	for (int i = 0; i < count; i++)
 	{
@@ -332,7 +432,7 @@ ot_turn_left_open(OtTxnId *txns, int max)
 		txns[i].incarnation = ot_incarnation();
 		txns[i].sequence = turn->left_open[i];
 	}
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 	return count;
 }
 
@@ -340,67 +440,55 @@ ot_turn_left_open(OtTxnId *txns, int max)
 void
 ot_turn_settled(int count)
 {
-	SpinLockAcquire(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
 	turn->nleft_open -= count;
 	/* In any order: the last ones take their places. */
 	for (int i = 0; i < count && i < turn->nleft_open; i++)
 		turn->left_open[i] = turn->left_open[turn->nleft_open + count - 1 - i];
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 }
 
 /* Is a backend of this server going to commit this entry by itself? */
 bool
 ot_turn_backend_has(OtTxnId txn)
 {
-	bool		has = false;
+	bool		has;
 
 	if (txn.node != (uint32) ot_node_id || txn.incarnation != ot_incarnation())
 		return false;
 
-	SpinLockAcquire(&turn->mutex);
-	for (int i = 0; i < ot_slots->nslots && !has; i++)
-	{
-		TurnMember *member = &turn->members[i];
-		uint32		state = pg_atomic_read_u32(&ot_slots->slots[i].state);
-
-		has = (state == OT_SLOT_PROPOSED || state == OT_SLOT_DECIDED) &&
-			member->txn.sequence == txn.sequence;
-	}
-	SpinLockRelease(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_SHARED);
+	has = turn_is_in_bucket(txn.sequence);
+	LWLockRelease(&turn->lock);
 	return has;
 }
 
 /*
- * Is some backend still on its way to commit an entry before this one?  A
- * proposed one may be: it learns its index with the verdict.
+ * For the worker, which is in the queue: is some backend still on its way to
+ * commit an entry before its own?  A proposed one may be: it learns its index
+ * with the verdict.
  */
 bool
-ot_turn_someone_before(OtLogIndex index)
+ot_turn_someone_before(void)
 {
-	bool		found = false;
+	TurnMember *myself = turn_myself();
+	bool		found;
 
-	SpinLockAcquire(&turn->mutex);
-	for (int i = 0; i < ot_slots->nslots && !found; i++)
-	{
-		TurnMember *member = &turn->members[i];
-		uint32		state = pg_atomic_read_u32(&ot_slots->slots[i].state);
-
-		found = i != my_number &&
-			(state == OT_SLOT_PROPOSED ||
-			 (state == OT_SLOT_DECIDED && member->index.value < index.value));
-	}
+	LWLockAcquire(&turn->lock, LW_SHARED);
+	OT_ASSERT(myself->stage == TURN_QUEUED);
 	/* the turn may be somewhere between two of them */
-	found = found || turn->holder.value != 0 || turn->gates_closed != 0;
-	SpinLockRelease(&turn->mutex);
+	found = turn->nproposed > 0 || turn_first_in_queue() != myself ||
+		turn->holder.value != 0 || turn->gates_closed != 0;
+	LWLockRelease(&turn->lock);
 	return found;
 }
 
 void
 ot_turn_worker_wants(OtLogIndex index)
 {
-	SpinLockAcquire(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
 	turn->worker_wants = index;
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 }
 
 /* ---- for the evictor ---- */
@@ -411,9 +499,9 @@ ot_turn_is_decided_after(int number, OtLogIndex index)
 {
 	bool		after;
 
-	SpinLockAcquire(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_SHARED);
 	after = turn->members[number].index.value > index.value;
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 	return after;
 }
 
@@ -443,7 +531,7 @@ turn_open_gate(int code, Datum arg)
 	TurnGate   *gate = &turn->gates[DatumGetInt32(arg)];
 	int			next = -1;
 
-	SpinLockAcquire(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
 	if (gate->used)
 	{
 		gate->used = false;
@@ -451,10 +539,10 @@ turn_open_gate(int code, Datum arg)
 			turn->gates_closed > 0)
 		{
 			turn->gates_closed--;
-			next = turn_next_waiter();
+			next = turn_next();
 		}
 	}
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 	ot_slot_wake(next);
 }
 
@@ -471,7 +559,7 @@ turn_arm_gate(int64 target)
 				 errmsg("log position must be positive")));
 	(void) turn_myself();
 
-	SpinLockAcquire(&turn->mutex);
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
 	passed = ot_applied_index().value >= (uint64) target;
 	for (int i = 0; i < GATES_MAX && !passed && number < 0; i++)
 	{
@@ -485,7 +573,7 @@ turn_arm_gate(int64 target)
 			number = i;
 		}
 	}
-	SpinLockRelease(&turn->mutex);
+	LWLockRelease(&turn->lock);
 
 	if (passed)
 		ereport(ERROR,
