@@ -92,24 +92,72 @@
 
 static OtAgent *agent = NULL;
 
+/*
+ * How far the COMMIT of this process has come.
+ *
+ *	IDLE		none is under way, or nothing is proposed yet: any interrupt ends it
+ *	PROPOSING	interrupts are held; PROPOSE has not been sent whole
+ *	DECIDING	the entry may be in the log; the verdict is not known
+ *	REFUSED		a verdict other than commit; an ERROR says so
+ *	DECIDED		verdict commit; waits for its turn, or an ERROR came between
+ *	READY		likewise, and has its turn and the replication origin
+ *	APPLYING	the apply worker's: has the turn and the origin for an entry
+ *
+ * The end of the transaction, whichever, leads back to IDLE.
+ */
+typedef enum CommitPhase
+{
+	COMMIT_IDLE = 0,
+	COMMIT_PROPOSING,
+	COMMIT_DECIDING,
+	COMMIT_REFUSED,
+	COMMIT_DECIDED,
+	COMMIT_READY,
+	COMMIT_APPLYING
+} CommitPhase;
+
+#define PHASE(phase) (1 << COMMIT_##phase)
+
+/* From where each of them is reached. */
+static const int phase_before[] = {
+	[COMMIT_IDLE] = ~0,
+	[COMMIT_PROPOSING] = PHASE(IDLE),
+	[COMMIT_DECIDING] = PHASE(PROPOSING),
+	[COMMIT_REFUSED] = PHASE(PROPOSING) | PHASE(DECIDING),
+	[COMMIT_DECIDED] = PHASE(DECIDING) | PHASE(READY),
+	[COMMIT_READY] = PHASE(DECIDED),
+	[COMMIT_APPLYING] = PHASE(IDLE)
+};
+
 /* Of the transaction that is committing, all reset at its end. */
 static struct
 {
-	bool		deciding;		/* the entry may be in the log, no verdict */
-	bool		decided;		/* verdict commit */
-	bool		origin_set;		/* this process holds the replication origin */
-	bool		holding;		/* interrupts held by us */
+	CommitPhase phase;
 	bool		other_tables;	/* wrote some that the log knows nothing of */
 	OtLogIndex	index;			/* verdict commit, or the worker's entry */
 	int			saved_synchronous_commit;
 }			committing;
 
-/* The id that this transaction's COMMIT uses, reset at its end. */
+/*
+ * The id that this transaction's COMMIT uses.
+ *
+ *	NONE		it has none yet
+ *	DRAWN		it has one, and nobody else knows it
+ *	TOLD		the client knows it, and may ask: it gets an outcome
+ *	FINAL		the log has decided it
+ */
+typedef enum OwnIdState
+{
+	OWN_ID_NONE = 0,
+	OWN_ID_DRAWN,
+	OWN_ID_TOLD,
+	OWN_ID_FINAL
+} OwnIdState;
+
+/* Reset at the transaction's end. */
 static struct
 {
-	bool		drawn;
-	bool		told;			/* the client knows it, and may ask */
-	bool		final;			/* the log has decided it */
+	OwnIdState	state;
 	OtTxnId		txn;
 	OtLogIndex	base;			/* applied when it was told */
 }			own;
@@ -132,15 +180,53 @@ ot_commit_init(void)
 	RegisterResourceReleaseCallback(commit_show_own_commit, NULL);
 }
 
+/* ---- states ---- */
+
+static void
+commit_enter(CommitPhase next)
+{
+	OT_ASSERT(phase_before[next] & (1 << committing.phase));
+	committing.phase = next;
+}
+
+/* Is it committed, whatever happens to this process? */
+static inline bool
+commit_is_decided(void)
+{
+	return committing.phase == COMMIT_DECIDED || committing.phase == COMMIT_READY;
+}
+
+static inline bool
+commit_has_origin(void)
+{
+	return committing.phase == COMMIT_READY || committing.phase == COMMIT_APPLYING;
+}
+
+/* The transaction is over. */
+static void
+commit_reset(void)
+{
+	commit_enter(COMMIT_IDLE);
+	memset(&committing, 0, sizeof(committing));
+	memset(&own, 0, sizeof(own));
+}
+
 /* ---- the transaction's id ---- */
+
+static void
+commit_own_id_enter(OwnIdState next)
+{
+	OT_ASSERT(own.state < next);
+	own.state = next;
+}
 
 static OtTxnId
 commit_own_txn(void)
 {
-	if (!own.drawn)
+	if (own.state == OWN_ID_NONE)
 	{
 		own.txn = ot_draw_txn();
-		own.drawn = true;
+		commit_own_id_enter(OWN_ID_DRAWN);
 	}
 	return own.txn;
 }
@@ -155,13 +241,13 @@ OtTxnId
 ot_commit_tell_id(void)
 {
 	ot_write_set_touch();
-	if (!own.told)
-	{
+	if (own.state != OWN_ID_TOLD)
 		own.base = ot_applied_index();
-		own.told = true;
-	}
 	ot_write_set_entry(own.base);
-	return commit_own_txn();
+	(void) commit_own_txn();
+	if (own.state == OWN_ID_DRAWN)
+		commit_own_id_enter(OWN_ID_TOLD);
+	return own.txn;
 }
 
 /*
@@ -266,7 +352,7 @@ commit_raise_handed_over(const char *why)
 bool
 ot_commit_minds_errors(void)
 {
-	return committing.decided || committing.origin_set;
+	return commit_is_decided() || commit_has_origin();
 }
 
 /*
@@ -280,10 +366,10 @@ ot_commit_reword(const ErrorData *edata)
 	 * The transaction is going to abort, and from PostgreSQL 16 on the abort
 	 * record of one with an origin would say that its position is applied.
 	 */
-	if (committing.origin_set)
+	if (commit_has_origin())
 		replorigin_session_origin = InvalidRepOriginId;
 
-	if (!committing.decided)
+	if (!commit_is_decided())
 		return false;
 	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
 	{
@@ -337,119 +423,212 @@ commit_raise_unreachable(OtAgent *a)
 }
 
 /*
+ * A proposal, on one connection after the other until the verdict is here.
+ *
+ *	UNCONNECTED		there is no connection; what it held is gone
+ *	CONNECTED		PROPOSE is not in its buffer
+ *	SENDING			is, but not sent whole: nothing can be in the log
+ *	SENT			sent whole, for the first time
+ *	RESENDING		as SENDING, after it was sent whole on an earlier connection
+ *	RESENT			sent whole once more
+ *	ANSWERED		the verdict has come
+ */
+typedef enum ProposalState
+{
+	PROPOSAL_UNCONNECTED = 0,
+	PROPOSAL_CONNECTED,
+	PROPOSAL_SENDING,
+	PROPOSAL_SENT,
+	PROPOSAL_RESENDING,
+	PROPOSAL_RESENT,
+	PROPOSAL_ANSWERED
+} ProposalState;
+
+#define FROM(state) (1 << PROPOSAL_##state)
+
+/* From where each of them is reached; a connection may end at any time but after the answer. */
+static const int proposal_before[] = {
+	[PROPOSAL_UNCONNECTED] = ~FROM(ANSWERED),
+	[PROPOSAL_CONNECTED] = FROM(UNCONNECTED),
+	[PROPOSAL_SENDING] = FROM(CONNECTED),
+	[PROPOSAL_SENT] = FROM(SENDING),
+	[PROPOSAL_RESENDING] = FROM(CONNECTED),
+	[PROPOSAL_RESENT] = FROM(RESENDING),
+	/* the node may answer before it has all of it, when it has no room */
+	[PROPOSAL_ANSWERED] = FROM(SENDING) | FROM(SENT) | FROM(RESENDING) | FROM(RESENT)
+};
+
+typedef struct Proposal
+{
+	ProposalState state;
+	OtTxnId		txn;
+	TimestampTz deadline;
+	TimestampTz cut_short_at;	/* an interrupt has come, and is not served any more; 0: no */
+	OtVerdict  *verdict;
+} Proposal;
+
+static void
+proposal_enter(Proposal *proposal, ProposalState next)
+{
+	OT_ASSERT(proposal_before[next] & (1 << proposal->state));
+	proposal->state = next;
+}
+
+static void
+proposal_connect(Proposal *proposal)
+{
+	OtLogIndex	none = {0};
+
+	/* DONE is about what this connection has seen decided */
+	last_txn.sequence = 0;
+	if (ot_agent_open(agent, OT_ROLE_BACKEND, none, none))
+		proposal_enter(proposal, PROPOSAL_CONNECTED);
+}
+
+/* Puts PROPOSE into the connection's buffer. */
+static void
+proposal_queue(Proposal *proposal)
+{
+	bool		again = committing.phase == COMMIT_DECIDING;
+	StringInfo	frame;
+
+	if (again)
+		OT_STOP_POINT("propose-again");
+	frame = ot_agent_frame(agent, OT_FRAME_PROPOSE);
+	ot_write_set_encode(proposal->txn, frame);
+	ot_agent_frame_end(agent);
+	proposal_enter(proposal, again ? PROPOSAL_RESENDING : PROPOSAL_SENDING);
+	OT_STOP_POINT_AFTER("propose-half", (void) ot_agent_flush_half(agent));
+}
+
+/* Nothing is proposed yet, so any interrupt ends the transaction as in PostgreSQL. */
+static void
+proposal_serve_interrupts(void)
+{
+	RESUME_INTERRUPTS();
+	CHECK_FOR_INTERRUPTS();
+	HOLD_INTERRUPTS();
+}
+
+static void
+proposal_send(Proposal *proposal)
+{
+	if (!ot_agent_flush(agent) || !ot_agent_all_sent(agent))
+		return;
+	if (proposal->state == PROPOSAL_RESENDING)
+		proposal_enter(proposal, PROPOSAL_RESENT);
+	else
+	{
+		proposal_enter(proposal, PROPOSAL_SENT);
+		commit_enter(COMMIT_DECIDING);
+		OT_STOP_POINT("propose-sent");
+	}
+}
+
+/* A VERDICT has come: is it the answer?  Closes the connection if another one is needed. */
+static void
+proposal_take_verdict(Proposal *proposal, OtReader *body)
+{
+	OtVerdict  *verdict = proposal->verdict;
+	bool		sent_before = proposal->state == PROPOSAL_RESENDING ||
+		proposal->state == PROPOSAL_RESENT;
+
+	if (!ot_agent_get_verdict(body, verdict))
+	{
+		/* The next connection gets it again. */
+		ereport(LOG,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("the node sent a VERDICT that cannot be read")));
+		ot_agent_close(agent);
+		return;
+	}
+	ot_agent_consume(agent);
+	if (verdict->txn.sequence != proposal->txn.sequence)
+		return;
+	/* Refused this time; what was sent before may be in the log. */
+	if (sent_before && (verdict->outcome == OT_OUTCOME_REFUSED ||
+						verdict->outcome == OT_OUTCOME_FULL))
+		ot_agent_close(agent);
+	else
+		proposal_enter(proposal, PROPOSAL_ANSWERED);
+}
+
+static void
+proposal_read(Proposal *proposal)
+{
+	OtFrameType type;
+	OtReader	body;
+
+	while (proposal->state != PROPOSAL_ANSWERED && ot_agent_read(agent, &type, &body))
+	{
+		if (type == OT_FRAME_VERDICT)
+			proposal_take_verdict(proposal, &body);
+		else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
+				 type == OT_FRAME_REHEARSED)
+			ot_agent_consume(agent);
+		else
+			ot_agent_close(agent);
+	}
+	if (proposal->state != PROPOSAL_ANSWERED && !ot_agent_is_open(agent))
+		proposal_enter(proposal, PROPOSAL_UNCONNECTED);
+}
+
+/* Waits for the node, but not past the deadline: raises ERROR there. */
+static void
+proposal_wait(Proposal *proposal)
+{
+	long		wait_ms;
+
+	/* Proposed: the client may be told unknown, and that only a bit later. */
+	if (proposal->cut_short_at == 0 && (ProcDiePending || QueryCancelPending))
+	{
+		proposal->cut_short_at = ot_now();
+		proposal->deadline = Min(proposal->deadline,
+								 TimestampTzPlusMilliseconds(proposal->cut_short_at, CANCEL_GRACE_MS));
+	}
+
+	wait_ms = commit_ms_until(proposal->deadline);
+	if (wait_ms == 0)
+	{
+		if (committing.phase == COMMIT_PROPOSING)
+			commit_raise_unreachable(agent);
+		commit_raise_unknown(proposal->txn);
+	}
+	if (proposal->state == PROPOSAL_UNCONNECTED)
+		wait_ms = Min(wait_ms, RECONNECT_MS);
+	if (ot_agent_wait(agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+}
+
+/*
  * Proposes the transaction, again on each new connection, until the verdict
  * is here.  Interrupts are held by the caller.
  */
 static void
 commit_wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
 {
-	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(),
-													   ot_commit_timeout_ms);
-	bool		queued = false; /* PROPOSE is in this connection's buffer */
-	bool		sent_before = false;	/* whole, on an earlier connection */
-	bool		cut_short = false;
+	Proposal	proposal = {
+		.state = ot_agent_is_open(agent) ? PROPOSAL_CONNECTED : PROPOSAL_UNCONNECTED,
+		.txn = txn,
+		.deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms),
+		.verdict = verdict,
+	};
 
 	for (;;)
 	{
-		OtFrameType type;
-		OtReader	body;
-		long		wait_ms;
-
-		if (!ot_agent_is_open(agent))
-		{
-			OtLogIndex	none = {0};
-
-			queued = false;
-			sent_before = committing.deciding;
-			last_txn.sequence = 0;
-			(void) ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
-		}
-		if (ot_agent_is_open(agent) && !queued)
-		{
-			StringInfo	frame;
-
-			if (sent_before)
-				OT_STOP_POINT("propose-again");
-			frame = ot_agent_frame(agent, OT_FRAME_PROPOSE);
-			ot_write_set_encode(txn, frame);
-			ot_agent_frame_end(agent);
-			queued = true;
-#ifdef ONETRIP_STOP_POINTS
-			if (ot_stop_wanted("propose-half"))
-			{
-				(void) ot_agent_flush_half(agent);
-				OT_STOP_POINT("propose-half");
-			}
-#endif
-		}
-		/* Not proposed yet: any interrupt ends it as in PostgreSQL. */
-		if (InterruptPending && !committing.deciding)
-		{
-			RESUME_INTERRUPTS();
-			committing.holding = false;
-			CHECK_FOR_INTERRUPTS();
-			HOLD_INTERRUPTS();
-			committing.holding = true;
-		}
-		if (ot_agent_flush(agent) && ot_agent_all_sent(agent) && !committing.deciding)
-		{
-			committing.deciding = true;
-			OT_STOP_POINT("propose-sent");
-		}
-
-		while (ot_agent_read(agent, &type, &body))
-		{
-			if (type == OT_FRAME_VERDICT)
-			{
-				if (!ot_agent_get_verdict(&body, verdict))
-				{
-					/* The next connection gets it again. */
-					ereport(LOG,
-							(errcode(OT_ERR_PROTOCOL),
-							 errmsg("the node sent a VERDICT that cannot be read")));
-					ot_agent_close(agent);
-					break;
-				}
-				ot_agent_consume(agent);
-				if (verdict->txn.sequence != txn.sequence)
-					continue;
-				/* Refused this time; what was sent before may be in the log. */
-				if (sent_before && (verdict->outcome == OT_OUTCOME_REFUSED ||
-									verdict->outcome == OT_OUTCOME_FULL))
-				{
-					ot_agent_close(agent);
-					break;
-				}
-				return;
-			}
-			else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
-					 type == OT_FRAME_REHEARSED)
-				ot_agent_consume(agent);
-			else
-				ot_agent_close(agent);
-		}
-
-		/* Proposed: the client may be told unknown, and that only a bit later. */
-		if (!cut_short && (ProcDiePending || QueryCancelPending))
-		{
-			TimestampTz sooner = TimestampTzPlusMilliseconds(ot_now(),
-															 CANCEL_GRACE_MS);
-
-			deadline = Min(deadline, sooner);
-			cut_short = true;
-		}
-
-		wait_ms = commit_ms_until(deadline);
-		if (wait_ms == 0)
-		{
-			if (!committing.deciding)
-				commit_raise_unreachable(agent);
-			commit_raise_unknown(txn);
-		}
-		if (!ot_agent_is_open(agent))
-			wait_ms = Min(wait_ms, RECONNECT_MS);
-		if (ot_agent_wait(agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-			ResetLatch(MyLatch);
+		if (proposal.state == PROPOSAL_UNCONNECTED)
+			proposal_connect(&proposal);
+		if (proposal.state == PROPOSAL_CONNECTED)
+			proposal_queue(&proposal);
+		if (InterruptPending && committing.phase == COMMIT_PROPOSING)
+			proposal_serve_interrupts();
+		if (proposal.state == PROPOSAL_SENDING || proposal.state == PROPOSAL_RESENDING)
+			proposal_send(&proposal);
+		if (proposal.state != PROPOSAL_UNCONNECTED)
+			proposal_read(&proposal);
+		if (proposal.state == PROPOSAL_ANSWERED)
+			return;
+		proposal_wait(&proposal);
 	}
 }
 
@@ -468,7 +647,7 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 	{
 		ErrorData  *edata;
 
-		if (!committing.deciding || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
+		if (committing.phase != COMMIT_DECIDING || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
 			PG_RE_THROW();
 		MemoryContextSwitchTo(TopTransactionContext);
 		edata = CopyErrorData();
@@ -572,7 +751,7 @@ ot_commit_hold_turn(OtLogIndex index, bool flush)
 	committing.index = index;
 	committing.saved_synchronous_commit = synchronous_commit;
 	ot_replorigin_session_setup(ot_origin());
-	committing.origin_set = true;
+	commit_enter(committing.phase == COMMIT_DECIDED ? COMMIT_READY : COMMIT_APPLYING);
 	replorigin_session_origin = ot_origin();
 	replorigin_session_origin_lsn = (XLogRecPtr) index.value;
 	replorigin_session_origin_timestamp = GetCurrentTimestamp();
@@ -583,9 +762,9 @@ ot_commit_hold_turn(OtLogIndex index, bool flush)
 static void
 commit_let_go_of_origin(void)
 {
-	if (!committing.origin_set)
+	if (!commit_has_origin())
 		return;
-	committing.origin_set = false;
+	commit_enter(committing.phase == COMMIT_READY ? COMMIT_DECIDED : COMMIT_IDLE);
 	replorigin_session_origin = InvalidRepOriginId;
 	replorigin_session_origin_lsn = InvalidXLogRecPtr;
 	replorigin_session_origin_timestamp = 0;
@@ -605,7 +784,7 @@ commit_at_pre_commit(void)
 	ot_check_writable();
 	commit_wait_while_standing_still();
 	ot_sequence_hold_used();
-	if (own.told)
+	if (own.state == OWN_ID_TOLD)
 		ot_write_set_entry(own.base);
 	committing.other_tables = ot_held_locks_take_keys();
 	/* The commit record carries the position, so there must be one. */
@@ -619,33 +798,34 @@ commit_at_pre_commit(void)
 	/* may find the transaction evicted, and then takes the interrupt */
 	ot_turn_begin_proposing(txn);
 	HOLD_INTERRUPTS();
-	committing.holding = true;
+	commit_enter(COMMIT_PROPOSING);
 	commit_propose_and_wait(txn, &verdict);
 
 	switch (verdict.outcome)
 	{
 		case OT_OUTCOME_COMMIT:
+			commit_enter(COMMIT_DECIDED);
 			break;
 		case OT_OUTCOME_CONFLICT:
 		case OT_OUTCOME_WINDOW:
-			committing.deciding = false;
-			own.final = true;
+			commit_enter(COMMIT_REFUSED);
+			commit_own_id_enter(OWN_ID_FINAL);
 			commit_raise_lost(txn, &verdict);
 			break;
 		case OT_OUTCOME_CANCELLED:
-			committing.deciding = false;
-			own.final = true;
+			commit_enter(COMMIT_REFUSED);
+			commit_own_id_enter(OWN_ID_FINAL);
 			commit_raise_cancelled(txn);
 			break;
 		case OT_OUTCOME_REFUSED:
-			committing.deciding = false;
+			commit_enter(COMMIT_REFUSED);
 			ereport(ERROR,
 					(errcode(OT_ERR_NOT_NOW),
 					 errmsg("the node of region \"%s\" refused the transaction", ot_region),
 					 errdetail("%s", verdict.message)));
 			break;
 		case OT_OUTCOME_FULL:
-			committing.deciding = false;
+			commit_enter(COMMIT_REFUSED);
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 					 errmsg("the node of region \"%s\" has no room for the transaction now", ot_region),
@@ -657,10 +837,8 @@ commit_at_pre_commit(void)
 	}
 
 	/* Committed, from here on. */
-	committing.deciding = false;
-	committing.decided = true;
 	committing.index = verdict.at;
-	own.final = true;
+	commit_own_id_enter(OWN_ID_FINAL);
 	last_is_done = false;
 	last_txn = txn;
 	OT_STOP_POINT("verdict-received");
@@ -672,39 +850,30 @@ commit_at_pre_commit(void)
 }
 
 static void
-commit_stop_holding(void)
-{
-	if (committing.holding)
-	{
-		committing.holding = false;
-		/* an ERROR has zeroed the count already */
-		if (InterruptHoldoffCount > 0)
-			RESUME_INTERRUPTS();
-	}
-}
-
-static void
 commit_at_commit(void)
 {
-	if (committing.decided)
+	bool		decided = commit_is_decided();
+
+	if (decided)
 		OT_STOP_POINT("committed");
-	if (committing.origin_set)
+	if (commit_has_origin())
 	{
 		commit_let_go_of_origin();
 		ot_turn_publish();
 	}
-	if (committing.decided)
+	if (decided)
 		OT_STOP_POINT("published");
 	ot_turn_forget(true);
 	last_is_done = true;
-	if (committing.decided)
+	if (decided)
 	{
-		commit_stop_holding();
+		/* held since the proposal, unless an ERROR has zeroed the count */
+		if (InterruptHoldoffCount > 0)
+			RESUME_INTERRUPTS();
 		ot_session_end_later();
 	}
-	memset(&committing, 0, sizeof(committing));
+	commit_reset();
 	ot_sequence_told_used();
-	memset(&own, 0, sizeof(own));
 	ot_write_set_reset();
 }
 
@@ -742,14 +911,16 @@ commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_l
 static void
 commit_at_abort(void)
 {
-	bool		left_open = own.drawn && !own.final &&
-		(committing.deciding || own.told);
+	bool		undecided = committing.phase == COMMIT_DECIDING;
+	bool		decided = commit_is_decided();
+	bool		left_open = own.state == OWN_ID_TOLD ||
+		(own.state == OWN_ID_DRAWN && undecided);
 
-	if (committing.decided && !proc_exit_inprogress)
+	if (decided && !proc_exit_inprogress)
 		own_commit = committing.index;
 	ot_sequence_note_aborted();
 	commit_let_go_of_origin();
-	if (committing.deciding || committing.decided ||
+	if (undecided || decided ||
 		(agent && !ot_agent_all_sent(agent)))
 	{
 		/*
@@ -762,8 +933,7 @@ commit_at_abort(void)
 	ot_turn_forget(false);
 	if (left_open)
 		ot_turn_leave_open(own.txn);
-	memset(&committing, 0, sizeof(committing));
-	memset(&own, 0, sizeof(own));
+	commit_reset();
 	ot_write_set_reset();
 }
 
@@ -778,7 +948,7 @@ commit_xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			ot_check_unseen_writes();
-			if (ot_write_set_is_empty() && !own.told)
+			if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
 			{
 				if (likely(ot_sequence_note_used()))
 					break;
@@ -794,7 +964,7 @@ commit_xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			ot_check_unseen_writes();
-			if (!ot_write_set_is_empty() || own.told || ot_held_locks_hold_up())
+			if (!ot_write_set_is_empty() || own.state == OWN_ID_TOLD || ot_held_locks_hold_up())
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),
 						 errmsg("cannot PREPARE a transaction that has used onetrip tables"),
