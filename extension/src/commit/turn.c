@@ -364,7 +364,7 @@ ot_turn_forget(bool committed)
 	/* Nobody else changes the stage, so it may be looked at without the lock. */
 	if (my_number < 0 || turn->members[my_number].stage == TURN_AWAY)
 	{
-		(void) ot_slot_end();
+		ot_slot_end();
 		return;
 	}
 	myself = &turn->members[my_number];
@@ -392,7 +392,7 @@ ot_turn_forget(bool committed)
 	myself->stage = TURN_AWAY;
 	myself->sequence = 0;
 	myself->index.value = 0;
-	(void) ot_slot_end();
+	ot_slot_end();
 	LWLockRelease(&turn->lock);
 
 	ot_slot_wake(next);

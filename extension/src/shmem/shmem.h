@@ -153,7 +153,7 @@ extern int	ot_my_slot_number(void);
 extern OtSlot *ot_my_slot(void);
 extern void ot_slot_advance(OtSlotState from, OtSlotState to);
 extern void ot_slot_begin_writing(void);
-extern uint32 ot_slot_end(void);
+extern void ot_slot_end(void);
 extern void ot_slot_wake(int number);
 
 /* eviction.c: in the process that is evicted */

@@ -56,34 +56,30 @@ ot_slot_init(void)
 	ot_shmem_add(&part);
 }
 
-/*
- * The transaction is over, or the process.  Returns the state that it had.
- * Safe to call at any time.
- */
-uint32
+/* The transaction is over, or the process.  Safe to call at any time. */
+void
 ot_slot_end(void)
 {
 	OtSlot	   *slot;
 	uint32		state;
 
 	if (my_slot_number < 0)
-		return OT_SLOT_IDLE;
+		return;
 	slot = &ot_slots->slots[my_slot_number];
 	state = pg_atomic_read_u32(&slot->state);
 	if (state == OT_SLOT_IDLE)
-		return state;
+		return;
 	/* The evictor's cancel is not for the next transaction. */
 	if (state == OT_SLOT_EVICTED)
 		QueryCancelPending = false;
 	pg_atomic_write_u32(&slot->state, OT_SLOT_IDLE);
-	return state;
 }
 
 /* A process that ends leaves nothing behind; its transaction has been aborted by now. */
 static void
 slot_release(int code, Datum arg)
 {
-	(void) ot_slot_end();
+	ot_slot_end();
 }
 
 OtSlot *
