@@ -21,7 +21,7 @@ help:
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make poison  random DDL, rows, roles, functions and values of every type from three regions at once come out alike (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make lint    format and clippy, warnings are errors"
+	@echo "make lint    format, clippy and the direction of the extension's includes; warnings are errors"
 	@echo "make lint-versions  the extension compiles without warnings for PostgreSQL 15, 17 and 18"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
@@ -97,6 +97,7 @@ lint-versions: setup
 	@scripts/compile-versions.sh $(TARGET)/headers
 
 lint:
+	@scripts/include-direction.sh
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked -p onetrip-cli --features stop-points --all-targets -- -D warnings

@@ -46,7 +46,7 @@ for version in $versions; do
     shadow=
     [ "$number" -lt 16 ] || shadow=-Wshadow=compatible-local
     for points in "" -DONETRIP_STOP_POINTS; do
-        for file in extension/src/*.c extension/test/unit/*.c; do
+        for file in extension/src/*.c extension/src/*/*.c extension/test/unit/*.c; do
             # shellcheck disable=SC2086
             cc -std=gnu11 -O2 -fPIC -fsyntax-only -Werror -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
                 -Wno-missing-field-initializers -Wmissing-prototypes -Wpointer-arith -Wvla -Wendif-labels \

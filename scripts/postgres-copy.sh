@@ -19,6 +19,8 @@ for folder in usr/lib/postgresql/15 usr/share/postgresql/15 usr/include/postgres
     fi
 done
 # The sources are built elsewhere: another build's object files must not end up here, nor these there.
+# Sources that have moved since must not be compiled from their old place as well.
 mkdir -p "$copy/build"
+find "$copy/build" -name '*.[ch]' -delete
 tar -C extension --exclude='*.o' --exclude='*.so' --exclude='*.bc' -cf - . | tar -C "$copy/build" -xf -
 make --no-print-directory -s -C "$copy/build" PG_CONFIG="$copy/usr/lib/postgresql/15/bin/pg_config" "$@" install >/dev/null

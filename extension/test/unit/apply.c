@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "onetrip.h"
+#include "apply/apply.h"
 
 #include "access/xact.h"
 #include "fmgr.h"
@@ -19,7 +19,7 @@
 #include "utils/guc.h"
 #include "utils/pgstat_internal.h"
 
-#include "apply.h"
+#include "capture/capture.h"
 
 PG_FUNCTION_INFO_V1(unit_write_set);
 PG_FUNCTION_INFO_V1(unit_apply);

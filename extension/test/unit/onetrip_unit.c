@@ -14,7 +14,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "onetrip.h"
+#include "capture/capture.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -37,9 +37,8 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "agent.h"
-#include "row_image.h"
-#include "turn.h"
+#include "sequence/sequence.h"
+#include "shmem/shmem.h"
 
 PG_MODULE_MAGIC;
 
@@ -191,7 +190,7 @@ write_hello(OtRole role, uint64 applied, uint64 durable, uint32 golden_pid)
 
 	disconnect_pair(pair);
 	replace_field(pid, 4, (uint32) MyProcPid, golden_pid);
-	replace_field(pid + 4, 8, ot_shared->incarnation, golden_txn.incarnation);
+	replace_field(pid + 4, 8, ot_incarnation(), golden_txn.incarnation);
 	return sent;
 }
 
@@ -493,9 +492,9 @@ unit_used_sequences(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	for (int i = 0; i < ot_shared->used_sequences.count; i++)
+	for (int i = 0; i < ot_used_sequences->count; i++)
 	{
-		Datum		values[1] = {ObjectIdGetDatum(ot_shared->used_sequences.items[i].relid)};
+		Datum		values[1] = {ObjectIdGetDatum(ot_used_sequences->items[i].relid)};
 		bool		nulls[1] = {false};
 
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);

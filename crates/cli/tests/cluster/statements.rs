@@ -86,9 +86,13 @@ fn says(message: &str, template: &str) -> bool {
 
 /// What the extension's source refuses with 0A000: the texts of its messages.
 fn refusals_in_source() -> BTreeSet<String> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../extension/src");
+    let mut paths = vec![PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../extension/src")];
     let mut found = BTreeSet::new();
-    for file in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+    while let Some(file) = paths.pop() {
+        if file.is_dir() {
+            paths.extend(std::fs::read_dir(&file).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
         if file.extension().is_none_or(|kind| kind != "c") {
             continue;
         }

@@ -1,0 +1,640 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.c
+ *	  The apply worker: makes committed entries visible in this PostgreSQL.
+ *
+ * A background worker, one per server.  It asks its node for all entries past
+ * the applied index and applies them one by one, each in a transaction of its
+ * own that commits when its turn comes.  What a backend of this server is
+ * going to commit by itself it leaves to that backend; docs/agent-protocol.md
+ * ("Who commits an entry here") says how the two agree.
+ *
+ * Nothing it applies can be refused: it was decided by a majority.  Rows are
+ * written below the level of triggers and constraints, which ran where the
+ * transaction ran, and whose effects are in the entry.  An ERROR here means
+ * that this server differs from the others, or lacks something (an extension,
+ * disk space).  The worker then ends, is started again and tries again, and
+ * this server stands still at the last good entry rather than differ.
+ *
+ * Memory: entry_context for one entry; rows have one below it.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "apply/apply_internal.h"
+
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+#include "commit/commit.h"
+#include "ddl/ddl.h"
+#include "sequence/sequence.h"
+#include "shmem/shmem.h"
+
+/* How often the node is told the position when nothing else happens. */
+#define POSITION_MS 100
+/* Learning what is durable flushes the WAL: not more often than this. */
+#define DURABLE_MS 500
+/* ... and the position at the latest after so many entries. */
+#define POSITION_ENTRIES 128
+/* Between attempts to reach the node. */
+#define RECONNECT_MS 100
+/* A safety net below the wake-ups: how long to trust a backend in between. */
+#define RECHECK_MS 20
+
+static OtAgent *agent = NULL;
+static MemoryContext entry_context = NULL;
+static OtLogIndex told_applied;
+static OtLogIndex told_durable;
+static int	untold_entries = 0;
+static char told_trouble[256] = "";
+/* The last error while the present entry was applied, caught or not. */
+static char failure[sizeof(((OtWorkerStatus *) NULL)->failure)] = "";
+static int	failure_code = 0;
+
+/* For messages: the entry being applied. */
+static void
+apply_entry_error_context(void *arg)
+{
+	OtEntry    *entry = arg;
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	errcontext("applying log index " UINT64_FORMAT ", transaction %s of region \"%s\"",
+			   entry->at.value, ot_txn_to_text(entry->txn, text), entry->region);
+}
+
+static void
+apply_set_applying(OtEntry *entry)
+{
+	TimestampTz now = entry ? ot_now() : 0;
+
+	failure[0] = '\0';
+	pg_atomic_write_u32(&ot_worker->applying_table, InvalidOid);
+	SpinLockAcquire(&ot_worker->mutex);
+	if (entry)
+	{
+		ot_worker->applying = entry->at;
+		ot_worker->applying_since = now;
+		strlcpy(ot_worker->applying_region, entry->region, NAMEDATALEN);
+	}
+	else
+		ot_worker->applying.value = 0;
+	SpinLockRelease(&ot_worker->mutex);
+}
+
+static void
+apply_tell_position(void)
+{
+	static TimestampTz durable_at = 0;
+	static OtLogIndex durable;
+	OtLogIndex	applied = ot_applied_index();
+	TimestampTz now = ot_now();
+	StringInfo	frame;
+
+	untold_entries = 0;
+	if (!ot_agent_is_open(agent))
+		return;
+	if (durable.value != applied.value &&
+		TimestampDifferenceExceeds(durable_at, now, DURABLE_MS))
+	{
+		durable = ot_durable_index();
+		durable_at = now;
+	}
+	if (applied.value == told_applied.value && durable.value == told_durable.value)
+		return;
+	frame = ot_agent_frame(agent, OT_FRAME_POSITION);
+	ot_put_u64(frame, applied.value);
+	ot_put_u64(frame, durable.value);
+	ot_agent_frame_end(agent);
+	(void) ot_agent_flush(agent);
+	told_applied = applied;
+	told_durable = durable;
+}
+
+static void
+apply_process_interrupts(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/*
+ * The entry is from this server and its backend is still about to commit it.
+ * Returns true once that has happened, false if the backend has gone.
+ */
+static bool
+apply_wait_for_backend(OtEntry *entry)
+{
+	OtLogIndex	none = {0};
+
+	ot_turn_worker_wants(entry->at);
+	while (ot_applied_index().value < entry->at.value && ot_turn_backend_has(entry->txn))
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 RECHECK_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		apply_process_interrupts();
+	}
+	ot_turn_worker_wants(none);
+	return ot_applied_index().value >= entry->at.value;
+}
+
+/*
+ * Waits until everything before the entry is visible.  false: what comes
+ * before it was left behind by its backend, so the node must send it.
+ */
+static bool
+apply_wait_for_turn(void)
+{
+	for (;;)
+	{
+		if (ot_turn_try())
+			return true;
+		if (!ot_turn_someone_before() || ot_agent_peer_closed(agent))
+			return ot_turn_try();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 RECHECK_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		apply_process_interrupts();
+	}
+}
+
+/* Has the write set applied last run functions of users, perhaps? */
+static bool ran_functions = false;
+
+/* Everything that a write set holds, in the present transaction. */
+void
+ot_apply_operations(OtReader *r)
+{
+	uint8		format;
+
+	if (r->at == r->end)
+		return;
+	format = ot_get_u8(r);
+	if (format != OT_WRITE_SET_FORMAT)
+		ereport(ERROR,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("entry is in format %u, this version of Onetrip reads format %u",
+						format, OT_WRITE_SET_FORMAT),
+				 errhint("Another version of Onetrip wrote it: run that one until every region has applied it.")));
+	ran_functions = false;
+	ot_apply_rows_begin();
+	ot_object_names_begin();
+	ot_session_settings_begin();
+	while (r->at < r->end)
+	{
+		uint8		op = ot_get_u8(r);
+
+		switch (op)
+		{
+			case 'R':
+				ot_apply_relation(r);
+				break;
+			case 'O':
+				ot_object_read(r);
+				break;
+			case 'G':
+				ran_functions = true;
+				ot_session_settings_read(r);
+				break;
+			case 'I':
+				ot_apply_insert(r);
+				break;
+			case 'U':
+				ot_apply_update(r);
+				break;
+			case 'D':
+				ot_apply_delete(r);
+				break;
+			case 'T':
+				(void) ot_get_u64(r);
+				break;
+			case 'S':
+				/* It may change or drop what is open. */
+				ran_functions = true;
+				ot_apply_rows_close();
+				ot_session_settings_end();
+				CommandCounterIncrement();
+				ot_ddl_apply_statement(r);
+				break;
+			case 'E':
+				ot_apply_rows_close();
+				CommandCounterIncrement();
+				ot_contents_apply_emptied(r);
+				break;
+			case 'Q':
+				CommandCounterIncrement();
+				ot_sequence_apply(r);
+				break;
+			default:
+				ereport(ERROR,
+						(errcode(OT_ERR_PROTOCOL),
+						 errmsg("unknown operation 0x%02x in a write set", op)));
+		}
+	}
+	ot_apply_rows_close();
+	ot_session_settings_end();
+}
+
+/*
+ * Behind what has run functions of users: advisory locks of a session outlive
+ * the transaction that took them, also when it is rolled back.
+ */
+void
+ot_apply_let_locks_go(void)
+{
+	LockReleaseSession(USER_LOCKMETHOD);
+}
+
+/* Does the entry look names up, of objects or in statements? */
+static bool
+apply_looks_names_up(const OtReader *r, TimestampTz *started)
+{
+	OtReader	peek = *r;
+
+	if (peek.end - peek.at < 2)
+		return false;
+	(void) ot_get_u8(&peek);	/* the format */
+	if (ot_get_u8(&peek) != 'T')
+		return false;
+	*started = (TimestampTz) ot_get_u64(&peek);
+	return true;
+}
+
+/*
+ * now() in a statement must say the same everywhere: the transaction starts
+ * when it started in its own region.
+ */
+static void
+apply_take_over_start_time(TimestampTz started)
+{
+#ifndef USE_ASSERT_CHECKING		/* it asserts that this is a parallel worker */
+	SetParallelStartTimestamps(started, started);
+#endif
+}
+
+/* The entry being applied, and whether its turn has come. */
+static OtEntry *current = NULL;
+static bool has_turn;
+
+/*
+ * Waits until all that comes before the entry is there to be seen.  false: it
+ * has been so already, or it does not come.
+ */
+bool
+ot_apply_take_turn(void)
+{
+	if (current == NULL || has_turn)
+		return false;
+	has_turn = apply_wait_for_turn();
+	if (has_turn)
+		ot_position_wait_announced();
+	return has_turn;
+}
+
+static void
+apply_entry(OtReader *r)
+{
+	OtEntry		entry;
+	ErrorContextCallback callback = {
+		.callback = apply_entry_error_context, .arg = &entry, .previous = error_context_stack
+	};
+	MemoryContext old = MemoryContextSwitchTo(entry_context);
+	TimestampTz started;
+
+	ot_agent_get_entry(r, &entry);
+	error_context_stack = &callback;
+
+	if (ot_applied_index().value >= entry.at.value ||
+		(ot_turn_backend_has(entry.txn) && apply_wait_for_backend(&entry)))
+		goto done;
+
+	apply_set_applying(&entry);
+	current = &entry;
+	has_turn = false;
+	SetCurrentStatementStartTimestamp();
+	ot_turn_decided(entry.at, entry.previous);
+	if (entry.flags == 0 && apply_looks_names_up(r, &started))
+	{
+		/* They are those of this place in the order: predecessors first. */
+		if (!ot_apply_take_turn())
+		{
+			ot_turn_forget(false);
+			ot_agent_close(agent);
+			apply_set_applying(NULL);
+			goto done;
+		}
+		apply_take_over_start_time(started);
+	}
+	StartTransactionCommand();
+	MemoryContextSwitchTo(entry_context);
+	(void) GetTopTransactionId();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (entry.flags == 0)
+		ot_apply_operations(r);
+	else
+		ot_left_out_apply(&entry, r);
+	PopActiveSnapshot();
+
+	if (has_turn || apply_wait_for_turn())
+	{
+		ot_commit_hold_turn(entry.at, false);
+		CommitTransactionCommand();
+		if (ran_functions)
+			ot_apply_let_locks_go();
+	}
+	else
+	{
+		AbortCurrentTransaction();
+		ot_agent_close(agent);
+	}
+	apply_set_applying(NULL);
+
+done:
+	current = NULL;
+	error_context_stack = callback.previous;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(entry_context);
+}
+
+/*
+ * Keeps what went wrong for onetrip.status: if the worker ends by it, this
+ * server stands still until it is mended.
+ */
+static void
+apply_note_failure(const ErrorData *edata)
+{
+	if (edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+		failure[0] = '\0';
+	else
+	{
+		strlcpy(failure, edata->message ? edata->message : "an error", sizeof(failure));
+		failure_code = edata->sqlerrcode;
+	}
+}
+
+/* A failure of this kind has a cause that goes away, or that a copy brings along. */
+static bool
+apply_failure_passes(int sqlerrcode)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
+	{
+		case ERRCODE_TRANSACTION_ROLLBACK:
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+		case ERRCODE_OPERATOR_INTERVENTION:
+		case ERRCODE_SYSTEM_ERROR:
+			return true;
+		default:
+			return sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+	}
+}
+
+/*
+ * Tells the node, at the beginning of each attempt, of an entry that has
+ * failed in the same way for too long: nothing but a copy of another
+ * server, which shows it, is likely to help.
+ */
+static void
+apply_tell_stuck(void)
+{
+	OtLogIndex	failing;
+	TimestampTz since;
+	int			code;
+	int			failures;
+	char		message[sizeof(failure)];
+	StringInfo	frame;
+
+	SpinLockAcquire(&ot_worker->mutex);
+	failing = ot_worker->failing;
+	since = ot_worker->failing_since;
+	code = ot_worker->failing_with;
+	failures = ot_worker->failures;
+	memcpy(message, ot_worker->failure, sizeof(message));
+	SpinLockRelease(&ot_worker->mutex);
+
+	if (ot_rebuild_after_ms == 0 || failing.value <= ot_applied_index().value || failures < 2 ||
+		apply_failure_passes(code) || !TimestampDifferenceExceeds(since, ot_now(), ot_rebuild_after_ms))
+		return;
+	message[pg_mbcliplen(message, strlen(message), sizeof(message) - 1)] = '\0';
+	/* The name of a file, say, may be any bytes. */
+	if (!pg_verifymbstr(message, strlen(message), true))
+		strlcpy(message, "see its log", sizeof(message));
+	frame = ot_agent_frame(agent, OT_FRAME_STUCK);
+	ot_put_u64(frame, failing.value);
+	ot_put_str(frame, message);
+	ot_agent_frame_end(agent);
+}
+
+static void
+apply_leave(int code, Datum arg)
+{
+	TimestampTz now = ot_now();
+
+	SpinLockAcquire(&ot_worker->mutex);
+	if (ot_worker->applying.value != 0 && failure[0] != '\0')
+	{
+		if (ot_worker->failing.value != ot_worker->applying.value ||
+			ot_worker->failing_with != failure_code)
+		{
+			ot_worker->failures = 0;
+			ot_worker->failing_since = now;
+		}
+		ot_worker->failing = ot_worker->applying;
+		ot_worker->failing_with = failure_code;
+		ot_worker->failures++;
+		memcpy(ot_worker->failure, failure, sizeof(failure));
+	}
+	ot_worker->worker = -1;
+	ot_worker->applying.value = 0;
+	SpinLockRelease(&ot_worker->mutex);
+}
+
+static void
+apply_set_option(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* What an operator sets for clients must not change what is applied. */
+void
+ot_apply_set_up_session(void)
+{
+	apply_set_option("session_replication_role", "replica");
+	apply_set_option("idle_in_transaction_session_timeout", "0");
+	apply_set_option("default_transaction_isolation", "read committed");
+	apply_set_option("default_transaction_read_only", "off");
+	apply_set_option("role", "none");
+	ot_session_settings_set_up();
+}
+
+static void
+apply_set_up_worker(void)
+{
+	OtLogIndex	none = {0};
+
+	pqsignal(SIGTERM, die);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	ot_is_apply_worker = true;
+
+	ot_apply_set_up_session();
+	apply_set_option("statement_timeout", "0");
+	apply_set_option("lock_timeout", "0");
+	/* A deadlock is the evictor's to resolve, not by failing the worker. */
+	apply_set_option("deadlock_timeout", "1h");
+	apply_set_option("client_encoding", GetDatabaseEncodingName());
+
+	entry_context = AllocSetContextCreate(TopMemoryContext, "onetrip entry",
+										  ALLOCSET_DEFAULT_SIZES);
+	agent = ot_agent_create(TopMemoryContext);
+
+	StartTransactionCommand();
+	ot_position_attach();
+	CommitTransactionCommand();
+	if (!ot_position_is_welcomed())
+		ot_sequence_reshare();
+	/* what the worker before was waiting for */
+	ot_turn_worker_wants(none);
+	before_shmem_exit(apply_leave, (Datum) 0);
+	ot_session_note_failures(apply_note_failure);
+	ot_session_watch_errors();
+	SpinLockAcquire(&ot_worker->mutex);
+	ot_worker->worker = OT_PROC_NUMBER(MyProc);
+	SpinLockRelease(&ot_worker->mutex);
+	pgstat_report_appname("onetrip apply worker");
+}
+
+/* Why there is no connection to the node: once, not at each attempt. */
+static void
+apply_tell_trouble(void)
+{
+	if (strcmp(told_trouble, ot_agent_error(agent)) == 0)
+		return;
+	strlcpy(told_trouble, ot_agent_error(agent), sizeof(told_trouble));
+	ereport(LOG,
+			(errmsg("onetrip apply worker is not connected to its node: %s", told_trouble)));
+}
+
+void
+ot_apply_main(Datum arg)
+{
+	bool		welcomed = false;	/* on this connection */
+
+	apply_set_up_worker();
+	ereport(LOG,
+			(errmsg("onetrip apply worker starts at log index " UINT64_FORMAT,
+					ot_applied_index().value)));
+
+	for (;;)
+	{
+		OtFrameType type;
+		OtReader	body;
+
+		apply_process_interrupts();
+		if (!ot_agent_is_open(agent))
+		{
+			OtLogIndex	applied = ot_applied_index();
+			OtLogIndex	durable = ot_durable_index();
+
+			if (!ot_agent_open(agent, OT_ROLE_APPLY_WORKER, applied, durable))
+			{
+				apply_tell_trouble();
+				(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+								 RECONNECT_MS, PG_WAIT_EXTENSION);
+				ResetLatch(MyLatch);
+				continue;
+			}
+			told_applied = applied;
+			told_durable = durable;
+			welcomed = false;
+		}
+		/* A node that has just started answers nothing before that. */
+		if (welcomed)
+			ot_settle_ask(agent);
+		(void) ot_agent_flush(agent);
+
+		if (ot_agent_read(agent, &type, &body))
+		{
+			if (type == OT_FRAME_ENTRY)
+			{
+				apply_entry(&body);
+				if (ot_agent_is_open(agent))
+					ot_agent_consume(agent);
+				if (ot_session_settings_worn_out())
+				{
+					ereport(LOG,
+							(errmsg("onetrip apply worker starts anew: sessions have used many settings of their own")));
+					proc_exit(1);
+				}
+				if (++untold_entries >= POSITION_ENTRIES)
+					apply_tell_position();
+			}
+			else if (type == OT_FRAME_WELCOME)
+			{
+				ot_position_welcome(ot_agent_get_welcome(&body));
+				told_trouble[0] = '\0';
+				ot_agent_consume(agent);
+				welcomed = true;
+				ot_settle_connected();
+				apply_tell_stuck();
+			}
+			else if (type == OT_FRAME_OUTCOME_IS)
+			{
+				ot_settle_heard(&body);
+				ot_agent_consume(agent);
+			}
+			else
+			{
+				ereport(LOG,
+						(errcode(OT_ERR_PROTOCOL),
+						 errmsg("the node sent the apply worker a frame of type 0x%02x", type)));
+				ot_agent_close(agent);
+			}
+			continue;
+		}
+		if (!ot_agent_is_open(agent))
+			apply_tell_trouble();
+
+		apply_tell_position();
+		pgstat_report_stat(false);
+		if (ot_agent_wait(agent, POSITION_MS, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+void
+ot_apply_register(void)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = 1,
+	};
+
+	strlcpy(worker.bgw_name, "onetrip apply worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "onetrip apply worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "onetrip", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "ot_apply_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}

@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.h
+ *	  Entries from other regions, and who gives way to them.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_APPLY_H
+#define ONETRIP_APPLY_H
+
+#include "node/node.h"
+
+/* apply.c */
+extern void ot_apply_register(void);
+extern PGDLLEXPORT void ot_apply_main(Datum arg);
+extern void ot_apply_operations(OtReader *r);
+
+/* evict.c */
+extern void ot_evict_init(void);
+extern PGDLLEXPORT void ot_evictor_main(Datum arg);
+
+#endif							/* ONETRIP_APPLY_H */

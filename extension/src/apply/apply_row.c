@@ -1,0 +1,708 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply_row.c
+ *	  Applies the row operations of one entry.
+ *
+ * Rows go in below the level of triggers, constraints and generated columns:
+ * all of these ran in the transaction's own region, and what they did is part
+ * of the entry.  Running them again would do it twice.
+ *
+ * A row is found by the identity index.  If an undecided local transaction
+ * holds it, that transaction is evicted before the worker waits for it.  The
+ * search uses a dirty snapshot, so it also sees rows that are being written.
+ *
+ * Tables stay open, with their indexes and an index scan, from their first
+ * row in the entry to the end of the entry or the next statement of DDL.
+ *
+ * Runs in the apply worker.  Raises ERROR if a row is missing or a table does
+ * not look as it must: this server then differs from the others.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "apply/apply_internal.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/detoast.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "capture/capture.h"
+#include "shmem/shmem.h"
+
+typedef struct OpenTable
+{
+	char	   *schema;
+	char	   *name;
+	uint16		natts;
+	uint32		layout;
+	/* the rest only while open */
+	Relation	rel;
+	OtRelInfo  *info;
+	EState	   *estate;
+	ResultRelInfo *result_rel;
+	TupleTableSlot *given_row;	/* as it came */
+	TupleTableSlot *new_row;	/* put together from what came and what is here */
+	TupleTableSlot *old_row;
+	Relation	identity;
+	IndexScanDesc scan;
+	SnapshotData dirty;
+	ScanKeyData keys[INDEX_MAX_KEYS];
+} OpenTable;
+
+static OpenTable **tables = NULL;
+static int	ntables;
+static int	max_tables;
+static MemoryContext row_context = NULL;
+static MemoryContext rows_context = NULL;
+
+/* Something was written since the last CommandCounterIncrement(). */
+static bool written;
+
+void
+ot_apply_rows_begin(void)
+{
+	rows_context = CurrentMemoryContext;
+	row_context = AllocSetContextCreate(CurrentMemoryContext, "onetrip applied row",
+										ALLOCSET_DEFAULT_SIZES);
+	ntables = 0;
+	max_tables = 8;
+	tables = palloc(sizeof(OpenTable *) * max_tables);
+	written = false;
+}
+
+void
+ot_apply_relation(OtReader *r)
+{
+	OpenTable  *table = palloc0(sizeof(OpenTable));
+
+	table->schema = ot_get_str(r);
+	table->name = ot_get_str(r);
+	table->natts = ot_get_u16(r);
+	table->layout = ot_get_u32(r);
+	if (ntables == max_tables)
+	{
+		max_tables *= 2;
+		tables = repalloc(tables, sizeof(OpenTable *) * max_tables);
+	}
+	tables[ntables++] = table;
+}
+
+/* ---- functions of users ---- */
+
+/*
+ * An index with expressions or a predicate runs functions, already when it is
+ * opened, since they may be inlined or folded.  They run not as the superuser
+ * that the worker is, but as the role that wrote the row, with the settings that
+ * it had (session_settings.c), under the rules of maintenance commands.  The
+ * table's owner would not do: the writer's search_path leads to the writer's
+ * functions.  They may change nothing: nobody would capture it.  An ERROR leaves
+ * all that to the end of the transaction.
+ */
+typedef struct Disguise
+{
+	Oid			user;
+	int			security_context;
+	int			nest_level;
+	bool		read_only;
+} Disguise;
+
+static void
+apply_row_put_disguise_on(Disguise *saved, Relation rel)
+{
+	GetUserIdAndSecContext(&saved->user, &saved->security_context);
+	SetUserIdAndSecContext(OidIsValid(ot_session_settings_role()) ? ot_session_settings_role() :
+						   rel->rd_rel->relowner,
+						   saved->security_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	saved->read_only = XactReadOnly;
+	saved->nest_level = NewGUCNestLevel();
+	XactReadOnly = true;
+}
+
+static void
+apply_row_take_disguise_off(Disguise *saved)
+{
+	XactReadOnly = saved->read_only;
+	AtEOXact_GUC(false, saved->nest_level);
+	SetUserIdAndSecContext(saved->user, saved->security_context);
+}
+
+/* ---- opening and closing ---- */
+
+static void
+apply_row_open_identity(OpenTable *table)
+{
+	OtIndex    *identity = &table->info->indexes[table->info->identity];
+
+	table->identity = index_open(identity->oid, RowExclusiveLock);
+	InitDirtySnapshot(table->dirty);
+	table->scan = OT_INDEX_BEGINSCAN(table->rel, table->identity, &table->dirty,
+									 identity->nkeys);
+	for (int i = 0; i < identity->nkeys; i++)
+	{
+		Oid			type = table->identity->rd_opcintype[i];
+		Oid			equality = get_opfamily_member(table->identity->rd_opfamily[i], type, type,
+												   BTEqualStrategyNumber);
+
+		if (!OidIsValid(equality))
+			elog(ERROR, "index \"%s\" has no equality operator for column %d",
+				 RelationGetRelationName(table->identity), i + 1);
+		ScanKeyEntryInitialize(&table->keys[i], 0, i + 1, BTEqualStrategyNumber, InvalidOid,
+							   table->identity->rd_indcollation[i], get_opcode(equality),
+							   (Datum) 0);
+	}
+}
+
+static void
+apply_row_open_table(OpenTable *table)
+{
+	MemoryContext old = MemoryContextSwitchTo(rows_context);
+	RangeVar   *name = makeRangeVar(table->schema, table->name, -1);
+	RangeTblEntry *rte = makeNode(RangeTblEntry);
+	Oid			relid = RangeVarGetRelid(name, RowExclusiveLock, true);
+	Disguise	disguise;
+
+	/* One that a predecessor makes, which is still on its way. */
+	if (!OidIsValid(relid) && ot_apply_take_turn())
+		relid = RangeVarGetRelid(name, RowExclusiveLock, true);
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("table \"%s.%s\" does not exist in region \"%s\"",
+						table->schema, table->name, ot_region),
+				 errhint("This region differs from the others; compare them with onetrip check.")));
+	table->rel = table_open(relid, NoLock);
+	if (table->rel->rd_rel->relkind != RELKIND_MATVIEW &&
+		(table->rel->rd_rel->relkind != RELKIND_RELATION || !ot_is_onetrip_table(table->rel)))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s.%s\" is not a onetrip table in region \"%s\"",
+						table->schema, table->name, ot_region),
+				 errhint("This region differs from the others; compare them with onetrip check.")));
+	if (RelationGetNumberOfAttributes(table->rel) != table->natts)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("table \"%s.%s\" has %d columns in region \"%s\", the entry has %d",
+						table->schema, table->name, RelationGetNumberOfAttributes(table->rel),
+						ot_region, table->natts),
+				 errhint("This region differs from the others; compare them with onetrip check.")));
+	apply_row_put_disguise_on(&disguise, table->rel);
+	table->info = ot_rel_info(table->rel);
+	if (table->info->layout != table->layout)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("columns of table \"%s.%s\" are of other types in region \"%s\"",
+						table->schema, table->name, ot_region),
+				 errhint("This region differs from the others; compare them with onetrip check.")));
+
+	table->estate = CreateExecutorState();
+	rte->rtekind = RTE_RELATION;
+	rte->relid = relid;
+	rte->relkind = table->rel->rd_rel->relkind;
+	rte->rellockmode = RowExclusiveLock;
+	OT_INIT_RANGE_TABLE(table->estate, rte);
+	table->result_rel = makeNode(ResultRelInfo);
+	InitResultRelInfo(table->result_rel, table->rel, 1, NULL, 0);
+	ExecOpenIndices(table->result_rel, false);
+	apply_row_take_disguise_off(&disguise);
+	table->given_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
+	/* Of its own: what is cached may go while the table is open. */
+	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
+											  &TTSOpsVirtual);
+	table->old_row = table_slot_create(table->rel, NULL);
+	if (table->info->identity >= 0)
+		apply_row_open_identity(table);
+	MemoryContextSwitchTo(old);
+}
+
+static OpenTable *
+apply_row_get_table(OtReader *r)
+{
+	uint16		number = ot_get_u16(r);
+
+	if (number >= ntables)
+		ereport(ERROR,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("a write set refers to table %u of %d", number, ntables)));
+	if (tables[number]->rel == NULL)
+		apply_row_open_table(tables[number]);
+	/* Waits below this level know only a transaction; the evictor names the table. */
+	if (!ot_is_rehearsing)
+		pg_atomic_write_u32(&ot_worker->applying_table, RelationGetRelid(tables[number]->rel));
+	return tables[number];
+}
+
+/* Closes what is open; the numbers stay. */
+void
+ot_apply_rows_close(void)
+{
+	for (int i = 0; i < ntables; i++)
+	{
+		OpenTable  *table = tables[i];
+
+		if (table->rel == NULL)
+			continue;
+		if (table->scan)
+			index_endscan(table->scan);
+		if (table->identity)
+			index_close(table->identity, NoLock);
+		ExecDropSingleTupleTableSlot(table->given_row);
+		ExecDropSingleTupleTableSlot(table->new_row);
+		ExecDropSingleTupleTableSlot(table->old_row);
+		ExecCloseIndices(table->result_rel);
+		FreeExecutorState(table->estate);
+		table_close(table->rel, NoLock);
+		table->rel = NULL;
+		table->scan = NULL;
+		table->identity = NULL;
+	}
+}
+
+/* ---- storing as it was stored ---- */
+
+/*
+ * The toaster decides by sizes, and sees others here than it saw where the row
+ * comes from, since values arrive compressed.  So while it looks at a row with
+ * parts that were out of line, these columns, and no others, are such that it
+ * moves them out, and it has no rest until they are.
+ *
+ * An invalidation in that time builds the relation anew: it then has a
+ * descriptor and options of its own again, its old descriptor lives on while
+ * somebody has it pinned, and its old options are freed, which is why the
+ * forced ones are made like those.  The toaster then goes on by sizes.
+ */
+typedef struct Storage
+{
+	TupleDesc	desc;
+	char	   *attstorage;
+	bytea	   *options;
+	StdRdOptions *forced;
+} Storage;
+
+static void
+apply_row_force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
+{
+	Relation	rel = table->rel;
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	PinTupleDesc(desc);
+	saved->desc = desc;
+	saved->options = rel->rd_options;
+	saved->attstorage = palloc(desc->natts);
+	saved->forced = MemoryContextAllocZero(CacheMemoryContext, sizeof(StdRdOptions));
+	if (rel->rd_options)
+		memcpy(saved->forced, rel->rd_options, sizeof(StdRdOptions));
+	SET_VARSIZE(saved->forced, sizeof(StdRdOptions));
+	/* Less than any row with a pointer in it has, more than its header. */
+	saved->forced->toast_tuple_target =
+		MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts)) + 1;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		saved->attstorage[i] = att->attstorage;
+		if (att->attlen == -1)
+			att->attstorage = TYPSTORAGE_PLAIN;
+		OT_ATTRIBUTE_CHANGED(desc, i);
+	}
+	for (int i = 0; i < row->nparts; i++)
+	{
+		if (row->parts[i].out_of_line)
+			TupleDescAttr(desc, row->parts[i].column)->attstorage = TYPSTORAGE_EXTERNAL;
+		OT_ATTRIBUTE_CHANGED(desc, row->parts[i].column);
+	}
+	rel->rd_options = (bytea *) saved->forced;
+}
+
+static void
+apply_row_put_storage_back(Storage *saved, OpenTable *table)
+{
+	Relation	rel = table->rel;
+
+	for (int i = 0; i < saved->desc->natts; i++)
+	{
+		TupleDescAttr(saved->desc, i)->attstorage = saved->attstorage[i];
+		OT_ATTRIBUTE_CHANGED(saved->desc, i);
+	}
+	if (rel->rd_options == (bytea *) saved->forced)
+	{
+		rel->rd_options = saved->options;
+		pfree(saved->forced);
+	}
+	else if (saved->options)
+		pfree(saved->options);
+	ReleaseTupleDesc(saved->desc);
+}
+
+static void
+apply_row_insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *read)
+{
+	Storage		storage;
+
+	if (!read->out_of_line)
+	{
+		simple_table_tuple_insert(table->rel, row);
+		return;
+	}
+	apply_row_force_storage(&storage, table, read);
+	PG_TRY();
+	{
+		simple_table_tuple_insert(table->rel, row);
+	}
+	PG_FINALLY();
+	{
+		apply_row_put_storage_back(&storage, table);
+	}
+	PG_END_TRY();
+}
+
+static TM_Result
+apply_row_update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdateIndexes *update_indexes)
+{
+	TM_FailureData failure;
+	LockTupleMode lockmode;
+	Storage		storage;
+	volatile TM_Result result = TM_Ok;
+
+	if (!read->out_of_line)
+		return table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
+								  GetCurrentCommandId(true), GetActiveSnapshot(),
+								  InvalidSnapshot, wait, &failure, &lockmode, update_indexes);
+	apply_row_force_storage(&storage, table, read);
+	PG_TRY();
+	{
+		result = table_tuple_update(table->rel, &table->old_row->tts_tid, table->new_row,
+									GetCurrentCommandId(true), GetActiveSnapshot(),
+									InvalidSnapshot, wait, &failure, &lockmode, update_indexes);
+	}
+	PG_FINALLY();
+	{
+		apply_row_put_storage_back(&storage, table);
+	}
+	PG_END_TRY();
+	return result;
+}
+
+/* ---- rows as they come ---- */
+
+/* Reads a whole row; returns the slot that it is in. */
+static TupleTableSlot *
+apply_row_get_row(OtReader *r, OpenTable *table, OtRowRead *row)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+
+	ot_row_read(r, table->info, desc, row);
+	if (row->nparts == 0)
+	{
+		ExecStoreHeapTuple(row->tuple, table->given_row, false);
+		return table->given_row;
+	}
+	ExecClearTuple(table->new_row);
+	ot_row_deform(row, desc, table->new_row->tts_values, table->new_row->tts_isnull);
+	ExecStoreVirtualTuple(table->new_row);
+	return table->new_row;
+}
+
+/* Reads a key into the scan keys. */
+static void
+apply_row_get_key(OtReader *r, OpenTable *table)
+{
+	OtIndex    *identity = &table->info->indexes[table->info->identity];
+	TupleDesc	desc = RelationGetDescr(table->rel);
+	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
+	OtRowRead	row;
+
+	ot_row_read(r, table->info, desc, &row);
+	ot_row_deform(&row, desc, values, nulls);
+	for (int i = 0; i < identity->nkeys; i++)
+	{
+		AttrNumber	column = identity->attnums[i] - 1;
+
+		if (nulls[column])
+			ereport(ERROR,
+					(errcode(OT_ERR_PROTOCOL),
+					 errmsg("a row's key has no value for column %d", i + 1)));
+		/* An operator of the index takes it apart: once, not at each step. */
+		table->keys[i].sk_argument = table->info->columns[column].is_varlena ?
+			PointerGetDatum(PG_DETOAST_DATUM(values[column])) : values[column];
+	}
+}
+
+/* What an update changes: columns, and their new values. */
+typedef struct Changes
+{
+	const bits8 *changed;
+	Datum	   *values;
+	bool	   *nulls;
+	OtRowRead	row;
+} Changes;
+
+static void
+apply_row_get_changes(OtReader *r, OpenTable *table, Changes *changes)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+
+	changes->changed = (const bits8 *) ot_get_bytes(r, BITMAPLEN(desc->natts));
+	changes->values = palloc(sizeof(Datum) * desc->natts);
+	changes->nulls = palloc(sizeof(bool) * desc->natts);
+	ot_row_read(r, table->info, desc, &changes->row);
+	ot_row_deform(&changes->row, desc, changes->values, changes->nulls);
+}
+
+/* The row in old_row with the changes, into new_row. */
+static void
+apply_row_merge_changes(OpenTable *table, const Changes *changes)
+{
+	TupleDesc	desc = RelationGetDescr(table->rel);
+	TupleTableSlot *to = table->new_row;
+
+	ExecClearTuple(to);
+	slot_getallattrs(table->old_row);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (TupleDescAttr(desc, i)->attisdropped)
+			to->tts_isnull[i] = true;
+		else if (changes->changed[i >> 3] & (1 << (i & 7)))
+		{
+			to->tts_values[i] = changes->values[i];
+			to->tts_isnull[i] = changes->nulls[i];
+		}
+		else
+		{
+			to->tts_values[i] = table->old_row->tts_values[i];
+			to->tts_isnull[i] = table->old_row->tts_isnull[i];
+		}
+	}
+	ExecStoreVirtualTuple(to);
+}
+
+/* ---- finding a row, and getting it ---- */
+
+static void
+apply_row_check_identity(OpenTable *table)
+{
+	if (table->info->identity < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" has no primary key in region \"%s\"",
+						table->schema, table->name, ot_region),
+				 errhint("This region differs from the others; compare them with onetrip check.")));
+}
+
+/* Finds the row of the scan keys into old_row, past all undecided writers. */
+static void
+apply_row_find_row(OpenTable *table)
+{
+	OtIndex    *identity = &table->info->indexes[table->info->identity];
+
+	for (;;)
+	{
+		TransactionId writer;
+		MemoryContext old;
+		bool		found;
+
+		CHECK_FOR_INTERRUPTS();
+		/* What the scan allocates as it goes (dead items) lives as long as the scan. */
+		old = MemoryContextSwitchTo(rows_context);
+		index_rescan(table->scan, table->keys, identity->nkeys, NULL, 0);
+		found = index_getnext_slot(table->scan, ForwardScanDirection, table->old_row);
+		MemoryContextSwitchTo(old);
+		if (!found)
+			ereport(ERROR,
+					(errcode(ERRCODE_NO_DATA_FOUND),
+					 errmsg("row to change is missing in table \"%s.%s\" of region \"%s\"",
+							table->schema, table->name, ot_region),
+					 errhint("This region differs from the others; compare them with onetrip check.")));
+		writer = TransactionIdIsValid(table->dirty.xmin) ?
+			table->dirty.xmin : table->dirty.xmax;
+		if (!TransactionIdIsValid(writer))
+			return;
+		ExecClearTuple(table->old_row);
+		ot_evict_xid(writer, table->rel);
+		XactLockTableWait(writer, NULL, NULL, XLTW_None);
+	}
+}
+
+/* Evicts whoever holds a row lock on old_row that stands in the way. */
+static void
+apply_row_evict_lockers(OpenTable *table, bool key_changes)
+{
+	BufferHeapTupleTableSlot *slot = (BufferHeapTupleTableSlot *) table->old_row;
+	HeapTupleHeader header = slot->base.tuple->t_data;
+	TransactionId xmax;
+	uint16		infomask;
+
+	LockBuffer(slot->buffer, BUFFER_LOCK_SHARE);
+	xmax = HeapTupleHeaderGetRawXmax(header);
+	infomask = header->t_infomask;
+	LockBuffer(slot->buffer, BUFFER_LOCK_UNLOCK);
+
+	if (!TransactionIdIsValid(xmax) || (infomask & HEAP_XMAX_INVALID))
+		return;
+	if (infomask & HEAP_XMAX_IS_MULTI)
+	{
+		MultiXactMember *members;
+		int			n = GetMultiXactIdMembers(xmax, &members, false,
+											  HEAP_XMAX_IS_LOCKED_ONLY(infomask));
+
+		for (int i = 0; i < n; i++)
+		{
+			if (members[i].status != MultiXactStatusForKeyShare || key_changes)
+				ot_evict_xid(members[i].xid, table->rel);
+		}
+	}
+	else
+		ot_evict_xid(xmax, table->rel);
+}
+
+/*
+ * After one attempt: true if it is done, false to find the row again.  `wait`
+ * says whether the attempt was ready to wait for lockers.
+ */
+static bool
+apply_row_attempt_is_done(OpenTable *table, TM_Result result, bool key_changes, bool *wait)
+{
+	switch (result)
+	{
+		case TM_Ok:
+			return true;
+		case TM_BeingModified:
+		case TM_WouldBlock:
+			apply_row_evict_lockers(table, key_changes);
+			*wait = true;
+			return false;
+		case TM_Updated:
+		case TM_Deleted:
+			return false;		/* by a local commit in between */
+		case TM_Invisible:
+		case TM_SelfModified:
+			break;
+	}
+	elog(ERROR, "unexpected result %d of changing a row of table \"%s.%s\"",
+		 result, table->schema, table->name);
+	return false;
+}
+
+/* ---- the operations ---- */
+
+static void
+apply_row_begin_change(void)
+{
+	if (written)
+		CommandCounterIncrement();
+	written = true;
+}
+
+static void
+apply_row_insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update, bool only_summarizing)
+{
+	Disguise	disguise;
+
+	if (table->result_rel->ri_NumIndices == 0)
+		return;
+	if (table->info->runs_functions)
+		apply_row_put_disguise_on(&disguise, table->rel);
+	list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, row, table->estate,
+									 update, only_summarizing));
+	if (table->info->runs_functions)
+		apply_row_take_disguise_off(&disguise);
+}
+
+static void
+apply_row_end_row(OpenTable *table, MemoryContext old)
+{
+	ResetPerTupleExprContext(table->estate);
+	ExecClearTuple(table->given_row);
+	ExecClearTuple(table->new_row);
+	ExecClearTuple(table->old_row);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+}
+
+void
+ot_apply_insert(OtReader *r)
+{
+	OpenTable  *table = apply_row_get_table(r);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+	OtRowRead	read;
+	TupleTableSlot *row = apply_row_get_row(r, table, &read);
+
+	/* A deleted row with the same key must be seen as gone. */
+	apply_row_begin_change();
+	apply_row_insert_row(table, row, &read);
+	apply_row_insert_index_tuples(table, row, false, false);
+	apply_row_end_row(table, old);
+}
+
+void
+ot_apply_update(OtReader *r)
+{
+	OpenTable  *table = apply_row_get_table(r);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+	bool		key_changes;
+	bool		wait = false;
+	Changes		changes;
+	TM_Result	result;
+	OtUpdateIndexes update_indexes;
+
+	apply_row_check_identity(table);
+	key_changes = ot_get_u8(r) == OT_UPDATE;
+	apply_row_get_key(r, table);
+	apply_row_get_changes(r, table, &changes);
+
+	apply_row_begin_change();
+	do
+	{
+		apply_row_find_row(table);
+		apply_row_merge_changes(table, &changes);
+		result = apply_row_update_row(table, &changes.row, wait, &update_indexes);
+	} while (!apply_row_attempt_is_done(table, result, key_changes, &wait));
+
+	if (OT_INDEXES_CHANGED(update_indexes))
+		apply_row_insert_index_tuples(table, table->new_row, true, OT_ONLY_SUMMARIZING(update_indexes));
+	apply_row_end_row(table, old);
+}
+
+void
+ot_apply_delete(OtReader *r)
+{
+	OpenTable  *table = apply_row_get_table(r);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+	bool		wait = false;
+	TM_Result	result;
+
+	apply_row_check_identity(table);
+	apply_row_get_key(r, table);
+	apply_row_begin_change();
+	do
+	{
+		TM_FailureData failure;
+
+		apply_row_find_row(table);
+		result = table_tuple_delete(table->rel, &table->old_row->tts_tid,
+									GetCurrentCommandId(true), GetActiveSnapshot(),
+									InvalidSnapshot, wait, &failure, false);
+	} while (!apply_row_attempt_is_done(table, result, true, &wait));
+	apply_row_end_row(table, old);
+}

@@ -1,0 +1,480 @@
+/*-------------------------------------------------------------------------
+ *
+ * evict.c
+ *	  Makes a local transaction give way to an entry that is already decided.
+ *
+ * Two ways lead here.  The apply worker, about to wait for a row, looks who
+ * holds it and evicts that transaction at once (ot_evict_xid).  Whatever else
+ * it may wait for (table locks under DDL, a unique value being inserted) is
+ * found by the evictor, a process of its own, which looks every few
+ * milliseconds whether the worker waits in the lock manager, and for whom.
+ *
+ *	the one in the way		what happens
+ *	IDLE, waits for client	evicted once it did so for IDLE_READER_MS
+ *	IDLE, runs a statement	evicted once the entry has waited max_apply_delay
+ *	WRITING					evicted at once: it would fail certification anyway
+ *	PROPOSED				left alone: its verdict can only be abort
+ *	DECIDED, earlier		left alone: it commits before the entry does
+ *	DECIDED, later			must not happen (a lock without a key).  Its entry is
+ *							handed over to the worker, and its COMMIT says that
+ *							it is committed: a deadlock would be worse
+ *
+ * Eviction is a mark first: from then on the transaction cannot commit, and
+ * its next statement fails (ot_eviction_check).  Then it is pressed, for as long
+ * as it is in the way:
+ *
+ *	when						what			what it does
+ *	waits inside a statement:	SIGINT			the statement gets an ERROR; who
+ *	at once; else GRACE_MS						is idle, or blocked in reading
+ *	after the mark								from its client, takes no notice
+ *	likewise, if it waits for	conflict		ends an idle session, as on a hot
+ *	its client to send					  		standby; the protocol has no
+ *												other way to tell it
+ *	END_MS after the mark		SIGTERM			ends whatever it does: COPY with
+ *												a client that says nothing or does
+ *												not read, or a loop that catches
+ *												all errors
+ *
+ * A plain cancel comes first, since the conflict would end a session that is
+ * inside a savepoint or an exception block even in the middle of a statement.
+ * Trying it on a session that is idle costs nothing, so nobody has to publish
+ * how deep its subtransactions are.  All of it is told as SQLSTATE 40001, in
+ * our words (session.c).
+ *
+ * Runs in the apply worker and the evictor; what the evicted transaction does
+ * stands in eviction.c.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "apply/apply_internal.h"
+
+#include <signal.h>
+
+#include "access/subtrans.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "storage/procarray.h"
+#include "storage/procsignal.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "commit/commit.h"
+#include "shmem/shmem.h"
+
+/* How often the evictor looks while entries are being applied, and else. */
+#define BUSY_MS 3
+#define IDLE_MS 50
+/* A wait shorter than this is left to pass by itself. */
+#define PATIENCE_MS 2
+/* How long an evicted transaction may take to notice by its next statement. */
+#define GRACE_MS 25
+/* Between one signal and the next. */
+#define REPEAT_MS 100
+/* From the mark to the end of a session that could not be asked to give way. */
+#define END_MS 1000
+/* A reader that itself waits for a lock is not given max_apply_delay. */
+#define LOCKED_READER_MS 1000
+/* Nor is one whose client does nothing with it: whoever is idle goes first. */
+#define IDLE_READER_MS 1000
+
+/* What the evictor saw of a process that waits for its client. */
+typedef struct Watch
+{
+	int			pid;
+	uint32		statements;
+	OtLogIndex	applying;		/* it was in this entry's way */
+	TimestampTz since;			/* has waited for its client since, at least */
+} Watch;
+
+static Watch *watches = NULL;	/* one for each slot */
+
+/* ---- in the process that evicts ---- */
+
+/*
+ * As pg_cancel_backend() does: its children (COPY ... PROGRAM) as well.  The
+ * number is the one that was marked: a process that has gone has 0 in its
+ * PGPROC, which would be this one's own group.
+ */
+static void
+evict_signal_process(int pid, int sig)
+{
+#ifdef HAVE_SETSID
+	(void) kill(-pid, sig);
+#else
+	(void) kill(pid, sig);
+#endif
+}
+
+/*
+ * Presses a process that has been marked, at most every REPEAT_MS.  Unless it
+ * waits inside a statement it is left a moment: most sessions go on with their
+ * next statement at once, notice there that they are marked, and live on.
+ */
+static void
+evict_press_process(PGPROC *proc, OtEviction *eviction)
+{
+	TimestampTz now = ot_now();
+	uint32		wait_event = *(volatile uint32 *) &proc->wait_event_info;
+	uint32		wait_class = wait_event & 0xFF000000;
+	bool		conflict = false;
+	bool		end = false;
+	bool		due;
+
+	SpinLockAcquire(&ot_slots->evict_mutex);
+	if (eviction->asked_at == 0)
+		due = wait_class == PG_WAIT_LOCK || wait_class == PG_WAIT_TIMEOUT ||
+			TimestampDifferenceExceeds(eviction->marked_at, now, GRACE_MS);
+	else
+		due = TimestampDifferenceExceeds(eviction->asked_at, now, REPEAT_MS);
+	if (due)
+	{
+		eviction->asked_at = now;
+		if (TimestampDifferenceExceeds(eviction->marked_at, now, END_MS))
+			eviction->ended = end = true;
+		else if (wait_event == WAIT_EVENT_CLIENT_READ)
+			eviction->conflict = conflict = true;
+	}
+	SpinLockRelease(&ot_slots->evict_mutex);
+	if (!due)
+		return;
+	if (conflict)
+		(void) SendProcSignal(eviction->pid, PROCSIG_RECOVERY_CONFLICT_LOCK, OT_BACKEND_ID(proc));
+	else
+		evict_signal_process(eviction->pid, end ? SIGTERM : SIGINT);
+}
+
+/* Is the mark about what the process does now? */
+static bool
+evict_is_marked(PGPROC *proc)
+{
+	OtSlot	   *slot = &ot_slots->slots[OT_PROC_NUMBER(proc)];
+
+	return pg_atomic_read_u32(&slot->state) == OT_SLOT_EVICTED &&
+		slot->eviction.pid == proc->pid && slot->eviction.lxid == OT_LXID(proc);
+}
+
+/* Marks and presses one process.  Returns false if it must be left alone. */
+static bool
+evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
+{
+	OtSlot	   *slot = &ot_slots->slots[OT_PROC_NUMBER(proc)];
+	uint32		state = pg_atomic_read_u32(&slot->state);
+	OtEviction	eviction;
+	bool		marked;
+
+	memset(&eviction, 0, sizeof(eviction));
+	eviction.pid = proc->pid;
+	eviction.lxid = OT_LXID(proc);
+	if (eviction.pid == 0 || eviction.lxid == InvalidLocalTransactionId)
+		return false;
+	if (evict_is_marked(proc))
+	{
+		evict_press_process(proc, &slot->eviction);
+		return true;
+	}
+	if (state == OT_SLOT_PROPOSED || state == OT_SLOT_DECIDED)
+		return false;
+
+	eviction.marked_at = ot_now();
+	eviction.why = why;
+	SpinLockAcquire(&ot_worker->mutex);
+	eviction.index = ot_worker->applying;
+	memcpy(eviction.region, ot_worker->applying_region, sizeof(eviction.region));
+	SpinLockRelease(&ot_worker->mutex);
+	strlcpy(eviction.table, table, sizeof(eviction.table));
+
+	SpinLockAcquire(&ot_slots->evict_mutex);
+	slot->eviction = eviction;
+	marked = pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_EVICTED);
+	SpinLockRelease(&ot_slots->evict_mutex);
+	if (!marked)
+		return false;			/* it moved on; the caller looks again */
+
+	pg_atomic_fetch_add_u64(&ot_slots->evictions, 1);
+	evict_press_process(proc, &slot->eviction);
+	return true;
+}
+
+static void
+evict_table_name(Relation rel, char *out, size_t size)
+{
+	char	   *schema = get_namespace_name(RelationGetNamespace(rel));
+
+	snprintf(out, size, "%s.%s", schema ? schema : "?", RelationGetRelationName(rel));
+}
+
+/*
+ * The worker is about to wait for this transaction over a row of rel.  The
+ * wait itself is the caller's.
+ */
+void
+ot_evict_xid(TransactionId xid, Relation rel)
+{
+	PGPROC	   *proc;
+	int			pid;
+	char		table[NAMEDATALEN * 2];
+
+	if (!TransactionIdIsValid(xid) || TransactionIdIsCurrentTransactionId(xid) || ot_is_rehearsing)
+		return;
+	if (TransactionIdPrecedes(xid, TransactionXmin))
+		return;					/* over long ago */
+	xid = SubTransGetTopmostTransaction(xid);
+	pid = BackendXidGetPid(xid);
+	if (pid == 0 || pid == MyProcPid)
+		return;
+	proc = BackendPidGetProc(pid);
+	if (proc == NULL || proc->xid != xid)
+		return;
+	evict_table_name(rel, table, sizeof(table));
+	(void) evict_proc(proc, OT_EVICTED_WRITER, table);
+}
+
+/* ---- the evictor ---- */
+
+/* What the worker waits for, in words. */
+static void
+evict_describe_wait(const LOCKTAG *tag, char *out, size_t size)
+{
+	char	   *name = NULL;
+	char	   *schema = NULL;
+
+	Oid			relid = InvalidOid;
+
+	if (tag->locktag_type == LOCKTAG_RELATION || tag->locktag_type == LOCKTAG_TUPLE)
+		relid = tag->locktag_field2;
+	/* For the end of a transaction: the one that took the same unique value. */
+	else if (tag->locktag_type == LOCKTAG_TRANSACTION ||
+			 tag->locktag_type == LOCKTAG_SPECULATIVE_TOKEN)
+		relid = pg_atomic_read_u32(&ot_worker->applying_table);
+	if (OidIsValid(relid))
+	{
+		name = get_rel_name(relid);
+		schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
+	}
+	if (name && schema)
+		snprintf(out, size, "%s.%s", schema, name);
+	else
+		strlcpy(out, "(unknown)", size);
+}
+
+static void
+evict_give_up_decided(PGPROC *proc, const char *table)
+{
+	if (!ot_turn_hand_over(OT_PROC_NUMBER(proc)))
+		return;
+	ereport(LOG,
+			(errmsg("a decided transaction holds a lock on \"%s\" that an earlier entry needs",
+					table),
+			 errdetail("Its COMMIT, in process %d, ends, and its entry is applied from the log.", proc->pid),
+			 errhint("This is a defect: a lock without a key.  Please report it.")));
+	SetLatch(&proc->procLatch);
+}
+
+/*
+ * Has it waited for its client, and begun no statement, for so long?  As far
+ * as this process has looked, which is while the entry waits.
+ */
+static bool
+evict_is_idle_for(PGPROC *proc, OtLogIndex applying, TimestampTz now, int ms)
+{
+	int			number = OT_PROC_NUMBER(proc);
+	Watch	   *watch = &watches[number];
+	uint32		statements = *(volatile uint32 *) &ot_slots->slots[number].statements;
+
+	if (*(volatile uint32 *) &proc->wait_event_info != WAIT_EVENT_CLIENT_READ)
+	{
+		watch->pid = 0;
+		return false;
+	}
+	if (watch->pid != proc->pid || watch->statements != statements ||
+		watch->applying.value != applying.value)
+	{
+		watch->pid = proc->pid;
+		watch->statements = statements;
+		watch->applying = applying;
+		watch->since = now;
+	}
+	return TimestampDifferenceExceeds(watch->since, now, ms);
+}
+
+/*
+ * May this reader or maintenance command hold up the entry a while longer?
+ * If not, says why.
+ */
+static bool
+evict_may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionWhy *why)
+{
+	TimestampTz now = ot_now();
+
+	*why = OT_EVICTED_READER;
+	if ((proc->statusFlags & PROC_IS_AUTOVACUUM) &&
+		!(proc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND))
+		return false;
+	if (TimestampDifferenceExceeds(since, now, ot_max_apply_delay_ms))
+		return false;
+	*why = OT_EVICTED_LOCKED_READER;
+	if (proc->waitLock != NULL && TimestampDifferenceExceeds(since, now, LOCKED_READER_MS))
+		return false;
+	*why = OT_EVICTED_IDLE_READER;
+	return !evict_is_idle_for(proc, applying, now, IDLE_READER_MS);
+}
+
+/*
+ * Locks that are let go within a statement, whatever becomes of the
+ * transaction: their holder is busy, not in the way.
+ */
+static bool
+evict_is_short_lock(const LOCKTAG *tag)
+{
+	switch (tag->locktag_type)
+	{
+		case LOCKTAG_RELATION_EXTEND:
+		case LOCKTAG_DATABASE_FROZEN_IDS:
+		case LOCKTAG_PAGE:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* The worker waits in the lock manager: deals with each process it waits for. */
+static void
+evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
+{
+	BlockedProcsData *data = GetBlockerStatusData(worker->pid);
+
+	for (int i = 0; i < data->nprocs; i++)
+	{
+		BlockedProcData *blocked = &data->procs[i];
+		LockInstanceData *instances = &data->locks[blocked->first_lock];
+		LockInstanceData *mine = NULL;
+		LOCKMASK	conflicts;
+		char		table[NAMEDATALEN * 2];
+
+		for (int j = 0; j < blocked->num_locks; j++)
+		{
+			if (instances[j].pid == blocked->pid && instances[j].waitLockMode != NoLock)
+				mine = &instances[j];
+		}
+		if (mine == NULL || evict_is_short_lock(&mine->locktag))
+			continue;
+		conflicts = GetLockTagsMethodTable(&mine->locktag)->conflictTab[mine->waitLockMode];
+		evict_describe_wait(&mine->locktag, table, sizeof(table));
+
+		for (int j = 0; j < blocked->num_locks; j++)
+		{
+			LockInstanceData *other = &instances[j];
+			PGPROC	   *proc;
+			uint32		state;
+			OtEvictionWhy why = OT_EVICTED_WRITER;
+
+			/* Holders of a conflicting mode, and those ahead in the queue. */
+			if (other == mine || other->leaderPid == mine->leaderPid)
+				continue;
+			if (!(conflicts & other->holdMask) &&
+				!(other->waitLockMode != NoLock &&
+				  (conflicts & LOCKBIT_ON(other->waitLockMode))))
+				continue;
+			proc = BackendPidGetProc(other->leaderPid);
+			if (proc == NULL)
+				continue;
+			state = pg_atomic_read_u32(&ot_slots->slots[OT_PROC_NUMBER(proc)].state);
+			if (state == OT_SLOT_DECIDED)
+			{
+				/* One that comes before this entry commits by itself soon. */
+				if (ot_turn_is_decided_after(OT_PROC_NUMBER(proc), applying))
+					evict_give_up_decided(proc, table);
+			}
+			else if (state != OT_SLOT_WRITING && !evict_is_marked(proc) &&
+					 evict_may_stay(proc, applying, since, &why))
+				continue;
+			else
+				(void) evict_proc(proc, why, table);
+		}
+	}
+}
+
+void
+ot_evictor_main(Datum arg)
+{
+	OtLogIndex	seen = {0};
+
+	pqsignal(SIGTERM, die);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	(void) ot_my_slot();
+	watches = MemoryContextAllocZero(TopMemoryContext, sizeof(Watch) * ot_slots->nslots);
+
+	for (;;)
+	{
+		OtLogIndex	applying;
+		TimestampTz since;
+		int			worker;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+
+		SpinLockAcquire(&ot_worker->mutex);
+		applying = ot_worker->applying;
+		since = ot_worker->applying_since;
+		worker = ot_worker->worker;
+		SpinLockRelease(&ot_worker->mutex);
+
+		if (applying.value != 0 && worker >= 0)
+		{
+			PGPROC	   *proc = &ProcGlobal->allProcs[worker];
+
+			if (proc->waitLock != NULL &&
+				TimestampDifferenceExceeds(since, ot_now(), PATIENCE_MS))
+			{
+				StartTransactionCommand();
+				evict_clear_the_way(proc, applying, since);
+				CommitTransactionCommand();
+			}
+			seen = applying;
+		}
+
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 applying.value != 0 || seen.value != 0 ? BUSY_MS : IDLE_MS,
+						 PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		if (applying.value == 0)
+			seen.value = 0;
+	}
+}
+
+void
+ot_evict_init(void)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = 1,
+	};
+
+	strlcpy(worker.bgw_name, "onetrip evictor", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "onetrip evictor", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "onetrip", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "ot_evictor_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}

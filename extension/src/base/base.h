@@ -1,0 +1,118 @@
+/*-------------------------------------------------------------------------
+ *
+ * base.h
+ *	  What every wing of the extension stands on.
+ *
+ * The extension is built in wings, one folder each.  A wing includes its own
+ * headers and the public ones, folder/folder.h, of wings below it:
+ *
+ *	wing		runs in				what it does
+ *	apply		worker, evictor		entries from other regions; evicting who is in the way
+ *	commit		backends, worker	the way through COMMIT; the order of local commits
+ *	sequence	backends, worker	sequences, both directions
+ *	ddl			backends, worker	utility statements, both directions
+ *	capture		backends, worker	what a transaction changed, both directions of a row
+ *	node		backends, worker	the socket to the node, and the wire format
+ *	shmem		all					who stands where: shared memory that many wings read
+ *	base		all					settings, ids, errors, PostgreSQL's versions
+ *
+ * onetrip.c stands above them all.  Where a call has to go up, the upper wing
+ * registers a callback, as extensions do with PostgreSQL's hooks: the table
+ * watch (capture.h), the session's failure callback (commit.h).
+ * scripts/include-direction.sh checks the order of this table.
+ *
+ * The words are those of docs/architecture.md.  Positions and ids are
+ * one-field structs so that the compiler keeps them apart.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_BASE_H
+#define ONETRIP_BASE_H
+
+#include "postgres.h"
+
+#include <time.h>
+
+#include "datatype/timestamp.h"
+
+#include "base/compat.h"
+#include "base/errors.h"
+#include "base/stop_point.h"
+
+/* A position in the log; 0 is before the first entry. */
+typedef struct OtLogIndex
+{
+	uint64		value;
+} OtLogIndex;
+
+/* What two transactions can collide on. */
+typedef struct OtHash
+{
+	uint64		value;
+} OtHash;
+
+typedef struct OtTxnId
+{
+	uint32		node;
+	uint64		incarnation;
+	uint64		sequence;
+} OtTxnId;
+
+/* settings.c */
+extern char *ot_database;
+extern char *ot_region;
+extern char *ot_agent_socket;
+extern int	ot_node_id;
+extern int	ot_sequence_slot;
+extern int	ot_sequence_stride;
+extern int	ot_commit_timeout_ms;
+extern int	ot_max_apply_delay_ms;
+extern int	ot_rebuild_after_ms;
+extern int	ot_max_write_set_kb;
+extern bool ot_read_only;
+extern bool ot_rehearse_statements;
+extern int	ot_rehearse_timeout_ms;
+extern int	ot_rehearse_lock_timeout_ms;
+extern void ot_settings_init(void);
+
+/* process.c */
+extern bool ot_preloaded;		/* in shared_preload_libraries */
+extern bool ot_is_apply_worker; /* this process applies: it is the worker, or rehearses */
+extern bool ot_is_rehearsing;	/* ... what is rolled back */
+extern bool ot_in_event_trigger;	/* a function of one runs, within a recorded statement */
+extern bool ot_in_replicated_database(void);	/* needs a transaction */
+extern bool ot_capturing(void);
+extern void ot_check_writable(void);
+
+/*
+ * Checked in builds for tests with stop points, and in PostgreSQL's own builds
+ * with assertions, which Debian's is not.
+ */
+#if defined(ONETRIP_STOP_POINTS) || defined(USE_ASSERT_CHECKING)
+#define OT_ASSERT(condition) \
+	do { \
+		if (!(condition)) \
+			elog(PANIC, "onetrip: %s:%d: not so: %s", __FILE__, __LINE__, #condition); \
+	} while (0)
+#else
+#define OT_ASSERT(condition) ((void) sizeof(condition))
+#endif
+
+/*
+ * For waits and deadlines: microseconds on the clock that nobody sets, the same
+ * in all processes of a server.  A wall clock that is set back would make
+ * a deadline wait for hours.
+ */
+static inline TimestampTz
+ot_now(void)
+{
+	struct timespec now;
+
+	(void) clock_gettime(CLOCK_MONOTONIC, &now);
+	return (TimestampTz) now.tv_sec * USECS_PER_SEC + now.tv_nsec / 1000;
+}
+
+#endif							/* ONETRIP_BASE_H */

@@ -1,0 +1,249 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  Small macros for what differs between PostgreSQL 15 and 18.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_COMPAT_H
+#define ONETRIP_COMPAT_H
+
+#include "access/htup_details.h"
+#include "access/tableam.h"
+#include "nodes/tidbitmap.h"
+
+#if PG_VERSION_NUM < 150000
+#error "Onetrip needs PostgreSQL 15 or later"
+#endif
+
+/* 16: a leader pid for parallel apply. */
+#if PG_VERSION_NUM >= 160000
+#define ot_replorigin_session_setup(origin) replorigin_session_setup((origin), 0)
+#else
+#define ot_replorigin_session_setup(origin) replorigin_session_setup(origin)
+#endif
+
+/* 16: update_indexes became an enum. */
+#if PG_VERSION_NUM >= 160000
+typedef TU_UpdateIndexes OtUpdateIndexes;
+#define OT_INDEXES_CHANGED(u) ((u) != TU_None)
+#else
+typedef bool OtUpdateIndexes;
+#define OT_INDEXES_CHANGED(u) (u)
+#endif
+
+/* 16: relfilenode became relfilenumber/locator. */
+#if PG_VERSION_NUM >= 160000
+typedef RelFileLocator OtRelFile;
+#else
+typedef RelFileNode OtRelFile;
+#endif
+
+/* 17: MyBackendId became MyProcNumber. */
+#if PG_VERSION_NUM >= 170000
+#define OT_PROC_NUMBER(proc) GetNumberFromPGProc(proc)
+#else
+#define OT_PROC_NUMBER(proc) ((proc)->pgprocno)
+#endif
+
+/* 17: sets of events belong to a resource owner, not to a context; a lock may be held more strongly. */
+#if PG_VERSION_NUM >= 170000
+#define OT_CREATE_WAIT_EVENT_SET(context, n) CreateWaitEventSet(NULL, n)
+#define OT_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode, false)
+#else
+#define OT_CREATE_WAIT_EVENT_SET(context, n) CreateWaitEventSet(context, n)
+#define OT_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode)
+#endif
+
+/* 18: a prefix, not a suffix; formats of C99. */
+#if PG_VERSION_NUM >= 180000
+#define OT_UINT64_HEX "%" PRIx64
+#else
+#define pg_noreturn pg_attribute_noreturn()
+#define OT_UINT64_HEX "%" INT64_MODIFIER "x"
+#endif
+
+/* 17: the local transaction id moved into a struct. */
+#if PG_VERSION_NUM >= 170000
+#define OT_LXID(proc) ((proc)->vxid.lxid)
+#else
+#define OT_LXID(proc) ((proc)->lxid)
+#endif
+
+#if PG_VERSION_NUM >= 170000
+#define OT_BACKEND_ID(proc) ((proc)->vxid.procNumber)
+#else
+#define OT_BACKEND_ID(proc) ((proc)->backendId)
+#endif
+
+/* 16: permission infos left the range table; summarizing indexes came. */
+#if PG_VERSION_NUM >= 180000
+#define OT_INIT_RANGE_TABLE(estate, rte) \
+	ExecInitRangeTable(estate, list_make1(rte), NIL, bms_make_singleton(1))
+#elif PG_VERSION_NUM >= 160000
+#define OT_INIT_RANGE_TABLE(estate, rte) ExecInitRangeTable(estate, list_make1(rte), NIL)
+#else
+#define OT_INIT_RANGE_TABLE(estate, rte) ExecInitRangeTable(estate, list_make1(rte))
+#endif
+#if PG_VERSION_NUM >= 160000
+#define OT_ONLY_SUMMARIZING(u) ((u) == TU_Summarizing)
+#define OT_INSERT_INDEX_TUPLES(rel, slot, estate, update, summarizing) \
+	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL, summarizing)
+#else
+#define OT_ONLY_SUMMARIZING(u) false
+#define OT_INSERT_INDEX_TUPLES(rel, slot, estate, update, summarizing) \
+	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL)
+#endif
+
+/* Minor releases of 2026 write a type's version into composites. */
+#ifdef HEAP_IS_DATUM
+#define OT_SET_ROW_VERSION(header, desc) \
+	do { \
+		HeapTupleHeaderSetDatum(header); \
+		HeapTupleHeaderSetVersion(header, TupleDescGetVersion(desc)); \
+	} while (0)
+#define OT_CHECK_ROW_VERSION(header, desc) \
+	do { \
+		if (HeapTupleHeaderIsVersionedDatum(header)) \
+			heap_datum_check(header, desc); \
+	} while (0)
+#else
+#define OT_CHECK_ROW_VERSION(header, desc) ((void) 0)
+#define OT_SET_ROW_VERSION(header, desc) \
+	do { \
+		(header)->t_infomask &= ~HEAP_XACT_MASK; \
+		(header)->t_choice.t_datum.datum_typmod = -1; \
+		ItemPointerSetInvalid(&(header)->t_ctid); \
+	} while (0)
+#endif
+
+/* 16: the list of all settings is made on demand; palloc'd there. */
+#if PG_VERSION_NUM >= 160000
+#define OT_GUC_VARIABLES(count) get_guc_variables(count)
+#else
+#define OT_GUC_VARIABLES(count) (*(count) = GetNumConfigOptions(), get_guc_variables())
+#endif
+
+/* 18: a descriptor keeps what forming a row needs of an attribute twice. */
+#if PG_VERSION_NUM >= 180000
+#define OT_ATTRIBUTE_CHANGED(desc, i) populate_compact_attribute(desc, i)
+#else
+#define OT_ATTRIBUTE_CHANGED(desc, i) ((void) 0)
+#endif
+
+/* 18: a descriptor's attributes stand behind as many smaller ones, so it cannot just be cut. */
+#if PG_VERSION_NUM >= 180000
+#define OT_FIRST_ATTRIBUTES(desc, n) CreateTupleDescTruncatedCopy(desc, n)
+#else
+static inline TupleDesc
+OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
+{
+	TupleDesc	copy = CreateTupleDescCopy(desc);
+
+	copy->natts = n;
+	return copy;
+}
+#endif
+
+/* 18: counters for EXPLAIN; primary keys that are deferrable. */
+#if PG_VERSION_NUM >= 180000
+#define OT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, NULL, nkeys, 0)
+#define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel, false)
+#else
+#define OT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
+	index_beginscan(rel, index, snapshot, nkeys, 0)
+#define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel)
+#endif
+
+/* 18: a bitmap's pages come in the caller's struct, their rows on demand; counters for EXPLAIN. */
+#if PG_VERSION_NUM >= 180000
+#define OT_INDEX_BEGINSCAN_BITMAP(index, snapshot, nkeys) \
+	index_beginscan_bitmap(index, snapshot, NULL, nkeys)
+typedef TBMPrivateIterator OtBitmapIterator;
+#define OT_BITMAP_BEGIN(bitmap) tbm_begin_private_iterate(bitmap)
+#define OT_BITMAP_END(iterator) tbm_end_private_iterate(iterator)
+#else
+#define OT_INDEX_BEGINSCAN_BITMAP(index, snapshot, nkeys) \
+	index_beginscan_bitmap(index, snapshot, nkeys)
+typedef TBMIterator OtBitmapIterator;
+#define OT_BITMAP_BEGIN(bitmap) tbm_begin_iterate(bitmap)
+#define OT_BITMAP_END(iterator) tbm_end_iterate(iterator)
+#endif
+
+/* 16: errors of a range's bounds may be soft. */
+#if PG_VERSION_NUM >= 160000
+#define OT_RANGE_SERIALIZE(cache, lower, upper, empty) \
+	range_serialize(cache, lower, upper, empty, NULL)
+#else
+#define OT_RANGE_SERIALIZE(cache, lower, upper, empty) range_serialize(cache, lower, upper, empty)
+#endif
+
+/* 16: one function asks who owns what. */
+#if PG_VERSION_NUM >= 160000
+#define OT_OWNS_SCHEMA(oid) object_ownercheck(NamespaceRelationId, oid, GetUserId())
+#define OT_OWNS_TYPE(oid) object_ownercheck(TypeRelationId, oid, GetUserId())
+#define OT_OWNS_RELATION(oid) object_ownercheck(RelationRelationId, oid, GetUserId())
+#define OT_OWNS_FUNCTION(oid) object_ownercheck(ProcedureRelationId, oid, GetUserId())
+#define OT_OWNS_TS_CONFIG(oid) object_ownercheck(TSConfigRelationId, oid, GetUserId())
+#define OT_OWNS_TS_DICTIONARY(oid) object_ownercheck(TSDictionaryRelationId, oid, GetUserId())
+#else
+#define OT_OWNS_SCHEMA(oid) pg_namespace_ownercheck(oid, GetUserId())
+#define OT_OWNS_TYPE(oid) pg_type_ownercheck(oid, GetUserId())
+#define OT_OWNS_RELATION(oid) pg_class_ownercheck(oid, GetUserId())
+#define OT_OWNS_FUNCTION(oid) pg_proc_ownercheck(oid, GetUserId())
+#define OT_OWNS_TS_CONFIG(oid) pg_ts_config_ownercheck(oid, GetUserId())
+#define OT_OWNS_TS_DICTIONARY(oid) pg_ts_dict_ownercheck(oid, GetUserId())
+#endif
+
+/* 18: the executor is no longer told that it runs once. */
+#if PG_VERSION_NUM >= 180000
+#define OT_EXECUTE_ONCE_PARAMETER
+#define OT_EXECUTE_ONCE_ARGUMENT
+#else
+#define OT_EXECUTE_ONCE_PARAMETER , bool execute_once
+#define OT_EXECUTE_ONCE_ARGUMENT , execute_once
+#endif
+
+/* 17: the stack of search paths is gone. */
+#if PG_VERSION_NUM < 170000
+#define OT_HAVE_OVERRIDE_SEARCH_PATH
+#endif
+
+/* 16: relfilenode became relfilenumber.  17: reindexing is told by which statement. */
+#if PG_VERSION_NUM >= 160000
+#define OT_SET_NEW_FILE(rel) RelationSetNewRelfilenumber(rel, (rel)->rd_rel->relpersistence)
+#else
+#define OT_SET_NEW_FILE(rel) RelationSetNewRelfilenode(rel, (rel)->rd_rel->relpersistence)
+#endif
+#if PG_VERSION_NUM >= 170000
+#define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(NULL, relid, flags, params)
+#else
+#define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(relid, flags, params)
+#endif
+
+/* 16: whose counts they are has another name. */
+#if PG_VERSION_NUM >= 160000
+#define OT_COUNTED_TABLE(status) ((status)->id)
+#else
+#define OT_COUNTED_TABLE(status) ((status)->t_id)
+#endif
+
+/* 16: the callback for a new file has another name. */
+#if PG_VERSION_NUM >= 160000
+#define OT_SET_NEW_FILE_CALLBACK relation_set_new_filelocator
+#else
+#define OT_SET_NEW_FILE_CALLBACK relation_set_new_filenode
+#endif
+
+/* 16: the file in a sequence's WAL record is a locator. */
+#if PG_VERSION_NUM >= 160000
+#define OT_SEQUENCE_RECORD_SET_FILE(record, rel) ((record).locator = (rel)->rd_locator)
+#else
+#define OT_SEQUENCE_RECORD_SET_FILE(record, rel) ((record).node = (rel)->rd_node)
+#endif
+
+#endif							/* ONETRIP_COMPAT_H */

@@ -1,0 +1,68 @@
+/*-------------------------------------------------------------------------
+ *
+ * process.c
+ *	  What kind of process this is, and what that lets it do.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include "access/xact.h"
+#include "commands/dbcommands.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+
+bool		ot_preloaded = false;
+bool		ot_is_apply_worker = false;
+bool		ot_is_rehearsing = false;
+bool		ot_in_event_trigger = false;
+
+/*
+ * Is this backend connected to the replicated database?  Asked once: neither
+ * the setting nor the backend's database can change.
+ */
+bool
+ot_in_replicated_database(void)
+{
+	static int	answer = -1;
+
+	if (answer < 0)
+	{
+		char	   *name;
+
+		if (!OidIsValid(MyDatabaseId) || !IsTransactionState())
+			return false;
+		name = get_database_name(MyDatabaseId);
+		answer = (name != NULL && ot_database != NULL &&
+				  strcmp(name, ot_database) == 0) ? 1 : 0;
+		if (name)
+			pfree(name);
+	}
+	return answer == 1;
+}
+
+/* Do changes made by this process, now, belong into a write set? */
+bool
+ot_capturing(void)
+{
+	return ot_preloaded && IsUnderPostmaster && !ot_is_apply_worker &&
+		(!creating_extension || ot_in_event_trigger) && ot_in_replicated_database();
+}
+
+/*
+ * A read replica takes no change of what is replicated.  It is no setting of
+ * transactions or sessions, so nothing that a client says can get around it.
+ */
+void
+ot_check_writable(void)
+{
+	if (unlikely(ot_read_only) && !ot_is_apply_worker)
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("cannot change what is replicated: this server of region \"%s\" is a read replica", ot_region),
+				 errdetail("Temporary tables may be written, and tables of another access method."),
+				 errhint("Connect to a region with a voter; onetrip status names them.")));
+}

@@ -1,0 +1,113 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.c
+ *	  The settings onetrip.*, all registered here.
+ *
+ * docs/settings.md lists them for users; keep the two alike.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/base.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+char	   *ot_database = NULL;
+char	   *ot_region = NULL;
+char	   *ot_agent_socket = NULL;
+int			ot_node_id = 0;
+int			ot_sequence_slot = 0;
+int			ot_sequence_stride = 1;
+int			ot_commit_timeout_ms = 10000;
+int			ot_max_apply_delay_ms = 5000;
+int			ot_rebuild_after_ms = 60000;
+int			ot_max_write_set_kb = 256 * 1024;
+bool		ot_read_only = false;
+bool		ot_rehearse_statements = true;
+int			ot_rehearse_timeout_ms = 2000;
+int			ot_rehearse_lock_timeout_ms = 100;
+
+void
+ot_settings_init(void)
+{
+	/* What the node says of itself; it writes these, users do not. */
+	DefineCustomStringVariable("onetrip.database",
+							   "The replicated database of this server.",
+							   "The server's other databases are local.",
+							   &ot_database, "onetrip",
+							   PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("onetrip.region",
+							   "The region this server stands in.",
+							   NULL,
+							   &ot_region, "",
+							   PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("onetrip.agent_socket",
+							   "Path of the Unix socket of this server's node.",
+							   NULL,
+							   &ot_agent_socket, "",
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.node_id",
+							"Number of this server's node in the cluster.",
+							NULL,
+							&ot_node_id, 0, 0, INT_MAX,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.sequence_slot",
+							"Which of the interleaved sequence values are this server's.",
+							NULL,
+							&ot_sequence_slot, 0, 0, 1023,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.sequence_stride",
+							"How many servers sequence values are interleaved for; 1 is dense.",
+							"The same on every node, fixed when the cluster is made.",
+							&ot_sequence_stride, 1, 1, 1024,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("onetrip.read_only",
+							 "This server is a read replica: it refuses changes of what is replicated.",
+							 "Temporary tables, and tables of another access method, may be written.",
+							 &ot_read_only, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	/* What users and operators choose. */
+	DefineCustomIntVariable("onetrip.commit_timeout",
+							"How long COMMIT waits for a majority of regions.",
+							"After that it ends with SQLSTATE 08007, outcome not known yet.",
+							&ot_commit_timeout_ms, 10000, 1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomBoolVariable("onetrip.rehearse",
+							 "COMMIT of statements such as DDL tries them in the other regions first.",
+							 "One that would fail in another region fails here, instead of holding that region up.",
+							 &ot_rehearse_statements, true,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.rehearse_timeout",
+							"How long the statements of a transaction are tried in another region.",
+							"After that they are rolled back there, and the COMMIT goes on.",
+							&ot_rehearse_timeout_ms, 2000, 1, 3600 * 1000,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.rehearse_lock_timeout",
+							"How long they wait there for a lock.",
+							"A region where it is held for longer is not waited for.",
+							&ot_rehearse_lock_timeout_ms, 100, 1, 3600 * 1000,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.max_apply_delay",
+							"How long a local reader or maintenance command may hold up changes from other regions.",
+							"A transaction that only reads, or a command such as REINDEX, is given this time before it is evicted; one whose client does nothing, a second at most.",
+							&ot_max_apply_delay_ms, 5000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.rebuild_after",
+							"How long this server fails to apply an entry before its node copies another member's.",
+							"0: it stands still until it is mended.",
+							&ot_rebuild_after_ms, 60000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.max_write_set",
+							"Largest amount of changes one transaction may commit.",
+							NULL,
+							&ot_max_write_set_kb, 256 * 1024, 64, 1000 * 1024,
+							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved("onetrip");
+}

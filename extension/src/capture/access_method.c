@@ -1,0 +1,475 @@
+/*-------------------------------------------------------------------------
+ *
+ * access_method.c
+ *	  Table access method "onetrip": PostgreSQL's heap, watched.
+ *
+ * The routine table is a copy of heap's with the callbacks replaced that
+ * change or lock a row.  Each does heap's work first and notes it after that,
+ * so a key's base is read with the row lock held.  The on-disk format is
+ * heap's to the byte.
+ *
+ * Code of heap that compares a relation's routine with its own (heap_getnext
+ * does, under index builds and CLUSTER) runs with the relation's routine set
+ * to heap's.  The swap is undone on error too: the relation cache entry
+ * outlives the failed statement, and a leftover would make this backend's
+ * later writes invisible to capture.
+ *
+ * Runs in every process that touches a table.  Errors: those of heap, and
+ * those of capture.c.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture_internal.h"
+
+#include "access/heapam.h"
+#include "access/xact.h"
+#include "catalog/pg_am_d.h"
+#include "commands/extension.h"
+#include "commands/defrem.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+PG_FUNCTION_INFO_V1(ot_access_method_handler);
+
+static TableAmRoutine ot_methods;
+static const TableAmRoutine *heap_methods = NULL;
+
+static void
+access_method_unwatched(Relation rel)
+{
+}
+
+static OtTableWatch watch = {access_method_unwatched, access_method_unwatched, access_method_unwatched};
+
+/*
+ * Tables that heap code, which insists on heap's own routine, works on just
+ * now; a function of an index may have it work on others meanwhile.  An
+ * invalidation builds the relation anew, with its own routine: then it is given
+ * heap's again.
+ */
+typedef struct AsHeap
+{
+	Relation	rels[2];
+	const TableAmRoutine *saved[2];
+	struct AsHeap *outer;
+} AsHeap;
+
+static AsHeap *as_heap = NULL;
+
+static void
+access_method_keep_as_heap(Datum arg, Oid relid)
+{
+	for (AsHeap *at = as_heap; at != NULL; at = at->outer)
+	{
+		for (int i = 0; i < 2; i++)
+			at->rels[i]->rd_tableam = heap_methods;
+	}
+}
+
+static void
+access_method_begin_as_heap(AsHeap *begun, Relation rel, Relation other)
+{
+	static bool registered = false;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(access_method_keep_as_heap, (Datum) 0);
+		registered = true;
+	}
+	begun->rels[0] = rel;
+	begun->rels[1] = other;
+	for (int i = 0; i < 2; i++)
+		begun->saved[i] = begun->rels[i]->rd_tableam;
+	begun->outer = as_heap;
+	as_heap = begun;
+	access_method_keep_as_heap((Datum) 0, InvalidOid);
+}
+
+static void
+access_method_end_as_heap(AsHeap *begun)
+{
+	as_heap = begun->outer;
+	for (int i = 0; i < 2; i++)
+		begun->rels[i]->rd_tableam = begun->saved[i];
+}
+
+#define AS_HEAPS(rel, other) \
+	do { \
+		AsHeap		begun; \
+		access_method_begin_as_heap(&begun, rel, other); \
+		PG_TRY()
+
+#define AS_HEAP(rel) AS_HEAPS(rel, rel)
+
+#define AS_HEAP_END() \
+		PG_FINALLY(); \
+		{ \
+			access_method_end_as_heap(&begun); \
+		} \
+		PG_END_TRY(); \
+	} while (0)
+
+void
+ot_access_method_watch(const OtTableWatch *watcher)
+{
+	watch = *watcher;
+}
+
+const TableAmRoutine *
+ot_heap_routine(void)
+{
+	return heap_methods ? heap_methods : GetHeapamTableAmRoutine();
+}
+
+bool
+ot_is_onetrip_table(Relation rel)
+{
+	return rel->rd_tableam == &ot_methods;
+}
+
+Oid
+ot_access_method_oid(void)
+{
+	return get_table_am_oid("onetrip", true);
+}
+
+/*
+ * Do the contents of such a relation travel?  Of a partitioned table only that
+ * it is emptied could, its rows are those of its partitions.  Contents of other
+ * tables, children perhaps of one that travels, are each region's own.
+ */
+bool
+ot_contents_travel(Form_pg_class form)
+{
+	if (form->relkind == RELKIND_PARTITIONED_TABLE)
+		return form->relpersistence != RELPERSISTENCE_TEMP;
+	return form->relkind == RELKIND_RELATION &&
+		form->relpersistence == RELPERSISTENCE_PERMANENT &&
+		form->relam == ot_access_method_oid();
+}
+
+/* Likewise; not of one that was dropped since. */
+bool
+ot_contents_of_travel(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		answer;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	answer = ot_contents_travel((Form_pg_class) GETSTRUCT(tuple));
+	ReleaseSysCache(tuple);
+	return answer;
+}
+
+/*
+ * Does a row of this table travel?  Rewrites fill a transient heap whose rows
+ * other regions make for themselves when they run the statement; the contents
+ * of a materialized view travel as a whole (contents.c); TOAST rows travel inside their values.
+ */
+static bool
+access_method_is_captured(Relation rel)
+{
+	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
+		rel->rd_rel->relkind != RELKIND_RELATION ||
+		OidIsValid(rel->rd_rel->relrewrite) || ot_is_apply_worker)
+		return false;
+	if (ot_capturing())
+		return true;
+	if (creating_extension || !IsUnderPostmaster)
+		return false;
+
+	if (!ot_preloaded)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("table \"%s\" cannot be changed: onetrip is not in shared_preload_libraries",
+						RelationGetRelationName(rel)),
+				 errhint("Let the node configure and start this server (onetrip start).")));
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("table \"%s\" cannot be changed: database \"%s\" is the replicated one, this database is local",
+					RelationGetRelationName(rel), ot_database),
+			 errhint("Create local tables with USING heap.")));
+	return false;
+}
+
+/* SERIALIZABLE would be weaker than it says: across regions it is not true yet. */
+static inline void
+access_method_check_isolation(Relation rel)
+{
+	if (unlikely(XactIsoLevel == XACT_SERIALIZABLE) &&
+		!ot_is_apply_worker && IsUnderPostmaster &&
+		rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("isolation level SERIALIZABLE is not available on onetrip table \"%s\"",
+						RelationGetRelationName(rel)),
+				 errdetail("Conflicts with readers in other regions would go unseen."),
+				 errhint("Use REPEATABLE READ, and SELECT ... FOR SHARE or FOR UPDATE on rows that a decision rests on.")));
+}
+
+/* ---- reading ---- */
+
+static TableScanDesc
+ot_scan_begin(Relation rel, Snapshot snapshot, int nkeys, struct ScanKeyData *key,
+			  ParallelTableScanDesc pscan, uint32 flags)
+{
+	access_method_check_isolation(rel);
+	return heap_methods->scan_begin(rel, snapshot, nkeys, key, pscan, flags);
+}
+
+static struct IndexFetchTableData *
+ot_index_fetch_begin(Relation rel)
+{
+	access_method_check_isolation(rel);
+	return heap_methods->index_fetch_begin(rel);
+}
+
+/* ---- writing ---- */
+
+/*
+ * Of a row that is not captured: the script of an extension may write it
+ * otherwise in each region; and no function may in the apply worker.
+ */
+static void
+access_method_before_uncaptured_write(Relation rel)
+{
+	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+		return;
+	if (!ot_is_apply_worker)
+		watch.script_writes(rel);
+	else if (!OidIsValid(rel->rd_rel->relrewrite))
+		watch.check_row_write(rel);
+}
+
+static inline void
+access_method_before_write(Relation rel, bool captured, bool needs_identity)
+{
+	if (captured)
+	{
+		access_method_check_isolation(rel);
+		watch.check_row_write(rel);
+		ot_capture_check_writable(rel, needs_identity);
+	}
+	else if (unlikely(creating_extension || ot_is_apply_worker))
+		access_method_before_uncaptured_write(rel);
+}
+
+static void
+ot_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
+				struct BulkInsertStateData *bistate)
+{
+	bool		captured = access_method_is_captured(rel);
+
+	access_method_before_write(rel, captured, false);
+	heap_methods->tuple_insert(rel, slot, cid, options, bistate);
+	ot_write_set_note_rows(RelationGetRelid(rel), 1);
+	if (captured)
+		ot_capture_insert(rel, slot);
+}
+
+static void
+ot_multi_insert(Relation rel, TupleTableSlot **slots, int nslots, CommandId cid,
+				int options, struct BulkInsertStateData *bistate)
+{
+	bool		captured = access_method_is_captured(rel);
+
+	access_method_before_write(rel, captured, false);
+	heap_methods->multi_insert(rel, slots, nslots, cid, options, bistate);
+	ot_write_set_note_rows(RelationGetRelid(rel), nslots);
+	if (captured)
+	{
+		for (int i = 0; i < nslots; i++)
+			ot_capture_insert(rel, slots[i]);
+	}
+}
+
+static void
+ot_tuple_insert_speculative(Relation rel, TupleTableSlot *slot, CommandId cid,
+							int options, struct BulkInsertStateData *bistate,
+							uint32 token)
+{
+	access_method_before_write(rel, access_method_is_captured(rel), false);
+	heap_methods->tuple_insert_speculative(rel, slot, cid, options, bistate, token);
+	ot_write_set_note_rows(RelationGetRelid(rel), 1);
+}
+
+/* Only here is it known that the row of INSERT ... ON CONFLICT stays. */
+static void
+ot_tuple_complete_speculative(Relation rel, TupleTableSlot *slot, uint32 token,
+							  bool succeeded)
+{
+	heap_methods->tuple_complete_speculative(rel, slot, token, succeeded);
+	/* else heap has deleted it again */
+	if (!succeeded)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
+	if (succeeded && access_method_is_captured(rel))
+		ot_capture_insert(rel, slot);
+}
+
+static TM_Result
+ot_tuple_delete(Relation rel, ItemPointer tid, CommandId cid, Snapshot snapshot,
+				Snapshot crosscheck, bool wait, TM_FailureData *tmfd,
+				bool changing_part)
+{
+	bool		captured = access_method_is_captured(rel);
+	TM_Result	result;
+
+	access_method_before_write(rel, captured, true);
+	result = heap_methods->tuple_delete(rel, tid, cid, snapshot, crosscheck, wait,
+										tmfd, changing_part);
+	if (result == TM_Ok)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
+	if (captured && result == TM_Ok)
+		ot_capture_delete(rel, tid);
+	return result;
+}
+
+static TM_Result
+ot_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
+				CommandId cid, Snapshot snapshot, Snapshot crosscheck, bool wait,
+				TM_FailureData *tmfd, LockTupleMode *lockmode,
+				OtUpdateIndexes *update_indexes)
+{
+	bool		captured = access_method_is_captured(rel);
+	TM_Result	result;
+
+	access_method_before_write(rel, captured, true);
+	result = heap_methods->tuple_update(rel, otid, slot, cid, snapshot, crosscheck,
+										wait, tmfd, lockmode, update_indexes);
+	if (result == TM_Ok)
+		ot_write_set_note_rows(RelationGetRelid(rel), 1);
+	if (captured && result == TM_Ok)
+		ot_capture_update(rel, otid, slot, *lockmode,
+						  OT_INDEXES_CHANGED(*update_indexes));
+	return result;
+}
+
+static TM_Result
+ot_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
+			  TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
+			  LockWaitPolicy wait_policy, uint8 flags, TM_FailureData *tmfd)
+{
+	bool		captured = access_method_is_captured(rel);
+	TM_Result	result;
+
+	if (captured)
+	{
+		access_method_check_isolation(rel);
+		ot_capture_check_writable(rel, false);
+	}
+	result = heap_methods->tuple_lock(rel, tid, snapshot, slot, cid, mode,
+									  wait_policy, flags, tmfd);
+	if (captured && result == TM_Ok)
+		ot_capture_lock(rel, slot, mode);
+	return result;
+}
+
+/* ---- files ---- */
+
+static void
+ot_set_new_file(Relation rel, const OtRelFile *file, char persistence,
+				TransactionId *freeze_xid, MultiXactId *min_multi)
+{
+	watch.before_file(rel);
+	heap_methods->OT_SET_NEW_FILE_CALLBACK(rel, file, persistence, freeze_xid, min_multi);
+}
+
+static void
+ot_nontransactional_truncate(Relation rel)
+{
+	watch.before_file(rel);
+	heap_methods->relation_nontransactional_truncate(rel);
+}
+
+/* ---- heap code that insists on heap's own routine ---- */
+
+static void
+ot_relation_copy_for_cluster(Relation old_rel, Relation new_rel, Relation old_index,
+							 bool use_sort, TransactionId oldest_xmin,
+							 TransactionId *xid_cutoff, MultiXactId *multi_cutoff,
+							 double *num_tuples, double *tups_vacuumed,
+							 double *tups_recently_dead)
+{
+	AS_HEAPS(old_rel, new_rel);
+	{
+		heap_methods->relation_copy_for_cluster(old_rel, new_rel, old_index, use_sort,
+												oldest_xmin, xid_cutoff, multi_cutoff,
+												num_tuples, tups_vacuumed,
+												tups_recently_dead);
+	}
+	AS_HEAP_END();
+}
+
+static double
+ot_index_build_range_scan(Relation rel, Relation index_rel,
+						  struct IndexInfo *index_info, bool allow_sync,
+						  bool anyvisible, bool progress, BlockNumber start,
+						  BlockNumber nblocks, IndexBuildCallback callback,
+						  void *callback_state, TableScanDesc scan)
+{
+	volatile double result = 0;
+
+	AS_HEAP(rel);
+	{
+		result = heap_methods->index_build_range_scan(rel, index_rel, index_info,
+													  allow_sync, anyvisible,
+													  progress, start, nblocks,
+													  callback, callback_state,
+													  scan);
+	}
+	AS_HEAP_END();
+	return result;
+}
+
+static void
+ot_index_validate_scan(Relation rel, Relation index_rel,
+					   struct IndexInfo *index_info, Snapshot snapshot,
+					   struct ValidateIndexState *state)
+{
+	AS_HEAP(rel);
+	{
+		heap_methods->index_validate_scan(rel, index_rel, index_info, snapshot, state);
+	}
+	AS_HEAP_END();
+}
+
+/* TOAST tables are plain heaps: their rows travel inside the values. */
+static Oid
+ot_relation_toast_am(Relation rel)
+{
+	return HEAP_TABLE_AM_OID;
+}
+
+Datum
+ot_access_method_handler(PG_FUNCTION_ARGS)
+{
+	if (heap_methods == NULL)
+	{
+		heap_methods = GetHeapamTableAmRoutine();
+		ot_methods = *heap_methods;
+
+		ot_methods.scan_begin = ot_scan_begin;
+		ot_methods.index_fetch_begin = ot_index_fetch_begin;
+		ot_methods.tuple_insert = ot_tuple_insert;
+		ot_methods.multi_insert = ot_multi_insert;
+		ot_methods.tuple_insert_speculative = ot_tuple_insert_speculative;
+		ot_methods.tuple_complete_speculative = ot_tuple_complete_speculative;
+		ot_methods.tuple_delete = ot_tuple_delete;
+		ot_methods.tuple_update = ot_tuple_update;
+		ot_methods.tuple_lock = ot_tuple_lock;
+		ot_methods.OT_SET_NEW_FILE_CALLBACK = ot_set_new_file;
+		ot_methods.relation_nontransactional_truncate = ot_nontransactional_truncate;
+		ot_methods.relation_copy_for_cluster = ot_relation_copy_for_cluster;
+		ot_methods.index_build_range_scan = ot_index_build_range_scan;
+		ot_methods.index_validate_scan = ot_index_validate_scan;
+		ot_methods.relation_toast_am = ot_relation_toast_am;
+	}
+	PG_RETURN_POINTER(&ot_methods);
+}

@@ -1,0 +1,744 @@
+/*-------------------------------------------------------------------------
+ *
+ * capture.c
+ *	  Turns a row change or row lock into operations and keys.
+ *
+ *	change			operation	keys
+ *	insert			I			UPDATE on each unique value
+ *	update			U			the row's identity, in the mode of its row lock;
+ *								UPDATE on each unique value that came or went
+ *	delete			D			UPDATE on each unique value, the identity among them
+ *	row lock		-			the row's identity, in the lock's mode
+ *	contents		I each		none: a lock on the whole relation stands for them
+ *
+ * The identity is the value of the primary key, else of the replica identity
+ * index.  Two transactions collide on these keys if and only if their row
+ * locks, or their index insertions, would have met in one PostgreSQL.
+ *
+ * A key's base is read with the row lock held.  A row that is being inserted
+ * is nobody else's to lock; its base is read before the unique indexes are
+ * searched, which is earlier than needed, hence safe.
+ *
+ * Runs in backends, called by access_method.c after heap has done its work.
+ * Temporary memory: a context of its own, reset after each row.  May raise
+ * ERROR; the statement then fails as if heap had.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture_internal.h"
+
+#include "access/detoast.h"
+#include "access/heapam.h"
+#include "access/heaptoast.h"
+#include "access/htup_details.h"
+#include "access/nbtree.h"
+#include "access/sysattr.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "common/hashfn.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/datum.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+static MemoryContext row_context = NULL;
+
+void
+ot_capture_init(void)
+{
+	row_context = AllocSetContextCreate(TopMemoryContext, "onetrip captured row",
+										ALLOCSET_DEFAULT_SIZES);
+}
+
+/* ---- hashes ---- */
+
+/* Seeds keep keys of different kinds apart. */
+#define SEED_TABLE	UINT64CONST(0x6f6e65747269700a)
+#define SEED_SCHEMA UINT64CONST(0x6f6e65747269700b)
+#define SEED_ROWS	UINT64CONST(0x6f6e65747269700c)
+#define SEED_CODE	UINT64CONST(0x6f6e65747269700e)
+
+OtHash
+ot_hash_table(const char *schema, const char *name)
+{
+	OtHash		hash;
+
+	hash.value = hash_bytes_extended((const unsigned char *) schema, strlen(schema), SEED_TABLE);
+	hash.value = hash_bytes_extended((const unsigned char *) name, strlen(name), hash.value);
+	return hash;
+}
+
+/* The one key that every statement of DDL takes. */
+OtHash
+ot_hash_schema(void)
+{
+	OtHash		hash;
+
+	hash.value = hash_bytes_extended((const unsigned char *) "schema", 6, SEED_SCHEMA);
+	return hash;
+}
+
+/*
+ * What users' functions compute.  Rows of tables whose indexes run such take
+ * it in mode KEY SHARE, DDL that may change what they compute, directly or by
+ * way of another function, in mode UPDATE.
+ */
+OtHash
+ot_hash_code(void)
+{
+	OtHash		hash;
+
+	hash.value = hash_bytes_extended((const unsigned char *) "code", 4, SEED_CODE);
+	return hash;
+}
+
+/* By OID; the relation must exist. */
+OtHash
+ot_hash_relation(Oid relid)
+{
+	char	   *schema = get_namespace_name(get_rel_namespace(relid));
+	char	   *name = get_rel_name(relid);
+	OtHash		hash;
+
+	if (schema == NULL || name == NULL)
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	hash = ot_hash_table(schema, name);
+	pfree(schema);
+	pfree(name);
+	return hash;
+}
+
+/*
+ * PostgreSQL's table locks in the four modes.  Readers meet nothing but
+ * ACCESS EXCLUSIVE, writers meet each other in no mode; the self-conflicting
+ * ones below EXCLUSIVE are taken a little stronger than they are.
+ */
+OtKeyMode
+ot_table_lock_to_mode(LOCKMODE lockmode)
+{
+	switch (lockmode)
+	{
+		case AccessShareLock:
+		case RowShareLock:
+			return OT_KEY_SHARE;
+		case RowExclusiveLock:
+			return OT_SHARE;
+		case AccessExclusiveLock:
+			return OT_UPDATE;
+		default:
+			return OT_NO_KEY_UPDATE;
+	}
+}
+
+static OtKeyMode
+capture_row_lock_to_mode(LockTupleMode mode)
+{
+	switch (mode)
+	{
+		case LockTupleKeyShare:
+			return OT_KEY_SHARE;
+		case LockTupleShare:
+			return OT_SHARE;
+		case LockTupleNoKeyExclusive:
+			return OT_NO_KEY_UPDATE;
+		case LockTupleExclusive:
+			break;
+	}
+	return OT_UPDATE;
+}
+
+/* A function tried something that it could not do in the apply worker either. */
+pg_noreturn static void
+refuse_function(Oid index, const ErrorData *why)
+{
+	/* where it happened, it has gathered already */
+	error_context_stack = NULL;
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("a function of index \"%s\" of table \"%s\" does more than compute",
+					get_rel_name(index), get_rel_name(IndexGetRelation(index, false))),
+			 errdetail("It runs in every region, and everywhere as in a read-only transaction: %s.",
+					   why->message),
+			 errhint("Functions in index expressions and predicates must only compute."),
+			 why->context ? errcontext("%s", why->context) : 0));
+}
+
+/*
+ * What an index with expressions or a predicate holds of the row.  false: it
+ * is not in the index.  Functions of users run in here, under the rules that
+ * the apply worker has for them (apply_row.c): what they may not do there, they
+ * do nowhere.
+ */
+static bool
+capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *estate,
+							Datum *values, bool *nulls)
+{
+	ExprContext *econtext = GetPerTupleExprContext(estate);
+	MemoryContext context = CurrentMemoryContext;
+	bool		read_only = XactReadOnly;
+	volatile bool in_index = true;
+	ErrorData  *volatile why = NULL;
+	Oid			user;
+	int			security_context;
+
+	/* The expression states live in the estate, not in the cache. */
+	info->ii_ExpressionsState = NIL;
+	info->ii_PredicateState = NULL;
+	econtext->ecxt_scantuple = slot;
+	GetUserIdAndSecContext(&user, &security_context);
+	SetUserIdAndSecContext(user, security_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	XactReadOnly = true;
+	PG_TRY();
+	{
+		if (info->ii_Predicate != NIL)
+			in_index = ExecQual(ExecPrepareQual(info->ii_Predicate, estate), econtext);
+		if (in_index)
+			FormIndexDatum(info, slot, estate, values, nulls);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		why = CopyErrorData();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	XactReadOnly = read_only;
+	SetUserIdAndSecContext(user, security_context);
+	info->ii_ExpressionsState = NIL;
+	info->ii_PredicateState = NULL;
+	if (why != NULL)
+	{
+		if (why->sqlerrcode == ERRCODE_READ_ONLY_SQL_TRANSACTION)
+			refuse_function(index, why);
+		ReThrowError(why);
+	}
+	return in_index;
+}
+
+/*
+ * The hash of the row's value in this index.  false: the row is not in the
+ * index, or collides with nothing there.
+ */
+static bool
+capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	EState	   *estate = NULL;
+	bool		in_index = true;
+	uint64		h = index->hash;
+
+	if (index->computed)
+	{
+		estate = CreateExecutorState();
+		in_index = capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
+	}
+	else if (!index->coarse)
+	{
+		for (int i = 0; i < index->nkeys; i++)
+			values[i] = slot_getattr(slot, index->attnums[i], &nulls[i]);
+	}
+
+	for (int i = 0; i < index->nkeys && in_index && !index->coarse; i++)
+	{
+		Datum		value;
+
+		if (nulls[i])
+		{
+			if (!index->nulls_equal)
+				in_index = false;
+			h = hash_combine64(h, 1);
+			continue;
+		}
+		if (index->hash_kinds[i] == OT_HASH_LABEL)
+		{
+			char	   *label = OutputFunctionCall(&index->hash_functions[i], values[i]);
+
+			h = hash_combine64(h, hash_bytes_extended((const unsigned char *) label,
+													  strlen(label), 0));
+			continue;
+		}
+		value = FunctionCall2Coll(&index->hash_functions[i], index->collations[i],
+								  values[i], Int64GetDatum(0));
+		h = hash_combine64(h, DatumGetUInt64(value));
+	}
+
+	if (estate)
+		FreeExecutorState(estate);
+	hash->value = h;
+	return in_index;
+}
+
+/*
+ * Runs the functions of the other indexes as well: the executor is about to,
+ * but nothing would stop them there.
+ */
+static void
+capture_check_functions(OtRelInfo *info, TupleTableSlot *slot)
+{
+	for (int i = 0; i < info->nrunning_indexes; i++)
+	{
+		OtRunningIndex *index = &info->running_indexes[i];
+		EState	   *estate = CreateExecutorState();
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		(void) capture_compute_index_value(index->oid, index->info, slot, estate, values, nulls);
+		FreeExecutorState(estate);
+	}
+}
+
+/* Takes the key of every unique value of the row, exclusively. */
+static void
+capture_take_unique_values(OtRelInfo *info, TupleTableSlot *slot)
+{
+	for (int i = 0; i < info->nindexes; i++)
+	{
+		OtHash		hash;
+
+		if (capture_hash_index_value(&info->indexes[i], slot, &hash))
+			ot_write_set_key_now(hash, OT_UPDATE, info->relid);
+	}
+}
+
+static void
+capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
+{
+	OtHash		hash;
+
+	if (info->identity < 0)
+	{
+		/* All rows of a table without identity share one key for row locks. */
+		hash.value = hash_combine64(info->table.value, SEED_ROWS);
+		ot_write_set_key_now(hash, mode, info->relid);
+	}
+	else if (capture_hash_index_value(&info->indexes[info->identity], slot, &hash))
+		ot_write_set_key_now(hash, mode, info->relid);
+}
+
+/* ---- rows ---- */
+
+/*
+ * The row at tid as it lies in the table, this transaction's own or one that
+ * it has superseded, so nobody moves it.  The page stays pinned.
+ */
+static void
+capture_fetch_stored(Relation rel, ItemPointer tid, HeapTuple tuple, Buffer *buffer)
+{
+	tuple->t_self = *tid;
+	if (!heap_fetch(rel, SnapshotAny, tuple, buffer, false))
+		elog(ERROR, "row (%u,%u) of table \"%s\" has gone while it was being changed",
+			 ItemPointerGetBlockNumber(tid), ItemPointerGetOffsetNumber(tid),
+			 RelationGetRelationName(rel));
+}
+
+/* In the same words: bytes, but for the length of a header. */
+static bool
+capture_same_value(Form_pg_attribute att, Datum a, Datum b)
+{
+	struct varlena *va;
+	struct varlena *vb;
+
+	if (att->attlen != -1)
+		return datumIsEqual(a, b, att->attbyval, att->attlen);
+	va = (struct varlena *) DatumGetPointer(a);
+	vb = (struct varlena *) DatumGetPointer(b);
+	if (VARATT_IS_EXTERNAL(va) || VARATT_IS_EXTERNAL(vb))
+		return VARATT_IS_EXTERNAL_ONDISK(va) && VARATT_IS_EXTERNAL_ONDISK(vb) &&
+			memcmp(va, vb, VARSIZE_EXTERNAL(va)) == 0;
+	return VARATT_IS_COMPRESSED(va) == VARATT_IS_COMPRESSED(vb) &&
+		VARSIZE_ANY_EXHDR(va) == VARSIZE_ANY_EXHDR(vb) &&
+		memcmp(VARDATA_ANY(va), VARDATA_ANY(vb), VARSIZE_ANY_EXHDR(va)) == 0;
+}
+
+/* The row's identity: a row with its columns, and NULL in the others. */
+static void
+capture_image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Datum *values)
+{
+	OtIndex    *identity = &info->indexes[info->identity];
+	Datum	   *key_values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *key_nulls = palloc(sizeof(bool) * desc->natts);
+
+	memset(key_nulls, true, sizeof(bool) * desc->natts);
+	for (int i = 0; i < identity->nkeys; i++)
+	{
+		AttrNumber	column = identity->attnums[i] - 1;
+
+		key_values[column] = values[column];
+		key_nulls[column] = false;
+	}
+	ot_row_image_of_values(key, info, desc, key_values, key_nulls);
+}
+
+/* Have both a header of one byte, or both one of four? */
+static bool
+capture_same_header(Form_pg_attribute att, Datum a, Datum b)
+{
+	return att->attlen != -1 ||
+		VARATT_IS_SHORT(DatumGetPointer(a)) == VARATT_IS_SHORT(DatumGetPointer(b));
+}
+
+/*
+ * Is the value unchanged that lies in the table now?  It was `given` to heap,
+ * which may have given it a shorter header: that makes room in the row, which
+ * it then must have everywhere.
+ */
+static bool
+capture_is_unchanged(Form_pg_attribute att, Datum stored, Datum given, Datum old)
+{
+	if (capture_same_value(att, stored, old))
+		return capture_same_header(att, stored, old);
+	return capture_same_value(att, given, old);
+}
+
+/*
+ * The columns that an update has changed.  One that the executor took over
+ * as it was, or that is stored as it was, is unchanged: where the row arrives it
+ * keeps what lies there, so that its bytes and hence the row lock are those
+ * of here.
+ */
+static void
+capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc desc,
+						 TupleTableSlot *given, HeapTuple stored, const Datum *old_values,
+						 const bool *old_nulls)
+{
+	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
+
+	heap_deform_tuple(stored, desc, values, nulls);
+	memset(changed, 0, BITMAPLEN(desc->natts));
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped)
+			nulls[i] = true;
+		else if (nulls[i] != old_nulls[i] ||
+				 (!nulls[i] && !capture_is_unchanged(att, values[i], given->tts_values[i], old_values[i])))
+			changed[i >> 3] |= 1 << (i & 7);
+		else
+			nulls[i] = true;
+	}
+	ot_row_image_of_values(image, info, desc, values, nulls);
+}
+
+/* ---- what access_method.c calls ---- */
+
+/* Before heap does anything: may this table be written? */
+void
+ot_capture_check_writable(Relation rel, bool needs_identity)
+{
+	ot_write_set_touch();
+	if (needs_identity && ot_rel_info(rel)->identity < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot update or delete rows of table \"%s\": it has no primary key",
+						RelationGetRelationName(rel)),
+				 errdetail("Other regions could not tell which row is meant."),
+				 errhint("Add a primary key, or choose a unique index with ALTER TABLE ... REPLICA IDENTITY USING INDEX.")));
+}
+
+/* Refuses a row that would be stored alike and yet not be found alike. */
+static void
+capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
+{
+	bool		isnull = false;
+
+	if (unlikely(OidIsValid(info->misrouted_by)))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate rows of partition \"%s\" of table \"%s\"",
+						RelationGetRelationName(rel), get_rel_name(info->misrouted_by)),
+				 errdetail("The table is partitioned by OIDs, which differ between regions: a row would belong to another partition elsewhere."),
+				 errhint("Partition by LIST, or by another column.")));
+	/* One value would go in, and then the next one nowhere, also from another region. */
+	if (likely(!OidIsValid(info->incomparable)))
+		return;
+	if (info->incomparable_column > 0)
+		(void) slot_getattr(slot, info->incomparable_column, &isnull);
+	if (!isnull)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate a value in index \"%s\" of table \"%s\"",
+						get_rel_name(info->incomparable), RelationGetRelationName(rel)),
+				 errdetail("The index cannot compare two values of its type, so another region could not add one."),
+				 errhint("Drop the index.")));
+}
+
+/*
+ * May an index elsewhere be given another form of some value than here?  Here
+ * it is given what the executor had, elsewhere what was stored; and a value
+ * with other OIDs in it compresses to another size.
+ */
+static bool
+capture_may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
+{
+	bool		whole_row = bms_is_member(0 - FirstLowInvalidHeapAttributeNumber,
+										  info->in_whole_indexes);
+
+	slot_getallattrs(given);
+	for (int i = 0; i < info->natts; i++)
+	{
+		struct varlena *value = (struct varlena *) DatumGetPointer(given->tts_values[i]);
+
+		if (!info->columns[i].is_varlena || given->tts_isnull[i] ||
+			(!whole_row && !bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber,
+										  info->in_whole_indexes)))
+			continue;
+		/* Shorter ones are not compressed for an index. */
+		if (VARATT_IS_COMPRESSED(value) || VARATT_IS_EXTERNAL(value) ||
+			(info->columns[i].holds_names && VARSIZE_ANY(value) > TOAST_INDEX_TARGET))
+			return true;
+	}
+	return false;
+}
+
+/* The most that a B-tree takes, as BTMaxItemSize() has it. */
+#define BTREE_ROOM \
+	(MAXALIGN_DOWN((BLCKSZ - MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) - \
+					MAXALIGN(sizeof(BTPageOpaqueData))) / 3) - MAXALIGN(sizeof(ItemPointerData)))
+
+/* The size of the index's tuple where it is largest; 0: there is none. */
+static Size
+capture_size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	EState	   *estate = CreateExecutorState();
+	Size		size = 0;
+
+	if (capture_compute_index_value(index->oid, index->info, stored, estate, values, nulls))
+	{
+		IndexTuple	tuple = index_form_tuple(index->desc, values, nulls);
+
+		size = IndexTupleSize(tuple);
+		for (int i = 0; i < index->desc->natts; i++)
+		{
+			Datum		value = index_getattr(tuple, i + 1, index->desc, &nulls[i]);
+
+			if (!nulls[i] && index->holds_names[i] && VARATT_IS_COMPRESSED(DatumGetPointer(value)))
+				size += MAXALIGN(ot_type_size_elsewhere(TupleDescAttr(index->desc, i)->atttypid,
+														value)) -
+					VARSIZE_ANY(DatumGetPointer(value));
+		}
+	}
+	FreeExecutorState(estate);
+	return size;
+}
+
+/* What fits into the indexes here has to fit elsewhere. */
+static void
+capture_check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *given, HeapTuple stored)
+{
+	TupleTableSlot *slot;
+
+	if (info->nwhole_indexes == 0 || likely(!capture_may_take_another_form(info, given)))
+		return;
+	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+	ExecStoreHeapTuple(stored, slot, false);
+	for (int i = 0; i < info->nwhole_indexes; i++)
+	{
+		OtWholeIndex *index = &info->whole_indexes[i];
+		Size		size = capture_size_in_index(index, slot);
+
+		if (size > BTREE_ROOM)
+			ereport(ERROR,
+					(errcode(OT_ERR_TOO_LARGE),
+					 errmsg("cannot replicate a row of table \"%s\": a value fits into index \"%s\" only in the form that it has here",
+							RelationGetRelationName(rel), get_rel_name(index->oid)),
+					 errdetail("It is compressed here. In other regions, where it is as in the table or holds other OIDs, it may take up to %zu bytes in the index; %zu are safe.",
+							   size, (Size) BTREE_ROOM),
+					 errhint("Index something shorter, such as a hash of the value, or drop the index.")));
+	}
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+void
+ot_capture_insert(Relation rel, TupleTableSlot *slot)
+{
+	OtRelInfo  *info;
+	OtRowImage	image;
+	HeapTupleData stored;
+	Buffer		buffer;
+	StringInfo	ops;
+	MemoryContext old;
+	uint16		number;
+
+	info = ot_rel_info(rel);
+	number = ot_write_set_relation(rel);
+
+	capture_check_replicable(info, rel, slot);
+
+	old = MemoryContextSwitchTo(row_context);
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
+	capture_take_unique_values(info, slot);
+	capture_check_functions(info, slot);
+	capture_fetch_stored(rel, &slot->tts_tid, &stored, &buffer);
+	capture_check_fits_everywhere(info, rel, slot, &stored);
+	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), &stored);
+	ops = ot_write_set_append();
+	ot_put_u8(ops, 'I');
+	ot_put_u16(ops, number);
+	ot_row_image_put(ops, &image, info->natts);
+	ReleaseBuffer(buffer);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+	ot_write_set_check_size();
+}
+
+/*
+ * A row of a relation whose contents travel as a whole, which stands under a
+ * lock that keeps writers out: the relation's key is enough.
+ */
+void
+ot_capture_contents(Relation rel, TupleTableSlot *slot)
+{
+	OtRelInfo  *info = ot_rel_info(rel);
+	uint16		number = ot_write_set_relation(rel);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+	HeapTuple	stored = ExecFetchSlotHeapTuple(slot, false, NULL);
+	OtRowImage	image;
+	StringInfo	ops;
+
+	capture_check_replicable(info, rel, slot);
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
+	capture_check_functions(info, slot);
+	capture_check_fits_everywhere(info, rel, slot, stored);
+	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), stored);
+	ops = ot_write_set_append();
+	ot_put_u8(ops, 'I');
+	ot_put_u16(ops, number);
+	ot_row_image_put(ops, &image, info->natts);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+	ot_write_set_check_size();
+}
+
+/* The unique values that came or went. */
+static void
+capture_take_changed_unique_values(OtRelInfo *info, TupleTableSlot *before, TupleTableSlot *after)
+{
+	for (int i = 0; i < info->nindexes; i++)
+	{
+		OtHash		hash_before;
+		OtHash		hash_after;
+		bool		was = capture_hash_index_value(&info->indexes[i], before, &hash_before);
+		bool		is = capture_hash_index_value(&info->indexes[i], after, &hash_after);
+
+		/* A coarse index cannot tell whether its value changed. */
+		if (was && is && hash_before.value == hash_after.value && !info->indexes[i].coarse)
+			continue;
+		if (was)
+			ot_write_set_key_now(hash_before, OT_UPDATE, info->relid);
+		if (is)
+			ot_write_set_key_now(hash_after, OT_UPDATE, info->relid);
+	}
+}
+
+void
+ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
+				  LockTupleMode lockmode, bool indexes_changed)
+{
+	OtRelInfo  *info = ot_rel_info(rel);
+	uint16		number = ot_write_set_relation(rel);
+	TupleDesc	desc = RelationGetDescr(rel);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+	OtRowImage	key;
+	OtRowImage	image;
+	HeapTupleData old_stored;
+	HeapTupleData new_stored;
+	Buffer		old_buffer;
+	Buffer		new_buffer;
+	Datum	   *old_values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *old_nulls = palloc(sizeof(bool) * desc->natts);
+	bits8	   *changed = palloc(BITMAPLEN(desc->natts));
+	StringInfo	ops;
+
+	slot_getallattrs(slot);
+	capture_check_replicable(info, rel, slot);
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
+	capture_fetch_stored(rel, otid, &old_stored, &old_buffer);
+	capture_fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
+	heap_deform_tuple(&old_stored, desc, old_values, old_nulls);
+
+	/* A heap-only update leaves every indexed column as it was. */
+	if (indexes_changed)
+	{
+		TupleTableSlot *before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+
+		memcpy(before->tts_values, old_values, sizeof(Datum) * desc->natts);
+		memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
+		ExecStoreVirtualTuple(before);
+		capture_take_identity(info, before, capture_row_lock_to_mode(lockmode));
+		capture_take_changed_unique_values(info, before, slot);
+		capture_check_functions(info, slot);
+		ExecDropSingleTupleTableSlot(before);
+		capture_check_fits_everywhere(info, rel, slot, &new_stored);
+	}
+	else
+		capture_take_identity(info, slot, capture_row_lock_to_mode(lockmode));
+
+	capture_image_of_key(&key, info, desc, old_values);
+	capture_image_of_changes(&image, changed, info, desc, slot, &new_stored, old_values, old_nulls);
+	ops = ot_write_set_append();
+	ot_put_u8(ops, 'U');
+	ot_put_u16(ops, number);
+	ot_put_u8(ops, capture_row_lock_to_mode(lockmode));
+	ot_row_image_put(ops, &key, info->natts);
+	appendBinaryStringInfo(ops, (char *) changed, BITMAPLEN(info->natts));
+	ot_row_image_put(ops, &image, info->natts);
+	ReleaseBuffer(new_buffer);
+	ReleaseBuffer(old_buffer);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+	ot_write_set_check_size();
+}
+
+void
+ot_capture_delete(Relation rel, ItemPointer tid)
+{
+	OtRelInfo  *info = ot_rel_info(rel);
+	uint16		number = ot_write_set_relation(rel);
+	TupleDesc	desc = RelationGetDescr(rel);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+	TupleTableSlot *before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	HeapTupleData stored;
+	Buffer		buffer;
+	OtRowImage	key;
+	StringInfo	ops;
+
+	capture_fetch_stored(rel, tid, &stored, &buffer);
+	heap_deform_tuple(&stored, desc, before->tts_values, before->tts_isnull);
+	ExecStoreVirtualTuple(before);
+	ot_session_settings_note(info->runs_functions, info->runs_users_code);
+	capture_take_unique_values(info, before);
+	capture_image_of_key(&key, info, desc, before->tts_values);
+	ops = ot_write_set_append();
+	ot_put_u8(ops, 'D');
+	ot_put_u16(ops, number);
+	ot_row_image_put(ops, &key, info->natts);
+	ExecDropSingleTupleTableSlot(before);
+	ReleaseBuffer(buffer);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+	ot_write_set_check_size();
+}
+
+void
+ot_capture_lock(Relation rel, TupleTableSlot *slot, LockTupleMode mode)
+{
+	OtRelInfo  *info = ot_rel_info(rel);
+	MemoryContext old = MemoryContextSwitchTo(row_context);
+
+	capture_take_identity(info, slot, capture_row_lock_to_mode(mode));
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+}

@@ -1,0 +1,102 @@
+/*-------------------------------------------------------------------------
+ *
+ * capture.h
+ *	  What a transaction has changed: noted, in its wire form, and read again.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_CAPTURE_H
+#define ONETRIP_CAPTURE_H
+
+#include "capture/contents.h"
+#include "capture/object_name.h"
+#include "capture/rel_info.h"
+#include "capture/row_image.h"
+#include "capture/session_settings.h"
+#include "capture/stored_type.h"
+#include "node/node.h"
+
+#include "access/tableam.h"
+#include "catalog/pg_class.h"
+#include "nodes/lockoptions.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+
+/* PostgreSQL's four row-lock modes, as they stand in an entry. */
+typedef enum OtKeyMode
+{
+	OT_KEY_SHARE = 0,
+	OT_SHARE = 1,
+	OT_NO_KEY_UPDATE = 2,
+	OT_UPDATE = 3
+} OtKeyMode;
+
+/*
+ * What the wing above that knows of statements wants to hear of writes to
+ * tables.  Set once, while the library is loaded; without it nobody asks.
+ */
+typedef struct OtTableWatch
+{
+	void		(*check_row_write) (Relation rel);	/* may raise ERROR */
+	void		(*script_writes) (Relation rel);
+	void		(*before_file) (Relation rel);
+} OtTableWatch;
+
+/* access_method.c */
+extern void ot_access_method_watch(const OtTableWatch *watch);
+extern Oid	ot_access_method_oid(void);
+extern bool ot_is_onetrip_table(Relation rel);
+extern bool ot_contents_travel(Form_pg_class form);
+extern bool ot_contents_of_travel(Oid relid);
+extern const TableAmRoutine *ot_heap_routine(void);
+
+/* write_set.c */
+/* The first byte of a write set; 1 had none, and values in their text or binary form. */
+#define OT_WRITE_SET_FORMAT	2
+
+#define OT_SEQUENCE_EXACT		0x01	/* set, do not only raise */
+#define OT_SEQUENCE_IS_CALLED	0x02
+
+extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
+extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
+extern void ot_write_set_entry(OtLogIndex base);
+extern StringInfo ot_write_set_append(void);
+extern void ot_write_set_touch(void);
+extern void ot_write_set_advance(void);
+extern uint64 ot_write_set_rows(Oid relid);
+extern bool ot_write_set_is_empty(void);
+extern bool ot_write_set_has_statements(void);
+extern void ot_write_set_statement(const char *text, int len);
+extern bool ot_write_set_take_statement_back(void);
+extern void ot_write_set_sequence(const char *schema, const char *name, int64 last_value, uint8 flags);
+extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
+extern void ot_write_set_operations(StringInfo out);
+extern Oid	ot_write_set_key_table(uint32 key_number);
+extern void ot_write_set_subxact_start(int nest_level);
+extern void ot_write_set_subxact_end(int nest_level, bool committed);
+extern void ot_write_set_reset(void);
+
+/* capture.c */
+extern void ot_capture_init(void);
+extern OtHash ot_hash_table(const char *schema, const char *name);
+extern OtHash ot_hash_schema(void);
+extern OtHash ot_hash_code(void);
+extern OtHash ot_hash_relation(Oid relid);
+extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
+
+/* own_locks.c */
+typedef struct OtHeldLock
+{
+	Oid			relid;
+	LOCKMODE	mode;			/* the strongest one held */
+} OtHeldLock;
+
+extern OtHeldLock *ot_held_locks(int *count);
+
+/* unseen.c */
+extern void ot_check_unseen_writes(void);
+
+#endif							/* ONETRIP_CAPTURE_H */

@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * capture_internal.h
+ *	  What the parts of capture offer each other.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_CAPTURE_INTERNAL_H
+#define ONETRIP_CAPTURE_INTERNAL_H
+
+#include "capture/capture.h"
+
+/* write_set.c */
+extern uint16 ot_write_set_relation(Relation rel);
+extern void ot_write_set_check_size(void);
+extern bool ot_write_set_find_object(uint32 kind, Oid oid, uint32 *number);
+extern void ot_write_set_looks_names_up(void);
+extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
+extern void ot_write_set_note_rows(Oid relid, int rows);
+
+/* capture.c */
+extern void ot_capture_insert(Relation rel, TupleTableSlot *slot);
+extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
+							  LockTupleMode lockmode, bool indexes_changed);
+extern void ot_capture_delete(Relation rel, ItemPointer tid);
+extern void ot_capture_lock(Relation rel, TupleTableSlot *slot, LockTupleMode mode);
+extern void ot_capture_contents(Relation rel, TupleTableSlot *slot);
+extern void ot_capture_check_writable(Relation rel, bool needs_identity);
+
+#endif							/* ONETRIP_CAPTURE_INTERNAL_H */

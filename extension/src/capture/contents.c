@@ -1,0 +1,210 @@
+/*-------------------------------------------------------------------------
+ *
+ * contents.c
+ *	  All rows of a relation at once: emptied, and filled again.
+ *
+ * What a statement has put into a relation travels as rows wherever running
+ * it again could give others:
+ *	- a materialized view, from other snapshots, other sessions, random();
+ *	- what the script of an extension has inserted, with serial keys.
+ * The entry then says that the relation is empty, and after that its rows.
+ * TRUNCATE travels as that alone, for each of the tables that it has emptied:
+ * its triggers, CASCADE and privileges are a matter of where it ran.
+ *
+ * Keys: whoever calls these holds a lock on the relation that keeps writers out
+ * until COMMIT, and it becomes a key there.  So the rows need none.
+ *
+ * Runs in backends, and in the apply worker.  Anything may raise ERROR.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture_internal.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "commands/matview.h"
+#include "commands/sequence.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "pgstat.h"
+#include "storage/lmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* ---- where it comes from ---- */
+
+/* Notes that the relation is empty now; OT_EMPTIED_... */
+void
+ot_contents_emptied(Oid relid, uint8 flags)
+{
+	StringInfo	ops = ot_write_set_append();
+
+	ot_put_u8(ops, 'E');
+	ot_put_str(ops, get_namespace_name(get_rel_namespace(relid)));
+	ot_put_str(ops, get_rel_name(relid));
+	ot_put_u8(ops, flags);
+	ot_write_set_looks_names_up();
+	ot_write_set_check_size();
+}
+
+/* Notes that the relation has the rows that it has, and no others. */
+void
+ot_contents_note(Oid relid, uint8 flags)
+{
+	Relation	rel;
+	Snapshot	snapshot;
+	TableScanDesc scan;
+	TupleTableSlot *slot;
+	Oid			saved_user;
+	int			saved_sec_context;
+
+	CommandCounterIncrement();
+	rel = relation_open(relid, NoLock);
+	ot_contents_emptied(relid, flags);
+	/*
+	 * Functions of its indexes run as its owner, as in the statement that has
+	 * filled it: here, and in the other regions, which are told who noted the
+	 * rows.  Whoever REFRESHes may be a superuser.
+	 */
+	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner, saved_sec_context |
+						   SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = table_beginscan(rel, snapshot, 0, NULL);
+	slot = table_slot_create(rel, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		ot_capture_contents(rel, slot);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	SetUserIdAndSecContext(saved_user, saved_sec_context);
+	relation_close(rel, NoLock);
+}
+
+/* A materialized view that has just been filled, or emptied. */
+void
+ot_contents_note_matview(Oid relid, bool concurrently)
+{
+	Relation	rel;
+	bool		populated;
+
+	CommandCounterIncrement();
+	rel = relation_open(relid, NoLock);
+	populated = RelationIsPopulated(rel);
+	relation_close(rel, NoLock);
+	if (populated)
+		ot_contents_note(relid, OT_EMPTIED_POPULATED |
+						 (concurrently ? OT_EMPTIED_BY_ROWS : 0));
+	else
+		ot_contents_emptied(relid, 0);
+}
+
+/* ---- in the apply worker ---- */
+
+/* As TRUNCATE does it, but for what it asks and whom it calls. */
+static void
+contents_give_new_file(Relation rel)
+{
+	ReindexParams params = {0};
+
+	OT_SET_NEW_FILE(rel);
+	if (OidIsValid(rel->rd_rel->reltoastrelid))
+	{
+		Relation	toast = relation_open(rel->rd_rel->reltoastrelid, AccessExclusiveLock);
+
+		OT_SET_NEW_FILE(toast);
+		relation_close(toast, NoLock);
+	}
+	OT_REINDEX_RELATION(RelationGetRelid(rel), REINDEX_REL_PROCESS_TOAST, &params);
+	pgstat_count_truncate(rel);
+}
+
+/* Whoever reads goes on reading what was there. */
+static void
+contents_delete_rows(Relation rel)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		simple_table_tuple_delete(rel, &slot->tts_tid, snapshot);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+}
+
+static void
+contents_restart_sequences(Oid relid)
+{
+	ListCell   *lc;
+
+	foreach(lc, getOwnedSequences(relid))
+	{
+		LockRelationOid(lfirst_oid(lc), AccessExclusiveLock);
+		ResetSequence(lfirst_oid(lc));
+	}
+}
+
+/* Applies an 'E' operation; r stands behind the op byte. */
+void
+ot_contents_apply_emptied(OtReader *r)
+{
+	char	   *schema = ot_get_str(r);
+	char	   *name = ot_get_str(r);
+	uint8		flags = ot_get_u8(r);
+	LOCKMODE	lockmode = flags & OT_EMPTIED_BY_ROWS ? ExclusiveLock : AccessExclusiveLock;
+	Oid			relid = RangeVarGetRelid(makeRangeVar(schema, name, -1), lockmode, true);
+	Relation	rel;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("table \"%s.%s\" does not exist in region \"%s\"", schema, name, ot_region),
+				 errhint("This region differs from the others; compare them with onetrip check.")));
+	rel = relation_open(relid, NoLock);
+	switch (rel->rd_rel->relkind)
+	{
+		case RELKIND_RELATION:
+		case RELKIND_MATVIEW:
+			if (flags & OT_EMPTIED_BY_ROWS)
+			{
+				contents_delete_rows(rel);
+				break;
+			}
+			contents_give_new_file(rel);
+			if (rel->rd_rel->relkind == RELKIND_MATVIEW)
+				SetMatViewPopulatedState(rel, (flags & OT_EMPTIED_POPULATED) != 0);
+			break;
+		case RELKIND_PARTITIONED_TABLE:
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 errmsg("\"%s.%s\" is not a table in region \"%s\"", schema, name, ot_region),
+					 errhint("This region differs from the others; compare them with onetrip check.")));
+	}
+	if (flags & OT_EMPTIED_RESTART)
+		contents_restart_sequences(relid);
+	relation_close(rel, NoLock);
+	CommandCounterIncrement();
+	pfree(schema);
+	pfree(name);
+}

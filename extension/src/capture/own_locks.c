@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ *
+ * own_locks.c
+ *	  Which relations this transaction holds a lock on, and how strong.
+ *
+ * Asking the lock manager rather than collecting along the way misses none:
+ * plans, triggers, LOCK TABLE and utility commands all end up here.
+ *
+ * A lock is either in one of this process's fast-path slots, or in the shared
+ * table, where it hangs in a list for each partition.  Another process may
+ * move one of ours from the first place to the second at any time; it does so
+ * holding fpInfoLock and the partition's lock, so the slots are read first,
+ * then the lists: a lock may be seen twice, never not at all.
+ *
+ * Runs in backends, at PRE_COMMIT and ABORT.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture.h"
+
+#include "access/transam.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+
+/* How lock.c packs the modes of a fast-path slot: three bits, from mode 1. */
+#define FAST_PATH_BITS 3
+#define FAST_PATH_FIRST_MODE AccessShareLock
+
+typedef struct LockList
+{
+	OtHeldLock *locks;
+	int			count;
+	int			max;
+} LockList;
+
+static void
+own_locks_note_lock(LockList *list, Oid relid, LOCKMODE mode)
+{
+	if (relid < FirstNormalObjectId)
+		return;
+	for (int i = 0; i < list->count; i++)
+	{
+		if (list->locks[i].relid == relid)
+		{
+			list->locks[i].mode = Max(list->locks[i].mode, mode);
+			return;
+		}
+	}
+	if (list->count == list->max)
+	{
+		list->max *= 2;
+		list->locks = repalloc(list->locks, sizeof(OtHeldLock) * list->max);
+	}
+	list->locks[list->count].relid = relid;
+	list->locks[list->count++].mode = mode;
+}
+
+static void
+own_locks_note_fast_path(LockList *list)
+{
+#if PG_VERSION_NUM >= 180000
+	int			nslots = FastPathLockGroupsPerBackend * FP_LOCK_SLOTS_PER_GROUP;
+#define FAST_PATH_SLOT_BITS(n) \
+	(MyProc->fpLockBits[(n) / FP_LOCK_SLOTS_PER_GROUP] >> \
+	 (FAST_PATH_BITS * ((n) % FP_LOCK_SLOTS_PER_GROUP)))
+#else
+	int			nslots = FP_LOCK_SLOTS_PER_BACKEND;
+#define FAST_PATH_SLOT_BITS(n) (MyProc->fpLockBits >> (FAST_PATH_BITS * (n)))
+#endif
+
+	LWLockAcquire(&MyProc->fpInfoLock, LW_SHARED);
+	for (int i = 0; i < nslots; i++)
+	{
+		uint32		bits = FAST_PATH_SLOT_BITS(i) & ((1 << FAST_PATH_BITS) - 1);
+
+		for (int bit = FAST_PATH_BITS - 1; bit >= 0; bit--)
+		{
+			if (bits & (1 << bit))
+			{
+				own_locks_note_lock(list, MyProc->fpRelId[i], FAST_PATH_FIRST_MODE + bit);
+				break;
+			}
+		}
+	}
+	LWLockRelease(&MyProc->fpInfoLock);
+}
+
+static void
+own_locks_note_shared(LockList *list, PROCLOCK *proclock)
+{
+	const LOCKTAG *tag = &proclock->tag.myLock->tag;
+
+	if (tag->locktag_type != LOCKTAG_RELATION ||
+		tag->locktag_lockmethodid != DEFAULT_LOCKMETHOD ||
+		tag->locktag_field1 != MyDatabaseId)
+		return;
+	for (LOCKMODE mode = MaxLockMode; mode >= AccessShareLock; mode--)
+	{
+		if (proclock->holdMask & LOCKBIT_ON(mode))
+		{
+			own_locks_note_lock(list, tag->locktag_field2, mode);
+			break;
+		}
+	}
+}
+
+/* palloc'd; each relation once. */
+OtHeldLock *
+ot_held_locks(int *count)
+{
+	LockList	list = {.count = 0, .max = 32};
+
+	list.locks = palloc(sizeof(OtHeldLock) * list.max);
+	own_locks_note_fast_path(&list);
+	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
+	{
+		LWLock	   *partition = LockHashPartitionLockByIndex(i);
+
+		LWLockAcquire(partition, LW_SHARED);
+#if PG_VERSION_NUM >= 160000
+		{
+			dlist_iter	iter;
+
+			dlist_foreach(iter, &MyProc->myProcLocks[i])
+				own_locks_note_shared(&list, dlist_container(PROCLOCK, procLink, iter.cur));
+		}
+#else
+		{
+			SHM_QUEUE  *queue = &MyProc->myProcLocks[i];
+			PROCLOCK   *proclock;
+
+			for (proclock = (PROCLOCK *) SHMQueueNext(queue, queue, offsetof(PROCLOCK, procLink));
+				 proclock != NULL;
+				 proclock = (PROCLOCK *) SHMQueueNext(queue, &proclock->procLink,
+													  offsetof(PROCLOCK, procLink)))
+				own_locks_note_shared(&list, proclock);
+		}
+#endif
+		LWLockRelease(partition);
+	}
+	*count = list.count;
+	return list.locks;
+}

@@ -1,0 +1,577 @@
+/*-------------------------------------------------------------------------
+ *
+ * rel_info.c
+ *	  The cache of what capture and apply need to know of a table.
+ *
+ * An entry is built from the relation cache on first use and thrown away when
+ * the relation or one of its indexes changes.
+ *
+ * What goes into the hash of a key must be the same on every node, and must
+ * not change while the key is held.  So it is made of
+ *
+ *	the table's schema and name		whoever renames holds the table's keys
+ *	an index's column numbers		fixed for the index's life, like its having a predicate
+ *	values							of the columns, or of expressions
+ *
+ * and not of the index's name, which may change while the table is written.
+ * Two indexes of a table that are on the same columns, with other predicates or
+ * expressions, so share their keys: two values that meet nowhere may conflict,
+ * never the other way round.  A function behind an expression is replaced under
+ * the keys of the tables that use it (ddl_hold.c).
+ *
+ * A unique index hashes each value with the extended hash function that goes
+ * with the index's equality.  Where there is none that gives the same result
+ * on every node, the index is coarse: any two changes of it collide, which is
+ * slow and never wrong.  So is one under a collation that takes different
+ * strings for equal: which ones, and their sort keys, are a matter of the
+ * version of ICU.
+ *
+ * Runs in backends and in the apply worker.  Entries live in a context each,
+ * below CacheMemoryContext.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture.h"
+
+#include "access/genam.h"
+#include "access/hash.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "catalog/index.h"
+#include "catalog/partition.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "access/sysattr.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/partcache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+/* Keep the keys of different kinds of index apart. */
+#define SEED_EXCLUSION	1
+#define SEED_PARTIAL	2
+
+static HTAB *infos = NULL;
+
+static bool
+rel_info_has_index(OtRelInfo *info, Oid relid)
+{
+	for (int i = 0; info->valid && info->context && i < info->nindexes; i++)
+	{
+		if (info->indexes[i].oid == relid)
+			return true;
+	}
+	return false;
+}
+
+static void
+rel_info_invalidate_relation(Datum arg, Oid relid)
+{
+	OtRelInfo  *info = NULL;
+
+	if (OidIsValid(relid))
+	{
+		info = hash_search(infos, &relid, HASH_FIND, NULL);
+		if (info)
+			info->valid = false;
+	}
+	if (!OidIsValid(relid) || info == NULL)
+	{
+		HASH_SEQ_STATUS status;
+
+		hash_seq_init(&status, infos);
+		while ((info = hash_seq_search(&status)) != NULL)
+		{
+			if (!OidIsValid(relid) || rel_info_has_index(info, relid))
+				info->valid = false;
+		}
+	}
+	ot_type_forget_all();
+}
+
+/*
+ * A table's hash holds its schema's name, a column's way of travelling its
+ * type's: either may change without a message for the relation.
+ */
+static void
+rel_info_invalidate_all(Datum arg, int cacheid, uint32 hashvalue)
+{
+	rel_info_invalidate_relation((Datum) 0, InvalidOid);
+}
+
+static void
+rel_info_init_cache(void)
+{
+	HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(OtRelInfo)};
+
+	ctl.hcxt = CacheMemoryContext;
+	infos = hash_create("onetrip tables", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	CacheRegisterRelcacheCallback(rel_info_invalidate_relation, (Datum) 0);
+	CacheRegisterSyscacheCallback(NAMESPACEOID, rel_info_invalidate_all, (Datum) 0);
+	CacheRegisterSyscacheCallback(TYPEOID, rel_info_invalidate_all, (Datum) 0);
+}
+
+/* ---- columns ---- */
+
+static bool
+rel_info_is_builtin(Oid type)
+{
+	return type < FirstGenbkiObjectId;
+}
+
+/* Types whose values are OIDs of objects, which differ between nodes. */
+static bool
+rel_info_holds_oids(Oid type)
+{
+	switch (type)
+	{
+		case REGPROCOID:
+		case REGPROCEDUREOID:
+		case REGOPEROID:
+		case REGOPERATOROID:
+		case REGCLASSOID:
+		case REGTYPEOID:
+		case REGROLEOID:
+		case REGNAMESPACEOID:
+		case REGCONFIGOID:
+		case REGDICTIONARYOID:
+		case REGCOLLATIONOID:
+			return true;
+		default:
+			return false;
+	}
+}
+
+static void
+rel_info_describe_column(OtColumn *column, Form_pg_attribute att)
+{
+	memset(column, 0, sizeof(*column));
+	column->dropped = att->attisdropped;
+	column->is_varlena = (att->attlen == -1);
+	if (column->dropped)
+		return;
+	column->type = att->atttypid;
+	column->holds_names = ot_type_holds_names(att->atttypid);
+}
+
+/*
+ * What the bytes of a row are cut up by.  A server on which this differs must
+ * not try: the types of users are left out, since their OIDs differ.
+ */
+static uint32
+rel_info_hash_layout(TupleDesc desc)
+{
+	uint32		hash = desc->natts;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		hash = hash_combine(hash, (uint16) att->attlen);
+		hash = hash_combine(hash, (att->attbyval << 16) | (att->attisdropped << 8) |
+							(uint8) att->attalign);
+		hash = hash_combine(hash, rel_info_is_builtin(att->atttypid) ? att->atttypid : 0);
+	}
+	return hash;
+}
+
+/* ---- unique indexes ---- */
+
+/* Finds how to hash a column of an index; false: the index is coarse. */
+static bool
+rel_info_describe_hash(OtIndex *index, int i, Relation index_rel)
+{
+	Oid			opfamily = index_rel->rd_opfamily[i];
+	Oid			type = index_rel->rd_opcintype[i];
+	Oid			column = getBaseType(TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid);
+	Oid			equality;
+	TypeCacheEntry *cache;
+
+	if (IsPolymorphicType(type) || type == RECORDOID)
+		type = column;
+
+	index->collations[i] = index_rel->rd_indcollation[i];
+	if (type_is_enum(type))
+	{
+		Oid			output;
+		bool		is_varlena;
+
+		getTypeOutputInfo(type, &output, &is_varlena);
+		fmgr_info_cxt(output, &index->hash_functions[i], CurrentMemoryContext);
+		index->hash_kinds[i] = OT_HASH_LABEL;
+		return true;
+	}
+
+	/*
+	 * Composite values, ranges and arrays may hold OIDs further down.  The
+	 * reg* types are indexed as plain oid, so ask for the column's own type.
+	 */
+	if (rel_info_holds_oids(column) || rel_info_holds_oids(type) ||
+		(!rel_info_is_builtin(type) && get_typtype(type) != TYPTYPE_BASE))
+		return false;
+	{
+		Oid			element = get_element_type(type);
+
+		if (OidIsValid(element) &&
+			(rel_info_holds_oids(element) ||
+			 (!rel_info_is_builtin(element) && get_typtype(element) != TYPTYPE_BASE)))
+			return false;
+	}
+
+	if (OidIsValid(index->collations[i]) &&
+		!get_collation_isdeterministic(index->collations[i]))
+		return false;
+
+	/* Values that the index takes for equal must hash alike. */
+	if (index_rel->rd_rel->relam == HASH_AM_OID)
+		return false;
+	equality = get_opfamily_member(opfamily, index_rel->rd_opcintype[i],
+								   index_rel->rd_opcintype[i], BTEqualStrategyNumber);
+	cache = lookup_type_cache(type, TYPECACHE_EQ_OPR | TYPECACHE_HASH_EXTENDED_PROC_FINFO);
+	if (!OidIsValid(cache->hash_extended_proc) ||
+		!OidIsValid(equality) || cache->eq_opr != equality)
+		return false;
+	fmgr_info_copy(&index->hash_functions[i], &cache->hash_extended_proc_finfo,
+				   CurrentMemoryContext);
+	index->hash_kinds[i] = OT_HASH_FUNCTION;
+	return true;
+}
+
+/* A function of users, or one that tells a setting? */
+static bool
+rel_info_is_not_builtin(Oid function, void *context)
+{
+	return !rel_info_is_builtin(function) || function == F_CURRENT_SETTING_TEXT ||
+		function == F_CURRENT_SETTING_TEXT_BOOL;
+}
+
+static bool
+rel_info_runs_users_code(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	/* Casts run functions of types, and CHECKs of domains, that do not stand here. */
+	if (IsA(node, Const) && ot_type_holds_names(((Const *) node)->consttype))
+		return true;
+	if (IsA(node, CoerceToDomain) || IsA(node, CoerceViaIO) || IsA(node, ArrayCoerceExpr) ||
+		check_functions_in_node(node, rel_info_is_not_builtin, context))
+		return true;
+	return expression_tree_walker(node, rel_info_runs_users_code, context);
+}
+
+/* In a language of its own?  What is written in C is its author's to vouch for. */
+static bool
+rel_info_is_interpreted(Oid function, void *context)
+{
+	HeapTuple	tuple;
+	Oid			language;
+
+	if (rel_info_is_builtin(function))
+		return false;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
+	ReleaseSysCache(tuple);
+	return language != INTERNALlanguageId && language != ClanguageId;
+}
+
+/* Might the expression do anything but compute? */
+static bool
+rel_info_may_run_anything(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	/* a domain has CHECKs, also one within a composite that is read from text */
+	if (IsA(node, CoerceToDomain) ||
+		(IsA(node, CoerceViaIO) && !rel_info_is_builtin(((CoerceViaIO *) node)->resulttype)) ||
+		check_functions_in_node(node, rel_info_is_interpreted, context))
+		return true;
+	return expression_tree_walker(node, rel_info_may_run_anything, context);
+}
+
+/*
+ * A B-tree takes a first value of such a type and no second one: an array of
+ * points, say.  Two regions could each insert a first.
+ */
+static void
+rel_info_note_incomparable(OtRelInfo *info, Relation index_rel)
+{
+	if (index_rel->rd_rel->relam != BTREE_AM_OID)
+		return;
+	for (int i = 0; i < index_rel->rd_index->indnkeyatts; i++)
+	{
+		Oid			opcintype = index_rel->rd_opcintype[i];
+		Oid			column = getBaseType(TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid);
+
+		if ((opcintype == ANYARRAYOID || opcintype == RECORDOID) &&
+			!OidIsValid(lookup_type_cache(column, TYPECACHE_CMP_PROC)->cmp_proc))
+		{
+			info->incomparable = RelationGetRelid(index_rel);
+			info->incomparable_column = index_rel->rd_index->indkey.values[i];
+		}
+	}
+}
+
+/*
+ * A table above this one that chooses partitions by OIDs of this server: by the
+ * hash of an enum, or by the order of a regclass.  Elsewhere the same row
+ * would be looked for in another partition.
+ */
+static Oid
+rel_info_find_misrouting(Relation rel)
+{
+	Oid			found = InvalidOid;
+	List	   *ancestors;
+	ListCell   *lc;
+
+	/* The worker must not wait for a lock that no key stands for. */
+	if (!rel->rd_rel->relispartition || ot_is_apply_worker)
+		return InvalidOid;
+	ancestors = get_partition_ancestors(RelationGetRelid(rel));
+	foreach(lc, ancestors)
+	{
+		Relation	above = table_open(lfirst_oid(lc), AccessShareLock);
+		PartitionKey key = RelationGetPartitionKey(above);
+
+		for (int i = 0; key != NULL && i < key->partnatts; i++)
+		{
+			Oid			type = key->parttypid[i];
+
+			if (key->strategy == PARTITION_STRATEGY_HASH ? ot_type_holds_names(type) :
+				key->strategy == PARTITION_STRATEGY_RANGE && ot_type_is_by_oid(type))
+				found = RelationGetRelid(above);
+		}
+		table_close(above, AccessShareLock);
+	}
+	list_free(ancestors);
+	return found;
+}
+
+/*
+ * Does an expression of the index see OIDs of this server, or give an enum?
+ * What it makes of them is not the same elsewhere, or changes with a label.
+ */
+static bool
+rel_info_computes_with_names(Relation rel, Relation index_rel)
+{
+	Bitmapset  *columns = NULL;
+	int			column = -1;
+
+	pull_varattnos((Node *) RelationGetIndexExpressions(index_rel), 1, &columns);
+	while ((column = bms_next_member(columns, column)) >= 0)
+	{
+		AttrNumber	attnum = column + FirstLowInvalidHeapAttributeNumber;
+
+		/* The whole row, or a system column. */
+		if (attnum <= 0 ||
+			ot_type_holds_names(TupleDescAttr(RelationGetDescr(rel), attnum - 1)->atttypid))
+			return true;
+	}
+	for (int i = 0; i < index_rel->rd_index->indnkeyatts; i++)
+	{
+		if (index_rel->rd_index->indkey.values[i] == 0 &&
+			type_is_enum(getBaseType(TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid)))
+			return true;
+	}
+	return false;
+}
+
+static void
+rel_info_describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation index_rel)
+{
+	Form_pg_index form = index_rel->rd_index;
+	memset(index, 0, sizeof(*index));
+	index->oid = RelationGetRelid(index_rel);
+	index->exclusion = form->indisexclusion;
+	index->coarse = form->indisexclusion || rel_info_computes_with_names(rel, index_rel);
+	index->nulls_equal = form->indnullsnotdistinct;
+	index->nkeys = form->indnkeyatts;
+	index->hash = hash_combine64(info->table.value, (form->indisexclusion ? SEED_EXCLUSION : 0) |
+								 (RelationGetIndexPredicate(index_rel) != NIL ? SEED_PARTIAL : 0));
+	for (int i = 0; i < index->nkeys; i++)
+	{
+		index->attnums[i] = form->indkey.values[i];
+		index->hash = hash_combine64(index->hash, (uint16) index->attnums[i]);
+	}
+
+	index->computed = RelationGetIndexExpressions(index_rel) != NIL ||
+		RelationGetIndexPredicate(index_rel) != NIL;
+	if (index->computed)
+		index->info = BuildIndexInfo(index_rel);
+	for (int i = 0; i < index->nkeys && !index->coarse; i++)
+		index->coarse = !rel_info_describe_hash(index, i, index_rel);
+}
+
+/*
+ * Only a B-tree keeps whole values and says for certain which are too long.
+ * Other kinds keep what their operator classes make of a value.
+ */
+static void
+rel_info_note_whole_index(OtRelInfo *info, Relation index_rel)
+{
+	OtWholeIndex *index = &info->whole_indexes[info->nwhole_indexes];
+	TupleDesc	desc = RelationGetDescr(index_rel);
+	bool		varies = false;
+
+	if (index_rel->rd_rel->relam != BTREE_AM_OID)
+		return;
+	for (int i = 0; i < desc->natts; i++)
+		varies |= TupleDescAttr(desc, i)->attlen == -1;
+	if (!varies)
+		return;
+	index->holds_names = palloc0(sizeof(bool) * desc->natts);
+	for (int i = 0; i < desc->natts; i++)
+		index->holds_names[i] = TupleDescAttr(desc, i)->attlen == -1 &&
+			ot_type_holds_names(TupleDescAttr(desc, i)->atttypid);
+	index->oid = RelationGetRelid(index_rel);
+	index->computed = RelationGetIndexExpressions(index_rel) != NIL ||
+		RelationGetIndexPredicate(index_rel) != NIL;
+	index->desc = CreateTupleDescCopy(desc);
+	index->info = BuildIndexInfo(index_rel);
+	for (int i = 0; i < index->info->ii_NumIndexAttrs; i++)
+	{
+		AttrNumber	attnum = index->info->ii_IndexAttrNumbers[i];
+
+		if (attnum != 0)
+			info->in_whole_indexes = bms_add_member(info->in_whole_indexes,
+													attnum - FirstLowInvalidHeapAttributeNumber);
+	}
+	pull_varattnos((Node *) index->info->ii_Expressions, 1, &info->in_whole_indexes);
+	info->nwhole_indexes++;
+}
+
+/* ---- entries ---- */
+
+static void
+rel_info_build_entry(OtRelInfo *info, Relation rel)
+{
+	MemoryContext old;
+	List	   *index_oids;
+	Oid			identity;
+	ListCell   *lc;
+
+	if (info->context)
+		MemoryContextDelete(info->context);
+	info->context = NULL;
+	info->nindexes = 0;
+	/* While building, an invalidation must still be able to reach the entry. */
+	info->valid = true;
+	info->context = AllocSetContextCreate(CacheMemoryContext, "onetrip table",
+										  ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(info->context);
+
+	info->table = ot_hash_table(get_namespace_name(RelationGetNamespace(rel)),
+								RelationGetRelationName(rel));
+
+	identity = RelationGetReplicaIndex(rel);
+	if (!OidIsValid(identity))
+		identity = OT_PRIMARY_KEY_INDEX(rel);
+	info->identity = -1;
+	info->runs_functions = false;
+	info->runs_users_code = false;
+	info->incomparable = InvalidOid;
+	info->misrouted_by = rel_info_find_misrouting(rel);
+	index_oids = RelationGetIndexList(rel);
+	info->indexes = palloc(sizeof(OtIndex) * Max(list_length(index_oids), 1));
+	info->nwhole_indexes = 0;
+	info->in_whole_indexes = NULL;
+	info->whole_indexes = palloc(sizeof(OtWholeIndex) * Max(list_length(index_oids), 1));
+	info->nrunning_indexes = 0;
+	info->running_indexes = palloc(sizeof(OtRunningIndex) * Max(list_length(index_oids), 1));
+	foreach(lc, index_oids)
+	{
+		Relation	index_rel = index_open(lfirst_oid(lc), AccessShareLock);
+
+		rel_info_note_incomparable(info, index_rel);
+		rel_info_note_whole_index(info, index_rel);
+		if (RelationGetIndexExpressions(index_rel) != NIL ||
+			RelationGetIndexPredicate(index_rel) != NIL)
+		{
+			info->runs_functions = true;
+			info->runs_users_code |=
+				rel_info_runs_users_code((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
+				rel_info_runs_users_code((Node *) RelationGetIndexPredicate(index_rel), NULL);
+		}
+		if (index_rel->rd_index->indisunique || index_rel->rd_index->indisexclusion)
+		{
+			if (lfirst_oid(lc) == identity)
+				info->identity = info->nindexes;
+			rel_info_describe_index(&info->indexes[info->nindexes++], info, rel, index_rel);
+		}
+		else if (rel_info_may_run_anything((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
+				 rel_info_may_run_anything((Node *) RelationGetIndexPredicate(index_rel), NULL))
+		{
+			OtRunningIndex *running = &info->running_indexes[info->nrunning_indexes++];
+
+			running->oid = lfirst_oid(lc);
+			running->info = BuildIndexInfo(index_rel);
+		}
+		index_close(index_rel, AccessShareLock);
+	}
+
+	info->natts = RelationGetNumberOfAttributes(rel);
+	info->layout = rel_info_hash_layout(RelationGetDescr(rel));
+	info->as_given = CreateTupleDescCopy(RelationGetDescr(rel));
+	for (int i = 0; i < info->natts; i++)
+	{
+		TupleDescAttr(info->as_given, i)->attstorage = TYPSTORAGE_PLAIN;
+		OT_ATTRIBUTE_CHANGED(info->as_given, i);
+	}
+	info->columns = palloc(sizeof(OtColumn) * Max(info->natts, 1));
+	info->holds_names = false;
+	for (int i = 0; i < info->natts; i++)
+	{
+		rel_info_describe_column(&info->columns[i], TupleDescAttr(RelationGetDescr(rel), i));
+		info->holds_names |= info->columns[i].holds_names;
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/* Valid until the next look-up; the relation must be open and locked. */
+OtRelInfo *
+ot_rel_info(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	OtRelInfo  *info;
+	bool		found;
+
+	if (infos == NULL)
+		rel_info_init_cache();
+	info = hash_search(infos, &relid, HASH_ENTER, &found);
+	if (!found)
+	{
+		info->valid = false;
+		info->context = NULL;
+	}
+	if (!info->valid)
+	{
+		/* An error half way leaves an entry that is built again. */
+		PG_TRY();
+		{
+			rel_info_build_entry(info, rel);
+		}
+		PG_CATCH();
+		{
+			info->valid = false;
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+	}
+	return info;
+}

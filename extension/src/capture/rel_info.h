@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * rel_info.h
+ *	  What capture and apply need to know of a table, cached per process.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_REL_INFO_H
+#define ONETRIP_REL_INFO_H
+
+#include "node/node.h"
+
+#include "fmgr.h"
+#include "nodes/execnodes.h"
+
+typedef struct OtColumn
+{
+	bool		dropped;
+	bool		is_varlena;
+	bool		holds_names;	/* its values may hold OIDs, or be refused */
+	Oid			type;
+} OtColumn;
+
+typedef enum OtHashKind
+{
+	OT_HASH_FUNCTION,			/* the type's extended hash function */
+	OT_HASH_LABEL				/* the text form: enums, whose values are OIDs */
+} OtHashKind;
+
+typedef struct OtIndex
+{
+	Oid			oid;
+	uint64		hash;			/* of the table and what the index is on */
+	bool		exclusion;
+	bool		coarse;			/* one key for the whole index */
+	bool		computed;		/* expressions or a predicate */
+	bool		nulls_equal;	/* NULLS NOT DISTINCT */
+	int			nkeys;
+	AttrNumber	attnums[INDEX_MAX_KEYS];
+	OtHashKind	hash_kinds[INDEX_MAX_KEYS];
+	FmgrInfo	hash_functions[INDEX_MAX_KEYS];
+	Oid			collations[INDEX_MAX_KEYS];
+	IndexInfo  *info;			/* if computed */
+} OtIndex;
+
+/* An index that is not unique, with an expression or a predicate that may run anything. */
+typedef struct OtRunningIndex
+{
+	Oid			oid;
+	IndexInfo  *info;
+} OtRunningIndex;
+
+/* A B-tree of values whose length varies. */
+typedef struct OtWholeIndex
+{
+	Oid			oid;
+	bool		computed;
+	TupleDesc	desc;
+	bool	   *holds_names;	/* of its columns */
+	IndexInfo  *info;
+} OtWholeIndex;
+
+typedef struct OtRelInfo
+{
+	Oid			relid;			/* hash key, first */
+	bool		valid;
+	MemoryContext context;
+	OtHash		table;
+	int			identity;		/* of indexes, -1: none */
+	int			nindexes;		/* unique and exclusion ones only */
+	OtIndex    *indexes;
+	int			nrunning_indexes;
+	OtRunningIndex *running_indexes;
+	int			natts;
+	int			nwhole_indexes;
+	OtWholeIndex *whole_indexes;
+	Bitmapset  *in_whole_indexes;	/* columns, numbered as pull_varattnos() does */
+	TupleDesc	as_given;		/* forms rows without making headers shorter */
+	uint32		layout;			/* hash of what the bytes of a row are */
+	bool		holds_names;	/* some column does */
+	bool		runs_functions; /* an index has an expression or a predicate */
+	bool		runs_users_code;	/* some of them are not built in */
+	Oid			misrouted_by;	/* a partitioned table above it that sorts by OIDs, or InvalidOid */
+	Oid			incomparable;	/* an index that cannot compare two values, or InvalidOid */
+	AttrNumber	incomparable_column;	/* 0: computed */
+	OtColumn   *columns;
+} OtRelInfo;
+
+extern OtRelInfo *ot_rel_info(Relation rel);
+#endif							/* ONETRIP_REL_INFO_H */

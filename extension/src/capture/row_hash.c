@@ -1,0 +1,192 @@
+/*-------------------------------------------------------------------------
+ *
+ * row_hash.c
+ *	  Is a row here the same as in another region?
+ *
+ * A hash of the bytes that the row's values are stored as, for `onetrip check`:
+ * text shows 0.0 and a NaN of another payload, or a JSON key that is there
+ * twice, as what they are not.  Regions may keep the same value out of line
+ * or compressed where another does not, so what is hashed is the value fetched
+ * and decompressed.  OIDs in it go by the names that they stand for
+ * (stored_type.c).
+ *
+ * Runs in any backend, a parallel worker too, and looks only: nothing is noted
+ * for the log.  Names are those that the catalogs show now, not those of the
+ * transaction's snapshot.
+ *
+ * Memory: what a column needs lives until the next row; the description of the
+ * row's type, as long as the query's plan.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture.h"
+
+#include "access/htup_details.h"
+#include "access/tupmacs.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "fmgr.h"
+#include "utils/array.h"
+#include "utils/memutils.h"
+#include "utils/typcache.h"
+
+typedef struct RowType
+{
+	Oid			type;
+	int32		typmod;
+	TupleDesc	desc;
+	bool	   *holds_names;	/* by column */
+	Datum	   *values;
+	bool	   *nulls;
+} RowType;
+
+PG_FUNCTION_INFO_V1(ot_row_hash);
+PG_FUNCTION_INFO_V1(ot_column_hashes);
+
+/* Described once in a query, which holds a lock on the table. */
+static RowType *
+row_hash_row_type(FunctionCallInfo fcinfo, HeapTupleHeader row)
+{
+	RowType    *known = fcinfo->flinfo->fn_extra;
+	Oid			type = HeapTupleHeaderGetTypeId(row);
+	int32		typmod = HeapTupleHeaderGetTypMod(row);
+	MemoryContext caller;
+	TupleDesc	desc;
+
+	if (known && known->type == type && (type != RECORDOID || known->typmod == typmod))
+		return known;
+	caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+	known = palloc(sizeof(RowType));
+	known->type = type;
+	known->typmod = typmod;
+	desc = lookup_rowtype_tupdesc(type, type == RECORDOID ? typmod : -1);
+	known->desc = CreateTupleDescCopyConstr(desc);
+	ReleaseTupleDesc(desc);
+	known->holds_names = palloc(sizeof(bool) * known->desc->natts);
+	known->values = palloc(sizeof(Datum) * known->desc->natts);
+	known->nulls = palloc(sizeof(bool) * known->desc->natts);
+	for (int i = 0; i < known->desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(known->desc, i);
+
+		known->holds_names[i] = !att->attisdropped && ot_type_holds_names(att->atttypid);
+	}
+	MemoryContextSwitchTo(caller);
+	fcinfo->flinfo->fn_extra = known;
+	return known;
+}
+
+static uint64
+row_hash_bytes_after(const char *bytes, Size len, uint64 before)
+{
+	return hash_bytes_extended((const unsigned char *) bytes, len, before);
+}
+
+static uint64
+row_hash_plain(Form_pg_attribute att, Datum value, uint64 before)
+{
+	char		by_value[sizeof(Datum)];
+
+	if (att->attlen == -1)
+	{
+		struct varlena *v = PG_DETOAST_DATUM_PACKED(value);
+		uint64		hash = row_hash_bytes_after(VARDATA_ANY(v), VARSIZE_ANY_EXHDR(v), before);
+
+		if ((Pointer) v != DatumGetPointer(value))
+			pfree(v);
+		return hash;
+	}
+	if (att->attlen == -2)
+		return row_hash_bytes_after(DatumGetCString(value), strlen(DatumGetCString(value)), before);
+	if (!att->attbyval)
+		return row_hash_bytes_after(DatumGetPointer(value), att->attlen, before);
+	store_att_byval(by_value, value, att->attlen);
+	return row_hash_bytes_after(by_value, att->attlen, before);
+}
+
+/* The same for a value with OIDs in it, whose bytes are copied to be changed. */
+static uint64
+row_hash_with_names(Form_pg_attribute att, Datum value, uint64 before)
+{
+	Datum		whole = ot_type_decompress(att->atttypid, value);
+	Size		len;
+	char	   *copy;
+
+	if (att->attlen == -1)
+	{
+		struct varlena *v = PG_DETOAST_DATUM_COPY(whole);
+
+		len = VARSIZE(v);
+		copy = (char *) v;
+	}
+	else
+	{
+		len = att->attlen;
+		copy = palloc(Max(len, sizeof(Datum)));
+		if (att->attbyval)
+			store_att_byval(copy, whole, att->attlen);
+		else
+			memcpy(copy, DatumGetPointer(whole), len);
+	}
+	if (!ot_type_name_hashes(att->atttypid, copy, len))
+		return row_hash_plain(att, value, before);
+	return row_hash_bytes_after(copy, len, before);
+}
+
+static uint64
+row_hash_column(RowType *type, int column, uint64 before)
+{
+	Form_pg_attribute att = TupleDescAttr(type->desc, column);
+
+	if (att->attisdropped)
+		return before;
+	if (type->nulls[column])
+		return hash_combine64(before, (uint64) column + 1);
+	if (type->holds_names[column])
+		return row_hash_with_names(att, type->values[column], before);
+	return row_hash_plain(att, type->values[column], before);
+}
+
+static RowType *
+row_hash_take_apart(FunctionCallInfo fcinfo)
+{
+	HeapTupleHeader row = PG_GETARG_HEAPTUPLEHEADER(0);
+	RowType    *type = row_hash_row_type(fcinfo, row);
+	HeapTupleData tuple = {.t_len = HeapTupleHeaderGetDatumLength(row), .t_data = row};
+
+	ItemPointerSetInvalid(&tuple.t_self);
+	heap_deform_tuple(&tuple, type->desc, type->values, type->nulls);
+	return type;
+}
+
+/* onetrip.row_hash(record): of all columns. */
+Datum
+ot_row_hash(PG_FUNCTION_ARGS)
+{
+	RowType    *type = row_hash_take_apart(fcinfo);
+	uint64		hash = 0;
+
+	for (int i = 0; i < type->desc->natts; i++)
+		hash = row_hash_column(type, i, hash);
+	PG_RETURN_INT64((int64) hash);
+}
+
+/* onetrip.column_hashes(record): of each column, dropped ones left out. */
+Datum
+ot_column_hashes(PG_FUNCTION_ARGS)
+{
+	RowType    *type = row_hash_take_apart(fcinfo);
+	Datum	   *hashes = palloc(sizeof(Datum) * Max(type->desc->natts, 1));
+	int			n = 0;
+
+	for (int i = 0; i < type->desc->natts; i++)
+	{
+		if (!TupleDescAttr(type->desc, i)->attisdropped)
+			hashes[n++] = Int64GetDatum((int64) row_hash_column(type, i, 0));
+	}
+	PG_RETURN_ARRAYTYPE_P(construct_array(hashes, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+										  TYPALIGN_DOUBLE));
+}

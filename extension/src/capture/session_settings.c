@@ -1,0 +1,547 @@
+/*-------------------------------------------------------------------------
+ *
+ * session_settings.c
+ *	  Settings of a session that change what is computed from values.
+ *
+ * An index with an expression or a predicate computes the same in every region
+ * only under the same settings: bytea_output decides what b::text is.  So the
+ * apply worker has one value for each of these settings, whatever an operator
+ * sets for clients, and a write set names those that were different where a
+ * row was written.  Settings with a dot in their name, which functions of
+ * users read, go along if the index runs such functions.
+ *
+ * Statements of DDL take all of them with them, and what RESET search_path
+ * would set: scripts of extensions (PostGIS) look that up.
+ *
+ * docs/census says of every setting of the server whether it is one of these,
+ * and why not.
+ *
+ * Runs in backends, and in the apply worker.  Static state: what the present
+ * write set has noted last.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture_internal.h"
+
+#include "access/toast_compression.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_namespace.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "tcop/tcopprot.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+#include "shmem/shmem.h"
+
+typedef struct Setting
+{
+	const char *name;
+	const char *plain;			/* the worker's; NULL: always named */
+	struct config_generic *record;
+} Setting;
+
+/* search_path first: its value is put together, see session_settings_put_search_path(). */
+static Setting settings[] = {
+	{"search_path", NULL},
+	{"DateStyle", "ISO, MDY"},
+	{"IntervalStyle", "postgres"},
+	{"TimeZone", "GMT"},
+	{"timezone_abbreviations", "Default"},
+	{"lc_monetary", "C"},
+	{"lc_numeric", "C"},
+	{"lc_time", "C"},
+	{"bytea_output", "hex"},
+	{"extra_float_digits", "1"},
+	{"xmlbinary", "base64"},
+	{"xmloption", "content"},
+	{"default_text_search_config", "pg_catalog.simple"},
+	{"default_toast_compression", "pglz"},
+	{"array_nulls", "on"},
+	{"quote_all_identifiers", "off"},
+	{"transform_null_equals", "off"},
+	{"standard_conforming_strings", "on"},
+	{"backslash_quote", "safe_encoding"},
+	{"row_security", "on"},
+	{"escape_string_warning", "on"},
+};
+
+/* They matter to statements only, which name all. */
+static const char *const statement_settings[] = {
+	"check_function_bodies",
+	"default_table_access_method",
+	"default_tablespace",
+};
+
+/*
+ * What the worker has in the widest form: a function that went through at home
+ * must not be refused where its row arrives.  Unknown ones are passed over.
+ */
+static const char *const widest[][2] = {
+	{"composite_type_mismatch", "disabled"},
+	{"restrict_nonsystem_relation_kind", ""},
+};
+
+static OtNotedSettings noted;
+
+/* Of one session, with one row or statement. */
+#define SETTINGS_MAX		128
+#define SETTINGS_BYTES_MAX	32768
+/* New names that the worker takes in before it starts anew; they are never forgotten. */
+#define NEW_NAMES_MAX		2000
+
+/*
+ * A setting of an extension or a user's own that functions may read.  Those
+ * of onetrip describe the server.
+ */
+static bool
+session_settings_is_custom(struct config_generic *record)
+{
+	return record->group == CUSTOM_OPTIONS && record->source > PGC_S_DEFAULT &&
+		((record->flags & GUC_CUSTOM_PLACEHOLDER) || record->context == PGC_USERSET) &&
+		strncmp(record->name, "onetrip.", 8) != 0;
+}
+
+/* Does the setting travel with definitions? */
+bool
+ot_session_settings_travel(const char *name)
+{
+	int			count;
+	struct config_generic **all = OT_GUC_VARIABLES(&count);
+
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		if (pg_strcasecmp(settings[i].name, name) == 0)
+			return true;
+	}
+	for (int i = 0; i < lengthof(statement_settings); i++)
+	{
+		if (pg_strcasecmp(statement_settings[i], name) == 0)
+			return true;
+	}
+	/* One that is set here; where it is not, another server may have a value of its own. */
+	for (int i = 0; i < count; i++)
+	{
+		if (pg_strcasecmp(all[i]->name, name) == 0)
+			return session_settings_is_custom(all[i]);
+	}
+	return false;
+}
+
+/* ---- where a row or statement comes from ---- */
+
+static void
+session_settings_find_records(void)
+{
+	int			count;
+	struct config_generic **all;
+
+	if (settings[0].record != NULL)
+		return;
+	all = OT_GUC_VARIABLES(&count);
+	for (int i = 0; i < count; i++)
+	{
+		for (int j = 0; j < lengthof(settings); j++)
+		{
+			if (strcmp(all[i]->name, settings[j].name) == 0)
+				settings[j].record = all[i];
+		}
+	}
+	for (int j = 0; j < lengthof(settings); j++)
+	{
+		if (settings[j].record == NULL)
+			elog(ERROR, "setting \"%s\" does not exist in this server", settings[j].name);
+	}
+}
+
+static uint64
+session_settings_hash_string(const char *value, uint64 seed)
+{
+	if (value == NULL)
+		return hash_combine64(seed, 1);
+	return hash_bytes_extended((const unsigned char *) value, strlen(value), seed);
+}
+
+static uint64
+session_settings_hash_setting(struct config_generic *record, uint64 seed)
+{
+	switch (record->vartype)
+	{
+		case PGC_BOOL:
+			return hash_combine64(seed, *((struct config_bool *) record)->variable);
+		case PGC_INT:
+			return hash_combine64(seed, *((struct config_int *) record)->variable);
+		case PGC_ENUM:
+			return hash_combine64(seed, *((struct config_enum *) record)->variable);
+		case PGC_STRING:
+			return session_settings_hash_string(*((struct config_string *) record)->variable, seed);
+		case PGC_REAL:
+			break;
+	}
+	elog(ERROR, "setting \"%s\" is of an unexpected type", record->name);
+	return seed;
+}
+
+/* Of all that ot_session_settings_note() may write; never 0. */
+static uint64
+session_settings_fingerprint(bool custom_too)
+{
+	uint64		hash = hash_combine64(GetUserId(), custom_too);
+
+	for (int i = 0; i < lengthof(settings); i++)
+		hash = session_settings_hash_setting(settings[i].record, hash);
+	if (custom_too)
+	{
+		int			count;
+		struct config_generic **all = OT_GUC_VARIABLES(&count);
+
+		for (int i = 0; i < count; i++)
+		{
+			if (session_settings_is_custom(all[i]))
+				hash += session_settings_hash_string(GetConfigOption(all[i]->name, true, false),
+													 session_settings_hash_string(all[i]->name, 1));
+		}
+	}
+	return hash | 1;
+}
+
+/* The schemas that names are looked up in, without those of this session alone. */
+static void
+session_settings_put_search_path(StringInfo ops)
+{
+	StringInfoData path;
+	List	   *schemas = fetch_search_path(false);
+	ListCell   *lc;
+
+	initStringInfo(&path);
+	foreach(lc, schemas)
+	{
+		char	   *schema = get_namespace_name(lfirst_oid(lc));
+
+		if (schema == NULL || isTempNamespace(lfirst_oid(lc)))
+			continue;
+		/* No other schema may take its name meanwhile. */
+		if (lfirst_oid(lc) != PG_CATALOG_NAMESPACE)
+			ot_object_share_key(OT_OBJECT_NAMESPACE, lfirst_oid(lc));
+		appendStringInfo(&path, "%s%s", path.len > 0 ? ", " : "", quote_identifier(schema));
+	}
+	list_free(schemas);
+	ot_put_str(ops, "search_path");
+	ot_put_str(ops, path.data);
+	pfree(path.data);
+}
+
+static void
+session_settings_put_one(StringInfo ops, const char *name, int *count)
+{
+	const char *value = GetConfigOption(name, true, false);
+
+	ot_put_str(ops, name);
+	ot_put_str(ops, value ? value : "");
+	(*count)++;
+}
+
+static void
+session_settings_put_custom(StringInfo ops, int *put_so_far)
+{
+	int			count;
+	struct config_generic **all = OT_GUC_VARIABLES(&count);
+
+	for (int i = 0; i < count; i++)
+	{
+		if (session_settings_is_custom(all[i]))
+			session_settings_put_one(ops, all[i]->name, put_so_far);
+	}
+}
+
+/* The number of settings stands before them and is known behind them. */
+static void
+session_settings_put_count(StringInfo ops, int at, int count)
+{
+	if (count > SETTINGS_MAX || ops->len - at > SETTINGS_BYTES_MAX)
+		ereport(ERROR,
+				(errcode(OT_ERR_TOO_LARGE),
+				 errmsg("this session has more settings than can be replicated"),
+				 errdetail("%d settings with %d bytes, %d and %d are the most.", count,
+						   ops->len - at, SETTINGS_MAX, SETTINGS_BYTES_MAX),
+				 errhint("RESET custom settings that are not needed, or begin a new session.")));
+	ops->data[at] = (char) count;
+	ops->data[at + 1] = (char) (count >> 8);
+}
+
+/* What is not the setting, but what RESET makes of it. */
+#define RESET_SEARCH_PATH "=search_path"
+
+static const char *
+session_settings_reset_search_path(void)
+{
+	const char *value;
+
+	session_settings_find_records();
+	value = ((struct config_string *) settings[0].record)->reset_val;
+	return value ? value : "";
+}
+
+/* For a statement: all of them, as they were set. */
+void
+ot_session_settings_put_all(StringInfo ops)
+{
+	int			at = ops->len;
+	int			count = 1;
+
+	ot_put_u16(ops, 0);
+	ot_put_str(ops, RESET_SEARCH_PATH);
+	ot_put_str(ops, session_settings_reset_search_path());
+	for (int i = 0; i < lengthof(settings); i++)
+		session_settings_put_one(ops, settings[i].name, &count);
+	for (int i = 0; i < lengthof(statement_settings); i++)
+		session_settings_put_one(ops, statement_settings[i], &count);
+	session_settings_put_custom(ops, &count);
+	session_settings_put_count(ops, at, count);
+}
+
+static void
+session_settings_put_settings(bool custom_too)
+{
+	StringInfo	ops;
+	int			at;
+	int			count = 1;
+
+	/* Who ran them: DDL that renames or drops the role conflicts. */
+	ot_object_share_key(OT_OBJECT_ROLE, GetUserId());
+	ops = ot_write_set_append();
+	ot_write_set_looks_names_up();
+	ot_put_u8(ops, 'G');
+	ot_put_str(ops, GetUserNameFromId(GetUserId(), false));
+	at = ops->len;
+	ot_put_u16(ops, 0);
+	session_settings_put_search_path(ops);
+	for (int i = 1; i < lengthof(settings); i++)
+	{
+		const char *value = GetConfigOption(settings[i].name, true, false);
+
+		if (value == NULL || strcmp(value, settings[i].plain) != 0)
+			session_settings_put_one(ops, settings[i].name, &count);
+	}
+	if (custom_too)
+		session_settings_put_custom(ops, &count);
+	session_settings_put_count(ops, at, count);
+}
+
+/*
+ * Before functions are run for a key: a row of this transaction, and DDL that
+ * changes what they compute, meet in it.
+ */
+static void
+session_settings_take_code_key(void)
+{
+	OtLogIndex	base = ot_position_base_of_names();
+
+	AcceptInvalidationMessages();
+	ot_write_set_key(ot_hash_code(), OT_KEY_SHARE, base, InvalidOid);
+}
+
+/*
+ * Before a row: says under which settings, and as whom, functions of the
+ * table's indexes ran, unless this write set has said so last.  Without
+ * functions only the compression of what goes into an index matters.
+ */
+void
+ot_session_settings_note(bool functions, bool custom_too)
+{
+	uint64		all;
+	int			compression = default_toast_compression == TOAST_PGLZ_COMPRESSION ?
+		0 : default_toast_compression;
+
+	if (!functions && likely(noted.compression == compression))
+		return;
+	session_settings_find_records();
+	all = session_settings_fingerprint(custom_too);
+	if (noted.all == all)
+		return;
+	if (custom_too)
+		session_settings_take_code_key();
+	session_settings_put_settings(custom_too);
+	noted.all = all;
+	noted.compression = compression;
+}
+
+/* For a savepoint. */
+OtNotedSettings
+ot_session_settings_noted(void)
+{
+	return noted;
+}
+
+/* What was noted since no longer stands in the write set, or no longer holds. */
+void
+ot_session_settings_forget(OtNotedSettings before)
+{
+	noted = before;
+}
+
+/* ---- in the apply worker ---- */
+
+static int	level = 0;			/* of the settings read last; 0: none */
+static Oid	role = InvalidOid;	/* whose functions run under them */
+
+/* Once, at the worker's start: nothing set for clients counts here. */
+void
+ot_session_settings_set_up(void)
+{
+	char		kb[16];
+	long		stack_kb = (get_stack_depth_rlimit() - STACK_DEPTH_SLOP) / 1024;
+
+	for (int i = 1; i < lengthof(settings); i++)
+		SetConfigOption(settings[i].name, settings[i].plain, PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("search_path", "pg_catalog", PGC_SUSET, PGC_S_OVERRIDE);
+	for (int i = 0; i < lengthof(widest); i++)
+	{
+		if (GetConfigOption(widest[i][0], true, false) != NULL)
+			SetConfigOption(widest[i][0], widest[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	}
+	/* As deep as the system lets it. */
+	if (stack_kb > max_stack_depth)
+	{
+		snprintf(kb, sizeof(kb), "%ld", Min(stack_kb, (long) (MAX_KILOBYTES)));
+		SetConfigOption("max_stack_depth", kb, PGC_SUSET, PGC_S_OVERRIDE);
+	}
+}
+
+/* One entry's settings begin as the worker's own. */
+void
+ot_session_settings_begin(void)
+{
+	level = 0;
+}
+
+/* As it was before a statement; NULL: as it is. */
+static char *saved_reset_search_path = NULL;
+
+/*
+ * Of a source that makes defaults, so that it is kept outside of transactions;
+ * the setting itself, which a session's source has set, stays.
+ */
+static void
+session_settings_set_reset_search_path(const char *value)
+{
+	(void) set_config_option("search_path", value, PGC_SUSET, PGC_S_OVERRIDE,
+							 GUC_ACTION_SET, true, WARNING, false);
+}
+
+static void
+session_settings_swap_reset_search_path(const char *value)
+{
+	if (saved_reset_search_path == NULL)
+		saved_reset_search_path = MemoryContextStrdup(TopMemoryContext, session_settings_reset_search_path());
+	(void) set_config_option("search_path", GetConfigOption("search_path", false, false),
+							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, WARNING, false);
+	session_settings_set_reset_search_path(value);
+}
+
+/* Behind a statement, also one that failed. */
+void
+ot_session_settings_end_statement(void)
+{
+	if (saved_reset_search_path == NULL)
+		return;
+	session_settings_set_reset_search_path(saved_reset_search_path);
+	pfree(saved_reset_search_path);
+	saved_reset_search_path = NULL;
+}
+
+/*
+ * Sets what is read, for the nest level that the caller has opened.  One that
+ * this server does not know, or not so, is a WARNING.  A custom setting may be
+ * one here that its role has no right to: then it is refused as it would be
+ * in a session of that role.
+ */
+void
+ot_session_settings_apply(OtReader *r, Oid as)
+{
+	int			count = ot_get_u16(r);
+
+	for (int i = 0; i < count; i++)
+	{
+		char	   *name = ot_get_str(r);
+		char	   *value = ot_get_str(r);
+		bool		custom = strchr(name, '.') != NULL;
+
+		if (strcmp(name, RESET_SEARCH_PATH) == 0)
+			session_settings_swap_reset_search_path(value);
+		else if (!custom || OidIsValid(as))
+			(void) set_config_option_ext(name, value, custom ? PGC_USERSET : PGC_SUSET,
+										 PGC_S_SESSION, custom ? as : GetUserId(),
+										 GUC_ACTION_SAVE, true, WARNING, false);
+		pfree(name);
+		pfree(value);
+	}
+}
+
+static int
+session_settings_count_settings(void)
+{
+	int			count;
+	struct config_generic **all pg_attribute_unused() = OT_GUC_VARIABLES(&count);
+
+	return count;
+}
+
+/* Have users invented so many names that looking settings up gets slow? */
+bool
+ot_session_settings_worn_out(void)
+{
+	static int	at_start = 0;
+
+	if (at_start == 0)
+		at_start = session_settings_count_settings();
+	return session_settings_count_settings() - at_start > NEW_NAMES_MAX;
+}
+
+/* Good for the rows that follow, up to the next ones. */
+void
+ot_session_settings_read(OtReader *r)
+{
+	char	   *name;
+
+	ot_session_settings_end();
+	name = ot_get_str(r);
+	role = get_role_oid(name, true);
+	level = NewGUCNestLevel();
+	ot_session_settings_apply(r, role);
+	/* A role of one server only: whoever stands in for it must not be led astray. */
+	if (!OidIsValid(role))
+		(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, WARNING, false);
+	pfree(name);
+}
+
+/*
+ * As whom functions run: as in the transaction's own region, since they find
+ * what that role's search_path makes them find.  InvalidOid: there is no such
+ * role here.
+ */
+Oid
+ot_session_settings_role(void)
+{
+	return level == 0 ? InvalidOid : role;
+}
+
+/* Back to the worker's own; what functions have set meanwhile goes too. */
+void
+ot_session_settings_end(void)
+{
+	if (level == 0)
+		return;
+	AtEOXact_GUC(false, level);
+	level = 0;
+	role = InvalidOid;
+}

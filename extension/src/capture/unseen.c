@@ -1,0 +1,54 @@
+/*-------------------------------------------------------------------------
+ *
+ * unseen.c
+ *	  Rows changed behind the access method's back.
+ *
+ * Code of extensions may call simple_heap_delete() and its like on a table of
+ * its own, as the server does on catalogs: the access method hears nothing of
+ * it, and other regions would keep the row.  But PostgreSQL counts all rows that
+ * a transaction changes, by table, savepoints included.  What is more than
+ * what went through the access method was unseen, and the COMMIT fails.
+ *
+ * Nothing is found while track_counts is off, which takes a superuser.
+ *
+ * Runs in backends, at PRE_COMMIT.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/lsyscache.h"
+#include "utils/pgstat_internal.h"
+
+void
+ot_check_unseen_writes(void)
+{
+	/* Without a transaction id it has written nothing. */
+	if (ot_is_apply_worker || !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		!ot_in_replicated_database())
+		return;
+	for (PgStat_TableXactStatus *counts = pgstat_get_xact_stack_level(1)->first;
+		 counts != NULL; counts = counts->next)
+	{
+		Oid			relid = OT_COUNTED_TABLE(counts->parent);
+		uint64		all = counts->tuples_inserted + counts->tuples_updated + counts->tuples_deleted;
+
+		/* TRUNCATE begins to count anew */
+		if (all == 0 || counts->truncdropped || !ot_contents_of_travel(relid) ||
+			all <= ot_write_set_rows(relid))
+			continue;
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot replicate changes of table \"%s\" that did not go through its access method",
+						get_rel_name(relid)),
+				 errdetail(UINT64_FORMAT " rows were changed, " UINT64_FORMAT " of them were seen. Code of an extension changes this table as if it were a catalog.",
+						   all, ot_write_set_rows(relid)),
+				 errhint("Make it local to each region: create the extension under SET default_table_access_method = heap.")));
+	}
+}

@@ -1,0 +1,620 @@
+/*-------------------------------------------------------------------------
+ *
+ * write_set.c
+ *	  What this transaction changed: operations in order, and keys.
+ *
+ * One buffer of operations and one array of keys per transaction, both only
+ * appended to.  A savepoint remembers how long they were, and rolling back to
+ * it cuts them to that length: changes, keys and the numbering of relations
+ * leave together.
+ *
+ * A (hash, mode) pair is kept once, with its first and therefore lowest base:
+ * the row lock has been held since, so nothing can have come between.
+ *
+ * Runs in backends.  Everything lives in one memory context below
+ * TopMemoryContext, reset at the end of the transaction; COMMIT reads it
+ * after PRE_COMMIT began, so it must outlive portals.  Errors: 54000 when the
+ * write set grows past onetrip.max_write_set, 40001 when the transaction was
+ * evicted before it noted its first change, 25006 on a read replica.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "capture/capture_internal.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+typedef struct KeyId
+{
+	uint64		hash;
+	uint32		mode;
+} KeyId;
+
+typedef struct KeySlot
+{
+	KeyId		id;
+	char		status;			/* simplehash's */
+} KeySlot;
+
+/* On the wire: hash, mode, base. */
+#define KEY_BYTES 17
+
+#define SH_PREFIX keys
+#define SH_ELEMENT_TYPE KeySlot
+#define SH_KEY_TYPE KeyId
+#define SH_KEY id
+#define SH_HASH_KEY(tb, key) ((uint32) ((key).hash ^ (key).mode))
+#define SH_EQUAL(tb, a, b) ((a).hash == (b).hash && (a).mode == (b).mode)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+typedef struct Key
+{
+	uint64		hash;
+	uint64		base;
+	Oid			relid;			/* for messages; InvalidOid: the schema */
+	uint8		mode;
+} Key;
+
+/* Where a savepoint found the write set. */
+typedef struct Mark
+{
+	int			nest_level;
+	int			ops_len;
+	int			nkeys;
+	int			nrelations;
+	int			first_relation;
+	int			nobjects;
+	int			first_object;
+	int			nstatements;
+	int			nlookups;
+	int			ncounts;
+	OtNotedSettings settings;
+} Mark;
+
+/* Rows that went through the access method, one after another. */
+typedef struct RowCount
+{
+	Oid			relid;
+	uint64		rows;
+} RowCount;
+
+/* An object that values refer to, by what it is here. */
+typedef struct ObjectId
+{
+	uint32		kind;			/* OtObjectKind */
+	Oid			oid;
+} ObjectId;
+
+typedef struct ObjectSlot
+{
+	ObjectId	id;
+	uint32		number;
+	char		status;			/* simplehash's */
+} ObjectSlot;
+
+#define SH_PREFIX objects
+#define SH_ELEMENT_TYPE ObjectSlot
+#define SH_KEY_TYPE ObjectId
+#define SH_KEY id
+#define SH_HASH_KEY(tb, key) murmurhash32((key).oid ^ ((key).kind << 24))
+#define SH_EQUAL(tb, a, b) ((a).oid == (b).oid && (a).kind == (b).kind)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+#include "shmem/shmem.h"
+
+static struct
+{
+	bool		active;
+	MemoryContext context;
+	StringInfoData ops;
+	Key		   *keys;
+	int			nkeys;
+	int			max_keys;
+	keys_hash  *key_ids;
+	/* introduced by 'R', by number; those below the first were, before a statement */
+	Oid		   *relids;
+	int			first_relation;
+	int			nrelations;
+	int			max_relations;
+	/* introduced by 'O', likewise */
+	ObjectId   *objects;
+	int			first_object;
+	int			nobjects;
+	int			max_objects;
+	objects_hash *object_numbers;
+	int			nstatements;	/* 'S' operations in ops */
+	int			nlookups;		/* operations that look names up where they are read */
+	Mark		before_statement;	/* where the last of the former began */
+	int			statement_end;	/* and ended; -1: it is not there any more */
+	Mark	   *marks;
+	int			nmarks;
+	int			max_marks;
+	RowCount   *counts;
+	int			ncounts;
+	int			max_counts;
+}			ws;
+
+static void write_set_start(void);
+
+/* Begins noting, if this is the transaction's first change. */
+void
+ot_write_set_touch(void)
+{
+	if (likely(ws.active))
+		return;
+	write_set_start();
+}
+
+static void
+write_set_start(void)
+{
+	MemoryContext old;
+
+	ot_check_writable();
+	ot_slot_begin_writing();	/* ERROR if evicted meanwhile */
+
+	if (ws.context == NULL)
+		ws.context = AllocSetContextCreate(TopMemoryContext, "onetrip write set",
+										   ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(ws.context);
+	initStringInfo(&ws.ops);
+	ws.max_keys = 32;
+	ws.keys = palloc(sizeof(Key) * ws.max_keys);
+	ws.key_ids = keys_create(ws.context, 32, NULL);
+	ws.max_relations = 8;
+	ws.relids = palloc(sizeof(Oid) * ws.max_relations);
+	ws.max_objects = 8;
+	ws.objects = palloc(sizeof(ObjectId) * ws.max_objects);
+	ws.object_numbers = NULL;
+	ws.max_marks = 8;
+	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
+	ws.max_counts = 8;
+	ws.counts = palloc(sizeof(RowCount) * ws.max_counts);
+	ws.ncounts = 0;
+	ws.nkeys = ws.nrelations = ws.nobjects = ws.nstatements = ws.nlookups = ws.nmarks = 0;
+	ws.first_relation = ws.first_object = 0;
+	ws.statement_end = -1;
+	ot_session_settings_forget((OtNotedSettings) {0});
+	MemoryContextSwitchTo(old);
+
+	ws.active = true;
+	/* Savepoints that were set before the first change begin here, empty. */
+	for (int level = 2; level <= GetCurrentTransactionNestLevel(); level++)
+		ot_write_set_subxact_start(level);
+}
+
+bool
+ot_write_set_is_empty(void)
+{
+	return !ws.active || (ws.ops.len == 0 && ws.nkeys == 0);
+}
+
+bool
+ot_write_set_has_statements(void)
+{
+	return ws.active && ws.nstatements > 0;
+}
+
+void
+ot_write_set_reset(void)
+{
+	if (!ws.active)
+		return;
+	ws.active = false;
+	MemoryContextReset(ws.context);
+}
+
+/* ---- savepoints ---- */
+
+static void
+write_set_mark_place(Mark *mark)
+{
+	mark->ops_len = ws.ops.len;
+	mark->nkeys = ws.nkeys;
+	mark->nrelations = ws.nrelations;
+	mark->first_relation = ws.first_relation;
+	mark->nobjects = ws.nobjects;
+	mark->first_object = ws.first_object;
+	mark->settings = ot_session_settings_noted();
+	mark->nstatements = ws.nstatements;
+	mark->nlookups = ws.nlookups;
+	mark->ncounts = ws.ncounts;
+}
+
+/* Forgets the operations since then; what was introduced before has its name of then again. */
+static void
+write_set_cut_operations(const Mark *mark)
+{
+	ws.ops.len = mark->ops_len;
+	ws.ops.data[ws.ops.len] = '\0';
+	ws.nstatements = mark->nstatements;
+	ws.nlookups = mark->nlookups;
+	ws.nrelations = mark->nrelations;
+	ws.first_relation = mark->first_relation;
+	for (int i = mark->nobjects; i < ws.nobjects; i++)
+		objects_delete(ws.object_numbers, ws.objects[i]);
+	ws.nobjects = mark->nobjects;
+	ws.first_object = mark->first_object;
+	ot_session_settings_forget(mark->settings);
+	ws.statement_end = -1;
+}
+
+void
+ot_write_set_subxact_start(int nest_level)
+{
+	Mark	   *mark;
+
+	if (!ws.active)
+		return;
+	if (ws.nmarks == ws.max_marks)
+	{
+		ws.max_marks *= 2;
+		ws.marks = repalloc(ws.marks, sizeof(Mark) * ws.max_marks);
+	}
+	mark = &ws.marks[ws.nmarks++];
+	mark->nest_level = nest_level;
+	write_set_mark_place(mark);
+}
+
+void
+ot_write_set_subxact_end(int nest_level, bool committed)
+{
+	Mark	   *mark;
+
+	if (!ws.active || ws.nmarks == 0)
+		return;
+	mark = &ws.marks[ws.nmarks - 1];
+	Assert(mark->nest_level == nest_level);
+	ws.nmarks--;
+	if (committed)
+		return;
+
+	for (int i = mark->nkeys; i < ws.nkeys; i++)
+	{
+		KeyId		id = {ws.keys[i].hash, ws.keys[i].mode};
+
+		keys_delete(ws.key_ids, id);
+	}
+	ws.nkeys = mark->nkeys;
+	ws.ncounts = mark->ncounts;
+	write_set_cut_operations(mark);
+}
+
+/* ---- rows that were seen ---- */
+
+/* Counts rows that were written by way of the access method. */
+void
+ot_write_set_note_rows(Oid relid, int rows)
+{
+	/* A count that a savepoint found is left as it is. */
+	int			first = ws.active && ws.nmarks > 0 ? ws.marks[ws.nmarks - 1].ncounts : 0;
+
+	if (!ws.active)
+		return;
+	if (ws.ncounts > first && ws.counts[ws.ncounts - 1].relid == relid)
+	{
+		ws.counts[ws.ncounts - 1].rows += rows;
+		return;
+	}
+	if (ws.ncounts == ws.max_counts)
+	{
+		ws.max_counts *= 2;
+		ws.counts = repalloc_huge(ws.counts, sizeof(RowCount) * ws.max_counts);
+	}
+	ws.counts[ws.ncounts].relid = relid;
+	ws.counts[ws.ncounts++].rows = rows;
+}
+
+uint64
+ot_write_set_rows(Oid relid)
+{
+	uint64		rows = 0;
+
+	for (int i = 0; ws.active && i < ws.ncounts; i++)
+	{
+		if (ws.counts[i].relid == relid)
+			rows += ws.counts[i].rows;
+	}
+	return rows;
+}
+
+/* ---- keys ---- */
+
+void
+ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
+{
+	KeyId		id = {hash.value, mode};
+	bool		found;
+	Key		   *key;
+
+	ot_write_set_touch();
+	keys_insert(ws.key_ids, id, &found);
+	if (found)
+		return;
+	if (ws.nkeys == ws.max_keys)
+	{
+		ws.max_keys *= 2;
+		ws.keys = repalloc_huge(ws.keys, sizeof(Key) * ws.max_keys);
+	}
+	key = &ws.keys[ws.nkeys++];
+	key->hash = hash.value;
+	key->mode = mode;
+	key->base = base.value;
+	key->relid = relid;
+	ot_write_set_check_size();
+}
+
+void
+ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid)
+{
+	ot_write_set_touch();
+	ot_write_set_key(hash, mode, ot_applied_index(), relid);
+}
+
+/* A key that conflicts with nothing, so that the transaction is an entry. */
+void
+ot_write_set_entry(OtLogIndex base)
+{
+	OtHash		hash = {hash_bytes_extended((const unsigned char *) "advance", 7, 0)};
+
+	ot_write_set_key(hash, OT_KEY_SHARE, base, InvalidOid);
+}
+
+/* Makes the transaction an entry though it changes nothing. */
+void
+ot_write_set_advance(void)
+{
+	ot_write_set_touch();
+	ot_write_set_entry(ot_applied_index());
+}
+
+/* Which table the key stands for; InvalidOid for the schema. */
+Oid
+ot_write_set_key_table(uint32 key_number)
+{
+	return key_number < (uint32) ws.nkeys ? ws.keys[key_number].relid : InvalidOid;
+}
+
+/* ---- operations ---- */
+
+/*
+ * Raises ERROR if the entry has grown past onetrip.max_write_set.  Keys count:
+ * row locks have nothing else.
+ */
+void
+ot_write_set_check_size(void)
+{
+	if (unlikely(ws.ops.len / 1024 + (int64) ws.nkeys * KEY_BYTES / 1024 > ot_max_write_set_kb))
+		ereport(ERROR,
+				(errcode(OT_ERR_TOO_LARGE),
+				 errmsg("transaction changes more than onetrip.max_write_set (%d kB)",
+						ot_max_write_set_kb),
+				 errhint("Split the work into several transactions, or raise onetrip.max_write_set.")));
+}
+
+/* The buffer to append one operation to; check the size behind it. */
+StringInfo
+ot_write_set_append(void)
+{
+	ot_write_set_touch();
+	return &ws.ops;
+}
+
+/* The number of rel in this write set; introduces it on first use. */
+uint16
+ot_write_set_relation(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	StringInfo	ops;
+	char	   *schema;
+
+	/* Most transactions touch few relations, and the last one again. */
+	for (int i = ws.active ? ws.nrelations - 1 : -1; i >= ws.first_relation; i--)
+	{
+		if (ws.relids[i] == relid)
+			return i;
+	}
+
+	ops = ot_write_set_append();
+	if (ws.nrelations > PG_UINT16_MAX)
+		ereport(ERROR,
+				(errcode(OT_ERR_TOO_LARGE),
+				 errmsg("transaction changes more than %d tables", PG_UINT16_MAX),
+				 errhint("Split the work into several transactions.")));
+	if (ws.nrelations == ws.max_relations)
+	{
+		ws.max_relations *= 2;
+		ws.relids = repalloc(ws.relids, sizeof(Oid) * ws.max_relations);
+	}
+
+	schema = get_namespace_name(RelationGetNamespace(rel));
+	ot_put_u8(ops, 'R');
+	ot_put_str(ops, schema);
+	ot_put_str(ops, RelationGetRelationName(rel));
+	ot_put_u16(ops, RelationGetNumberOfAttributes(rel));
+	ot_put_u32(ops, ot_rel_info(rel)->layout);
+	pfree(schema);
+	ws.relids[ws.nrelations] = relid;
+	return ws.nrelations++;
+}
+
+/* Has this object been introduced, and is its name still the one of then? */
+bool
+ot_write_set_find_object(uint32 kind, Oid oid, uint32 *number)
+{
+	ObjectId	id = {kind, oid};
+	ObjectSlot *slot;
+
+	if (!ws.active || ws.object_numbers == NULL)
+		return false;
+	slot = objects_lookup(ws.object_numbers, id);
+	if (slot == NULL || slot->number < ws.first_object)
+		return false;
+	*number = slot->number;
+	return true;
+}
+
+/* The operation being appended is to be read at its place in the order. */
+void
+ot_write_set_looks_names_up(void)
+{
+	ws.nlookups++;
+}
+
+/* Numbers the object of the 'O' operation that has just been appended. */
+uint32
+ot_write_set_number_object(uint32 kind, Oid oid)
+{
+	ObjectId	id = {kind, oid};
+	ObjectSlot *slot;
+	bool		found;
+
+	if (ws.object_numbers == NULL)
+		ws.object_numbers = objects_create(ws.context, 16, NULL);
+	if (ws.nobjects == ws.max_objects)
+	{
+		ws.max_objects *= 2;
+		ws.objects = repalloc_huge(ws.objects, sizeof(ObjectId) * ws.max_objects);
+	}
+	slot = objects_insert(ws.object_numbers, id, &found);
+	slot->number = ws.nobjects;
+	ws.objects[ws.nobjects] = id;
+	ot_write_set_looks_names_up();
+	return ws.nobjects++;
+}
+
+/* Records a statement with all that its meaning hangs on. */
+void
+ot_write_set_statement(const char *text, int len)
+{
+	StringInfo	ops = ot_write_set_append();
+	char	   *role = GetUserNameFromId(GetUserId(), false);
+
+	write_set_mark_place(&ws.before_statement);
+	ot_put_u8(ops, 'S');
+	ot_put_u32(ops, len);
+	appendBinaryStringInfo(ops, text, len);
+	ot_put_str(ops, role);
+	ot_session_settings_put_all(ops);
+	pfree(role);
+	ot_write_set_check_size();
+
+	ws.nstatements++;
+	ot_write_set_looks_names_up();
+	/* It may rename tables or give them columns: introduce them anew. */
+	ws.first_relation = ws.nrelations;
+	ws.first_object = ws.nobjects;
+	ot_session_settings_forget((OtNotedSettings) {0});
+	ws.statement_end = ws.ops.len;
+}
+
+/* Takes the last operation back, which is to be a statement; its keys stay.  false: it is none. */
+bool
+ot_write_set_take_statement_back(void)
+{
+	if (!ws.active || ws.statement_end != ws.ops.len)
+		return false;
+	write_set_cut_operations(&ws.before_statement);
+	return true;
+}
+
+void
+ot_write_set_sequence(const char *schema, const char *name, int64 last_value,
+					  uint8 flags)
+{
+	StringInfo	ops = ot_write_set_append();
+
+	ot_put_u8(ops, 'Q');
+	ot_put_str(ops, schema);
+	ot_put_str(ops, name);
+	ot_put_u64(ops, (uint64) last_value);
+	ot_put_u8(ops, flags);
+	ot_write_set_check_size();
+}
+
+/* Appends the entry, as docs/agent-protocol.md lays it out. */
+void
+ot_write_set_encode(OtTxnId txn, StringInfo out)
+{
+	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES + 10 + ws.ops.len);
+	ot_put_txn(out, txn);
+	ot_put_u8(out, 0);
+	ot_put_u32(out, ws.nkeys);
+	for (int i = 0; i < ws.nkeys; i++)
+	{
+		ot_put_u64(out, ws.keys[i].hash);
+		ot_put_u8(out, ws.keys[i].mode);
+		ot_put_u64(out, ws.keys[i].base);
+	}
+	ot_write_set_operations(out);
+}
+
+/* Appends what is to be done, without the keys. */
+void
+ot_write_set_operations(StringInfo out)
+{
+	if (ws.ops.len == 0)
+		return;
+	ot_put_u8(out, OT_WRITE_SET_FORMAT);
+	if (ws.nlookups > 0)
+	{
+		ot_put_u8(out, 'T');
+		ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
+	}
+	appendBinaryStringInfo(out, ws.ops.data, ws.ops.len);
+}
+
+/* ---- functions for SQL ---- */
+
+PG_FUNCTION_INFO_V1(ot_pending_keys);
+PG_FUNCTION_INFO_V1(ot_pending_bytes);
+
+/* onetrip.pending_keys(): what this transaction will be certified by, so far. */
+Datum
+ot_pending_keys(PG_FUNCTION_ARGS)
+{
+	static const char *const mode_names[] = {
+		"KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE"
+	};
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; ws.active && i < ws.nkeys; i++)
+	{
+		Key		   *key = &ws.keys[i];
+		Datum		values[4];
+		bool		nulls[4] = {0};
+
+		values[0] = ObjectIdGetDatum(key->relid);
+		nulls[0] = !OidIsValid(key->relid);
+		values[1] = CStringGetTextDatum(mode_names[key->mode]);
+		values[2] = Int64GetDatum((int64) key->hash);
+		values[3] = Int64GetDatum((int64) key->base);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* onetrip.pending_bytes(): how large its operations are, so far. */
+Datum
+ot_pending_bytes(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(ws.active ? ws.ops.len : 0);
+}

@@ -1,0 +1,1005 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit.c
+ *	  The way of a transaction through COMMIT: the one transaction callback.
+ *
+ *	event		may error	verdict				what is done
+ *	PRE_COMMIT	yes			not known			keys of held locks, rehearse statements,
+ *											propose, wait
+ *				as 08007	commit				wait for the turn, take the origin
+ *	(the server's own steps up to the commit record)
+ *				as 08007	commit				nothing of ours
+ *	COMMIT		no			commit				publish, let go of the origin
+ *	ABORT		no			none, abort			forget
+ *				no			not known, commit	close the connection: the node then
+ *											leaves the entry to the apply worker
+ *				no			none, not known		and the client may ask for it: the
+ *											worker has it decided
+ *	PRE_PREPARE	yes			none				refuse if something was captured
+ *
+ * Before PROPOSE has been sent whole, any interrupt ends the transaction as
+ * in PostgreSQL.  After that the entry may be in the log: a cancel, a timeout
+ * or a termination may only say that the outcome is not known (08007), with
+ * the transaction id, and only after a short time in which the verdict may
+ * still come.  So is any other ERROR, such as memory that runs out while the
+ * proposal is put together once more.
+ *
+ * After a verdict of commit the transaction is committed, whatever happens to
+ * this backend.  From there to the local commit interrupts are held and
+ * nothing of ours allocates.  An ERROR of the server (a full disk under ON
+ * COMMIT DELETE ROWS, say) is put into other words before anybody sees it
+ * (session.c): SQLSTATE 08007, "outcome ...: committed at N".  The local
+ * transaction aborts, the apply worker takes the entry over, and the session
+ * goes on.
+ *
+ * A session that is told to end after the verdict (pg_terminate_backend, a
+ * shutdown) waits a moment for its turn, commits, and ends then.  Only if its
+ * turn does not come it leaves the entry to the worker, and says the same
+ * 08007.  Either way the end itself is put off until the client has COMMIT's
+ * answer (ot_session_end_later): libpq drops the SQLSTATE of a FATAL that the
+ * end of the connection follows, and what it overtook.
+ *
+ * A region that cannot apply an entry commits nothing that comes after it.  A
+ * COMMIT that finds it so waits before it proposes, and is told after
+ * onetrip.commit_timeout that nothing was committed.  One that was proposed
+ * before gets its verdict, waits for its turn as long, and is told 08007.
+ *
+ * The local commit record is not flushed (the log is durable on a majority,
+ * and the node feeds what a crash took away), unless the transaction also
+ * wrote tables that the log knows nothing of.  Such a transaction must commit
+ * here itself, since the worker has its other half only: it waits longer for
+ * its turn, and where it is ended all the same, the client is told which half
+ * is lost.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "replication/origin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+#include "sequence/sequence.h"
+#include "shmem/shmem.h"
+
+/* How long a cancelled COMMIT still waits for a verdict that is on its way. */
+#define CANCEL_GRACE_MS 1000
+/*
+ * How long a decided COMMIT that is told to end waits for its turn, if it
+ * wrote tables that the log cannot give back.  The node gives a server more
+ * to stop.
+ */
+#define OTHER_TABLES_GRACE_MS 10000
+/* Between attempts to reach a node that is away. */
+#define RECONNECT_MS 20
+/* How long a session waits to see what the worker commits in its place. */
+#define SHOW_OWN_MS 5000
+/* How often a COMMIT that waits looks whether this region goes on. */
+#define STANDSTILL_POLL_MS 100
+
+static OtAgent *agent = NULL;
+
+/*
+ * How far the COMMIT of this process has come.
+ *
+ *	IDLE		none is under way, or nothing is proposed yet: any interrupt ends it
+ *	PROPOSING	interrupts are held; PROPOSE has not been sent whole
+ *	DECIDING	the entry may be in the log; the verdict is not known
+ *	REFUSED		a verdict other than commit; an ERROR says so
+ *	DECIDED		verdict commit; waits for its turn, or an ERROR came between
+ *	READY		likewise, and has its turn and the replication origin
+ *	APPLYING	the apply worker's: has the turn and the origin for an entry
+ *
+ * The end of the transaction, whichever, leads back to IDLE.
+ */
+typedef enum CommitPhase
+{
+	COMMIT_IDLE = 0,
+	COMMIT_PROPOSING,
+	COMMIT_DECIDING,
+	COMMIT_REFUSED,
+	COMMIT_DECIDED,
+	COMMIT_READY,
+	COMMIT_APPLYING
+} CommitPhase;
+
+#define PHASE(phase) (1 << COMMIT_##phase)
+
+/* From where each of them is reached. */
+static const int phase_before[] = {
+	[COMMIT_IDLE] = ~0,
+	[COMMIT_PROPOSING] = PHASE(IDLE),
+	[COMMIT_DECIDING] = PHASE(PROPOSING),
+	[COMMIT_REFUSED] = PHASE(PROPOSING) | PHASE(DECIDING),
+	[COMMIT_DECIDED] = PHASE(DECIDING) | PHASE(READY),
+	[COMMIT_READY] = PHASE(DECIDED),
+	[COMMIT_APPLYING] = PHASE(IDLE)
+};
+
+/* Of the transaction that is committing, all reset at its end. */
+static struct
+{
+	CommitPhase phase;
+	bool		other_tables;	/* wrote some that the log knows nothing of */
+	OtLogIndex	index;			/* verdict commit, or the worker's entry */
+	int			saved_synchronous_commit;
+}			committing;
+
+/*
+ * The id that this transaction's COMMIT uses.
+ *
+ *	NONE		it has none yet
+ *	DRAWN		it has one, and nobody else knows it
+ *	TOLD		the client knows it, and may ask: it gets an outcome
+ *	FINAL		the log has decided it
+ */
+typedef enum OwnIdState
+{
+	OWN_ID_NONE = 0,
+	OWN_ID_DRAWN,
+	OWN_ID_TOLD,
+	OWN_ID_FINAL
+} OwnIdState;
+
+/* Reset at the transaction's end. */
+static struct
+{
+	OwnIdState	state;
+	OtTxnId		txn;
+	OtLogIndex	base;			/* applied when it was told */
+}			own;
+
+/* The last verdict commit of this connection is committed here. */
+static bool last_is_done = true;
+static OtTxnId last_txn;
+
+static void commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
+								   void *arg);
+static void commit_xact_callback(XactEvent event, void *arg);
+static void commit_subxact_callback(SubXactEvent event, SubTransactionId my_subid,
+									SubTransactionId parent_subid, void *arg);
+
+void
+ot_commit_init(void)
+{
+	RegisterXactCallback(commit_xact_callback, NULL);
+	RegisterSubXactCallback(commit_subxact_callback, NULL);
+	RegisterResourceReleaseCallback(commit_show_own_commit, NULL);
+}
+
+/* ---- states ---- */
+
+static void
+commit_enter(CommitPhase next)
+{
+	OT_ASSERT(phase_before[next] & (1 << committing.phase));
+	committing.phase = next;
+}
+
+/* Is it committed, whatever happens to this process? */
+static inline bool
+commit_is_decided(void)
+{
+	return committing.phase == COMMIT_DECIDED || committing.phase == COMMIT_READY;
+}
+
+static inline bool
+commit_has_origin(void)
+{
+	return committing.phase == COMMIT_READY || committing.phase == COMMIT_APPLYING;
+}
+
+/* The transaction is over. */
+static void
+commit_reset(void)
+{
+	commit_enter(COMMIT_IDLE);
+	memset(&committing, 0, sizeof(committing));
+	memset(&own, 0, sizeof(own));
+}
+
+/* ---- the transaction's id ---- */
+
+static void
+commit_own_id_enter(OwnIdState next)
+{
+	OT_ASSERT(own.state < next);
+	own.state = next;
+}
+
+static OtTxnId
+commit_own_txn(void)
+{
+	if (own.state == OWN_ID_NONE)
+	{
+		own.txn = ot_draw_txn();
+		commit_own_id_enter(OWN_ID_DRAWN);
+	}
+	return own.txn;
+}
+
+/*
+ * The id, for the client to note.  From here on the transaction gets an
+ * outcome, whatever becomes of it: it is an entry even if it changes nothing.
+ * It carries a key of now, so that it is too old to commit by the time when
+ * the log may have forgotten that it was settled.
+ */
+OtTxnId
+ot_commit_tell_id(void)
+{
+	ot_write_set_touch();
+	if (own.state != OWN_ID_TOLD)
+		own.base = ot_applied_index();
+	ot_write_set_entry(own.base);
+	(void) commit_own_txn();
+	if (own.state == OWN_ID_DRAWN)
+		commit_own_id_enter(OWN_ID_TOLD);
+	return own.txn;
+}
+
+/*
+ * A session that ends in good order says so.  Without DONE the node has to
+ * assume that the last entry was left half way.
+ */
+static void
+commit_say_done(int code, Datum arg)
+{
+	StringInfo	frame;
+
+	if (agent == NULL || !ot_agent_is_open(agent) || !last_is_done ||
+		last_txn.sequence == 0)
+		return;
+	frame = ot_agent_frame(agent, OT_FRAME_DONE);
+	ot_put_txn(frame, last_txn);
+	ot_agent_frame_end(agent);
+	OT_STOP_POINT("before-done");
+	(void) ot_agent_flush(agent);
+}
+
+OtAgent *
+ot_commit_agent(void)
+{
+	if (agent == NULL)
+	{
+		agent = ot_agent_create(TopMemoryContext);
+		before_shmem_exit(commit_say_done, (Datum) 0);
+	}
+	return agent;
+}
+
+/* ---- before the verdict ---- */
+
+/* The largest time left in ms, for a wait that must end by the deadline. */
+static long
+commit_ms_until(TimestampTz deadline)
+{
+	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
+}
+
+/* ---- what is said of an outcome ---- */
+
+/* To be called inside ereport(), or in an error context callback. */
+static void
+commit_say_unknown(OtTxnId txn)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ot_txn_to_text(txn, text);
+	errcode(OT_ERR_OUTCOME_UNKNOWN);
+	errmsg("outcome of transaction %s is not known yet", text);
+	errdetail("It was proposed in region \"%s\", and no majority of regions has decided it in time. It will commit once or not at all.",
+			  ot_region);
+	errhint("Ask SELECT onetrip.outcome('%s') in any region before you repeat it.", text);
+}
+
+/* Likewise.  `why` is a sentence without its full stop. */
+static void
+commit_say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ot_txn_to_text(txn, text);
+	errcode(OT_ERR_OUTCOME_UNKNOWN);
+	if (other_tables)
+	{
+		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT ", but for its changes of tables that are not replicated",
+			   text, index.value);
+		errdetail("%s. The changes of onetrip tables become visible here shortly, or once this region goes on; those of other tables, which this server alone has, are lost.",
+				  why);
+		errhint("Repeat the changes of the other tables, and nothing else.");
+	}
+	else
+	{
+		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT, text, index.value);
+		if (ot_worker_stands_at(0).value == 0)
+			errdetail("%s. The transaction becomes visible here shortly.", why);
+		else
+			errdetail("%s. The transaction becomes visible here once this region goes on.", why);
+		errhint("Do not repeat it.");
+	}
+}
+
+static void
+commit_raise_unknown(OtTxnId txn)
+{
+	QueryCancelPending = false;
+	ot_session_end_later();
+	ereport(ERROR, commit_say_unknown(txn));
+}
+
+/* The apply worker takes the entry over. */
+static void
+commit_raise_handed_over(const char *why)
+{
+	ot_session_end_later();
+	ereport(ERROR,
+			commit_say_committed(own.txn, committing.index, committing.other_tables, why));
+}
+
+bool
+ot_commit_minds_errors(void)
+{
+	return commit_is_decided() || commit_has_origin();
+}
+
+/*
+ * Whatever goes wrong between the verdict and the local commit, the client
+ * must not take it for a failure of its transaction.
+ */
+bool
+ot_commit_reword(const ErrorData *edata)
+{
+	/*
+	 * The transaction is going to abort, and from PostgreSQL 16 on the abort
+	 * record of one with an origin would say that its position is applied.
+	 */
+	if (commit_has_origin())
+		replorigin_session_origin = InvalidRepOriginId;
+
+	if (!commit_is_decided())
+		return false;
+	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
+	{
+		ot_session_end_later();
+		commit_say_committed(own.txn, committing.index, committing.other_tables,
+							 edata->message ? edata->message : "An error came between");
+	}
+	return true;
+}
+
+/* ---- a region that stands still ---- */
+
+/*
+ * What is proposed now comes after the entry that this region cannot apply,
+ * so it would not be shown here before that one is.  While nothing is
+ * proposed the transaction can still be ended, and evicted.  Who waits for
+ * onetrip.commit_timeout gets an error, and who comes after that at once.
+ */
+static void
+commit_wait_while_standing_still(void)
+{
+	OtLogIndex	at;
+
+	while (unlikely((at = ot_worker_stands_at(0)).value != 0))
+	{
+		if (ot_worker_stands_at(ot_commit_timeout_ms).value != 0)
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("region \"%s\" stands still at log index " UINT64_FORMAT ", nothing was committed",
+							ot_region, ot_applied_index().value),
+					 errdetail("Its server cannot apply log index " UINT64_FORMAT ", which was committed before; it shows nothing newer until it can.",
+							   at.value),
+					 errhint("Repeat the transaction in another region. SELECT failing, failure FROM onetrip.status says what to mend here; see \"A region shows nothing new\" in docs/operations.md.")));
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 STANDSTILL_POLL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+/* ---- waiting for the verdict ---- */
+
+static void
+commit_raise_unreachable(OtAgent *a)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("the node of region \"%s\" does not answer, nothing was committed", ot_region),
+			 errdetail("%s.", ot_agent_error(a)),
+			 errhint("Start the node (onetrip start), then repeat the transaction.")));
+}
+
+/*
+ * A proposal, on one connection after the other until the verdict is here.
+ *
+ *	UNCONNECTED		there is no connection; what it held is gone
+ *	CONNECTED		PROPOSE is not in its buffer
+ *	SENDING			is, but not sent whole: nothing can be in the log
+ *	SENT			sent whole, for the first time
+ *	RESENDING		as SENDING, after it was sent whole on an earlier connection
+ *	RESENT			sent whole once more
+ *	ANSWERED		the verdict has come
+ */
+typedef enum ProposalState
+{
+	PROPOSAL_UNCONNECTED = 0,
+	PROPOSAL_CONNECTED,
+	PROPOSAL_SENDING,
+	PROPOSAL_SENT,
+	PROPOSAL_RESENDING,
+	PROPOSAL_RESENT,
+	PROPOSAL_ANSWERED
+} ProposalState;
+
+#define FROM(state) (1 << PROPOSAL_##state)
+
+/* From where each of them is reached; a connection may end at any time but after the answer. */
+static const int proposal_before[] = {
+	[PROPOSAL_UNCONNECTED] = ~FROM(ANSWERED),
+	[PROPOSAL_CONNECTED] = FROM(UNCONNECTED),
+	[PROPOSAL_SENDING] = FROM(CONNECTED),
+	[PROPOSAL_SENT] = FROM(SENDING),
+	[PROPOSAL_RESENDING] = FROM(CONNECTED),
+	[PROPOSAL_RESENT] = FROM(RESENDING),
+	/* the node may answer before it has all of it, when it has no room */
+	[PROPOSAL_ANSWERED] = FROM(SENDING) | FROM(SENT) | FROM(RESENDING) | FROM(RESENT)
+};
+
+typedef struct Proposal
+{
+	ProposalState state;
+	OtTxnId		txn;
+	TimestampTz deadline;
+	TimestampTz cut_short_at;	/* an interrupt has come, and is not served any more; 0: no */
+	OtVerdict  *verdict;
+} Proposal;
+
+static void
+proposal_enter(Proposal *proposal, ProposalState next)
+{
+	OT_ASSERT(proposal_before[next] & (1 << proposal->state));
+	proposal->state = next;
+}
+
+static void
+proposal_connect(Proposal *proposal)
+{
+	OtLogIndex	none = {0};
+
+	/* DONE is about what this connection has seen decided */
+	last_txn.sequence = 0;
+	if (ot_agent_open(agent, OT_ROLE_BACKEND, none, none))
+		proposal_enter(proposal, PROPOSAL_CONNECTED);
+}
+
+/* Puts PROPOSE into the connection's buffer. */
+static void
+proposal_queue(Proposal *proposal)
+{
+	bool		again = committing.phase == COMMIT_DECIDING;
+	StringInfo	frame;
+
+	if (again)
+		OT_STOP_POINT("propose-again");
+	frame = ot_agent_frame(agent, OT_FRAME_PROPOSE);
+	ot_write_set_encode(proposal->txn, frame);
+	ot_agent_frame_end(agent);
+	proposal_enter(proposal, again ? PROPOSAL_RESENDING : PROPOSAL_SENDING);
+	OT_STOP_POINT_AFTER("propose-half", (void) ot_agent_flush_half(agent));
+}
+
+/* Nothing is proposed yet, so any interrupt ends the transaction as in PostgreSQL. */
+static void
+proposal_serve_interrupts(void)
+{
+	RESUME_INTERRUPTS();
+	CHECK_FOR_INTERRUPTS();
+	HOLD_INTERRUPTS();
+}
+
+static void
+proposal_send(Proposal *proposal)
+{
+	if (!ot_agent_flush(agent) || !ot_agent_all_sent(agent))
+		return;
+	if (proposal->state == PROPOSAL_RESENDING)
+		proposal_enter(proposal, PROPOSAL_RESENT);
+	else
+	{
+		proposal_enter(proposal, PROPOSAL_SENT);
+		commit_enter(COMMIT_DECIDING);
+		OT_STOP_POINT("propose-sent");
+	}
+}
+
+/* A VERDICT has come: is it the answer?  Closes the connection if another one is needed. */
+static void
+proposal_take_verdict(Proposal *proposal, OtReader *body)
+{
+	OtVerdict  *verdict = proposal->verdict;
+	bool		sent_before = proposal->state == PROPOSAL_RESENDING ||
+		proposal->state == PROPOSAL_RESENT;
+
+	if (!ot_agent_get_verdict(body, verdict))
+	{
+		/* The next connection gets it again. */
+		ereport(LOG,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("the node sent a VERDICT that cannot be read")));
+		ot_agent_close(agent);
+		return;
+	}
+	ot_agent_consume(agent);
+	if (verdict->txn.sequence != proposal->txn.sequence)
+		return;
+	/* Refused this time; what was sent before may be in the log. */
+	if (sent_before && (verdict->outcome == OT_OUTCOME_REFUSED ||
+						verdict->outcome == OT_OUTCOME_FULL))
+		ot_agent_close(agent);
+	else
+		proposal_enter(proposal, PROPOSAL_ANSWERED);
+}
+
+static void
+proposal_read(Proposal *proposal)
+{
+	OtFrameType type;
+	OtReader	body;
+
+	while (proposal->state != PROPOSAL_ANSWERED && ot_agent_read(agent, &type, &body))
+	{
+		if (type == OT_FRAME_VERDICT)
+			proposal_take_verdict(proposal, &body);
+		else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
+				 type == OT_FRAME_REHEARSED)
+			ot_agent_consume(agent);
+		else
+			ot_agent_close(agent);
+	}
+	if (proposal->state != PROPOSAL_ANSWERED && !ot_agent_is_open(agent))
+		proposal_enter(proposal, PROPOSAL_UNCONNECTED);
+}
+
+/* Waits for the node, but not past the deadline: raises ERROR there. */
+static void
+proposal_wait(Proposal *proposal)
+{
+	long		wait_ms;
+
+	/* Proposed: the client may be told unknown, and that only a bit later. */
+	if (proposal->cut_short_at == 0 && (ProcDiePending || QueryCancelPending))
+	{
+		proposal->cut_short_at = ot_now();
+		proposal->deadline = Min(proposal->deadline,
+								 TimestampTzPlusMilliseconds(proposal->cut_short_at, CANCEL_GRACE_MS));
+	}
+
+	wait_ms = commit_ms_until(proposal->deadline);
+	if (wait_ms == 0)
+	{
+		if (committing.phase == COMMIT_PROPOSING)
+			commit_raise_unreachable(agent);
+		commit_raise_unknown(proposal->txn);
+	}
+	if (proposal->state == PROPOSAL_UNCONNECTED)
+		wait_ms = Min(wait_ms, RECONNECT_MS);
+	if (ot_agent_wait(agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+}
+
+/*
+ * Proposes the transaction, again on each new connection, until the verdict
+ * is here.  Interrupts are held by the caller.
+ */
+static void
+commit_wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
+{
+	Proposal	proposal = {
+		.state = ot_agent_is_open(agent) ? PROPOSAL_CONNECTED : PROPOSAL_UNCONNECTED,
+		.txn = txn,
+		.deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms),
+		.verdict = verdict,
+	};
+
+	for (;;)
+	{
+		if (proposal.state == PROPOSAL_UNCONNECTED)
+			proposal_connect(&proposal);
+		if (proposal.state == PROPOSAL_CONNECTED)
+			proposal_queue(&proposal);
+		if (InterruptPending && committing.phase == COMMIT_PROPOSING)
+			proposal_serve_interrupts();
+		if (proposal.state == PROPOSAL_SENDING || proposal.state == PROPOSAL_RESENDING)
+			proposal_send(&proposal);
+		if (proposal.state != PROPOSAL_UNCONNECTED)
+			proposal_read(&proposal);
+		if (proposal.state == PROPOSAL_ANSWERED)
+			return;
+		proposal_wait(&proposal);
+	}
+}
+
+/*
+ * Likewise.  Once the entry may be in the log, an ERROR would tell the client
+ * that it is not: it becomes 08007.
+ */
+static void
+commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
+{
+	PG_TRY();
+	{
+		commit_wait_for_verdict(txn, verdict);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		if (committing.phase != COMMIT_DECIDING || geterrcode() == OT_ERR_OUTCOME_UNKNOWN)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(TopTransactionContext);
+		edata = CopyErrorData();
+		FlushErrorState();
+		ereport(LOG,
+				(errcode(edata->sqlerrcode),
+				 errmsg("after proposing a transaction: %s", edata->message)));
+		commit_raise_unknown(txn);
+	}
+	PG_END_TRY();
+}
+
+static void
+commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+	Oid			relid = ot_write_set_key_table(verdict->key_number);
+	char	   *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
+	char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
+
+	ot_txn_to_text(txn, text);
+	if (verdict->outcome == OT_OUTCOME_WINDOW)
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not commit: the transaction is older than what conflicts are remembered for"),
+				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
+						   verdict->other.value),
+				 ot_worker_hint_retry("Retry the transaction; keep write transactions shorter.")));
+	ereport(ERROR,
+			(errcode(OT_ERR_LOST),
+			 errmsg("could not commit: a concurrent transaction in region \"%s\" was first",
+					verdict->region),
+			 name ?
+			 errdetail("Both touched table \"%s.%s\"; region \"%s\" committed at log index " UINT64_FORMAT ".",
+					   schema, name, verdict->region, verdict->other.value) :
+			 errdetail("Both changed the schema; region \"%s\" committed at log index " UINT64_FORMAT ".",
+					   verdict->region, verdict->other.value),
+			 ot_worker_hint_retry("Retry the transaction.")));
+}
+
+static void
+commit_raise_cancelled(OtTxnId txn)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	ereport(ERROR,
+			(errcode(ERRCODE_TRANSACTION_ROLLBACK),
+			 errmsg("could not commit: transaction %s was settled before its COMMIT was decided",
+					ot_txn_to_text(txn, text)),
+			 errdetail("Somebody called onetrip.outcome() with settle => true and was told that it is aborted; or this region's node was removed from the cluster.")));
+}
+
+/* ---- after a verdict of commit ---- */
+
+static void
+commit_wait_for_turn(void)
+{
+	int			grace_ms = committing.other_tables ? OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS;
+	TimestampTz give_up = 0;	/* 0: nobody wants the session to end */
+	TimestampTz patience = 0;	/* until here it waits although this region stands still */
+
+	for (;;)
+	{
+		long		wait_ms;
+
+		if (ot_turn_try())
+			return;
+
+		if (ot_turn_is_handed_over())
+			commit_raise_handed_over("It held a lock that an earlier change needs");
+		if (ProcDiePending)
+		{
+			if (give_up == 0)
+				give_up = TimestampTzPlusMilliseconds(ot_now(), grace_ms);
+			wait_ms = commit_ms_until(give_up);
+			if (wait_ms == 0)
+				commit_raise_handed_over("The session was ended before its turn came");
+		}
+		else
+		{
+			if (patience == 0)
+				patience = TimestampTzPlusMilliseconds(ot_now(), Max(ot_commit_timeout_ms, grace_ms));
+			wait_ms = commit_ms_until(patience);
+			if (wait_ms == 0 && ot_worker_stands_at(ot_commit_timeout_ms).value != 0)
+				commit_raise_handed_over("This region cannot apply a change that comes before it (SELECT failing, failure FROM onetrip.status)");
+			wait_ms = Max(wait_ms, STANDSTILL_POLL_MS);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+						 wait_ms, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+/*
+ * Readies the local commit of the turn's holder: its commit record is to say
+ * `index`.  Also for the apply worker.
+ */
+void
+ot_commit_hold_turn(OtLogIndex index, bool flush)
+{
+	committing.index = index;
+	committing.saved_synchronous_commit = synchronous_commit;
+	ot_replorigin_session_setup(ot_origin());
+	commit_enter(committing.phase == COMMIT_DECIDED ? COMMIT_READY : COMMIT_APPLYING);
+	replorigin_session_origin = ot_origin();
+	replorigin_session_origin_lsn = (XLogRecPtr) index.value;
+	replorigin_session_origin_timestamp = GetCurrentTimestamp();
+	if (!flush)
+		synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+}
+
+static void
+commit_let_go_of_origin(void)
+{
+	if (!commit_has_origin())
+		return;
+	commit_enter(committing.phase == COMMIT_READY ? COMMIT_DECIDED : COMMIT_IDLE);
+	replorigin_session_origin = InvalidRepOriginId;
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+	replorigin_session_reset();
+	synchronous_commit = committing.saved_synchronous_commit;
+}
+
+/* ---- the events ---- */
+
+static void
+commit_at_pre_commit(void)
+{
+	OtVerdict	verdict;
+	OtTxnId		txn;
+
+	/* it may have become one since the first change */
+	ot_check_writable();
+	commit_wait_while_standing_still();
+	ot_sequence_hold_used();
+	if (own.state == OWN_ID_TOLD)
+		ot_write_set_entry(own.base);
+	committing.other_tables = ot_held_locks_take_keys();
+	/* The commit record carries the position, so there must be one. */
+	(void) GetTopTransactionId();
+	(void) ot_commit_agent();
+
+	txn = commit_own_txn();
+	if (ot_rehearse_statements && ot_write_set_has_statements())
+		ot_rehearse_elsewhere(agent, txn);
+	OT_STOP_POINT("before-propose");
+	/* may find the transaction evicted, and then takes the interrupt */
+	ot_turn_begin_proposing(txn);
+	HOLD_INTERRUPTS();
+	commit_enter(COMMIT_PROPOSING);
+	commit_propose_and_wait(txn, &verdict);
+
+	switch (verdict.outcome)
+	{
+		case OT_OUTCOME_COMMIT:
+			commit_enter(COMMIT_DECIDED);
+			break;
+		case OT_OUTCOME_CONFLICT:
+		case OT_OUTCOME_WINDOW:
+			commit_enter(COMMIT_REFUSED);
+			commit_own_id_enter(OWN_ID_FINAL);
+			commit_raise_lost(txn, &verdict);
+			break;
+		case OT_OUTCOME_CANCELLED:
+			commit_enter(COMMIT_REFUSED);
+			commit_own_id_enter(OWN_ID_FINAL);
+			commit_raise_cancelled(txn);
+			break;
+		case OT_OUTCOME_REFUSED:
+			commit_enter(COMMIT_REFUSED);
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("the node of region \"%s\" refused the transaction", ot_region),
+					 errdetail("%s", verdict.message)));
+			break;
+		case OT_OUTCOME_FULL:
+			commit_enter(COMMIT_REFUSED);
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("the node of region \"%s\" has no room for the transaction now", ot_region),
+					 errdetail("%s.", verdict.message),
+					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
+			break;
+		default:
+			commit_raise_unknown(txn);
+	}
+
+	/* Committed, from here on. */
+	committing.index = verdict.at;
+	commit_own_id_enter(OWN_ID_FINAL);
+	last_is_done = false;
+	last_txn = txn;
+	OT_STOP_POINT("verdict-received");
+	ot_turn_decided(verdict.at, verdict.other);
+	OT_STOP_POINT("turn-waiting");
+	commit_wait_for_turn();
+	ot_commit_hold_turn(verdict.at, committing.other_tables);
+	OT_STOP_POINT("turn-held");
+}
+
+static void
+commit_at_commit(void)
+{
+	bool		decided = commit_is_decided();
+
+	if (decided)
+		OT_STOP_POINT("committed");
+	if (commit_has_origin())
+	{
+		commit_let_go_of_origin();
+		ot_turn_publish();
+	}
+	if (decided)
+		OT_STOP_POINT("published");
+	ot_turn_forget(true);
+	last_is_done = true;
+	if (decided)
+	{
+		/* held since the proposal, unless an ERROR has zeroed the count */
+		if (InterruptHoldoffCount > 0)
+			RESUME_INTERRUPTS();
+		ot_session_end_later();
+	}
+	commit_reset();
+	ot_sequence_told_used();
+	ot_write_set_reset();
+}
+
+/* Committed, but by the apply worker: what the session does next is to see it. */
+static OtLogIndex own_commit;
+
+/*
+ * By now the locks that the worker may need are gone.  The client has its error
+ * already; its next command waits, and never sees a state from before.
+ */
+static void
+commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	OtLogIndex	index = own_commit;
+
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || index.value == 0)
+		return;
+	own_commit.value = 0;
+	for (int waited = 0; ot_applied_index().value < index.value; waited++)
+	{
+		if (ProcDiePending)
+			return;
+		if (waited == SHOW_OWN_MS)
+		{
+			ereport(LOG,
+					(errmsg("ending a session that cannot be shown its own commit at " UINT64_FORMAT " within %d ms",
+							index.value, SHOW_OWN_MS)));
+			(void) kill(MyProcPid, SIGTERM);
+			return;
+		}
+		pg_usleep(1000);
+	}
+}
+
+static void
+commit_at_abort(void)
+{
+	bool		undecided = committing.phase == COMMIT_DECIDING;
+	bool		decided = commit_is_decided();
+	bool		left_open = own.state == OWN_ID_TOLD ||
+		(own.state == OWN_ID_DRAWN && undecided);
+
+	if (decided && !proc_exit_inprogress)
+		own_commit = committing.index;
+	ot_sequence_note_aborted();
+	commit_let_go_of_origin();
+	if (undecided || decided ||
+		(agent && !ot_agent_all_sent(agent)))
+	{
+		/*
+		 * The node must not count on this backend any more; and the rest of a
+		 * proposal that was not sent whole must not go out with the next one.
+		 */
+		ot_agent_close(agent);
+		last_txn.sequence = 0;
+	}
+	ot_turn_forget(false);
+	if (left_open)
+		ot_turn_leave_open(own.txn);
+	commit_reset();
+	ot_write_set_reset();
+}
+
+static void
+commit_xact_callback(XactEvent event, void *arg)
+{
+	if (!ot_preloaded || !IsUnderPostmaster)
+		return;
+
+	ot_session_keep_watching();
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			ot_check_unseen_writes();
+			if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
+			{
+				if (likely(ot_sequence_note_used()))
+					break;
+				ot_write_set_advance();
+			}
+			commit_at_pre_commit();
+			break;
+		case XACT_EVENT_COMMIT:
+			commit_at_commit();
+			break;
+		case XACT_EVENT_ABORT:
+			commit_at_abort();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			ot_check_unseen_writes();
+			if (!ot_write_set_is_empty() || own.state == OWN_ID_TOLD || ot_held_locks_hold_up())
+				ereport(ERROR,
+						(errcode(OT_ERR_NOT_REPLICATED),
+						 errmsg("cannot PREPARE a transaction that has used onetrip tables"),
+						 errdetail("A prepared transaction keeps its locks, and changes from other regions would wait for them."),
+						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));
+			break;
+		case XACT_EVENT_PREPARE:
+			ot_turn_forget(false);
+			ot_write_set_reset();
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;
+	}
+}
+
+static void
+commit_subxact_callback(SubXactEvent event, SubTransactionId my_subid,
+						SubTransactionId parent_subid, void *arg)
+{
+	if (ot_preloaded && IsUnderPostmaster)
+		ot_session_keep_watching();
+	switch (event)
+	{
+		case SUBXACT_EVENT_START_SUB:
+			ot_write_set_subxact_start(GetCurrentTransactionNestLevel());
+			break;
+		case SUBXACT_EVENT_COMMIT_SUB:
+			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), true);
+			break;
+		case SUBXACT_EVENT_ABORT_SUB:
+			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), false);
+			break;
+		case SUBXACT_EVENT_PRE_COMMIT_SUB:
+			break;
+	}
+}

@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit.h
+ *	  The way of a transaction through COMMIT, and the order of local commits.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_COMMIT_H
+#define ONETRIP_COMMIT_H
+
+#include "node/node.h"
+
+/* commit.c */
+extern void ot_commit_init(void);
+extern void ot_commit_hold_turn(OtLogIndex index, bool flush);
+
+/* outcome.c: in the apply worker */
+extern void ot_settle_connected(void);
+extern void ot_settle_ask(OtAgent *agent);
+extern void ot_settle_heard(OtReader *body);
+
+/* turn.c */
+extern void ot_turn_init(void);
+extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);
+extern bool ot_turn_try(void);
+extern void ot_turn_forget(bool committed);
+extern bool ot_turn_backend_has(OtTxnId txn);
+extern bool ot_turn_someone_before(void);
+extern void ot_turn_worker_wants(OtLogIndex index);
+extern bool ot_turn_is_decided_after(int number, OtLogIndex index);
+extern bool ot_turn_hand_over(int number);
+
+/*
+ * session.c: what happens at each statement and at each error of a session.
+ * The callback is asked last, in a process that applies: it keeps what failed.
+ */
+typedef void (*OtFailureCallback) (const ErrorData *edata);
+
+extern void ot_session_init(void);
+extern void ot_session_watch_errors(void);
+extern void ot_session_note_failures(OtFailureCallback callback);
+
+#endif							/* ONETRIP_COMMIT_H */

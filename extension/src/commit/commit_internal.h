@@ -1,0 +1,42 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit_internal.h
+ *	  What the parts of commit offer each other.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_COMMIT_INTERNAL_H
+#define ONETRIP_COMMIT_INTERNAL_H
+
+#include "commit/commit.h"
+
+/* commit.c */
+extern OtAgent *ot_commit_agent(void);
+extern OtTxnId ot_commit_tell_id(void);
+extern bool ot_commit_minds_errors(void);
+extern bool ot_commit_reword(const ErrorData *edata);
+
+/* held_locks.c */
+extern bool ot_held_locks_take_keys(void);
+extern bool ot_held_locks_hold_up(void);
+
+/* rehearse.c */
+extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
+
+/* session.c */
+extern void ot_session_keep_watching(void);
+extern void ot_session_end_later(void);
+
+/* turn.c */
+extern void ot_turn_begin_proposing(OtTxnId txn);
+extern bool ot_turn_is_handed_over(void);
+extern void ot_turn_publish(void);
+extern void ot_turn_leave_open(OtTxnId txn);
+extern int	ot_turn_left_open(OtTxnId *txns, int max);
+extern void ot_turn_settled(int count);
+extern uint64 ot_turn_handovers(void);
+
+#endif							/* ONETRIP_COMMIT_INTERNAL_H */

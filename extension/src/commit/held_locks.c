@@ -1,0 +1,126 @@
+/*-------------------------------------------------------------------------
+ *
+ * held_locks.c
+ *	  A key for each relation that this transaction holds a lock on.
+ *
+ * An applied entry may have to wait for any of them (own_locks.c lists them),
+ * so each becomes a key.
+ *
+ * Runs in backends, at PRE_COMMIT.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "access/htup_details.h"
+#include "catalog/index.h"
+#include "catalog/pg_class.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "capture/capture.h"
+#include "sequence/sequence.h"
+
+/* Whose index or TOAST table that is; InvalidOid if it is gone. */
+static Oid
+held_locks_held_table_of(Oid relid, char relkind)
+{
+	unsigned int table;
+	char	   *name;
+	HeapTuple	tuple;
+	bool		is_it;
+
+	if (relkind != RELKIND_TOASTVALUE)
+		return IndexGetRelation(relid, true);
+	/* The name says it, and the table confirms it. */
+	name = get_rel_name(relid);
+	if (name == NULL || sscanf(name, "pg_toast_%u", &table) != 1)
+		return InvalidOid;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	is_it = HeapTupleIsValid(tuple) &&
+		((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid == relid;
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return is_it ? table : InvalidOid;
+}
+
+/*
+ * Whatever lock an applied entry may need and this transaction holds must be
+ * a key of both; see design rule in docs/architecture.md.  Returns whether
+ * the transaction wrote a table that the log knows nothing of.
+ */
+bool
+ot_held_locks_take_keys(void)
+{
+	int			count;
+	OtHeldLock *locks = ot_held_locks(&count);
+	bool		flush = false;
+
+	for (int i = 0; i < count; i++)
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));
+		Form_pg_class form;
+		char		relkind;
+		char		persistence;
+		bool		wrote_local;
+
+		/* Dropped by this transaction: its key was noted at the drop. */
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		form = (Form_pg_class) GETSTRUCT(tuple);
+		relkind = form->relkind;
+		persistence = form->relpersistence;
+		wrote_local = locks[i].mode >= RowExclusiveLock && relkind == RELKIND_RELATION &&
+			persistence == RELPERSISTENCE_PERMANENT && !ot_contents_travel(form);
+		ReleaseSysCache(tuple);
+
+		if (persistence == RELPERSISTENCE_TEMP)
+			continue;
+		/*
+		 * Locking an index or a TOAST table comes with locking its table, but
+		 * for a few commands that lock it alone, and strongly.
+		 */
+		if (relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX ||
+			relkind == RELKIND_TOASTVALUE)
+		{
+			Oid			table = locks[i].mode > RowExclusiveLock ?
+				held_locks_held_table_of(locks[i].relid, relkind) : InvalidOid;
+
+			if (OidIsValid(table))
+				ot_write_set_key_now(ot_hash_relation(table),
+									 ot_table_lock_to_mode(locks[i].mode), table);
+			continue;
+		}
+		if (relkind == RELKIND_SEQUENCE && locks[i].mode >= RowExclusiveLock)
+			ot_sequence_capture(locks[i].relid);
+		flush |= wrote_local;
+		ot_write_set_key_now(ot_hash_relation(locks[i].relid),
+							 ot_table_lock_to_mode(locks[i].mode), locks[i].relid);
+	}
+	pfree(locks);
+	return flush;
+}
+
+/* Does it hold a lock that an applied entry may have to wait for? */
+bool
+ot_held_locks_hold_up(void)
+{
+	int			count;
+	OtHeldLock *locks = ot_held_locks(&count);
+	Oid			onetrip_am = ot_access_method_oid();
+	bool		holds = false;
+
+	for (int i = 0; i < count && !holds; i++)
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));
+
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		holds = ((Form_pg_class) GETSTRUCT(tuple))->relam == onetrip_am;
+		ReleaseSysCache(tuple);
+	}
+	return holds;
+}

@@ -1,0 +1,304 @@
+/*-------------------------------------------------------------------------
+ *
+ * outcome.c
+ *	  What became of a transaction, asked by id: outcome(),
+ *	  current_transaction_id(); and advance(), status.
+ *
+ * The functions run in backends and talk to the node over the backend's own
+ * connection.  The last part runs in the apply worker: it has decided what
+ * backends have given up on (docs/agent-protocol.md, "What nobody waits for
+ * any more").
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+#include "shmem/shmem.h"
+
+PG_FUNCTION_INFO_V1(ot_outcome);
+PG_FUNCTION_INFO_V1(ot_outcome_settle);
+PG_FUNCTION_INFO_V1(ot_current_transaction_id);
+PG_FUNCTION_INFO_V1(ot_advance);
+PG_FUNCTION_INFO_V1(ot_local_status);
+
+/*
+ * Asks the node, with OUTCOME or SETTLE; ERROR if it does not answer within
+ * onetrip.commit_timeout.
+ */
+static uint8
+outcome_ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
+{
+	OtAgent    *agent = ot_commit_agent();
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(),
+													   ot_commit_timeout_ms);
+	bool		asked = false;
+
+	for (;;)
+	{
+		OtFrameType type;
+		OtReader	body;
+		long		left;
+
+		if (!ot_agent_is_open(agent))
+		{
+			OtLogIndex	none = {0};
+
+			asked = false;
+			(void) ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
+		}
+		if (ot_agent_is_open(agent) && !asked)
+		{
+			StringInfo	frame = ot_agent_frame(agent, question);
+
+			ot_put_txn(frame, txn);
+			ot_agent_frame_end(agent);
+			asked = true;
+		}
+		(void) ot_agent_flush(agent);
+		while (ot_agent_read(agent, &type, &body))
+		{
+			if (type == OT_FRAME_OUTCOME_IS)
+			{
+				OtOutcomeIs answer;
+
+				ot_agent_get_outcome_is(&body, &answer);
+				ot_agent_consume(agent);
+				if (answer.txn.node == txn.node &&
+					answer.txn.incarnation == txn.incarnation &&
+					answer.txn.sequence == txn.sequence)
+				{
+					*at = answer.at;
+					return answer.state;
+				}
+			}
+			else
+				ot_agent_consume(agent);
+		}
+		CHECK_FOR_INTERRUPTS();
+		left = TimestampDifferenceMilliseconds(ot_now(), deadline);
+		if (left <= 0)
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("the node of region \"%s\" does not answer", ot_region),
+					 errdetail("%s.", ot_agent_error(agent)),
+					 errhint("Start the node (onetrip start), or ask in another region.")));
+		if (ot_agent_wait(agent, ot_agent_is_open(agent) ? left : Min(left, 50),
+						  PG_WAIT_EXTENSION) & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+static Datum
+outcome_of_text(char *id, bool settle)
+{
+	OtTxnId		txn;
+	OtLogIndex	at;
+
+	ot_check_running();
+	if (!ot_txn_from_text(id, &txn))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
+				 errmsg("\"%s\" is not a transaction id of Onetrip", id),
+				 errhint("It looks like 2-9f1c0a77d2e45b60-1a, as the error with SQLSTATE 08007 said.")));
+	/* Made up, or mistyped: settled, it would stand in the way of one to come. */
+	if (settle && txn.node == (uint32) ot_node_id &&
+		txn.incarnation == ot_incarnation() &&
+		txn.sequence > ot_last_drawn_sequence())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("transaction id %s has not been given out", id)));
+	switch (outcome_ask_outcome(settle ? OT_FRAME_SETTLE : OT_FRAME_OUTCOME, txn, &at))
+	{
+		case OT_STATE_NOT_SO_FAR:
+			PG_RETURN_TEXT_P(cstring_to_text("unknown"));
+		case OT_STATE_COMMITTED:
+			PG_RETURN_TEXT_P(cstring_to_text(psprintf("committed at " UINT64_FORMAT, at.value)));
+		case OT_STATE_LEFT_OUT:
+			PG_RETURN_TEXT_P(cstring_to_text(psprintf("left out at " UINT64_FORMAT, at.value)));
+		case OT_STATE_ABORTED:
+			PG_RETURN_TEXT_P(cstring_to_text("aborted"));
+		default:
+			PG_RETURN_TEXT_P(cstring_to_text("forgotten"));
+	}
+}
+
+/* onetrip.outcome(text) returns text */
+Datum
+ot_outcome(PG_FUNCTION_ARGS)
+{
+	return outcome_of_text(text_to_cstring(PG_GETARG_TEXT_PP(0)), false);
+}
+
+/* onetrip.outcome(text, settle boolean) returns text */
+Datum
+ot_outcome_settle(PG_FUNCTION_ARGS)
+{
+	return outcome_of_text(text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_BOOL(1));
+}
+
+static void
+outcome_check_capturing(void)
+{
+	if (!ot_capturing())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("this process does not capture changes")));
+}
+
+/* onetrip.current_transaction_id() returns text: the id that COMMIT will use */
+Datum
+ot_current_transaction_id(PG_FUNCTION_ARGS)
+{
+	char		id[OT_TXN_ID_TEXT_MAX];
+
+	ot_check_running();
+	PreventCommandIfReadOnly("onetrip.current_transaction_id()");
+	outcome_check_capturing();
+	PG_RETURN_TEXT_P(cstring_to_text(ot_txn_to_text(ot_commit_tell_id(), id)));
+}
+
+/* onetrip.advance(): makes this transaction an entry though it changes nothing. */
+Datum
+ot_advance(PG_FUNCTION_ARGS)
+{
+	ot_check_running();
+	PreventCommandIfReadOnly("onetrip.advance()");
+	outcome_check_capturing();
+	ot_write_set_advance();
+	PG_RETURN_VOID();
+}
+
+/* onetrip.local_status(): one row about this server. */
+Datum
+ot_local_status(PG_FUNCTION_ARGS)
+{
+	TupleDesc	desc;
+	Datum		values[11];
+	bool		nulls[11] = {0};
+	OtLogIndex	applying;
+	OtLogIndex	failing;
+	int			failures;
+	char		failure[sizeof(ot_worker->failure)];
+
+	ot_check_running();
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+
+	SpinLockAcquire(&ot_worker->mutex);
+	applying = ot_worker->applying;
+	failing = ot_worker->failing;
+	failures = ot_worker->failures;
+	memcpy(failure, ot_worker->failure, sizeof(failure));
+	SpinLockRelease(&ot_worker->mutex);
+
+	values[0] = CStringGetTextDatum(ot_region);
+	values[1] = Int32GetDatum(ot_node_id);
+	values[2] = Int64GetDatum((int64) ot_applied_index().value);
+	values[3] = Int64GetDatum((int64) ot_durable_index().value);
+	values[4] = Int64GetDatum((int64) applying.value);
+	nulls[4] = applying.value == 0;
+	values[5] = BoolGetDatum(ot_worker->worker >= 0);
+	values[6] = Int64GetDatum((int64) ot_last_drawn_sequence());
+	values[7] = Int64GetDatum((int64) pg_atomic_read_u64(&ot_slots->evictions));
+	values[8] = Int64GetDatum((int64) ot_turn_handovers());
+	if (failing.value > ot_applied_index().value)
+	{
+		values[9] = Int64GetDatum((int64) failing.value);
+		/* a message that was cut may end within a character; it may hold values of rows */
+		failure[pg_mbcliplen(failure, strlen(failure), sizeof(failure) - 1)] = '\0';
+		nulls[10] = !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
+		values[10] = CStringGetTextDatum(psprintf("%s (%d times)", failure, failures));
+	}
+	else
+		nulls[9] = nulls[10] = true;
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* ---- in the apply worker ---- */
+
+/* Asked at once; the rest follows when these are decided. */
+#define SETTLE_AT_ONCE 256
+/* What was proposed may be on its way through the node: it is given this time. */
+#define SETTLE_GRACE_MS 500
+
+/*
+ * The first ones of ot_turn_left_open() are asked for with OUTCOME, so that
+ * the node has taken in what was proposed before; a while later with SETTLE.
+ */
+static struct
+{
+	OtFrameType question;
+	int			asked;			/* on this connection */
+	int			heard;			/* how many of them are answered */
+	bool		all_decided;
+	TimestampTz settle_at;
+}			settling;
+
+static void
+outcome_ask_for_left_open(OtAgent *agent, OtFrameType question, int max)
+{
+	OtTxnId		txns[SETTLE_AT_ONCE];
+
+	settling.question = question;
+	settling.asked = ot_turn_left_open(txns, max);
+	settling.heard = 0;
+	settling.all_decided = true;
+	for (int i = 0; i < settling.asked; i++)
+	{
+		ot_put_txn(ot_agent_frame(agent, question), txns[i]);
+		ot_agent_frame_end(agent);
+	}
+}
+
+/* What was asked on an earlier connection is asked again. */
+void
+ot_settle_connected(void)
+{
+	settling.asked = 0;
+}
+
+void
+ot_settle_ask(OtAgent *agent)
+{
+	if (!ot_agent_is_open(agent))
+		return;
+	if (settling.asked == 0)
+		outcome_ask_for_left_open(agent, OT_FRAME_OUTCOME, SETTLE_AT_ONCE);
+	else if (settling.heard == settling.asked && ot_now() >= settling.settle_at)
+		outcome_ask_for_left_open(agent, OT_FRAME_SETTLE, settling.asked);
+}
+
+/* One answer, of as many as were asked for. */
+void
+ot_settle_heard(OtReader *body)
+{
+	OtOutcomeIs is;
+
+	ot_agent_get_outcome_is(body, &is);
+	settling.all_decided = settling.all_decided && is.state != OT_STATE_NOT_SO_FAR;
+	if (++settling.heard < settling.asked)
+		return;
+	if (settling.all_decided)
+		ot_turn_settled(settling.asked);
+	if (settling.all_decided || settling.question == OT_FRAME_SETTLE)
+		settling.asked = 0;
+	else
+		settling.settle_at = TimestampTzPlusMilliseconds(ot_now(),
+														 SETTLE_GRACE_MS);
+}

@@ -1,0 +1,215 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.c
+ *	  What happens at each statement and at each error of a session.
+ *
+ * Errors: some errors of the server have to say something else than the
+ * server knows.  Once a COMMIT is decided, no error may look like its failure
+ * (commit.c); a cancel that an eviction sent has to tell who was first
+ * (eviction.c); what stops the apply worker is kept for onetrip.status
+ * (apply.c, by a callback).  One error context callback asks the three.  errfinish() calls
+ * it for every error before anybody can catch, log or send it, and there
+ * errcode(), errmsg() and their like change the error itself.
+ * emit_log_hook would not do: it is called only for what is logged.
+ *
+ * The callback stands at the bottom of error_context_stack, below the frames
+ * of whatever runs, and stays when they are popped.  PostgreSQL empties the
+ * stack after each ERROR, and PG_CATCH puts back what it was at PG_TRY, so it
+ * is looked for, and put back, when a session begins, at each statement and
+ * at the beginning and the end of each transaction and subtransaction.
+ *
+ * Statements: a transaction that was evicted notices here (eviction.c).
+ *
+ * Ends: a session that was told to end while its COMMIT could not be
+ * interrupted would take that before the client has COMMIT's answer whole.
+ * libpq then forgets the answer and shows the FATAL.  So the termination is
+ * put off for END_LATER_MS, by which time the session is idle again.
+ *
+ * Runs in every process that runs statements.  The callback allocates in a
+ * context of its own that keeps 8 kB and may be used in a critical section;
+ * whatever it says lives in ErrorContext, as all of an error does.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/memutils.h"
+#include "utils/timeout.h"
+
+#include "shmem/shmem.h"
+
+/* Far more than it takes to send an answer. */
+#define END_LATER_MS 100
+
+static ExecutorRun_hook_type prev_executor_run = NULL;
+static ProcessUtility_hook_type prev_process_utility = NULL;
+
+static OtFailureCallback note_failure = NULL;
+
+static void session_reword_error(void *arg);
+
+static ErrorContextCallback callback = {.callback = session_reword_error};
+static MemoryContext error_copy = NULL;
+
+static volatile bool ends_later = false;	/* cleared in a signal handler */
+static bool end_timeout_known = false;
+static TimeoutId end_timeout;
+
+/* ---- errors ---- */
+
+static void
+session_reword_error(void *arg)
+{
+	MemoryContext old;
+	ErrorData  *edata;
+
+	if (!ot_is_apply_worker && !ot_commit_minds_errors() && !ot_eviction_minds_errors())
+		return;
+
+	/* Messages of all levels come here; only a copy tells which one this is. */
+	MemoryContextReset(error_copy);
+	old = MemoryContextSwitchTo(error_copy);
+	edata = CopyErrorData();
+	MemoryContextSwitchTo(old);
+	if (edata->elevel < ERROR)
+		return;
+	if (!ot_commit_reword(edata) && !ot_eviction_reword(edata) && ot_is_apply_worker &&
+		note_failure != NULL)
+		note_failure(edata);
+}
+
+/* In the apply worker: what to do with errors that say what they mean. */
+void
+ot_session_note_failures(OtFailureCallback callback_of_worker)
+{
+	note_failure = callback_of_worker;
+}
+
+/* ---- ends ---- */
+
+static void
+session_end_now(void)
+{
+	ends_later = false;
+	(void) kill(MyProcPid, SIGTERM);
+}
+
+/* After an ERROR all timeouts are disabled; this one is wanted still. */
+static void
+session_keep_end_timeout(void)
+{
+	if (unlikely(ends_later) && !get_timeout_active(end_timeout))
+		enable_timeout_after(end_timeout, END_LATER_MS);
+}
+
+/* Puts a termination off that has come, until the client has its answer. */
+void
+ot_session_end_later(void)
+{
+	if (!ProcDiePending || !end_timeout_known)
+		return;
+	ProcDiePending = false;
+	ends_later = true;
+	session_keep_end_timeout();
+}
+
+/* ---- watching ---- */
+
+/*
+ * Makes sure that the callback is at the bottom of the stack, if this process
+ * has one.  Allocates nothing: for the end of a transaction.
+ */
+void
+ot_session_keep_watching(void)
+{
+	ErrorContextCallback **link = &error_context_stack;
+
+	if (error_copy == NULL)
+		return;
+	while (*link != NULL && *link != &callback)
+		link = &(*link)->previous;
+	*link = &callback;
+	session_keep_end_timeout();
+}
+
+void
+ot_session_watch_errors(void)
+{
+	if (unlikely(error_copy == NULL))
+	{
+		error_copy = AllocSetContextCreate(TopMemoryContext, "onetrip error",
+										   8 * 1024, 8 * 1024, 8 * 1024);
+		MemoryContextAllowInCriticalSection(error_copy, true);
+	}
+	/* only a client waits for an answer */
+	if (unlikely(!end_timeout_known) && whereToSendOutput == DestRemote && IsTransactionState())
+	{
+		end_timeout = RegisterTimeout(USER_TIMEOUT, session_end_now);
+		end_timeout_known = true;
+	}
+	ot_session_keep_watching();
+}
+
+/* ---- statements ---- */
+
+static void
+session_begin_statement(void)
+{
+	if (!IsUnderPostmaster)
+		return;
+	ot_session_watch_errors();
+	ot_eviction_check();
+}
+
+static void
+ot_session_executor_run(QueryDesc *query, ScanDirection direction,
+						uint64 count OT_EXECUTE_ONCE_PARAMETER)
+{
+	session_begin_statement();
+	if (prev_executor_run)
+		prev_executor_run(query, direction, count OT_EXECUTE_ONCE_ARGUMENT);
+	else
+		standard_ExecutorRun(query, direction, count OT_EXECUTE_ONCE_ARGUMENT);
+}
+
+/*
+ * Statements about transactions pass: a ROLLBACK is what an evicted one
+ * should do, a reader's COMMIT gives its locks back as well, and a writer's
+ * fails on its way (ot_turn_begin_proposing).
+ */
+static void
+ot_session_process_utility(PlannedStmt *pstmt, const char *query,
+						   bool read_only_tree, ProcessUtilityContext context,
+						   ParamListInfo params, QueryEnvironment *env,
+						   DestReceiver *dest, QueryCompletion *completion)
+{
+	if (IsA(pstmt->utilityStmt, TransactionStmt))
+		ot_session_watch_errors();
+	else
+		session_begin_statement();
+	if (prev_process_utility)
+		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
+							 dest, completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
+								env, dest, completion);
+}
+
+void
+ot_session_init(void)
+{
+	prev_executor_run = ExecutorRun_hook;
+	ExecutorRun_hook = ot_session_executor_run;
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = ot_session_process_utility;
+}

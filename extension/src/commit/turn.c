@@ -1,0 +1,619 @@
+/*-------------------------------------------------------------------------
+ *
+ * turn.c
+ *	  The order of local commits, kept in shared memory.
+ *
+ * Entries become visible here in log order: whoever commits entry i first
+ * waits until the applied index is the committed entry before i, and publishes
+ * i once its transaction is visible to new snapshots.  Between the two it
+ * holds the turn.  So a snapshot is always a prefix of the log.
+ *
+ * Whoever is decided stands in a queue sorted by index; publishing looks at the
+ * first one only and wakes that process, nobody else.  Verdicts arrive nearly
+ * in the order of the log, so a place in it is found from its end.  Whoever is
+ * on its way is also found by its transaction id, and the proposed ones are
+ * counted: the worker's questions walk over nobody.
+ *
+ * Runs in backends, the apply worker and the evictor.  One LWLock guards it
+ * all.  It may be one, and not a spinlock, because
+ *	- no signal handler comes here, and nothing that puts errors into words
+ *	  (those use shmem/, where spinlocks are);
+ *	- the ends of transactions come here when the server has let go of its
+ *	  LWLocks: XACT_EVENT_COMMIT after the commit, XACT_EVENT_ABORT after
+ *	  LWLockReleaseAll();
+ *	- an exit callback may find this process holding LWLocks of the server: a
+ *	  background worker that fails outside of a transaction lets go of none
+ *	  before.  That is no deadlock, since under this lock no other LWLock is taken,
+ *	  and nothing raises an error: so it cannot be this one that is held, and whoever
+ *	  has it lets go of it without waiting.  Its own release comes before
+ *	  ProcKill(), when there is still a PGPROC to wait with;
+ *	- waiting for it takes no interrupt, so it cannot fail between a verdict and the
+ *	  local commit.
+ * ERROR is raised only by ot_turn_begin_proposing(), before anything was
+ * proposed, and by the function for SQL.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "fmgr.h"
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "port/pg_bitutils.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#include "shmem/shmem.h"
+
+#define GATES_MAX 8
+/* More than these stay unknown until somebody settles them by hand. */
+#define LEFT_OPEN_MAX 16384
+
+/* A session that wants a snapshot at an exact position (onetrip check). */
+typedef struct TurnGate
+{
+	bool		used;
+	OtLogIndex	target;
+	int			proc;
+} TurnGate;
+
+/* Where a process is on its way; each changes its own. */
+typedef enum TurnStage
+{
+	TURN_AWAY = 0,
+	TURN_PROPOSED,				/* the entry may be in the log */
+	TURN_QUEUED,				/* decided: in the queue */
+	TURN_HELD,					/* has the turn */
+	TURN_PASSED					/* has published, and its transaction is not over yet */
+} TurnStage;
+
+/* A process that is on its way through COMMIT, by slot number. */
+typedef struct TurnMember
+{
+	pg_atomic_uint32 handover;	/* decided, but must leave the entry to the worker */
+	TurnStage	stage;
+	uint64		sequence;		/* of its transaction id; 0: the worker, whose entry has another's */
+	OtLogIndex	index;			/* from QUEUED on */
+	OtLogIndex	previous;		/* likewise: the turn comes when this is applied */
+	dlist_node	link;			/* QUEUED */
+	int			next_in_bucket; /* of those with a sequence; -1 at the end */
+} TurnMember;
+
+typedef struct TurnShared
+{
+	LWLock		lock;			/* everything below but the atomics */
+	int			tranche;
+	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
+	int			gates_closed;	/* gates that hold up the next turn */
+	TurnGate	gates[GATES_MAX];
+	int			nproposed;
+	dlist_head	queue;			/* of those QUEUED, by index */
+	OtLogIndex	worker_wants;	/* wake the worker at this applied index; 0: no */
+	pg_atomic_uint64 handovers;
+
+	/* given up on: transactions of this incarnation that the worker settles */
+	int			nleft_open;
+	uint64		left_open[LEFT_OPEN_MAX];	/* sequences */
+
+	TurnMember	members[FLEXIBLE_ARRAY_MEMBER];
+} TurnShared;
+
+static TurnShared *turn = NULL;
+
+/* Behind the members: the first one with a sequence that belongs into it. */
+static int *buckets = NULL;
+static uint32 bucket_mask = 0;
+
+static int	my_number = -1;		/* once this process has been a member */
+
+static uint32
+turn_bucket_count(void)
+{
+	return pg_nextpower2_32((uint32) ot_slot_count());
+}
+
+static Size
+turn_members_size(void)
+{
+	return MAXALIGN(add_size(offsetof(TurnShared, members),
+							 mul_size(sizeof(TurnMember), ot_slot_count())));
+}
+
+static Size
+turn_size(void)
+{
+	return add_size(turn_members_size(), mul_size(sizeof(int), turn_bucket_count()));
+}
+
+static void
+turn_attach_memory(void *memory, bool found)
+{
+	turn = memory;
+	buckets = (int *) ((char *) memory + turn_members_size());
+	bucket_mask = turn_bucket_count() - 1;
+	if (!found)
+	{
+		turn->tranche = LWLockNewTrancheId();
+		LWLockInitialize(&turn->lock, turn->tranche);
+		dlist_init(&turn->queue);
+		pg_atomic_init_u64(&turn->handovers, 0);
+		for (int i = 0; i < ot_slot_count(); i++)
+			pg_atomic_init_u32(&turn->members[i].handover, 0);
+		for (uint32 i = 0; i <= bucket_mask; i++)
+			buckets[i] = -1;
+	}
+	LWLockRegisterTranche(turn->tranche, "onetrip_turn");
+}
+
+void
+ot_turn_init(void)
+{
+	static const OtShmemPart part = {"onetrip turn", turn_size, turn_attach_memory};
+
+	ot_shmem_add(&part);
+}
+
+/*
+ * A process that ends leaves nothing behind.  By now its transaction has been
+ * aborted, and the origin let go: the next holder of the turn needs both.
+ */
+static void
+turn_release(int code, Datum arg)
+{
+	ot_turn_forget(false);
+}
+
+static TurnMember *
+turn_myself(void)
+{
+	if (unlikely(my_number < 0))
+	{
+		my_number = ot_my_slot_number();
+		on_shmem_exit(turn_release, (Datum) 0);
+	}
+	return &turn->members[my_number];
+}
+
+/* ---- who is on its way; the lock is held ---- */
+
+static void
+turn_add_to_bucket(int number)
+{
+	int		   *bucket = &buckets[turn->members[number].sequence & bucket_mask];
+
+	turn->members[number].next_in_bucket = *bucket;
+	*bucket = number;
+}
+
+static void
+turn_take_from_bucket(int number)
+{
+	int		   *link = &buckets[turn->members[number].sequence & bucket_mask];
+
+	while (*link != number)
+		link = &turn->members[*link].next_in_bucket;
+	*link = turn->members[number].next_in_bucket;
+}
+
+/* Sequences are drawn one after another, so those on their way hardly share a bucket. */
+static bool
+turn_is_in_bucket(uint64 sequence)
+{
+	int			number = buckets[sequence & bucket_mask];
+
+	while (number >= 0 && turn->members[number].sequence != sequence)
+		number = turn->members[number].next_in_bucket;
+	return number >= 0;
+}
+
+static void
+turn_queue(TurnMember *member)
+{
+	dlist_node *before = turn->queue.head.prev;
+
+	while (before != &turn->queue.head &&
+		   dlist_container(TurnMember, link, before)->index.value > member->index.value)
+		before = before->prev;
+	dlist_insert_after(before, &member->link);
+}
+
+/* The first one in the queue, NULL if there is none. */
+static TurnMember *
+turn_first_in_queue(void)
+{
+	return dlist_is_empty(&turn->queue) ? NULL :
+		dlist_head_element(TurnMember, link, &turn->queue);
+}
+
+/* The number of who can take the turn now, -1 if it has not been decided yet. */
+static int
+turn_next(void)
+{
+	TurnMember *first = turn_first_in_queue();
+
+	if (first != NULL && turn->gates_closed == 0 && turn->holder.value == 0 &&
+		first->previous.value == ot_applied_index().value)
+		return (int) (first - turn->members);
+	return -1;
+}
+
+/* ---- the way of this process ---- */
+
+/* From here on nobody may evict this transaction. */
+void
+ot_turn_begin_proposing(OtTxnId txn)
+{
+	TurnMember *myself = turn_myself();
+
+	pg_atomic_write_u32(&myself->handover, 0);
+	/* nothing is sent yet, so nobody can ask for it before it can be found */
+	ot_slot_advance(OT_SLOT_WRITING, OT_SLOT_PROPOSED);
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_AWAY);
+	myself->stage = TURN_PROPOSED;
+	myself->sequence = txn.sequence;
+	turn_add_to_bucket(my_number);
+	turn->nproposed++;
+	LWLockRelease(&turn->lock);
+}
+
+/*
+ * Lines up, so that the process before wakes this one.  The worker does so with
+ * entries of others, which it has not proposed.
+ */
+void
+ot_turn_decided(OtLogIndex index, OtLogIndex previous)
+{
+	TurnMember *myself = turn_myself();
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_PROPOSED || (ot_is_apply_worker && myself->stage == TURN_AWAY));
+	if (myself->stage == TURN_PROPOSED)
+		turn->nproposed--;
+	myself->stage = TURN_QUEUED;
+	myself->index = index;
+	myself->previous = previous;
+	turn_queue(myself);
+	pg_atomic_write_u32(&ot_my_slot()->state, OT_SLOT_DECIDED);
+	LWLockRelease(&turn->lock);
+}
+
+/* The evictor's answer to a decided transaction that is in the way. */
+bool
+ot_turn_is_handed_over(void)
+{
+	return pg_atomic_read_u32(&turn_myself()->handover) != 0;
+}
+
+/* Takes the turn of who is decided, if it has come. */
+bool
+ot_turn_try(void)
+{
+	TurnMember *myself = turn_myself();
+	bool		taken = false;
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_QUEUED);
+	if (ot_applied_index().value == myself->previous.value &&
+		turn->holder.value == 0 && turn->gates_closed == 0)
+	{
+		dlist_delete(&myself->link);
+		myself->stage = TURN_HELD;
+		turn->holder = myself->index;
+		taken = true;
+	}
+	LWLockRelease(&turn->lock);
+	return taken;
+}
+
+/* The entry is visible to new snapshots: hands the turn on. */
+void
+ot_turn_publish(void)
+{
+	TurnMember *myself = turn_myself();
+	OtLogIndex	index;
+	int			next;
+	bool		wake_worker;
+	int			gate_procs[GATES_MAX];
+	int			ngates = 0;
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_HELD && turn->holder.value == myself->index.value);
+	index = myself->index;
+	myself->stage = TURN_PASSED;
+	ot_position_set_applied(index);
+	turn->holder.value = 0;
+	for (int i = 0; i < GATES_MAX; i++)
+	{
+		if (turn->gates[i].used && turn->gates[i].target.value <= index.value)
+		{
+			turn->gates_closed++;
+			gate_procs[ngates++] = turn->gates[i].proc;
+		}
+	}
+	next = turn_next();
+	wake_worker = turn->worker_wants.value != 0 && turn->worker_wants.value <= index.value;
+	LWLockRelease(&turn->lock);
+
+	ot_slot_wake(next);
+	if (wake_worker)
+		ot_worker_wake();
+	for (int i = 0; i < ngates; i++)
+		ot_slot_wake(gate_procs[i]);
+}
+
+/*
+ * The transaction is over: leaves the queue and, if it did not commit, gives
+ * the turn back unused and tells the worker that its entry may be left over.
+ * Safe to call at any time.
+ */
+void
+ot_turn_forget(bool committed)
+{
+	TurnMember *myself;
+	int			next = -1;
+
+	/* Nobody else changes the stage, so it may be looked at without the lock. */
+	if (my_number < 0 || turn->members[my_number].stage == TURN_AWAY)
+	{
+		ot_slot_end();
+		return;
+	}
+	myself = &turn->members[my_number];
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	switch (myself->stage)
+	{
+		case TURN_PROPOSED:
+			turn->nproposed--;
+			break;
+		case TURN_QUEUED:
+			dlist_delete(&myself->link);
+			break;
+		case TURN_HELD:
+			turn->holder.value = 0;
+			break;
+		case TURN_AWAY:
+		case TURN_PASSED:
+			break;
+	}
+	if (myself->sequence != 0)
+		turn_take_from_bucket(my_number);
+	if (myself->stage == TURN_HELD)
+		next = turn_next();
+	myself->stage = TURN_AWAY;
+	myself->sequence = 0;
+	myself->index.value = 0;
+	ot_slot_end();
+	LWLockRelease(&turn->lock);
+
+	ot_slot_wake(next);
+	if (!committed)
+		ot_worker_wake();
+}
+
+/*
+ * A transaction of this server ended without its outcome being known, and
+ * nobody waits for it any more: the worker is to have it decided.
+ */
+void
+ot_turn_leave_open(OtTxnId txn)
+{
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	if (turn->nleft_open < LEFT_OPEN_MAX)
+		turn->left_open[turn->nleft_open++] = txn.sequence;
+	LWLockRelease(&turn->lock);
+	ot_worker_wake();
+}
+
+/* ---- for the apply worker ---- */
+
+/* The first ones of those; they stay the first until ot_turn_settled(). */
+int
+ot_turn_left_open(OtTxnId *txns, int max)
+{
+	int			count;
+
+	if (likely(turn->nleft_open == 0))
+		return 0;
+	LWLockAcquire(&turn->lock, LW_SHARED);
+	count = Min(turn->nleft_open, max);
+	for (int i = 0; i < count; i++)
+	{
+		txns[i].node = (uint32) ot_node_id;
+		txns[i].incarnation = ot_incarnation();
+		txns[i].sequence = turn->left_open[i];
+	}
+	LWLockRelease(&turn->lock);
+	return count;
+}
+
+/* The first so many are decided. */
+void
+ot_turn_settled(int count)
+{
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	turn->nleft_open -= count;
+	/* In any order: the last ones take their places. */
+	for (int i = 0; i < count && i < turn->nleft_open; i++)
+		turn->left_open[i] = turn->left_open[turn->nleft_open + count - 1 - i];
+	LWLockRelease(&turn->lock);
+}
+
+/* Is a backend of this server going to commit this entry by itself? */
+bool
+ot_turn_backend_has(OtTxnId txn)
+{
+	bool		has;
+
+	if (txn.node != (uint32) ot_node_id || txn.incarnation != ot_incarnation())
+		return false;
+
+	LWLockAcquire(&turn->lock, LW_SHARED);
+	has = turn_is_in_bucket(txn.sequence);
+	LWLockRelease(&turn->lock);
+	return has;
+}
+
+/*
+ * For the worker, which is in the queue: is some backend still on its way to
+ * commit an entry before its own?  A proposed one may be: it learns its index
+ * with the verdict.
+ */
+bool
+ot_turn_someone_before(void)
+{
+	TurnMember *myself = turn_myself();
+	bool		found;
+
+	LWLockAcquire(&turn->lock, LW_SHARED);
+	OT_ASSERT(myself->stage == TURN_QUEUED);
+	/* the turn may be somewhere between two of them */
+	found = turn->nproposed > 0 || turn_first_in_queue() != myself ||
+		turn->holder.value != 0 || turn->gates_closed != 0;
+	LWLockRelease(&turn->lock);
+	return found;
+}
+
+void
+ot_turn_worker_wants(OtLogIndex index)
+{
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	turn->worker_wants = index;
+	LWLockRelease(&turn->lock);
+}
+
+/* ---- for the evictor ---- */
+
+/* Is this process decided, and its entry behind that one? */
+bool
+ot_turn_is_decided_after(int number, OtLogIndex index)
+{
+	bool		after;
+
+	LWLockAcquire(&turn->lock, LW_SHARED);
+	after = turn->members[number].index.value > index.value;
+	LWLockRelease(&turn->lock);
+	return after;
+}
+
+/* Tells a decided process to leave its entry to the worker; false: it has been told. */
+bool
+ot_turn_hand_over(int number)
+{
+	if (pg_atomic_exchange_u32(&turn->members[number].handover, 1) != 0)
+		return false;
+	pg_atomic_fetch_add_u64(&turn->handovers, 1);
+	return true;
+}
+
+uint64
+ot_turn_handovers(void)
+{
+	return pg_atomic_read_u64(&turn->handovers);
+}
+
+/* ---- functions for SQL ---- */
+
+PG_FUNCTION_INFO_V1(ot_export_snapshot_at);
+
+static void
+turn_open_gate(int code, Datum arg)
+{
+	TurnGate   *gate = &turn->gates[DatumGetInt32(arg)];
+	int			next = -1;
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	if (gate->used)
+	{
+		gate->used = false;
+		if (ot_applied_index().value >= gate->target.value &&
+			turn->gates_closed > 0)
+		{
+			turn->gates_closed--;
+			next = turn_next();
+		}
+	}
+	LWLockRelease(&turn->lock);
+	ot_slot_wake(next);
+}
+
+/* Asks that the turn be held up once `target` is applied. */
+static pg_noinline int
+turn_arm_gate(int64 target)
+{
+	int			number = -1;
+	bool		passed;
+
+	if (target < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("log position must be positive")));
+	(void) turn_myself();
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	passed = ot_applied_index().value >= (uint64) target;
+	for (int i = 0; i < GATES_MAX && !passed && number < 0; i++)
+	{
+		TurnGate   *gate = &turn->gates[i];
+
+		if (!gate->used)
+		{
+			gate->used = true;
+			gate->target.value = (uint64) target;
+			gate->proc = my_number;
+			number = i;
+		}
+	}
+	LWLockRelease(&turn->lock);
+
+	if (passed)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("log position " INT64_FORMAT " has passed here", target),
+				 errhint("Ask for a later one.")));
+	if (number < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("%d sessions wait for a snapshot at a position already", GATES_MAX)));
+	return number;
+}
+
+/*
+ * Exports a snapshot of exactly the entries up to the first committed one at
+ * or after the given position.  While it is taken nobody gets the turn.
+ */
+Datum
+ot_export_snapshot_at(PG_FUNCTION_ARGS)
+{
+	int64		target = PG_GETARG_INT64(0);
+	char	   *name = NULL;
+	int			number;
+
+	ot_check_running();
+	number = turn_arm_gate(target);
+
+	PG_ENSURE_ERROR_CLEANUP(turn_open_gate, Int32GetDatum(number));
+	{
+		while (ot_applied_index().value < (uint64) target)
+		{
+			CHECK_FOR_INTERRUPTS();
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH, -1,
+							 PG_WAIT_EXTENSION);
+			ResetLatch(MyLatch);
+		}
+		name = ExportSnapshot(GetLatestSnapshot());
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(turn_open_gate, Int32GetDatum(number));
+	turn_open_gate(0, Int32GetDatum(number));
+
+	PG_RETURN_TEXT_P(cstring_to_text(name));
+}

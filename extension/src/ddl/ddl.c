@@ -1,0 +1,750 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl.c
+ *	  Records utility statements, in order with the transaction's rows.
+ *
+ * The utility hook sees every statement that is not a plain query, top-level
+ * or run by a function.  What is to happen in every region is noted in the
+ * write set as text before it runs, so that an ERROR rolls the note away with
+ * the (sub)transaction.  Sub-commands are part of the statement that runs
+ * them and are not noted again.
+ *
+ * Functions.  Where a statement runs again, so do the functions of users that
+ * it calls; so within a recorded statement they may change nothing that is
+ * replicated, which is refused here, and in the apply worker, should it come to
+ * that.  Not so where results travel and nothing is called again:
+ *	- materialized views and CREATE TABLE AS: their rows travel;
+ *	- TRUNCATE: that tables are empty travels, its triggers fire here only;
+ *	- event triggers, which fire here only.  What one of ddl_command_start does
+ *	  comes before its statement, so the note is then made anew behind it;
+ *	- bounds of partitions (ddl_bounds.c).
+ * The script of an extension runs everywhere; the contents of the tables that it
+ * has filled travel (contents.c), since they may differ.
+ *
+ * Keys.  Whatever lock the applied statement may need, and a decided local
+ * transaction may hold, must be a key of both:
+ *	- the schema key, in mode UPDATE, against all other DDL, and a lock that
+ *	  stands for it on each node;
+ *	- the relations that the statement locks: found at COMMIT, in the locks
+ *	  that the transaction then holds (commit.c), under their names of then;
+ *	- names that a relation loses, by DROP, RENAME or SET SCHEMA: noted here,
+ *	  when the catalogs are about to change;
+ *	- what functions compute (ot_hash_code()), for statements that may change it;
+ *	- what values refer to by its name (object_name.c), and loses that: noted
+ *	  here too;
+ *	- relations whose rows change their meaning without a lock (ddl_hold.c).
+ *
+ * CREATE TABLE AS is noted as the CREATE TABLE that it amounts to, when that
+ * table is made: its query, which may change role and settings and even rename
+ * the table, runs behind.  Its rows travel as rows.
+ *
+ * Runs in backends; the hooks stand aside in the apply worker.  Everything
+ * here may raise ERROR.  Static state is that of statements under way, put
+ * back in PG_FINALLY.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_largeobject.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "tcop/cmdtag.h"
+#include "tcop/utility.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "capture/capture.h"
+#include "shmem/shmem.h"
+
+/* A recorded statement under way. */
+typedef struct Recorded
+{
+	Node	   *stmt;
+	char	   *text;			/* as it was noted; NULL: not at all */
+	CommandId	begun;			/* the command before it has changed anything */
+	bool		results;		/* they travel: its functions are not called again */
+	List	   *filled;			/* tables that a script has written to */
+} Recorded;
+
+/* A TRUNCATE under way. */
+typedef struct Truncation
+{
+	List	   *relids;
+	uint8		flags;
+	bool		told;			/* has been noted */
+} Truncation;
+
+/* A CREATE TABLE AS under way. */
+typedef struct CreateAs
+{
+	IntoClause *into;
+	int			depth;			/* of utility calls, where it runs */
+	Oid			relid;			/* what it makes, once that exists */
+	bool		matview;		/* which is recorded as it is written */
+} CreateAs;
+
+/* What a function of an event trigger does not see. */
+typedef struct Outside
+{
+	Recorded   *recorded;
+	Truncation *truncation;
+	CreateAs   *create_as;
+	bool		in_event_trigger;
+	bool		note_again;
+} Outside;
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
+static needs_fmgr_hook_type prev_needs_fmgr = NULL;
+static fmgr_hook_type prev_fmgr = NULL;
+
+static int	utility_depth = 0;	/* nested utility calls in this process */
+static Recorded *recorded = NULL;	/* the innermost one that is recorded */
+static Truncation *truncation = NULL;	/* the innermost one, if it is one */
+static bool renaming = false;	/* the innermost one renames or moves something */
+static bool creating = false;	/* ... or makes a type, whose name an array's may give way to */
+static CreateAs *create_as = NULL;
+static bool replaying = false;	/* the apply worker runs a statement, and applies no rows */
+
+/* ---- keys ---- */
+
+bool
+ot_ddl_has_table_key(char relkind)
+{
+	return relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
+		relkind == RELKIND_VIEW || relkind == RELKIND_MATVIEW ||
+		relkind == RELKIND_SEQUENCE || relkind == RELKIND_FOREIGN_TABLE;
+}
+
+/*
+ * Takes the key of the name that the relation has in the catalogs as this
+ * command sees them, that is, before its own changes.
+ */
+void
+ot_ddl_take_relation_key(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		take;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	take = ot_ddl_has_table_key(form->relkind) && !OidIsValid(form->relrewrite) &&
+		form->relpersistence != RELPERSISTENCE_TEMP;
+	ReleaseSysCache(tuple);
+	if (take)
+		ot_write_set_key_now(ot_hash_relation(relid), OT_UPDATE, relid);
+}
+
+/*
+ * The schema key as a lock, so that DDL here and DDL that is applied here
+ * follow each other.  Beyond the rule above there is a reason of its own:
+ * names that PostgreSQL makes up (of a serial's sequence, of a constraint)
+ * avoid those of transactions that have not committed, so a statement would
+ * get other names where such a transaction happens to be open.  The lock is
+ * on the access method, which nothing else locks.
+ */
+void
+ot_ddl_lock_schema(void)
+{
+	ot_position_names_change();
+	LockDatabaseObject(AccessMethodRelationId, ot_access_method_oid(), 0, ExclusiveLock);
+}
+
+/*
+ * Behind the lock, so that the base is not below what it waited for; and at
+ * once, since whoever holds the lock and has noted nothing passes for a
+ * reader, whom an applied entry gives time.
+ */
+void
+ot_ddl_take_schema_key(void)
+{
+	ot_ddl_lock_schema();
+	ot_write_set_key_now(ot_hash_schema(), OT_UPDATE, InvalidOid);
+}
+
+/* ---- recording ---- */
+
+/*
+ * While a definition is made that every region will repeat, names must not
+ * resolve to temporary objects, which no other session has: the statement
+ * then fails here, as it would there.  Only for statements that run no
+ * functions of users, since a function's own SET search_path would not work.
+ * What the others mean is looked at behind them (ddl_temporary.c).
+ */
+static bool
+ddl_hides_temporary(Node *stmt)
+{
+#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
+	return (IsA(stmt, CreateStmt) || IsA(stmt, CreateFunctionStmt) ||
+			IsA(stmt, CreateDomainStmt) || IsA(stmt, CompositeTypeStmt) ||
+			IsA(stmt, CreatePolicyStmt) || IsA(stmt, AlterPolicyStmt) ||
+			IsA(stmt, RuleStmt)) && ot_ddl_session_has_temporary();
+#else
+	return false;
+#endif
+}
+
+static void
+ddl_hide_temporary(void)
+{
+#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
+	OverrideSearchPath *path = GetOverrideSearchPath(CurrentMemoryContext);
+	Oid			temporary;
+	Oid			toast;
+
+	GetTempNamespaceState(&temporary, &toast);
+	path->schemas = list_delete_oid(path->schemas, temporary);
+	path->addTemp = false;
+	PushOverrideSearchPath(path);
+#endif
+}
+
+static void
+ddl_show_temporary(void)
+{
+#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
+	PopOverrideSearchPath();
+#endif
+}
+
+/*
+ * Notes the statement.  Answers the parse tree to run, which differs from
+ * the given one where a password was hidden.
+ */
+static Node *
+ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
+{
+	int			offset;
+	char	   *text = ot_ddl_statement_text(pstmt, query, &offset);
+
+	ot_ddl_check_text(text, stmt);
+	if (IsA(stmt, CreateRoleStmt) || IsA(stmt, AlterRoleStmt))
+	{
+		stmt = ot_ddl_hide_password(stmt, &text, offset);
+		ot_ddl_check_text(text, stmt);
+	}
+	stmt = ot_ddl_name_version(stmt, &text);
+	stmt = ot_ddl_compute_bound(stmt, &text, offset, query);
+	if (ot_ddl_may_change_code(stmt))
+		ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
+	ot_ddl_hold_relations(stmt);
+	ot_write_set_statement(text, strlen(text));
+	*noted = text;
+	return stmt;
+}
+
+/* The table is there, but for its TOAST table; nothing is in it, and no function has seen it. */
+static void
+ddl_record_create_as(Oid relid)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	char	   *text = ot_ddl_create_table_text(rel, create_as->into);
+
+	relation_close(rel, NoLock);
+	ot_write_set_statement(text, strlen(text));
+	pfree(text);
+}
+
+/* ---- what statements make, and functions in them ---- */
+
+/*
+ * Before a function changes what is replicated.  `what` follows on "cannot".
+ */
+void
+ot_ddl_check_function(const char *what)
+{
+	/* the script of an extension does everywhere what it does */
+	if (likely(recorded == NULL) || recorded->results || creating_extension)
+		return;
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot %s in a function that %s calls", what,
+					GetCommandTagName(CreateCommandTag(recorded->stmt))),
+			 errdetail("The statement runs in every region, and what the function does would be done in each of them."),
+			 errhint("Let the function compute and nothing else; change the rows by a statement of their own.")));
+}
+
+/* Before a row changes, in a backend and in the apply worker. */
+static void
+ddl_check_row_write(Relation rel)
+{
+	if (unlikely(recorded != NULL) && !recorded->results)
+		ot_ddl_check_function(psprintf("change rows of table \"%s\"",
+									   RelationGetRelationName(rel)));
+	if (unlikely(replaying) && !creating_extension)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("a function that the statement calls changes rows of table \"%s\" in region \"%s\"",
+						RelationGetRelationName(rel), ot_region),
+				 errdetail("It did not where the statement comes from.")));
+}
+
+/* A row that the script of an extension writes: in every region, but perhaps another. */
+static void
+ddl_script_writes(Relation rel)
+{
+	/* rows that are about to be those of a table or a materialized view */
+	Oid			relid = OidIsValid(rel->rd_rel->relrewrite) ? rel->rd_rel->relrewrite :
+		RelationGetRelid(rel);
+
+	if (recorded != NULL && !list_member_oid(recorded->filled, relid))
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+		recorded->filled = lappend_oid(recorded->filled, relid);
+		MemoryContextSwitchTo(old);
+	}
+}
+
+/* Behind the script.  The lock stands for keys of the rows. */
+static void
+ddl_note_filled(Recorded *statement)
+{
+	ListCell   *lc;
+
+	foreach(lc, statement->filled)
+	{
+		Oid			relid = lfirst_oid(lc);
+
+		LockRelationOid(relid, AccessExclusiveLock);
+		if (get_rel_relkind(relid) == RELKIND_MATVIEW)
+			ot_contents_note_matview(relid, false);
+		else if (get_rel_relkind(relid) == RELKIND_RELATION)
+			ot_contents_note(relid, 0);
+	}
+}
+
+static void
+ddl_note_truncated(void)
+{
+	ListCell   *lc;
+
+	truncation->told = true;
+	foreach(lc, truncation->relids)
+	{
+		if (ot_contents_of_travel(lfirst_oid(lc)))
+			ot_contents_emptied(lfirst_oid(lc), truncation->flags);
+	}
+}
+
+/*
+ * A table gets an empty file.  In a TRUNCATE its BEFORE triggers have fired by
+ * then, and none of its AFTER triggers.
+ */
+static void
+ddl_before_file(Relation rel)
+{
+	if (unlikely(truncation != NULL) && !truncation->told &&
+		list_member_oid(truncation->relids, RelationGetRelid(rel)))
+		ddl_note_truncated();
+}
+
+/*
+ * Goes on to the hook before, `prev`, with `node` in the place of the
+ * statement's own tree.  What runs behind finds its own memory context: a
+ * default that has called xml_is_well_formed() leaves the ErrorContext as the
+ * current one, and only a portal takes its own again.
+ */
+void
+ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
+						Node *node, const char *query, bool read_only_tree,
+						ProcessUtilityContext context, ParamListInfo params,
+						QueryEnvironment *env, DestReceiver *dest,
+						QueryCompletion *completion)
+{
+	MemoryContext context_before = CurrentMemoryContext;
+
+	if (node != pstmt->utilityStmt)
+	{
+		PlannedStmt *copy = makeNode(PlannedStmt);
+
+		*copy = *pstmt;
+		copy->utilityStmt = node;
+		pstmt = copy;
+		read_only_tree = false;
+	}
+	if (prev)
+		prev(pstmt, query, read_only_tree, context, params, env, dest, completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
+								env, dest, completion);
+	/* others change it by right: VACUUM ends transactions */
+	if (CurrentMemoryContext == ErrorContext)
+		MemoryContextSwitchTo(context_before);
+}
+
+static bool
+ddl_makes_type(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CreateStmt:
+		case T_CreateForeignTableStmt:
+		case T_CreateTableAsStmt:
+		case T_ViewStmt:
+		case T_CompositeTypeStmt:
+		case T_CreateEnumStmt:
+		case T_CreateRangeStmt:
+		case T_CreateDomainStmt:
+		case T_DefineStmt:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* What is noted once the statement has run. */
+static void
+ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
+{
+	if (IsA(node, RefreshMatViewStmt))
+	{
+		RefreshMatViewStmt *refresh = (RefreshMatViewStmt *) node;
+
+		ot_contents_note_matview(RangeVarGetRelid(refresh->relation, NoLock, false),
+								 refresh->concurrent);
+	}
+	else if (running && OidIsValid(running->relid) && running->matview)
+	{
+		/* an event trigger may have dropped it */
+		CommandCounterIncrement();
+		if (get_rel_relkind(running->relid) == RELKIND_MATVIEW)
+			ot_contents_note_matview(running->relid, false);
+	}
+	if (truncation && !truncation->told)
+		ddl_note_truncated();
+	if (statement)
+		ddl_note_filled(statement);
+}
+
+/*
+ * Runs the statement with its static state in place: NULL for what it is not.
+ */
+static void
+ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *running,
+				  Truncation *truncating, const char *query, bool read_only_tree,
+				  ProcessUtilityContext context, ParamListInfo params,
+				  QueryEnvironment *env, DestReceiver *dest,
+				  QueryCompletion *completion)
+{
+	CreateAs   *outer_create_as = create_as;
+	int			outer_depth = utility_depth;
+	Recorded   *outer_recorded = recorded;
+	Truncation *outer_truncation = truncation;
+	bool		outer_renaming = renaming;
+	bool		outer_creating = creating;
+
+	PG_TRY();
+	{
+		utility_depth++;
+		renaming = IsA(node, RenameStmt) || IsA(node, AlterObjectSchemaStmt);
+		creating = ddl_makes_type(node);
+		truncation = truncating;
+		if (statement)
+		{
+			statement->begun = GetCurrentCommandId(false);
+			recorded = statement;
+		}
+		if (running)
+		{
+			running->depth = utility_depth;
+			create_as = running;
+		}
+
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
+								read_only_tree, context, params,
+								env, dest, completion);
+		ddl_note_results(node, statement, running);
+	}
+	PG_FINALLY();
+	{
+		utility_depth = outer_depth;
+		recorded = outer_recorded;
+		truncation = outer_truncation;
+		renaming = outer_renaming;
+		creating = outer_creating;
+		create_as = outer_create_as;
+	}
+	PG_END_TRY();
+}
+
+/* Around a statement that the apply worker replays. */
+void
+ot_ddl_set_replaying(bool is)
+{
+	replaying = is;
+	utility_depth = 0;
+}
+
+/*
+ * In the apply worker: a statement that is replayed, or one in the script of an
+ * extension.  As a sub-command it fires no event triggers, which have fired
+ * where it comes from, and were captured.
+ */
+static void
+ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+					 ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *env,
+					 DestReceiver *dest, QueryCompletion *completion)
+{
+	int			outer_depth = utility_depth;
+
+	if (replaying && utility_depth > 0 && context != PROCESS_UTILITY_SUBCOMMAND &&
+		!creating_extension && GetCommandLogLevel(pstmt->utilityStmt) == LOGSTMT_DDL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("a function that the statement calls runs %s in region \"%s\"",
+						GetCommandTagName(CreateCommandTag(pstmt->utilityStmt)), ot_region),
+				 errdetail("It did not where the statement comes from.")));
+	if (IsTransactionState())
+		ot_ddl_hold_relations(pstmt->utilityStmt);
+	PG_TRY();
+	{
+		utility_depth++;
+		ot_call_process_utility(prev_process_utility, pstmt, pstmt->utilityStmt, query,
+								read_only_tree,
+								replaying ? PROCESS_UTILITY_SUBCOMMAND : context,
+								params, env, dest, completion);
+	}
+	PG_FINALLY();
+	{
+		utility_depth = outer_depth;
+	}
+	PG_END_TRY();
+}
+
+static void
+ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
+					   bool read_only_tree, ProcessUtilityContext context,
+					   ParamListInfo params, QueryEnvironment *env,
+					   DestReceiver *dest, QueryCompletion *completion)
+{
+	Node	   *node = pstmt->utilityStmt;
+	OtStatementKind kind = OT_STATEMENT_LOCAL;
+	CreateAs	new_table = {NULL};
+	Truncation	emptied = {NIL};
+	Recorded	statement = {NULL};
+	bool		hidden;
+
+	if (ot_is_apply_worker)
+	{
+		ddl_replay_statement(pstmt, query, read_only_tree, context, params, env, dest, completion);
+		return;
+	}
+
+	/* Also what an extension's script runs. */
+	if (recorded != NULL && IsTransactionState())
+		ot_ddl_hold_relations(node);
+
+	/* Nothing below may look at catalogs in a failed transaction. */
+	if (IsA(node, TransactionStmt) || !IsTransactionState() ||
+		!ot_preloaded || !IsUnderPostmaster)
+	{
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
+								read_only_tree, context, params,
+								env, dest, completion);
+		return;
+	}
+
+	ot_ddl_check_everywhere(node);
+	if (context != PROCESS_UTILITY_SUBCOMMAND && ot_capturing())
+		kind = ot_ddl_classify(node, query);
+	if (kind != OT_STATEMENT_LOCAL)
+	{
+		const char *tag = GetCommandTagName(CreateCommandTag(node));
+
+		ot_ddl_check_function(psprintf("run %s", tag));
+		/* what it makes would belong to the extension here and nowhere else */
+		if (creating_extension)
+			ot_ddl_refuse(psprintf("%s in an event trigger while the script of an extension runs", tag),
+						  "Let the event trigger write rows only, or disable it for the time.");
+	}
+	if (kind == OT_STATEMENT_SCHEMA)
+	{
+		node = ddl_record_statement(pstmt, node, query, &statement.text);
+		statement.stmt = node;
+		statement.results = IsA(node, CreateTableAsStmt);
+	}
+	if (kind == OT_STATEMENT_CREATE_AS || IsA(node, CreateTableAsStmt))
+	{
+		new_table.into = ot_ddl_create_as(node)->into;
+		new_table.matview = kind != OT_STATEMENT_CREATE_AS;
+	}
+	if (kind == OT_STATEMENT_TRUNCATE && ((TruncateStmt *) node)->restart_seqs)
+		emptied.flags = OT_EMPTIED_RESTART;
+
+	/* after an ERROR the end of the (sub)transaction shows it again */
+	hidden = statement.stmt != NULL && ddl_hides_temporary(node);
+	if (hidden)
+		ddl_hide_temporary();
+	else if (statement.stmt != NULL)
+		ot_ddl_check_like(node);
+	ddl_run_statement(pstmt, node, statement.stmt ? &statement : NULL,
+					  kind != OT_STATEMENT_LOCAL && new_table.into ? &new_table : NULL,
+					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
+					  query, read_only_tree, context, params, env, dest, completion);
+	if (hidden)
+		ddl_show_temporary();
+	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
+		ot_ddl_check_dependencies();
+}
+
+/* ---- what happens inside a statement ---- */
+
+static void
+ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
+					 int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+
+	if (access == OAT_POST_CREATE && class_id == LargeObjectRelationId && ot_capturing())
+		ot_ddl_refuse("a large object", "Keep the data in a column of type bytea.");
+
+	if (sub_id != 0)
+		return;
+	if (recorded != NULL && (access == OAT_DROP || (access == OAT_POST_ALTER &&
+														 (renaming || (creating && class_id == TypeRelationId)))))
+		ot_object_take_key(class_id, object_id);
+	if (class_id != RelationRelationId)
+		return;
+
+	switch (access)
+	{
+		case OAT_POST_CREATE:
+			/* the first relation made at that depth; its TOAST table follows */
+			if (create_as != NULL && create_as->depth == utility_depth &&
+				!OidIsValid(create_as->relid))
+			{
+				create_as->relid = object_id;
+				if (!create_as->matview)
+					ddl_record_create_as(object_id);
+			}
+			break;
+		case OAT_TRUNCATE:
+			if (truncation != NULL && !truncation->told)
+			{
+				MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+				truncation->relids = lappend_oid(truncation->relids, object_id);
+				MemoryContextSwitchTo(old);
+			}
+			break;
+		case OAT_DROP:
+			if (recorded != NULL)
+				ot_ddl_take_relation_key(object_id);
+			break;
+		case OAT_POST_ALTER:
+			/* the catalog cache still has the old name */
+			if (recorded != NULL)
+			{
+				LOCKTAG		tag;
+
+				SET_LOCKTAG_RELATION(tag, MyDatabaseId, object_id);
+				if (OT_LOCK_HELD_BY_ME(&tag, AccessExclusiveLock))
+					ot_ddl_take_relation_key(object_id);
+			}
+			break;
+		default:
+			break;
+	}
+}
+
+static bool
+ot_ddl_needs_fmgr_hook(Oid function)
+{
+	if (prev_needs_fmgr && prev_needs_fmgr(function))
+		return true;
+	return unlikely(recorded != NULL) && get_func_rettype(function) == EVENT_TRIGGEROID;
+}
+
+/*
+ * Around the function of an event trigger, which does not run where the
+ * statement is replayed: so it is captured, also below the script of an
+ * extension.  If the statement has done nothing yet, what the function does
+ * comes first.
+ */
+static void
+ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
+{
+	Outside    *outside = (Outside *) DatumGetPointer(*arg);
+
+	if (prev_fmgr && (!prev_needs_fmgr || prev_needs_fmgr(flinfo->fn_oid)))
+	{
+		/* there is one place for an argument, and it is whose hook it is */
+		prev_fmgr(event, flinfo, arg);
+		return;
+	}
+	if (event == FHET_START)
+	{
+		*arg = (Datum) 0;
+		if (recorded == NULL)
+			return;
+		outside = MemoryContextAlloc(TopTransactionContext, sizeof(Outside));
+		outside->recorded = recorded;
+		outside->truncation = truncation;
+		outside->create_as = create_as;
+		outside->in_event_trigger = ot_in_event_trigger;
+		outside->note_again = recorded->text != NULL &&
+			recorded->begun == GetCurrentCommandId(false) &&
+			ot_write_set_take_statement_back();
+		recorded = NULL;
+		truncation = NULL;
+		create_as = NULL;
+		ot_in_event_trigger = true;
+		*arg = PointerGetDatum(outside);
+		return;
+	}
+	if (outside == NULL)
+		return;
+	recorded = outside->recorded;
+	truncation = outside->truncation;
+	create_as = outside->create_as;
+	ot_in_event_trigger = outside->in_event_trigger;
+	*arg = (Datum) 0;
+	if (event == FHET_END && outside->note_again)
+	{
+		CommandCounterIncrement();
+		recorded->begun = GetCurrentCommandId(false);
+		ot_write_set_statement(recorded->text, strlen(recorded->text));
+	}
+	pfree(outside);
+}
+
+void
+ot_ddl_init(void)
+{
+	static const OtTableWatch watch = {
+		.check_row_write = ddl_check_row_write,
+		.script_writes = ddl_script_writes,
+		.before_file = ddl_before_file,
+	};
+
+	ot_access_method_watch(&watch);
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = ot_ddl_process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = ot_ddl_object_access;
+	prev_needs_fmgr = needs_fmgr_hook;
+	needs_fmgr_hook = ot_ddl_needs_fmgr_hook;
+	prev_fmgr = fmgr_hook;
+	fmgr_hook = ot_ddl_fmgr;
+}

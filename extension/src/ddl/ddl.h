@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl.h
+ *	  Utility statements: recorded in one region, carried out in the others.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_DDL_H
+#define ONETRIP_DDL_H
+
+#include "node/node.h"
+
+#include "tcop/utility.h"
+
+/* ddl.c */
+extern void ot_ddl_init(void);
+extern void ot_ddl_check_function(const char *what);
+extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
+									Node *node, const char *query, bool read_only_tree,
+									ProcessUtilityContext context, ParamListInfo params,
+									QueryEnvironment *env, DestReceiver *dest,
+									QueryCompletion *completion);
+
+/* ddl_apply.c */
+extern void ot_ddl_apply_statement(OtReader *r);	/* behind the op byte 'S' */
+
+/* ddl_text.c */
+extern DefElem *ot_ddl_find_option(List *options, const char *name);
+
+#endif							/* ONETRIP_DDL_H */

@@ -1,0 +1,276 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_bounds.c
+ *	  Bounds of partitions, computed once.
+ *
+ * FOR VALUES takes expressions: random(), now(), functions of users.  They are
+ * computed here, before the statement runs or is recorded, and their values
+ * stand in their place in both.  What such a function writes is then the
+ * transaction's own, captured like all else, ahead of the statement.
+ *
+ * Runs in backends; allocates in the current context.  Raises the errors that
+ * the statement itself would raise, and 0A000.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/relation.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_class.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_node.h"
+#include "parser/parse_utilcmd.h"
+#include "parser/parser.h"
+#include "parser/scanner.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/partcache.h"
+#include "utils/rel.h"
+#include "utils/ruleutils.h"
+
+/* Where a statement keeps its bound; NULL: it has none. */
+static PartitionBoundSpec **
+ddl_bounds_find_bound(Node *stmt, RangeVar **parent)
+{
+	if (IsA(stmt, CreateStmt) || IsA(stmt, CreateForeignTableStmt))
+	{
+		CreateStmt *create = (CreateStmt *) stmt;
+
+		if (create->partbound == NULL || create->inhRelations == NIL)
+			return NULL;
+		*parent = linitial_node(RangeVar, create->inhRelations);
+		return &create->partbound;
+	}
+	if (IsA(stmt, AlterTableStmt))
+	{
+		ListCell   *lc;
+
+		foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+		{
+			AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+			if (command->subtype == AT_AttachPartition &&
+				((PartitionCmd *) command->def)->bound != NULL)
+			{
+				*parent = ((AlterTableStmt *) stmt)->relation;
+				return &((PartitionCmd *) command->def)->bound;
+			}
+		}
+	}
+	return NULL;
+}
+
+static bool
+ddl_bounds_is_written_out(Node *datum)
+{
+	return IsA(datum, A_Const) || IsA(datum, ColumnRef);
+}
+
+static bool
+ddl_bounds_all_written_out(PartitionBoundSpec *bound)
+{
+	List	   *lists[] = {bound->listdatums, bound->lowerdatums, bound->upperdatums};
+
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		ListCell   *lc;
+
+		foreach(lc, lists[i])
+		{
+			if (!ddl_bounds_is_written_out(lfirst(lc)))
+				return false;
+		}
+	}
+	return true;
+}
+
+/* The relation exists already, and IF NOT EXISTS passes it over. */
+static bool
+ddl_bounds_is_passed_over(Node *stmt)
+{
+	CreateStmt *create = (CreateStmt *) stmt;
+	Oid			schema;
+
+	if (IsA(stmt, AlterTableStmt) || !create->if_not_exists)
+		return false;
+	schema = RangeVarGetCreationNamespace(create->relation);
+	return OidIsValid(get_relname_relid(create->relation->relname, schema));
+}
+
+/* Before the lock: nobody waits for a lock of somebody who has no right to it. */
+static void
+ddl_bounds_check_parent(const RangeVar *parent, Oid relid, Oid old_relid, void *arg)
+{
+	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
+
+	/* gone meanwhile: it will be looked up again */
+	if (relkind != '\0' && !OT_OWNS_RELATION(relid))
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(relkind), parent->relname);
+}
+
+/* The locked parent; NULL: the server will say what is wrong. */
+static Relation
+ddl_bounds_open_parent(RangeVar *parent, char strategy)
+{
+	Oid			relid = RangeVarGetRelidExtended(parent, ShareUpdateExclusiveLock, RVR_MISSING_OK,
+												 ddl_bounds_check_parent, NULL);
+	Relation	rel;
+
+	if (!OidIsValid(relid))
+		return NULL;
+	rel = relation_open(relid, NoLock);
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE &&
+		RelationGetPartitionKey(rel)->strategy == strategy)
+		return rel;
+	relation_close(rel, NoLock);
+	return NULL;
+}
+
+/* The bound with its values. */
+static PartitionBoundSpec *
+ddl_bounds_compute_values(PartitionBoundSpec *bound, Relation parent, const char *query)
+{
+	ParseState *pstate = make_parsestate(NULL);
+
+	pstate->p_sourcetext = query;
+	bound = transformPartitionBound(pstate, parent, copyObject(bound));
+	free_parsestate(pstate);
+	return bound;
+}
+
+/* The bound's values in SQL, from which exactly these are read again. */
+static char *
+ddl_bounds_written_out(PartitionBoundSpec *bound)
+{
+	static const char start[] = "FOR VALUES ";
+	int			guc_level = NewGUCNestLevel();
+	char	   *text;
+
+	(void) set_config_option("extra_float_digits", "3", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("DateStyle", "ISO", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	text = deparse_expression((Node *) bound, NIL, false, false);
+	AtEOXact_GUC(true, guc_level);
+	if (strncmp(text, start, strlen(start)) != 0)
+		elog(ERROR, "unexpected form of a partition's bound: %s", text);
+	return text + strlen(start);
+}
+
+/* How long the bound's own text is, which begins with IN or FROM; 0: it is not there. */
+static int
+ddl_bounds_length_of_bound(const char *text, char strategy)
+{
+	core_yyscan_t scanner;
+	core_yy_extra_type extra;
+	core_YYSTYPE value;
+	YYLTYPE		location;
+	int			groups = strategy == PARTITION_STRATEGY_LIST ? 1 : 2;
+	int			depth = 0;
+	int			length = 0;
+	int			token;
+
+	scanner = scanner_init(text, &extra, &ScanKeywords, ScanKeywordTokens);
+	extra.escape_string_warning = false;
+	while (length == 0 && (token = core_yylex(&value, &location, scanner)) != 0)
+	{
+		if (token == '(')
+			depth++;
+		else if (token == ')' && --depth == 0 && --groups == 0)
+			length = location + 1;
+	}
+	scanner_finish(scanner);
+	return length;
+}
+
+static void
+ddl_bounds_set_locations(List *datums, int location)
+{
+	ListCell   *lc;
+
+	foreach(lc, datums)
+	{
+		Node	   *datum = lfirst(lc);
+
+		if (IsA(datum, A_Const))
+			((A_Const *) datum)->location = location;
+		else if (IsA(datum, ColumnRef))
+			((ColumnRef *) datum)->location = location;
+	}
+}
+
+/*
+ * Computes the bound of a new partition.  Answers the statement to run, and
+ * in *text the one to record, which say the same.  offset is where *text
+ * stands in the query string that locations in stmt refer to.
+ */
+Node *
+ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
+{
+	RangeVar   *parent;
+	PartitionBoundSpec **place;
+	PartitionBoundSpec *bound;
+	PartitionBoundSpec *read;
+	Relation	rel;
+	int			location;
+	int			begin;
+	int			length;
+	char	   *values;
+	Node	   *again;
+
+	if (IsA(stmt, CreateSchemaStmt))
+	{
+		ListCell   *lc;
+
+		/* its tables do not exist yet */
+		foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
+		{
+			place = ddl_bounds_find_bound(lfirst(lc), &parent);
+			if (place != NULL && !ddl_bounds_all_written_out(*place))
+				ot_ddl_refuse("CREATE SCHEMA with a partition whose bound is an expression",
+							  "Create the partition by a statement of its own.");
+		}
+		return stmt;
+	}
+
+	place = ddl_bounds_find_bound(stmt, &parent);
+	if (place == NULL || (*place)->is_default ||
+		(*place)->strategy == PARTITION_STRATEGY_HASH || ddl_bounds_is_passed_over(stmt))
+		return stmt;
+	location = (*place)->location;
+	begin = location - offset;
+	rel = ddl_bounds_open_parent(parent, (*place)->strategy);
+	if (rel == NULL)
+		return stmt;
+	bound = ddl_bounds_compute_values(*place, rel, query);
+	length = location >= offset && begin < (int) strlen(*text) ?
+		ddl_bounds_length_of_bound(*text + begin, bound->strategy) : 0;
+	if (length == 0)
+		ot_ddl_refuse("a partition's bound at an unknown place in the statement",
+					  "Run the statement on its own, as SQL text.");
+	values = ddl_bounds_written_out(bound);
+	*text = psprintf("%.*s%s%s", begin, *text, values, *text + begin + length);
+
+	/* what runs is what is recorded */
+	again = linitial_node(RawStmt, raw_parser(*text, RAW_PARSE_DEFAULT))->stmt;
+	read = *ddl_bounds_find_bound(again, &parent);
+	if (!equal(ddl_bounds_compute_values(read, rel, *text), bound))
+		ot_ddl_refuse("a partition's bound that is another one when it is read from its text",
+					  "Write the bound as a constant, or under array_nulls = on and other settings as they are by default.");
+	relation_close(rel, NoLock);
+	read->location = location;
+	ddl_bounds_set_locations(read->listdatums, location);
+	ddl_bounds_set_locations(read->lowerdatums, location);
+	ddl_bounds_set_locations(read->upperdatums, location);
+	stmt = copyObject(stmt);
+	*ddl_bounds_find_bound(stmt, &parent) = read;
+	return stmt;
+}

@@ -1,0 +1,576 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_check.c
+ *	  Statements that may not be recorded as they are written.
+ *
+ * A recorded statement must do the same on every node.  What would not, for
+ * example a rewrite with random(), or what cannot run inside the log's turn,
+ * for example CREATE INDEX CONCURRENTLY, is refused here, before anything has
+ * happened, with SQLSTATE 0A000 and a hint that says what to do instead.
+ *
+ * Runs in backends.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "commands/dbcommands.h"
+#include "commands/tablecmds.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "parser/parse_coerce.h"
+#include "parser/parse_expr.h"
+#include "parser/parse_node.h"
+#include "parser/parse_relation.h"
+#include "parser/parse_type.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "capture/capture.h"
+
+void
+ot_ddl_refuse(const char *what, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot replicate %s", what),
+			 errhint("%s", hint)));
+}
+
+/*
+ * What is checked in every database of the server: the replicated database
+ * must stay, and roles made elsewhere are worth a word.
+ */
+void
+ot_ddl_check_everywhere(Node *stmt)
+{
+	const char *database = NULL;
+
+	switch (nodeTag(stmt))
+	{
+		case T_DropdbStmt:
+			database = ((DropdbStmt *) stmt)->dbname;
+			break;
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_DATABASE)
+				database = ((RenameStmt *) stmt)->subname;
+			break;
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
+		case T_AlterRoleSetStmt:
+		case T_DropRoleStmt:
+		case T_GrantRoleStmt:
+			if (!ot_in_replicated_database())
+				ereport(WARNING,
+						(errmsg("this change of roles stays on this server"),
+						 errhint("Change roles in database \"%s\", and every region follows.",
+								 ot_database)));
+			return;
+		default:
+			return;
+	}
+	if (database != NULL && strcmp(database, ot_database) == 0)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("database \"%s\" is replicated and can be neither dropped nor renamed",
+						database),
+				 errhint("Its name belongs to the cluster, see onetrip init.")));
+}
+
+/* ---- ALTER TABLE ---- */
+
+/* Does rel, or a child of it, have rows that travel? */
+static bool
+ddl_check_has_replicated_rows(Oid relid, LOCKMODE lockmode)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(relid, lockmode, NULL))
+	{
+		Relation	rel = relation_open(lfirst_oid(lc), NoLock);
+		bool		rows = rel->rd_rel->relkind == RELKIND_RELATION &&
+			ot_contents_travel(rel->rd_rel) && RelationGetNumberOfBlocks(rel) > 0;
+
+		relation_close(rel, NoLock);
+		if (rows)
+			return true;
+	}
+	return false;
+}
+
+static bool
+ddl_check_is_serial(TypeName *type)
+{
+	static const char *const names[] = {"serial", "serial2", "serial4", "serial8",
+	"smallserial", "bigserial", NULL};
+
+	if (type == NULL || list_length(type->names) != 1 || OidIsValid(type->typeOid))
+		return false;
+	for (int i = 0; names[i] != NULL; i++)
+	{
+		if (strcmp(strVal(linitial(type->names)), names[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+static const char *
+ddl_check_column_name(Node *node)
+{
+	Node	   *last = IsA(node, ColumnRef) ? llast(((ColumnRef *) node)->fields) : NULL;
+
+	return last != NULL && IsA(last, String) ? strVal(last) : NULL;
+}
+
+/*
+ * PostgreSQL takes the OID of the table, and of a constant name, for
+ * immutable.  This is about the words, for columns that a generated column
+ * refers to may be new themselves.
+ */
+static bool
+ddl_check_generates_from_oids(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, ColumnRef))
+		return ddl_check_column_name(node) != NULL && strcmp(ddl_check_column_name(node), "tableoid") == 0;
+	if (IsA(node, TypeCast))
+	{
+		Oid			type = typenameTypeId(NULL, ((TypeCast *) node)->typeName);
+
+		if (ot_type_is_by_oid(type))
+			return true;
+	}
+	return raw_expression_tree_walker(node, ddl_check_generates_from_oids, context);
+}
+
+/* A column that is not there yet? */
+static bool
+ddl_check_refers_to_new(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, ColumnRef))
+		return ddl_check_column_name(node) != NULL &&
+			get_attnum(*(Oid *) context, ddl_check_column_name(node)) == InvalidAttrNumber;
+	return raw_expression_tree_walker(node, ddl_check_refers_to_new, context);
+}
+
+/* With the cast to the column's type, which may be a function of a user as well. */
+static bool
+ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
+{
+	Oid			type;
+	int32		typmod;
+
+	typenameTypeIdAndMod(pstate, column_type, &type, &typmod);
+	expression = coerce_to_target_type(pstate, expression, exprType(expression), type, typmod,
+									   COERCION_ASSIGNMENT, COERCE_IMPLICIT_CAST, -1);
+	/* there is no cast: the server will say so */
+	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
+}
+
+/* It is IMMUTABLE, PostgreSQL sees to it. */
+static bool
+ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *column_type)
+{
+	Oid			relid = RelationGetRelid(rel);
+
+	if (ddl_check_generates_from_oids(raw, NULL))
+		return false;
+	if (ddl_check_refers_to_new(raw, &relid))
+		return true;
+	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
+														   false, true),
+					 false, true, true);
+	return ddl_check_computes_same(pstate,
+								   transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
+								   column_type);
+}
+
+/* Would ADD COLUMN give existing rows values that other regions could not compute again? */
+static bool
+ddl_check_adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
+{
+	ColumnDef  *column = castNode(ColumnDef, command->def);
+	bool		has_default = false;
+	ListCell   *lc;
+
+	if (command->missing_ok && get_attnum(RelationGetRelid(rel), column->colname) != InvalidAttrNumber)
+		return false;
+	if (ddl_check_is_serial(column->typeName))
+		return true;
+	foreach(lc, column->constraints)
+	{
+		Constraint *constraint = lfirst_node(Constraint, lc);
+
+		if (constraint->contype == CONSTR_IDENTITY)
+			return true;
+		if (constraint->contype == CONSTR_GENERATED)
+		{
+			has_default = true;
+			if (!ddl_check_generates_same(pstate, rel, constraint->raw_expr, column->typeName))
+				return true;
+		}
+		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
+		{
+			has_default = true;
+			if (!ddl_check_computes_same(pstate,
+										 transformExpr(pstate, copyObject(constraint->raw_expr),
+													   EXPR_KIND_COLUMN_DEFAULT),
+										 column->typeName))
+				return true;
+		}
+	}
+	if (!has_default && column->typeName)
+	{
+		Node	   *def = get_typdefault(typenameTypeId(pstate, column->typeName));
+
+		if (def != NULL && !ddl_check_computes_same(pstate, def, column->typeName))
+			return true;
+	}
+	return false;
+}
+
+static bool
+ddl_check_converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *command)
+{
+	ColumnDef  *column = castNode(ColumnDef, command->def);
+	AttrNumber	attnum = get_attnum(RelationGetRelid(rel), command->name);
+	ParseNamespaceItem *item;
+	Node	   *expression;
+
+	if (attnum <= 0)
+		return false;
+	item = addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL, false, true);
+	addNSItemToQuery(pstate, item, false, true, true);
+	if (column->raw_default)
+		expression = transformExpr(pstate, copyObject(column->raw_default),
+								   EXPR_KIND_ALTER_COL_TRANSFORM);
+	else
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
+
+		expression = (Node *) makeVar(1, attnum, att->atttypid, att->atttypmod,
+									  att->attcollation, 0);
+	}
+	return !ddl_check_computes_same(pstate, expression, column->typeName);
+}
+
+/* Refuses what ALTER TABLE would do to the rows of the relation, or of its children. */
+static void
+ddl_check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *query)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	bool		typed = stmt->objtype == OBJECT_TYPE;
+	const char *of_type = typed ?
+		psprintf("Take table \"%s\" out of the type (ALTER TABLE ... NOT OF), change both, and put it back (ALTER TABLE ... OF).",
+				 RelationGetRelationName(rel)) : NULL;
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+		ParseState *pstate;
+
+		if (typed && command->behavior != DROP_CASCADE)
+			continue;
+		pstate = make_parsestate(NULL);
+		pstate->p_sourcetext = query;
+		switch (command->subtype)
+		{
+			case AT_AddColumn:
+				if (ddl_check_adds_volatile_column(pstate, rel, command) &&
+					ddl_check_has_replicated_rows(relid, lockmode))
+					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row or may differ between regions",
+								  of_type ? of_type :
+								  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT (or ADD GENERATED ... AS IDENTITY).");
+				break;
+			case AT_AlterColumnType:
+				if (ddl_check_converts_volatile(pstate, rel, command) &&
+					ddl_check_has_replicated_rows(relid, lockmode))
+					ot_ddl_refuse("ALTER COLUMN TYPE with a USING expression that is volatile or may differ between regions",
+								  of_type ? of_type :
+								  "Add a new column, fill it with UPDATE, drop the old one and rename the new one.");
+				break;
+			case AT_SetAccessMethod:
+				{
+					const char *to = command->name ? command->name : default_table_access_method;
+					bool		from_onetrip = ot_is_onetrip_table(rel);
+
+					if (from_onetrip != (strcmp(to, "onetrip") == 0))
+						ot_ddl_refuse("SET ACCESS METHOD to or from onetrip",
+									  "Create a table with the other access method and copy the rows with INSERT ... SELECT.");
+					break;
+				}
+			case AT_SetLogged:
+			case AT_SetUnLogged:
+				if (ot_is_onetrip_table(rel))
+					ot_ddl_refuse("SET LOGGED or SET UNLOGGED of a onetrip table",
+								  "Create a new table and copy the rows with INSERT ... SELECT.");
+				break;
+			default:
+				break;
+		}
+		free_parsestate(pstate);
+	}
+	relation_close(rel, NoLock);
+}
+
+/*
+ * ALTER TYPE ... CASCADE does to the tables OF the type what it says of the
+ * type.  One of somebody else is left alone: the statement will refuse.
+ */
+static void
+ddl_check_typed_tables(AlterTableStmt *stmt, Oid type, LOCKMODE lockmode, const char *query)
+{
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	List	   *typed = NIL;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	ListCell   *lc;
+
+	ScanKeyInit(&key, Anum_pg_class_reloftype, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(type));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		typed = lappend_oid(typed, ((Form_pg_class) GETSTRUCT(tuple))->oid);
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+
+	foreach(lc, typed)
+	{
+		Oid			relid = lfirst_oid(lc);
+
+		if (!OT_OWNS_RELATION(relid) || get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+			continue;
+		LockRelationOid(relid, lockmode);
+		if (get_rel_relkind(relid) != '\0')
+			ddl_check_commands(stmt, relid, lockmode, query);
+	}
+}
+
+static void
+ddl_check_alter_table(AlterTableStmt *stmt, const char *query)
+{
+	LOCKMODE	lockmode = AlterTableGetLockLevel(stmt->cmds);
+	bool		interesting = false;
+	Oid			relid;
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		switch (command->subtype)
+		{
+			case AT_DetachPartition:
+				if (((PartitionCmd *) command->def)->concurrent)
+					ot_ddl_refuse("DETACH PARTITION CONCURRENTLY",
+								  "Use DETACH PARTITION without CONCURRENTLY.");
+				break;
+			case AT_DetachPartitionFinalize:
+				ot_ddl_refuse("DETACH PARTITION FINALIZE",
+							  "Use DETACH PARTITION without CONCURRENTLY.");
+				break;
+			case AT_AddColumn:
+			case AT_AlterColumnType:
+			case AT_SetAccessMethod:
+			case AT_SetLogged:
+			case AT_SetUnLogged:
+				interesting = true;
+				break;
+			default:
+				break;
+		}
+	}
+	if (!interesting || (stmt->objtype != OBJECT_TABLE && stmt->objtype != OBJECT_TYPE))
+		return;
+
+	/* the lock that the statement itself takes next, with its checks */
+	relid = AlterTableLookupRelation(stmt, lockmode);
+	if (!OidIsValid(relid))
+		return;
+	if (stmt->objtype == OBJECT_TABLE)
+		ddl_check_commands(stmt, relid, lockmode, query);
+	else
+		ddl_check_typed_tables(stmt, get_rel_type_id(relid), lockmode, query);
+}
+
+/* ---- other statements ---- */
+
+/* SET ... FROM CURRENT is a value of this session, unless it travels. */
+static void
+ddl_check_from_current(VariableSetStmt *stmt)
+{
+	if (stmt->kind != VAR_SET_CURRENT)
+		return;
+	if (ot_session_settings_travel(stmt->name))
+		return;
+	ot_ddl_refuse(psprintf("SET %s FROM CURRENT", stmt->name),
+				  "Write the value into the statement.");
+}
+
+/*
+ * A dump taken elsewhere says SET default_table_access_method = heap.  Rows of
+ * such a table stay in this region, which should not go unnoticed.
+ */
+static void
+ddl_check_warn_of_access_method(RangeVar *name, const char *access_method)
+{
+	if (access_method != NULL || name->relpersistence != RELPERSISTENCE_PERMANENT ||
+		strcmp(default_table_access_method, "onetrip") == 0)
+		return;
+	ereport(WARNING,
+			(errmsg("rows of table \"%s\" will stay on this server, since default_table_access_method is \"%s\"",
+					name->relname, default_table_access_method),
+			 errhint("Use the access method onetrip; dump with --no-table-access-method. If the rows are meant to be local, say so with USING.")));
+}
+
+void
+ot_ddl_check_create_as(CreateTableAsStmt *stmt)
+{
+	ddl_check_warn_of_access_method(stmt->into->rel, stmt->into->accessMethod);
+}
+
+/*
+ * The database's own default_table_access_method is what makes new tables
+ * replicated ones.  To lose it by a RESET would be found out much later.
+ */
+static void
+ddl_check_database_reset(AlterDatabaseSetStmt *stmt)
+{
+	VariableSetStmt *set = stmt->setstmt;
+	bool		all = set->kind == VAR_RESET_ALL;
+
+	if (strcmp(stmt->dbname, ot_database) == 0 &&
+		(all || ((set->kind == VAR_RESET || set->kind == VAR_SET_DEFAULT) &&
+				 pg_strcasecmp(set->name, "default_table_access_method") == 0)))
+		ot_ddl_refuse(psprintf("ALTER DATABASE %s RESET %s", quote_identifier(stmt->dbname),
+							   all ? "ALL" : "default_table_access_method"),
+					  all ? "Reset each setting by its name. ALL would reset default_table_access_method as well, and new tables would stay on the server where their rows are written." :
+					  "New tables would stay on the server where their rows are written. If that is meant, set it to heap.");
+}
+
+/* The extension, its schema and what is in it are looked up by their names. */
+static void
+ddl_check_own_extension(Node *stmt)
+{
+	static const char own[] = "onetrip";
+	const char *what = NULL;
+	ListCell   *lc;
+
+	switch (nodeTag(stmt))
+	{
+		case T_DropStmt:
+			if (((DropStmt *) stmt)->removeType != OBJECT_EXTENSION &&
+				((DropStmt *) stmt)->removeType != OBJECT_SCHEMA)
+				break;
+			foreach(lc, ((DropStmt *) stmt)->objects)
+			{
+				if (strcmp(strVal(lfirst(lc)), own) == 0)
+					what = "DROP of the extension or the schema onetrip";
+			}
+			break;
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA &&
+				strcmp(((RenameStmt *) stmt)->subname, own) == 0)
+				what = "ALTER SCHEMA onetrip RENAME";
+			break;
+		case T_AlterExtensionContentsStmt:
+			if (strcmp(((AlterExtensionContentsStmt *) stmt)->extname, own) == 0)
+				what = "ALTER EXTENSION onetrip ADD or DROP";
+			break;
+		case T_AlterObjectSchemaStmt:
+			if (((AlterObjectSchemaStmt *) stmt)->objectType == OBJECT_EXTENSION &&
+				strcmp(strVal(((AlterObjectSchemaStmt *) stmt)->object), own) == 0)
+				what = "ALTER EXTENSION onetrip SET SCHEMA";
+			break;
+		default:
+			break;
+	}
+	if (what != NULL)
+		ot_ddl_refuse(what, "The extension and its schema belong to the cluster. To leave it, dump the database and stop the nodes.");
+}
+
+/* Raises 0A000 for a statement that would be recorded but must not be. */
+void
+ot_ddl_check_recorded(Node *stmt, const char *query)
+{
+	ListCell   *lc;
+
+	ddl_check_own_extension(stmt);
+	switch (nodeTag(stmt))
+	{
+		case T_CreateStmt:
+			if (((CreateStmt *) stmt)->partspec == NULL)
+				ddl_check_warn_of_access_method(((CreateStmt *) stmt)->relation,
+												((CreateStmt *) stmt)->accessMethod);
+			break;
+		case T_AlterTableStmt:
+			ddl_check_alter_table((AlterTableStmt *) stmt, query);
+			break;
+		case T_IndexStmt:
+			if (((IndexStmt *) stmt)->concurrent)
+				ot_ddl_refuse("CREATE INDEX CONCURRENTLY",
+							  "Use CREATE INDEX without CONCURRENTLY.");
+			break;
+		case T_DropStmt:
+			{
+				DropStmt   *drop = (DropStmt *) stmt;
+
+				if (drop->concurrent)
+					ot_ddl_refuse("DROP INDEX CONCURRENTLY",
+								  "Use DROP INDEX without CONCURRENTLY.");
+				if (drop->removeType == OBJECT_PUBLICATION)
+					ot_ddl_refuse("a publication",
+								  "Logical replication out of a replicated database is not supported yet.");
+				break;
+			}
+		case T_CreateFunctionStmt:
+			foreach(lc, ((CreateFunctionStmt *) stmt)->options)
+			{
+				DefElem    *option = lfirst_node(DefElem, lc);
+
+				if (strcmp(option->defname, "set") == 0)
+					ddl_check_from_current((VariableSetStmt *) option->arg);
+			}
+			break;
+		case T_AlterFunctionStmt:
+			foreach(lc, ((AlterFunctionStmt *) stmt)->actions)
+			{
+				DefElem    *option = lfirst_node(DefElem, lc);
+
+				if (strcmp(option->defname, "set") == 0)
+					ddl_check_from_current((VariableSetStmt *) option->arg);
+			}
+			break;
+		case T_AlterRoleSetStmt:
+			ddl_check_from_current(((AlterRoleSetStmt *) stmt)->setstmt);
+			break;
+		case T_AlterDatabaseSetStmt:
+			ddl_check_from_current(((AlterDatabaseSetStmt *) stmt)->setstmt);
+			ddl_check_database_reset((AlterDatabaseSetStmt *) stmt);
+			break;
+		default:
+			break;
+	}
+}

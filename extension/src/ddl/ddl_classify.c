@@ -1,0 +1,431 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_classify.c
+ *	  Which utility statements are recorded, which stay here.
+ *
+ * Every kind of statement is named below.  One that is not, from a newer
+ * PostgreSQL, is refused if PostgreSQL itself calls it DDL: a statement is
+ * never silently kept local.
+ *
+ * Runs in backends, with recording on; may look at catalogs and raise 0A000.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "commands/defrem.h"
+#include "miscadmin.h"
+#include "nodes/primnodes.h"
+#include "tcop/cmdtag.h"
+#include "tcop/utility.h"
+
+#include "capture/capture.h"
+
+static bool
+ddl_classify_is_this_database(const char *name)
+{
+	return strcmp(name, ot_database) == 0;
+}
+
+/*
+ * The CREATE TABLE AS that this statement runs, if any: alone, or under
+ * EXPLAIN ANALYZE, which runs it without another utility call.
+ */
+CreateTableAsStmt *
+ot_ddl_create_as(Node *stmt)
+{
+	if (IsA(stmt, ExplainStmt))
+	{
+		ExplainStmt *explain = (ExplainStmt *) stmt;
+		bool		analyze = false;
+		ListCell   *lc;
+
+		foreach(lc, explain->options)
+		{
+			DefElem    *option = lfirst_node(DefElem, lc);
+
+			if (strcmp(option->defname, "analyze") == 0)
+				analyze = defGetBoolean(option);
+		}
+		stmt = explain->query;
+		if (analyze && IsA(stmt, Query))
+			stmt = ((Query *) stmt)->utilityStmt;
+		if (!analyze || stmt == NULL)
+			return NULL;
+	}
+	if (!IsA(stmt, CreateTableAsStmt))
+		return NULL;
+	return (CreateTableAsStmt *) stmt;
+}
+
+static OtStatementKind
+ddl_classify_create_as(CreateTableAsStmt *stmt)
+{
+	RangeVar   *name = stmt->into->rel;
+
+	if (stmt->objtype == OBJECT_MATVIEW)
+	{
+		ot_ddl_take_schema_key();
+		return OT_STATEMENT_SCHEMA;
+	}
+	if (name->relpersistence == RELPERSISTENCE_TEMP ||
+		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0) ||
+		isTempNamespace(RangeVarGetCreationNamespace(name)))
+		return OT_STATEMENT_LOCAL;
+	ot_ddl_check_create_as(stmt);
+	ot_ddl_take_schema_key();
+	return OT_STATEMENT_CREATE_AS;
+}
+
+/*
+ * What is in an unlogged table, or in one of another access method, is each
+ * node's own: so is emptying it.
+ */
+static OtStatementKind
+ddl_classify_truncate(TruncateStmt *stmt)
+{
+	int			travelling = 0;
+	int			local = 0;
+	ListCell   *lc;
+
+	if (ot_ddl_is_temporary((Node *) stmt, NULL))
+		return OT_STATEMENT_LOCAL;
+	foreach(lc, stmt->relations)
+	{
+		Oid			relid = RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true);
+
+		if (!OidIsValid(relid))
+			continue;
+		if (ot_contents_of_travel(relid))
+			travelling++;
+		else
+			local++;
+	}
+	if (travelling > 0 && local > 0)
+		ot_ddl_refuse("TRUNCATE of onetrip tables together with others",
+					  "Use one statement for the onetrip tables and another for the rest.");
+	return local > 0 ? OT_STATEMENT_LOCAL : OT_STATEMENT_TRUNCATE;
+}
+
+/* Objects of the whole server, by the kind that a statement names. */
+static OtStatementKind
+ddl_classify_shared(ObjectType type, const char *name)
+{
+	switch (type)
+	{
+		case OBJECT_DATABASE:
+			return ddl_classify_is_this_database(name) ? OT_STATEMENT_SCHEMA : OT_STATEMENT_LOCAL;
+		case OBJECT_TABLESPACE:
+			ot_ddl_refuse("a change of a tablespace",
+						  "Make the same change on each server, connected to another database.");
+			break;
+		case OBJECT_LARGEOBJECT:
+			ot_ddl_refuse("a large object", "Keep the data in a column of type bytea.");
+			break;
+		case OBJECT_PUBLICATION:
+			ot_ddl_refuse("a publication",
+						  "Logical replication out of a replicated database is not supported yet.");
+			break;
+		case OBJECT_SUBSCRIPTION:
+			ot_ddl_refuse("a subscription",
+						  "Subscribe in another database of the server, and copy from there.");
+			break;
+		default:
+			break;
+	}
+	return OT_STATEMENT_SCHEMA;
+}
+
+static const char *
+ddl_classify_object_name(Node *object)
+{
+	return object != NULL && IsA(object, String) ? strVal(object) : "";
+}
+
+static OtStatementKind
+ddl_classify_grant(GrantStmt *stmt)
+{
+	int			here = 0;
+	ListCell   *lc;
+
+	if (stmt->objtype != OBJECT_DATABASE || stmt->targtype != ACL_TARGET_OBJECT)
+		return ddl_classify_shared(stmt->objtype, "");
+	foreach(lc, stmt->objects)
+	{
+		if (ddl_classify_is_this_database(strVal(lfirst(lc))))
+			here++;
+	}
+	if (here > 0 && here < list_length(stmt->objects))
+		ot_ddl_refuse("GRANT on the replicated database together with others",
+					  "Use one statement for each database.");
+	return here > 0 ? OT_STATEMENT_SCHEMA : OT_STATEMENT_LOCAL;
+}
+
+/*
+ * May it change what functions compute, by what they call or by what their
+ * names lead to?  Only what is about relations and rights certainly does not.
+ */
+bool
+ot_ddl_may_change_code(Node *stmt)
+{
+	ObjectType	type;
+
+	switch (nodeTag(stmt))
+	{
+		case T_CreateStmt:
+		case T_CreateTableAsStmt:
+		case T_CreateForeignTableStmt:
+		case T_IndexStmt:
+		case T_ViewStmt:
+		case T_RefreshMatViewStmt:
+		case T_CreateSeqStmt:
+		case T_AlterSeqStmt:
+		case T_CreateTrigStmt:
+		case T_RuleStmt:
+		case T_CreatePolicyStmt:
+		case T_AlterPolicyStmt:
+		case T_CreateStatsStmt:
+		case T_AlterStatsStmt:
+		case T_CommentStmt:
+		case T_GrantStmt:
+		case T_GrantRoleStmt:
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
+		case T_AlterDefaultPrivilegesStmt:
+			return false;
+		case T_AlterTableStmt:
+			return ((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE;
+		case T_DropStmt:
+			type = ((DropStmt *) stmt)->removeType;
+			break;
+		case T_RenameStmt:
+			type = ((RenameStmt *) stmt)->renameType;
+			break;
+		default:
+			return true;
+	}
+	switch (type)
+	{
+		case OBJECT_TABLE:
+		case OBJECT_INDEX:
+		case OBJECT_VIEW:
+		case OBJECT_MATVIEW:
+		case OBJECT_SEQUENCE:
+		case OBJECT_FOREIGN_TABLE:
+		case OBJECT_COLUMN:
+		case OBJECT_TABCONSTRAINT:
+		case OBJECT_TRIGGER:
+		case OBJECT_RULE:
+		case OBJECT_POLICY:
+		case OBJECT_STATISTIC_EXT:
+			return false;
+		default:
+			return true;
+	}
+}
+
+OtStatementKind
+ot_ddl_classify(Node *stmt, const char *query)
+{
+	OtStatementKind kind;
+
+	switch (nodeTag(stmt))
+	{
+			/* local by nature: sessions, transactions, maintenance */
+		case T_TransactionStmt:
+		case T_DeclareCursorStmt:
+		case T_ClosePortalStmt:
+		case T_FetchStmt:
+		case T_DoStmt:
+		case T_CallStmt:
+		case T_CopyStmt:
+		case T_PrepareStmt:
+		case T_ExecuteStmt:
+		case T_DeallocateStmt:
+		case T_NotifyStmt:
+		case T_ListenStmt:
+		case T_UnlistenStmt:
+		case T_LoadStmt:
+		case T_ClusterStmt:
+		case T_VacuumStmt:
+		case T_ReindexStmt:
+		case T_AlterSystemStmt:
+		case T_VariableSetStmt:
+		case T_VariableShowStmt:
+		case T_DiscardStmt:
+		case T_LockStmt:
+		case T_ConstraintsSetStmt:
+		case T_CheckPointStmt:
+		case T_CreatedbStmt:
+		case T_DropdbStmt:		/* of another database: checked elsewhere */
+		case T_AlterDatabaseRefreshCollStmt:	/* versions are each server's */
+		case T_AlterCollationStmt:
+			return OT_STATEMENT_LOCAL;
+
+		case T_ExplainStmt:
+		case T_CreateTableAsStmt:
+			{
+				CreateTableAsStmt *create_as = ot_ddl_create_as(stmt);
+
+				if (create_as == NULL)
+					return OT_STATEMENT_LOCAL;
+				kind = ddl_classify_create_as(create_as);
+				if (kind == OT_STATEMENT_SCHEMA && IsA(stmt, ExplainStmt))
+					ot_ddl_refuse("CREATE MATERIALIZED VIEW under EXPLAIN ANALYZE",
+								  "Use EXPLAIN without ANALYZE.");
+				return kind;
+			}
+
+			/* cannot be replicated */
+		case T_CreateTableSpaceStmt:
+		case T_DropTableSpaceStmt:
+		case T_AlterTableSpaceOptionsStmt:
+			return ddl_classify_shared(OBJECT_TABLESPACE, "");
+		case T_AlterTableMoveAllStmt:
+			ot_ddl_refuse("ALTER ... ALL IN TABLESPACE", "Move each table on its own.");
+			break;
+		case T_CreatePublicationStmt:
+		case T_AlterPublicationStmt:
+			return ddl_classify_shared(OBJECT_PUBLICATION, "");
+		case T_CreateSubscriptionStmt:
+		case T_AlterSubscriptionStmt:
+		case T_DropSubscriptionStmt:
+			return ddl_classify_shared(OBJECT_SUBSCRIPTION, "");
+		case T_ImportForeignSchemaStmt:
+			ot_ddl_refuse("IMPORT FOREIGN SCHEMA", "Use CREATE FOREIGN TABLE for each table.");
+			break;
+
+			/* about the server as a whole, or a database of it */
+		case T_AlterDatabaseStmt:
+			kind = ddl_classify_shared(OBJECT_DATABASE, ((AlterDatabaseStmt *) stmt)->dbname);
+			break;
+		case T_AlterDatabaseSetStmt:
+			kind = ddl_classify_shared(OBJECT_DATABASE, ((AlterDatabaseSetStmt *) stmt)->dbname);
+			break;
+		case T_AlterRoleSetStmt:
+			if (((AlterRoleSetStmt *) stmt)->database)
+				kind = ddl_classify_shared(OBJECT_DATABASE, ((AlterRoleSetStmt *) stmt)->database);
+			else
+				kind = OT_STATEMENT_SCHEMA;
+			break;
+		case T_RenameStmt:
+			kind = ddl_classify_shared(((RenameStmt *) stmt)->renameType,
+									   ((RenameStmt *) stmt)->renameType == OBJECT_DATABASE ?
+									   ((RenameStmt *) stmt)->subname : "");
+			break;
+		case T_AlterOwnerStmt:
+			kind = ddl_classify_shared(((AlterOwnerStmt *) stmt)->objectType,
+									   ddl_classify_object_name(((AlterOwnerStmt *) stmt)->object));
+			break;
+		case T_CommentStmt:
+			kind = ddl_classify_shared(((CommentStmt *) stmt)->objtype,
+									   ddl_classify_object_name(((CommentStmt *) stmt)->object));
+			break;
+		case T_SecLabelStmt:
+			kind = ddl_classify_shared(((SecLabelStmt *) stmt)->objtype,
+									   ddl_classify_object_name(((SecLabelStmt *) stmt)->object));
+			break;
+		case T_GrantStmt:
+			kind = ddl_classify_grant((GrantStmt *) stmt);
+			break;
+
+		case T_TruncateStmt:
+			kind = ddl_classify_truncate((TruncateStmt *) stmt);
+			break;
+
+		case T_RefreshMatViewStmt:
+			return OT_STATEMENT_REFRESH;
+
+		case T_CreateExtensionStmt:
+			/* each node has it from the start */
+			if (strcmp(((CreateExtensionStmt *) stmt)->extname, "onetrip") == 0)
+				return OT_STATEMENT_LOCAL;
+			kind = OT_STATEMENT_SCHEMA;
+			break;
+
+			/* recorded */
+		case T_CreateSchemaStmt:
+		case T_CreateStmt:
+		case T_CreateForeignTableStmt:
+		case T_AlterExtensionStmt:
+		case T_AlterExtensionContentsStmt:
+		case T_CreateFdwStmt:
+		case T_AlterFdwStmt:
+		case T_CreateForeignServerStmt:
+		case T_AlterForeignServerStmt:
+		case T_CreateUserMappingStmt:
+		case T_AlterUserMappingStmt:
+		case T_DropUserMappingStmt:
+		case T_DropStmt:
+		case T_AlterObjectDependsStmt:
+		case T_AlterObjectSchemaStmt:
+		case T_AlterOperatorStmt:
+		case T_AlterTypeStmt:
+		case T_AlterTableStmt:
+		case T_AlterDomainStmt:
+		case T_GrantRoleStmt:
+		case T_AlterDefaultPrivilegesStmt:
+		case T_DefineStmt:
+		case T_CompositeTypeStmt:
+		case T_CreateEnumStmt:
+		case T_CreateRangeStmt:
+		case T_AlterEnumStmt:
+		case T_ViewStmt:
+		case T_CreateFunctionStmt:
+		case T_AlterFunctionStmt:
+		case T_IndexStmt:
+		case T_RuleStmt:
+		case T_CreateSeqStmt:
+		case T_AlterSeqStmt:
+		case T_CreateTrigStmt:
+		case T_CreateEventTrigStmt:
+		case T_AlterEventTrigStmt:
+		case T_CreatePLangStmt:
+		case T_CreateDomainStmt:
+		case T_CreateRoleStmt:
+		case T_AlterRoleStmt:
+		case T_DropRoleStmt:
+		case T_DropOwnedStmt:
+		case T_ReassignOwnedStmt:
+		case T_CreateConversionStmt:
+		case T_CreateCastStmt:
+		case T_CreateOpClassStmt:
+		case T_CreateOpFamilyStmt:
+		case T_AlterOpFamilyStmt:
+		case T_CreateTransformStmt:
+		case T_CreatePolicyStmt:
+		case T_AlterPolicyStmt:
+		case T_AlterTSDictionaryStmt:
+		case T_AlterTSConfigurationStmt:
+		case T_CreateAmStmt:
+		case T_CreateStatsStmt:
+		case T_AlterStatsStmt:
+			kind = OT_STATEMENT_SCHEMA;
+			break;
+
+		default:
+			if (GetCommandLogLevel(stmt) != LOGSTMT_DDL)
+				return OT_STATEMENT_LOCAL;
+			ot_ddl_refuse(psprintf("%s", GetCommandTagName(CreateCommandTag(stmt))),
+						  "This kind of statement is not known to this version of Onetrip.");
+			return OT_STATEMENT_LOCAL;	/* not reached */
+	}
+
+	if (kind != OT_STATEMENT_LOCAL && ot_ddl_is_temporary(stmt, query))
+	{
+		ot_ddl_check_temporary(stmt);
+		return OT_STATEMENT_LOCAL;
+	}
+	if (kind == OT_STATEMENT_LOCAL)
+		return kind;
+	/* before the locks of its tables, like everybody */
+	if (kind == OT_STATEMENT_SCHEMA)
+		ot_ddl_take_schema_key();
+	ot_ddl_check_recorded(stmt, query);
+	return kind;
+}

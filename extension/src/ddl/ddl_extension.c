@@ -1,0 +1,268 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_extension.c
+ *	  CREATE EXTENSION and ALTER EXTENSION ... UPDATE, with their versions.
+ *
+ * Without one of its own the statement takes the version that the server's
+ * control file calls the default, and CASCADE the defaults of whatever the
+ * extension requires.  Control files are a matter of each server.  So the
+ * version of here is written into the statement before it runs or is
+ * recorded, and what it requires is created before it, by a statement of its
+ * own.  Every other region then has the same versions, or an error that names
+ * the one that it lacks.
+ *
+ * What runs is what is recorded: without CASCADE.  Should this file miss
+ * anything that is required, the statement fails here.
+ *
+ * Runs in backends; allocates in the current context.  Anything may raise
+ * ERROR.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/extension.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "tcop/dest.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+/* An extension to be created. */
+typedef struct Wanted
+{
+	char	   *name;
+	char	   *version;		/* NULL: this server knows none */
+} Wanted;
+
+/*
+ * The one value that the query gives for these arguments, in the caller's
+ * context; *isnull if there is none.
+ */
+static Datum
+ddl_extension_look_up(const char *query, const char *name, const char *version, bool *isnull)
+{
+	MemoryContext context = CurrentMemoryContext;
+	Oid			types[] = {TEXTOID, TEXTOID};
+	Datum		args[] = {CStringGetTextDatum(name), (Datum) 0};
+	char		nulls[] = {' ', 'n'};
+	Datum		result = (Datum) 0;
+
+	if (version)
+	{
+		args[1] = CStringGetTextDatum(version);
+		nulls[1] = ' ';
+	}
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	/* what is on the server's disk, whatever the transaction may write */
+	if (SPI_execute_with_args(query, 2, types, args, nulls, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not look up extension \"%s\"", name);
+	*isnull = true;
+	if (SPI_processed == 1)
+		result = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, isnull);
+	if (!*isnull)
+	{
+		MemoryContext spi = MemoryContextSwitchTo(context);
+
+		/* a text or an array */
+		result = PointerGetDatum(PG_DETOAST_DATUM_COPY(result));
+		MemoryContextSwitchTo(spi);
+	}
+	SPI_finish();
+	return result;
+}
+
+/* NULL: the server does not have it, or its control file names no default. */
+static char *
+ddl_extension_default_version(const char *name)
+{
+	bool		isnull;
+	Datum		version = ddl_extension_look_up("SELECT e.default_version::pg_catalog.text"
+												" FROM pg_catalog.pg_available_extensions() e"
+												" WHERE e.name OPERATOR(pg_catalog.=) $1::pg_catalog.name",
+												name, NULL, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(version);
+}
+
+/* Names of what this version requires. */
+static List *
+ddl_extension_list_required(const char *name, const char *version)
+{
+	List	   *names = NIL;
+	bool		isnull;
+	Datum	   *elements;
+	int			count;
+	Datum		requires = ddl_extension_look_up("SELECT v.requires"
+												 " FROM pg_catalog.pg_available_extension_versions() v"
+												 " WHERE v.name OPERATOR(pg_catalog.=) $1::pg_catalog.name"
+												 " AND v.version OPERATOR(pg_catalog.=) $2",
+												 name, version, &isnull);
+
+	if (isnull)
+		return NIL;
+	deconstruct_array(DatumGetArrayTypeP(requires), NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
+					  &elements, NULL, &count);
+	for (int i = 0; i < count; i++)
+		names = lappend(names, pstrdup(NameStr(*DatumGetName(elements[i]))));
+	return names;
+}
+
+/*
+ * Adds what `name` requires and does not exist to the list, in the order of
+ * creation.  What requires itself in a circle is in the list once, and the
+ * server refuses the first of it.
+ */
+static void
+ddl_extension_add_required(List **wanted, const char *name, const char *version)
+{
+	ListCell   *lc;
+
+	check_stack_depth();
+	foreach(lc, ddl_extension_list_required(name, version))
+	{
+		char	   *other = lfirst(lc);
+		Wanted	   *one;
+		ListCell   *known;
+		bool		is_known = OidIsValid(get_extension_oid(other, true));
+
+		foreach(known, *wanted)
+			is_known |= strcmp(((Wanted *) lfirst(known))->name, other) == 0;
+		if (is_known)
+			continue;
+		one = palloc0(sizeof(Wanted));
+		one->name = other;
+		one->version = ddl_extension_default_version(other);
+		/* known from now on; it moves behind what it requires itself */
+		*wanted = lappend(*wanted, one);
+		if (one->version)
+			ddl_extension_add_required(wanted, one->name, one->version);
+		*wanted = lappend(list_delete_ptr(*wanted, one), one);
+	}
+}
+
+static char *
+ddl_extension_create_text(CreateExtensionStmt *stmt)
+{
+	DefElem    *schema = ot_ddl_find_option(stmt->options, "schema");
+	DefElem    *version = ot_ddl_find_option(stmt->options, "new_version");
+	StringInfoData text;
+
+	initStringInfo(&text);
+	appendStringInfo(&text, "CREATE EXTENSION %s%s",
+					 stmt->if_not_exists ? "IF NOT EXISTS " : "",
+					 quote_identifier(stmt->extname));
+	if (schema)
+		appendStringInfo(&text, " SCHEMA %s", quote_identifier(defGetString(schema)));
+	if (version)
+		appendStringInfo(&text, " VERSION %s", quote_literal_cstr(defGetString(version)));
+	return text.data;
+}
+
+static DefElem *
+ddl_extension_version_option(char *version)
+{
+	return makeDefElem("new_version", (Node *) makeString(version), -1);
+}
+
+/* Creates what another extension requires, as a statement of its own. */
+static void
+ddl_extension_create_required(Wanted *one, DefElem *schema)
+{
+	CreateExtensionStmt *stmt = makeNode(CreateExtensionStmt);
+	PlannedStmt *pstmt = makeNode(PlannedStmt);
+
+	ereport(NOTICE,
+			(errmsg("installing required extension \"%s\"", one->name)));
+	stmt->extname = one->name;
+	if (schema)
+		stmt->options = lappend(stmt->options, copyObject(schema));
+	if (one->version)
+		stmt->options = lappend(stmt->options, ddl_extension_version_option(one->version));
+	pstmt->commandType = CMD_UTILITY;
+	pstmt->canSetTag = false;
+	pstmt->utilityStmt = (Node *) stmt;
+	pstmt->stmt_location = 0;
+	ProcessUtility(pstmt, ddl_extension_create_text(stmt), false, PROCESS_UTILITY_QUERY, NULL, NULL,
+				   None_Receiver, NULL);
+	CommandCounterIncrement();
+}
+
+static Node *
+ddl_extension_name_version_of_create(CreateExtensionStmt *stmt, char **text)
+{
+	DefElem    *given = ot_ddl_find_option(stmt->options, "new_version");
+	DefElem    *cascade = ot_ddl_find_option(stmt->options, "cascade");
+	List	   *wanted = NIL;
+	char	   *version;
+	ListCell   *lc;
+
+	/* nothing is going to be installed */
+	if (OidIsValid(get_extension_oid(stmt->extname, true)))
+		return (Node *) stmt;
+	version = given ? defGetString(given) : ddl_extension_default_version(stmt->extname);
+	/* the server says what is wrong */
+	if (version == NULL)
+		return (Node *) stmt;
+
+	stmt = copyObject(stmt);
+	if (given == NULL)
+		stmt->options = lappend(stmt->options, ddl_extension_version_option(version));
+	if (cascade && defGetBoolean(cascade))
+	{
+		Wanted	   *self = palloc0(sizeof(Wanted));
+
+		self->name = stmt->extname;
+		wanted = lappend(wanted, self);
+		ddl_extension_add_required(&wanted, stmt->extname, version);
+		foreach(lc, wanted)
+		{
+			if (lfirst(lc) != self)
+				ddl_extension_create_required(lfirst(lc), ot_ddl_find_option(stmt->options, "schema"));
+		}
+		foreach(lc, stmt->options)
+		{
+			if (strcmp(lfirst_node(DefElem, lc)->defname, "cascade") == 0)
+				stmt->options = foreach_delete_current(stmt->options, lc);
+		}
+	}
+	*text = ddl_extension_create_text(stmt);
+	return (Node *) stmt;
+}
+
+static Node *
+ddl_extension_name_version_of_update(AlterExtensionStmt *stmt, char **text)
+{
+	char	   *version;
+
+	if (ot_ddl_find_option(stmt->options, "new_version") ||
+		(version = ddl_extension_default_version(stmt->extname)) == NULL)
+		return (Node *) stmt;
+	stmt = copyObject(stmt);
+	stmt->options = lappend(stmt->options, ddl_extension_version_option(version));
+	*text = psprintf("ALTER EXTENSION %s UPDATE TO %s", quote_identifier(stmt->extname),
+					 quote_literal_cstr(version));
+	return (Node *) stmt;
+}
+
+/*
+ * Answers the statement to run, and in *text the one to record, which say
+ * the same.  May create other extensions, and record that.
+ */
+Node *
+ot_ddl_name_version(Node *stmt, char **text)
+{
+	if (IsA(stmt, CreateExtensionStmt))
+		return ddl_extension_name_version_of_create((CreateExtensionStmt *) stmt, text);
+	if (IsA(stmt, AlterExtensionStmt))
+		return ddl_extension_name_version_of_update((AlterExtensionStmt *) stmt, text);
+	return stmt;
+}

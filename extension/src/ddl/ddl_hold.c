@@ -1,0 +1,447 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_hold.c
+ *	  Holds the relations whose rows a statement changes the meaning of.
+ *
+ * Some statements lock no table in PostgreSQL, and yet a row that was written
+ * before them means something else behind them:
+ *	- ALTER SCHEMA ... RENAME: tables have other names;
+ *	- types that change under their values (a renamed label of an enum, a
+ *	  domain's constraint, a composite's attributes);
+ *	- a function that computes what an index holds, or a text search
+ *	  configuration or dictionary, replaced or altered: the same row has another
+ *	  value, hence another key;
+ *	- GRANT: the relation's row in the catalog is written by TRUNCATE as well.
+ *
+ * A key alone would not do: keys of held locks are taken at COMMIT with the
+ * base of then, which is right only because the lock kept conflicting entries
+ * out until then.  So the relations concerned are really locked, here and where
+ * the statement is applied, and what sessions remember of them is thrown away.
+ *
+ * A function that calls another one hides that from PostgreSQL, unless its body
+ * is SQL that was parsed when it was made; then the chain is followed.
+ *
+ * Runs in backends and in the apply worker.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_opclass.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_opfamily.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_shdepend.h"
+#include "catalog/pg_ts_config.h"
+#include "catalog/pg_ts_dict.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_func.h"
+#include "parser/parse_type.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "capture/capture.h"
+
+/* What a walk over dependencies has come by; they may meet again, and often. */
+static List *seen_types = NIL;
+static List *seen_objects = NIL;	/* two OIDs each: class, object */
+
+static bool
+ddl_hold_first_sight_of_type(Oid type)
+{
+	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
+	if (list_member_oid(seen_types, type))
+		return false;
+	seen_types = lappend_oid(seen_types, type);
+	return true;
+}
+
+static bool
+ddl_hold_first_sight_of_object(Oid class_id, Oid oid)
+{
+	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
+	for (int i = 0; i < list_length(seen_objects); i += 2)
+	{
+		if (list_nth_oid(seen_objects, i) == class_id && list_nth_oid(seen_objects, i + 1) == oid)
+			return false;
+	}
+	seen_objects = lappend_oid(lappend_oid(seen_objects, class_id), oid);
+	return true;
+}
+
+static void ddl_hold_table_of_index(Oid index);
+
+/*
+ * What a definition below hangs on without PostgreSQL locking it.  The lock
+ * stops writers here, and has them evicted where the statement is applied;
+ * held until the end, it also becomes a key under the name of then.  The key
+ * for the present name is added where the statement comes from.
+ */
+static void
+ddl_hold_relation(Oid relid)
+{
+	char		relkind;
+
+	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+		return;
+	LockRelationOid(relid, ShareRowExclusiveLock);
+	relkind = get_rel_relkind(relid);
+	if (relkind == '\0' || !ot_ddl_has_table_key(relkind))
+		UnlockRelationOid(relid, ShareRowExclusiveLock);
+	else if (!ot_is_apply_worker)
+		ot_ddl_take_relation_key(relid);
+}
+
+/* Every relation in the schema. */
+static void
+ddl_hold_relations_of_schema(const char *schema, const char *new_name)
+{
+	Oid			schema_oid = get_namespace_oid(schema, true);
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	if (!OidIsValid(schema_oid) || !OT_OWNS_SCHEMA(schema_oid))
+		return;
+	catalog = table_open(RelationRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(schema_oid));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (!ot_ddl_has_table_key(form->relkind))
+			continue;
+		ddl_hold_relation(form->oid);
+		/* what is remembered of a relation has the schema's name in it */
+		CacheInvalidateRelcacheByRelid(form->oid);
+		if (!ot_is_apply_worker)
+			ot_write_set_key_now(ot_hash_table(new_name, NameStr(form->relname)),
+								 OT_UPDATE, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+/* Every relation with a column of this type, or of one built on it. */
+static void
+ddl_hold_relations_of_type(Oid typid)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+	Oid			array = get_array_type(typid);
+
+	if (!ddl_hold_first_sight_of_type(typid))
+		return;
+	if (OidIsValid(array) && array != typid)
+		ddl_hold_relations_of_type(array);
+
+	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(TypeRelationId));
+	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(typid));
+	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		if (form->classid == TypeRelationId && form->objid != array)
+			ddl_hold_relations_of_type(form->objid);
+		else if (form->classid == RelationRelationId)
+		{
+			Oid			row_type = get_rel_type_id(form->objid);
+
+			if (get_rel_relkind(form->objid) == RELKIND_INDEX)
+				ddl_hold_table_of_index(form->objid);
+			else
+				ddl_hold_relation(form->objid);
+			if (OidIsValid(row_type) && row_type != typid)
+				ddl_hold_relations_of_type(row_type);
+		}
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+static void
+ddl_hold_relations_of_type_name(List *name)
+{
+	Oid			typid = LookupTypeNameOid(NULL, makeTypeNameFromNameList(name), true);
+
+	if (OidIsValid(typid) && OT_OWNS_TYPE(typid))
+		ddl_hold_relations_of_type(typid);
+}
+
+/* ---- functions behind indexes ---- */
+
+static void
+ddl_hold_table_of_index(Oid index)
+{
+	Oid			table = IndexGetRelation(index, true);
+
+	if (!OidIsValid(table))
+		return;
+	ddl_hold_relation(table);
+	/* What is computed may be remembered inlined, with the index or the table. */
+	CacheInvalidateRelcacheByRelid(index);
+	CacheInvalidateRelcacheByRelid(table);
+}
+
+/* The tables with an index that computes with this object. */
+static void
+ddl_hold_tables_computing_with(Oid class_id, Oid oid)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+
+	if (!ddl_hold_first_sight_of_object(class_id, oid))
+		return;
+	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(class_id));
+	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(oid));
+	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		switch (form->classid)
+		{
+			case RelationRelationId:
+				if (get_rel_relkind(form->objid) == RELKIND_INDEX)
+					ddl_hold_table_of_index(form->objid);
+				break;
+			case ProcedureRelationId:
+			case OperatorRelationId:
+			case OperatorClassRelationId:
+			case OperatorFamilyRelationId:
+			case TSConfigRelationId:
+			case TSDictionaryRelationId:
+				ddl_hold_tables_computing_with(form->classid, form->objid);
+				break;
+			default:
+				break;
+		}
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+static void
+ddl_hold_tables_computing_with_function(ObjectType type, ObjectWithArgs *name)
+{
+	Oid			function = LookupFuncWithArgs(type, name, true);
+
+	if (OidIsValid(function) && OT_OWNS_FUNCTION(function))
+		ddl_hold_tables_computing_with(ProcedureRelationId, function);
+}
+
+/* The function that a CREATE FUNCTION would replace, as ALTER FUNCTION names it. */
+ObjectWithArgs *
+ot_ddl_created_function(CreateFunctionStmt *create)
+{
+	ObjectWithArgs *function = makeNode(ObjectWithArgs);
+	char	   *name;
+	Oid			schema = QualifiedNameGetCreationNamespace(create->funcname, &name);
+	ListCell   *lc;
+
+	/* Where it would be created, which need not be where its name leads to. */
+	function->objname = list_make2(makeString(get_namespace_name(schema)), makeString(name));
+	function->objfuncargs = create->parameters;
+	foreach(lc, create->parameters)
+	{
+		FunctionParameter *parameter = lfirst_node(FunctionParameter, lc);
+
+		if (parameter->mode != FUNC_PARAM_OUT && parameter->mode != FUNC_PARAM_TABLE)
+			function->objargs = lappend(function->objargs, parameter->argType);
+	}
+	return function;
+}
+
+/* ---- privileges ---- */
+
+/*
+ * GRANT writes the row of a relation in pg_class, as TRUNCATE and REFRESH do,
+ * which are no DDL and conflict by their lock on the relation alone (that of
+ * REFRESH CONCURRENTLY is the weaker one).  GRANT takes none; here it takes the
+ * weakest that keeps those two out.
+ */
+static void
+ddl_hold_keep_from_being_emptied(Oid relid)
+{
+	if (OidIsValid(relid) && relid >= FirstNormalObjectId &&
+		get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+		LockRelationOid(relid, get_rel_relkind(relid) == RELKIND_MATVIEW ?
+						RowExclusiveLock : AccessShareLock);
+}
+
+static void
+ddl_hold_keep_those_in_schema(const char *schema)
+{
+	Oid			schema_oid = get_namespace_oid(schema, true);
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(schema_oid));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (ot_ddl_has_table_key(form->relkind) || form->relkind == RELKIND_SEQUENCE)
+			ddl_hold_keep_from_being_emptied(form->oid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+static void
+ddl_hold_keep_granted(GrantStmt *stmt)
+{
+	ListCell   *lc;
+
+	if (stmt->objtype != OBJECT_TABLE && stmt->objtype != OBJECT_SEQUENCE)
+		return;
+	foreach(lc, stmt->objects)
+	{
+		if (stmt->targtype == ACL_TARGET_OBJECT)
+			ddl_hold_keep_from_being_emptied(RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true));
+		else if (stmt->targtype == ACL_TARGET_ALL_IN_SCHEMA)
+			ddl_hold_keep_those_in_schema(strVal(lfirst(lc)));
+	}
+}
+
+/* DROP OWNED revokes what the roles were granted. */
+static void
+ddl_hold_keep_granted_to(List *roles)
+{
+	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
+	ListCell   *lc;
+
+	foreach(lc, roles)
+	{
+		Oid			role = get_rolespec_oid(lfirst_node(RoleSpec, lc), true);
+		SysScanDesc scan;
+		ScanKeyData key[2];
+		HeapTuple	tuple;
+
+		ScanKeyInit(&key[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(AuthIdRelationId));
+		ScanKeyInit(&key[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(role));
+		scan = systable_beginscan(catalog, SharedDependReferenceIndexId, true, NULL, 2, key);
+		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
+
+			if (form->dbid == MyDatabaseId && form->classid == RelationRelationId)
+				ddl_hold_keep_from_being_emptied(form->objid);
+		}
+		systable_endscan(scan);
+	}
+	table_close(catalog, AccessShareLock);
+}
+
+/*
+ * Before the statement runs, here or in the apply worker: holds what it
+ * changes the meaning of but does not lock.  Whoever may not run it must not
+ * make others wait: nothing is locked for him, and the statement will refuse.
+ */
+void
+ot_ddl_hold_relations(Node *stmt)
+{
+	seen_types = seen_objects = NIL;
+	switch (nodeTag(stmt))
+	{
+		case T_GrantStmt:
+			ddl_hold_keep_granted((GrantStmt *) stmt);
+			break;
+		case T_DropOwnedStmt:
+			ddl_hold_keep_granted_to(((DropOwnedStmt *) stmt)->roles);
+			break;
+		case T_RenameStmt:
+			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA)
+				ddl_hold_relations_of_schema(((RenameStmt *) stmt)->subname,
+											 ((RenameStmt *) stmt)->newname);
+			break;
+		case T_CreateFunctionStmt:
+			if (((CreateFunctionStmt *) stmt)->replace)
+				ddl_hold_tables_computing_with_function(((CreateFunctionStmt *) stmt)->is_procedure ?
+														OBJECT_PROCEDURE : OBJECT_FUNCTION,
+														ot_ddl_created_function((CreateFunctionStmt *) stmt));
+			break;
+		case T_AlterFunctionStmt:
+			ddl_hold_tables_computing_with_function(((AlterFunctionStmt *) stmt)->objtype,
+													((AlterFunctionStmt *) stmt)->func);
+			break;
+		case T_AlterTSDictionaryStmt:
+			{
+				Oid			oid = get_ts_dict_oid(((AlterTSDictionaryStmt *) stmt)->dictname, true);
+
+				if (OidIsValid(oid) && OT_OWNS_TS_DICTIONARY(oid))
+					ddl_hold_tables_computing_with(TSDictionaryRelationId, oid);
+				break;
+			}
+		case T_AlterTSConfigurationStmt:
+			{
+				Oid			oid = get_ts_config_oid(((AlterTSConfigurationStmt *) stmt)->cfgname, true);
+
+				if (OidIsValid(oid) && OT_OWNS_TS_CONFIG(oid))
+					ddl_hold_tables_computing_with(TSConfigRelationId, oid);
+				break;
+			}
+		case T_AlterEnumStmt:
+			if (((AlterEnumStmt *) stmt)->oldVal != NULL)
+				ddl_hold_relations_of_type_name(((AlterEnumStmt *) stmt)->typeName);
+			break;
+		case T_AlterDomainStmt:
+			ddl_hold_relations_of_type_name(((AlterDomainStmt *) stmt)->typeName);
+			break;
+		case T_AlterTableStmt:
+			if (((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE)
+			{
+				RangeVar   *name = ((AlterTableStmt *) stmt)->relation;
+				Oid			relid = RangeVarGetRelid(name, NoLock, true);
+
+				if (OidIsValid(relid) && OT_OWNS_RELATION(relid))
+					ddl_hold_relations_of_type(get_rel_type_id(relid));
+			}
+			break;
+		default:
+			break;
+	}
+}

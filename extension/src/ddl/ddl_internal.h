@@ -1,0 +1,76 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_internal.h
+ *	  What the parts of ddl offer each other.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_DDL_INTERNAL_H
+#define ONETRIP_DDL_INTERNAL_H
+
+#include "ddl/ddl.h"
+
+#include "nodes/parsenodes.h"
+#include "nodes/plannodes.h"
+#include "nodes/primnodes.h"
+#include "tcop/utility.h"
+#include "utils/relcache.h"
+
+/* What becomes of a utility statement. */
+typedef enum OtStatementKind
+{
+	OT_STATEMENT_LOCAL,			/* runs here, leaves no trace in the log */
+	OT_STATEMENT_SCHEMA,		/* recorded, with the schema key */
+	OT_STATEMENT_TRUNCATE,		/* what it empties is noted; its locks are key enough */
+	OT_STATEMENT_REFRESH,		/* the rows that it makes are noted, likewise */
+	OT_STATEMENT_CREATE_AS		/* its table is recorded, its rows captured */
+} OtStatementKind;
+
+/* ddl.c */
+extern void ot_ddl_lock_schema(void);
+extern void ot_ddl_take_schema_key(void);
+extern void ot_ddl_set_replaying(bool is);
+extern bool ot_ddl_has_table_key(char relkind);
+extern void ot_ddl_take_relation_key(Oid relid);
+
+/* ddl_hold.c */
+extern void ot_ddl_hold_relations(Node *stmt);
+extern ObjectWithArgs *ot_ddl_created_function(CreateFunctionStmt *create);
+
+/* ddl_classify.c */
+extern OtStatementKind ot_ddl_classify(Node *stmt, const char *query);
+extern CreateTableAsStmt *ot_ddl_create_as(Node *stmt);
+extern bool ot_ddl_may_change_code(Node *stmt);
+
+/* ddl_temporary.c */
+extern bool ot_ddl_session_has_temporary(void);
+extern bool ot_ddl_is_temporary(Node *stmt, const char *query);
+extern void ot_ddl_check_temporary(Node *stmt);
+extern void ot_ddl_check_like(Node *stmt);
+extern void ot_ddl_check_dependencies(void);
+
+/* ddl_check.c */
+extern void ot_ddl_check_everywhere(Node *stmt);
+extern void ot_ddl_check_create_as(CreateTableAsStmt *stmt);
+extern void ot_ddl_check_recorded(Node *stmt, const char *query);
+pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
+
+/* elsewhere.c */
+extern bool ot_ddl_differs_elsewhere(Node *expression);
+
+/* ddl_extension.c */
+extern Node *ot_ddl_name_version(Node *stmt, char **text);
+
+/* ddl_bounds.c */
+extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query);
+
+/* ddl_text.c */
+extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);
+extern void ot_ddl_check_text(const char *text, Node *stmt);
+extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);
+extern char *ot_ddl_create_table_text(Relation rel, IntoClause *into);
+
+#endif							/* ONETRIP_DDL_INTERNAL_H */

@@ -1,0 +1,586 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_temporary.c
+ *	  Is this statement about objects of this session alone?
+ *
+ * Temporary tables and what hangs on them exist in one session, so statements
+ * about them stay local.  Asked before the statement runs; looks up names as
+ * the statement will, takes no lock that it would not take, and raises only
+ * errors that it would raise.
+ *
+ * A statement about permanent objects must not mean a temporary one by a name in
+ * it: elsewhere that name leads to another object, or to none.  Names come in too
+ * many places to look for them (a type, the text in nextval('s')), so this is
+ * found behind the statement, in what it has written into pg_depend.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_amproc.h"
+#include "catalog/pg_attrdef.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_opfamily.h"
+#include "catalog/pg_policy.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_statistic_ext.h"
+#include "catalog/pg_trigger.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/analyze.h"
+#include "parser/parse_relation.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+/* How many of a statement's objects are temporary. */
+typedef struct Count
+{
+	int			temporary;
+	int			other;
+} Count;
+
+bool
+ot_ddl_session_has_temporary(void)
+{
+	Oid			schema;
+	Oid			toast_schema;
+
+	GetTempNamespaceState(&schema, &toast_schema);
+	return OidIsValid(schema);
+}
+
+/* Would a relation of this name be created as a temporary one? */
+static bool
+ddl_temporary_creates_temporary(RangeVar *name)
+{
+	if (name == NULL)
+		return false;
+	if (name->relpersistence == RELPERSISTENCE_TEMP)
+		return true;
+	if (name->schemaname && strcmp(name->schemaname, "pg_temp") == 0)
+		return true;
+	return isTempNamespace(RangeVarGetCreationNamespace(name));
+}
+
+static bool
+ddl_temporary_creates_temporary_object(List *name)
+{
+	char	   *object;
+
+	return isTempNamespace(QualifiedNameGetCreationNamespace(name, &object));
+}
+
+static bool
+ddl_temporary_relation_is_temporary(RangeVar *name)
+{
+	Oid			relid;
+
+	if (name == NULL || !ot_ddl_session_has_temporary())
+		return false;
+	relid = RangeVarGetRelid(name, NoLock, true);
+	return OidIsValid(relid) && get_rel_persistence(relid) == RELPERSISTENCE_TEMP;
+}
+
+static bool
+ddl_temporary_object_is_temporary(ObjectType type, Node *object)
+{
+	Relation	rel = NULL;
+	ObjectAddress address;
+
+	if (object == NULL || !ot_ddl_session_has_temporary())
+		return false;
+	switch (type)
+	{
+		case OBJECT_TABLE:
+		case OBJECT_VIEW:
+		case OBJECT_INDEX:
+		case OBJECT_SEQUENCE:
+		case OBJECT_MATVIEW:
+		case OBJECT_FOREIGN_TABLE:
+			return ddl_temporary_relation_is_temporary(makeRangeVarFromNameList((List *) object));
+		case OBJECT_AGGREGATE:
+		case OBJECT_COLLATION:
+		case OBJECT_COLUMN:
+		case OBJECT_CONVERSION:
+		case OBJECT_DOMAIN:
+		case OBJECT_DOMCONSTRAINT:
+		case OBJECT_FUNCTION:
+		case OBJECT_OPCLASS:
+		case OBJECT_OPERATOR:
+		case OBJECT_OPFAMILY:
+		case OBJECT_POLICY:
+		case OBJECT_PROCEDURE:
+		case OBJECT_ROUTINE:
+		case OBJECT_RULE:
+		case OBJECT_STATISTIC_EXT:
+		case OBJECT_TABCONSTRAINT:
+		case OBJECT_TRIGGER:
+		case OBJECT_TSCONFIGURATION:
+		case OBJECT_TSDICTIONARY:
+		case OBJECT_TSPARSER:
+		case OBJECT_TSTEMPLATE:
+		case OBJECT_TYPE:
+			break;
+		default:
+			return false;		/* belongs to no schema */
+	}
+
+	/* COMMENT and DROP name a type by a TypeName, RENAME and OWNER by a list */
+	if ((type == OBJECT_TYPE || type == OBJECT_DOMAIN) && IsA(object, List))
+		object = (Node *) makeTypeNameFromNameList((List *) object);
+	address = get_object_address(type, object, &rel, AccessShareLock, true);
+	if (rel != NULL)
+	{
+		bool		temporary = rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
+
+		relation_close(rel, NoLock);
+		return temporary;
+	}
+	return OidIsValid(address.objectId) &&
+		isTempNamespace(get_object_namespace(&address));
+}
+
+static void
+ddl_temporary_count_one(Count *c, bool temporary)
+{
+	if (temporary)
+		c->temporary++;
+	else
+		c->other++;
+}
+
+static bool
+ddl_temporary_all_temporary(const Count *c, const char *what)
+{
+	if (c->temporary > 0 && c->other > 0)
+		ot_ddl_refuse(psprintf("%s of temporary and other objects in one statement", what),
+					  "Use one statement for the temporary objects and another for the rest.");
+	return c->temporary > 0;
+}
+
+static bool
+ddl_temporary_drops_temporary(DropStmt *stmt)
+{
+	Count		c = {0, 0};
+	ListCell   *lc;
+
+	if (!ot_ddl_session_has_temporary())
+		return false;
+	foreach(lc, stmt->objects)
+		ddl_temporary_count_one(&c, ddl_temporary_object_is_temporary(stmt->removeType, lfirst(lc)));
+	return ddl_temporary_all_temporary(&c, "DROP");
+}
+
+static bool
+ddl_temporary_truncates_temporary(TruncateStmt *stmt)
+{
+	Count		c = {0, 0};
+	ListCell   *lc;
+
+	if (!ot_ddl_session_has_temporary())
+		return false;
+	foreach(lc, stmt->relations)
+		ddl_temporary_count_one(&c, ddl_temporary_relation_is_temporary(lfirst_node(RangeVar, lc)));
+	return ddl_temporary_all_temporary(&c, "TRUNCATE");
+}
+
+static bool
+ddl_temporary_grants_temporary(GrantStmt *stmt)
+{
+	Count		c = {0, 0};
+	ListCell   *lc;
+
+	if (stmt->targtype != ACL_TARGET_OBJECT || !ot_ddl_session_has_temporary())
+		return false;
+	foreach(lc, stmt->objects)
+	{
+		Node	   *object = lfirst(lc);
+
+		if (IsA(object, RangeVar))
+			ddl_temporary_count_one(&c, ddl_temporary_relation_is_temporary((RangeVar *) object));
+		else if (stmt->objtype == OBJECT_TYPE || stmt->objtype == OBJECT_DOMAIN)
+			ddl_temporary_count_one(&c, ddl_temporary_object_is_temporary(OBJECT_TYPE,
+																		  (Node *) makeTypeNameFromNameList((List *) object)));
+		else
+			ddl_temporary_count_one(&c, ddl_temporary_object_is_temporary(stmt->objtype, object));
+	}
+	return ddl_temporary_all_temporary(&c, "GRANT");
+}
+
+/* CREATE VIEW makes a temporary view if its query uses anything temporary. */
+static bool
+ddl_temporary_view_is_temporary(ViewStmt *stmt, const char *query)
+{
+	RawStmt    *raw;
+
+	if (ddl_temporary_creates_temporary(stmt->view))
+		return true;
+	if (!ot_ddl_session_has_temporary())
+		return false;
+	raw = makeNode(RawStmt);
+	raw->stmt = copyObject(stmt->query);
+	raw->stmt_location = -1;
+	return isQueryUsingTempRelation(parse_analyze_fixedparams(raw, query, NULL, 0, NULL));
+}
+
+bool
+ot_ddl_is_temporary(Node *stmt, const char *query)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CreateStmt:
+			return ddl_temporary_creates_temporary(((CreateStmt *) stmt)->relation);
+		case T_CreateForeignTableStmt:
+			return ddl_temporary_creates_temporary(((CreateForeignTableStmt *) stmt)->base.relation);
+		case T_CreateSeqStmt:
+			return ddl_temporary_creates_temporary(((CreateSeqStmt *) stmt)->sequence);
+		case T_CompositeTypeStmt:
+			return ddl_temporary_creates_temporary(((CompositeTypeStmt *) stmt)->typevar);
+		case T_ViewStmt:
+			return ddl_temporary_view_is_temporary((ViewStmt *) stmt, query);
+		case T_CreateEnumStmt:
+			return ddl_temporary_creates_temporary_object(((CreateEnumStmt *) stmt)->typeName);
+		case T_CreateRangeStmt:
+			return ddl_temporary_creates_temporary_object(((CreateRangeStmt *) stmt)->typeName);
+		case T_CreateDomainStmt:
+			return ddl_temporary_creates_temporary_object(((CreateDomainStmt *) stmt)->domainname);
+		case T_CreateFunctionStmt:
+			return ddl_temporary_creates_temporary_object(((CreateFunctionStmt *) stmt)->funcname);
+		case T_DefineStmt:
+			return ddl_temporary_creates_temporary_object(((DefineStmt *) stmt)->defnames);
+		case T_CreateConversionStmt:
+			return ddl_temporary_creates_temporary_object(((CreateConversionStmt *) stmt)->conversion_name);
+		case T_CreateOpClassStmt:
+			return ddl_temporary_creates_temporary_object(((CreateOpClassStmt *) stmt)->opclassname);
+		case T_CreateOpFamilyStmt:
+			return ddl_temporary_creates_temporary_object(((CreateOpFamilyStmt *) stmt)->opfamilyname);
+
+		case T_AlterTableStmt:
+			return ddl_temporary_relation_is_temporary(((AlterTableStmt *) stmt)->relation);
+		case T_AlterSeqStmt:
+			return ddl_temporary_relation_is_temporary(((AlterSeqStmt *) stmt)->sequence);
+		case T_IndexStmt:
+			return ddl_temporary_relation_is_temporary(((IndexStmt *) stmt)->relation);
+		case T_RuleStmt:
+			return ddl_temporary_relation_is_temporary(((RuleStmt *) stmt)->relation);
+		case T_CreateTrigStmt:
+			return ddl_temporary_relation_is_temporary(((CreateTrigStmt *) stmt)->relation);
+		case T_CreatePolicyStmt:
+			return ddl_temporary_relation_is_temporary(((CreatePolicyStmt *) stmt)->table);
+		case T_AlterPolicyStmt:
+			return ddl_temporary_relation_is_temporary(((AlterPolicyStmt *) stmt)->table);
+		case T_CreateStatsStmt:
+			{
+				List	   *name = ((CreateStatsStmt *) stmt)->defnames;
+				List	   *relations = ((CreateStatsStmt *) stmt)->relations;
+
+				if (name != NIL && ddl_temporary_creates_temporary_object(name))
+					return true;
+				return relations != NIL && IsA(linitial(relations), RangeVar) &&
+					ddl_temporary_relation_is_temporary(linitial(relations));
+			}
+
+		case T_AlterFunctionStmt:
+			return ddl_temporary_object_is_temporary(((AlterFunctionStmt *) stmt)->objtype,
+													 (Node *) ((AlterFunctionStmt *) stmt)->func);
+		case T_AlterTypeStmt:
+			return ddl_temporary_object_is_temporary(OBJECT_TYPE,
+													 (Node *) makeTypeNameFromNameList(((AlterTypeStmt *) stmt)->typeName));
+		case T_AlterEnumStmt:
+			return ddl_temporary_object_is_temporary(OBJECT_TYPE,
+													 (Node *) makeTypeNameFromNameList(((AlterEnumStmt *) stmt)->typeName));
+		case T_AlterDomainStmt:
+			return ddl_temporary_object_is_temporary(OBJECT_TYPE,
+													 (Node *) makeTypeNameFromNameList(((AlterDomainStmt *) stmt)->typeName));
+		case T_AlterStatsStmt:
+			return ddl_temporary_object_is_temporary(OBJECT_STATISTIC_EXT,
+													 (Node *) ((AlterStatsStmt *) stmt)->defnames);
+		case T_AlterOperatorStmt:
+			return ddl_temporary_object_is_temporary(OBJECT_OPERATOR,
+													 (Node *) ((AlterOperatorStmt *) stmt)->opername);
+		case T_AlterTSDictionaryStmt:
+			return ddl_temporary_object_is_temporary(OBJECT_TSDICTIONARY,
+													 (Node *) ((AlterTSDictionaryStmt *) stmt)->dictname);
+		case T_AlterTSConfigurationStmt:
+			return ddl_temporary_object_is_temporary(OBJECT_TSCONFIGURATION,
+													 (Node *) ((AlterTSConfigurationStmt *) stmt)->cfgname);
+
+		case T_RenameStmt:
+			{
+				RenameStmt *rename = (RenameStmt *) stmt;
+
+				if (rename->relation)
+					return ddl_temporary_relation_is_temporary(rename->relation);
+				/* the domain's name alone */
+				return ddl_temporary_object_is_temporary(rename->renameType == OBJECT_DOMCONSTRAINT ?
+														 OBJECT_DOMAIN : rename->renameType, rename->object);
+			}
+		case T_AlterObjectSchemaStmt:
+			{
+				AlterObjectSchemaStmt *alter = (AlterObjectSchemaStmt *) stmt;
+
+				return alter->relation ? ddl_temporary_relation_is_temporary(alter->relation) :
+					ddl_temporary_object_is_temporary(alter->objectType, alter->object);
+			}
+		case T_AlterObjectDependsStmt:
+			{
+				AlterObjectDependsStmt *alter = (AlterObjectDependsStmt *) stmt;
+
+				return alter->relation ? ddl_temporary_relation_is_temporary(alter->relation) :
+					ddl_temporary_object_is_temporary(alter->objectType, alter->object);
+			}
+		case T_AlterOwnerStmt:
+			{
+				AlterOwnerStmt *alter = (AlterOwnerStmt *) stmt;
+
+				return alter->relation ? ddl_temporary_relation_is_temporary(alter->relation) :
+					ddl_temporary_object_is_temporary(alter->objectType, alter->object);
+			}
+		case T_CommentStmt:
+			return ddl_temporary_object_is_temporary(((CommentStmt *) stmt)->objtype,
+													 ((CommentStmt *) stmt)->object);
+		case T_AlterExtensionContentsStmt:
+			if (ddl_temporary_object_is_temporary(((AlterExtensionContentsStmt *) stmt)->objtype,
+												  ((AlterExtensionContentsStmt *) stmt)->object))
+				ot_ddl_refuse("a temporary object of an extension",
+							  "If a permanent object of that name is meant, write its schema before the name.");
+			return false;
+		case T_SecLabelStmt:
+			return ddl_temporary_object_is_temporary(((SecLabelStmt *) stmt)->objtype,
+													 ((SecLabelStmt *) stmt)->object);
+		case T_DropStmt:
+			return ddl_temporary_drops_temporary((DropStmt *) stmt);
+		case T_TruncateStmt:
+			return ddl_temporary_truncates_temporary((TruncateStmt *) stmt);
+		case T_GrantStmt:
+			return ddl_temporary_grants_temporary((GrantStmt *) stmt);
+		default:
+			return false;
+	}
+}
+
+/* ---- statements about temporary objects that bear on others ---- */
+
+/*
+ * Whoever alters a parent, in any region, alters its children; and nobody can
+ * alter those of another session.
+ */
+static void
+ddl_temporary_check_parent(RangeVar *parent)
+{
+	Oid			relid = RangeVarGetRelid(parent, NoLock, true);
+
+	if (!OidIsValid(relid) || get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+		return;
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot make a temporary table a child of table \"%s\"", parent->relname),
+			 errdetail("ALTER TABLE of the parent, in any region, would fail in region \"%s\" for as long as this session lasts.",
+					   ot_region),
+			 errhint("Use CREATE TEMPORARY TABLE ... (LIKE %s INCLUDING ALL), and name both tables in queries.",
+					 quote_identifier(parent->relname))));
+}
+
+/* For a statement that stays local since it is about temporary objects. */
+void
+ot_ddl_check_temporary(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, CreateStmt))
+	{
+		/* of a partition PostgreSQL itself says so */
+		if (((CreateStmt *) stmt)->partbound != NULL)
+			return;
+		foreach(lc, ((CreateStmt *) stmt)->inhRelations)
+			ddl_temporary_check_parent(lfirst_node(RangeVar, lc));
+	}
+	else if (IsA(stmt, AlterTableStmt))
+	{
+		foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+		{
+			AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+			if (command->subtype == AT_AddInherit)
+				ddl_temporary_check_parent(castNode(RangeVar, command->def));
+		}
+	}
+}
+
+/*
+ * For a statement that is recorded and sees temporary objects: CREATE TABLE
+ * (LIKE ...) leaves no trace of where its columns come from.
+ */
+void
+ot_ddl_check_like(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, CreateSchemaStmt))
+	{
+		foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
+			ot_ddl_check_like(lfirst(lc));
+	}
+	if (!IsA(stmt, CreateStmt) && !IsA(stmt, CreateForeignTableStmt))
+		return;
+	foreach(lc, ((CreateStmt *) stmt)->tableElts)
+	{
+		TableLikeClause *like = lfirst(lc);
+
+		if (IsA(like, TableLikeClause) && ddl_temporary_relation_is_temporary(like->relation))
+			ot_ddl_refuse(psprintf("a definition LIKE the temporary relation \"%s\"",
+								   like->relation->relname),
+						  "If a permanent one of that name is meant, write its schema before the name; else write out the columns.");
+	}
+}
+
+/* ---- permanent objects that a statement has hung on temporary ones ---- */
+
+/* Objects that are in no schema of their own, and where they belong. */
+typedef struct Part
+{
+	Oid			class_id;
+	AttrNumber	oid_column;
+	AttrNumber	whole_column;
+	Oid			whole_class;
+} Part;
+
+static const Part parts[] = {
+	{RewriteRelationId, Anum_pg_rewrite_oid, Anum_pg_rewrite_ev_class, RelationRelationId},
+	{TriggerRelationId, Anum_pg_trigger_oid, Anum_pg_trigger_tgrelid, RelationRelationId},
+	{PolicyRelationId, Anum_pg_policy_oid, Anum_pg_policy_polrelid, RelationRelationId},
+	/* it need not be in the schema of its table */
+	{StatisticExtRelationId, Anum_pg_statistic_ext_oid, Anum_pg_statistic_ext_stxrelid, RelationRelationId},
+	{AccessMethodOperatorRelationId, Anum_pg_amop_oid, Anum_pg_amop_amopfamily, OperatorFamilyRelationId},
+	{AccessMethodProcedureRelationId, Anum_pg_amproc_oid, Anum_pg_amproc_amprocfamily, OperatorFamilyRelationId},
+};
+
+/* The object that this one is a part of; false: it is gone. */
+static bool
+ddl_temporary_find_whole(const Part *part, ObjectAddress *object)
+{
+	Relation	catalog = table_open(part->class_id, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, part->oid_column, object->objectId);
+	bool		isnull;
+
+	if (HeapTupleIsValid(tuple))
+		ObjectAddressSet(*object, part->whole_class,
+						 DatumGetObjectId(heap_getattr(tuple, part->whole_column,
+													   RelationGetDescr(catalog), &isnull)));
+	table_close(catalog, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+static bool
+ddl_temporary_belongs_to_session(ObjectAddress object)
+{
+	if (object.classId == AttrDefaultRelationId)
+		object = GetAttrDefaultColumnAddress(object.objectId);
+	for (int i = 0; i < lengthof(parts); i++)
+	{
+		if (parts[i].class_id == object.classId)
+		{
+			/* what is gone is nobody's */
+			if (!ddl_temporary_find_whole(&parts[i], &object))
+				return true;
+			break;
+		}
+	}
+	return is_objectclass_supported(object.classId) &&
+		isTempOrTempToastNamespace(get_object_namespace(&object));
+}
+
+pg_noreturn static void
+refuse_dependency(const ObjectAddress *permanent, const ObjectAddress *temporary)
+{
+	char	   *name = getObjectDescription(temporary, true);
+
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_REPLICATED),
+			 errmsg("cannot replicate a definition that uses a temporary object: %s",
+					name ? name : "one that is gone"),
+			 errdetail("%s would depend on it, which no other session and no other region has.",
+					   getObjectDescription(permanent, false)),
+			 errhint("If a permanent object of that name is meant, write its schema before the name; else create one.")));
+}
+
+/* Goes over all that depends on the object, which is the session's own or its schema. */
+static void
+ddl_temporary_look_at_dependents(const ObjectAddress *object, HTAB *seen)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	ScanKeyData key[2];
+	HeapTuple	tuple;
+	uint64		id = ((uint64) object->classId << 32) | object->objectId;
+	bool		found;
+
+	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
+	hash_search(seen, &id, HASH_ENTER, &found);
+	if (found)
+		return;
+	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object->classId));
+	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object->objectId));
+	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+		ObjectAddress dependent = {form->classid, form->objid, 0};
+
+		if (ddl_temporary_belongs_to_session(dependent))
+			ddl_temporary_look_at_dependents(&dependent, seen);
+		else if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+		{
+			ObjectAddress temporary = {form->refclassid, form->refobjid, form->refobjsubid};
+
+			dependent.objectSubId = form->objsubid;
+			refuse_dependency(&dependent, &temporary);
+		}
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+/*
+ * Behind a statement that is recorded: has it hung anything permanent on an
+ * object of this session?
+ */
+void
+ot_ddl_check_dependencies(void)
+{
+	HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(uint64),
+	.hcxt = CurrentMemoryContext};
+	ObjectAddress schema = {NamespaceRelationId, InvalidOid, 0};
+	Oid			toast_schema;
+	HTAB	   *seen;
+
+	GetTempNamespaceState(&schema.objectId, &toast_schema);
+	if (!OidIsValid(schema.objectId))
+		return;
+	CommandCounterIncrement();
+	seen = hash_create("onetrip temporary objects", 64, &ctl,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	ddl_temporary_look_at_dependents(&schema, seen);
+	hash_destroy(seen);
+}

@@ -1,0 +1,404 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_text.c
+ *	  The text under which a statement goes into the log.
+ *
+ * Runs in backends; allocates in the current context.  The text is the
+ * statement's own part of the query string, but for some: a clear-text
+ * password is replaced by its verifier, CREATE TABLE AS becomes the CREATE
+ * TABLE that it amounts to, extensions get their version (ddl_extension.c) and
+ * partitions the values of their bounds (ddl_bounds.c).
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include <ctype.h>
+
+#include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
+#include "commands/tablespace.h"
+#include "commands/user.h"
+#include "libpq/crypt.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "parser/parser.h"
+#include "parser/scanner.h"
+#include "parser/scansup.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+/* One of a statement's options; NULL: it was not given. */
+DefElem *
+ot_ddl_find_option(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, name) == 0)
+			return option;
+	}
+	return NULL;
+}
+
+/*
+ * The statement's slice of a query string that may hold several; *offset is
+ * where in the string it starts.
+ */
+char *
+ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset)
+{
+	const char *start = query;
+	int			len;
+
+	if (pstmt->stmt_location > 0)
+		start += pstmt->stmt_location;
+	len = pstmt->stmt_location >= 0 && pstmt->stmt_len > 0 ?
+		pstmt->stmt_len : (int) strlen(start);
+	while (len > 0 && scanner_isspace(start[0]))
+	{
+		start++;
+		len--;
+	}
+	while (len > 0 && scanner_isspace(start[len - 1]))
+		len--;
+	*offset = start - query;
+	return pnstrdup(start, len);
+}
+
+/* The name of a TOAST table, or of a trigger that PostgreSQL makes for a constraint? */
+static bool
+ddl_text_is_name_with_oid(const char *word)
+{
+	static const char *const starts[] = {"pg_toast_", "RI_ConstraintTrigger_a_",
+	"RI_ConstraintTrigger_c_", "PK_ConstraintTrigger_"};
+
+	if (word[0] == '"')
+		word++;
+	for (int i = 0; i < lengthof(starts); i++)
+	{
+		int			len = strlen(starts[i]);
+
+		if (pg_strncasecmp(word, starts[i], len) == 0 && isdigit((unsigned char) word[len]))
+			return true;
+	}
+	return false;
+}
+
+/* After these words, and the commas behind them, stand roles. */
+static bool
+ddl_text_introduces_role(const char *word)
+{
+	static const char *const words[] = {"to", "from", "authorization", "role", "user", "for", "by"};
+
+	for (int i = 0; i < lengthof(words); i++)
+	{
+		if (pg_strcasecmp(word, words[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * A statement may reach the hook with a query string that is not its own, for
+ * example one built by another extension.  Such a text must not be recorded.
+ * Some things in a text mean something only in this session, or on this
+ * server, and are refused as well: SESSION_USER as a role, since elsewhere that
+ * is the worker's; names in the session's temporary schema, and names that hold
+ * an OID.
+ */
+void
+ot_ddl_check_text(const char *text, Node *stmt)
+{
+	List	   *parsed;
+	core_yyscan_t scanner;
+	core_yy_extra_type extra;
+	core_YYSTYPE value;
+	YYLTYPE		location;
+	bool		after_pg_temp = false;
+	bool		wants_role = false; /* what comes next is one */
+	bool		had_role = false;
+	const char *what = NULL;
+	const char *hint = NULL;
+	int			token;
+	int			guc_level = NewGUCNestLevel();
+
+	/* what parsing has to say was said when the statement came in */
+	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	parsed = raw_parser(text, RAW_PARSE_DEFAULT);
+	if (list_length(parsed) != 1 ||
+		nodeTag(linitial_node(RawStmt, parsed)->stmt) != nodeTag(stmt))
+		ot_ddl_refuse("a statement whose text is not known",
+					  "Run the statement on its own, as SQL text.");
+
+	scanner = scanner_init(text, &extra, &ScanKeywords, ScanKeywordTokens);
+	extra.escape_string_warning = false;
+	while (what == NULL && (token = core_yylex(&value, &location, scanner)) != 0)
+	{
+		const char *word = extra.scanbuf + location;
+
+		/* the scanner ends each token with a zero, for as long as it is the last */
+		if (token == '.' && after_pg_temp)
+		{
+			what = "a definition that uses a temporary object";
+			hint = "Use a permanent object: other regions cannot see this session's temporary ones.";
+		}
+		else if (ddl_text_is_name_with_oid(word))
+		{
+			what = psprintf("a statement about \"%s\", a name that holds an OID of this server",
+							word[0] == '"' ? pnstrdup(word + 1, strcspn(word + 1, "\"")) : word);
+			hint = "Name the table or the constraint that it belongs to; privileges, options and storage of a TOAST table follow its table.";
+		}
+		else if (wants_role && pg_strcasecmp(word, "session_user") == 0 &&
+				 (GetUserId() != GetSessionUserId() || GetSessionUserId() != BOOTSTRAP_SUPERUSERID))
+		{
+			what = "SESSION_USER as a role";
+			hint = "Write the role's name.";
+		}
+		if (ddl_text_introduces_role(word) || (token == ',' && had_role))
+		{
+			wants_role = true;
+			had_role = false;
+		}
+		else
+		{
+			had_role = wants_role;
+			wants_role = false;
+		}
+		after_pg_temp = pg_strncasecmp(word, "pg_temp", 7) == 0;
+	}
+	scanner_finish(scanner);
+	AtEOXact_GUC(true, guc_level);
+	if (what != NULL)
+		ot_ddl_refuse(what, hint);
+}
+
+/*
+ * Replaces PASSWORD 'clear' in CREATE/ALTER ROLE by the verifier that this
+ * server would store, in *text and in the statement that is answered (a copy
+ * if anything changed).  So no log holds the password, and every node the
+ * same verifier.  offset is where *text stands in the query string that
+ * locations in stmt refer to.
+ */
+Node *
+ot_ddl_hide_password(Node *stmt, char **text, int offset)
+{
+	bool		create = IsA(stmt, CreateRoleStmt);
+	List	   *options = create ? ((CreateRoleStmt *) stmt)->options :
+		((AlterRoleStmt *) stmt)->options;
+	const char *role;
+	const char *clear;
+	char	   *verifier;
+	DefElem    *password = NULL;
+	ListCell   *lc;
+	core_yyscan_t scanner;
+	core_yy_extra_type extra;
+	core_YYSTYPE value;
+	YYLTYPE		location;
+	int			begin = -1;
+	int			end = -1;
+	bool		uescape = false;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "password") == 0)
+			password = option;
+	}
+	if (password == NULL || password->arg == NULL)
+		return stmt;
+	clear = strVal(password->arg);
+	if (clear[0] == '\0' || get_password_type(clear) != PASSWORD_TYPE_PLAINTEXT)
+		return stmt;
+	role = create ? ((CreateRoleStmt *) stmt)->role :
+		get_rolespec_name(((AlterRoleStmt *) stmt)->role);
+
+	/* The strength check is the last to see the password itself. */
+	if (check_password_hook)
+		check_password_hook(role, clear, PASSWORD_TYPE_PLAINTEXT, (Datum) 0, true);
+	verifier = encrypt_password(Password_encryption, role, clear);
+
+	/* The first string after the keyword is the password; UESCAPE with another may follow. */
+	scanner = scanner_init(*text, &extra, &ScanKeywords, ScanKeywordTokens);
+	extra.escape_string_warning = false;
+	while (core_yylex(&value, &location, scanner) != 0)
+	{
+		const char *token = extra.scanbuf + location;
+
+		if (begin >= 0 && !uescape)
+		{
+			if (pg_strcasecmp(token, "uescape") != 0)
+				break;
+			uescape = true;
+		}
+		else if (begin >= 0)
+		{
+			end = location + (int) strlen(token);
+			break;
+		}
+		else if (location >= password->location - offset &&
+				 (token[0] == '\'' || token[0] == '$' ||
+				  (token[0] != '"' && strchr(token, '\'') != NULL)))
+		{
+			begin = location;
+			end = location + (int) strlen(token);
+		}
+	}
+	scanner_finish(scanner);
+	if (begin < 0 || password->location < 0)
+		ot_ddl_refuse("a password at an unknown place in the statement",
+					  "Run CREATE ROLE or ALTER ROLE on its own.");
+
+	*text = psprintf("%.*s %s %s", begin, *text, quote_literal_cstr(verifier),
+					 *text + end);
+
+	stmt = copyObject(stmt);
+	options = create ? ((CreateRoleStmt *) stmt)->options :
+		((AlterRoleStmt *) stmt)->options;
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "password") == 0)
+			option->arg = (Node *) makeString(verifier);
+	}
+	return stmt;
+}
+
+/* ---- CREATE TABLE AS ---- */
+
+/* As a type that is named like any other has it: (10,2). */
+static char *
+ddl_text_modifier_text(Form_pg_type type, int32 typmod)
+{
+	char	   *text;
+	char	   *end;
+
+	if (typmod < 0)
+		return "";
+	if (type->oid == INTERVALARRAYOID)
+		return INTERVAL_PRECISION(typmod) == INTERVAL_FULL_PRECISION ?
+			psprintf("(%d)", INTERVAL_RANGE(typmod)) :
+			psprintf("(%d, %d)", INTERVAL_RANGE(typmod), INTERVAL_PRECISION(typmod));
+	if (!OidIsValid(type->typmodout))
+		return psprintf("(%d)", typmod);
+	text = DatumGetCString(OidFunctionCall1(type->typmodout, Int32GetDatum(typmod)));
+	/* (3) without time zone */
+	end = strchr(text, ')');
+	if (end != NULL)
+		end[1] = '\0';
+	return text;
+}
+
+/*
+ * An array by the name of its own type: after [], pg_attribute.attndims would
+ * be 1, and it is 0 in what a query has made.
+ */
+static char *
+ddl_text_column_type_text(Form_pg_attribute column)
+{
+	HeapTuple	tuple;
+	Form_pg_type form;
+	char	   *text;
+
+	if (!OidIsValid(get_element_type(column->atttypid)))
+		return format_type_extended(column->atttypid, column->atttypmod,
+									FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY);
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(column->atttypid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for type %u", column->atttypid);
+	form = (Form_pg_type) GETSTRUCT(tuple);
+	text = psprintf("%s%s",
+					quote_qualified_identifier(get_namespace_name(form->typnamespace),
+											   NameStr(form->typname)),
+					ddl_text_modifier_text(form, column->atttypmod));
+	ReleaseSysCache(tuple);
+	return text;
+}
+
+static void
+ddl_text_append_columns(StringInfo text, TupleDesc desc)
+{
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		appendStringInfo(text, "%s%s %s", i > 0 ? ", " : "",
+						 quote_identifier(NameStr(column->attname)), ddl_text_column_type_text(column));
+		if (OidIsValid(column->attcollation) &&
+			column->attcollation != get_typcollation(column->atttypid))
+		{
+			HeapTuple	tuple = SearchSysCache1(COLLOID, ObjectIdGetDatum(column->attcollation));
+			Form_pg_collation form;
+
+			if (!HeapTupleIsValid(tuple))
+				elog(ERROR, "cache lookup failed for collation %u", column->attcollation);
+			form = (Form_pg_collation) GETSTRUCT(tuple);
+			appendStringInfo(text, " COLLATE %s",
+							 quote_qualified_identifier(get_namespace_name(form->collnamespace),
+														NameStr(form->collname)));
+			ReleaseSysCache(tuple);
+		}
+	}
+}
+
+static void
+ddl_text_append_options(StringInfo text, List *options)
+{
+	const char *separator = " WITH (";
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		appendStringInfoString(text, separator);
+		if (option->defnamespace)
+			appendStringInfo(text, "%s.", quote_identifier(option->defnamespace));
+		appendStringInfoString(text, quote_identifier(option->defname));
+		if (option->arg)
+			appendStringInfo(text, " = %s", quote_literal_cstr(defGetString(option)));
+		separator = ", ";
+	}
+	if (options != NIL)
+		appendStringInfoChar(text, ')');
+}
+
+/* CREATE TABLE for what CREATE TABLE AS or SELECT INTO has made of `into`. */
+char *
+ot_ddl_create_table_text(Relation rel, IntoClause *into)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	appendStringInfo(&text, "CREATE %sTABLE %s (",
+					 rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED ? "UNLOGGED " : "",
+					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+												RelationGetRelationName(rel)));
+	ddl_text_append_columns(&text, RelationGetDescr(rel));
+	appendStringInfo(&text, ") USING %s",
+					 quote_identifier(get_am_name(rel->rd_rel->relam)));
+	ddl_text_append_options(&text, into->options);
+	if (OidIsValid(rel->rd_rel->reltablespace))
+		appendStringInfo(&text, " TABLESPACE %s",
+						 quote_identifier(get_tablespace_name(rel->rd_rel->reltablespace)));
+	return text.data;
+}

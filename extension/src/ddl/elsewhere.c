@@ -1,0 +1,344 @@
+/*-------------------------------------------------------------------------
+ *
+ * elsewhere.c
+ *	  Does an expression give the same value in every region?
+ *
+ * A recorded statement that fills a column (ADD COLUMN with a default, ALTER
+ * COLUMN TYPE with USING) computes its values in each region.  They are alike
+ * if all that they depend on is: arguments and columns are, and so are the
+ * role, the transaction's time and the settings that travel with a statement.
+ *
+ * So this is a list of what is known to be alike, and all else differs: a kind
+ * of node or a STABLE function that a new version of PostgreSQL brings, too.
+ * IMMUTABLE ones are believed, but for those that PostgreSQL calls so although
+ * they show OIDs, which are each server's own, or follow client_encoding, which
+ * does not travel.  What users declare IMMUTABLE is believed; what they do not,
+ * is not.
+ *
+ * The cluster test elsewhere.rs calls each function of the server and compares.
+ *
+ * Runs in backends.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/transam.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+
+#include "capture/capture.h"
+
+/*
+ * Of PostgreSQL's STABLE functions, by name.  None of them takes OIDs for
+ * numbers, tells of the session, the server or its catalogs, or follows a
+ * setting that does not travel.
+ */
+static const char *const alike[] = {
+	/* the role, the transaction's time, the database, schemas by search_path */
+	"current_database", "current_user", "getdatabaseencoding", "now",
+	"transaction_timestamp",
+	/* text of values, and values of text; by name what has an OID */
+	"aclitemin", "aclitemout", "anytextcat", "array_in", "array_out", "array_to_string", "cash_in",
+	"cash_out", "concat", "concat_ws", "date_in", "date_out", "domain_in", "enum_in", "enum_out",
+	"format", "interval_in", "interval_out", "multirange_in", "multirange_out", "quote_literal",
+	"quote_nullable", "range_in", "range_out", "record_in", "record_out", "regclassout",
+	"regcollationout", "regconfigout", "regdictionaryout", "regnamespaceout", "regoperatorout",
+	"regoperout", "regprocedureout", "regprocout", "regroleout", "regtypeout", "textanycat",
+	"time_in", "timestamp_in", "timestamp_out", "timestamptz_in", "timestamptz_out", "timetz_in",
+	"xml", "xml_in", "xml_is_well_formed",
+	/* objects by name */
+	"regclass", "to_regclass", "to_regcollation", "to_regnamespace", "to_regoper",
+	"to_regoperator", "to_regproc", "to_regprocedure", "to_regrole", "to_regtype",
+	/* labels of an enum, in their order */
+	"enum_first", "enum_last", "enum_range",
+	/* TimeZone, DateStyle, IntervalStyle, lc_time, lc_numeric, lc_monetary */
+	"age", "date", "date_cmp_timestamptz", "date_eq_timestamptz", "date_ge_timestamptz",
+	"date_gt_timestamptz", "date_le_timestamptz", "date_lt_timestamptz", "date_ne_timestamptz",
+	"date_part", "date_trunc", "extract", "in_range", "interval_pl_timestamptz",
+	"make_timestamptz", "money", "numeric", "overlaps", "time", "timestamp",
+	"timestamp_cmp_timestamptz", "timestamp_eq_timestamptz", "timestamp_ge_timestamptz",
+	"timestamp_gt_timestamptz", "timestamp_le_timestamptz", "timestamp_lt_timestamptz",
+	"timestamp_ne_timestamptz", "timestamptz", "timestamptz_cmp_date",
+	"timestamptz_cmp_timestamp", "timestamptz_eq_date", "timestamptz_eq_timestamp",
+	"timestamptz_ge_date", "timestamptz_ge_timestamp", "timestamptz_gt_date",
+	"timestamptz_gt_timestamp", "timestamptz_le_date", "timestamptz_le_timestamp",
+	"timestamptz_lt_date", "timestamptz_lt_timestamp", "timestamptz_mi_interval",
+	"timestamptz_ne_date", "timestamptz_ne_timestamp", "timestamptz_pl_interval", "timetz",
+	"timezone", "to_char", "to_date", "to_number", "to_timestamp",
+	/* JSON of values */
+	"array_to_json", "json_build_array", "json_build_object", "json_populate_record",
+	"jsonb_build_array", "jsonb_build_object", "jsonb_path_exists_tz", "jsonb_path_match_tz",
+	"jsonb_path_query_array_tz", "jsonb_path_query_first_tz", "jsonb_populate_record",
+	"row_to_json", "to_json", "to_jsonb",
+	/* conversions of encodings */
+	"convert", "convert_from", "convert_to", "length",
+	/* default_text_search_config */
+	"get_current_ts_config", "json_to_tsvector", "jsonb_to_tsvector", "phraseto_tsquery",
+	"plainto_tsquery", "to_tsquery", "to_tsvector", "ts_headline", "ts_match_tq", "ts_match_tt",
+	"websearch_to_tsquery",
+};
+
+/* Is the first schema of search_path this session's own? */
+static bool
+elsewhere_schema_is_temporary(void)
+{
+	List	   *path = fetch_search_path(false);
+	bool		answer = path != NIL && isTempNamespace(linitial_oid(path));
+
+	list_free(path);
+	return answer;
+}
+
+static bool
+elsewhere_is_alike(Oid function)
+{
+	char	   *name = get_func_name(function);
+
+	/* of a transaction's id */
+	if (function == F_AGE_XID)
+		return false;
+	if (function == F_CURRENT_SCHEMA)
+		return !elsewhere_schema_is_temporary();
+	for (int i = 0; i < lengthof(alike); i++)
+	{
+		if (strcmp(name, alike[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+static bool
+elsewhere_name_starts(const char *name, const char *with)
+{
+	return strncmp(name, with, strlen(with)) == 0;
+}
+
+/* What a client gets: in its encoding, with the OIDs of types. */
+static bool
+elsewhere_is_send_function(const char *name)
+{
+	return strlen(name) > 4 && strcmp(name + strlen(name) - 4, "send") == 0;
+}
+
+/* Does it look at the bytes of a value, where an enum is an OID? */
+static bool
+elsewhere_looks_at_bytes(const char *name)
+{
+	return elsewhere_name_starts(name, "hash") || elsewhere_name_starts(name, "record_image_") ||
+		strcmp(name, "btrecordimagecmp") == 0;
+}
+
+static bool
+elsewhere_holds_names(Oid type)
+{
+	return type == RECORDOID || type == RECORDARRAYOID || ot_type_holds_names(type);
+}
+
+static bool
+elsewhere_any_argument_is(List *args, bool (*test) (Oid type))
+{
+	ListCell   *lc;
+
+	foreach(lc, args)
+	{
+		if (test(exprType(lfirst(lc))))
+			return true;
+	}
+	return false;
+}
+
+/* Those that the function itself gets; text, in which names stand, is none. */
+static List *
+elsewhere_list_arguments(Node *node)
+{
+	switch (nodeTag(node))
+	{
+		case T_FuncExpr:
+			return ((FuncExpr *) node)->args;
+		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+			return ((OpExpr *) node)->args;
+		case T_ScalarArrayOpExpr:
+			return ((ScalarArrayOpExpr *) node)->args;
+		default:
+			return NIL;
+	}
+}
+
+static bool
+elsewhere_function_differs(Oid function, void *context)
+{
+	List	   *args = elsewhere_list_arguments(context);
+	char	   *name;
+
+	if (func_volatile(function) != PROVOLATILE_IMMUTABLE)
+		return function >= FirstNormalObjectId || !elsewhere_is_alike(function);
+	if (elsewhere_any_argument_is(args, ot_type_is_by_oid))
+		return true;
+	if (function >= FirstNormalObjectId)
+		return false;
+	name = get_func_name(function);
+	return elsewhere_is_send_function(name) ||
+		(elsewhere_looks_at_bytes(name) && elsewhere_any_argument_is(args, elsewhere_holds_names));
+}
+
+/* current_setting() of one that travels with the statement? */
+static bool
+elsewhere_asks_for_setting_that_travels(Node *node)
+{
+	FuncExpr   *call = (FuncExpr *) node;
+	Const	   *name;
+
+	if (!IsA(node, FuncExpr) || (call->funcid != F_CURRENT_SETTING_TEXT &&
+								 call->funcid != F_CURRENT_SETTING_TEXT_BOOL))
+		return false;
+	name = linitial(call->args);
+	return IsA(name, Const) && !name->constisnull &&
+		ot_session_settings_travel(TextDatumGetCString(name->constvalue));
+}
+
+static bool
+elsewhere_value_differs(SQLValueFunction *value)
+{
+	switch (value->op)
+	{
+		case SVFOP_CURRENT_DATE:
+		case SVFOP_CURRENT_TIME:
+		case SVFOP_CURRENT_TIME_N:
+		case SVFOP_CURRENT_TIMESTAMP:
+		case SVFOP_CURRENT_TIMESTAMP_N:
+		case SVFOP_LOCALTIME:
+		case SVFOP_LOCALTIME_N:
+		case SVFOP_LOCALTIMESTAMP:
+		case SVFOP_LOCALTIMESTAMP_N:
+		case SVFOP_CURRENT_ROLE:
+		case SVFOP_CURRENT_USER:
+		case SVFOP_USER:
+		case SVFOP_CURRENT_CATALOG:
+			return false;
+		case SVFOP_CURRENT_SCHEMA:
+			return elsewhere_schema_is_temporary();
+		case SVFOP_SESSION_USER:	/* who has logged in */
+			return true;
+	}
+	return true;
+}
+
+/* By itself: without what is below it, and the functions that it calls. */
+static bool
+elsewhere_node_differs(Node *node)
+{
+	switch (nodeTag(node))
+	{
+		case T_Var:
+			/* a column that the server makes up */
+			return ((Var *) node)->varattno < 0;
+		case T_SQLValueFunction:
+			return elsewhere_value_differs((SQLValueFunction *) node);
+		case T_RelabelType:
+			/* the OID of a name, or the other way */
+			return ot_type_is_by_oid(exprType((Node *) ((RelabelType *) node)->arg)) !=
+				ot_type_is_by_oid(((RelabelType *) node)->resulttype);
+		case T_CoerceViaIO:
+			/* the text may be a number */
+			return ot_type_is_by_oid(((CoerceViaIO *) node)->resulttype);
+		case T_MinMaxExpr:
+			return elsewhere_any_argument_is(((MinMaxExpr *) node)->args, ot_type_is_by_oid);
+		case T_RowCompareExpr:
+			return elsewhere_any_argument_is(((RowCompareExpr *) node)->largs, ot_type_is_by_oid);
+
+		case T_ArrayCoerceExpr:
+		case T_ArrayExpr:
+		case T_BoolExpr:
+		case T_BooleanTest:
+		case T_CaseExpr:
+		case T_CaseTestExpr:
+		case T_CoalesceExpr:
+		case T_CoerceToDomain:
+		case T_CoerceToDomainValue:
+		case T_CollateExpr:
+		case T_Const:
+		case T_ConvertRowtypeExpr:
+		case T_DistinctExpr:
+		case T_FieldSelect:
+		case T_FieldStore:
+		case T_FuncExpr:
+		case T_List:
+		case T_NamedArgExpr:
+		case T_NullIfExpr:
+		case T_NullTest:
+		case T_OpExpr:
+		case T_RowExpr:
+		case T_ScalarArrayOpExpr:
+		case T_SubscriptingRef:
+		case T_XmlExpr:
+			return false;
+		default:
+			return true;
+	}
+}
+
+/* A type of this session alone, or a relation in a constant: its name leads elsewhere, elsewhere. */
+static bool
+elsewhere_uses_temporary(Node *node)
+{
+	Const	   *value = (Const *) node;
+	Oid			type;
+
+	if (!ot_ddl_session_has_temporary())
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_Const:
+			if (value->consttype == REGCLASSOID && !value->constisnull &&
+				get_rel_persistence(DatumGetObjectId(value->constvalue)) == RELPERSISTENCE_TEMP)
+				return true;
+			type = value->consttype == REGTYPEOID && !value->constisnull ?
+				DatumGetObjectId(value->constvalue) : value->consttype;
+			break;
+		case T_RelabelType:
+		case T_CoerceViaIO:
+		case T_ArrayCoerceExpr:
+		case T_ConvertRowtypeExpr:
+		case T_CoerceToDomain:
+		case T_RowExpr:
+		case T_FuncExpr:
+			type = exprType(node);
+			break;
+		default:
+			return false;
+	}
+	return isTempNamespace(get_object_namespace(&(ObjectAddress) {TypeRelationId, type, 0}));
+}
+
+static bool
+elsewhere_walk_differs(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (elsewhere_node_differs(node) || elsewhere_uses_temporary(node) ||
+		(!elsewhere_asks_for_setting_that_travels(node) &&
+		 check_functions_in_node(node, elsewhere_function_differs, node)))
+		return true;
+	return expression_tree_walker(node, elsewhere_walk_differs, context);
+}
+
+/* May it give another value in another region, or from row to row? */
+bool
+ot_ddl_differs_elsewhere(Node *expression)
+{
+	return contain_volatile_functions(expression) || elsewhere_walk_differs(expression, NULL);
+}

@@ -1,0 +1,533 @@
+/*-------------------------------------------------------------------------
+ *
+ * agent.c
+ *	  The socket to the node: frames out, frames in.
+ *
+ * Non-blocking, with one buffer in each direction.  The caller loops: append
+ * frames, flush, read what has come, wait for the latch or the socket.  So a
+ * backend that waits for its verdict stays in charge of its interrupts.
+ *
+ * No function here raises ERROR for what the node or the link does: a closed
+ * or garbled connection is closed, the reason kept (ot_agent_error), and the
+ * caller decides, since only it knows whether something was proposed.  Memory
+ * is allocated while a connection is opened and while frames are appended or
+ * grow the input buffer; a VERDICT fits into the buffer made at the start.
+ *
+ * Runs in backends and in the apply worker.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "node/node.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+
+#include "shmem/shmem.h"
+
+#define INPUT_BYTES_MIN (64 * 1024)
+
+struct OtAgent
+{
+	MemoryContext context;
+	pgsocket	fd;
+	WaitEventSet *wait_set;
+	int			socket_event;	/* position in wait_set */
+	uint32		socket_interest;
+	StringInfoData out;
+	int			sent;			/* bytes of out already written */
+	int			frame_start;	/* of the frame being appended */
+	StringInfoData in;
+	int			consumed;		/* bytes of in already handed out */
+	int			frame_len;		/* of the frame handed out last, with its length */
+	char		error[256];
+};
+
+OtAgent *
+ot_agent_create(MemoryContext context)
+{
+	OtAgent    *agent = MemoryContextAllocZero(context, sizeof(OtAgent));
+	MemoryContext old = MemoryContextSwitchTo(context);
+
+	agent->context = context;
+	agent->fd = PGINVALID_SOCKET;
+	initStringInfo(&agent->out);
+	initStringInfo(&agent->in);
+	enlargeStringInfo(&agent->in, INPUT_BYTES_MIN);
+	MemoryContextSwitchTo(old);
+	return agent;
+}
+
+bool
+ot_agent_is_open(OtAgent *agent)
+{
+	return agent->fd != PGINVALID_SOCKET;
+}
+
+const char *
+ot_agent_error(OtAgent *agent)
+{
+	return agent->error;
+}
+
+static void
+agent_keep_error(OtAgent *agent, const char *what)
+{
+	snprintf(agent->error, sizeof(agent->error), "%s: %s", what, strerror(errno));
+}
+
+void
+ot_agent_close(OtAgent *agent)
+{
+	if (agent->wait_set)
+		FreeWaitEventSet(agent->wait_set);
+	agent->wait_set = NULL;
+	if (agent->fd != PGINVALID_SOCKET)
+	{
+		close(agent->fd);
+		ReleaseExternalFD();
+	}
+	agent->fd = PGINVALID_SOCKET;
+	resetStringInfo(&agent->out);
+	agent->sent = 0;
+	/* A buffer that one large frame made huge is given back. */
+	if (agent->in.maxlen > 16 * INPUT_BYTES_MIN)
+	{
+		MemoryContext old = MemoryContextSwitchTo(agent->context);
+
+		pfree(agent->in.data);
+		initStringInfo(&agent->in);
+		enlargeStringInfo(&agent->in, INPUT_BYTES_MIN);
+		MemoryContextSwitchTo(old);
+	}
+	resetStringInfo(&agent->in);
+	agent->consumed = agent->frame_len = 0;
+}
+
+/*
+ * Whoever listens there is given the transactions of this server and tells
+ * what is committed: only this server's own user, or root, is believed.
+ */
+static bool
+agent_peer_is_trusted(OtAgent *agent, pgsocket fd)
+{
+	uid_t		uid;
+	gid_t		gid;
+
+	if (getpeereid(fd, &uid, &gid) != 0)
+	{
+		agent_keep_error(agent, "could not tell whose the node is");
+		return false;
+	}
+	if (uid == geteuid() || uid == 0)
+		return true;
+	snprintf(agent->error, sizeof(agent->error),
+			 "who listens on \"%s\" is another user (%u), not this server's (%u)",
+			 ot_agent_socket, (unsigned) uid, (unsigned) geteuid());
+	return false;
+}
+
+/*
+ * Raises no ERROR: a session that has no descriptor left may be one that waits
+ * for its verdict.
+ */
+static bool
+agent_make_wait_set(OtAgent *agent)
+{
+	MemoryContext old = CurrentMemoryContext;
+	volatile bool made = false;
+
+	PG_TRY();
+	{
+		agent->wait_set = OT_CREATE_WAIT_EVENT_SET(agent->context, 3);
+		AddWaitEventToSet(agent->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(agent->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+		agent->socket_event = AddWaitEventToSet(agent->wait_set, WL_SOCKET_READABLE,
+												agent->fd, NULL, NULL);
+		agent->socket_interest = WL_SOCKET_READABLE;
+		made = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(old);
+		edata = CopyErrorData();
+		FlushErrorState();
+		strlcpy(agent->error, edata->message, sizeof(agent->error));
+		FreeErrorData(edata);
+	}
+	PG_END_TRY();
+	return made;
+}
+
+/*
+ * Connects and queues HELLO.  false: not now, see ot_agent_error().  A Unix
+ * socket connects at once or not at all.
+ */
+bool
+ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durable)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	StringInfo	frame;
+	pgsocket	fd;
+
+	Assert(agent->fd == PGINVALID_SOCKET);
+	if (ot_agent_socket[0] == '\0' || strlen(ot_agent_socket) >= sizeof(addr.sun_path))
+	{
+		snprintf(agent->error, sizeof(agent->error),
+				 "onetrip.agent_socket is not the path of a Unix socket: \"%s\"", ot_agent_socket);
+		return false;
+	}
+	strlcpy(addr.sun_path, ot_agent_socket, sizeof(addr.sun_path));
+
+	if (!AcquireExternalFD())
+	{
+		agent_keep_error(agent, "could not reserve a file descriptor");
+		return false;
+	}
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd == PGINVALID_SOCKET)
+	{
+		agent_keep_error(agent, "could not make a socket");
+		ReleaseExternalFD();
+		return false;
+	}
+	if (connect(fd, (struct sockaddr *) &addr, sizeof(addr)) < 0 ||
+		!pg_set_noblock(fd))
+	{
+		agent_keep_error(agent, "could not connect to the node");
+		close(fd);
+		ReleaseExternalFD();
+		return false;
+	}
+	if (!agent_peer_is_trusted(agent, fd))
+	{
+		close(fd);
+		ReleaseExternalFD();
+		return false;
+	}
+
+	agent->fd = fd;
+	if (!agent_make_wait_set(agent))
+	{
+		ot_agent_close(agent);
+		return false;
+	}
+
+	frame = ot_agent_frame(agent, OT_FRAME_HELLO);
+	ot_put_u32(frame, OT_AGENT_MAGIC);
+	ot_put_u16(frame, OT_AGENT_VERSION);
+	ot_put_u8(frame, role);
+	ot_put_u32(frame, MyProcPid);
+	ot_put_u64(frame, ot_incarnation());
+	ot_put_u64(frame, applied.value);
+	ot_put_u64(frame, durable.value);
+	ot_agent_frame_end(agent);
+	return true;
+}
+
+/* Begins a frame; append its body to the result, then end it. */
+StringInfo
+ot_agent_frame(OtAgent *agent, OtFrameType type)
+{
+	if (agent->sent == agent->out.len)
+	{
+		resetStringInfo(&agent->out);
+		agent->sent = 0;
+	}
+	agent->frame_start = agent->out.len;
+	ot_put_u32(&agent->out, 0);
+	ot_put_u8(&agent->out, type);
+	return &agent->out;
+}
+
+void
+ot_agent_frame_end(OtAgent *agent)
+{
+	uint32		len = agent->out.len - agent->frame_start - 4;
+	unsigned char *at = (unsigned char *) agent->out.data + agent->frame_start;
+
+	for (int i = 0; i < 4; i++)
+		at[i] = (unsigned char) (len >> (8 * i));
+}
+
+static bool
+agent_flush_up_to(OtAgent *agent, int end)
+{
+	if (agent->fd == PGINVALID_SOCKET)
+		return false;
+	while (agent->sent < end)
+	{
+		ssize_t		n = send(agent->fd, agent->out.data + agent->sent,
+							 end - agent->sent, MSG_NOSIGNAL);
+
+		if (n > 0)
+			agent->sent += n;
+		else if (n < 0 && errno == EINTR)
+			continue;
+		else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return true;
+		else
+		{
+			agent_keep_error(agent, "could not send to the node");
+			ot_agent_close(agent);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Writes as much as goes.  false: the connection is gone, and closed. */
+bool
+ot_agent_flush(OtAgent *agent)
+{
+	return agent_flush_up_to(agent, agent->out.len);
+}
+
+#ifdef ONETRIP_STOP_POINTS
+bool
+ot_agent_flush_half(OtAgent *agent)
+{
+	return agent_flush_up_to(agent, agent->out.len - (agent->out.len - agent->frame_start) / 2);
+}
+#endif
+
+bool
+ot_agent_all_sent(OtAgent *agent)
+{
+	return agent->sent == agent->out.len;
+}
+
+static uint32
+agent_frame_length(OtAgent *agent)
+{
+	const unsigned char *at = (const unsigned char *) agent->in.data + agent->consumed;
+
+	return (uint32) at[0] | (uint32) at[1] << 8 | (uint32) at[2] << 16 | (uint32) at[3] << 24;
+}
+
+/*
+ * The next whole frame, if one has come; its body stays valid until
+ * ot_agent_consume().  false: none yet, or the connection is gone
+ * (ot_agent_is_open tells).
+ */
+bool
+ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
+{
+	for (;;)
+	{
+		int			have = agent->in.len - agent->consumed;
+		ssize_t		n;
+		int			want = 4;
+
+		if (agent->fd == PGINVALID_SOCKET)
+			return false;
+		if (have >= 4)
+		{
+			uint32		len = agent_frame_length(agent);
+
+			if (len < 1 || len > OT_FRAME_BYTES_MAX)
+			{
+				snprintf(agent->error, sizeof(agent->error),
+						 "the node sent a frame of %u bytes", len);
+				ot_agent_close(agent);
+				return false;
+			}
+			want = 4 + (int) len;
+			if (have >= want)
+			{
+				const char *at = agent->in.data + agent->consumed;
+
+				*type = (unsigned char) at[4];
+				body->at = at + 5;
+				body->end = at + want;
+				agent->frame_len = want;
+				return true;
+			}
+		}
+
+		/* Room for the rest of the frame, at the front of the buffer. */
+		if (agent->consumed > 0)
+		{
+			memmove(agent->in.data, agent->in.data + agent->consumed, have);
+			agent->in.len = have;
+			agent->consumed = 0;
+		}
+		if (agent->in.maxlen - agent->in.len < Max(want - have, 4096))
+			enlargeStringInfo(&agent->in, Max(want - have, 4096));
+
+		n = recv(agent->fd, agent->in.data + agent->in.len,
+				 agent->in.maxlen - agent->in.len - 1, 0);
+		if (n > 0)
+			agent->in.len += n;
+		else if (n < 0 && errno == EINTR)
+			continue;
+		else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return false;
+		else
+		{
+			if (n == 0)
+				strlcpy(agent->error, "the node closed the connection", sizeof(agent->error));
+			else
+				agent_keep_error(agent, "could not read from the node");
+			ot_agent_close(agent);
+			return false;
+		}
+	}
+}
+
+/* Done with the frame that ot_agent_read() gave. */
+void
+ot_agent_consume(OtAgent *agent)
+{
+	agent->consumed += agent->frame_len;
+	agent->frame_len = 0;
+	if (agent->consumed == agent->in.len)
+		agent->consumed = agent->in.len = 0;
+}
+
+/*
+ * Waits for the latch, the socket or the timeout; -1 waits for long.  Returns
+ * the events.  Without a connection only the latch and the timeout count.
+ */
+int
+ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event)
+{
+	WaitEvent	event;
+	uint32		interest = WL_SOCKET_READABLE;
+
+	if (agent->fd == PGINVALID_SOCKET)
+		return WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+						 (timeout_ms >= 0 ? WL_TIMEOUT : 0), timeout_ms, wait_event);
+
+	if (!ot_agent_all_sent(agent))
+		interest |= WL_SOCKET_WRITEABLE;
+	if (interest != agent->socket_interest)
+	{
+		ModifyWaitEvent(agent->wait_set, agent->socket_event, interest, NULL);
+		agent->socket_interest = interest;
+	}
+	if (WaitEventSetWait(agent->wait_set, timeout_ms, &event, 1, wait_event) == 0)
+		return WL_TIMEOUT;
+	return event.events;
+}
+
+/*
+ * Has the node closed its end, though frames may still be unread?  For a
+ * caller that waits for something else and would not read for a while.
+ */
+bool
+ot_agent_peer_closed(OtAgent *agent)
+{
+	struct pollfd poll_fd = {.fd = agent->fd, .events = POLLRDHUP};
+
+	return agent->fd == PGINVALID_SOCKET ||
+		(poll(&poll_fd, 1, 0) > 0 &&
+		 (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)));
+}
+
+/* What of a VERDICT has a fixed length: up to the region. */
+#define VERDICT_BYTES_MIN (OT_TXN_ID_BYTES + 1 + 8 + 8 + 4)
+
+/* A str into a buffer that may be too short for all of it. */
+static bool
+agent_get_str_into(OtReader *r, char *out, size_t size)
+{
+	uint16		len;
+
+	if (r->end - r->at < 2)
+		return false;
+	len = ot_get_u16(r);
+	if (r->end - r->at < len)
+		return false;
+	memcpy(out, ot_get_bytes(r, len), Min(len, size - 1));
+	out[Min(len, size - 1)] = '\0';
+	return true;
+}
+
+/*
+ * false: not a VERDICT.  No ERROR, since the entry may be in the log by now,
+ * and an ERROR would tell the client that it is not.
+ */
+bool
+ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
+{
+	if (body->end - body->at < VERDICT_BYTES_MIN)
+		return false;
+	verdict->txn = ot_get_txn(body);
+	verdict->outcome = ot_get_u8(body);
+	verdict->at.value = ot_get_u64(body);
+	verdict->other.value = ot_get_u64(body);
+	verdict->key_number = ot_get_u32(body);
+	return agent_get_str_into(body, verdict->region, sizeof(verdict->region)) &&
+		agent_get_str_into(body, verdict->message, sizeof(verdict->message)) &&
+		body->at == body->end &&
+		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_FULL;
+}
+
+/* The last committed entry.  Raises ERROR 08P01 if the body is cut short. */
+OtLogIndex
+ot_agent_get_welcome(OtReader *body)
+{
+	OtLogIndex	committed;
+
+	(void) ot_get_u16(body);	/* version */
+	(void) ot_get_u32(body);	/* node */
+	(void) ot_get_str(body);	/* region */
+	committed.value = ot_get_u64(body);
+	return committed;
+}
+
+/* Likewise. */
+void
+ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome)
+{
+	outcome->txn = ot_get_txn(body);
+	outcome->state = ot_get_u8(body);
+	outcome->at.value = ot_get_u64(body);
+}
+
+/* Likewise; leaves body at the write set. */
+void
+ot_agent_get_entry(OtReader *body, OtEntry *entry)
+{
+	entry->at.value = ot_get_u64(body);
+	entry->previous.value = ot_get_u64(body);
+	entry->flags = ot_get_u8(body);
+	if (entry->flags & ~(OT_ENTRY_LEFT_OUT | OT_ENTRY_LEAVES_OUT))
+		ereport(ERROR,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("entry with unknown flags %u", entry->flags)));
+	entry->region = ot_get_str(body);
+	entry->txn = ot_get_txn(body);
+}
+
+/* Likewise. */
+void
+ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer)
+{
+	memset(answer, 0, sizeof(*answer));
+	answer->txn = ot_get_txn(body);
+	answer->failed = ot_get_u8(body) != 0;
+	if (answer->failed)
+	{
+		answer->region = ot_get_str(body);
+		answer->at.value = ot_get_u64(body);
+		answer->sqlstate = ot_get_str(body);
+		answer->message = ot_get_str(body);
+		answer->detail = ot_get_str(body);
+		answer->hint = ot_get_str(body);
+		answer->context = ot_get_str(body);
+	}
+	answer->untried = ot_get_str(body);
+}

@@ -1,0 +1,166 @@
+/*-------------------------------------------------------------------------
+ *
+ * node.h
+ *	  A connection to the node, and the wire format (docs/agent-protocol.md).
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_NODE_H
+#define ONETRIP_NODE_H
+
+#include "base/base.h"
+
+#include "lib/stringinfo.h"
+#include "storage/latch.h"
+
+#define OT_TXN_ID_BYTES 20
+/* "4294967295-ffffffffffffffff-ffffffffffffffff" and the final zero */
+#define OT_TXN_ID_TEXT_MAX 48
+
+/* A reader that never reads past its end: it raises ERROR 08P01 instead. */
+typedef struct OtReader
+{
+	const char *at;
+	const char *end;
+} OtReader;
+
+/* ---- wire.c: helpers of the wire format, little-endian ---- */
+
+extern void ot_put_u8(StringInfo buf, uint8 v);
+extern void ot_put_u16(StringInfo buf, uint16 v);
+extern void ot_put_u32(StringInfo buf, uint32 v);
+extern void ot_put_u64(StringInfo buf, uint64 v);
+extern void ot_put_str(StringInfo buf, const char *s);
+extern void ot_put_txn(StringInfo buf, OtTxnId txn);
+extern uint8 ot_get_u8(OtReader *r);
+extern uint16 ot_get_u16(OtReader *r);
+extern uint32 ot_get_u32(OtReader *r);
+extern uint64 ot_get_u64(OtReader *r);
+extern char *ot_get_str(OtReader *r);	/* palloc'd, zero-terminated */
+extern const char *ot_get_bytes(OtReader *r, uint32 len);
+extern OtTxnId ot_get_txn(OtReader *r);
+extern char *ot_txn_to_text(OtTxnId txn, char *out);
+extern bool ot_txn_from_text(const char *text, OtTxnId *txn);
+
+/* ---- agent.c ---- */
+
+#define OT_AGENT_MAGIC		0x3154544f
+#define OT_AGENT_VERSION	1
+#define OT_FRAME_BYTES_MAX	(1024 * 1024 * 1024 - 1024)
+
+typedef enum OtFrameType
+{
+	OT_FRAME_HELLO = 0x01,
+	OT_FRAME_PROPOSE = 0x02,
+	OT_FRAME_OUTCOME = 0x03,
+	OT_FRAME_POSITION = 0x04,
+	OT_FRAME_DONE = 0x05,
+	OT_FRAME_SETTLE = 0x06,
+	OT_FRAME_STUCK = 0x07,
+	OT_FRAME_REHEARSE = 0x08,
+	OT_FRAME_WELCOME = 0x81,
+	OT_FRAME_VERDICT = 0x82,
+	OT_FRAME_OUTCOME_IS = 0x83,
+	OT_FRAME_ENTRY = 0x84,
+	OT_FRAME_REHEARSED = 0x85
+} OtFrameType;
+
+typedef enum OtRole
+{
+	OT_ROLE_BACKEND = 0,
+	OT_ROLE_APPLY_WORKER = 1
+} OtRole;
+
+typedef enum OtOutcome
+{
+	OT_OUTCOME_COMMIT = 1,
+	OT_OUTCOME_CONFLICT = 2,
+	OT_OUTCOME_WINDOW = 3,
+	OT_OUTCOME_REFUSED = 4,
+	OT_OUTCOME_CANCELLED = 5,
+	OT_OUTCOME_FULL = 6
+} OtOutcome;
+
+typedef struct OtVerdict
+{
+	OtTxnId		txn;
+	OtOutcome	outcome;
+	OtLogIndex	at;
+	OtLogIndex	other;
+	uint32		key_number;
+	char		region[NAMEDATALEN];
+	char		message[256];
+} OtVerdict;
+
+#define OT_ENTRY_LEFT_OUT	1	/* nothing of it is applied but its place */
+#define OT_ENTRY_LEAVES_OUT	2	/* the write set is the index of the one it leaves out */
+
+/* An ENTRY, up to its write set. */
+typedef struct OtEntry
+{
+	OtLogIndex	at;
+	OtLogIndex	previous;
+	uint8		flags;			/* OT_ENTRY_* */
+	char	   *region;			/* palloc'd */
+	OtTxnId		txn;
+} OtEntry;
+
+typedef enum OtState
+{
+	OT_STATE_NOT_SO_FAR = 0,
+	OT_STATE_COMMITTED = 1,
+	OT_STATE_ABORTED = 2,
+	OT_STATE_OLDER_THAN_KEPT = 3,
+	OT_STATE_LEFT_OUT = 4
+} OtState;
+
+typedef struct OtOutcomeIs
+{
+	OtTxnId		txn;
+	uint8		state;			/* OtState */
+	OtLogIndex	at;
+} OtOutcomeIs;
+
+/* What the other regions say of a write set; texts are palloc'd. */
+typedef struct OtRehearsed
+{
+	OtTxnId		txn;
+	bool		failed;
+	OtLogIndex	at;				/* where the region stood that it fails in */
+	char	   *region;
+	char	   *sqlstate;
+	char	   *message;
+	char	   *detail;
+	char	   *hint;
+	char	   *context;
+	char	   *untried;
+} OtRehearsed;
+
+typedef struct OtAgent OtAgent;
+
+extern OtAgent *ot_agent_create(MemoryContext context);
+extern bool ot_agent_is_open(OtAgent *agent);
+extern bool ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durable);
+extern void ot_agent_close(OtAgent *agent);
+extern StringInfo ot_agent_frame(OtAgent *agent, OtFrameType type);
+extern void ot_agent_frame_end(OtAgent *agent);
+extern bool ot_agent_flush(OtAgent *agent);
+#ifdef ONETRIP_STOP_POINTS
+extern bool ot_agent_flush_half(OtAgent *agent);
+#endif
+extern bool ot_agent_all_sent(OtAgent *agent);
+extern bool ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body);
+extern void ot_agent_consume(OtAgent *agent);
+extern int	ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event);
+extern bool ot_agent_peer_closed(OtAgent *agent);
+extern const char *ot_agent_error(OtAgent *agent);
+extern bool ot_agent_get_verdict(OtReader *body, OtVerdict *verdict);
+extern OtLogIndex ot_agent_get_welcome(OtReader *body);
+extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
+extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
+extern void ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer);
+
+#endif							/* ONETRIP_NODE_H */

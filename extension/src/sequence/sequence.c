@@ -1,0 +1,655 @@
+/*-------------------------------------------------------------------------
+ *
+ * sequence.c
+ *	  Sequences that never give two regions the same value.
+ *
+ * nextval cannot be intercepted, and must cost nothing, so the *definition*
+ * differs: pg_sequence on this node steps by increment x stride and starts at
+ * this node's slot.  What the owner wrote is kept beside it, in the
+ * reloptions of the sequence's pg_class row (PostgreSQL gives a sequence none
+ * of its own): it comes and goes with the sequence, in the same transaction.
+ * Definitions are adjusted around CREATE SEQUENCE and ALTER SEQUENCE, alone
+ * or inside another statement, here and in the apply worker alike.
+ *
+ * Why no two nodes give out the same value
+ * ----------------------------------------
+ * Number the values k = (value - anchor) / increment.  Node `slot` gives out
+ * only values with k mod stride = slot.  Slots are distinct, so it is enough
+ * that (1) every position a node's sequence takes is its own value, (2)
+ * nextval moves by a multiple of increment x stride from own value to own
+ * value, (3) anchor, increment and stride are the same on every node.
+ *
+ * (1) Positions are written by: CREATE (start is put on an own value), ALTER
+ *	   ... RESTART and TRUNCATE ... RESTART IDENTITY (from pg_sequence's start,
+ *	   own; a value that was asked for is moved to the next own one), setval
+ *	   (redirected to onetrip.setval, which does the same; a call that escapes
+ *	   the redirection is an error), 'Q' operations (own values only) and
+ *	   nextval.  CYCLE wraps to the near bound, which is made an own value.
+ *	   A crash puts back a position that was written before, or skips ahead
+ *	   by whole steps.
+ * (2) pg_sequence.seqincrement is increment x stride.
+ * (3) START, bounds, CYCLE, CACHE and type leave the anchor alone.  A change
+ *	   of INCREMENT moves every node to a new numbering, in which a value may
+ *	   belong to another node than before.  It is therefore taken only with
+ *	   RESTART, where the owner says from which value on, at one position of
+ *	   the log; the statement holds the sequence's key, so a transaction that
+ *	   used the old numbering commits before it or not at all.  Without
+ *	   RESTART it is refused, unless nobody can have used the sequence yet.
+ *
+ * A data folder can come from another node, or be given another slot: then all
+ * definitions are written anew before clients are let in, and each sequence
+ * goes on above everything that is known (sequence_reshare.c).
+ *
+ * Whoever restarts a sequence below values in use gets them again, as in
+ * PostgreSQL, but each in the region that had it before.
+ *
+ * With stride 1 (dense) definitions stay as written, and uniqueness is the
+ * log's: a value used travels with its transaction, and a region that takes
+ * over goes on above it.
+ *
+ * Runs in backends and in the apply worker.  Locks: those the statement takes
+ * itself, taken a little earlier; the sequence's page, exclusively, for each
+ * change of position.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "sequence/sequence_internal.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_sequence.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/sequence.h"
+#include "commands/tablecmds.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/planner.h"
+#include "parser/parse_func.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "ddl/ddl.h"
+
+/* pg_proc.dat's numbers of nextval and of the two functions called setval */
+#define NEXTVAL_OID 1574
+#define SETVAL_OID 1576
+#define SETVAL3_OID 1765
+
+/* An ALTER SEQUENCE under way. */
+typedef struct Alteration
+{
+	Oid			relid;			/* InvalidOid: nothing to do */
+	OtSequence	before;
+	OtPosition	position;
+	bool		restart;
+	bool		restart_value_given;
+	int64		restart_value;
+	bool		new_increment;
+} Alteration;
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
+static planner_hook_type prev_planner = NULL;
+
+/* While CREATE SEQUENCE runs: where to put the new relation's oid. */
+static Oid *created_sequence = NULL;
+
+/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: OtSequenceLoaded * of sources. */
+static List *like_sources = NIL;
+
+bool
+ot_sequence_is_active(void)
+{
+	return ot_preloaded && IsUnderPostmaster && !IsBinaryUpgrade &&
+		ot_in_replicated_database();
+}
+
+OtShare
+ot_sequence_own_share(void)
+{
+	OtShare		share;
+
+	share.stride = ot_sequence_stride;
+	share.slot = share.stride > 1 ? ot_sequence_slot : 0;
+	return share;
+}
+
+/* ---- catalogs ---- */
+
+static bool
+sequence_read_option(const char *option, const char *name, int64 *value)
+{
+	size_t		len = strlen(name);
+
+	if (strncmp(option, name, len) != 0 || option[len] != '=')
+		return false;
+	*value = pg_strtoint64(option + len + 1);
+	return true;
+}
+
+/* Reads both definitions; false if relid is no sequence (any more). */
+bool
+ot_sequence_load(Oid relid, OtSequenceLoaded *seq)
+{
+	HeapTuple	tuple;
+	Form_pg_sequence form;
+	Datum		options;
+	bool		isnull;
+
+	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_sequence) GETSTRUCT(tuple);
+	seq->here.start = seq->user.start = seq->user.anchor = form->seqstart;
+	seq->here.increment = seq->user.increment = form->seqincrement;
+	seq->here.minimum = seq->user.minimum = form->seqmin;
+	seq->here.maximum = seq->user.maximum = form->seqmax;
+	seq->user.cycle = form->seqcycle;
+	seq->adjusted = false;
+	ReleaseSysCache(tuple);
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	options = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_reloptions, &isnull);
+	if (!isnull)
+	{
+		Datum	   *items;
+		int			nitems;
+
+		deconstruct_array(DatumGetArrayTypeP(options), TEXTOID, -1, false,
+						  TYPALIGN_INT, &items, NULL, &nitems);
+		for (int i = 0; i < nitems; i++)
+		{
+			char	   *option = TextDatumGetCString(items[i]);
+
+			(void) (sequence_read_option(option, "start", &seq->user.start) ||
+					sequence_read_option(option, "increment", &seq->user.increment) ||
+					sequence_read_option(option, "minimum", &seq->user.minimum) ||
+					sequence_read_option(option, "maximum", &seq->user.maximum) ||
+					sequence_read_option(option, "anchor", &seq->user.anchor));
+		}
+		seq->adjusted = true;
+	}
+	ReleaseSysCache(tuple);
+	return true;
+}
+
+void
+ot_sequence_store_here(Oid relid, OtSequenceHere here)
+{
+	Relation	catalog = table_open(SequenceRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(SEQRELID, ObjectIdGetDatum(relid));
+	Form_pg_sequence form;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for sequence %u", relid);
+	form = (Form_pg_sequence) GETSTRUCT(tuple);
+	form->seqstart = here.start;
+	form->seqincrement = here.increment;
+	form->seqmin = here.minimum;
+	form->seqmax = here.maximum;
+	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+	heap_freetuple(tuple);
+	table_close(catalog, RowExclusiveLock);
+}
+
+/* Keeps the owner's definition in the sequence's reloptions. */
+static void
+sequence_store_user(Oid relid, const OtSequence *user)
+{
+	Relation	catalog = table_open(RelationRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(relid));
+	HeapTuple	changed;
+	Datum		items[5];
+	Datum		values[Natts_pg_class] = {0};
+	bool		nulls[Natts_pg_class] = {false};
+	bool		replace[Natts_pg_class] = {false};
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	items[0] = CStringGetTextDatum(psprintf("start=" INT64_FORMAT, user->start));
+	items[1] = CStringGetTextDatum(psprintf("increment=" INT64_FORMAT, user->increment));
+	items[2] = CStringGetTextDatum(psprintf("minimum=" INT64_FORMAT, user->minimum));
+	items[3] = CStringGetTextDatum(psprintf("maximum=" INT64_FORMAT, user->maximum));
+	items[4] = CStringGetTextDatum(psprintf("anchor=" INT64_FORMAT, user->anchor));
+	values[Anum_pg_class_reloptions - 1] =
+		PointerGetDatum(construct_array(items, 5, TEXTOID, -1, false, TYPALIGN_INT));
+	replace[Anum_pg_class_reloptions - 1] = true;
+	changed = heap_modify_tuple(tuple, RelationGetDescr(catalog), values, nulls, replace);
+	CatalogTupleUpdate(catalog, &tuple->t_self, changed);
+	heap_freetuple(changed);
+	heap_freetuple(tuple);
+	table_close(catalog, RowExclusiveLock);
+}
+
+/* Puts this node's part of `user` into the catalogs. */
+void
+ot_sequence_adjust(Oid relid, const OtSequence *user)
+{
+	OtShare		share = ot_sequence_own_share();
+	int64		needed;
+
+	if (!ot_sequence_fits(user, share, &needed))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("sequence \"%s\" has too few values for all nodes",
+						get_rel_name(relid)),
+				 errdetail("Values are interleaved for %d nodes: from START %lld by INCREMENT %lld, the first round of them reaches %lld.",
+						   share.stride, (long long) user->start,
+						   (long long) user->increment, (long long) needed),
+				 errhint("Widen MINVALUE or MAXVALUE, or use a smaller INCREMENT.")));
+	sequence_store_user(relid, user);
+	ot_sequence_store_here(relid, ot_sequence_here(user, share));
+	CommandCounterIncrement();
+}
+
+/* ---- CREATE and ALTER SEQUENCE ---- */
+
+/*
+ * Sets a position after DDL.  An unlogged sequence comes back after a crash
+ * as its init fork has it, so that one too must hold an own value: a reset,
+ * which writes both forks, goes first.
+ */
+void
+ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPosition position)
+{
+	Relation	rel;
+
+	if (get_rel_persistence(relid) == RELPERSISTENCE_UNLOGGED)
+	{
+		LockRelationOid(relid, AccessExclusiveLock);
+		ResetSequence(relid);
+		CommandCounterIncrement();
+	}
+	rel = relation_open(relid, NoLock);
+	ot_sequence_page_write(rel, seq, position, false);
+	relation_close(rel, NoLock);
+}
+
+static DefElem *
+sequence_int64_option(const char *name, int64 value)
+{
+	return makeDefElem(pstrdup(name),
+					   (Node *) makeFloat(psprintf(INT64_FORMAT, value)), -1);
+}
+
+/*
+ * LIKE ... INCLUDING IDENTITY copies the source sequence's definition out of
+ * pg_sequence, that is, this node's part of it.  Such options have no
+ * location in the statement; they are replaced by the owner's.
+ */
+static Node *
+sequence_undo_like(CreateSeqStmt *stmt)
+{
+	DefElem    *start = ot_ddl_find_option(stmt->options, "start");
+	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
+	DefElem    *minimum = ot_ddl_find_option(stmt->options, "minvalue");
+	DefElem    *maximum = ot_ddl_find_option(stmt->options, "maxvalue");
+	ListCell   *lc;
+
+	if (start == NULL || increment == NULL || minimum == NULL || maximum == NULL ||
+		start->location >= 0 || minimum->arg == NULL || maximum->arg == NULL)
+		return (Node *) stmt;
+
+	foreach(lc, like_sources)
+	{
+		OtSequenceLoaded	   *source = (OtSequenceLoaded *) lfirst(lc);
+
+		if (source->here.start == defGetInt64(start) &&
+			source->here.increment == defGetInt64(increment) &&
+			source->here.minimum == defGetInt64(minimum) &&
+			source->here.maximum == defGetInt64(maximum))
+		{
+			List	   *options = NIL;
+			ListCell   *option;
+
+			stmt = copyObject(stmt);
+			foreach(option, stmt->options)
+			{
+				DefElem    *kept = lfirst_node(DefElem, option);
+
+				if (strcmp(kept->defname, "start") != 0 &&
+					strcmp(kept->defname, "increment") != 0 &&
+					strcmp(kept->defname, "minvalue") != 0 &&
+					strcmp(kept->defname, "maxvalue") != 0)
+					options = lappend(options, kept);
+			}
+			options = lappend(options, sequence_int64_option("start", source->user.start));
+			options = lappend(options, sequence_int64_option("increment", source->user.increment));
+			options = lappend(options, sequence_int64_option("minvalue", source->user.minimum));
+			options = lappend(options, sequence_int64_option("maxvalue", source->user.maximum));
+			stmt->options = options;
+			return (Node *) stmt;
+		}
+	}
+	return (Node *) stmt;
+}
+
+/* The sequences that LIKE ... INCLUDING IDENTITY in this statement may copy. */
+static List *
+sequence_find_like_sources(CreateStmt *stmt)
+{
+	List	   *sources = NIL;
+	ListCell   *lc;
+
+	foreach(lc, stmt->tableElts)
+	{
+		TableLikeClause *like = (TableLikeClause *) lfirst(lc);
+		Oid			relid;
+		ListCell   *owned;
+
+		if (!IsA(like, TableLikeClause) || !(like->options & CREATE_TABLE_LIKE_IDENTITY))
+			continue;
+		relid = RangeVarGetRelid(like->relation, AccessShareLock, true);
+		if (!OidIsValid(relid))
+			continue;
+		foreach(owned, getOwnedSequences(relid))
+		{
+			OtSequenceLoaded	   *source = palloc(sizeof(OtSequenceLoaded));
+
+			if (ot_sequence_load(lfirst_oid(owned), source) && source->adjusted)
+				sources = lappend(sources, source);
+		}
+	}
+	return sources;
+}
+
+/* After CREATE SEQUENCE. */
+static void
+sequence_after_create(Oid relid)
+{
+	OtSequenceLoaded		seq;
+
+	CommandCounterIncrement();
+	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
+		ot_sequence_stride == 1 || !ot_sequence_load(relid, &seq))
+		return;
+	seq.user.anchor = seq.user.start;
+	ot_sequence_adjust(relid, &seq.user);
+	ot_sequence_set_position(relid, &seq.user,
+				 ot_sequence_place(&seq.user, ot_sequence_own_share(), seq.user.start, false));
+	CommandCounterIncrement();
+}
+
+/*
+ * Before ALTER SEQUENCE: its options speak of the owner's definition, so that
+ * goes into pg_sequence for the duration of the statement.  Takes the lock
+ * that the statement would take, with the same checks.
+ */
+static Node *
+sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
+{
+	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
+	DefElem    *restart = ot_ddl_find_option(stmt->options, "restart");
+	OtSequenceLoaded		seq;
+	Relation	rel;
+	Oid			relid;
+	bool		fresh;
+
+	if (list_length(stmt->options) == (ot_ddl_find_option(stmt->options, "owned_by") ? 1 : 0))
+		return (Node *) stmt;
+	relid = RangeVarGetRelidExtended(stmt->sequence, ShareRowExclusiveLock,
+									 stmt->missing_ok ? RVR_MISSING_OK : 0,
+									 RangeVarCallbackOwnsRelation, NULL);
+	if (!OidIsValid(relid) || get_rel_relkind(relid) != RELKIND_SEQUENCE ||
+		get_rel_persistence(relid) == RELPERSISTENCE_TEMP || !ot_sequence_load(relid, &seq))
+		return (Node *) stmt;
+
+	rel = relation_open(relid, NoLock);
+	alteration->position = ot_sequence_page_read(rel);
+	fresh = rel->rd_createSubid != InvalidSubTransactionId &&
+		!alteration->position.is_called &&
+		alteration->position.last_value == seq.here.start;
+	relation_close(rel, NoLock);
+
+	alteration->relid = relid;
+	alteration->before = seq.user;
+	alteration->restart = restart != NULL;
+	alteration->restart_value_given = restart != NULL && restart->arg != NULL;
+	if (alteration->restart_value_given)
+		alteration->restart_value = defGetInt64(restart);
+	alteration->new_increment = increment != NULL &&
+		defGetInt64(increment) != seq.user.increment;
+
+	if (alteration->new_increment && !restart && !fresh &&
+		ot_sequence_stride > 1 && ot_capturing())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot change the INCREMENT of sequence \"%s\" without RESTART",
+						get_rel_name(relid)),
+				 errdetail("Regions share the values by increment, and another region may be ahead of this one."),
+				 errhint("Add RESTART WITH a value beyond all that are in use: ALTER SEQUENCE ... INCREMENT BY ... RESTART WITH ....")));
+
+	if (seq.adjusted)
+	{
+		OtSequenceHere as_written = {seq.user.start, seq.user.increment,
+		seq.user.minimum, seq.user.maximum};
+
+		ot_sequence_store_here(relid, as_written);
+		CommandCounterIncrement();
+	}
+
+	/*
+	 * Positions differ between nodes, so a check of ours against new bounds
+	 * could fail here when it did not where the statement comes from.  Let it
+	 * check the start value instead; the position is put back afterwards.
+	 */
+	if (ot_is_apply_worker && !restart)
+	{
+		stmt = copyObject(stmt);
+		stmt->options = lappend(stmt->options, makeDefElem("restart", NULL, -1));
+	}
+	return (Node *) stmt;
+}
+
+static void
+sequence_after_alter(const Alteration *alteration)
+{
+	Oid			relid = alteration->relid;
+	OtShare		share = ot_sequence_own_share();
+	OtPosition	position;
+	OtSequenceLoaded		seq;
+
+	CommandCounterIncrement();
+	if (!ot_sequence_load(relid, &seq))
+		return;
+	if (share.stride > 1)
+	{
+		/* pg_sequence now has the owner's new definition, reloptions the old */
+		seq.user.start = seq.here.start;
+		seq.user.increment = seq.here.increment;
+		seq.user.minimum = seq.here.minimum;
+		seq.user.maximum = seq.here.maximum;
+		seq.user.anchor = alteration->before.anchor;
+		if (alteration->new_increment)
+			seq.user.anchor = alteration->restart_value_given ?
+				alteration->restart_value : seq.user.start;
+		ot_sequence_adjust(relid, &seq.user);
+	}
+
+	if (alteration->restart || (share.stride > 1 && alteration->new_increment))
+		position = ot_sequence_place(&seq.user, share,
+									 alteration->restart_value_given ?
+									 alteration->restart_value : seq.user.start,
+									 false);
+	else
+		position = ot_sequence_clamp(&seq.user, share, alteration->position);
+	if (share.stride > 1 || ot_is_apply_worker)
+		ot_sequence_set_position(relid, &seq.user, position);
+	CommandCounterIncrement();
+}
+
+/* Runs the statement; *new_sequence is the one that CREATE SEQUENCE makes. */
+static void
+sequence_run_statement(PlannedStmt *pstmt, Node *node, Oid *new_sequence, List *sources,
+					   const char *query, bool read_only_tree,
+					   ProcessUtilityContext context, ParamListInfo params,
+					   QueryEnvironment *env, DestReceiver *dest,
+					   QueryCompletion *completion)
+{
+	Oid		   *outer_created = created_sequence;
+	List	   *outer_sources = like_sources;
+
+	PG_TRY();
+	{
+		if (IsA(node, CreateSeqStmt))
+			created_sequence = new_sequence;
+		else if (IsA(node, CreateStmt))
+			like_sources = sources;
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
+								read_only_tree, context, params,
+								env, dest, completion);
+	}
+	PG_FINALLY();
+	{
+		created_sequence = outer_created;
+		like_sources = outer_sources;
+	}
+	PG_END_TRY();
+}
+
+static void
+ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
+							bool read_only_tree, ProcessUtilityContext context,
+							ParamListInfo params, QueryEnvironment *env,
+							DestReceiver *dest, QueryCompletion *completion)
+{
+	Node	   *node = pstmt->utilityStmt;
+	Oid			new_sequence = InvalidOid;
+	List	   *sources = NIL;
+	Alteration	alteration = {InvalidOid};
+
+	if (!(IsA(node, CreateSeqStmt) || IsA(node, AlterSeqStmt) || IsA(node, CreateStmt)) ||
+		!ot_sequence_is_active())
+	{
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
+								read_only_tree, context, params,
+								env, dest, completion);
+		return;
+	}
+
+	if (IsA(node, CreateSeqStmt))
+		node = sequence_undo_like((CreateSeqStmt *) node);
+	else if (IsA(node, AlterSeqStmt))
+		node = sequence_before_alter((AlterSeqStmt *) node, &alteration);
+	else
+		sources = sequence_find_like_sources((CreateStmt *) node);
+
+	sequence_run_statement(pstmt, node, &new_sequence, sources, query, read_only_tree,
+						   context, params, env, dest, completion);
+
+	if (OidIsValid(new_sequence))
+		sequence_after_create(new_sequence);
+	if (OidIsValid(alteration.relid))
+		sequence_after_alter(&alteration);
+}
+
+/*
+ * ---- setval: redirected to onetrip.setval ----
+ * On a read replica nextval likewise, which must know which sequence is meant.
+ */
+
+static Oid
+sequence_own_function(const char *function, int nargs)
+{
+	Oid			types[3] = {REGCLASSOID, INT8OID, BOOLOID};
+	List	   *name = list_make2(makeString("onetrip"), makeString(pstrdup(function)));
+
+	return LookupFuncName(name, nargs, types, true);
+}
+
+static bool
+sequence_redirect_calls(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, FuncExpr))
+	{
+		FuncExpr   *call = (FuncExpr *) node;
+		Oid			ours = InvalidOid;
+
+		if (unlikely(call->funcid == SETVAL_OID || call->funcid == SETVAL3_OID))
+			ours = sequence_own_function("setval", call->funcid == SETVAL_OID ? 2 : 3);
+		else if (unlikely(call->funcid == NEXTVAL_OID && ot_read_only))
+			ours = sequence_own_function("nextval", 1);
+		if (OidIsValid(ours))
+			call->funcid = ours;
+	}
+	else if (IsA(node, Query))
+		return query_tree_walker((Query *) node, sequence_redirect_calls, context, 0);
+	return expression_tree_walker(node, sequence_redirect_calls, context);
+}
+
+/* The planner may scribble on its input, and this is part of the planner. */
+static PlannedStmt *
+ot_planner(Query *parse, const char *query, int cursor_options, ParamListInfo params)
+{
+	if (ot_sequence_is_active())
+		sequence_redirect_calls((Node *) parse, NULL);
+	if (prev_planner)
+		return prev_planner(parse, query, cursor_options, params);
+	return standard_planner(parse, query, cursor_options, params);
+}
+
+static void
+ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
+						  int sub_id, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, class_id, object_id, sub_id, arg);
+
+	if (access == OAT_POST_CREATE && created_sequence != NULL &&
+		class_id == RelationRelationId && sub_id == 0 &&
+		!OidIsValid(*created_sequence))
+		*created_sequence = object_id;
+	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
+			 (object_id == SETVAL_OID || object_id == SETVAL3_OID) && ot_sequence_is_active())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("setval() cannot be called from here"),
+				 errdetail("The call was not seen when its query was planned, for example because it stands in a function that was inlined."),
+				 errhint("Call onetrip.setval(), which takes the same arguments.")));
+	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
+			 object_id == NEXTVAL_OID)
+	{
+		ot_sequence_drew();
+		if (ot_read_only && ot_sequence_is_active())
+			ot_check_writable();
+	}
+}
+
+void
+ot_sequence_init(void)
+{
+	ot_sequence_used_init();
+	if (ot_sequence_stride > 1 && ot_sequence_slot >= ot_sequence_stride)
+		ereport(FATAL,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("onetrip.sequence_slot (%d) must be less than onetrip.sequence_stride (%d)",
+						ot_sequence_slot, ot_sequence_stride)));
+
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = ot_sequence_process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = ot_sequence_object_access;
+	prev_planner = planner_hook;
+	planner_hook = ot_planner;
+}

@@ -1,0 +1,96 @@
+/*-------------------------------------------------------------------------
+ *
+ * sequence_internal.h
+ *	  What the parts of sequence offer each other.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ONETRIP_SEQUENCE_INTERNAL_H
+#define ONETRIP_SEQUENCE_INTERNAL_H
+
+#include "sequence/sequence.h"
+
+#include "utils/relcache.h"
+
+#ifndef HAVE_INT128
+#error "Onetrip needs a compiler with 128-bit integers"
+#endif
+
+/*
+ * A sequence as its owner defined it.  anchor is a value of node 0; it is the
+ * first start value and stays when START changes later.
+ */
+typedef struct OtSequence
+{
+	int64		start;
+	int64		increment;
+	int64		minimum;
+	int64		maximum;
+	int64		anchor;
+	bool		cycle;
+} OtSequence;
+
+/* What pg_sequence of one node holds for it. */
+typedef struct OtSequenceHere
+{
+	int64		start;
+	int64		increment;
+	int64		minimum;
+	int64		maximum;
+} OtSequenceHere;
+
+/* What a sequence's own relation holds. */
+typedef struct OtPosition
+{
+	int64		last_value;
+	bool		is_called;
+} OtPosition;
+
+/* One node's share: every stride'th increment, from the slot'th on. */
+typedef struct OtShare
+{
+	int			slot;
+	int			stride;
+} OtShare;
+
+/* A sequence as the catalogs of this node have it. */
+typedef struct OtSequenceLoaded
+{
+	OtSequence	user;			/* as its owner defined it */
+	OtSequenceHere here;		/* as pg_sequence has it */
+	bool		adjusted;		/* the two may differ: reloptions are there */
+} OtSequenceLoaded;
+
+/* sequence_share.c: arithmetic, apart from any catalog */
+extern bool ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed);
+extern OtSequenceHere ot_sequence_here(const OtSequence *seq, OtShare share);
+extern OtPosition ot_sequence_place(const OtSequence *seq, OtShare share,
+									int64 value, bool is_called);
+extern bool ot_sequence_raise(const OtSequence *seq, OtShare share,
+							  OtPosition *position, int64 value);
+extern OtPosition ot_sequence_clamp(const OtSequence *seq, OtShare share,
+									OtPosition position);
+extern OtPosition ot_sequence_hand_over(const OtSequence *seq, OtShare share,
+										int64 step, OtPosition position);
+
+/* sequence.c */
+extern bool ot_sequence_is_active(void);
+extern OtShare ot_sequence_own_share(void);
+extern bool ot_sequence_load(Oid relid, OtSequenceLoaded *seq);
+extern void ot_sequence_store_here(Oid relid, OtSequenceHere here);
+extern void ot_sequence_adjust(Oid relid, const OtSequence *user);
+extern void ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPosition position);
+
+/* sequence_position.c */
+extern OtPosition ot_sequence_page_read(Relation rel);
+extern void ot_sequence_page_write(Relation rel, const OtSequence *seq,
+								   OtPosition target, bool raise);
+
+/* sequence_used.c */
+extern void ot_sequence_used_init(void);
+extern void ot_sequence_drew(void);
+
+#endif							/* ONETRIP_SEQUENCE_INTERNAL_H */

@@ -1,0 +1,261 @@
+/*-------------------------------------------------------------------------
+ *
+ * sequence_position.c
+ *	  Where a sequence stands on this node: its page, setval, 'Q' operations.
+ *
+ * sequence.c says why positions are this node's own values and nothing else.
+ * Every change made here goes through arithmetic of sequence_share.c.
+ *
+ * Runs in backends and in the apply worker.  A change of position holds the
+ * sequence's page exclusively and is, like PostgreSQL's, not transactional.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "sequence/sequence_internal.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/pg_class.h"
+#include "commands/sequence.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "capture/capture.h"
+#include "ddl/ddl.h"
+
+/* the special space of a sequence's page, as commands/sequence.c has it */
+#define OT_SEQUENCE_MAGIC 0x1717
+
+PG_FUNCTION_INFO_V1(ot_setval);
+PG_FUNCTION_INFO_V1(ot_nextval);
+
+/* ---- the sequence's page ---- */
+
+static Form_pg_sequence_data
+sequence_page_open(Relation rel, Buffer *buffer, HeapTupleData *tuple, int lock)
+{
+	Page		page;
+	ItemId		item;
+
+	*buffer = ReadBuffer(rel, 0);
+	LockBuffer(*buffer, lock);
+	page = BufferGetPage(*buffer);
+	if (*(uint32 *) PageGetSpecialPointer(page) != OT_SEQUENCE_MAGIC)
+		elog(ERROR, "bad magic number in sequence \"%s\"", RelationGetRelationName(rel));
+	item = PageGetItemId(page, FirstOffsetNumber);
+	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple->t_len = ItemIdGetLength(item);
+	return (Form_pg_sequence_data) GETSTRUCT(tuple);
+}
+
+OtPosition
+ot_sequence_page_read(Relation rel)
+{
+	Buffer		buffer;
+	HeapTupleData tuple;
+	Form_pg_sequence_data data = sequence_page_open(rel, &buffer, &tuple, BUFFER_LOCK_SHARE);
+	OtPosition	position = {data->last_value, data->is_called};
+
+	UnlockReleaseBuffer(buffer);
+	return position;
+}
+
+/*
+ * Sets or raises the position under one hold of the page lock, so that no
+ * concurrent nextval is overwritten by a raise.
+ */
+void
+ot_sequence_page_write(Relation rel, const OtSequence *seq, OtPosition target, bool raise)
+{
+	Buffer		buffer;
+	HeapTupleData tuple;
+	Form_pg_sequence_data data;
+
+	/* the WAL record below must be flushed by this transaction's commit */
+	if (RelationNeedsWAL(rel))
+		GetTopTransactionId();
+
+	data = sequence_page_open(rel, &buffer, &tuple, BUFFER_LOCK_EXCLUSIVE);
+	if (raise)
+	{
+		OtPosition	now = {data->last_value, data->is_called};
+
+		if (!ot_sequence_raise(seq, ot_sequence_own_share(), &now, target.last_value))
+		{
+			UnlockReleaseBuffer(buffer);
+			return;
+		}
+		target = now;
+	}
+
+	START_CRIT_SECTION();
+	MarkBufferDirty(buffer);
+	data->last_value = target.last_value;
+	data->is_called = target.is_called;
+	data->log_cnt = 0;
+	if (RelationNeedsWAL(rel))
+	{
+		xl_seq_rec	record;
+		XLogRecPtr	lsn;
+
+		XLogBeginInsert();
+		XLogRegisterBuffer(0, buffer, REGBUF_WILL_INIT);
+		OT_SEQUENCE_RECORD_SET_FILE(record, rel);
+		XLogRegisterData((char *) &record, sizeof(record));
+		XLogRegisterData((char *) tuple.t_data, tuple.t_len);
+		/* PageSetLSN is a macro that evaluates its argument twice */
+		lsn = XLogInsert(RM_SEQ_ID, XLOG_SEQ_LOG);
+		PageSetLSN(BufferGetPage(buffer), lsn);
+	}
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buffer);
+}
+
+/* ---- setval ---- */
+
+/*
+ * onetrip.setval(regclass, bigint [, boolean]): setval for every region.
+ * Takes effect here at once and elsewhere at COMMIT; like PostgreSQL's it is
+ * not undone by ROLLBACK here.
+ */
+Datum
+ot_setval(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	int64		value = PG_GETARG_INT64(1);
+	bool		is_called = PG_NARGS() > 2 ? PG_GETARG_BOOL(2) : true;
+	OtPosition	position = {value, is_called};
+	char		persistence = get_rel_persistence(relid);
+	OtSequenceLoaded		seq;
+
+	if (ot_sequence_is_active() && get_rel_relkind(relid) == RELKIND_SEQUENCE &&
+		persistence != RELPERSISTENCE_TEMP &&
+		pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) == ACLCHECK_OK)
+	{
+		PreventCommandIfReadOnly("setval()");
+		ot_ddl_check_function("call setval()");
+		PreventCommandIfParallelMode("setval()");
+		LockRelationOid(relid, RowExclusiveLock);
+		if (!ot_sequence_load(relid, &seq))
+			elog(ERROR, "cache lookup failed for sequence %u", relid);
+		if (value < seq.user.minimum || value > seq.user.maximum)
+			ereport(ERROR,
+					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+					 errmsg("setval: value %lld is out of bounds for sequence \"%s\" (%lld..%lld)",
+							(long long) value, get_rel_name(relid),
+							(long long) seq.user.minimum, (long long) seq.user.maximum)));
+		position = ot_sequence_place(&seq.user, ot_sequence_own_share(), value, is_called);
+
+		/*
+		 * Two setvals at once, in two regions, would leave each with the
+		 * other's value: they share a key of their own, so one of them loses.
+		 * nextval does not have it.
+		 */
+		if (persistence == RELPERSISTENCE_PERMANENT && ot_capturing())
+			ot_write_set_key_now(ot_hash_table(get_namespace_name(get_rel_namespace(relid)),
+											   psprintf("%s\nsetval", get_rel_name(relid))),
+								 OT_UPDATE, relid);
+	}
+	else
+		persistence = '\0';		/* PostgreSQL's own will say what is wrong */
+
+	DirectFunctionCall3(setval3_oid, ObjectIdGetDatum(relid),
+						Int64GetDatum(position.last_value),
+						BoolGetDatum(position.is_called));
+
+	if (persistence == RELPERSISTENCE_PERMANENT && ot_capturing())
+		ot_write_set_sequence(get_namespace_name(get_rel_namespace(relid)),
+							  get_rel_name(relid), value,
+							  OT_SEQUENCE_EXACT | (is_called ? OT_SEQUENCE_IS_CALLED : 0));
+	PG_RETURN_INT64(value);
+}
+
+/* onetrip.nextval(regclass): nextval where only temporary sequences may be drawn from. */
+Datum
+ot_nextval(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+
+	if (ot_sequence_is_active() && get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+		ot_check_writable();
+	return DirectFunctionCall1(nextval_oid, ObjectIdGetDatum(relid));
+}
+
+/* ---- write sets ---- */
+
+/*
+ * At COMMIT, for a sequence that this transaction holds RowExclusiveLock on:
+ * notes how far it has come, so that other regions go on above it.  With
+ * interleaved values this keeps regions near each other and no more, so it is
+ * not worth a round trip to a transaction that has changed nothing else.
+ */
+void
+ot_sequence_capture(Oid relid)
+{
+	char	   *schema;
+	Relation	rel;
+	OtPosition	position;
+
+	if (get_rel_relkind(relid) != RELKIND_SEQUENCE ||
+		get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT ||
+		(ot_sequence_stride > 1 && ot_write_set_is_empty()))
+		return;
+	schema = get_namespace_name(get_rel_namespace(relid));
+	rel = try_relation_open(relid, NoLock);
+	if (rel == NULL || schema == NULL)
+		return;
+	position = ot_sequence_page_read(rel);
+	if (position.is_called)
+		ot_write_set_sequence(schema, RelationGetRelationName(rel),
+							  position.last_value, OT_SEQUENCE_IS_CALLED);
+	relation_close(rel, NoLock);
+}
+
+/* Applies a 'Q' operation; r stands behind the op byte. */
+void
+ot_sequence_apply(OtReader *r)
+{
+	char	   *schema = ot_get_str(r);
+	char	   *name = ot_get_str(r);
+	int64		value = (int64) ot_get_u64(r);
+	uint8		flags = ot_get_u8(r);
+	Relation	rel;
+	OtSequenceLoaded		seq;
+
+	rel = relation_openrv(makeRangeVar(schema, name, -1), RowExclusiveLock);
+	if (rel->rd_rel->relkind != RELKIND_SEQUENCE || !ot_sequence_load(RelationGetRelid(rel), &seq))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s.%s\" is not a sequence", schema, name)));
+	if (ot_is_rehearsing)
+		;						/* it would not roll back */
+	else if (flags & OT_SEQUENCE_EXACT)
+		ot_sequence_page_write(rel, &seq.user,
+				   ot_sequence_place(&seq.user, ot_sequence_own_share(), value,
+									 (flags & OT_SEQUENCE_IS_CALLED) != 0),
+				   false);
+	else
+	{
+		OtPosition	there = {value, true};
+
+		ot_sequence_page_write(rel, &seq.user, there, true);
+	}
+	relation_close(rel, NoLock);
+	pfree(schema);
+	pfree(name);
+}
+

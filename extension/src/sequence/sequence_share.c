@@ -1,0 +1,225 @@
+/*-------------------------------------------------------------------------
+ *
+ * sequence_share.c
+ *	  Which values of a sequence are this node's: arithmetic only.
+ *
+ * A sequence's values are numbered k = (value - anchor) / increment; those
+ * with k mod stride = slot belong to the node of that slot.  "After" and
+ * "before" follow the direction of the sequence, so a descending one needs no
+ * case of its own: everything is computed on direction * value.
+ *
+ * With stride 1 (dense) every integer is the node's own, whatever the
+ * increment, as in plain PostgreSQL: setval may go to any value.
+ *
+ * Nothing here raises ERROR, allocates, or looks at a catalog.  128-bit
+ * integers make overflow impossible: all inputs are 64 bits, stride at most
+ * 1024.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "sequence/sequence_internal.h"
+
+#define DIRECTION(seq) ((seq)->increment > 0 ? 1 : -1)
+
+/* The bounds in the direction of the sequence: first <= last. */
+#define FIRST(seq) ((int128) ((seq)->increment > 0 ? (seq)->minimum : -(int128) (seq)->maximum))
+#define LAST(seq) ((int128) ((seq)->increment > 0 ? (seq)->maximum : -(int128) (seq)->minimum))
+
+static int128
+sequence_share_floor_mod(int128 a, int128 m)
+{
+	int128		r = a % m;
+
+	return r < 0 ? r + m : r;
+}
+
+/* How far, from a (already in direction) on, is the next own value? */
+static int128
+sequence_share_steps_ahead(const OtSequence *seq, OtShare share, int128 a)
+{
+	int128		increment = (int128) seq->increment * DIRECTION(seq);
+	int128		own = (int128) seq->anchor * DIRECTION(seq) + increment * share.slot;
+
+	if (share.stride == 1)
+		return 0;
+	return sequence_share_floor_mod(own - a, increment * share.stride);
+}
+
+static int128
+sequence_share_own_at_or_after(const OtSequence *seq, OtShare share, int128 a)
+{
+	return a + sequence_share_steps_ahead(seq, share, a);
+}
+
+static int128
+sequence_share_own_at_or_before(const OtSequence *seq, OtShare share, int128 a)
+{
+	int128		distance = sequence_share_steps_ahead(seq, share, a);
+	int128		step = (int128) seq->increment * DIRECTION(seq) * share.stride;
+
+	return distance == 0 ? a : a + distance - step;
+}
+
+/*
+ * Does every slot have a value between start and the end?  If not, the value
+ * that the last slot would need is in *last_needed (cut to 64 bits).  The
+ * answer is the same on every node.
+ */
+bool
+ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed)
+{
+	int			direction = DIRECTION(seq);
+	int128		increment = (int128) seq->increment * direction;
+	int128		first;
+	int128		needed;
+
+	*last_needed = seq->start;
+	if (share.stride == 1)
+		return true;
+	first = (int128) seq->start * direction;
+	first += sequence_share_floor_mod((int128) seq->anchor * direction - first, increment);
+	needed = first + increment * (share.stride - 1);
+	if (needed <= LAST(seq) && increment * share.stride <= PG_INT64_MAX)
+		return true;
+	needed = needed > PG_INT64_MAX ? PG_INT64_MAX : needed;
+	*last_needed = (int64) (needed * direction);
+	return false;
+}
+
+/*
+ * The definition to keep in this node's pg_sequence.  Only a sequence that
+ * fits may be asked for.  nextval compares with the far bound, so that one
+ * stays; but it wraps around *to* the near bound, which must therefore be an
+ * own value if the sequence cycles.
+ */
+OtSequenceHere
+ot_sequence_here(const OtSequence *seq, OtShare share)
+{
+	int			direction = DIRECTION(seq);
+	OtSequenceHere here;
+
+	here.start = (int64) (sequence_share_own_at_or_after(seq, share, (int128) seq->start * direction) * direction);
+	here.increment = (int64) ((int128) seq->increment * share.stride);
+	here.minimum = seq->minimum;
+	here.maximum = seq->maximum;
+	if (seq->cycle)
+	{
+		int64		near = (int64) (sequence_share_own_at_or_after(seq, share, FIRST(seq)) * direction);
+
+		if (direction > 0)
+			here.minimum = near;
+		else
+			here.maximum = near;
+	}
+	return here;
+}
+
+/*
+ * Where setval(value, is_called) or RESTART WITH value puts this node: the
+ * next value it gives is its first own one after `value`, or at `value` if
+ * that was not called.  Past the end there is none: then the position is its
+ * last own value, already called, and nextval says that the end is reached
+ * (or wraps around).
+ */
+OtPosition
+ot_sequence_place(const OtSequence *seq, OtShare share, int64 value, bool is_called)
+{
+	int			direction = DIRECTION(seq);
+	int128		a = (int128) value * direction;
+	OtPosition	position;
+	int128		own;
+
+	if (is_called)
+	{
+		own = sequence_share_own_at_or_before(seq, share, a);
+		if (own < FIRST(seq))
+		{
+			own = sequence_share_own_at_or_after(seq, share, FIRST(seq));
+			is_called = false;
+		}
+	}
+	else
+	{
+		own = sequence_share_own_at_or_after(seq, share, a);
+		if (own > LAST(seq))
+		{
+			own = sequence_share_own_at_or_before(seq, share, LAST(seq));
+			is_called = true;
+		}
+	}
+	position.last_value = (int64) (own * direction);
+	position.is_called = is_called;
+	return position;
+}
+
+/*
+ * Another node has given out `value`: go on after it.  Never back.  Answers
+ * whether the position changed.
+ */
+bool
+ot_sequence_raise(const OtSequence *seq, OtShare share, OtPosition *position, int64 value)
+{
+	int			direction = DIRECTION(seq);
+	int128		here = (int128) position->last_value * direction;
+	int128		there = (int128) value * direction;
+	int128		own;
+
+	if (there > LAST(seq))
+		there = LAST(seq);
+	own = sequence_share_own_at_or_before(seq, share, there);
+	if (own < FIRST(seq) || own < here || (own == here && position->is_called))
+		return false;
+	position->last_value = (int64) (own * direction);
+	position->is_called = true;
+	return true;
+}
+
+/* The position again, after the bounds were changed around it. */
+OtPosition
+ot_sequence_clamp(const OtSequence *seq, OtShare share, OtPosition position)
+{
+	int			direction = DIRECTION(seq);
+	int128		here = (int128) position.last_value * direction;
+	int128		own;
+
+	if (here > LAST(seq))
+	{
+		own = sequence_share_own_at_or_before(seq, share, LAST(seq));
+		position.is_called = true;
+	}
+	else if (here < FIRST(seq))
+	{
+		own = sequence_share_own_at_or_after(seq, share, FIRST(seq));
+		position.is_called = false;
+	}
+	else
+		return position;
+	position.last_value = (int64) (own * direction);
+	return position;
+}
+
+/*
+ * Where a node of this share goes on from a position that a node of another
+ * share left, which stepped by `step`.  That node had seen every value before
+ * its own next one used, possibly by this share, but shows only its own last
+ * one: so what follows is this share's first value from its next one on.
+ */
+OtPosition
+ot_sequence_hand_over(const OtSequence *seq, OtShare share, int64 step, OtPosition position)
+{
+	int			direction = DIRECTION(seq);
+	int128		next = (int128) position.last_value * direction;
+	int128		own;
+
+	if (position.is_called)
+		next += (int128) step * direction;
+	own = sequence_share_own_at_or_after(seq, share, Max(next, FIRST(seq)));
+	position.is_called = own > LAST(seq);
+	if (position.is_called)
+		own = sequence_share_own_at_or_before(seq, share, LAST(seq));
+	position.last_value = (int64) (own * direction);
+	return position;
+}

@@ -1,0 +1,192 @@
+/*-------------------------------------------------------------------------
+ *
+ * eviction.c
+ *	  What an evicted transaction does and is told.
+ *
+ * Runs in the process that is evicted; evict.c says how it comes to that.  The
+ * lock is a spinlock since an error that is being raised, with whatever
+ * LWLocks held, is put into words here.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shmem/shmem.h"
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "utils/timestamp.h"
+
+/* A cancel that arrives this long after an eviction's may be that one. */
+#define LATE_MS 1000
+/* How long an evicted transaction that noticed waits for its signal. */
+#define SIGNAL_WAIT_MS 10
+#define SIGNAL_WAITS 100
+
+/*
+ * Copies the last eviction that was meant for this process.  Returns false if
+ * there was none.  `present`: it was meant for the present transaction.
+ */
+static bool
+eviction_last_eviction(OtEviction *eviction, bool *present)
+{
+	OtSlot	   *slot;
+
+	if (ot_slots == NULL || MyProc == NULL || !IsUnderPostmaster)
+		return false;
+	slot = &ot_slots->slots[OT_PROC_NUMBER(MyProc)];
+	if (likely(slot->eviction.pid != MyProcPid))
+		return false;
+	SpinLockAcquire(&ot_slots->evict_mutex);
+	*eviction = slot->eviction;
+	SpinLockRelease(&ot_slots->evict_mutex);
+	*present = eviction->lxid == OT_LXID(MyProc);
+	return eviction->pid == MyProcPid;
+}
+
+/* To be called inside ereport(), or in an error context callback. */
+static void
+eviction_say_evicted(const OtEviction *eviction, bool ends)
+{
+	const char *region = eviction->region;
+
+	errcode(OT_ERR_LOST);
+	switch (eviction->why)
+	{
+		case OT_EVICTED_WRITER:
+			errmsg("could not go on: a transaction in region \"%s\" was first", region);
+			break;
+		case OT_EVICTED_READER:
+			errmsg("canceled: it held up a change from region \"%s\" for longer than onetrip.max_apply_delay",
+				   region);
+			break;
+		case OT_EVICTED_LOCKED_READER:
+			errmsg("canceled: it held up a change from region \"%s\" while it waited for a lock itself",
+				   region);
+			break;
+		case OT_EVICTED_IDLE_READER:
+			errmsg("canceled: it held up a change from region \"%s\" while it waited for its client",
+				   region);
+			break;
+	}
+	errdetail("Both touched table \"%s\"; region \"%s\" committed at log index " UINT64_FORMAT ".",
+			  eviction->table, region, eviction->index.value);
+	if (!ends)
+		ot_worker_hint_retry("Retry the transaction.");
+	else if (eviction->ended)
+		errhint("Connect again and retry the transaction; it did not give way when it was asked to, so the session had to end.");
+	else
+		errhint("Connect again and retry the transaction; it was idle, so the session had to end.");
+}
+
+/*
+ * The transaction found out by itself that it has been evicted.  A conflict
+ * that was sent must be taken here: left pending, it would end the session
+ * once it is idle, though the transaction is over.
+ */
+static void
+eviction_raise_evicted(OtEviction *eviction)
+{
+	for (int i = 0; eviction->conflict && i < SIGNAL_WAITS; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 SIGNAL_WAIT_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+	ereport(ERROR, eviction_say_evicted(eviction, false));
+}
+
+/*
+ * The slot of this process is marked.  Raises ERROR if that is about the
+ * present transaction; else the mark is left from one that is over.
+ */
+void
+ot_eviction_take_mark(void)
+{
+	OtSlot	   *slot = ot_my_slot();
+	TimestampTz now = ot_now();
+	uint32		state = OT_SLOT_EVICTED;
+	OtEviction	eviction;
+	bool		present;
+
+	SpinLockAcquire(&ot_slots->evict_mutex);
+	present = slot->eviction.pid == MyProcPid && slot->eviction.lxid == OT_LXID(MyProc);
+	if (!present)
+		(void) pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_IDLE);
+	else if (slot->eviction.asked_at == 0)
+		slot->eviction.asked_at = now;
+	eviction = slot->eviction;
+	SpinLockRelease(&ot_slots->evict_mutex);
+	if (present)
+		eviction_raise_evicted(&eviction);
+}
+
+/* At the beginning of each statement. */
+void
+ot_eviction_check(void)
+{
+	OtSlot	   *slot = &ot_slots->slots[OT_PROC_NUMBER(MyProc)];
+
+	slot->statements++;
+	if (unlikely(pg_atomic_read_u32(&slot->state) == OT_SLOT_EVICTED))
+		ot_eviction_take_mark();
+}
+
+bool
+ot_eviction_minds_errors(void)
+{
+	return ot_slots != NULL && MyProc != NULL && IsUnderPostmaster &&
+		ot_slots->slots[OT_PROC_NUMBER(MyProc)].eviction.pid == MyProcPid;
+}
+
+static bool
+eviction_is_message(const ErrorData *edata, const char *part)
+{
+	return edata->message_id != NULL && strstr(edata->message_id, part) != NULL;
+}
+
+/* Says what happened, if the error comes from a signal of the evictor's. */
+bool
+ot_eviction_reword(const ErrorData *edata)
+{
+	OtEviction	eviction;
+	bool		present;
+	bool		recent;
+
+	if (!eviction_last_eviction(&eviction, &present) || eviction.asked_at == 0)
+		return false;
+	recent = !TimestampDifferenceExceeds(eviction.asked_at, ot_now(), LATE_MS);
+
+	switch (edata->sqlerrcode)
+	{
+		case ERRCODE_T_R_SERIALIZATION_FAILURE:
+			/* on a primary nobody else signals a conflict */
+			if (!eviction_is_message(edata, "due to conflict with recovery"))
+				return false;
+			break;
+		case ERRCODE_QUERY_CANCELED:
+			if (!eviction_is_message(edata, "due to user request") || !(present || recent))
+				return false;
+			break;
+		case ERRCODE_ADMIN_SHUTDOWN:
+			if (!eviction.ended || !(present || recent))
+				return false;
+			break;
+		default:
+			return false;
+	}
+	if (present)
+		eviction_say_evicted(&eviction, edata->elevel >= FATAL);
+	else
+	{
+		errcode(OT_ERR_LOST);
+		errmsg("canceled by a signal that was meant for the transaction before");
+		errdetail("That one stood in the way of a change from region \"%s\", and ended before the signal arrived.",
+				  eviction.region);
+		ot_worker_hint_retry("Retry the transaction.");
+	}
+	return true;
+}

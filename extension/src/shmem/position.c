@@ -1,0 +1,351 @@
+/*-------------------------------------------------------------------------
+ *
+ * position.c
+ *	  How far this server is in the log: the applied index.
+ *
+ * Where this server stands after a crash is in its commit records: each was
+ * written under the replication origin "onetrip" with the log index as its
+ * position.  The first process that needs the applied index reads it there;
+ * from then on the holder of the turn moves it on (commit/turn.c).
+ *
+ * Runs in all processes.  ERROR is raised by ot_position_attach() and what
+ * calls it, by ot_origin() and by the waits, none of which is called between a
+ * verdict of commit and the local commit, but for ot_origin(), which has found
+ * the origin by then.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shmem/shmem.h"
+
+#include "access/xact.h"
+#include "catalog/pg_replication_origin.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "replication/origin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/inval.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+/* How long a new session waits for the state from before the server's start. */
+#define CATCH_UP_MS 10000
+#define CATCH_UP_POLL_MS 5
+/* How long somebody waits for what another region shows. */
+#define SHOWN_MS 500
+#define SHOWN_POLL_MS 1
+/* A backend is between its publishing and its locks for some microseconds. */
+#define ANNOUNCED_POLL_US 100
+
+static OtPositions *positions = NULL;
+
+/* This transaction changes names: it has the lock that stands for the schema. */
+static bool names_change = false;
+static OtLogIndex announcing;
+
+PG_FUNCTION_INFO_V1(ot_position);
+
+static Size
+position_size(void)
+{
+	return sizeof(OtPositions);
+}
+
+static void
+position_attach_memory(void *memory, bool found)
+{
+	positions = memory;
+	if (found)
+		return;
+	SpinLockInit(&positions->mutex);
+	pg_atomic_init_u64(&positions->applied, 0);
+	pg_atomic_init_u64(&positions->next_sequence, 0);
+	/* Two starts of one server must not share transaction ids. */
+	if (!pg_strong_random(&positions->incarnation, sizeof(positions->incarnation)))
+		positions->incarnation = ((uint64) GetCurrentTimestamp()) ^ ((uint64) MyProcPid << 48);
+}
+
+void
+ot_position_init(void)
+{
+	static const OtShmemPart part = {"onetrip positions", position_size, position_attach_memory};
+
+	ot_shmem_add(&part);
+}
+
+/* The origin's local number; needs a transaction the first time. */
+RepOriginId
+ot_origin(void)
+{
+	static RepOriginId origin = InvalidRepOriginId;
+
+	if (origin == InvalidRepOriginId)
+	{
+		origin = replorigin_by_name("onetrip", true);
+		if (origin == InvalidRepOriginId)
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("replication origin \"onetrip\" does not exist in this server"),
+					 errhint("It holds the server's position in the log and is made by onetrip init; do not drop it.")));
+	}
+	return origin;
+}
+
+/* Learns where this server stands, once per start of the server. */
+void
+ot_position_attach(void)
+{
+	uint64		progress;
+
+	if (likely(positions->known))
+	{
+		(void) ot_origin();
+		return;
+	}
+	progress = (uint64) replorigin_get_progress(ot_origin(), false);
+	SpinLockAcquire(&positions->mutex);
+	if (!positions->known)
+	{
+		pg_atomic_write_u64(&positions->applied, progress);
+		positions->known = true;
+	}
+	SpinLockRelease(&positions->mutex);
+}
+
+/* For SQL functions that make no sense anywhere else. */
+void
+ot_check_running(void)
+{
+	if (!ot_preloaded || !IsUnderPostmaster || !ot_in_replicated_database())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("this is not the replicated database of a running node"),
+				 ot_database ? errhint("Connect to database \"%s\" of a server that a node runs.", ot_database) : 0));
+	ot_position_attach();
+}
+
+OtLogIndex
+ot_applied_index(void)
+{
+	OtLogIndex	index = {pg_atomic_read_u64(&positions->applied)};
+
+	return index;
+}
+
+/* Up to where this server would still be after a crash now. */
+OtLogIndex
+ot_durable_index(void)
+{
+	OtLogIndex	index = {(uint64) replorigin_get_progress(ot_origin(), true)};
+
+	return index;
+}
+
+/* The holder of the turn: the entry is visible to new snapshots. */
+void
+ot_position_set_applied(OtLogIndex index)
+{
+	SpinLockAcquire(&positions->mutex);
+	Assert(pg_atomic_read_u64(&positions->applied) < index.value);
+	if (names_change)
+		positions->unannounced = announcing = index;
+	pg_atomic_write_u64(&positions->applied, index.value);
+	SpinLockRelease(&positions->mutex);
+}
+
+/* ---- transaction ids ---- */
+
+uint64
+ot_incarnation(void)
+{
+	return positions->incarnation;
+}
+
+OtTxnId
+ot_draw_txn(void)
+{
+	OtTxnId		txn;
+
+	txn.node = (uint32) ot_node_id;
+	txn.incarnation = positions->incarnation;
+	txn.sequence = pg_atomic_add_fetch_u64(&positions->next_sequence, 1);
+	return txn;
+}
+
+uint64
+ot_last_drawn_sequence(void)
+{
+	return pg_atomic_read_u64(&positions->next_sequence);
+}
+
+/* ---- waiting until this server shows something ---- */
+
+/* The worker met its node; the first time since the server's start counts. */
+void
+ot_position_welcome(OtLogIndex committed)
+{
+	SpinLockAcquire(&positions->mutex);
+	if (!positions->welcomed)
+	{
+		positions->catch_up_to = committed;
+		positions->welcomed = true;
+	}
+	SpinLockRelease(&positions->mutex);
+}
+
+bool
+ot_position_is_welcomed(void)
+{
+	bool		welcomed;
+
+	SpinLockAcquire(&positions->mutex);
+	welcomed = positions->welcomed;
+	SpinLockRelease(&positions->mutex);
+	return welcomed;
+}
+
+static bool
+position_caught_up(void)
+{
+	bool		answer;
+
+	SpinLockAcquire(&positions->mutex);
+	answer = positions->known && positions->welcomed &&
+		pg_atomic_read_u64(&positions->applied) >= positions->catch_up_to.value;
+	SpinLockRelease(&positions->mutex);
+	return answer;
+}
+
+/*
+ * For a session that begins.  A crash takes away what was committed here and
+ * not flushed yet, until the node has fed it again; a client that connects in
+ * between would miss what it was told was committed.
+ */
+void
+ot_position_wait_caught_up(void)
+{
+	for (int waited = 0; !position_caught_up(); waited += CATCH_UP_POLL_MS)
+	{
+		if (waited >= CATCH_UP_MS)
+			ereport(FATAL,
+					(errcode(ERRCODE_CANNOT_CONNECT_NOW),
+					 errmsg("database \"%s\" of region \"%s\" does not show yet what was committed before this server started",
+							ot_database, ot_region),
+					 errdetail("It gets that from its node, which may have to wait for a majority of regions."),
+					 errhint("Start the node (onetrip start); if it runs, its log and the server's tell why the changes are not applied.")));
+		CHECK_FOR_INTERRUPTS();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 CATCH_UP_POLL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+/* Waits until this server shows an entry, but not for long. */
+bool
+ot_position_wait_shown(OtLogIndex index)
+{
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS);
+
+	while (ot_applied_index().value < index.value)
+	{
+		if (ot_now() >= deadline)
+			return false;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 SHOWN_POLL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return true;
+}
+
+/* ---- names ---- */
+
+/*
+ * PostgreSQL tells other processes that the catalogs have changed only after
+ * our callback has published the entry.  In between, what they remember of
+ * the catalogs is older than the applied index says.  So the entry is marked
+ * until its locks are gone, which is after that.  Transactions that change
+ * names follow each other, by the lock on the schema: one mark is enough.
+ */
+static void
+position_announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || !names_change)
+		return;
+	names_change = false;
+	SpinLockAcquire(&positions->mutex);
+	if (positions->unannounced.value == announcing.value)
+		positions->unannounced.value = 0;
+	SpinLockRelease(&positions->mutex);
+	announcing.value = 0;
+}
+
+static void
+position_announced_at_exit(int code, Datum arg)
+{
+	position_announced(RESOURCE_RELEASE_AFTER_LOCKS, false, true, NULL);
+}
+
+void
+ot_position_names_change(void)
+{
+	static bool registered = false;
+
+	if (!registered)
+	{
+		RegisterResourceReleaseCallback(position_announced, NULL);
+		on_shmem_exit(position_announced_at_exit, (Datum) 0);
+	}
+	registered = true;
+	names_change = true;
+}
+
+/*
+ * The base for a key on an object whose name is about to be looked up: the
+ * catalogs, once invalidations have been taken, are at least as new.
+ */
+OtLogIndex
+ot_position_base_of_names(void)
+{
+	OtLogIndex	base;
+
+	ot_position_attach();
+	SpinLockAcquire(&positions->mutex);
+	base.value = pg_atomic_read_u64(&positions->applied);
+	if (positions->unannounced.value != 0 && positions->unannounced.value <= base.value)
+		base.value = positions->unannounced.value - 1;
+	SpinLockRelease(&positions->mutex);
+	return base;
+}
+
+/* Until the names of all that has been applied are there to be seen. */
+void
+ot_position_wait_announced(void)
+{
+	for (;;)
+	{
+		bool		done;
+
+		SpinLockAcquire(&positions->mutex);
+		done = positions->unannounced.value == 0;
+		SpinLockRelease(&positions->mutex);
+		if (done)
+			break;
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(ANNOUNCED_POLL_US);
+	}
+	AcceptInvalidationMessages();
+}
+
+/* ---- functions for SQL ---- */
+
+Datum
+ot_position(PG_FUNCTION_ARGS)
+{
+	ot_check_running();
+	PG_RETURN_INT64((int64) ot_applied_index().value);
+}

@@ -1,0 +1,136 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.c
+ *	  How far each process is with its transaction.
+ *
+ * Runs in all processes.  ERROR is raised by ot_slot_begin_writing(), and by
+ * ot_slot_advance() in a transaction that was evicted, both before anything
+ * was proposed.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shmem/shmem.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+
+OtSlots    *ot_slots = NULL;
+
+static int	my_slot_number = -1;
+
+int
+ot_slot_count(void)
+{
+	/* auxiliary processes never come here, but their numbers are in between */
+	return MaxBackends + NUM_AUXILIARY_PROCS;
+}
+
+static Size
+slot_size(void)
+{
+	return add_size(offsetof(OtSlots, slots), mul_size(sizeof(OtSlot), ot_slot_count()));
+}
+
+static void
+slot_attach_memory(void *memory, bool found)
+{
+	ot_slots = memory;
+	if (found)
+		return;
+	SpinLockInit(&ot_slots->evict_mutex);
+	pg_atomic_init_u64(&ot_slots->evictions, 0);
+	ot_slots->nslots = ot_slot_count();
+	for (int i = 0; i < ot_slots->nslots; i++)
+		pg_atomic_init_u32(&ot_slots->slots[i].state, OT_SLOT_IDLE);
+}
+
+void
+ot_slot_init(void)
+{
+	static const OtShmemPart part = {"onetrip slots", slot_size, slot_attach_memory};
+
+	ot_shmem_add(&part);
+}
+
+/* The transaction is over, or the process.  Safe to call at any time. */
+void
+ot_slot_end(void)
+{
+	OtSlot	   *slot;
+	uint32		state;
+
+	if (my_slot_number < 0)
+		return;
+	slot = &ot_slots->slots[my_slot_number];
+	state = pg_atomic_read_u32(&slot->state);
+	if (state == OT_SLOT_IDLE)
+		return;
+	/* The evictor's cancel is not for the next transaction. */
+	if (state == OT_SLOT_EVICTED)
+		QueryCancelPending = false;
+	pg_atomic_write_u32(&slot->state, OT_SLOT_IDLE);
+}
+
+/* A process that ends leaves nothing behind; its transaction has been aborted by now. */
+static void
+slot_release(int code, Datum arg)
+{
+	ot_slot_end();
+}
+
+OtSlot *
+ot_my_slot(void)
+{
+	if (unlikely(my_slot_number < 0))
+	{
+		int			number = OT_PROC_NUMBER(MyProc);
+
+		if (number < 0 || number >= ot_slots->nslots)
+			elog(ERROR, "process number %d is outside of onetrip's shared memory", number);
+		/* IDLE, or EVICTED: this transaction, or one that is over */
+		my_slot_number = number;
+		on_shmem_exit(slot_release, (Datum) 0);
+	}
+	return &ot_slots->slots[my_slot_number];
+}
+
+int
+ot_my_slot_number(void)
+{
+	(void) ot_my_slot();
+	return my_slot_number;
+}
+
+/* Goes on to the next state, unless the transaction was evicted. */
+void
+ot_slot_advance(OtSlotState from, OtSlotState to)
+{
+	OtSlot	   *slot = ot_my_slot();
+	uint32		state = from;
+
+	while (!pg_atomic_compare_exchange_u32(&slot->state, &state, to))
+	{
+		/* ERROR, or takes a mark away that was meant for another one */
+		if (state == OT_SLOT_EVICTED)
+			ot_eviction_take_mark();
+		state = pg_atomic_read_u32(&slot->state);
+	}
+}
+
+void
+ot_slot_begin_writing(void)
+{
+	ot_position_attach();
+	ot_slot_advance(OT_SLOT_IDLE, OT_SLOT_WRITING);
+}
+
+void
+ot_slot_wake(int number)
+{
+	if (number >= 0)
+		SetLatch(&ProcGlobal->allProcs[number].procLatch);
+}
