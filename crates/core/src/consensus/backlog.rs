@@ -23,10 +23,32 @@ impl<S: Storage> Consensus<S> {
         let (near, me) = (self.near.0, u64::from(self.config.id.0));
         let raft = &mut self.raft.raft;
         if raft.state != StateRole::Leader {
+            // Whoever leads next begins anew with all of them; raft keeps the windows.
+            for id in std::mem::take(&mut self.behind) {
+                raft.adjust_max_inflight_msgs(id, INFLIGHT_MESSAGES_MAX);
+            }
             return;
         }
-        for (_, progress) in raft.mut_prs().iter_mut().filter(|(id, _)| **id != me) {
-            progress.ins.set_cap(if progress.matched >= near { INFLIGHT_MESSAGES_MAX } else { BEHIND_MESSAGES_MAX });
+        let mut overrun = Vec::new();
+        for (id, progress) in raft.mut_prs().iter_mut().filter(|(id, _)| **id != me) {
+            let is_behind = progress.matched < near;
+            if is_behind == self.behind.contains(id) {
+                continue;
+            }
+            progress.ins.set_cap(if is_behind { BEHIND_MESSAGES_MAX } else { INFLIGHT_MESSAGES_MAX });
+            if !is_behind {
+                self.behind.remove(id);
+                continue;
+            }
+            self.behind.insert(*id);
+            if progress.ins.full() {
+                overrun.push(*id);
+            }
+        }
+        // What is under way to them was sent with the wide window, and may be lost: raft would wait for answers until it
+        // fits the narrow one.
+        for id in overrun {
+            self.raft.report_unreachable(id);
         }
     }
 

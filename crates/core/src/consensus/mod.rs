@@ -38,7 +38,7 @@ use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 pub use raft::eraftpb::{EntryType, Message};
 use raft::{RawNode, StateRole, Storage};
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Entries larger than this travel alone; smaller ones share a message up to it.
@@ -176,6 +176,8 @@ pub struct Consensus<S: Storage> {
     timing: Timing,
     /// A follower whose log matches up to here lacks little.
     near: LogIndex,
+    /// The followers that are not.
+    behind: BTreeSet<u64>,
     /// Of the last heartbeats that were sent for it.
     commit_said: u64,
 }
@@ -229,6 +231,7 @@ impl<S: Storage> Consensus<S> {
             positions: BTreeMap::new(),
             timing,
             near: LogIndex::ZERO,
+            behind: BTreeSet::new(),
             commit_said: 0,
         };
         consensus.take_seat();
