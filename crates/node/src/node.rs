@@ -93,6 +93,7 @@ impl Node {
         let server = AgentServer {
             me: config.node,
             region: config.region.clone(),
+            folder: config.data_dir.clone(),
             max_entry_bytes: config.max_entry_bytes,
             inbox: inbox.clone(),
             transport: transport.clone(),
