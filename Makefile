@@ -21,7 +21,7 @@ help:
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make poison  random DDL, rows, roles, functions and values of every type from three regions at once come out alike (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make lint    format, clippy and the direction of the extension's includes; warnings are errors"
+	@echo "make lint    format, clippy (warnings are errors), where the extension's includes point, and that the product holds nothing of the lab"
 	@echo "make lint-versions  the extension compiles without warnings for PostgreSQL 15, 17 and 18"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
@@ -39,8 +39,10 @@ setup-tests:
 build: setup
 	cargo build --release --locked -p onetrip-cli
 
-demo: build
-	@$(TARGET)/release/onetrip demo $(ARGS)
+# The lab's programs, and the command that their clusters run: like the product's, with what only tests ask for.
+demo: setup
+	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
+	@$(TARGET)/release/demo $(ARGS)
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
@@ -48,8 +50,9 @@ test test-rust test-extension test-sanitizers test-cluster test-outcomes sim tor
 test: test-rust test-extension test-sanitizers test-cluster test-outcomes
 
 test-rust: setup
-	cargo test --release --locked --workspace --exclude onetrip-cli
-	cargo test --release --locked -p onetrip-cli --bins
+	cargo test --release --locked --workspace --exclude onetrip-cli --exclude onetrip-lab
+	cargo test --release --locked -p onetrip-cli --lib --bins
+	cargo test --release --locked -p onetrip-lab --lib --bins
 
 test-extension: setup
 	$(MAKE) --no-print-directory -C extension PG_CONFIG=$(PG_CONFIG) check-all
@@ -58,9 +61,10 @@ test-extension: setup
 test-sanitizers: setup
 	$(MAKE) --no-print-directory -C extension PG_CONFIG=$(PG_CONFIG) check-asan
 
-# Each test runs three nodes and three PostgreSQL servers: one at a time.
+# Each test runs three nodes and three PostgreSQL servers: one at a time.  First the command as it is shipped.
 test-cluster: setup-tests
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
+	cargo test --release --locked -p onetrip-lab --test '*' -- --test-threads=1
 
 # Each fault at each point of a COMMIT, with a node and an extension built for that (docs/testing.md).
 test-outcomes: setup
@@ -68,15 +72,15 @@ test-outcomes: setup
 
 # Loop mounts need root; without them the table says which faults were left out.
 torture: setup
-	cargo build --release --locked -p onetrip-cli --bins
+	cargo build --release --locked -p onetrip-lab --bins
 	@$(TARGET)/release/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 values: setup-tests
-	cargo build --release --locked -p onetrip-cli --bins
+	cargo build --release --locked -p onetrip-lab --bins
 	@$(TARGET)/release/values --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 poison: setup-tests
-	cargo build --release --locked -p onetrip-cli --bins
+	cargo build --release --locked -p onetrip-lab --bins
 	@$(TARGET)/release/poison --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup
@@ -85,7 +89,7 @@ sim: setup
 
 # Nothing but bytes: no cluster is started.  Not the release profile, which would let sums overflow unseen.
 fuzz: setup
-	ONETRIP_FUZZ_SECONDS=$(SECONDS) cargo test --locked -p onetrip-cli --test fuzz -- --nocapture
+	ONETRIP_FUZZ_SECONDS=$(SECONDS) cargo test --locked -p onetrip-lab --test fuzz -- --nocapture
 
 # The list of known flaws comes from https://github.com/rustsec/advisory-db.
 audit: setup
@@ -98,21 +102,23 @@ lint-versions: setup
 
 lint:
 	@scripts/include-direction.sh
-	cargo fmt --check
+	cargo fmt --all --check
+	@scripts/lint-product.sh
+	cargo clippy --locked -p onetrip-cli --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked -p onetrip-cli --features stop-points --all-targets -- -D warnings
+	cargo clippy --locked -p onetrip-lab --features stop-points --all-targets -- -D warnings
 
 bench: setup
 	cargo run --release --locked -p onetrip-node --example latency
-	cargo bench --locked -p onetrip-cli --bench against_postgresql -- $(ARGS)
+	cargo bench --locked -p onetrip-lab --bench against_postgresql -- $(ARGS)
 
 # About five minutes on a quiet machine.
 bench-failover: setup
-	cargo bench --locked -p onetrip-cli --bench failover -- $(or $(ARGS),--out docs/measurements/2026-11-22-failover)
+	cargo bench --locked -p onetrip-lab --bench failover -- $(or $(ARGS),--out docs/measurements/2026-11-22-failover)
 
-# About five minutes.  Another build: ONETRIP_BIN and ONETRIP_POSTGRES_BIN (the head of crates/cli/benches/rows.rs).
+# About five minutes.  Another build: ONETRIP_BIN and ONETRIP_POSTGRES_BIN (the head of crates/lab/benches/rows.rs).
 bench-rows: setup
-	cargo bench --locked -p onetrip-cli --bench rows -- $(or $(ARGS),--out docs/measurements/2026-11-22-rows)
+	cargo bench --locked -p onetrip-lab --bench rows -- $(or $(ARGS),--out docs/measurements/2026-11-22-rows)
 
 clean:
 	cargo clean

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context, Result};
-use onetrip_lab::http;
+use onetrip_client::http;
 use onetrip_node::config::NodeConfig;
 use serde_json::Value;
 

@@ -9,12 +9,14 @@ use std::process::ExitCode;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use onetrip_client::postgres::bin_dir;
+use onetrip_client::{ports, Topology};
 use onetrip_core::{MemberRole, NodeId, RegionId};
-use onetrip_lab::{ports, Topology};
 use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, bootstrap, prepare_folder, Server, ROOT_BECOMES};
 use onetrip_node::tls::{self, Authority};
 
+use crate::lab::LabArgs;
 use crate::BadUsage;
 
 /// Make the nodes of a new cluster, each with an empty PostgreSQL
@@ -60,9 +62,8 @@ pub struct InitArgs {
     /// Encrypt connections between the nodes in a lab too
     #[arg(long, hide = true)]
     tls: bool,
-    /// Emulate the topology's round trips, and let links be cut: for demonstrations and tests on one machine
-    #[arg(long, hide = true)]
-    lab: bool,
+    #[command(flatten)]
+    lab: LabArgs,
 }
 
 pub fn run(args: &InitArgs) -> Result<ExitCode> {
@@ -107,22 +108,6 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where PostgreSQL's programs are: as told, else where Debian has them, else as `pg_config` says.
-pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
-    if let Some(given) = given {
-        return std::path::absolute(given).context("find bin_dir");
-    }
-    let usual = onetrip_lab::postgres_bin();
-    if usual.join("postgres").is_file() {
-        return Ok(usual);
-    }
-    let found = std::process::Command::new("pg_config").arg("--bindir").output();
-    match found {
-        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().into()),
-        _ => bail!("PostgreSQL is not in {}: install postgresql-15 or name its folder with --bin-dir", usual.display()),
-    }
-}
-
 fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Result<Vec<NodeConfig>> {
     let count = topology.regions.len();
     let stride = if args.dense_sequences { 1 } else { args.stride };
@@ -151,7 +136,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
         Some(cluster) => cluster.clone(),
         None => random_name()?,
     };
-    let tls = args.tls || !(args.lab || args.no_tls);
+    let tls = args.tls || !(args.lab.asked() || args.no_tls);
     if tls {
         tls::check_cluster_name(&cluster).map_err(BadUsage)?;
     }
@@ -167,7 +152,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
         let mut one_way_ms = BTreeMap::new();
         for (other, place) in places.iter().enumerate() {
             let rtt_ms = topology.rtt_ms(index, other);
-            if args.lab && rtt_ms > 0.0 {
+            if args.lab.asked() && rtt_ms > 0.0 {
                 one_way_ms.insert(RegionId::from(topology.regions[other].name.as_str()), rtt_ms / 2.0);
             }
             members.push(Member {
@@ -189,7 +174,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             sequence_stride: stride,
             sequence_slot: if stride == 1 { 0 } else { u32::try_from(index)? },
             max_entry_bytes: 256 << 20,
-            lab: args.lab,
+            lab: args.lab.asked(),
             tls,
             http_anywhere: false,
             one_way_ms,

@@ -11,17 +11,18 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use onetrip_client::{http, ports, postgres};
 use onetrip_core::{Checkpoint, MemberRole, RegionId};
-use onetrip_lab::{http, ports};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::disk::CheckpointFile;
 use onetrip_node::join::{self, JoinReply, JoinRequest, JoinToken};
 use onetrip_node::postgres::{become_user, facts, prepare_folder, ROOT_BECOMES};
 use serde_json::Value;
 
+use crate::lab::LabArgs;
 use crate::progress::Progress;
 use crate::start::{self, Foreground};
-use crate::{init, BadUsage};
+use crate::BadUsage;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,9 +67,8 @@ pub struct JoinArgs {
     /// Make the folder and stop; `onetrip start` goes on from there
     #[arg(long)]
     prepare_only: bool,
-    /// Allow links to be shaped, for tests on one machine
-    #[arg(long, hide = true)]
-    lab: bool,
+    #[command(flatten)]
+    lab: LabArgs,
     /// End when standard input ends
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
@@ -119,7 +119,7 @@ fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig
     let (http, postgres) = (SocketAddr::new(loopback, port(args.http)?), port(args.port)?);
     // A witness needs no PostgreSQL, and what this node is to be stands in its token.
     let is_there = |bin_dir: &PathBuf| args.bin_dir.is_some() || bin_dir.join("postgres").is_file();
-    let bin_dir = init::bin_dir(args.bin_dir.as_deref()).ok().filter(is_there);
+    let bin_dir = postgres::bin_dir(args.bin_dir.as_deref()).ok().filter(is_there);
     let postgres_facts = bin_dir.map(|bin_dir| facts(&bin_dir, data)).transpose()?;
     let region = RegionId::from(args.region.as_str());
     let request = JoinRequest { region, address, postgres: postgres_facts };
@@ -148,7 +148,7 @@ fn config(
         false => None,
         true => Some(PostgresConfig {
             port,
-            bin_dir: init::bin_dir(args.bin_dir.as_deref())?,
+            bin_dir: postgres::bin_dir(args.bin_dir.as_deref())?,
             database: reply.settings.database.clone().with_context(|| {
                 format!(
                     "{} has no PostgreSQL and does not know the database: name another member with --from",
@@ -172,7 +172,7 @@ fn config(
         sequence_stride: reply.settings.sequence_stride,
         sequence_slot: reply.member.slot.unwrap_or(0),
         max_entry_bytes: reply.settings.max_entry_bytes,
-        lab: args.lab,
+        lab: args.lab.asked(),
         tls: reply.tls.is_some(),
         one_way_ms: BTreeMap::new(),
         postgres,

@@ -1,117 +1,14 @@
-//! The `onetrip` command.
-//!
-//! Exit codes: 0 all is well; 1 it failed, or `check` found a difference; 2 it was called wrongly.
-
-mod admin;
-mod backup;
-mod certificate;
-mod check;
-mod demo;
-mod init;
-mod join;
-mod leader;
-mod leave;
-mod nodes;
-mod progress;
-mod restore;
-mod skip;
-mod start;
-mod status;
-mod token;
+//! The `onetrip` command, as it is shipped.
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-
-/// PostgreSQL in every region, one database.
-///
-/// A cluster is a set of regions, each with a node (this program) and the PostgreSQL that it runs. Any region takes any
-/// transaction; a COMMIT crosses the regions, statements do not.
-#[derive(Parser)]
-#[command(name = "onetrip", version, propagate_version = true, arg_required_else_help = true)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Init(init::InitArgs),
-    Start(start::StartArgs),
-    Status(status::StatusArgs),
-    Check(check::CheckArgs),
-    Backup(backup::BackupArgs),
-    Restore(restore::RestoreArgs),
-    Token(token::TokenArgs),
-    Join(join::JoinArgs),
-    Leave(leave::LeaveArgs),
-    Leader(leader::LeaderArgs),
-    Skip(skip::SkipArgs),
-    Certificate(certificate::CertificateArgs),
-    Demo(demo::DemoArgs),
-}
-
-/// The caller can mend it by calling differently.
-#[derive(Debug)]
-pub struct BadUsage(pub String);
-
-impl std::fmt::Display for BadUsage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadUsage {}
-
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Init(args) => init::run(&args),
-        Command::Start(args) => start::run(&args),
-        Command::Status(args) => status::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Backup(args) => backup::run(&args),
-        Command::Restore(args) => restore::run(&args),
-        Command::Token(args) => token::run(&args),
-        Command::Join(args) => join::run(&args),
-        Command::Leave(args) => leave::run(&args),
-        Command::Leader(args) => leader::run(&args),
-        Command::Skip(args) => skip::run(&args),
-        Command::Certificate(args) => certificate::run(&args),
-        Command::Demo(args) => demo::run(args),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("onetrip: {}", told(&error));
-            ExitCode::from(if error.is::<BadUsage>() { 2 } else { 1 })
-        }
+    // Cargo gives every program of one build the features that any of them asks for.
+    if onetrip_cli::IS_FOR_TESTS {
+        eprintln!(
+            "onetrip: this was built together with the lab, for tests; build the command for use alone: make build"
+        );
+        return ExitCode::from(2);
     }
-}
-
-/// What this process makes from now on is for its own user: logs, archives and backups hold the data of all tables.
-pub fn keep_files_private() {
-    use nix::sys::stat::{umask, Mode};
-    umask(Mode::S_IRWXG | Mode::S_IRWXO);
-}
-
-/// The error with its causes; a message that ends with its cause says it once.
-fn told(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
-        cause if text.is_empty() => cause,
-        cause if text.ends_with(&cause) => text,
-        cause => format!("{text}: {cause}"),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let full = || std::io::Error::from_raw_os_error(28);
-        let disk = onetrip_node::Error::Disk { file: "log".into(), what: "write", source: full() };
-        assert_eq!(told(&anyhow::Error::from(disk)), format!("log: write failed: {}", full()));
-        assert_eq!(told(&anyhow::Error::from(full()).context("write x")), format!("write x: {}", full()));
-    }
+    onetrip_cli::main()
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use onetrip_lab::http;
+use onetrip_client::http;
 use onetrip_node::config::{NodeConfig, FILE_NAME};
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use onetrip_lab::report;
+use onetrip_client::table::render;
 use serde_json::{json, Value};
 
 use crate::nodes::{self, members};
@@ -60,10 +60,10 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
             .collect();
         println!("{}", serde_json::to_string_pretty(&json!({ "nodes": nodes, "problems": problems }))?);
     } else {
-        print!("{}", report::render(&table(&answers), 3));
+        print!("{}", render(&table(&answers), 3));
         let round_trips = round_trips(&answers);
         if round_trips.len() > 1 {
-            print!("\nround trips in ms, as the node on the left measures them\n{}", report::render(&round_trips, 2));
+            print!("\nround trips in ms, as the node on the left measures them\n{}", render(&round_trips, 2));
         }
         for problem in &problems {
             println!("! {problem}");

@@ -19,17 +19,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
+use onetrip_client::{http, ports, Topology};
 use tokio::process::Command;
 
 use crate::node_process::Node;
 use crate::postmaster;
-use crate::topology::Topology;
-use crate::{http, ports};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
 const INIT_TIMEOUT: Duration = Duration::from_secs(120);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(25);
+/// The command that these clusters run: `onetrip`, with what only tests ask for.
+pub const BINARY: &str = "onetrip-lab";
 const FLAT: &str = include_str!("../../../topologies/flat.toml");
 
 pub struct Cluster {
@@ -286,7 +287,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// The `onetrip` executable.  Left out: `ONETRIP_BIN`, else the one built beside the running test.
+    /// The command's executable.  Left out: `ONETRIP_BIN`, else [`BINARY`] as built beside the running test.
     pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
         self.binary = Some(binary.into());
         self
@@ -385,11 +386,11 @@ fn find_binary() -> Result<PathBuf> {
         return Ok(binary.into());
     }
     let own = std::env::current_exe().context("find the running executable")?;
-    // target/PROFILE/deps/test-xyz lies one folder below target/PROFILE/onetrip.
+    // target/PROFILE/deps/test-xyz lies one folder below target/PROFILE/onetrip-lab.
     own.ancestors()
         .skip(1)
         .take(2)
-        .map(|folder| folder.join("onetrip"))
+        .map(|folder| folder.join(BINARY))
         .find(|path| path.is_file())
-        .context("no onetrip executable here; build it first or set ONETRIP_BIN")
+        .context("no onetrip-lab executable here; build it first or set ONETRIP_BIN")
 }

@@ -5,13 +5,13 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use onetrip_client::ports;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use crate::cluster::Cluster;
 use crate::node_process::Node;
-use crate::ports;
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(120);

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
+use onetrip_client::{http, Topology};
 use serde_json::Value;
 
-use crate::topology::Topology;
-use crate::{http, postmaster};
+use crate::postmaster;
 
 /// A node stops its PostgreSQL within this, or both are killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(45);
@@ -147,7 +147,7 @@ impl Node {
         }
         let log = self.open_log()?;
         let started = Command::new(&self.binary)
-            // The demo's binary is called by a name that says nothing to whoever looks at the processes.
+            // The demo calls it by a name that says nothing to whoever looks at the processes.
             .arg0("onetrip")
             .arg("start")
             .arg("--until-stdin-closes")

@@ -1,5 +1,6 @@
 //! The demo's table: one row for each region and set of indexes, as text for people and as JSON for programs.
 
+use onetrip_client::table;
 use serde::Serialize;
 
 use crate::pgbench::Measurement;
@@ -72,7 +73,7 @@ impl Report {
             }
             lines.push(line);
         }
-        let mut text = render(&lines, 2);
+        let mut text = table::render(&lines, 2);
         text += "\nlimit: the client's round trip plus one to the nearest majority.  ratio: mean over limit.\n";
         if beside {
             text +=
@@ -81,30 +82,6 @@ impl Report {
         }
         text
     }
-}
-
-/// Aligned columns, the first `left` of them to the left and numbers to the right; the first line is the head.
-pub fn render(lines: &[Vec<String>], left: usize) -> String {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        let mut shown = String::new();
-        for (column, cell) in line.iter().enumerate() {
-            let width = widths[column];
-            shown += &if column < left { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
-            shown += "  ";
-        }
-        text += shown.trim_end();
-        text.push('\n');
-        if number == 0 {
-            text += &widths.iter().map(|w| "-".repeat(*w)).collect::<Vec<_>>().join("  ");
-            text.push('\n');
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -139,11 +116,5 @@ mod tests {
             assert_eq!(other.published, Beside::default());
         }
         assert_eq!(Row::new("a", false, 0.0, 10, measured(1.0)).ratio_to_limit, None);
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let lines = [vec!["region".into(), "n".into()], vec!["a".into(), "100".into()]];
-        assert_eq!(render(&lines, 1), "region    n\n------  ---\na       100\n");
     }
 }

@@ -6,7 +6,6 @@
 
 use crate::error::{Error, Result};
 use crate::tls;
-use crate::transport::ONE_WAY_MS_MAX;
 use onetrip_core::certifier::Limits;
 use onetrip_core::{MemberRole, Members, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub const FILE_NAME: &str = "node.toml";
+/// Longer is a typing error rather than a distance on Earth.
+pub(crate) const ONE_WAY_MS_MAX: f64 = 10_000.0;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,8 +43,9 @@ pub struct NodeConfig {
     /// Largest transaction that is taken, in bytes of its entry.
     #[serde(default = "default_max_entry_bytes")]
     pub max_entry_bytes: u64,
-    /// Allows `POST /links` (cutting links), for tests and demonstrations only.
-    #[serde(default)]
+    /// Allows `POST /links` (cutting links), for tests and demonstrations only: a build for use does not run with it
+    /// ([`NodeConfig::check_runs_here`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lab: bool,
     /// Connections between nodes are encrypted, and members know each other by certificates in `tls/`.
     #[serde(default = "default_tls")]
@@ -52,7 +54,7 @@ pub struct NodeConfig {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub http_anywhere: bool,
     /// Emulated one-way delay from this node to the members of a region, in milliseconds.  A region that is not listed is
-    /// at no distance.
+    /// at no distance.  Like `lab`, only for tests and demonstrations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub one_way_ms: BTreeMap<RegionId, f64>,
     /// Absent: the node runs no PostgreSQL.
@@ -250,6 +252,16 @@ impl NodeConfig {
             return Err(format!("`max_entry_bytes` is {}, not within 1 KiB to 1 GiB less 4 KiB", self.max_entry_bytes));
         }
         Ok(())
+    }
+
+    /// A node that is built for use emulates no distances, and does not pass over that it was asked to.
+    pub fn check_runs_here(&self) -> Result<()> {
+        if cfg!(feature = "lab") || !self.lab && self.one_way_ms.is_empty() {
+            return Ok(());
+        }
+        let why = "`lab` and `[one_way_ms]` ask for links that are cut by hand and for emulated distances, which this \
+                   `onetrip`, built for use, does not have: start the node with `onetrip-lab`, or take both out";
+        Err(Error::Config { file: self.data_dir.join(FILE_NAME), why: why.into() })
     }
 
     pub fn limits(&self) -> Limits {

@@ -1,7 +1,7 @@
 //! What reads bytes from outside, as targets for a fuzzer: each takes any bytes, and must neither panic nor use memory out
 //! of proportion to what it got.
 //!
-//! `crates/cli/tests/fuzz.rs` runs them on arbitrary bytes and on damaged real ones; `cargo fuzz` can call the same
+//! `crates/lab/tests/fuzz.rs` runs them on arbitrary bytes and on damaged real ones; `cargo fuzz` can call the same
 //! functions.
 
 use crate::archive::{Identity, Reader, Writer};

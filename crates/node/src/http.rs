@@ -5,14 +5,12 @@ use crate::guests::Guests;
 use crate::inbox::{Event, Inbox};
 use crate::postgres::PostgresState;
 use crate::status::{report, CoreStatus, StatusReport};
-use crate::transport::{LinkSettings, Transport};
+use crate::transport::Transport;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use axum::{Json, Router};
-use onetrip_core::NodeId;
-use serde::Deserialize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -32,10 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Http {
     pub async fn run(self: Arc<Self>, listener: tokio::net::TcpListener) {
-        let mut routes = Router::new().route("/status", get(status)).route("/health", get(health));
-        if self.config.lab {
-            routes = routes.route("/links", post(links));
-        }
+        let routes = Router::new().route("/status", get(status)).route("/health", get(health));
+        #[cfg(feature = "lab")]
+        let routes = if self.config.lab { routes.merge(crate::links::routes()) } else { routes };
         if let Err(e) = axum::serve(Guests::new(listener), routes.with_state(self.clone())).await {
             tracing::error!(region = %self.config.region, node = %self.config.node, "HTTP ended: {e}");
         }
@@ -76,39 +73,4 @@ async fn health(State(http): State<Arc<Http>>) -> Response {
         return "ok\n".into_response();
     }
     (StatusCode::SERVICE_UNAVAILABLE, report.problems.join("\n") + "\n").into_response()
-}
-
-/// What is left out stays as it is.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LinkChange {
-    peer: NodeId,
-    cut: Option<bool>,
-    one_way_ms: Option<f64>,
-    jitter_ms: Option<f64>,
-    loss: Option<f64>,
-    duplicate: Option<f64>,
-    mbit_per_s: Option<f64>,
-}
-
-/// Changes what happens to frames from this node to a peer; answers with all of the link's settings.
-async fn links(State(http): State<Arc<Http>>, Json(change): Json<LinkChange>) -> Response {
-    let peer = change.peer;
-    let unknown = || (StatusCode::NOT_FOUND, format!("node {peer} is no peer of this node\n")).into_response();
-    let Some(now) = http.transport.link_settings(peer) else { return unknown() };
-    let settings = LinkSettings {
-        cut: change.cut.unwrap_or(now.cut),
-        one_way_ms: change.one_way_ms.unwrap_or(now.one_way_ms),
-        jitter_ms: change.jitter_ms.unwrap_or(now.jitter_ms),
-        loss: change.loss.unwrap_or(now.loss),
-        duplicate: change.duplicate.unwrap_or(now.duplicate),
-        mbit_per_s: change.mbit_per_s.unwrap_or(now.mbit_per_s),
-    };
-    if let Err(why) = settings.validate() {
-        return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response();
-    }
-    match http.transport.set_link(peer, settings) {
-        true => Json(settings).into_response(),
-        false => unknown(),
-    }
 }

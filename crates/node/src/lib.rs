@@ -10,6 +10,7 @@
 //! | [`tls`] | who is a member: certificates | io |
 //! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
 //! | `http` | `GET /status` | io |
+//! | `links` | `POST /links`, in builds with the feature `lab` | io |
 //! | `admin` | the operator's socket: tokens, leaving, the leader's place, what is left out | io |
 //! | `write_set` | what is left out, to be read | core |
 //! | [`postgres`] | the server process | caller's runtime |
@@ -25,12 +26,15 @@ mod core_thread;
 pub mod disk;
 pub mod error;
 mod facts;
+#[cfg(feature = "lab")]
 #[doc(hidden)]
 pub mod fuzz;
 mod guests;
 mod http;
 mod inbox;
 pub mod join;
+#[cfg(feature = "lab")]
+mod links;
 pub mod node;
 mod outbox;
 pub mod postgres;
@@ -42,6 +46,9 @@ mod stop;
 pub mod tls;
 mod transport;
 mod write_set;
+
+/// Whether this build can do what only tests ask for (the features `lab` and `stop-points`): none for use can.
+pub const IS_FOR_TESTS: bool = cfg!(any(feature = "lab", feature = "stop-points"));
 
 pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};
 pub use error::{Error, Result};

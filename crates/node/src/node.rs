@@ -77,6 +77,7 @@ pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Resu
 impl Node {
     /// `facts`: of the PostgreSQL that it is to have.
     pub fn start(config: NodeConfig, facts: Option<Facts>) -> Result<Node> {
+        config.check_runs_here()?;
         let config = Arc::new(config);
         let lock = lock_data_dir(&config)?;
         let (inbox, events) = Inbox::new();
@@ -93,6 +94,7 @@ impl Node {
         let server = AgentServer {
             me: config.node,
             region: config.region.clone(),
+            folder: config.data_dir.clone(),
             max_entry_bytes: config.max_entry_bytes,
             inbox: inbox.clone(),
             transport: transport.clone(),

@@ -21,14 +21,15 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail, Context, Result};
 use bytes::Bytes;
 use clap::Args;
+use onetrip_client::{ports, postgres};
 use onetrip_core::{LogIndex, NodeId, RegionId};
-use onetrip_lab::ports;
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
 use onetrip_node::restore::{Goal, Restore, RestoreError, Restored};
 use onetrip_node::tls::{self, Authority};
 
 use crate::backup::manifest::{self, Manifest};
+use crate::lab::LabArgs;
 use crate::progress::Progress;
 use crate::{init, BadUsage};
 use entries::Entries;
@@ -79,9 +80,8 @@ pub struct RestoreArgs {
     /// User that root becomes
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
-    /// For tests on one machine: links can be cut, nothing is encrypted
-    #[arg(long, hide = true)]
-    lab: bool,
+    #[command(flatten)]
+    lab: LabArgs,
 }
 
 pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
@@ -94,7 +94,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let absolute = |path: &PathBuf| std::path::absolute(path).with_context(|| format!("find {}", path.display()));
     let backup = absolute(&args.backup)?;
     let logs = args.log.iter().map(absolute).collect::<Result<Vec<_>>>()?;
-    let bin_dir = init::bin_dir(args.bin_dir.as_deref())?;
+    let bin_dir = postgres::bin_dir(args.bin_dir.as_deref())?;
     prepare_folder(&data, &args.user)?;
     become_user(&args.user, &data)?;
     crate::keep_files_private();
@@ -225,8 +225,8 @@ fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) 
         max_entry_bytes: manifest.max_entry_bytes,
         log_bytes_max: 4 << 30,
         http_anywhere: false,
-        lab: args.lab,
-        tls: !args.lab,
+        lab: args.lab.asked(),
+        tls: !args.lab.asked(),
         one_way_ms: BTreeMap::new(),
         postgres: Some(PostgresConfig {
             port: port(args.port)?,

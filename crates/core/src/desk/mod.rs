@@ -71,8 +71,6 @@ pub struct Desk<O> {
     applied: Option<LogIndex>,
     durable: Option<LogIndex>,
     stopping: bool,
-    /// Proposals are refused for now.
-    pub refuses: bool,
     problem: Option<String>,
     /// The apply worker stands where this node cannot bring it on from; nothing but a copy helps.
     unfed: bool,
@@ -123,7 +121,6 @@ impl<O: Outbox> Desk<O> {
             applied: None,
             durable: None,
             stopping: false,
-            refuses: false,
             problem: None,
             unfed: false,
             begun: (LogIndex::ZERO, 0),
@@ -327,7 +324,7 @@ impl<O: Outbox> Desk<O> {
             return None;
         }
         c.in_doubt = None;
-        if self.stopping || self.refuses {
+        if self.stopping {
             c.outbox.send([refusal(txn, &self.region, "the node is stopping".into())]);
             return None;
         }

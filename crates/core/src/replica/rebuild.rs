@@ -82,10 +82,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         others.filter_map(|m| self.heard_lately(m.id, now)).any(|shown| shown.applied >= at)
     }
 
-    /// The entry at which this node's PostgreSQL stands still.
+    /// The entry at which this node's PostgreSQL stands still.  One that the log does not hold any more (it went on from
+    /// another node's checkpoint) is nothing to stand at: PostgreSQL is about to be copied.
     pub fn stands_at(&self) -> Option<LogIndex> {
-        let (first, _) = self.history.after(self.desk.applied()?)?.next()?;
-        self.desk.comes_no_further().then_some(first)
+        let (at, _) = self.history.after(self.desk.applied()?)?.next()?;
+        (self.desk.comes_no_further() && at >= ends(self.consensus.log()).0).then_some(at)
     }
 
     /// Why `index` is not to be left out of every PostgreSQL; `None`: it may be.  `force`: whoever is away.  A member that has

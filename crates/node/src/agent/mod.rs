@@ -13,6 +13,7 @@
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox};
 use crate::outbox::Outbox;
+use crate::stop::ordered;
 use crate::transport::Transport;
 use bytes::{Buf, Bytes, BytesMut};
 use onetrip_core::agent::{
@@ -21,7 +22,7 @@ use onetrip_core::agent::{
 use onetrip_core::desk::{self, refusal_as, ConnId};
 use onetrip_core::{Entry, EntryKind, NodeId, RegionId, TxnId};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +62,8 @@ impl desk::Outbox for Outbox<UnixStream> {
 pub struct AgentServer {
     pub me: NodeId,
     pub region: RegionId,
+    /// The node's.
+    pub folder: PathBuf,
     pub max_entry_bytes: u64,
     pub inbox: Inbox,
     pub transport: Arc<Transport>,
@@ -246,6 +249,9 @@ impl AgentServer {
         }
         if entry.kind != EntryKind::Transaction {
             return Err(format!("a backend may not propose an entry of kind {:?}", entry.kind));
+        }
+        if ordered(&self.folder, "refuse") {
+            return Err("a test wants proposals refused".into());
         }
         Ok(entry.txn)
     }

@@ -34,7 +34,6 @@ use crate::inbox::{Event, Inbox, PeerEvent};
 use crate::outbox::Outbox;
 use crate::postgres::RebuildFrom;
 use crate::status::{CoreStatus, Position};
-use crate::stop::ordered;
 use crate::transport::Transport;
 use admin::AdminDesk;
 use healing::Healing;
@@ -200,7 +199,6 @@ impl CoreThread {
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,
             Event::Peer(_, PeerEvent::Removed(why)) => return Err(host.removed_because(why, replica.members())),
             Event::Agent(event) => {
-                replica.desk.refuses = ordered(&host.config.data_dir, "refuse");
                 replica.agent(event, host)?;
             }
             Event::Skip { index, force, answer } => self.ask_skip(index, force, answer)?,

@@ -1,7 +1,7 @@
 //! The way to one peer: two connections that this node dials and writes to.
 
 use super::frame::{read_frame, Channel, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
-use super::shape::{LinkSettings, Shape, QUEUE_BYTES_MAX};
+use super::wan::Shape;
 use super::Transport;
 use crate::facts::Facts;
 use crate::inbox::{Event, PeerEvent};
@@ -30,6 +30,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// One who takes nothing counts as silent, and a disk may be busy for a while.
 const BULK_SILENCE_MAX: Duration = Duration::from_secs(5);
 const STRANGER_SILENCE_MAX: Duration = Duration::from_secs(10);
+/// What may be on its way to a slow or distant peer; beyond it frames are dropped, which Raft repairs.
+pub(super) const QUEUE_BYTES_MAX: usize = 128 << 20;
 
 pub(super) struct Link {
     pub id: NodeId,
@@ -51,12 +53,12 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub fn new(id: NodeId, region: RegionId, address: String, settings: LinkSettings) -> Link {
+    pub fn new(id: NodeId, region: RegionId, address: String, shape: Shape) -> Link {
         Link {
             id,
             region,
             address,
-            shape: Shape::new(settings, u64::from(id.0) ^ u64::from(std::process::id()) << 32),
+            shape,
             outboxes: Default::default(),
             readers: Default::default(),
             rtt_ns: AtomicU64::new(0),
@@ -78,16 +80,6 @@ impl Link {
 
     pub fn is_connected(&self) -> bool {
         !self.shape.is_cut() && Channel::ALL.iter().all(|c| self.outbox(*c).is_some())
-    }
-
-    /// Called from the delay line when a frame's time has come.
-    pub fn write_held(&self, channel: Channel, frame: Bytes) {
-        let bytes = frame.len();
-        // A cut takes what is under way too.
-        if !self.shape.is_cut() {
-            let _ = self.write_now(channel, frame);
-        }
-        self.shape.left(bytes);
     }
 
     pub fn write_now(&self, channel: Channel, frame: Bytes) -> Result<(), NotSent> {

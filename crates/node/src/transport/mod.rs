@@ -12,37 +12,35 @@
 //! - Whatever a stranger or a broken peer sends ends that connection and is logged; nothing else is harmed.
 
 mod accept;
-mod delay;
 pub(crate) mod frame;
 mod link;
 mod rehearsal;
-mod shape;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+mod wan;
 
 pub(crate) use accept::join_exchange;
+#[cfg(feature = "lab")]
 pub(crate) use rehearsal::Answer;
-pub use shape::{LinkSettings, ONE_WAY_MS_MAX};
+#[cfg(feature = "lab")]
+pub use wan::LinkSettings;
 
 use crate::config::NodeConfig;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::facts::Facts;
 use crate::inbox::Inbox;
 use crate::join::{ClusterSettings, JoinToken};
-use crate::outbox::NotSent;
 use crate::secret::Secret;
 use crate::tls::{self, Tls};
 use accept::{Refusals, Strangers};
 use bytes::Bytes;
-use delay::DelayLine;
 use frame::{Channel, Frame};
 use link::Link;
 use onetrip_core::consensus::Message;
 use onetrip_core::{LogIndex, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use serde::Serialize;
-use shape::Way;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -50,13 +48,13 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, Semaphore};
+use wan::Wan;
 
 pub struct Transport {
     cluster: String,
     me: NodeId,
     region: RegionId,
-    lab: bool,
-    one_way_ms: BTreeMap<RegionId, f64>,
+    wan: Wan,
     peers: RwLock<Peers>,
     /// Links to dial, and who takes them until `run` does.
     new_links: mpsc::UnboundedSender<Arc<Link>>,
@@ -74,7 +72,6 @@ pub struct Transport {
     settings: ClusterSettings,
     /// `None`: connections between nodes are neither encrypted nor authenticated.
     tls: Option<Tls>,
-    delays: Arc<DelayLine>,
     inbox: Inbox,
     started: Instant,
 }
@@ -125,8 +122,7 @@ impl Transport {
             cluster: config.cluster.clone(),
             me: config.node,
             region: config.region.clone(),
-            lab: config.lab,
-            one_way_ms: config.one_way_ms.clone(),
+            wan: Wan::new(config),
             peers: RwLock::default(),
             new_links,
             to_dial: Mutex::new(Some(to_dial)),
@@ -145,7 +141,6 @@ impl Transport {
                 database: config.postgres.as_ref().map(|p| p.database.clone()),
             },
             tls,
-            delays: Arc::default(),
             inbox,
             started: Instant::now(),
         };
@@ -192,9 +187,8 @@ impl Transport {
 
     fn new_link(&self, id: NodeId, region: RegionId, address: String) -> Arc<Link> {
         tracing::info!(region = %self.region, node = %self.me, peer = %id, peer_region = %region, %address, "peer added");
-        let one_way_ms = self.one_way_ms.get(&region).copied().unwrap_or_default();
-        let settings = LinkSettings { one_way_ms, ..Default::default() };
-        let link = Arc::new(Link::new(id, region, address, settings));
+        let shape = self.wan.shape(id, &region);
+        let link = Arc::new(Link::new(id, region, address, shape));
         // The receiver ends with the node.
         let _ = self.new_links.send(link.clone());
         link
@@ -207,16 +201,11 @@ impl Transport {
 
     /// Starts the delay line's thread; only a lab can need it.
     pub fn start_delays(&self) -> Result<Option<std::thread::JoinHandle<()>>> {
-        if !self.lab && self.one_way_ms.is_empty() {
-            return Ok(None);
-        }
-        let delays = self.delays.clone();
-        let thread = std::thread::Builder::new().name("onetrip-wan".into()).spawn(move || delays.run());
-        Ok(Some(thread.map_err(|e| Error::Internal(format!("starting a thread: {e}")))?))
+        self.wan.start()
     }
 
     pub fn stop_delays(&self) {
-        self.delays.stop();
+        self.wan.stop();
     }
 
     /// Dials and accepts for the life of the runtime that it runs on.  Called once.
@@ -287,30 +276,23 @@ impl Transport {
     }
 
     fn send_to(&self, link: &Arc<Link>, channel: Channel, frame: Bytes) -> bool {
-        match link.shape.way(channel, frame.len()) {
-            Way::Now => link.write_now(channel, frame) != Err(NotSent::Full),
-            Way::Held { due, copies } => {
-                for _ in 0..copies {
-                    self.delays.push(link.clone(), channel, frame.clone(), due);
-                }
-                true
-            }
-            Way::Lost => true,
-            Way::Full => false,
-        }
+        self.wan.send(link, channel, frame)
     }
 
     /// What the link to `peer` does to the frames that this node sends; `None`: no such peer.
+    #[cfg(feature = "lab")]
     pub fn link_settings(&self, peer: NodeId) -> Option<LinkSettings> {
         Some(self.link(peer)?.shape.settings())
     }
 
     /// `false`: no such peer.  Only in a lab; valid settings (`LinkSettings::validate`) are the caller's business.
+    #[cfg(feature = "lab")]
     pub fn set_link(&self, peer: NodeId, settings: LinkSettings) -> bool {
-        let Some(link) = self.link(peer).filter(|_| self.lab) else { return false };
-        link.shape.set(settings);
-        tracing::info!(region = %self.region, node = %self.me, %peer, ?settings, "link set by hand");
-        true
+        let set = self.link(peer).is_some_and(|link| self.wan.set(&link, settings));
+        if set {
+            tracing::info!(region = %self.region, node = %self.me, %peer, ?settings, "link set by hand");
+        }
+        set
     }
 
     pub fn peers(&self) -> Vec<PeerState> {

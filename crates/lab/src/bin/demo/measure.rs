@@ -1,6 +1,7 @@
 //! The demo's workload: single-row updates by pgbench against each region, without and with a secondary index.
 
 use anyhow::{Context, Result};
+use onetrip_lab::limit::limit_ms;
 use onetrip_lab::pgbench::Pgbench;
 use onetrip_lab::report::{Report, Row};
 use onetrip_lab::{Cluster, Node};
@@ -51,7 +52,7 @@ pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports:
                 Ok(measured) => measured,
                 Err(e) => return Err(explained(e, cluster.node(number)).await),
             };
-            rows.push(Row::new(&region.name, secondary_index, topology.limit_ms(number), plan.clients, measured));
+            rows.push(Row::new(&region.name, secondary_index, limit_ms(topology, number), plan.clients, measured));
         }
     }
     Ok(Report {

@@ -1,4 +1,4 @@
-//! `make torture`: the torture of `onetrip_lab::torture` on the `onetrip` command that lies beside this program.
+//! `make torture`: the torture of `onetrip_lab::torture` on the `onetrip-lab` command that lies beside this program.
 
 mod program;
 

@@ -7,7 +7,7 @@
 //! 2. 100,000 rows in one statement: from plain PostgreSQL, and in the leader's region with the distances of topologies/us.toml, where
 //!    each is one crossing.
 //!
-//! `cargo bench -p onetrip-cli` (or `make bench`); `-- --seconds 10` sets the length of each throughput measurement.
+//! `cargo bench -p onetrip-lab` (or `make bench`); `-- --seconds 10` sets the length of each throughput measurement.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::{Pid, User};
+use onetrip_lab::limit::majority_rtt_ms;
 use onetrip_lab::pgbench::{Measurement, Pgbench};
 use onetrip_lab::ports::free_ports;
-use onetrip_lab::topology::Topology;
-use onetrip_lab::Cluster;
+use onetrip_lab::{Cluster, Topology};
 use std::os::unix::process::CommandExt;
 
 const CLIENTS: usize = 8;
@@ -220,7 +220,7 @@ async fn many_rows(binary: &Path) -> Result<()> {
     let plain_client = plain.connect().await?;
     let topology = Topology::load(&repository().join("topologies/us.toml"))?;
     let leader = topology.region_index(topology.preferred_leader()).context("find the leader")?;
-    let round_trip = topology.majority_rtt_ms(leader);
+    let round_trip = majority_rtt_ms(&topology, leader);
     let cluster = Cluster::builder().topology(topology).binary(binary).start().await?;
     let client = cluster.connect(leader).await?;
 
@@ -252,7 +252,7 @@ fn main() -> Result<()> {
         Some(at) => args.get(at + 1).context("--seconds takes a number")?.parse().context("read --seconds")?,
         None => 10,
     };
-    let binary = PathBuf::from(env!("CARGO_BIN_EXE_onetrip"));
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_onetrip-lab"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
         throughput(&binary, seconds).await?;

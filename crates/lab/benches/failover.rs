@@ -4,7 +4,7 @@
 //! killed (-9), 20 times the leader's, 20 times another one's, and come back each time.  Every acknowledgement is checked
 //! at the end: nothing may be lost (RPO 0).
 //!
-//! `cargo bench -p onetrip-cli --bench failover -- --out docs/measurements/2026-11-22-failover` (or `make bench-failover`)
+//! `cargo bench -p onetrip-lab --bench failover -- --out docs/measurements/2026-11-22-failover` (or `make bench-failover`)
 //! writes README.md and raw.csv there; without `--out` the tables go to standard output.  `--kills 20` of each kind.
 
 use std::fmt::Write;
@@ -370,7 +370,7 @@ fn main() -> Result<()> {
         None => 20,
     };
     let out = value("--out").map(|text| text.context("--out takes a folder")).transpose()?;
-    let binary = PathBuf::from(env!("CARGO_BIN_EXE_onetrip"));
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_onetrip-lab"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let result = runtime.block_on(measure(&binary, kills))?;
     let text = report(&result, "make bench-failover");

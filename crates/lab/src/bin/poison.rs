@@ -1,4 +1,4 @@
-//! `make poison`: the generator of `onetrip_lab::poison` on the `onetrip` command that lies beside this program.
+//! `make poison`: the generator of `onetrip_lab::poison` on the `onetrip-lab` command that lies beside this program.
 
 mod generator;
 mod program;

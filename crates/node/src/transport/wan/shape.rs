@@ -8,14 +8,13 @@
 //!   change.  Doubles follow their originals at once.
 //! - An unshaped link costs one atomic load.
 
-use super::frame::Channel;
+use crate::config::ONE_WAY_MS_MAX;
+use crate::transport::frame::Channel;
+use crate::transport::link::QUEUE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-
-/// What may be on its way to a slow or distant peer; beyond it frames are dropped, which Raft repairs.
-pub(super) const QUEUE_BYTES_MAX: usize = 128 << 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -32,9 +31,6 @@ pub struct LinkSettings {
     /// Bandwidth of each of the link's channels; 0: no limit.
     pub mbit_per_s: f64,
 }
-
-/// Longer is a typing error rather than a distance on Earth.
-pub const ONE_WAY_MS_MAX: f64 = 10_000.0;
 
 impl LinkSettings {
     /// What is wrong with them, in a sentence.
@@ -56,7 +52,7 @@ impl LinkSettings {
 
 /// What becomes of a frame.
 #[derive(Debug, PartialEq)]
-pub(super) enum Way {
+pub enum Way {
     /// To the socket at once.
     Now,
     /// Into the delay line, `copies` times.
@@ -67,7 +63,7 @@ pub(super) enum Way {
     Full,
 }
 
-pub(super) struct Shape {
+pub struct Shape {
     /// `false`: every frame goes out at once.
     active: AtomicBool,
     cut: AtomicBool,

@@ -6,8 +6,8 @@
 //! Frames of one channel of a link keep their order (`shape` gives them times that never fall, equal times go by arrival)
 //! and any number is under way at once.
 
-use super::frame::Channel;
-use super::link::Link;
+use crate::transport::frame::Channel;
+use crate::transport::link::Link;
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
-pub(super) struct DelayLine {
+pub struct DelayLine {
     held: Mutex<Held>,
     changed: Condvar,
 }
@@ -33,6 +33,17 @@ struct HeldFrame {
     link: Arc<Link>,
     channel: Channel,
     frame: Bytes,
+}
+
+impl HeldFrame {
+    fn write(self) {
+        let bytes = self.frame.len();
+        // A cut takes what is under way too.
+        if !self.link.shape.is_cut() {
+            let _ = self.link.write_now(self.channel, self.frame);
+        }
+        self.link.shape.left(bytes);
+    }
 }
 
 impl PartialEq for HeldFrame {
@@ -88,7 +99,7 @@ impl DelayLine {
             }
             let Some(Reverse(due)) = held.frames.pop() else { continue };
             drop(held);
-            due.link.write_held(due.channel, due.frame);
+            due.write();
             held = self.held.lock().expect("no code that holds this lock panics");
         }
     }

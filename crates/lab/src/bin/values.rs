@@ -1,4 +1,4 @@
-//! `make values`: the generator of `onetrip_lab::values` on the `onetrip` command that lies beside this program.
+//! `make values`: the generator of `onetrip_lab::values` on the `onetrip-lab` command that lies beside this program.
 
 mod generator;
 mod program;

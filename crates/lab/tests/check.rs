@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use onetrip_lab::{Cluster, Node};
 use serde_json::Value;
 
-const BIN: &str = env!("CARGO_BIN_EXE_onetrip");
+const BIN: &str = env!("CARGO_BIN_EXE_onetrip-lab");
 
 async fn check(cluster: &Cluster) -> Result<(Option<i32>, Value)> {
     let data = cluster.data();

@@ -5,10 +5,10 @@
 //! (/proc/PID/schedstat), which others on the machine disturb less than they disturb the clock on the wall.  In the same
 //! rounds each statement also runs on a heap table with the same rows, where nothing is captured.
 //!
-//! `cargo bench -p onetrip-cli --bench rows -- --out docs/measurements/DATE-rows` (or `make bench-rows`) writes README.md and
+//! `cargo bench -p onetrip-lab --bench rows -- --out docs/measurements/DATE-rows` (or `make bench-rows`) writes README.md and
 //! raw.tsv there; without `--out` the table goes to standard output.  `--rounds 7` after one that is not counted.
 //!
-//! Another build is measured by ONETRIP_BIN (its `onetrip`) and ONETRIP_POSTGRES_BIN (the programs of the PostgreSQL that has
+//! Another build is measured by ONETRIP_BIN (its `onetrip-lab`) and ONETRIP_POSTGRES_BIN (the programs of the PostgreSQL that has
 //! its extension); `--build TEXT` says in the README which one it was.
 
 use std::collections::BTreeMap;
@@ -378,7 +378,7 @@ fn main() -> Result<()> {
         Some(text) => text.context("--build takes a text")?,
         None => format!("commit {}", says("git", &["rev-parse", "--short", "HEAD"])),
     };
-    let binary = std::env::var_os("ONETRIP_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_onetrip").into());
+    let binary = std::env::var_os("ONETRIP_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_onetrip-lab").into());
     let tables = tables();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let costs = runtime.block_on(measure(&PathBuf::from(binary), &tables, rounds))?;

@@ -152,19 +152,6 @@ impl Topology {
             .find(|l| l.between == [a.clone(), b.clone()] || l.between == [b.clone(), a.clone()])
             .map_or(0.0, |l| l.rtt_ms)
     }
-
-    /// Round trip from a region to the nearest majority of all, the region itself included, ms.
-    pub fn majority_rtt_ms(&self, region: usize) -> f64 {
-        let mut rtts: Vec<f64> = (0..self.regions.len()).map(|other| self.rtt_ms(region, other)).collect();
-        rtts.sort_by(f64::total_cmp);
-        // rtts[0] is the region itself; a majority of n are n / 2 + 1 members.
-        rtts[self.regions.len() / 2]
-    }
-
-    /// What physics asks of one commit: the client's round trip to the region and that region's to the nearest majority, ms.
-    pub fn limit_ms(&self, region: usize) -> f64 {
-        self.regions[region].client_rtt_ms + self.majority_rtt_ms(region)
-    }
 }
 
 fn check_rtt(rtt_ms: f64, what: impl Fn() -> String) -> Result<(), String> {
@@ -183,32 +170,18 @@ mod tests {
     const FLAT: &str = include_str!("../../../topologies/flat.toml");
 
     #[test]
-    fn limits_are_client_round_trip_plus_nearest_majority() {
+    fn links_have_their_distance_in_both_directions() {
         let us = Topology::parse(US).expect("the shipped topology is valid");
-        let limits: Vec<f64> = (0..3).map(|r| us.limit_ms(r)).collect();
-        assert_eq!(limits, [11.0, 20.0, 112.0]);
+        assert_eq!((us.rtt_ms(0, 2), us.rtt_ms(2, 0), us.rtt_ms(1, 1)), (62.0, 62.0, 0.0));
         assert_eq!(us.preferred_leader(), "us-east-1");
     }
 
     #[test]
     fn regions_without_links_have_no_distance() {
         let flat = Topology::parse(FLAT).expect("the shipped topology is valid");
-        assert_eq!(flat.limit_ms(2), 0.0);
+        assert_eq!(flat.rtt_ms(0, 2), 0.0);
         assert_eq!(flat.preferred_leader(), "a");
         assert_eq!(flat.database(), "onetrip");
-    }
-
-    #[test]
-    fn majority_of_five_is_the_second_nearest_other() {
-        let mut text = String::new();
-        for name in ["a", "b", "c", "d", "e"] {
-            text += &format!("[[region]]\nname = \"{name}\"\n");
-        }
-        for (other, rtt) in [("b", 40.0), ("c", 10.0), ("d", 30.0), ("e", 20.0)] {
-            text += &format!("[[link]]\nbetween = [\"{other}\", \"a\"]\nrtt_ms = {rtt}\n");
-        }
-        let five = Topology::parse(&text).unwrap();
-        assert_eq!(five.majority_rtt_ms(0), 20.0);
     }
 
     #[test]

@@ -1,13 +1,15 @@
-//! `onetrip demo`: a whole cluster on this machine, measured, and open to psql until Ctrl-C.
+//! `make demo`: a whole cluster on this machine, measured, and open to psql until Ctrl-C.
 //!
 //! ```text
 //!   psql, pgbench ──> client link (proxy in this process) ──> PostgreSQL of the region     a client's distance
 //!                     node <──> node, delayed in their transport                            the regions' distance
 //! ```
 //!
-//! Each region is a process of this same executable (`start`) with its own PostgreSQL.  However the demo ends, nothing of it
-//! stays running: nodes see their standard input close when this process dies, and what an earlier demo's killed nodes may
-//! have left is ended before a new one begins.
+//! Each region is a process of `onetrip-lab`, which lies beside this program, with its own PostgreSQL.  However the demo ends,
+//! nothing of it stays running: nodes see their standard input close when this process dies, and what an earlier demo's
+//! killed nodes may have left is ended before a new one begins.
+//!
+//! Exit codes: 0 all is well; 1 it failed; 2 it was called wrongly.
 
 mod folder;
 mod measure;
@@ -15,28 +17,32 @@ mod measure;
 use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
-use clap::Args;
+use clap::Parser;
+use onetrip_client::postgres;
+use onetrip_client::topology::TopologyError;
+use onetrip_lab::cluster::BINARY;
 use onetrip_lab::link::ClientLink;
 use onetrip_lab::{Cluster, Topology};
 use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
 use tokio::signal::unix::{signal, SignalKind};
 
-use crate::BadUsage;
 use folder::DemoFolder;
 
-const US: &str = include_str!("../../../../topologies/us.toml");
+const US: &str = include_str!("../../../../../topologies/us.toml");
 
 /// Run three regions on this machine with emulated distances, measure them, and leave them open to psql
 ///
 /// Starts a node and a PostgreSQL for each region, emulates the round trips between regions and those of a client, runs an
 /// update workload with pgbench against each region, and prints one table. Ctrl-C ends everything.
-#[derive(Args)]
-pub struct DemoArgs {
+#[derive(Parser)]
+#[command(name = "demo")]
+struct DemoArgs {
     /// End after the table
     #[arg(long)]
     once: bool,
@@ -67,6 +73,7 @@ pub struct DemoArgs {
 struct Plan {
     topology: Topology,
     topology_name: String,
+    command: Command,
     bin_dir: PathBuf,
     json: Option<File>,
     clients: usize,
@@ -74,12 +81,45 @@ struct Plan {
     once: bool,
 }
 
-pub fn run(args: DemoArgs) -> Result<ExitCode> {
+/// The command that the nodes run, held open: its path may be closed to the user that this program becomes.
+struct Command {
+    path: PathBuf,
+    file: File,
+}
+
+impl Command {
+    fn beside_this() -> Result<Command> {
+        let path = match std::env::var_os("ONETRIP_BIN") {
+            Some(path) => path.into(),
+            None => std::env::current_exe().context("find the running program")?.with_file_name(BINARY),
+        };
+        let file = File::open(&path).with_context(|| format!("open {}: build it with make demo", path.display()))?;
+        Ok(Command { path, file })
+    }
+
+    /// What this process and its children can run.
+    fn executable(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    match run(DemoArgs::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("demo: {error:#}");
+            ExitCode::from(if error.is::<TopologyError>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(args: DemoArgs) -> Result<()> {
     let (topology, topology_name) = match &args.topology {
-        Some(file) => (Topology::load(file).map_err(|e| BadUsage(e.to_string()))?, file.display().to_string()),
+        Some(file) => (Topology::load(file)?, file.display().to_string()),
         None => (Topology::parse(US).map_err(anyhow::Error::msg)?, "us".to_string()),
     };
-    let bin_dir = crate::init::bin_dir(args.bin_dir.as_deref())?;
+    let command = Command::beside_this()?;
+    let bin_dir = postgres::bin_dir(args.bin_dir.as_deref())?;
     if !bin_dir.join("pgbench").is_file() {
         bail!("there is no pgbench in {}: install it, or name PostgreSQL's folder with --bin-dir", bin_dir.display());
     }
@@ -95,6 +135,7 @@ pub fn run(args: DemoArgs) -> Result<ExitCode> {
     let plan = Plan {
         topology,
         topology_name,
+        command,
         bin_dir,
         json,
         clients: usize::try_from(args.clients)?,
@@ -119,8 +160,7 @@ pub fn run(args: DemoArgs) -> Result<ExitCode> {
         };
         show(plan, &folder, asked_to_end).await
     })?;
-    folder.remove_nodes()?;
-    Ok(ExitCode::SUCCESS)
+    folder.remove_nodes()
 }
 
 async fn show(plan: Plan, folder: &DemoFolder, asked_to_end: impl std::future::Future<Output = ()>) -> Result<()> {
@@ -129,8 +169,7 @@ async fn show(plan: Plan, folder: &DemoFolder, asked_to_end: impl std::future::F
     say(&format!("making {} regions: {}", regions.len(), regions.join(", ")));
     let starting = Cluster::builder()
         .topology(plan.topology.clone())
-        // The file that runs, even when its path is closed to this user.
-        .binary("/proc/self/exe")
+        .binary(plan.command.executable())
         .folder(folder.path())
         .init_arg("--bin-dir")
         .init_arg(&plan.bin_dir.display().to_string())
@@ -180,22 +219,23 @@ async fn use_cluster(mut plan: Plan, folder: &DemoFolder, cluster: &Cluster) -> 
             node.region()
         );
     }
-    // As a line that can be pasted, wherever this executable lies.
-    let own = std::env::current_exe().map_or("onetrip".to_string(), |path| path.display().to_string());
-    println!("Look at the cluster:\n  {own} status --data {0}\n  {own} check --data {0}", data.display());
+    // As a line that can be pasted, wherever the executable lies.
+    let command = plan.command.path.display();
+    println!("Look at the cluster:\n  {command} status --data {0}\n  {command} check --data {0}", data.display());
     println!("Ctrl-C ends it.");
-    watch(cluster).await
+    watch(cluster, &plan.command.path).await
 }
 
 /// Until Ctrl-C: says once when a node ends, when its PostgreSQL fails, and when they are back.
-async fn watch(cluster: &Cluster) -> Result<()> {
+async fn watch(cluster: &Cluster, command: &Path) -> Result<()> {
     let mut said: Vec<Option<String>> = cluster.nodes().iter().map(|_| None).collect();
     loop {
         for (node, said) in cluster.nodes().iter().zip(&mut said) {
             let trouble = if !node.running() {
                 Some(format!(
-                    "the node of {} has ended; `onetrip start --data {}` starts it",
+                    "the node of {} has ended; `{} start --data {}` starts it",
                     node.region(),
+                    command.display(),
                     node.folder().display()
                 ))
             } else {

@@ -2,7 +2,7 @@
 //!
 //! One file for each subject; `lab` holds what they share.  Clusters are expensive, so one runs at a time and the steps of a
 //! subject share it.  All of it is one executable because linking it once is quick and thirteen times is not:
-//! `cargo test --release -p onetrip-cli --test cluster kill9` runs one subject.
+//! `cargo test --release -p onetrip-lab --test cluster kill9` runs one subject.
 //!
 //! `ONETRIP_TEST_SECONDS` shortens what runs for a time (default 30); `ONETRIP_KEEP` keeps the clusters' folders.
 

@@ -1,4 +1,4 @@
-//! `onetrip demo` from start to end: its table, and that nothing stays running however it ends.
+//! The demo from start to end: its table, and that nothing stays running however it ends.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ impl Folder {
 }
 
 fn demo(data: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onetrip"));
-    command.args(["demo", "--topology", FLAT, "--clients", "4", "--data"]).arg(data).args(args);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_demo"));
+    command.args(["--topology", FLAT, "--clients", "4", "--data"]).arg(data).args(args);
     command
 }
 

@@ -7,7 +7,7 @@ use anyhow::{bail, Context, Result};
 use onetrip_lab::{postmaster, Cluster, Node};
 
 async fn cluster() -> Result<Cluster> {
-    Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip")).start().await
+    Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip-lab")).start().await
 }
 
 /// Waits until `node` serves through a server process that `is_right`.
@@ -111,7 +111,7 @@ async fn stopped_nodes_leave_no_process_and_start_again() -> Result<()> {
 /// Goal: a port that somebody else has is said in one line, with the port in it.
 #[tokio::test]
 async fn a_port_in_use_is_said_in_one_line() -> Result<()> {
-    let cluster = Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip")).init().await?;
+    let cluster = Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip-lab")).init().await?;
     let node = cluster.node(0);
     let _holder = TcpListener::bind(("127.0.0.1", node.postgres_port()))?;
     node.start()?;

@@ -74,7 +74,7 @@ pub async fn turn(name: &str, about: &str) -> OwnedMutexGuard<()> {
 
 /// The command built beside this test; `ONETRIP_BIN` names another.
 pub fn binary() -> PathBuf {
-    std::env::var_os("ONETRIP_BIN").map_or_else(|| env!("CARGO_BIN_EXE_onetrip").into(), PathBuf::from)
+    std::env::var_os("ONETRIP_BIN").map_or_else(|| env!("CARGO_BIN_EXE_onetrip-lab").into(), PathBuf::from)
 }
 
 pub fn builder() -> ClusterBuilder {

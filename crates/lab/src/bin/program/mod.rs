@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use onetrip_lab::cluster::BINARY;
 
 #[derive(clap::Args)]
 pub struct Common {
@@ -25,7 +26,7 @@ pub struct Common {
 pub struct Place {
     pub duration: Duration,
     pub seed: u64,
-    /// The `onetrip` command.
+    /// The command that the clusters run.
     pub binary: PathBuf,
     pub folder: PathBuf,
 }
@@ -61,7 +62,7 @@ where
     let place = Place {
         duration: Duration::from_secs(common.seconds),
         seed,
-        binary: std::env::var_os("ONETRIP_BIN").map_or_else(|| own.with_file_name("onetrip"), PathBuf::from),
+        binary: std::env::var_os("ONETRIP_BIN").map_or_else(|| own.with_file_name(BINARY), PathBuf::from),
         folder: folder.clone(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

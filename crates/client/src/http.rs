@@ -1,0 +1,133 @@
+//! One GET or POST of JSON to a node, on a trusted address or through a Unix socket (an address with a slash in it is its
+//! path).
+
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+/// A status page is a few kilobytes; more than this is not a node.
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
+
+/// The node answered, and said no.
+#[derive(Debug, thiserror::Error)]
+#[error("status {status}: {why}")]
+pub struct Refused {
+    pub status: u16,
+    pub why: String,
+}
+
+pub async fn get_json(address: &str, path: &str, timeout: Duration) -> Result<Value> {
+    within(timeout, address, path, Method::GET, Bytes::new()).await
+}
+
+pub async fn post_json(address: &str, path: &str, body: &Value, timeout: Duration) -> Result<Value> {
+    within(timeout, address, path, Method::POST, body.to_string().into()).await
+}
+
+async fn within(timeout: Duration, address: &str, path: &str, method: Method, body: Bytes) -> Result<Value> {
+    let request = Request::builder()
+        .method(method.clone())
+        .uri(path)
+        .header(HOST, "node")
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(body))
+        .context("make a request")?;
+    let exchange = async {
+        let connect = || format!("connect to {address}");
+        let answered = match address.contains('/') {
+            true => exchange(UnixStream::connect(address).await.with_context(connect)?, request).await,
+            false => exchange(TcpStream::connect(address).await.with_context(connect)?, request).await,
+        };
+        answered.with_context(|| format!("{method} http://{address}{path}"))
+    };
+    match tokio::time::timeout(timeout, exchange).await {
+        Ok(result) => result,
+        Err(_) => bail!("{address} did not answer within {} ms", timeout.as_millis()),
+    }
+}
+
+async fn exchange<S>(stream: S, request: Request<Full<Bytes>>) -> Result<Value>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // What ends it early is the answer's error too; and it ends with the sender.
+    let connection = tokio::spawn(connection);
+    let answer = async {
+        let answer = sender.send_request(request).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), RESPONSE_BYTES_MAX).collect().await;
+        let body = body.map_err(anyhow::Error::from_boxed).context("read the answer")?.to_bytes();
+        if !status.is_success() {
+            let why = String::from_utf8_lossy(&body).trim().to_string();
+            return Err(Refused { status: status.as_u16(), why }.into());
+        }
+        if body.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&body).context("the answer is not JSON")
+    };
+    let result = answer.await;
+    connection.abort();
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    /// What comes of asking one that answers with these bytes and hangs up.
+    async fn asked(answer: &'static [u8]) -> Result<Value> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await?;
+            let mut request = vec![0; 4096];
+            let _ = stream.read(&mut request).await?;
+            stream.write_all(answer).await
+        };
+        let (result, served) = tokio::join!(get_json(&address, "/status", PATIENCE), serve);
+        served?;
+        result
+    }
+
+    #[tokio::test]
+    async fn answers_are_read_and_garbage_is_refused() {
+        let ok = asked(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\":1}").await.unwrap();
+        assert_eq!(ok["a"], 1);
+        assert_eq!(asked(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap(), Value::Null);
+        let no = asked(b"HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\nnone\n").await.unwrap_err();
+        let refused = no.downcast_ref::<Refused>().expect("it said no");
+        assert_eq!((refused.status, refused.why.as_str()), (404, "none"));
+        for garbage in [
+            &b""[..],
+            b"\r\n\r\n",
+            b"hello",
+            b"HTTP/1.1 200 OK\r\n\r\n{",
+            b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"a\":1}",
+        ] {
+            assert!(asked(garbage).await.is_err(), "{garbage:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_does_not_answer_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let error = get_json(&address, "/status", Duration::from_millis(50)).await.unwrap_err();
+        assert!(error.to_string().contains("did not answer within 50 ms"), "{error:#}");
+    }
+}

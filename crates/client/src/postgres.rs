@@ -1,0 +1,26 @@
+//! Where PostgreSQL's programs are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+
+/// Where `ONETRIP_POSTGRES_BIN` says, else where Debian has them.
+pub fn usual_bin_dir() -> PathBuf {
+    std::env::var_os("ONETRIP_POSTGRES_BIN").map_or_else(|| "/usr/lib/postgresql/15/bin".into(), Into::into)
+}
+
+/// As told, else the usual place, else as `pg_config` says.
+pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(given) = given {
+        return std::path::absolute(given).context("find bin_dir");
+    }
+    let usual = usual_bin_dir();
+    if usual.join("postgres").is_file() {
+        return Ok(usual);
+    }
+    match Command::new("pg_config").arg("--bindir").output() {
+        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().into()),
+        _ => bail!("PostgreSQL is not in {}: install postgresql-15 or name its folder with --bin-dir", usual.display()),
+    }
+}

@@ -1,0 +1,51 @@
+//! `POST /links`, in a lab: what happens to the frames on the way to a peer.
+
+use crate::http::Http;
+use crate::transport::LinkSettings;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use onetrip_core::NodeId;
+use serde::Deserialize;
+use std::sync::Arc;
+
+pub fn routes() -> Router<Arc<Http>> {
+    Router::new().route("/links", post(links))
+}
+
+/// What is left out stays as it is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkChange {
+    peer: NodeId,
+    cut: Option<bool>,
+    one_way_ms: Option<f64>,
+    jitter_ms: Option<f64>,
+    loss: Option<f64>,
+    duplicate: Option<f64>,
+    mbit_per_s: Option<f64>,
+}
+
+/// Changes what happens to frames from this node to a peer; answers with all of the link's settings.
+async fn links(State(http): State<Arc<Http>>, Json(change): Json<LinkChange>) -> Response {
+    let peer = change.peer;
+    let unknown = || (StatusCode::NOT_FOUND, format!("node {peer} is no peer of this node\n")).into_response();
+    let Some(now) = http.transport.link_settings(peer) else { return unknown() };
+    let settings = LinkSettings {
+        cut: change.cut.unwrap_or(now.cut),
+        one_way_ms: change.one_way_ms.unwrap_or(now.one_way_ms),
+        jitter_ms: change.jitter_ms.unwrap_or(now.jitter_ms),
+        loss: change.loss.unwrap_or(now.loss),
+        duplicate: change.duplicate.unwrap_or(now.duplicate),
+        mbit_per_s: change.mbit_per_s.unwrap_or(now.mbit_per_s),
+    };
+    if let Err(why) = settings.validate() {
+        return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response();
+    }
+    match http.transport.set_link(peer, settings) {
+        true => Json(settings).into_response(),
+        false => unknown(),
+    }
+}
