@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz audit lint lint-versions bench bench-failover bench-rows clean
+.PHONY: help setup setup-tests build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz audit lint lint-versions bench bench-failover bench-return bench-rows clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -25,6 +25,7 @@ help:
 	@echo "make lint-versions  the extension compiles without warnings for PostgreSQL 15, 17 and 18"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
+	@echo "make bench-return  a member missed five minutes of full load and comes back: what the others notice"
 	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, beside heap"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
 	@echo "make clean   remove what was built"
@@ -115,6 +116,10 @@ bench: setup
 # About five minutes on a quiet machine.
 bench-failover: setup
 	cargo bench --locked -p onetrip-lab --bench failover -- $(or $(ARGS),--out docs/measurements/2026-11-22-failover)
+
+# About ten minutes.
+bench-return: setup
+	cargo bench --locked -p onetrip-lab --bench member_return -- $(or $(ARGS),--out docs/measurements/2026-11-22-return)
 
 # About five minutes.  Another build: ONETRIP_BIN and ONETRIP_POSTGRES_BIN (the head of crates/lab/benches/rows.rs).
 bench-rows: setup
