@@ -141,10 +141,6 @@ impl Options {
             poison_per_million: *[0, 0, 0, 5_000].get(rng.below(4) as usize).expect("below 4"),
             plant,
         };
-        if o.message_bytes_max == 1 {
-            // A few messages under way would be a few entries.
-            o.near_entries = u64::MAX;
-        }
         if matches!(plant, Some(Plant::ShowsLeftOut | Plant::SkipTakesNothing)) {
             (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
         }
@@ -157,6 +153,10 @@ impl Options {
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
             (o.checkpoint_entries, o.log_entries_max, o.losses_max) = (u64::MAX, u64::MAX, 0);
             o.election_fault_per_million = 1_000_000;
+        }
+        if o.message_bytes_max == 1 {
+            // A few messages under way would be a few entries.
+            o.near_entries = u64::MAX;
         }
         o
     }

@@ -9,7 +9,7 @@
 use super::{Config, Consensus, Input};
 use crate::ids::{LogIndex, NodeId};
 use crate::members::{Change, Command, MemberRole, Members};
-use raft::{ProgressState, SnapshotStatus, StateRole, Storage};
+use raft::Storage;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ pub(super) struct Timing {
     preferred: bool,
     witness: bool,
     /// How long each snapshot has been under way.
-    snapshots: BTreeMap<u64, usize>,
+    snapshots: BTreeMap<NodeId, usize>,
 }
 
 impl Timing {
@@ -78,8 +78,8 @@ impl<S: Storage> Consensus<S> {
 
     /// If this node leads, `heir` takes over as soon as it has the whole log.
     pub fn transfer_to(&mut self, heir: NodeId) {
-        if self.raft.raft.state == StateRole::Leader && self.conf.voters.contains(&heir) {
-            self.raft.transfer_leader(u64::from(heir.0));
+        if self.raft.leads() && self.conf.voters.contains(&heir) {
+            self.raft.transfer_to(heir);
             // Not back at once.
             self.timing.to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
         }
@@ -92,9 +92,8 @@ impl<S: Storage> Consensus<S> {
             timing.credit -= timing.wanted;
             self.raft.tick();
         }
-        let raft = &self.raft.raft;
         let timing = &mut self.timing;
-        timing.leaderless = if raft.leader_id == raft::INVALID_ID { timing.leaderless + 1 } else { 0 };
+        timing.leaderless = if self.raft.leader().is_none() { timing.leaderless + 1 } else { 0 };
         timing.to_heartbeat = timing.to_heartbeat.saturating_sub(1);
         if timing.to_heartbeat == 0 {
             timing.to_heartbeat = self.config.heartbeat_ticks;
@@ -125,30 +124,28 @@ impl<S: Storage> Consensus<S> {
         // A preferred voter whose log has entries that its peers' newer ones replace refuses them, and can win itself no
         // more than they can; and so could a leader that steps back refuse its heir.
         let tired = leaderless > PREFERENCE_TIMEOUTS * wanted;
-        let raft = &mut self.raft.raft;
-        let stepping_back = raft.lead_transferee.is_some();
-        raft.set_priority(match () {
+        let stepping_back = self.raft.transferee().is_some();
+        self.raft.set_priority(match () {
             () if tired || stepping_back || witness => NOT_PREFERRED,
             () if preferred => PREFERRED,
             () => 0,
         });
-        // raft-rs draws from everybody's range; the place in it picks one from this node's.
-        let (drawn, own) = (raft.randomized_election_timeout(), &self.timing.election);
+        // The place in everybody's range picks one from this node's.
+        let (drawn, own) = (self.raft.election_timeout_drawn(), &self.timing.election);
         if !own.contains(&drawn) {
-            raft.set_randomized_election_timeout(own.start + drawn % (own.end - own.start));
+            self.raft.set_election_timeout(own.start + drawn % (own.end - own.start));
         }
     }
 
     /// The connection to `peer` broke.
     pub(super) fn lost(&mut self, peer: NodeId) {
-        let id = u64::from(peer.0);
-        self.raft.report_unreachable(id);
-        if self.raft.raft.prs().get(id).is_some_and(|p| p.state == ProgressState::Snapshot) {
-            self.raft.report_snapshot(id, SnapshotStatus::Failure);
+        self.raft.unreachable(peer);
+        if self.raft.follower(peer).is_some_and(|f| f.gets_snapshot) {
+            self.raft.snapshot_lost(peer);
         }
         // An heir that has gone would keep proposals waiting until the transfer times out.
-        if self.raft.raft.lead_transferee == Some(id) {
-            self.raft.raft.abort_leader_transfer();
+        if self.raft.transferee() == Some(peer) {
+            self.raft.abort_transfer();
         }
         if self.members.is_preferred(peer) {
             self.timing.to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
@@ -157,14 +154,13 @@ impl<S: Storage> Consensus<S> {
 
     /// If this node leads: the voter that is furthest takes over, one with PostgreSQL if there is one.
     pub(super) fn hand_over(&mut self) {
-        let raft = &self.raft.raft;
-        if raft.state != StateRole::Leader {
+        if !self.raft.leads() {
             return;
         }
         let heirs = self.conf.voters.iter().filter(|id| **id != self.config.id).filter_map(|id| {
-            let progress = raft.prs().get(u64::from(id.0))?;
+            let heir = self.raft.follower(*id)?;
             // Activity is counted anew once per election timeout, so at times nobody has any.  Of equals the lowest id.
-            Some((progress.recent_active, self.members.is_data_voter(*id), progress.matched, u32::MAX - id.0, *id))
+            Some((heir.active, self.members.is_data_voter(*id), heir.matched, u32::MAX - id.0, *id))
         });
         if let Some((.., heir)) = heirs.max() {
             self.transfer_to(heir);
@@ -177,7 +173,7 @@ impl<S: Storage> Consensus<S> {
     /// and again.
     fn consider_transfer(&mut self) {
         let timing = &mut self.timing;
-        if self.raft.raft.state != StateRole::Leader {
+        if !self.raft.leads() {
             // A new leader first learns who is alive.
             timing.to_transfer = timing.to_transfer.max(self.config.transfer_ticks * 2);
             timing.snapshots.clear();
@@ -186,17 +182,14 @@ impl<S: Storage> Consensus<S> {
         timing.to_transfer = timing.to_transfer.saturating_sub(1);
         self.look_for_lost_snapshots();
         // At each election timeout raft forgets who is active; a look that kept that beat would never find anybody.
-        let raft = &self.raft.raft;
-        if self.timing.to_transfer > 0 || raft.election_elapsed < raft.election_timeout() / 2 {
+        if self.timing.to_transfer > 0 || !self.raft.knows_who_is_active() {
             return;
         }
         self.timing.to_transfer = self.config.transfer_ticks;
-        let (raft, members, me) = (&self.raft.raft, &self.members, self.config.id);
-        let committed = raft.raft_log.committed;
-        let able = |id: &&NodeId| {
-            let progress = raft.prs().get(u64::from(id.0));
-            progress.is_some_and(|p| p.recent_active && p.matched + TRANSFER_LAG_MAX >= committed)
-        };
+        let (raft, members, me) = (&self.raft, &self.members, self.config.id);
+        let committed = raft.committed().0;
+        let able =
+            |id: &&NodeId| raft.follower(**id).is_some_and(|f| f.active && f.matched.0 + TRANSFER_LAG_MAX >= committed);
         let voters = &self.conf.voters;
         let preferred = voters.iter().filter(able).find(|id| members.is_preferred(**id));
         if let Some(heir) = preferred.copied().filter(|_| !members.is_preferred(me)) {
@@ -214,17 +207,16 @@ impl<S: Storage> Consensus<S> {
     /// A learner meant to vote whose log and PostgreSQL have caught up becomes a voter.
     /// True: a change of the configuration is under way now.
     fn consider_promotion(&mut self) -> bool {
-        let raft = &self.raft.raft;
-        if raft.has_pending_conf() || self.conf.is_joint() {
+        let raft = &self.raft;
+        if raft.changes_configuration() || self.conf.is_joint() {
             return true;
         }
-        let committed = raft.raft_log.committed;
+        let committed = raft.committed().0;
         let near = |index: u64| index + PROMOTE_LAG_MAX >= committed;
         let caught_up = self.members.members.iter().filter(|m| {
-            let progress = raft.prs().get(u64::from(m.id.0));
             !m.voter
                 && m.role.votes()
-                && progress.is_some_and(|p| p.recent_active && near(p.matched))
+                && raft.follower(m.id).is_some_and(|f| f.active && near(f.matched.0))
                 && self.positions.get(&m.id).is_some_and(|applied: &LogIndex| near(applied.0))
         });
         let version = self.members.version;
@@ -239,16 +231,13 @@ impl<S: Storage> Consensus<S> {
     }
 
     fn look_for_lost_snapshots(&mut self) {
-        let under_way: Vec<u64> = {
-            let all = self.raft.raft.prs().iter();
-            all.filter(|(_, p)| p.state == ProgressState::Snapshot).map(|(id, _)| *id).collect()
-        };
+        let under_way: Vec<NodeId> = self.raft.followers().filter(|f| f.gets_snapshot).map(|f| f.id).collect();
         self.timing.snapshots.retain(|id, _| under_way.contains(id));
         for id in under_way {
             let ticks = self.timing.snapshots.entry(id).or_default();
             *ticks += 1;
             if *ticks > SNAPSHOT_TICKS {
-                self.raft.report_snapshot(id, SnapshotStatus::Failure);
+                self.raft.snapshot_lost(id);
             }
         }
     }

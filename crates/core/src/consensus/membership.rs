@@ -10,7 +10,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{
     ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry as RaftEntry, EntryType, MessageType,
 };
-use raft::{StateRole, Storage};
+use raft::Storage;
 use std::sync::Arc;
 
 impl<S: Storage> Consensus<S> {
@@ -18,7 +18,7 @@ impl<S: Storage> Consensus<S> {
     pub(super) fn propose_change(&mut self, command: &Command) -> Result<()> {
         let steps = self.members.steps(&command.change);
         if steps.is_empty() {
-            return self.propose(RaftEntry { data: Entry::encode_command(command), ..Default::default() });
+            return self.raft.propose(RaftEntry { data: Entry::encode_command(command), ..Default::default() });
         }
         let mut change = conf_change(&steps);
         change.context = command.encode();
@@ -29,13 +29,13 @@ impl<S: Storage> Consensus<S> {
             self.hand_over();
             return Err(Error::NoLeader);
         }
-        self.propose(entry)
+        self.raft.propose(entry)
     }
 
-    /// This leader would go with that change: raft-rs 0.7.0 cannot lead without being a voter, so another one takes over
+    /// This leader would go with that change: it cannot lead without being a voter, so another one takes over
     /// first, and whoever proposed it asks again.
     pub(super) fn removes_me(&self, entry: &RaftEntry) -> bool {
-        if self.raft.raft.state != StateRole::Leader || entry.get_entry_type() != EntryType::EntryConfChangeV2 {
+        if !self.raft.leads() || entry.get_entry_type() != EntryType::EntryConfChangeV2 {
             return false;
         }
         let Some(command) = command_of(&entry.data) else { return false };
@@ -54,7 +54,7 @@ impl<S: Storage> Consensus<S> {
             }
             EntryType::EntryConfChangeV2 if entry.data.is_empty() => {
                 // How raft-rs leaves a joint configuration.
-                let conf = self.raft.apply_conf_change(&ConfChangeV2::default()).ok()?;
+                let conf = self.raft.apply_conf_change(&ConfChangeV2::default())?;
                 table = Members::clone(&self.members);
                 table.left_joint();
                 self.configured(&conf);
@@ -68,7 +68,7 @@ impl<S: Storage> Consensus<S> {
                     return None;
                 }
                 // Refused while a joint configuration lasts; the leader lets no such entry in.
-                let conf = self.raft.apply_conf_change(&conf_change(&steps)).ok()?;
+                let conf = self.raft.apply_conf_change(&conf_change(&steps))?;
                 self.configured(&conf);
             }
             EntryType::EntryConfChange => return None,
@@ -80,25 +80,8 @@ impl<S: Storage> Consensus<S> {
 
     fn configured(&mut self, conf: &ConfState) {
         self.conf = Conf::from(conf);
-        let raft = &mut self.raft.raft;
-        // raft-rs 0.7.0 lets a leader that is no voter any more go on, and panics when it counts itself.
-        if raft.state == StateRole::Leader && !self.conf.votes(self.config.id) {
-            let term = raft.term;
-            raft.become_follower(term, raft::INVALID_ID);
-        }
         let conf = &self.conf;
         self.positions.retain(|id, _| conf.contains(*id));
-    }
-
-    /// Tells raft how far entries have been handed out.
-    pub(super) fn applied_to(&mut self) {
-        let raft = &mut self.raft.raft;
-        let before = raft.raft_log.last_index();
-        raft.commit_apply(self.applied.0 .0);
-        // It has appended the way out of a joint configuration, and does not send it by itself.
-        if raft.raft_log.last_index() > before {
-            raft.bcast_append();
-        }
     }
 
     /// Decodes the checkpoint that a message brings, if raft will install it: once raft has taken it there is no way back.
@@ -106,9 +89,9 @@ impl<S: Storage> Consensus<S> {
         if message.get_msg_type() != MessageType::MsgSnapshot {
             return Ok(None);
         }
-        let (snapshot, log) = (message.get_snapshot(), &self.raft.raft.raft_log);
+        let snapshot = message.get_snapshot();
         let metadata = snapshot.get_metadata();
-        if metadata.index <= log.committed || log.match_term(metadata.index, metadata.term) {
+        if !self.raft.lacks(metadata) {
             return Ok(None);
         }
         let checkpoint = Checkpoint::decode(snapshot.data.clone(), self.config.limits)?;

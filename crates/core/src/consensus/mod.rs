@@ -25,18 +25,20 @@
 mod backlog;
 mod leadership;
 mod membership;
+mod raft_node;
 
 use crate::certifier::Limits;
 use crate::checkpoint::{Checkpoint, Conf};
 use crate::entry::{EntryKind, KIND_AT};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{LogIndex, NodeId, Term};
 use crate::members::{Command, Members};
 use bytes::Bytes;
 use leadership::Timing;
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 pub use raft::eraftpb::{EntryType, Message};
-use raft::{RawNode, StateRole, Storage};
+use raft::Storage;
+use raft_node::RaftNode;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -157,7 +159,7 @@ pub struct Status {
 }
 
 pub struct Consensus<S: Storage> {
-    raft: RawNode<S>,
+    raft: RaftNode<S>,
     config: Config,
     ready: Option<raft::Ready>,
     members: Arc<Members>,
@@ -177,9 +179,9 @@ pub struct Consensus<S: Storage> {
     /// A follower whose log matches up to here lacks little.
     near: LogIndex,
     /// The followers that are not.
-    behind: BTreeSet<u64>,
+    behind: BTreeSet<NodeId>,
     /// Of the last heartbeats that were sent for it.
-    commit_said: u64,
+    commit_said: LogIndex,
 }
 
 impl<S: Storage> Consensus<S> {
@@ -187,36 +189,10 @@ impl<S: Storage> Consensus<S> {
     /// of this node; `members` is the table at that index.
     pub fn new(config: Config, log: S, members: Arc<Members>) -> Result<Self> {
         let timing = Timing::new(&config);
-        let raft_config = raft::Config {
-            id: u64::from(config.id.0),
-            election_tick: config.election_ticks,
-            // Heartbeats are sent by `Timing`, which does not stretch them.
-            heartbeat_tick: config.election_ticks - 1,
-            min_election_tick: timing.widest.start,
-            max_election_tick: timing.widest.end,
-            applied: config.applied.0,
-            max_size_per_msg: MESSAGE_BYTES_MAX,
-            max_inflight_msgs: INFLIGHT_MESSAGES_MAX,
-            max_committed_size_per_ready: COMMITTED_BYTES_MAX,
-            check_quorum: true,
-            pre_vote: true,
-            // raft-rs 0.7.0 (`try_batching`, `is_continuous_ents`) joins entries to a waiting append that has none without
-            // looking where that one starts.  After a rejection in the same batch the follower then acknowledges
-            // positions that it does not have, and what counted it in is lost.
-            batch_append: false,
-            ..Default::default()
-        };
-        // raft-rs's own log lines are dropped: the node reports state changes itself, from `status`.
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
         let conf = Conf::from(&log.initial_state()?.conf_state);
         let applied = (config.applied, Term(log.term(config.applied.0)?));
-        let mut raft = RawNode::new(&raft_config, log, &logger)?;
-        // A member that has never voted starts in term 1: raft-rs 0.7.0 panics where a member of term 0 refuses a pre-vote,
-        // as a preferred one does that starts after the others.
-        if raft.raft.term == 0 {
-            raft.raft.become_follower(1, raft::INVALID_ID);
-        }
-        let commit_durable = raft.raft.raft_log.committed;
+        let raft = RaftNode::new(config.id, config.applied, config.election_ticks, timing.widest.clone(), log)?;
+        let commit_durable = raft.committed().0;
         let mut consensus = Consensus {
             raft,
             config,
@@ -232,7 +208,7 @@ impl<S: Storage> Consensus<S> {
             timing,
             near: LogIndex::ZERO,
             behind: BTreeSet::new(),
-            commit_said: 0,
+            commit_said: LogIndex::ZERO,
         };
         consensus.take_seat();
         consensus.fit_timing();
@@ -245,12 +221,12 @@ impl<S: Storage> Consensus<S> {
     pub fn set_election_draw(&mut self, draw: u64) {
         let range = &self.timing.election;
         let ticks = range.start + (draw % (range.end - range.start) as u64) as usize;
-        self.raft.raft.set_randomized_election_timeout(ticks);
+        self.raft.set_election_timeout(ticks);
     }
 
     /// Lets appends be cut into smaller messages than usual, for tests of what happens between them.
     pub fn set_message_bytes_max(&mut self, bytes: u64) {
-        self.raft.raft.max_msg_size = bytes;
+        self.raft.set_message_bytes_max(bytes);
     }
 
     pub fn log(&self) -> &S {
@@ -259,7 +235,7 @@ impl<S: Storage> Consensus<S> {
 
     /// For writing what `Output::persist` asks for, and nothing else.
     pub fn log_mut(&mut self) -> &mut S {
-        self.raft.mut_store()
+        self.raft.store_mut()
     }
 
     /// The table of members, the Raft configuration, and index and term of the last entry handed out: what a checkpoint at
@@ -291,7 +267,7 @@ impl<S: Storage> Consensus<S> {
                 Ok(())
             }
             Input::Message(message) => self.receive(message),
-            Input::Propose(data) => self.propose(RaftEntry { data, ..Default::default() }),
+            Input::Propose(data) => self.raft.propose(RaftEntry { data, ..Default::default() }),
             Input::Change(command) => self.propose_change(&command),
             Input::Position(member, applied) => {
                 self.positions.insert(member, applied);
@@ -309,45 +285,16 @@ impl<S: Storage> Consensus<S> {
     }
 
     fn receive(&mut self, message: Message) -> Result<()> {
-        if message.get_msg_type() == MessageType::MsgPropose {
-            // raft-rs would hand it on under the name of its first sender, which the next one's transport takes for a forgery.
-            // Its proposer sends it again as soon as it hears of the leader.
-            if self.raft.raft.state != StateRole::Leader {
-                return Ok(());
-            }
-            if message.entries.iter().any(|e| self.removes_me(e)) {
-                self.hand_over();
-                return Ok(());
-            }
-        }
-        if message.get_msg_type() == MessageType::MsgHeartbeat && message.term >= self.raft.raft.term {
-            // raft-rs panics over it.
-            let (counted_on, last) = (LogIndex(message.commit), LogIndex(self.raft.raft.raft_log.last_index()));
-            if counted_on > last {
-                return Err(Error::LostLog { counted_on, last });
-            }
+        if message.get_msg_type() == MessageType::MsgPropose && message.entries.iter().any(|e| self.removes_me(e)) {
+            self.hand_over();
+            return Ok(());
         }
         let checkpoint = self.open_snapshot(&message)?;
-        match self.raft.step(message) {
-            // A follower's forwarded proposal that came too early or too late: its node sends it again.
-            Ok(()) | Err(raft::Error::ProposalDropped) => {}
-            Err(e) => return Err(e.into()),
-        }
-        if checkpoint.is_some() && self.raft.snap().is_some() {
+        self.raft.step(message)?;
+        if checkpoint.is_some() && self.raft.has_snapshot_to_install() {
             self.incoming = checkpoint;
         }
         Ok(())
-    }
-
-    fn propose(&mut self, entry: RaftEntry) -> Result<()> {
-        let mut message = Message::default();
-        message.set_msg_type(MessageType::MsgPropose);
-        message.from = u64::from(self.config.id.0);
-        message.mut_entries().push(entry);
-        match self.raft.step(message) {
-            Err(raft::Error::ProposalDropped) => Err(Error::NoLeader),
-            other => Ok(other?),
-        }
     }
 
     /// Fills `out` with the next piece of work.  `false`: there is none.
@@ -373,7 +320,7 @@ impl<S: Storage> Consensus<S> {
         let (mut hard_state, mut must_sync) = (ready.hs().cloned(), ready.must_sync());
         // A change of the configuration waits for its being committed to be on disk.
         if self.waiting.front().is_some_and(|change| change.index > self.commit_durable) {
-            hard_state = Some(self.raft.raft.hard_state());
+            hard_state = Some(self.raft.hard_state());
             must_sync = true;
         }
         self.commit_written = hard_state.as_ref().filter(|_| must_sync).map_or(0, |hs| hs.commit);
@@ -405,7 +352,7 @@ impl<S: Storage> Consensus<S> {
         }
         self.waiting.extend(light.take_committed_entries());
         self.hand_out(true, &mut out.committed);
-        self.applied_to();
+        self.raft.applied(self.applied.0);
         self.fit_timing();
     }
 
@@ -430,30 +377,19 @@ impl<S: Storage> Consensus<S> {
     }
 
     pub fn leadership(&self) -> Leadership {
-        let raft = &self.raft.raft;
-        Leadership {
-            role: match raft.state {
-                StateRole::Leader => Role::Leader,
-                StateRole::Follower => Role::Follower,
-                StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
-            },
-            term: Term(raft.term),
-            leader: (raft.leader_id != raft::INVALID_ID).then_some(NodeId(raft.leader_id as u32)),
-        }
+        Leadership { role: self.raft.role(), term: self.raft.term(), leader: self.raft.leader() }
     }
 
     pub fn status(&self) -> Status {
-        let raft = &self.raft.raft;
-        let leadership = self.leadership();
         let mut matched = Vec::new();
-        if leadership.role == Role::Leader {
-            matched.extend(raft.prs().iter().map(|(id, p)| (NodeId(*id as u32), LogIndex(p.matched))));
+        if self.raft.leads() {
+            matched.extend(self.raft.followers().map(|f| (f.id, f.matched)));
             matched.sort_unstable();
         }
         Status {
-            leadership,
-            raft_commit: LogIndex(raft.raft_log.committed),
-            last: LogIndex(raft.raft_log.last_index()),
+            leadership: self.leadership(),
+            raft_commit: self.raft.committed(),
+            last: self.raft.last(),
             matched,
             conf: self.conf.clone(),
         }

@@ -1,0 +1,319 @@
+//! raft-rs 0.7.0 behind a narrow type: whatever reaches into it stands here, with what it does otherwise than one would think.
+//!
+//! | what | why | the test that would notice |
+//! |---|---|---|
+//! | appends are never joined ([`RaftNode::new`]) | `try_batching` joins entries to a waiting append that has none without looking where that one starts; after a rejection in the same batch a follower then acknowledges positions that it does not have | `tests/consensus.rs`, `docs/decisions/2026-11-21-no-batched-appends.md` |
+//! | nobody is in term 0 ([`RaftNode::new`]) | it panics where a member of term 0 refuses a pre-vote, as a preferred one does that starts after the others | below |
+//! | a leader that is no voter any more steps back ([`RaftNode::apply_conf_change`]) | it goes on leading, and panics when it counts itself | `tests/membership`: a leader is replaced |
+//! | the way out of a joint configuration is sent ([`RaftNode::applied`]) | it appends that entry and sends it with the next one only | `tests/membership`: a dead member is replaced |
+//! | a heartbeat that counts on more than the log has is refused ([`RaftNode::step`]) | it panics | below |
+//! | proposals are not handed on ([`RaftNode::step`]) | they would go out under their first sender's name, which a transport takes for a forgery | below, and every seed of the simulation |
+//! | heartbeats are the caller's ([`RaftNode::ping`]) | its own are counted in the same ticks as elections, which follow round trips | `tests/membership`: long round trips |
+//! | the election timeout is put into this node's range | it draws from one range for all | `tests/membership`: the leader moves |
+//! | windows of followers that are behind (`backlog`) | it sends all they lack at once | `crates/node/tests/membership.rs`: behind a small log |
+
+use super::{Role, COMMITTED_BYTES_MAX, INFLIGHT_MESSAGES_MAX, MESSAGE_BYTES_MAX};
+use crate::error::{Error, Result};
+use crate::ids::{LogIndex, NodeId, Term};
+use raft::eraftpb::{ConfChangeV2, ConfState, Entry as RaftEntry, HardState, Message, MessageType, SnapshotMetadata};
+use raft::{LightReady, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
+use std::ops::Range;
+
+pub(super) struct RaftNode<S: Storage>(RawNode<S>);
+
+/// What a leader knows of another member.
+#[derive(Clone, Copy)]
+pub(super) struct Follower {
+    pub id: NodeId,
+    pub matched: LogIndex,
+    /// It was heard of since raft counted last.
+    pub active: bool,
+    pub gets_snapshot: bool,
+}
+
+impl<S: Storage> RaftNode<S> {
+    /// `election`: the range of everybody's election timeouts, in ticks.
+    pub fn new(id: NodeId, applied: LogIndex, ticks: usize, election: Range<usize>, log: S) -> Result<RaftNode<S>> {
+        let config = raft::Config {
+            id: u64::from(id.0),
+            election_tick: ticks,
+            heartbeat_tick: ticks - 1,
+            min_election_tick: election.start,
+            max_election_tick: election.end,
+            applied: applied.0,
+            max_size_per_msg: MESSAGE_BYTES_MAX,
+            max_inflight_msgs: INFLIGHT_MESSAGES_MAX,
+            max_committed_size_per_ready: COMMITTED_BYTES_MAX,
+            check_quorum: true,
+            pre_vote: true,
+            batch_append: false,
+            ..Default::default()
+        };
+        // Its own log lines are dropped: the node reports state changes itself.
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let mut raw = RawNode::new(&config, log, &logger)?;
+        if raw.raft.term == 0 {
+            raw.raft.become_follower(1, raft::INVALID_ID);
+        }
+        Ok(RaftNode(raw))
+    }
+
+    pub fn store(&self) -> &S {
+        self.0.store()
+    }
+
+    pub fn store_mut(&mut self) -> &mut S {
+        self.0.mut_store()
+    }
+
+    /// Takes a message of another member; what came too early or too late is passed over.
+    pub fn step(&mut self, message: Message) -> Result<()> {
+        match message.get_msg_type() {
+            // Its proposer sends it again as soon as it hears of the leader.
+            MessageType::MsgPropose if !self.leads() => return Ok(()),
+            MessageType::MsgHeartbeat if message.term >= self.term().0 => {
+                let (counted_on, last) = (LogIndex(message.commit), self.last());
+                if counted_on > last {
+                    return Err(Error::LostLog { counted_on, last });
+                }
+            }
+            _ => {}
+        }
+        match self.0.step(message) {
+            // A leader that hands over takes nothing.
+            Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Proposes something of this node's own.
+    pub fn propose(&mut self, entry: RaftEntry) -> Result<()> {
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgPropose);
+        message.from = self.0.raft.id;
+        message.mut_entries().push(entry);
+        match self.0.step(message) {
+            Err(raft::Error::ProposalDropped) => Err(Error::NoLeader),
+            other => Ok(other?),
+        }
+    }
+
+    pub fn tick(&mut self) {
+        self.0.tick();
+    }
+
+    /// A heartbeat to all, if it leads.
+    pub fn ping(&mut self) {
+        self.0.ping();
+    }
+
+    // ---- what it asks for ----
+
+    pub fn has_ready(&self) -> bool {
+        self.0.has_ready()
+    }
+
+    pub fn ready(&mut self) -> Ready {
+        self.0.ready()
+    }
+
+    pub fn advance_append(&mut self, ready: Ready) -> LightReady {
+        self.0.advance_append(ready)
+    }
+
+    pub fn hard_state(&self) -> HardState {
+        self.0.raft.hard_state()
+    }
+
+    /// Entries have been handed out up to here.
+    pub fn applied(&mut self, index: LogIndex) {
+        let raft = &mut self.0.raft;
+        let before = raft.raft_log.last_index();
+        raft.commit_apply(index.0);
+        if raft.raft_log.last_index() > before {
+            raft.bcast_append();
+        }
+    }
+
+    /// Carries out a change of the configuration; `None`: it is refused.
+    pub fn apply_conf_change(&mut self, change: &ConfChangeV2) -> Option<ConfState> {
+        let conf = self.0.apply_conf_change(change).ok()?;
+        let raft = &mut self.0.raft;
+        let votes = conf.voters.contains(&raft.id) || conf.voters_outgoing.contains(&raft.id);
+        if raft.state == StateRole::Leader && !votes {
+            let term = raft.term;
+            raft.become_follower(term, raft::INVALID_ID);
+        }
+        Some(conf)
+    }
+
+    /// It would install a snapshot of that.
+    pub fn lacks(&self, snapshot: &SnapshotMetadata) -> bool {
+        let log = &self.0.raft.raft_log;
+        snapshot.index > log.committed && !log.match_term(snapshot.index, snapshot.term)
+    }
+
+    pub fn has_snapshot_to_install(&self) -> bool {
+        self.0.snap().is_some()
+    }
+
+    // ---- who it is ----
+
+    pub fn role(&self) -> Role {
+        match self.0.raft.state {
+            StateRole::Leader => Role::Leader,
+            StateRole::Follower => Role::Follower,
+            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+        }
+    }
+
+    pub fn leads(&self) -> bool {
+        self.0.raft.state == StateRole::Leader
+    }
+
+    pub fn term(&self) -> Term {
+        Term(self.0.raft.term)
+    }
+
+    pub fn leader(&self) -> Option<NodeId> {
+        let leader = self.0.raft.leader_id;
+        (leader != raft::INVALID_ID).then_some(NodeId(leader as u32))
+    }
+
+    pub fn committed(&self) -> LogIndex {
+        LogIndex(self.0.raft.raft_log.committed)
+    }
+
+    pub fn last(&self) -> LogIndex {
+        LogIndex(self.0.raft.raft_log.last_index())
+    }
+
+    pub fn changes_configuration(&self) -> bool {
+        self.0.raft.has_pending_conf()
+    }
+
+    // ---- elections ----
+
+    /// A voter refuses a candidate of lower priority whose log is not longer than its own.
+    pub fn set_priority(&mut self, priority: i64) {
+        self.0.raft.set_priority(priority);
+    }
+
+    pub fn election_timeout_drawn(&self) -> usize {
+        self.0.raft.randomized_election_timeout()
+    }
+
+    pub fn set_election_timeout(&mut self, ticks: usize) {
+        self.0.raft.set_randomized_election_timeout(ticks);
+    }
+
+    /// So long after it counted last who is active that whoever is has been heard of.
+    pub fn knows_who_is_active(&self) -> bool {
+        self.0.raft.election_elapsed >= self.0.raft.election_timeout() / 2
+    }
+
+    /// Hands over to that voter as soon as it has the whole log.
+    pub fn transfer_to(&mut self, to: NodeId) {
+        self.0.transfer_leader(u64::from(to.0));
+    }
+
+    pub fn transferee(&self) -> Option<NodeId> {
+        self.0.raft.lead_transferee.map(|id| NodeId(id as u32))
+    }
+
+    pub fn abort_transfer(&mut self) {
+        self.0.raft.abort_leader_transfer();
+    }
+
+    // ---- the others, as a leader knows them ----
+
+    pub fn follower(&self, id: NodeId) -> Option<Follower> {
+        self.followers().find(|f| f.id == id)
+    }
+
+    /// All members of the configuration, itself too.
+    pub fn followers(&self) -> impl Iterator<Item = Follower> + '_ {
+        self.0.raft.prs().iter().map(|(id, progress)| Follower {
+            id: NodeId(*id as u32),
+            matched: LogIndex(progress.matched),
+            active: progress.recent_active,
+            gets_snapshot: progress.state == ProgressState::Snapshot,
+        })
+    }
+
+    /// What is under way to it may be lost.
+    pub fn unreachable(&mut self, id: NodeId) {
+        self.0.report_unreachable(u64::from(id.0));
+    }
+
+    pub fn snapshot_lost(&mut self, id: NodeId) {
+        self.0.report_snapshot(u64::from(id.0), SnapshotStatus::Failure);
+    }
+
+    /// So many append messages may be under way to it.  A window that holds more than it may from now on takes nothing until
+    /// that is answered: it is emptied, as if its connection had broken.
+    pub fn set_window(&mut self, id: NodeId, messages: usize) {
+        let Some(progress) = self.0.raft.mut_prs().get_mut(u64::from(id.0)) else { return };
+        progress.ins.set_cap(messages);
+        if progress.ins.full() {
+            self.unreachable(id);
+        }
+    }
+
+    pub fn set_message_bytes_max(&mut self, bytes: u64) {
+        self.0.raft.max_msg_size = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use raft::storage::MemStorage;
+
+    fn node(id: u32) -> RaftNode<MemStorage> {
+        let log = MemStorage::new_with_conf_state((vec![1, 2, 3], vec![]));
+        RaftNode::new(NodeId(id), LogIndex::ZERO, 10, 10..20, log).unwrap()
+    }
+
+    fn message(kind: MessageType, from: u64, term: u64) -> Message {
+        let mut message = Message { from, to: 1, term, ..Default::default() };
+        message.set_msg_type(kind);
+        message
+    }
+
+    /// raft-rs panics on it when a member of term 0 has the higher priority.
+    #[test]
+    fn a_member_that_never_voted_refuses_a_pre_vote() {
+        let mut node = node(1);
+        assert_eq!(node.term(), Term(1));
+        node.set_priority(1);
+        node.step(message(MessageType::MsgRequestPreVote, 2, 2)).unwrap();
+        let answers = node.ready().take_persisted_messages();
+        assert!(answers.iter().any(|m| m.get_msg_type() == MessageType::MsgRequestPreVoteResponse && m.reject));
+    }
+
+    #[test]
+    fn a_heartbeat_that_counts_on_more_than_there_is_is_an_error() {
+        let mut node = node(1);
+        let heartbeat = Message { commit: 5, ..message(MessageType::MsgHeartbeat, 2, 1) };
+        let lost = node.step(heartbeat.clone()).unwrap_err();
+        assert!(matches!(lost, Error::LostLog { counted_on: LogIndex(5), last: LogIndex(0) }), "{lost}");
+        // Of an old leader it is not even looked at.
+        node.step(message(MessageType::MsgHeartbeat, 2, 3)).unwrap();
+        node.step(heartbeat).unwrap();
+    }
+
+    #[test]
+    fn a_proposal_of_another_goes_no_further() {
+        let mut node = node(1);
+        node.step(message(MessageType::MsgHeartbeat, 2, 1)).unwrap();
+        assert_eq!(node.leader(), Some(NodeId(2)));
+        let _ = node.ready().take_persisted_messages();
+        let mut propose = message(MessageType::MsgPropose, 3, 0);
+        propose.mut_entries().push(RaftEntry::default());
+        node.step(propose).unwrap();
+        assert!(node.0.raft.msgs.is_empty(), "{:?}", node.0.raft.msgs);
+        node.propose(RaftEntry::default()).unwrap();
+        assert_eq!(node.0.raft.msgs.len(), 1);
+    }
+}
