@@ -14,7 +14,7 @@
 //! - *Installed* says that the log of this node may be shorter than the checkpoint, since it came from elsewhere; it is
 //!   *made* as soon as the log has been emptied up to it ([`settled_origin`]).
 
-use crate::certifier::{Certifier, History, Limits};
+use crate::certifier::{checkpoint as certifier, Certifier, History, Limits};
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, Term};
 use crate::members::Members;
@@ -171,24 +171,53 @@ pub fn peek(raw: &Bytes) -> Result<Head> {
     Ok(Head { index, term, conf, members, installed })
 }
 
+/// A checkpoint of one moment, to be encoded later and elsewhere.
+pub struct Frozen {
+    term: Term,
+    conf: Conf,
+    members: Members,
+    certifier: certifier::Frozen,
+    history: History,
+}
+
 /// `term`, `conf` and `members`: at the index that the certifier has decided last.  Made here.
-pub fn encode(term: Term, conf: &Conf, members: &Members, certifier: &Certifier, history: &History) -> Bytes {
-    let mut out = BytesMut::with_capacity(1024);
-    out.put_u32_le(MAGIC);
-    out.put_u16_le(VERSION);
-    out.put_u16_le(MADE);
-    out.put_u64_le(certifier.decided().0);
-    out.put_u64_le(term.0);
-    for ids in [&conf.voters, &conf.outgoing, &conf.learners, &conf.learners_next] {
-        out.put_u32_le(ids.len() as u32);
-        ids.iter().for_each(|id| out.put_u32_le(id.0));
+pub fn freeze(term: Term, conf: &Conf, members: &Members, certifier: &Certifier, history: &History) -> Frozen {
+    let (conf, members, history) = (conf.clone(), members.clone(), history.clone());
+    Frozen { term, conf, members, certifier: certifier.freeze(), history }
+}
+
+impl Frozen {
+    /// The last index that it covers.
+    pub fn index(&self) -> LogIndex {
+        self.certifier.decided
     }
-    out.put_u8(u8::from(conf.auto_leave));
-    members.put(&mut out);
-    certifier.encode(history, &mut out);
-    let crc = crc32fast::hash(&out[MARK_BYTES..]);
-    out.put_u32_le(crc);
-    out.freeze()
+
+    pub fn conf(&self) -> &Conf {
+        &self.conf
+    }
+
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(1024);
+        out.put_u32_le(MAGIC);
+        out.put_u16_le(VERSION);
+        out.put_u16_le(MADE);
+        out.put_u64_le(self.index().0);
+        out.put_u64_le(self.term.0);
+        for ids in [&self.conf.voters, &self.conf.outgoing, &self.conf.learners, &self.conf.learners_next] {
+            out.put_u32_le(ids.len() as u32);
+            ids.iter().for_each(|id| out.put_u32_le(id.0));
+        }
+        out.put_u8(u8::from(self.conf.auto_leave));
+        self.members.put(&mut out);
+        self.certifier.encode(&self.history, &mut out);
+        let crc = crc32fast::hash(&out[MARK_BYTES..]);
+        out.put_u32_le(crc);
+        out.freeze()
+    }
+}
+
+pub fn encode(term: Term, conf: &Conf, members: &Members, certifier: &Certifier, history: &History) -> Bytes {
+    freeze(term, conf, members, certifier, history).encode()
 }
 
 /// The same checkpoint as one that came from elsewhere.

@@ -9,10 +9,11 @@ use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, Decision, History};
+use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, RebuildFrom, Stage};
-use onetrip_core::{checkpoint, Checkpoint, Conf, Entry, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{Checkpoint, Entry, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,10 +119,6 @@ impl Host for SimHost<'_> {
         true
     }
 
-    fn bulk_is_under_way(&mut self) -> bool {
-        self.ctx.rng.one_in(10)
-    }
-
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
         self.body.departures.push((self.body.clock, Departure::Position(own)));
     }
@@ -161,9 +158,10 @@ impl Host for SimHost<'_> {
         Ok(())
     }
 
-    fn write_checkpoint(&mut self, index: LogIndex, conf: Conf, raw: Bytes) -> Result<()> {
+    fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<()> {
         let done = self.body.clock + self.ctx.rng.between(0, 200 * MS);
-        self.body.departures.push((done, Departure::Checkpoint(index, conf, raw)));
+        let (index, conf) = (checkpoint.index(), checkpoint.conf().clone());
+        self.body.departures.push((done, Departure::Checkpoint(index, conf, checkpoint.encode())));
         Ok(())
     }
 

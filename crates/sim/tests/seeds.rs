@@ -110,7 +110,7 @@ fn a_snapshot_taken_beside_the_old_log_is_found() {
     found(
         Plant::SnapshotKeepsLog,
         400,
-        &["panic", "holds entries", "is of term", "the log is not one", "no longer there"],
+        &["panic", "holds entries", "is of term", "the log is not one", "no longer there", "ends at"],
     );
 }
 

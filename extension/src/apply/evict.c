@@ -275,8 +275,6 @@ evict_describe_wait(const LOCKTAG *tag, char *out, size_t size)
 static void
 evict_give_up_decided(PGPROC *proc, const char *table)
 {
-	if (!ot_turn_hand_over(OT_PROC_NUMBER(proc)))
-		return;
 	ereport(LOG,
 			(errmsg("a decided transaction holds a lock on \"%s\" that an earlier entry needs",
 					table),
@@ -397,7 +395,7 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 			if (state == OT_SLOT_DECIDED)
 			{
 				/* One that comes before this entry commits by itself soon. */
-				if (ot_turn_is_decided_after(OT_PROC_NUMBER(proc), applying))
+				if (ot_turn_hand_over(OT_PROC_NUMBER(proc), applying))
 					evict_give_up_decided(proc, table);
 			}
 			else if (state != OT_SLOT_WRITING && !evict_is_marked(proc) &&

@@ -867,8 +867,11 @@ commit_at_commit(void)
 	last_is_done = true;
 	if (decided)
 	{
-		/* held since the proposal, unless an ERROR has zeroed the count */
-		if (InterruptHoldoffCount > 0)
+		/*
+		 * Held since the proposal, unless an ERROR that somebody caught has zeroed the
+		 * count since; the server holds them once more while it calls this.
+		 */
+		if (InterruptHoldoffCount > 1)
 			RESUME_INTERRUPTS();
 		ot_session_end_later();
 	}

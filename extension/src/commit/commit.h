@@ -30,8 +30,7 @@ extern void ot_turn_forget(bool committed);
 extern bool ot_turn_backend_has(OtTxnId txn);
 extern bool ot_turn_someone_before(void);
 extern void ot_turn_worker_wants(OtLogIndex index);
-extern bool ot_turn_is_decided_after(int number, OtLogIndex index);
-extern bool ot_turn_hand_over(int number);
+extern bool ot_turn_hand_over(int number, OtLogIndex index);
 
 /*
  * session.c: what happens at each statement and at each error of a session.

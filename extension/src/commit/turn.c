@@ -257,11 +257,15 @@ ot_turn_begin_proposing(OtTxnId txn)
 	ot_slot_advance(OT_SLOT_WRITING, OT_SLOT_PROPOSED);
 
 	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
-	OT_ASSERT(myself->stage == TURN_AWAY);
-	myself->stage = TURN_PROPOSED;
-	myself->sequence = txn.sequence;
-	turn_add_to_bucket(my_number);
-	turn->nproposed++;
+	OT_ASSERT(myself->stage == TURN_AWAY && myself->sequence == 0);
+	/* linked twice, a list would have no end */
+	if (myself->sequence == 0)
+	{
+		myself->stage = TURN_PROPOSED;
+		myself->sequence = txn.sequence;
+		turn_add_to_bucket(my_number);
+		turn->nproposed++;
+	}
 	LWLockRelease(&turn->lock);
 }
 
@@ -302,7 +306,8 @@ ot_turn_try(void)
 
 	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
 	OT_ASSERT(myself->stage == TURN_QUEUED);
-	if (ot_applied_index().value == myself->previous.value &&
+	if (myself->stage == TURN_QUEUED &&
+		ot_applied_index().value == myself->previous.value &&
 		turn->holder.value == 0 && turn->gates_closed == 0)
 	{
 		dlist_delete(&myself->link);
@@ -493,26 +498,23 @@ ot_turn_worker_wants(OtLogIndex index)
 
 /* ---- for the evictor ---- */
 
-/* Is this process decided, and its entry behind that one? */
+/*
+ * Tells a process to leave its entry to the worker, if it is decided and its
+ * entry is behind that one; false: it is not, or has been told.
+ */
 bool
-ot_turn_is_decided_after(int number, OtLogIndex index)
+ot_turn_hand_over(int number, OtLogIndex index)
 {
-	bool		after;
+	TurnMember *member = &turn->members[number];
+	bool		told = false;
 
-	LWLockAcquire(&turn->lock, LW_SHARED);
-	after = turn->members[number].index.value > index.value;
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	if (member->stage == TURN_QUEUED && member->index.value > index.value)
+		told = pg_atomic_exchange_u32(&member->handover, 1) == 0;
 	LWLockRelease(&turn->lock);
-	return after;
-}
-
-/* Tells a decided process to leave its entry to the worker; false: it has been told. */
-bool
-ot_turn_hand_over(int number)
-{
-	if (pg_atomic_exchange_u32(&turn->members[number].handover, 1) != 0)
-		return false;
-	pg_atomic_fetch_add_u64(&turn->handovers, 1);
-	return true;
+	if (told)
+		pg_atomic_fetch_add_u64(&turn->handovers, 1);
+	return told;
 }
 
 uint64

@@ -102,12 +102,16 @@ ot_agent_close(OtAgent *agent)
 	/* A buffer that one large frame made huge is given back. */
 	if (agent->in.maxlen > 16 * INPUT_BYTES_MIN)
 	{
-		MemoryContext old = MemoryContextSwitchTo(agent->context);
+		/* A transaction that aborts comes here, so there is no ERROR if there is no memory. */
+		char	   *smaller = MemoryContextAllocExtended(agent->context, INPUT_BYTES_MIN,
+														 MCXT_ALLOC_NO_OOM);
 
-		pfree(agent->in.data);
-		initStringInfo(&agent->in);
-		enlargeStringInfo(&agent->in, INPUT_BYTES_MIN);
-		MemoryContextSwitchTo(old);
+		if (smaller != NULL)
+		{
+			pfree(agent->in.data);
+			agent->in.data = smaller;
+			agent->in.maxlen = INPUT_BYTES_MIN;
+		}
 	}
 	resetStringInfo(&agent->in);
 	agent->consumed = agent->frame_len = 0;
@@ -144,6 +148,7 @@ static bool
 agent_make_wait_set(OtAgent *agent)
 {
 	MemoryContext old = CurrentMemoryContext;
+	uint32		held = InterruptHoldoffCount;
 	volatile bool made = false;
 
 	PG_TRY();
@@ -165,6 +170,8 @@ agent_make_wait_set(OtAgent *agent)
 		FlushErrorState();
 		strlcpy(agent->error, edata->message, sizeof(agent->error));
 		FreeErrorData(edata);
+		/* An ERROR lets go of what a session that waits for its verdict holds. */
+		InterruptHoldoffCount = held;
 	}
 	PG_END_TRY();
 	return made;

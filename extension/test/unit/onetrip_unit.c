@@ -543,13 +543,21 @@ unit_connect_with(PG_FUNCTION_ARGS)
 	OtAgent    *agent = ot_agent_create(CurrentMemoryContext);
 	OtLogIndex	none = {0};
 	int			taken = 0;
+	uint32		before = InterruptHoldoffCount;
+	uint32		held;
 	bool		open;
 
 	while (AcquireExternalFD())
 		taken++;
 	for (int i = 0; i < left; i++)
 		ReleaseExternalFD();
+	/* as a session that waits for its verdict */
+	HOLD_INTERRUPTS();
 	open = ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
+	held = InterruptHoldoffCount;
+	InterruptHoldoffCount = before;
+	if (held != before + 1)
+		elog(ERROR, "interrupts are held %u times, not %u times", held, before + 1);
 	if (open != ot_agent_is_open(agent))
 		elog(ERROR, "open, and says that it is not");
 	ot_agent_close(agent);

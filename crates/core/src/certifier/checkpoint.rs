@@ -13,14 +13,14 @@
 //!
 //! The map of taken keys is not stored: it is what the window says, and is rebuilt from it.
 
-use super::outcomes::Outcomes;
+use super::outcomes::{Outcomes, Record};
 use super::{Certifier, FixedMap, History, Limits, Verdict, WindowEntry};
 use crate::entry::LockMode;
 use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId};
 use crate::wire::{put_txn, Reader};
 use bytes::{BufMut, BytesMut};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 impl Limits {
     pub(crate) fn put(&self, out: &mut BytesMut) {
@@ -30,14 +30,30 @@ impl Limits {
     }
 }
 
-impl Certifier {
+/// What a certifier knows at one index, as far as a checkpoint says it.  To make one is to copy some flat memory; the maps for
+/// look-ups are left out.
+pub(crate) struct Frozen {
+    limits: Limits,
+    pub(crate) decided: LogIndex,
+    last_committed: LogIndex,
+    floor: LogIndex,
+    window: VecDeque<WindowEntry>,
+    window_hashes: VecDeque<u64>,
+    window_modes: VecDeque<u8>,
+    records: VecDeque<Record>,
+    highest_dropped: BTreeMap<(NodeId, u64), u64>,
+    incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
+    left_out: BTreeMap<LogIndex, LogIndex>,
+}
+
+impl Frozen {
     pub(crate) fn encode(&self, history: &History, out: &mut BytesMut) {
         out.reserve(
             128 + self.window.len() * 16
                 + self.window_hashes.len() * 9
-                + self.outcomes.records.len() * 45
-                + self.outcomes.highest_dropped.len() * 20
-                + self.outcomes.incarnations.len() * 20
+                + self.records.len() * 45
+                + self.highest_dropped.len() * 20
+                + self.incarnations.len() * 20
                 + self.left_out.len() * 16
                 + history.indexes.len() * 8,
         );
@@ -58,8 +74,8 @@ impl Certifier {
         let (front, back) = self.window_modes.as_slices();
         out.put_slice(front);
         out.put_slice(back);
-        out.put_u64_le(self.outcomes.records.len() as u64);
-        for r in &self.outcomes.records {
+        out.put_u64_le(self.records.len() as u64);
+        for r in &self.records {
             put_txn(out, &r.txn);
             out.put_u64_le(r.at.0);
             let (code, other, key, origin) = match r.verdict {
@@ -74,14 +90,14 @@ impl Certifier {
             out.put_u32_le(key);
             out.put_u32_le(origin);
         }
-        out.put_u64_le(self.outcomes.highest_dropped.len() as u64);
-        for ((node, incarnation), sequence) in &self.outcomes.highest_dropped {
+        out.put_u64_le(self.highest_dropped.len() as u64);
+        for ((node, incarnation), sequence) in &self.highest_dropped {
             out.put_u32_le(node.0);
             out.put_u64_le(*incarnation);
             out.put_u64_le(*sequence);
         }
-        out.put_u64_le(self.outcomes.incarnations.len() as u64);
-        for ((node, incarnation), ended) in &self.outcomes.incarnations {
+        out.put_u64_le(self.incarnations.len() as u64);
+        for ((node, incarnation), ended) in &self.incarnations {
             out.put_u32_le(node.0);
             out.put_u64_le(*incarnation);
             out.put_u64_le(ended.map_or(0, |at| at.0));
@@ -95,6 +111,24 @@ impl Certifier {
         out.put_u64_le(history.indexes.len() as u64);
         for i in &history.indexes {
             out.put_u64_le(i.0);
+        }
+    }
+}
+
+impl Certifier {
+    pub(crate) fn freeze(&self) -> Frozen {
+        Frozen {
+            limits: self.limits,
+            decided: self.decided,
+            last_committed: self.last_committed,
+            floor: self.floor,
+            window: self.window.clone(),
+            window_hashes: self.window_hashes.clone(),
+            window_modes: self.window_modes.clone(),
+            records: self.outcomes.records.clone(),
+            highest_dropped: self.outcomes.highest_dropped.clone(),
+            incarnations: self.outcomes.incarnations.clone(),
+            left_out: self.left_out.clone(),
         }
     }
 

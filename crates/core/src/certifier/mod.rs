@@ -14,7 +14,7 @@
 //!   the entry that leaves it out, which takes the same keys again, makes later ones lose.
 //! - Rebuilt from a checkpoint, it gives the answers that the original would have given.
 
-mod checkpoint;
+pub(crate) mod checkpoint;
 mod fixed_map;
 mod history;
 mod outcomes;
@@ -86,6 +86,7 @@ pub enum Decision {
 /// Last committed index per lock mode, for one key hash.
 type Taken = [LogIndex; 4];
 
+#[derive(Clone, Copy)]
 struct WindowEntry {
     index: LogIndex,
     origin: NodeId,

@@ -99,6 +99,7 @@ impl<S: Storage> Consensus<S> {
             timing.to_heartbeat = self.config.heartbeat_ticks;
             self.raft.ping();
         }
+        self.look_for_lost_appends();
         self.consider_transfer();
     }
 

@@ -33,6 +33,7 @@ use crate::entry::{EntryKind, KIND_AT};
 use crate::error::Result;
 use crate::ids::{LogIndex, NodeId, Term};
 use crate::members::{Command, Members};
+use backlog::Behind;
 use bytes::Bytes;
 use leadership::Timing;
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
@@ -40,7 +41,7 @@ pub use raft::eraftpb::{EntryType, Message};
 use raft::Storage;
 use raft_node::RaftNode;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Entries larger than this travel alone; smaller ones share a message up to it.
@@ -179,9 +180,7 @@ pub struct Consensus<S: Storage> {
     /// A follower whose log matches up to here lacks little.
     near: LogIndex,
     /// The followers that are not.
-    behind: BTreeSet<NodeId>,
-    /// Of the last heartbeats that were sent for it.
-    commit_said: LogIndex,
+    behind: BTreeMap<NodeId, Behind>,
 }
 
 impl<S: Storage> Consensus<S> {
@@ -207,8 +206,7 @@ impl<S: Storage> Consensus<S> {
             positions: BTreeMap::new(),
             timing,
             near: LogIndex::ZERO,
-            behind: BTreeSet::new(),
-            commit_said: LogIndex::ZERO,
+            behind: BTreeMap::new(),
         };
         consensus.take_seat();
         consensus.fit_timing();

@@ -250,14 +250,9 @@ impl<S: Storage> RaftNode<S> {
         self.0.report_snapshot(u64::from(id.0), SnapshotStatus::Failure);
     }
 
-    /// So many append messages may be under way to it.  A window that holds more than it may from now on takes nothing until
-    /// that is answered: it is emptied, as if its connection had broken.
+    /// So many append messages may be under way to it.  If there are more, nothing is sent until enough are answered.
     pub fn set_window(&mut self, id: NodeId, messages: usize) {
-        let Some(progress) = self.0.raft.mut_prs().get_mut(u64::from(id.0)) else { return };
-        progress.ins.set_cap(messages);
-        if progress.ins.full() {
-            self.unreachable(id);
-        }
+        self.0.raft.adjust_max_inflight_msgs(u64::from(id.0), messages);
     }
 
     pub fn set_message_bytes_max(&mut self, bytes: u64) {

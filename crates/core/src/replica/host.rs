@@ -2,6 +2,7 @@
 
 use super::RebuildFrom;
 use crate::certifier::{Certifier, Decision, History};
+use crate::checkpoint::Frozen;
 use crate::consensus::{Committed, Consensus, Leadership, Message};
 use crate::decide::decide;
 use crate::desk::{Log, Note, Outbox};
@@ -85,8 +86,6 @@ pub trait Host {
 
     /// May be lost.  `false`: the way to its receiver is full.
     fn send(&mut self, message: Message) -> bool;
-    /// What is sent to some member now arrives later than a heartbeat would.
-    fn bulk_is_under_way(&mut self) -> bool;
     /// To all members: what this node's PostgreSQL shows, and what of that is safe on disk, if it has said so.
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>);
     /// How long a follower waits for its leader, as measured round trips would have it.
@@ -118,8 +117,9 @@ pub trait Host {
     ) -> Result<(), Self::Error> {
         Ok(store.restart(index, term, hard_state)?)
     }
-    /// Begins to write a checkpoint; [`super::Replica::checkpointed`] is called when it is durable.
-    fn write_checkpoint(&mut self, index: LogIndex, conf: Conf, raw: Bytes) -> Result<(), Self::Error>;
+    /// Begins to encode and write a checkpoint, beside the replica's work; [`super::Replica::checkpointed`] is called when it
+    /// is durable.
+    fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<(), Self::Error>;
     /// Somebody waits for a new checkpoint.
     fn wants_checkpoint(&self) -> bool {
         false

@@ -45,6 +45,8 @@ use std::sync::Arc;
 
 /// Positions go to the peers this often.
 const POSITION_TICKS: u64 = 25;
+/// What is near the end of the log is found out this often.
+const NEAR_TICKS: u64 = 5;
 /// More rounds than this in one go mean that consensus never comes to rest.
 const ROUNDS_MAX: usize = 100_000;
 
@@ -221,11 +223,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     pub fn tick<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         self.tick += 1;
-        self.consensus.set_near(self.consensus.log().index_leaving(self.settings.near_bytes));
-        self.step(Input::Tick, host);
-        if host.bulk_is_under_way() {
-            self.consensus.say_commit();
+        if self.tick % NEAR_TICKS == 0 {
+            self.consensus.set_near(self.consensus.log().index_leaving(self.settings.near_bytes));
         }
+        self.step(Input::Tick, host);
         self.propose_again(false, host)?;
         if self.tick % POSITION_TICKS != 0 {
             return Ok(());

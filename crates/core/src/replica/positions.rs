@@ -57,8 +57,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.positions.iter().map(|(id, shown)| (*id, *shown))
     }
 
-    pub(super) fn heard_lately(&self, peer: NodeId, now: Duration) -> Option<Shown> {
-        self.positions.get(&peer).copied().filter(|shown| shown.heard + SILENT_AFTER > now)
+    pub(super) fn heard_within(&self, peer: NodeId, now: Duration, within: Duration) -> Option<Shown> {
+        self.positions.get(&peer).copied().filter(|shown| shown.heard + within > now)
     }
 
     pub(super) fn durable_of(&self, peer: NodeId) -> Option<LogIndex> {

@@ -2,11 +2,15 @@
 //! every PostgreSQL because none can apply it.
 
 use super::host::ends;
+use super::positions::SILENT_AFTER;
 use super::{Host, Replica, Store};
 use crate::desk::Outbox;
 use crate::ids::{LogIndex, NodeId};
 use crate::skip::{refusal, Other, Own};
 use std::time::Duration;
+
+/// A donor that is silent for so long does not give what was ordered of it; a shorter silence is a busy moment.
+const GONE_AFTER: Duration = Duration::from_secs(30);
 
 /// An order to make the data folder anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +65,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     pub(super) fn heal<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         let now = host.now();
         if let Some(order) = self.rebuild {
-            if order.keep_old && !self.is_shown(order.at_least, now) {
+            if order.keep_old && !self.is_shown(order.at_least, now, GONE_AFTER) {
                 self.order(None, host);
             }
             return;
@@ -69,7 +73,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let Some((at, why)) = self.desk.stuck().cloned() else { return };
         match host.may_heal() {
             Err(why_not) => host.not_healed(at, &why, why_not),
-            Ok(()) if !self.is_shown(at, now) => {
+            Ok(()) if !self.is_shown(at, now, SILENT_AFTER) => {
                 host.not_healed(at, &why, "no other member that can be reached shows it".to_string());
             }
             Ok(()) => self.order(Some(RebuildFrom { at_least: at, keep_old: true }), host),
@@ -77,9 +81,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 
     /// By another member that can be reached.  A witness shows nothing, whatever it has decided.
-    fn is_shown(&self, at: LogIndex, now: Duration) -> bool {
+    fn is_shown(&self, at: LogIndex, now: Duration, within: Duration) -> bool {
         let others = self.members.members.iter().filter(|m| m.id != self.id && m.role.has_postgres());
-        others.filter_map(|m| self.heard_lately(m.id, now)).any(|shown| shown.applied >= at)
+        others.filter_map(|m| self.heard_within(m.id, now, within)).any(|shown| shown.applied >= at)
     }
 
     /// The entry at which this node's PostgreSQL stands still.  One that the log does not hold any more (it went on from
@@ -98,7 +102,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             stands_at: self.stands_at(),
             previous: self.history.previous_of(index),
         };
-        let other = |id: NodeId| match self.heard_lately(id, now) {
+        let other = |id: NodeId| match self.heard_within(id, now, SILENT_AFTER) {
             Some(shown) => Other::Stands { applied: shown.applied, still: shown.since + still <= now },
             None => Other::Away(self.positions.get(&id).map(|shown| shown.applied)),
         };

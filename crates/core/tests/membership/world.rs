@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, Decision, History, Limits};
-use onetrip_core::checkpoint;
+use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::desk::{Log, Outbox};
@@ -201,9 +201,6 @@ impl Host for TestHost {
         self.said.push(message);
         true
     }
-    fn bulk_is_under_way(&mut self) -> bool {
-        true
-    }
     fn send_position(&mut self, _: Option<(LogIndex, LogIndex)>) {}
     fn election_ticks(&mut self, _: &Members) -> usize {
         self.election_ticks
@@ -220,8 +217,8 @@ impl Host for TestHost {
         self.snapshots += 1;
         Ok(disk.install_checkpoint(at.0, raw)?)
     }
-    fn write_checkpoint(&mut self, index: LogIndex, conf: Conf, raw: Bytes) -> Result<(), End> {
-        self.checkpoints.push((index, conf, raw));
+    fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<(), End> {
+        self.checkpoints.push((checkpoint.index(), checkpoint.conf().clone(), checkpoint.encode()));
         Ok(())
     }
     fn rebuild(&mut self, _: Option<RebuildFrom>) {}

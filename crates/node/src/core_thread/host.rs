@@ -15,11 +15,12 @@ use crate::stop::stop_point;
 use crate::transport::Transport;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, Decision, History};
+use onetrip_core::checkpoint::Frozen;
 use onetrip_core::consensus::{Committed, Leadership, Message};
 use onetrip_core::decide::decide;
 use onetrip_core::desk::Note;
 use onetrip_core::replica::{Host, Stage};
-use onetrip_core::{Checkpoint, Conf, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{Checkpoint, LogIndex, Members, NodeId, Term, TxnId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -85,10 +86,6 @@ impl Host for NodeHost {
         sent
     }
 
-    fn bulk_is_under_way(&mut self) -> bool {
-        self.transport.bulk_is_under_way()
-    }
-
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
         if let Some((applied, durable)) = own {
             self.transport.send_position(applied, durable);
@@ -116,10 +113,14 @@ impl Host for NodeHost {
         log.install_checkpoint(index, raw)
     }
 
-    fn write_checkpoint(&mut self, index: LogIndex, conf: Conf, raw: Bytes) -> Result<()> {
+    fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<()> {
         let (file, inbox) = (self.checkpoint_file.clone(), self.inbox.clone());
         let thread = std::thread::Builder::new().name("onetrip-ckpt".into());
-        let write = move || inbox.send_blocking(Event::Checkpointed(file.save(index, &raw).map(|()| (index, conf))));
+        let write = move || {
+            let (index, conf) = (checkpoint.index(), checkpoint.conf().clone());
+            let saved = file.save(index, &checkpoint.encode());
+            inbox.send_blocking(Event::Checkpointed(saved.map(|()| (index, conf))));
+        };
         thread.spawn(write).map_err(|e| Error::Internal(format!("starting a thread: {e}")))?;
         Ok(())
     }

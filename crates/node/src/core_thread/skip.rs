@@ -69,6 +69,7 @@ impl CoreThread {
     fn keep_skipped(&self, index: LogIndex, stored: &Bytes, entry: &Entry) -> Result<PathBuf> {
         let folder = self.host.config.data_dir.join("skipped");
         std::fs::create_dir_all(&folder).map_err(Error::disk(&folder, "making"))?;
+        crate::disk::sync_dir(&self.host.config.data_dir)?;
         let file = folder.join(index.to_string());
         crate::disk::write_whole(&file, stored)?;
         let mut text = format!("log index {index}, transaction {}\n", entry.txn);

@@ -61,6 +61,7 @@ impl RaftLog {
 
     fn open_with(dir: &Path, segment_bytes: u64) -> Result<RaftLog> {
         std::fs::create_dir_all(dir).map_err(Error::disk(dir, "making the folder"))?;
+        sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
         let mut log = RaftLog::empty(dir, segment_bytes);
         let closed = log.replay()?;
         log.check_closed(closed)?;
@@ -240,6 +241,11 @@ impl RaftLog {
             return sync_dir(&dir);
         }
         let restart = segment.previous.restart;
+        if restart && is_last && self.read_to.is_none() {
+            // What it says may be in the cache alone, and what it replaces is about to go.
+            segment.rewrite()?;
+            sync_dir(&self.dir)?;
+        }
         self.segments.push_back(segment);
         if restart {
             self.drop_older()?;

@@ -105,11 +105,13 @@ pub struct PeerState {
 
 /// A proposal up to this goes the way of heartbeats.
 const SMALL_BYTES_MAX: usize = 64 << 10;
-/// More than this in a queue counts as much.
-const UNDER_WAY_BYTES: usize = 1 << 20;
+/// As long as no more than this waits there: heartbeats are not to wait for many small ones, either.
+const CONTROL_WAITING_MAX: usize = 256 << 10;
 
-fn bytes_of(message: &Message) -> usize {
-    message.entries.iter().map(|entry| entry.data.len()).sum()
+fn is_small_for(link: &Link, message: &Message) -> bool {
+    let bytes: usize = message.entries.iter().map(|entry| entry.data.len()).sum();
+    let waiting = link.outbox(Channel::Control).map_or(0, |outbox| outbox.waiting_bytes());
+    bytes <= SMALL_BYTES_MAX && waiting <= CONTROL_WAITING_MAX
 }
 
 impl Transport {
@@ -246,7 +248,7 @@ impl Transport {
         let channel = match message.get_msg_type() {
             MessageType::MsgAppend | MessageType::MsgSnapshot => Channel::Bulk,
             // Proposals have no order among themselves, so a small one need not wait for a large one.
-            MessageType::MsgPropose if bytes_of(&message) > SMALL_BYTES_MAX => Channel::Bulk,
+            MessageType::MsgPropose if !is_small_for(&link, &message) => Channel::Bulk,
             _ => Channel::Control,
         };
         let Some(outbox) = link.outbox(channel).filter(|_| !link.shape.is_cut()) else {
@@ -257,15 +259,6 @@ impl Transport {
             return false;
         }
         self.send_to(&link, channel, Frame::Raft(Box::new(message)).encode())
-    }
-
-    /// Something waits for the way to a peer, so that what is sent on its bulk channel now arrives late.
-    pub fn bulk_is_under_way(&self) -> bool {
-        let waits = |l: &Arc<Link>| {
-            l.shape.held_bytes() > UNDER_WAY_BYTES
-                || l.outbox(Channel::Bulk).is_some_and(|outbox| outbox.waiting_bytes() > UNDER_WAY_BYTES)
-        };
-        self.links().iter().any(waits)
     }
 
     pub fn send_position(&self, applied: LogIndex, durable: LogIndex) {
