@@ -452,6 +452,7 @@ async fn left_by_reindex(lab: &Lab) {
     b.refused("reindex index concurrently reindexed_i").await;
     assert_eq!(number(&b, "select count(*) from pg_class where relname = 'reindexed_i_ccnew'").await.unwrap(), 1);
     b.must("reset test.fail").await;
+    lab.everywhere().await;
     let c = lab.session(2).await;
     c.must("insert into reindexed values (2)").await;
     b.must("insert into reindexed values (3)").await;
