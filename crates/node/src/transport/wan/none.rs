@@ -19,10 +19,6 @@ impl Shape {
         false
     }
 
-    pub fn held_bytes(&self) -> usize {
-        0
-    }
-
     pub fn is_full(&self) -> bool {
         false
     }

@@ -144,7 +144,7 @@ impl Shape {
         Way::Held { due, copies }
     }
 
-    pub fn held_bytes(&self) -> usize {
+    fn held_bytes(&self) -> usize {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
