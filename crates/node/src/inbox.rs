@@ -97,7 +97,7 @@ pub enum PeerEvent {
         durable: LogIndex,
     },
     Unreachable,
-    /// One of the two ways to it is there (again); what was sent on it before may be lost.
+    /// Both ways to it are there, one of them anew; what was sent before may be lost.
     Connected,
     /// It says that this node was removed from the cluster, for good.
     Removed(String),

@@ -24,10 +24,9 @@ pub(super) struct Behind {
 }
 
 impl<S: Storage> Consensus<S> {
-    /// A follower whose log matches up to here is near: what it lacks is little.  To be told again and again.
+    /// A follower whose log matches up to here is near: what it lacks is little.  To be told again and again, before a tick.
     pub fn set_near(&mut self, near: LogIndex) {
         self.near = near;
-        self.fit_windows();
     }
 
     /// To be called after each input.
@@ -39,13 +38,14 @@ impl<S: Storage> Consensus<S> {
             }
             return;
         }
-        let others: Vec<Follower> = self.raft.followers().filter(|f| f.id != self.config.id).collect();
-        for Follower { id, matched, .. } in others {
-            let was_behind = self.behind.contains_key(&id);
-            if matched < self.near && !was_behind {
+        let others = self.raft.followers().filter(|f| f.id != self.config.id);
+        // Hardly ever anybody, so nothing is allocated.
+        let others = others.filter(|f| (f.matched < self.near) != self.behind.contains_key(&f.id));
+        for Follower { id, matched, .. } in others.collect::<Vec<_>>() {
+            if matched < self.near {
                 self.raft.set_window(id, BEHIND_MESSAGES_MAX);
                 self.behind.insert(id, Behind { matched, ticks: 0 });
-            } else if matched >= self.near && was_behind {
+            } else {
                 self.raft.set_window(id, INFLIGHT_MESSAGES_MAX);
                 self.behind.remove(&id);
             }

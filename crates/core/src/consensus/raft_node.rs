@@ -16,7 +16,7 @@ use super::{Role, COMMITTED_BYTES_MAX, INFLIGHT_MESSAGES_MAX, MESSAGE_BYTES_MAX}
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfChangeV2, ConfState, Entry as RaftEntry, HardState, Message, MessageType, SnapshotMetadata};
-use raft::{LightReady, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
+use raft::{LightReady, Progress, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
 use std::ops::Range;
 
 pub(super) struct RaftNode<S: Storage>(RawNode<S>);
@@ -29,6 +29,17 @@ pub(super) struct Follower {
     /// It was heard of since raft counted last.
     pub active: bool,
     pub gets_snapshot: bool,
+}
+
+impl Follower {
+    fn of(id: NodeId, progress: &Progress) -> Follower {
+        Follower {
+            id,
+            matched: LogIndex(progress.matched),
+            active: progress.recent_active,
+            gets_snapshot: progress.state == ProgressState::Snapshot,
+        }
+    }
 }
 
 impl<S: Storage> RaftNode<S> {
@@ -228,17 +239,12 @@ impl<S: Storage> RaftNode<S> {
     // ---- the others, as a leader knows them ----
 
     pub fn follower(&self, id: NodeId) -> Option<Follower> {
-        self.followers().find(|f| f.id == id)
+        self.0.raft.prs().get(u64::from(id.0)).map(|progress| Follower::of(id, progress))
     }
 
     /// All members of the configuration, itself too.
     pub fn followers(&self) -> impl Iterator<Item = Follower> + '_ {
-        self.0.raft.prs().iter().map(|(id, progress)| Follower {
-            id: NodeId(*id as u32),
-            matched: LogIndex(progress.matched),
-            active: progress.recent_active,
-            gets_snapshot: progress.state == ProgressState::Snapshot,
-        })
+        self.0.raft.prs().iter().map(|(id, progress)| Follower::of(NodeId(*id as u32), progress))
     }
 
     /// What is under way to it may be lost.

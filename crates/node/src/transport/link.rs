@@ -202,7 +202,9 @@ pub(super) fn set_silence(stream: &TcpStream, max: Duration) -> std::io::Result<
 async fn serve(transport: &Transport, link: &Arc<Link>, channel: Channel, stream: PeerStream) {
     let outbox = Arc::new(Outbox::new(stream.into_socket(), QUEUE_BYTES_MAX));
     link.set_outbox(channel, Some(outbox.clone()));
-    transport.inbox.send(Event::Peer(link.id, PeerEvent::Connected)).await;
+    if link.is_connected() {
+        transport.inbox.send(Event::Peer(link.id, PeerEvent::Connected)).await;
+    }
     let pings = async {
         if channel == Channel::Bulk {
             return std::future::pending().await;

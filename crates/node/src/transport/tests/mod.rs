@@ -140,13 +140,15 @@ async fn whoever_is_connected_again_is_told_so_after_the_end() {
         }));
         told.iter().filter(|t| **t == "connected").count() >= times
     };
-    until("both connections", || hear(2)).await;
+    until("both connections", || hear(1)).await;
     pair.connected().await;
     let [one, two] = &pair.sides[..] else { panic!("two sides") };
     // A message of somebody else ends the connection of whoever sends it.
     one.transport.send_raft(append(9, 2, 1, 1));
-    until("a third one", || hear(3)).await;
-    assert_eq!(told, ["connected", "connected", "unreachable", "connected"]);
+    until("them again", || hear(2)).await;
+    // Both ways may find that both are there.
+    told.dedup();
+    assert_eq!(told, ["connected", "unreachable", "connected"]);
     pair.connected().await;
     one.transport.send_raft(append(1, 2, 9, 1));
     until("a message on it", || received(two) == [9]).await;
