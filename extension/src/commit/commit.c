@@ -75,16 +75,12 @@
 #include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
-/* How long a cancelled COMMIT still waits for a verdict that is on its way. */
-#define CANCEL_GRACE_MS 1000
 /*
  * How long a decided COMMIT that is told to end waits for its turn, if it
  * wrote tables that the log cannot give back.  The node gives a server more
  * to stop.
  */
 #define OTHER_TABLES_GRACE_MS 10000
-/* Between attempts to reach a node that is away. */
-#define RECONNECT_MS 20
 /* How long a session waits to see what the worker commits in its place. */
 #define SHOW_OWN_MS 5000
 /* How often a COMMIT that waits looks whether this region goes on. */
@@ -280,15 +276,6 @@ ot_commit_agent(void)
 	return agent;
 }
 
-/* ---- before the verdict ---- */
-
-/* The largest time left in ms, for a wait that must end by the deadline. */
-static long
-commit_ms_until(TimestampTz deadline)
-{
-	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
-}
-
 /* ---- what is said of an outcome ---- */
 
 /* To be called inside ereport(), or in an error context callback. */
@@ -332,8 +319,8 @@ commit_say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const cha
 	}
 }
 
-static void
-commit_raise_unknown(OtTxnId txn)
+void
+ot_commit_raise_unknown(OtTxnId txn)
 {
 	QueryCancelPending = false;
 	ot_session_end_later();
@@ -410,238 +397,32 @@ commit_wait_while_standing_still(void)
 	}
 }
 
-/* ---- waiting for the verdict ---- */
+/* ---- the proposal ---- */
 
-static void
-commit_raise_unreachable(OtAgent *a)
+/* A new connection to the node: DONE is about what it has seen decided. */
+void
+ot_commit_connects(void)
 {
-	ereport(ERROR,
-			(errcode(OT_ERR_NOT_NOW),
-			 errmsg("the node of region \"%s\" does not answer, nothing was committed", ot_region),
-			 errdetail("%s.", ot_agent_error(a)),
-			 errhint("Start the node (onetrip start), then repeat the transaction.")));
-}
-
-/*
- * A proposal, on one connection after the other until the verdict is here.
- *
- *	UNCONNECTED		there is no connection; what it held is gone
- *	CONNECTED		PROPOSE is not in its buffer
- *	SENDING			is, but not sent whole: nothing can be in the log
- *	SENT			sent whole, for the first time
- *	RESENDING		as SENDING, after it was sent whole on an earlier connection
- *	RESENT			sent whole once more
- *	ANSWERED		the verdict has come
- */
-typedef enum ProposalState
-{
-	PROPOSAL_UNCONNECTED = 0,
-	PROPOSAL_CONNECTED,
-	PROPOSAL_SENDING,
-	PROPOSAL_SENT,
-	PROPOSAL_RESENDING,
-	PROPOSAL_RESENT,
-	PROPOSAL_ANSWERED
-} ProposalState;
-
-#define FROM(state) (1 << PROPOSAL_##state)
-
-/* From where each of them is reached; a connection may end at any time but after the answer. */
-static const int proposal_before[] = {
-	[PROPOSAL_UNCONNECTED] = ~FROM(ANSWERED),
-	[PROPOSAL_CONNECTED] = FROM(UNCONNECTED),
-	[PROPOSAL_SENDING] = FROM(CONNECTED),
-	[PROPOSAL_SENT] = FROM(SENDING),
-	[PROPOSAL_RESENDING] = FROM(CONNECTED),
-	[PROPOSAL_RESENT] = FROM(RESENDING),
-	/* the node may answer before it has all of it, when it has no room */
-	[PROPOSAL_ANSWERED] = FROM(SENDING) | FROM(SENT) | FROM(RESENDING) | FROM(RESENT)
-};
-
-typedef struct Proposal
-{
-	ProposalState state;
-	OtTxnId		txn;
-	TimestampTz deadline;
-	TimestampTz cut_short_at;	/* an interrupt has come, and is not served any more; 0: no */
-	OtVerdict  *verdict;
-} Proposal;
-
-static void
-proposal_enter(Proposal *proposal, ProposalState next)
-{
-	OT_ASSERT(proposal_before[next] & (1 << proposal->state));
-	proposal->state = next;
-}
-
-static void
-proposal_connect(Proposal *proposal)
-{
-	OtLogIndex	none = {0};
-
-	/* DONE is about what this connection has seen decided */
 	last_txn.sequence = 0;
-	if (ot_agent_open(agent, OT_ROLE_BACKEND, none, none))
-		proposal_enter(proposal, PROPOSAL_CONNECTED);
 }
 
-/* Puts PROPOSE into the connection's buffer. */
-static void
-proposal_queue(Proposal *proposal)
+/* The entry may be in the log from here on. */
+void
+ot_commit_proposed(void)
 {
-	bool		again = committing.phase == COMMIT_DECIDING;
-	StringInfo	frame;
-
-	if (again)
-		OT_STOP_POINT("propose-again");
-	frame = ot_agent_frame(agent, OT_FRAME_PROPOSE);
-	ot_write_set_encode(proposal->txn, frame);
-	ot_agent_frame_end(agent);
-	proposal_enter(proposal, again ? PROPOSAL_RESENDING : PROPOSAL_SENDING);
-	OT_STOP_POINT_AFTER("propose-half", (void) ot_agent_flush_half(agent));
-}
-
-/* Nothing is proposed yet, so any interrupt ends the transaction as in PostgreSQL. */
-static void
-proposal_serve_interrupts(void)
-{
-	RESUME_INTERRUPTS();
-	CHECK_FOR_INTERRUPTS();
-	HOLD_INTERRUPTS();
-}
-
-static void
-proposal_send(Proposal *proposal)
-{
-	if (!ot_agent_flush(agent) || !ot_agent_all_sent(agent))
-		return;
-	if (proposal->state == PROPOSAL_RESENDING)
-		proposal_enter(proposal, PROPOSAL_RESENT);
-	else
-	{
-		proposal_enter(proposal, PROPOSAL_SENT);
-		commit_enter(COMMIT_DECIDING);
-		OT_STOP_POINT("propose-sent");
-	}
-}
-
-/* A VERDICT has come: is it the answer?  Closes the connection if another one is needed. */
-static void
-proposal_take_verdict(Proposal *proposal, OtReader *body)
-{
-	OtVerdict  *verdict = proposal->verdict;
-	bool		sent_before = proposal->state == PROPOSAL_RESENDING ||
-		proposal->state == PROPOSAL_RESENT;
-
-	if (!ot_agent_get_verdict(body, verdict))
-	{
-		/* The next connection gets it again. */
-		ereport(LOG,
-				(errcode(OT_ERR_PROTOCOL),
-				 errmsg("the node sent a VERDICT that cannot be read")));
-		ot_agent_close(agent);
-		return;
-	}
-	ot_agent_consume(agent);
-	if (verdict->txn.sequence != proposal->txn.sequence)
-		return;
-	/* Refused this time; what was sent before may be in the log. */
-	if (sent_before && (verdict->outcome == OT_OUTCOME_REFUSED ||
-						verdict->outcome == OT_OUTCOME_FULL))
-		ot_agent_close(agent);
-	else
-		proposal_enter(proposal, PROPOSAL_ANSWERED);
-}
-
-static void
-proposal_read(Proposal *proposal)
-{
-	OtFrameType type;
-	OtReader	body;
-
-	while (proposal->state != PROPOSAL_ANSWERED && ot_agent_read(agent, &type, &body))
-	{
-		if (type == OT_FRAME_VERDICT)
-			proposal_take_verdict(proposal, &body);
-		else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
-				 type == OT_FRAME_REHEARSED)
-			ot_agent_consume(agent);
-		else
-			ot_agent_close(agent);
-	}
-	if (proposal->state != PROPOSAL_ANSWERED && !ot_agent_is_open(agent))
-		proposal_enter(proposal, PROPOSAL_UNCONNECTED);
-}
-
-/* Waits for the node, but not past the deadline: raises ERROR there. */
-static void
-proposal_wait(Proposal *proposal)
-{
-	long		wait_ms;
-
-	/* Proposed: the client may be told unknown, and that only a bit later. */
-	if (proposal->cut_short_at == 0 && (ProcDiePending || QueryCancelPending))
-	{
-		proposal->cut_short_at = ot_now();
-		proposal->deadline = Min(proposal->deadline,
-								 TimestampTzPlusMilliseconds(proposal->cut_short_at, CANCEL_GRACE_MS));
-	}
-
-	wait_ms = commit_ms_until(proposal->deadline);
-	if (wait_ms == 0)
-	{
-		if (committing.phase == COMMIT_PROPOSING)
-			commit_raise_unreachable(agent);
-		commit_raise_unknown(proposal->txn);
-	}
-	if (proposal->state == PROPOSAL_UNCONNECTED)
-		wait_ms = Min(wait_ms, RECONNECT_MS);
-	if (ot_agent_wait(agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-		ResetLatch(MyLatch);
+	commit_enter(COMMIT_DECIDING);
 }
 
 /*
- * Proposes the transaction, again on each new connection, until the verdict
- * is here.  Interrupts are held by the caller.
- */
-static void
-commit_wait_for_verdict(OtTxnId txn, OtVerdict *verdict)
-{
-	Proposal	proposal = {
-		.state = ot_agent_is_open(agent) ? PROPOSAL_CONNECTED : PROPOSAL_UNCONNECTED,
-		.txn = txn,
-		.deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms),
-		.verdict = verdict,
-	};
-
-	for (;;)
-	{
-		if (proposal.state == PROPOSAL_UNCONNECTED)
-			proposal_connect(&proposal);
-		if (proposal.state == PROPOSAL_CONNECTED)
-			proposal_queue(&proposal);
-		if (InterruptPending && committing.phase == COMMIT_PROPOSING)
-			proposal_serve_interrupts();
-		if (proposal.state == PROPOSAL_SENDING || proposal.state == PROPOSAL_RESENDING)
-			proposal_send(&proposal);
-		if (proposal.state != PROPOSAL_UNCONNECTED)
-			proposal_read(&proposal);
-		if (proposal.state == PROPOSAL_ANSWERED)
-			return;
-		proposal_wait(&proposal);
-	}
-}
-
-/*
- * Likewise.  Once the entry may be in the log, an ERROR would tell the client
- * that it is not: it becomes 08007.
+ * Once the entry may be in the log, an ERROR would tell the client that it is
+ * not: it becomes 08007.
  */
 static void
 commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 {
 	PG_TRY();
 	{
-		commit_wait_for_verdict(txn, verdict);
+		ot_propose(agent, txn, verdict);
 	}
 	PG_CATCH();
 	{
@@ -655,7 +436,7 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 		ereport(LOG,
 				(errcode(edata->sqlerrcode),
 				 errmsg("after proposing a transaction: %s", edata->message)));
-		commit_raise_unknown(txn);
+		ot_commit_raise_unknown(txn);
 	}
 	PG_END_TRY();
 }
@@ -722,7 +503,7 @@ commit_wait_for_turn(void)
 		{
 			if (give_up == 0)
 				give_up = TimestampTzPlusMilliseconds(ot_now(), grace_ms);
-			wait_ms = commit_ms_until(give_up);
+			wait_ms = ot_ms_until(give_up);
 			if (wait_ms == 0)
 				commit_raise_handed_over("The session was ended before its turn came");
 		}
@@ -730,7 +511,7 @@ commit_wait_for_turn(void)
 		{
 			if (patience == 0)
 				patience = TimestampTzPlusMilliseconds(ot_now(), Max(ot_commit_timeout_ms, grace_ms));
-			wait_ms = commit_ms_until(patience);
+			wait_ms = ot_ms_until(patience);
 			if (wait_ms == 0 && ot_worker_stands_at(ot_commit_timeout_ms).value != 0)
 				commit_raise_handed_over("This region cannot apply a change that comes before it (SELECT failing, failure FROM onetrip.status)");
 			wait_ms = Max(wait_ms, STANDSTILL_POLL_MS);
@@ -833,7 +614,7 @@ commit_at_pre_commit(void)
 					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
 			break;
 		default:
-			commit_raise_unknown(txn);
+			ot_commit_raise_unknown(txn);
 	}
 
 	/* Committed, from here on. */

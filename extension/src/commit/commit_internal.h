@@ -13,7 +13,22 @@
 
 #include "commit/commit.h"
 
+#include "utils/timestamp.h"
+
+/* How long a cancelled COMMIT still waits for a verdict that is on its way, or for its turn. */
+#define CANCEL_GRACE_MS 1000
+
+/* The largest time left in ms, for a wait that must end by the deadline. */
+static inline long
+ot_ms_until(TimestampTz deadline)
+{
+	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
+}
+
 /* commit.c */
+extern void ot_commit_connects(void);
+extern void ot_commit_proposed(void);
+pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
 extern OtTxnId ot_commit_tell_id(void);
 extern bool ot_commit_minds_errors(void);
@@ -22,6 +37,9 @@ extern bool ot_commit_reword(const ErrorData *edata);
 /* held_locks.c */
 extern bool ot_held_locks_take_keys(void);
 extern bool ot_held_locks_hold_up(void);
+
+/* proposal.c */
+extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);
 
 /* rehearse.c */
 extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);

@@ -40,6 +40,7 @@ const OWN: &[&str] = &[
     "own_locks.c",
     "position.c",
     "process.c",
+    "proposal.c",
     "rehearse.c",
     "rehearse_here.c",
     "rel_info.c",

@@ -1,0 +1,248 @@
+/*-------------------------------------------------------------------------
+ *
+ * proposal.c
+ *	  From PROPOSE to the verdict, over as many connections to the node as it
+ *	  takes.
+ *
+ * What may be done when it goes wrong hangs on whether PROPOSE has ever been
+ * sent whole: commit.c is told at that moment, and the table at its top says
+ * what follows.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+
+/* Between attempts to reach a node that is away. */
+#define RECONNECT_MS 20
+
+static void
+proposal_raise_unreachable(OtAgent *a)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("the node of region \"%s\" does not answer, nothing was committed", ot_region),
+			 errdetail("%s.", ot_agent_error(a)),
+			 errhint("Start the node (onetrip start), then repeat the transaction.")));
+}
+
+/*
+ * A proposal, on one connection after the other until the verdict is here.
+ *
+ *	UNCONNECTED		there is no connection; what it held is gone
+ *	CONNECTED		PROPOSE is not in its buffer
+ *	SENDING			is, but not sent whole: nothing can be in the log
+ *	SENT			sent whole, for the first time
+ *	RESENDING		as SENDING, after it was sent whole on an earlier connection
+ *	RESENT			sent whole once more
+ *	ANSWERED		the verdict has come
+ */
+typedef enum ProposalState
+{
+	PROPOSAL_UNCONNECTED = 0,
+	PROPOSAL_CONNECTED,
+	PROPOSAL_SENDING,
+	PROPOSAL_SENT,
+	PROPOSAL_RESENDING,
+	PROPOSAL_RESENT,
+	PROPOSAL_ANSWERED
+} ProposalState;
+
+#define FROM(state) (1 << PROPOSAL_##state)
+
+/* From where each of them is reached; a connection may end at any time but after the answer. */
+static const int proposal_before[] = {
+	[PROPOSAL_UNCONNECTED] = ~FROM(ANSWERED),
+	[PROPOSAL_CONNECTED] = FROM(UNCONNECTED),
+	[PROPOSAL_SENDING] = FROM(CONNECTED),
+	[PROPOSAL_SENT] = FROM(SENDING),
+	[PROPOSAL_RESENDING] = FROM(CONNECTED),
+	[PROPOSAL_RESENT] = FROM(RESENDING),
+	/* the node may answer before it has all of it, when it has no room */
+	[PROPOSAL_ANSWERED] = FROM(SENDING) | FROM(SENT) | FROM(RESENDING) | FROM(RESENT)
+};
+
+typedef struct Proposal
+{
+	OtAgent    *agent;
+	ProposalState state;
+	bool		may_be_logged;	/* it was sent whole, on this connection or an earlier one */
+	OtTxnId		txn;
+	TimestampTz deadline;
+	TimestampTz cut_short_at;	/* an interrupt has come, and is not served any more; 0: no */
+	OtVerdict  *verdict;
+} Proposal;
+
+static void
+proposal_enter(Proposal *proposal, ProposalState next)
+{
+	OT_ASSERT(proposal_before[next] & (1 << proposal->state));
+	proposal->state = next;
+}
+
+static void
+proposal_connect(Proposal *proposal)
+{
+	OtLogIndex	none = {0};
+
+	ot_commit_connects();
+	if (ot_agent_open(proposal->agent, OT_ROLE_BACKEND, none, none))
+		proposal_enter(proposal, PROPOSAL_CONNECTED);
+}
+
+/* Puts PROPOSE into the connection's buffer. */
+static void
+proposal_queue(Proposal *proposal)
+{
+	StringInfo	frame;
+
+	if (proposal->may_be_logged)
+		OT_STOP_POINT("propose-again");
+	frame = ot_agent_frame(proposal->agent, OT_FRAME_PROPOSE);
+	ot_write_set_encode(proposal->txn, frame);
+	ot_agent_frame_end(proposal->agent);
+	proposal_enter(proposal, proposal->may_be_logged ? PROPOSAL_RESENDING : PROPOSAL_SENDING);
+	OT_STOP_POINT_AFTER("propose-half", (void) ot_agent_flush_half(proposal->agent));
+}
+
+/* Nothing is proposed yet, so any interrupt ends the transaction as in PostgreSQL. */
+static void
+proposal_serve_interrupts(void)
+{
+	RESUME_INTERRUPTS();
+	CHECK_FOR_INTERRUPTS();
+	HOLD_INTERRUPTS();
+}
+
+static void
+proposal_send(Proposal *proposal)
+{
+	if (!ot_agent_flush(proposal->agent) || !ot_agent_all_sent(proposal->agent))
+		return;
+	if (proposal->state == PROPOSAL_RESENDING)
+		proposal_enter(proposal, PROPOSAL_RESENT);
+	else
+	{
+		proposal_enter(proposal, PROPOSAL_SENT);
+		proposal->may_be_logged = true;
+		ot_commit_proposed();
+		OT_STOP_POINT("propose-sent");
+	}
+}
+
+/* A VERDICT has come: is it the answer?  Closes the connection if another one is needed. */
+static void
+proposal_take_verdict(Proposal *proposal, OtReader *body)
+{
+	OtVerdict  *verdict = proposal->verdict;
+	bool		sent_before = proposal->state == PROPOSAL_RESENDING ||
+		proposal->state == PROPOSAL_RESENT;
+
+	if (!ot_agent_get_verdict(body, verdict))
+	{
+		/* The next connection gets it again. */
+		ereport(LOG,
+				(errcode(OT_ERR_PROTOCOL),
+				 errmsg("the node sent a VERDICT that cannot be read")));
+		ot_agent_close(proposal->agent);
+		return;
+	}
+	ot_agent_consume(proposal->agent);
+	if (verdict->txn.sequence != proposal->txn.sequence)
+		return;
+	/* Refused this time; what was sent before may be in the log. */
+	if (sent_before && (verdict->outcome == OT_OUTCOME_REFUSED ||
+						verdict->outcome == OT_OUTCOME_FULL))
+		ot_agent_close(proposal->agent);
+	else
+		proposal_enter(proposal, PROPOSAL_ANSWERED);
+}
+
+static void
+proposal_read(Proposal *proposal)
+{
+	OtFrameType type;
+	OtReader	body;
+
+	while (proposal->state != PROPOSAL_ANSWERED && ot_agent_read(proposal->agent, &type, &body))
+	{
+		if (type == OT_FRAME_VERDICT)
+			proposal_take_verdict(proposal, &body);
+		else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
+				 type == OT_FRAME_REHEARSED)
+			ot_agent_consume(proposal->agent);
+		else
+			ot_agent_close(proposal->agent);
+	}
+	if (proposal->state != PROPOSAL_ANSWERED && !ot_agent_is_open(proposal->agent))
+		proposal_enter(proposal, PROPOSAL_UNCONNECTED);
+}
+
+/* Waits for the node, but not past the deadline: raises ERROR there. */
+static void
+proposal_wait(Proposal *proposal)
+{
+	long		wait_ms;
+
+	/* Proposed: the client may be told unknown, and that only a bit later. */
+	if (proposal->cut_short_at == 0 && (ProcDiePending || QueryCancelPending))
+	{
+		proposal->cut_short_at = ot_now();
+		proposal->deadline = Min(proposal->deadline,
+								 TimestampTzPlusMilliseconds(proposal->cut_short_at, CANCEL_GRACE_MS));
+	}
+
+	wait_ms = ot_ms_until(proposal->deadline);
+	if (wait_ms == 0)
+	{
+		if (!proposal->may_be_logged)
+			proposal_raise_unreachable(proposal->agent);
+		ot_commit_raise_unknown(proposal->txn);
+	}
+	if (proposal->state == PROPOSAL_UNCONNECTED)
+		wait_ms = Min(wait_ms, RECONNECT_MS);
+	if (ot_agent_wait(proposal->agent, wait_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+}
+
+/*
+ * Proposes the transaction, again on each new connection, until the verdict
+ * is here.  Interrupts are held by the caller.
+ */
+void
+ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict)
+{
+	Proposal	proposal = {
+		.agent = agent,
+		.state = ot_agent_is_open(agent) ? PROPOSAL_CONNECTED : PROPOSAL_UNCONNECTED,
+		.txn = txn,
+		.deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms),
+		.verdict = verdict,
+	};
+
+	for (;;)
+	{
+		if (proposal.state == PROPOSAL_UNCONNECTED)
+			proposal_connect(&proposal);
+		if (proposal.state == PROPOSAL_CONNECTED)
+			proposal_queue(&proposal);
+		if (InterruptPending && !proposal.may_be_logged)
+			proposal_serve_interrupts();
+		if (proposal.state == PROPOSAL_SENDING || proposal.state == PROPOSAL_RESENDING)
+			proposal_send(&proposal);
+		if (proposal.state != PROPOSAL_UNCONNECTED)
+			proposal_read(&proposal);
+		if (proposal.state == PROPOSAL_ANSWERED)
+			return;
+		proposal_wait(&proposal);
+	}
+}
