@@ -9,7 +9,7 @@
 
 use crate::lists::{reads, Lists, OneList};
 use crate::words;
-use crate::{Findings, History, Key, Kind, Level, Op, Outcome, Process, Time, Value};
+use crate::{ClientOutcome, Findings, History, Key, Kind, Level, Op, Process, Time, Value};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,7 +199,7 @@ fn session_edges(history: &History, graph: &mut Graph, spans: &[Span]) {
         if let Some(before) = last.get(&txn.process) {
             graph.edge(*before, first, Why::Session);
         }
-        if matches!(txn.outcome, Outcome::Committed | Outcome::Aborted) {
+        if matches!(txn.outcome, ClientOutcome::Committed | ClientOutcome::Aborted) {
             last.insert(txn.process, end);
         }
     }
@@ -224,7 +224,7 @@ fn real_time_edges(history: &History, graph: &mut Graph, spans: &[Span]) {
     }
     for (txn, span) in history.txns.iter().zip(spans) {
         let next = moments.partition_point(|(time, _)| *time <= txn.completed);
-        let acknowledged = matches!(txn.outcome, Outcome::Committed | Outcome::FoundCommitted);
+        let acknowledged = matches!(txn.outcome, ClientOutcome::Committed | ClientOutcome::FoundCommitted);
         if let (true, Some(last), Some((_, moment))) = (acknowledged, span.last, moments.get(next)) {
             graph.edge(last, *moment, Why::RealTime);
         }

@@ -61,7 +61,7 @@ pub enum Level {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ClientOutcome {
     /// COMMIT was acknowledged to the process.
     Committed,
     /// It committed, as was learned by other means than the answer to COMMIT, so the process need not see it yet.
@@ -81,7 +81,7 @@ pub struct Txn {
     pub invoked: Time,
     /// After its outcome was known.
     pub completed: Time,
-    pub outcome: Outcome,
+    pub outcome: ClientOutcome,
     /// It must see everything that was acknowledged anywhere before `invoked`.
     pub fresh: bool,
     /// Statements that were answered, in order.
@@ -188,7 +188,7 @@ impl History {
             level: Level::RepeatableRead,
             invoked: time,
             completed: time,
-            outcome: Outcome::Committed,
+            outcome: ClientOutcome::Committed,
             fresh: true,
             ops: all.into_iter().map(|(key, list)| Op::Read { key, list }).collect(),
         });

@@ -3,7 +3,7 @@
 //! The order of a key is its longest read.  Every other read must be a beginning of it.
 
 use crate::words::{name, short, values};
-use crate::{Findings, History, Key, Kind, Level, Op, Outcome, Time, Txn, Value};
+use crate::{ClientOutcome, Findings, History, Key, Kind, Level, Op, Time, Txn, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who appended a value.
@@ -68,7 +68,7 @@ pub(crate) fn reads(txn: &Txn) -> impl Iterator<Item = (Key, &[Value])> {
 
 /// When the world can know that it committed.
 fn known(txn: &Txn) -> Option<Time> {
-    matches!(txn.outcome, Outcome::Committed | Outcome::FoundCommitted).then_some(txn.completed)
+    matches!(txn.outcome, ClientOutcome::Committed | ClientOutcome::FoundCommitted).then_some(txn.completed)
 }
 
 fn well_formed(history: &History, findings: &mut Findings) {
@@ -137,7 +137,7 @@ fn judge_read(history: &History, lists: &Lists, reader: u32, key: Key, list: &[V
         match known.writers.get(value) {
             None => findings
                 .add(Kind::Garbage, || format!("{} read {} in list {}, which nobody appended", who(), value.0, key.0)),
-            Some(w) if w.txn != reader && history.txns[w.txn as usize].outcome == Outcome::Aborted => {
+            Some(w) if w.txn != reader && history.txns[w.txn as usize].outcome == ClientOutcome::Aborted => {
                 findings.add(Kind::G1a, || {
                     let writer = short(history, w.txn);
                     format!("{} read {} in list {}, appended by {writer}, which aborted", who(), value.0, key.0)

@@ -1,7 +1,7 @@
 //! Transactions and circles as sentences.
 
 use crate::graph::{Step, Why};
-use crate::{History, Level, Op, Outcome, Value};
+use crate::{ClientOutcome, History, Level, Op, Value};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -67,10 +67,10 @@ fn whole(history: &History, txn: u32) -> String {
         Level::RepeatableRead => "REPEATABLE READ",
     };
     let outcome = match t.outcome {
-        Outcome::Committed => "committed",
-        Outcome::FoundCommitted => "committed, as was found later",
-        Outcome::Aborted => "aborted",
-        Outcome::Unknown => "outcome unknown",
+        ClientOutcome::Committed => "committed",
+        ClientOutcome::FoundCommitted => "committed, as was found later",
+        ClientOutcome::Aborted => "aborted",
+        ClientOutcome::Unknown => "outcome unknown",
     };
     let ops: Vec<String> = t.ops.iter().map(op).collect();
     let fresh = if t.fresh { ", fresh" } else { "" };

@@ -1,10 +1,10 @@
 //! Each anomaly in the smallest history that has it, and its nearest innocent neighbour.
 //!
 //! One transaction per line: `process from-to level outcome ops`, in which `1+10` appends 10 to list 1 and `1=10,11`
-//! reads it.  Level: `rc`, `rr`, `fresh` (`rr` that reads fresh).  Outcome: `ok`, `found`, `abort`, `?`.
+//! reads it.  Level: `rc`, `rr`, `fresh` (`rr` that reads fresh).  ClientOutcome: `ok`, `found`, `abort`, `?`.
 //! `rest region ops` is what a region shows at the end.
 
-use onetrip_checker::{Findings, History, Key, Kind, Level, Op, Outcome, Process, Time, Txn, Value};
+use onetrip_checker::{ClientOutcome, Findings, History, Key, Kind, Level, Op, Process, Time, Txn, Value};
 
 fn op(text: &str) -> Op {
     let number = |s: &str| s.parse::<u64>().unwrap();
@@ -36,10 +36,10 @@ fn check(text: &str) -> Findings {
             invoked: Time(from.parse().unwrap()),
             completed: Time(to.parse().unwrap()),
             outcome: match words[3] {
-                "ok" => Outcome::Committed,
-                "found" => Outcome::FoundCommitted,
-                "abort" => Outcome::Aborted,
-                "?" => Outcome::Unknown,
+                "ok" => ClientOutcome::Committed,
+                "found" => ClientOutcome::FoundCommitted,
+                "abort" => ClientOutcome::Aborted,
+                "?" => ClientOutcome::Unknown,
                 other => panic!("outcome {other}"),
             },
             fresh: words[2] == "fresh",

@@ -2,7 +2,7 @@
 //!
 //! The store is the plainest there is: one log, regions that show a prefix of it, first committer wins.
 
-use onetrip_checker::{History, Key, Kind, Level, Op, Outcome, Process, Time, Txn, Value};
+use onetrip_checker::{ClientOutcome, History, Key, Kind, Level, Op, Process, Time, Txn, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -83,15 +83,15 @@ fn run(seed: u64, txns: usize, level: Option<Level>, broken: Broken) -> History 
             }
         }
         let outcome = match rng.below(20) {
-            _ if lost => Outcome::Aborted,
-            0 => Outcome::Aborted,
-            1 => Outcome::Unknown,
-            2 => Outcome::FoundCommitted,
-            _ => Outcome::Committed,
+            _ if lost => ClientOutcome::Aborted,
+            0 => ClientOutcome::Aborted,
+            1 => ClientOutcome::Unknown,
+            2 => ClientOutcome::FoundCommitted,
+            _ => ClientOutcome::Committed,
         };
         let happens = match outcome {
-            Outcome::Unknown => rng.below(2) == 0,
-            Outcome::Aborted => false,
+            ClientOutcome::Unknown => rng.below(2) == 0,
+            ClientOutcome::Aborted => false,
             _ => broken != Broken::Lost || rng.below(100) > 0,
         };
         if happens && !appends.is_empty() {
@@ -99,7 +99,7 @@ fn run(seed: u64, txns: usize, level: Option<Level>, broken: Broken) -> History 
                 lasts.insert(*key, log.len() + 1);
             });
             log.push(appends);
-            if outcome == Outcome::Committed {
+            if outcome == ClientOutcome::Committed {
                 let all = log.len();
                 show(&mut regions[r], &log, all, broken, &mut rng);
             }

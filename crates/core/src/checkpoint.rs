@@ -5,16 +5,16 @@
 //! |---|---|
 //! | mark | u32 magic, u16 version, u16 origin (`MADE` or `INSTALLED`) |
 //! | head | index, u64 term, conf (4 × (u32 n, n × u32 id), u8 auto leave), table of members |
-//! | body | certifier and history (`certifier/checkpoint.rs`) |
+//! | body | certifier and committed indexes (`certifier/checkpoint.rs`) |
 //! | end | u32 CRC-32 of head and body |
 //!
 //! Invariants:
-//! - The same log gives the same head and body on every node, but for the history, of which each node keeps what its own
+//! - The same log gives the same head and body on every node, but for the committed indexes, of which each node keeps what its own
 //!   PostgreSQL needs.
 //! - *Installed* says that the log of this node may be shorter than the checkpoint, since it came from elsewhere; it is
-//!   *made* as soon as the log has been emptied up to it ([`settled_origin`]).
+//!   *made* as soon as the log has been emptied up to it ([`in_order_origin`]).
 
-use crate::certifier::{checkpoint as certifier, Certifier, History, Limits};
+use crate::certifier::{checkpoint as certifier, Certifier, CommittedIndexes, Limits};
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, Term};
 use crate::members::Members;
@@ -109,7 +109,7 @@ pub struct Checkpoint {
     pub conf: Conf,
     pub members: Members,
     pub certifier: Certifier,
-    pub history: History,
+    pub committed_indexes: CommittedIndexes,
     pub installed: bool,
 }
 
@@ -122,7 +122,7 @@ impl Checkpoint {
             conf: Conf::of_members(&members),
             members,
             certifier: Certifier::new(limits),
-            history: History::default(),
+            committed_indexes: CommittedIndexes::default(),
             installed: false,
         }
     }
@@ -133,7 +133,7 @@ impl Checkpoint {
     }
 
     pub fn encode(&self) -> Bytes {
-        encode(self.term, &self.conf, &self.members, &self.certifier, &self.history)
+        encode(self.term, &self.conf, &self.members, &self.certifier, &self.committed_indexes)
     }
 
     /// Bytes from disk or from a peer.  `limits`: those of the cluster.
@@ -141,14 +141,14 @@ impl Checkpoint {
         let (mut r, installed) = open(&raw)?;
         let decode = |r: &mut Reader| {
             let (index, term, conf, members) = take_head(r)?;
-            let (certifier, history) = Certifier::decode(r, limits)?;
+            let (certifier, committed_indexes) = Certifier::decode(r, limits)?;
             if certifier.decided() != index {
                 return Err(r.error(format!("it is of {index}, its certifier of {}", certifier.decided())));
             }
             if r.left() > 0 {
                 return Err(r.error(format!("{} bytes too many", r.left())));
             }
-            Ok(Checkpoint { term, conf, members, certifier, history, installed })
+            Ok(Checkpoint { term, conf, members, certifier, committed_indexes, installed })
         };
         decode(&mut r).map_err(corrupted)
     }
@@ -177,13 +177,19 @@ pub struct Frozen {
     conf: Conf,
     members: Members,
     certifier: certifier::Frozen,
-    history: History,
+    committed_indexes: CommittedIndexes,
 }
 
 /// `term`, `conf` and `members`: at the index that the certifier has decided last.  Made here.
-pub fn freeze(term: Term, conf: &Conf, members: &Members, certifier: &Certifier, history: &History) -> Frozen {
-    let (conf, members, history) = (conf.clone(), members.clone(), history.clone());
-    Frozen { term, conf, members, certifier: certifier.freeze(), history }
+pub fn freeze(
+    term: Term,
+    conf: &Conf,
+    members: &Members,
+    certifier: &Certifier,
+    committed_indexes: &CommittedIndexes,
+) -> Frozen {
+    let (conf, members, committed_indexes) = (conf.clone(), members.clone(), committed_indexes.clone());
+    Frozen { term, conf, members, certifier: certifier.freeze(), committed_indexes }
 }
 
 impl Frozen {
@@ -209,15 +215,21 @@ impl Frozen {
         }
         out.put_u8(u8::from(self.conf.auto_leave));
         self.members.put(&mut out);
-        self.certifier.encode(&self.history, &mut out);
+        self.certifier.encode(&self.committed_indexes, &mut out);
         let crc = crc32fast::hash(&out[MARK_BYTES..]);
         out.put_u32_le(crc);
         out.freeze()
     }
 }
 
-pub fn encode(term: Term, conf: &Conf, members: &Members, certifier: &Certifier, history: &History) -> Bytes {
-    freeze(term, conf, members, certifier, history).encode()
+pub fn encode(
+    term: Term,
+    conf: &Conf,
+    members: &Members,
+    certifier: &Certifier,
+    committed_indexes: &CommittedIndexes,
+) -> Bytes {
+    freeze(term, conf, members, certifier, committed_indexes).encode()
 }
 
 /// The same checkpoint as one that came from elsewhere.
@@ -230,7 +242,7 @@ pub fn installed(raw: &[u8]) -> Bytes {
 }
 
 /// The two bytes at [`ORIGIN_AT`] of one whose log is in order.
-pub fn settled_origin() -> [u8; 2] {
+pub fn in_order_origin() -> [u8; 2] {
     MADE.to_le_bytes()
 }
 
@@ -341,7 +353,7 @@ mod tests {
         assert!(head.installed && Checkpoint::decode(moved.clone(), Limits::default()).unwrap().installed);
         assert_eq!((head.index, head.term, head.conf, head.members), (LogIndex(1), c.term, c.conf.clone(), c.members));
         let mut settled = moved.to_vec();
-        settled[ORIGIN_AT..MARK_BYTES].copy_from_slice(&settled_origin());
+        settled[ORIGIN_AT..MARK_BYTES].copy_from_slice(&in_order_origin());
         assert_eq!(settled, raw);
         assert_eq!(Conf::from(&ConfState::from(&c.conf)), c.conf);
     }

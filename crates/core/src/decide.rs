@@ -2,7 +2,7 @@
 //!
 //! The entry of a node that is no member at that index commits nothing, whoever let it into the log.
 
-use crate::certifier::{Certifier, Decision, History, Verdict};
+use crate::certifier::{Certifier, CommittedIndexes, Decision, Verdict};
 use crate::consensus::Committed;
 use crate::entry::{Entry, EntryKind};
 use crate::error::Result;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub fn decide(
     committed: &Committed,
     certifier: &mut Certifier,
-    history: &mut History,
+    committed_indexes: &mut CommittedIndexes,
     members: &mut Arc<Members>,
 ) -> Result<Option<(TxnId, Decision)>> {
     let index = committed.index;
@@ -42,7 +42,7 @@ pub fn decide(
         }
     };
     if matches!(decision, Decision::Decided { verdict: Verdict::Commit, .. } | Decision::LeavesOut { .. }) {
-        history.push(index);
+        committed_indexes.push(index);
     }
     Ok(Some((entry.txn, decision)))
 }

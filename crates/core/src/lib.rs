@@ -12,7 +12,7 @@
 //! | [`certifier`] | commit or abort, from the log alone |
 //! | [`members`] | who belongs to the cluster, from the log alone |
 //! | [`checkpoint`] | all of that up to one index, as bytes |
-//! | [`desk`] | who waits for what on a node, and who commits an entry there |
+//! | [`router`] | who waits for what on a node, and who commits an entry there |
 //! | [`consensus`] | the Raft driver |
 //! | [`decide`] | what a committed entry comes to |
 //! | [`replica`] | the loop that drives all of them, on a host that is the daemon or the simulation |
@@ -23,12 +23,12 @@ pub mod certifier;
 pub mod checkpoint;
 pub mod consensus;
 pub mod decide;
-pub mod desk;
 pub mod entry;
 pub mod error;
 pub mod ids;
 pub mod members;
 pub mod replica;
+pub mod router;
 pub mod skip;
 pub mod wire;
 

@@ -1,7 +1,7 @@
 //! The certifier against the lock matrix, tables of cases, and a naive model that keeps every entry.
 
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, Decision, History, Limits, Outcome, Verdict};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits, Outcome, Verdict};
 use onetrip_core::{
     checkpoint, Base, Checkpoint, Conf, Entry, Error, Key, LockMode, LogIndex, Members, NodeId, Term, TxnId,
 };
@@ -104,7 +104,7 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
             format!("conflict with {other} of {origin} at key {key}")
         }
         Decision::Decided { verdict: Verdict::Window { oldest, key }, .. } => format!("window {oldest} at key {key}"),
-        Decision::Decided { verdict: Verdict::Stranger, .. } => "stranger".into(),
+        Decision::Decided { verdict: Verdict::NotMember, .. } => "not a member".into(),
         Decision::Decided { verdict: Verdict::Cancelled, .. } => "cancelled".into(),
         Decision::NoTransaction => "none".into(),
         Decision::LeavesOut { left_out, previous } => format!("leaves out {left_out} after {previous}"),
@@ -122,7 +122,7 @@ fn what_was_cancelled_or_never_came_is_aborted_also_after_a_checkpoint() {
     assert_eq!(before(&c, 3), Outcome::Unknown);
     assert_eq!((c.running_incarnation(NodeId(1)), c.running_incarnation(NodeId(2))), (1, 0));
     c.certify(LogIndex(4), &Entry::decode(Entry::encode_incarnation(NodeId(1), 7, 1)).unwrap()).unwrap();
-    let (again, _) = load(save(&c, &History::default()), limits).unwrap();
+    let (again, _) = load(save(&c, &CommittedIndexes::default()), limits).unwrap();
     for c in [&c, &again] {
         assert_eq!(before(c, 1), Outcome::Decided { at: LogIndex(2), verdict: Verdict::Commit });
         assert_eq!(before(c, 2), Outcome::Decided { at: LogIndex(3), verdict: Verdict::Cancelled });
@@ -149,7 +149,7 @@ fn a_postgresql_that_starts_over_and_over_costs_nobody_else_an_answer() {
     for now in 1..=20 {
         start(&mut c, 2, now, now - 1);
     }
-    let (again, _) = load(save(&c, &History::default()), limits).unwrap();
+    let (again, _) = load(save(&c, &CommittedIndexes::default()), limits).unwrap();
     let of = |node, incarnation| TxnId { node: NodeId(node), incarnation, sequence: 5 };
     for mut c in [c, again] {
         assert_eq!(c.outcome(&of(1, 1)), Outcome::Decided { at: ended, verdict: Verdict::Cancelled });
@@ -232,13 +232,13 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..120)
 }
 
-fn save(certifier: &Certifier, history: &History) -> Bytes {
+fn save(certifier: &Certifier, committed_indexes: &CommittedIndexes) -> Bytes {
     let members = Members::bootstrap(vec![], "r".into(), 1);
-    checkpoint::encode(Term(1), &Conf::default(), &members, certifier, history)
+    checkpoint::encode(Term(1), &Conf::default(), &members, certifier, committed_indexes)
 }
 
-fn load(raw: Bytes, limits: Limits) -> Result<(Certifier, History), Error> {
-    Checkpoint::decode(raw, limits).map(|c| (c.certifier, c.history))
+fn load(raw: Bytes, limits: Limits) -> Result<(Certifier, CommittedIndexes), Error> {
+    Checkpoint::decode(raw, limits).map(|c| (c.certifier, c.committed_indexes))
 }
 
 proptest! {
@@ -256,12 +256,12 @@ proptest! {
         let limits = Limits { window_entries, window_keys, outcomes: 1_000, ..Limits::default() };
         let mut model = Model { limits, index: 0, committed: vec![], decided: vec![] };
         let mut real = Certifier::new(limits);
-        let mut history = History::default();
+        let mut committed_indexes = CommittedIndexes::default();
         let mut straight = Certifier::new(limits);
         let mut proposed: Vec<(TxnId, Vec<Key>)> = vec![];
         for (n, op) in ops.into_iter().enumerate() {
             if n == restart_at {
-                (real, history) = load(save(&real, &history), limits).unwrap();
+                (real, committed_indexes) = load(save(&real, &committed_indexes), limits).unwrap();
             }
             let index = LogIndex(n as u64 + 1);
             let (txn, keys) = match op {
@@ -285,15 +285,15 @@ proptest! {
             prop_assert_eq!(real.certify(index, &e).unwrap(), want);
             prop_assert_eq!(straight.certify(index, &e).unwrap(), want);
             if let Decision::Decided { verdict: Verdict::Commit, .. } = want {
-                history.push(index);
+                committed_indexes.push(index);
             }
             let first = model.decided.iter().find(|d| d.0 == txn).unwrap().1;
             let remembered = matches!(real.outcome(&txn), Outcome::Decided { at, .. } if at.0 == first);
             prop_assert!(remembered);
         }
-        prop_assert_eq!(save(&real, &history), save(&straight, &history));
+        prop_assert_eq!(save(&real, &committed_indexes), save(&straight, &committed_indexes));
         let committed: Vec<_> = model.committed.iter().map(|c| LogIndex(c.0)).collect();
-        let known: Vec<_> = history.after(LogIndex::ZERO).unwrap().map(|x| x.0).collect();
+        let known: Vec<_> = committed_indexes.after(LogIndex::ZERO).unwrap().map(|x| x.0).collect();
         prop_assert_eq!(known, committed);
     }
 
@@ -302,13 +302,13 @@ proptest! {
     fn a_damaged_checkpoint_is_refused(byte in any::<proptest::sample::Index>(), bit in 0u8..8) {
         let limits = Limits { window_entries: 3, window_keys: 5, outcomes: 4, incarnations: 3 };
         let mut c = Certifier::new(limits);
-        let mut history = History::default();
+        let mut committed_indexes = CommittedIndexes::default();
         for i in 1..8 {
             let keys = [Key { hash: i, mode: LockMode::Update, base: Base(i - 1) }];
             c.certify(LogIndex(i), &entry(txn(1, i), &keys)).unwrap();
-            history.push(LogIndex(i));
+            committed_indexes.push(LogIndex(i));
         }
-        let good = save(&c, &history);
+        let good = save(&c, &committed_indexes);
         prop_assert!(load(good.clone(), limits).is_ok());
         let at = byte.index(good.len());
         let mut bad = good.to_vec();
@@ -322,23 +322,23 @@ proptest! {
 #[test]
 fn a_checkpoint_made_under_other_limits_is_refused() {
     let c = Certifier::new(Limits::default());
-    let raw = save(&c, &History::default());
+    let raw = save(&c, &CommittedIndexes::default());
     let other = Limits { window_entries: 5, ..Limits::default() };
     let error = load(raw, other).err().unwrap().to_string();
     assert!(error.contains("window_entries = 100000 and this node's is 5"), "{error}");
 }
 
 #[test]
-fn an_entry_of_a_stranger_aborts_unless_it_was_decided_before() {
+fn an_entry_of_no_member_aborts_unless_it_was_decided_before() {
     let limits = Limits::default();
     let mut c = Certifier::new(limits);
     let (first, second) = (entry(txn(1, 1), &[]), entry(txn(1, 2), &[]));
-    let stranger = |d| matches!(d, Decision::Decided { verdict: Verdict::Stranger, .. });
+    let not_member = |d| matches!(d, Decision::Decided { verdict: Verdict::NotMember, .. });
     c.certify(LogIndex(1), &first).unwrap();
     assert_eq!(c.refuse(LogIndex(2), &first).unwrap(), Decision::Duplicate { first: LogIndex(1) });
-    assert!(stranger(c.refuse(LogIndex(3), &second).unwrap()));
-    let (mut c, _) = load(save(&c, &History::default()), limits).unwrap();
-    assert_eq!(c.outcome(&txn(1, 2)), Outcome::Decided { at: LogIndex(3), verdict: Verdict::Stranger });
+    assert!(not_member(c.refuse(LogIndex(3), &second).unwrap()));
+    let (mut c, _) = load(save(&c, &CommittedIndexes::default()), limits).unwrap();
+    assert_eq!(c.outcome(&txn(1, 2)), Outcome::Decided { at: LogIndex(3), verdict: Verdict::NotMember });
     assert_eq!(c.certify(LogIndex(4), &second).unwrap(), Decision::Duplicate { first: LogIndex(3) });
     assert_eq!(c.last_committed(), LogIndex(1));
 }
@@ -351,10 +351,10 @@ fn what_is_left_out_is_known_after_a_checkpoint_and_may_be_kept_after_all() {
     let skip = |at| Entry::decode(poison.encode_skip(LogIndex(at))).unwrap();
     c.certify(LogIndex(1), &poison).unwrap();
     c.certify(LogIndex(2), &skip(1)).unwrap();
-    let (mut c, _) = load(save(&c, &History::default()), limits).unwrap();
+    let (mut c, _) = load(save(&c, &CommittedIndexes::default()), limits).unwrap();
     assert_eq!((c.left_out_by(LogIndex(1)), c.left_out_by(LogIndex(2))), (Some(LogIndex(2)), None));
     c.certify(LogIndex(3), &skip(2)).unwrap();
-    let (c, _) = load(save(&c, &History::default()), limits).unwrap();
+    let (c, _) = load(save(&c, &CommittedIndexes::default()), limits).unwrap();
     assert_eq!((c.left_out_by(LogIndex(1)), c.left_out_by(LogIndex(2))), (None, Some(LogIndex(3))));
     assert_eq!(c.was_left_out_by(LogIndex(1)), Some(LogIndex(2)));
     assert_eq!(c.last_committed(), LogIndex(3));

@@ -165,13 +165,13 @@ async fn throughput(binary: &Path, seconds: u64) -> Result<()> {
     let leader = topology.region_index(topology.preferred_leader()).context("find the leader")?;
     let cluster = Cluster::builder().topology(topology).binary(binary).start().await?;
     cluster.connect(leader).await?.batch_execute(TABLE).await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     let follower = (leader + 1) % cluster.nodes().len();
     let mut measured = Vec::new();
     for (name, node) in [("leader's region", leader), ("another region", follower)] {
         let port = cluster.node(node).postgres_port();
         let m = update_workload(port, "onetrip", seconds, &scratch.path().join(name)).await?;
-        cluster.settle().await?;
+        cluster.converge().await?;
         measured.push((name, m));
     }
     cluster.stop().await?;
@@ -229,7 +229,7 @@ async fn many_rows(binary: &Path) -> Result<()> {
     for statement in &STATEMENTS {
         let (plain_time, _) = time_statement(&plain_client, statement).await?;
         let (time, crossings) = time_statement(&client, statement).await?;
-        cluster.settle().await?;
+        cluster.converge().await?;
         println!(
             "| {} | {:.0} | {:.0} | {:.2} | {} |",
             statement.name,

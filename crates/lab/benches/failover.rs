@@ -139,7 +139,7 @@ async fn one_kill(cluster: &Cluster, load: &Load, region: usize, after: Duration
         survivors.into_iter().map(|region| survivor(&commits, region, quiet, killed, until)).collect::<Result<_>>()?;
     cluster.node(region).start()?;
     cluster.wait_ready().await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     load.commits.lock().expect("no client panics with the lock").clear();
     Ok(Kill { region, survivors })
 }
@@ -169,7 +169,7 @@ fn survivor(commits: &[Commit], region: usize, quiet: Instant, killed: Instant, 
 async fn nothing_is_lost(cluster: &Cluster, load: &Load) -> Result<u64> {
     let sum = |counts: &[AtomicU64]| counts.iter().map(|c| c.load(Ordering::Relaxed)).sum::<u64>();
     cluster.wait_ready().await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     for region in 0..cluster.nodes().len() {
         let client = cluster.connect(region).await?;
         for number in 0..load.acknowledged.len() {
@@ -209,7 +209,7 @@ async fn measure(binary: &Path, kills: usize) -> Result<Measured> {
             "create table load (id bigint primary key, n bigint not null); insert into load select g, 0 from generate_series(0, {rows} - 1) g"
         ))
         .await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     // A server that crashed stands at its last flushed commit until its node has fed it again; the table is to be there.
     for node in cluster.nodes() {
         node.connect().await?.batch_execute("checkpoint").await?;

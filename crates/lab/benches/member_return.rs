@@ -92,7 +92,7 @@ async fn measure(binary: &Path, away_for: Duration) -> Result<Seen> {
          insert into load select g, '' from generate_series(0, {rows} - 1) g"
     );
     cluster.connect(leader).await?.batch_execute(&tables).await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     for node in cluster.nodes() {
         node.connect().await?.batch_execute("checkpoint").await?;
     }
@@ -141,7 +141,7 @@ async fn measure(binary: &Path, away_for: Duration) -> Result<Seen> {
     for client in clients {
         client.await??;
     }
-    cluster.settle().await?;
+    cluster.converge().await?;
     cluster.check().await?;
     cluster.stop().await?;
     let times = std::mem::take(&mut *load.times.lock().expect("no client panics with the lock"));

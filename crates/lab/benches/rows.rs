@@ -171,7 +171,7 @@ impl Servers {
 
     async fn round(&self, number: usize, table: usize, t: &Table, costs: &mut Vec<Cost>) -> Result<()> {
         self.origin.batch_execute("truncate rows; truncate plain").await?;
-        self.cluster.settle().await?;
+        self.cluster.converge().await?;
         let mut statements = vec![("INSERT", "insert into $t select * from source".to_string())];
         if let Some(one) = &t.one {
             statements.push(("UPDATE of one column", format!("update $t set {one}")));
@@ -202,7 +202,7 @@ impl Servers {
     async fn replicated(&self, sql: &str, t: &Table) -> Result<(f64, f64, f64)> {
         let before = cpu_ns(self.worker_pid)?;
         let (origin_us, bytes) = self.measure(&sql.replace("$t", "rows"), t.rows).await?;
-        self.cluster.settle().await?;
+        self.cluster.converge().await?;
         ensure!(worker_pid(&self.other).await? == self.worker_pid, "the apply worker has ended meanwhile");
         let apply_us = (cpu_ns(self.worker_pid)? - before) as f64 / 1e3 / t.rows as f64;
         Ok((origin_us, apply_us, bytes))
@@ -211,7 +211,7 @@ impl Servers {
     /// The rows have arrived: both regions hold the same.
     async fn check_alike(&self, t: &Table) -> Result<()> {
         self.origin.batch_execute("insert into rows select * from source").await?;
-        self.cluster.settle().await?;
+        self.cluster.converge().await?;
         let digest = "select count(*) || ' ' || coalesce(sum(hashtextextended(r::text, 0)::numeric), 0) from rows r";
         self.other.batch_execute("set timezone = 'UTC'").await?;
         let here: String = self.origin.query_one(digest, &[]).await?.get(0);

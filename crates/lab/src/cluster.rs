@@ -186,7 +186,7 @@ impl Cluster {
     }
 
     /// Waits until every running node shows what any of them shows now.
-    pub async fn settle(&self) -> Result<()> {
+    pub async fn converge(&self) -> Result<()> {
         let running: Vec<&Node> = self.nodes.iter().filter(|n| n.running() && n.has_postgres()).collect();
         let mut clients = Vec::new();
         let mut goal = 0;

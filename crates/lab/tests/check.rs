@@ -48,7 +48,7 @@ async fn tables_under_load_are_equal_at_one_position() -> Result<()> {
              insert into \"Odd name\" values ('x', '\\x00ff'), (null, null), (null, null)",
         )
         .await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     let stop = Arc::new(AtomicBool::new(false));
     let mut writers = Vec::new();
     for region in 0..3 {
@@ -90,7 +90,7 @@ async fn a_row_changed_behind_its_back_is_named() -> Result<()> {
              insert into items select i, 'item ' || i from generate_series(1, 2000) i",
         )
         .await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     cluster.node(1).stop().await?;
     let output = behind_its_back(cluster.node(1), "update items set name = 'forged' where id = 1234")?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -117,7 +117,7 @@ async fn a_missing_row_is_named_without_a_key() -> Result<()> {
     let cluster = Cluster::builder().binary(BIN).start().await?;
     let writer = cluster.connect(0).await?;
     writer.batch_execute("create table lines (word text); insert into lines values ('a'), ('b'), ('b'), ('c')").await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     cluster.node(2).stop().await?;
     // A table without a key refuses DELETE, so a row too many.
     let output = behind_its_back(cluster.node(2), "insert into lines values ('b')")?;

@@ -36,12 +36,12 @@ async fn a_killed_postgresql_is_started_again_and_catches_up() -> Result<()> {
     let cluster = cluster().await?;
     let writer = cluster.connect(0).await?;
     writer.batch_execute("create table t (id int primary key); insert into t values (1)").await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     let killed = cluster.node(1).postgres_pid().context("it runs")?;
     cluster.node(1).kill9_postgres()?;
     writer.batch_execute("insert into t values (2)").await?;
     let again = wait_server(cluster.node(1), |pid| pid != killed).await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     assert_eq!(count(&again).await?, 2);
     let status = cluster.node(1).status().await?;
     assert_eq!(status["postgres"]["restarts"], 1, "{status}");
@@ -76,14 +76,14 @@ async fn a_node_started_again_adopts_the_postgresql_that_runs() -> Result<()> {
     let cluster = cluster().await?;
     let writer = cluster.connect(0).await?;
     writer.batch_execute("create table t (id int primary key)").await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     let server = cluster.node(2).postgres_pid().context("it runs")?;
     cluster.node(2).kill9()?;
     let reader = cluster.connect(2).await?;
     assert_eq!(count(&reader).await?, 0, "local reads go on without a node");
     writer.batch_execute("insert into t values (1)").await?;
     cluster.node(2).restart().await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     assert_eq!(cluster.node(2).postgres_pid(), Some(server));
     assert_eq!(count(&reader).await?, 1, "the old session sees the new row");
     cluster.stop().await
@@ -101,7 +101,7 @@ async fn stopped_nodes_leave_no_process_and_start_again() -> Result<()> {
         node.start()?;
     }
     cluster.wait_ready().await?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     for node in cluster.nodes() {
         assert_eq!(count(&node.connect().await?).await?, 1);
     }

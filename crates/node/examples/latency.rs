@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     for one_way_ms in [0.0, 5.0] {
         let cluster = Cluster::start(one_way_ms)?;
         runtime.block_on(async {
-            cluster.settle().await?;
+            cluster.preferred_leads().await?;
             for (place, name) in [(0, "leader"), (1, "follower")] {
                 for clients in [1, 10] {
                     let (tps, h) = measure(&cluster, place, clients, Duration::from_secs(seconds)).await?;

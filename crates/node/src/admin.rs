@@ -55,7 +55,7 @@ impl axum::serve::Listener for OwnUser {
                 Ok((stream, _)) if is_own_user(&stream) => return (stream, ()),
                 Ok((stream, _)) => {
                     let uid = stream.peer_cred().map_or(-1, |peer| i64::from(peer.uid()));
-                    tracing::warn!(uid, "refused a stranger at the admin socket");
+                    tracing::warn!(uid, "refused a connection of another user to the admin socket");
                 }
                 // Out of descriptors, most likely: let others end first.
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
@@ -115,7 +115,7 @@ struct Skipped {
 /// Which part of the log a backup needs: what comes after this entry.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Held {
+struct Retained {
     /// None, in the question: after a checkpoint that is then made, which is the answer.
     index: Option<LogIndex>,
 }
@@ -135,7 +135,7 @@ impl Admin {
             .route("/leader", post(leader))
             .route("/skip", post(skip))
             .route("/members", get(members))
-            .route("/hold", post(hold))
+            .route("/retain", post(retain))
             .with_state(self);
         if let Err(e) = axum::serve(OwnUser(listener), routes).await {
             tracing::error!(%node, "the admin socket ended: {e}");
@@ -174,11 +174,11 @@ async fn token(State(admin): State<Arc<Admin>>, Json(order): Json<TokenOrder>) -
 }
 
 /// Keeps the log for a minute.
-async fn hold(State(admin): State<Arc<Admin>>, Json(order): Json<Held>) -> Answer<Held> {
+async fn retain(State(admin): State<Arc<Admin>>, Json(order): Json<Retained>) -> Answer<Retained> {
     let (answer, answered) = oneshot::channel();
-    admin.inbox.send(Event::Hold(order.index, answer)).await;
+    admin.inbox.send(Event::Retain(order.index, answer)).await;
     match answered.await {
-        Ok(index) => Ok(Json(Held { index: Some(index) })),
+        Ok(index) => Ok(Json(Retained { index: Some(index) })),
         Err(_) => Err((StatusCode::SERVICE_UNAVAILABLE, "the node is stopping".into())),
     }
 }

@@ -17,7 +17,7 @@ use crate::transport::frame::{
 use crate::transport::{Answer, LinkSettings};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{self, take_frame, EntryFlags, Failure, FromPostgres, Rehearsal, Role, ToPostgres};
-use onetrip_core::certifier::{Certifier, History, Limits};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Limits};
 use onetrip_core::checkpoint::{self, Checkpoint, Conf};
 use onetrip_core::consensus::Message;
 use onetrip_core::members::{Change, Command, Token};
@@ -56,7 +56,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "archive files", run: archive_files, seeds: archive_file_seeds, mend: Some(mend_log_file) },
 ];
 
-/// As a stranger sends them, and as a member does.
+/// Before and after authentication.
 fn peer_frames(bytes: &[u8]) {
     for max in [HELLO_BYTES_MAX, FRAME_BYTES_MAX] {
         let mut buf = BytesMut::from(bytes);
@@ -210,7 +210,7 @@ fn checkpoint_seeds() -> Vec<Vec<u8>> {
     }
     let members = Members::bootstrap(vec![member()], "r".into(), 8);
     let conf = Conf { voters: vec![NodeId(1)], ..Default::default() };
-    vec![checkpoint::encode(Term(3), &conf, &members, &certifier, &History::default()).to_vec()]
+    vec![checkpoint::encode(Term(3), &conf, &members, &certifier, &CommittedIndexes::default()).to_vec()]
 }
 
 /// CRC-32, last, of all but the mark of 8 bytes.

@@ -1,7 +1,7 @@
 //! `GET /status`, `GET /health`, and in a lab `POST /links`.  Loopback only, no password.
 
+use crate::bounded_listener::BoundedListener;
 use crate::config::NodeConfig;
-use crate::guests::Guests;
 use crate::inbox::{Event, Inbox};
 use crate::postgres::PostgresState;
 use crate::status::{report, CoreStatus, StatusReport};
@@ -33,7 +33,7 @@ impl Http {
         let routes = Router::new().route("/status", get(status)).route("/health", get(health));
         #[cfg(feature = "lab")]
         let routes = if self.config.lab { routes.merge(crate::links::routes()) } else { routes };
-        if let Err(e) = axum::serve(Guests::new(listener), routes.with_state(self.clone())).await {
+        if let Err(e) = axum::serve(BoundedListener::new(listener), routes.with_state(self.clone())).await {
             tracing::error!(region = %self.config.region, node = %self.config.node, "HTTP ended: {e}");
         }
     }

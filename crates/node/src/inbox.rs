@@ -31,7 +31,7 @@ pub enum Event {
     },
     /// For a backup: the log is kept above this index for another minute; without one, above a checkpoint that is then made,
     /// which is the answer.
-    Hold(Option<LogIndex>, oneshot::Sender<LogIndex>),
+    Retain(Option<LogIndex>, oneshot::Sender<LogIndex>),
     /// For `GET /status`.
     Status(oneshot::Sender<CoreStatus>),
     /// A checkpoint up to this index, with this Raft configuration, is durable, or could not be written.

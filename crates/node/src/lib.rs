@@ -21,6 +21,7 @@
 mod admin;
 mod agent;
 pub mod archive;
+mod bounded_listener;
 pub mod config;
 mod core_thread;
 pub mod disk;
@@ -29,18 +30,17 @@ mod facts;
 #[cfg(feature = "lab")]
 #[doc(hidden)]
 pub mod fuzz;
-mod guests;
 mod http;
 mod inbox;
 pub mod join;
 #[cfg(feature = "lab")]
 mod links;
 pub mod node;
-mod outbox;
 pub mod postgres;
 mod rebuild;
 pub mod restore;
 pub mod secret;
+mod send_queue;
 pub mod status;
 mod stop;
 pub mod tls;

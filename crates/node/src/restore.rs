@@ -176,7 +176,7 @@ impl Restore<'_> {
         log: RaftLog,
         last: (LogIndex, Term),
     ) -> Result<(NodeId, Checkpoint), RestoreError> {
-        let Checkpoint { conf, members, mut certifier, mut history, .. } = old;
+        let Checkpoint { conf, members, mut certifier, mut committed_indexes, .. } = old;
         let file = CheckpointFile::new(self.folder.join("certifier.checkpoint"));
         let mut log = log;
         log.keep_checkpoints_in(file);
@@ -194,7 +194,7 @@ impl Restore<'_> {
         let mut out = Output::default();
         let mut take = |committed: Vec<Committed>| -> Result<(), RestoreError> {
             for committed in committed {
-                decide::decide(&committed, &mut certifier, &mut history, &mut members)?;
+                decide::decide(&committed, &mut certifier, &mut committed_indexes, &mut members)?;
             }
             Ok(())
         };
@@ -217,7 +217,7 @@ impl Restore<'_> {
         let members = self.alone(&members);
         let node = members.members[0].id;
         let (term, conf) = (last.1, Conf::of_members(&members));
-        Ok((node, Checkpoint { term, conf, members, certifier, history, installed: false }))
+        Ok((node, Checkpoint { term, conf, members, certifier, committed_indexes, installed: false }))
     }
 
     /// The new node, alone.

@@ -5,7 +5,7 @@ use crate::config::NodeConfig;
 use crate::postgres::{PostgresState, ServerState};
 use crate::transport::PeerState;
 use onetrip_core::consensus::{Role, Status as RaftStatus};
-use onetrip_core::desk::DeskStatus;
+use onetrip_core::router::RouterStatus;
 use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub struct CoreStatus {
     /// This node's PostgreSQL, and the others' as they reported it.
     pub own: Option<Position>,
     pub positions: BTreeMap<NodeId, Position>,
-    pub desk: DeskStatus,
+    pub router: RouterStatus,
     pub archive: Option<ArchiveReport>,
 }
 
@@ -188,14 +188,14 @@ pub fn report(
         decided: core.decided,
         last_committed: core.last_committed,
         checkpoint: core.checkpoint,
-        applied: core.desk.applied,
-        durable: core.desk.durable,
+        applied: core.router.applied,
+        durable: core.router.durable,
         lag_entries: core.own.map(|p| p.lag_entries),
         lag_ms: core.own.map(|p| millis(p.lag)),
-        apply_worker: core.desk.worker_connected,
-        apply_queue: core.desk.worker_queue,
-        backends: core.desk.backends,
-        pending: core.desk.pending,
+        apply_worker: core.router.worker_connected,
+        apply_queue: core.router.worker_queue,
+        backends: core.router.backends,
+        pending: core.router.pending,
         peers,
         members,
         members_version: core.members.version,
@@ -270,12 +270,12 @@ fn problems(
             config.log_bytes_max >> 20
         ));
     }
-    problems.extend(core.desk.problem.clone());
+    problems.extend(core.router.problem.clone());
     problems.extend(core.archive.iter().flat_map(|a| &a.problem).map(|problem| format!("archive: {problem}")));
     if let Some(postgres) = postgres {
         if let Some(problem) = &postgres.problem {
             problems.push(format!("PostgreSQL: {problem}"));
-        } else if postgres.state == ServerState::Ready && !core.desk.worker_connected {
+        } else if postgres.state == ServerState::Ready && !core.router.worker_connected {
             problems.push(
                 "PostgreSQL's apply worker is not connected: nothing of other regions is applied; see its log".into(),
             );

@@ -23,7 +23,7 @@ fn limit_file_size(bytes: libc::rlim_t) -> Result<()> {
 #[tokio::test]
 async fn a_node_whose_disk_is_full_stops_with_the_reason_and_loses_nothing() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut backend = cluster.backend(0).await?;
     limit_file_size(5 << 20)?;
     let mut acknowledged = Vec::new();
@@ -49,7 +49,7 @@ async fn a_node_whose_disk_is_full_stops_with_the_reason_and_loses_nothing() -> 
     for i in 0..3 {
         cluster.start_node(i)?;
     }
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut backend = cluster.backend(0).await?;
     let last = backend.commit(100, &[], b"").await?;
     for (n, at) in acknowledged {

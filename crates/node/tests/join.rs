@@ -15,7 +15,7 @@ use onetrip_node::{AdminReply, AdminRequest, Node, NodeConfig};
 #[tokio::test]
 async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut first = cluster.backend(0).await?;
     ensure!(first.commit(1, &[update(1, LogIndex(0))], b"before").await?.outcome == VerdictOutcome::Commit);
 

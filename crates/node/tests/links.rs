@@ -35,7 +35,7 @@ async fn commit_all(mut agent: Agent) -> Result<Agent> {
 #[tokio::test]
 async fn bad_links_lose_and_double_no_transaction() -> Result<()> {
     let cluster = Cluster::start(1.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     set_all(&cluster, "\"loss\": 0.05, \"duplicate\": 0.1, \"jitter_ms\": 8, \"mbit_per_s\": 50").await?;
     let (a, b, c) = (cluster.backend(0).await?, cluster.backend(1).await?, cluster.backend(2).await?);
     // Kept open to the end: else the node could not know whether they had committed.

@@ -29,7 +29,7 @@ async fn secret_hash_of(cluster: &Cluster, id: u32) -> Result<[u8; 32]> {
 #[tokio::test]
 async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let first = cluster.backend(0).await?.commit(1, &[update(1, LogIndex(0))], b"first").await?;
     for via in [1, 2] {
         let secret = cluster.token(via, MemberRole::Voter, None).await?;
@@ -70,7 +70,7 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
     let gone = cluster.nodes[2].as_mut().context("node 3")?.failed().await.expect_err("it goes on").to_string();
     ensure!(gone.contains("removed"), "{gone}");
     cluster.nodes[2] = None;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     cluster.admin(1, AdminRequest::Remove { node: NodeId(1) }).await?;
     let gone = cluster.nodes[0].as_mut().context("node 1")?.failed().await.expect_err("it goes on").to_string();
     ensure!(gone.contains("removed"), "{gone}");
@@ -110,7 +110,7 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
 #[tokio::test]
 async fn a_dead_member_is_replaced() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     cluster.stop_node(1).await?;
     let secret = cluster.token(2, MemberRole::Voter, Some(2)).await?;
     let new = cluster.join(2, secret, |_| {}).await?;
@@ -131,7 +131,7 @@ async fn a_dead_member_is_replaced() -> Result<()> {
 #[tokio::test]
 async fn a_member_comes_back_to_others_that_it_does_not_know() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     cluster.stop_node(2).await?;
     for (via, old) in [(0, 2), (3, 1)] {
         let secret = cluster.token(via, MemberRole::Voter, Some(old)).await?;
@@ -154,7 +154,7 @@ async fn a_member_comes_back_to_others_that_it_does_not_know() -> Result<()> {
 #[tokio::test]
 async fn replicas_follow_and_witnesses_vote() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let secret = cluster.token(0, MemberRole::Replica, None).await?;
     let replica = cluster.join(0, secret, |_| {}).await?;
     let secret = cluster.token(0, MemberRole::Witness, None).await?;
@@ -192,7 +192,7 @@ async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
     for i in 0..3 {
         cluster.start_node(i)?;
     }
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut backend = cluster.backend(0).await?;
     let first = backend.commit(1, &[update(1, LogIndex(0))], b"").await?;
     let worker = cluster.worker(2, LogIndex(0)).await?;
@@ -249,7 +249,7 @@ async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
 #[tokio::test]
 async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let before = cluster.backend(0).await?.commit(1, &[], b"before").await?;
     let secret = cluster.token(0, MemberRole::Voter, None).await?;
     let postgres = PostgresConfig {
@@ -306,7 +306,7 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
 #[tokio::test]
 async fn a_crash_in_the_middle_of_starting_over_is_repaired_and_a_lost_log_is_not() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     cluster.backend(1).await?.commit(1, &[], b"all have this").await?;
     cluster.stop_node(2).await?;
     for n in 2..=20 {

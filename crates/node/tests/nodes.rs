@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 #[tokio::test]
 async fn each_region_commits_and_all_get_the_entries_of_the_others_in_order() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut workers = Vec::new();
     for i in 0..3 {
         workers.push(cluster.worker(i, LogIndex(0)).await?);
@@ -44,7 +44,7 @@ async fn each_region_commits_and_all_get_the_entries_of_the_others_in_order() ->
 #[tokio::test]
 async fn of_two_conflicting_transactions_exactly_one_commits() -> Result<()> {
     let cluster = Cluster::start(1.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let (mut a, mut b) = (cluster.backend(1).await?, cluster.backend(2).await?);
     for n in 1..=30 {
         let key = [update(n, LogIndex(0))];
@@ -64,7 +64,7 @@ async fn of_two_conflicting_transactions_exactly_one_commits() -> Result<()> {
 #[tokio::test]
 async fn the_same_transaction_proposed_again_gets_the_same_verdict_and_no_second_entry() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut worker = cluster.worker(2, LogIndex(0)).await?;
     let key = [update(7, LogIndex(0))];
     let first = cluster.backend(1).await?.commit(1, &key, b"x").await?;
@@ -126,7 +126,7 @@ async fn an_apply_worker_that_gets_no_further_is_a_problem_until_it_does() -> Re
 #[tokio::test]
 async fn an_entry_whose_backend_has_gone_before_the_verdict_goes_to_the_worker() -> Result<()> {
     let cluster = Cluster::start(20.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut worker = cluster.worker(1, LogIndex(0)).await?;
     let mut backend = cluster.backend(1).await?;
     backend.propose(1, &[update(1, LogIndex(0))], b"orphan").await?;
@@ -148,7 +148,7 @@ async fn an_entry_whose_backend_has_gone_before_the_verdict_goes_to_the_worker()
 #[tokio::test]
 async fn a_backend_that_goes_in_doubt_restarts_the_worker_and_done_does_not() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut worker = cluster.worker(0, LogIndex(0)).await?;
     let mut other = cluster.backend(1).await?;
     let mut good = cluster.backend(0).await?;
@@ -192,7 +192,7 @@ async fn a_backend_that_goes_in_doubt_restarts_the_worker_and_done_does_not() ->
 #[tokio::test]
 async fn the_worker_gets_no_more_than_its_credit() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut last = LogIndex(0);
     let mut backend = cluster.backend(0).await?;
     for n in 1..=1100 {
@@ -217,7 +217,7 @@ async fn the_worker_gets_no_more_than_its_credit() -> Result<()> {
 #[tokio::test]
 async fn a_restarted_node_goes_on_where_it_was() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut backend = cluster.backend(0).await?;
     let key = [update(1, LogIndex(0))];
     let first = backend.commit(1, &key, b"first").await?;
@@ -250,7 +250,7 @@ async fn a_restarted_node_goes_on_where_it_was() -> Result<()> {
 #[tokio::test]
 async fn when_the_leader_stops_the_others_go_on_and_it_gets_its_place_back() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut backend = cluster.backend(1).await?;
     let before = backend.commit(1, &[], b"before").await?;
     cluster.stop_node(0).await?;
@@ -258,7 +258,7 @@ async fn when_the_leader_stops_the_others_go_on_and_it_gets_its_place_back() -> 
     ensure!(after.outcome == VerdictOutcome::Commit && after.other == before.at, "{after:?}");
     ensure!(cluster.leader().await? != 0);
     cluster.start_node(0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let third = backend.commit(3, &[], b"third").await?;
     ensure!(third.other == after.at);
     let mut worker = cluster.worker(0, LogIndex(0)).await?;
@@ -272,7 +272,7 @@ async fn when_the_leader_stops_the_others_go_on_and_it_gets_its_place_back() -> 
 #[tokio::test]
 async fn a_cut_off_node_decides_nothing_and_its_proposal_commits_once_when_healed() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let cut = |cut: bool| {
         let cluster = &cluster;
         async move {
@@ -307,7 +307,7 @@ async fn a_cut_off_node_decides_nothing_and_its_proposal_commits_once_when_heale
 #[tokio::test]
 async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let junk: Vec<Vec<u8>> = vec![
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         vec![0xff; 100],
@@ -398,7 +398,7 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
 #[tokio::test]
 async fn a_node_with_a_damaged_log_or_checkpoint_refuses_to_start() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut backend = cluster.backend(0).await?;
     for n in 1..10 {
         backend.commit(n, &[], &[5; 300]).await?;
@@ -446,7 +446,7 @@ async fn the_log_is_cut_below_what_every_postgres_has_and_a_restart_goes_on_from
     for i in 0..3 {
         cluster.start_node(i)?;
     }
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     // These never move on their own: they hold the log of all nodes.
     let mut workers = Vec::new();
     for i in 0..3 {

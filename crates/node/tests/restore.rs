@@ -85,7 +85,7 @@ async fn a_restored_log_is_decided_as_it_was_and_goes_on() -> Result<()> {
     for i in 0..3 {
         cluster.start_node(i)?;
     }
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
 
     // Wins and losses, from a member that stays and from one that goes.
     let (mut a, mut c) = (cluster.backend(0).await?, cluster.backend(2).await?);

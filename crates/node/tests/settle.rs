@@ -26,7 +26,7 @@ async fn all_say(backends: &mut [Agent], txn: TxnId, want: (OutcomeState, LogInd
 #[tokio::test]
 async fn a_settled_transaction_is_aborted_unless_it_was_in_the_log_before() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let mut backends = Vec::new();
     for i in 0..3 {
         backends.push(cluster.backend(i).await?);
@@ -64,7 +64,7 @@ async fn a_settled_transaction_is_aborted_unless_it_was_in_the_log_before() -> R
 #[tokio::test]
 async fn a_settlement_without_a_majority_is_decided_once_there_is_one() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     for i in [1, 2] {
         cluster.stop_node(i).await?;
     }
@@ -87,7 +87,7 @@ async fn a_settlement_without_a_majority_is_decided_once_there_is_one() -> Resul
 #[tokio::test]
 async fn a_new_incarnation_ends_what_the_earlier_one_left_open() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     let (folder, node) = (&cluster.configs[1].data_dir, cluster.configs[1].node);
     let worker = |incarnation| Agent::connect_as(folder, node, Role::ApplyWorker, LogIndex(0), incarnation);
     let first = worker(INCARNATION).await?;
@@ -120,7 +120,7 @@ async fn a_new_incarnation_ends_what_the_earlier_one_left_open() -> Result<()> {
 #[tokio::test]
 async fn an_incarnation_that_came_and_went_without_a_leader_leaves_nothing_open() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
-    cluster.settle().await?;
+    cluster.preferred_leads().await?;
     for i in [0, 2] {
         cluster.stop_node(i).await?;
     }

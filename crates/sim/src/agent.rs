@@ -1,14 +1,14 @@
 //! What goes between a node and its PostgreSQL: to the node as values, back as the real frames of
-//! `docs/agent-protocol.md`, which the node's desk writes into a [`Wire`].
+//! `docs/agent-protocol.md`, which the node's router writes into a [`Wire`].
 
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, Hello, ToPostgres};
-use onetrip_core::desk::{AgentEvent, Outbox};
+use onetrip_core::router::{AgentEvent, Outbox};
 use onetrip_core::{LogIndex, TxnId};
 use std::sync::{Arc, Mutex};
 
 /// Never used twice in a run.
-pub use onetrip_core::desk::ConnId;
+pub use onetrip_core::router::ConnId;
 
 #[derive(Clone, Debug)]
 pub enum ToNode {
@@ -28,7 +28,7 @@ pub struct FromNode {
     pub frame: Option<Bytes>,
 }
 
-/// What the desk has said, in order; the node sends it on.
+/// What the router has said, in order; the node sends it on.
 pub type Said = Arc<Mutex<Vec<FromNode>>>;
 
 pub struct Wire {
@@ -59,8 +59,8 @@ impl FromNode {
     /// `None`: the connection is closed.
     pub fn decode(&self) -> Option<ToPostgres> {
         let frame = take_frame(&mut BytesMut::from(&self.frame.as_ref()?[..]));
-        let frame = frame.expect("the desk writes good frames").expect("whole ones");
-        Some(ToPostgres::decode(frame).expect("the desk writes good frames"))
+        let frame = frame.expect("the router writes good frames").expect("whole ones");
+        Some(ToPostgres::decode(frame).expect("the router writes good frames"))
     }
 }
 
@@ -73,12 +73,12 @@ impl ToNode {
         }
     }
 
-    pub fn for_desk(self, said: &Said) -> AgentEvent<Wire> {
+    pub fn for_router(self, said: &Said) -> AgentEvent<Wire> {
         match self {
             ToNode::Hello { conn, hello } => {
                 AgentEvent::Opened { conn, hello, outbox: Arc::new(Wire { conn, said: said.clone() }) }
             }
-            ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw, held: None },
+            ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw, permit: None },
             ToNode::Outcome { conn, txn } => AgentEvent::Outcome { conn, txn },
             ToNode::Settle { conn, txn } => AgentEvent::Settle { conn, txn },
             ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },

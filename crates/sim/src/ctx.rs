@@ -4,7 +4,7 @@ use crate::checker::Checker;
 use crate::poison::Poison;
 use crate::rng::{mix, Rng};
 use crate::session::Question;
-use onetrip_checker::{History, Outcome, Time};
+use onetrip_checker::{ClientOutcome, History, Time};
 use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Limits;
 use onetrip_core::{Checkpoint, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
@@ -18,7 +18,7 @@ pub const SECOND: Micros = 1_000_000;
 
 /// A mistake made on purpose, to see it found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plant {
+pub enum InjectedBug {
     /// What consensus wants durable is written but not synced.
     SkipSync,
     /// A key's base is what the node has decided instead of what PostgreSQL has applied.
@@ -46,7 +46,7 @@ pub enum Plant {
     /// A new member counts itself as a voter from the start.
     LearnerVotes,
     /// One node commits entries of nodes that are no members any more.
-    Stranger,
+    AcceptNonMember,
     /// The log is cut under members that need it, and nobody is given a snapshot.
     CutWithoutSnapshot,
     /// A PostgreSQL that shows an entry which is left out goes on all the same.
@@ -96,11 +96,11 @@ pub struct Options {
     pub safety: Micros,
     /// How likely an entry is one that some PostgreSQL cannot apply.
     pub poison_per_million: u64,
-    pub plant: Option<Plant>,
+    pub bug: Option<InjectedBug>,
 }
 
 impl Options {
-    pub fn draw(seed: u64, plant: Option<Plant>) -> Options {
+    pub fn draw(seed: u64, bug: Option<InjectedBug>) -> Options {
         let mut rng = Rng::new(mix(seed));
         let voters = if rng.one_in(3) { 5 } else { 3 };
         let calm = rng.one_in(4);
@@ -139,15 +139,15 @@ impl Options {
             commit_timeout: rng.between(2, 10) * SECOND,
             safety: rng.between(10, 40) * SECOND,
             poison_per_million: *[0, 0, 0, 5_000].get(rng.below(4) as usize).expect("below 4"),
-            plant,
+            bug,
         };
-        if matches!(plant, Some(Plant::ShowsLeftOut | Plant::SkipTakesNothing)) {
+        if matches!(bug, Some(InjectedBug::ShowsLeftOut | InjectedBug::SkipTakesNothing)) {
             (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
         }
-        if plant == Some(Plant::OtherWindow) {
+        if bug == Some(InjectedBug::OtherWindow) {
             o.limits.window_entries = 20;
         }
-        if plant == Some(Plant::OldTerm) {
+        if bug == Some(InjectedBug::OldTerm) {
             // Needs leaders that come and go while entries travel one by one.
             (o.voters, o.preferred, o.witness, o.message_bytes_max) = (5, 5, false, 1);
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
@@ -166,8 +166,8 @@ impl Options {
     /// Each voter in a region of its own.
     /// As this node's configuration has them.
     pub fn limits_of(&self, id: NodeId) -> Limits {
-        match self.plant {
-            Some(Plant::OtherWindow) if id == NodeId(2) => Limits { window_entries: 2, ..self.limits },
+        match self.bug {
+            Some(InjectedBug::OtherWindow) if id == NodeId(2) => Limits { window_entries: 2, ..self.limits },
             _ => self.limits,
         }
     }
@@ -186,8 +186,8 @@ impl Options {
         };
         let preferred = format!("r{}", self.preferred);
         let members = Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16);
-        match self.plant {
-            Some(Plant::OtherWindow) => members,
+        match self.bug {
+            Some(InjectedBug::OtherWindow) => members,
             _ => Checkpoint::bootstrap(members, self.limits).members,
         }
     }
@@ -205,16 +205,16 @@ impl Ctx {
             OutcomeState::NotSoFar => return,
             OutcomeState::Committed => {
                 self.checker.tells_committed(txn, at);
-                Outcome::FoundCommitted
+                ClientOutcome::FoundCommitted
             }
             OutcomeState::Aborted => {
                 self.checker.tells_aborted(txn, "the outcome is abort");
-                Outcome::Aborted
+                ClientOutcome::Aborted
             }
-            OutcomeState::OlderThanKept => Outcome::Unknown,
+            OutcomeState::OlderThanKept => ClientOutcome::Unknown,
             OutcomeState::LeftOut => {
                 self.checker.tells_left_out(txn, at);
-                Outcome::Unknown
+                ClientOutcome::Unknown
             }
         };
         let Some(place) = self.questions.iter().position(|q| q.txn == txn) else { return };

@@ -10,8 +10,8 @@
 
 use crate::rng::Rng;
 use bytes::{Bytes, BytesMut};
-use onetrip_core::desk::Log;
 use onetrip_core::replica::Store;
+use onetrip_core::router::Log;
 use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
@@ -235,10 +235,10 @@ impl Store for SimLog {
         Ok(())
     }
 
-    fn settle_checkpoint(&mut self) -> onetrip_core::Result<()> {
+    fn mark_log_in_order(&mut self) -> onetrip_core::Result<()> {
         if let Some(raw) = &self.checkpoint {
             let mut raw = BytesMut::from(&raw[..]);
-            raw[checkpoint::ORIGIN_AT..][..2].copy_from_slice(&checkpoint::settled_origin());
+            raw[checkpoint::ORIGIN_AT..][..2].copy_from_slice(&checkpoint::in_order_origin());
             self.checkpoint = Some(raw.freeze());
         }
         Ok(())

@@ -2,13 +2,13 @@
 //! what it had sent is then under way, what it had not synced may be gone.
 
 use crate::agent::Wire;
-use crate::ctx::{Ctx, Plant, MS};
+use crate::ctx::{Ctx, InjectedBug, MS};
 use crate::disk::SimLog;
 use crate::node::{Body, Departure, Result, Stop};
 use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, Decision, History};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
 use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Role};
 use onetrip_core::decide::decide;
@@ -27,7 +27,7 @@ pub struct SimHost<'a> {
 }
 
 impl Body {
-    /// Sends on what the desk has said.
+    /// Sends on what the router has said.
     pub fn answer(&mut self) {
         let said = std::mem::take(&mut *self.said.lock().expect("one thread"));
         self.departures.extend(said.into_iter().map(|frame| (self.clock, Departure::Agent(frame))));
@@ -54,24 +54,24 @@ impl SimHost<'_> {
         self.body.clock += self.ctx.rng.between(50, self.ctx.options.sync_us_max) * slow;
         if std::mem::take(&mut self.body.trouble.next_sync_fails) {
             log.fail_sync(&mut self.ctx.rng);
-            if self.ctx.options.plant != Some(Plant::IgnoreSyncError) {
+            if self.ctx.options.bug != Some(InjectedBug::IgnoreSyncError) {
                 return Err(Stop::Disk("fsync error"));
             }
         }
-        if self.ctx.options.plant != Some(Plant::SkipSync) {
+        if self.ctx.options.bug != Some(InjectedBug::SkipSync) {
             log.sync();
         }
         Ok(())
     }
 
-    /// The planted mistake: this node alone forgets what it means for its entries that a member has left.
-    fn let_stranger_in(
+    /// The injected bug: this node alone forgets what it means for its entries that a member has left.
+    fn decide_for_non_member(
         &self,
         entry: &Committed,
         certifier: &mut Certifier,
         members: &mut Arc<Members>,
     ) -> Option<onetrip_core::Result<Option<(TxnId, Decision)>>> {
-        if self.ctx.options.plant != Some(Plant::Stranger) || self.body.id != NodeId(1) {
+        if self.ctx.options.bug != Some(InjectedBug::AcceptNonMember) || self.body.id != NodeId(1) {
             return None;
         }
         if let Some(after) = &entry.members {
@@ -152,7 +152,7 @@ impl Host for SimHost<'_> {
         (index, term): (LogIndex, Term),
         hard_state: Option<&HardState>,
     ) -> Result<()> {
-        if self.ctx.options.plant != Some(Plant::SnapshotKeepsLog) {
+        if self.ctx.options.bug != Some(InjectedBug::SnapshotKeepsLog) {
             log.start_after(index, term, hard_state);
         }
         Ok(())
@@ -190,17 +190,17 @@ impl Host for SimHost<'_> {
         &mut self,
         entry: &Committed,
         certifier: &mut Certifier,
-        history: &mut History,
+        committed_indexes: &mut CommittedIndexes,
         members: &mut Arc<Members>,
     ) -> onetrip_core::Result<Option<(TxnId, Decision)>> {
         let (id, index) = (self.body.id, entry.index);
-        if self.ctx.options.plant == Some(Plant::OldTerm) && index <= certifier.decided() {
+        if self.ctx.options.bug == Some(InjectedBug::OldTerm) && index <= certifier.decided() {
             self.ctx.checker.holds(id, index, &entry.data);
             return Ok(None);
         }
-        let decided = match self.let_stranger_in(entry, certifier, members) {
+        let decided = match self.decide_for_non_member(entry, certifier, members) {
             Some(decided) => decided,
-            None => decide(entry, certifier, history, members),
+            None => decide(entry, certifier, committed_indexes, members),
         }?;
         self.ctx.checker.decides(id, index, &entry.data, decided.map(|d| d.1));
         if let Some(members) = &entry.members {

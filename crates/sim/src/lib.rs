@@ -13,7 +13,7 @@
 //! | `postgres`, `session`, `rows` | the turn, the apply worker; transactions and their clients; rows as lists |
 //! | `checker` | what must hold, judged from outside by what nodes say and do |
 //! | `onetrip_checker` | the same for what clients saw: the histories of their transactions |
-//! | [`ctx`] | options drawn from the seed, planted mistakes |
+//! | [`ctx`] | options drawn from the seed, injected bugs |
 
 mod agent;
 mod checker;
@@ -33,5 +33,5 @@ mod session;
 mod stream;
 mod world;
 
-pub use ctx::{Options, Plant, Stats};
+pub use ctx::{InjectedBug, Options, Stats};
 pub use world::{run, Report};

@@ -1,7 +1,7 @@
 //! One node: the replica that the daemon runs as well, on a simulated host (`host`) and a simulated disk.
 
 use crate::agent::{FromNode, Said, ToNode, Wire};
-use crate::ctx::{Ctx, Micros, Plant};
+use crate::ctx::{Ctx, InjectedBug, Micros};
 use crate::disk::{End, SimLog};
 use crate::host::SimHost;
 use crate::poison::Copying;
@@ -9,8 +9,8 @@ use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
 use onetrip_core::consensus::{Committed, Config, EntryType, Input, Message, Role};
-use onetrip_core::desk::Desk;
 use onetrip_core::replica::{RebuildFrom, Replica, Settings};
+use onetrip_core::router::Router;
 use onetrip_core::{Checkpoint, Command, Conf, LogIndex, Members, NodeId, Term};
 use std::sync::Arc;
 
@@ -111,28 +111,28 @@ impl Node {
     ) -> Result<Node> {
         let o = &ctx.options;
         // What an earlier life wrote is believed, so it has to be on disk before anything is promised that rests on it.
-        if !matches!(o.plant, Some(Plant::BelieveCache | Plant::SyncOnOpen)) {
+        if !matches!(o.bug, Some(InjectedBug::BelieveCache | InjectedBug::SyncOnOpen)) {
             log.rewrite();
         }
-        if o.plant != Some(Plant::BelieveCache) {
+        if o.bug != Some(InjectedBug::BelieveCache) {
             log.sync();
         }
         let mut state = match log.checkpoint() {
             Some(raw) => Checkpoint::decode(raw.clone(), o.limits_of(id))?,
             None => Checkpoint::bootstrap(o.members(), o.limits_of(id)),
         };
-        if o.plant == Some(Plant::OtherWindow) {
+        if o.bug == Some(InjectedBug::OtherWindow) {
             // Nobody compares.
             state.members.beginning = 0;
         }
-        if o.plant == Some(Plant::LearnerVotes) && state.installed && !state.conf.votes(id) {
+        if o.bug == Some(InjectedBug::LearnerVotes) && state.installed && !state.conf.votes(id) {
             state.conf.learners.retain(|learner| *learner != id);
             state.conf.voters.push(id);
         }
         if let Some(why) = Replica::<SimLog, Wire>::put_in_order(&state, &mut log)? {
             return Err(Stop::Broken(why));
         }
-        log.gives_no_snapshots = o.plant == Some(Plant::CutWithoutSnapshot);
+        log.gives_no_snapshots = o.bug == Some(InjectedBug::CutWithoutSnapshot);
         let settings = Settings {
             region: ctx.region(id),
             has_postgres,
@@ -155,8 +155,8 @@ impl Node {
         let members = Arc::new(state.members.clone());
         let mut replica = Replica::new(settings, config, state, log, &starts)?;
         replica.consensus.set_message_bytes_max(ctx.options.message_bytes_max);
-        if ctx.options.plant == Some(Plant::EarlyWelcome) {
-            replica.desk = Desk::new(id, ctx.region(id), LogIndex::ZERO, &starts, running);
+        if ctx.options.bug == Some(InjectedBug::EarlyWelcome) {
+            replica.router = Router::new(id, ctx.region(id), LogIndex::ZERO, &starts, running);
         }
         let body = Body {
             id,
@@ -195,7 +195,7 @@ impl Node {
             self.handle(arrival, ctx)?;
         }
         self.replica.advance(&mut SimHost { body: &mut self.body, ctx })?;
-        if ctx.options.plant == Some(Plant::OldTerm) {
+        if ctx.options.bug == Some(InjectedBug::OldTerm) {
             self.count_any_term(ctx)?;
         }
         Ok(())
@@ -214,7 +214,7 @@ impl Node {
             Arrival::Position(_, None) => {}
             Arrival::Position(peer, Some((applied, durable))) => replica.position(peer, applied, durable, host),
             Arrival::Agent(frame) => {
-                let event = frame.for_desk(&host.body.said);
+                let event = frame.for_router(&host.body.said);
                 replica.agent(event, host)?;
             }
             Arrival::Checkpointed(index, conf, raw) => {
@@ -227,7 +227,7 @@ impl Node {
         Ok(())
     }
 
-    /// The planted mistake: Raft's paper, figure 8.
+    /// The injected bug: Raft's paper, figure 8.
     fn count_any_term(&mut self, ctx: &mut Ctx) -> Result<()> {
         let status = self.replica.consensus.status();
         let mut matched: Vec<LogIndex> = status.matched.iter().map(|(_, m)| *m).collect();

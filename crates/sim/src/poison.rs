@@ -4,7 +4,7 @@
 //! Times are shorter than the product's, so that much of it happens in a run.
 
 use crate::agent::ToNode;
-use crate::ctx::{Ctx, Micros, Plant, MS, SECOND};
+use crate::ctx::{Ctx, InjectedBug, Micros, MS, SECOND};
 use crate::host::SimHost;
 use crate::node::{Arrival, Node, Result};
 use crate::postgres::{Fed, Postgres, Wish};
@@ -39,7 +39,7 @@ pub enum Poison {
 
 /// The write set of an entry that leaves another one out.
 pub(crate) fn index(write_set: &[u8]) -> LogIndex {
-    LogIndex(u64::from_le_bytes(write_set.try_into().expect("the desk writes good frames")))
+    LogIndex(u64::from_le_bytes(write_set.try_into().expect("the router writes good frames")))
 }
 
 impl Ctx {
@@ -85,7 +85,7 @@ impl Postgres {
         if let Some(left_out) = fed.left_out {
             // Who shows what is left out, or the other way round.
             let agrees = self.left_out.contains(&left_out) != fed.flags.left_out;
-            return !agrees && ctx.options.plant != Some(Plant::ShowsLeftOut);
+            return !agrees && ctx.options.bug != Some(InjectedBug::ShowsLeftOut);
         }
         !fed.flags.left_out && ctx.is_poison_for(fed.txn, self.node)
     }
@@ -169,10 +169,12 @@ impl Node {
             trace!(ctx, "n{} does not leave out {index}: {why}", self.id);
             return Ok(());
         }
-        use onetrip_core::desk::Log;
+        use onetrip_core::router::Log;
         let entry = Entry::decode(self.replica.consensus.log().read(index)?)?;
-        let skip = match ctx.options.plant {
-            Some(Plant::SkipTakesNothing) => Entry::decode(Entry::encode(&entry.txn, &[], b""))?.encode_skip(index),
+        let skip = match ctx.options.bug {
+            Some(InjectedBug::SkipTakesNothing) => {
+                Entry::decode(Entry::encode(&entry.txn, &[], b""))?.encode_skip(index)
+            }
             _ => entry.encode_skip(index),
         };
         trace!(ctx, "n{} leaves out {index}", self.id);

@@ -5,12 +5,12 @@
 
 use crate::agent::{ConnId, ToNode};
 use crate::checker::TrueKey;
-use crate::ctx::{Ctx, Micros, Plant, MS};
+use crate::ctx::{Ctx, InjectedBug, Micros, MS};
 use crate::postgres::{Postgres, Wish, RECONNECT};
 use crate::rows::{self, Row, Rows};
 use crate::trace;
 use bytes::Bytes;
-use onetrip_checker::{Level, Outcome, Process, Time, Txn, Value};
+use onetrip_checker::{ClientOutcome, Level, Process, Time, Txn, Value};
 use onetrip_core::agent::{Role, VerdictFrame, VerdictOutcome};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, TxnId};
 
@@ -97,7 +97,7 @@ fn changed_rows(keys: &[TrueKey]) -> Vec<Row> {
     writers.map(|k| Row { hash: k.hash, mode: k.mode, count: k.read + 1, value: k.value }).collect()
 }
 
-fn ended(mut work: Work, outcome: Outcome, ctx: &mut Ctx) {
+fn ended(mut work: Work, outcome: ClientOutcome, ctx: &mut Ctx) {
     (work.record.outcome, work.record.completed) = (outcome, Time(ctx.now));
     ctx.history.push(work.record);
 }
@@ -109,7 +109,7 @@ impl Postgres {
         let conn = s.conn.take();
         match std::mem::replace(&mut s.doing, Doing::Idle) {
             Doing::Proposed { txn, work, .. } | Doing::Decided { txn, work, .. } => self.unknown(slot, txn, work, ctx),
-            Doing::Running(work) => ended(work, Outcome::Aborted, ctx),
+            Doing::Running(work) => ended(work, ClientOutcome::Aborted, ctx),
             Doing::Idle => {}
         }
         conn
@@ -118,7 +118,7 @@ impl Postgres {
     /// A client that does not know what became of its transaction asks, and goes on as another one.
     fn unknown(&mut self, slot: usize, txn: TxnId, mut work: Work, ctx: &mut Ctx) {
         self.sessions[slot].process = Process(0);
-        (work.record.outcome, work.record.completed) = (Outcome::Unknown, Time(ctx.now));
+        (work.record.outcome, work.record.completed) = (ClientOutcome::Unknown, Time(ctx.now));
         ctx.questions.push(Question { txn, record: work.record });
         self.given_up.push(GivenUp { txn, since: ctx.now, settled_on: None });
     }
@@ -146,7 +146,7 @@ impl Postgres {
                 _ => {
                     ctx.events.add("lost at certification");
                     ctx.checker.tells_aborted(txn, "verdict abort");
-                    ended(work, Outcome::Aborted, ctx);
+                    ended(work, ClientOutcome::Aborted, ctx);
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
                 }
             },
@@ -240,7 +240,7 @@ impl Postgres {
             level,
             invoked: Time(ctx.now),
             completed: Time(ctx.now),
-            outcome: Outcome::Unknown,
+            outcome: ClientOutcome::Unknown,
             fresh: false,
             ops: Vec::new(),
         };
@@ -260,7 +260,7 @@ impl Postgres {
         }
         let snapshot = match work.record.level {
             Level::ReadCommitted => self.applied,
-            Level::RepeatableRead if ctx.options.plant == Some(Plant::LateSnapshot) => self.applied,
+            Level::RepeatableRead if ctx.options.bug == Some(InjectedBug::LateSnapshot) => self.applied,
             Level::RepeatableRead => *work.snapshot.get_or_insert(self.applied),
         };
         if only_read {
@@ -271,7 +271,7 @@ impl Postgres {
             self.sessions.iter().flat_map(Session::keys).any(|k| k.hash == hash && k.mode.conflicts_with(mode));
         if is_held || self.rows.last_change(hash) > snapshot {
             ctx.events.add(if is_held { "lost to a row lock" } else { "lost to a newer row" });
-            ended(work, Outcome::Aborted, ctx);
+            ended(work, ClientOutcome::Aborted, ctx);
             return Doing::Idle;
         }
         let read = self.rows.count(hash);
@@ -288,33 +288,33 @@ impl Postgres {
     fn begin_commit(&mut self, slot: usize, work: Work, node: Option<LogIndex>, ctx: &mut Ctx) -> Doing {
         if work.keys.is_empty() {
             // Read-only: nobody is asked.
-            ended(work, Outcome::Committed, ctx);
+            ended(work, ClientOutcome::Committed, ctx);
             return Doing::Idle;
         }
         let (Some(decided), Some(conn)) = (node, self.sessions[slot].conn) else {
-            ended(work, Outcome::Aborted, ctx);
+            ended(work, ClientOutcome::Aborted, ctx);
             return Doing::Idle;
         };
         if self.stands_still(ctx) {
             ctx.events.add("refused in a region that stands still");
-            ended(work, Outcome::Aborted, ctx);
+            ended(work, ClientOutcome::Aborted, ctx);
             return Doing::Idle;
         }
         self.sequence += 1;
         let txn = TxnId { node: self.node, incarnation: self.incarnation, sequence: self.sequence };
         ctx.poison(txn);
-        let plant = ctx.options.plant;
+        let bug = ctx.options.bug;
         let proposed: Vec<Key> = work
             .keys
             .iter()
             .map(|k| Key {
                 hash: k.hash,
                 mode: match k.mode {
-                    LockMode::Update if plant == Some(Plant::ForgetMode) => LockMode::KeyShare,
+                    LockMode::Update if bug == Some(InjectedBug::ForgetMode) => LockMode::KeyShare,
                     mode => mode,
                 },
-                base: match plant {
-                    Some(Plant::HighBase) => Base(decided.max(k.base).0),
+                base: match bug {
+                    Some(InjectedBug::HighBase) => Base(decided.max(k.base).0),
                     _ => Base(k.base.0),
                 },
             })
@@ -336,7 +336,7 @@ impl Postgres {
         previous: LogIndex,
         ctx: &mut Ctx,
     ) {
-        let has_turn = self.applied == previous || ctx.options.plant == Some(Plant::EarlyTurn);
+        let has_turn = self.applied == previous || ctx.options.bug == Some(InjectedBug::EarlyTurn);
         if !has_turn {
             if self.applied >= at {
                 ctx.checker.fail(format!("p{}: {txn} waits for its turn at {at}, which is over", self.node));
@@ -351,7 +351,7 @@ impl Postgres {
         }
         self.commit(at, &changed_rows(&work.keys), ctx);
         ctx.checker.tells_committed(txn, at);
-        ended(work, Outcome::Committed, ctx);
+        ended(work, ClientOutcome::Committed, ctx);
         ctx.events.add("acknowledged");
         self.acknowledged += 1;
         if ctx.rng.one_in(3) {
@@ -364,7 +364,7 @@ impl Postgres {
     pub(crate) fn evict(&mut self, slot: usize, ctx: &mut Ctx) {
         if let Doing::Running(work) = std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle) {
             ctx.events.add("evicted");
-            ended(work, Outcome::Aborted, ctx);
+            ended(work, ClientOutcome::Aborted, ctx);
         }
     }
 

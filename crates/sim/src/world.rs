@@ -5,7 +5,7 @@
 
 use crate::agent::{ConnId, FromNode, ToNode};
 use crate::checker::Checker;
-use crate::ctx::{Ctx, Micros, Options, Plant, Stats, MS, SECOND};
+use crate::ctx::{Ctx, InjectedBug, Micros, Options, Stats, MS, SECOND};
 use crate::disk::{End, SimLog};
 use crate::node::{Arrival, Node, Stop, Trouble};
 use crate::operator::Operator;
@@ -404,7 +404,7 @@ impl World {
         let (outcome, decided) = (node.certifier().outcome(&txn), node.certifier().decided());
         let limits = self.ctx.options.limits;
         self.ctx.checker.tells_outcome(node.id, decided, txn, outcome, &limits);
-        if outcome == Outcome::Unknown && self.ctx.options.plant == Some(Plant::GuessOutcome) {
+        if outcome == Outcome::Unknown && self.ctx.options.bug == Some(InjectedBug::GuessOutcome) {
             return self.ctx.answered(txn, OutcomeState::Aborted, LogIndex::ZERO);
         }
         self.ctx.events.add("outcome asked");

@@ -1,6 +1,6 @@
-//! A fixed list of seeds and a few fresh ones; planted mistakes, each of which must be found.
+//! A fixed list of seeds and a few fresh ones; injected bugs, each of which must be found.
 
-use onetrip_sim::{run, Options, Plant};
+use onetrip_sim::{run, InjectedBug, Options};
 
 fn passes(seed: u64) {
     let report = run(Options::draw(seed, None), false);
@@ -33,47 +33,47 @@ fn one_seed_gives_the_same_bytes_twice() {
     }
 }
 
-/// Within so many seeds a planted mistake must show; says by what.
-fn found(plant: Plant, within: u64, expected: &[&str]) {
+/// Within so many seeds an injected bug must show; says by what.
+fn found(bug: InjectedBug, within: u64, expected: &[&str]) {
     for seed in 1..=within {
-        let report = run(Options::draw(seed, Some(plant)), false);
+        let report = run(Options::draw(seed, Some(bug)), false);
         if let Some(why) = report.failure {
-            println!("{plant:?} found by seed {seed}: {why}");
-            assert!(expected.iter().any(|e| why.contains(e)), "{plant:?} was found, but by something else: {why}");
+            println!("{bug:?} found by seed {seed}: {why}");
+            assert!(expected.iter().any(|e| why.contains(e)), "{bug:?} was found, but by something else: {why}");
             return;
         }
     }
-    panic!("{plant:?} was not found by {within} seeds");
+    panic!("{bug:?} was not found by {within} seeds");
 }
 
 #[test]
 fn a_skipped_sync_is_found() {
-    found(Plant::SkipSync, 50, &LOST);
+    found(InjectedBug::SkipSync, 50, &LOST);
 }
 
 #[test]
 fn a_base_that_is_too_high_is_found() {
-    found(Plant::HighBase, 20, &["snapshot isolation"]);
+    found(InjectedBug::HighBase, 20, &["snapshot isolation"]);
 }
 
 #[test]
 fn a_forgotten_lock_mode_is_found() {
-    found(Plant::ForgetMode, 20, &["snapshot isolation"]);
+    found(InjectedBug::ForgetMode, 20, &["snapshot isolation"]);
 }
 
 #[test]
 fn a_turn_handed_on_early_is_found() {
-    found(Plant::EarlyTurn, 20, &["the next committed entry is"]);
+    found(InjectedBug::EarlyTurn, 20, &["the next committed entry is"]);
 }
 
 #[test]
 fn an_old_term_counted_by_replicas_is_found() {
-    found(Plant::OldTerm, 2_000, &["the log is not one", "panic"]);
+    found(InjectedBug::OldTerm, 2_000, &["the log is not one", "panic"]);
 }
 
 #[test]
 fn a_sync_error_passed_over_is_found() {
-    found(Plant::IgnoreSyncError, 200, &LOST);
+    found(InjectedBug::IgnoreSyncError, 200, &LOST);
 }
 
 /// What the loss of promises shows as.
@@ -82,33 +82,33 @@ const LOST: [&str; 6] =
 
 #[test]
 fn a_log_that_believes_what_was_never_synced_is_found() {
-    found(Plant::BelieveCache, 400, &LOST);
+    found(InjectedBug::BelieveCache, 400, &LOST);
 }
 
 #[test]
 fn a_log_that_believes_what_a_failed_sync_left_in_the_cache_is_found() {
-    found(Plant::SyncOnOpen, 2_000, &LOST);
+    found(InjectedBug::SyncOnOpen, 2_000, &LOST);
 }
 
 #[test]
 fn clients_let_in_too_early_are_found() {
-    found(Plant::EarlyWelcome, 400, &["(session)"]);
+    found(InjectedBug::EarlyWelcome, 400, &["(session)"]);
 }
 
 #[test]
 fn an_outcome_that_is_guessed_is_found() {
-    found(Plant::GuessOutcome, 50, &["but its client was told: the outcome is abort"]);
+    found(InjectedBug::GuessOutcome, 50, &["but its client was told: the outcome is abort"]);
 }
 
 #[test]
 fn a_snapshot_per_statement_is_found_by_the_history_alone() {
-    found(Plant::LateSnapshot, 20, &["G-single (read skew)"]);
+    found(InjectedBug::LateSnapshot, 20, &["G-single (read skew)"]);
 }
 
 #[test]
 fn a_snapshot_taken_beside_the_old_log_is_found() {
     found(
-        Plant::SnapshotKeepsLog,
+        InjectedBug::SnapshotKeepsLog,
         400,
         &["panic", "holds entries", "is of term", "the log is not one", "no longer there", "ends at"],
     );
@@ -116,27 +116,27 @@ fn a_snapshot_taken_beside_the_old_log_is_found() {
 
 #[test]
 fn a_learner_that_counts_itself_as_a_voter_is_found() {
-    found(Plant::LearnerVotes, 100, &["which is not its table"]);
+    found(InjectedBug::LearnerVotes, 100, &["which is not its table"]);
 }
 
 #[test]
 fn an_entry_of_a_removed_node_that_one_node_commits_is_found() {
-    found(Plant::Stranger, 400, &["the first Some(", "remembers other outcomes", "which is not"]);
+    found(InjectedBug::AcceptNonMember, 400, &["the first Some(", "remembers other outcomes", "which is not"]);
 }
 
 #[test]
 fn a_region_that_shows_what_the_others_left_out_is_found() {
-    found(Plant::ShowsLeftOut, 100, &["has not gone by what the log says"]);
+    found(InjectedBug::ShowsLeftOut, 100, &["has not gone by what the log says"]);
 }
 
 #[test]
 fn an_entry_left_out_without_its_keys_is_found() {
-    found(Plant::SkipTakesNothing, 400, &["snapshot isolation"]);
+    found(InjectedBug::SkipTakesNothing, 400, &["snapshot isolation"]);
 }
 
 #[test]
 fn a_node_with_another_window_is_found() {
-    found(Plant::OtherWindow, 20, &["the first Some(Decided", "remembers other outcomes"]);
+    found(InjectedBug::OtherWindow, 20, &["the first Some(Decided", "remembers other outcomes"]);
 }
 
 /// Goal: what the seeds above are believed to show happens in them.
@@ -151,5 +151,5 @@ fn entries_are_left_out_and_copied_over_in_some_seeds() {
 
 #[test]
 fn a_log_cut_under_a_member_that_gets_no_snapshot_is_found() {
-    found(Plant::CutWithoutSnapshot, 400, &["all is healed, but", "ends at", "is not made a voter"]);
+    found(InjectedBug::CutWithoutSnapshot, 400, &["all is healed, but", "ends at", "is not made a voter"]);
 }

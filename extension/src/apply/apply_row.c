@@ -118,16 +118,16 @@ ot_apply_relation(OtReader *r)
  * functions.  They may change nothing: nobody would capture it.  An ERROR leaves
  * all that to the end of the transaction.
  */
-typedef struct Disguise
+typedef struct UserContext
 {
 	Oid			user;
 	int			security_context;
 	int			nest_level;
 	bool		read_only;
-} Disguise;
+} UserContext;
 
 static void
-apply_row_put_disguise_on(Disguise *saved, Relation rel)
+apply_row_enter_user_context(UserContext *saved, Relation rel)
 {
 	GetUserIdAndSecContext(&saved->user, &saved->security_context);
 	SetUserIdAndSecContext(OidIsValid(ot_session_settings_role()) ? ot_session_settings_role() :
@@ -140,7 +140,7 @@ apply_row_put_disguise_on(Disguise *saved, Relation rel)
 }
 
 static void
-apply_row_take_disguise_off(Disguise *saved)
+apply_row_leave_user_context(UserContext *saved)
 {
 	XactReadOnly = saved->read_only;
 	AtEOXact_GUC(false, saved->nest_level);
@@ -180,7 +180,7 @@ apply_row_open_table(OpenTable *table)
 	RangeVar   *name = makeRangeVar(table->schema, table->name, -1);
 	RangeTblEntry *rte = makeNode(RangeTblEntry);
 	Oid			relid = RangeVarGetRelid(name, RowExclusiveLock, true);
-	Disguise	disguise;
+	UserContext	context;
 
 	/* One that a predecessor makes, which is still on its way. */
 	if (!OidIsValid(relid) && ot_apply_take_turn())
@@ -206,7 +206,7 @@ apply_row_open_table(OpenTable *table)
 						table->schema, table->name, RelationGetNumberOfAttributes(table->rel),
 						ot_region, table->natts),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
-	apply_row_put_disguise_on(&disguise, table->rel);
+	apply_row_enter_user_context(&context, table->rel);
 	table->info = ot_rel_info(table->rel);
 	if (table->info->layout != table->layout)
 		ereport(ERROR,
@@ -224,7 +224,7 @@ apply_row_open_table(OpenTable *table)
 	table->result_rel = makeNode(ResultRelInfo);
 	InitResultRelInfo(table->result_rel, table->rel, 1, NULL, 0);
 	ExecOpenIndices(table->result_rel, false);
-	apply_row_take_disguise_off(&disguise);
+	apply_row_leave_user_context(&context);
 	table->given_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
 	/* Of its own: what is cached may go while the table is open. */
 	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
@@ -617,16 +617,16 @@ apply_row_begin_change(void)
 static void
 apply_row_insert_index_tuples(OpenTable *table, TupleTableSlot *row, bool update, bool only_summarizing)
 {
-	Disguise	disguise;
+	UserContext	context;
 
 	if (table->result_rel->ri_NumIndices == 0)
 		return;
 	if (table->info->runs_functions)
-		apply_row_put_disguise_on(&disguise, table->rel);
+		apply_row_enter_user_context(&context, table->rel);
 	list_free(OT_INSERT_INDEX_TUPLES(table->result_rel, row, table->estate,
 									 update, only_summarizing));
 	if (table->info->runs_functions)
-		apply_row_take_disguise_off(&disguise);
+		apply_row_leave_user_context(&context);
 }
 
 static void

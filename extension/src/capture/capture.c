@@ -495,7 +495,7 @@ capture_may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
 			continue;
 		/* Shorter ones are not compressed for an index. */
 		if (VARATT_IS_COMPRESSED(value) || VARATT_IS_EXTERNAL(value) ||
-			(info->columns[i].holds_names && VARSIZE_ANY(value) > TOAST_INDEX_TARGET))
+			(info->columns[i].contains_names && VARSIZE_ANY(value) > TOAST_INDEX_TARGET))
 			return true;
 	}
 	return false;
@@ -524,7 +524,7 @@ capture_size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
 		{
 			Datum		value = index_getattr(tuple, i + 1, index->desc, &nulls[i]);
 
-			if (!nulls[i] && index->holds_names[i] && VARATT_IS_COMPRESSED(DatumGetPointer(value)))
+			if (!nulls[i] && index->contains_names[i] && VARATT_IS_COMPRESSED(DatumGetPointer(value)))
 				size += MAXALIGN(ot_type_size_elsewhere(TupleDescAttr(index->desc, i)->atttypid,
 														value)) -
 					VARSIZE_ANY(DatumGetPointer(value));

@@ -17,7 +17,7 @@
  * Two indexes of a table that are on the same columns, with other predicates or
  * expressions, so share their keys: two values that meet nowhere may conflict,
  * never the other way round.  A function behind an expression is replaced under
- * the keys of the tables that use it (ddl_hold.c).
+ * the keys of the tables that use it (ddl_lock.c).
  *
  * A unique index hashes each value with the extended hash function that goes
  * with the index's equality.  Where there is none that gives the same result
@@ -136,7 +136,7 @@ rel_info_is_builtin(Oid type)
 
 /* Types whose values are OIDs of objects, which differ between nodes. */
 static bool
-rel_info_holds_oids(Oid type)
+rel_info_contains_oids(Oid type)
 {
 	switch (type)
 	{
@@ -166,7 +166,7 @@ rel_info_describe_column(OtColumn *column, Form_pg_attribute att)
 	if (column->dropped)
 		return;
 	column->type = att->atttypid;
-	column->holds_names = ot_type_holds_names(att->atttypid);
+	column->contains_names = ot_type_contains_names(att->atttypid);
 }
 
 /*
@@ -221,14 +221,14 @@ rel_info_describe_hash(OtIndex *index, int i, Relation index_rel)
 	 * Composite values, ranges and arrays may hold OIDs further down.  The
 	 * reg* types are indexed as plain oid, so ask for the column's own type.
 	 */
-	if (rel_info_holds_oids(column) || rel_info_holds_oids(type) ||
+	if (rel_info_contains_oids(column) || rel_info_contains_oids(type) ||
 		(!rel_info_is_builtin(type) && get_typtype(type) != TYPTYPE_BASE))
 		return false;
 	{
 		Oid			element = get_element_type(type);
 
 		if (OidIsValid(element) &&
-			(rel_info_holds_oids(element) ||
+			(rel_info_contains_oids(element) ||
 			 (!rel_info_is_builtin(element) && get_typtype(element) != TYPTYPE_BASE)))
 			return false;
 	}
@@ -266,7 +266,7 @@ rel_info_runs_users_code(Node *node, void *context)
 	if (node == NULL)
 		return false;
 	/* Casts run functions of types, and CHECKs of domains, that do not stand here. */
-	if (IsA(node, Const) && ot_type_holds_names(((Const *) node)->consttype))
+	if (IsA(node, Const) && ot_type_contains_names(((Const *) node)->consttype))
 		return true;
 	if (IsA(node, CoerceToDomain) || IsA(node, CoerceViaIO) || IsA(node, ArrayCoerceExpr) ||
 		check_functions_in_node(node, rel_info_is_not_builtin, context))
@@ -353,7 +353,7 @@ rel_info_find_misrouting(Relation rel)
 		{
 			Oid			type = key->parttypid[i];
 
-			if (key->strategy == PARTITION_STRATEGY_HASH ? ot_type_holds_names(type) :
+			if (key->strategy == PARTITION_STRATEGY_HASH ? ot_type_contains_names(type) :
 				key->strategy == PARTITION_STRATEGY_RANGE && ot_type_is_by_oid(type))
 				found = RelationGetRelid(above);
 		}
@@ -380,7 +380,7 @@ rel_info_computes_with_names(Relation rel, Relation index_rel)
 
 		/* The whole row, or a system column. */
 		if (attnum <= 0 ||
-			ot_type_holds_names(TupleDescAttr(RelationGetDescr(rel), attnum - 1)->atttypid))
+			ot_type_contains_names(TupleDescAttr(RelationGetDescr(rel), attnum - 1)->atttypid))
 			return true;
 	}
 	for (int i = 0; i < index_rel->rd_index->indnkeyatts; i++)
@@ -435,10 +435,10 @@ rel_info_note_whole_index(OtRelInfo *info, Relation index_rel)
 		varies |= TupleDescAttr(desc, i)->attlen == -1;
 	if (!varies)
 		return;
-	index->holds_names = palloc0(sizeof(bool) * desc->natts);
+	index->contains_names = palloc0(sizeof(bool) * desc->natts);
 	for (int i = 0; i < desc->natts; i++)
-		index->holds_names[i] = TupleDescAttr(desc, i)->attlen == -1 &&
-			ot_type_holds_names(TupleDescAttr(desc, i)->atttypid);
+		index->contains_names[i] = TupleDescAttr(desc, i)->attlen == -1 &&
+			ot_type_contains_names(TupleDescAttr(desc, i)->atttypid);
 	index->oid = RelationGetRelid(index_rel);
 	index->computed = RelationGetIndexExpressions(index_rel) != NIL ||
 		RelationGetIndexPredicate(index_rel) != NIL;
@@ -534,11 +534,11 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 		OT_ATTRIBUTE_CHANGED(info->as_given, i);
 	}
 	info->columns = palloc(sizeof(OtColumn) * Max(info->natts, 1));
-	info->holds_names = false;
+	info->contains_names = false;
 	for (int i = 0; i < info->natts; i++)
 	{
 		rel_info_describe_column(&info->columns[i], TupleDescAttr(RelationGetDescr(rel), i));
-		info->holds_names |= info->columns[i].holds_names;
+		info->contains_names |= info->columns[i].contains_names;
 	}
 	MemoryContextSwitchTo(old);
 }

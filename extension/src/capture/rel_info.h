@@ -20,7 +20,7 @@ typedef struct OtColumn
 {
 	bool		dropped;
 	bool		is_varlena;
-	bool		holds_names;	/* its values may hold OIDs, or be refused */
+	bool		contains_names;	/* its values may hold OIDs, or be refused */
 	Oid			type;
 } OtColumn;
 
@@ -59,7 +59,7 @@ typedef struct OtWholeIndex
 	Oid			oid;
 	bool		computed;
 	TupleDesc	desc;
-	bool	   *holds_names;	/* of its columns */
+	bool	   *contains_names;	/* of its columns */
 	IndexInfo  *info;
 } OtWholeIndex;
 
@@ -80,7 +80,7 @@ typedef struct OtRelInfo
 	Bitmapset  *in_whole_indexes;	/* columns, numbered as pull_varattnos() does */
 	TupleDesc	as_given;		/* forms rows without making headers shorter */
 	uint32		layout;			/* hash of what the bytes of a row are */
-	bool		holds_names;	/* some column does */
+	bool		contains_names;	/* some column does */
 	bool		runs_functions; /* an index has an expression or a predicate */
 	bool		runs_users_code;	/* some of them are not built in */
 	Oid			misrouted_by;	/* a partitioned table above it that sorts by OIDs, or InvalidOid */

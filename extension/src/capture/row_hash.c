@@ -38,7 +38,7 @@ typedef struct RowType
 	Oid			type;
 	int32		typmod;
 	TupleDesc	desc;
-	bool	   *holds_names;	/* by column */
+	bool	   *contains_names;	/* by column */
 	Datum	   *values;
 	bool	   *nulls;
 } RowType;
@@ -65,14 +65,14 @@ row_hash_row_type(FunctionCallInfo fcinfo, HeapTupleHeader row)
 	desc = lookup_rowtype_tupdesc(type, type == RECORDOID ? typmod : -1);
 	known->desc = CreateTupleDescCopyConstr(desc);
 	ReleaseTupleDesc(desc);
-	known->holds_names = palloc(sizeof(bool) * known->desc->natts);
+	known->contains_names = palloc(sizeof(bool) * known->desc->natts);
 	known->values = palloc(sizeof(Datum) * known->desc->natts);
 	known->nulls = palloc(sizeof(bool) * known->desc->natts);
 	for (int i = 0; i < known->desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(known->desc, i);
 
-		known->holds_names[i] = !att->attisdropped && ot_type_holds_names(att->atttypid);
+		known->contains_names[i] = !att->attisdropped && ot_type_contains_names(att->atttypid);
 	}
 	MemoryContextSwitchTo(caller);
 	fcinfo->flinfo->fn_extra = known;
@@ -145,7 +145,7 @@ row_hash_column(RowType *type, int column, uint64 before)
 		return before;
 	if (type->nulls[column])
 		return hash_combine64(before, (uint64) column + 1);
-	if (type->holds_names[column])
+	if (type->contains_names[column])
 		return row_hash_with_names(att, type->values[column], before);
 	return row_hash_plain(att, type->values[column], before);
 }

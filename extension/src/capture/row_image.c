@@ -84,7 +84,7 @@ row_image_add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, 
 {
 	OtPart	   *part;
 	Oid			type = info->columns[column].type;
-	bool		holds_names = info->columns[column].holds_names;
+	bool		contains_names = info->columns[column].contains_names;
 
 	image->parts = image->parts ?
 		repalloc(image->parts, sizeof(OtPart) * (image->nparts + 1)) :
@@ -93,7 +93,7 @@ row_image_add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, 
 	memset(part, 0, sizeof(*part));
 	part->column = column;
 	part->out_of_line = VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(value));
-	if (!holds_names)
+	if (!contains_names)
 	{
 		part->value = detoast_external_attr((struct varlena *) DatumGetPointer(value));
 		return;
@@ -132,7 +132,7 @@ row_image_find_names(OtRowImage *image, OtRelInfo *info, TupleDesc desc)
 		if (HeapTupleHasNulls(image->tuple) && att_isnull(i, header->t_bits))
 			continue;
 		off = att_align_pointer(off, att->attalign, att->attlen, data + off);
-		if (info->columns[i].holds_names &&
+		if (info->columns[i].contains_names &&
 			!ot_type_find_names(info->columns[i].type, data + off, off, &image->names))
 			return i;
 		off = att_addlength_pointer(off, att->attlen, data + off);
@@ -153,14 +153,14 @@ ot_row_image_of_values(OtRowImage *image, OtRelInfo *info, TupleDesc desc,
 		if (nulls[i] || !column->is_varlena)
 			continue;
 		if (row_image_is_external(column, values[i]) ||
-			(column->holds_names && row_image_is_compressed(values[i])))
+			(column->contains_names && row_image_is_compressed(values[i])))
 		{
 			row_image_add_part(image, i, info, values[i], false);
 			nulls[i] = true;
 		}
 	}
 	image->tuple = heap_form_tuple(info->as_given, values, nulls);
-	while (info->holds_names)
+	while (info->contains_names)
 	{
 		int			deep = row_image_find_names(image, info, desc);
 
@@ -184,7 +184,7 @@ ot_row_image_of_tuple(OtRowImage *image, OtRelInfo *info, TupleDesc desc, HeapTu
 	{
 		memset(image, 0, sizeof(*image));
 		image->tuple = stored;
-		if (!info->holds_names || row_image_find_names(image, info, desc) < 0)
+		if (!info->contains_names || row_image_find_names(image, info, desc) < 0)
 			return;
 	}
 	{

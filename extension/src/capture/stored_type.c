@@ -242,7 +242,7 @@ stored_type_describe_known(Oid type)
 
 /* May a value of this type hold an OID that needs a name, or be refused? */
 bool
-ot_type_holds_names(Oid type)
+ot_type_contains_names(Oid type)
 {
 	return stored_type_describe_known(type).layout != LAYOUT_PLAIN;
 }
@@ -313,7 +313,7 @@ stored_type_find_in_array(Place *place, ArrayType *array)
 	char		typalign;
 
 	stored_type_add_name(place, (char *) &array->elemtype, OT_OBJECT_TYPE);
-	if (!ot_type_holds_names(element))
+	if (!ot_type_contains_names(element))
 		return;
 	get_typlenbyvalalign(element, &typlen, &typbyval, &typalign);
 	for (int i = 0; i < nitems; i++)
@@ -346,7 +346,7 @@ stored_type_find_in_composite(Place *place, HeapTupleHeader row)
 		if ((row->t_infomask & HEAP_HASNULL) && att_isnull(i, row->t_bits))
 			continue;
 		off = att_align_pointer(off, att->attalign, att->attlen, data + off);
-		if (!att->attisdropped && ot_type_holds_names(att->atttypid))
+		if (!att->attisdropped && ot_type_contains_names(att->atttypid))
 			stored_type_find_names(place, att->atttypid, data + off);
 		off = att_addlength_pointer(off, att->attlen, data + off);
 	}
@@ -599,7 +599,7 @@ stored_type_decompress_array(Oid type, ArrayType *array)
 	bool	   *nulls;
 	int			nitems;
 
-	if (!ot_type_holds_names(element))
+	if (!ot_type_contains_names(element))
 		return PointerGetDatum(array);
 	get_typlenbyvalalign(element, &typlen, &typbyval, &typalign);
 	deconstruct_array(array, element, typlen, typbyval, typalign, &values, &nulls, &nitems);
@@ -633,7 +633,7 @@ stored_type_decompress_composite(HeapTupleHeader row)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		if (!nulls[i] && !att->attisdropped && ot_type_holds_names(att->atttypid))
+		if (!nulls[i] && !att->attisdropped && ot_type_contains_names(att->atttypid))
 			values[i] = ot_type_decompress(att->atttypid, values[i]);
 	}
 	desc->tdtypeid = type;

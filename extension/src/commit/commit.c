@@ -564,7 +564,7 @@ commit_at_pre_commit(void)
 	/* it may have become one since the first change */
 	ot_check_writable();
 	commit_wait_while_standing_still();
-	ot_sequence_hold_used();
+	ot_sequence_lock_used();
 	if (own.state == OWN_ID_TOLD)
 		ot_write_set_entry(own.base);
 	committing.other_tables = ot_held_locks_take_keys();
@@ -748,7 +748,7 @@ commit_xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			ot_check_unseen_writes();
-			if (!ot_write_set_is_empty() || own.state == OWN_ID_TOLD || ot_held_locks_hold_up())
+			if (!ot_write_set_is_empty() || own.state == OWN_ID_TOLD || ot_held_locks_need_keys())
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),
 						 errmsg("cannot PREPARE a transaction that has used onetrip tables"),

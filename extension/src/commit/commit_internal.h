@@ -36,7 +36,7 @@ extern bool ot_commit_reword(const ErrorData *edata);
 
 /* held_locks.c */
 extern bool ot_held_locks_take_keys(void);
-extern bool ot_held_locks_hold_up(void);
+extern bool ot_held_locks_need_keys(void);
 
 /* proposal.c */
 extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);

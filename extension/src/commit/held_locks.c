@@ -106,21 +106,21 @@ ot_held_locks_take_keys(void)
 
 /* Does it hold a lock that an applied entry may have to wait for? */
 bool
-ot_held_locks_hold_up(void)
+ot_held_locks_need_keys(void)
 {
 	int			count;
 	OtHeldLock *locks = ot_held_locks(&count);
 	Oid			onetrip_am = ot_access_method_oid();
-	bool		holds = false;
+	bool		found = false;
 
-	for (int i = 0; i < count && !holds; i++)
+	for (int i = 0; i < count && !found; i++)
 	{
 		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));
 
 		if (!HeapTupleIsValid(tuple))
 			continue;
-		holds = ((Form_pg_class) GETSTRUCT(tuple))->relam == onetrip_am;
+		found = ((Form_pg_class) GETSTRUCT(tuple))->relam == onetrip_am;
 		ReleaseSysCache(tuple);
 	}
-	return holds;
+	return found;
 }

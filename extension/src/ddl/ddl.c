@@ -32,7 +32,7 @@
  *	- what functions compute (ot_hash_code()), for statements that may change it;
  *	- what values refer to by its name (object_name.c), and loses that: noted
  *	  here too;
- *	- relations whose rows change their meaning without a lock (ddl_hold.c).
+ *	- relations whose rows change their meaning without a lock (ddl_lock.c).
  *
  * CREATE TABLE AS is noted as the CREATE TABLE that it amounts to, when that
  * table is made: its query, which may change role and settings and even rename
@@ -246,7 +246,7 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **n
 	stmt = ot_ddl_compute_bound(stmt, &text, offset, query);
 	if (ot_ddl_may_change_code(stmt))
 		ot_write_set_key_now(ot_hash_code(), OT_UPDATE, InvalidOid);
-	ot_ddl_hold_relations(stmt);
+	ot_ddl_lock_relations(stmt);
 	ot_write_set_statement(text, strlen(text));
 	*noted = text;
 	return stmt;
@@ -515,7 +515,7 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 						GetCommandTagName(CreateCommandTag(pstmt->utilityStmt)), ot_region),
 				 errdetail("It did not where the statement comes from.")));
 	if (IsTransactionState())
-		ot_ddl_hold_relations(pstmt->utilityStmt);
+		ot_ddl_lock_relations(pstmt->utilityStmt);
 	PG_TRY();
 	{
 		utility_depth++;
@@ -552,7 +552,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 
 	/* Also what an extension's script runs. */
 	if (recorded != NULL && IsTransactionState())
-		ot_ddl_hold_relations(node);
+		ot_ddl_lock_relations(node);
 
 	/* Nothing below may look at catalogs in a failed transaction. */
 	if (IsA(node, TransactionStmt) || !IsTransactionState() ||

@@ -36,8 +36,8 @@ extern void ot_ddl_set_replaying(bool is);
 extern bool ot_ddl_has_table_key(char relkind);
 extern void ot_ddl_take_relation_key(Oid relid);
 
-/* ddl_hold.c */
-extern void ot_ddl_hold_relations(Node *stmt);
+/* ddl_lock.c */
+extern void ot_ddl_lock_relations(Node *stmt);
 extern ObjectWithArgs *ot_ddl_created_function(CreateFunctionStmt *create);
 
 /* ddl_classify.c */

@@ -141,9 +141,9 @@ elsewhere_looks_at_bytes(const char *name)
 }
 
 static bool
-elsewhere_holds_names(Oid type)
+elsewhere_contains_names(Oid type)
 {
-	return type == RECORDOID || type == RECORDARRAYOID || ot_type_holds_names(type);
+	return type == RECORDOID || type == RECORDARRAYOID || ot_type_contains_names(type);
 }
 
 static bool
@@ -192,7 +192,7 @@ elsewhere_function_differs(Oid function, void *context)
 		return false;
 	name = get_func_name(function);
 	return elsewhere_is_send_function(name) ||
-		(elsewhere_looks_at_bytes(name) && elsewhere_any_argument_is(args, elsewhere_holds_names));
+		(elsewhere_looks_at_bytes(name) && elsewhere_any_argument_is(args, elsewhere_contains_names));
 }
 
 /* current_setting() of one that travels with the statement? */

@@ -199,7 +199,7 @@ sequence_used_forget_items(const OtUsedSequence *items, int count)
  * One that somebody is altering or dropping is left for the next one.
  */
 void
-ot_sequence_hold_used(void)
+ot_sequence_lock_used(void)
 {
 	OtUsedSequences *used = ot_used_sequences;
 	OtUsedSequence items[OT_USED_SEQUENCES_MAX];

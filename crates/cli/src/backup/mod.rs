@@ -1,7 +1,7 @@
 //! `onetrip backup`: a base backup of a running node: its PostgreSQL, the checkpoint and the log that go with it.
 //!
 //! ```text
-//!   hold the log ──> checkpoint c ──> PostgreSQL shows c ──> copy PostgreSQL ──> position p ──> entries (c, p] ──> manifest
+//!   retain the log ──> checkpoint c ──> PostgreSQL shows c ──> copy PostgreSQL ──> position p ──> entries (c, p] ──> manifest
 //! ```
 //! The copy shows every transaction up to c and none above p, and says itself where it stands.  The manifest is written last: a folder without one is no
 //! backup.
@@ -48,9 +48,9 @@ pub struct BackupArgs {
 /// How long PostgreSQL may take to show what its node has decided.
 const CATCH_UP: Duration = Duration::from_secs(60);
 /// The node keeps the log for longer than this after each call.
-const HOLD_EVERY: Duration = Duration::from_secs(10);
+const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Its checkpoint may be large.
-const HOLD_TIMEOUT: Duration = Duration::from_secs(60);
+const RETAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -102,7 +102,7 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     let started = manifest::now_ms();
     let mut progress = Progress::new();
     progress.show("preparing", None, "");
-    let from = Hold::take(config).await?;
+    let from = Retention::take(config).await?;
     let raw = std::fs::read(config.data_dir.join("certifier.checkpoint")).context("read the node's checkpoint")?;
     let raw = Bytes::from(raw);
     let checkpoint = Checkpoint::decode(raw.clone(), config.limits()).context("the node's checkpoint")?;
@@ -205,20 +205,20 @@ impl Server {
 }
 
 /// Keeps the node from cutting its log, until it is dropped and a little longer.
-struct Hold(tokio::task::JoinHandle<()>);
+struct Retention(tokio::task::JoinHandle<()>);
 
-impl Hold {
+impl Retention {
     /// The node has written a checkpoint, and keeps the log from there on.
-    async fn take(config: &NodeConfig) -> Result<Hold> {
+    async fn take(config: &NodeConfig) -> Result<Retention> {
         let socket = config.data_dir.join("admin.sock").display().to_string();
         let ask = move |body: Value| {
             let socket = socket.clone();
-            async move { http::post_json(&socket, "/hold", &body, HOLD_TIMEOUT).await }
+            async move { http::post_json(&socket, "/retain", &body, RETAIN_TIMEOUT).await }
         };
         let held = ask(json!({ "index": null })).await.context("ask the node to keep its log; is it started?")?;
-        Ok(Hold(tokio::spawn(async move {
+        Ok(Retention(tokio::spawn(async move {
             loop {
-                tokio::time::sleep(HOLD_EVERY).await;
+                tokio::time::sleep(RENEW_EVERY).await;
                 // If it fails, what is missing at the end is an error there.
                 let _ = ask(held.clone()).await;
             }
@@ -226,7 +226,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Retention {
     fn drop(&mut self) {
         self.0.abort();
     }

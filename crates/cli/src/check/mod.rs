@@ -18,7 +18,7 @@ mod catalogs;
 mod definitions;
 mod extensions;
 mod indexes;
-mod outcome;
+mod report;
 mod rows;
 mod snapshots;
 mod tables;
@@ -34,7 +34,7 @@ use onetrip_node::config::NodeConfig;
 
 use crate::nodes;
 use definitions::Definition;
-pub use outcome::{Difference, ExtensionVersions, Outcome, TableRows};
+pub use report::{Difference, ExtensionVersions, Report, TableRows};
 use snapshots::Reader;
 
 /// How often a difference must be seen to be one.
@@ -141,7 +141,7 @@ fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-pub async fn compare(conninfos: &[String], timeout: Duration) -> Result<Outcome> {
+pub async fn compare(conninfos: &[String], timeout: Duration) -> Result<Report> {
     let (mut looks, mut failures) = (Vec::<Look>::new(), 0);
     loop {
         let (position, readers) = snapshots::at_one_position(conninfos, timeout).await?;
@@ -164,7 +164,7 @@ pub async fn compare(conninfos: &[String], timeout: Duration) -> Result<Outcome>
             };
             let local = tables::local(&readers).await?;
             let regions = readers.iter().map(|r| r.region.clone()).collect();
-            return Outcome::new(position, regions, looks, difference, local);
+            return Report::new(position, regions, looks, difference, local);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The certifier and the history as bytes, and back: the larger part of a checkpoint (`crate::checkpoint`).
+//! The certifier and the committed indexes as bytes, and back: the larger part of a checkpoint (`crate::checkpoint`).
 //!
 //! | part | bytes |
 //! |---|---|
@@ -9,12 +9,12 @@
 //! | dropped | u64 n, n × (u32 node, u64 incarnation, u64 sequence) |
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index ended; 0 if it runs) |
 //! | left out | u64 n, n × (index, index of the entry that says so) |
-//! | history | index known after, u64 n, n × index |
+//! | committed indexes | index known after, u64 n, n × index |
 //!
 //! The map of taken keys is not stored: it is what the window says, and is rebuilt from it.
 
 use super::outcomes::{Outcomes, Record};
-use super::{Certifier, FixedMap, History, Limits, Verdict, WindowEntry};
+use super::{Certifier, CommittedIndexes, FixedMap, Limits, Verdict, WindowEntry};
 use crate::entry::LockMode;
 use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId};
@@ -47,7 +47,7 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
-    pub(crate) fn encode(&self, history: &History, out: &mut BytesMut) {
+    pub(crate) fn encode(&self, committed_indexes: &CommittedIndexes, out: &mut BytesMut) {
         out.reserve(
             128 + self.window.len() * 16
                 + self.window_hashes.len() * 9
@@ -55,7 +55,7 @@ impl Frozen {
                 + self.highest_dropped.len() * 20
                 + self.incarnations.len() * 20
                 + self.left_out.len() * 16
-                + history.indexes.len() * 8,
+                + committed_indexes.indexes.len() * 8,
         );
         self.limits.put(out);
         for i in [self.decided, self.last_committed, self.floor] {
@@ -83,7 +83,7 @@ impl Frozen {
                 Verdict::Conflict { other, key, origin } => (2, other.0, key, origin.0),
                 Verdict::Window { oldest, key } => (3, oldest.0, key, 0),
                 Verdict::Cancelled => (4, 0, 0, 0),
-                Verdict::Stranger => (5, 0, 0, 0),
+                Verdict::NotMember => (5, 0, 0, 0),
             };
             out.put_u8(code);
             out.put_u64_le(other);
@@ -107,9 +107,9 @@ impl Frozen {
             out.put_u64_le(left_out.0);
             out.put_u64_le(by.0);
         }
-        out.put_u64_le(history.known_after.0);
-        out.put_u64_le(history.indexes.len() as u64);
-        for i in &history.indexes {
+        out.put_u64_le(committed_indexes.known_after.0);
+        out.put_u64_le(committed_indexes.indexes.len() as u64);
+        for i in &committed_indexes.indexes {
             out.put_u64_le(i.0);
         }
     }
@@ -133,7 +133,7 @@ impl Certifier {
     }
 
     /// `limits`: those of the cluster; a certifier made under others would give other verdicts and is refused.
-    pub(crate) fn decode(r: &mut Reader, limits: Limits) -> Result<(Certifier, History)> {
+    pub(crate) fn decode(r: &mut Reader, limits: Limits) -> Result<(Certifier, CommittedIndexes)> {
         let stored = Limits {
             window_entries: r.u64("window_entries")?,
             window_keys: r.u64("window_keys")?,
@@ -171,7 +171,7 @@ impl Certifier {
                 2 => Verdict::Conflict { other: LogIndex(other), key, origin },
                 3 => Verdict::Window { oldest: Base(other), key },
                 4 => Verdict::Cancelled,
-                5 => Verdict::Stranger,
+                5 => Verdict::NotMember,
                 _ => return Err(r.error(format!("outcome {code}"))),
             };
             outcomes.put(txn, at, verdict);
@@ -193,11 +193,11 @@ impl Certifier {
             }
             c.left_out.insert(left_out, by);
         }
-        let mut history = History { known_after: r.index("known after")?, indexes: VecDeque::new() };
+        let mut committed_indexes = CommittedIndexes { known_after: r.index("known after")?, indexes: VecDeque::new() };
         for _ in 0..count(r, 8)? {
-            history.indexes.push_back(r.index("committed index")?);
+            committed_indexes.indexes.push_back(r.index("committed index")?);
         }
-        Ok((c, history))
+        Ok((c, committed_indexes))
     }
 }
 

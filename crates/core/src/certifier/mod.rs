@@ -15,11 +15,11 @@
 //! - Rebuilt from a checkpoint, it gives the answers that the original would have given.
 
 pub(crate) mod checkpoint;
+mod committed_indexes;
 mod fixed_map;
-mod history;
 mod outcomes;
 
-pub use history::History;
+pub use committed_indexes::CommittedIndexes;
 pub use outcomes::Outcome;
 
 use crate::entry::{Entry, EntryKind, LockMode};
@@ -65,7 +65,7 @@ pub enum Verdict {
     /// It was not in the log when an entry said that it may not come any more.
     Cancelled,
     /// The node that it came from was no member at that index.
-    Stranger,
+    NotMember,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Certifier {
 
     /// The same for an entry of a node that is no member at this index: it commits nothing.
     pub fn refuse(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
-        self.decide(index, entry, |_, _| Verdict::Stranger)
+        self.decide(index, entry, |_, _| Verdict::NotMember)
     }
 
     /// `node` is no member from the decided index on: what it had not brought into the log by now is aborted.

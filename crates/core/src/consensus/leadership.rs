@@ -13,7 +13,7 @@ use raft::Storage;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// After a transfer, or after its heir's connection broke, this many looks are skipped.
+/// After a transfer, or after its transferee's connection broke, this many looks are skipped.
 const TRANSFER_PAUSE: usize = 10;
 /// A member this close to the commit index may take over: while a transfer runs nothing new is proposed, so it arrives.
 const TRANSFER_LAG_MAX: u64 = 1024;
@@ -76,10 +76,10 @@ impl<S: Storage> Consensus<S> {
         self.timing.wanted = ticks.max(self.timing.base);
     }
 
-    /// If this node leads, `heir` takes over as soon as it has the whole log.
-    pub fn transfer_to(&mut self, heir: NodeId) {
-        if self.raft.leads() && self.conf.voters.contains(&heir) {
-            self.raft.transfer_to(heir);
+    /// If this node leads, `transferee` takes over as soon as it has the whole log.
+    pub fn transfer_to(&mut self, transferee: NodeId) {
+        if self.raft.leads() && self.conf.voters.contains(&transferee) {
+            self.raft.transfer_to(transferee);
             // Not back at once.
             self.timing.to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
         }
@@ -123,11 +123,11 @@ impl<S: Storage> Consensus<S> {
     pub(super) fn fit_timing(&mut self) {
         let Timing { preferred, witness, leaderless, wanted, .. } = self.timing;
         // A preferred voter whose log has entries that its peers' newer ones replace refuses them, and can win itself no
-        // more than they can; and so could a leader that steps back refuse its heir.
-        let tired = leaderless > PREFERENCE_TIMEOUTS * wanted;
+        // more than they can; and so could a leader that steps back refuse its transferee.
+        let preference_expired = leaderless > PREFERENCE_TIMEOUTS * wanted;
         let stepping_back = self.raft.transferee().is_some();
         self.raft.set_priority(match () {
-            () if tired || stepping_back || witness => NOT_PREFERRED,
+            () if preference_expired || stepping_back || witness => NOT_PREFERRED,
             () if preferred => PREFERRED,
             () => 0,
         });
@@ -144,7 +144,7 @@ impl<S: Storage> Consensus<S> {
         if self.raft.follower(peer).is_some_and(|f| f.gets_snapshot) {
             self.raft.snapshot_lost(peer);
         }
-        // An heir that has gone would keep proposals waiting until the transfer times out.
+        // A transferee that has gone would keep proposals waiting until the transfer times out.
         if self.raft.transferee() == Some(peer) {
             self.raft.abort_transfer();
         }
@@ -158,13 +158,13 @@ impl<S: Storage> Consensus<S> {
         if !self.raft.leads() {
             return;
         }
-        let heirs = self.conf.voters.iter().filter(|id| **id != self.config.id).filter_map(|id| {
-            let heir = self.raft.follower(*id)?;
+        let candidates = self.conf.voters.iter().filter(|id| **id != self.config.id).filter_map(|id| {
+            let transferee = self.raft.follower(*id)?;
             // Activity is counted anew once per election timeout, so at times nobody has any.  Of equals the lowest id.
-            Some((heir.active, self.members.is_data_voter(*id), heir.matched, u32::MAX - id.0, *id))
+            Some((transferee.active, self.members.is_data_voter(*id), transferee.matched, u32::MAX - id.0, *id))
         });
-        if let Some((.., heir)) = heirs.max() {
-            self.transfer_to(heir);
+        if let Some((.., transferee)) = candidates.max() {
+            self.transfer_to(transferee);
         }
     }
 
@@ -193,15 +193,15 @@ impl<S: Storage> Consensus<S> {
             |id: &&NodeId| raft.follower(**id).is_some_and(|f| f.active && f.matched.0 + TRANSFER_LAG_MAX >= committed);
         let voters = &self.conf.voters;
         let preferred = voters.iter().filter(able).find(|id| members.is_preferred(**id));
-        if let Some(heir) = preferred.copied().filter(|_| !members.is_preferred(me)) {
-            return self.transfer_to(heir);
+        if let Some(transferee) = preferred.copied().filter(|_| !members.is_preferred(me)) {
+            return self.transfer_to(transferee);
         }
         let any = voters.iter().filter(able).find(|id| members.is_data_voter(**id));
         let any = any.copied().filter(|_| !members.is_data_voter(me));
-        // First what is under way: the heir may be about to be replaced, and would only hand back.
+        // First what is under way: the transferee may be about to be replaced, and would only hand back.
         let is_under_way = self.consider_promotion();
-        if let Some(heir) = any.filter(|_| !is_under_way) {
-            self.transfer_to(heir);
+        if let Some(transferee) = any.filter(|_| !is_under_way) {
+            self.transfer_to(transferee);
         }
     }
 

@@ -144,7 +144,7 @@ pub struct Output {
     pub send_now: Vec<Message>,
     pub persist: Option<Persist>,
     pub send_after: Vec<Message>,
-    /// The snapshot just persisted: it takes the place of the caller's certifier and history, before `committed`.
+    /// The snapshot just persisted: it takes the place of the caller's certifier and committed indexes, before `committed`.
     pub restored: Option<Box<Checkpoint>>,
     pub committed: Vec<Committed>,
 }

@@ -1,14 +1,14 @@
 //! What a [`super::Replica`] needs of the world outside.
 
 use super::RebuildFrom;
-use crate::certifier::{Certifier, Decision, History};
+use crate::certifier::{Certifier, CommittedIndexes, Decision};
 use crate::checkpoint::Frozen;
 use crate::consensus::{Committed, Consensus, Leadership, Message};
 use crate::decide::decide;
-use crate::desk::{Log, Note, Outbox};
 use crate::error::Error;
 use crate::ids::{LogIndex, Term, TxnId};
 use crate::members::Members;
+use crate::router::{Event, Log, Outbox};
 use crate::{Checkpoint, Conf};
 use bytes::Bytes;
 use raft::eraftpb::{Entry as RaftEntry, HardState};
@@ -28,7 +28,7 @@ pub trait Store: Storage + Log {
     /// Forgets all entries: the log goes on after `index`.  What was promised stays.
     fn restart(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) -> Result<(), Self::Error>;
     /// The log is in order again: from now on it may not be shorter than the installed checkpoint.
-    fn settle_checkpoint(&mut self) -> Result<(), Self::Error>;
+    fn mark_log_in_order(&mut self) -> Result<(), Self::Error>;
     /// A newer checkpoint is durable.
     fn checkpointed(&mut self, index: LogIndex, conf: &Conf);
     /// A member needs entries that were cut, and the last checkpoint does not serve it.
@@ -51,10 +51,10 @@ pub(super) fn ends<S: Store>(store: &S) -> (LogIndex, LogIndex) {
 pub enum Stage {
     /// As what PostgreSQL runs is durable, and nothing rests on it yet.
     StartsSaved,
-    /// The desk has a transaction that is to be proposed.
+    /// The router has a transaction that is to be proposed.
     Received,
     Proposed,
-    /// The desk may have said something.
+    /// The router may have said something.
     Answered,
     BeforeSend,
     BeforeWrite,
@@ -145,10 +145,10 @@ pub trait Host {
         &mut self,
         entry: &Committed,
         certifier: &mut Certifier,
-        history: &mut History,
+        committed_indexes: &mut CommittedIndexes,
         members: &mut Arc<Members>,
     ) -> Result<Option<(TxnId, Decision)>, Error> {
-        decide(entry, certifier, history, members)
+        decide(entry, certifier, committed_indexes, members)
     }
     /// After each input and each output of consensus.
     fn looks(&mut self, _consensus: &mut Consensus<Self::Store>, _tick: u64) {}
@@ -161,5 +161,5 @@ pub trait Host {
     fn restored(&mut self, state: &Checkpoint);
     /// This node is no member any more.
     fn removed(&mut self, members: &Members, decided: LogIndex) -> Self::Error;
-    fn note(&mut self, _note: Note) {}
+    fn router_event(&mut self, _event: Event) {}
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   events ──> consensus.step ──> poll ──> send now ──> log + sync ──> persisted ──> send after
-//!                                   └──> committed entries ──> certifier ──> desk ──> verdicts, entries
+//!                                   └──> committed entries ──> certifier ──> router ──> verdicts, entries
 //! ```
 //!
 //! It knows no clock, socket, file or thread: all of that is its [`Host`], which is the daemon or the simulation.  A host
@@ -32,12 +32,12 @@ pub use host::{Host, Stage, Store};
 pub use positions::{Shown, SILENT_AFTER};
 pub use rebuild::RebuildFrom;
 
-use crate::certifier::{Certifier, History};
+use crate::certifier::{Certifier, CommittedIndexes};
 use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output};
-use crate::desk::{AgentEvent, Books, Desk, Outbox};
 use crate::error::Error;
 use crate::ids::{LogIndex, NodeId, RegionId};
 use crate::members::Members;
+use crate::router::{AgentEvent, Context, Outbox, Router};
 use crate::Checkpoint;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -70,8 +70,8 @@ pub struct Replica<S: Store, O> {
     settings: Settings,
     pub consensus: Consensus<S>,
     pub certifier: Certifier,
-    pub history: History,
-    pub desk: Desk<O>,
+    pub committed_indexes: CommittedIndexes,
+    pub router: Router<O>,
     members: Arc<Members>,
     /// Of the other members' PostgreSQL, as they said last.
     positions: BTreeMap<NodeId, Shown>,
@@ -88,12 +88,12 @@ pub struct Replica<S: Store, O> {
     out: Output,
 }
 
-/// The books of `$replica`, borrowed beside its desk.
-macro_rules! books {
+/// The context of `$replica`, borrowed beside its router.
+macro_rules! context {
     ($replica:ident) => {
-        Books {
+        Context {
             certifier: &$replica.certifier,
-            history: &mut $replica.history,
+            committed_indexes: &mut $replica.committed_indexes,
             log: $replica.consensus.log(),
             members: &$replica.members,
             tick: $replica.tick,
@@ -116,11 +116,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let running = state.certifier.running_incarnation(id);
         Ok(Replica {
             id,
-            desk: Desk::new(id, settings.region.clone(), last, starts, running),
+            router: Router::new(id, settings.region.clone(), last, starts, running),
             settings,
             consensus: Consensus::new(config, store, members.clone())?,
             certifier: state.certifier,
-            history: state.history,
+            committed_indexes: state.committed_indexes,
             members,
             positions: BTreeMap::new(),
             checkpoint,
@@ -179,11 +179,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         event: AgentEvent<O>,
         host: &mut H,
     ) -> Result<(), H::Error> {
-        if let Some(starts) = self.desk.starts_with(&event) {
+        if let Some(starts) = self.router.starts_with(&event) {
             host.save_starts(self.consensus.log_mut(), starts)?;
             host.stage(Stage::StartsSaved)?;
         }
-        let raw = self.desk.handle(event, &mut books!(self))?;
+        let raw = self.router.handle(event, &mut context!(self))?;
         match raw {
             Some(raw) => {
                 host.stage(Stage::Received)?;
@@ -195,7 +195,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
-    /// Gives consensus something; what raft refuses (a stranger's or a stale message), and what nobody leads now, is no
+    /// Gives consensus something; what raft refuses (a message that is stale or of no member), and what nobody leads now, is no
     /// fault of this node.
     pub fn step<H: Host<Store = S, Outbox = O>>(&mut self, input: Input, host: &mut H) {
         let result = self.consensus.step(input);
@@ -210,7 +210,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host.looks(&mut self.consensus, self.tick);
         match result {
             Ok(()) => {}
-            Err(Error::NoLeader) => self.desk.not_taken(&raw, self.tick),
+            Err(Error::NoLeader) => self.router.not_taken(&raw, self.tick),
             Err(e) => host.ignored(e),
         }
         host.stage(Stage::Proposed)
@@ -218,7 +218,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// What PostgreSQL waits for is proposed again, if it is time; `all`: in any case.
     fn propose_again<H: Host<Store = S, Outbox = O>>(&mut self, all: bool, host: &mut H) -> Result<(), H::Error> {
-        self.desk.resend(self.tick, all).into_iter().try_for_each(|raw| self.propose(raw, host))
+        self.router.resend(self.tick, all).into_iter().try_for_each(|raw| self.propose(raw, host))
     }
 
     pub fn tick<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
@@ -258,8 +258,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 assert!(rounds < ROUNDS_MAX, "consensus has work without end");
             }
             self.out = out;
-            self.desk.let_worker_in(&mut books!(self))?;
-            self.hand_notes(host);
+            self.router.let_worker_in(&mut context!(self))?;
+            self.hand_events(host);
             host.stage(Stage::Answered)?;
             self.follow_rebuild(host);
             if !self.notice_leader(host)? {
@@ -311,13 +311,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             if entry.transaction().is_some() {
                 host.stage(Stage::Committed)?;
             }
-            let decided = host.decide(&entry, &mut self.certifier, &mut self.history, &mut self.members)?;
+            let decided = host.decide(&entry, &mut self.certifier, &mut self.committed_indexes, &mut self.members)?;
             if let Some(members) = entry.members {
                 self.set_members(members, host)?;
             }
             let Some((txn, decision)) = decided else { continue };
             host.stage(Stage::Certified)?;
-            self.desk.decided(entry.index, txn, decision, &books!(self))?;
+            self.router.decided(entry.index, txn, decision, &context!(self))?;
             host.stage(Stage::Told)?;
         }
         Ok(())
@@ -354,14 +354,14 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(true)
     }
 
-    fn hand_notes<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
-        self.desk.take_notes().into_iter().for_each(|note| host.note(note));
+    fn hand_events<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        self.router.take_events().into_iter().for_each(|event| host.router_event(event));
     }
 
     /// It is to stop in good order: proposals are refused from now on, and a leader hands over, which spares the others an
     /// election timeout.
     pub fn stop<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
-        self.desk.stop();
+        self.router.stop();
         self.step(Input::HandOver, host);
     }
 

@@ -2,8 +2,8 @@
 
 use super::{Host, Replica, Store};
 use crate::consensus::Input;
-use crate::desk::Outbox;
 use crate::ids::{LogIndex, NodeId};
+use crate::router::Outbox;
 use std::time::Duration;
 
 /// Three positions of a peer that did not come: it is away.
@@ -23,7 +23,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// Applied and durable, once PostgreSQL has said so.  A node without one shows all that it has decided, and needs
     /// nothing of the log below its checkpoint.
     pub fn own_position(&self) -> Option<(LogIndex, LogIndex)> {
-        match (self.desk.applied(), self.desk.durable()) {
+        match (self.router.applied(), self.router.durable()) {
             (Some(applied), Some(durable)) => Some((applied, durable)),
             _ if !self.settings.has_postgres => Some((self.certifier.decided(), self.checkpoint)),
             _ => None,

@@ -4,8 +4,8 @@
 use super::host::ends;
 use super::positions::SILENT_AFTER;
 use super::{Host, Replica, Store};
-use crate::desk::Outbox;
 use crate::ids::{LogIndex, NodeId};
+use crate::router::Outbox;
 use crate::skip::{refusal, Other, Own};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct RebuildFrom {
 impl<S: Store, O: Outbox> Replica<S, O> {
     /// PostgreSQL can be brought on from here, and from nowhere below.
     pub fn feedable_from(&self) -> LogIndex {
-        self.history.feedable_from(ends(self.consensus.log()).0)
+        self.committed_indexes.feedable_from(ends(self.consensus.log()).0)
     }
 
     /// The order that holds now.
@@ -47,15 +47,17 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     pub(super) fn follow_rebuild<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         match self.rebuild {
             // A copy that was ordered shows enough, unless more has been cut meanwhile.
-            Some(order) if self.desk.is_unfed() && order.at_least < self.feedable_from() => self.order_rebuild(host),
-            Some(order) if self.desk.is_fed() && self.desk.applied() >= Some(order.at_least) => {
+            Some(order) if self.router.needs_rebuild() && order.at_least < self.feedable_from() => {
+                self.order_rebuild(host)
+            }
+            Some(order) if self.router.is_fed() && self.router.applied() >= Some(order.at_least) => {
                 if order.keep_old {
                     host.healed(order.at_least);
                 }
                 self.order(None, host);
             }
             Some(_) => {}
-            None if self.desk.is_unfed() => self.order_rebuild(host),
+            None if self.router.needs_rebuild() => self.order_rebuild(host),
             None => {}
         }
     }
@@ -70,7 +72,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             return;
         }
-        let Some((at, why)) = self.desk.stuck().cloned() else { return };
+        let Some((at, why)) = self.router.stuck().cloned() else { return };
         match host.may_heal() {
             Err(why_not) => host.not_healed(at, &why, why_not),
             Ok(()) if !self.is_shown(at, now, SILENT_AFTER) => {
@@ -89,8 +91,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// The entry at which this node's PostgreSQL stands still.  One that the log does not hold any more (it went on from
     /// another node's checkpoint) is nothing to stand at: PostgreSQL is about to be copied.
     pub fn stands_at(&self) -> Option<LogIndex> {
-        let (at, _) = self.history.after(self.desk.applied()?)?.next()?;
-        (self.desk.comes_no_further() && at >= ends(self.consensus.log()).0).then_some(at)
+        let (at, _) = self.committed_indexes.after(self.router.applied()?)?.next()?;
+        (self.router.comes_no_further() && at >= ends(self.consensus.log()).0).then_some(at)
     }
 
     /// Why `index` is not to be left out of every PostgreSQL; `None`: it may be.  `force`: whoever is away.  A member that has
@@ -98,9 +100,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     pub fn why_not_left_out(&self, index: LogIndex, force: bool, still: Duration, now: Duration) -> Option<String> {
         let own = Own {
             node: self.id,
-            applied: self.desk.applied(),
+            applied: self.router.applied(),
             stands_at: self.stands_at(),
-            previous: self.history.previous_of(index),
+            previous: self.committed_indexes.previous_of(index),
         };
         let other = |id: NodeId| match self.heard_within(id, now, SILENT_AFTER) {
             Some(shown) => Other::Stands { applied: shown.applied, still: shown.since + still <= now },

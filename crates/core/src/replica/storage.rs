@@ -10,9 +10,9 @@ use super::host::ends;
 use super::{Host, Replica, Stage, Store};
 use crate::checkpoint;
 use crate::consensus::{Installed, Persist};
-use crate::desk::Outbox;
 use crate::ids::{LogIndex, Term};
 use crate::members::MemberRole;
+use crate::router::Outbox;
 use crate::{Checkpoint, Conf};
 use bytes::Bytes;
 
@@ -26,7 +26,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             if last < index || (first <= index && store.term_at(index) != Some(state.term)) {
                 store.restart(index, state.term, None)?;
             }
-            store.settle_checkpoint()?;
+            store.mark_log_in_order()?;
         }
         let (first, last) = ends(store);
         if last < index || first > index.next() {
@@ -52,7 +52,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             host.stage(Stage::CheckpointInstalled)?;
             host.restart_log(store, (index, term), persist.hard_state.as_ref())?;
             host.stage(Stage::LogRestarted)?;
-            store.settle_checkpoint()?;
+            store.mark_log_in_order()?;
             host.stage(Stage::CheckpointSettled)?;
             self.checkpoint = index;
         }
@@ -73,10 +73,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host.restored(&state);
         self.consensus.log_mut().checkpointed(state.index(), &state.conf);
         self.certifier = state.certifier;
-        self.history = state.history;
+        self.committed_indexes = state.committed_indexes;
         self.bytes_since_checkpoint = 0;
         // Whoever waits asks again and hears what became of it; the apply worker says where it stands.
-        self.desk.start_over();
+        self.router.start_over();
         self.set_members(state.members.into(), host)
     }
 
@@ -88,7 +88,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     fn frozen_checkpoint(&self) -> checkpoint::Frozen {
         let (index, term) = self.consensus.applied();
         assert_eq!(index, self.certifier.decided(), "everything handed out has been decided");
-        checkpoint::freeze(term, self.consensus.conf(), self.consensus.members(), &self.certifier, &self.history)
+        checkpoint::freeze(
+            term,
+            self.consensus.conf(),
+            self.consensus.members(),
+            &self.certifier,
+            &self.committed_indexes,
+        )
     }
 
     /// The last durable checkpoint.
@@ -127,8 +133,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.checkpoint = self.checkpoint.max(index);
         self.checkpoint_under_way = false;
         host.checkpointed(self.checkpoint, self.tick);
-        if !self.settings.has_postgres && self.desk.durable().is_none() {
-            self.history.forget_to(self.checkpoint);
+        if !self.settings.has_postgres && self.router.durable().is_none() {
+            self.committed_indexes.forget_to(self.checkpoint);
         }
         self.cut(host)
     }

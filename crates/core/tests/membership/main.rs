@@ -137,7 +137,7 @@ fn what_comes_late_from_a_removed_member_commits_nothing_anywhere() {
     for node in w.nodes.values() {
         let outcome = |sequence| node.replica.certifier.outcome(&of_three(sequence));
         assert!(matches!(outcome(1), Outcome::Decided { verdict: Verdict::Commit, .. }));
-        assert!(matches!(outcome(2), Outcome::Decided { verdict: Verdict::Stranger | Verdict::Cancelled, .. }));
+        assert!(matches!(outcome(2), Outcome::Decided { verdict: Verdict::NotMember | Verdict::Cancelled, .. }));
         assert!(matches!(outcome(3), Outcome::Decided { verdict: Verdict::Cancelled, .. }));
         assert_eq!(node.replica.certifier.running_incarnation(NodeId(3)), 0);
     }

@@ -1,13 +1,13 @@
 //! Members in one thread: ticks and messages by hand, and the replica of each on a host with a disk in memory.
 
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, Decision, History, Limits};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Role};
 use onetrip_core::decide::decide;
-use onetrip_core::desk::{Log, Outbox};
 use onetrip_core::members::{Change, Command};
 use onetrip_core::replica::{Host, RebuildFrom, Replica, Settings, Stage, Store};
+use onetrip_core::router::{Log, Outbox};
 use onetrip_core::{Checkpoint, Conf, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, Token, TxnId};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, EntryType, HardState, MessageType, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
@@ -124,7 +124,7 @@ impl Store for Disk {
         Ok(())
     }
     /// Stays installed, so that each start repairs it again.
-    fn settle_checkpoint(&mut self) -> Result<(), Error> {
+    fn mark_log_in_order(&mut self) -> Result<(), Error> {
         Ok(())
     }
     fn checkpointed(&mut self, _: LogIndex, _: &Conf) {}
@@ -231,14 +231,14 @@ impl Host for TestHost {
         &mut self,
         entry: &Committed,
         certifier: &mut Certifier,
-        history: &mut History,
+        committed_indexes: &mut CommittedIndexes,
         members: &mut Arc<Members>,
     ) -> Result<Option<(TxnId, Decision)>, Error> {
         if entry.kind != EntryType::EntryNormal {
             assert!(self.durable_commit >= entry.index.0, "carried out before its commitment was durable");
         }
         self.handed_out.push(entry.clone());
-        decide(entry, certifier, history, members)
+        decide(entry, certifier, committed_indexes, members)
     }
     fn looks(&mut self, consensus: &mut Consensus<Disk>, _: u64) {
         self.leads = consensus.leadership().role == Role::Leader;
@@ -548,8 +548,8 @@ impl World {
     }
 }
 
-/// The history is each node's own.
+/// The committed indexes are each node's own.
 fn strip_history(node: &Node) -> Bytes {
     let c = &node.replica.consensus;
-    checkpoint::encode(c.applied().1, c.conf(), c.members(), &node.replica.certifier, &History::default())
+    checkpoint::encode(c.applied().1, c.conf(), c.members(), &node.replica.certifier, &CommittedIndexes::default())
 }

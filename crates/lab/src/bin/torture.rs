@@ -15,9 +15,9 @@ struct Args {
     /// Only faults whose name has this in it; may be given several times
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Plant a mistake, to see it found: fsync does nothing (use with --only "power loss")
+    /// An injected bug, to see it found: fsync does nothing (use with --only "power loss")
     #[arg(long)]
-    plant_no_sync: bool,
+    lying_fsync: bool,
     /// No faults at all
     #[arg(long)]
     calm: bool,
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             binary: place.binary,
             folder: place.folder,
             only: args.only,
-            plant_no_sync: args.plant_no_sync,
+            lying_fsync: args.lying_fsync,
             calm: args.calm,
             load: Load { only: args.workload, clients: args.clients, pause_ms_max: args.pause_ms },
         };

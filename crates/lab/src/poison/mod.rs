@@ -20,7 +20,7 @@ use tokio_postgres::Client;
 
 use crate::torture::random::Random;
 use crate::trial::sql::{self, run as run_sql, shortened, Failure};
-use crate::trial::standing::{crashes, settle, watch};
+use crate::trial::standing::{converge, crashes, watch};
 use crate::trial::{self, Finding, Options, Trial, REGIONS};
 use crate::values::{connect, Ground};
 use crate::Cluster;
@@ -157,7 +157,7 @@ impl Trial for Poison<'_> {
         if !crashes.is_empty() {
             return finding("a server crashed", crashes.join("\n"), last(&worked.committed));
         }
-        if let Err(stuck) = settle(cluster).await {
+        if let Err(stuck) = converge(cluster).await {
             let message = format!("region {}: {}", cluster.node(stuck.region).region(), stuck.message);
             return finding("a region stands still", message, last(&worked.committed));
         }
@@ -169,7 +169,7 @@ impl Trial for Poison<'_> {
         }
         report.stored.extend(stored(&admin).await?);
         field.clean_up(&admin).await?;
-        match settle(cluster).await {
+        match converge(cluster).await {
             Ok(()) => Ok(Vec::new()),
             Err(stuck) => finding("a region stands still at the end", stuck.message, String::new()),
         }
@@ -272,7 +272,7 @@ impl Field {
                 plots.transactions.push((region, user, (0..transactions).map(|_| grammar.transaction()).collect()));
             }
         }
-        Ok(settle(cluster).await.map(|()| plots).map_err(|stuck| stuck.message))
+        Ok(converge(cluster).await.map(|()| plots).map_err(|stuck| stuck.message))
     }
 
     /// The next types, round by round, of those that a table can have.

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use super::disk::Disk;
 use super::evidence;
-use super::guest::Guest;
+use super::extra_node::ExtraNode;
 use super::plan::Fault;
 use super::session::Session;
 use super::shim::Clock;
@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 pub struct Faults {
     // In the order in which they have to go: what runs before what it runs on.
-    guest: Guest,
+    extra_node: ExtraNode,
     cluster: Arc<Cluster>,
     /// One for each region, or none: why not is in the record.
     disks: Vec<Disk>,
@@ -44,7 +44,7 @@ enum Undo {
     Continue(Vec<Pid>),
     Links,
     Space(usize),
-    StartGuest,
+    StartExtraNode,
 }
 
 /// What became of an order.
@@ -56,8 +56,8 @@ pub enum Done {
 
 impl Faults {
     pub fn new(cluster: Arc<Cluster>, disks: Vec<Disk>, clocks: Vec<Clock>) -> Faults {
-        let guest = Guest::new(Arc::clone(&cluster));
-        Faults { guest, cluster, disks, clocks, held: Vec::new() }
+        let extra_node = ExtraNode::new(Arc::clone(&cluster));
+        Faults { extra_node, cluster, disks, clocks, held: Vec::new() }
     }
 
     /// Kinds that cannot be done here at all.
@@ -70,8 +70,8 @@ impl Faults {
     }
 
     /// An error is an anomaly: something did not behave as it must.
-    pub async fn inflict(&mut self, fault: &Fault, hold: Duration) -> Result<Done> {
-        let until = Instant::now() + hold;
+    pub async fn inflict(&mut self, fault: &Fault, lasts: Duration) -> Result<Done> {
+        let until = Instant::now() + lasts;
         let cluster = Arc::clone(&self.cluster);
         let regions = cluster.nodes().len();
         match *fault {
@@ -140,13 +140,13 @@ impl Faults {
             Fault::FullDisk { region } => return self.full_disk(region, until).await,
             Fault::ClockJump { region, ms } => self.clocks[region].set(ms)?,
             // Without a majority, or without that node, these have to fail; that they end is enough here.
-            Fault::Join { asked, role } => return done(self.guest.join(asked, role).await),
-            Fault::Leave { asked } => return done(self.guest.leave(asked).await),
-            Fault::KillGuest => {
-                if let Err(why) = self.guest.kill() {
+            Fault::Join { asked, role } => return done(self.extra_node.join(asked, role).await),
+            Fault::Leave { asked } => return done(self.extra_node.leave(asked).await),
+            Fault::KillExtraNode => {
+                if let Err(why) = self.extra_node.kill() {
                     return done(Err(why));
                 }
-                self.held.push((until, Undo::StartGuest));
+                self.held.push((until, Undo::StartExtraNode));
             }
         }
         Ok(Done::Yes)
@@ -282,7 +282,7 @@ impl Faults {
                 Undo::Continue(pids) => resume(&pids),
                 Undo::Links => links = true,
                 Undo::Space(region) => self.disks[region].free()?,
-                Undo::StartGuest => self.guest.start()?,
+                Undo::StartExtraNode => self.extra_node.start()?,
             }
         }
         if links {
@@ -325,7 +325,7 @@ impl Faults {
                 break;
             }
         }
-        self.guest.reconcile().await
+        self.extra_node.reconcile().await
     }
 
     async fn all_ready(&self) -> Result<()> {

@@ -5,7 +5,7 @@
 //!   calm, read committed ──> calm, repeatable read ──> faults, both levels at once ──> rest ──> faults, poison ──> rest ──> table
 //! ```
 //!
-//! - [`plan`]: which fault comes next, from the seed alone; [`faults`]: does it and undoes it; [`guest`]: a node that comes and goes
+//! - [`plan`]: which fault comes next, from the seed alone; [`faults`]: does it and undoes it; [`extra_node`]: a node that comes and goes
 //! - [`workload`]: what runs meanwhile, and at last the random statements of [`crate::poison`]; [`ledger`], [`session`]: what clients were told
 //! - [`disk`], [`shim`]: power loss, full disks and wall clocks that jump
 //! - [`record`]: the account; [`evidence`]: what the regions looked like when something went wrong
@@ -14,8 +14,8 @@
 
 pub mod disk;
 mod evidence;
+mod extra_node;
 mod faults;
-mod guest;
 mod ledger;
 mod plan;
 pub(crate) mod random;
@@ -85,7 +85,7 @@ pub struct Options {
     /// Parts of names of kinds of faults; empty for all.
     pub only: Vec<String>,
     /// Nothing is synced though everybody is told so: power loss must then be found to lose something.
-    pub plant_no_sync: bool,
+    pub lying_fsync: bool,
     /// Nothing but the stages without faults.
     pub calm: bool,
     pub load: Load,
@@ -102,7 +102,7 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         false => (options.duration / CALM_SHARE).min(CALM_MAX),
     };
     for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
-        if !record.all_held() || only_poison {
+        if !record.all_passed() || only_poison {
             break;
         }
         println!("torture: {} without faults, {} s", isolation.name(), calm.as_secs());
@@ -122,7 +122,7 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         false => Duration::ZERO,
     };
     let mut plan = Plan::new(random.child(), cluster.nodes().len(), &options.only);
-    if record.all_held() && !options.calm && !only_poison {
+    if record.all_passed() && !options.calm && !only_poison {
         let left = options.duration.saturating_sub(2 * calm + poison);
         println!("torture: faults, {} s", left.as_secs());
         let mut stages = Vec::new();
@@ -142,7 +142,7 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         under_faults(&mut plan, &mut faults, &stages, &record, Instant::now() + left).await;
         stage::finish(&cluster, &record, stages).await?;
     }
-    if record.all_held() && !poison.is_zero() {
+    if record.all_passed() && !poison.is_zero() {
         println!("torture: faults and poison, {} s", poison.as_secs());
         let until = Instant::now() + poison;
         if let Err(why) = poisoned(&cluster, &mut plan, &mut faults, &record, &mut random, until).await {
@@ -156,7 +156,7 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     // The disks are unmounted after what runs on them has ended.
     drop(cluster);
     drop(faults);
-    Ok((record.table(), record.all_held()))
+    Ok((record.table(), record.all_passed()))
 }
 
 /// Random statements under faults; then every region is alike, by the judge of [`crate::poison`].
@@ -176,7 +176,7 @@ async fn poisoned(
         let worked = sessions.end().await;
         record.seen("seen: a transaction of the poison", worked.committed.len() as u64);
         worked.broken.into_iter().for_each(|broken| _ = record.wrong("poison", broken));
-        if !record.all_held() {
+        if !record.all_passed() {
             return Ok(());
         }
         let all_shown = async {
@@ -194,7 +194,7 @@ async fn poisoned(
             return Ok(());
         }
         field.clean_up(&cluster.connect(0).await?).await.context("clean up")?;
-        cluster.settle().await?;
+        cluster.converge().await?;
         if Instant::now() >= until {
             return Ok(());
         }
@@ -204,7 +204,7 @@ async fn poisoned(
 
 async fn rest(cluster: &Cluster) -> Result<()> {
     cluster.wait_ready().await?;
-    cluster.settle().await
+    cluster.converge().await
 }
 
 async fn under_faults(plan: &mut Plan, faults: &mut Faults, stages: &[Running], record: &Record, until: Instant) {
@@ -229,8 +229,8 @@ async fn under_faults(plan: &mut Plan, faults: &mut Faults, stages: &[Running], 
         if !faults.can(&planned.fault) {
             continue;
         }
-        println!("torture: {number}: {:?} for {} ms", planned.fault, planned.hold.as_millis());
-        match faults.inflict(&planned.fault, planned.hold).await {
+        println!("torture: {number}: {:?} for {} ms", planned.fault, planned.lasts.as_millis());
+        match faults.inflict(&planned.fault, planned.lasts).await {
             Ok(Done::Yes) => record.fault(planned.fault.kind(), true),
             Ok(Done::NotNow(why)) => {
                 println!("torture: {number}: not done: {why}");
@@ -353,7 +353,7 @@ fn clocks(cluster: &Cluster, options: &Options) -> Result<Vec<Clock>> {
         let clock = Clock::new(folder, node.region())?;
         shim::self_test(&clock, &shim)?;
         let mut environment = clock.environment(&shim);
-        if options.plant_no_sync {
+        if options.lying_fsync {
             environment.push(("ONETRIP_NO_SYNC".into(), "1".into()));
         }
         node.set_environment(environment);

@@ -86,7 +86,7 @@ pub enum Fault {
     Leave {
         asked: usize,
     },
-    KillGuest,
+    KillExtraNode,
 }
 
 /// Every kind, for the table: what never came shows as such.
@@ -147,7 +147,7 @@ impl Fault {
             Fault::ClockJump { .. } => 22,
             Fault::Join { .. } => 23,
             Fault::Leave { .. } => 24,
-            Fault::KillGuest => 25,
+            Fault::KillExtraNode => 25,
         };
         KINDS[index]
     }
@@ -158,7 +158,7 @@ impl Fault {
 pub struct Planned {
     pub fault: Fault,
     /// How long it lasts before it is undone.
-    pub hold: Duration,
+    pub lasts: Duration,
     /// How long until the next one: often shorter, so that faults meet.
     pub pause: Duration,
 }
@@ -189,14 +189,14 @@ impl Plan {
         }
         let kind = self.bag.pop().expect("a plan has at least one kind");
         let fault = self.fault(kind);
-        let hold = Duration::from_millis(match self.random.draw(20) {
+        let lasts = Duration::from_millis(match self.random.draw(20) {
             // Longer than a small log remembers, longer than COMMIT waits.
             0 => 10_000,
             1..=3 => 4_100,
             _ => 100 + self.random.draw(2_500),
         });
         let pause = Duration::from_millis(self.random.draw(1_500));
-        Planned { fault, hold, pause }
+        Planned { fault, lasts, pause }
     }
 
     fn fault(&mut self, kind: usize) -> Fault {
@@ -229,7 +229,7 @@ impl Plan {
             21 => Fault::FullDisk { region },
             23 => Fault::Join { asked: region, role: random.index(3) },
             24 => Fault::Leave { asked: region },
-            25 => Fault::KillGuest,
+            25 => Fault::KillExtraNode,
             _ => {
                 let far = [1_000, 60_000, 3_600_000, 86_400_000][random.index(4)];
                 Fault::ClockJump { region, ms: (1 + random.draw(far) as i64) * if coin { 1 } else { -1 } }

@@ -97,7 +97,7 @@ impl Record {
         first
     }
 
-    pub fn all_held(&self) -> bool {
+    pub fn all_passed(&self) -> bool {
         self.lock().wrong.is_empty()
     }
 

@@ -1,5 +1,5 @@
 //! Wall clocks that jump: each node and its PostgreSQL run with `shim.c` preloaded and read their offset from a file.  The same
-//! library can plant a disk that lies about fsync, which the torture has to find.
+//! library can make a disk that lies about fsync, which the torture has to find.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

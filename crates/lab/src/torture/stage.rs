@@ -189,7 +189,7 @@ impl Stage {
         for tables in tables {
             session.run(&tables).await?;
         }
-        self.cluster.settle().await?;
+        self.cluster.converge().await?;
         Ok(running)
     }
 }

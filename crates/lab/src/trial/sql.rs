@@ -25,7 +25,7 @@ const OWN: &[&str] = &[
     "ddl_check.c",
     "ddl_classify.c",
     "ddl_extension.c",
-    "ddl_hold.c",
+    "ddl_lock.c",
     "ddl_temporary.c",
     "ddl_text.c",
     "elsewhere.c",

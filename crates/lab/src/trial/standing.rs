@@ -24,7 +24,7 @@ pub struct Stuck {
 }
 
 /// Waits until every region shows what any of them shows now.
-pub async fn settle(cluster: &Cluster) -> Result<(), Stuck> {
+pub async fn converge(cluster: &Cluster) -> Result<(), Stuck> {
     let mut goal = None;
     let began = Instant::now();
     let mut failing: BTreeMap<usize, (i64, Instant)> = BTreeMap::new();

@@ -155,7 +155,7 @@ impl Ground {
                 anyhow::bail!("{statement}: {why}");
             }
         }
-        if let Err(stuck) = standing::settle(cluster).await {
+        if let Err(stuck) = standing::converge(cluster).await {
             anyhow::bail!("the types do not arrive in region {}: {}", stuck.region, stuck.message);
         }
         let catalog = Catalog::read(&client).await?;
@@ -284,7 +284,7 @@ async fn round(
         found.retain(|f: &Finding| f.what != "a session broke");
         found.push(finding("a server crashed", table, String::new(), text));
     }
-    if let Err(stuck) = standing::settle(cluster).await {
+    if let Err(stuck) = standing::converge(cluster).await {
         let (statement, table) = guilty(cluster, &stuck, &all).await;
         let table = table.map(|at| &tables[at]);
         let made = table.map_or(String::new(), |table| format!("{}; ", table.statements.join("; ")));
@@ -312,7 +312,7 @@ async fn round(
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let client = cluster.connect(number as usize % REGIONS).await?;
         sql::rows(&client, &format!("drop table if exists {} cascade", names.join(", "))).await?;
-        if let Err(stuck) = standing::settle(cluster).await {
+        if let Err(stuck) = standing::converge(cluster).await {
             found.push(finding("a definition stops a region", None, "drop table".to_string(), stuck.message));
         }
     }
@@ -356,7 +356,7 @@ async fn make_tables(
         }
         table.generated = table.statements.iter().any(|statement| statement.contains(" add column g "));
     }
-    if let Err(stuck) = standing::settle(cluster).await {
+    if let Err(stuck) = standing::converge(cluster).await {
         let mut at = 0;
         for (table, id) in &entries {
             let outcome =

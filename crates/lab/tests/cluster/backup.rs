@@ -338,7 +338,7 @@ async fn is_prefix(restored: &Cluster, all: &[Done], position: i64) {
 /// Another region joins the restored cluster.
 async fn grows(restored: &mut Cluster, all: &[Done]) {
     let joined = restored.join(0, "b", &[]).await.unwrap_or_else(|e| panic!("{e:#}"));
-    restored.settle().await.unwrap();
+    restored.converge().await.unwrap();
     let session = Session::open(&restored.node(joined).conninfo()).await.unwrap();
     assert_eq!(number(&session, "select count(*) from kept").await.unwrap(), all.len() as i64);
     session.must("insert into ticket (who) select 'joined' from generate_series(1, 20)").await;

@@ -301,7 +301,7 @@ async fn a_node_that_begins_with_another_window_is_kept_out() {
     node.start().expect("start");
     node.wait_serving(SOON).await.unwrap_or_else(|e| panic!("{e:#}\n{}", node.log_tail(20)));
     a.must("insert into t values (1)").await;
-    cluster.settle().await.unwrap_or_else(|e| panic!("{e:#}"));
+    cluster.converge().await.unwrap_or_else(|e| panic!("{e:#}"));
     let c = Session::open(&node.conninfo()).await.unwrap();
     assert_eq!(number(&c.client, "select count(*) from t").await.unwrap(), 1);
 }

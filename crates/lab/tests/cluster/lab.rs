@@ -229,7 +229,7 @@ impl Lab {
 
     /// Waits until every region shows what any shows now.
     pub async fn everywhere(&self) {
-        self.settle().await.unwrap_or_else(|e| panic!("{e:#}"));
+        self.converge().await.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
     /// After all that has been committed anywhere has arrived, the query gives this one text in every region.

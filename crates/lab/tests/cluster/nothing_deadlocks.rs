@@ -77,7 +77,7 @@ async fn nothing_deadlocks() {
         findings.len(),
         &findings[..findings.len().min(5)]
     );
-    settles(&lab).await;
+    comes_to_rest(&lab).await;
     for region in 0..3 {
         let handovers =
             number(&lab.session(region).await.client, "select handovers from onetrip.status").await.unwrap();
@@ -256,7 +256,7 @@ async fn advances(lab: &Lab, deadline: Instant) -> Duration {
 }
 
 /// With no load, every region comes to the same position.
-async fn settles(lab: &Lab) {
+async fn comes_to_rest(lab: &Lab) {
     let sessions = lab.sessions().await;
     until("all regions at one position", Duration::from_secs(30), || async {
         let mut at = Vec::new();

@@ -1,7 +1,7 @@
 //! The agent socket: PostgreSQL's side door to the node (`docs/agent-protocol.md`).
 //!
-//! This half reads and checks frames and hands them to the core thread, whose desk (`onetrip_core::desk`) knows who
-//! waits for what.  Answers are written from the core thread straight into the socket (`outbox`).
+//! This half reads and checks frames and hands them to the core thread, whose router (`onetrip_core::router`) knows who
+//! waits for what.  Answers are written from the core thread straight into the socket (`send_queue`).
 //!
 //! Invariants:
 //! - Only the node's own uid gets in.
@@ -12,14 +12,14 @@
 
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox};
-use crate::outbox::Outbox;
+use crate::send_queue::SendQueue;
 use crate::stop::ordered;
 use crate::transport::Transport;
 use bytes::{Buf, Bytes, BytesMut};
 use onetrip_core::agent::{
     is_large, take_frame, FromPostgres, Rehearsal, Role, ToPostgres, VerdictOutcome, MAX_FRAME_BYTES, VERSION,
 };
-use onetrip_core::desk::{self, refusal_as, ConnId};
+use onetrip_core::router::{self, refusal_as, ConnId};
 use onetrip_core::{Entry, EntryKind, NodeId, RegionId, TxnId};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -28,34 +28,36 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
-pub type AgentEvent = desk::AgentEvent<Outbox<UnixStream>>;
+pub type AgentEvent = router::AgentEvent<SendQueue<UnixStream>>;
 
-/// What the desk has to say, in the log.
-pub fn report(note: desk::Note, region: &RegionId, node: NodeId) {
-    match note {
-        desk::Note::WorkerConnected { applied, committed, missed } => {
+/// What the router has to say, in the log.
+pub fn report(event: router::Event, region: &RegionId, node: NodeId) {
+    match event {
+        router::Event::WorkerConnected { applied, committed, missed } => {
             tracing::info!(%region, %node, index = %applied, %committed, missed, "apply worker connected");
         }
-        desk::Note::WorkerDisconnected => tracing::info!(%region, %node, "apply worker disconnected"),
-        desk::Note::WorkerStartsOver { at, txn } => {
+        router::Event::WorkerDisconnected => tracing::info!(%region, %node, "apply worker disconnected"),
+        router::Event::WorkerStartsOver { at, txn } => {
             tracing::info!(%region, %node, index = %at, %txn, "a backend went after its verdict; the apply worker starts over");
         }
-        desk::Note::WorkerLeavesOut { at, left_out } => {
+        router::Event::WorkerLeavesOut { at, left_out } => {
             tracing::info!(%region, %node, index = %at, %left_out, "the apply worker starts over and leaves an entry out");
         }
-        desk::Note::SecondProposal(txn) => {
+        router::Event::SecondProposal(txn) => {
             tracing::warn!(%region, %node, %txn, "ended an agent connection: a second proposal while one is open");
         }
-        desk::Note::Unfed { applied, problem } => tracing::warn!(%region, %node, index = %applied, "{problem}"),
+        router::Event::NeedsRebuild { applied, problem } => {
+            tracing::warn!(%region, %node, index = %applied, "{problem}")
+        }
     }
 }
 
-impl desk::Outbox for Outbox<UnixStream> {
+impl router::Outbox for SendQueue<UnixStream> {
     fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
-        Outbox::send(self, frame).is_ok()
+        SendQueue::send(self, frame).is_ok()
     }
     fn close(&self) {
-        Outbox::close(self);
+        SendQueue::close(self);
     }
 }
 
@@ -164,7 +166,7 @@ impl AgentServer {
     }
 
     async fn serve(&self, conn: ConnId, stream: UnixStream) {
-        let outbox = Arc::new(Outbox::new(stream, QUEUE_BYTES_MAX));
+        let outbox = Arc::new(SendQueue::new(stream, QUEUE_BYTES_MAX));
         let result = tokio::select! {
             result = self.read(conn, &outbox) => result,
             () = outbox.drain() => Ok(()),
@@ -177,7 +179,7 @@ impl AgentServer {
     }
 
     /// Reads until the connection ends; an error is what PostgreSQL did wrong.
-    async fn read(&self, conn: ConnId, outbox: &Arc<Outbox<UnixStream>>) -> Result<()> {
+    async fn read(&self, conn: ConnId, outbox: &Arc<SendQueue<UnixStream>>) -> Result<()> {
         let mut input = Input { outbox, buf: BytesMut::with_capacity(8 << 10), room: None };
         let hello = tokio::time::timeout(HELLO_TIMEOUT, input.frame(self)).await;
         let hello = match hello {
@@ -197,8 +199,8 @@ impl AgentServer {
             let event = match frame {
                 FromPostgres::Propose(raw) if !is_worker => match self.check(&raw) {
                     Ok(txn) => {
-                        let held = input.room.take().map(|room| Box::new(room) as _);
-                        AgentEvent::Propose { conn, txn, raw, held }
+                        let permit = input.room.take().map(|room| Box::new(room) as _);
+                        AgentEvent::Propose { conn, txn, raw, permit }
                     }
                     Err(why) => {
                         input.room = None;
@@ -226,7 +228,7 @@ impl AgentServer {
     }
 
     /// Beside the core thread: nothing is decided by it.
-    fn rehearse(&self, txn: TxnId, rehearsal: Rehearsal, room: Option<Room>, outbox: Arc<Outbox<UnixStream>>) {
+    fn rehearse(&self, txn: TxnId, rehearsal: Rehearsal, room: Option<Room>, outbox: Arc<SendQueue<UnixStream>>) {
         let transport = self.transport.clone();
         tokio::spawn(async move {
             let said = transport.rehearse(rehearsal).await;
@@ -284,7 +286,7 @@ fn wrong(why: &str) -> Error {
 
 /// Frames out of a socket.
 struct Input<'a> {
-    outbox: &'a Arc<Outbox<UnixStream>>,
+    outbox: &'a Arc<SendQueue<UnixStream>>,
     buf: BytesMut,
     /// Of the large frame that is being read.
     room: Option<Room>,

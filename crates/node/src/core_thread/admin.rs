@@ -38,35 +38,41 @@ struct Open {
 }
 
 #[derive(Default)]
-pub(super) struct AdminDesk {
+pub(super) struct AdminRequests {
     open: Vec<Open>,
 }
 
 /// What came of a request.
-pub(super) enum Settled {
+pub(super) enum Answered {
     Reply(Answer, Result<AdminReply, String>),
     /// The member with that token is there; it needs a checkpoint.
     Joined(Answer, NodeId),
 }
 
-impl AdminDesk {
+impl AdminRequests {
     /// `Some`: answered at once.
-    pub fn ask(&mut self, request: AdminRequest, answer: Answer, tick: u64, members: &Arc<Members>) -> Option<Settled> {
+    pub fn ask(
+        &mut self,
+        request: AdminRequest,
+        answer: Answer,
+        tick: u64,
+        members: &Arc<Members>,
+    ) -> Option<Answered> {
         let wanted = match wanted(request, members) {
             Ok(Some(wanted)) => wanted,
-            Ok(None) => return Some(Settled::Reply(answer, Ok(AdminReply::Members(members.clone())))),
-            Err(why) => return Some(Settled::Reply(answer, Err(why))),
+            Ok(None) => return Some(Answered::Reply(answer, Ok(AdminReply::Members(members.clone())))),
+            Err(why) => return Some(Answered::Reply(answer, Err(why))),
         };
         if self.open.len() >= OPEN_MAX {
-            return Some(Settled::Reply(answer, Err("too many changes of the membership are under way".into())));
+            return Some(Answered::Reply(answer, Err("too many changes of the membership are under way".into())));
         }
         self.open.push(Open { wanted, answer, give_up_at: tick + PATIENCE_TICKS, proposed: None });
         None
     }
 
     /// Who can be answered, and what is to be proposed (again).  To be called on each tick and when the table has changed.
-    pub fn work(&mut self, tick: u64, members: &Arc<Members>) -> (Vec<Settled>, Vec<Command>) {
-        let (mut settled, mut commands) = (Vec::new(), Vec::new());
+    pub fn work(&mut self, tick: u64, members: &Arc<Members>) -> (Vec<Answered>, Vec<Command>) {
+        let (mut answered, mut commands) = (Vec::new(), Vec::new());
         for mut open in std::mem::take(&mut self.open) {
             if open.answer.is_closed() {
                 continue;
@@ -74,7 +80,7 @@ impl AdminDesk {
             let change = match open.wanted.left_to_do(members) {
                 Ok(change) => change,
                 Err(done) => {
-                    settled.push(done(open.answer));
+                    answered.push(done(open.answer));
                     continue;
                 }
             };
@@ -82,7 +88,7 @@ impl AdminDesk {
                 let why = format!(
                     "this was not decided within 10 s ({change}): is there a leader, and a majority? Ask again"
                 );
-                settled.push(Settled::Reply(open.answer, Err(why)));
+                answered.push(Answered::Reply(open.answer, Err(why)));
                 continue;
             }
             let command = Command { expected_version: members.version, change };
@@ -90,7 +96,7 @@ impl AdminDesk {
                 if tick + PATIENCE_TICKS < open.give_up_at + REFUSE_TICKS {
                     self.open.push(open);
                 } else {
-                    settled.push(Settled::Reply(open.answer, Err(why.0)));
+                    answered.push(Answered::Reply(open.answer, Err(why.0)));
                 }
                 continue;
             }
@@ -102,11 +108,11 @@ impl AdminDesk {
             }
             self.open.push(open);
         }
-        (settled, commands)
+        (answered, commands)
     }
 }
 
-impl AdminDesk {
+impl AdminRequests {
     /// This node has left, and may never see that in its own log.
     pub fn removed(&mut self, me: NodeId, members: &Members) {
         let mut left = members.clone();
@@ -123,12 +129,12 @@ impl AdminDesk {
     }
 }
 
-type Done = Box<dyn FnOnce(Answer) -> Settled>;
+type Done = Box<dyn FnOnce(Answer) -> Answered>;
 
 impl Wanted {
     /// The change that is still wanted of this table, or the answer if there is none.
     fn left_to_do(&self, members: &Arc<Members>) -> Result<Change, Done> {
-        let reply = |reply: AdminReply| -> Done { Box::new(|answer| Settled::Reply(answer, Ok(reply))) };
+        let reply = |reply: AdminReply| -> Done { Box::new(|answer| Answered::Reply(answer, Ok(reply))) };
         match self {
             Wanted::Token { token, secret } if members.tokens.contains(token) => Err(reply(AdminReply::Token(*secret))),
             Wanted::Token { token, .. } => Ok(Change::AddToken(token.clone())),
@@ -136,8 +142,8 @@ impl Wanted {
                 Some(member) => {
                     let id = member.id;
                     match already_used(member, change) {
-                        Some(why) => Err(Box::new(move |answer| Settled::Reply(answer, Err(why)))),
-                        None => Err(Box::new(move |answer| Settled::Joined(answer, id))),
+                        Some(why) => Err(Box::new(move |answer| Answered::Reply(answer, Err(why)))),
+                        None => Err(Box::new(move |answer| Answered::Joined(answer, id))),
                     }
                 }
                 None => Ok(change.clone()),

@@ -1,9 +1,9 @@
 //! What the replica stands on in the daemon: sockets, files, threads, the clock.
 
-use super::admin::AdminDesk;
+use super::admin::AdminRequests;
 use super::healing::Healing;
-use super::hold::Holds;
-use super::{AgentOutbox, TICK};
+use super::retain::Retained;
+use super::{AgentQueue, TICK};
 use crate::agent;
 use crate::archive::Archive;
 use crate::config::NodeConfig;
@@ -14,12 +14,12 @@ use crate::postgres::RebuildFrom;
 use crate::stop::stop_point;
 use crate::transport::Transport;
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, Decision, History};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
 use onetrip_core::checkpoint::Frozen;
 use onetrip_core::consensus::{Committed, Leadership, Message};
 use onetrip_core::decide::decide;
-use onetrip_core::desk::Note;
 use onetrip_core::replica::{Host, Stage};
+use onetrip_core::router;
 use onetrip_core::{Checkpoint, LogIndex, Members, NodeId, Term, TxnId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,8 +36,8 @@ pub(super) struct NodeHost {
     pub checkpoint_file: CheckpointFile,
     pub starts_file: StartsFile,
     pub archive: Option<Archive>,
-    pub admin: AdminDesk,
-    pub holds: Holds,
+    pub admin: AdminRequests,
+    pub retained: Retained,
     pub healing: Healing,
     /// PostgreSQL's data folder has to be made anew.
     pub orders: watch::Sender<Option<RebuildFrom>>,
@@ -57,7 +57,7 @@ impl NodeHost {
 impl Host for NodeHost {
     type Error = Error;
     type Store = RaftLog;
-    type Outbox = AgentOutbox;
+    type Outbox = AgentQueue;
 
     fn now(&self) -> Duration {
         self.started.elapsed()
@@ -126,16 +126,16 @@ impl Host for NodeHost {
     }
 
     fn wants_checkpoint(&self) -> bool {
-        self.holds.wants_checkpoint()
+        self.retained.wants_checkpoint()
     }
 
     fn checkpointed(&mut self, index: LogIndex, tick: u64) {
-        self.holds.checkpointed(index, tick);
+        self.retained.checkpointed(index, tick);
     }
 
     fn log_needed_above(&mut self, tick: u64) -> Option<LogIndex> {
         let archived = self.archive.as_ref().map(|a| a.archived());
-        archived.into_iter().chain(self.holds.least(tick)).min()
+        archived.into_iter().chain(self.retained.least(tick)).min()
     }
 
     fn rebuild(&mut self, order: Option<RebuildFrom>) {
@@ -171,10 +171,10 @@ impl Host for NodeHost {
         &mut self,
         entry: &Committed,
         certifier: &mut Certifier,
-        history: &mut History,
+        committed_indexes: &mut CommittedIndexes,
         members: &mut Arc<Members>,
     ) -> onetrip_core::Result<Option<(TxnId, Decision)>> {
-        let decided = decide(entry, certifier, history, members)?;
+        let decided = decide(entry, certifier, committed_indexes, members)?;
         if let Some((txn, Decision::LeavesOut { left_out, .. })) = decided {
             let (region, node) = (&self.config.region, self.config.node);
             tracing::warn!(%region, %node, index = %entry.index, %left_out, %txn, "an entry is left out of every PostgreSQL");
@@ -225,7 +225,7 @@ impl Host for NodeHost {
         self.removed_because(format!("this node was removed from the cluster at log index {decided}"), members)
     }
 
-    fn note(&mut self, note: Note) {
-        agent::report(note, &self.config.region, self.config.node);
+    fn router_event(&mut self, event: router::Event) {
+        agent::report(event, &self.config.region, self.config.node);
     }
 }

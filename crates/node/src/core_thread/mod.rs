@@ -1,7 +1,7 @@
 //! The one thread that agrees, writes, decides and answers: it runs the node's replica (`onetrip_core::replica`).
 //!
 //! It takes everything that waits in the inbox at once, so that one fsync covers all of it and nothing waits for a timer.
-//! It knows no sockets but through `Transport` and `Outbox`, which never block.
+//! It knows no sockets but through `Transport` and `SendQueue`, which never block.
 //!
 //! Invariants:
 //! - After an error from the disk the thread ends, and the node with it; also when the log says that it was removed.
@@ -12,17 +12,17 @@
 //! | `storage` | checkpoint and log as earlier lives left them |
 //! | `admin`, `membership` | changes of the membership that somebody asked for |
 //! | `skip` | entries that somebody has left out |
-//! | `hold` | how much of the log backups under way need |
+//! | `retain` | how much of the log backups under way need |
 //! | `healing` | how often PostgreSQL may be copied because it cannot apply an entry |
 //! | `positions`, `lag` | how far behind each PostgreSQL is |
 
 mod admin;
 mod healing;
-mod hold;
 mod host;
 mod lag;
 mod membership;
 mod positions;
+mod retain;
 mod skip;
 mod storage;
 
@@ -31,18 +31,18 @@ use crate::config::NodeConfig;
 use crate::disk::{RaftLog, StartsFile};
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox, PeerEvent};
-use crate::outbox::Outbox;
 use crate::postgres::RebuildFrom;
+use crate::send_queue::SendQueue;
 use crate::status::{CoreStatus, Position};
 use crate::transport::Transport;
-use admin::AdminDesk;
+use admin::AdminRequests;
 use healing::Healing;
-use hold::Holds;
 use host::NodeHost;
 use lag::LagClock;
 use onetrip_core::consensus::{Config, Role};
 use onetrip_core::replica::{Replica, Settings};
 use onetrip_core::{LogIndex, NodeId};
+use retain::Retained;
 use skip::OpenSkip;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -72,10 +72,10 @@ const HAND_OVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a stop waits for a checkpoint under way.
 const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
 
-type AgentOutbox = Outbox<UnixStream>;
+type AgentQueue = SendQueue<UnixStream>;
 
 pub struct CoreThread {
-    replica: Replica<RaftLog, AgentOutbox>,
+    replica: Replica<RaftLog, AgentQueue>,
     host: NodeHost,
     skips: Vec<OpenSkip>,
     /// Of the other members' PostgreSQL, as they said last.
@@ -132,8 +132,8 @@ impl CoreThread {
             checkpoint_file,
             starts_file,
             archive,
-            admin: AdminDesk::default(),
-            holds: Holds::default(),
+            admin: AdminRequests::default(),
+            retained: Retained::default(),
             orders,
             members_changed: false,
             started: Instant::now(),
@@ -148,7 +148,7 @@ impl CoreThread {
     pub fn run(mut self, events: &Receiver<Event>) -> Result<()> {
         let result = self.work(events).and_then(|()| self.end(events));
         // Whoever waits here is better off asking again.
-        self.replica.desk.close_all();
+        self.replica.router.close_all();
         result
     }
 
@@ -203,14 +203,14 @@ impl CoreThread {
             }
             Event::Skip { index, force, answer } => self.ask_skip(index, force, answer)?,
             Event::Admin(request, answer) => {
-                if let Some(settled) = host.admin.ask(request, answer, replica.ticks(), replica.members()) {
-                    self.settle(settled);
+                if let Some(answered) = host.admin.ask(request, answer, replica.ticks(), replica.members()) {
+                    self.answer(answered);
                 }
                 self.administer();
             }
-            Event::Hold(None, answer) => host.holds.ask(answer),
-            Event::Hold(Some(index), answer) => {
-                host.holds.renew(index, replica.ticks());
+            Event::Retain(None, answer) => host.retained.ask(answer),
+            Event::Retain(Some(index), answer) => {
+                host.retained.renew(index, replica.ticks());
                 let _ = answer.send(index);
             }
             Event::Status(answer) => {
@@ -253,9 +253,9 @@ impl CoreThread {
 
     fn status(&self) -> CoreStatus {
         let (replica, host) = (&self.replica, &self.host);
-        let mut desk = replica.desk.status();
-        let why_not = replica.desk.stuck().and_then(|(at, _)| host.healing.why_not(*at));
-        if let (Some(problem), Some(why_not)) = (&mut desk.problem, why_not) {
+        let mut router = replica.router.status();
+        let why_not = replica.router.stuck().and_then(|(at, _)| host.healing.why_not(*at));
+        if let (Some(problem), Some(why_not)) = (&mut router.problem, why_not) {
             problem.push_str(&format!("; PostgreSQL is not copied anew: {why_not}"));
         }
         CoreStatus {
@@ -268,7 +268,7 @@ impl CoreThread {
             own: self.own_position(),
             positions: self.positions.iter().map(|(id, p)| (*id, self.lag_by_now(*p))).collect(),
             log_bytes: replica.consensus.log().bytes(),
-            desk,
+            router,
             archive: host.archive.as_ref().map(|a| a.report(replica.certifier.decided())),
         }
     }
@@ -282,7 +282,7 @@ impl CoreThread {
             self.handle(event)?;
             self.advance()?;
         }
-        self.replica.desk.close_all();
+        self.replica.router.close_all();
         // Two writers of one file would spoil it.
         let deadline = Instant::now() + CHECKPOINT_WAIT;
         while self.replica.checkpoint_is_under_way() {

@@ -63,10 +63,10 @@ impl CheckpointFile {
     }
 
     /// The log is in order again: from now on it may not be shorter than the installed checkpoint.
-    pub fn settle(&self) -> Result<()> {
+    pub fn mark_log_in_order(&self) -> Result<()> {
         let write = || -> std::io::Result<()> {
             let file = File::options().write(true).open(&self.path)?;
-            file.write_all_at(&checkpoint::settled_origin(), checkpoint::ORIGIN_AT as u64)?;
+            file.write_all_at(&checkpoint::in_order_origin(), checkpoint::ORIGIN_AT as u64)?;
             file.sync_all()
         };
         write().map_err(Error::disk(&self.path, "write"))

@@ -1,6 +1,6 @@
-//! A connection between nodes, with TLS or without: as a stream, and as the socket below an [`crate::outbox::Outbox`].
+//! A connection between nodes, with TLS or without: as a stream, and as the socket below an [`crate::send_queue::SendQueue`].
 
-use crate::outbox::Socket;
+use crate::send_queue::Socket;
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard};
@@ -72,7 +72,7 @@ impl PeerStream {
     }
 }
 
-/// Encrypted at a time: what TLS holds back beside the outbox's own queue.
+/// Encrypted at a time: what TLS holds back beside the queue's own queue.
 const ENCRYPT_BYTES: usize = 256 << 10;
 
 pub struct PeerSocket {

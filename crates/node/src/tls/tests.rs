@@ -1,7 +1,7 @@
-//! Ends of connections that the node itself would never make, and TLS below an outbox.
+//! Ends of connections that the node itself would never make, and TLS below an queue.
 
 use super::*;
-use crate::outbox::Outbox;
+use crate::send_queue::SendQueue;
 use bytes::Bytes;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -56,7 +56,7 @@ fn node(authority: &Authority, id: u32) -> Tls {
 
 /// Much more than a socket takes, new keys in the middle, and a reader that starts late: every byte arrives once.
 #[tokio::test]
-async fn an_outbox_over_tls_loses_nothing_when_the_socket_is_full_or_keys_change() {
+async fn a_queue_over_tls_loses_nothing_when_the_socket_is_full_or_keys_change() {
     let authority = Authority::new("test").unwrap();
     let (one, two) = (node(&authority, 1), node(&authority, 2));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -65,18 +65,18 @@ async fn an_outbox_over_tls_loses_nothing_when_the_socket_is_full_or_keys_change
     let mut server = two.accept(listener.accept().await.unwrap().0).await.unwrap();
     two.check_peer(&server, NodeId(1)).unwrap();
     two.check_peer(&server, NodeId(3)).unwrap_err();
-    let outbox = Arc::new(Outbox::new(dialled.await.unwrap().unwrap().into_socket(), usize::MAX));
+    let queue = Arc::new(SendQueue::new(dialled.await.unwrap().unwrap().into_socket(), usize::MAX));
 
     let mut sent = Vec::new();
     for i in 0..2_000u32 {
         let chunk = vec![i as u8; (i as usize * 31) % 20_000];
         sent.extend_from_slice(&chunk);
-        outbox.send([Bytes::from(chunk)]).unwrap();
+        queue.send([Bytes::from(chunk)]).unwrap();
         if i % 500 == 250 {
-            outbox.socket().refresh_keys();
+            queue.socket().refresh_keys();
         }
     }
-    let writer = outbox.clone();
+    let writer = queue.clone();
     tokio::spawn(async move {
         tokio::select! {
             () = writer.drain() => {}
@@ -87,7 +87,7 @@ async fn an_outbox_over_tls_loses_nothing_when_the_socket_is_full_or_keys_change
     tokio::time::timeout(Duration::from_secs(60), server.read_exact(&mut came)).await.expect("in time").unwrap();
     assert!(came == sent);
     // Nothing queued: a small frame leaves at once, from a thread that knows no runtime.
-    let small = outbox.clone();
+    let small = queue.clone();
     std::thread::spawn(move || small.send([Bytes::from_static(b"now")]).unwrap()).join().unwrap();
     let mut now = [0; 3];
     tokio::time::timeout(Duration::from_secs(10), server.read_exact(&mut now)).await.expect("in time").unwrap();

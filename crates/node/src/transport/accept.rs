@@ -1,8 +1,8 @@
 //! Connections that others open to the peer port.
 //!
-//! Invariants: whoever has not said who he is, and proved it if there are certificates, gets [`HELLO_TIMEOUT`], a hello of
-//! a few kilobytes, and one of [`STRANGERS_MAX`] places; when those are taken, the oldest has to go, so that strangers who
-//! say nothing cannot keep a member out.
+//! Invariants: a connection that has not said whose it is, and proved it if there are certificates, gets [`HELLO_TIMEOUT`],
+//! a hello of a few kilobytes, and one of [`UNAUTHENTICATED_MAX`] places; when those are taken the oldest is closed, so that
+//! connections that say nothing cannot keep a member out.
 
 use super::frame::{
     read_frame, Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION,
@@ -29,13 +29,13 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-const STRANGERS_MAX: usize = 64;
+const UNAUTHENTICATED_MAX: usize = 64;
 const REFUSALS_PER_SECOND: usize = 20;
 pub(super) const JOINS_AT_ONCE: usize = 8;
 const WRONG_TOKEN_COSTS: Duration = Duration::from_secs(1);
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Bounds what strangers can write into the log.
+/// Bounds the log lines that unauthenticated connections can cause.
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<Said>);
 
@@ -65,7 +65,7 @@ impl Refusals {
 
 /// Connections that are not known to be a member's.
 #[derive(Default)]
-pub(super) struct Strangers(Mutex<Waiting>);
+pub(super) struct Unauthenticated(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
@@ -97,14 +97,14 @@ pub(crate) async fn join_exchange(
     }
 }
 
-impl Strangers {
+impl Unauthenticated {
     /// `false`: the oldest has been turned out for it.
     fn admit(&self, start: impl FnOnce(u64) -> AbortHandle) -> bool {
         let mut waiting = self.0.lock().expect("no code that holds this lock panics");
         waiting.last += 1;
         let number = waiting.last;
         waiting.tasks.push_back((number, start(number)));
-        if waiting.tasks.len() <= STRANGERS_MAX {
+        if waiting.tasks.len() <= UNAUTHENTICATED_MAX {
             return true;
         }
         if let Some((_, oldest)) = waiting.tasks.pop_front() {
@@ -113,7 +113,7 @@ impl Strangers {
         false
     }
 
-    fn no_longer(&self, number: u64) {
+    fn remove(&self, number: u64) {
         let mut waiting = self.0.lock().expect("no code that holds this lock panics");
         waiting.tasks.retain(|(n, _)| *n != number);
     }
@@ -126,31 +126,31 @@ enum Greeted {
 }
 
 impl Transport {
-    /// `number`: as one of the strangers.
+    /// `number`: among the unauthenticated.
     async fn receive(self: Arc<Self>, stream: TcpStream, number: u64) {
         let from = stream.peer_addr().map_or("?".into(), |a| a.to_string());
         let refuse = |why: String| self.refused(&from, &why);
         let opened = tokio::time::timeout(HELLO_TIMEOUT, self.open(stream)).await;
         let (mut stream, hello) = match opened.unwrap_or(Err("no hello came".into())) {
             Ok((stream, Frame::Hello(hello))) => (stream, hello),
-            // Still a stranger, until its token is known to be good.
+            // Unauthenticated until its token is known to be good.
             Ok((stream, Frame::Join(join))) => {
                 if let Err(why) = self.let_join(stream, join, number, &from).await {
                     refuse(why);
                 }
-                return self.strangers.no_longer(number);
+                return self.unauthenticated.remove(number);
             }
             Ok(_) => {
                 refuse("it does not begin with a hello".into());
-                return self.strangers.no_longer(number);
+                return self.unauthenticated.remove(number);
             }
             Err(why) => {
                 refuse(why);
-                return self.strangers.no_longer(number);
+                return self.unauthenticated.remove(number);
             }
         };
         let greeted = tokio::time::timeout(HELLO_TIMEOUT, self.greet(&mut stream, &hello)).await;
-        self.strangers.no_longer(number);
+        self.unauthenticated.remove(number);
         match greeted.unwrap_or(Err("it does not take the answer to its hello".into())) {
             Ok((link, Greeted::Frames(channel))) => self.start_reading(link, channel, stream, from),
             Ok((link, Greeted::Postgres(tunnel))) => self.forward(&link, stream, tunnel).await,
@@ -166,9 +166,9 @@ impl Transport {
         tracing::warn!(region = %self.region, node = %self.me, %from, "refused a connection to the peer port: {why}");
     }
 
-    /// Somebody is at the door.
+    /// A connection was opened to this node.
     pub(super) fn admit(self: &Arc<Self>, stream: TcpStream) {
-        if !self.strangers.admit(|number| tokio::spawn(self.clone().receive(stream, number)).abort_handle()) {
+        if !self.unauthenticated.admit(|number| tokio::spawn(self.clone().receive(stream, number)).abort_handle()) {
             self.refused("?", "too many that say nothing, and this is the oldest of them");
         }
     }
@@ -248,7 +248,7 @@ impl Transport {
             }
         };
         drop(place);
-        self.strangers.no_longer(number);
+        self.unauthenticated.remove(number);
         tracing::info!(region = %self.region, node = %self.me, %from, new = %reply.member.id, new_region = %region, "let a node join");
         let frame = Frame::Joined { head: reply.encode(), checkpoint: reply.checkpoint };
         let sent = tokio::time::timeout(CHECKPOINT_TIMEOUT, send(&mut stream, &frame)).await;

@@ -5,7 +5,7 @@ use super::wan::Shape;
 use super::Transport;
 use crate::facts::Facts;
 use crate::inbox::{Event, PeerEvent};
-use crate::outbox::{NotSent, Outbox};
+use crate::send_queue::{NotSent, SendQueue};
 use crate::tls::{PeerSocket, PeerStream};
 use bytes::{Bytes, BytesMut};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -29,7 +29,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// One who takes nothing counts as silent, and a disk may be busy for a while.
 const BULK_SILENCE_MAX: Duration = Duration::from_secs(5);
-const STRANGER_SILENCE_MAX: Duration = Duration::from_secs(10);
+const UNAUTHENTICATED_SILENCE_MAX: Duration = Duration::from_secs(10);
 /// What may be on its way to a slow or distant peer; beyond it frames are dropped, which Raft repairs.
 pub(super) const QUEUE_BYTES_MAX: usize = 128 << 20;
 
@@ -39,7 +39,7 @@ pub(super) struct Link {
     /// `host:port`
     pub address: String,
     pub shape: Shape,
-    outboxes: [Mutex<Option<Arc<Outbox<PeerSocket>>>>; 2],
+    queues: [Mutex<Option<Arc<SendQueue<PeerSocket>>>>; 2],
     /// Who reads what this peer writes: a connection that it dials anew replaces its earlier one.
     readers: [Mutex<Option<AbortHandle>>; 2],
     /// Last measured round trip in nanoseconds; 0: none yet.
@@ -59,7 +59,7 @@ impl Link {
             region,
             address,
             shape,
-            outboxes: Default::default(),
+            queues: Default::default(),
             readers: Default::default(),
             rtt_ns: AtomicU64::new(0),
             trouble: Mutex::new(Some("not connected yet".into())),
@@ -68,8 +68,8 @@ impl Link {
         }
     }
 
-    pub fn outbox(&self, channel: Channel) -> Option<Arc<Outbox<PeerSocket>>> {
-        self.outboxes[channel as usize].lock().expect("no code that holds this lock panics").clone()
+    pub fn queue(&self, channel: Channel) -> Option<Arc<SendQueue<PeerSocket>>> {
+        self.queues[channel as usize].lock().expect("no code that holds this lock panics").clone()
     }
 
     /// Keeps what its hello told.
@@ -79,11 +79,11 @@ impl Link {
     }
 
     pub fn is_connected(&self) -> bool {
-        !self.shape.is_cut() && Channel::ALL.iter().all(|c| self.outbox(*c).is_some())
+        !self.shape.is_cut() && Channel::ALL.iter().all(|c| self.queue(*c).is_some())
     }
 
     pub fn write_now(&self, channel: Channel, frame: Bytes) -> Result<(), NotSent> {
-        self.outbox(channel).ok_or(NotSent::Closed)?.send([frame])
+        self.queue(channel).ok_or(NotSent::Closed)?.send([frame])
     }
 
     /// Ends the link for good.
@@ -103,8 +103,8 @@ impl Link {
         }
     }
 
-    fn set_outbox(&self, channel: Channel, outbox: Option<Arc<Outbox<PeerSocket>>>) {
-        *self.outboxes[channel as usize].lock().expect("no code that holds this lock panics") = outbox;
+    fn set_queue(&self, channel: Channel, queue: Option<Arc<SendQueue<PeerSocket>>>) {
+        *self.queues[channel as usize].lock().expect("no code that holds this lock panics") = queue;
     }
 
     fn set_trouble(&self, trouble: Option<String>) -> bool {
@@ -121,9 +121,9 @@ pub(super) async fn keep_dialling(transport: Arc<Transport>, link: Arc<Link>, ch
         () = link.removed() => {}
         () = dial_again_and_again(&transport, &link, channel) => {}
     }
-    if let Some(outbox) = link.outbox(channel) {
-        link.set_outbox(channel, None);
-        outbox.close();
+    if let Some(queue) = link.queue(channel) {
+        link.set_queue(channel, None);
+        queue.close();
     }
 }
 
@@ -188,7 +188,7 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
 pub(super) fn set_options(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     setsockopt(stream, sockopt::KeepAlive, &true)?;
-    set_silence(stream, STRANGER_SILENCE_MAX)
+    set_silence(stream, UNAUTHENTICATED_SILENCE_MAX)
 }
 
 /// How long the other end may acknowledge nothing, or take nothing.
@@ -200,8 +200,8 @@ pub(super) fn set_silence(stream: &TcpStream, max: Duration) -> std::io::Result<
 
 /// Writes to the peer until the connection ends.
 async fn serve(transport: &Transport, link: &Arc<Link>, channel: Channel, stream: PeerStream) {
-    let outbox = Arc::new(Outbox::new(stream.into_socket(), QUEUE_BYTES_MAX));
-    link.set_outbox(channel, Some(outbox.clone()));
+    let queue = Arc::new(SendQueue::new(stream.into_socket(), QUEUE_BYTES_MAX));
+    link.set_queue(channel, Some(queue.clone()));
     if link.is_connected() {
         transport.inbox.send(Event::Peer(link.id, PeerEvent::Connected)).await;
     }
@@ -217,10 +217,10 @@ async fn serve(transport: &Transport, link: &Arc<Link>, channel: Channel, stream
         }
     };
     tokio::select! {
-        () = outbox.socket().ended() => {}
-        () = outbox.drain() => {}
+        () = queue.socket().ended() => {}
+        () = queue.drain() => {}
         () = pings => {}
     }
-    link.set_outbox(channel, None);
-    outbox.close();
+    link.set_queue(channel, None);
+    queue.close();
 }

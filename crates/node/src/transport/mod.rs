@@ -9,7 +9,7 @@
 //!   this node's table of members; with certificates it has proved that.  And only under that member's own id.
 //! - What one channel of one link carries keeps its order.  Anything may be lost; nothing comes twice, but where a lab
 //!   asks for it.
-//! - Whatever a stranger or a broken peer sends ends that connection and is logged; nothing else is harmed.
+//! - Whatever an unauthenticated or a broken peer sends ends that connection and is logged; nothing else is harmed.
 
 mod accept;
 pub(crate) mod frame;
@@ -33,7 +33,7 @@ use crate::inbox::Inbox;
 use crate::join::{ClusterSettings, JoinToken};
 use crate::secret::Secret;
 use crate::tls::{self, Tls};
-use accept::{Refusals, Strangers};
+use accept::{Refusals, Unauthenticated};
 use bytes::Bytes;
 use frame::{Channel, Frame};
 use link::Link;
@@ -59,7 +59,7 @@ pub struct Transport {
     /// Links to dial, and who takes them until `run` does.
     new_links: mpsc::UnboundedSender<Arc<Link>>,
     to_dial: Mutex<Option<mpsc::UnboundedReceiver<Arc<Link>>>>,
-    strangers: Strangers,
+    unauthenticated: Unauthenticated,
     refusals: Refusals,
     /// Bounds how fast tokens can be tried.
     joins: Semaphore,
@@ -110,7 +110,7 @@ const CONTROL_WAITING_MAX: usize = 256 << 10;
 
 fn is_small_for(link: &Link, message: &Message) -> bool {
     let bytes: usize = message.entries.iter().map(|entry| entry.data.len()).sum();
-    let waiting = link.outbox(Channel::Control).map_or(0, |outbox| outbox.waiting_bytes());
+    let waiting = link.queue(Channel::Control).map_or(0, |queue| queue.waiting_bytes());
     bytes <= SMALL_BYTES_MAX && waiting <= CONTROL_WAITING_MAX
 }
 
@@ -128,7 +128,7 @@ impl Transport {
             peers: RwLock::default(),
             new_links,
             to_dial: Mutex::new(Some(to_dial)),
-            strangers: Strangers::default(),
+            unauthenticated: Unauthenticated::default(),
             refusals: Refusals::default(),
             joins: Semaphore::new(accept::JOINS_AT_ONCE),
             tunnels: Arc::new(Semaphore::new(tunnel::TUNNELS_MAX)),
@@ -251,11 +251,11 @@ impl Transport {
             MessageType::MsgPropose if !is_small_for(&link, &message) => Channel::Bulk,
             _ => Channel::Control,
         };
-        let Some(outbox) = link.outbox(channel).filter(|_| !link.shape.is_cut()) else {
+        let Some(queue) = link.queue(channel).filter(|_| !link.shape.is_cut()) else {
             return true; // lost, and `Unreachable` has been or will be said
         };
         // Before it is encoded, which takes longer than to find this out.
-        if outbox.is_full() || link.shape.is_full() {
+        if queue.is_full() || link.shape.is_full() {
             return false;
         }
         self.send_to(&link, channel, Frame::Raft(Box::new(message)).encode())

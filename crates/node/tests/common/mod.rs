@@ -208,7 +208,7 @@ impl Cluster {
     }
 
     /// Waits until r1 leads, where the leader belongs.
-    pub async fn settle(&self) -> Result<()> {
+    pub async fn preferred_leads(&self) -> Result<()> {
         wait_for("the preferred leader", || async {
             let leader = self.leader().await?;
             ensure!(leader == 0, "node {} leads", leader + 1);

@@ -22,14 +22,14 @@ pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports:
          insert into demo select i, i from generate_series(1, {ROWS}) i"
     );
     client.batch_execute(&load).await.context("make the table")?;
-    cluster.settle().await?;
+    cluster.converge().await?;
     let mut rows = Vec::new();
     for secondary_index in [false, true] {
         if secondary_index {
             // A statement on a table loses to writes of another region that it has not seen.
-            cluster.settle().await?;
+            cluster.converge().await?;
             client.batch_execute("create index on demo (value)").await.context("make the index")?;
-            cluster.settle().await?;
+            cluster.converge().await?;
         }
         for (number, region) in topology.regions.iter().enumerate() {
             let kind = if secondary_index { "with a secondary index" } else { "primary key only" };
@@ -47,7 +47,7 @@ pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports:
                 folder: folder.scratch(&format!("{}-{}", region.name, u8::from(secondary_index)))?,
             };
             // What the last measurement wrote must be seen here, or the first updates would lose to it.
-            cluster.settle().await?;
+            cluster.converge().await?;
             let measured = match pgbench.run().await {
                 Ok(measured) => measured,
                 Err(e) => return Err(explained(e, cluster.node(number)).await),

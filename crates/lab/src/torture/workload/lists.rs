@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
-use onetrip_checker::{History, Key, Level, Outcome, Process, Time, Txn, Value};
+use onetrip_checker::{ClientOutcome, History, Key, Level, Process, Time, Txn, Value};
 
 use super::{Client, Isolation, Ledger, Random, Session, Step, Workload};
 use crate::torture::session::{End, Expected, Hangs};
@@ -101,11 +101,11 @@ impl Lists {
         for attempt in self.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
             let end = self.ledger.get(&attempt.tag);
             let outcome = match end.as_ref().map(|e| (&e.end, e.committed())) {
-                Some((End::Committed, _)) => Outcome::Committed,
-                Some((End::Aborted(_), _)) => Outcome::Aborted,
-                Some((End::Unknown(_), Some(true))) => Outcome::FoundCommitted,
-                Some((End::Unknown(_), Some(false))) => Outcome::Aborted,
-                _ => Outcome::Unknown,
+                Some((End::Committed, _)) => ClientOutcome::Committed,
+                Some((End::Aborted(_), _)) => ClientOutcome::Aborted,
+                Some((End::Unknown(_), Some(true))) => ClientOutcome::FoundCommitted,
+                Some((End::Unknown(_), Some(false))) => ClientOutcome::Aborted,
+                _ => ClientOutcome::Unknown,
             };
             let op = |op: &Op| match op {
                 Op::Append { key, value } => Some(onetrip_checker::Op::Append { key: *key, value: *value }),

@@ -9,7 +9,7 @@ use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 /// Ranges are half-open; answers below the first entry are `Compacted`.
-impl onetrip_core::desk::Log for RaftLog {
+impl onetrip_core::router::Log for RaftLog {
     type Error = Error;
     fn first_index(&self) -> LogIndex {
         self.first_index()
@@ -45,8 +45,8 @@ impl Store for RaftLog {
         self.restart(index, term, hard_state)
     }
 
-    fn settle_checkpoint(&mut self) -> Result<()> {
-        self.file()?.settle()
+    fn mark_log_in_order(&mut self) -> Result<()> {
+        self.file()?.mark_log_in_order()
     }
 
     fn checkpointed(&mut self, index: LogIndex, conf: &Conf) {

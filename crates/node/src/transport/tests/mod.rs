@@ -1,4 +1,4 @@
-//! Transports on real sockets, and strangers of every kind before their doors.
+//! Transports on real sockets, and unauthenticated connections of every kind.
 
 mod join;
 
@@ -419,9 +419,9 @@ async fn a_server_that_is_not_the_member_is_not_talked_to() {
     }
 }
 
-/// Idle strangers cannot fill the door: the oldest go, and a member gets in.
+/// Idle connections cannot take all places: the oldest are closed, and a member gets in.
 #[tokio::test]
-async fn strangers_who_say_nothing_do_not_keep_a_member_out() {
+async fn connections_that_say_nothing_do_not_keep_a_member_out() {
     let (log, _guard) = Log::start();
     let pair = pair(false, "").await;
     pair.connected().await;

@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub struct DelayLine {
-    held: Mutex<Held>,
+    delayed: Mutex<Delayed>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Held {
-    frames: BinaryHeap<Reverse<HeldFrame>>,
+struct Delayed {
+    frames: BinaryHeap<Reverse<DelayedFrame>>,
     arrivals: u64,
     stopped: bool,
 }
 
-struct HeldFrame {
+struct DelayedFrame {
     due: Instant,
     arrival: u64,
     link: Arc<Link>,
@@ -35,7 +35,7 @@ struct HeldFrame {
     frame: Bytes,
 }
 
-impl HeldFrame {
+impl DelayedFrame {
     fn write(self) {
         let bytes = self.frame.len();
         // A cut takes what is under way too.
@@ -46,18 +46,18 @@ impl HeldFrame {
     }
 }
 
-impl PartialEq for HeldFrame {
+impl PartialEq for DelayedFrame {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
-impl Eq for HeldFrame {}
-impl PartialOrd for HeldFrame {
+impl Eq for DelayedFrame {}
+impl PartialOrd for DelayedFrame {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for HeldFrame {
+impl Ord for DelayedFrame {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.due, self.arrival).cmp(&(other.due, other.arrival))
     }
@@ -65,20 +65,20 @@ impl Ord for HeldFrame {
 
 impl DelayLine {
     pub fn push(&self, link: Arc<Link>, channel: Channel, frame: Bytes, due: Instant) {
-        let mut held = self.held.lock().expect("no code that holds this lock panics");
-        let arrival = held.arrivals;
-        held.arrivals += 1;
-        let is_next = held.frames.peek().is_none_or(|Reverse(first)| due < first.due);
-        held.frames.push(Reverse(HeldFrame { due, arrival, link, channel, frame }));
+        let mut delayed = self.delayed.lock().expect("no code that holds this lock panics");
+        let arrival = delayed.arrivals;
+        delayed.arrivals += 1;
+        let is_next = delayed.frames.peek().is_none_or(|Reverse(first)| due < first.due);
+        delayed.frames.push(Reverse(DelayedFrame { due, arrival, link, channel, frame }));
         if is_next {
             self.changed.notify_one();
         }
     }
 
     pub fn stop(&self) {
-        let mut held = self.held.lock().expect("no code that holds this lock panics");
-        held.stopped = true;
-        held.frames.clear();
+        let mut delayed = self.delayed.lock().expect("no code that holds this lock panics");
+        delayed.stopped = true;
+        delayed.frames.clear();
         self.changed.notify_one();
     }
 
@@ -86,21 +86,21 @@ impl DelayLine {
     pub fn run(&self) {
         // Without it the kernel may round our waits up by 50 µs.  If it is refused, delays are merely less exact.
         let _ = nix::sys::prctl::set_timerslack(1);
-        let mut held = self.held.lock().expect("no code that holds this lock panics");
-        while !held.stopped {
+        let mut delayed = self.delayed.lock().expect("no code that holds this lock panics");
+        while !delayed.stopped {
             let now = Instant::now();
-            let wait = match held.frames.peek() {
+            let wait = match delayed.frames.peek() {
                 None => Duration::from_secs(3600),
                 Some(Reverse(first)) => first.due.saturating_duration_since(now),
             };
             if !wait.is_zero() {
-                held = self.changed.wait_timeout(held, wait).expect("no code that holds this lock panics").0;
+                delayed = self.changed.wait_timeout(delayed, wait).expect("no code that holds this lock panics").0;
                 continue;
             }
-            let Some(Reverse(due)) = held.frames.pop() else { continue };
-            drop(held);
+            let Some(Reverse(due)) = delayed.frames.pop() else { continue };
+            drop(delayed);
             due.write();
-            held = self.held.lock().expect("no code that holds this lock panics");
+            delayed = self.delayed.lock().expect("no code that holds this lock panics");
         }
     }
 }

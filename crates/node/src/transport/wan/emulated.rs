@@ -6,7 +6,7 @@ use super::delay::DelayLine;
 use super::shape::{LinkSettings, Way};
 use crate::config::NodeConfig;
 use crate::error::{Error, Result};
-use crate::outbox::NotSent;
+use crate::send_queue::NotSent;
 use crate::transport::frame::Channel;
 use crate::transport::link::Link;
 use bytes::Bytes;
@@ -52,7 +52,7 @@ impl Wan {
     pub fn send(&self, link: &Arc<Link>, channel: Channel, frame: Bytes) -> bool {
         match link.shape.way(channel, frame.len()) {
             Way::Now => link.write_now(channel, frame) != Err(NotSent::Full),
-            Way::Held { due, copies } => {
+            Way::Delayed { due, copies } => {
                 for _ in 0..copies {
                     self.delays.push(link.clone(), channel, frame.clone(), due);
                 }

@@ -2,7 +2,7 @@
 
 use crate::config::NodeConfig;
 use crate::error::Result;
-use crate::outbox::NotSent;
+use crate::send_queue::NotSent;
 use crate::transport::frame::Channel;
 use crate::transport::link::Link;
 use bytes::Bytes;

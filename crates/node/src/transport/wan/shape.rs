@@ -56,7 +56,7 @@ pub enum Way {
     /// To the socket at once.
     Now,
     /// Into the delay line, `copies` times.
-    Held { due: Instant, copies: usize },
+    Delayed { due: Instant, copies: usize },
     /// Lost on the way, as far as the sender can tell.
     Lost,
     /// Too much is on its way already: the sender is told.
@@ -68,7 +68,7 @@ pub struct Shape {
     active: AtomicBool,
     cut: AtomicBool,
     /// Frames in the delay line, in bytes.
-    held_bytes: AtomicUsize,
+    delayed_bytes: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
@@ -84,7 +84,7 @@ impl Shape {
         let shape = Shape {
             active: AtomicBool::new(false),
             cut: AtomicBool::new(false),
-            held_bytes: AtomicUsize::new(0),
+            delayed_bytes: AtomicUsize::new(0),
             inner: Mutex::new(Inner { settings, random: seed, last_due: [None; 2] }),
         };
         shape.set(settings);
@@ -95,7 +95,7 @@ impl Shape {
         let mut inner = self.inner.lock().expect("no code that holds this lock panics");
         inner.settings = settings;
         self.cut.store(settings.cut, Ordering::Relaxed);
-        // An earlier delay may still hold frames, so only `way` ends this.
+        // An earlier delay may still have frames, so only `way` ends this.
         if settings != LinkSettings::default() {
             self.active.store(true, Ordering::Relaxed);
         }
@@ -109,7 +109,7 @@ impl Shape {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// `Held` counts the frame's bytes; [`Shape::left`] gives them back.
+    /// `Delayed` counts the frame's bytes; [`Shape::left`] gives them back.
     pub fn way(&self, channel: Channel, bytes: usize) -> Way {
         if !self.active.load(Ordering::Relaxed) {
             return Way::Now;
@@ -119,12 +119,12 @@ impl Shape {
         if settings.cut {
             return Way::Lost;
         }
-        let held = self.held_bytes();
-        if settings == LinkSettings::default() && held == 0 {
+        let delayed = self.delayed_bytes();
+        if settings == LinkSettings::default() && delayed == 0 {
             self.active.store(false, Ordering::Relaxed);
             return Way::Now;
         }
-        if held > QUEUE_BYTES_MAX {
+        if delayed > QUEUE_BYTES_MAX {
             return Way::Full;
         }
         if inner.draw() < settings.loss {
@@ -140,21 +140,21 @@ impl Shape {
             due += Duration::from_secs_f64((copies * bytes) as f64 * 8.0 / (settings.mbit_per_s * 1e6));
         }
         inner.last_due[channel as usize] = Some(due);
-        self.held_bytes.fetch_add(copies * bytes, Ordering::Relaxed);
-        Way::Held { due, copies }
+        self.delayed_bytes.fetch_add(copies * bytes, Ordering::Relaxed);
+        Way::Delayed { due, copies }
     }
 
-    fn held_bytes(&self) -> usize {
-        self.held_bytes.load(Ordering::Relaxed)
+    fn delayed_bytes(&self) -> usize {
+        self.delayed_bytes.load(Ordering::Relaxed)
     }
 
     pub fn is_full(&self) -> bool {
-        self.held_bytes() > QUEUE_BYTES_MAX
+        self.delayed_bytes() > QUEUE_BYTES_MAX
     }
 
-    /// A held frame has been given to the socket (not before, or one that is sent at once could overtake it).
+    /// A delayed frame has been given to the socket (not before, or one that is sent at once could overtake it).
     pub fn left(&self, bytes: usize) {
-        self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.delayed_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -181,12 +181,14 @@ mod tests {
             if i == 500 {
                 shape.set(LinkSettings::default());
             }
-            let Way::Held { due, copies: 1 } = shape.way(Channel::Bulk, 10) else { panic!("frame {i} is not held") };
+            let Way::Delayed { due, copies: 1 } = shape.way(Channel::Bulk, 10) else {
+                panic!("frame {i} is not delayed")
+            };
             assert!(due >= last, "frame {i}");
             last = due;
         }
         shape.left(1000 * 10);
-        assert_eq!(shape.way(Channel::Bulk, 10), Way::Now, "nothing is held any more");
+        assert_eq!(shape.way(Channel::Bulk, 10), Way::Now, "nothing is delayed any more");
     }
 
     #[test]
@@ -196,7 +198,7 @@ mod tests {
         for _ in 0..10_000 {
             match shape.way(Channel::Control, 1) {
                 Way::Lost => lost += 1,
-                Way::Held { copies, .. } => {
+                Way::Delayed { copies, .. } => {
                     shape.left(copies);
                     twice += copies - 1;
                 }
@@ -212,7 +214,7 @@ mod tests {
         let shape = Shape::new(LinkSettings { mbit_per_s: 8.0, ..Default::default() }, 1);
         let start = Instant::now();
         let mut dues = Vec::new();
-        while let Way::Held { due, .. } = shape.way(Channel::Bulk, 1 << 20) {
+        while let Way::Delayed { due, .. } = shape.way(Channel::Bulk, 1 << 20) {
             dues.push(due);
         }
         assert_eq!(dues.len(), 1 + (QUEUE_BYTES_MAX >> 20), "then it is full");

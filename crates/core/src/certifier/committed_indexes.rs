@@ -1,20 +1,20 @@
 //! Which log indexes committed, for those that this node's PostgreSQL may still have to be fed.
 //!
 //! Not part of any verdict: each node keeps as much of it as its own PostgreSQL needs, and drops the rest
-//! ([`History::forget_to`]).  It is in the checkpoint, since a restarted node must be able to say what committed below
+//! ([`CommittedIndexes::forget_to`]).  It is in the checkpoint, since a restarted node must be able to say what committed below
 //! the index from which it replays.
 
 use crate::ids::LogIndex;
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct History {
+pub struct CommittedIndexes {
     /// The committed index before the first of `indexes`; everything after it is known.
     pub(super) known_after: LogIndex,
     pub(super) indexes: VecDeque<LogIndex>,
 }
 
-impl History {
+impl CommittedIndexes {
     pub fn push(&mut self, committed: LogIndex) {
         assert!(committed > self.last(), "{committed} after {}", self.last());
         self.indexes.push_back(committed);
@@ -74,11 +74,12 @@ mod tests {
 
     #[test]
     fn the_history_answers_only_for_what_it_still_knows() {
-        let mut h = History::default();
+        let mut h = CommittedIndexes::default();
         for i in [2, 5, 9] {
             h.push(LogIndex(i));
         }
-        let all = |h: &History, a| h.after(LogIndex(a)).map(|it| it.map(|(i, p)| (i.0, p.0)).collect::<Vec<_>>());
+        let all =
+            |h: &CommittedIndexes, a| h.after(LogIndex(a)).map(|it| it.map(|(i, p)| (i.0, p.0)).collect::<Vec<_>>());
         assert_eq!(all(&h, 0), Some(vec![(2, 0), (5, 2), (9, 5)]));
         assert_eq!(all(&h, 5), Some(vec![(9, 5)]));
         h.forget_to(LogIndex(6));
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(h.previous_of(LogIndex(9)), Some(LogIndex(5)));
         assert_eq!(h.previous_of(LogIndex(5)), None);
         // Nothing that committed lies between, so whoever shows 5 lacks nothing before 9.
-        let from = |h: &History, first| h.feedable_from(LogIndex(first)).0;
+        let from = |h: &CommittedIndexes, first| h.feedable_from(LogIndex(first)).0;
         assert_eq!([from(&h, 1), from(&h, 9), from(&h, 10), from(&h, 99)], [5, 5, 9, 9]);
     }
 }

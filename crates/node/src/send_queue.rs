@@ -6,7 +6,7 @@
 //! - Frames leave whole and in the order of `send`.
 //! - `send` never blocks.  What the socket does not take waits in a queue of at most `queue_bytes_max` bytes; a frame
 //!   that finds the queue full is refused, but a queue that is empty takes a frame of any size.
-//! - Whoever made the outbox runs [`Outbox::drain`] beside it, or the queue never empties.
+//! - Whoever made it runs [`SendQueue::drain`] beside it, or the queue never empties.
 
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
-/// What an outbox needs of a socket.
+/// What a queue needs of a socket.
 pub trait Socket: Send + Sync + 'static {
     fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
     /// Writes what the socket has taken and holds back, if it is one that does.
@@ -52,7 +52,7 @@ pub enum NotSent {
     Full,
 }
 
-pub struct Outbox<S> {
+pub struct SendQueue<S> {
     socket: S,
     queue: Mutex<Queue>,
     work: Notify,
@@ -69,9 +69,9 @@ struct Queue {
 /// Buffers given to one write.
 const CHUNKS_PER_WRITE: usize = 64;
 
-impl<S: Socket> Outbox<S> {
+impl<S: Socket> SendQueue<S> {
     pub fn new(socket: S, queue_bytes_max: usize) -> Self {
-        Outbox { socket, queue: Mutex::default(), work: Notify::new(), queue_bytes_max }
+        SendQueue { socket, queue: Mutex::default(), work: Notify::new(), queue_bytes_max }
     }
 
     pub fn socket(&self) -> &S {
@@ -107,7 +107,7 @@ impl<S: Socket> Outbox<S> {
         self.waiting_bytes() > self.queue_bytes_max
     }
 
-    /// Runs until the outbox is closed or the socket fails.
+    /// Runs until the queue is closed or the socket fails.
     pub async fn drain(&self) {
         loop {
             self.work.notified().await;

@@ -1,4 +1,4 @@
-//! What the desk sees of the world: connections, the log, what comes from PostgreSQL, what goes to the node's log lines.
+//! What the router sees of the world: connections, the log, what comes from PostgreSQL, what goes to the node's log lines.
 
 use crate::agent::{Hello, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY};
 use crate::error::Error;
@@ -26,12 +26,12 @@ pub trait Log {
 }
 
 /// Whatever is to be let go once a proposal is open no more.
-pub type Held = Option<Box<dyn std::any::Any + Send>>;
+pub type Permit = Option<Box<dyn std::any::Any + Send>>;
 
 /// What comes from PostgreSQL, checked; `Opened` first and `Closed` last of each connection.
 pub enum AgentEvent<O> {
     Opened { conn: ConnId, hello: Hello, outbox: Arc<O> },
-    Propose { conn: ConnId, txn: TxnId, raw: Bytes, held: Held },
+    Propose { conn: ConnId, txn: TxnId, raw: Bytes, permit: Permit },
     Outcome { conn: ConnId, txn: TxnId },
     Settle { conn: ConnId, txn: TxnId },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
@@ -42,7 +42,7 @@ pub enum AgentEvent<O> {
 
 /// Something for the node's own log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum Event {
     WorkerConnected {
         applied: LogIndex,
         committed: LogIndex,
@@ -62,7 +62,7 @@ pub enum Note {
     /// A connection was ended: a second proposal while one was open.
     SecondProposal(TxnId),
     /// PostgreSQL cannot be brought on from where it stands.
-    Unfed {
+    NeedsRebuild {
         applied: LogIndex,
         problem: String,
     },

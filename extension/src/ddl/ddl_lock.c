@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * ddl_hold.c
- *	  Holds the relations whose rows a statement changes the meaning of.
+ * ddl_lock.c
+ *	  Locks the relations whose rows a statement gives another meaning.
  *
  * Some statements lock no table in PostgreSQL, and yet a row that was written
  * before them means something else behind them:
@@ -68,7 +68,7 @@ static List *seen_types = NIL;
 static List *seen_objects = NIL;	/* two OIDs each: class, object */
 
 static bool
-ddl_hold_first_sight_of_type(Oid type)
+ddl_lock_first_sight_of_type(Oid type)
 {
 	check_stack_depth();
 	CHECK_FOR_INTERRUPTS();
@@ -79,7 +79,7 @@ ddl_hold_first_sight_of_type(Oid type)
 }
 
 static bool
-ddl_hold_first_sight_of_object(Oid class_id, Oid oid)
+ddl_lock_first_sight_of_object(Oid class_id, Oid oid)
 {
 	check_stack_depth();
 	CHECK_FOR_INTERRUPTS();
@@ -92,7 +92,7 @@ ddl_hold_first_sight_of_object(Oid class_id, Oid oid)
 	return true;
 }
 
-static void ddl_hold_table_of_index(Oid index);
+static void ddl_lock_table_of_index(Oid index);
 
 /*
  * What a definition below hangs on without PostgreSQL locking it.  The lock
@@ -101,7 +101,7 @@ static void ddl_hold_table_of_index(Oid index);
  * for the present name is added where the statement comes from.
  */
 static void
-ddl_hold_relation(Oid relid)
+ddl_lock_relation(Oid relid)
 {
 	char		relkind;
 
@@ -117,7 +117,7 @@ ddl_hold_relation(Oid relid)
 
 /* Every relation in the schema. */
 static void
-ddl_hold_relations_of_schema(const char *schema, const char *new_name)
+ddl_lock_relations_of_schema(const char *schema, const char *new_name)
 {
 	Oid			schema_oid = get_namespace_oid(schema, true);
 	Relation	catalog;
@@ -137,7 +137,7 @@ ddl_hold_relations_of_schema(const char *schema, const char *new_name)
 
 		if (!ot_ddl_has_table_key(form->relkind))
 			continue;
-		ddl_hold_relation(form->oid);
+		ddl_lock_relation(form->oid);
 		/* what is remembered of a relation has the schema's name in it */
 		CacheInvalidateRelcacheByRelid(form->oid);
 		if (!ot_is_apply_worker)
@@ -150,7 +150,7 @@ ddl_hold_relations_of_schema(const char *schema, const char *new_name)
 
 /* Every relation with a column of this type, or of one built on it. */
 static void
-ddl_hold_relations_of_type(Oid typid)
+ddl_lock_relations_of_type(Oid typid)
 {
 	Relation	catalog;
 	SysScanDesc scan;
@@ -158,10 +158,10 @@ ddl_hold_relations_of_type(Oid typid)
 	HeapTuple	tuple;
 	Oid			array = get_array_type(typid);
 
-	if (!ddl_hold_first_sight_of_type(typid))
+	if (!ddl_lock_first_sight_of_type(typid))
 		return;
 	if (OidIsValid(array) && array != typid)
-		ddl_hold_relations_of_type(array);
+		ddl_lock_relations_of_type(array);
 
 	catalog = table_open(DependRelationId, AccessShareLock);
 	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
@@ -174,17 +174,17 @@ ddl_hold_relations_of_type(Oid typid)
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
 		if (form->classid == TypeRelationId && form->objid != array)
-			ddl_hold_relations_of_type(form->objid);
+			ddl_lock_relations_of_type(form->objid);
 		else if (form->classid == RelationRelationId)
 		{
 			Oid			row_type = get_rel_type_id(form->objid);
 
 			if (get_rel_relkind(form->objid) == RELKIND_INDEX)
-				ddl_hold_table_of_index(form->objid);
+				ddl_lock_table_of_index(form->objid);
 			else
-				ddl_hold_relation(form->objid);
+				ddl_lock_relation(form->objid);
 			if (OidIsValid(row_type) && row_type != typid)
-				ddl_hold_relations_of_type(row_type);
+				ddl_lock_relations_of_type(row_type);
 		}
 	}
 	systable_endscan(scan);
@@ -192,24 +192,24 @@ ddl_hold_relations_of_type(Oid typid)
 }
 
 static void
-ddl_hold_relations_of_type_name(List *name)
+ddl_lock_relations_of_type_name(List *name)
 {
 	Oid			typid = LookupTypeNameOid(NULL, makeTypeNameFromNameList(name), true);
 
 	if (OidIsValid(typid) && OT_OWNS_TYPE(typid))
-		ddl_hold_relations_of_type(typid);
+		ddl_lock_relations_of_type(typid);
 }
 
 /* ---- functions behind indexes ---- */
 
 static void
-ddl_hold_table_of_index(Oid index)
+ddl_lock_table_of_index(Oid index)
 {
 	Oid			table = IndexGetRelation(index, true);
 
 	if (!OidIsValid(table))
 		return;
-	ddl_hold_relation(table);
+	ddl_lock_relation(table);
 	/* What is computed may be remembered inlined, with the index or the table. */
 	CacheInvalidateRelcacheByRelid(index);
 	CacheInvalidateRelcacheByRelid(table);
@@ -217,14 +217,14 @@ ddl_hold_table_of_index(Oid index)
 
 /* The tables with an index that computes with this object. */
 static void
-ddl_hold_tables_computing_with(Oid class_id, Oid oid)
+ddl_lock_tables_computing_with(Oid class_id, Oid oid)
 {
 	Relation	catalog;
 	SysScanDesc scan;
 	ScanKeyData key[2];
 	HeapTuple	tuple;
 
-	if (!ddl_hold_first_sight_of_object(class_id, oid))
+	if (!ddl_lock_first_sight_of_object(class_id, oid))
 		return;
 	catalog = table_open(DependRelationId, AccessShareLock);
 	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
@@ -240,7 +240,7 @@ ddl_hold_tables_computing_with(Oid class_id, Oid oid)
 		{
 			case RelationRelationId:
 				if (get_rel_relkind(form->objid) == RELKIND_INDEX)
-					ddl_hold_table_of_index(form->objid);
+					ddl_lock_table_of_index(form->objid);
 				break;
 			case ProcedureRelationId:
 			case OperatorRelationId:
@@ -248,7 +248,7 @@ ddl_hold_tables_computing_with(Oid class_id, Oid oid)
 			case OperatorFamilyRelationId:
 			case TSConfigRelationId:
 			case TSDictionaryRelationId:
-				ddl_hold_tables_computing_with(form->classid, form->objid);
+				ddl_lock_tables_computing_with(form->classid, form->objid);
 				break;
 			default:
 				break;
@@ -259,12 +259,12 @@ ddl_hold_tables_computing_with(Oid class_id, Oid oid)
 }
 
 static void
-ddl_hold_tables_computing_with_function(ObjectType type, ObjectWithArgs *name)
+ddl_lock_tables_computing_with_function(ObjectType type, ObjectWithArgs *name)
 {
 	Oid			function = LookupFuncWithArgs(type, name, true);
 
 	if (OidIsValid(function) && OT_OWNS_FUNCTION(function))
-		ddl_hold_tables_computing_with(ProcedureRelationId, function);
+		ddl_lock_tables_computing_with(ProcedureRelationId, function);
 }
 
 /* The function that a CREATE FUNCTION would replace, as ALTER FUNCTION names it. */
@@ -298,7 +298,7 @@ ot_ddl_created_function(CreateFunctionStmt *create)
  * weakest that keeps those two out.
  */
 static void
-ddl_hold_keep_from_being_emptied(Oid relid)
+ddl_lock_against_truncate(Oid relid)
 {
 	if (OidIsValid(relid) && relid >= FirstNormalObjectId &&
 		get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
@@ -307,7 +307,7 @@ ddl_hold_keep_from_being_emptied(Oid relid)
 }
 
 static void
-ddl_hold_keep_those_in_schema(const char *schema)
+ddl_lock_schema_against_truncate(const char *schema)
 {
 	Oid			schema_oid = get_namespace_oid(schema, true);
 	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
@@ -323,14 +323,14 @@ ddl_hold_keep_those_in_schema(const char *schema)
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
 		if (ot_ddl_has_table_key(form->relkind) || form->relkind == RELKIND_SEQUENCE)
-			ddl_hold_keep_from_being_emptied(form->oid);
+			ddl_lock_against_truncate(form->oid);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 }
 
 static void
-ddl_hold_keep_granted(GrantStmt *stmt)
+ddl_lock_granted(GrantStmt *stmt)
 {
 	ListCell   *lc;
 
@@ -339,15 +339,15 @@ ddl_hold_keep_granted(GrantStmt *stmt)
 	foreach(lc, stmt->objects)
 	{
 		if (stmt->targtype == ACL_TARGET_OBJECT)
-			ddl_hold_keep_from_being_emptied(RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true));
+			ddl_lock_against_truncate(RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true));
 		else if (stmt->targtype == ACL_TARGET_ALL_IN_SCHEMA)
-			ddl_hold_keep_those_in_schema(strVal(lfirst(lc)));
+			ddl_lock_schema_against_truncate(strVal(lfirst(lc)));
 	}
 }
 
 /* DROP OWNED revokes what the roles were granted. */
 static void
-ddl_hold_keep_granted_to(List *roles)
+ddl_lock_granted_to(List *roles)
 {
 	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
 	ListCell   *lc;
@@ -369,7 +369,7 @@ ddl_hold_keep_granted_to(List *roles)
 			Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
 
 			if (form->dbid == MyDatabaseId && form->classid == RelationRelationId)
-				ddl_hold_keep_from_being_emptied(form->objid);
+				ddl_lock_against_truncate(form->objid);
 		}
 		systable_endscan(scan);
 	}
@@ -382,30 +382,30 @@ ddl_hold_keep_granted_to(List *roles)
  * make others wait: nothing is locked for him, and the statement will refuse.
  */
 void
-ot_ddl_hold_relations(Node *stmt)
+ot_ddl_lock_relations(Node *stmt)
 {
 	seen_types = seen_objects = NIL;
 	switch (nodeTag(stmt))
 	{
 		case T_GrantStmt:
-			ddl_hold_keep_granted((GrantStmt *) stmt);
+			ddl_lock_granted((GrantStmt *) stmt);
 			break;
 		case T_DropOwnedStmt:
-			ddl_hold_keep_granted_to(((DropOwnedStmt *) stmt)->roles);
+			ddl_lock_granted_to(((DropOwnedStmt *) stmt)->roles);
 			break;
 		case T_RenameStmt:
 			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA)
-				ddl_hold_relations_of_schema(((RenameStmt *) stmt)->subname,
+				ddl_lock_relations_of_schema(((RenameStmt *) stmt)->subname,
 											 ((RenameStmt *) stmt)->newname);
 			break;
 		case T_CreateFunctionStmt:
 			if (((CreateFunctionStmt *) stmt)->replace)
-				ddl_hold_tables_computing_with_function(((CreateFunctionStmt *) stmt)->is_procedure ?
+				ddl_lock_tables_computing_with_function(((CreateFunctionStmt *) stmt)->is_procedure ?
 														OBJECT_PROCEDURE : OBJECT_FUNCTION,
 														ot_ddl_created_function((CreateFunctionStmt *) stmt));
 			break;
 		case T_AlterFunctionStmt:
-			ddl_hold_tables_computing_with_function(((AlterFunctionStmt *) stmt)->objtype,
+			ddl_lock_tables_computing_with_function(((AlterFunctionStmt *) stmt)->objtype,
 													((AlterFunctionStmt *) stmt)->func);
 			break;
 		case T_AlterTSDictionaryStmt:
@@ -413,7 +413,7 @@ ot_ddl_hold_relations(Node *stmt)
 				Oid			oid = get_ts_dict_oid(((AlterTSDictionaryStmt *) stmt)->dictname, true);
 
 				if (OidIsValid(oid) && OT_OWNS_TS_DICTIONARY(oid))
-					ddl_hold_tables_computing_with(TSDictionaryRelationId, oid);
+					ddl_lock_tables_computing_with(TSDictionaryRelationId, oid);
 				break;
 			}
 		case T_AlterTSConfigurationStmt:
@@ -421,15 +421,15 @@ ot_ddl_hold_relations(Node *stmt)
 				Oid			oid = get_ts_config_oid(((AlterTSConfigurationStmt *) stmt)->cfgname, true);
 
 				if (OidIsValid(oid) && OT_OWNS_TS_CONFIG(oid))
-					ddl_hold_tables_computing_with(TSConfigRelationId, oid);
+					ddl_lock_tables_computing_with(TSConfigRelationId, oid);
 				break;
 			}
 		case T_AlterEnumStmt:
 			if (((AlterEnumStmt *) stmt)->oldVal != NULL)
-				ddl_hold_relations_of_type_name(((AlterEnumStmt *) stmt)->typeName);
+				ddl_lock_relations_of_type_name(((AlterEnumStmt *) stmt)->typeName);
 			break;
 		case T_AlterDomainStmt:
-			ddl_hold_relations_of_type_name(((AlterDomainStmt *) stmt)->typeName);
+			ddl_lock_relations_of_type_name(((AlterDomainStmt *) stmt)->typeName);
 			break;
 		case T_AlterTableStmt:
 			if (((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE)
@@ -438,7 +438,7 @@ ot_ddl_hold_relations(Node *stmt)
 				Oid			relid = RangeVarGetRelid(name, NoLock, true);
 
 				if (OidIsValid(relid) && OT_OWNS_RELATION(relid))
-					ddl_hold_relations_of_type(get_rel_type_id(relid));
+					ddl_lock_relations_of_type(get_rel_type_id(relid));
 			}
 			break;
 		default:

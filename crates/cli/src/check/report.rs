@@ -15,7 +15,7 @@ const SHOWN: usize = 40;
 const SHOWN_LOCAL: usize = 20;
 
 #[derive(Debug, Serialize)]
-pub struct Outcome {
+pub struct Report {
     pub equal: bool,
     pub position: i64,
     pub regions: Vec<String>,
@@ -58,14 +58,14 @@ pub enum Difference {
     Row { table: String, key: String, regions: [String; 2], columns: Vec<String>, rows: [Option<String>; 2] },
 }
 
-impl Outcome {
+impl Report {
     pub(super) fn new(
         position: i64,
         regions: Vec<String>,
         mut looks: Vec<Look>,
         difference: Option<Difference>,
         local: Vec<Local>,
-    ) -> Result<Outcome> {
+    ) -> Result<Report> {
         let last = looks.pop().context("looked at least once")?;
         let equal = last.is_equal();
         // The first look is the one at everything.
@@ -75,7 +75,7 @@ impl Outcome {
         };
         let different = last.different.into_iter().map(|(table, _)| table).collect();
         let (extensions, definitions) = (last.extensions, last.definitions);
-        Ok(Outcome {
+        Ok(Report {
             equal,
             position,
             regions,

@@ -1,6 +1,6 @@
 //! One node more that comes and goes under faults: as a voter, a witness or a replica, in a region of its own.
 //!
-//! A join or a leave that fails under faults may have gone through all the same; [`Guest::reconcile`], at rest, looks at the
+//! A join or a leave that fails under faults may have gone through all the same; [`ExtraNode::reconcile`], at rest, looks at the
 //! table of members and makes the processes agree with it.
 
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use crate::{postmaster, Cluster, Node};
 
 /// Under faults the commands have to fail in time; what they began goes on.
 const COMMAND: Duration = Duration::from_secs(15);
-const REGION: &str = "guest";
+const REGION: &str = "extra";
 const ROLES: [&str; 3] = ["voter", "witness", "replica"];
 
-pub struct Guest {
+pub struct ExtraNode {
     cluster: Arc<Cluster>,
     node: Option<Node>,
     /// Folders are not used again.
     number: u32,
 }
 
-impl Guest {
-    pub fn new(cluster: Arc<Cluster>) -> Guest {
-        Guest { cluster, node: None, number: 0 }
+impl ExtraNode {
+    pub fn new(cluster: Arc<Cluster>) -> ExtraNode {
+        ExtraNode { cluster, node: None, number: 0 }
     }
 
     /// A new member, by way of node `asked`.  `Err`: not this time.
     pub async fn join(&mut self, asked: usize, role: usize) -> Result<()> {
         if self.node.is_some() {
-            bail!("a guest is there");
+            bail!("the extra node is there already");
         }
         self.number += 1;
         let folder = self.cluster.data().join(format!("{REGION}-{}", self.number));
@@ -53,7 +53,7 @@ impl Guest {
     }
 
     pub async fn leave(&mut self, asked: usize) -> Result<()> {
-        let id = self.node.as_ref().context("there is no guest")?.id();
+        let id = self.node.as_ref().context("there is no extra node")?.id();
         tokio::time::timeout(COMMAND, self.remove(asked, &id.to_string())).await.context("no answer")??;
         self.forget();
         Ok(())
@@ -66,7 +66,7 @@ impl Guest {
 
     /// kill -9 of all that it is.
     pub fn kill(&self) -> Result<()> {
-        let node = self.node.as_ref().context("there is no guest")?;
+        let node = self.node.as_ref().context("there is no extra node")?;
         node.kill9()?;
         for pid in postmaster::processes(&node.postgres_data()) {
             let _ = kill(pid, Signal::SIGKILL);
@@ -99,16 +99,16 @@ impl Guest {
     pub async fn reconcile(&mut self) -> Result<()> {
         let status = self.cluster.node(0).status().await?;
         let members = status["members"].as_array().cloned().unwrap_or_default();
-        let guest = self.node.as_ref().map(|node| u64::from(node.id()));
+        let extra_node = self.node.as_ref().map(|node| u64::from(node.id()));
         let is_member = |id: u64| members.iter().filter_map(|m| m["id"].as_u64()).any(|member| member == id);
-        if guest.is_some_and(|id| !is_member(id)) {
+        if extra_node.is_some_and(|id| !is_member(id)) {
             self.forget();
         }
         let regions = self.cluster.nodes().len() as u64;
         let ids = members.iter().filter_map(|m: &Value| m["id"].as_u64());
         // Made by a join whose answer was lost.
-        for stranger in ids.filter(|id| *id > regions && Some(*id) != guest) {
-            self.remove(0, &stranger.to_string()).await?;
+        for unknown in ids.filter(|id| *id > regions && Some(*id) != extra_node) {
+            self.remove(0, &unknown.to_string()).await?;
         }
         self.start()?;
         match &self.node {
@@ -118,7 +118,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for ExtraNode {
     fn drop(&mut self) {
         self.forget();
     }

@@ -1,7 +1,7 @@
 //! Connections to the HTTP port, bounded: anybody on the machine may open some, and they must not take the file descriptors
 //! that the node needs for its peers.
 //!
-//! Invariants: at most [`GUESTS_MAX`] at a time, each for [`STAY_MAX`] at most; whoever finds no place waits in the kernel's
+//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most; more than that wait in the kernel's
 //! queue.
 
 use std::future::Future;
@@ -16,38 +16,38 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 
-const GUESTS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 64;
 /// Much longer than any answer takes.
 const STAY_MAX: Duration = Duration::from_secs(10);
 
-pub struct Guests {
+pub struct BoundedListener {
     listener: TcpListener,
     places: Arc<Semaphore>,
 }
 
-pub struct Guest {
+pub struct BoundedStream {
     stream: TcpStream,
     until: Pin<Box<Sleep>>,
     _place: OwnedSemaphorePermit,
 }
 
-impl Guests {
-    pub fn new(listener: TcpListener) -> Guests {
-        Guests { listener, places: Arc::new(Semaphore::new(GUESTS_MAX)) }
+impl BoundedListener {
+    pub fn new(listener: TcpListener) -> BoundedListener {
+        BoundedListener { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
     }
 }
 
-impl axum::serve::Listener for Guests {
-    type Io = Guest;
+impl axum::serve::Listener for BoundedListener {
+    type Io = BoundedStream;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Guest, SocketAddr) {
+    async fn accept(&mut self) -> (BoundedStream, SocketAddr) {
         let place = self.places.clone().acquire_owned().await.expect("nobody closes it");
         loop {
             match self.listener.accept().await {
                 Ok((stream, from)) => {
                     let until = Box::pin(tokio::time::sleep(STAY_MAX));
-                    return (Guest { stream, until, _place: place }, from);
+                    return (BoundedStream { stream, until, _place: place }, from);
                 }
                 // Out of descriptors, most likely: let others end first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -60,7 +60,7 @@ impl axum::serve::Listener for Guests {
     }
 }
 
-impl Guest {
+impl BoundedStream {
     fn check_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.until.as_mut().poll(cx) {
             Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
@@ -69,14 +69,14 @@ impl Guest {
     }
 }
 
-impl AsyncRead for Guest {
+impl AsyncRead for BoundedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.check_time(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Guest {
+impl AsyncWrite for BoundedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.check_time(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
@@ -108,10 +108,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let routes = axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
-        tokio::spawn(async move { axum::serve(Guests::new(listener), routes).await });
+        tokio::spawn(async move { axum::serve(BoundedListener::new(listener), routes).await });
         assert!(ask(address).await.unwrap().ends_with("hello"));
         let mut silent = Vec::new();
-        for _ in 0..GUESTS_MAX + 10 {
+        for _ in 0..CONNECTIONS_MAX + 10 {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         let answer = tokio::time::timeout(3 * STAY_MAX, ask(address)).await.expect("in time").unwrap();

@@ -13,10 +13,10 @@ mod feed;
 mod outside;
 mod settle;
 
-pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Held, Log, Note, Outbox};
+pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Event, Log, Outbox, Permit};
 
 use crate::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
-use crate::certifier::{Certifier, Decision, History, Outcome, Verdict};
+use crate::certifier::{Certifier, CommittedIndexes, Decision, Outcome, Verdict};
 use crate::entry::Entry;
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
 use crate::members::{MemberRole, Members};
@@ -53,10 +53,10 @@ struct Pending {
     raw: Bytes,
     resend_at: u64,
     resend_ticks: u64,
-    _held: Held,
+    _permit: Permit,
 }
 
-pub struct Desk<O> {
+pub struct Router<O> {
     me: NodeId,
     region: RegionId,
     conns: BTreeMap<ConnId, Conn<O>>,
@@ -73,7 +73,7 @@ pub struct Desk<O> {
     stopping: bool,
     problem: Option<String>,
     /// The apply worker stands where this node cannot bring it on from; nothing but a copy helps.
-    unfed: bool,
+    needs_rebuild: bool,
     /// Where the apply worker has begun, and how often, with something to apply.
     begun: (LogIndex, u32),
     /// As what PostgreSQL ran when it began last, and in how many lives in a row it has come no further.
@@ -81,12 +81,12 @@ pub struct Desk<O> {
     lost_lives: u32,
     /// An entry that PostgreSQL cannot apply, and why.
     stuck: Option<(LogIndex, String)>,
-    notes: Vec<Note>,
+    events: Vec<Event>,
 }
 
 /// For `GET /status`.
 #[derive(Clone, Debug, Default)]
-pub struct DeskStatus {
+pub struct RouterStatus {
     pub applied: Option<LogIndex>,
     pub durable: Option<LogIndex>,
     pub backends: usize,
@@ -96,20 +96,20 @@ pub struct DeskStatus {
     pub problem: Option<String>,
 }
 
-/// What the desk needs to look at while it answers.
-pub struct Books<'a, L> {
+/// What the router needs to look at while it answers.
+pub struct Context<'a, L> {
     pub certifier: &'a Certifier,
-    pub history: &'a mut History,
+    pub committed_indexes: &'a mut CommittedIndexes,
     pub log: &'a L,
     pub members: &'a Members,
     pub tick: u64,
 }
 
-impl<O: Outbox> Desk<O> {
-    /// `starts`: as what PostgreSQL ran in earlier lives of this node, as [`Desk::starts_with`] told them; `logged`: as what
+impl<O: Outbox> Router<O> {
+    /// `starts`: as what PostgreSQL ran in earlier lives of this node, as [`Router::starts_with`] told them; `logged`: as what
     /// it runs by the log.
-    pub fn new(me: NodeId, region: RegionId, last_at_start: LogIndex, starts: &[u64], logged: u64) -> Desk<O> {
-        Desk {
+    pub fn new(me: NodeId, region: RegionId, last_at_start: LogIndex, starts: &[u64], logged: u64) -> Router<O> {
+        Router {
             me,
             region,
             last_at_start,
@@ -122,12 +122,12 @@ impl<O: Outbox> Desk<O> {
             durable: None,
             stopping: false,
             problem: None,
-            unfed: false,
+            needs_rebuild: false,
             begun: (LogIndex::ZERO, 0),
             life: 0,
             lost_lives: 0,
             stuck: None,
-            notes: Vec::new(),
+            events: Vec::new(),
         }
     }
 
@@ -146,22 +146,22 @@ impl<O: Outbox> Desk<O> {
     pub fn handle<L: Log>(
         &mut self,
         event: AgentEvent<O>,
-        books: &mut Books<'_, L>,
+        context: &mut Context<'_, L>,
     ) -> Result<Option<Bytes>, L::Error> {
         match event {
-            AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, books)?,
-            AgentEvent::Propose { conn, txn, raw, held } => return Ok(self.propose(conn, txn, raw, held, books)),
-            AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, books.certifier),
-            AgentEvent::Settle { conn, txn } => match books.certifier.outcome(&txn) {
-                Outcome::Unknown => match self.settling.ask(conn, txn, books.tick) {
+            AgentEvent::Opened { conn, hello, outbox } => self.open(conn, &hello, outbox, context)?,
+            AgentEvent::Propose { conn, txn, raw, permit } => return Ok(self.propose(conn, txn, raw, permit, context)),
+            AgentEvent::Outcome { conn, txn } => self.answer(conn, txn, context.certifier),
+            AgentEvent::Settle { conn, txn } => match context.certifier.outcome(&txn) {
+                Outcome::Unknown => match self.settling.ask(conn, txn, context.tick) {
                     Ok(raw) => return Ok(raw),
-                    Err(()) => self.answer(conn, txn, books.certifier),
+                    Err(()) => self.answer(conn, txn, context.certifier),
                 },
-                _ => self.answer(conn, txn, books.certifier),
+                _ => self.answer(conn, txn, context.certifier),
             },
             AgentEvent::Position { conn, applied, durable } => {
                 if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
-                    self.position(applied, durable, books)?;
+                    self.position(applied, durable, context)?;
                 }
             }
             AgentEvent::Stuck { conn, at, message } => {
@@ -187,14 +187,14 @@ impl<O: Outbox> Desk<O> {
         conn: ConnId,
         hello: &Hello,
         outbox: Arc<O>,
-        books: &mut Books<'_, L>,
+        context: &mut Context<'_, L>,
     ) -> Result<(), L::Error> {
-        if hello.role == Role::ApplyWorker && !self.can_welcome(hello, books) {
-            self.problem = (hello.applied > books.log.last_index()).then(|| {
+        if hello.role == Role::ApplyWorker && !self.can_welcome(hello, context) {
+            self.problem = (hello.applied > context.log.last_index()).then(|| {
                 format!(
                     "PostgreSQL stands at log index {}, this node's log ends at {}: the rest must come from the other members first",
                     hello.applied,
-                    books.log.last_index()
+                    context.log.last_index()
                 )
             });
             if let Some((.., old)) = self.early_worker.replace((conn, hello.clone(), outbox)) {
@@ -202,7 +202,7 @@ impl<O: Outbox> Desk<O> {
             }
             return Ok(());
         }
-        let committed = books.certifier.last_committed();
+        let committed = context.certifier.last_committed();
         let (node, region) = (self.me, self.region.clone());
         let welcome = ToPostgres::Welcome { version: VERSION, node, region, committed }.encode();
         let is_backend = hello.role == Role::Backend;
@@ -211,8 +211,8 @@ impl<O: Outbox> Desk<O> {
                 self.close(old.conn);
             }
             // Rule 3: everything above its applied index, wherever it came from.
-            let known = books.history.after(hello.applied).map(Iterator::collect::<VecDeque<_>>);
-            let first = books.log.first_index();
+            let known = context.committed_indexes.after(hello.applied).map(Iterator::collect::<VecDeque<_>>);
+            let first = context.log.first_index();
             let Some(missed) = known.filter(|missed| missed.front().is_none_or(|(at, _)| *at >= first)) else {
                 let problem = format!(
                     "PostgreSQL stands at log index {}, but this node can bring it on only from {first}: its data folder must be \
@@ -220,14 +220,14 @@ impl<O: Outbox> Desk<O> {
                     hello.applied
                 );
                 if self.problem.as_ref() != Some(&problem) {
-                    self.notes.push(Note::Unfed { applied: hello.applied, problem: problem.clone() });
+                    self.events.push(Event::NeedsRebuild { applied: hello.applied, problem: problem.clone() });
                 }
                 self.problem = Some(problem);
-                self.unfed = true;
+                self.needs_rebuild = true;
                 outbox.close();
                 return Ok(());
             };
-            self.unfed = false;
+            self.needs_rebuild = false;
             self.problem = None;
             self.stuck = None;
             let no_further = !missed.is_empty() && self.applied == Some(hello.applied);
@@ -251,11 +251,11 @@ impl<O: Outbox> Desk<O> {
             }
             // Before anything that the feed sends.
             outbox.send([welcome]);
-            self.settling.runs(hello.incarnation, books.certifier.running_incarnation(node));
+            self.settling.runs(hello.incarnation, context.certifier.running_incarnation(node));
             let feed = Feed::new(conn, outbox.clone(), missed);
-            self.notes.push(Note::WorkerConnected { applied: hello.applied, committed, missed: feed.waiting() });
+            self.events.push(Event::WorkerConnected { applied: hello.applied, committed, missed: feed.waiting() });
             self.feed = Some(feed);
-            self.position(hello.applied, hello.durable, books)?;
+            self.position(hello.applied, hello.durable, context)?;
         } else {
             outbox.send([welcome]);
         }
@@ -266,17 +266,17 @@ impl<O: Outbox> Desk<O> {
     /// After a restart the log's end waits for a leader to say what of it is committed, or for being cut off.  Before
     /// that WELCOME would name too low an entry, and PostgreSQL let clients in that miss what was acknowledged to them.
     /// A copy of another member's PostgreSQL may be ahead of what this node has decided.
-    fn can_welcome<L: Log>(&self, hello: &Hello, books: &Books<'_, L>) -> bool {
-        books.certifier.decided() >= self.last_at_start.min(books.log.last_index()).max(hello.applied)
+    fn can_welcome<L: Log>(&self, hello: &Hello, context: &Context<'_, L>) -> bool {
+        context.certifier.decided() >= self.last_at_start.min(context.log.last_index()).max(hello.applied)
     }
 
     /// Welcomes the apply worker that had to wait.
-    pub fn let_worker_in<L: Log>(&mut self, books: &mut Books<'_, L>) -> Result<(), L::Error> {
-        if self.early_worker.as_ref().is_none_or(|(_, hello, _)| !self.can_welcome(hello, books)) {
+    pub fn let_worker_in<L: Log>(&mut self, context: &mut Context<'_, L>) -> Result<(), L::Error> {
+        if self.early_worker.as_ref().is_none_or(|(_, hello, _)| !self.can_welcome(hello, context)) {
             return Ok(());
         }
         match self.early_worker.take() {
-            Some((conn, hello, outbox)) => self.open(conn, &hello, outbox, books),
+            Some((conn, hello, outbox)) => self.open(conn, &hello, outbox, context),
             None => Ok(()),
         }
     }
@@ -285,7 +285,7 @@ impl<O: Outbox> Desk<O> {
         &mut self,
         applied: LogIndex,
         durable: LogIndex,
-        books: &mut Books<'_, L>,
+        context: &mut Context<'_, L>,
     ) -> Result<(), L::Error> {
         if self.applied.is_some_and(|before| before < applied) {
             self.lost_lives = 0;
@@ -301,10 +301,10 @@ impl<O: Outbox> Desk<O> {
             }
             self.begun.1 = 0;
         }
-        books.history.forget_to(durable.min(applied));
+        context.committed_indexes.forget_to(durable.min(applied));
         if let Some(feed) = &mut self.feed {
             feed.position(applied);
-            feed.pump(books.log, books.certifier, books.members)?;
+            feed.pump(context.log, context.certifier, context.members)?;
         }
         Ok(())
     }
@@ -314,12 +314,12 @@ impl<O: Outbox> Desk<O> {
         conn: ConnId,
         txn: TxnId,
         raw: Bytes,
-        held: Held,
-        books: &mut Books<'_, L>,
+        permit: Permit,
+        context: &mut Context<'_, L>,
     ) -> Option<Bytes> {
         let c = self.conns.get_mut(&conn)?;
         if c.waiting.is_some() {
-            self.notes.push(Note::SecondProposal(txn));
+            self.events.push(Event::SecondProposal(txn));
             self.close(conn);
             return None;
         }
@@ -328,18 +328,18 @@ impl<O: Outbox> Desk<O> {
             c.outbox.send([refusal(txn, &self.region, "the node is stopping".into())]);
             return None;
         }
-        if books.members.get(self.me).is_some_and(|m| m.role == MemberRole::Replica) {
+        if context.members.get(self.me).is_some_and(|m| m.role == MemberRole::Replica) {
             let why = format!("region {} holds a replica, which takes no changes", self.region);
             c.outbox.send([refusal(txn, &self.region, why)]);
             return None;
         }
-        match books.certifier.outcome(&txn) {
+        match context.certifier.outcome(&txn) {
             Outcome::Unknown => {}
             Outcome::Decided { at, verdict } => {
                 // Proposed before, on a connection that is gone.  The worker leaves the entry to a backend that waits
                 // for its turn, so the verdict is still this one's to carry out.
-                let is_left_out = books.certifier.left_out_by(at).is_some();
-                let previous = match (verdict, books.history.previous_of(at).filter(|_| !is_left_out)) {
+                let is_left_out = context.certifier.left_out_by(at).is_some();
+                let previous = match (verdict, context.committed_indexes.previous_of(at).filter(|_| !is_left_out)) {
                     // What this node knows begins after it: it came from another node.  PostgreSQL is behind that and will
                     // be made anew; committed there now, the entry would stand alone.  So would one that is left out.
                     (Verdict::Commit, None) => {
@@ -348,7 +348,7 @@ impl<O: Outbox> Desk<O> {
                     }
                     (_, previous) => previous.unwrap_or(LogIndex::ZERO),
                 };
-                self.tell(conn, txn, at, verdict, previous, books.members);
+                self.tell(conn, txn, at, verdict, previous, context.members);
                 return None;
             }
             Outcome::OlderThanKept => {
@@ -365,7 +365,7 @@ impl<O: Outbox> Desk<O> {
         }
         let resend_ticks = RESEND_TICKS + raw.len() as u64 / BYTES_PER_TICK;
         let pending =
-            Pending { conn, raw: raw.clone(), resend_at: books.tick + resend_ticks, resend_ticks, _held: held };
+            Pending { conn, raw: raw.clone(), resend_at: context.tick + resend_ticks, resend_ticks, _permit: permit };
         if let Some(earlier) = self.pending.insert(txn, pending) {
             if let Some(c) = self.conns.get_mut(&earlier.conn) {
                 c.waiting = None;
@@ -381,19 +381,19 @@ impl<O: Outbox> Desk<O> {
         at: LogIndex,
         txn: TxnId,
         decision: Decision,
-        books: &Books<'_, L>,
+        context: &Context<'_, L>,
     ) -> Result<(), L::Error> {
         for conn in self.settling.decided(&txn) {
-            self.answer(conn, txn, books.certifier);
+            self.answer(conn, txn, context.certifier);
         }
         let (verdict, previous) = match decision {
             Decision::Decided { verdict, previous } => (verdict, previous),
             Decision::NoTransaction => {
-                self.settling.logged(books.certifier.running_incarnation(self.me));
+                self.settling.logged(context.certifier.running_incarnation(self.me));
                 return Ok(());
             }
             Decision::Duplicate { .. } => return Ok(()),
-            Decision::LeavesOut { left_out, previous } => return self.leaves_out(at, left_out, previous, books),
+            Decision::LeavesOut { left_out, previous } => return self.leaves_out(at, left_out, previous, context),
             Decision::Stale => {
                 if let Some(waiting) = self.pending.get(&txn) {
                     self.close(waiting.conn);
@@ -405,11 +405,11 @@ impl<O: Outbox> Desk<O> {
             if let Some(c) = self.conns.get_mut(&waiting.conn) {
                 c.waiting = None;
             }
-            self.tell(waiting.conn, txn, at, verdict, previous, books.members);
+            self.tell(waiting.conn, txn, at, verdict, previous, context.members);
         } else if verdict == Verdict::Commit {
             if let Some(feed) = &mut self.feed {
                 feed.push(at, previous);
-                feed.pump(books.log, books.certifier, books.members)?;
+                feed.pump(context.log, context.certifier, context.members)?;
             }
         }
         Ok(())
@@ -421,15 +421,15 @@ impl<O: Outbox> Desk<O> {
         at: LogIndex,
         left_out: LogIndex,
         previous: LogIndex,
-        books: &Books<'_, L>,
+        context: &Context<'_, L>,
     ) -> Result<(), L::Error> {
         if self.applied.is_some_and(|applied| applied >= left_out) {
             if let Some(feed) = &mut self.feed {
                 feed.push(at, previous);
-                feed.pump(books.log, books.certifier, books.members)?;
+                feed.pump(context.log, context.certifier, context.members)?;
             }
         } else if let Some(feed) = self.feed.take() {
-            self.notes.push(Note::WorkerLeavesOut { at, left_out });
+            self.events.push(Event::WorkerLeavesOut { at, left_out });
             feed.close();
             self.conns.remove(&feed.conn);
         }
@@ -471,7 +471,7 @@ impl<O: Outbox> Desk<O> {
                 (VerdictOutcome::Conflict, other, key, members.region_of(origin).cloned().unwrap_or_default())
             }
             Verdict::Window { oldest, key } => (VerdictOutcome::Window, LogIndex(oldest.0), key, own()),
-            Verdict::Cancelled | Verdict::Stranger => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
+            Verdict::Cancelled | Verdict::NotMember => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
         };
         let frame = VerdictFrame { txn, outcome, at, other, key, region, message: String::new() };
         c.outbox.send([ToPostgres::Verdict(frame).encode()]);
@@ -483,7 +483,7 @@ impl<O: Outbox> Desk<O> {
         }
         if self.feed.as_ref().is_some_and(|f| f.conn == conn) {
             self.feed = None;
-            self.notes.push(Note::WorkerDisconnected);
+            self.events.push(Event::WorkerDisconnected);
         }
         self.close(conn);
     }
@@ -499,7 +499,7 @@ impl<O: Outbox> Desk<O> {
             // Rule 2.  What the worker has passed is visible here, so committed.
             if self.applied.is_none_or(|applied| applied < at) {
                 if let Some(feed) = self.feed.take() {
-                    self.notes.push(Note::WorkerStartsOver { at, txn });
+                    self.events.push(Event::WorkerStartsOver { at, txn });
                     feed.close();
                     self.conns.remove(&feed.conn);
                 }
@@ -562,8 +562,8 @@ impl<O: Outbox> Desk<O> {
     }
 
     /// PostgreSQL's data folder is of no use any more.
-    pub fn is_unfed(&self) -> bool {
-        self.unfed
+    pub fn needs_rebuild(&self) -> bool {
+        self.needs_rebuild
     }
 
     /// Closes everything; for the end of the node.
@@ -589,12 +589,12 @@ impl<O: Outbox> Desk<O> {
     }
 
     /// What has happened since the last call.
-    pub fn take_notes(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.notes)
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
     }
 
-    pub fn status(&self) -> DeskStatus {
-        DeskStatus {
+    pub fn status(&self) -> RouterStatus {
+        RouterStatus {
             applied: self.applied,
             durable: self.durable,
             backends: self.conns.values().filter(|c| c.is_backend).count(),
