@@ -57,9 +57,10 @@ fn says_committed() -> Told {
     Told::SaysCommitted(String::new())
 }
 
-/// The leader's own node was held: others may have been elected meanwhile, and what it had only for itself is dropped.
-fn may_be_dropped(region: usize, point: Point) -> bool {
-    region == 0 && (Received..=Appended).contains(&point)
+/// The leader's own node was held: others may have been elected meanwhile, and what it had only for itself is dropped.  So
+/// is what reaches a leader that is just handing back to the preferred one, in region 0.
+fn may_be_dropped(region: usize, leader: usize, point: Point) -> bool {
+    (leader == region || leader != 0) && (Received..=Appended).contains(&point)
 }
 
 impl Fault {
@@ -78,10 +79,10 @@ impl Fault {
         }
     }
 
-    /// What the client may be told, and what must have become of the transaction.
-    fn expected(self, region: usize, point: Point) -> (Vec<Told>, Option<bool>) {
+    /// What the client may be told, and what must have become of the transaction.  `leader`: the region that led before.
+    fn expected(self, region: usize, leader: usize, point: Point) -> (Vec<Told>, Option<bool>) {
         let undecided_in_node = point.in_node() && point != VerdictSent;
-        let goes_on = if may_be_dropped(region, point) { None } else { Some(true) };
+        let goes_on = if may_be_dropped(region, leader, point) { None } else { Some(true) };
         match self {
             Fault::Cancel | Fault::Timeout if point.unproposed() => (vec![aborted("57014")], Some(false)),
             Fault::Terminate if point.unproposed() => (vec![lost("57P01")], Some(false)),
@@ -118,6 +119,7 @@ impl Matrix {
         let began = std::time::Instant::now();
         for (n, point) in Point::BACKEND.into_iter().chain(Point::NODE).enumerate() {
             let region = n % 2;
+            let leader = self.leader().await;
             let how = if fault == Fault::Timeout { How::Procedure(STATEMENT_TIMEOUT) } else { self.how() };
             let mut held = self.hold(region, point, how, LONG).await;
             let pid = held.pid;
@@ -143,7 +145,7 @@ impl Matrix {
                 Told::Aborted(code) if fault == Fault::Timeout && !point.unproposed() => lost(&code),
                 told => told,
             };
-            let (expected, must) = fault.expected(region, point);
+            let (expected, must) = fault.expected(region, leader, point);
             self.ledger.note(fault.name(), &held, told, &expected, must);
         }
         self.judged(fault, began).await;
@@ -214,7 +216,7 @@ impl Matrix {
         };
         self.serves(region).await;
         for (held, told) in held.iter().zip(told) {
-            let (expected, must) = fault.expected(region, held.point);
+            let (expected, must) = fault.expected(region, leader, held.point);
             self.ledger.note(fault.name(), held, told, &expected, must);
         }
     }
