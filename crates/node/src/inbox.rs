@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::secret::Secret;
 use crate::status::CoreStatus;
 use bytes::Bytes;
-use onetrip_core::consensus::Message;
+use onetrip_core::consensus::{Message, Notice};
 use onetrip_core::{Conf, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
@@ -91,6 +91,8 @@ pub struct LeftOut {
 
 pub enum PeerEvent {
     Raft(Box<Message>),
+    /// What its disk has.
+    Notice(Notice),
     /// What its PostgreSQL shows, and what of that is safe on its disk.
     Position {
         applied: LogIndex,

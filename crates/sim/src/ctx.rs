@@ -53,6 +53,16 @@ pub enum InjectedBug {
     ShowsLeftOut,
     /// What leaves an entry out does not take that one's keys.
     SkipTakesNothing,
+    /// A notice leaves before the sync that it speaks of.
+    NoticeBeforeSync,
+    /// A notice is taken for one of this node's own term.
+    NoticeOfAnyTerm,
+    /// A follower tells the end of its log, not what matched.
+    NoticeOfLastIndex,
+    /// A learner tells what it has, and counts like a voter.
+    NoticeOfLearner,
+    /// Entries of earlier terms are counted by notices of this one.
+    NoticeOfOldTerms,
     /// One node began with another window, and nobody compares (`Members::beginning`).
     OtherWindow,
 }
@@ -147,7 +157,7 @@ impl Options {
         if bug == Some(InjectedBug::OtherWindow) {
             o.limits.window_entries = 20;
         }
-        if bug == Some(InjectedBug::OldTerm) {
+        if let Some(InjectedBug::OldTerm | InjectedBug::NoticeOfOldTerms | InjectedBug::NoticeOfLastIndex) = bug {
             // Needs leaders that come and go while entries travel one by one.
             (o.voters, o.preferred, o.witness, o.message_bytes_max) = (5, 5, false, 1);
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);

@@ -10,7 +10,7 @@ use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
 use onetrip_core::checkpoint::{self, Frozen};
-use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Role};
+use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, RebuildFrom, Stage};
 use onetrip_core::{Checkpoint, Entry, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
@@ -115,8 +115,14 @@ impl Host for SimHost<'_> {
         if is_full || self.body.members.removed(NodeId(message.to as u32)) {
             return false;
         }
+        self.answered(&message);
         self.body.departures.push((self.body.clock, Departure::Raft(message)));
         true
+    }
+
+    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+        self.body.overheard.said = Some(notice);
+        self.body.departures.push((self.body.clock, Departure::Notice(to, notice)));
     }
 
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
@@ -135,6 +141,7 @@ impl Host for SimHost<'_> {
     fn append(&mut self, log: &mut SimLog, entries: &[RaftEntry], hard_state: Option<&HardState>) -> Result<()> {
         self.check_room("disk full")?;
         log.write(entries, hard_state);
+        self.wrote(entries);
         self.stage(Stage::BeforeWrite)?;
         self.sync(log)
     }
@@ -194,7 +201,9 @@ impl Host for SimHost<'_> {
         members: &mut Arc<Members>,
     ) -> onetrip_core::Result<Option<(TxnId, Decision)>> {
         let (id, index) = (self.body.id, entry.index);
-        if self.ctx.options.bug == Some(InjectedBug::OldTerm) && index <= certifier.decided() {
+        let counts_by_itself =
+            matches!(self.ctx.options.bug, Some(InjectedBug::OldTerm | InjectedBug::NoticeOfOldTerms));
+        if counts_by_itself && index <= certifier.decided() {
             self.ctx.checker.holds(id, index, &entry.data);
             return Ok(None);
         }

@@ -24,6 +24,7 @@ mod faults;
 mod host;
 mod network;
 mod node;
+mod notices;
 mod operator;
 mod poison;
 mod postgres;

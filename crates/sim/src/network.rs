@@ -19,6 +19,13 @@ impl World {
                     self.transmit(i, to, time, &|| Arrival::Raft(Message::clone(&message)));
                 }
             }
+            Departure::Notice(to, notice) => {
+                trace!(self.ctx, "n{} has by {time}: {notice:?}, says it to {to}", i + 1);
+                let to = to.0 as usize - 1;
+                if to < self.machines.len() {
+                    self.transmit(i, to, time, &|| Arrival::Notice(NodeId(i as u32 + 1), notice));
+                }
+            }
             Departure::Position(position) => {
                 for to in (0..self.machines.len()).filter(|to| *to != i) {
                     self.transmit(i, to, time, &|| Arrival::Position(NodeId(i as u32 + 1), position));

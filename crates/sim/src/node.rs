@@ -4,11 +4,12 @@ use crate::agent::{FromNode, Said, ToNode, Wire};
 use crate::ctx::{Ctx, InjectedBug, Micros};
 use crate::disk::{End, SimLog};
 use crate::host::SimHost;
+use crate::notices::Overheard;
 use crate::poison::Copying;
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
-use onetrip_core::consensus::{Committed, Config, EntryType, Input, Message, Role};
+use onetrip_core::consensus::{Committed, Config, EntryType, Input, Message, Notice, Role};
 use onetrip_core::replica::{RebuildFrom, Replica, Settings};
 use onetrip_core::router::Router;
 use onetrip_core::{Checkpoint, Command, Conf, LogIndex, Members, NodeId, Term};
@@ -27,6 +28,7 @@ pub struct Trouble {
 #[derive(Debug)]
 pub enum Arrival {
     Raft(Message),
+    Notice(NodeId, Notice),
     /// Applied and durable, of a member's PostgreSQL, if it has said so.
     Position(NodeId, Option<(LogIndex, LogIndex)>),
     Unreachable(NodeId),
@@ -46,6 +48,7 @@ pub enum Arrival {
 
 pub enum Departure {
     Raft(Message),
+    Notice(NodeId, Notice),
     /// Goes out in any case, as a connection is always tried anew.
     Position(Option<(LogIndex, LogIndex)>),
     Agent(FromNode),
@@ -90,6 +93,7 @@ pub struct Body {
     /// Its own clock within one stretch of work; ahead of the world's while it writes.
     pub clock: Micros,
     pub departures: Vec<(Micros, Departure)>,
+    pub overheard: Overheard,
 }
 
 pub struct Node {
@@ -171,6 +175,7 @@ impl Node {
             elected: false,
             clock: ctx.now,
             departures: Vec::new(),
+            overheard: Overheard::default(),
         };
         let mut node = Node { id, replica, body, busy_until: ctx.now };
         node.replica.start(postgres_is_there, &mut SimHost { body: &mut node.body, ctx })?;
@@ -195,16 +200,18 @@ impl Node {
             self.handle(arrival, ctx)?;
         }
         self.replica.advance(&mut SimHost { body: &mut self.body, ctx })?;
-        if ctx.options.bug == Some(InjectedBug::OldTerm) {
-            self.count_any_term(ctx)?;
-        }
-        Ok(())
+        self.misguided(ctx)
     }
 
     fn handle(&mut self, arrival: Arrival, ctx: &mut Ctx) -> Result<()> {
+        let arrival = match arrival {
+            Arrival::Notice(peer, notice) => self.misheard(peer, notice, ctx),
+            other => other,
+        };
         let (replica, host) = (&mut self.replica, &mut SimHost { body: &mut self.body, ctx });
         match arrival {
             Arrival::Raft(message) => replica.message(message, host)?,
+            Arrival::Notice(peer, notice) => replica.notice(peer, notice, host),
             Arrival::Unreachable(peer) => replica.unreachable(peer, host),
             Arrival::Connected(peer) => replica.connected(peer, host)?,
             Arrival::Change(command) => replica.step(Input::Change(command), host),
@@ -228,9 +235,8 @@ impl Node {
     }
 
     /// The injected bug: Raft's paper, figure 8.
-    fn count_any_term(&mut self, ctx: &mut Ctx) -> Result<()> {
+    pub fn count_any_term(&mut self, mut matched: Vec<LogIndex>, ctx: &mut Ctx) -> Result<()> {
         let status = self.replica.consensus.status();
-        let mut matched: Vec<LogIndex> = status.matched.iter().map(|(_, m)| *m).collect();
         matched.sort_unstable();
         let Some(majority) = matched.get((matched.len().max(1) - 1) / 2).copied() else { return Ok(()) };
         for index in self.replica.certifier.decided().0 + 1..=majority.min(status.last).0 {

@@ -153,3 +153,28 @@ fn entries_are_left_out_and_copied_over_in_some_seeds() {
 fn a_log_cut_under_a_member_that_gets_no_snapshot_is_found() {
     found(InjectedBug::CutWithoutSnapshot, 400, &["all is healed, but", "ends at", "is not made a voter"]);
 }
+
+#[test]
+fn a_notice_that_leaves_before_its_sync_is_found() {
+    found(InjectedBug::NoticeBeforeSync, 1_000, &LOST);
+}
+
+#[test]
+fn a_notice_of_another_term_that_counts_is_found() {
+    found(InjectedBug::NoticeOfAnyTerm, 1_000, &LOST);
+}
+
+#[test]
+fn a_notice_of_more_than_what_matched_is_found() {
+    found(InjectedBug::NoticeOfLastIndex, 1_000, &LOST);
+}
+
+#[test]
+fn a_notice_of_a_learner_that_counts_is_found() {
+    found(InjectedBug::NoticeOfLearner, 2_000, &LOST);
+}
+
+#[test]
+fn an_old_term_counted_by_notices_is_found() {
+    found(InjectedBug::NoticeOfOldTerms, 2_000, &LOST);
+}

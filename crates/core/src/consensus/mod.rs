@@ -25,6 +25,7 @@
 mod backlog;
 mod leadership;
 mod membership;
+mod notices;
 mod raft_node;
 
 use crate::certifier::Limits;
@@ -36,6 +37,8 @@ use crate::members::{Command, Members};
 use backlog::Behind;
 use bytes::Bytes;
 use leadership::Timing;
+pub use notices::Notice;
+use notices::Notices;
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 pub use raft::eraftpb::{EntryType, Message};
 use raft::Storage;
@@ -70,6 +73,8 @@ pub enum Input {
     Tick,
     /// From a peer whose identity the transport has checked.
     Message(Message),
+    /// What a peer's disk has, likewise.
+    Notice(NodeId, Notice),
     /// An encoded entry.  [`Error::NoLeader`]: propose it again when there is a leader.  Accepted does not mean that it
     /// will be in the log: it can be lost with a message or a leader.
     Propose(Bytes),
@@ -144,6 +149,8 @@ pub struct Output {
     pub send_now: Vec<Message>,
     pub persist: Option<Persist>,
     pub send_after: Vec<Message>,
+    /// What this node's disk has, for all other members but the leader: filled by `persisted`.  It may be lost.
+    pub notice: Option<Notice>,
     /// The snapshot just persisted: it takes the place of the caller's certifier and committed indexes, before `committed`.
     pub restored: Option<Box<Checkpoint>>,
     pub committed: Vec<Committed>,
@@ -181,6 +188,7 @@ pub struct Consensus<S: Storage> {
     near: LogIndex,
     /// The followers that are not.
     behind: BTreeMap<NodeId, Behind>,
+    notices: Notices,
 }
 
 impl<S: Storage> Consensus<S> {
@@ -191,7 +199,7 @@ impl<S: Storage> Consensus<S> {
         let conf = Conf::from(&log.initial_state()?.conf_state);
         let applied = (config.applied, Term(log.term(config.applied.0)?));
         let raft = RaftNode::new(config.id, config.applied, config.election_ticks, timing.widest.clone(), log)?;
-        let commit_durable = raft.committed().0;
+        let (commit_durable, last) = (raft.committed().0, raft.last());
         let mut consensus = Consensus {
             raft,
             config,
@@ -207,6 +215,7 @@ impl<S: Storage> Consensus<S> {
             timing,
             near: LogIndex::ZERO,
             behind: BTreeMap::new(),
+            notices: Notices::new(last),
         };
         consensus.take_seat();
         consensus.fit_timing();
@@ -265,6 +274,10 @@ impl<S: Storage> Consensus<S> {
                 Ok(())
             }
             Input::Message(message) => self.receive(message),
+            Input::Notice(from, notice) => {
+                self.hear(from, notice);
+                Ok(())
+            }
             Input::Propose(data) => self.raft.propose(RaftEntry { data, ..Default::default() }),
             Input::Change(command) => self.propose_change(&command),
             Input::Position(member, applied) => {
@@ -315,6 +328,7 @@ impl<S: Storage> Consensus<S> {
         self.waiting.extend(ready.take_committed_entries());
         self.hand_out(false, &mut out.committed);
         let entries = ready.take_entries();
+        self.notices.appends(&entries);
         let (mut hard_state, mut must_sync) = (ready.hs().cloned(), ready.must_sync());
         // A change of the configuration waits for its being committed to be on disk.
         if self.waiting.front().is_some_and(|change| change.index > self.commit_durable) {
@@ -351,6 +365,7 @@ impl<S: Storage> Consensus<S> {
         self.waiting.extend(light.take_committed_entries());
         self.hand_out(true, &mut out.committed);
         self.raft.applied(self.applied.0);
+        out.notice = self.notice(&out.send_after);
         self.fit_timing();
     }
 
@@ -399,6 +414,7 @@ impl Output {
         self.send_now.clear();
         self.persist = None;
         self.send_after.clear();
+        self.notice = None;
         self.restored = None;
         self.committed.clear();
     }

@@ -2,7 +2,7 @@
 //!
 //! | what | why | the test that would notice |
 //! |---|---|---|
-//! | appends are never joined ([`RaftNode::new`]) | `try_batching` joins entries to a waiting append that has none without looking where that one starts; after a rejection in the same batch a follower then acknowledges positions that it does not have | `tests/consensus.rs`, `docs/decisions/2026-11-21-no-batched-appends.md` |
+//! | appends are never joined ([`RaftNode::new`]) | `try_batching` joins entries to a waiting append that has none without looking where that one starts; after a rejection in the same batch a follower then acknowledges positions that it does not have | the fixed seeds of the simulation; `docs/decisions/2026-11-21-no-batched-appends.md` |
 //! | nobody is in term 0 ([`RaftNode::new`]) | it panics where a member of term 0 refuses a pre-vote, as a preferred one does that starts after the others | below |
 //! | a leader that is no voter any more steps back ([`RaftNode::apply_conf_change`]) | it goes on leading, and panics when it counts itself | `tests/membership`: a leader is replaced |
 //! | the way out of a joint configuration is sent ([`RaftNode::applied`]) | it appends that entry and sends it with the next one only | `tests/membership`: a dead member is replaced |
@@ -10,6 +10,7 @@
 //! | proposals are not handed on ([`RaftNode::step`]) | they would go out under their first sender's name, which a transport takes for a forgery | below, and every seed of the simulation |
 //! | heartbeats are the caller's ([`RaftNode::ping`]) | its own are counted in the same ticks as elections, which follow round trips | `tests/membership`: long round trips |
 //! | the election timeout is put into this node's range | it draws from one range for all | `tests/membership`: the leader moves |
+//! | members learn by notices what is committed (`notices`) | it tells them once the leader has heard of a majority, with an empty append to each | `tests/consensus.rs`: a follower hands out |
 //! | windows of followers that are behind (`backlog`) | it sends all they lack at once | `crates/node/tests/membership.rs`: behind a small log |
 
 use super::{Role, COMMITTED_BYTES_MAX, INFLIGHT_MESSAGES_MAX, MESSAGE_BYTES_MAX};
@@ -58,6 +59,7 @@ impl<S: Storage> RaftNode<S> {
             check_quorum: true,
             pre_vote: true,
             batch_append: false,
+            skip_bcast_commit: true,
             ..Default::default()
         };
         // Its own log lines are dropped: the node reports state changes itself.
@@ -197,6 +199,21 @@ impl<S: Storage> RaftNode<S> {
 
     pub fn last(&self) -> LogIndex {
         LogIndex(self.0.raft.raft_log.last_index())
+    }
+
+    /// Up to where this node's disk has the log.
+    pub fn persisted(&self) -> LogIndex {
+        LogIndex(self.0.raft.raft_log.persisted)
+    }
+
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        self.0.raft.raft_log.term(index.0).ok().map(Term)
+    }
+
+    /// A majority has the log up to there, and so has this node (`notices`).
+    pub fn commit_to(&mut self, index: LogIndex) {
+        assert!(index <= self.persisted(), "{index} is committed and not on this disk");
+        self.0.raft.raft_log.commit_to(index.0);
     }
 
     pub fn changes_configuration(&self) -> bool {

@@ -3,10 +3,10 @@
 use super::RebuildFrom;
 use crate::certifier::{Certifier, CommittedIndexes, Decision};
 use crate::checkpoint::Frozen;
-use crate::consensus::{Committed, Consensus, Leadership, Message};
+use crate::consensus::{Committed, Consensus, Leadership, Message, Notice};
 use crate::decide::decide;
 use crate::error::Error;
-use crate::ids::{LogIndex, Term, TxnId};
+use crate::ids::{LogIndex, NodeId, Term, TxnId};
 use crate::members::Members;
 use crate::router::{Event, Log, Outbox};
 use crate::{Checkpoint, Conf};
@@ -86,6 +86,8 @@ pub trait Host {
 
     /// May be lost.  `false`: the way to its receiver is full.
     fn send(&mut self, message: Message) -> bool;
+    /// What this node's disk has.  May be lost; it must not wait behind anything large.
+    fn send_notice(&mut self, to: NodeId, notice: Notice);
     /// To all members: what this node's PostgreSQL shows, and what of that is safe on disk, if it has said so.
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>);
     /// How long a follower waits for its leader, as measured round trips would have it.

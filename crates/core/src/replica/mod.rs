@@ -33,7 +33,7 @@ pub use positions::{Shown, SILENT_AFTER};
 pub use rebuild::RebuildFrom;
 
 use crate::certifier::{Certifier, CommittedIndexes};
-use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Output};
+use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Output};
 use crate::error::Error;
 use crate::ids::{LogIndex, NodeId, RegionId};
 use crate::members::Members;
@@ -160,6 +160,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
+    /// What a peer's disk has, as it said on its own connection.
+    pub fn notice<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, notice: Notice, host: &mut H) {
+        self.step(Input::Notice(peer, notice), host);
+    }
+
     /// The connection to a peer broke; what was under way may be lost.
     pub fn unreachable<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, host: &mut H) {
         self.step(Input::Unreachable(peer), host);
@@ -168,7 +173,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// There is a new connection to a peer; what was sent before may be lost.
     pub fn connected<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, host: &mut H) -> Result<(), H::Error> {
         if self.consensus.leadership().leader == Some(peer) {
-            self.propose_again(true, host)?;
+            return self.propose_again(true, host);
+        }
+        if let Some(notice) = self.consensus.last_notice() {
+            host.send_notice(peer, notice);
         }
         Ok(())
     }
@@ -279,6 +287,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host.looks(&mut self.consensus, self.tick);
         host.stage(Stage::Persisted)?;
         self.send(std::mem::take(&mut out.send_after), host)?;
+        if let Some(notice) = out.notice {
+            self.tell(notice, host)?;
+        }
         if let Some(state) = out.restored.take() {
             self.restored(*state, host)?;
             host.stage(Stage::Restored)?;
@@ -296,6 +307,16 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 // Its queue is full: Raft goes back to probing, which sends little.
                 self.dropped.push(to);
             }
+        }
+        Ok(())
+    }
+
+    /// To all who do not hear it anyway: followers answer the leader.
+    fn tell<H: Host<Store = S, Outbox = O>>(&mut self, notice: Notice, host: &mut H) -> Result<(), H::Error> {
+        let leader = self.consensus.leadership().leader;
+        for member in self.members.members.iter().filter(|m| m.id != self.id && Some(m.id) != leader) {
+            host.stage(Stage::BeforeSend)?;
+            host.send_notice(member.id, notice);
         }
         Ok(())
     }

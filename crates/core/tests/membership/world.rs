@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::{self, Frozen};
-use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Role};
+use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::members::{Change, Command};
 use onetrip_core::replica::{Host, RebuildFrom, Replica, Settings, Stage, Store};
@@ -171,6 +171,7 @@ impl From<Error> for End {
 pub struct TestHost {
     ticks: u64,
     said: Vec<Message>,
+    notices: Vec<(NodeId, Notice)>,
     checkpoints: Vec<(LogIndex, Conf, Bytes)>,
     handed_out: Vec<Committed>,
     snapshots: u32,
@@ -200,6 +201,10 @@ impl Host for TestHost {
         assert!(self.leads || self.has_written, "only a leader may speak before its disk");
         self.said.push(message);
         true
+    }
+    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+        assert!(self.has_written, "a notice is a promise about the disk");
+        self.notices.push((to, notice));
     }
     fn send_position(&mut self, _: Option<(LogIndex, LogIndex)>) {}
     fn election_ticks(&mut self, _: &Members) -> usize {
@@ -303,11 +308,17 @@ impl Node {
     }
 }
 
+/// Under way from one node to another.
+pub enum Sent {
+    Message(Message),
+    Notice(NodeId, NodeId, Notice),
+}
+
 pub struct World {
     pub bootstrap: Members,
     pub nodes: BTreeMap<u32, Node>,
     pub stopped: BTreeMap<u32, Disk>,
-    pub wire: VecDeque<Message>,
+    pub wire: VecDeque<Sent>,
     /// Nodes that neither hear nor are heard.
     pub cut: BTreeSet<u32>,
     /// Raft snapshots that are lost on the way before one arrives.
@@ -396,7 +407,8 @@ impl World {
             replica.checkpointed(index, &conf, host).unwrap();
         }
         self.snapshots += std::mem::take(&mut host.snapshots);
-        self.wire.extend(host.said.drain(..));
+        self.wire.extend(host.said.drain(..).map(Sent::Message));
+        self.wire.extend(host.notices.drain(..).map(|(to, notice)| Sent::Notice(NodeId(id), to, notice)));
         for entry in host.handed_out.drain(..) {
             let seen = (entry.term.0, entry.data.clone());
             let first = self.log.entry(entry.index.0).or_insert_with(|| seen.clone());
@@ -411,17 +423,24 @@ impl World {
 
     pub fn deliver(&mut self) {
         for _ in 0..100_000 {
-            let Some(message) = self.wire.pop_front() else { return };
-            let (from, to) = (message.from as u32, message.to as u32);
+            let Some(sent) = self.wire.pop_front() else { return };
+            let (from, to) = match &sent {
+                Sent::Message(message) => (message.from as u32, message.to as u32),
+                Sent::Notice(from, to, _) => (from.0, to.0),
+            };
             if self.cut.contains(&from) || self.cut.contains(&to) {
                 continue;
             }
-            if message.get_msg_type() == MessageType::MsgSnapshot && self.lose_snapshots > 0 {
+            let is_snapshot = matches!(&sent, Sent::Message(m) if m.get_msg_type() == MessageType::MsgSnapshot);
+            if is_snapshot && self.lose_snapshots > 0 {
                 self.lose_snapshots -= 1;
                 continue;
             }
             if let Some(node) = self.nodes.get_mut(&to) {
-                node.step(Input::Message(message));
+                node.step(match sent {
+                    Sent::Message(message) => Input::Message(message),
+                    Sent::Notice(from, _, notice) => Input::Notice(from, notice),
+                });
                 self.work(to);
             }
         }

@@ -16,7 +16,7 @@ use crate::transport::Transport;
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
 use onetrip_core::checkpoint::Frozen;
-use onetrip_core::consensus::{Committed, Leadership, Message};
+use onetrip_core::consensus::{Committed, Leadership, Message, Notice};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, Stage};
 use onetrip_core::router;
@@ -84,6 +84,10 @@ impl Host for NodeHost {
             tracing::warn!(region = %self.config.region, node = %self.config.node, peer = %to, "the peer does not keep up, messages dropped");
         }
         sent
+    }
+
+    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+        self.transport.send_notice(to, notice);
     }
 
     fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {

@@ -194,6 +194,7 @@ impl CoreThread {
         let (replica, host) = (&mut self.replica, &mut self.host);
         match event {
             Event::Peer(_, PeerEvent::Raft(message)) => replica.message(*message, host)?,
+            Event::Peer(peer, PeerEvent::Notice(notice)) => replica.notice(peer, notice, host),
             Event::Peer(peer, PeerEvent::Position { applied, durable }) => self.position_of(peer, applied, durable),
             Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,

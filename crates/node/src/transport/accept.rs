@@ -366,6 +366,9 @@ impl Transport {
                     Frame::Position { applied, durable } => {
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Position { applied, durable })).await;
                     }
+                    Frame::Notice(notice) => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Notice(notice))).await;
+                    }
                     Frame::Ping { sent_ns } => {
                         self.send_to(link, Channel::Control, Frame::Pong { sent_ns }.encode());
                     }

@@ -10,14 +10,14 @@ use crate::join::JoinRequest;
 use crate::secret::Secret;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onetrip_core::agent::{Failure, Rehearsal};
-use onetrip_core::consensus::Message;
+use onetrip_core::consensus::{Message, Notice};
 use onetrip_core::wire::{put_str, Reader};
-use onetrip_core::{LogIndex, NodeId, RegionId};
+use onetrip_core::{LogIndex, NodeId, RegionId, Term};
 use protobuf::Message as _;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// Before the hello nobody is trusted with more.
@@ -26,7 +26,7 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Channel {
-    /// Small and urgent: heartbeats, votes, acknowledgements, positions.
+    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions.
     Control = 0,
     /// Appends, proposals and rehearsals, of any size.
     Bulk = 1,
@@ -89,6 +89,8 @@ pub enum Frame {
         checkpoint: Bytes,
     },
     Raft(Box<Message>),
+    /// What the sender's disk has of the log.
+    Notice(Notice),
     /// What the sender's PostgreSQL shows and how far it is safe on disk; the log below the least of the latter is no
     /// longer needed.
     Position {
@@ -175,6 +177,11 @@ impl Frame {
                 out.put_u8(3);
                 out.put_u64_le(applied.0);
                 out.put_u64_le(durable.0);
+            }
+            Frame::Notice(Notice { term, index }) => {
+                out.put_u8(12);
+                out.put_u64_le(term.0);
+                out.put_u64_le(index.0);
             }
             Frame::Ping { sent_ns } => {
                 out.put_u8(4);
@@ -303,6 +310,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             return Ok(Frame::Raft(Box::new(message)));
         }
         3 => Frame::Position { applied: r.index("applied")?, durable: r.index("durable")? },
+        12 => Frame::Notice(Notice { term: Term(r.u64("term")?), index: r.index("index")? }),
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
         6 => {
@@ -371,6 +379,7 @@ mod tests {
             Frame::HelloReply(HelloReply::Removed("gone".into())),
             Frame::Raft(Box::new(message)),
             Frame::Position { applied: LogIndex(11), durable: LogIndex(9) },
+            Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
             join(None),
             join(Some(Facts::example())),
             Frame::JoinRefused("no".into()),

@@ -37,7 +37,7 @@ use accept::{Refusals, Unauthenticated};
 use bytes::Bytes;
 use frame::{Channel, Frame};
 use link::Link;
-use onetrip_core::consensus::Message;
+use onetrip_core::consensus::{Message, Notice};
 use onetrip_core::{LogIndex, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use serde::Serialize;
@@ -259,6 +259,12 @@ impl Transport {
             return false;
         }
         self.send_to(&link, channel, Frame::Raft(Box::new(message)).encode())
+    }
+
+    pub fn send_notice(&self, to: NodeId, notice: Notice) {
+        if let Some(link) = self.link(to) {
+            self.send_to(&link, Channel::Control, Frame::Notice(notice).encode());
+        }
     }
 
     pub fn send_position(&self, applied: LogIndex, durable: LogIndex) {

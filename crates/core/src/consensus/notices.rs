@@ -1,0 +1,144 @@
+//! Persisted notices: a member learns that an entry is committed as soon as the news of a majority can reach it, without
+//! the way to the leader and back.
+//!
+//! ```text
+//!   leader     append ──┬──> sync ──> "I hold it up to i" ──┬──> every other member
+//!   follower            └──> sync ──> "I match up to i"   ──┘
+//! ```
+//! After its sync a member tells all others up to which index of the current term it holds the leader's log.  Each takes
+//! the quorum index of what it has heard and commits to there.  It is Raft's own rule (thesis, 3.6.2), applied by another
+//! observer than the leader; `docs/decisions/2026-11-23-persisted-notices.md` has the argument.
+//!
+//! Invariants, each with an injected bug in the simulation that breaks it:
+//! - A notice is a promise about the disk: it leaves after the sync.
+//! - It counts in its own term only.
+//! - A follower tells what *matched* in that term, not the end of its log, which may hold entries of a leader that lost.
+//! - Only an entry of the current term is counted to (thesis, 3.6.2, figure 3.7).
+//! - Only voters count, of the incoming and of the outgoing configuration, and nothing is counted past a change of the
+//!   configuration that is not carried out here.
+
+use super::Consensus;
+use crate::checkpoint::Conf;
+use crate::ids::{LogIndex, NodeId, Term};
+use raft::eraftpb::{Entry as RaftEntry, EntryType, Message, MessageType};
+use raft::Storage;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The sender's disk has the log of `term`'s leader up to `index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Notice {
+    pub term: Term,
+    pub index: LogIndex,
+}
+
+#[derive(Default)]
+pub(super) struct Notices {
+    /// The last of each other member.
+    heard: BTreeMap<NodeId, Notice>,
+    /// Of this term: what is durable here and the same as in the leader's log, and what was said of it.
+    term: Term,
+    matched: LogIndex,
+    told: LogIndex,
+    /// Changes of the configuration in this log that may not be carried out yet.
+    changes: BTreeSet<LogIndex>,
+    /// Up to here the log was there when this life began, and may have such changes that were not looked for.
+    unknown_upto: LogIndex,
+}
+
+impl Notices {
+    pub fn new(last: LogIndex) -> Notices {
+        Notices { unknown_upto: last, ..Notices::default() }
+    }
+
+    /// `entries` replace the log from the first one's index on.
+    pub fn appends(&mut self, entries: &[RaftEntry]) {
+        if let Some(first) = entries.first() {
+            // What it cuts off is replaced.
+            let _ = self.changes.split_off(&LogIndex(first.index));
+            let changes = entries.iter().filter(|e| e.get_entry_type() != EntryType::EntryNormal);
+            self.changes.extend(changes.map(|e| LogIndex(e.index)));
+        }
+    }
+
+    fn in_term(&mut self, term: Term) -> &mut Notices {
+        if self.term != term {
+            (self.term, self.matched, self.told) = (term, LogIndex::ZERO, LogIndex::ZERO);
+        }
+        self
+    }
+
+    /// Up to where a majority is known to hold the leader's log, and this member too.
+    fn quorum_index(&self, me: NodeId, conf: &Conf) -> LogIndex {
+        let majority = |voters: &Vec<NodeId>| {
+            let heard = |id: &NodeId| match *id == me {
+                true => self.matched,
+                false => self.heard.get(id).filter(|n| n.term == self.term).map_or(LogIndex::ZERO, |n| n.index),
+            };
+            let mut held: Vec<LogIndex> = voters.iter().map(heard).collect();
+            held.sort_unstable();
+            // No voters: nothing to ask of them.
+            held.len().checked_sub(1).map(|last| held[last / 2])
+        };
+        let of_both = [&conf.voters, &conf.outgoing].into_iter().filter_map(majority).min();
+        of_both.unwrap_or_default().min(self.matched)
+    }
+}
+
+impl<S: Storage> Consensus<S> {
+    /// What `from` said, as its connection shows.
+    pub(super) fn hear(&mut self, from: NodeId, notice: Notice) {
+        // One of a later term may come before this node is in it; those that went before are of no more use.
+        let heard = self.notices.heard.entry(from).or_insert(notice);
+        *heard = notice.max(*heard);
+        self.commit_what_is_heard();
+    }
+
+    /// The last one of this term, for a member that may have missed it.
+    pub fn last_notice(&self) -> Option<Notice> {
+        let Notices { term, told, .. } = self.notices;
+        (term == self.raft.term() && told > LogIndex::ZERO).then_some(Notice { term, index: told })
+    }
+
+    /// To be called when `sent`, the messages that waited for the disk, may leave.
+    pub(super) fn notice(&mut self, sent: &[Message]) -> Option<Notice> {
+        let term = self.raft.term();
+        let acknowledged = |m: &Message| {
+            let is_promise = m.get_msg_type() == MessageType::MsgAppendResponse && !m.reject && Term(m.term) == term;
+            is_promise.then_some(LogIndex(m.index))
+        };
+        let matched = match self.raft.leads() {
+            true => self.raft.persisted(),
+            false => sent.iter().filter_map(acknowledged).max().unwrap_or_default(),
+        };
+        let is_voter = self.conf.votes(self.config.id);
+        let notices = self.notices.in_term(term);
+        notices.matched = matched.max(notices.matched);
+        let index = notices.matched;
+        let is_news = is_voter && index > notices.told;
+        if is_news {
+            notices.told = index;
+        }
+        self.commit_what_is_heard();
+        is_news.then_some(Notice { term, index })
+    }
+
+    /// A leader counts by itself, by what followers answer.
+    fn commit_what_is_heard(&mut self) {
+        let (term, applied) = (self.raft.term(), self.applied.0);
+        if self.raft.leads() || applied < self.notices.unknown_upto {
+            return;
+        }
+        let notices = self.notices.in_term(term);
+        let mut upto = notices.quorum_index(self.config.id, &self.conf);
+        while let Some(change) = notices.changes.first().copied() {
+            if change > applied {
+                upto = upto.min(change);
+                break;
+            }
+            notices.changes.pop_first();
+        }
+        if upto > self.raft.committed() && self.raft.term_at(upto) == Some(term) {
+            self.raft.commit_to(upto);
+        }
+    }
+}
