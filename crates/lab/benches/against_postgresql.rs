@@ -178,10 +178,11 @@ async fn throughput(binary: &Path, seconds: u64) -> Result<()> {
     let second = update_workload(plain.port, "postgres", seconds, &scratch.path().join("plain-2")).await?;
 
     println!("\n### {CLIENTS} clients, one-row updates of 1,000 rows, no distance, {seconds} s each\n");
+    println!("Onetrip runs with two other regions on the same machine.\n");
     println!("| | tps | mean ms | p99 ms | p99.9 ms | failed | tps / plain |\n|---|---|---|---|---|---|---|");
     print_throughput("plain PostgreSQL, synchronous_commit=on", &first, &first);
     for (name, m) in &measured {
-        print_throughput(&format!("Onetrip, {name}, two other regions on the same machine"), m, &first);
+        print_throughput(&format!("Onetrip, {name}"), m, &first);
     }
     print_throughput("plain PostgreSQL again", &second, &first);
     Ok(())

@@ -291,7 +291,7 @@ fn tables(result: &Measured) -> String {
     }
     let _ = writeln!(
         text,
-        "\nNothing lost: all {} acknowledged increments are there in every region, and no more than were sent.",
+        "\nNothing was lost: all {} acknowledged increments are there in every region, and no more\nthan were sent.",
         result.acknowledged
     );
     text
@@ -343,15 +343,22 @@ fn report(result: &Measured, command: &str) -> String {
     format!(
         "# A region dies at full load
 
-**Question.** How long until commits go on, as clients in the surviving regions see it, and is anything lost?
+**Question.** How long does it take until commits go on, as clients in the surviving regions see it,
+and is anything lost?
 
-**Set-up.** One machine, {cores} cores ({model}), {postgres}, commit {commit}; load averages at the end {load}. Three nodes, three PostgreSQLs and the clients
-share the cores; round trips of topologies/us.toml (10, 50, 62 ms) are emulated between the nodes. {CLIENTS} clients in each region, each without
-pause, one-row updates, autocommit. The leader is in us-east-1. kill -9 of a region's node and of all processes of its PostgreSQL; it comes back and catches up
-before the next kill. `{command}`; each kill in [raw.csv](raw.csv).
+**Set-up.** One machine, {cores} cores ({model}),
+{postgres}, commit {commit}.
+Load averages at the end: {load}. Three nodes, three PostgreSQLs and the
+clients share the cores. Round trips of topologies/us.toml (10, 50, 62 ms) are emulated between the
+nodes. Each region has {CLIENTS} clients, each without pauses, with one-row updates in autocommit. The
+leader is in us-east-1. The node of a region and all processes of its PostgreSQL are killed (-9); it
+comes back and catches up before the next kill. `{command}`; each kill is in
+[raw.csv](raw.csv).
 
-\"Commits go on\" is the end of the longest time without an acknowledgement in a region, counted from the kill. After the death of the leader's region that holds
-the patience of the survivor that takes over first (1.1 to 1.2 s after the leader's last word) and the votes' round trip; open COMMITs go on by themselves, no client has to do anything.
+\"Commits go on\" is the end of the longest time without an acknowledgement in a region, counted from
+the kill. After the death of the leader's region this time includes the election timeout of the
+survivor that takes over first (1.1 to 1.2 s after the leader's last message) and the round trip of
+the votes. Open COMMITs go on by themselves; no client has to do anything.
 
 {}",
         tables(result)

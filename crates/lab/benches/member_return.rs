@@ -187,15 +187,17 @@ fn report(seen: &Seen, command: &str) -> String {
 **Question.** A region was away while the others wrote at full load. What do their clients notice
 while it catches up?
 
-**Set-up.** One machine, {cores} cores: three nodes, three PostgreSQLs and the clients share them, so
-what the region that comes back computes is missing in the others. Round trips of
-topologies/us.toml (10, 50, 62 ms) are emulated between the nodes. {CLIENTS} clients in each region that
-stays, each without pause, one update of a row of {ROW_BYTES} bytes at a time, autocommit. The leader is in
-{}. Node and PostgreSQL of {} were killed and started again after {} s, in which the log grew by
-{} entries ({} MiB on disk and not cut). `{command}`.
+**Set-up.** One machine, {cores} cores, shared by three nodes, three PostgreSQLs and the clients. So
+the CPU time that the returning region takes is missing in the others. Round trips of
+topologies/us.toml (10, 50, 62 ms) are emulated between the nodes. Each region that stays has
+{CLIENTS} clients, each without pauses, in autocommit, one update of a row of {ROW_BYTES} bytes at a
+time. The leader is in {}. Node and PostgreSQL of {} were killed and started again
+after {} s. In that time the log grew by {} entries ({} MiB on disk and not cut).
+`{command}`.
 
-**Seen.** Its log was whole {:.1} s after the start of its node, and its PostgreSQL showed all but
-{NEAR_ENTRIES} entries after {:.1} s. {elections} All regions were equal at the end (`onetrip check`).
+**Seen.** Its log was complete {:.1} s after the start of its node, and its PostgreSQL showed all but
+{NEAR_ENTRIES} entries after {:.1} s. {elections} All regions were equal at the end
+(`onetrip check`).
 
 Commits in ms:
 

@@ -269,9 +269,10 @@ fn spread(mut values: Vec<f64>) -> Spread {
 }
 
 fn markdown(tables: &[Table], costs: &[Cost]) -> String {
-    let mut text = String::from(
+    let mut medians = String::from(
         "| table | statement | heap | origin | × heap | apply | × heap | bytes in the log |\n|---|---|---|---|---|---|---|---|\n",
     );
+    let mut spreads = String::from("| table | statement | heap | origin | apply |\n|---|---|---|---|---|\n");
     let mut order: Vec<(usize, &str)> = Vec::new();
     let mut groups: BTreeMap<(usize, &str), Vec<&Cost>> = BTreeMap::new();
     for cost in costs {
@@ -283,24 +284,24 @@ fn markdown(tables: &[Table], costs: &[Cost]) -> String {
     }
     for key in order {
         let of = |value: fn(&Cost) -> f64| spread(groups[&key].iter().map(|c| value(c)).collect());
-        let shown = |s: &Spread| format!("{:.2} / **{:.2}** / {:.2}", s.min, s.median, s.max);
         let (heap, origin, apply) = (of(|c| c.heap_us), of(|c| c.origin_us), of(|c| c.apply_us));
         // Of the same round: what slows the machine slows both.
         let (dearer, applied) = (of(|c| c.origin_us / c.heap_us), of(|c| c.apply_us / c.heap_us));
+        let named = format!("| {} | {}", tables[key.0].name, key.1);
         let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {:.2} | {} | {:.2} | {:.0} |",
-            tables[key.0].name,
-            key.1,
-            shown(&heap),
-            shown(&origin),
+            medians,
+            "{named} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.0} |",
+            heap.median,
+            origin.median,
             dearer.median,
-            shown(&apply),
+            apply.median,
             applied.median,
             of(|c| c.bytes).median
         );
+        let shown = |s: &Spread| format!("{:.2}–{:.2}", s.min, s.max);
+        let _ = writeln!(spreads, "{named} | {} | {} | {} |", shown(&heap), shown(&origin), shown(&apply));
     }
-    text
+    format!("Medians:\n\n{medians}\nLeast and greatest round:\n\n{spreads}")
 }
 
 fn raw(tables: &[Table], costs: &[Cost]) -> String {
@@ -330,23 +331,31 @@ fn report(tables: &[Table], costs: &[Cost], rounds: usize, build: &str) -> Strin
     let postgres = says(onetrip_lab::postgres_bin().join("postgres"), &["--version"]);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-    let rows: Vec<String> = tables.iter().map(|t| format!("{}: {}", t.name, t.rows)).collect();
+    let rows: Vec<String> = tables.iter().map(|t| format!("- {}: {}", t.name, t.rows)).collect();
     format!(
         "# What a row costs
 
-**Question.** How much CPU time does a row take in the backend that writes it and in another region's apply worker, beside the same statement on a heap
-table, and how many bytes does it have in the log?
+**Question.** How much CPU time does a row take in the backend that writes it and in another
+region's apply worker, compared with the same statement on a heap table, and how many bytes does it
+have in the log?
 
-**Set-up.** One machine, {cores} cores ({model}), {postgres}, {build}; load averages at the end {load}. Three regions without distance (topologies/flat.toml) on
-this machine, one client. Each statement is a transaction over all rows of its table ({}). {rounds} rounds after one that is not counted;
-each in [raw.tsv](raw.tsv). Full-page images, checkpoints and autovacuum are kept out of it as far as settings go; the costs of the node are in none of the figures.
+**Set-up.** One machine, {cores} cores ({model}),
+{postgres}, {build}.
+Load averages at the end: {load}.
+Three regions without distance (topologies/flat.toml) on this machine, one client.
+{rounds} rounds were measured after one that is not counted; each is in [raw.tsv](raw.tsv).
+Full-page images, checkpoints and autovacuum are avoided as far as settings allow. No figure
+includes the costs of the node. Each statement is a transaction over all rows of its table:
 
-**Figures.** Microseconds of CPU per row, least / **median** / greatest round; the ratios are medians of the ratios within a round. \"Apply\" is the worker of the second
-region. An INSERT selects from a heap table, which is part of what it costs on heap too. The UPDATE of one column changes an int that no index
-has; that of all columns spares the key, except where the key is all there is (then it changes the key).
+{}
+
+**Figures.** Microseconds of CPU per row. The ratios are medians of the ratios within a round.
+\"Apply\" is the worker of the second region. An INSERT selects from a heap table, which is part of
+what it costs on heap too. The UPDATE of one column changes an int that is in no index. The UPDATE
+of all columns does not change the key, except where the key is the only column.
 
 {}",
-        rows.join(", "),
+        rows.join("\n"),
         markdown(tables, costs)
     )
 }
