@@ -4,6 +4,7 @@ use bytes::Bytes;
 use onetrip_core::certifier::Limits;
 use onetrip_core::consensus::{Config, Consensus, EntryType, Input, Message, Notice, Output, Role};
 use onetrip_core::{Error, LogIndex, Member, MemberRole, Members, NodeId, Term};
+use raft::eraftpb::MessageType;
 use raft::storage::MemStorage;
 use std::collections::VecDeque;
 
@@ -268,7 +269,7 @@ fn notices_do_not_count_past_a_change_of_the_configuration() {
     let disk = MemStorage::new_with_conf_state((vec![1, 2, 3], vec![]));
     let mut node = Consensus::new(config(3, 0), disk.clone(), members().into()).unwrap();
     let mut append = Message { from: 1, to: 3, term: 2, ..Default::default() };
-    append.set_msg_type(raft::eraftpb::MessageType::MsgAppend);
+    append.set_msg_type(MessageType::MsgAppend);
     let kinds = [EntryType::EntryNormal, EntryType::EntryConfChangeV2, EntryType::EntryNormal];
     append.entries = (1..).zip(kinds).map(|(index, kind)| entry(index, kind)).collect();
     let notice = Notice { term: Term(2), index: LogIndex(3) };
@@ -282,4 +283,40 @@ fn notices_do_not_count_past_a_change_of_the_configuration() {
     node.persisted(&mut out);
     assert_eq!(out.notice, Some(notice));
     assert_eq!(node.status().raft_commit, LogIndex(2));
+}
+
+/// Goal: a follower that answers nothing but heartbeats is sent no more than its window, and once it answers it catches up.
+/// Method: it lacks a hundred entries, one to a message; for a while its answers to appends are lost.
+#[test]
+fn a_window_stays_full_until_appends_are_answered() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.cut = Some(3);
+    for _ in 0..100 {
+        world.propose(0, "a").unwrap();
+    }
+    world.cut = None;
+    let leader = world.nodes[0].as_mut().unwrap();
+    leader.set_message_bytes_max(1);
+    leader.set_near(leader.status().last);
+    leader.step(Input::Unreachable(NodeId(3))).unwrap();
+    let mut sent = 0;
+    for _ in 0..100 {
+        for i in 0..3 {
+            world.give(i, Input::Tick);
+        }
+        while let Some(one) = world.wire.pop_front() {
+            match one {
+                Sent::Message(m) if m.from == 3 && m.get_msg_type() == MessageType::MsgAppendResponse && sent > 1 => {}
+                Sent::Message(m) => {
+                    sent += usize::from(m.to == 3 && !m.entries.is_empty());
+                    world.give(m.to as usize - 1, Input::Message(m));
+                }
+                Sent::Notice(from, to, notice) => world.give(to, Input::Notice(NodeId(from as u32 + 1), notice)),
+            }
+        }
+    }
+    assert!((16..=18).contains(&sent), "{sent} appends are under way");
+    world.until("node 3 has all", |w| w.texts(2).len() == 100);
+    assert!(world.leads(0));
 }

@@ -92,6 +92,8 @@ pub struct Options {
     pub one_way_ms_max: u64,
     /// Nodes are connected by streams, which break whole.
     pub streams: bool,
+    /// What a node can send to another, appends and snapshots only; 0: any amount at once.
+    pub bytes_per_ms: u64,
     pub loss_per_million: u64,
     pub duplicate_per_million: u64,
     pub reorder_per_million: u64,
@@ -137,6 +139,7 @@ impl Options {
             operate_per_million: *[0, 20_000, 100_000, 300_000].get(rng.below(4) as usize).expect("below 4"),
             one_way_ms_max: rng.between(1, 80),
             streams: mix(seed ^ 9) % 2 == 0,
+            bytes_per_ms: *[0, 0, 50, 500].get(mix(seed ^ 10) as usize % 4).expect("below 4"),
             loss_per_million: network(&mut rng, 50_000),
             duplicate_per_million: network(&mut rng, 50_000),
             reorder_per_million: network(&mut rng, 100_000),
@@ -163,6 +166,10 @@ impl Options {
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
             (o.checkpoint_entries, o.log_entries_max, o.losses_max) = (u64::MAX, u64::MAX, 0);
             o.election_fault_per_million = 1_000_000;
+        }
+        if o.bytes_per_ms > 0 {
+            // Shorter than what is added while a snapshot travels, nobody who needs one would ever catch up.
+            o.log_entries_max = o.log_entries_max.max(2_000);
         }
         if o.message_bytes_max == 1 {
             // A few messages under way would be a few entries.

@@ -2,7 +2,7 @@
 //! what it had sent is then under way, what it had not synced may be gone.
 
 use crate::agent::Wire;
-use crate::ctx::{Ctx, InjectedBug, MS};
+use crate::ctx::{Ctx, InjectedBug, Micros, MS};
 use crate::disk::SimLog;
 use crate::node::{Body, Departure, Result, Stop};
 use crate::rng::mix;
@@ -14,10 +14,12 @@ use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice,
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, RebuildFrom, Stage};
 use onetrip_core::{Checkpoint, Entry, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
-use raft::eraftpb::{Entry as RaftEntry, HardState};
+use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Of appends and snapshots to one peer that have not left yet.
+const QUEUE_BYTES_MAX: u64 = 20_000;
 /// For this long one election draw holds.
 const DRAW_TICKS: u64 = 64;
 
@@ -47,6 +49,22 @@ impl SimHost<'_> {
     fn draw(&self, l: Leadership, tick: u64) -> u64 {
         let parts = [u64::from(self.body.id.0), self.body.life, l.term.0, l.role as u64, tick / DRAW_TICKS];
         parts.iter().fold(self.ctx.options.seed, |sum, part| mix(sum ^ mix(*part + 1)))
+    }
+
+    /// When its last byte has left; `None`: too much is waiting to leave.
+    fn departs_at(&mut self, message: &Message) -> Option<Micros> {
+        let (now, per_ms) = (self.body.clock, self.ctx.options.bytes_per_ms);
+        if per_ms == 0 || !matches!(message.get_msg_type(), MessageType::MsgAppend | MessageType::MsgSnapshot) {
+            return Some(now);
+        }
+        let bytes: usize = message.entries.iter().map(|e| e.data.len()).sum();
+        let bytes = bytes + message.get_snapshot().data.len() + 64;
+        let until = self.body.sending_until.entry(NodeId(message.to as u32)).or_default();
+        if *until > now + QUEUE_BYTES_MAX * MS / per_ms {
+            return None;
+        }
+        *until = now.max(*until) + bytes as u64 * MS / per_ms;
+        Some(*until)
     }
 
     fn sync(&mut self, log: &mut SimLog) -> Result<()> {
@@ -115,8 +133,12 @@ impl Host for SimHost<'_> {
         if is_full || self.body.members.removed(NodeId(message.to as u32)) {
             return false;
         }
+        let Some(time) = self.departs_at(&message) else {
+            self.ctx.events.add("narrow way full");
+            return false;
+        };
         self.answered(&message);
-        self.body.departures.push((self.body.clock, Departure::Raft(message)));
+        self.body.departures.push((time, Departure::Raft(message)));
         true
     }
 

@@ -13,6 +13,7 @@ use onetrip_core::consensus::{Committed, Config, EntryType, Input, Message, Noti
 use onetrip_core::replica::{RebuildFrom, Replica, Settings};
 use onetrip_core::router::Router;
 use onetrip_core::{Checkpoint, Command, Conf, LogIndex, Members, NodeId, Term};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const HEARTBEAT_TICKS: usize = 5;
@@ -93,6 +94,8 @@ pub struct Body {
     /// Its own clock within one stretch of work; ahead of the world's while it writes.
     pub clock: Micros,
     pub departures: Vec<(Micros, Departure)>,
+    /// When the way to each peer is free again of what was sent on its bulk channel.
+    pub sending_until: BTreeMap<NodeId, Micros>,
     pub overheard: Overheard,
 }
 
@@ -175,6 +178,7 @@ impl Node {
             elected: false,
             clock: ctx.now,
             departures: Vec::new(),
+            sending_until: BTreeMap::new(),
             overheard: Overheard::default(),
         };
         let mut node = Node { id, replica, body, busy_until: ctx.now };

@@ -11,6 +11,7 @@
 //! | heartbeats are the caller's ([`RaftNode::ping`]) | its own are counted in the same ticks as elections, which follow round trips | `tests/membership`: long round trips |
 //! | the election timeout is put into this node's range | it draws from one range for all | `tests/membership`: the leader moves |
 //! | members learn by notices what is committed (`notices`) | it tells them once the leader has heard of a majority, with an empty append to each | `tests/consensus.rs`: a follower hands out |
+//! | an answer to a heartbeat frees no place in a full window ([`RaftNode::step`]) | it sends one more message for each, which a narrow link cannot carry | `tests/consensus.rs`: a window |
 //! | windows of followers that are behind (`backlog`) | it sends all they lack at once | `crates/node/tests/membership.rs`: behind a small log |
 
 use super::{Role, COMMITTED_BYTES_MAX, INFLIGHT_MESSAGES_MAX, MESSAGE_BYTES_MAX};
@@ -90,12 +91,29 @@ impl<S: Storage> RaftNode<S> {
                     return Err(Error::LostLog { counted_on, last });
                 }
             }
+            MessageType::MsgHeartbeatResponse if self.only_shows_life(&message) => return Ok(()),
             _ => {}
         }
         match self.0.step(message) {
             // A leader that hands over takes nothing.
             Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// A follower with a full window answers a heartbeat: it is alive, and gets nothing more for that.
+    fn only_shows_life(&mut self, answer: &Message) -> bool {
+        let raft = &mut self.0.raft;
+        if raft.state != StateRole::Leader || answer.term != raft.term {
+            return false;
+        }
+        let follower = raft.mut_prs().get_mut(answer.from);
+        match follower.filter(|f| f.state == ProgressState::Replicate && f.ins.full()) {
+            Some(follower) => {
+                follower.recent_active = true;
+                true
+            }
+            None => false,
         }
     }
 
