@@ -338,6 +338,7 @@ fn report(result: &Measured, command: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let postgres = says(onetrip_lab::postgres_bin().join("postgres"), &["--version"]);
     let commit = says("git", &["rev-parse", "--short", "HEAD"]);
+    let leader = result.topology.preferred_leader();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
     format!(
@@ -351,7 +352,7 @@ and is anything lost?
 Load averages at the end: {load}. Three nodes, three PostgreSQLs and the
 clients share the cores. Round trips of topologies/us.toml (10, 50, 62 ms) are emulated between the
 nodes. Each region has {CLIENTS} clients, each without pauses, with one-row updates in autocommit. The
-leader is in us-east-1. The node of a region and all processes of its PostgreSQL are killed (-9); it
+leader is in {leader}. The node of a region and all processes of its PostgreSQL are killed (-9); it
 comes back and catches up before the next kill. `{command}`; each kill is in
 [raw.csv](raw.csv).
 

@@ -99,8 +99,8 @@ impl Host for NodeHost {
     fn election_ticks(&mut self, members: &Members) -> usize {
         let peers = self.transport.peers();
         let voters = peers.iter().filter(|p| members.get(p.id).is_some_and(|m| m.voter));
-        let slowest_ms = voters.filter_map(|p| p.rtt_ms).fold(0.0, f64::max);
-        let ticks = (slowest_ms * ELECTION_ROUND_TRIPS / TICK.as_millis() as f64).ceil() as usize;
+        let slowest = voters.filter_map(|p| p.rtt_median).max().unwrap_or_default();
+        let ticks = (slowest.as_secs_f64() * ELECTION_ROUND_TRIPS / TICK.as_secs_f64()).ceil() as usize;
         ticks.min(ELECTION_TICKS_MAX)
     }
 

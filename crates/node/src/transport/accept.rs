@@ -20,7 +20,6 @@ use bytes::{Bytes, BytesMut};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::{Members, NodeId, RegionId};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -373,8 +372,8 @@ impl Transport {
                         self.send_to(link, Channel::Control, Frame::Pong { sent_ns }.encode());
                     }
                     Frame::Pong { sent_ns } => {
-                        let rtt = self.now_ns().saturating_sub(sent_ns).max(1);
-                        link.rtt_ns.store(rtt, Ordering::Relaxed);
+                        let rtt = self.now_ns().saturating_sub(sent_ns);
+                        link.round_trips().add(Duration::from_nanos(rtt));
                     }
                     Frame::Rehearse { id, rehearsal } => self.try_for(link.clone(), id, rehearsal),
                     Frame::Rehearsed { id, answer } => self.asked.answered(id, link.id, answer),

@@ -1,6 +1,7 @@
 //! The way to one peer: two connections that this node dials and writes to.
 
 use super::frame::{read_frame, Channel, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
+use super::round_trips::RoundTrips;
 use super::wan::Shape;
 use super::Transport;
 use crate::facts::Facts;
@@ -10,8 +11,7 @@ use crate::tls::{PeerSocket, PeerStream};
 use bytes::{Bytes, BytesMut};
 use nix::sys::socket::{setsockopt, sockopt};
 use onetrip_core::{NodeId, RegionId};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -42,8 +42,7 @@ pub(super) struct Link {
     queues: [Mutex<Option<Arc<SendQueue<PeerSocket>>>>; 2],
     /// Who reads what this peer writes: a connection that it dials anew replaces its earlier one.
     readers: [Mutex<Option<AbortHandle>>; 2],
-    /// Last measured round trip in nanoseconds; 0: none yet.
-    pub rtt_ns: AtomicU64,
+    round_trips: Mutex<RoundTrips>,
     /// Why the peer cannot be reached, if it cannot.
     pub trouble: Mutex<Option<String>>,
     /// What its last hello told of its PostgreSQL.
@@ -61,7 +60,7 @@ impl Link {
             shape,
             queues: Default::default(),
             readers: Default::default(),
-            rtt_ns: AtomicU64::new(0),
+            round_trips: Mutex::default(),
             trouble: Mutex::new(Some("not connected yet".into())),
             facts: Mutex::default(),
             removed: watch::Sender::new(false),
@@ -70,6 +69,10 @@ impl Link {
 
     pub fn queue(&self, channel: Channel) -> Option<Arc<SendQueue<PeerSocket>>> {
         self.queues[channel as usize].lock().expect("no code that holds this lock panics").clone()
+    }
+
+    pub fn round_trips(&self) -> MutexGuard<'_, RoundTrips> {
+        self.round_trips.lock().expect("no code that holds this lock panics")
     }
 
     /// Keeps what its hello told.

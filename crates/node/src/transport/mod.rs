@@ -15,6 +15,7 @@ mod accept;
 pub(crate) mod frame;
 mod link;
 mod rehearsal;
+mod round_trips;
 #[cfg(test)]
 mod tests;
 mod tunnel;
@@ -43,7 +44,6 @@ use raft::eraftpb::MessageType;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -94,7 +94,11 @@ pub struct PeerState {
     pub id: NodeId,
     pub region: RegionId,
     pub connected: bool,
+    /// The least of the last seconds.
     pub rtt_ms: Option<f64>,
+    /// What to expect of the next one.
+    #[serde(skip)]
+    pub rtt_median: Option<Duration>,
     /// Major version of its PostgreSQL, if it has one and has told.
     pub postgres_version: Option<u16>,
     #[serde(skip)]
@@ -299,7 +303,8 @@ impl Transport {
             id: l.id,
             region: l.region.clone(),
             connected: l.is_connected(),
-            rtt_ms: Some(l.rtt_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(|ns| ns as f64 / 1e6),
+            rtt_ms: l.round_trips().least().map(|rtt| rtt.as_secs_f64() * 1e3),
+            rtt_median: l.round_trips().median(),
             postgres_version: l.facts.lock().expect("no code that holds this lock panics").as_ref().map(|f| f.version),
             trouble: l.trouble.lock().expect("no code that holds this lock panics").clone(),
             cut: l.shape.is_cut(),

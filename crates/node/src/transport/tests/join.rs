@@ -4,7 +4,7 @@ use super::*;
 use crate::inbox::{AdminReply, AdminRequest};
 use crate::join::{self, JoinRequest};
 use onetrip_core::{Member, MemberRole, Members};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const POSTGRES: &str = "[postgres]\nport = 5432\nbin_dir = \"/usr/lib/postgresql/15/bin\"\n";
 
