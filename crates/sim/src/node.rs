@@ -9,10 +9,10 @@ use crate::poison::Copying;
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
-use onetrip_core::consensus::{Committed, Config, EntryType, Input, Message, Notice, Role};
-use onetrip_core::replica::{RebuildFrom, Replica, Settings};
+use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Role};
+use onetrip_core::replica::{Answer, RebuildFrom, Replica, RequestId, Settings};
 use onetrip_core::router::Router;
-use onetrip_core::{Checkpoint, Command, Conf, LogIndex, Members, NodeId, Term};
+use onetrip_core::{Change, Checkpoint, Conf, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub enum Arrival {
     /// A peer says that this node was removed.
     Removed,
     Agent(ToNode),
-    Change(Command),
+    Ask(RequestId, Change),
     /// An operator wants the entry at which its PostgreSQL stands still to be left out; `true`: whoever is away.
     Skip(bool),
     /// It is to stop in good order.
@@ -218,7 +218,7 @@ impl Node {
             Arrival::Notice(peer, notice) => replica.notice(peer, notice, host),
             Arrival::Unreachable(peer) => replica.unreachable(peer, host),
             Arrival::Connected(peer) => replica.connected(peer, host)?,
-            Arrival::Change(command) => replica.step(Input::Change(command), host),
+            Arrival::Ask(id, change) => replica.ask(id, change, host),
             Arrival::Skip(force) => self.leave_out(force, ctx)?,
             Arrival::Stop => replica.stop(host),
             Arrival::Removed => return Err(Stop::Removed),
@@ -276,6 +276,10 @@ impl Node {
 
     pub fn encoded_checkpoint(&self) -> Bytes {
         self.replica.encoded_checkpoint()
+    }
+
+    pub fn take_answers(&mut self) -> Vec<Answer> {
+        self.replica.take_answers()
     }
 
     /// PostgreSQL is to be copied.

@@ -2,8 +2,8 @@
 //! are given, are promoted, replace others, leave; witnesses, replicas, a preferred region that moves.  And base backups, by
 //! which a node makes its PostgreSQL's data folder anew.
 //!
-//! One change at a time, asked of any node that runs, again and again until that node's table shows it; as the daemon's
-//! `core_thread/admin.rs` does it.  It never takes away what a majority needs: that would be no fault of the cluster.
+//! One change at a time, asked of any node that runs, and of another one if there is no answer.  It never takes away what a
+//! majority needs: that would be no fault of the cluster.
 
 use crate::ctx::{Micros, MS, SECOND};
 use crate::disk::SimLog;
@@ -11,13 +11,14 @@ use crate::node::{Arrival, Trouble};
 use crate::postgres::Postgres;
 use crate::trace;
 use crate::world::{Event, Link, Machine, Phase, World, TICK};
-use onetrip_core::{checkpoint, Change, Command, Member, MemberRole, Members, NodeId, RegionId, Token};
+use onetrip_core::replica::{Answer, NotDone, RequestId};
+use onetrip_core::{checkpoint, Change, Member, MemberRole, Members, NodeId, RegionId, Token};
 
 const VOTERS_MAX: usize = 5;
 const REPLICAS_MAX: usize = 2;
 const MEMBERS_EVER_MAX: u32 = 14;
-/// Between two proposals.
-const AGAIN: Micros = 500 * MS;
+/// Longer than a node takes to answer.
+const PATIENCE: Micros = 15 * SECOND;
 
 enum Job {
     Token { token: Token, region: RegionId },
@@ -26,13 +27,19 @@ enum Job {
     Prefer(RegionId),
 }
 
+/// Whom it has asked, in which life, and when.
+struct Asked {
+    machine: usize,
+    life: u64,
+    at: Micros,
+}
+
 #[derive(Default)]
 pub(crate) struct Operator {
     job: Option<Job>,
     tokens: u8,
-    proposed: Micros,
-    /// The newest table that the job was seen to need: an older one says nothing about it.
-    seen: u64,
+    requests: u64,
+    asked: Option<Asked>,
 }
 
 impl Operator {
@@ -47,61 +54,70 @@ impl World {
         self.at(next, Event::Operate);
         let i = self.ctx.rng.below(self.machines.len() as u64) as usize;
         let Some(members) = self.machines[i].node.as_ref().map(|n| n.members().clone()) else { return };
-        let Some(job) = self.operator.job.take() else {
+        if self.operator.job.is_none() {
             let may_begin = self.phase == Phase::Safety && members == *self.ctx.checker.newest_members();
             if may_begin && self.ctx.rng.per_million(self.ctx.options.operate_per_million) {
                 self.operator.job = self.draw_job(&members);
-                self.operator.seen = members.version;
             }
-            return;
-        };
-        if members.version < self.operator.seen {
-            self.operator.job = Some(job);
             return;
         }
-        let change = match self.left_to_do(job, &members, i) {
-            (Some(job), change) => {
-                self.operator.job = Some(job);
-                change
-            }
-            (None, _) => return self.ctx.events.add("membership changed"),
-        };
-        let command = Command { expected_version: members.version, change };
-        if let Err(why) = Members::clone(&members).apply(&command) {
-            trace!(self.ctx, "refused by n{}: {why}", i + 1);
-            self.operator.job = None;
-        } else if self.operator.proposed + AGAIN <= self.ctx.now {
-            self.operator.proposed = self.ctx.now;
-            let life = self.machines[i].life;
-            self.at(self.ctx.now, Event::Arrive(i, life, Arrival::Change(command)));
+        let waits = self.operator.asked.as_ref().is_some_and(|asked| {
+            let machine = &self.machines[asked.machine];
+            machine.node.is_some() && machine.life == asked.life && asked.at + PATIENCE > self.ctx.now
+        });
+        if !waits {
+            self.ask_node(i, &members);
         }
     }
 
-    /// What is left of the job by this table, and the next change; no job: it is done.
-    fn left_to_do(&mut self, job: Job, members: &Members, i: usize) -> (Option<Job>, Change) {
-        match job {
-            Job::Token { token, region } if members.tokens.contains(&token) => {
-                self.operator.seen = members.version;
-                self.left_to_do(Job::Join { token: token.hash, region }, members, i)
-            }
-            Job::Token { token, region } => {
-                let change = Change::AddToken(token.clone());
-                (Some(Job::Token { token, region }), change)
-            }
-            Job::Join { token, region } => {
+    fn ask_node(&mut self, i: usize, members: &Members) {
+        let change = match self.operator.job.as_ref() {
+            Some(Job::Token { token, .. }) => Change::AddToken(token.clone()),
+            Some(Job::Join { token, region }) => {
                 let address = format!("host:{}", members.next_id);
-                let change = Change::Join { token, region: region.clone(), address };
-                if let Some(member) = members.joined_with(&token).cloned() {
-                    self.joined(&member, i);
-                    return (None, change);
+                Change::Join { token: *token, region: region.clone(), address }
+            }
+            Some(Job::Remove(id)) => Change::Remove(*id),
+            Some(Job::Prefer(region)) => Change::PreferLeader(region.clone()),
+            None => return,
+        };
+        self.operator.requests += 1;
+        let (id, life, at) = (RequestId(self.operator.requests), self.machines[i].life, self.ctx.now);
+        trace!(self.ctx, "n{} is asked: {change}", i + 1);
+        self.operator.asked = Some(Asked { machine: i, life, at });
+        self.at(at, Event::Arrive(i, life, Arrival::Ask(id, change)));
+    }
+
+    fn has_newest_table(&self, i: usize) -> bool {
+        let newest = self.ctx.checker.newest_members();
+        self.machines[i].node.as_ref().is_some_and(|n| n.members().version == newest.version)
+    }
+
+    /// Node `i` answers.
+    pub(crate) fn told(&mut self, i: usize, (id, change, result): Answer) {
+        trace!(self.ctx, "n{} answers: {change}: {result:?}", i + 1);
+        if id != RequestId(self.operator.requests) {
+            return;
+        }
+        self.operator.asked = None;
+        match (result, self.operator.job.take()) {
+            (Ok(()), Some(Job::Token { token, region })) => {
+                self.operator.job = Some(Job::Join { token: token.hash, region });
+            }
+            (Ok(()), Some(job)) => {
+                if let Change::Join { token, .. } = &change {
+                    let members = self.machines[i].node.as_ref().map(|n| n.members().clone());
+                    match members.as_ref().and_then(|m| m.joined_with(token)) {
+                        Some(member) => self.joined(member, i),
+                        None => return self.operator.job = Some(job),
+                    }
                 }
-                (Some(Job::Join { token, region }), change)
+                self.ctx.events.add("membership changed");
             }
-            Job::Remove(id) => ((!members.removed(id)).then_some(Job::Remove(id)), Change::Remove(id)),
-            Job::Prefer(region) => {
-                let is_left = members.preferred_leader != region;
-                (is_left.then(|| Job::Prefer(region.clone())), Change::PreferLeader(region))
-            }
+            // By an older table than there is: it may have been done meanwhile.
+            (Err(NotDone::Refused(_)), Some(job)) if !self.has_newest_table(i) => self.operator.job = Some(job),
+            (Err(NotDone::Refused(_)), _) => self.ctx.events.add("membership change refused"),
+            (_, job) => self.operator.job = job,
         }
     }
 

@@ -315,12 +315,15 @@ impl World {
         body.trouble = Trouble { next_sync_fails: body.trouble.next_sync_fails || trouble, ..m.trouble };
         let result = node.work(arrivals, &mut self.ctx);
         let departures = std::mem::take(&mut node.body.departures);
-        let rebuild = std::mem::take(&mut node.body.rebuild_ordered);
+        let (rebuild, answers) = (std::mem::take(&mut node.body.rebuild_ordered), node.take_answers());
         if std::mem::take(&mut node.body.elected) && self.phase == Phase::Safety {
             self.fault_at_election(i);
         }
         for (time, departure) in departures {
             self.depart(i, time, departure);
+        }
+        for answer in answers {
+            self.told(i, answer);
         }
         if rebuild {
             self.begin_copy(i);

@@ -366,6 +366,19 @@ impl Members {
     }
 }
 
+impl Change {
+    /// It has happened, by this table; whether this or another command did it.
+    pub fn is_shown_by(&self, members: &Members) -> bool {
+        match self {
+            Change::AddToken(token) => members.tokens.contains(token),
+            Change::Join { token, .. } => members.joined_with(token).is_some(),
+            Change::Promote(id) => members.get(*id).is_some_and(|m| m.voter),
+            Change::Remove(id) => members.removed(*id),
+            Change::PreferLeader(region) => members.preferred_leader == *region,
+        }
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

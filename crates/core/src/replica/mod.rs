@@ -20,17 +20,21 @@
 //! | [`host`] | what it needs of the world outside |
 //! | `storage` | log and checkpoints: how they are opened, written and cut |
 //! | `positions` | how far each PostgreSQL is |
+//! | `requests` | changes of the membership that somebody asked for |
 //! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
 
 pub mod host;
 mod positions;
 mod rebuild;
+mod requests;
 mod storage;
 
 use host::ends;
 pub use host::{Host, Stage, Store};
 pub use positions::{Shown, SILENT_AFTER};
 pub use rebuild::RebuildFrom;
+use requests::Requests;
+pub use requests::{Answer, NotDone, RequestId};
 
 use crate::certifier::{Certifier, CommittedIndexes};
 use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Output};
@@ -81,6 +85,9 @@ pub struct Replica<S: Store, O> {
     bytes_since_checkpoint: u64,
     /// PostgreSQL's data folder has to be made anew.
     rebuild: Option<RebuildFrom>,
+    requests: Requests,
+    /// The table has changed since requests were looked at.
+    members_changed: bool,
     leadership: Option<Leadership>,
     tick: u64,
     /// Peers whose queue was full; Raft is told at the next occasion.
@@ -127,6 +134,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             checkpoint_under_way: false,
             bytes_since_checkpoint: 0,
             rebuild: None,
+            requests: Requests::default(),
+            members_changed: false,
             leadership: None,
             tick: 0,
             dropped: Vec::new(),
@@ -236,6 +245,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
         self.step(Input::Tick, host);
         self.propose_again(false, host)?;
+        self.work_requests(host);
         if self.tick % POSITION_TICKS != 0 {
             return Ok(());
         }
@@ -270,7 +280,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             self.hand_events(host);
             host.stage(Stage::Answered)?;
             self.follow_rebuild(host);
-            if !self.notice_leader(host)? {
+            let members_changed = std::mem::take(&mut self.members_changed);
+            if members_changed {
+                self.work_requests(host);
+            }
+            if !self.notice_leader(host)? && !members_changed {
                 return Ok(());
             }
         }
@@ -352,6 +366,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host.has_members(&members, self.certifier.decided());
         self.positions.retain(|id, _| members.contains(*id));
         self.members = members;
+        self.members_changed = true;
         // A node that is no member any more has nothing to say.
         match self.members.removed(self.id) && !self.consensus.conf().contains(self.id) {
             true => Err(host.removed(&self.members, self.certifier.decided())),

@@ -1,159 +1,91 @@
-//! Changes of the membership that somebody asked for: proposed until the table shows them, or for ten seconds.
-//!
-//! Any node takes them; the leader appends them.  A proposal may be lost, or come too late for the table that it was
-//! made for: then the table's version has changed, and the next one is made for the new table.
+//! What operators have asked of the table of members, and what they are told of it.
 
+use super::CoreThread;
 use crate::inbox::{AdminReply, AdminRequest};
 use crate::secret::{self, Secret};
 use onetrip_core::members::{Change, Command, Members, Token};
-use onetrip_core::{Member, MemberRole, NodeId};
+use onetrip_core::replica::RequestId;
+use onetrip_core::{Member, MemberRole};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 
-/// 10 s, and 0.5 s between two proposals for the same table.
-const PATIENCE_TICKS: u64 = 500;
-const AGAIN_TICKS: u64 = 25;
 const TTL_S_MAX: u64 = 10 * 365 * 86_400;
-/// A refusal by this node's table counts only after so long: the table may be a little behind.
-const REFUSE_TICKS: u64 = 25;
-/// Beyond these a request is refused.
-const OPEN_MAX: usize = 100;
 
 pub type Answer = oneshot::Sender<Result<AdminReply, String>>;
 
-enum Wanted {
-    Token { token: Token, secret: Secret },
-    Join { change: Change, hash: [u8; 32] },
-    Remove(NodeId),
-    Prefer(Change),
-}
-
-struct Open {
-    wanted: Wanted,
+/// Who waits for which request; `secret`: of the token that it is about.
+struct Waiting {
     answer: Answer,
-    give_up_at: u64,
-    /// For which version of the table, and when.
-    proposed: Option<(u64, u64)>,
+    secret: Option<Secret>,
 }
 
 #[derive(Default)]
 pub(super) struct AdminRequests {
-    open: Vec<Open>,
+    last: u64,
+    waiting: BTreeMap<RequestId, Waiting>,
 }
 
-/// What came of a request.
-pub(super) enum Answered {
-    Reply(Answer, Result<AdminReply, String>),
-    /// The member with that token is there; it needs a checkpoint.
-    Joined(Answer, NodeId),
-}
-
-impl AdminRequests {
-    /// `Some`: answered at once.
-    pub fn ask(
-        &mut self,
-        request: AdminRequest,
-        answer: Answer,
-        tick: u64,
-        members: &Arc<Members>,
-    ) -> Option<Answered> {
-        let wanted = match wanted(request, members) {
+impl CoreThread {
+    pub(super) fn administer(&mut self, request: AdminRequest, answer: Answer) {
+        let (change, secret) = match wanted(request, self.replica.members()) {
             Ok(Some(wanted)) => wanted,
-            Ok(None) => return Some(Answered::Reply(answer, Ok(AdminReply::Members(members.clone())))),
-            Err(why) => return Some(Answered::Reply(answer, Err(why))),
+            Ok(None) => return drop(answer.send(Ok(AdminReply::Members(self.replica.members().clone())))),
+            Err(why) => return drop(answer.send(Err(why))),
         };
-        if self.open.len() >= OPEN_MAX {
-            return Some(Answered::Reply(answer, Err("too many changes of the membership are under way".into())));
-        }
-        self.open.push(Open { wanted, answer, give_up_at: tick + PATIENCE_TICKS, proposed: None });
-        None
+        self.admin.last += 1;
+        let id = RequestId(self.admin.last);
+        self.admin.waiting.insert(id, Waiting { answer, secret });
+        self.replica.ask(id, change, &mut self.host);
+        self.answer_requests();
     }
 
-    /// Who can be answered, and what is to be proposed (again).  To be called on each tick and when the table has changed.
-    pub fn work(&mut self, tick: u64, members: &Arc<Members>) -> (Vec<Answered>, Vec<Command>) {
-        let (mut answered, mut commands) = (Vec::new(), Vec::new());
-        for mut open in std::mem::take(&mut self.open) {
-            if open.answer.is_closed() {
-                continue;
-            }
-            let change = match open.wanted.left_to_do(members) {
-                Ok(change) => change,
-                Err(done) => {
-                    answered.push(done(open.answer));
-                    continue;
-                }
-            };
-            if tick >= open.give_up_at {
-                let why = format!(
-                    "this was not decided within 10 s ({change}): is there a leader, and a majority? Ask again"
-                );
-                answered.push(Answered::Reply(open.answer, Err(why)));
-                continue;
-            }
-            let command = Command { expected_version: members.version, change };
-            if let Err(why) = Members::clone(members).apply(&command) {
-                if tick + PATIENCE_TICKS < open.give_up_at + REFUSE_TICKS {
-                    self.open.push(open);
-                } else {
-                    answered.push(Answered::Reply(open.answer, Err(why.0)));
-                }
-                continue;
-            }
-            let is_due =
-                open.proposed.is_none_or(|(version, at)| version != members.version || at + AGAIN_TICKS <= tick);
-            if is_due {
-                open.proposed = Some((members.version, tick));
-                commands.push(command);
-            }
-            self.open.push(open);
-        }
-        (answered, commands)
-    }
-}
-
-impl AdminRequests {
-    /// This node has left, and may never see that in its own log.
-    pub fn removed(&mut self, me: NodeId, members: &Members) {
-        let mut left = members.clone();
-        if left.contains(me) {
-            // A refusal cannot be: it has happened.
-            let _ = left.apply(&Command { expected_version: left.version, change: Change::Remove(me) });
-        }
-        let left = Arc::new(left);
-        for open in std::mem::take(&mut self.open) {
-            if matches!(open.wanted, Wanted::Remove(id) if id == me) {
-                let _ = open.answer.send(Ok(AdminReply::Members(left.clone())));
-            }
+    /// To be called whenever the replica may have answers.
+    pub(super) fn answer_requests(&mut self) {
+        for (id, change, result) in self.replica.take_answers() {
+            let Some(Waiting { answer, secret }) = self.admin.waiting.remove(&id) else { continue };
+            let reply = result.map_err(|why| why.to_string()).and_then(|()| self.reply(change, secret));
+            // Nobody waiting any more is no harm.
+            let _ = answer.send(reply);
         }
     }
-}
 
-type Done = Box<dyn FnOnce(Answer) -> Answered>;
+    /// On each tick: what nobody waits for is not asked for any more.
+    pub(super) fn withdraw_requests(&mut self) {
+        let gone = self.admin.waiting.iter().filter(|(_, waiting)| waiting.answer.is_closed()).map(|(id, _)| *id);
+        for id in gone.collect::<Vec<_>>() {
+            self.admin.waiting.remove(&id);
+            self.replica.withdraw(id);
+        }
+    }
 
-impl Wanted {
-    /// The change that is still wanted of this table, or the answer if there is none.
-    fn left_to_do(&self, members: &Arc<Members>) -> Result<Change, Done> {
-        let reply = |reply: AdminReply| -> Done { Box::new(|answer| Answered::Reply(answer, Ok(reply))) };
-        match self {
-            Wanted::Token { token, secret } if members.tokens.contains(token) => Err(reply(AdminReply::Token(*secret))),
-            Wanted::Token { token, .. } => Ok(Change::AddToken(token.clone())),
-            Wanted::Join { change, hash } => match members.joined_with(hash) {
-                Some(member) => {
-                    let id = member.id;
-                    match already_used(member, change) {
-                        Some(why) => Err(Box::new(move |answer| Answered::Reply(answer, Err(why)))),
-                        None => Err(Box::new(move |answer| Answered::Joined(answer, id))),
-                    }
+    fn reply(&self, change: Change, secret: Option<Secret>) -> Result<AdminReply, String> {
+        let members = self.replica.members();
+        match (&change, secret) {
+            (Change::AddToken(_), Some(secret)) => Ok(AdminReply::Token(secret)),
+            (Change::Join { token, .. }, _) => {
+                let Some(member) = members.joined_with(token) else {
+                    return Err("the node that joined with this token was removed meanwhile".into());
+                };
+                if let Some(why) = already_used(member, &change) {
+                    return Err(why);
                 }
-                None => Ok(change.clone()),
-            },
-            Wanted::Remove(id) if members.removed(*id) => Err(reply(AdminReply::Members(members.clone()))),
-            Wanted::Remove(id) => Ok(Change::Remove(*id)),
-            Wanted::Prefer(Change::PreferLeader(region)) if *region == members.preferred_leader => {
-                Err(reply(AdminReply::Members(members.clone())))
+                // Two nodes under one id would vote twice.
+                if self.host.transport.peers().iter().any(|p| p.id == member.id && p.connected) {
+                    let Member { id, region, .. } = member;
+                    return Err(format!("node {id} in {region} joined with this token and runs already"));
+                }
+                let checkpoint = self.replica.encoded_checkpoint();
+                Ok(AdminReply::Joined { member: member.clone(), members: members.clone(), checkpoint })
             }
-            Wanted::Prefer(change) => Ok(change.clone()),
+            (Change::Remove(id), _) if members.contains(*id) => {
+                // This node itself, which will not see its own removal in its log.
+                let mut left = Members::clone(members);
+                let _ = left.apply(&Command { expected_version: left.version, change });
+                Ok(AdminReply::Members(Arc::new(left)))
+            }
+            _ => Ok(AdminReply::Members(members.clone())),
         }
     }
 }
@@ -178,7 +110,7 @@ fn already_used(member: &Member, asked: &Change) -> Option<String> {
 }
 
 /// `None`: only the table is asked for.
-fn wanted(request: AdminRequest, members: &Members) -> Result<Option<Wanted>, String> {
+fn wanted(request: AdminRequest, members: &Members) -> Result<Option<(Change, Option<Secret>)>, String> {
     Ok(Some(match request {
         AdminRequest::Members => return Ok(None),
         AdminRequest::Token { role, replaces, ttl_s } => {
@@ -190,7 +122,7 @@ fn wanted(request: AdminRequest, members: &Members) -> Result<Option<Wanted>, St
             }
             let secret = secret::draw().map_err(|e| e.to_string())?;
             let token = Token { hash: secret::hash(&secret), role, replaces, expires_unix_s: now_unix_s() + ttl_s };
-            Wanted::Token { token, secret }
+            (Change::AddToken(token), Some(secret))
         }
         AdminRequest::Join { secret_hash, region, address, unlike } => {
             let token = members.tokens.iter().find(|t| t.hash == secret_hash);
@@ -201,15 +133,15 @@ fn wanted(request: AdminRequest, members: &Members) -> Result<Option<Wanted>, St
             if let Some(why) = unlike.filter(|_| role.is_some_and(MemberRole::has_postgres)) {
                 return Err(why);
             }
-            Wanted::Join { change: Change::Join { token: secret_hash, region, address }, hash: secret_hash }
+            (Change::Join { token: secret_hash, region, address }, None)
         }
         AdminRequest::Remove { node } => {
             if !members.contains(node) {
                 return Err(format!("node {node} is no member"));
             }
-            Wanted::Remove(node)
+            (Change::Remove(node), None)
         }
-        AdminRequest::PreferLeader { region } => Wanted::Prefer(Change::PreferLeader(region)),
+        AdminRequest::PreferLeader { region } => (Change::PreferLeader(region), None),
     }))
 }
 

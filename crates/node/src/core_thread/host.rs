@@ -1,6 +1,5 @@
 //! What the replica stands on in the daemon: sockets, files, threads, the clock.
 
-use super::admin::AdminRequests;
 use super::healing::Healing;
 use super::retain::Retained;
 use super::{AgentQueue, TICK};
@@ -36,7 +35,6 @@ pub(super) struct NodeHost {
     pub checkpoint_file: CheckpointFile,
     pub starts_file: StartsFile,
     pub archive: Option<Archive>,
-    pub admin: AdminRequests,
     pub retained: Retained,
     pub healing: Healing,
     /// PostgreSQL's data folder has to be made anew.
@@ -44,14 +42,6 @@ pub(super) struct NodeHost {
     /// The table has changed since somebody looked.
     pub members_changed: bool,
     pub started: Instant,
-}
-
-impl NodeHost {
-    /// Whoever asked for it here hears of it before this node ends.
-    pub fn removed_because(&mut self, why: String, members: &Members) -> Error {
-        self.admin.removed(self.config.node, members);
-        Error::Removed(why)
-    }
 }
 
 impl Host for NodeHost {
@@ -225,8 +215,8 @@ impl Host for NodeHost {
         tracing::info!(region = %self.config.region, node = %self.config.node, index = %state.index(), "went on from a checkpoint");
     }
 
-    fn removed(&mut self, members: &Members, decided: LogIndex) -> Error {
-        self.removed_because(format!("this node was removed from the cluster at log index {decided}"), members)
+    fn removed(&mut self, _members: &Members, decided: LogIndex) -> Error {
+        Error::Removed(format!("this node was removed from the cluster at log index {decided}"))
     }
 
     fn router_event(&mut self, event: router::Event) {

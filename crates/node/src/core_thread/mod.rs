@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `host` | what the replica stands on: sockets, files, threads, the clock |
 //! | `storage` | checkpoint and log as earlier lives left them |
-//! | `admin`, `membership` | changes of the membership that somebody asked for |
+//! | `admin` | what operators ask of the table of members |
 //! | `skip` | entries that somebody has left out |
 //! | `retain` | how much of the log backups under way need |
 //! | `healing` | how often PostgreSQL may be copied because it cannot apply an entry |
@@ -20,7 +20,6 @@ mod admin;
 mod healing;
 mod host;
 mod lag;
-mod membership;
 mod positions;
 mod retain;
 mod skip;
@@ -78,6 +77,7 @@ pub struct CoreThread {
     replica: Replica<RaftLog, AgentQueue>,
     host: NodeHost,
     skips: Vec<OpenSkip>,
+    admin: AdminRequests,
     /// Of the other members' PostgreSQL, as they said last.
     positions: BTreeMap<NodeId, Position>,
     lag: LagClock,
@@ -132,14 +132,19 @@ impl CoreThread {
             checkpoint_file,
             starts_file,
             archive,
-            admin: AdminRequests::default(),
             retained: Retained::default(),
             orders,
             members_changed: false,
             started: Instant::now(),
         };
-        let mut core =
-            CoreThread { replica, host, skips: Vec::new(), positions: BTreeMap::new(), lag: LagClock::default() };
+        let mut core = CoreThread {
+            replica,
+            host,
+            skips: Vec::new(),
+            admin: AdminRequests::default(),
+            positions: BTreeMap::new(),
+            lag: LagClock::default(),
+        };
         core.replica.start(postgres_is_there, &mut core.host)?;
         Ok(core)
     }
@@ -147,6 +152,10 @@ impl CoreThread {
     /// The thread's body.  `Ok`: it was asked to stop, and all is on disk.
     pub fn run(mut self, events: &Receiver<Event>) -> Result<()> {
         let result = self.work(events).and_then(|()| self.end(events));
+        if let Err(Error::Removed(_)) = &result {
+            self.replica.has_left();
+            self.answer_requests();
+        }
         // Whoever waits here is better off asking again.
         self.replica.router.close_all();
         result
@@ -198,16 +207,13 @@ impl CoreThread {
             Event::Peer(peer, PeerEvent::Position { applied, durable }) => self.position_of(peer, applied, durable),
             Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,
-            Event::Peer(_, PeerEvent::Removed(why)) => return Err(host.removed_because(why, replica.members())),
+            Event::Peer(_, PeerEvent::Removed(why)) => return Err(Error::Removed(why)),
             Event::Agent(event) => {
                 replica.agent(event, host)?;
             }
             Event::Skip { index, force, answer } => self.ask_skip(index, force, answer)?,
             Event::Admin(request, answer) => {
-                if let Some(answered) = host.admin.ask(request, answer, replica.ticks(), replica.members()) {
-                    self.answer(answered);
-                }
-                self.administer();
+                self.administer(request, answer);
             }
             Event::Retain(None, answer) => host.retained.ask(answer),
             Event::Retain(Some(index), answer) => {
@@ -229,8 +235,8 @@ impl CoreThread {
 
     fn on_tick(&mut self) -> Result<()> {
         self.lag.decided(self.replica.certifier.last_committed(), Instant::now());
+        self.withdraw_requests();
         self.replica.tick(&mut self.host)?;
-        self.administer();
         self.work_skips();
         self.forget_lag();
         Ok(())
@@ -238,18 +244,16 @@ impl CoreThread {
 
     /// All the work that follows from what has come in.
     fn advance(&mut self) -> Result<()> {
-        loop {
-            self.replica.advance(&mut self.host)?;
-            if let Some(archive) = &mut self.host.archive {
-                archive.decided(self.replica.certifier.decided());
-                archive.pump(self.replica.consensus.log())?;
-            }
-            if !std::mem::take(&mut self.host.members_changed) {
-                return Ok(());
-            }
-            self.positions.retain(|id, _| self.replica.members().contains(*id));
-            self.administer();
+        self.replica.advance(&mut self.host)?;
+        if let Some(archive) = &mut self.host.archive {
+            archive.decided(self.replica.certifier.decided());
+            archive.pump(self.replica.consensus.log())?;
         }
+        if std::mem::take(&mut self.host.members_changed) {
+            self.positions.retain(|id, _| self.replica.members().contains(*id));
+        }
+        self.answer_requests();
+        Ok(())
     }
 
     fn status(&self) -> CoreStatus {

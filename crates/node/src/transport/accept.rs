@@ -373,7 +373,7 @@ impl Transport {
                     }
                     Frame::Pong { sent_ns } => {
                         let rtt = self.now_ns().saturating_sub(sent_ns);
-                        link.round_trips().add(Duration::from_nanos(rtt));
+                        link.add_round_trip(Duration::from_nanos(rtt));
                     }
                     Frame::Rehearse { id, rehearsal } => self.try_for(link.clone(), id, rehearsal),
                     Frame::Rehearsed { id, answer } => self.asked.answered(id, link.id, answer),

@@ -11,7 +11,7 @@ use crate::tls::{PeerSocket, PeerStream};
 use bytes::{Bytes, BytesMut};
 use nix::sys::socket::{setsockopt, sockopt};
 use onetrip_core::{NodeId, RegionId};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -71,8 +71,14 @@ impl Link {
         self.queues[channel as usize].lock().expect("no code that holds this lock panics").clone()
     }
 
-    pub fn round_trips(&self) -> MutexGuard<'_, RoundTrips> {
-        self.round_trips.lock().expect("no code that holds this lock panics")
+    pub fn add_round_trip(&self, sample: Duration) {
+        self.round_trips.lock().expect("no code that holds this lock panics").add(sample);
+    }
+
+    /// The least and the median of the last seconds.
+    pub fn round_trip(&self) -> Option<(Duration, Duration)> {
+        let trips = self.round_trips.lock().expect("no code that holds this lock panics");
+        trips.least().zip(trips.median())
     }
 
     /// Keeps what its hello told.
