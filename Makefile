@@ -1,6 +1,12 @@
 # The only entry point: what people and CI call.
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
+# rustup fetches the toolchain that rust-toolchain.toml pins; not if `stable` is that very one.
+PINNED := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+ifneq ($(shell PATH='$(PATH)'; exec 2> /dev/null; rustup toolchain list | grep '^$(PINNED)-' > /dev/null || \
+	rustup run stable rustc --version | grep '^rustc $(PINNED) '),)
+export RUSTUP_TOOLCHAIN ?= stable
+endif
 # Another PostgreSQL than Debian's: ONETRIP_POSTGRES_BIN=its folder of programs.
 export ONETRIP_POSTGRES_BIN ?= /usr/lib/postgresql/15/bin
 export PG_CONFIG ?= $(ONETRIP_POSTGRES_BIN)/pg_config
