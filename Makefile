@@ -1,6 +1,12 @@
 # The only entry point: what people and CI call.
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
+# rustup fetches the toolchain that rust-toolchain.toml pins; not if `stable` is that very one.
+PINNED := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+ifneq ($(shell PATH='$(PATH)'; exec 2> /dev/null; rustup toolchain list | grep '^$(PINNED)-' > /dev/null || \
+	rustup run stable rustc --version | grep '^rustc $(PINNED) '),)
+export RUSTUP_TOOLCHAIN ?= stable
+endif
 # Another PostgreSQL than Debian's: ONETRIP_POSTGRES_BIN=its folder of programs.
 export ONETRIP_POSTGRES_BIN ?= /usr/lib/postgresql/15/bin
 export PG_CONFIG ?= $(ONETRIP_POSTGRES_BIN)/pg_config
@@ -8,7 +14,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz audit lint lint-versions bench bench-failover bench-return bench-rows clean
+.PHONY: help setup setup-tests setup-lint build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-failover bench-return bench-rows clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -17,17 +23,19 @@ help:
 	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
 	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file tells what happened)"
 	@echo "make fuzz    bytes from outside, arbitrary and damaged (SECONDS=60)"
-	@echo "make audit   licences, sources and known flaws of the Rust libraries"
+	@echo "make audit   licenses, sources and known flaws of the Rust libraries; needs the list of flaws from GitHub"
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make poison  random DDL, rows, roles, functions and values of every type from three regions at once come out alike (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make lint    format, clippy (warnings are errors), where the extension's includes point, and that the product holds nothing of the lab"
-	@echo "make lint-versions  the extension compiles without warnings for PostgreSQL 15, 17 and 18"
+	@echo "make lint    all that is checked without running anything: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
+	@echo "             directions of includes and of dependencies, licenses and known flaws of libraries, scripts, lines of pages"
+	@echo "             (make -k lint shows all that is wrong, not only the first)"
+	@echo "make lint-versions  the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched"
 	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
 	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
 	@echo "make bench-return  a member missed five minutes of full load and comes back: what the others notice"
 	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, beside heap"
-	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it"
+	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it, or setup-tests, setup-lint"
 	@echo "make clean   remove what was built"
 
 setup:
@@ -36,6 +44,10 @@ setup:
 # For tests that have PostgreSQL store values of every type there is.
 setup-tests:
 	@scripts/setup.sh tests
+
+# For `make lint`: clippy, rustfmt, cargo-deny, shellcheck.
+setup-lint:
+	@scripts/setup.sh lint
 
 build: setup
 	cargo build --release --locked -p onetrip-cli
@@ -93,18 +105,44 @@ fuzz: setup
 	ONETRIP_FUZZ_SECONDS=$(SECONDS) cargo test --locked -p onetrip-lab --test fuzz -- --nocapture
 
 # The list of known flaws comes from https://github.com/rustsec/advisory-db.
-audit: setup
-	@command -v cargo-deny > /dev/null || cargo install cargo-deny --locked --version 0.20.2
+audit: setup-lint
 	cargo deny --locked check --hide-inclusion-graph
 
-# The extension against the headers of other PostgreSQL versions, which come from Debian.
-lint-versions: setup
+# Each part stands alone; the quick ones come first.
+lint: lint-format lint-docs lint-scripts lint-product lint-libraries lint-c lint-clippy
+
+lint-format: setup-lint
+	cargo fmt --all --check
+
+lint-docs: setup-lint
+	@scripts/lint-docs.sh
+
+# Those in t/ are read by test/run.sh, whose variables they use.
+lint-scripts: setup-lint
+	shellcheck --severity=warning .ci/run scripts/*.sh extension/test/run.sh
+	shellcheck --severity=warning --shell=bash --exclude=SC2154 extension/test/t/*.sh
+
+lint-product: setup-lint
+	@scripts/lint-product.sh
+
+# Without the net everything except the known flaws is checked; `make audit` wants them all.
+lint-libraries: setup-lint
+	cargo deny --locked check --hide-inclusion-graph licenses bans sources
+	@if timeout 120 cargo deny --locked fetch db; then \
+		cargo deny --locked check --hide-inclusion-graph advisories; \
+	else \
+		echo "lint-libraries: advisories NOT CHECKED: the list of known flaws could not be fetched"; \
+	fi
+
+lint-c: setup-lint
+	@scripts/include-direction.sh
 	@scripts/compile-versions.sh $(TARGET)/headers
 
-lint:
-	@scripts/include-direction.sh
-	cargo fmt --all --check
-	@scripts/lint-product.sh
+lint-versions: setup-lint
+	@scripts/compile-versions.sh --strict $(TARGET)/headers
+
+# The features of the command, of the whole workspace, and of the tests with stop points.
+lint-clippy: setup-lint
 	cargo clippy --locked -p onetrip-cli --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked -p onetrip-lab --features stop-points --all-targets -- -D warnings

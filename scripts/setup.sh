@@ -2,7 +2,10 @@
 # Makes this machine able to build and run Onetrip: installs what is missing, builds the extension and puts it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  Debian 12; as root or through sudo.
 #
-#   scripts/setup.sh [tests]     tests: also what only tests use: PostGIS for its types, pg_cron for its ways
+#   scripts/setup.sh [tests|lint]
+#
+# tests: also what only tests use: PostGIS for its types, pg_cron for its ways.
+# lint: what `make lint` uses; the extension is not built then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +13,7 @@ PG_VERSION=15
 PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG_VERSION/bin/pg_config}
 # The newest that any pinned crate asks for.
 CARGO_NEEDED=1.88
+CARGO_DENY=0.20.2
 
 fail() {
     echo "setup: $*" >&2
@@ -44,6 +48,7 @@ wanted=(build-essential pkg-config "postgresql-$PG_VERSION" "postgresql-server-d
 case "${1:-}" in
     "") ;;
     tests) wanted+=("postgresql-$PG_VERSION-postgis-3" "postgresql-$PG_VERSION-cron") ;;
+    lint) wanted+=(shellcheck debian-archive-keyring) ;;
     *) fail "unknown argument $1" ;;
 esac
 missing=()
@@ -56,6 +61,11 @@ if ! cargo_is_new_enough; then
         fail "$(command -v cargo) is $(cargo --version); Onetrip needs $CARGO_NEEDED or later: update it (rustup update)"
     fi
     missing+=(cargo-web rustc-web)
+fi
+if [ "${1:-}" = lint ]; then
+    # rustup installs both with the toolchain.
+    cargo clippy --version >/dev/null 2>&1 || missing+=(rust-web-clippy)
+    cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt-web)
 fi
 
 if [ ${#missing[@]} -gt 0 ]; then
@@ -73,6 +83,12 @@ if [ ${#missing[@]} -gt 0 ]; then
         fail "no cargo $CARGO_NEEDED or later can be had from Debian here: install the Rust toolchain (rustup) and try again"
 fi
 [ -x "$PG_CONFIG" ] || fail "$PG_CONFIG is missing although postgresql-server-dev-$PG_VERSION is installed"
+
+if [ "${1:-}" = lint ]; then
+    # Checks licences and known flaws of libraries; Debian does not have it.  Builds for some minutes.
+    command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --version "$CARGO_DENY"
+    exit
+fi
 
 make --no-print-directory -s -C extension PG_CONFIG="$PG_CONFIG"
 libraries=$("$PG_CONFIG" --pkglibdir)

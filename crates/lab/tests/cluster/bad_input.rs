@@ -57,21 +57,34 @@ fn refused(output: &crate::lab::Output, code: i32, words: &[&str]) {
     assert!(!output.stderr.contains("panicked"), "{}", output.stderr);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_on_the_sockets_and_on_the_disk_harms_nothing() {
-    let lab = start(
-        "bad_input",
-        "garbage on the peer port, on the agent socket, in the log file: nodes live, nothing is lost",
-    )
-    .await;
+async fn with_rows(name: &'static str, about: &str) -> Lab {
+    let lab = start(name, about).await;
     lab.session(0)
         .await
         .must("create table t (id int primary key, v text); insert into t select g, 'v' from generate_series(1, 500) g")
         .await;
     lab.everywhere().await;
+    lab
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_on_the_peer_port_harms_nothing() {
+    let lab = with_rows("bad_peer", "garbage on the peer port: nodes live, nothing is lost").await;
     garbage_from_a_peer(&lab).await;
+    lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_on_the_agent_socket_harms_nothing() {
+    let lab = with_rows("bad_agent", "garbage and other users on the agent socket: nodes live, nothing is lost").await;
     garbage_from_an_agent_client(&lab).await;
     another_user_on_the_agent_socket(&lab).await;
+    lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_file_stops_its_node_alone() {
+    let lab = with_rows("bad_disk", "a damaged log or node.toml: that node does not start, nothing is lost").await;
     damaged_log(&lab).await;
     damaged_config(&lab).await;
     lab.check_equal(1).await;

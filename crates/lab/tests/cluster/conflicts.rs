@@ -7,31 +7,12 @@ use tokio_postgres::error::{DbError, SqlState};
 
 const ROUNDS: usize = 12;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_regions_that_meet_one_wins() {
-    // A distance makes the two COMMITs cross each other on the way.
-    let lab = start_from(
-        "conflicts",
-        "one row, one unique value, parent and child, write skew: one region wins, the other gets 40001",
-        builder().topology(apart(40)),
-    )
-    .await;
-    lab.session(0)
-        .await
-        .must(
-            "create table t (id int primary key, v int); create table u (id int primary key, v text unique);
-             create table parent (id int primary key); create table child (id int primary key, parent int references parent);
-             create table skew (id int primary key, on_call bool)",
-        )
-        .await;
+/// A distance makes the two COMMITs cross each other on the way.
+async fn far_apart(name: &'static str, about: &str, tables: &str) -> Lab {
+    let lab = start_from(name, about, builder().topology(apart(40))).await;
+    lab.session(0).await.must(tables).await;
     lab.everywhere().await;
-    one_row(&lab).await;
-    one_unique_value(&lab).await;
-    parent_and_child(&lab).await;
-    write_skew(&lab).await;
-    not_in_each_others_way(&lab).await;
-    read_then_write(&lab).await;
-    lab.check_equal(5).await;
+    lab
 }
 
 #[derive(Default)]
@@ -90,15 +71,21 @@ async fn lost(error: tokio_postgres::Error, loser: Session, tally: &mut Tally) -
     why
 }
 
-async fn one_row(lab: &Lab) {
-    lab.session(0).await.must("insert into t select g, 0 from generate_series(1, 100) g").await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_changes_of_one_row_one_wins() {
+    let lab = far_apart(
+        "conflicts_row",
+        "one row in two regions: one wins, the other gets 40001",
+        "create table t (id int primary key, v int); insert into t select g, 0 from generate_series(1, 100) g",
+    )
+    .await;
     let mut tally = Tally::default();
     for round in 0..ROUNDS {
         lab.everywhere().await;
         let isolation = if round % 2 == 0 { "read committed" } else { "repeatable read" };
         let regions = [[0, 1], [1, 2], [2, 0]][round % 3];
         let bodies = ["update t set v = v + 1 where id = 1", "update t set v = v + 1 where id = 1"];
-        meet(lab, regions, bodies, isolation, "public.t", &mut tally).await;
+        meet(&lab, regions, bodies, isolation, "public.t", &mut tally).await;
     }
     println!("conflicts: one row: wins {:?}, {} found at COMMIT", tally.wins, tally.certified);
     assert!(tally.certified > 0, "no round met at certification");
@@ -114,30 +101,46 @@ async fn one_row(lab: &Lab) {
     .enumerate()
     {
         lab.everywhere().await;
-        meet(lab, [round % 3, (round + 1) % 3], *bodies, "read committed", "public.t", &mut tally).await;
+        meet(&lab, [round % 3, (round + 1) % 3], *bodies, "read committed", "public.t", &mut tally).await;
     }
+    lab.check_equal(1).await;
 }
 
-async fn one_unique_value(lab: &Lab) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_rows_with_one_unique_value_one_wins() {
+    let lab = far_apart(
+        "conflicts_unique",
+        "one unique value in two regions: one wins, the other gets 40001",
+        "create table u (id int primary key, v text unique)",
+    )
+    .await;
     let mut tally = Tally::default();
     for round in 0..ROUNDS / 2 {
         lab.everywhere().await;
         let bodies: [String; 2] =
             [0, 1].map(|side| format!("insert into u values ({}, 'same {round}')", 2 * round + side));
-        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.u", &mut tally)
+        meet(&lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.u", &mut tally)
             .await;
     }
     lab.shows("select count(*) || ' ' || count(distinct v) from u", &format!("{0} {0}", ROUNDS / 2)).await;
+    lab.check_equal(1).await;
 }
 
-async fn parent_and_child(lab: &Lab) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parent_is_deleted_or_gets_a_child() {
+    let lab = far_apart(
+        "conflicts_parent",
+        "a parent deleted in one region, its child inserted in another: one wins, the other gets 40001",
+        "create table parent (id int primary key); create table child (id int primary key, parent int references parent)",
+    )
+    .await;
     let mut tally = Tally::default();
     for round in 0..ROUNDS / 2 {
         lab.session(0).await.must(&format!("insert into parent values ({round})")).await;
         lab.everywhere().await;
         let bodies =
             [format!("delete from parent where id = {round}"), format!("insert into child values ({round}, {round})")];
-        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.", &mut tally)
+        meet(&lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "read committed", "public.", &mut tally)
             .await;
         lab.shows(
             "select count(*) from child left join parent on parent.id = child.parent where parent.id is null",
@@ -145,10 +148,18 @@ async fn parent_and_child(lab: &Lab) {
         )
         .await;
     }
+    lab.check_equal(2).await;
 }
 
-/// Each reads a row with FOR UPDATE and writes the other's: one of them must have seen too much.
-async fn write_skew(lab: &Lab) {
+/// Write skew.  Each reads a row with FOR UPDATE and writes the other's: one of them must have seen too much.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_lock_what_the_other_writes_one_wins() {
+    let lab = far_apart(
+        "conflicts_skew",
+        "write skew between two regions: one wins, the other gets 40001",
+        "create table skew (id int primary key, on_call bool)",
+    )
+    .await;
     let mut tally = Tally::default();
     for round in 0..ROUNDS / 2 {
         let (x, y) = (2 * round, 2 * round + 1);
@@ -160,15 +171,31 @@ async fn write_skew(lab: &Lab) {
                 "select * from skew where id = {other} for {lock}; update skew set on_call = false where id = {mine}"
             )
         });
-        meet(lab, [round % 3, (round + 1) % 3], [&bodies[0], &bodies[1]], "repeatable read", "public.skew", &mut tally)
-            .await;
+        meet(
+            &lab,
+            [round % 3, (round + 1) % 3],
+            [&bodies[0], &bodies[1]],
+            "repeatable read",
+            "public.skew",
+            &mut tally,
+        )
+        .await;
         lab.shows(&format!("select count(*) from skew where id in ({x}, {y}) and on_call"), "1").await;
     }
+    lab.check_equal(1).await;
 }
 
 /// What PostgreSQL lets go on side by side in one region goes on side by side in two.
-async fn not_in_each_others_way(lab: &Lab) {
-    lab.session(0).await.must("insert into parent values (1000); insert into t values (2000, 0), (2001, 0)").await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_does_not_collide_commits_in_both_regions() {
+    let lab = far_apart(
+        "conflicts_none",
+        "what goes on side by side in one region goes on side by side in two",
+        "create table t (id int primary key, v int); create table u (id int primary key, v text unique);
+         create table parent (id int primary key); create table child (id int primary key, parent int references parent);
+         insert into parent values (1000); insert into t values (2000, 0), (2001, 0)",
+    )
+    .await;
     let pairs = [
         ["insert into child values (1000, 1000)", "insert into child values (1001, 1000)"],
         ["update t set v = 1 where id = 2000", "update t set v = 1 where id = 2001"],
@@ -196,15 +223,18 @@ async fn not_in_each_others_way(lab: &Lab) {
             }
         }
     }
+    lab.check_equal(4).await;
 }
 
 /// A value read, added to in the client, and written back: under REPEATABLE READ no update is lost.
-async fn read_then_write(lab: &Lab) {
-    lab.session(0)
-        .await
-        .must("create table tally (id int primary key, n bigint); insert into tally values (1, 0), (2, 0)")
-        .await;
-    lab.everywhere().await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_repeatable_read_no_update_is_lost() {
+    let lab = far_apart(
+        "conflicts_lost_update",
+        "a value read, added to in the client and written back in three regions: no update is lost",
+        "create table tally (id int primary key, n bigint); insert into tally values (1, 0), (2, 0)",
+    )
+    .await;
     let until = Instant::now() + duration(6);
     let mut tasks = Vec::new();
     for region in 0..3 {
@@ -254,4 +284,5 @@ async fn read_then_write(lab: &Lab) {
     println!("conflicts: read, then write: {done} done, {lost} lost");
     assert!(done > 10 && lost > 10, "too little happened to tell anything");
     lab.shows("select sum(n) from tally", &done.to_string()).await;
+    lab.check_equal(1).await;
 }

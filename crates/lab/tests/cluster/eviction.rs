@@ -5,24 +5,44 @@ use std::time::{Duration, Instant};
 use crate::lab::{builder, number, start, start_from, unexpected_errors, until, Lab, Session, SOON};
 use tokio_postgres::error::{DbError, SqlState};
 
+async fn with_rows(name: &'static str, about: &str) -> Lab {
+    let lab = start(name, about).await;
+    lab.session(0)
+        .await
+        .must(
+            "create table t (id int primary key, v int, u int unique);
+             insert into t select g, 0 from generate_series(1, 50) g",
+        )
+        .await;
+    lab
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_in_the_way_is_evicted_with_40001() {
-    let lab =
-        start("eviction", "an idle transaction in the way ends with FATAL 40001, a running one with ERROR 40001").await;
-    lab.session(0).await.must("create table t (id int primary key, v int, u int unique); insert into t select g, 0 from generate_series(1, 50) g").await;
-    lab.everywhere().await;
+async fn an_idle_transaction_in_the_way_ends_with_fatal_40001() {
+    let lab = with_rows("eviction_idle", "an idle transaction in the way ends with FATAL 40001").await;
     idle(&lab, 1, "update t set v = 1 where id = 1", "update t set v = 2 where id = 1").await;
     idle(&lab, 2, "select * from t where id = 2 for update", "update t set v = 2 where id = 2").await;
     idle(&lab, 1, "insert into t values (100, 0)", "insert into t values (100, 1)").await;
     idle(&lab, 2, "update t set u = 7 where id = 3", "update t set u = 7 where id = 4").await;
+    lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_transaction_in_the_way_gets_error_40001() {
+    let lab = with_rows("eviction_running", "a statement of a transaction in the way fails with ERROR 40001").await;
     running(&lab, 1, "update t set v = 1 where id = 5", "update t set v = 2 where id = 5").await;
     running(&lab, 2, "delete from t where id = 6", "update t set v = 2 where id = 6").await;
     waiting_for_a_lock(&lab).await;
+    lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_eviction_that_is_caught_holds() {
+    let lab = with_rows("eviction_caught", "exception blocks and savepoints do not save who is in the way").await;
     caught_in_a_block(&lab).await;
     the_next_statement_fails(&lab).await;
     in_a_savepoint(&lab).await;
     caught_again_and_again(&lab).await;
-    a_reader_stays(&lab).await;
     lab.check_equal(1).await;
 }
 
@@ -199,35 +219,44 @@ async fn caught_again_and_again(lab: &Lab) {
     says_what_happened(&why, why.severity(), "a");
 }
 
-/// A transaction that only reads is left alone by changes of rows, and sees what it saw.
-async fn a_reader_stays(lab: &Lab) {
+/// And sees what it saw.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_only_reads_is_left_alone_by_changes_of_rows() {
+    let lab = with_rows("eviction_reader", "a reader is not in the way of rows").await;
     lab.everywhere().await;
     let reader = lab.session(1).await;
     reader.must("begin isolation level repeatable read").await;
     let before = number(&reader, "select sum(v) from t").await.unwrap();
-    let position = change_in_a(lab, "update t set v = v + 1; delete from t where id = 30").await;
-    arrives(lab, 1, position).await;
+    let position = change_in_a(&lab, "update t set v = v + 1; delete from t where id = 30").await;
+    arrives(&lab, 1, position).await;
     assert_eq!(number(&reader, "select sum(v) from t").await.unwrap(), before);
     reader.must("commit").await;
     assert_ne!(number(&reader, "select sum(v) from t").await.unwrap(), before);
+    lab.check_equal(1).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_for_its_client_does_not_hold_up_another_region() {
-    let lab = start_from(
-        "eviction_idle",
-        "idle readers, LOCK TABLE, COPY with a silent client or one that does not read give way to DDL and rows",
-        // Nobody here waits for this to pass, unless it is said so.
-        builder().postgres_setting("onetrip.max_apply_delay", "10min"),
-    )
-    .await;
+/// Where nobody waits for `onetrip.max_apply_delay` to pass, unless it is said so.
+async fn patient(name: &'static str, about: &str) -> Lab {
+    let lab = start_from(name, about, builder().postgres_setting("onetrip.max_apply_delay", "10min")).await;
     lab.session(0)
         .await
         .must("create table t (id int primary key, v int); insert into t select g, 0 from generate_series(1, 50) g")
         .await;
+    lab
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_its_client_does_not_hold_up_another_region() {
+    let lab = patient("eviction_client", "idle readers and LOCK TABLE give way to DDL and rows").await;
     an_idle_reader(&lab).await;
     an_idle_locker(&lab).await;
     the_session_after_an_evicted_one(&lab).await;
+    lab.check_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_waits_for_its_client_does_not_hold_up_another_region() {
+    let lab = patient("eviction_copy", "COPY with a silent client or one that does not read gives way to DDL").await;
     copy_from_a_silent_client(&lab, "copy t from stdin").await;
     copy_to_a_client_that_does_not_read(&lab).await;
     lab.check_equal(1).await;

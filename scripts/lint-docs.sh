@@ -1,0 +1,33 @@
+#!/bin/bash
+# Lines of the pages have at most 100 characters, outside of fenced blocks and of the tables of figures in docs/measurements.
+#
+#   scripts/lint-docs.sh [FILE...]     default: README.md, CHANGELOG.md and all pages below docs and testdata
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ $# = 0 ]; then
+    mapfile -t pages < <(find docs testdata -name '*.md' | sort)
+    [ ${#pages[@]} -gt 0 ] || { echo "lint-docs: there are no pages" >&2; exit 1; }
+    set -- README.md CHANGELOG.md "${pages[@]}"
+fi
+for page; do
+    [ -r "$page" ] || { echo "lint-docs: $page cannot be read" >&2; exit 1; }
+done
+
+# -CSD: characters, not bytes.
+perl -CSD -ne '
+    if (/^\s*```/) { $fenced = !$fenced }
+    elsif (!$fenced && !(/^\|/ && $ARGV =~ m{^docs/measurements/})) {
+        chomp;
+        if (length > 100) {
+            printf STDERR "lint-docs: %s:%d: %d characters, 100 are the most\n", $ARGV, $., length;
+            $failures++;
+        }
+    }
+    if (eof) {
+        if ($fenced) { print STDERR "lint-docs: $ARGV: a fenced block does not end\n"; $failures++ }
+        $pages++; $fenced = 0;
+        close ARGV;    # numbers lines anew
+    }
+    END { if ($failures) { print STDERR "lint-docs: $failures lines to mend\n"; $? = 1 } else { print "lint-docs: $pages pages\n" } }
+' "$@"
