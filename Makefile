@@ -10,7 +10,7 @@ endif
 # Another PostgreSQL than Debian's: ONETRIP_POSTGRES_BIN=its folder of programs.
 export ONETRIP_POSTGRES_BIN ?= /usr/lib/postgresql/15/bin
 export PG_CONFIG ?= $(ONETRIP_POSTGRES_BIN)/pg_config
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
@@ -19,10 +19,11 @@ SECONDS ?= 60
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
 	@echo "             (ARGS='--once --seconds 5' and others; see ARGS=--help)"
-	@echo "make build   the onetrip command, in $(TARGET)/release"
+	@echo "make build   the onetrip command, in $(BUILD_DIR)/release"
 	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
 	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file tells what happened)"
-	@echo "make fuzz    bytes from outside, arbitrary and damaged (SECONDS=60)"
+	@echo "make fuzz    bytes from outside, led by coverage, in all targets (SECONDS=60 in all; TARGET=name for one, INPUT=file"
+	@echo "             repeats one input, ARGS=--keep keeps what it found in testdata/fuzz; ARGS=--help)"
 	@echo "make audit   licenses, sources and known flaws of the Rust libraries; needs the list of flaws from GitHub"
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
@@ -55,7 +56,7 @@ build: setup
 # The lab's programs, and the command that their clusters run: like the product's, with what only tests ask for.
 demo: setup
 	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
-	@$(TARGET)/release/demo $(ARGS)
+	@$(BUILD_DIR)/release/demo $(ARGS)
 
 # One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
 # programs would pay for.
@@ -81,28 +82,34 @@ test-cluster: setup-tests
 
 # Each fault at each point of a COMMIT, with a node and an extension built for that (docs/testing.md).
 test-outcomes: setup
-	@scripts/test-outcomes.sh $(TARGET)
+	@scripts/test-outcomes.sh $(BUILD_DIR)
 
 # Loop mounts need root; without them the table says which faults were left out.
 torture: setup
 	cargo build --release --locked -p onetrip-lab --bins
-	@$(TARGET)/release/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BUILD_DIR)/release/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 values: setup-tests
 	cargo build --release --locked -p onetrip-lab --bins
-	@$(TARGET)/release/values --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BUILD_DIR)/release/values --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 poison: setup-tests
 	cargo build --release --locked -p onetrip-lab --bins
-	@$(TARGET)/release/poison --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BUILD_DIR)/release/poison --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: setup
 	cargo build --release --locked -p onetrip-sim
-	@$(TARGET)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE)) $(if $(JOBS),--jobs $(JOBS))
+	@$(BUILD_DIR)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE)) $(if $(JOBS),--jobs $(JOBS))
 
-# Nothing but bytes: no cluster is started.  Not the release profile, which would let sums overflow unseen.
+# Nothing but bytes: no cluster is started.  The compiler counts which edges an input reaches, for libFuzzer; with --target
+# it does not do so in what runs at build time.
+FUZZ_FLAGS = -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-, \
+	level=4 inline-8bit-counters pc-table trace-compares)
 fuzz: setup
-	ONETRIP_FUZZ_SECONDS=$(SECONDS) cargo test --locked -p onetrip-lab --test fuzz -- --nocapture
+	RUSTFLAGS="$(FUZZ_FLAGS)" cargo run --profile fuzz --locked -p onetrip-lab --features libfuzzer --bin fuzz \
+		--target-dir $(BUILD_DIR)/fuzz --target "$$(rustc -vV | sed -n 's/^host: //p')" -- \
+		--seconds $(SECONDS) --work $(BUILD_DIR)/fuzz $(if $(TARGET),--target $(TARGET)) \
+		$(if $(INPUT),--input $(INPUT)) $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
 # The list of known flaws comes from https://github.com/rustsec/advisory-db.
 audit: setup-lint
@@ -136,16 +143,16 @@ lint-libraries: setup-lint
 
 lint-c: setup-lint
 	@scripts/include-direction.sh
-	@scripts/compile-versions.sh $(TARGET)/headers
+	@scripts/compile-versions.sh $(BUILD_DIR)/headers
 
 lint-versions: setup-lint
-	@scripts/compile-versions.sh --strict $(TARGET)/headers
+	@scripts/compile-versions.sh --strict $(BUILD_DIR)/headers
 
 # The features of the command, of the whole workspace, and of the tests with stop points.
 lint-clippy: setup-lint
 	cargo clippy --locked -p onetrip-cli --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked -p onetrip-lab --features stop-points --all-targets -- -D warnings
+	cargo clippy --locked -p onetrip-lab --features stop-points,libfuzzer --all-targets -- -D warnings
 
 bench: setup
 	cargo run --release --locked -p onetrip-node --example latency

@@ -22,6 +22,9 @@ mod token;
 
 use std::process::ExitCode;
 
+#[cfg(feature = "lab")]
+#[doc(hidden)]
+pub use backup::manifest::fuzz;
 use clap::{Parser, Subcommand};
 
 /// Whether the node in this build can do what only tests ask for.

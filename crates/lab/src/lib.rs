@@ -9,9 +9,11 @@
 //! - [`pgbench`]: runs pgbench and reads the latency of each transaction
 //! - [`trial`]: what runs the generators of [`values`] and [`poison`]: statements whose outcome is to be alike everywhere
 //! - [`torture`]: clusters under every kind of fault, and the proof that nothing was lost
+//! - [`fuzz`]: what is fuzzed, and what each input is held to
 //! - [`report`]: the table of a measurement, for people and for programs
 
 pub mod cluster;
+pub mod fuzz;
 pub mod limit;
 pub mod link;
 mod membership;

@@ -1,78 +1,15 @@
-//! Bytes from outside: arbitrary ones and damaged real ones neither panic nor take memory out of proportion.
-//!
-//! A few hundred of each in `make test`; `make fuzz SECONDS=600` goes on for that long, shared by the targets.
+//! Bytes from outside: inputs that `make fuzz` has found, arbitrary ones and damaged real ones neither panic nor take memory out
+//! of proportion.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use onetrip_lab::Topology;
-use onetrip_node::fuzz::{Target, TARGETS};
+use onetrip_lab::fuzz::{check, folder, inputs, peak_of, targets, Counting, Target};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, FileFailurePersistence, TestError, TestRunner};
 
-/// What a target may hold at a time: so much, and so many times its input.  (`protobuf` believes a length up to 10 MB before
-/// it has seen the bytes; a message of many empty entries unpacks to their structs.)
-const BYTES_MAX: usize = 12 << 20;
-const TIMES_MAX: usize = 200;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-fn count(bytes: isize) {
-    // A thread that ends frees after its counters are gone.
-    let _ = HELD.try_with(|held| {
-        held.set(held.get() + bytes);
-        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
-    });
-}
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        System.alloc(layout)
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        System.dealloc(ptr, layout)
-    }
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        System.alloc_zeroed(layout)
-    }
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size as isize - layout.size() as isize);
-        System.realloc(ptr, layout, size)
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// The most that `work` held at a time on this thread.
-fn peak_of(work: impl FnOnce()) -> usize {
-    let before = HELD.with(Cell::get);
-    PEAK.with(|peak| peak.set(before));
-    work();
-    (PEAK.with(Cell::get) - before).max(0) as usize
-}
-
-const TOPOLOGIES: Target = Target {
-    name: "topologies",
-    run: |bytes| {
-        if let Ok(topology) = Topology::parse(&String::from_utf8_lossy(bytes)) {
-            assert_eq!(Topology::parse(&topology.to_toml()).as_ref(), Ok(&topology));
-        }
-    },
-    seeds: || vec![include_bytes!("../../../topologies/us.toml").to_vec()],
-    mend: None,
-};
 
 #[derive(Clone, Debug)]
 enum Damage {
@@ -137,7 +74,7 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     }
 }
 
-fn inputs(target: &Target) -> impl Strategy<Value = Vec<u8>> {
+fn damaged_inputs(target: &Target) -> impl Strategy<Value = Vec<u8>> {
     let (seeds, mend) = ((target.seeds)(), target.mend);
     let damaged = (prop::sample::select(seeds), prop::collection::vec(damage(), 0..8), any::<bool>());
     let damaged = damaged.prop_map(move |(mut bytes, all, mended)| {
@@ -154,12 +91,8 @@ fn inputs(target: &Target) -> impl Strategy<Value = Vec<u8>> {
 fn run(target: &Target, cases: u32) -> Result<(), String> {
     let config =
         Config { cases, failure_persistence: Some(Box::new(FileFailurePersistence::Off)), ..Config::default() };
-    let result = TestRunner::new(config).run(&inputs(target), |bytes| {
-        let peak = peak_of(|| (target.run)(&bytes));
-        let bound = BYTES_MAX + TIMES_MAX * bytes.len();
-        prop_assert!(peak <= bound, "{} bytes of input took {peak} bytes of memory", bytes.len());
-        Ok(())
-    });
+    let result = TestRunner::new(config)
+        .run(&damaged_inputs(target), |bytes| check(target, &bytes).map_err(TestCaseError::fail));
     result.map_err(|e| match e {
         TestError::Fail(why, bytes) => format!("{}: {why}\ninput: {bytes:02x?}", target.name),
         TestError::Abort(why) => format!("{}: {why}", target.name),
@@ -167,21 +100,23 @@ fn run(target: &Target, cases: u32) -> Result<(), String> {
 }
 
 #[test]
-fn bytes_from_outside_neither_panic_nor_take_much_memory() {
-    let seconds = std::env::var("ONETRIP_FUZZ_SECONDS").map_or(0, |s| s.parse().expect("a number of seconds"));
-    let targets: Vec<&Target> = TARGETS.iter().chain([&TOPOLOGIES]).collect();
-    let share = Duration::from_secs(seconds) / targets.len() as u32;
-    for target in targets {
-        assert!(!(target.seeds)().is_empty());
-        let (start, mut cases) = (Instant::now(), 0u64);
-        loop {
-            run(target, 256).unwrap_or_else(|why| panic!("{why}"));
-            cases += 256;
-            if start.elapsed() >= share {
-                break;
-            }
+fn inputs_that_were_found_neither_panic_nor_take_much_memory() {
+    for target in targets() {
+        let files = inputs(&folder(target)).unwrap();
+        assert!(!files.is_empty(), "no input is kept of {}: make fuzz TARGET={0} ARGS=--keep", target.name);
+        for file in files {
+            let bytes = std::fs::read(&file).unwrap();
+            let checked = catch_unwind(AssertUnwindSafe(|| check(target, &bytes)));
+            assert!(matches!(checked, Ok(Ok(()))), "{}: {checked:?}", file.display());
         }
-        println!("{:16} {cases:9} inputs", target.name);
+    }
+}
+
+#[test]
+fn damaged_bytes_neither_panic_nor_take_much_memory() {
+    for target in targets() {
+        assert!(!(target.seeds)().is_empty());
+        run(target, 256).unwrap_or_else(|why| panic!("{why}"));
     }
 }
 

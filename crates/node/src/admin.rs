@@ -126,6 +126,16 @@ struct Done {
     means: String,
 }
 
+/// All that is read from bodies of requests, for the fuzzer.
+#[cfg(feature = "lab")]
+pub(crate) fn read_orders(body: &[u8]) {
+    let _ = serde_json::from_slice::<TokenOrder>(body);
+    let _ = serde_json::from_slice::<LeaveOrder>(body);
+    let _ = serde_json::from_slice::<LeaderOrder>(body);
+    let _ = serde_json::from_slice::<SkipOrder>(body);
+    let _ = serde_json::from_slice::<Retained>(body);
+}
+
 impl Admin {
     pub async fn run(self: Arc<Self>, listener: UnixListener) {
         let node = self.config.node;

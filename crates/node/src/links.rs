@@ -28,19 +28,32 @@ struct LinkChange {
     mbit_per_s: Option<f64>,
 }
 
+impl LinkChange {
+    fn of(self, now: LinkSettings) -> LinkSettings {
+        LinkSettings {
+            cut: self.cut.unwrap_or(now.cut),
+            one_way_ms: self.one_way_ms.unwrap_or(now.one_way_ms),
+            jitter_ms: self.jitter_ms.unwrap_or(now.jitter_ms),
+            loss: self.loss.unwrap_or(now.loss),
+            duplicate: self.duplicate.unwrap_or(now.duplicate),
+            mbit_per_s: self.mbit_per_s.unwrap_or(now.mbit_per_s),
+        }
+    }
+}
+
+/// For the fuzzer.
+pub(crate) fn read_change(body: &[u8]) {
+    if let Ok(change) = serde_json::from_slice::<LinkChange>(body) {
+        let _ = change.of(LinkSettings::default()).validate();
+    }
+}
+
 /// Changes what happens to frames from this node to a peer; answers with all of the link's settings.
 async fn links(State(http): State<Arc<Http>>, Json(change): Json<LinkChange>) -> Response {
     let peer = change.peer;
     let unknown = || (StatusCode::NOT_FOUND, format!("node {peer} is no peer of this node\n")).into_response();
     let Some(now) = http.transport.link_settings(peer) else { return unknown() };
-    let settings = LinkSettings {
-        cut: change.cut.unwrap_or(now.cut),
-        one_way_ms: change.one_way_ms.unwrap_or(now.one_way_ms),
-        jitter_ms: change.jitter_ms.unwrap_or(now.jitter_ms),
-        loss: change.loss.unwrap_or(now.loss),
-        duplicate: change.duplicate.unwrap_or(now.duplicate),
-        mbit_per_s: change.mbit_per_s.unwrap_or(now.mbit_per_s),
-    };
+    let settings = change.of(now);
     if let Err(why) = settings.validate() {
         return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response();
     }

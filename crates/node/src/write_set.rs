@@ -180,37 +180,38 @@ fn readable(bytes: &[u8]) -> String {
     format!("'{}{more}'", bytes[..cut].escape_ascii())
 }
 
+/// A row of a table with two columns, the second NULL; then what one statement, and an UPDATE of a part, look like.
+#[cfg(any(test, feature = "lab"))]
+pub(crate) fn example() -> Vec<u8> {
+    let str = |s: &str| [&(s.len() as u16).to_le_bytes()[..], s.as_bytes()].concat();
+    let table = [b"R".to_vec(), str("public"), str("t"), vec![2, 0], vec![9; 4]].concat();
+    let row = [vec![1, 1], 3u32.to_le_bytes().to_vec(), b"\x05ab".to_vec()].concat();
+    let part = [vec![1, 0, 1, 0], 2u32.to_le_bytes().to_vec(), b"zz".to_vec(), vec![0; 4]].concat();
+    let changed = [vec![9, 2], 0u32.to_le_bytes().to_vec(), vec![1, 0], part].concat();
+    let statement = "drop table u";
+    let statement = [
+        b"S".to_vec(),
+        (statement.len() as u32).to_le_bytes().to_vec(),
+        statement.into(),
+        str("joe"),
+        vec![1, 0],
+        str("a"),
+        str("b"),
+    ];
+    let emptied = [b"E".to_vec(), str("public"), str("m"), vec![1]].concat();
+    let insert = [b"I\0\0".to_vec(), row.clone()].concat();
+    let update = [b"U\0\0\x02".to_vec(), row, vec![2], changed].concat();
+    [vec![FORMAT, b'T'], vec![0; 8], statement.concat(), emptied, table, insert, update].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A row of a table with two columns, the second NULL; then what one statement, and an UPDATE of a part, look like.
-    fn some() -> Vec<u8> {
-        let str = |s: &str| [&(s.len() as u16).to_le_bytes()[..], s.as_bytes()].concat();
-        let table = [b"R".to_vec(), str("public"), str("t"), vec![2, 0], vec![9; 4]].concat();
-        let row = [vec![1, 1], 3u32.to_le_bytes().to_vec(), b"\x05ab".to_vec()].concat();
-        let part = [vec![1, 0, 1, 0], 2u32.to_le_bytes().to_vec(), b"zz".to_vec(), vec![0; 4]].concat();
-        let changed = [vec![9, 2], 0u32.to_le_bytes().to_vec(), vec![1, 0], part].concat();
-        let statement = "drop table u";
-        let statement = [
-            b"S".to_vec(),
-            (statement.len() as u32).to_le_bytes().to_vec(),
-            statement.into(),
-            str("joe"),
-            vec![1, 0],
-            str("a"),
-            str("b"),
-        ];
-        let emptied = [b"E".to_vec(), str("public"), str("m"), vec![1]].concat();
-        let insert = [b"I\0\0".to_vec(), row.clone()].concat();
-        let update = [b"U\0\0\x02".to_vec(), row, vec![2], changed].concat();
-        [vec![FORMAT, b'T'], vec![0; 8], statement.concat(), emptied, table, insert, update].concat()
-    }
-
     #[test]
     fn changes_are_shown_one_on_a_line() {
-        let lines = lines(some().into());
+        let lines = lines(example().into());
         assert_eq!(
             lines,
             [
@@ -226,7 +227,7 @@ mod tests {
         #[test]
         fn any_bytes_are_shown_as_far_as_they_can_be_read(raw in proptest::collection::vec(any::<u8>(), 0..200), cut in any::<proptest::sample::Index>()) {
             let _ = lines(raw.into());
-            let good = some();
+            let good = example();
             let _ = lines(Bytes::copy_from_slice(&good[..cut.index(good.len())]));
         }
     }

@@ -51,7 +51,11 @@ impl Manifest {
             ),
             Err(e) => return Err(e).with_context(|| format!("read {}", file.display())),
         };
-        let manifest: Manifest = serde_json::from_slice(&raw)
+        Manifest::parse(&raw, &file)
+    }
+
+    pub fn parse(raw: &[u8], file: &Path) -> Result<Manifest> {
+        let manifest: Manifest = serde_json::from_slice(raw)
             .with_context(|| format!("{} is damaged; take another backup", file.display()))?;
         if manifest.format != FORMAT {
             bail!("{} has format {}; this version reads format {FORMAT}", file.display(), manifest.format);
@@ -82,8 +86,14 @@ pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 
+/// After the year 9999, which only a damaged clock or archive comes to, no more can be written.
+const TIME_MS_MAX: u64 = 253_402_300_799_999;
+
 /// `2026-11-22T01:00:00.250Z`.
 pub fn time_text(ms: u64) -> String {
+    if ms > TIME_MS_MAX {
+        return format!("{ms} ms after 1970");
+    }
     humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms)).to_string()
 }
 
@@ -98,6 +108,45 @@ pub fn parse_time(text: &str) -> std::result::Result<u64, String> {
     Ok(since.as_millis() as u64)
 }
 
+/// A target for the fuzzer: `manifest.json`, and times that people type.
+#[cfg(feature = "lab")]
+pub mod fuzz {
+    use super::*;
+
+    pub fn run(bytes: &[u8]) {
+        if let Ok(manifest) = Manifest::parse(bytes, Path::new(MANIFEST)) {
+            let _ = time_text(manifest.finished_ms);
+        }
+        if let Ok(ms) = parse_time(&String::from_utf8_lossy(bytes)) {
+            assert_eq!(parse_time(&time_text(ms)), Ok(ms));
+        }
+    }
+
+    pub fn seeds() -> Vec<Vec<u8>> {
+        let manifest = Manifest {
+            format: FORMAT,
+            onetrip_version: "0.1.0".into(),
+            cluster: "c".into(),
+            node: NodeId(1),
+            region: "r".into(),
+            database: "onetrip".into(),
+            postgres_version: "15".into(),
+            window_entries: 1,
+            max_entry_bytes: 2,
+            sequence_stride: 8,
+            sequence_slot: 0,
+            checkpoint: LogIndex(3),
+            position: LogIndex(4),
+            started: "2026-11-22T01:00:00.250Z".into(),
+            finished: "2026-11-22T01:00:01.250Z".into(),
+            finished_ms: 1_795_309_201_250,
+            bytes: 5,
+        };
+        let manifest = serde_json::to_vec(&manifest).expect("plain data");
+        vec![manifest, b"2026-11-22T01:00:00.250Z".to_vec(), b"2026-11-22 01:00:00".to_vec()]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +155,8 @@ mod tests {
     fn times_are_utc_in_and_out() {
         let ms = 1_795_309_200_250;
         assert_eq!(time_text(ms), "2026-11-22T01:00:00.250Z");
+        assert_eq!(time_text(TIME_MS_MAX), "9999-12-31T23:59:59.999Z");
+        assert_eq!(time_text(u64::MAX), format!("{} ms after 1970", u64::MAX));
         for text in ["2026-11-22T01:00:00.250Z", "2026-11-22 01:00:00.250", " 2026-11-22T01:00:00.25 "] {
             assert_eq!(parse_time(text), Ok(ms), "{text}");
         }

@@ -40,6 +40,9 @@ const IDENTITY_FILE: &str = "archive.json";
 const GAP_FILE: &str = "gap.json";
 /// `onetrip backup` notes here, in the archive's folder, what it has made.
 pub const LAST_BACKUP_FILE: &str = "last_backup.json";
+/// What lies beside the segments.
+#[cfg(feature = "lab")]
+pub(crate) const NOTES: [&str; 3] = [IDENTITY_FILE, GAP_FILE, LAST_BACKUP_FILE];
 /// Read from the log at once.
 const BATCH_BYTES: u64 = 1 << 20;
 /// And so often in a row.

@@ -25,7 +25,7 @@ const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Of an entry in a record, besides its data.
 const ENTRY_HEAD_BYTES: u64 = 21;
 /// Notes where the log ended at a clean stop.
-const CLOSED_FILE: &str = "closed";
+pub(crate) const CLOSED_FILE: &str = "closed";
 
 pub struct RaftLog {
     dir: PathBuf,

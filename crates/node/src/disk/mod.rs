@@ -16,6 +16,8 @@ pub(crate) use checkpoint::write_whole;
 pub use checkpoint::CheckpointFile;
 pub(crate) use log::segment_numbers;
 pub use log::RaftLog;
+#[cfg(feature = "lab")]
+pub(crate) use log::CLOSED_FILE;
 pub use starts::StartsFile;
 
 use crate::error::{Error, Result};

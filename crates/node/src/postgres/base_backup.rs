@@ -128,6 +128,14 @@ impl Said {
     }
 }
 
+/// For the fuzzer.
+#[cfg(feature = "lab")]
+pub(super) fn read_said(bytes: &[u8]) {
+    let mut said = Said::default();
+    bytes.chunks(4096).for_each(|bytes| said.take(bytes, &mut |_| {}));
+    let _ = said.reason();
+}
+
 /// `12345/67890 kB (18%), 0/1 tablespace` (PostgreSQL 15, progress_report in pg_basebackup.c).
 fn parse_progress(line: &str) -> Option<CopyProgress> {
     let (done, rest) = line.split_once('/')?;

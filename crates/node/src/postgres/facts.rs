@@ -51,7 +51,7 @@ fn of_this_machine() -> Vec<(&'static str, String)> {
     ]
 }
 
-fn of_control_file(text: &str) -> Result<Vec<(&'static str, String)>, String> {
+pub(super) fn of_control_file(text: &str) -> Result<Vec<(&'static str, String)>, String> {
     let value = |label: &str| {
         let line = text.lines().filter_map(|l| l.split_once(':')).find(|(name, _)| name.trim() == label);
         line.map(|(_, value)| value.trim().to_string()).filter(|value| !value.is_empty())

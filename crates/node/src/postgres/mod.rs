@@ -53,6 +53,16 @@ pub enum PostgresError {
     Step { step: String, reason: String },
 }
 
+/// All that is read from PostgreSQL's programs and from its files, for the fuzzer.
+#[cfg(feature = "lab")]
+pub(crate) fn read_output(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    base_backup::read_said(bytes);
+    let _ = facts::of_control_file(&text);
+    let _ = process::parse_pid_file(&text);
+    let _ = server::reason(&text);
+}
+
 fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PostgresError + 'a {
     move |source| PostgresError::File { action, path: path.to_path_buf(), source }
 }

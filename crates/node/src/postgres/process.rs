@@ -22,7 +22,7 @@ pub(super) fn read_pid_file(data: &Path) -> Option<PidFile> {
 }
 
 /// Line 1 is the process, line 8 the status (PostgreSQL 15, src/include/utils/pidfile.h).
-fn parse_pid_file(text: &str) -> Option<PidFile> {
+pub(super) fn parse_pid_file(text: &str) -> Option<PidFile> {
     let mut lines = text.lines();
     let pid: i32 = lines.next()?.trim().parse().ok()?;
     // Negative: a stand-alone backend holds the folder.

@@ -200,7 +200,7 @@ pub(super) fn without_pg_settings(program: &Path) -> Command {
     command
 }
 
-fn reason(log: &str) -> Option<String> {
+pub(super) fn reason(log: &str) -> Option<String> {
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let from_mark = |line: &str, marks: &[&str]| {
         marks.iter().find_map(|mark| line.find(mark).map(|at| line[at..].replace(":  ", ": ")))

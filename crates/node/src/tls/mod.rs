@@ -17,6 +17,8 @@ mod tests;
 
 pub use authority::{Authority, Issued};
 pub use pinned::pinned;
+#[cfg(feature = "lab")]
+pub(crate) use pinned::Pinned;
 pub use stream::{PeerSocket, PeerStream};
 #[cfg(test)]
 pub(crate) use tests::{expired, test_acceptor, test_client};
@@ -137,6 +139,16 @@ impl Tls {
         &self.authority
     }
 
+    #[cfg(feature = "lab")]
+    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(self.acceptor.config())
+    }
+
+    #[cfg(feature = "lab")]
+    pub(crate) fn client_config(&self) -> Arc<ClientConfig> {
+        Arc::clone(self.connector.config())
+    }
+
     /// The error says what is wrong with the caller.
     pub async fn accept(&self, stream: TcpStream) -> std::result::Result<PeerStream, String> {
         let tls = self.acceptor.accept(stream).await.map_err(explain)?;
@@ -155,7 +167,14 @@ impl Tls {
             PeerStream::Tls(tls) => tls.get_ref().1.peer_certificates().and_then(|chain| chain.first()),
             PeerStream::Plain(_) => None,
         };
-        let certificate = certificate.ok_or("it shows no certificate")?;
+        self.check_certificate(certificate.ok_or("it shows no certificate")?, node)
+    }
+
+    pub(crate) fn check_certificate(
+        &self,
+        certificate: &CertificateDer<'_>,
+        node: NodeId,
+    ) -> std::result::Result<(), String> {
         let parsed = ParsedCertificate::try_from(certificate).map_err(|e| e.to_string())?;
         let name = server_name(node, &self.cluster).map_err(|e| e.to_string())?;
         tokio_rustls::rustls::client::verify_server_name(&parsed, &name)

@@ -16,12 +16,11 @@ use tokio_rustls::TlsConnector;
 
 /// Connects to any node whose certificate is of the authority with this fingerprint.
 pub async fn pinned(stream: TcpStream, fingerprint: [u8; 32]) -> Result<PeerStream> {
-    let verifier = Pinned { fingerprint, provider: provider() };
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])
         .map_err(|e| wrong("preparing TLS", e))?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_custom_certificate_verifier(Arc::new(Pinned::new(fingerprint)))
         .with_no_client_auth();
     // The authority signs nothing but nodes' certificates, so any of its names will do; this one is never looked at.
     let name = ServerName::try_from("node").expect("a valid name");
@@ -31,9 +30,15 @@ pub async fn pinned(stream: TcpStream, fingerprint: [u8; 32]) -> Result<PeerStre
 }
 
 #[derive(Debug)]
-struct Pinned {
+pub(crate) struct Pinned {
     fingerprint: [u8; 32],
     provider: Arc<CryptoProvider>,
+}
+
+impl Pinned {
+    pub(crate) fn new(fingerprint: [u8; 32]) -> Pinned {
+        Pinned { fingerprint, provider: provider() }
+    }
 }
 
 impl ServerCertVerifier for Pinned {

@@ -1,0 +1,108 @@
+//! What is fuzzed, and what each input is held to: a target neither panics nor takes memory out of proportion.
+//!
+//! `make fuzz` (`bin/fuzz.rs`) looks for inputs by coverage; those worth keeping lie in `testdata/fuzz`, a folder for each target,
+//! and `tests/fuzz.rs` runs them.  A program that calls [`check`] has [`Counting`] as its allocator.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use onetrip_node::fuzz::Target;
+
+use crate::Topology;
+
+/// What a target may hold at a time: so much, and so many times its input.  (`protobuf` believes a length up to 10 MB before
+/// it has seen the bytes; a message of many empty entries unpacks to their structs.)
+const BYTES_MAX: usize = 12 << 20;
+const TIMES_MAX: usize = 200;
+
+const OF_THE_LAB: &[Target] = &[
+    Target { name: "backup-manifests", run: onetrip_cli::fuzz::run, seeds: onetrip_cli::fuzz::seeds, mend: None },
+    Target {
+        name: "topologies",
+        run: |bytes| {
+            if let Ok(topology) = Topology::parse(&String::from_utf8_lossy(bytes)) {
+                assert_eq!(Topology::parse(&topology.to_toml()).as_ref(), Ok(&topology));
+            }
+        },
+        seeds: || {
+            let texts = [include_str!("../../../topologies/us.toml"), include_str!("../../../topologies/flat.toml")];
+            texts.map(|text| text.as_bytes().to_vec()).to_vec()
+        },
+        mend: None,
+    },
+];
+
+pub fn targets() -> impl Iterator<Item = &'static Target> {
+    onetrip_node::fuzz::TARGETS.iter().chain(OF_THE_LAB)
+}
+
+/// Where a target's inputs are kept.
+pub fn folder(target: &Target) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/fuzz").join(target.name)
+}
+
+/// The inputs in a folder, by name; none if it is not there.
+pub fn inputs(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = match std::fs::read_dir(folder) {
+        Ok(files) => files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>()?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(e) => return Err(e),
+    };
+    files.sort();
+    Ok(files)
+}
+
+/// Runs a target; the error says that it held too much.
+pub fn check(target: &Target, bytes: &[u8]) -> Result<(), String> {
+    let peak = peak_of(|| (target.run)(bytes));
+    if peak > BYTES_MAX + TIMES_MAX * bytes.len() {
+        return Err(format!("{}: {} bytes of input took {peak} bytes of memory", target.name, bytes.len()));
+    }
+    Ok(())
+}
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+/// The most that `work` held at a time on this thread.
+pub fn peak_of(work: impl FnOnce()) -> usize {
+    let before = HELD.with(Cell::get);
+    PEAK.with(|peak| peak.set(before));
+    work();
+    (PEAK.with(Cell::get) - before).max(0) as usize
+}
+
+/// The system's allocator, and what each thread holds of it.
+pub struct Counting;
+
+fn count(bytes: isize) {
+    // A thread that ends frees after its counters are gone.
+    let _ = HELD.try_with(|held| {
+        held.set(held.get() + bytes);
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
+    });
+}
+
+// SAFETY: hands everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        System.alloc(layout)
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        System.dealloc(ptr, layout)
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        System.alloc_zeroed(layout)
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as isize - layout.size() as isize);
+        System.realloc(ptr, layout, size)
+    }
+}
