@@ -6,8 +6,10 @@
 //! - Cut entries were committed (the caller's duty), so nothing is ever overwritten below the first.
 //! - All segments but the last are durable to their end.  The last is made so before anybody reads what an earlier life
 //!   left in it, unless that one has closed it.
+//! - A record is written only where durable zeros are, so that syncing it changes no metadata of the file system.
 
-use super::segment::{path_of, Previous, Segment, Slot, Tail};
+use super::segment::{path_of, record_bytes, Previous, Segment, Slot, Tail, FIRST_RECORD_BYTES};
+use super::spare::Spare;
 use super::{sync_dir, CheckpointFile};
 use crate::error::{Error, Result};
 use bytes::Bytes;
@@ -17,9 +19,12 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// A segment that has grown beyond this is followed by a new one; less in a log that must stay small.
+/// A segment in which a record does not fit is followed by a new one; less in a log that must stay small.  A larger record
+/// has a segment of its own.
 const SEGMENT_BYTES: u64 = 64 << 20;
 const SEGMENTS_MIN: u64 = 16;
+/// When this share of a segment is full, the next one is prepared.
+const SPARE_FROM: u64 = 4;
 /// Data kept in memory, so that neither followers nor PostgreSQL make us read the disk in the common case.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Of an entry in a record, besides its data.
@@ -44,6 +49,7 @@ pub struct RaftLog {
     cached_bytes: usize,
     next_record: u64,
     segment_bytes: u64,
+    spare: Spare,
     /// Reading only: what lies beyond this entry is not looked at.
     read_to: Option<LogIndex>,
 }
@@ -63,6 +69,7 @@ impl RaftLog {
         std::fs::create_dir_all(dir).map_err(Error::disk(dir, "making the folder"))?;
         sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
         let mut log = RaftLog::empty(dir, segment_bytes);
+        log.spare.remove_leftover()?;
         let closed = log.replay()?;
         log.check_closed(closed)?;
         if let Some(last) = log.segments.back().filter(|_| closed.is_none()) {
@@ -106,6 +113,7 @@ impl RaftLog {
             cached_bytes: 0,
             next_record: 0,
             segment_bytes,
+            spare: Spare::new(dir),
             read_to: None,
         }
     }
@@ -215,14 +223,22 @@ impl RaftLog {
             }
         }
         segment.end = offset;
+        if let Some(found) = segment.first_number()?.filter(|_| offset == 0) {
+            if found != self.next_record && segment.record_at(0, found)?.is_some() {
+                let why = format!("it begins with record {found}, but record {} is missing", self.next_record);
+                return Err(segment.corrupted(why));
+            }
+        }
         match segment.tail_after(offset, self.next_record)? {
-            Tail::Empty if is_last || offset == segment.size() => {}
+            // A crash came before it was cut to its length.
+            Tail::Empty if !is_last && self.read_to.is_none() && offset < segment.size() => segment.trim()?,
+            Tail::Empty => {}
             Tail::Torn if is_last && self.read_to.is_some() => {}
             Tail::Torn if is_last => {
                 tracing::warn!(file = %segment.path.display(), offset, "cut a write that a crash had left unfinished");
                 segment.trim()?;
             }
-            Tail::Empty | Tail::Torn => return Err(segment.corrupted(format!("it breaks off at byte {offset}"))),
+            Tail::Torn => return Err(segment.corrupted(format!("it breaks off at byte {offset}"))),
             Tail::Damaged => {
                 return Err(segment.corrupted(format!("record {} at byte {offset} is damaged", self.next_record)))
             }
@@ -266,6 +282,7 @@ impl RaftLog {
 
     /// Notes that the log ends here.  Nothing may be appended afterwards.
     pub fn close(&mut self) -> Result<()> {
+        self.spare.close()?;
         self.active().trim()?;
         let body = format!("{} {}", self.next_record, self.last());
         let line = format!("{body} {:08x}\n", crc32fast::hash(body.as_bytes()));
@@ -279,11 +296,21 @@ impl RaftLog {
     fn next_segment(&mut self, previous: Previous) -> Result<()> {
         let number = self.segments.back().map_or(0, |s| s.number + 1);
         if let Some(full) = self.segments.back_mut() {
-            full.trim()?;
+            full.sync()?;
+            self.spare.cut_later(full.excess()?);
         }
-        let mut segment = Segment::create(&self.dir, number, previous)?;
+        let spare = self.spare.take();
+        let is_spare = spare.is_some();
+        let mut segment = match spare {
+            Some((file, bytes)) => Segment::create_from(file, bytes, &self.dir, number, previous),
+            None => Segment::create(&self.dir, number, previous)?,
+        };
+        segment.write_ahead(FIRST_RECORD_BYTES, self.segment_bytes)?;
         segment.append(self.next_record, Some(&self.hard_state), Some(previous), None, &[])?;
         segment.sync()?;
+        if is_spare {
+            segment.take_name(self.spare.path())?;
+        }
         sync_dir(&self.dir)?;
         self.next_record += 1;
         self.segments.push_back(segment);
@@ -292,16 +319,22 @@ impl RaftLog {
 
     /// Appends; entries from the first one's index on are replaced.  With `sync`, all of it is durable on return.
     pub fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>, sync: bool) -> Result<()> {
-        if self.active().end > self.segment_bytes {
+        let bytes = record_bytes(hard_state, entries);
+        let end = self.active().end;
+        if end + bytes > self.segment_bytes && end > FIRST_RECORD_BYTES {
             let previous = Previous::new(self.last(), self.term_of(self.last()).unwrap_or(0));
             self.next_segment(previous)?;
         }
-        let number = self.next_record;
+        let (number, segment_bytes) = (self.next_record, self.segment_bytes);
+        self.active().write_ahead(bytes, segment_bytes)?;
         let slots = self.active().append(number, hard_state, None, None, entries)?;
         if sync {
             self.active().sync()?;
         }
         self.next_record += 1;
+        if self.active().end > segment_bytes / SPARE_FROM {
+            self.spare.prepare(segment_bytes);
+        }
         if let Some(hs) = hard_state {
             self.hard_state = hs.clone();
         }

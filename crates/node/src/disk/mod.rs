@@ -10,6 +10,7 @@
 mod checkpoint;
 mod log;
 pub(crate) mod segment;
+mod spare;
 mod starts;
 
 pub(crate) use checkpoint::write_whole;

@@ -11,7 +11,9 @@
 //! of a segment says, as *previous*, what came before it, so that older segments can be deleted; a *restart* says that they
 //! are to be.
 //!
-//! Space is set aside ahead of the records; it reads as zeros, and so ends the records.
+//! Space is set aside ahead of the records; it reads as zeros, and so ends the records.  In the Raft log it is written with
+//! zeros, too, before a record stands there: space that was only set aside is metadata of the file system, which changes when
+//! it is written, and a sync of the record would depend on the file system's journal.
 
 use crate::error::{Error, Result};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -26,6 +28,10 @@ const MAGIC: u32 = 0x314c_544f; // "OTL1"
 pub(crate) const HEAD_BYTES: usize = 20;
 /// Space set aside at once: a write inside it changes no file size, which makes its fsync cheaper.
 const SET_ASIDE_BYTES: u64 = 4 << 20;
+/// Zeros written at once.
+pub(super) const ZEROS_BYTES: usize = 1 << 20;
+/// Of the record that a segment of the Raft log begins with.
+pub(super) const FIRST_RECORD_BYTES: u64 = HEAD_BYTES as u64 + 45;
 /// Data above this is written from where it is instead of being gathered.
 const GATHER_BYTES_MAX: usize = 64 << 10;
 /// What a member that is behind is sent within some round trips.
@@ -73,6 +79,8 @@ pub(crate) struct Segment {
     /// End of the records.
     pub end: u64,
     set_aside: u64,
+    /// Up to here it was written ahead in this life, durably.
+    pub zeros_end: u64,
     /// Up to here the system has been told to read ahead.
     ahead: Cell<u64>,
 }
@@ -86,7 +94,22 @@ impl Segment {
         let path = path_of(dir, number);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(Error::disk(&path, "creating the segment"))?;
-        Ok(Segment { number, path, previous, file, end: 0, set_aside: 0, ahead: Cell::default() })
+        Ok(Segment { number, path, previous, file, end: 0, set_aside: 0, zeros_end: 0, ahead: Cell::default() })
+    }
+
+    /// The same from a file of so many zeros, all durable, which has another name so far ([`Segment::take_name`]).
+    pub fn create_from(file: File, bytes: u64, dir: &Path, number: u64, previous: Previous) -> Segment {
+        let path = path_of(dir, number);
+        Segment { number, path, previous, file, end: 0, set_aside: bytes, zeros_end: bytes, ahead: Cell::default() }
+    }
+
+    /// Moves the file from where it was made to where segments are.  Not durable before the folder is synced.
+    pub fn take_name(&self, from: &Path) -> Result<()> {
+        if self.path.exists() {
+            let source = std::io::ErrorKind::AlreadyExists.into();
+            return Err(Error::Disk { file: self.path.clone(), what: "creating the segment", source });
+        }
+        std::fs::rename(from, &self.path).map_err(Error::disk(&self.path, "renaming"))
     }
 
     pub fn open(dir: &Path, number: u64) -> Result<Segment> {
@@ -103,7 +126,8 @@ impl Segment {
         let file = options.open(&path);
         let file = file.map_err(Error::disk(&path, "opening the segment"))?;
         let set_aside = file.metadata().map_err(Error::disk(&path, "reading its size"))?.len();
-        Ok(Segment { number, path, previous: Previous::default(), file, end: 0, set_aside, ahead: Cell::default() })
+        let previous = Previous::default();
+        Ok(Segment { number, path, previous, file, end: 0, set_aside, zeros_end: 0, ahead: Cell::default() })
     }
 
     /// Writes one record at the end.  Not durable before `sync`.
@@ -115,13 +139,8 @@ impl Segment {
         time_ms: Option<u64>,
         entries: &[RaftEntry],
     ) -> Result<Vec<(u64, Slot)>> {
-        let (mut gathered, data_len) =
-            (BytesMut::with_capacity(256 + entries.len() * 64), |e: &RaftEntry| e.data.len());
-        let body_len = 5
-            + hard_state.map_or(0, |_| 24)
-            + previous.map_or(0, |_| 16)
-            + time_ms.map_or(0, |_| 8)
-            + entries.iter().map(|e| 21 + data_len(e)).sum::<usize>();
+        let mut gathered = BytesMut::with_capacity(256 + entries.len() * 64);
+        let body_len = body_len(hard_state, previous, time_ms, entries);
         let body_len_u32 = u32::try_from(body_len)
             .map_err(|_| Error::Internal(format!("a log record of {body_len} bytes; the limit is 4 GiB")))?;
         gathered.put_u32_le(MAGIC);
@@ -195,13 +214,27 @@ impl Segment {
             return Ok(());
         }
         let upto = (self.end + bytes).next_multiple_of(SET_ASIDE_BYTES);
-        // SAFETY: a plain system call on a file descriptor that `self.file` keeps open.
-        let rc = unsafe { libc::posix_fallocate(self.file.as_raw_fd(), 0, upto as libc::off_t) };
-        if rc != 0 {
-            let source = std::io::Error::from_raw_os_error(rc);
-            return Err(Error::Disk { file: self.path.clone(), what: "setting space aside", source });
-        }
+        set_aside(&self.file, &self.path, upto)?;
         self.set_aside = upto;
+        Ok(())
+    }
+
+    /// Writes zeros, durably, where the next `bytes` are to stand; some more, to be rarely needed, but not beyond `limit`.
+    pub fn write_ahead(&mut self, bytes: u64, limit: u64) -> Result<()> {
+        let needed = self.end + bytes;
+        if needed <= self.zeros_end {
+            return Ok(());
+        }
+        self.set_aside_for(bytes)?;
+        let upto = needed.next_multiple_of(ZEROS_BYTES as u64).min(limit.max(needed));
+        let (zeros, mut at) = (vec![0; ZEROS_BYTES], self.end.max(self.zeros_end));
+        while at < upto {
+            let len = zeros.len().min((upto - at) as usize);
+            self.file.write_all_at(&zeros[..len], at).map_err(Error::disk(&self.path, SETTING_ASIDE))?;
+            at += len as u64;
+        }
+        self.sync()?;
+        (self.zeros_end, self.set_aside) = (upto, self.set_aside.max(upto));
         Ok(())
     }
 
@@ -226,8 +259,17 @@ impl Segment {
     /// Gives back what was set aside beyond the records, durably.
     pub fn trim(&mut self) -> Result<()> {
         self.file.set_len(self.end).map_err(Error::disk(&self.path, "cutting the file"))?;
-        self.set_aside = self.end;
+        (self.set_aside, self.zeros_end) = (self.end, 0);
         self.file.sync_all().map_err(Error::disk(&self.path, "fsync"))
+    }
+
+    /// The file, to be cut to that length by somebody else: nothing is appended to it any more.  `None`: it is not longer.
+    pub fn excess(&mut self) -> Result<Option<(File, u64)>> {
+        if self.set_aside == self.end {
+            return Ok(None);
+        }
+        (self.set_aside, self.zeros_end) = (self.end, 0);
+        Ok(Some((self.file.try_clone().map_err(Error::disk(&self.path, "opening the segment"))?, self.end)))
     }
 
     /// An entry's data, verified.
@@ -337,15 +379,30 @@ impl Segment {
         body.is_empty().then_some(record)
     }
 
+    /// Where the zeros begin that the file ends with, from `offset` on.
+    fn zeros_from(&self, offset: u64) -> Result<u64> {
+        let (mut piece, mut at, mut from) = (vec![0; GATHER_BYTES_MAX], offset, offset);
+        while at < self.set_aside {
+            let len = piece.len().min((self.set_aside - at) as usize);
+            self.file.read_exact_at(&mut piece[..len], at).map_err(Error::disk(&self.path, "read"))?;
+            from = piece[..len].iter().rposition(|b| *b != 0).map_or(from, |last| at + last as u64 + 1);
+            at += len as u64;
+        }
+        Ok(from)
+    }
+
     /// Looks at what follows the last good record, which ends at `offset`.
     pub fn tail_after(&self, offset: u64, number: u64) -> Result<Tail> {
-        let mut rest = vec![0; (self.set_aside - offset) as usize];
-        self.file.read_exact_at(&mut rest, offset).map_err(Error::disk(&self.path, "read"))?;
-        if rest.iter().all(|b| *b == 0) {
+        let zeros_from = self.zeros_from(offset)?;
+        if zeros_from == offset {
             return Ok(Tail::Empty);
         }
+        // A record may end with zeros of its own.
+        let mut rest = vec![0; (self.set_aside - offset) as usize];
+        let written = (zeros_from - offset) as usize;
+        self.file.read_exact_at(&mut rest[..written], offset).map_err(Error::disk(&self.path, "read"))?;
         // A record numbered from here on, whole, after bytes that are none: those bytes were a record once.
-        for at in 1..rest.len().saturating_sub(HEAD_BYTES) {
+        for at in 1..written.min(rest.len().saturating_sub(HEAD_BYTES)) {
             if rest[at..at + 4] != MAGIC.to_le_bytes() {
                 continue;
             }
@@ -371,6 +428,38 @@ pub(crate) enum Tail {
     Torn,
     /// Good records follow bad bytes.
     Damaged,
+}
+
+const SETTING_ASIDE: &str = "setting space aside";
+
+/// Has the file system give a file room up to there.
+pub(super) fn set_aside(file: &File, path: &Path, upto: u64) -> Result<()> {
+    // SAFETY: a plain system call on a file descriptor that `file` keeps open.
+    let rc = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, upto as libc::off_t) };
+    match rc {
+        0 => Ok(()),
+        rc => {
+            let source = std::io::Error::from_raw_os_error(rc);
+            Err(Error::Disk { file: path.to_owned(), what: SETTING_ASIDE, source })
+        }
+    }
+}
+
+/// How long such a record of the Raft log is.
+pub(super) fn record_bytes(hard_state: Option<&HardState>, entries: &[RaftEntry]) -> u64 {
+    (HEAD_BYTES + body_len(hard_state, None, None, entries)) as u64
+}
+
+fn body_len(
+    hard_state: Option<&HardState>,
+    previous: Option<Previous>,
+    time_ms: Option<u64>,
+    entries: &[RaftEntry],
+) -> usize {
+    5 + hard_state.map_or(0, |_| 24)
+        + previous.map_or(0, |_| 16)
+        + time_ms.map_or(0, |_| 8)
+        + entries.iter().map(|e| 21 + e.data.len()).sum::<usize>()
 }
 
 /// Length, number, checksum.
