@@ -12,6 +12,7 @@ mod join;
 mod lab;
 mod leader;
 mod leave;
+mod log_line;
 mod nodes;
 mod progress;
 mod restore;

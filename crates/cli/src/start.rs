@@ -12,7 +12,7 @@ use onetrip_node::postgres::{become_user, ROOT_BECOMES};
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{signal, SignalKind};
 
-use crate::BadUsage;
+use crate::{log_line, BadUsage};
 
 /// Run a node and its PostgreSQL in the foreground
 ///
@@ -61,9 +61,7 @@ pub struct Foreground {
 /// Runs the node until it is told to end.  The process is that of its user already.
 pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
     crate::keep_files_private();
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(if how.quiet { "warn" } else { "info" }));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    log_line::to_stderr(if how.quiet { "warn" } else { "info" });
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

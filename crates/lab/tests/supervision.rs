@@ -108,6 +108,24 @@ async fn stopped_nodes_leave_no_process_and_start_again() -> Result<()> {
     cluster.stop().await
 }
 
+/// Goal: whichever thread of a node logs a line, of its server's life too, it says whose it is.
+#[tokio::test]
+async fn each_line_of_the_log_says_whose_it_is() -> Result<()> {
+    let cluster = cluster().await?;
+    cluster.connect(0).await?.batch_execute("create table t (id int primary key)").await?;
+    cluster.converge().await?;
+    cluster.stop().await?;
+    for node in cluster.nodes() {
+        let (log, whose) = (node.log_tail(1000), format!(" region={} node={}", node.region(), node.id()));
+        let others: Vec<&str> = log.lines().filter(|line| !line.contains(&whose)).collect();
+        assert!(others.is_empty(), "lines without{whose}: {others:#?}");
+        for part in ["core_thread", "agent", "transport", "transport::link", "postgres::supervisor", "node"] {
+            assert!(log.contains(&format!(" INFO onetrip_node::{part}: ")), "{part} logs nothing: {log}");
+        }
+    }
+    Ok(())
+}
+
 /// Goal: a port that somebody else has is said in one line, with the port in it.
 #[tokio::test]
 async fn a_port_in_use_is_said_in_one_line() -> Result<()> {

@@ -34,7 +34,7 @@ impl Http {
         #[cfg(feature = "lab")]
         let routes = if self.config.lab { routes.merge(crate::links::routes()) } else { routes };
         if let Err(e) = axum::serve(BoundedListener::new(listener), routes.with_state(self.clone())).await {
-            tracing::error!(region = %self.config.region, node = %self.config.node, "HTTP ended: {e}");
+            tracing::error!("HTTP ended: {e}");
         }
     }
 

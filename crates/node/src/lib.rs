@@ -15,6 +15,7 @@
 //! | `write_set` | what is left out, to be read | core |
 //! | [`postgres`] | the server process | caller's runtime |
 //! | `rebuild` | whose PostgreSQL is copied | caller's runtime |
+//! | [`span`] | whose a log line is | all of them |
 //!
 //! What decides about transactions lives in `onetrip-core`; here is only what moves bytes.
 
@@ -41,6 +42,7 @@ mod rebuild;
 pub mod restore;
 pub mod secret;
 mod send_queue;
+pub mod span;
 pub mod status;
 mod stop;
 pub mod tls;

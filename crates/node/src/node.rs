@@ -14,6 +14,7 @@ use crate::http::{Http, PostgresWatch};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
 use crate::postgres::{self, Rebuild, RebuildFrom, Supervisor};
 use crate::rebuild::OtherMembers;
+use crate::span;
 use crate::transport::Transport;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
@@ -22,6 +23,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::{oneshot, watch};
+use tracing::{Instrument, Span};
 
 /// A running node without its PostgreSQL.
 pub struct Node {
@@ -36,13 +38,19 @@ pub struct Node {
     io: JoinHandle<()>,
     io_stop: oneshot::Sender<()>,
     delays: Option<JoinHandle<()>>,
+    span: Span,
     _lock: Flock<File>,
 }
 
 /// Runs a node and its PostgreSQL until `shutdown` resolves or the node fails.
 pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Result<()> {
     let facts = config.postgres.as_ref().map(|p| postgres::facts(&p.bin_dir, &config.data_dir)).transpose()?;
-    let mut node = Node::start(config, facts)?;
+    let node = Node::start(config, facts)?;
+    let span = node.span.clone();
+    run_started(node, shutdown).instrument(span).await
+}
+
+async fn run_started(mut node: Node, shutdown: impl Future<Output = ()>) -> Result<()> {
     let supervisor = match node.config.postgres {
         None => None,
         Some(_) => match Supervisor::start(&node.config, Some(node.rebuild())).await {
@@ -68,7 +76,7 @@ pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Resu
     match result {
         Ok(()) => node.stop().await,
         Err(e) => {
-            tracing::error!(region = %node.config.region, node = %node.config.node, "the node stops: {e}");
+            tracing::error!("the node stops: {e}");
             Err(e)
         }
     }
@@ -78,7 +86,11 @@ impl Node {
     /// `facts`: of the PostgreSQL that it is to have.
     pub fn start(config: NodeConfig, facts: Option<Facts>) -> Result<Node> {
         config.check_runs_here()?;
-        let config = Arc::new(config);
+        let span = span::of(&config);
+        span.clone().in_scope(|| Node::start_within(span, Arc::new(config), facts))
+    }
+
+    fn start_within(span: Span, config: Arc<NodeConfig>, facts: Option<Facts>) -> Result<Node> {
         let lock = lock_data_dir(&config)?;
         let (inbox, events) = Inbox::new();
         let transport = Transport::new(&config, facts, inbox.clone())?;
@@ -125,7 +137,7 @@ impl Node {
         let (io_stop, io_stopped) = oneshot::channel::<()>();
         let (tell_end, core_ended) = oneshot::channel();
         let io_transport = transport.clone();
-        let io = spawn("onetrip-io", move || {
+        let io = span::spawn_thread("onetrip-io", move || {
             let (peers, http, agents, operators) = registered;
             runtime.spawn(io_transport.run(peers));
             runtime.spawn(Arc::new(pages).run(http));
@@ -134,7 +146,7 @@ impl Node {
             // Either the stop, or the node was dropped.
             let _ = runtime.block_on(io_stopped);
         })?;
-        let core = spawn("onetrip-core", move || {
+        let core = span::spawn_thread("onetrip-core", move || {
             let run = std::panic::AssertUnwindSafe(|| core.run(&events));
             let result = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -144,7 +156,7 @@ impl Node {
             // Nobody listening means that the node was dropped.
             let _ = tell_end.send(result);
         })?;
-        tracing::info!(region = %config.region, node = %config.node, listen = %config.listen, http = %config.http, "node started");
+        tracing::info!(listen = %config.listen, http = %config.http, "node started");
         let core_ended = Some(core_ended);
         Ok(Node {
             config,
@@ -157,6 +169,7 @@ impl Node {
             io,
             io_stop,
             delays,
+            span,
             _lock: lock,
         })
     }
@@ -218,11 +231,6 @@ impl Node {
         }
         result
     }
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name(name.into()).spawn(body);
-    thread.map_err(|e| Error::Internal(format!("starting a thread: {e}")))
 }
 
 fn lock_data_dir(config: &NodeConfig) -> Result<Flock<File>> {

@@ -31,23 +31,23 @@ use tokio::net::{UnixListener, UnixStream};
 pub type AgentEvent = router::AgentEvent<SendQueue<UnixStream>>;
 
 /// What the router has to say, in the log.
-pub fn report(event: router::Event, region: &RegionId, node: NodeId) {
+pub fn report(event: router::Event) {
     match event {
         router::Event::WorkerConnected { applied, committed, missed } => {
-            tracing::info!(%region, %node, index = %applied, %committed, missed, "apply worker connected");
+            tracing::info!(index = %applied, %committed, missed, "apply worker connected");
         }
-        router::Event::WorkerDisconnected => tracing::info!(%region, %node, "apply worker disconnected"),
+        router::Event::WorkerDisconnected => tracing::info!("apply worker disconnected"),
         router::Event::WorkerStartsOver { at, txn } => {
-            tracing::info!(%region, %node, index = %at, %txn, "a backend went after its verdict; the apply worker starts over");
+            tracing::info!(index = %at, %txn, "a backend went after its verdict; the apply worker starts over");
         }
         router::Event::WorkerLeavesOut { at, left_out } => {
-            tracing::info!(%region, %node, index = %at, %left_out, "the apply worker starts over and leaves an entry out");
+            tracing::info!(index = %at, %left_out, "the apply worker starts over and leaves an entry out");
         }
         router::Event::SecondProposal(txn) => {
-            tracing::warn!(%region, %node, %txn, "ended an agent connection: a second proposal while one is open");
+            tracing::warn!(%txn, "ended an agent connection: a second proposal while one is open");
         }
         router::Event::NeedsRebuild { applied, problem } => {
-            tracing::warn!(%region, %node, index = %applied, "{problem}")
+            tracing::warn!(index = %applied, "{problem}")
         }
     }
 }
@@ -135,7 +135,7 @@ impl AgentServer {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(e) => {
-                    tracing::warn!(region = %self.region, node = %self.me, "accepting on the agent socket failed: {e}");
+                    tracing::warn!("accepting on the agent socket failed: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -143,17 +143,17 @@ impl AgentServer {
             match stream.peer_cred() {
                 Ok(cred) if cred.uid() == my_uid => {}
                 Ok(cred) => {
-                    tracing::warn!(region = %self.region, node = %self.me, uid = cred.uid(), "refused an agent of another user");
+                    tracing::warn!(uid = cred.uid(), "refused an agent of another user");
                     continue;
                 }
                 Err(e) => {
-                    tracing::warn!(region = %self.region, node = %self.me, "refused an agent of unknown user: {e}");
+                    tracing::warn!("refused an agent of unknown user: {e}");
                     continue;
                 }
             }
             if self.limits.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
                 self.limits.connections.fetch_sub(1, Ordering::Relaxed);
-                tracing::warn!(region = %self.region, node = %self.me, "refused an agent connection: {CONNECTIONS_MAX} are open");
+                tracing::warn!("refused an agent connection: {CONNECTIONS_MAX} are open");
                 continue;
             }
             next += 1;
@@ -172,7 +172,7 @@ impl AgentServer {
             () = outbox.drain() => Ok(()),
         };
         if let Err(why) = result {
-            tracing::warn!(region = %self.region, node = %self.me, conn = conn.0, "ended an agent connection: {why}");
+            tracing::warn!(conn = conn.0, "ended an agent connection: {why}");
         }
         outbox.close();
         self.inbox.send(Event::Agent(AgentEvent::Closed { conn })).await;

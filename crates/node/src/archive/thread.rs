@@ -2,7 +2,6 @@
 
 use super::writer::Writer;
 use super::{last_backup, Batch, Identity, Shared};
-use crate::error::Error;
 use onetrip_core::LogIndex;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -49,8 +48,7 @@ pub(super) fn spawn(
         archiver.run();
         drop::<std::sync::mpsc::Sender<()>>(held);
     };
-    let thread = std::thread::Builder::new().name("onetrip-archive".into()).spawn(body);
-    thread.map_err(|e| Error::Internal(format!("starting a thread: {e}")))?;
+    crate::span::spawn_thread("onetrip-archive", body)?;
     Ok(Ended(ended))
 }
 
@@ -68,7 +66,7 @@ impl Archiver {
             let mut state = self.shared.lock();
             state.opened_at = None;
             if state.problem.as_ref() != Some(&problem) {
-                tracing::error!(region = %self.identity.region, node = %self.identity.node, "the archive: {problem}");
+                tracing::error!("the archive: {problem}");
             }
             state.problem = Some(problem);
             drop(state);
@@ -117,7 +115,7 @@ impl Archiver {
         state.last_backup = last_backup;
         state.problem = None;
         tracing::info!(
-            region = %self.identity.region, node = %self.identity.node, folder = %self.folder.display(),
+            folder = %self.folder.display(),
             index = %writer.last().unwrap_or(LogIndex::ZERO), "archive opened"
         );
         Ok(writer)

@@ -10,6 +10,7 @@ use crate::disk::{CheckpointFile, RaftLog, StartsFile};
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox};
 use crate::postgres::RebuildFrom;
+use crate::span;
 use crate::stop::stop_point;
 use crate::transport::Transport;
 use bytes::Bytes;
@@ -71,7 +72,7 @@ impl Host for NodeHost {
         let to = NodeId(message.to as u32);
         let sent = self.transport.send_raft(message);
         if !sent {
-            tracing::warn!(region = %self.config.region, node = %self.config.node, peer = %to, "the peer does not keep up, messages dropped");
+            tracing::warn!(peer = %to, "the peer does not keep up, messages dropped");
         }
         sent
     }
@@ -101,7 +102,7 @@ impl Host for NodeHost {
     fn install_checkpoint(&mut self, log: &mut RaftLog, (index, term): (LogIndex, Term), raw: &Bytes) -> Result<()> {
         use onetrip_core::replica::Store;
         tracing::warn!(
-            region = %self.config.region, node = %self.config.node, %index, %term, bytes = raw.len(),
+            %index, %term, bytes = raw.len(),
             "the log of the others begins behind this node's: it goes on from a checkpoint of theirs"
         );
         log.install_checkpoint(index, raw)
@@ -109,13 +110,12 @@ impl Host for NodeHost {
 
     fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<()> {
         let (file, inbox) = (self.checkpoint_file.clone(), self.inbox.clone());
-        let thread = std::thread::Builder::new().name("onetrip-ckpt".into());
         let write = move || {
             let (index, conf) = (checkpoint.index(), checkpoint.conf().clone());
             let saved = file.save(index, &checkpoint.encode());
             inbox.send_blocking(Event::Checkpointed(saved.map(|()| (index, conf))));
         };
-        thread.spawn(write).map_err(|e| Error::Internal(format!("starting a thread: {e}")))?;
+        span::spawn_thread("onetrip-ckpt", write)?;
         Ok(())
     }
 
@@ -133,15 +133,14 @@ impl Host for NodeHost {
     }
 
     fn rebuild(&mut self, order: Option<RebuildFrom>) {
-        let (region, node) = (&self.config.region, self.config.node);
         match order {
             Some(RebuildFrom { at_least, keep_old: false }) => {
-                tracing::warn!(%region, %node, %at_least, "PostgreSQL's data folder has to be made anew");
+                tracing::warn!(%at_least, "PostgreSQL's data folder has to be made anew");
             }
             Some(RebuildFrom { at_least, .. }) => {
-                tracing::warn!(%region, %node, index = %at_least, "PostgreSQL cannot apply an entry: its data folder is made anew");
+                tracing::warn!(index = %at_least, "PostgreSQL cannot apply an entry: its data folder is made anew");
             }
-            None => tracing::info!(%region, %node, "PostgreSQL's data folder need not be made anew any more"),
+            None => tracing::info!("PostgreSQL's data folder need not be made anew any more"),
         }
         self.orders.send_replace(order);
     }
@@ -156,8 +155,7 @@ impl Host for NodeHost {
 
     fn not_healed(&mut self, at: LogIndex, why: &str, why_not: String) {
         if self.healing.is_news(at, &why_not) {
-            let (region, node) = (&self.config.region, self.config.node);
-            tracing::error!(%region, %node, index = %at, why, "PostgreSQL cannot apply an entry and is not copied anew: {why_not}");
+            tracing::error!(index = %at, why, "PostgreSQL cannot apply an entry and is not copied anew: {why_not}");
         }
     }
 
@@ -170,41 +168,38 @@ impl Host for NodeHost {
     ) -> onetrip_core::Result<Option<(TxnId, Decision)>> {
         let decided = decide(entry, certifier, committed_indexes, members)?;
         if let Some((txn, Decision::LeavesOut { left_out, .. })) = decided {
-            let (region, node) = (&self.config.region, self.config.node);
-            tracing::warn!(%region, %node, index = %entry.index, %left_out, %txn, "an entry is left out of every PostgreSQL");
+            tracing::warn!(index = %entry.index, %left_out, %txn, "an entry is left out of every PostgreSQL");
         }
         Ok(decided)
     }
 
     fn ignored(&mut self, error: onetrip_core::Error) {
-        let (region, node) = (&self.config.region, self.config.node);
         match error {
             e @ (onetrip_core::Error::Raft(_) | onetrip_core::Error::NoLeader) => {
-                tracing::debug!(%region, %node, "raft ignored an input: {e}");
+                tracing::debug!("raft ignored an input: {e}");
             }
-            e => tracing::warn!(%region, %node, "refused what came in: {e}"),
+            e => tracing::warn!("refused what came in: {e}"),
         }
     }
 
     fn has_leader(&mut self, now: Leadership, members: &Members, decided: LogIndex) {
-        let (region, node) = (&self.config.region, self.config.node);
         match now.leader {
             Some(leader) => {
                 let its_region = members.region_of(leader).map_or("?", |r| r.as_str());
                 tracing::info!(
-                    %region, %node, term = %now.term, index = %decided, %leader, leader_region = its_region, role = ?now.role,
+                    term = %now.term, index = %decided, %leader, leader_region = its_region, role = ?now.role,
                     "leader"
                 );
             }
             None => {
-                tracing::info!(%region, %node, term = %now.term, index = %decided, role = ?now.role, "no leader");
+                tracing::info!(term = %now.term, index = %decided, role = ?now.role, "no leader");
             }
         }
     }
 
     fn has_members(&mut self, members: &Arc<Members>, decided: LogIndex) {
         tracing::info!(
-            region = %self.config.region, node = %self.config.node, index = %decided, version = members.version,
+            index = %decided, version = members.version,
             voters = ?members.voters().map(|m| m.id.0).collect::<Vec<_>>(), members = members.members.len(), "members"
         );
         self.transport.set_members(members);
@@ -212,7 +207,7 @@ impl Host for NodeHost {
     }
 
     fn restored(&mut self, state: &Checkpoint) {
-        tracing::info!(region = %self.config.region, node = %self.config.node, index = %state.index(), "went on from a checkpoint");
+        tracing::info!(index = %state.index(), "went on from a checkpoint");
     }
 
     fn removed(&mut self, _members: &Members, decided: LogIndex) -> Error {
@@ -220,6 +215,6 @@ impl Host for NodeHost {
     }
 
     fn router_event(&mut self, event: router::Event) {
-        agent::report(event, &self.config.region, self.config.node);
+        agent::report(event);
     }
 }

@@ -100,7 +100,7 @@ impl CoreThread {
         let (checkpoint, last) = (state.index(), log.last_index());
         let archive = config.archive.as_ref().map(|a| Archive::start(&config, &a.folder, checkpoint)).transpose()?;
         tracing::info!(
-            region = %config.region, node = %config.node, term = log.hard_state().term, index = %last, %checkpoint,
+            term = log.hard_state().term, index = %last, %checkpoint,
             "log opened"
         );
         let raft_config = Config {
@@ -306,7 +306,7 @@ impl CoreThread {
             self.host.checkpoint_file.save(decided, &self.replica.encoded_checkpoint())?;
         }
         self.replica.consensus.log_mut().close()?;
-        tracing::info!(region = %self.host.config.region, node = %self.host.config.node, index = %decided, "log closed");
+        tracing::info!(index = %decided, "log closed");
         Ok(())
     }
 }

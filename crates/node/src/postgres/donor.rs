@@ -13,6 +13,7 @@ use onetrip_core::{LogIndex, NodeId, RegionId};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
+use tracing::Instrument;
 
 use super::{file_error, PostgresError};
 
@@ -55,18 +56,19 @@ impl Door {
         // made before it is not accepted from another user either.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .map_err(file_error("protect", &path))?;
-        let task = tokio::spawn(async move {
+        let accept = async move {
             let mut connections = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
                 if !is_own_user(&near) {
                     continue;
                 }
                 let donors = Arc::clone(&donors);
-                connections.spawn(async move { hand_on(near, &*donors, donor).await });
+                connections.spawn(async move { hand_on(near, &*donors, donor).await }.in_current_span());
                 // Those that have ended.
                 while connections.try_join_next().is_some() {}
             }
-        });
+        };
+        let task = tokio::spawn(accept.in_current_span());
         Ok(Door { path, task })
     }
 }

@@ -42,7 +42,7 @@ pub(super) async fn copy(
     let candidates = donors.choose(order.map(|order| order.at_least)).await.map_err(PostgresError::Refused)?;
     let mut last_error = None;
     for donor in candidates {
-        tracing::info!(region = %server.region, donor = %donor.node, donor_region = %donor.region, "copying PostgreSQL's folder");
+        tracing::info!(donor = %donor.node, donor_region = %donor.region, "copying PostgreSQL's folder");
         let mut state = CopyState {
             node: donor.node,
             region: donor.region.clone(),
@@ -68,12 +68,13 @@ pub(super) async fn copy(
                 let server = server.clone();
                 let keep_old = order.is_some_and(|order| order.keep_old);
                 // Removing a large folder takes a while.
-                let swapped = tokio::task::spawn_blocking(move || swap(&server, keep_old)).await;
+                let span = tracing::Span::current();
+                let swapped = tokio::task::spawn_blocking(move || span.in_scope(|| swap(&server, keep_old))).await;
                 swapped.map_err(|e| PostgresError::Refused(format!("putting the copy in its place failed: {e}")))??;
                 return Ok(donor.shows);
             }
             Err(e) => {
-                tracing::warn!(region = %server.region, donor = %donor.node, "cannot copy PostgreSQL's folder: {e}");
+                tracing::warn!(donor = %donor.node, "cannot copy PostgreSQL's folder: {e}");
                 last_error = Some((donor, e));
             }
         }
@@ -105,12 +106,12 @@ fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
     fs::rename(&new, &data).map_err(file_error("rename", &new))?;
     sync_folder(&server.node_folder)?;
     if keep_old {
-        tracing::warn!(region = %server.region, "the folder that could not be brought on is kept: {}", old.display());
+        tracing::warn!("the folder that could not be brought on is kept: {}", old.display());
         return Ok(());
     }
     // The copy is in its place; what is left of the old one only takes room, until the next copy.
     if let Err(e) = remove_folder(&old) {
-        tracing::warn!(region = %server.region, "{e}");
+        tracing::warn!("{e}");
     }
     Ok(())
 }

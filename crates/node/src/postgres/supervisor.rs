@@ -18,6 +18,7 @@ use serde::Serialize;
 use tokio::process::{Child, Command};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 use super::process::{exists, processes_of, read_pid_file, works_in};
 use super::rebuild::{self, CopyState, Rebuild};
@@ -126,7 +127,7 @@ impl Supervisor {
             false => keeper.adopt(),
         };
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(keeper.keep(running, stopped));
+        let task = tokio::spawn(keeper.keep(running, stopped).in_current_span());
         Ok(Self { state, stop, task })
     }
 
@@ -219,7 +220,7 @@ impl Keeper {
                     biased;
                     () = next_order(&mut orders) => None,
                     why = self.watch(server) => {
-                        tracing::error!(region = %self.server.region, pid = %server.pid, why, "PostgreSQL ended by itself");
+                        tracing::error!(pid = %server.pid, why, "PostgreSQL ended by itself");
                         if server.since.elapsed() > HEALTHY_AFTER {
                             backoff = BACKOFF_MIN;
                         }
@@ -232,7 +233,7 @@ impl Keeper {
                         continue;
                     }
                     Err(e) => {
-                        tracing::error!(region = %self.server.region, error = %e, "cannot start PostgreSQL");
+                        tracing::error!(error = %e, "cannot start PostgreSQL");
                         Some(e.to_string())
                     }
                 },
@@ -272,7 +273,7 @@ impl Keeper {
             lock(&self.state).copy = None;
             match result {
                 Ok(shows) => {
-                    tracing::info!(region = %self.server.region, index = %shows, "PostgreSQL's folder is made anew");
+                    tracing::info!(index = %shows, "PostgreSQL's folder is made anew");
                     // An order that came meanwhile may ask for no more than that.
                     let met = orders.borrow_and_update().is_none_or(|order| order.at_least <= shows);
                     if met {
@@ -282,7 +283,7 @@ impl Keeper {
                 Err(e) => {
                     // At first the other members may not have said where they stand.
                     if backoff > FIRST_TRIES {
-                        tracing::error!(region = %self.server.region, error = %e, "cannot make PostgreSQL's folder anew");
+                        tracing::error!(error = %e, "cannot make PostgreSQL's folder anew");
                     }
                     lock(&self.state).problem = Some(e.to_string());
                     tokio::time::sleep(backoff).await;
@@ -303,7 +304,7 @@ impl Keeper {
     fn adopt(&self) -> Option<Running> {
         let data = self.server.data();
         let file = read_pid_file(&data).filter(|file| works_in(file.pid, &data))?;
-        tracing::info!(region = %self.server.region, pid = %file.pid, "adopted the running PostgreSQL");
+        tracing::info!(pid = %file.pid, "adopted the running PostgreSQL");
         self.set(ServerState::Starting, Some(file.pid), None);
         // Its log goes on where it is; only what comes from now on explains its end.
         let log_from = self.server.log_end();
@@ -337,7 +338,7 @@ impl Keeper {
                 for pid in &left {
                     let _ = kill(*pid, Signal::SIGKILL);
                 }
-                tracing::warn!(region = %self.server.region, ?left, "killed what a dead PostgreSQL had left");
+                tracing::warn!(?left, "killed what a dead PostgreSQL had left");
                 tokio::time::sleep(POLL_STARTING).await;
                 break;
             }
@@ -355,7 +356,7 @@ impl Keeper {
                     _ => {}
                 }
             }
-            tracing::warn!(region = %self.server.region, pid = %recorded, "removed stale locks: their process is not PostgreSQL");
+            tracing::warn!(pid = %recorded, "removed stale locks: their process is not PostgreSQL");
         }
         Ok(())
     }
@@ -399,7 +400,7 @@ impl Keeper {
             .and_then(|id| i32::try_from(id).ok())
             .map(Pid::from_raw)
             .expect("a child that was not waited for has a process id");
-        tracing::info!(region = %self.server.region, %pid, port = self.server.port, "started PostgreSQL");
+        tracing::info!(%pid, port = self.server.port, "started PostgreSQL");
         self.set(ServerState::Starting, Some(pid), None);
         Ok(Running { pid, child: Some(child), log_from, since: Instant::now() })
     }
@@ -408,7 +409,7 @@ impl Keeper {
     fn ready(&self, running: &Running) -> bool {
         let ready = read_pid_file(&self.server.data()).is_some_and(|f| f.pid == running.pid && f.status == "ready");
         if ready && lock(&self.state).state != ServerState::Ready {
-            tracing::info!(region = %self.server.region, pid = %running.pid, "PostgreSQL is ready");
+            tracing::info!(pid = %running.pid, "PostgreSQL is ready");
             self.set(ServerState::Ready, Some(running.pid), None);
         }
         ready
@@ -468,13 +469,13 @@ impl Keeper {
             let deadline = Instant::now() + wait;
             while Instant::now() < deadline {
                 if self.ended(server).is_some() && processes_of(&self.server.data()).is_empty() {
-                    tracing::info!(region = %self.server.region, pid = %server.pid, "PostgreSQL has stopped");
+                    tracing::info!(pid = %server.pid, "PostgreSQL has stopped");
                     *running = None;
                     return self.set(ServerState::Stopped, None, None);
                 }
                 tokio::time::sleep(POLL_STARTING).await;
             }
-            tracing::warn!(region = %self.server.region, pid = %server.pid, "PostgreSQL did not stop on {signal}");
+            tracing::warn!(pid = %server.pid, "PostgreSQL did not stop on {signal}");
         }
         for pid in processes_of(&self.server.data()) {
             let _ = kill(pid, Signal::SIGKILL);

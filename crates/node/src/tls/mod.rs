@@ -108,7 +108,7 @@ impl Tls {
         servers.verify_server_cert(&own, &[], &name, &[], now).map_err(|e| wrong("the node's certificate", e))?;
         let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + EXPIRES_SOON);
         if servers.verify_server_cert(&own, &[], &name, &[], soon).is_err() {
-            tracing::warn!(node = %me, "the node's certificate or its authority's is good for less than {} days more: renew it with `onetrip certificate`", EXPIRES_SOON.as_secs() / 86_400);
+            tracing::warn!("the node's certificate or its authority's is good for less than {} days more: renew it with `onetrip certificate`", EXPIRES_SOON.as_secs() / 86_400);
         }
 
         // The authority's goes along: a joining node knows it by its fingerprint only.

@@ -160,9 +160,9 @@ impl Transport {
     fn refused(&self, from: &str, why: &str) {
         let Some(unsaid) = self.refusals.say() else { return };
         if unsaid > 0 {
-            tracing::warn!(region = %self.region, node = %self.me, unsaid, "refused more connections than are told here");
+            tracing::warn!(unsaid, "refused more connections than are told here");
         }
-        tracing::warn!(region = %self.region, node = %self.me, %from, "refused a connection to the peer port: {why}");
+        tracing::warn!(%from, "refused a connection to the peer port: {why}");
     }
 
     /// A connection was opened to this node.
@@ -181,7 +181,7 @@ impl Transport {
                     () = link.removed() => Ok(()),
                 };
                 if let Err(why) = result {
-                    tracing::warn!(region = %self.region, node = %self.me, peer = %link.id, %from, "disconnected a peer: {why}");
+                    tracing::warn!(peer = %link.id, %from, "disconnected a peer: {why}");
                 }
             }
         });
@@ -248,7 +248,7 @@ impl Transport {
         };
         drop(place);
         self.unauthenticated.remove(number);
-        tracing::info!(region = %self.region, node = %self.me, %from, new = %reply.member.id, new_region = %region, "let a node join");
+        tracing::info!(%from, new = %reply.member.id, new_region = %region, "let a node join");
         let frame = Frame::Joined { head: reply.encode(), checkpoint: reply.checkpoint };
         let sent = tokio::time::timeout(CHECKPOINT_TIMEOUT, send(&mut stream, &frame)).await;
         sent.unwrap_or(Err("it does not take what it needs to start".into()))

@@ -143,15 +143,15 @@ async fn dial_again_and_again(transport: &Transport, link: &Arc<Link>, channel: 
             Ok(stream) => {
                 backoff = BACKOFF_MIN;
                 link.set_trouble(None);
-                tracing::info!(region = %transport.region, node = %transport.me, peer = %link.id, ?channel, "connected to peer");
+                tracing::info!(peer = %link.id, ?channel, "connected to peer");
                 serve(transport, link, channel, stream).await;
-                tracing::info!(region = %transport.region, node = %transport.me, peer = %link.id, ?channel, "lost the connection to peer");
+                tracing::info!(peer = %link.id, ?channel, "lost the connection to peer");
                 link.set_trouble(Some("the connection broke".into()));
                 transport.inbox.send(Event::Peer(link.id, PeerEvent::Unreachable)).await;
             }
             Err(why) => {
                 if link.set_trouble(Some(why.clone())) {
-                    tracing::warn!(region = %transport.region, node = %transport.me, peer = %link.id, address = %link.address, "cannot connect to peer: {why}");
+                    tracing::warn!(peer = %link.id, address = %link.address, "cannot connect to peer: {why}");
                 }
             }
         }

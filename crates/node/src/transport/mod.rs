@@ -185,14 +185,14 @@ impl Transport {
                 peers.links.insert(id, link);
                 continue;
             }
-            tracing::info!(region = %self.region, node = %self.me, peer = %link.id, peer_region = %link.region, "peer removed");
+            tracing::info!(peer = %link.id, peer_region = %link.region, "peer removed");
             link.remove();
         }
         peers.next_id = next_id;
     }
 
     fn new_link(&self, id: NodeId, region: RegionId, address: String) -> Arc<Link> {
-        tracing::info!(region = %self.region, node = %self.me, peer = %id, peer_region = %region, %address, "peer added");
+        tracing::info!(peer = %id, peer_region = %region, %address, "peer added");
         let shape = self.wan.shape(id, &region);
         let link = Arc::new(Link::new(id, region, address, shape));
         // The receiver ends with the node.
@@ -231,7 +231,7 @@ impl Transport {
                 Ok((stream, _)) => self.admit(stream),
                 // Out of descriptors, most likely: let others end first.
                 Err(e) => {
-                    tracing::warn!(region = %self.region, node = %self.me, "accepting a peer failed: {e}");
+                    tracing::warn!("accepting a peer failed: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -293,7 +293,7 @@ impl Transport {
     pub fn set_link(&self, peer: NodeId, settings: LinkSettings) -> bool {
         let set = self.link(peer).is_some_and(|link| self.wan.set(&link, settings));
         if set {
-            tracing::info!(region = %self.region, node = %self.me, %peer, ?settings, "link set by hand");
+            tracing::info!(%peer, ?settings, "link set by hand");
         }
         set
     }

@@ -44,7 +44,7 @@ impl Transport {
     }
 
     pub(super) async fn forward(&self, link: &Arc<Link>, mut stream: PeerStream, mut tunnel: Tunnel) {
-        tracing::info!(region = %self.region, node = %self.me, peer = %link.id, "peer connected to this node's PostgreSQL");
+        tracing::info!(peer = %link.id, "peer connected to this node's PostgreSQL");
         let _ = link::set_silence(stream.tcp(), SILENCE_MAX);
         let both =
             tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut tunnel.server, BUFFER_BYTES, BUFFER_BYTES);

@@ -147,7 +147,7 @@ impl Storage for RaftLog {
             Ok(Some(found)) => found,
             Ok(None) => return Err(unavailable),
             Err(e) => {
-                tracing::error!(node = to, "a member needs a checkpoint and this node has none: {e}");
+                tracing::error!(peer = to, "a member needs a checkpoint and this node has none: {e}");
                 self.wants_checkpoint.set(true);
                 return Err(unavailable);
             }

@@ -5,8 +5,9 @@ pub use super::shape::Shape;
 use super::delay::DelayLine;
 use super::shape::{LinkSettings, Way};
 use crate::config::NodeConfig;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::send_queue::NotSent;
+use crate::span;
 use crate::transport::frame::Channel;
 use crate::transport::link::Link;
 use bytes::Bytes;
@@ -40,8 +41,7 @@ impl Wan {
             return Ok(None);
         }
         let delays = self.delays.clone();
-        let thread = std::thread::Builder::new().name("onetrip-wan".into()).spawn(move || delays.run());
-        Ok(Some(thread.map_err(|e| Error::Internal(format!("starting a thread: {e}")))?))
+        span::spawn_thread("onetrip-wan", move || delays.run()).map(Some)
     }
 
     pub fn stop(&self) {
