@@ -6,7 +6,8 @@
 //! - Cut entries were committed (the caller's duty), so nothing is ever overwritten below the first.
 //! - All segments but the last are durable to their end.  The last is made so before anybody reads what an earlier life
 //!   left in it, unless that one has closed it.
-//! - A record is written only where durable zeros are, so that syncing it changes no metadata of the file system.
+//! - A record is written only where durable zeros are, so that syncing it changes no metadata of the file system; or it is
+//!   larger than those, and synced twice.
 
 use super::segment::{path_of, record_bytes, Previous, Segment, Slot, Tail, FIRST_RECORD_BYTES};
 use super::spare::Spare;
@@ -327,9 +328,11 @@ impl RaftLog {
         }
         let (number, segment_bytes) = (self.next_record, self.segment_bytes);
         self.active().write_ahead(bytes, segment_bytes)?;
+        let start = self.active().end;
         let slots = self.active().append(number, hard_state, None, None, entries)?;
         if sync {
             self.active().sync()?;
+            self.active().confirm(start)?;
         }
         self.next_record += 1;
         if self.active().end > segment_bytes / SPARE_FROM {

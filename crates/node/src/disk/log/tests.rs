@@ -411,3 +411,20 @@ fn syncing_a_record_changes_no_block_mapping() {
         assert!(log.segments.len() == if prepared { 2 } else { 1 } && log.active().end > zeros_end / 2);
     }
 }
+
+/// One that has a segment of its own, and one in the rest of a segment that was not written ahead: synced twice, since zeros
+/// for all of it would take as long again.
+#[test]
+fn records_larger_than_what_was_written_ahead_are_there_after_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = RaftLog::open_with(dir.path(), 8 << 20).unwrap();
+    for (index, bytes) in [(1, 10), (2, 3 << 20), (3, 10), (4, 11 << 20), (5, 10)] {
+        log.append(&[entry(index, 1, &vec![index as u8; bytes])], None, true).unwrap();
+        let (end, zeros_end) = (log.active().end, log.active().zeros_end);
+        assert_eq!(end > zeros_end, bytes > 2 << 20, "entry {index}: {end}, {zeros_end}");
+    }
+    assert_eq!(log.segments.len(), 3);
+    let all = contents(&log);
+    drop(log);
+    assert_eq!(contents(&open(dir.path()).unwrap()), all);
+}
