@@ -10,6 +10,7 @@
 //!   larger than those, and synced twice.
 
 use super::segment::{path_of, record_bytes, Previous, Segment, Slot, Tail, FIRST_RECORD_BYTES};
+use super::snapshot::SnapshotReader;
 use super::spare::Spare;
 use super::{sync_dir, CheckpointFile};
 use crate::error::{Error, Result};
@@ -38,7 +39,7 @@ pub struct RaftLog {
     /// At the checkpoint from which this life of the node goes on.
     conf: Conf,
     /// What a member gets that needs entries which are not here any more.
-    checkpoint_file: Option<CheckpointFile>,
+    snapshots: Option<SnapshotReader>,
     /// Index and configuration of the last checkpoint.
     checkpoint: Option<(LogIndex, Conf)>,
     /// A member needs a newer checkpoint than there is.
@@ -104,7 +105,7 @@ impl RaftLog {
         RaftLog {
             dir: dir.to_owned(),
             conf: Conf::default(),
-            checkpoint_file: None,
+            snapshots: None,
             checkpoint: None,
             wants_checkpoint: Cell::new(false),
             hard_state: HardState::default(),
@@ -121,7 +122,7 @@ impl RaftLog {
 
     /// Where the checkpoint lies.
     pub fn keep_checkpoints_in(&mut self, file: CheckpointFile) {
-        self.checkpoint_file = Some(file);
+        self.snapshots = Some(SnapshotReader::new(file));
     }
 
     /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is durable.
