@@ -69,8 +69,8 @@ pub enum AdminReply {
     Joined {
         member: Member,
         members: Arc<Members>,
-        /// To start from; `checkpoint::installed` marks it as what it is there.
-        checkpoint: Bytes,
+        /// To start from, to be encoded by whoever sends it; `checkpoint::installed` marks it as what it is there.
+        checkpoint: Box<dyn FnOnce() -> Bytes + Send>,
     },
     Members(Arc<Members>),
 }

@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - Frames leave whole and in the order of `send`.
-//! - `send` never blocks.  What the socket does not take waits in a queue of at most `queue_bytes_max` bytes; a frame
+//! - `send` never blocks, and writes no more than [`BYTES_AT_ONCE`] itself.  What the socket does not take waits in a queue of at most `queue_bytes_max` bytes; a frame
 //!   that finds the queue full is refused, but a queue that is empty takes a frame of any size.
 //! - Whoever made it runs [`SendQueue::drain`] beside it, or the queue never empties.
 
@@ -68,6 +68,17 @@ struct Queue {
 
 /// Buffers given to one write.
 const CHUNKS_PER_WRITE: usize = 64;
+/// Written before others get at the queue: whoever sends is not to wait while a reader as fast as this end takes a large frame.
+const BYTES_AT_ONCE: usize = 1 << 20;
+
+#[derive(PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// The socket takes more.
+    Some,
+    /// The socket is full.
+    Full,
+}
 
 impl<S: Socket> SendQueue<S> {
     pub fn new(socket: S, queue_bytes_max: usize) -> Self {
@@ -92,7 +103,7 @@ impl<S: Socket> SendQueue<S> {
             queue.bytes += part.len();
             queue.chunks.push_back(part);
         }
-        if was_empty && !self.write_some(&mut queue) {
+        if was_empty && self.write_some(&mut queue) != Left::Nothing {
             self.work.notify_one();
         }
         Ok(())
@@ -112,14 +123,20 @@ impl<S: Socket> SendQueue<S> {
         loop {
             self.work.notified().await;
             loop {
-                {
+                let left = {
                     let mut queue = self.lock();
                     if queue.closed {
                         return;
                     }
-                    if self.write_some(&mut queue) {
-                        break;
+                    self.write_some(&mut queue)
+                };
+                match left {
+                    Left::Nothing => break,
+                    Left::Some => {
+                        tokio::task::yield_now().await;
+                        continue;
                     }
+                    Left::Full => {}
                 }
                 if self.socket.writable().await.is_err() {
                     self.close();
@@ -147,18 +164,28 @@ impl<S: Socket> SendQueue<S> {
         queue.bytes = 0;
     }
 
-    /// Writes until nothing is left (`true`) or the socket is full (`false`).
-    fn write_some(&self, queue: &mut Queue) -> bool {
+    /// Writes what the socket takes, up to [`BYTES_AT_ONCE`].
+    fn write_some(&self, queue: &mut Queue) -> Left {
+        let mut budget = BYTES_AT_ONCE;
         loop {
-            let bufs: Vec<IoSlice<'_>> = queue.chunks.iter().take(CHUNKS_PER_WRITE).map(|c| IoSlice::new(c)).collect();
+            let mut room = budget;
+            let fitting = |chunk: &'_ Bytes| {
+                let len = chunk.len().min(room);
+                room -= len;
+                len
+            };
+            let lens: Vec<usize> = queue.chunks.iter().take(CHUNKS_PER_WRITE).map(fitting).collect();
+            let bufs: Vec<IoSlice<'_>> =
+                queue.chunks.iter().zip(lens).map(|(c, len)| IoSlice::new(&c[..len])).collect();
             let written = match bufs.is_empty() {
                 true => self.socket.try_flush().map(|()| 0),
                 false => self.socket.try_write_vectored(&bufs),
             };
             match written {
-                Ok(_) if queue.chunks.is_empty() => return true,
+                Ok(_) if queue.chunks.is_empty() => return Left::Nothing,
                 Ok(mut n) => {
                     queue.bytes -= n;
+                    budget -= n;
                     while let Some(front) = queue.chunks.front_mut() {
                         if n < front.len() {
                             front.advance(n);
@@ -167,15 +194,65 @@ impl<S: Socket> SendQueue<S> {
                         n -= front.len();
                         queue.chunks.pop_front();
                     }
+                    if budget == 0 {
+                        return Left::Some;
+                    }
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Left::Full,
                 Err(_) => {
                     // The reader of this socket sees the end too, and reports it.
                     Self::close_queue(queue);
                     self.socket.shut_down();
-                    return true;
+                    return Left::Nothing;
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Takes all that it is given, like a reader that is as fast as the writer.
+    #[derive(Default)]
+    struct Taken(Mutex<Vec<u8>>);
+
+    impl Socket for Taken {
+        fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+            let mut taken = self.0.lock().unwrap();
+            let before = taken.len();
+            bufs.iter().for_each(|buf| taken.extend_from_slice(buf));
+            Ok(taken.len() - before)
+        }
+        async fn writable(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn shut_down(&self) {}
+    }
+
+    #[tokio::test]
+    async fn whoever_sends_a_large_frame_writes_little_of_it() {
+        let queue = Arc::new(SendQueue::new(Taken::default(), 100));
+        let (head, data) = (Bytes::from_static(b"head"), Bytes::from(vec![7; 5 << 20]));
+        queue.send([head.clone(), data.clone()]).unwrap();
+        assert_eq!(queue.socket().0.lock().unwrap().len(), BYTES_AT_ONCE);
+        assert_eq!((queue.waiting_bytes(), queue.send([head.clone()])), ((4 << 20) + 4, Err(NotSent::Full)));
+        let drain = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.drain().await }
+        });
+        let empty = async {
+            while queue.waiting_bytes() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), empty).await.unwrap();
+        queue.send([head.clone()]).unwrap();
+        assert!(*queue.socket().0.lock().unwrap() == [&head[..], &data, &head].concat());
+        queue.close();
+        drain.await.unwrap();
     }
 }

@@ -8,14 +8,14 @@
 //!   at all (records carry a checksum and count).  Nothing else is ever lost.
 //! - A checkpoint is written whole and durably, or not at all; so is the mark of a log that starts anew.
 
-use crate::rng::Rng;
+use crate::rng::{mix, Rng};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::replica::Store;
 use onetrip_core::router::Log;
 use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 #[derive(Clone)]
@@ -88,6 +88,15 @@ impl Image {
     }
 }
 
+/// The checkpoint as it was when a member needed it: read beside the replica's work, then in memory for a while.
+struct Reading {
+    head: checkpoint::Head,
+    raw: Bytes,
+    /// It is asked for in vain so often, and then given so often.
+    vain: u64,
+    given: u64,
+}
+
 pub struct SimLog {
     conf: Conf,
     written: Image,
@@ -98,6 +107,8 @@ pub struct SimLog {
     pub starts: Vec<u64>,
     /// A member needs a newer checkpoint than there is.
     wants_checkpoint: Cell<bool>,
+    reading: RefCell<Option<Reading>>,
+    reads: Cell<u64>,
     /// Planted: nobody is given a snapshot.
     pub gives_no_snapshots: bool,
 }
@@ -118,6 +129,8 @@ impl SimLog {
             checkpoint,
             starts: Vec::new(),
             wants_checkpoint: Cell::new(false),
+            reading: RefCell::default(),
+            reads: Cell::new(0),
             gives_no_snapshots: false,
         }
     }
@@ -314,21 +327,40 @@ impl Storage for SimLog {
         Ok(self.written.last())
     }
 
-    /// As the daemon's: the last checkpoint, if it has what `to` lacks and knows `to` as a member.
+    /// As the daemon's: the last checkpoint, if it has what `to` lacks and knows `to` as a member; once it has been read.
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
-        let known = self.checkpoint.as_ref().filter(|_| !self.gives_no_snapshots);
-        let found = known.map(|raw| (checkpoint::peek(raw).expect("written by a node"), raw)).filter(|(head, _)| {
+        let unavailable = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
+        let serves = |head: &checkpoint::Head| {
             head.index.0 >= request_index.max(self.written.before.0) && head.conf.contains(NodeId(to as u32))
-        });
-        let Some((head, raw)) = found else {
-            self.wants_checkpoint.set(true);
-            return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         };
-        let mut snapshot = Snapshot { data: raw.clone(), ..Default::default() };
-        let metadata = snapshot.mut_metadata();
-        (metadata.index, metadata.term) = (head.index.0, head.term.0);
-        metadata.set_conf_state(ConfState::from(&head.conf));
-        Ok(snapshot)
+        let known = self.checkpoint.as_ref().filter(|_| !self.gives_no_snapshots);
+        let known = known.map(|raw| (checkpoint::peek(raw).expect("written by a node"), raw));
+        let Some((newest, raw)) = known.filter(|(head, _)| serves(head)) else {
+            self.wants_checkpoint.set(true);
+            return Err(unavailable());
+        };
+        let mut reading = self.reading.borrow_mut();
+        match reading.as_mut().filter(|r| r.vain > 0 || r.given > 0 && serves(&r.head)) {
+            Some(reading) if reading.vain > 0 => {
+                reading.vain -= 1;
+                Err(unavailable())
+            }
+            Some(reading) => {
+                reading.given -= 1;
+                let mut snapshot = Snapshot { data: reading.raw.clone(), ..Default::default() };
+                let metadata = snapshot.mut_metadata();
+                (metadata.index, metadata.term) = (reading.head.index.0, reading.head.term.0);
+                metadata.set_conf_state(ConfState::from(&reading.head.conf));
+                Ok(snapshot)
+            }
+            None => {
+                self.reads.set(self.reads.get() + 1);
+                let draw = mix(newest.index.0 ^ self.reads.get() << 32 ^ to << 48);
+                let vain = [0, 0, 1, 4, 30][draw as usize % 5];
+                *reading = Some(Reading { head: newest, raw: raw.clone(), vain, given: 1 + (draw >> 32) % 4 });
+                Err(unavailable())
+            }
+        }
     }
 }
 
@@ -349,6 +381,8 @@ impl Log for SimLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ctx::Options;
+    use onetrip_core::Checkpoint;
 
     fn entry(index: u64, term: u64) -> Entry {
         Entry { index, term, ..Default::default() }
@@ -377,6 +411,23 @@ mod tests {
         let log = with_a_tail();
         assert_eq!(lasts(&log, End::Power), [(2, 1), (2, 2), (3, 2)]);
         assert_eq!(lasts(&log, End::Process), [(3, 2)]);
+    }
+
+    /// It is never there at once, comes in the end, and may by then be older than the newest.
+    #[test]
+    fn a_snapshot_takes_its_time() {
+        let (mut log, members) = (SimLog::new(None), Options::draw(1, None).members());
+        let (mut asked, mut older) = (Vec::new(), 0);
+        for index in 1..=200 {
+            let mut state = Checkpoint::bootstrap(members.clone(), Options::draw(1, None).limits);
+            (1..=index).for_each(|at| state.certifier.skip(LogIndex(at)).unwrap());
+            log.save_checkpoint(state.encode());
+            let given = (1..100).find_map(|n| log.snapshot(0, 2).ok().map(|snapshot| (n, snapshot))).unwrap();
+            older += u32::from(given.1.get_metadata().index < index);
+            asked.push(given.0);
+        }
+        assert!(asked[0] > 1 && asked.contains(&1) && asked.contains(&2) && asked.contains(&32), "{asked:?}");
+        assert!(older > 20 && older < 180, "{older}");
     }
 
     #[test]

@@ -85,7 +85,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.frozen_checkpoint().encode()
     }
 
-    fn frozen_checkpoint(&self) -> checkpoint::Frozen {
+    /// The same, for whoever has the time to encode it.
+    pub fn frozen_checkpoint(&self) -> checkpoint::Frozen {
         let (index, term) = self.consensus.applied();
         assert_eq!(index, self.certifier.decided(), "everything handed out has been decided");
         checkpoint::freeze(

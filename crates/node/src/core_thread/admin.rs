@@ -76,7 +76,8 @@ impl CoreThread {
                     let Member { id, region, .. } = member;
                     return Err(format!("node {id} in {region} joined with this token and runs already"));
                 }
-                let checkpoint = self.replica.encoded_checkpoint();
+                let frozen = self.replica.frozen_checkpoint();
+                let checkpoint = Box::new(move || frozen.encode());
                 Ok(AdminReply::Joined { member: member.clone(), members: members.clone(), checkpoint })
             }
             (Change::Remove(id), _) if members.contains(*id) => {

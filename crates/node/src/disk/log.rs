@@ -6,9 +6,11 @@
 //! - Cut entries were committed (the caller's duty), so nothing is ever overwritten below the first.
 //! - All segments but the last are durable to their end.  The last is made so before anybody reads what an earlier life
 //!   left in it, unless that one has closed it.
-//! - A record is written only where durable zeros are, so that syncing it changes no metadata of the file system.
+//! - A record is written only where durable zeros are, so that syncing it changes no metadata of the file system; or it is
+//!   larger than those, and synced twice.
 
 use super::segment::{path_of, record_bytes, Previous, Segment, Slot, Tail, FIRST_RECORD_BYTES};
+use super::snapshot::SnapshotReader;
 use super::spare::Spare;
 use super::{sync_dir, CheckpointFile};
 use crate::error::{Error, Result};
@@ -37,7 +39,7 @@ pub struct RaftLog {
     /// At the checkpoint from which this life of the node goes on.
     conf: Conf,
     /// What a member gets that needs entries which are not here any more.
-    checkpoint_file: Option<CheckpointFile>,
+    snapshots: Option<SnapshotReader>,
     /// Index and configuration of the last checkpoint.
     checkpoint: Option<(LogIndex, Conf)>,
     /// A member needs a newer checkpoint than there is.
@@ -103,7 +105,7 @@ impl RaftLog {
         RaftLog {
             dir: dir.to_owned(),
             conf: Conf::default(),
-            checkpoint_file: None,
+            snapshots: None,
             checkpoint: None,
             wants_checkpoint: Cell::new(false),
             hard_state: HardState::default(),
@@ -120,7 +122,7 @@ impl RaftLog {
 
     /// Where the checkpoint lies.
     pub fn keep_checkpoints_in(&mut self, file: CheckpointFile) {
-        self.checkpoint_file = Some(file);
+        self.snapshots = Some(SnapshotReader::new(file));
     }
 
     /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is durable.
@@ -327,9 +329,11 @@ impl RaftLog {
         }
         let (number, segment_bytes) = (self.next_record, self.segment_bytes);
         self.active().write_ahead(bytes, segment_bytes)?;
+        let start = self.active().end;
         let slots = self.active().append(number, hard_state, None, None, entries)?;
         if sync {
             self.active().sync()?;
+            self.active().confirm(start)?;
         }
         self.next_record += 1;
         if self.active().end > segment_bytes / SPARE_FROM {

@@ -10,6 +10,7 @@
 mod checkpoint;
 mod log;
 pub(crate) mod segment;
+mod snapshot;
 mod spare;
 mod starts;
 

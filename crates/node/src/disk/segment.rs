@@ -219,15 +219,17 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes zeros, durably, where the next `bytes` are to stand; some more, to be rarely needed, but not beyond `limit`.
+    /// Writes zeros, durably, where the next `bytes` are to stand; some more, to be rarely needed, but not beyond `limit`.  Of
+    /// a large record only the beginning: it would be written twice while others wait ([`Segment::confirm`]).
     pub fn write_ahead(&mut self, bytes: u64, limit: u64) -> Result<()> {
         let needed = self.end + bytes;
         if needed <= self.zeros_end {
             return Ok(());
         }
         self.set_aside_for(bytes)?;
-        let upto = needed.next_multiple_of(ZEROS_BYTES as u64).min(limit.max(needed));
         let (zeros, mut at) = (vec![0; ZEROS_BYTES], self.end.max(self.zeros_end));
+        let once = ZEROS_BYTES as u64;
+        let upto = needed.min(at + once).next_multiple_of(once).min(limit.max(needed));
         while at < upto {
             let len = zeros.len().min((upto - at) as usize);
             self.file.write_all_at(&zeros[..len], at).map_err(Error::disk(&self.path, SETTING_ASIDE))?;
@@ -261,6 +263,18 @@ impl Segment {
         self.file.set_len(self.end).map_err(Error::disk(&self.path, "cutting the file"))?;
         (self.set_aside, self.zeros_end) = (self.end, 0);
         self.file.sync_all().map_err(Error::disk(&self.path, "fsync"))
+    }
+
+    /// Makes sure of a record at `start` that is synced, and larger than what was written ahead.  A sync that changes metadata
+    /// can succeed while the file system shuts down, and lose that; then one more write or sync fails.
+    pub fn confirm(&self, start: u64) -> Result<()> {
+        if self.end <= self.zeros_end {
+            return Ok(());
+        }
+        let mut head = [0; HEAD_BYTES];
+        self.file.read_exact_at(&mut head, start).map_err(Error::disk(&self.path, "read"))?;
+        self.file.write_all_at(&head, start).map_err(Error::disk(&self.path, "write"))?;
+        self.sync()
     }
 
     /// The file, to be cut to that length by somebody else: nothing is appended to it any more.  `None`: it is not longer.

@@ -269,6 +269,7 @@ impl Transport {
         let AdminReply::Joined { member, members, checkpoint } = joined else {
             return Err("the node answers something else".into());
         };
+        let checkpoint = tokio::task::spawn_blocking(checkpoint).await.map_err(|e| e.to_string())?;
         let tls = match &self.tls {
             Some(tls) => {
                 let authority = tls.authority();

@@ -12,14 +12,22 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onetrip_core::agent::{Failure, Rehearsal};
 use onetrip_core::consensus::{Message, Notice};
 use onetrip_core::wire::{put_str, Reader};
-use onetrip_core::{LogIndex, NodeId, RegionId, Term};
-use protobuf::Message as _;
+use onetrip_core::{checkpoint, LogIndex, NodeId, RegionId, Term};
+use protobuf::rt::compute_raw_varint32_size;
+use protobuf::wire_format::WireType::WireTypeLengthDelimited;
+use protobuf::{CodedOutputStream, Message as _};
+use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
 pub const VERSION: u16 = 5;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
+/// The kind of [`Frame::Raft`].
+const RAFT: u8 = 2;
+/// In raft-rs' `Message`, and in its `Snapshot` (eraftpb.proto).
+const SNAPSHOT_FIELD: u32 = 9;
+const DATA_FIELD: u32 = 1;
 /// Before the hello nobody is trusted with more.
 pub const HELLO_BYTES_MAX: usize = 4096;
 
@@ -115,6 +123,63 @@ pub enum Frame {
     },
 }
 
+/// A frame as bytes.  Large ones that are in memory already stay where they are.
+#[derive(Clone, Debug)]
+pub struct Encoded([Bytes; 2]);
+
+impl Encoded {
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    pub fn parts(self) -> [Bytes; 2] {
+        self.0
+    }
+}
+
+impl From<Bytes> for Encoded {
+    fn from(whole: Bytes) -> Encoded {
+        Encoded([whole, Bytes::new()])
+    }
+}
+
+/// The same as the `encode` of [`Frame::Raft`].  The thread that sends a snapshot has other things to do than to copy its data
+/// and compute their checksum.
+pub fn encode_raft(mut message: Message) -> Encoded {
+    if message.get_msg_type() != MessageType::MsgSnapshot {
+        return Frame::Raft(Box::new(message)).encode().into();
+    }
+    let mut snapshot = message.take_snapshot();
+    let data = std::mem::take(&mut snapshot.data);
+    let (message_bytes, snapshot_bytes) = (message.compute_size(), snapshot.compute_size());
+    let mut out = BytesMut::with_capacity((message_bytes + snapshot_bytes) as usize + 64);
+    out.put_u64_le(0); // length and checksum, below
+    out.put_u8(RAFT);
+    let mut writer = out.writer();
+    let written = || -> protobuf::ProtobufResult<()> {
+        let mut proto = CodedOutputStream::new(&mut writer);
+        message.write_to_with_cached_sizes(&mut proto)?;
+        // The snapshot's fields in another order than usual: the data are the last bytes of all.
+        let length = compute_raw_varint32_size(data.len() as u32);
+        proto.write_tag(SNAPSHOT_FIELD, WireTypeLengthDelimited)?;
+        proto.write_raw_varint32(snapshot_bytes + 1 + length + data.len() as u32)?;
+        snapshot.write_to_with_cached_sizes(&mut proto)?;
+        proto.write_tag(DATA_FIELD, WireTypeLengthDelimited)?;
+        proto.write_raw_varint32(data.len() as u32)?;
+        proto.flush()
+    }();
+    written.expect("writing to memory");
+    out = writer.into_inner();
+    let body = (out.len() - 8 + data.len()) as u32;
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&out[8..]);
+    let of_data = checkpoint::crc_of_verified(&data);
+    crc.combine(&crc32fast::Hasher::new_with_initial_len(of_data, data.len() as u64));
+    out[..4].copy_from_slice(&body.to_le_bytes());
+    out[4..8].copy_from_slice(&crc.finalize().to_le_bytes());
+    Encoded([out.freeze(), data])
+}
+
 impl Frame {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(64);
@@ -166,7 +231,7 @@ impl Frame {
                 out.put_slice(checkpoint);
             }
             Frame::Raft(message) => {
-                out.put_u8(2);
+                out.put_u8(RAFT);
                 let size = message.compute_size() as usize;
                 out.reserve(size);
                 let mut writer = out.writer();
@@ -303,7 +368,7 @@ fn decode(body: Bytes) -> Result<Frame> {
                 other => return Err(malformed(format!("answer {other} to a hello"))),
             })
         }
-        2 => {
+        RAFT => {
             // Entry data stays in the frame's memory.
             let raw = r.rest();
             let message = Message::parse_from_carllerche_bytes(&raw).map_err(|e| malformed(e.to_string()))?;
@@ -351,6 +416,37 @@ fn decode(body: Bytes) -> Result<Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The receiver cannot tell it from one that was encoded whole, and its data are where they were.
+    #[test]
+    fn a_snapshot_travels_without_being_copied() {
+        let member = |id: u32| onetrip_core::Member {
+            id: NodeId(id),
+            region: "r".into(),
+            address: format!("{:0200}:{id}", 0),
+            role: onetrip_core::MemberRole::Voter,
+            voter: true,
+            slot: Some(id),
+            replaces: None,
+            joined_with: None,
+        };
+        let members = onetrip_core::Members::bootstrap((1..=200).map(member).collect(), "r".into(), 8);
+        let data = onetrip_core::Checkpoint::bootstrap(members, Default::default()).encode();
+        assert!(data.len() > 1 << 14, "three bytes of length");
+        for data in [data, Bytes::new()] {
+            let mut message = Message { from: 1, to: 2, term: 3, commit: 300, ..Default::default() };
+            message.set_msg_type(MessageType::MsgSnapshot);
+            message.mut_snapshot().data = data.clone();
+            let metadata = message.mut_snapshot().mut_metadata();
+            (metadata.index, metadata.term) = (1 << 40, 7);
+            metadata.mut_conf_state().voters = vec![1, 2, 3];
+            let parts = encode_raft(message.clone()).parts();
+            assert_eq!(parts[1].as_ptr(), data.as_ptr());
+            let mut buf = BytesMut::from(&parts.concat()[..]);
+            let frame = Frame::take(&mut buf, FRAME_BYTES_MAX).unwrap();
+            assert_eq!((frame, buf.len()), (Some(Frame::Raft(Box::new(message))), 0));
+        }
+    }
 
     fn all() -> Vec<Frame> {
         let hello = |purpose| Hello {

@@ -1,6 +1,6 @@
 //! The way to one peer: two connections that this node dials and writes to.
 
-use super::frame::{read_frame, Channel, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
+use super::frame::{read_frame, Channel, Encoded, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
 use super::round_trips::RoundTrips;
 use super::wan::Shape;
 use super::Transport;
@@ -8,7 +8,7 @@ use crate::facts::Facts;
 use crate::inbox::{Event, PeerEvent};
 use crate::send_queue::{NotSent, SendQueue};
 use crate::tls::{PeerSocket, PeerStream};
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use nix::sys::socket::{setsockopt, sockopt};
 use onetrip_core::{NodeId, RegionId};
 use std::sync::{Arc, Mutex};
@@ -91,8 +91,8 @@ impl Link {
         !self.shape.is_cut() && Channel::ALL.iter().all(|c| self.queue(*c).is_some())
     }
 
-    pub fn write_now(&self, channel: Channel, frame: Bytes) -> Result<(), NotSent> {
-        self.queue(channel).ok_or(NotSent::Closed)?.send([frame])
+    pub fn write_now(&self, channel: Channel, frame: Encoded) -> Result<(), NotSent> {
+        self.queue(channel).ok_or(NotSent::Closed)?.send(frame.parts())
     }
 
     /// Ends the link for good.

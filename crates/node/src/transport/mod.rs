@@ -35,8 +35,7 @@ use crate::join::{ClusterSettings, JoinToken};
 use crate::secret::Secret;
 use crate::tls::{self, Tls};
 use accept::{Refusals, Unauthenticated};
-use bytes::Bytes;
-use frame::{Channel, Frame};
+use frame::{Channel, Encoded, Frame};
 use link::Link;
 use onetrip_core::consensus::{Message, Notice};
 use onetrip_core::{LogIndex, Members, NodeId, RegionId};
@@ -262,7 +261,7 @@ impl Transport {
         if queue.is_full() || link.shape.is_full() {
             return false;
         }
-        self.send_to(&link, channel, Frame::Raft(Box::new(message)).encode())
+        self.send_to(&link, channel, frame::encode_raft(message))
     }
 
     pub fn send_notice(&self, to: NodeId, notice: Notice) {
@@ -278,8 +277,8 @@ impl Transport {
         }
     }
 
-    fn send_to(&self, link: &Arc<Link>, channel: Channel, frame: Bytes) -> bool {
-        self.wan.send(link, channel, frame)
+    fn send_to(&self, link: &Arc<Link>, channel: Channel, frame: impl Into<Encoded>) -> bool {
+        self.wan.send(link, channel, frame.into())
     }
 
     /// What the link to `peer` does to the frames that this node sends; `None`: no such peer.

@@ -166,7 +166,7 @@ impl Cluster {
         change(&mut config);
         config.save()?;
         tls::write_folder(&config.data_dir, &self.authority, &self.authority.issue(config.node)?)?;
-        std::fs::write(config.checkpoint_file(), onetrip_core::checkpoint::installed(&checkpoint))?;
+        std::fs::write(config.checkpoint_file(), onetrip_core::checkpoint::installed(&checkpoint()))?;
         self.configs.push(config);
         self.nodes.push(None);
         drop(held);

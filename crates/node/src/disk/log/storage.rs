@@ -1,10 +1,11 @@
 //! The log as raft reads it.
 
-use super::{CheckpointFile, RaftLog};
+use super::{CheckpointFile, RaftLog, SnapshotReader};
+use crate::disk::snapshot::Snapshot as Answer;
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use onetrip_core::replica::Store;
-use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
+use onetrip_core::{Conf, LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
@@ -74,9 +75,8 @@ impl Store for RaftLog {
 
 impl RaftLog {
     fn file(&self) -> Result<&CheckpointFile> {
-        self.checkpoint_file
-            .as_ref()
-            .ok_or_else(|| Error::Internal("a log that is read alone has no checkpoint".into()))
+        let snapshots = self.snapshots.as_ref().map(SnapshotReader::file);
+        snapshots.ok_or_else(|| Error::Internal("a log that is read alone has no checkpoint".into()))
     }
 }
 
@@ -126,33 +126,27 @@ impl Storage for RaftLog {
         Ok(self.last())
     }
 
-    /// The last checkpoint, if it has what `to` lacks and knows `to` as a member.
+    /// The last checkpoint, if it has what `to` lacks and knows `to` as a member; once it has been read.  raft asks again.
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
         let unavailable = raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
         let serves = |index: LogIndex, conf: &Conf| {
             index.0 >= request_index.max(self.before_first()) && conf.contains(NodeId(to as u32))
         };
-        // The file is read only when it is of use: raft asks again and again.
+        // The file is read only when it is of use.
         let known = self.checkpoint.as_ref().filter(|(index, conf)| serves(*index, conf));
-        let Some(file) = self.checkpoint_file.as_ref().filter(|_| known.is_some()) else {
+        let Some(snapshots) = self.snapshots.as_ref().filter(|_| known.is_some()) else {
             self.wants_checkpoint.set(true);
             return Err(unavailable);
         };
-        let read = || -> Result<Option<(checkpoint::Head, Bytes)>> {
-            let Some(raw) = file.read()? else { return Ok(None) };
-            let head = checkpoint::peek(&raw).map_err(|e| file.corrupted(&e))?;
-            Ok(serves(head.index, &head.conf).then_some((head, raw)))
-        };
-        let (head, raw) = match read() {
-            Ok(Some(found)) => found,
-            Ok(None) => return Err(unavailable),
-            Err(e) => {
-                tracing::error!(peer = to, "a member needs a checkpoint and this node has none: {e}");
+        let (head, data) = match snapshots.get(|head| serves(head.index, &head.conf)) {
+            Answer::Ready(head, data) => (head, data),
+            Answer::NotYet => return Err(unavailable),
+            Answer::Useless => {
                 self.wants_checkpoint.set(true);
                 return Err(unavailable);
             }
         };
-        let mut snapshot = Snapshot { data: raw, ..Default::default() };
+        let mut snapshot = Snapshot { data, ..Default::default() };
         let metadata = snapshot.mut_metadata();
         (metadata.index, metadata.term) = (head.index.0, head.term.0);
         metadata.set_conf_state(ConfState::from(&head.conf));

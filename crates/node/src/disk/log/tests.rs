@@ -1,6 +1,8 @@
 //! The log against restarts, damage at every byte, and cuts.
 
 use super::*;
+use onetrip_core::{Checkpoint, Member, MemberRole, Members, NodeId};
+use raft::eraftpb::Snapshot;
 use raft::{GetEntriesContext, Storage};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -410,4 +412,96 @@ fn syncing_a_record_changes_no_block_mapping() {
         }
         assert!(log.segments.len() == if prepared { 2 } else { 1 } && log.active().end > zeros_end / 2);
     }
+}
+
+/// Of members 1 and 2, at this index.
+fn checkpoint_at(index: u64) -> Checkpoint {
+    let member = |id: u32| Member {
+        id: NodeId(id),
+        region: "r".into(),
+        address: format!("h:{id}"),
+        role: MemberRole::Voter,
+        voter: true,
+        slot: Some(id),
+        replaces: None,
+        joined_with: None,
+    };
+    let members = Members::bootstrap(vec![member(1), member(2)], "r".into(), 8);
+    let mut checkpoint = Checkpoint::bootstrap(members, Default::default());
+    (1..=index).for_each(|at| checkpoint.certifier.skip(LogIndex(at)).unwrap());
+    checkpoint
+}
+
+fn wait_for_snapshot(log: &RaftLog, to: u64) -> Snapshot {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        match log.snapshot(0, to) {
+            Ok(snapshot) => return snapshot,
+            Err(e) => assert_eq!(e, raft::Error::Store(raft::StorageError::SnapshotTemporarilyUnavailable)),
+        }
+        assert!(std::time::Instant::now() < deadline, "no snapshot");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// The one that was read serves for as long as it has what the log has not; then the newer one is read.  Nothing is read that
+/// is of no use.
+#[test]
+fn a_snapshot_is_read_beside_the_logs_thread() {
+    use onetrip_core::replica::Store;
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(&dir.path().join("log")).unwrap();
+    fill(&mut log);
+    let file = CheckpointFile::new(dir.path().join("checkpoint"));
+    log.keep_checkpoints_in(file.clone());
+    let save = |log: &mut RaftLog, index: u64| {
+        let checkpoint = checkpoint_at(index);
+        file.save(LogIndex(index), &checkpoint.encode()).unwrap();
+        log.checkpointed(LogIndex(index), &checkpoint.conf);
+        checkpoint.encode()
+    };
+    file.save(LogIndex(4), &checkpoint_at(4).encode()).unwrap();
+    log.stand_on(LogIndex(4), &checkpoint_at(4).conf);
+    assert!(log.snapshot(0, 3).is_err() && Store::wants_checkpoint(&log), "3 is no member");
+    assert!(log.snapshot(5, 2).is_err() && Store::wants_checkpoint(&log), "it does not reach so far");
+    assert!(log.snapshot(0, 2).is_err() && !Store::wants_checkpoint(&log), "it is not read yet");
+    let first = wait_for_snapshot(&log, 2);
+    assert_eq!((first.get_metadata().index, &first.data), (4, &checkpoint_at(4).encode()));
+    // The same bytes for all.
+    assert_eq!(wait_for_snapshot(&log, 1).data.as_ptr(), first.data.as_ptr());
+    let newer = save(&mut log, 14);
+    assert_eq!(log.snapshot(0, 2).unwrap().get_metadata().index, 4);
+    log.cut(LogIndex(12)).unwrap();
+    assert!(log.before_first() > 4);
+    let second = wait_for_snapshot(&log, 2);
+    assert_eq!((second.get_metadata().index, &second.data), (14, &newer));
+    // A file that is no checkpoint is no reason to end; a new one is made.
+    std::fs::write(file.path(), b"damaged").unwrap();
+    log.checkpointed(LogIndex(16), &checkpoint_at(16).conf);
+    log.cut(LogIndex(16)).unwrap();
+    assert!(log.before_first() > 14);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !Store::wants_checkpoint(&log) {
+        assert!(log.snapshot(0, 2).is_err() && std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    save(&mut log, 18);
+    assert_eq!(wait_for_snapshot(&log, 2).get_metadata().index, 18);
+}
+
+/// One that has a segment of its own, and one in the rest of a segment that was not written ahead: synced twice, since zeros
+/// for all of it would take as long again.
+#[test]
+fn records_larger_than_what_was_written_ahead_are_there_after_a_crash() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = RaftLog::open_with(dir.path(), 8 << 20).unwrap();
+    for (index, bytes) in [(1, 10), (2, 3 << 20), (3, 10), (4, 11 << 20), (5, 10)] {
+        log.append(&[entry(index, 1, &vec![index as u8; bytes])], None, true).unwrap();
+        let (end, zeros_end) = (log.active().end, log.active().zeros_end);
+        assert_eq!(end > zeros_end, bytes > 2 << 20, "entry {index}: {end}, {zeros_end}");
+    }
+    assert_eq!(log.segments.len(), 3);
+    let all = contents(&log);
+    drop(log);
+    assert_eq!(contents(&open(dir.path()).unwrap()), all);
 }

@@ -73,7 +73,8 @@ fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<Atomi
                 joined_with: Some(secret_hash),
             };
             let members = Arc::new(Members::bootstrap(vec![member.clone()], region, 8));
-            let checkpoint = checkpoint.clone();
+            let encoded = checkpoint.clone();
+            let checkpoint = Box::new(move || encoded);
             let _ = answer.send(match (secret_hash == crate::secret::hash(&secret), unlike) {
                 (true, None) => Ok(AdminReply::Joined { member, members, checkpoint }),
                 (true, Some(why)) => Err(why),

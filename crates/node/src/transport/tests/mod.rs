@@ -6,7 +6,7 @@ use super::frame::{read_frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX, VERS
 use super::*;
 use crate::inbox::{Event, PeerEvent};
 use crate::tls::{Authority, PeerStream};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::mpsc::Receiver;

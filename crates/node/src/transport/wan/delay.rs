@@ -6,9 +6,8 @@
 //! Frames of one channel of a link keep their order (`shape` gives them times that never fall, equal times go by arrival)
 //! and any number is under way at once.
 
-use crate::transport::frame::Channel;
+use crate::transport::frame::{Channel, Encoded};
 use crate::transport::link::Link;
-use bytes::Bytes;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -32,7 +31,7 @@ struct DelayedFrame {
     arrival: u64,
     link: Arc<Link>,
     channel: Channel,
-    frame: Bytes,
+    frame: Encoded,
 }
 
 impl DelayedFrame {
@@ -64,7 +63,7 @@ impl Ord for DelayedFrame {
 }
 
 impl DelayLine {
-    pub fn push(&self, link: Arc<Link>, channel: Channel, frame: Bytes, due: Instant) {
+    pub fn push(&self, link: Arc<Link>, channel: Channel, frame: Encoded, due: Instant) {
         let mut delayed = self.delayed.lock().expect("no code that holds this lock panics");
         let arrival = delayed.arrivals;
         delayed.arrivals += 1;

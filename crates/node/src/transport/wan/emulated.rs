@@ -8,9 +8,8 @@ use crate::config::NodeConfig;
 use crate::error::Result;
 use crate::send_queue::NotSent;
 use crate::span;
-use crate::transport::frame::Channel;
+use crate::transport::frame::{Channel, Encoded};
 use crate::transport::link::Link;
-use bytes::Bytes;
 use onetrip_core::{NodeId, RegionId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +48,7 @@ impl Wan {
     }
 
     /// `false`: its queue is full.
-    pub fn send(&self, link: &Arc<Link>, channel: Channel, frame: Bytes) -> bool {
+    pub fn send(&self, link: &Arc<Link>, channel: Channel, frame: Encoded) -> bool {
         match link.shape.way(channel, frame.len()) {
             Way::Now => link.write_now(channel, frame) != Err(NotSent::Full),
             Way::Delayed { due, copies } => {

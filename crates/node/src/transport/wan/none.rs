@@ -3,9 +3,8 @@
 use crate::config::NodeConfig;
 use crate::error::Result;
 use crate::send_queue::NotSent;
-use crate::transport::frame::Channel;
+use crate::transport::frame::{Channel, Encoded};
 use crate::transport::link::Link;
-use bytes::Bytes;
 use onetrip_core::{NodeId, RegionId};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -40,7 +39,7 @@ impl Wan {
     pub fn stop(&self) {}
 
     /// `false`: its queue is full.
-    pub fn send(&self, link: &Arc<Link>, channel: Channel, frame: Bytes) -> bool {
+    pub fn send(&self, link: &Arc<Link>, channel: Channel, frame: Encoded) -> bool {
         link.write_now(channel, frame) != Err(NotSent::Full)
     }
 }
