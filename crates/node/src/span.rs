@@ -17,7 +17,10 @@ pub(crate) fn of(config: &NodeConfig) -> Span {
 }
 
 /// A thread within the span of whoever starts it.
-pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+pub(crate) fn spawn_thread<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
     let span = Span::current();
     let thread = std::thread::Builder::new().name(name.into()).spawn(move || span.in_scope(body));
     thread.map_err(|e| Error::Internal(format!("starting a thread: {e}")))

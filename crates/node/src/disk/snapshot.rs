@@ -70,11 +70,10 @@ impl SnapshotReader {
         }
         shared.reads += 1;
         let (file, read, this) = (self.file.clone(), self.shared.clone(), shared.reads);
-        let thread = std::thread::Builder::new().name("onetrip-snapshot".into());
-        shared.state = match thread.spawn(move || work(&file, &read, this)) {
+        shared.state = match crate::span::spawn_thread("onetrip-snapshot", move || work(&file, &read, this)) {
             Ok(_) => State::UnderWay,
             Err(e) => {
-                tracing::error!("reading a checkpoint for a member: starting a thread: {e}");
+                tracing::error!("reading a checkpoint for a member: {e}");
                 State::None
             }
         };

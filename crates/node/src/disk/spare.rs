@@ -116,9 +116,9 @@ impl Spare {
             }
             made
         };
-        match std::thread::Builder::new().name("onetrip-spare".into()).spawn(work) {
+        match crate::span::spawn_thread("onetrip-spare", work) {
             Ok(thread) => self.state = State::UnderWay(thread, bytes),
-            Err(e) => self.has_failed(&Error::Internal(format!("starting a thread: {e}"))),
+            Err(e) => self.has_failed(&e),
         }
     }
 
