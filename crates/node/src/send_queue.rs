@@ -4,8 +4,9 @@
 //!
 //! Invariants:
 //! - Frames leave whole and in the order of `send`.
-//! - `send` never blocks, and writes no more than [`BYTES_AT_ONCE`] itself.  What the socket does not take waits in a queue of at most `queue_bytes_max` bytes; a frame
-//!   that finds the queue full is refused, but a queue that is empty takes a frame of any size.
+//! - `send` never blocks, and writes no more than [`BYTES_AT_ONCE`] itself.  What the socket does not take waits in a queue
+//!   of at most `queue_bytes_max` bytes; a frame that finds the queue full is refused, but a queue that is empty takes a frame
+//!   of any size.
 //! - Whoever made it runs [`SendQueue::drain`] beside it, or the queue never empties.
 
 use bytes::{Buf, Bytes};
