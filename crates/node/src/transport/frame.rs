@@ -128,6 +128,7 @@ pub enum Frame {
 pub struct Encoded([Bytes; 2]);
 
 impl Encoded {
+    #[cfg(feature = "lab")]
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
