@@ -23,7 +23,7 @@ pub(super) fn peer_frames(bytes: &[u8]) {
         while let Ok(Some(frame)) = Frame::take(&mut buf, max) {
             let back = Frame::take(&mut BytesMut::from(&frame.encode()[..]), FRAME_BYTES_MAX);
             match (back, &frame) {
-                // As far as it is shown: fields that are not known here may come back as others that are not.
+                // By what is shown: to protobuf, unknown fields that a later part has replaced are another thing than none.
                 (Ok(Some(Frame::Raft(back))), Frame::Raft(message)) => {
                     assert_eq!(format!("{back:?}"), format!("{message:?}"));
                 }
