@@ -7,7 +7,6 @@
 //! Invariant: facts that are compared are names and values for a person to read; nothing here knows what any of them
 //! means, so that a new one costs a line where it is learned.
 
-use crate::error::Result;
 use bytes::{BufMut, BytesMut};
 use onetrip_core::wire::{put_str, Reader};
 use onetrip_core::RegionId;
@@ -51,7 +50,7 @@ impl Facts {
         }
     }
 
-    pub(crate) fn read(r: &mut Reader) -> Result<Option<Facts>> {
+    pub(crate) fn read(r: &mut Reader) -> onetrip_core::Result<Option<Facts>> {
         let version = r.u16("PostgreSQL's version")?;
         if version == 0 {
             return Ok(None);
@@ -59,7 +58,7 @@ impl Facts {
         let count = usize::from(r.u8("number of facts")?);
         if count > FACTS_MAX {
             let why = format!("{count} facts of a PostgreSQL");
-            return Err(onetrip_core::Error::Malformed { what: "peer frame", why }.into());
+            return Err(onetrip_core::Error::Malformed { what: "peer frame", why });
         }
         let mut alike = BTreeMap::new();
         for _ in 0..count {

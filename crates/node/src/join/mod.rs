@@ -13,7 +13,7 @@ pub use token::{JoinToken, NotAToken};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::tls::{self, Authority, Issued, PeerStream};
-use crate::transport::join_exchange;
+use crate::transport::{join_exchange, PeerError};
 use bytes::Bytes;
 use onetrip_core::{Member, Members, RegionId};
 use serde::{Deserialize, Serialize};
@@ -31,18 +31,23 @@ pub struct JoinRequest {
     pub postgres: Option<Facts>,
 }
 
+/// What is wrong with it, in a sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotARequest(String);
+
 impl JoinRequest {
-    /// What is wrong with it, in a sentence.
-    pub fn check(&self) -> std::result::Result<(), String> {
+    pub fn check(&self) -> std::result::Result<(), NotARequest> {
         let region = self.region.as_str();
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if region.is_empty() || region.len() > 63 || region.starts_with('-') || !region.chars().all(fits) {
-            return Err(format!("the region's name {region:?} should be 1 to 63 letters, digits, '-' or '_'"));
+            let why = format!("the region's name {region:?} should be 1 to 63 letters, digits, '-' or '_'");
+            return Err(NotARequest(why));
         }
         let address = self.address.rsplit_once(':').filter(|(host, port)| {
             !host.is_empty() && !host.contains(char::is_whitespace) && port.parse::<u16>().is_ok_and(|port| port > 0)
         });
-        address.map(|_| ()).ok_or_else(|| format!("the address {:?} should be host:port", self.address))
+        address.map(|_| ()).ok_or_else(|| NotARequest(format!("the address {:?} should be host:port", self.address)))
     }
 }
 
@@ -83,7 +88,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Asks the member at `address` (host:port of its peer port) to be let in.  The error is for whoever holds the token.
 pub async fn request_join(address: &str, token: &JoinToken, request: JoinRequest) -> Result<JoinReply> {
-    request.check().map_err(Error::Join)?;
+    request.check().map_err(|why| Error::Join(why.to_string()))?;
     let connect = async {
         let stream = TcpStream::connect(address).await;
         let stream = stream.map_err(|e| Error::Join(format!("{address} cannot be reached: {e}")))?;
@@ -96,7 +101,7 @@ pub async fn request_join(address: &str, token: &JoinToken, request: JoinRequest
     let stream = connected.map_err(|_| Error::Join(format!("{address} does not answer")))??;
     let exchange = tokio::time::timeout(REPLY_TIMEOUT, join_exchange(stream, token.secret, request)).await;
     let (head, checkpoint) = exchange
-        .unwrap_or(Err("it does not answer in time".into()))
+        .unwrap_or(Err(PeerError::TimedOut("it does not answer in time")))
         .map_err(|why| Error::Join(format!("{address}: {why}")))?;
     let mut reply = JoinReply::decode(&head)?;
     reply.checkpoint = checkpoint;

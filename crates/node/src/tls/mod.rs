@@ -44,6 +44,11 @@ const CA_KEY: &str = "ca.key";
 const NODE_CERTIFICATE: &str = "node.crt";
 const NODE_KEY: &str = "node.key";
 
+/// Why a connection is not believed to be a member's, for the operators of both ends.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotTrusted(pub(crate) String);
+
 /// A node that starts with less than this left of its certificate says so.
 const EXPIRES_SOON: Duration = Duration::from_secs(90 * 86_400);
 
@@ -150,35 +155,37 @@ impl Tls {
     }
 
     /// The error says what is wrong with the caller.
-    pub async fn accept(&self, stream: TcpStream) -> std::result::Result<PeerStream, String> {
+    pub async fn accept(&self, stream: TcpStream) -> std::result::Result<PeerStream, NotTrusted> {
         let tls = self.acceptor.accept(stream).await.map_err(explain)?;
         Ok(PeerStream::Tls(Box::new(tls.into())))
     }
 
-    pub async fn connect(&self, stream: TcpStream, to: NodeId) -> std::result::Result<PeerStream, String> {
-        let name = server_name(to, &self.cluster).map_err(|e| e.to_string())?;
+    pub async fn connect(&self, stream: TcpStream, to: NodeId) -> std::result::Result<PeerStream, NotTrusted> {
+        let name = server_name(to, &self.cluster).map_err(|e| NotTrusted(e.to_string()))?;
         let tls = self.connector.connect(name, stream).await.map_err(explain)?;
         Ok(PeerStream::Tls(Box::new(tls.into())))
     }
 
     /// Whether the other end of `stream` has proved to be `node`.
-    pub fn check_peer(&self, stream: &PeerStream, node: NodeId) -> std::result::Result<(), String> {
+    pub fn check_peer(&self, stream: &PeerStream, node: NodeId) -> std::result::Result<(), NotTrusted> {
         let certificate = match stream {
             PeerStream::Tls(tls) => tls.get_ref().1.peer_certificates().and_then(|chain| chain.first()),
             PeerStream::Plain(_) => None,
         };
-        self.check_certificate(certificate.ok_or("it shows no certificate")?, node)
+        self.check_certificate(certificate.ok_or_else(|| NotTrusted("it shows no certificate".into()))?, node)
     }
 
     pub(crate) fn check_certificate(
         &self,
         certificate: &CertificateDer<'_>,
         node: NodeId,
-    ) -> std::result::Result<(), String> {
-        let parsed = ParsedCertificate::try_from(certificate).map_err(|e| e.to_string())?;
-        let name = server_name(node, &self.cluster).map_err(|e| e.to_string())?;
-        tokio_rustls::rustls::client::verify_server_name(&parsed, &name)
-            .map_err(|e| format!("it calls itself node {node}, but its certificate is not for {}: {e}", name.to_str()))
+    ) -> std::result::Result<(), NotTrusted> {
+        let parsed = ParsedCertificate::try_from(certificate).map_err(|e| NotTrusted(e.to_string()))?;
+        let name = server_name(node, &self.cluster).map_err(|e| NotTrusted(e.to_string()))?;
+        tokio_rustls::rustls::client::verify_server_name(&parsed, &name).map_err(|e| {
+            let name = name.to_str();
+            NotTrusted(format!("it calls itself node {node}, but its certificate is not for {name}: {e}"))
+        })
     }
 }
 
@@ -186,13 +193,13 @@ fn server_name(node: NodeId, cluster: &str) -> Result<ServerName<'static>> {
     ServerName::try_from(node_name(node, cluster)).map_err(|e| wrong("the cluster's name in a certificate", e))
 }
 
-fn explain(e: std::io::Error) -> String {
+fn explain(e: std::io::Error) -> NotTrusted {
     let hint = match e.to_string() {
         text if text.contains("corrupt message") => " (is `tls` the same in both nodes' node.toml?)",
         text if text.contains("eof") => " (it ended the handshake: see its log)",
         _ => "",
     };
-    format!("TLS: {e}{hint}")
+    NotTrusted(format!("TLS: {e}{hint}"))
 }
 
 fn provider() -> Arc<CryptoProvider> {

@@ -4,13 +4,13 @@
 //! a hello of a few kilobytes, and one of [`UNAUTHENTICATED_MAX`] places; when those are taken the oldest is closed, so that
 //! connections that say nothing cannot keep a member out.
 
+use super::error::{PeerError, Result};
 use super::frame::{
     read_frame, Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION,
 };
 use super::link::{set_options, Link};
 use super::tunnel::Tunnel;
 use super::Transport;
-use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::inbox::{AdminReply, AdminRequest, Event, PeerEvent};
 use crate::join::{JoinReply, JoinRequest, JoinTls};
@@ -72,12 +72,9 @@ struct Waiting {
     tasks: VecDeque<(u64, AbortHandle)>,
 }
 
-async fn send(stream: &mut PeerStream, frame: &Frame) -> std::result::Result<(), String> {
-    let sent = async {
-        stream.write_all(&frame.encode()).await?;
-        stream.flush().await
-    };
-    sent.await.map_err(|e| e.to_string())
+async fn send(stream: &mut PeerStream, frame: &Frame) -> Result<()> {
+    stream.write_all(&frame.encode()).await?;
+    Ok(stream.flush().await?)
 }
 
 /// The new node's side: gives the head of the reply, and the checkpoint.
@@ -85,14 +82,14 @@ pub(crate) async fn join_exchange(
     mut stream: PeerStream,
     secret: Secret,
     request: JoinRequest,
-) -> std::result::Result<(Bytes, Bytes), String> {
+) -> Result<(Bytes, Bytes)> {
     let _ = set_options(stream.tcp());
     send(&mut stream, &Frame::Join(Join { version: VERSION, secret, request })).await?;
     let mut buf = BytesMut::with_capacity(64 << 10);
     match read_frame(&mut stream, &mut buf, FRAME_BYTES_MAX).await? {
         Frame::Joined { head, checkpoint } => Ok((head, checkpoint)),
-        Frame::JoinRefused(why) => Err(why),
-        _ => Err("it answers something else".into()),
+        Frame::JoinRefused(why) => Err(PeerError::Refused(why)),
+        _ => Err(PeerError::violation("it answers something else")),
     }
 }
 
@@ -128,9 +125,9 @@ impl Transport {
     /// `number`: among the unauthenticated.
     async fn receive(self: Arc<Self>, stream: TcpStream, number: u64) {
         let from = stream.peer_addr().map_or("?".into(), |a| a.to_string());
-        let refuse = |why: String| self.refused(&from, &why);
+        let refuse = |why: PeerError| self.refused(&from, &why);
         let opened = tokio::time::timeout(HELLO_TIMEOUT, self.open(stream)).await;
-        let (mut stream, hello) = match opened.unwrap_or(Err("no hello came".into())) {
+        let (mut stream, hello) = match opened.unwrap_or(Err(PeerError::TimedOut("no hello came"))) {
             Ok((stream, Frame::Hello(hello))) => (stream, hello),
             // Unauthenticated until its token is known to be good.
             Ok((stream, Frame::Join(join))) => {
@@ -140,7 +137,7 @@ impl Transport {
                 return self.unauthenticated.remove(number);
             }
             Ok(_) => {
-                refuse("it does not begin with a hello".into());
+                refuse(PeerError::violation("it does not begin with a hello"));
                 return self.unauthenticated.remove(number);
             }
             Err(why) => {
@@ -150,14 +147,14 @@ impl Transport {
         };
         let greeted = tokio::time::timeout(HELLO_TIMEOUT, self.greet(&mut stream, &hello)).await;
         self.unauthenticated.remove(number);
-        match greeted.unwrap_or(Err("it does not take the answer to its hello".into())) {
+        match greeted.unwrap_or(Err(PeerError::TimedOut("it does not take the answer to its hello"))) {
             Ok((link, Greeted::Frames(channel))) => self.start_reading(link, channel, stream, from),
             Ok((link, Greeted::Postgres(tunnel))) => self.forward(&link, stream, tunnel).await,
             Err(why) => refuse(why),
         }
     }
 
-    fn refused(&self, from: &str, why: &str) {
+    fn refused(&self, from: &str, why: &PeerError) {
         let Some(unsaid) = self.refusals.say() else { return };
         if unsaid > 0 {
             tracing::warn!(unsaid, "refused more connections than are told here");
@@ -168,7 +165,7 @@ impl Transport {
     /// A connection was opened to this node.
     pub(super) fn admit(self: &Arc<Self>, stream: TcpStream) {
         if !self.unauthenticated.admit(|number| tokio::spawn(self.clone().receive(stream, number)).abort_handle()) {
-            self.refused("?", "too many that say nothing, and this is the oldest of them");
+            self.refused("?", &PeerError::refused("too many that say nothing, and this is the oldest of them"));
         }
     }
 
@@ -189,7 +186,7 @@ impl Transport {
     }
 
     /// Reads what it says first.
-    async fn open(&self, stream: TcpStream) -> std::result::Result<(PeerStream, Frame), String> {
+    async fn open(&self, stream: TcpStream) -> Result<(PeerStream, Frame)> {
         let _ = set_options(&stream);
         let mut stream = match &self.tls {
             Some(tls) => tls.accept(stream).await?,
@@ -198,52 +195,45 @@ impl Transport {
         let mut buf = BytesMut::with_capacity(1 << 10);
         let first = read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX).await?;
         if !buf.is_empty() {
-            return Err("it does not wait for the answer to its hello".into());
+            return Err(PeerError::violation("it does not wait for the answer to its hello"));
         }
         Ok((stream, first))
     }
 
     /// Finds out whether it is who it says, and answers; an error says why it is not let in.
-    async fn greet(&self, stream: &mut PeerStream, hello: &Hello) -> std::result::Result<(Arc<Link>, Greeted), String> {
+    async fn greet(&self, stream: &mut PeerStream, hello: &Hello) -> Result<(Arc<Link>, Greeted)> {
         if let Some(tls) = &self.tls {
             tls.check_peer(stream, hello.from)?;
         }
-        let judged = match self.judge(hello) {
-            Ok(link) if link.shape.is_cut() => return Err("the link to it was cut by hand".into()),
+        let greeted = match self.judge(hello) {
+            Ok(link) if link.shape.is_cut() => return Err(PeerError::refused("the link to it was cut by hand")),
             Ok(link) => match hello.purpose {
                 Purpose::Frames(channel) => Ok((link, Greeted::Frames(channel))),
-                Purpose::Postgres => match self.open_tunnel().await {
-                    Ok(tunnel) => Ok((link, Greeted::Postgres(tunnel))),
-                    Err(why) => Err((HelloReply::Refused(why.clone()), why)),
-                },
+                Purpose::Postgres => self.open_tunnel().await.map(|tunnel| (link, Greeted::Postgres(tunnel))),
             },
-            Err(refusal) => Err(refusal),
+            Err(why) => Err(why),
         };
-        let (reply, result) = match judged {
-            Ok(greeted) => (HelloReply::Welcome, Ok(greeted)),
-            Err((reply, why)) => (reply, Err(why)),
+        let reply = match &greeted {
+            Ok(_) => HelloReply::Welcome,
+            Err(PeerError::Removed(why)) => HelloReply::Removed(why.clone()),
+            Err(why) => HelloReply::Refused(why.to_string()),
         };
         send(stream, &Frame::HelloReply(reply)).await?;
-        result
+        greeted
     }
 
     /// Makes whoever shows a good token a member.
-    async fn let_join(
-        &self,
-        mut stream: PeerStream,
-        join: Join,
-        number: u64,
-        from: &str,
-    ) -> std::result::Result<(), String> {
+    async fn let_join(&self, mut stream: PeerStream, join: Join, number: u64, from: &str) -> Result<()> {
         // Held while a wrong one waits, so that tokens can be tried at this rate at most, by all together.
-        let place = self.joins.acquire().await.map_err(|e| e.to_string())?;
+        let place = self.joins.acquire().await.map_err(PeerError::refused)?;
         let region = join.request.region.clone();
         let reply = match self.join(join).await {
             Ok(reply) => reply,
             Err(why) => {
                 tokio::time::sleep(WRONG_TOKEN_COSTS).await;
-                let _ = tokio::time::timeout(HELLO_TIMEOUT, send(&mut stream, &Frame::JoinRefused(why.clone()))).await;
-                return Err(format!("it asks to join in {region}: {why}"));
+                let refused = Frame::JoinRefused(why.to_string());
+                let _ = tokio::time::timeout(HELLO_TIMEOUT, send(&mut stream, &refused)).await;
+                return Err(why.when(format_args!("it asks to join in {region}")));
             }
         };
         drop(place);
@@ -251,32 +241,33 @@ impl Transport {
         tracing::info!(%from, new = %reply.member.id, new_region = %region, "let a node join");
         let frame = Frame::Joined { head: reply.encode(), checkpoint: reply.checkpoint };
         let sent = tokio::time::timeout(CHECKPOINT_TIMEOUT, send(&mut stream, &frame)).await;
-        sent.unwrap_or(Err("it does not take what it needs to start".into()))
+        sent.unwrap_or(Err(PeerError::TimedOut("it does not take what it needs to start")))
     }
 
-    async fn join(&self, join: Join) -> std::result::Result<JoinReply, String> {
+    async fn join(&self, join: Join) -> Result<JoinReply> {
         if join.version != VERSION {
-            return Err(format!("it speaks version {}, this node {VERSION}", join.version));
+            let why = format!("it speaks version {}, this node {VERSION}", join.version);
+            return Err(PeerError::Refused(why));
         }
-        join.request.check()?;
+        join.request.check().map_err(PeerError::refused)?;
         let JoinRequest { region, address, postgres } = join.request;
         let unlike = postgres.and_then(|facts| self.unlike_any(&region, &facts));
         let (answer, answered) = oneshot::channel();
         let request = AdminRequest::Join { secret_hash: secret::hash(&join.secret), region, address, unlike };
         self.inbox.send(Event::Admin(request, answer)).await;
         // The core thread bounds the wait; if it is gone the node is ending.
-        let joined = answered.await.unwrap_or(Err("the node is stopping".into()))?;
+        let joined = answered.await.unwrap_or(Err("the node is stopping".into())).map_err(PeerError::Refused)?;
         let AdminReply::Joined { member, members, checkpoint } = joined else {
-            return Err("the node answers something else".into());
+            return Err(PeerError::refused("the node answers something else"));
         };
-        let checkpoint = tokio::task::spawn_blocking(checkpoint).await.map_err(|e| e.to_string())?;
+        let checkpoint = tokio::task::spawn_blocking(checkpoint).await.map_err(PeerError::refused)?;
         let tls = match &self.tls {
             Some(tls) => {
                 let authority = tls.authority();
                 Some(JoinTls {
                     ca_certificate: authority.certificate_pem().to_owned(),
                     ca_key: authority.key_pem(),
-                    node: authority.issue(member.id).map_err(|e| e.to_string())?,
+                    node: authority.issue(member.id).map_err(PeerError::refused)?,
                 })
             }
             None => None,
@@ -305,49 +296,48 @@ impl Transport {
     }
 
     /// As far as the hello itself tells.
-    fn suits(&self, hello: &Hello) -> std::result::Result<(), String> {
+    fn suits(&self, hello: &Hello) -> Result<()> {
+        let refused = |why| Err(PeerError::Refused(why));
         if hello.version != VERSION {
-            return Err(format!("it speaks version {}, this node {VERSION}", hello.version));
+            return refused(format!("it speaks version {}, this node {VERSION}", hello.version));
         }
         if hello.cluster != self.cluster {
-            return Err(format!("it belongs to the cluster \"{}\", this node to \"{}\"", hello.cluster, self.cluster));
+            return refused(format!(
+                "it belongs to the cluster \"{}\", this node to \"{}\"",
+                hello.cluster, self.cluster
+            ));
         }
         let beginning = self.peers.read().expect("no code that holds this lock panics").beginning;
         if beginning != 0 && hello.beginning != beginning {
-            return Err(
+            return refused(
                 "it has begun with other members or another `window_entries` than this node, and would come to other verdicts: \
                  in a cluster that is new, make these the same in all nodes' node.toml"
                     .into(),
             );
         }
         if hello.to != self.me {
-            return Err(format!("it looks for node {}, this is node {}", hello.to, self.me));
+            return refused(format!("it looks for node {}, this is node {}", hello.to, self.me));
         }
         let (Some(own), Some(other)) = (&self.facts, &hello.postgres) else { return Ok(()) };
-        own.unlike(&self.region, other, &hello.region).map_or(Ok(()), Err)
+        own.unlike(&self.region, other, &hello.region).map_or(Ok(()), refused)
     }
 
-    fn judge(&self, hello: &Hello) -> std::result::Result<Arc<Link>, (HelloReply, String)> {
-        let why = if let Err(why) = self.suits(hello) {
-            why
-        } else {
-            let mut peers = self.peers.write().expect("no code that holds this lock panics");
-            match peers.links.get(&hello.from) {
-                Some(link) => return Ok(link.told(&hello.postgres)),
-                None if hello.from < peers.next_id => {
-                    let why = format!("node {} was removed from the cluster", hello.from);
-                    return Err((HelloReply::Removed(why.clone()), why));
-                }
-                // It came later than what this node knows; its certificate, if there is TLS, says that it belongs here.
-                None if hello.from != self.me && peers.links.len() < MEMBERS_MAX => {
-                    let link = self.new_link(hello.from, hello.region.clone(), hello.address.clone());
-                    peers.links.insert(hello.from, link.clone());
-                    return Ok(link.told(&hello.postgres));
-                }
-                None => format!("node {} is no member here", hello.from),
+    fn judge(&self, hello: &Hello) -> Result<Arc<Link>> {
+        self.suits(hello)?;
+        let mut peers = self.peers.write().expect("no code that holds this lock panics");
+        match peers.links.get(&hello.from) {
+            Some(link) => Ok(link.told(&hello.postgres)),
+            None if hello.from < peers.next_id => {
+                Err(PeerError::Removed(format!("node {} was removed from the cluster", hello.from)))
             }
-        };
-        Err((HelloReply::Refused(why.clone()), why))
+            // It came later than what this node knows; its certificate, if there is TLS, says that it belongs here.
+            None if hello.from != self.me && peers.links.len() < MEMBERS_MAX => {
+                let link = self.new_link(hello.from, hello.region.clone(), hello.address.clone());
+                peers.links.insert(hello.from, link.clone());
+                Ok(link.told(&hello.postgres))
+            }
+            None => Err(PeerError::Refused(format!("node {} is no member here", hello.from))),
+        }
     }
 
     /// Returns at the end of the connection; an error is what the peer did wrong.
@@ -359,7 +349,7 @@ impl Transport {
                     Frame::Raft(message) => {
                         if message.from != u64::from(link.id.0) || message.to != u64::from(self.me.0) {
                             let why = format!("a message from {} to {}", message.from, message.to);
-                            return Err(Error::Internal(why));
+                            return Err(PeerError::Violation(why));
                         }
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Raft(message))).await;
                     }
@@ -379,7 +369,7 @@ impl Transport {
                     Frame::Rehearse { id, rehearsal } => self.try_for(link.clone(), id, rehearsal),
                     Frame::Rehearsed { id, answer } => self.asked.answered(id, link.id, answer),
                     _ => {
-                        return Err(Error::Internal("a frame that belongs at the beginning of a connection".into()));
+                        return Err(PeerError::violation("a frame that belongs at the beginning of a connection"));
                     }
                 }
             }

@@ -3,11 +3,12 @@
 //! The first frame on a connection is `Hello` from the side that dialled, answered by `HelloReply`; after that only the
 //! dialling side sends, unless the hello asked for something else ([`Purpose`]).
 
+use super::error::{PeerError, Result};
 use super::rehearsal::Answer;
-use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::join::JoinRequest;
 use crate::secret::Secret;
+use crate::tls::NotTrusted;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onetrip_core::agent::{Failure, Rehearsal};
 use onetrip_core::consensus::{Message, Notice};
@@ -311,29 +312,29 @@ impl Frame {
 }
 
 /// Reads the next frame; the error says what is wrong with the other end.
-pub async fn read_frame(
-    stream: &mut (impl AsyncRead + Unpin),
-    buf: &mut BytesMut,
-    bytes_max: usize,
-) -> std::result::Result<Frame, String> {
+pub async fn read_frame(stream: &mut (impl AsyncRead + Unpin), buf: &mut BytesMut, bytes_max: usize) -> Result<Frame> {
     loop {
         // A TLS record: an alert or a handshake, version 3.x.
         let is_tls = buf.len() >= 3 && matches!(buf[0], 0x15 | 0x16) && buf[1] == 3;
-        let explain = |why: String| match is_tls {
-            true => "it speaks TLS and this end does not: `tls` must be the same in all nodes' node.toml".into(),
-            false => why,
+        let explain = |e: PeerError| match is_tls {
+            true => {
+                let why = "it speaks TLS and this end does not: `tls` must be the same in all nodes' node.toml";
+                NotTrusted(why.into()).into()
+            }
+            false => e,
         };
-        if let Some(frame) = Frame::take(buf, bytes_max).map_err(|e| explain(e.to_string()))? {
+        if let Some(frame) = Frame::take(buf, bytes_max).map_err(explain)? {
             return Ok(frame);
         }
-        if stream.read_buf(buf).await.map_err(|e| explain(e.to_string()))? == 0 {
-            return Err(explain("it closed the connection".into()));
+        if stream.read_buf(buf).await.map_err(|e| explain(e.into()))? == 0 {
+            let closed = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it closed the connection");
+            return Err(explain(closed.into()));
         }
     }
 }
 
-fn malformed(why: String) -> Error {
-    Error::Core(onetrip_core::Error::Malformed { what: "peer frame", why })
+fn malformed(why: String) -> PeerError {
+    onetrip_core::Error::Malformed { what: "peer frame", why }.into()
 }
 
 fn decode(body: Bytes) -> Result<Frame> {

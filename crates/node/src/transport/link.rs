@@ -1,5 +1,6 @@
 //! The way to one peer: two connections that this node dials and writes to.
 
+use super::error::{PeerError, Result};
 use super::frame::{read_frame, Channel, Encoded, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
 use super::round_trips::RoundTrips;
 use super::wan::Shape;
@@ -91,7 +92,7 @@ impl Link {
         !self.shape.is_cut() && Channel::ALL.iter().all(|c| self.queue(*c).is_some())
     }
 
-    pub fn write_now(&self, channel: Channel, frame: Encoded) -> Result<(), NotSent> {
+    pub fn write_now(&self, channel: Channel, frame: Encoded) -> std::result::Result<(), NotSent> {
         self.queue(channel).ok_or(NotSent::Closed)?.send(frame.parts())
     }
 
@@ -150,7 +151,7 @@ async fn dial_again_and_again(transport: &Transport, link: &Arc<Link>, channel: 
                 transport.inbox.send(Event::Peer(link.id, PeerEvent::Unreachable)).await;
             }
             Err(why) => {
-                if link.set_trouble(Some(why.clone())) {
+                if link.set_trouble(Some(why.to_string())) {
                     tracing::warn!(peer = %link.id, address = %link.address, "cannot connect to peer: {why}");
                 }
             }
@@ -161,36 +162,36 @@ async fn dial_again_and_again(transport: &Transport, link: &Arc<Link>, channel: 
 }
 
 /// A connection to the peer that has been welcomed.
-pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -> Result<PeerStream, String> {
+pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -> Result<PeerStream> {
     if link.shape.is_cut() {
-        return Err("the link was cut by hand".into());
+        return Err(PeerError::refused("the link was cut by hand"));
     }
     let attempt = async {
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&link.address)).await;
-        let stream = connected.unwrap_or_else(|late| Err(late.into())).map_err(|e| e.to_string())?;
+        let stream = connected.unwrap_or_else(|late| Err(late.into()))?;
         let silence = if purpose == Purpose::Frames(Channel::Control) { SILENCE_MAX } else { BULK_SILENCE_MAX };
-        set_options(&stream).and_then(|()| set_silence(&stream, silence)).map_err(|e| e.to_string())?;
+        set_options(&stream).and_then(|()| set_silence(&stream, silence))?;
         let mut stream = match &transport.tls {
             Some(tls) => tls.connect(stream, link.id).await?,
             None => PeerStream::Plain(stream),
         };
         let hello = transport.hello(link.id, purpose);
-        stream.write_all(&Frame::Hello(hello).encode()).await.map_err(|e| e.to_string())?;
-        stream.flush().await.map_err(|e| e.to_string())?;
+        stream.write_all(&Frame::Hello(hello).encode()).await?;
+        stream.flush().await?;
         let mut buf = BytesMut::with_capacity(512);
-        match read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX).await.map_err(|e| format!("at hello: {e}"))? {
+        match read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX).await.map_err(|e| e.when("at hello"))? {
             Frame::HelloReply(HelloReply::Welcome) if buf.is_empty() => Ok(stream),
-            Frame::HelloReply(HelloReply::Refused(why)) => Err(format!("it refuses this node: {why}")),
+            Frame::HelloReply(HelloReply::Refused(why)) => Err(PeerError::Refused(why).when("it refuses this node")),
             Frame::HelloReply(HelloReply::Removed(why)) => {
                 transport.inbox.send(Event::Peer(link.id, PeerEvent::Removed(why.clone()))).await;
                 // Asking again would only fill the peer's log while this node stops.
                 link.remove();
-                Err(why)
+                Err(PeerError::Removed(why))
             }
-            _ => Err("it answers with something else than a hello".into()),
+            _ => Err(PeerError::violation("it answers with something else than a hello")),
         }
     };
-    tokio::time::timeout(HELLO_TIMEOUT, attempt).await.unwrap_or(Err("it does not answer".into()))
+    tokio::time::timeout(HELLO_TIMEOUT, attempt).await.unwrap_or(Err(PeerError::TimedOut("it does not answer")))
 }
 
 /// What both ends of a connection between nodes want of TCP.

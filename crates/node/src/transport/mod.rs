@@ -12,6 +12,7 @@
 //! - Whatever an unauthenticated or a broken peer sends ends that connection and is logged; nothing else is harmed.
 
 mod accept;
+mod error;
 pub(crate) mod frame;
 mod link;
 mod rehearsal;
@@ -22,6 +23,7 @@ mod tunnel;
 mod wan;
 
 pub(crate) use accept::join_exchange;
+pub(crate) use error::PeerError;
 #[cfg(feature = "lab")]
 pub(crate) use rehearsal::Answer;
 #[cfg(feature = "lab")]

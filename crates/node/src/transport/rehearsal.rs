@@ -176,7 +176,7 @@ async fn try_in(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Answer 
 async fn try_once(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Option<Answer> {
     let client = match connect(socket, database, rehearsal).await {
         Ok(client) => client,
-        Err(why) => return Some(Answer::Untried(why)),
+        Err(untried) => return Some(untried),
     };
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
         [&(rehearsal.base.0 as i64), &&rehearsal.write_set[..]];
@@ -214,8 +214,9 @@ async fn position(client: &Client) -> Option<LogIndex> {
 
 /// A session whose settings nobody's ALTER ROLE or ALTER DATABASE changes, and that ends, whatever it runs, once nobody
 /// waits for it any more.  What goes wrong is said where the COMMIT is, not in this server's log.
-async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<Client, String> {
-    let stream = UnixStream::connect(socket).await.map_err(|e| format!("its PostgreSQL does not answer: {e}"))?;
+async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<Client, Answer> {
+    let stream = UnixStream::connect(socket).await;
+    let stream = stream.map_err(|e| Answer::Untried(format!("its PostgreSQL does not answer: {e}")))?;
     let options = format!(
         "-c statement_timeout={} -c lock_timeout={} -c default_transaction_isolation=read\\ committed \
          -c default_transaction_read_only=off -c session_replication_role=replica -c log_min_messages=fatal \
@@ -225,8 +226,8 @@ async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result
     let mut config = tokio_postgres::Config::new();
     config.user("postgres").dbname(database).application_name("onetrip rehearsal").options(options);
     let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(|e| match e.as_db_error() {
-        Some(said) => said.message().to_string(),
-        None => e.to_string(),
+        Some(said) => Answer::Untried(said.message().to_string()),
+        None => Answer::Untried(e.to_string()),
     })?;
     // Ends with the client.
     tokio::spawn(connection);

@@ -3,6 +3,7 @@
 //! Members only, and they are trusted with the server as its OS user is: the stream ends at the server's Unix socket.  The
 //! emulated WAN does not delay it.
 
+use super::error::{PeerError, Result};
 use super::frame::Purpose;
 use super::link::{self, Link};
 use super::Transport;
@@ -35,11 +36,14 @@ impl Transport {
     }
 
     /// The error is what the caller is told.
-    pub(super) async fn open_tunnel(&self) -> Result<Tunnel, String> {
-        let socket = self.postgres_socket.as_ref().ok_or_else(|| format!("node {} runs no PostgreSQL", self.me))?;
+    pub(super) async fn open_tunnel(&self) -> Result<Tunnel> {
+        let refused = PeerError::Refused;
+        let socket = self.postgres_socket.as_ref();
+        let socket = socket.ok_or_else(|| refused(format!("node {} runs no PostgreSQL", self.me)))?;
         let place = self.tunnels.clone().try_acquire_owned();
-        let place = place.map_err(|_| format!("{TUNNELS_MAX} streams to its PostgreSQL are open already"))?;
-        let server = UnixStream::connect(socket).await.map_err(|e| format!("its PostgreSQL does not answer: {e}"))?;
+        let place = place.map_err(|_| refused(format!("{TUNNELS_MAX} streams to its PostgreSQL are open already")))?;
+        let server = UnixStream::connect(socket).await;
+        let server = server.map_err(|e| refused(format!("its PostgreSQL does not answer: {e}")))?;
         Ok(Tunnel { server, _place: place })
     }
 

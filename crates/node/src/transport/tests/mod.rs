@@ -412,11 +412,53 @@ async fn a_server_that_is_not_the_member_is_not_talked_to() {
         let stream = TcpStream::connect(address).await.unwrap();
         match (dialler.connect(stream, NodeId(2)).await, why) {
             (Ok(_), None) => {}
-            (Err(e), Some(why)) => assert!(e.contains(why), "{e} for {why}"),
+            (Err(e), Some(why)) => assert!(e.to_string().contains(why), "{e} for {why}"),
             (result, why) => panic!("{:?} for {why:?}", result.err()),
         }
         server.await.unwrap();
     }
+}
+
+/// Whoever dials goes by the kind of the error; the words are for people.
+#[tokio::test]
+async fn what_goes_wrong_while_dialling_is_told_by_its_kind() {
+    let pair = pair(false, "").await;
+    let transport = &pair.sides[0].transport;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let link = Link::new(NodeId(2), "r1".into(), address, transport.wan.shape(NodeId(2), &"r1".into()));
+    let dial = || async { link::dial(transport, &link, Purpose::Postgres).await.err().expect("no welcome") };
+    let reply = |reply| Frame::HelloReply(reply).encode();
+    let cases = [
+        (reply(HelloReply::Refused("no".into())), "refused", "it refuses this node: no"),
+        (reply(HelloReply::Removed("gone".into())), "removed", "gone"),
+        (Frame::Ping { sent_ns: 1 }.encode(), "violation", "it answers with something else than a hello"),
+        (Bytes::from_static(&[0xff; 64]), "violation", "at hello: "),
+        (Bytes::new(), "io", "at hello: it closed the connection"),
+        (Bytes::from_static(&[0x15, 3, 3, 0, 2, 2, 40]), "tls", "at hello: it speaks TLS and this end does not"),
+    ];
+    let kind = |e: &PeerError| match e {
+        PeerError::Refused(_) => "refused",
+        PeerError::Removed(_) => "removed",
+        PeerError::Violation(_) => "violation",
+        PeerError::TimedOut(_) => "timed out",
+        PeerError::Io(_) => "io",
+        PeerError::Tls(_) => "tls",
+    };
+    for (answer, expected, text) in cases {
+        let answering = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            read_frame(&mut stream, &mut BytesMut::new(), HELLO_BYTES_MAX).await.unwrap();
+            stream.write_all(&answer).await.unwrap();
+        };
+        let (error, ()) = tokio::join!(dial(), answering);
+        assert_eq!(kind(&error), expected, "{error}");
+        assert!(error.to_string().starts_with(text), "{error}");
+    }
+    let (error, _silent) = tokio::join!(dial(), listener.accept());
+    assert_eq!((kind(&error), error.to_string().as_str()), ("timed out", "it does not answer"));
+    drop(listener);
+    assert_eq!(kind(&dial().await), "io");
 }
 
 /// Idle connections cannot take all places: the oldest are closed, and a member gets in.
