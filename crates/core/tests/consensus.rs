@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use onetrip_core::certifier::Limits;
 use onetrip_core::consensus::{Config, Consensus, EntryType, Input, Message, Notice, Output, Role};
-use onetrip_core::{Error, LogIndex, Member, MemberRole, Members, NodeId, Term};
+use onetrip_core::{Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, TxnId};
 use raft::eraftpb::MessageType;
 use raft::storage::MemStorage;
 use std::collections::VecDeque;
@@ -255,6 +255,75 @@ fn a_follower_hands_out_what_the_leader_and_it_have() {
     }
     assert_eq!(world.texts(1), ["a"]);
     assert!(world.texts(0).is_empty());
+}
+
+/// Goal: what waits together leaves together: proposals, appends, acknowledgements.
+#[test]
+fn many_proposals_make_one_message_to_the_leader_one_append_and_one_acknowledgement() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.ticks(5);
+    let texts: Vec<String> = (0..40).map(|n| format!("of {n}")).collect();
+    for (i, raw) in texts.iter().map(|text| Bytes::from(text.clone().into_bytes())).enumerate() {
+        world.nodes[i % 2].as_mut().unwrap().step(Input::Propose(raw)).unwrap();
+    }
+    // The follower's go to the leader, which has its own in hand.
+    world.work(1);
+    let Some(Sent::Message(forwarded)) = world.wire.pop_front() else { panic!("no proposal") };
+    assert_eq!((forwarded.get_msg_type(), forwarded.entries.len()), (MessageType::MsgPropose, 20));
+    assert!(world.wire.is_empty());
+    world.give(0, Input::Message(forwarded));
+    let appends = world.wire.iter().filter_map(|sent| match sent {
+        Sent::Message(m) if m.get_msg_type() == MessageType::MsgAppend => Some((m.to, m.entries.len())),
+        _ => None,
+    });
+    let appends: Vec<_> = appends.collect();
+    assert_eq!(appends, [(2, 40), (3, 40)]);
+    world.deliver();
+    for i in 0..3 {
+        assert_eq!(world.texts(i).len(), 40);
+    }
+}
+
+/// Goal: a transaction that is proposed again while its way takes long stands in the log once.
+/// Method: the leader gets it three times: of its own, of a follower, and once it is committed.
+#[test]
+fn a_leader_puts_a_transaction_into_the_log_once() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    let txn = TxnId { node: NodeId(2), incarnation: 1, sequence: 1 };
+    let raw = Entry::encode(&txn, &[], b"rows");
+    for i in [0, 1] {
+        world.nodes[i].as_mut().unwrap().step(Input::Propose(raw.clone())).unwrap();
+        world.work(i);
+    }
+    world.deliver();
+    world.give(1, Input::Propose(raw.clone()));
+    world.deliver();
+    let times = |w: &World| w.committed[0].iter().filter(|(_, data)| *data == raw).count();
+    assert_eq!(times(&world), 1);
+    // Another leader does not know what this one had.
+    world.give(0, Input::HandOver);
+    world.deliver();
+    world.until("another leads", |w| w.leads(1) || w.leads(2));
+    let leader = if world.leads(1) { 1 } else { 2 };
+    world.give(leader, Input::Propose(raw.clone()));
+    world.deliver();
+    assert_eq!(times(&world), 2);
+}
+
+/// Goal: a proposal that was gathered, and whose leader is gone before it leaves, comes back.
+#[test]
+fn a_proposal_that_no_leader_takes_any_more_comes_back() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    let node = world.nodes[0].as_mut().unwrap();
+    node.step(Input::Propose(Bytes::from_static(b"late"))).unwrap();
+    node.step(Input::HandOver).unwrap();
+    let mut out = Output::default();
+    assert!(node.poll(&mut out));
+    assert_eq!(out.not_taken, [Bytes::from_static(b"late")]);
+    node.persisted(&mut out);
 }
 
 /// Goal: voters that a change of the configuration brings are asked about what follows it.

@@ -161,8 +161,8 @@ impl Options {
             o.limits.window_entries = 20;
         }
         if let Some(InjectedBug::OldTerm | InjectedBug::NoticeOfOldTerms | InjectedBug::NoticeOfLastIndex) = bug {
-            // Needs leaders that come and go while entries travel one by one.
-            (o.voters, o.preferred, o.witness, o.message_bytes_max) = (5, 5, false, 1);
+            // Needs leaders that come and go while entries travel one by one, and links that carry that.
+            (o.voters, o.preferred, o.witness, o.message_bytes_max, o.bytes_per_ms) = (5, 5, false, 1, 0);
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
             (o.checkpoint_entries, o.log_entries_max, o.losses_max) = (u64::MAX, u64::MAX, 0);
             o.election_fault_per_million = 1_000_000;

@@ -267,7 +267,12 @@ impl World {
     /// The old folder is still there, if it is of any use.
     pub(crate) fn end_copy(&mut self, i: usize) {
         if std::mem::take(&mut self.machines[i].copying) {
-            let incarnation = self.machines[i].postgres.as_ref().map_or(0, |p| p.incarnation);
+            let m = &mut self.machines[i];
+            let incarnation = m.postgres.as_ref().map_or(0, |p| p.incarnation);
+            // An order that was taken back: it can be brought on after all.
+            if m.node.as_ref().is_some_and(|n| n.ordered().is_none()) {
+                m.postgres.iter_mut().for_each(|p| p.made = true);
+            }
             self.at(self.ctx.now, Event::StartPostgres(i, incarnation));
         }
     }

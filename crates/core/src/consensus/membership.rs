@@ -18,7 +18,7 @@ impl<S: Storage> Consensus<S> {
     pub(super) fn propose_change(&mut self, command: &Command) -> Result<()> {
         let steps = self.members.steps(&command.change);
         if steps.is_empty() {
-            return self.raft.propose(RaftEntry { data: Entry::encode_command(command), ..Default::default() });
+            return self.propose(Entry::encode_command(command));
         }
         let mut change = conf_change(&steps);
         change.context = command.encode();
@@ -29,7 +29,7 @@ impl<S: Storage> Consensus<S> {
             self.hand_over();
             return Err(Error::NoLeader);
         }
-        self.raft.propose(entry)
+        self.raft.propose(vec![entry])
     }
 
     /// This leader would go with that change: it cannot lead without being a voter, so another one takes over

@@ -16,7 +16,7 @@
 //! Invariants:
 //! - `committed` gives each log index once, in order, from the one after `Config::applied` on, and only indexes that
 //!   this node has persisted.
-//! - No delay is ever added to gather a batch; what waits together leaves together.
+//! - No delay is ever added to gather a batch; what waits together leaves together (`proposals`).
 //! - The table of members and the Raft configuration are those at the last index handed out (`applied`).  A change of
 //!   the configuration is carried out only when it is *durably* known to be committed: a node that restarted in an older
 //!   configuration and had forgotten that could elect a leader with voters who are none any more.
@@ -26,6 +26,7 @@ mod backlog;
 mod leadership;
 mod membership;
 mod notices;
+mod proposals;
 mod raft_node;
 
 use crate::certifier::Limits;
@@ -39,6 +40,7 @@ use bytes::Bytes;
 use leadership::Timing;
 pub use notices::Notice;
 use notices::Notices;
+pub use proposals::PROPOSALS_BYTES_MAX;
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 pub use raft::eraftpb::{EntryType, Message};
 use raft::Storage;
@@ -76,7 +78,7 @@ pub enum Input {
     /// What a peer's disk has, likewise.
     Notice(NodeId, Notice),
     /// An encoded entry.  [`Error::NoLeader`]: propose it again when there is a leader.  Accepted does not mean that it
-    /// will be in the log: it can be lost with a message or a leader.
+    /// will be in the log: it can be lost with a message or a leader, or come back as [`Output::not_taken`].
     Propose(Bytes),
     /// A step of the membership.  As with `Propose`, accepted does not mean that it will be in the log; and one that is
     /// may be refused there: look at the table, and ask again.
@@ -149,6 +151,8 @@ pub struct Output {
     pub send_now: Vec<Message>,
     pub persist: Option<Persist>,
     pub send_after: Vec<Message>,
+    /// Proposals that consensus took and has not handed to Raft, since it has no leader any more: propose them again later.
+    pub not_taken: Vec<Bytes>,
     /// What this node's disk has, for all other members but the leader: filled by `persisted`.  It may be lost.
     pub notice: Option<Notice>,
     /// The snapshot just persisted: it takes the place of the caller's certifier and committed indexes, before `committed`.
@@ -170,6 +174,9 @@ pub struct Consensus<S: Storage> {
     raft: RaftNode<S>,
     config: Config,
     ready: Option<raft::Ready>,
+    /// Waits for the next `poll` (`proposals`).
+    proposals: Vec<RaftEntry>,
+    logged: proposals::Logged,
     members: Arc<Members>,
     conf: Conf,
     /// Index and term of the last entry handed out.
@@ -204,6 +211,8 @@ impl<S: Storage> Consensus<S> {
             raft,
             config,
             ready: None,
+            proposals: Vec::new(),
+            logged: Default::default(),
             members,
             conf,
             applied,
@@ -278,7 +287,7 @@ impl<S: Storage> Consensus<S> {
                 self.hear(from, notice);
                 Ok(())
             }
-            Input::Propose(data) => self.raft.propose(RaftEntry { data, ..Default::default() }),
+            Input::Propose(data) => self.propose(data),
             Input::Change(command) => self.propose_change(&command),
             Input::Position(member, applied) => {
                 self.positions.insert(member, applied);
@@ -296,8 +305,8 @@ impl<S: Storage> Consensus<S> {
     }
 
     fn receive(&mut self, message: Message) -> Result<()> {
-        if message.get_msg_type() == MessageType::MsgPropose && message.entries.iter().any(|e| self.removes_me(e)) {
-            self.hand_over();
+        if message.get_msg_type() == MessageType::MsgPropose {
+            self.gather(message);
             return Ok(());
         }
         let checkpoint = self.open_snapshot(&message)?;
@@ -312,6 +321,7 @@ impl<S: Storage> Consensus<S> {
     pub fn poll(&mut self, out: &mut Output) -> bool {
         assert!(self.ready.is_none(), "the last output has not been reported as persisted");
         out.clear();
+        self.propose_all(&mut out.not_taken);
         if !self.raft.has_ready() && self.waiting.is_empty() {
             return false;
         }
@@ -353,6 +363,7 @@ impl<S: Storage> Consensus<S> {
         let restored = !ready.snapshot().is_empty();
         let mut light = self.raft.advance_append(ready);
         out.send_after.append(&mut light.take_messages());
+        proposals::keep_last_acknowledgements(&mut out.send_after);
         if restored {
             let checkpoint = self.incoming.take().expect("raft takes only snapshots that were decoded");
             self.members = Arc::new(checkpoint.members.clone());
@@ -414,6 +425,7 @@ impl Output {
         self.send_now.clear();
         self.persist = None;
         self.send_after.clear();
+        self.not_taken.clear();
         self.notice = None;
         self.restored = None;
         self.committed.clear();

@@ -2,12 +2,12 @@
 //!
 //! | what | why | the test that would notice |
 //! |---|---|---|
-//! | appends are never joined ([`RaftNode::new`]) | `try_batching` joins entries to a waiting append that has none without looking where that one starts; after a rejection in the same batch a follower then acknowledges positions that it does not have | the fixed seeds of the simulation; `docs/decisions/2026-11-21-no-batched-appends.md` |
+//! | appends are never joined ([`RaftNode::new`]; `proposals` makes one of many before) | `try_batching` joins entries to a waiting append that has none without looking where that one starts; after a rejection in the same batch a follower then acknowledges positions that it does not have | the fixed seeds of the simulation; `docs/decisions/2026-11-21-no-batched-appends.md` |
 //! | nobody is in term 0 ([`RaftNode::new`]) | it panics where a member of term 0 refuses a pre-vote, as a preferred one does that starts after the others | below |
 //! | a leader that is no voter any more steps back ([`RaftNode::apply_conf_change`]) | it goes on leading, and panics when it counts itself | `tests/membership`: a leader is replaced |
 //! | the way out of a joint configuration is sent ([`RaftNode::applied`]) | it appends that entry and sends it with the next one only | `tests/membership`: a dead member is replaced |
 //! | a heartbeat that counts on more than the log has is refused ([`RaftNode::step`]) | it panics | below |
-//! | proposals are not handed on ([`RaftNode::step`]) | they would go out under their first sender's name, which a transport takes for a forgery | below, and every seed of the simulation |
+//! | proposals of others are this node's own, or nothing (`proposals`) | a follower would hand them on under their first sender's name, which a transport takes for a forgery | below, and every seed of the simulation |
 //! | heartbeats are the caller's ([`RaftNode::ping`]) | its own are counted in the same ticks as elections, which follow round trips | `tests/membership`: long round trips |
 //! | the election timeout is put into this node's range | it draws from one range for all | `tests/membership`: the leader moves |
 //! | members learn by notices what is committed (`notices`) | it tells them once the leader has heard of a majority, with an empty append to each | `tests/consensus.rs`: a follower hands out |
@@ -83,8 +83,8 @@ impl<S: Storage> RaftNode<S> {
     /// Takes a message of another member; what came too early or too late is passed over.
     pub fn step(&mut self, message: Message) -> Result<()> {
         match message.get_msg_type() {
-            // Its proposer sends it again as soon as it hears of the leader.
-            MessageType::MsgPropose if !self.leads() => return Ok(()),
+            // They go out under the name of who proposed first, which a transport takes for a forgery.
+            MessageType::MsgPropose => return Ok(()),
             MessageType::MsgHeartbeat if message.term >= self.term().0 => {
                 let (counted_on, last) = (LogIndex(message.commit), self.last());
                 if counted_on > last {
@@ -117,12 +117,17 @@ impl<S: Storage> RaftNode<S> {
         }
     }
 
-    /// Proposes something of this node's own.
-    pub fn propose(&mut self, entry: RaftEntry) -> Result<()> {
+    /// There is a leader, and it is not handing over, as far as this node knows.
+    pub fn takes_proposals(&self) -> bool {
+        self.leader().is_some() && self.transferee().is_none()
+    }
+
+    /// All or nothing, in one message.
+    pub fn propose(&mut self, entries: Vec<RaftEntry>) -> Result<()> {
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.0.raft.id;
-        message.mut_entries().push(entry);
+        message.entries = entries.into();
         match self.0.step(message) {
             Err(raft::Error::ProposalDropped) => Err(Error::NoLeader),
             other => Ok(other?),
@@ -296,6 +301,10 @@ impl<S: Storage> RaftNode<S> {
         self.0.raft.adjust_max_inflight_msgs(u64::from(id.0), messages);
     }
 
+    pub fn message_bytes_max(&self) -> usize {
+        self.0.raft.max_msg_size as usize
+    }
+
     pub fn set_message_bytes_max(&mut self, bytes: u64) {
         self.0.raft.max_msg_size = bytes;
     }
@@ -349,7 +358,7 @@ mod tests {
         propose.mut_entries().push(RaftEntry::default());
         node.step(propose).unwrap();
         assert!(node.0.raft.msgs.is_empty(), "{:?}", node.0.raft.msgs);
-        node.propose(RaftEntry::default()).unwrap();
+        node.propose(vec![RaftEntry::default()]).unwrap();
         assert_eq!(node.0.raft.msgs.len(), 1);
     }
 }

@@ -68,8 +68,10 @@ pub enum Stage {
     /// A transaction is committed by a majority, and not certified.
     Committed,
     Certified,
-    /// The session or the apply worker has it.
+    /// The session that waits has its verdict.
     Told,
+    /// The apply worker has what was decided.
+    Fed,
     RoundDone,
 }
 

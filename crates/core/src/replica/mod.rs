@@ -269,8 +269,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             // Ends: each round persists or hands on something, and nothing new comes in meanwhile.
             let mut out = std::mem::take(&mut self.out);
             let mut rounds = 0;
-            while self.consensus.poll(&mut out) {
+            loop {
+                let has_work = self.consensus.poll(&mut out);
                 host.looks(&mut self.consensus, self.tick);
+                out.not_taken.drain(..).for_each(|raw| self.router.not_taken(&raw, self.tick));
+                if !has_work {
+                    break;
+                }
                 self.round(&mut out, host)?;
                 rounds += 1;
                 assert!(rounds < ROUNDS_MAX, "consensus has work without end");
@@ -352,10 +357,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             let Some((txn, decision)) = decided else { continue };
             host.stage(Stage::Certified)?;
-            self.router.decided(entry.index, txn, decision, &context!(self))?;
+            self.router.decided(entry.index, txn, decision, &context!(self));
             host.stage(Stage::Told)?;
         }
-        Ok(())
+        self.router.feed_worker(&context!(self))?;
+        host.stage(Stage::Fed)
     }
 
     fn set_members<H: Host<Store = S, Outbox = O>>(

@@ -52,8 +52,9 @@ impl<O: Outbox> Feed<O> {
         }
     }
 
-    /// Sends what the credit allows; of what is left out, no more than that.
+    /// Sends what the credit allows, all at once; of what is left out, no more than that.
     pub fn pump<L: Log>(&mut self, log: &L, certifier: &Certifier, members: &Members) -> Result<(), L::Error> {
+        let mut frames = Vec::new();
         while let Some((at, previous)) = self.queue.front().copied() {
             if self.under_way.len() >= ENTRIES_MAX {
                 break;
@@ -70,13 +71,14 @@ impl<O: Outbox> Feed<O> {
             let unknown = RegionId::default();
             let region = members.region_of(entry.txn.node).unwrap_or(&unknown);
             let head = entry_head(at, previous, flags, region, &entry.txn, bytes);
-            if !self.outbox.send([head, write_set]) {
-                // The connection is ending; the next HELLO says where to go on.
-                break;
-            }
+            frames.push([head, write_set]);
             self.queue.pop_front();
             self.under_way.push_back((at, bytes));
             self.under_way_bytes += bytes;
+        }
+        // If they are lost the connection is ending, and the next HELLO says where to go on.
+        if !frames.is_empty() {
+            self.outbox.send_all(frames);
         }
         Ok(())
     }

@@ -375,30 +375,23 @@ impl<O: Outbox> Router<O> {
         Some(raw)
     }
 
-    /// Rule 1, at the moment of certification.
-    pub fn decided<L: Log>(
-        &mut self,
-        at: LogIndex,
-        txn: TxnId,
-        decision: Decision,
-        context: &Context<'_, L>,
-    ) -> Result<(), L::Error> {
+    /// Rule 1, at the moment of certification.  What the apply worker is to get leaves with [`Router::feed_worker`].
+    pub fn decided<L>(&mut self, at: LogIndex, txn: TxnId, decision: Decision, context: &Context<'_, L>) {
         for conn in self.settling.decided(&txn) {
             self.answer(conn, txn, context.certifier);
         }
         let (verdict, previous) = match decision {
             Decision::Decided { verdict, previous } => (verdict, previous),
             Decision::NoTransaction => {
-                self.settling.logged(context.certifier.running_incarnation(self.me));
-                return Ok(());
+                return self.settling.logged(context.certifier.running_incarnation(self.me));
             }
-            Decision::Duplicate { .. } => return Ok(()),
-            Decision::LeavesOut { left_out, previous } => return self.leaves_out(at, left_out, previous, context),
+            Decision::Duplicate { .. } => return,
+            Decision::LeavesOut { left_out, previous } => return self.leaves_out(at, left_out, previous),
             Decision::Stale => {
                 if let Some(waiting) = self.pending.get(&txn) {
                     self.close(waiting.conn);
                 }
-                return Ok(());
+                return;
             }
         };
         if let Some(waiting) = self.pending.remove(&txn) {
@@ -406,34 +399,30 @@ impl<O: Outbox> Router<O> {
                 c.waiting = None;
             }
             self.tell(waiting.conn, txn, at, verdict, previous, context.members);
-        } else if verdict == Verdict::Commit {
-            if let Some(feed) = &mut self.feed {
-                feed.push(at, previous);
-                feed.pump(context.log, context.certifier, context.members)?;
-            }
+        } else if let Some(feed) = self.feed.as_mut().filter(|_| verdict == Verdict::Commit) {
+            feed.push(at, previous);
         }
-        Ok(())
+    }
+
+    /// The apply worker gets what was decided, all of it at once.
+    pub fn feed_worker<L: Log>(&mut self, context: &Context<'_, L>) -> Result<(), L::Error> {
+        match &mut self.feed {
+            Some(feed) => feed.pump(context.log, context.certifier, context.members),
+            None => Ok(()),
+        }
     }
 
     /// The entry at `at` leaves one out.  What PostgreSQL has been sent of that one and does not show, it is to forget.
-    fn leaves_out<L: Log>(
-        &mut self,
-        at: LogIndex,
-        left_out: LogIndex,
-        previous: LogIndex,
-        context: &Context<'_, L>,
-    ) -> Result<(), L::Error> {
+    fn leaves_out(&mut self, at: LogIndex, left_out: LogIndex, previous: LogIndex) {
         if self.applied.is_some_and(|applied| applied >= left_out) {
             if let Some(feed) = &mut self.feed {
                 feed.push(at, previous);
-                feed.pump(context.log, context.certifier, context.members)?;
             }
         } else if let Some(feed) = self.feed.take() {
             self.events.push(Event::WorkerLeavesOut { at, left_out });
             feed.close();
             self.conns.remove(&feed.conn);
         }
-        Ok(())
     }
 
     fn answer(&self, conn: ConnId, txn: TxnId, certifier: &Certifier) {

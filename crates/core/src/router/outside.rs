@@ -14,6 +14,10 @@ pub struct ConnId(pub u64);
 pub trait Outbox {
     /// Sends a frame given in parts, and never blocks.  False: the connection is ending, and the frame is lost.
     fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool;
+    /// Several at once; what comes after one that is lost is lost too.
+    fn send_all<const N: usize>(&self, frames: Vec<[Bytes; N]>) -> bool {
+        frames.into_iter().all(|frame| self.send(frame))
+    }
     fn close(&self);
 }
 

@@ -56,6 +56,9 @@ impl router::Outbox for SendQueue<UnixStream> {
     fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
         SendQueue::send(self, frame).is_ok()
     }
+    fn send_all<const N: usize>(&self, frames: Vec<[Bytes; N]>) -> bool {
+        SendQueue::send(self, frames.into_iter().flatten()).is_ok()
+    }
     fn close(&self) {
         SendQueue::close(self);
     }

@@ -39,7 +39,7 @@ use crate::tls::{self, Tls};
 use accept::{Refusals, Unauthenticated};
 use frame::{Channel, Encoded, Frame};
 use link::Link;
-use onetrip_core::consensus::{Message, Notice};
+use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
 use onetrip_core::{LogIndex, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use serde::Serialize;
@@ -108,8 +108,8 @@ pub struct PeerState {
     pub cut: bool,
 }
 
-/// A proposal up to this goes the way of heartbeats.
-const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Proposals up to this go the way of heartbeats.
+const SMALL_BYTES_MAX: usize = PROPOSALS_BYTES_MAX;
 /// As long as no more than this waits there: heartbeats are not to wait for many small ones, either.
 const CONTROL_WAITING_MAX: usize = 256 << 10;
 

@@ -1,0 +1,163 @@
+//! What waits together leaves together: one message for many proposals, one append for many entries, one acknowledgement for
+//! many appends.
+//!
+//! ```text
+//!   sessions ──┐                                  ┌── proposals of others
+//!              ├──> gathered ── poll ──> raft <───┘   (a leader gathers those too)
+//!   operators ─┘                          │
+//!                                         └──> one append to each follower
+//! ```
+//! A transaction whose way takes long is proposed again meanwhile.  A leader puts it into the log once: twice would say nothing
+//! new, and on links that are full already each time makes the way longer.
+//!
+//! Everything that came in since the last `poll` goes to raft-rs in one step, and it answers one step with one append for
+//! each follower.  So nothing has to be joined afterwards, which raft-rs does wrongly (`raft_node`).
+
+use super::{Consensus, Message};
+use crate::entry::{Entry, EntryKind, KIND_AT};
+use crate::error::{Error, Result};
+use crate::ids::{Term, TxnId};
+use bytes::Bytes;
+use raft::eraftpb::{Entry as RaftEntry, EntryType, MessageType};
+use raft::Storage;
+use std::collections::{HashSet, VecDeque};
+
+/// Bytes that go to Raft in one step, and so in one message, unless one entry has more.  No more than the transport takes
+/// for a small message; and less than an append may have, or the rest would wait for an answer.
+pub const PROPOSALS_BYTES_MAX: usize = 64 << 10;
+
+/// Transactions that a leader remembers to have put into its log, at most.
+const LOGGED_MAX: usize = 100_000;
+
+/// What this node has put into the log as the leader of one term.  It stays there as long as the node leads; and who follows
+/// is proposed everything again.
+#[derive(Default)]
+pub(super) struct Logged {
+    term: Term,
+    transactions: HashSet<TxnId>,
+    oldest_first: VecDeque<TxnId>,
+}
+
+impl Logged {
+    fn in_term(&mut self, term: Term) -> &mut Logged {
+        if self.term != term {
+            *self = Logged { term, ..Logged::default() };
+        }
+        self
+    }
+
+    /// False: it has it already.
+    fn add(&mut self, txn: TxnId) -> bool {
+        if !self.transactions.insert(txn) {
+            return false;
+        }
+        self.oldest_first.push_back(txn);
+        if self.oldest_first.len() > LOGGED_MAX {
+            self.oldest_first.pop_front().map(|oldest| self.transactions.remove(&oldest));
+        }
+        true
+    }
+
+    fn forget(&mut self, txn: &TxnId) {
+        self.transactions.remove(txn);
+        self.oldest_first.retain(|other| other != txn);
+    }
+}
+
+/// `None`: it stands for no transaction.
+fn transaction(entry: &RaftEntry) -> Option<TxnId> {
+    let is_transaction = entry.get_entry_type() == EntryType::EntryNormal
+        && entry.data.get(KIND_AT) == Some(&(EntryKind::Transaction as u8));
+    Entry::peek_txn(&entry.data).ok().filter(|_| is_transaction)
+}
+
+impl<S: Storage> Consensus<S> {
+    pub(super) fn propose(&mut self, data: Bytes) -> Result<()> {
+        if !self.raft.takes_proposals() {
+            return Err(Error::NoLeader);
+        }
+        self.proposals.push(RaftEntry { data, ..Default::default() });
+        Ok(())
+    }
+
+    /// Proposals of another member.
+    pub(super) fn gather(&mut self, message: Message) {
+        if message.entries.iter().any(|entry| self.removes_me(entry)) {
+            return self.hand_over();
+        }
+        // Whoever proposed it sends it again as soon as it hears of the leader.
+        if self.raft.leads() {
+            self.proposals.extend(message.entries);
+        }
+    }
+
+    /// Hands all that was gathered to Raft.
+    pub(super) fn propose_all(&mut self, not_taken: &mut Vec<Bytes>) {
+        let mut gathered = std::mem::take(&mut self.proposals);
+        if self.raft.leads() {
+            let logged = self.logged.in_term(self.raft.term());
+            gathered.retain(|entry| transaction(entry).is_none_or(|txn| logged.add(txn)));
+        }
+        let bytes_max = PROPOSALS_BYTES_MAX.min(self.raft.message_bytes_max());
+        let mut gathered = gathered.into_iter().peekable();
+        while let Some(first) = gathered.next() {
+            let mut bytes = first.data.len();
+            let mut together = vec![first];
+            while let Some(next) = gathered.next_if(|next| bytes + next.data.len() <= bytes_max) {
+                bytes += next.data.len();
+                together.push(next);
+            }
+            let data: Vec<Bytes> = together.iter().map(|entry| entry.data.clone()).collect();
+            let transactions: Vec<TxnId> = together.iter().filter_map(transaction).collect();
+            if self.raft.propose(together).is_err() {
+                transactions.iter().for_each(|txn| self.logged.forget(txn));
+                not_taken.extend(data);
+            }
+        }
+    }
+}
+
+/// Of acknowledgements to one member only the last says something: that of the highest index.
+pub(super) fn keep_last_acknowledgements(messages: &mut Vec<Message>) {
+    let mut last: Option<(u64, u64, u64)> = None;
+    messages.reverse();
+    messages.retain(|m| {
+        if m.get_msg_type() != MessageType::MsgAppendResponse || m.reject {
+            return true;
+        }
+        let (to, term, index) = (m.to, m.term, m.index);
+        let says_less = last.is_some_and(|(t, of, covered)| (t, of) == (to, term) && index <= covered);
+        if !says_less {
+            last = Some((to, term, index));
+        }
+        !says_less
+    });
+    messages.reverse();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(to: u64, term: u64, index: u64, reject: bool) -> Message {
+        let mut message = Message { to, term, index, reject, ..Default::default() };
+        message.set_msg_type(MessageType::MsgAppendResponse);
+        message
+    }
+
+    #[test]
+    fn the_highest_acknowledgement_and_every_rejection_stay() {
+        let mut vote = Message { to: 2, ..Default::default() };
+        vote.set_msg_type(MessageType::MsgRequestVoteResponse);
+        let mut messages = vec![
+            answer(1, 3, 5, false),
+            answer(1, 3, 6, false),
+            vote.clone(),
+            answer(1, 3, 4, true),
+            answer(1, 3, 7, false),
+            answer(2, 4, 7, false),
+        ];
+        keep_last_acknowledgements(&mut messages);
+        assert_eq!(messages, [vote, answer(1, 3, 4, true), answer(1, 3, 7, false), answer(2, 4, 7, false)]);
+    }
+}
