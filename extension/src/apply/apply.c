@@ -70,8 +70,8 @@
 
 /*
  * The most that one transaction takes together.  The first entry of a group is
- * seen later by what the others take: in time that is at most this, an entry
- * more, and once the wait for a lock.
+ * seen later by the time that the others take: no other is begun after
+ * GROUP_MS, and none waits for a lock for longer than GROUP_LOCK_WAIT_MS.
  */
 #define GROUP_ENTRIES_MAX 64
 #define GROUP_BYTES_MAX (256 * 1024)
