@@ -102,7 +102,8 @@ async fn a_local_commit_between_them_keeps_its_place() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_in_the_middle_is_to_be_had() {
-    let lab = with_table("grouped_snapshot", "a snapshot at a position that lies within what waits to be applied").await;
+    let lab =
+        with_table("grouped_snapshot", "a snapshot at a position that lies within what waits to be applied").await;
     let [a, b, _] = lab.sessions().await;
     let position = number(&b, "select onetrip.position()").await.unwrap();
     let held = Held::hold(&b).await;
