@@ -71,7 +71,32 @@ async fn what_has_come_shares_transactions() {
     let (entries, transactions) = (after.0 - before.0, after.1 - before.1);
     assert_eq!(entries, 90, "in {transactions} transactions");
     assert!((2..=10).contains(&transactions), "{entries} entries in {transactions} transactions");
-    lab.check_equal(1).await;
+    large_and_small(&lab, &a, &b).await;
+    lab.check_equal(2).await;
+}
+
+/// What does not fit into what is read at once, or is too large to share, comes out all the same.
+async fn large_and_small(lab: &Lab, a: &Session, b: &Session) {
+    a.must("create table large (id int primary key, v text); alter table large alter v set storage external").await;
+    lab.everywhere().await;
+    let before = applied(b).await;
+    let held = Held::hold(b).await;
+    for id in 1..=30 {
+        let bytes = if id % 10 == 0 { 40_000 } else { 20_000 };
+        a.must(&format!("insert into large values ({id}, repeat('{}', {bytes}))", id % 7)).await;
+        a.must(&format!("update t set v = {id} where id = 0")).await;
+    }
+    drop(held);
+    lab.shows(
+        "select count(*) || ' ' || sum(length(v)) || ' ' || (md5(string_agg(v, ',' order by id)) = md5(string_agg(repeat((id % 7)::text, length(v)), ',' order by id)))::text from large",
+        "30 660000 true",
+    )
+    .await;
+    lab.shows("select v from t where id = 0", "30").await;
+    let after = applied(b).await;
+    let (entries, transactions) = (after.0 - before.0, after.1 - before.1);
+    assert_eq!(entries, 60, "in {transactions} transactions");
+    assert!((7..=45).contains(&transactions), "{entries} entries in {transactions} transactions");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
