@@ -104,7 +104,8 @@ REVOKE ALL ON FUNCTION onetrip.rows_not_in_index(regclass) FROM PUBLIC;
 CREATE FUNCTION onetrip.local_status(
     OUT region text, OUT node_id integer, OUT applied bigint, OUT durable bigint,
     OUT applying bigint, OUT worker_running boolean, OUT proposals bigint,
-    OUT evictions bigint, OUT handovers bigint, OUT failing bigint, OUT failure text)
+    OUT evictions bigint, OUT handovers bigint, OUT failing bigint, OUT failure text,
+    OUT applied_entries bigint, OUT apply_transactions bigint)
     RETURNS record
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_local_status';
 COMMENT ON FUNCTION onetrip.local_status() IS

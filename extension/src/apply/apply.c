@@ -4,10 +4,20 @@
  *	  The apply worker: makes committed entries visible in this PostgreSQL.
  *
  * A background worker, one per server.  It asks its node for all entries past
- * the applied index and applies them one by one, each in a transaction of its
- * own that commits when its turn comes.  What a backend of this server is
- * going to commit by itself it leaves to that backend; docs/agent-protocol.md
- * ("Who commits an entry here") says how the two agree.
+ * the applied index and applies them in the order of the log, in transactions
+ * that commit when their turn comes.  What a backend of this server is going
+ * to commit by itself it leaves to that backend; docs/agent-protocol.md ("Who
+ * commits an entry here") says how the two agree.
+ *
+ * Entries that have come already share a transaction, if they follow each
+ * other and do nothing but change rows: they become visible together, and the
+ * position that the commit record carries is the last one's.  Nothing is ever
+ * waited for to make such a group larger, and a group ends before it would hold
+ * up its first entry: it is small in entries, bytes and time, and what has to
+ * wait for a lock for long does so in a transaction of its own.  If anything at
+ * all goes wrong in a group, it is rolled back and its entries are applied one
+ * by one; so an entry that cannot be applied fails by itself, whoever came
+ * before it is visible, and only then is an ERROR what is said below.
  *
  * Nothing it applies can be refused: it was decided by a majority.  Rows are
  * written below the level of triggers and constraints, which ran where the
@@ -16,7 +26,7 @@
  * disk space).  The worker then ends, is started again and tries again, and
  * this server stands still at the last good entry rather than differ.
  *
- * Memory: entry_context for one entry; rows have one below it.
+ * Memory: entry_context for one transaction; rows have one below it.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -57,6 +67,18 @@
 #define RECONNECT_MS 100
 /* A safety net below the wake-ups: how long to trust a backend in between. */
 #define RECHECK_MS 20
+
+/*
+ * The most that one transaction takes together.  The first entry of a group is
+ * seen later by the time that the others take: no other is begun after
+ * GROUP_MS, and none waits for a lock for longer than GROUP_LOCK_WAIT_MS.
+ */
+#define GROUP_ENTRIES_MAX 64
+#define GROUP_BYTES_MAX (256 * 1024)
+#define GROUP_MS 5
+#define GROUP_LOCK_WAIT_MS 10
+/* An entry larger than this goes alone. */
+#define GROUP_ENTRY_BYTES_MAX (32 * 1024)
 
 static OtAgent *agent = NULL;
 static MemoryContext entry_context = NULL;
@@ -182,12 +204,13 @@ apply_wait_for_turn(void)
 /* Has the write set applied last run functions of users, perhaps? */
 static bool ran_functions = false;
 
-/* Everything that a write set holds, in the present transaction. */
-void
-ot_apply_operations(OtReader *r)
+/* Everything that a write set holds, in a transaction that may hold others. */
+static void
+apply_write_set(OtReader *r)
 {
 	uint8		format;
 
+	ran_functions = false;
 	if (r->at == r->end)
 		return;
 	format = ot_get_u8(r);
@@ -197,8 +220,7 @@ ot_apply_operations(OtReader *r)
 				 errmsg("entry is in format %u, this version of Onetrip reads format %u",
 						format, OT_WRITE_SET_FORMAT),
 				 errhint("Another version of Onetrip wrote it: run that one until every region has applied it.")));
-	ran_functions = false;
-	ot_apply_rows_begin();
+	ot_apply_rows_begin_write_set();
 	ot_object_names_begin();
 	ot_session_settings_begin();
 	while (r->at < r->end)
@@ -252,8 +274,16 @@ ot_apply_operations(OtReader *r)
 						 errmsg("unknown operation 0x%02x in a write set", op)));
 		}
 	}
-	ot_apply_rows_close();
 	ot_session_settings_end();
+}
+
+/* The same, in the present transaction. */
+void
+ot_apply_operations(OtReader *r)
+{
+	ot_apply_rows_begin();
+	apply_write_set(r);
+	ot_apply_rows_close();
 }
 
 /*
@@ -312,6 +342,142 @@ ot_apply_take_turn(void)
 	return has_turn;
 }
 
+/* ---- entries that are applied together ---- */
+
+/* Up to here each entry has a transaction of its own, since a group failed. */
+static OtLogIndex singly_up_to;
+
+/* What the present transaction has taken in. */
+static struct
+{
+	int			entries;
+	Size		bytes;
+	TimestampTz since;
+	bool		open;			/* it may take in more */
+}			group;
+
+static bool
+apply_may_share(const OtEntry *entry, const OtReader *r)
+{
+	TimestampTz started;
+
+	return entry->flags == 0 && entry->at.value > singly_up_to.value &&
+		r->end - r->at <= GROUP_ENTRY_BYTES_MAX && !apply_looks_names_up(r, &started);
+}
+
+/*
+ * The next entry, if it is to share the present transaction: entry and r are
+ * then that one.  The backend of a committed entry in between makes a gap in
+ * the order here, and so ends the group before it.
+ */
+static bool
+apply_take_next(OtEntry *entry, OtReader *r)
+{
+	OtFrameType type;
+	OtReader	body;
+	OtEntry		next;
+
+	if (!group.open || has_turn || group.entries >= GROUP_ENTRIES_MAX ||
+		TimestampDifferenceExceeds(group.since, ot_now(), GROUP_MS) ||
+		!ot_agent_peek(agent, &type, &body) || type != OT_FRAME_ENTRY)
+		return false;
+	ot_agent_get_entry(&body, &next);
+	if (next.previous.value != entry->at.value || !apply_may_share(&next, &body) ||
+		group.bytes + (body.end - body.at) > GROUP_BYTES_MAX ||
+		ot_turn_backend_has(next.txn) || !ot_turn_extend(next.at))
+		return false;
+	ot_agent_keep(agent, &body);
+	group.entries++;
+	group.bytes += body.end - body.at;
+	/* The others are not to wait for what this one waits for. */
+	LockTimeout = GROUP_LOCK_WAIT_MS;
+	*entry = next;
+	*r = body;
+	apply_set_applying(entry);
+	return true;
+}
+
+/*
+ * The group has failed, whatever the cause: its frames are still there, and
+ * are applied one by one.  What then fails does so by itself.
+ */
+static void
+apply_give_group_up(const OtEntry *entry)
+{
+	ErrorData  *edata;
+
+	MemoryContextSwitchTo(entry_context);
+	edata = CopyErrorData();
+	FlushErrorState();
+	LockTimeout = 0;
+	QueryCancelPending = false;
+	AbortCurrentTransaction();
+	singly_up_to = entry->at;
+	ereport(edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? DEBUG1 : LOG,
+			(errmsg("%d entries are applied one by one: %s", group.entries, edata->message)));
+}
+
+/* Commits in its turn.  false: that does not come on this connection. */
+static bool
+apply_commit(const OtEntry *entry)
+{
+	if (!has_turn && !apply_wait_for_turn())
+	{
+		AbortCurrentTransaction();
+		return false;
+	}
+	ot_commit_hold_turn(entry->at, false);
+	CommitTransactionCommand();
+	pg_atomic_fetch_add_u64(&ot_worker->entries, group.entries);
+	pg_atomic_fetch_add_u64(&ot_worker->transactions, 1);
+	if (ran_functions)
+		ot_apply_let_locks_go();
+	return true;
+}
+
+/*
+ * The entry, and those behind it that may share its transaction; entry is then
+ * the last one.  false: not on this connection.
+ */
+static bool
+apply_transaction(OtEntry *entry, OtReader *r)
+{
+	TimestampTz started;
+
+	SetCurrentStatementStartTimestamp();
+	ot_turn_decided(entry->at, entry->previous);
+	if (entry->flags == 0 && apply_looks_names_up(r, &started))
+	{
+		/* They are those of this place in the order: predecessors first. */
+		if (!ot_apply_take_turn())
+		{
+			ot_turn_forget(false);
+			return false;
+		}
+		apply_take_over_start_time(started);
+	}
+	StartTransactionCommand();
+	MemoryContextSwitchTo(entry_context);
+	(void) GetTopTransactionId();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (entry->flags == 0)
+	{
+		ot_apply_rows_begin();
+		do
+			apply_write_set(r);
+		while (apply_take_next(entry, r));
+		ot_apply_rows_close();
+	}
+	else
+		ot_left_out_apply(entry, r);
+	PopActiveSnapshot();
+	/* A lock that came just too late for its timeout, which was for the group. */
+	CHECK_FOR_INTERRUPTS();
+	LockTimeout = 0;
+	return apply_commit(entry);
+}
+
+/* Applies the entry, and what has come behind it and may share its transaction. */
 static void
 apply_entry(OtReader *r)
 {
@@ -320,54 +486,43 @@ apply_entry(OtReader *r)
 		.callback = apply_entry_error_context, .arg = &entry, .previous = error_context_stack
 	};
 	MemoryContext old = MemoryContextSwitchTo(entry_context);
-	TimestampTz started;
 
+	memset(&group, 0, sizeof(group));
 	ot_agent_get_entry(r, &entry);
 	error_context_stack = &callback;
 
 	if (ot_applied_index().value >= entry.at.value ||
 		(ot_turn_backend_has(entry.txn) && apply_wait_for_backend(&entry)))
+	{
+		untold_entries++;
+		ot_agent_consume(agent);
 		goto done;
+	}
 
 	apply_set_applying(&entry);
 	current = &entry;
 	has_turn = false;
-	SetCurrentStatementStartTimestamp();
-	ot_turn_decided(entry.at, entry.previous);
-	if (entry.flags == 0 && apply_looks_names_up(r, &started))
+	group.entries = 1;
+	group.bytes = r->end - r->at;
+	group.since = ot_now();
+	group.open = apply_may_share(&entry, r);
+	PG_TRY();
 	{
-		/* They are those of this place in the order: predecessors first. */
-		if (!ot_apply_take_turn())
+		if (apply_transaction(&entry, r))
 		{
-			ot_turn_forget(false);
-			ot_agent_close(agent);
-			apply_set_applying(NULL);
-			goto done;
+			untold_entries += group.entries;
+			ot_agent_consume(agent);
 		}
-		apply_take_over_start_time(started);
+		else
+			ot_agent_close(agent);
 	}
-	StartTransactionCommand();
-	MemoryContextSwitchTo(entry_context);
-	(void) GetTopTransactionId();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (entry.flags == 0)
-		ot_apply_operations(r);
-	else
-		ot_left_out_apply(&entry, r);
-	PopActiveSnapshot();
-
-	if (has_turn || apply_wait_for_turn())
+	PG_CATCH();
 	{
-		ot_commit_hold_turn(entry.at, false);
-		CommitTransactionCommand();
-		if (ran_functions)
-			ot_apply_let_locks_go();
+		if (group.entries == 1)
+			PG_RE_THROW();
+		apply_give_group_up(&entry);
 	}
-	else
-	{
-		AbortCurrentTransaction();
-		ot_agent_close(agent);
-	}
+	PG_END_TRY();
 	apply_set_applying(NULL);
 
 done:
@@ -579,15 +734,13 @@ ot_apply_main(Datum arg)
 			if (type == OT_FRAME_ENTRY)
 			{
 				apply_entry(&body);
-				if (ot_agent_is_open(agent))
-					ot_agent_consume(agent);
 				if (ot_session_settings_worn_out())
 				{
 					ereport(LOG,
 							(errmsg("onetrip apply worker starts anew: sessions have used many settings of their own")));
 					proc_exit(1);
 				}
-				if (++untold_entries >= POSITION_ENTRIES)
+				if (untold_entries >= POSITION_ENTRIES)
 					apply_tell_position();
 			}
 			else if (type == OT_FRAME_WELCOME)

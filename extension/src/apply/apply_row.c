@@ -12,7 +12,8 @@
  * search uses a dirty snapshot, so it also sees rows that are being written.
  *
  * Tables stay open, with their indexes and an index scan, from their first
- * row in the entry to the end of the entry or the next statement of DDL.
+ * row in the transaction to its end or the next statement of DDL: entries that
+ * are applied together share them.
  *
  * Runs in the apply worker.  Raises ERROR if a row is missing or a table does
  * not look as it must: this server then differs from the others.
@@ -69,42 +70,108 @@ typedef struct OpenTable
 	ScanKeyData keys[INDEX_MAX_KEYS];
 } OpenTable;
 
-static OpenTable **tables = NULL;
-static int	ntables;
-static int	max_tables;
+typedef struct Tables
+{
+	OpenTable **list;
+	int			count;
+	int			max;
+} Tables;
+
+static Tables known;			/* in this transaction, open or not */
+static Tables numbered;			/* of them, as the present write set numbers them */
+static int	nearlier;			/* of those known: of earlier write sets */
 static MemoryContext row_context = NULL;
 static MemoryContext rows_context = NULL;
 
 /* Something was written since the last CommandCounterIncrement(). */
 static bool written;
 
+/* Kept for the entries that are applied together with one; more are opened anew. */
+#define KEPT_MAX 64
+
+static void
+apply_row_make_list(Tables *to)
+{
+	to->count = 0;
+	to->max = 8;
+	to->list = palloc(sizeof(OpenTable *) * to->max);
+}
+
+static void
+apply_row_append(Tables *to, OpenTable *table)
+{
+	if (to->count == to->max)
+	{
+		to->max *= 2;
+		to->list = repalloc(to->list, sizeof(OpenTable *) * to->max);
+	}
+	to->list[to->count++] = table;
+}
+
+/* Before the first write set of a transaction. */
 void
 ot_apply_rows_begin(void)
 {
 	rows_context = CurrentMemoryContext;
 	row_context = AllocSetContextCreate(CurrentMemoryContext, "onetrip applied row",
 										ALLOCSET_DEFAULT_SIZES);
-	ntables = 0;
-	max_tables = 8;
-	tables = palloc(sizeof(OpenTable *) * max_tables);
+	apply_row_make_list(&known);
+	apply_row_make_list(&numbered);
 	written = false;
+}
+
+/* Before each write set: its numbers begin anew. */
+void
+ot_apply_rows_begin_write_set(void)
+{
+	if (known.count > KEPT_MAX)
+	{
+		ot_apply_rows_close();
+		known.count = 0;
+	}
+	nearlier = known.count;
+	numbered.count = 0;
+}
+
+/*
+ * That of an earlier write set, if it has the same.  The lock that came with
+ * its opening is held, and entries that are applied together only change rows,
+ * so the name still means the same.
+ */
+static OpenTable *
+apply_row_find_earlier(const char *schema, const char *name, uint16 natts, uint32 layout)
+{
+	/* mostly in the order in which the write set before had them */
+	for (int i = 0; i < nearlier; i++)
+	{
+		OpenTable  *table = known.list[(numbered.count + i) % nearlier];
+
+		if (table->natts == natts && table->layout == layout &&
+			strcmp(table->name, name) == 0 && strcmp(table->schema, schema) == 0)
+			return table;
+	}
+	return NULL;
 }
 
 void
 ot_apply_relation(OtReader *r)
 {
-	OpenTable  *table = palloc0(sizeof(OpenTable));
+	char	   *schema = ot_get_str(r);
+	char	   *name = ot_get_str(r);
+	uint16		natts = ot_get_u16(r);
+	uint32		layout = ot_get_u32(r);
+	OpenTable  *table = apply_row_find_earlier(schema, name, natts, layout);
 
-	table->schema = ot_get_str(r);
-	table->name = ot_get_str(r);
-	table->natts = ot_get_u16(r);
-	table->layout = ot_get_u32(r);
-	if (ntables == max_tables)
+	if (table == NULL)
 	{
-		max_tables *= 2;
-		tables = repalloc(tables, sizeof(OpenTable *) * max_tables);
+		table = palloc0(sizeof(OpenTable));
+		table->schema = schema;
+		table->name = name;
+		table->natts = natts;
+		table->layout = layout;
+		apply_row_append(&known, table);
 	}
-	tables[ntables++] = table;
+	apply_row_append(&numbered, table);
 }
 
 /* ---- functions of users ---- */
@@ -239,26 +306,28 @@ static OpenTable *
 apply_row_get_table(OtReader *r)
 {
 	uint16		number = ot_get_u16(r);
+	OpenTable  *table;
 
-	if (number >= ntables)
+	if (number >= numbered.count)
 		ereport(ERROR,
 				(errcode(OT_ERR_PROTOCOL),
-				 errmsg("a write set refers to table %u of %d", number, ntables)));
-	if (tables[number]->rel == NULL)
-		apply_row_open_table(tables[number]);
+				 errmsg("a write set refers to table %u of %d", number, numbered.count)));
+	table = numbered.list[number];
+	if (table->rel == NULL)
+		apply_row_open_table(table);
 	/* Waits below this level know only a transaction; the evictor names the table. */
 	if (!ot_is_rehearsing)
-		pg_atomic_write_u32(&ot_worker->applying_table, RelationGetRelid(tables[number]->rel));
-	return tables[number];
+		pg_atomic_write_u32(&ot_worker->applying_table, RelationGetRelid(table->rel));
+	return table;
 }
 
 /* Closes what is open; the numbers stay. */
 void
 ot_apply_rows_close(void)
 {
-	for (int i = 0; i < ntables; i++)
+	for (int i = 0; i < known.count; i++)
 	{
-		OpenTable  *table = tables[i];
+		OpenTable  *table = known.list[i];
 
 		if (table->rel == NULL)
 			continue;

@@ -25,6 +25,7 @@ extern void ot_settle_heard(OtReader *body);
 /* turn.c */
 extern void ot_turn_init(void);
 extern void ot_turn_decided(OtLogIndex index, OtLogIndex previous);
+extern bool ot_turn_extend(OtLogIndex index);
 extern bool ot_turn_try(void);
 extern void ot_turn_forget(bool committed);
 extern bool ot_turn_backend_has(OtTxnId txn);

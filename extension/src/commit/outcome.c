@@ -189,8 +189,8 @@ Datum
 ot_local_status(PG_FUNCTION_ARGS)
 {
 	TupleDesc	desc;
-	Datum		values[11];
-	bool		nulls[11] = {0};
+	Datum		values[13];
+	bool		nulls[13] = {0};
 	OtLogIndex	applying;
 	OtLogIndex	failing;
 	int			failures;
@@ -227,6 +227,8 @@ ot_local_status(PG_FUNCTION_ARGS)
 	}
 	else
 		nulls[9] = nulls[10] = true;
+	values[11] = Int64GetDatum((int64) pg_atomic_read_u64(&ot_worker->entries));
+	values[12] = Int64GetDatum((int64) pg_atomic_read_u64(&ot_worker->transactions));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 

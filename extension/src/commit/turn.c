@@ -8,6 +8,11 @@
  * i once its transaction is visible to new snapshots.  Between the two it
  * holds the turn.  So a snapshot is always a prefix of the log.
  *
+ * The worker may stand for several entries that follow each other in the log,
+ * with no other committed one between them (ot_turn_extend).  It waits for the
+ * one before the first and publishes the last.  Nobody else has a place
+ * between them, so nobody can tell but for the snapshots that are not there.
+ *
  * Whoever is decided stands in a queue sorted by index; publishing looks at the
  * first one only and wakes that process, nobody else.  Verdicts arrive nearly
  * in the order of the log, so a place in it is found from its end.  Whoever is
@@ -80,7 +85,7 @@ typedef struct TurnMember
 	pg_atomic_uint32 handover;	/* decided, but must leave the entry to the worker */
 	TurnStage	stage;
 	uint64		sequence;		/* of its transaction id; 0: the worker, whose entry has another's */
-	OtLogIndex	index;			/* from QUEUED on */
+	OtLogIndex	index;			/* from QUEUED on; of several entries the last one */
 	OtLogIndex	previous;		/* likewise: the turn comes when this is applied */
 	dlist_node	link;			/* QUEUED */
 	int			next_in_bucket; /* of those with a sequence; -1 at the end */
@@ -93,6 +98,8 @@ typedef struct TurnShared
 	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
 	int			gates_closed;	/* gates that hold up the next turn */
 	TurnGate	gates[GATES_MAX];
+	OtLogIndex	unseen_after;	/* positions behind this one, up to the next, that the */
+	OtLogIndex	unseen_up_to;	/* ... worker is about to pass over; 0: none */
 	int			nproposed;
 	dlist_head	queue;			/* of those QUEUED, by index */
 	OtLogIndex	worker_wants;	/* wake the worker at this applied index; 0: no */
@@ -290,6 +297,36 @@ ot_turn_decided(OtLogIndex index, OtLogIndex previous)
 	LWLockRelease(&turn->lock);
 }
 
+/*
+ * For the worker, which waits for its turn: the committed entry that comes next
+ * is to become visible together with those before it.  false: somebody waits for
+ * a snapshot between them.
+ */
+bool
+ot_turn_extend(OtLogIndex index)
+{
+	TurnMember *myself = turn_myself();
+	bool		extended = true;
+
+	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
+	OT_ASSERT(myself->stage == TURN_QUEUED && myself->index.value < index.value);
+	for (int i = 0; i < GATES_MAX; i++)
+	{
+		if (turn->gates[i].used && turn->gates[i].target.value > myself->previous.value &&
+			turn->gates[i].target.value <= myself->index.value)
+			extended = false;
+	}
+	if (extended)
+	{
+		turn->unseen_after = myself->previous;
+		turn->unseen_up_to = myself->index;
+		/* its place in the queue stays: nobody is between the two */
+		myself->index = index;
+	}
+	LWLockRelease(&turn->lock);
+	return extended;
+}
+
 /* The evictor's answer to a decided transaction that is in the way. */
 bool
 ot_turn_is_handed_over(void)
@@ -392,6 +429,8 @@ ot_turn_forget(bool committed)
 	}
 	if (myself->sequence != 0)
 		turn_take_from_bucket(my_number);
+	else
+		turn->unseen_up_to.value = 0;
 	if (myself->stage == TURN_HELD)
 		next = turn_next();
 	myself->stage = TURN_AWAY;
@@ -562,7 +601,9 @@ turn_arm_gate(int64 target)
 	(void) turn_myself();
 
 	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
-	passed = ot_applied_index().value >= (uint64) target;
+	passed = ot_applied_index().value >= (uint64) target ||
+		((uint64) target > turn->unseen_after.value &&
+		 (uint64) target <= turn->unseen_up_to.value);
 	for (int i = 0; i < GATES_MAX && !passed && number < 0; i++)
 	{
 		TurnGate   *gate = &turn->gates[i];

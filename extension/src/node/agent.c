@@ -48,7 +48,7 @@ struct OtAgent
 	int			frame_start;	/* of the frame being appended */
 	StringInfoData in;
 	int			consumed;		/* bytes of in already handed out */
-	int			frame_len;		/* of the frame handed out last, with its length */
+	int			handed_out;		/* bytes behind these that the caller still uses: whole frames */
 	char		error[256];
 };
 
@@ -114,7 +114,7 @@ ot_agent_close(OtAgent *agent)
 		}
 	}
 	resetStringInfo(&agent->in);
-	agent->consumed = agent->frame_len = 0;
+	agent->consumed = agent->handed_out = 0;
 }
 
 /*
@@ -316,9 +316,9 @@ ot_agent_all_sent(OtAgent *agent)
 }
 
 static uint32
-agent_frame_length(OtAgent *agent)
+agent_frame_length(OtAgent *agent, int begin)
 {
-	const unsigned char *at = (const unsigned char *) agent->in.data + agent->consumed;
+	const unsigned char *at = (const unsigned char *) agent->in.data + begin;
 
 	return (uint32) at[0] | (uint32) at[1] << 8 | (uint32) at[2] << 16 | (uint32) at[3] << 24;
 }
@@ -341,7 +341,7 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 			return false;
 		if (have >= 4)
 		{
-			uint32		len = agent_frame_length(agent);
+			uint32		len = agent_frame_length(agent, agent->consumed);
 
 			if (len < 1 || len > OT_FRAME_BYTES_MAX)
 			{
@@ -358,7 +358,7 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 				*type = (unsigned char) at[4];
 				body->at = at + 5;
 				body->end = at + want;
-				agent->frame_len = want;
+				agent->handed_out = want;
 				return true;
 			}
 		}
@@ -393,12 +393,42 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 	}
 }
 
-/* Done with the frame that ot_agent_read() gave. */
+/*
+ * The frame behind those that are handed out, if it is in the buffer already:
+ * reads nothing, so that the others stay where they are.  It is handed out with
+ * ot_agent_keep() only.
+ */
+bool
+ot_agent_peek(OtAgent *agent, OtFrameType *type, OtReader *body)
+{
+	int			begin = agent->consumed + agent->handed_out;
+	int			have = agent->in.len - begin;
+	uint32		len;
+
+	if (agent->fd == PGINVALID_SOCKET || have < 4)
+		return false;
+	len = agent_frame_length(agent, begin);
+	if (len < 1 || len > (uint32) (have - 4))
+		return false;
+	*type = (unsigned char) agent->in.data[begin + 4];
+	body->at = agent->in.data + begin + 5;
+	body->end = agent->in.data + begin + 4 + (int) len;
+	return true;
+}
+
+/* That frame is used together with those before it. */
+void
+ot_agent_keep(OtAgent *agent, const OtReader *body)
+{
+	agent->handed_out = (int) (body->end - agent->in.data) - agent->consumed;
+}
+
+/* Done with the frame that ot_agent_read() gave, and with those kept with it. */
 void
 ot_agent_consume(OtAgent *agent)
 {
-	agent->consumed += agent->frame_len;
-	agent->frame_len = 0;
+	agent->consumed += agent->handed_out;
+	agent->handed_out = 0;
 	if (agent->consumed == agent->in.len)
 		agent->consumed = agent->in.len = 0;
 }

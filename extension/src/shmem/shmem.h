@@ -167,7 +167,7 @@ extern bool ot_eviction_reword(const ErrorData *edata);
 /* What the worker is doing: written by the worker, for everybody else. */
 typedef struct OtWorkerStatus
 {
-	slock_t		mutex;			/* everything below but the atomic */
+	slock_t		mutex;			/* everything below but the atomics */
 	int			worker;			/* its slot number, -1 if it does not run */
 	OtLogIndex	applying;		/* 0: nothing */
 	TimestampTz applying_since;
@@ -178,6 +178,8 @@ typedef struct OtWorkerStatus
 	TimestampTz failing_since;
 	char		failure[256];	/* the last one's message */
 	pg_atomic_uint32 applying_table;	/* of the row at hand, InvalidOid if none */
+	pg_atomic_uint64 entries;	/* committed by the worker since the server's start */
+	pg_atomic_uint64 transactions;	/* ... in so many transactions */
 } OtWorkerStatus;
 
 extern OtWorkerStatus *ot_worker;

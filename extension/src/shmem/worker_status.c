@@ -32,6 +32,8 @@ worker_status_attach_memory(void *memory, bool found)
 		return;
 	SpinLockInit(&ot_worker->mutex);
 	pg_atomic_init_u32(&ot_worker->applying_table, InvalidOid);
+	pg_atomic_init_u64(&ot_worker->entries, 0);
+	pg_atomic_init_u64(&ot_worker->transactions, 0);
 	ot_worker->worker = -1;
 }
 

@@ -14,6 +14,7 @@ mod conflicts;
 mod ddl;
 mod elsewhere;
 mod eviction;
+mod grouped_apply;
 mod kill9;
 mod lab;
 mod large;
