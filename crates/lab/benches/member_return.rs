@@ -81,8 +81,8 @@ async fn number(cluster: &Cluster, region: usize, name: &str) -> Result<u64> {
 
 async fn measure(binary: &Path, away_for: Duration) -> Result<Seen> {
     let topology = Topology::load(&repository().join("topologies/us.toml"))?;
-    let leader = topology.region_index(topology.preferred_leader()).context("find the leader")?;
     let cluster = Cluster::builder().topology(topology.clone()).binary(binary).start().await?;
+    let leader = cluster.settled().await?;
     let regions = cluster.nodes().len();
     let away = regions - 1;
     ensure!(away != leader, "the leader is the last region of the topology");
