@@ -25,7 +25,7 @@ use crate::BadUsage;
 /// among the free ones. When each region has a machine of its own, call it there with --region and the same --cluster.
 #[derive(Args)]
 pub struct InitArgs {
-    /// Topology file (TOML): regions, their hosts and ports, the preferred leader
+    /// Topology file (TOML): regions, their hosts and ports, where the leader belongs
     #[arg(long, value_name = "FILE")]
     topology: PathBuf,
     /// Folder to make the nodes' folders in
@@ -169,7 +169,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             region: RegionId::from(region.name.as_str()),
             listen: SocketAddr::new(host, peer_port),
             http: SocketAddr::new([127, 0, 0, 1].into(), http_port),
-            preferred_leader: RegionId::from(topology.preferred_leader()),
+            preferred_leader: topology.preferred_leader().into(),
             window_entries: onetrip_core::certifier::Limits::default().window_entries,
             sequence_stride: stride,
             sequence_slot: if stride == 1 { 0 } else { u32::try_from(index)? },

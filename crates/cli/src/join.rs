@@ -167,7 +167,7 @@ fn config(
         listen,
         http,
         http_anywhere: false,
-        preferred_leader: reply.members.preferred_leader.clone(),
+        preferred_leader: reply.members.preferred(),
         window_entries: reply.settings.window_entries,
         sequence_stride: reply.settings.sequence_stride,
         sequence_slot: reply.member.slot.unwrap_or(0),

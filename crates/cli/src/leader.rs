@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use onetrip_core::members::AUTO;
 use serde_json::json;
 
 use crate::admin::{wait_for, Admin};
@@ -13,16 +14,17 @@ use crate::admin::{wait_for, Admin};
 /// A leader hands over when its successor has the whole log.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Move the leader to a region, now and after every later election
+/// Say where the leader belongs, now and after every later election: in a region, or wherever it is best
 ///
-/// A COMMIT from the leader's region needs one round trip to the nearest majority; one from elsewhere needs the way to the
-/// leader on top. Transactions go on meanwhile.
+/// With `--to auto`, the default of a new cluster, the cluster chooses by itself: where commits take the least time, by
+/// measured round trips and by where they come from. With `--to REGION` the leader moves there and stays. Transactions go on
+/// meanwhile.
 #[derive(Args)]
 pub struct LeaderArgs {
     /// A running node's folder, or a folder of such folders
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// The region that is to lead
+    /// The region that is to lead, or auto
     #[arg(long, value_name = "REGION")]
     to: String,
 }
@@ -30,6 +32,12 @@ pub struct LeaderArgs {
 pub fn run(args: &LeaderArgs) -> Result<ExitCode> {
     let admin = Admin::of(&args.data)?;
     admin.post("/leader", &json!({ "region": args.to }))?;
+    if args.to == AUTO {
+        let status = admin.status()?;
+        let now = status["preferred_leader"].as_str().unwrap_or("no region");
+        println!("the cluster chooses where the leader belongs: in {now} for now");
+        return Ok(ExitCode::SUCCESS);
+    }
     wait_for(MOVE_TIMEOUT, "the cluster prefers that region now, but the leader has not moved", || {
         Ok(admin.status()?["leader"]["region"].as_str() == Some(&args.to))
     })?;

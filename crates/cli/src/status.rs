@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use onetrip_client::table::render;
+use onetrip_core::members::AUTO;
 use serde_json::{json, Value};
 
 use crate::nodes::{self, members};
@@ -65,6 +66,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         if round_trips.len() > 1 {
             print!("\nround trips in ms, as the node on the left measures them\n{}", render(&round_trips, 2));
         }
+        print!("{}", place_of_leader(&answers));
         for problem in &problems {
             println!("! {problem}");
         }
@@ -173,6 +175,34 @@ fn round_trips(answers: &[Answer]) -> Vec<Vec<String>> {
         lines.push(line);
     }
     lines
+}
+
+/// Where the leader belongs, who says so, and what a COMMIT takes with the leader there and elsewhere.
+fn place_of_leader(answers: &[Answer]) -> String {
+    let Some(told) = nodes::newest(answers.iter().map(|a| &a.status)) else { return String::new() };
+    let preferred = text(&told["preferred_leader"]);
+    let by = match told["preferred_by"].as_str() {
+        Some(AUTO) => "the cluster chooses: auto",
+        _ => "an operator has chosen",
+    };
+    let Some(places) = told["leader_places"].as_array().filter(|places| !places.is_empty()) else {
+        return format!("\nthe leader belongs in {preferred} ({by}); not all round trips are measured yet\n");
+    };
+    let list = |place: &Value| place["commit_ms"].as_array().cloned().unwrap_or_default();
+    let of = |origin: &Value| format!("from {} {}", text(&origin["node"]), text(&origin["region"]));
+    let head =
+        ["leader in".to_string(), "mean".to_string()].into_iter().chain(list(&places[0]).iter().map(of)).collect();
+    let ms = |ms: &Value| ms.as_f64().map_or_else(String::new, |ms| format!("{ms:.1}"));
+    let mut lines: Vec<Vec<String>> = vec![head];
+    for place in places {
+        let name = format!("{} {}", text(&place["node"]), text(&place["region"]));
+        let all = list(place);
+        lines.push([name, ms(&place["mean_ms"])].into_iter().chain(all.iter().map(|o| ms(&o["ms"]))).collect());
+    }
+    format!(
+        "\nthe leader belongs in {preferred} ({by}); a COMMIT takes, in ms of round trips, with the\n{}",
+        render(&lines, 1)
+    )
 }
 
 /// What is wrong and what to do, once each, with who says so.

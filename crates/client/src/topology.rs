@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// The region whose node should lead; the first one if left out.
+    /// The region whose node should lead, or `auto`, the default: the cluster chooses, by measured round trips.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred_leader: Option<String>,
     /// The replicated database.
@@ -64,6 +64,9 @@ pub enum TopologyError {
 /// Longer is a typing error rather than a distance on Earth.
 const RTT_MS_MAX: f64 = 20_000.0;
 
+/// No region has this name.
+const AUTO: &str = "auto";
+
 fn loopback() -> String {
     "127.0.0.1".to_string()
 }
@@ -103,6 +106,11 @@ impl Topology {
                     "region name {name:?} should be 1 to 63 letters, digits, '-' or '_' (it names a folder)"
                 ));
             }
+            if name == AUTO {
+                return Err(
+                    "no region can be called auto: as preferred_leader that means that the cluster chooses".into()
+                );
+            }
             if !names.insert(name.as_str()) {
                 return Err(format!("region {name:?} is there twice"));
             }
@@ -125,15 +133,16 @@ impl Topology {
             check_rtt(link.rtt_ms, || format!("rtt_ms between {a:?} and {b:?}"))?;
         }
         if let Some(leader) = &self.preferred_leader {
-            if !names.contains(leader.as_str()) {
+            if leader != AUTO && !names.contains(leader.as_str()) {
                 return Err(format!("preferred_leader names the unknown region {leader:?}"));
             }
         }
         Ok(())
     }
 
+    /// A region, or `auto`.
     pub fn preferred_leader(&self) -> &str {
-        self.preferred_leader.as_deref().unwrap_or(&self.regions[0].name)
+        self.preferred_leader.as_deref().unwrap_or(AUTO)
     }
 
     pub fn database(&self) -> &str {
@@ -173,7 +182,8 @@ mod tests {
     fn links_have_their_distance_in_both_directions() {
         let us = Topology::parse(US).expect("the shipped topology is valid");
         assert_eq!((us.rtt_ms(0, 2), us.rtt_ms(2, 0), us.rtt_ms(1, 1)), (62.0, 62.0, 0.0));
-        assert_eq!(us.preferred_leader(), "us-east-2");
+        assert_eq!(us.preferred_leader(), "auto");
+        assert_eq!(Topology::parse("[[region]]\nname = \"a\"").unwrap().preferred_leader(), "auto");
     }
 
     #[test]
@@ -199,6 +209,7 @@ mod tests {
             (String::new(), "no [[region]]"),
             (region("a") + &region("a"), "twice"),
             (region("../x"), "names a folder"),
+            (region("auto"), "called auto"),
             (region(""), "names a folder"),
             (ab.clone() + &link("a", "x", "1"), "unknown region \"x\""),
             (ab.clone() + &link("a", "a", "1"), "to itself"),

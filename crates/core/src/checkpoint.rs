@@ -25,7 +25,7 @@ use serde::Serialize;
 use std::fmt;
 
 const MAGIC: u32 = 0x314b_544f; // "OTK1"
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const WHAT: &str = "checkpoint";
 /// Far apart, so that no small damage turns one into the other.
 const MADE: u16 = 0x4d4d;
@@ -156,7 +156,7 @@ impl Checkpoint {
 
 /// Of what verdicts and rows depend on; under which address one node reaches another may differ.
 fn beginning(members: &Members, limits: &Limits) -> u32 {
-    let mut first = Members { beginning: 0, preferred_leader: "".into(), ..members.clone() };
+    let mut first = Members { beginning: 0, preferred_leader: "".into(), leader_is_auto: false, ..members.clone() };
     first.members.iter_mut().for_each(|m| m.address.clear());
     let mut out = BytesMut::new();
     first.put(&mut out);

@@ -198,8 +198,8 @@ struct Measured {
 
 async fn measure(binary: &Path, kills: usize) -> Result<Measured> {
     let topology = Topology::load(&repository().join("topologies/us.toml"))?;
-    let leader = topology.region_index(topology.preferred_leader()).context("find the leader")?;
     let cluster = Cluster::builder().topology(topology.clone()).binary(binary).start().await?;
+    let leader = cluster.settled().await?;
     let regions = cluster.nodes().len();
     let rows = (regions * CLIENTS) as u64 * ROWS_EACH;
     cluster

@@ -97,8 +97,8 @@ fn start_yielding(node: &Node) -> Result<()> {
 
 async fn measure(binary: &Path, away_for: Duration, yields: bool) -> Result<Seen> {
     let topology = Topology::load(&repository().join("topologies/us.toml"))?;
-    let leader = topology.region_index(topology.preferred_leader()).context("find the leader")?;
     let cluster = Cluster::builder().topology(topology.clone()).binary(binary).start().await?;
+    let leader = cluster.settled().await?;
     let regions = cluster.nodes().len();
     let away = regions - 1;
     ensure!(away != leader, "the leader is the last region of the topology");

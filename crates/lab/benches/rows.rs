@@ -138,7 +138,6 @@ struct Servers {
 impl Servers {
     async fn start(binary: &Path) -> Result<Servers> {
         let topology = Topology::load(&repository().join("topologies/flat.toml"))?;
-        let leader = topology.region_index(topology.preferred_leader()).context("find the leader")?;
         let cluster = Cluster::builder()
             .topology(topology)
             .binary(binary)
@@ -148,6 +147,7 @@ impl Servers {
             .postgres_setting("max_wal_size", "8GB")
             .start()
             .await?;
+        let leader = cluster.settled().await?;
         let origin = cluster.connect(leader).await?;
         let other = cluster.connect((leader + 1) % cluster.nodes().len()).await?;
         // A worker of a parallel query is a process of its own.

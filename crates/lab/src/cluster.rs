@@ -159,10 +159,36 @@ impl Cluster {
         }
     }
 
+    /// Waits until the leader is where it belongs and nowhere is better, by every running node's word; its region's place in the
+    /// topology.
+    pub async fn settled(&self) -> Result<usize> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        loop {
+            let mut leaders = Vec::new();
+            let mut unsettled = None;
+            for node in self.nodes.iter().filter(|n| n.running()) {
+                let status = node.status().await?;
+                leaders.push(status["leader"]["region"].as_str().unwrap_or_default().to_owned());
+                if status["leader_settled"] != true {
+                    unsettled = Some(format!("{} says: {}", node.region(), status["leader_places"]));
+                }
+            }
+            leaders.dedup();
+            match (&leaders[..], &unsettled) {
+                ([leader], None) => return self.topology.region_index(leader).context("find the leader's region"),
+                _ if Instant::now() < deadline => tokio::time::sleep(POLL).await,
+                _ => bail!(
+                    "the leader has not settled after {} s: it is in {leaders:?}; {unsettled:?}",
+                    READY_TIMEOUT.as_secs()
+                ),
+            }
+        }
+    }
+
     async fn node_ready(&self, node: &Node) -> Result<()> {
         let status = node.status().await?;
         let leader = &status["leader"];
-        let preferred = status["preferred_leader"].as_str().unwrap_or(self.topology.preferred_leader());
+        let preferred = status["preferred_leader"].as_str().context("its preferred leader")?;
         if leader.is_null() {
             bail!("it knows no leader");
         }

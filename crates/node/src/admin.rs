@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId};
+use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -92,7 +92,8 @@ struct LeaveOrder {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LeaderOrder {
-    region: RegionId,
+    /// `auto`: the cluster chooses.
+    region: PreferredLeader,
 }
 
 #[derive(Deserialize)]
@@ -205,7 +206,7 @@ async fn leave(State(admin): State<Arc<Admin>>, Json(order): Json<LeaveOrder>) -
 }
 
 async fn leader(State(admin): State<Arc<Admin>>, Json(order): Json<LeaderOrder>) -> Answer<Done> {
-    let members = members_of(admin.ask(AdminRequest::PreferLeader { region: order.region }).await?)?;
+    let members = members_of(admin.ask(AdminRequest::PreferLeader(order.region)).await?)?;
     Ok(Json(Done { means: means(&members) }))
 }
 
@@ -292,7 +293,7 @@ mod tests {
             replaces: None,
             joined_with: None,
         };
-        Members::bootstrap((1..=voters + 1).map(member).collect(), RegionId::from("r1"), 8)
+        Members::bootstrap((1..=voters + 1).map(member).collect(), "r1".into(), 8)
     }
 
     fn refusal(voters: u32, leaving: u32, away: &[u32], force: bool) -> String {

@@ -7,7 +7,8 @@
 use crate::error::{Error, Result};
 use crate::tls;
 use onetrip_core::certifier::Limits;
-use onetrip_core::{MemberRole, Members, NodeId, RegionId};
+use onetrip_core::members::AUTO;
+use onetrip_core::{MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,8 +30,9 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Where `GET /status` answers; keep it on loopback, it asks for no password.
     pub http: SocketAddr,
-    /// Region in which the leader should be.
-    pub preferred_leader: RegionId,
+    /// Region in which the leader should be in the beginning, or `auto`: where measured round trips make it best.
+    #[serde(default)]
+    pub preferred_leader: PreferredLeader,
     /// Certification window, in committed entries.  A cluster setting: never change it on one node alone.
     #[serde(default = "default_window_entries")]
     pub window_entries: u64,
@@ -220,8 +222,14 @@ impl NodeConfig {
         if let Some(m) = self.members.iter().find(|m| m.role == MemberRole::Replica) {
             return Err(format!("member {} is a replica: replicas join later", m.id));
         }
+        if self.region.as_str() == AUTO || self.members.iter().any(|m| m.region.as_str() == AUTO) {
+            return Err(
+                "`region`: no region can be called auto: as `preferred_leader` that means that the cluster chooses"
+                    .into(),
+            );
+        }
         let mut voters = self.members.iter().filter(|m| m.role == MemberRole::Voter);
-        if !self.members.is_empty() && !voters.any(|m| m.region == self.preferred_leader) {
+        if !self.members.is_empty() && !voters.any(|m| self.preferred_leader.allows(&m.region)) {
             let regions: Vec<_> = self.members.iter().map(|m| m.region.as_str()).collect();
             return Err(format!(
                 "`preferred_leader` is the unknown region {} (there are: {})",

@@ -8,7 +8,8 @@ use crate::secret::Secret;
 use crate::status::CoreStatus;
 use bytes::Bytes;
 use onetrip_core::consensus::{Message, Notice};
-use onetrip_core::{Conf, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
+use onetrip_core::replica::Report;
+use onetrip_core::{Conf, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::sync::Arc;
@@ -58,9 +59,7 @@ pub enum AdminRequest {
     Remove {
         node: NodeId,
     },
-    PreferLeader {
-        region: RegionId,
-    },
+    PreferLeader(PreferredLeader),
     Members,
 }
 
@@ -93,11 +92,7 @@ pub enum PeerEvent {
     Raft(Box<Message>),
     /// What its disk has.
     Notice(Notice),
-    /// What its PostgreSQL shows, and what of that is safe on its disk.
-    Position {
-        applied: LogIndex,
-        durable: LogIndex,
-    },
+    Report(Report),
     Unreachable,
     /// Both ways to it are there, one of them anew; what was sent before may be lost.
     Connected,

@@ -237,6 +237,7 @@ impl Restore<'_> {
             beginning: old.beginning,
             members: vec![me],
             preferred_leader: self.region.clone(),
+            leader_is_auto: old.leader_is_auto,
             next_id: NodeId(old.next_id.0 + 1),
             stride: old.stride,
             tokens: Vec::new(),

@@ -5,8 +5,9 @@ use crate::config::NodeConfig;
 use crate::postgres::{PostgresState, ServerState};
 use crate::transport::PeerState;
 use onetrip_core::consensus::{Role, Status as RaftStatus};
+use onetrip_core::placement::Place;
 use onetrip_core::router::RouterStatus;
-use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, RegionId, Term};
+use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Term};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +31,9 @@ pub struct CoreStatus {
     pub own: Option<Position>,
     pub positions: BTreeMap<NodeId, Position>,
     pub router: RouterStatus,
+    /// For the leader, the best first; unknown while a way is not measured.
+    pub places: Option<Vec<Place>>,
+    pub leader_settled: bool,
     pub archive: Option<ArchiveReport>,
 }
 
@@ -79,11 +83,44 @@ pub struct StatusReport {
     /// Version of the table of members.
     pub members_version: u64,
     pub preferred_leader: RegionId,
+    /// `auto`, or the region that an operator has chosen.
+    pub preferred_by: PreferredLeader,
+    /// The leader is where it belongs, and if the cluster chooses that, no other place is better.
+    pub leader_settled: bool,
+    /// How long a COMMIT takes with the leader there, by measured round trips; the best first.  Absent while a way is not
+    /// measured.
+    pub leader_places: Option<Vec<PlaceReport>>,
     /// The Raft configuration is changing from one set of voters to another.
     pub joint: bool,
     pub postgres: Option<PostgresState>,
     pub archive: Option<ArchiveReport>,
     pub problems: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PlaceReport {
+    pub node: NodeId,
+    pub region: RegionId,
+    /// By where commits came from lately.
+    pub mean_ms: f64,
+    pub commit_ms: Vec<CommitReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CommitReport {
+    pub node: NodeId,
+    pub region: RegionId,
+    pub ms: f64,
+}
+
+fn place_report(place: &Place, members: &Members) -> PlaceReport {
+    let ms = |us: u64| us as f64 / 1_000.0;
+    let of = |&(node, us): &(NodeId, u64)| {
+        let region = members.region_of(node).cloned().unwrap_or_default();
+        CommitReport { node, region, ms: ms(us) }
+    };
+    let (node, region, mean_ms) = (place.node, place.region.clone(), ms(place.mean_us));
+    PlaceReport { node, region, mean_ms, commit_ms: place.commit_us.iter().map(of).collect() }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -200,6 +237,9 @@ pub fn report(
         members,
         members_version: core.members.version,
         preferred_leader: core.members.preferred_leader.clone(),
+        preferred_by: core.members.preferred(),
+        leader_settled: core.leader_settled,
+        leader_places: core.places.map(|all| all.iter().map(|place| place_report(place, &core.members)).collect()),
         joint: core.raft.conf.is_joint(),
         postgres,
         archive: core.archive,

@@ -166,13 +166,13 @@ async fn replicas_follow_and_witnesses_vote() -> Result<()> {
     let verdict = cluster.backend(1).await?.commit(1, &[], b"x").await?;
     ensure!(worker.entry().await?.0 == verdict.at);
     // The leader is wanted in another region, and goes there.
-    cluster.admin(replica, AdminRequest::PreferLeader { region: "r3".into() }).await?;
+    cluster.admin(replica, AdminRequest::PreferLeader("r3".into())).await?;
     wait_for("the leader in r3", || async {
         ensure!(cluster.leader().await? == 2);
         Ok(())
     })
     .await?;
-    let nowhere = cluster.admin(0, AdminRequest::PreferLeader { region: "r5".into() }).await;
+    let nowhere = cluster.admin(0, AdminRequest::PreferLeader("r5".into())).await;
     ensure!(nowhere.err().context("a witness's region")?.to_string().contains("no voter with PostgreSQL"));
     // Three of the four voters, one of them the witness.
     cluster.stop_node(0).await?;

@@ -75,6 +75,9 @@ pub struct Options {
     /// The voter with the highest number has no PostgreSQL.
     pub witness: bool,
     pub preferred: u32,
+    /// The cluster chooses, beginning there.
+    pub leader_is_auto: bool,
+    pub leader_looks: u32,
     pub election_ticks: usize,
     pub transfer_ticks: usize,
     /// Election timeouts grow with round trips, up to so many times.
@@ -122,6 +125,8 @@ impl Options {
             voters,
             witness: rng.one_in(2),
             preferred: rng.between(1, u64::from(voters)) as u32,
+            leader_is_auto: mix(seed ^ 11) % 2 == 0,
+            leader_looks: 1 + (mix(seed ^ 12) % 4) as u32,
             election_ticks: rng.between(20, 50) as usize,
             transfer_ticks: 25,
             patience: if rng.one_in(2) { 1 } else { 3 },
@@ -163,6 +168,7 @@ impl Options {
         if let Some(InjectedBug::OldTerm | InjectedBug::NoticeOfOldTerms | InjectedBug::NoticeOfLastIndex) = bug {
             // Needs leaders that come and go while entries travel one by one, and links that carry that.
             (o.voters, o.preferred, o.witness, o.message_bytes_max, o.bytes_per_ms) = (5, 5, false, 1, 0);
+            o.leader_is_auto = false;
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
             (o.checkpoint_entries, o.log_entries_max, o.losses_max) = (u64::MAX, u64::MAX, 0);
             o.election_fault_per_million = 1_000_000;
@@ -202,7 +208,8 @@ impl Options {
             joined_with: None,
         };
         let preferred = format!("r{}", self.preferred);
-        let members = Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16);
+        let mut members = Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16);
+        members.leader_is_auto = self.leader_is_auto;
         match self.bug {
             Some(InjectedBug::OtherWindow) => members,
             _ => Checkpoint::bootstrap(members, self.limits).members,
@@ -266,6 +273,8 @@ pub struct Ctx {
     /// Clients that were left without an answer.
     pub questions: Vec<Question>,
     pub regions: BTreeMap<NodeId, RegionId>,
+    /// How long each way between two nodes is.
+    pub delays: BTreeMap<(NodeId, NodeId), Micros>,
     pub next_process: u64,
     pub next_value: u64,
     /// Entries that some PostgreSQL cannot apply.

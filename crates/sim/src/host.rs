@@ -12,7 +12,7 @@ use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
 use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
-use onetrip_core::replica::{Host, RebuildFrom, Stage};
+use onetrip_core::replica::{Host, RebuildFrom, Report, Stage};
 use onetrip_core::{Checkpoint, Entry, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 use std::sync::Arc;
@@ -147,8 +147,19 @@ impl Host for SimHost<'_> {
         self.body.departures.push((self.body.clock, Departure::Notice(to, notice)));
     }
 
-    fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
-        self.body.departures.push((self.body.clock, Departure::Position(own)));
+    fn send_report(&mut self, own: &Report) {
+        self.body.departures.push((self.body.clock, Departure::Report(own.clone())));
+    }
+
+    /// Now and then a way is not measured, and always a little too long.
+    fn round_trips(&mut self) -> Vec<(NodeId, u32)> {
+        let (me, now) = (self.body.id, self.body.clock);
+        let ways = self.ctx.delays.range((me, NodeId(0))..=(me, NodeId(u32::MAX)));
+        let measured = ways.filter_map(|((_, peer), delay)| {
+            let chance = mix(now ^ mix(u64::from(me.0) << 32 | u64::from(peer.0)));
+            (chance % 200 > 0).then_some((*peer, (2 * delay + chance % 300) as u32))
+        });
+        measured.filter(|(peer, _)| self.body.members.contains(*peer)).collect()
     }
 
     fn election_ticks(&mut self, _members: &Members) -> usize {
@@ -266,6 +277,9 @@ impl Host for SimHost<'_> {
     }
 
     fn has_members(&mut self, members: &Arc<Members>, _decided: LogIndex) {
+        if self.body.members.preferred_leader != members.preferred_leader && members.leader_is_auto {
+            self.ctx.events.add("leader given another place by itself");
+        }
         self.body.members = members.clone();
     }
 

@@ -26,9 +26,9 @@ impl World {
                     self.transmit(i, to, time, &|| Arrival::Notice(NodeId(i as u32 + 1), notice));
                 }
             }
-            Departure::Position(position) => {
+            Departure::Report(report) => {
                 for to in (0..self.machines.len()).filter(|to| *to != i) {
-                    self.transmit(i, to, time, &|| Arrival::Position(NodeId(i as u32 + 1), position));
+                    self.transmit(i, to, time, &|| Arrival::Report(NodeId(i as u32 + 1), report.clone()));
                 }
             }
             Departure::Agent(frame) => {

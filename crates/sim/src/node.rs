@@ -10,13 +10,15 @@ use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
 use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Role};
-use onetrip_core::replica::{Answer, RebuildFrom, Replica, RequestId, Settings};
+use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings};
 use onetrip_core::router::Router;
 use onetrip_core::{Change, Checkpoint, Conf, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const HEARTBEAT_TICKS: usize = 5;
+/// Short, as the runs are.
+const LEADER_REST_TICKS: u64 = 150;
 
 /// How a disk behaves, from outside.
 #[derive(Clone, Copy, Default)]
@@ -30,8 +32,8 @@ pub struct Trouble {
 pub enum Arrival {
     Raft(Message),
     Notice(NodeId, Notice),
-    /// Applied and durable, of a member's PostgreSQL, if it has said so.
-    Position(NodeId, Option<(LogIndex, LogIndex)>),
+    /// What a member says of itself.
+    Report(NodeId, Report),
     Unreachable(NodeId),
     /// A new connection to it; what was sent before may be lost.
     Connected(NodeId),
@@ -51,7 +53,7 @@ pub enum Departure {
     Raft(Message),
     Notice(NodeId, Notice),
     /// Goes out in any case, as a connection is always tried anew.
-    Position(Option<(LogIndex, LogIndex)>),
+    Report(Report),
     Agent(FromNode),
     /// Written by now, if the node lives that long.
     Checkpoint(LogIndex, Conf, Bytes),
@@ -148,6 +150,8 @@ impl Node {
             cut_margin: o.cut_margin,
             log_bytes_max: o.log_entries_max,
             near_bytes: o.near_entries,
+            leader_looks: o.leader_looks,
+            leader_rest_ticks: LEADER_REST_TICKS,
         };
         let config = Config {
             id,
@@ -222,8 +226,7 @@ impl Node {
             Arrival::Skip(force) => self.leave_out(force, ctx)?,
             Arrival::Stop => replica.stop(host),
             Arrival::Removed => return Err(Stop::Removed),
-            Arrival::Position(_, None) => {}
-            Arrival::Position(peer, Some((applied, durable))) => replica.position(peer, applied, durable, host),
+            Arrival::Report(peer, report) => replica.report(peer, report, host),
             Arrival::Agent(frame) => {
                 let event = frame.for_router(&host.body.said);
                 replica.agent(event, host)?;

@@ -12,7 +12,7 @@ use crate::postgres::Postgres;
 use crate::trace;
 use crate::world::{Event, Link, Machine, Phase, World, TICK};
 use onetrip_core::replica::{Answer, NotDone, RequestId};
-use onetrip_core::{checkpoint, Change, Member, MemberRole, Members, NodeId, RegionId, Token};
+use onetrip_core::{checkpoint, Change, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Token};
 
 const VOTERS_MAX: usize = 5;
 const REPLICAS_MAX: usize = 2;
@@ -24,7 +24,7 @@ enum Job {
     Token { token: Token, region: RegionId },
     Join { token: [u8; 32], region: RegionId },
     Remove(NodeId),
-    Prefer(RegionId),
+    Prefer(PreferredLeader),
 }
 
 /// Whom it has asked, in which life, and when.
@@ -78,7 +78,7 @@ impl World {
                 Change::Join { token: *token, region: region.clone(), address }
             }
             Some(Job::Remove(id)) => Change::Remove(*id),
-            Some(Job::Prefer(region)) => Change::PreferLeader(region.clone()),
+            Some(Job::Prefer(preferred)) => Change::PreferLeader(preferred.clone()),
             None => return,
         };
         self.operator.requests += 1;
@@ -159,6 +159,10 @@ impl World {
                 let delay = self.ctx.rng.between(100, self.ctx.options.one_way_ms_max * MS);
                 self.links[peer].push(Link { delay, ..Link::default() });
                 self.links[me][peer].delay = delay;
+                let ends = (NodeId(me as u32 + 1), NodeId(peer as u32 + 1));
+                if me != peer {
+                    self.ctx.delays.extend([((ends.0, ends.1), delay), ((ends.1, ends.0), delay)]);
+                }
             }
         }
         let machine = &mut self.machines[member.id.0 as usize - 1];
@@ -202,7 +206,10 @@ impl World {
             }
             4 if any.role == MemberRole::Replica || voters > 3 => Some(Job::Remove(any.id)),
             5 if may_join && any.voter => Some(self.token(any.role, Some(any.id), members)),
-            6 | 7 if any.voter && any.role == MemberRole::Voter => Some(Job::Prefer(any.region)),
+            6 if !members.leader_is_auto => Some(Job::Prefer(PreferredLeader::Auto)),
+            6 | 7 if any.voter && any.role == MemberRole::Voter => {
+                Some(Job::Prefer(PreferredLeader::Region(any.region)))
+            }
             _ => None,
         }
     }

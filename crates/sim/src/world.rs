@@ -161,6 +161,7 @@ impl World {
             history: histories::History::default(),
             questions: Vec::new(),
             regions: BTreeMap::new(),
+            delays: BTreeMap::new(),
             next_process: 0,
             next_value: 0,
             poison: BTreeMap::new(),

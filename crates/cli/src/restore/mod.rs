@@ -22,7 +22,7 @@ use anyhow::{anyhow, bail, Context, Result};
 use bytes::Bytes;
 use clap::Args;
 use onetrip_client::{ports, postgres};
-use onetrip_core::{LogIndex, NodeId, RegionId};
+use onetrip_core::{LogIndex, NodeId, PreferredLeader, RegionId};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
 use onetrip_node::restore::{Goal, Restore, RestoreError, Restored};
@@ -218,7 +218,8 @@ fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) 
         region: RegionId::from(args.region.as_str()),
         listen,
         http: SocketAddr::new(loopback, port(args.http)?),
-        preferred_leader: RegionId::from(args.region.as_str()),
+        // The log's own table says whether an operator has chosen.
+        preferred_leader: PreferredLeader::Auto,
         window_entries: manifest.window_entries,
         sequence_stride: manifest.sequence_stride,
         sequence_slot: manifest.sequence_slot,

@@ -17,8 +17,8 @@ use std::ops::Range;
 const TRANSFER_PAUSE: usize = 10;
 /// A member this close to the commit index may take over: while a transfer runs nothing new is proposed, so it arrives.
 const TRANSFER_LAG_MAX: u64 = 1024;
-/// A learner whose log and PostgreSQL are this close may vote.
-const PROMOTE_LAG_MAX: u64 = 10_000;
+/// A learner whose log and PostgreSQL are this close may vote; and where PostgreSQL lags more the leader is not moved.
+pub const PROMOTE_LAG_MAX: u64 = 10_000;
 /// A snapshot of which nothing was heard for so long is taken as lost.  A guess: 30 s at 20 ms each.
 const SNAPSHOT_TICKS: usize = 1500;
 /// After so many election timeouts without a leader nobody is preferred any more.

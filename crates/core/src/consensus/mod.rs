@@ -38,6 +38,7 @@ use crate::members::{Command, Members};
 use backlog::Behind;
 use bytes::Bytes;
 use leadership::Timing;
+pub use leadership::PROMOTE_LAG_MAX;
 pub use notices::Notice;
 use notices::Notices;
 pub use proposals::PROPOSALS_BYTES_MAX;

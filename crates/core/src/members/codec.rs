@@ -2,13 +2,13 @@
 //!
 //! | what | bytes |
 //! |---|---|
-//! | table | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u32 n, n × member, u32 n, n × token |
+//! | table | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u8 by itself, u32 n, n × member, u32 n, n × token |
 //! | member | u32 id, str region, str address, u8 role, u8 voter, 3 × option (u32 slot, u32 replaces, hash joined with) |
 //! | token | 32 bytes hash, u8 role, option (u32 replaces), u64 expires |
 //! | option | u8 0, or u8 1 and the value |
-//! | command | u64 expected version, u8 kind (1 token, 2 join, 3 promote, 4 remove, 5 prefer), its fields |
+//! | command | u64 expected version, u8 kind (1 token, 2 join, 3 promote, 4 remove, 5 prefer, 6 move leader), its fields |
 
-use super::{Change, Command, Member, MemberRole, Members, Token, MEMBERS_MAX, TOKENS_MAX};
+use super::{Change, Command, Member, MemberRole, Members, PreferredLeader, Token, MEMBERS_MAX, TOKENS_MAX};
 use crate::error::Result;
 use crate::ids::{NodeId, RegionId};
 use crate::wire::{put_str, Reader};
@@ -21,6 +21,7 @@ impl Members {
         out.put_u32_le(self.next_id.0);
         out.put_u32_le(self.stride);
         put_str(out, self.preferred_leader.as_str());
+        out.put_u8(u8::from(self.leader_is_auto));
         out.put_u32_le(self.members.len() as u32);
         for m in &self.members {
             out.put_u32_le(m.id.0);
@@ -43,9 +44,10 @@ impl Members {
         let beginning = r.u32("beginning")?;
         let next_id = NodeId(r.u32("next id")?);
         let stride = r.u32("stride")?;
-        let preferred_leader = RegionId(r.str("preferred leader")?);
+        let (preferred_leader, leader_is_auto) = (RegionId(r.str("preferred leader")?), flag(r)?);
+        let (members, tokens) = (Vec::new(), Vec::new());
         let mut table =
-            Members { version, beginning, members: Vec::new(), preferred_leader, next_id, stride, tokens: Vec::new() };
+            Members { version, beginning, members, preferred_leader, leader_is_auto, next_id, stride, tokens };
         for _ in 0..count(r, MEMBERS_MAX)? {
             let member = Member {
                 id: NodeId(r.u32("member id")?),
@@ -92,8 +94,12 @@ impl Command {
                 out.put_u8(4);
                 out.put_u32_le(id.0);
             }
-            Change::PreferLeader(region) => {
+            Change::PreferLeader(preferred) => {
                 out.put_u8(5);
+                put_str(&mut out, &preferred.to_string());
+            }
+            Change::MoveLeader(region) => {
+                out.put_u8(6);
                 put_str(&mut out, region.as_str());
             }
         }
@@ -108,7 +114,8 @@ impl Command {
             2 => Change::Join { token: hash(&mut r)?, region: RegionId(r.str("region")?), address: r.str("address")? },
             3 => Change::Promote(NodeId(r.u32("member id")?)),
             4 => Change::Remove(NodeId(r.u32("member id")?)),
-            5 => Change::PreferLeader(RegionId(r.str("region")?)),
+            5 => Change::PreferLeader(PreferredLeader::from(r.str("region")?)),
+            6 => Change::MoveLeader(RegionId(r.str("region")?)),
             other => return Err(r.error(format!("unknown kind {other}"))),
         };
         r.end()?;

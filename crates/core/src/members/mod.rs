@@ -79,6 +79,59 @@ pub struct Token {
     pub expires_unix_s: u64,
 }
 
+/// Who says where the leader should be.  In settings and commands a word: `auto`, or a region.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum PreferredLeader {
+    /// The cluster, from measured round trips and from where commits come from (`placement`).
+    #[default]
+    Auto,
+    /// An operator.
+    Region(RegionId),
+}
+
+/// No region has this name.
+pub const AUTO: &str = "auto";
+
+impl PreferredLeader {
+    pub fn allows(&self, region: &RegionId) -> bool {
+        match self {
+            PreferredLeader::Auto => true,
+            PreferredLeader::Region(preferred) => preferred == region,
+        }
+    }
+}
+
+impl From<String> for PreferredLeader {
+    fn from(word: String) -> PreferredLeader {
+        match word.as_str() {
+            AUTO => PreferredLeader::Auto,
+            _ => PreferredLeader::Region(RegionId(word)),
+        }
+    }
+}
+
+impl From<&str> for PreferredLeader {
+    fn from(word: &str) -> PreferredLeader {
+        word.to_owned().into()
+    }
+}
+
+impl From<PreferredLeader> for String {
+    fn from(preferred: PreferredLeader) -> String {
+        preferred.to_string()
+    }
+}
+
+impl fmt::Display for PreferredLeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PreferredLeader::Auto => AUTO,
+            PreferredLeader::Region(region) => region.as_str(),
+        })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     pub version: u64,
@@ -89,6 +142,8 @@ pub struct Members {
     pub members: Vec<Member>,
     /// Where the leader should be.
     pub preferred_leader: RegionId,
+    /// The cluster chooses that by itself.
+    pub leader_is_auto: bool,
     pub next_id: NodeId,
     /// Sequences step by this much; the number of slots.
     pub stride: u32,
@@ -108,7 +163,11 @@ pub enum Change {
     /// A learner meant to vote has caught up.
     Promote(NodeId),
     Remove(NodeId),
-    PreferLeader(RegionId),
+    /// By an operator.
+    PreferLeader(PreferredLeader),
+    /// By the leader, when the cluster chooses by itself.  Where an operator has chosen it moves nothing, and is not refused:
+    /// what is refused must not hang on what the nodes' tables began with (`Checkpoint::bootstrap`).
+    MoveLeader(RegionId),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,11 +199,29 @@ fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
 }
 
 impl Members {
-    /// The table of a cluster that begins.  `members` may come in any order.
-    pub fn bootstrap(mut members: Vec<Member>, preferred_leader: RegionId, stride: u32) -> Members {
+    /// The table of a cluster that begins.  `members` may come in any order.  A leader that the cluster places belongs with the
+    /// first voter that has a PostgreSQL until something is measured.
+    pub fn bootstrap(mut members: Vec<Member>, preferred: PreferredLeader, stride: u32) -> Members {
         members.sort_by_key(|m| m.id);
         let next_id = NodeId(members.last().map_or(1, |m| m.id.0 + 1));
-        Members { version: 0, beginning: 0, members, preferred_leader, next_id, stride, tokens: Vec::new() }
+        let leader_is_auto = preferred == PreferredLeader::Auto;
+        let preferred_leader = match preferred {
+            PreferredLeader::Region(region) => region,
+            PreferredLeader::Auto => {
+                let first = members.iter().find(|m| m.role == MemberRole::Voter);
+                first.map_or_else(RegionId::default, |m| m.region.clone())
+            }
+        };
+        let tokens = Vec::new();
+        Members { version: 0, beginning: 0, members, preferred_leader, leader_is_auto, next_id, stride, tokens }
+    }
+
+    /// Who says where the leader should be, and if it is an operator, where.
+    pub fn preferred(&self) -> PreferredLeader {
+        match self.leader_is_auto {
+            true => PreferredLeader::Auto,
+            false => PreferredLeader::Region(self.preferred_leader.clone()),
+        }
     }
 
     pub fn get(&self, id: NodeId) -> Option<&Member> {
@@ -201,7 +278,7 @@ impl Members {
     /// What `change` would do to the Raft configuration of this table; nothing for most.
     pub fn steps(&self, change: &Change) -> Vec<Step> {
         match change {
-            Change::AddToken(_) | Change::PreferLeader(_) => Vec::new(),
+            Change::AddToken(_) | Change::PreferLeader(_) | Change::MoveLeader(_) => Vec::new(),
             Change::Join { .. } => vec![Step::Learner(self.next_id)],
             Change::Promote(id) => {
                 let replaced = self.get(*id).and_then(|m| m.replaces).filter(|old| self.contains(*old));
@@ -224,15 +301,27 @@ impl Members {
             Change::Join { token, region, address } => self.join(token, region, address)?,
             Change::Promote(id) => self.promote(*id)?,
             Change::Remove(id) => self.remove(*id)?,
-            Change::PreferLeader(region) => {
-                if !self.members.iter().any(|m| m.role == MemberRole::Voter && &m.region == region) {
-                    return refused(format!("region {region} has no voter with PostgreSQL"));
+            Change::PreferLeader(PreferredLeader::Auto) => self.leader_is_auto = true,
+            Change::PreferLeader(PreferredLeader::Region(region)) => {
+                self.check_may_lead(region)?;
+                (self.preferred_leader, self.leader_is_auto) = (region.clone(), false);
+            }
+            Change::MoveLeader(region) => {
+                self.check_may_lead(region)?;
+                if self.leader_is_auto {
+                    self.preferred_leader = region.clone();
                 }
-                self.preferred_leader = region.clone();
             }
         }
         self.version += 1;
         Ok(())
+    }
+
+    fn check_may_lead(&self, region: &RegionId) -> Result<(), Refused> {
+        match self.members.iter().any(|m| m.role == MemberRole::Voter && &m.region == region) {
+            true => Ok(()),
+            false => refused(format!("region {region} has no voter with PostgreSQL")),
+        }
     }
 
     fn add_token(&mut self, token: &Token) -> Result<(), Refused> {
@@ -272,6 +361,9 @@ impl Members {
             if text.is_empty() || text.len() > NAME_BYTES_MAX {
                 return refused(format!("a {what} has 1 to {NAME_BYTES_MAX} bytes"));
             }
+        }
+        if region.as_str() == AUTO {
+            return refused("no region can be called auto: as a preferred leader that means that the cluster chooses");
         }
         self.check_replaced(replaces, role)?;
         if let Some(m) = self.members.iter().find(|m| m.address == address && Some(m.id) != replaces) {
@@ -374,7 +466,8 @@ impl Change {
             Change::Join { token, .. } => members.joined_with(token).is_some(),
             Change::Promote(id) => members.get(*id).is_some_and(|m| m.voter),
             Change::Remove(id) => members.removed(*id),
-            Change::PreferLeader(region) => members.preferred_leader == *region,
+            Change::PreferLeader(preferred) => members.preferred() == *preferred,
+            Change::MoveLeader(region) => members.preferred_leader == *region,
         }
     }
 }
@@ -386,7 +479,9 @@ impl fmt::Display for Change {
             Change::Join { region, address, .. } => write!(f, "a node at {address} in {region} joins"),
             Change::Promote(id) => write!(f, "node {id} becomes a voter"),
             Change::Remove(id) => write!(f, "node {id} leaves"),
-            Change::PreferLeader(region) => write!(f, "the leader belongs in {region}"),
+            Change::PreferLeader(PreferredLeader::Auto) => write!(f, "the cluster chooses where the leader belongs"),
+            Change::PreferLeader(PreferredLeader::Region(region)) => write!(f, "the leader belongs in {region}"),
+            Change::MoveLeader(region) => write!(f, "the leader moves to {region}"),
         }
     }
 }

@@ -92,11 +92,34 @@ fn the_last_voter_with_postgresql_cannot_leave_and_the_leader_always_belongs_som
     assert!(t.is_preferred(NodeId(2)) && !t.is_preferred(NodeId(1)));
     go(&mut t, Change::Remove(NodeId(2))).unwrap();
     assert_eq!(t.preferred_leader.as_str(), "r1");
+    assert!(!t.leader_is_auto);
     go(&mut t, Change::Remove(NodeId(1))).unwrap();
     assert!(go(&mut t, Change::Remove(NodeId(3))).unwrap_err().contains("last voter"));
     assert!(go(&mut t, Change::Remove(NodeId(1))).unwrap_err().contains("no member"));
     let late = Command { expected_version: 0, change: Change::Remove(NodeId(4)) };
     assert!(t.apply(&late).unwrap_err().0.contains("changed meanwhile"));
+}
+
+/// Goal: who decides where the leader belongs is one of two, and the other changes nothing.
+#[test]
+fn the_cluster_moves_its_leader_only_where_no_operator_has_chosen() {
+    let mut t = Members::bootstrap(vec![voter(3), voter(2)], PreferredLeader::Auto, 4);
+    assert_eq!((t.preferred_leader.as_str(), t.preferred()), ("r2", PreferredLeader::Auto));
+    let moves = |region: &str| Change::MoveLeader(region.into());
+    go(&mut t, moves("r3")).unwrap();
+    assert!(go(&mut t, moves("r9")).unwrap_err().contains("no voter"));
+    assert!(t.is_preferred(NodeId(3)) && moves("r3").is_shown_by(&t));
+    go(&mut t, Change::PreferLeader("r2".into())).unwrap();
+    assert_eq!(t.preferred(), "r2".into());
+    go(&mut t, moves("r3")).unwrap();
+    assert!(t.is_preferred(NodeId(2)) && !t.leader_is_auto);
+    let auto = Change::PreferLeader("auto".into());
+    assert!(!auto.is_shown_by(&t));
+    go(&mut t, auto.clone()).unwrap();
+    assert!(auto.is_shown_by(&t) && t.is_preferred(NodeId(2)) && !Change::PreferLeader("r2".into()).is_shown_by(&t));
+    go(&mut t, token(1, MemberRole::Voter, None)).unwrap();
+    let joins = Change::Join { token: [1; 32], region: AUTO.into(), address: "10.0.1.1:1".into() };
+    assert!(go(&mut t, joins).unwrap_err().contains("called auto"));
 }
 
 /// A minority may be lost, and any: with five voters three must have the rows, with three two.
@@ -128,6 +151,8 @@ fn change() -> impl Strategy<Value = Change> {
         (1u32..9).prop_map(|id| Change::Promote(NodeId(id))),
         (1u32..9).prop_map(|id| Change::Remove(NodeId(id))),
         (1u32..9).prop_map(|id| Change::PreferLeader(format!("r{id}").as_str().into())),
+        (1u32..9).prop_map(|id| Change::MoveLeader(format!("r{id}").as_str().into())),
+        Just(Change::PreferLeader(PreferredLeader::Auto)),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! What a [`super::Replica`] needs of the world outside.
 
-use super::RebuildFrom;
+use super::{RebuildFrom, Report};
 use crate::certifier::{Certifier, CommittedIndexes, Decision};
 use crate::checkpoint::Frozen;
 use crate::consensus::{Committed, Consensus, Leadership, Message, Notice};
@@ -90,8 +90,10 @@ pub trait Host {
     fn send(&mut self, message: Message) -> bool;
     /// What this node's disk has.  May be lost; it must not wait behind anything large.
     fn send_notice(&mut self, to: NodeId, notice: Notice);
-    /// To all members: what this node's PostgreSQL shows, and what of that is safe on disk, if it has said so.
-    fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>);
+    /// To all members.
+    fn send_report(&mut self, own: &Report);
+    /// To the others, as measured lately: the least, in microseconds.  Those that are not connected are not among them.
+    fn round_trips(&mut self) -> Vec<(NodeId, u32)>;
     /// How long a follower waits for its leader, as measured round trips would have it.
     fn election_ticks(&mut self, members: &Members) -> usize;
 

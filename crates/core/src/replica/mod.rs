@@ -19,11 +19,13 @@
 //! |---|---|
 //! | [`host`] | what it needs of the world outside |
 //! | `storage` | log and checkpoints: how they are opened, written and cut |
-//! | `positions` | how far each PostgreSQL is |
+//! | `positions` | how far each PostgreSQL is, and how far the members are from each other |
+//! | `leader_place` | where the leader is best, and the moves there |
 //! | `requests` | changes of the membership that somebody asked for |
 //! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
 
 pub mod host;
+mod leader_place;
 mod positions;
 mod rebuild;
 mod requests;
@@ -31,7 +33,8 @@ mod storage;
 
 use host::ends;
 pub use host::{Host, Stage, Store};
-pub use positions::{Shown, SILENT_AFTER};
+use positions::Ways;
+pub use positions::{Report, Shown, SILENT_AFTER};
 pub use rebuild::RebuildFrom;
 use requests::Requests;
 pub use requests::{Answer, NotDone, RequestId};
@@ -41,6 +44,7 @@ use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message,
 use crate::error::Error;
 use crate::ids::{LogIndex, NodeId, RegionId};
 use crate::members::Members;
+use crate::placement::{Patience, Traffic};
 use crate::router::{AgentEvent, Context, Outbox, Router};
 use crate::Checkpoint;
 use bytes::Bytes;
@@ -67,6 +71,10 @@ pub struct Settings {
     pub log_bytes_max: u64,
     /// A member that lacks no more than so much of the log is sent all of it at once.
     pub near_bytes: u64,
+    /// The leader is moved when another place has been better at so many looks in a row, one every [`POSITION_TICKS`], and so
+    /// many ticks after the last move at the earliest.
+    pub leader_looks: u32,
+    pub leader_rest_ticks: u64,
 }
 
 pub struct Replica<S: Store, O> {
@@ -79,6 +87,10 @@ pub struct Replica<S: Store, O> {
     members: Arc<Members>,
     /// Of the other members' PostgreSQL, as they said last.
     positions: BTreeMap<NodeId, Shown>,
+    /// This member's too.
+    ways: BTreeMap<NodeId, Ways>,
+    traffic: Traffic,
+    patience: Patience,
     /// The last durable one.
     checkpoint: LogIndex,
     checkpoint_under_way: bool,
@@ -130,6 +142,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             committed_indexes: state.committed_indexes,
             members,
             positions: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            traffic: Traffic::default(),
+            patience: Patience::default(),
             checkpoint,
             checkpoint_under_way: false,
             bytes_since_checkpoint: 0,
@@ -253,7 +268,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         if let Some((applied, _)) = own {
             self.step(Input::Position(self.id, self.shows(applied)), host);
         }
-        host.send_position(own);
+        let round_trips = host.round_trips();
+        self.ways.insert(self.id, Ways { round_trips: round_trips.iter().copied().collect(), heard: host.now() });
+        host.send_report(&Report { shown: own, round_trips });
+        self.place_leader(host);
         self.heal(host);
         self.consensus.set_election_ticks(host.election_ticks(&self.members));
         self.cut(host)?;
@@ -357,6 +375,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             let Some((txn, decision)) = decided else { continue };
             host.stage(Stage::Certified)?;
+            self.traffic.committed(txn.node);
             self.router.decided(entry.index, txn, decision, &context!(self));
             host.stage(Stage::Told)?;
         }
@@ -371,6 +390,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     ) -> Result<(), H::Error> {
         host.has_members(&members, self.certifier.decided());
         self.positions.retain(|id, _| members.contains(*id));
+        self.ways.retain(|id, _| members.contains(*id));
+        let rest_until = self.tick + self.settings.leader_rest_ticks;
+        self.patience.belongs(&members.preferred_leader, members.leader_is_auto, rest_until);
         self.members = members;
         self.members_changed = true;
         // A node that is no member any more has nothing to say.

@@ -1,13 +1,32 @@
-//! How far each PostgreSQL is: this node's, and the others' as they say themselves.
+//! How far each PostgreSQL is, and how far the members are from each other: this node's part, and the others' as they say
+//! themselves.
 
 use super::{Host, Replica, Store};
 use crate::consensus::Input;
 use crate::ids::{LogIndex, NodeId};
 use crate::router::Outbox;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Three positions of a peer that did not come: it is away.
 pub const SILENT_AFTER: Duration = Duration::from_millis(1500);
+
+/// What a member says of itself, twice a second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What its PostgreSQL shows, and what of that is safe on disk, once that is known; the log below the least of the latter
+    /// is no longer needed.
+    pub shown: Option<(LogIndex, LogIndex)>,
+    /// To the members that it is connected with: the least of the last seconds, in microseconds.
+    pub round_trips: Vec<(NodeId, u32)>,
+}
+
+/// The ways of one member, in times of [`Host::now`].
+#[derive(Debug)]
+pub(super) struct Ways {
+    pub round_trips: BTreeMap<NodeId, u32>,
+    pub heard: Duration,
+}
 
 /// What a member has said of its PostgreSQL, in times of [`Host::now`].
 #[derive(Clone, Copy, Debug)]
@@ -30,15 +49,14 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// A member says how far its PostgreSQL is.
-    pub fn position<H: Host<Store = S, Outbox = O>>(
-        &mut self,
-        peer: NodeId,
-        applied: LogIndex,
-        durable: LogIndex,
-        host: &mut H,
-    ) {
+    /// A member says how far it is.
+    pub fn report<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, report: Report, host: &mut H) {
         let heard = host.now();
+        if self.members.contains(peer) {
+            let round_trips = report.round_trips.into_iter().collect();
+            self.ways.insert(peer, Ways { round_trips, heard });
+        }
+        let Some((applied, durable)) = report.shown else { return };
         let since = self.positions.get(&peer).filter(|s| s.applied == applied).map_or(heard, |s| s.since);
         self.positions.insert(peer, Shown { applied, durable, since, heard });
         self.step(Input::Position(peer, self.shows(applied)), host);

@@ -5,9 +5,10 @@ mod world;
 use onetrip_core::certifier::{Outcome, Verdict};
 use onetrip_core::consensus::{Input, Role};
 use onetrip_core::members::Change;
-use onetrip_core::{Entry, MemberRole, NodeId, TxnId};
+use onetrip_core::replica::Host;
+use onetrip_core::{Entry, MemberRole, NodeId, PreferredLeader, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
-use world::{region, voter, Disk, World};
+use world::{region, voter, wanted, Disk, World, LEADER_REST_TICKS};
 
 #[test]
 fn a_member_joins_by_token_catches_up_and_votes() {
@@ -147,8 +148,64 @@ fn what_comes_late_from_a_removed_member_commits_nothing_anywhere() {
 fn the_leader_moves_where_it_is_wanted() {
     let mut w = World::new();
     w.until("node 1 leads", |w| w.leader() == Some(1));
-    w.change(2, Change::PreferLeader(region(3)));
+    w.change(2, Change::PreferLeader(wanted(3)));
     w.until("node 3 leads", |w| w.leader() == Some(3));
+    w.commit(1);
+}
+
+/// us-east-1, us-east-2 and us-west-2, in microseconds.
+const US: [(u32, u32, u32); 3] = [(1, 2, 10_000), (1, 3, 62_000), (2, 3, 50_000)];
+
+/// Goal: a leader that the cluster places is moved to where all commit in one round trip, once all ways are measured; not where
+/// an operator has chosen; and not again at once.
+#[test]
+fn the_leader_moves_where_it_is_best() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.measure(&US);
+    w.ticks(500);
+    assert_eq!(w.leader(), Some(1), "an operator has chosen that");
+    w.measure(&US[..2]);
+    w.change(3, Change::PreferLeader(PreferredLeader::Auto));
+    w.ticks(500);
+    assert_eq!(w.leader(), Some(1), "a way is not measured");
+    w.measure(&US);
+    w.until("node 2 leads", |w| w.leader() == Some(2));
+    w.commit(1);
+    let settled = |w: &World| w.nodes.values().all(|n| n.replica.leader_is_settled(n.host.now()));
+    w.until("all see that it is best there", settled);
+    // Now it is best in the third, but it has just moved.
+    w.measure(&[(1, 2, 62_000), (1, 3, 50_000), (2, 3, 10_000)]);
+    w.ticks(LEADER_REST_TICKS as usize / 2);
+    assert_eq!(w.leader(), Some(2));
+    assert!(!settled(&w));
+    w.until("node 3 leads", |w| w.leader() == Some(3));
+    w.until("all see that it is best there", settled);
+    assert!(w.nodes[&1].members().leader_is_auto);
+    w.change(2, Change::PreferLeader(wanted(1)));
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.ticks(2 * LEADER_REST_TICKS as usize);
+    assert_eq!(w.leader(), Some(1));
+    w.commit(1);
+}
+
+/// While the member where the leader belongs is away, the one that leads stays where it is, unless another is better.
+#[test]
+fn a_leader_comes_back_to_where_it_is_best() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.measure(&US);
+    w.change(3, Change::PreferLeader(PreferredLeader::Auto));
+    w.until("node 2 leads", |w| w.leader() == Some(2));
+    w.ticks(LEADER_REST_TICKS as usize);
+    w.crash(2);
+    w.until("another leads", |w| w.leader().is_some());
+    w.ticks(2 * LEADER_REST_TICKS as usize);
+    w.commit(1);
+    assert_eq!(w.nodes[&1].members().preferred_leader, region(2));
+    w.restart(2);
+    w.measure(&US);
+    w.until("node 2 leads", |w| w.leader() == Some(2));
     w.commit(1);
 }
 
@@ -176,7 +233,7 @@ fn a_member_behind_the_cut_gets_a_snapshot() {
         for at in [1, 2, 1] {
             w.commit(at);
         }
-        w.change(1, Change::PreferLeader(region(2)));
+        w.change(1, Change::PreferLeader(wanted(2)));
         w.until("node 2 leads", |w| w.leader() == Some(2));
         w.cut_log(1);
         w.cut_log(2);

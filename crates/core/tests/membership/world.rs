@@ -6,9 +6,11 @@ use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::members::{Change, Command};
-use onetrip_core::replica::{Host, RebuildFrom, Replica, Settings, Stage, Store};
+use onetrip_core::replica::{Host, RebuildFrom, Replica, Report, Settings, Stage, Store};
 use onetrip_core::router::{Log, Outbox};
-use onetrip_core::{Checkpoint, Conf, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, Token, TxnId};
+use onetrip_core::{
+    Checkpoint, Conf, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, Term, Token, TxnId,
+};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, EntryType, HardState, MessageType, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::Cell;
@@ -172,6 +174,9 @@ pub struct TestHost {
     ticks: u64,
     said: Vec<Message>,
     notices: Vec<(NodeId, Notice)>,
+    reports: Vec<Report>,
+    /// As it measures them.
+    pub round_trips: Vec<(NodeId, u32)>,
     checkpoints: Vec<(LogIndex, Conf, Bytes)>,
     handed_out: Vec<Committed>,
     snapshots: u32,
@@ -206,7 +211,12 @@ impl Host for TestHost {
         assert!(self.has_written, "a notice is a promise about the disk");
         self.notices.push((to, notice));
     }
-    fn send_position(&mut self, _: Option<(LogIndex, LogIndex)>) {}
+    fn send_report(&mut self, own: &Report) {
+        self.reports.push(own.clone());
+    }
+    fn round_trips(&mut self) -> Vec<(NodeId, u32)> {
+        self.round_trips.clone()
+    }
     fn election_ticks(&mut self, _: &Members) -> usize {
         self.election_ticks
     }
@@ -284,6 +294,8 @@ impl Node {
             cut_margin: 0,
             log_bytes_max: u64::MAX,
             near_bytes: 1,
+            leader_looks: 4,
+            leader_rest_ticks: LEADER_REST_TICKS,
         };
         let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };
         let mut replica = Replica::new(settings, config, state, disk, &[]).unwrap();
@@ -312,7 +324,11 @@ impl Node {
 pub enum Sent {
     Message(Message),
     Notice(NodeId, NodeId, Notice),
+    Report(NodeId, NodeId, Report),
 }
+
+/// 10 s.
+pub const LEADER_REST_TICKS: u64 = 500;
 
 pub struct World {
     pub bootstrap: Members,
@@ -342,6 +358,11 @@ pub fn voter(id: u32, role: MemberRole) -> Member {
     }
 }
 
+/// The leader belongs in that region.
+pub fn wanted(id: u32) -> PreferredLeader {
+    PreferredLeader::Region(region(id))
+}
+
 pub fn region(id: u32) -> onetrip_core::RegionId {
     format!("r{id}").as_str().into()
 }
@@ -354,7 +375,7 @@ impl World {
 
     pub fn of(members: Vec<Member>) -> World {
         let ids: Vec<u32> = members.iter().map(|m| m.id.0).collect();
-        let bootstrap = Members::bootstrap(members, region(1), 8);
+        let bootstrap = Members::bootstrap(members, wanted(1), 8);
         let mut world = World {
             bootstrap,
             nodes: BTreeMap::new(),
@@ -400,6 +421,7 @@ impl World {
 
     /// All the work that follows from what node `id` has been given.
     fn work(&mut self, id: u32) {
+        let others = self.others(id);
         let Some(Node { replica, host }) = self.nodes.get_mut(&id) else { return };
         let ended = replica.advance(host);
         for (index, conf, raw) in std::mem::take(&mut host.checkpoints) {
@@ -409,6 +431,10 @@ impl World {
         self.snapshots += std::mem::take(&mut host.snapshots);
         self.wire.extend(host.said.drain(..).map(Sent::Message));
         self.wire.extend(host.notices.drain(..).map(|(to, notice)| Sent::Notice(NodeId(id), to, notice)));
+        for report in host.reports.drain(..) {
+            let to_each = others.iter().map(|to| Sent::Report(NodeId(id), *to, report.clone()));
+            self.wire.extend(to_each);
+        }
         for entry in host.handed_out.drain(..) {
             let seen = (entry.term.0, entry.data.clone());
             let first = self.log.entry(entry.index.0).or_insert_with(|| seen.clone());
@@ -421,12 +447,28 @@ impl World {
         }
     }
 
+    fn others(&self, id: u32) -> Vec<NodeId> {
+        self.nodes.keys().filter(|other| **other != id).map(|other| NodeId(*other)).collect()
+    }
+
+    /// Each round trip, in microseconds, is measured by both ends from now on.
+    pub fn measure(&mut self, round_trips: &[(u32, u32, u32)]) {
+        for (id, node) in &mut self.nodes {
+            let own = round_trips.iter().filter_map(|(a, b, us)| match (a == id, b == id) {
+                (true, _) => Some((NodeId(*b), *us)),
+                (_, true) => Some((NodeId(*a), *us)),
+                _ => None,
+            });
+            node.host.round_trips = own.collect();
+        }
+    }
+
     pub fn deliver(&mut self) {
         for _ in 0..100_000 {
             let Some(sent) = self.wire.pop_front() else { return };
             let (from, to) = match &sent {
                 Sent::Message(message) => (message.from as u32, message.to as u32),
-                Sent::Notice(from, to, _) => (from.0, to.0),
+                Sent::Notice(from, to, _) | Sent::Report(from, to, _) => (from.0, to.0),
             };
             if self.cut.contains(&from) || self.cut.contains(&to) {
                 continue;
@@ -437,10 +479,11 @@ impl World {
                 continue;
             }
             if let Some(node) = self.nodes.get_mut(&to) {
-                node.step(match sent {
-                    Sent::Message(message) => Input::Message(message),
-                    Sent::Notice(from, _, notice) => Input::Notice(from, notice),
-                });
+                match sent {
+                    Sent::Message(message) => node.step(Input::Message(message)),
+                    Sent::Notice(from, _, notice) => node.step(Input::Notice(from, notice)),
+                    Sent::Report(from, _, report) => node.replica.report(from, report, &mut node.host),
+                }
                 self.work(to);
             }
         }

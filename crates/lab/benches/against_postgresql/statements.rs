@@ -72,9 +72,9 @@ pub async fn many_rows(binary: &Path) -> Result<()> {
     let plain = Server::start().await?;
     let plain_client = plain.connect().await?;
     let topology = Topology::load(&repository().join("topologies/us.toml"))?;
-    let leader = topology.region_index(topology.preferred_leader()).context("find the leader")?;
-    let round_trip = majority_rtt_ms(&topology, leader);
     let cluster = Cluster::builder().topology(topology).binary(binary).start().await?;
+    let leader = cluster.settled().await?;
+    let round_trip = majority_rtt_ms(cluster.topology(), leader);
     let client = cluster.connect(leader).await?;
 
     println!("\n### 100,000 rows in one statement, median of {RUNS}; Onetrip's regions {round_trip} ms apart\n");

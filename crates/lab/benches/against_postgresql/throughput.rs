@@ -100,6 +100,7 @@ async fn measure_at(place: Place, binary: &Path, seconds: u64) -> Result<()> {
     let (primary, standbys) = Server::start_with_standbys(&round_trips).await?;
     primary.connect().await?.batch_execute(&table).await?;
     let cluster = Cluster::builder().topology(topology).binary(binary).start().await?;
+    cluster.settled().await?;
     cluster.connect(region).await?.batch_execute(&table).await?;
     cluster.converge().await?;
     let replicated: Vec<&Server> = std::iter::once(&primary).chain(&standbys).collect();

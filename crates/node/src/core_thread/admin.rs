@@ -142,7 +142,7 @@ fn wanted(request: AdminRequest, members: &Members) -> Result<Option<(Change, Op
             }
             (Change::Remove(node), None)
         }
-        AdminRequest::PreferLeader { region } => (Change::PreferLeader(region), None),
+        AdminRequest::PreferLeader(preferred) => (Change::PreferLeader(preferred), None),
     }))
 }
 

@@ -18,7 +18,7 @@ use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
 use onetrip_core::checkpoint::Frozen;
 use onetrip_core::consensus::{Committed, Leadership, Message, Notice};
 use onetrip_core::decide::decide;
-use onetrip_core::replica::{Host, Stage};
+use onetrip_core::replica::{Host, Report, Stage};
 use onetrip_core::router;
 use onetrip_core::{Checkpoint, LogIndex, Members, NodeId, Term, TxnId};
 use std::sync::Arc;
@@ -81,10 +81,14 @@ impl Host for NodeHost {
         self.transport.send_notice(to, notice);
     }
 
-    fn send_position(&mut self, own: Option<(LogIndex, LogIndex)>) {
-        if let Some((applied, durable)) = own {
-            self.transport.send_position(applied, durable);
-        }
+    fn send_report(&mut self, own: &Report) {
+        self.transport.send_report(own);
+    }
+
+    fn round_trips(&mut self) -> Vec<(NodeId, u32)> {
+        let us = |way: Duration| u32::try_from(way.as_micros()).unwrap_or(u32::MAX);
+        let connected = self.transport.peers().into_iter().filter(|p| p.connected);
+        connected.filter_map(|p| Some((p.id, us(p.rtt_least?)))).collect()
     }
 
     fn election_ticks(&mut self, members: &Members) -> usize {

@@ -39,7 +39,7 @@ use healing::Healing;
 use host::NodeHost;
 use lag::LagClock;
 use onetrip_core::consensus::{Config, Role};
-use onetrip_core::replica::{Replica, Settings};
+use onetrip_core::replica::{Host, Replica, Settings};
 use onetrip_core::{LogIndex, NodeId};
 use retain::Retained;
 use skip::OpenSkip;
@@ -62,6 +62,9 @@ const CHECKPOINT_BYTES: u64 = 256 << 20;
 const CUT_MARGIN: u64 = 1_000;
 /// Far less than the queue to a peer takes.
 const NEAR_BYTES: u64 = 8 << 20;
+/// Another place for the leader has been better for 5 s, and the last move is a minute ago.
+const LEADER_LOOKS: u32 = 10;
+const LEADER_REST_TICKS: u64 = 3_000;
 /// A thread that slept too long makes up for this many ticks at most: catching up on all of them could call an election.
 const TICKS_AT_ONCE: u32 = 3;
 /// Events taken before the disk is written.
@@ -120,6 +123,8 @@ impl CoreThread {
             cut_margin: CUT_MARGIN,
             log_bytes_max: config.log_bytes_max,
             near_bytes: NEAR_BYTES,
+            leader_looks: LEADER_LOOKS,
+            leader_rest_ticks: LEADER_REST_TICKS,
         };
         let starts_file = StartsFile::new(config.data_dir.join("starts"));
         let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?)?;
@@ -204,7 +209,7 @@ impl CoreThread {
         match event {
             Event::Peer(_, PeerEvent::Raft(message)) => replica.message(*message, host)?,
             Event::Peer(peer, PeerEvent::Notice(notice)) => replica.notice(peer, notice, host),
-            Event::Peer(peer, PeerEvent::Position { applied, durable }) => self.position_of(peer, applied, durable),
+            Event::Peer(peer, PeerEvent::Report(report)) => self.report_of(peer, report),
             Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,
             Event::Peer(_, PeerEvent::Removed(why)) => return Err(Error::Removed(why)),
@@ -274,6 +279,8 @@ impl CoreThread {
             positions: self.positions.iter().map(|(id, p)| (*id, self.lag_by_now(*p))).collect(),
             log_bytes: replica.consensus.log().bytes(),
             router,
+            places: replica.places(host.now()),
+            leader_settled: replica.leader_is_settled(host.now()),
             archive: host.archive.as_ref().map(|a| a.report(replica.certifier.decided())),
         }
     }

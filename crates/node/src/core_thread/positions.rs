@@ -2,7 +2,7 @@
 
 use super::CoreThread;
 use crate::status::Position;
-use onetrip_core::replica::SILENT_AFTER;
+use onetrip_core::replica::{Report, SILENT_AFTER};
 use onetrip_core::{LogIndex, NodeId};
 use std::time::Instant;
 
@@ -30,9 +30,11 @@ impl CoreThread {
         Position { heard: position.heard, ..self.position(position.applied, position.durable) }
     }
 
-    pub(super) fn position_of(&mut self, peer: NodeId, applied: LogIndex, durable: LogIndex) {
-        self.positions.insert(peer, self.position(applied, durable));
-        self.replica.position(peer, applied, durable, &mut self.host);
+    pub(super) fn report_of(&mut self, peer: NodeId, report: Report) {
+        if let Some((applied, durable)) = report.shown {
+            self.positions.insert(peer, self.position(applied, durable));
+        }
+        self.replica.report(peer, report, &mut self.host);
     }
 
     /// Everybody shows this.

@@ -353,8 +353,8 @@ impl Transport {
                         }
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Raft(message))).await;
                     }
-                    Frame::Position { applied, durable } => {
-                        self.inbox.send(Event::Peer(link.id, PeerEvent::Position { applied, durable })).await;
+                    Frame::Report(report) => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Report(report))).await;
                     }
                     Frame::Notice(notice) => {
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Notice(notice))).await;

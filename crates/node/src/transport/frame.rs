@@ -12,8 +12,10 @@ use crate::tls::NotTrusted;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onetrip_core::agent::{Failure, Rehearsal};
 use onetrip_core::consensus::{Message, Notice};
+use onetrip_core::members::MEMBERS_MAX;
+use onetrip_core::replica::Report;
 use onetrip_core::wire::{put_str, Reader};
-use onetrip_core::{checkpoint, LogIndex, NodeId, RegionId, Term};
+use onetrip_core::{checkpoint, NodeId, RegionId, Term};
 use protobuf::rt::compute_raw_varint32_size;
 use protobuf::wire_format::WireType::WireTypeLengthDelimited;
 use protobuf::{CodedOutputStream, Message as _};
@@ -21,7 +23,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -100,12 +102,8 @@ pub enum Frame {
     Raft(Box<Message>),
     /// What the sender's disk has of the log.
     Notice(Notice),
-    /// What the sender's PostgreSQL shows and how far it is safe on disk; the log below the least of the latter is no
-    /// longer needed.
-    Position {
-        applied: LogIndex,
-        durable: LogIndex,
-    },
+    /// How far the sender is, and how far the others are from it.
+    Report(Report),
     Ping {
         sent_ns: u64,
     },
@@ -240,10 +238,18 @@ impl Frame {
                 message.write_to_writer(&mut writer).expect("writing to memory");
                 out = writer.into_inner();
             }
-            Frame::Position { applied, durable } => {
+            Frame::Report(Report { shown, round_trips }) => {
                 out.put_u8(3);
-                out.put_u64_le(applied.0);
-                out.put_u64_le(durable.0);
+                out.put_u8(u8::from(shown.is_some()));
+                if let Some((applied, durable)) = shown {
+                    out.put_u64_le(applied.0);
+                    out.put_u64_le(durable.0);
+                }
+                out.put_u32_le(round_trips.len() as u32);
+                for (to, us) in round_trips {
+                    out.put_u32_le(to.0);
+                    out.put_u32_le(*us);
+                }
             }
             Frame::Notice(Notice { term, index }) => {
                 out.put_u8(12);
@@ -376,7 +382,20 @@ fn decode(body: Bytes) -> Result<Frame> {
             let message = Message::parse_from_carllerche_bytes(&raw).map_err(|e| malformed(e.to_string()))?;
             return Ok(Frame::Raft(Box::new(message)));
         }
-        3 => Frame::Position { applied: r.index("applied")?, durable: r.index("durable")? },
+        3 => {
+            let shown = match r.u8("shown")? {
+                0 => None,
+                1 => Some((r.index("applied")?, r.index("durable")?)),
+                other => return Err(malformed(format!("report with the mark {other}"))),
+            };
+            let n = r.u32("round trips")? as usize;
+            if n > MEMBERS_MAX {
+                return Err(malformed(format!("{n} round trips in a report, {MEMBERS_MAX} at most")));
+            }
+            let round_trip = |_| Ok((NodeId(r.u32("peer")?), r.u32("round trip")?));
+            let round_trips = (0..n).map(round_trip).collect::<Result<Vec<_>>>()?;
+            Frame::Report(Report { shown, round_trips })
+        }
         12 => Frame::Notice(Notice { term: Term(r.u64("term")?), index: r.index("index")? }),
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
@@ -418,6 +437,7 @@ fn decode(body: Bytes) -> Result<Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onetrip_core::LogIndex;
 
     /// The receiver cannot tell it from one that was encoded whole, and its data are where they were.
     #[test]
@@ -476,7 +496,8 @@ mod tests {
             Frame::HelloReply(HelloReply::Refused("no".into())),
             Frame::HelloReply(HelloReply::Removed("gone".into())),
             Frame::Raft(Box::new(message)),
-            Frame::Position { applied: LogIndex(11), durable: LogIndex(9) },
+            Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }),
+            Frame::Report(Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] }),
             Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
             join(None),
             join(Some(Facts::example())),

@@ -40,7 +40,8 @@ use accept::{Refusals, Unauthenticated};
 use frame::{Channel, Encoded, Frame};
 use link::Link;
 use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
-use onetrip_core::{LogIndex, Members, NodeId, RegionId};
+use onetrip_core::replica::Report;
+use onetrip_core::{Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -97,6 +98,8 @@ pub struct PeerState {
     pub connected: bool,
     /// The least of the last seconds.
     pub rtt_ms: Option<f64>,
+    #[serde(skip)]
+    pub rtt_least: Option<Duration>,
     /// What to expect of the next one.
     #[serde(skip)]
     pub rtt_median: Option<Duration>,
@@ -272,8 +275,8 @@ impl Transport {
         }
     }
 
-    pub fn send_position(&self, applied: LogIndex, durable: LogIndex) {
-        let frame = Frame::Position { applied, durable }.encode();
+    pub fn send_report(&self, report: &Report) {
+        let frame = Frame::Report(report.clone()).encode();
         for link in self.links() {
             self.send_to(&link, Channel::Control, frame.clone());
         }
@@ -305,6 +308,7 @@ impl Transport {
             region: l.region.clone(),
             connected: l.is_connected(),
             rtt_ms: l.round_trip().map(|(least, _)| least.as_secs_f64() * 1e3),
+            rtt_least: l.round_trip().map(|(least, _)| least),
             rtt_median: l.round_trip().map(|(_, median)| median),
             postgres_version: l.facts.lock().expect("no code that holds this lock panics").as_ref().map(|f| f.version),
             trouble: l.trouble.lock().expect("no code that holds this lock panics").clone(),

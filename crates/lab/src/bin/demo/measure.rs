@@ -15,7 +15,9 @@ const SCRIPT: &str = "\\set id random(1, 1000)\n\\set new_value random(1, 100000
 /// `ports`: where each region's client link listens.
 pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports: &[u16]) -> Result<Report> {
     let topology = &plan.topology;
-    let leader = topology.region_index(topology.preferred_leader()).context("find the preferred leader")?;
+    say("waiting until the leader is where it is best");
+    let leader = cluster.settled().await?;
+    say(&format!("the leader is in {}", topology.regions[leader].name));
     let client = cluster.connect(leader).await?;
     let load = format!(
         "create table demo (id int primary key, value int);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::inbox::{AdminReply, AdminRequest};
 use crate::join::{self, JoinRequest};
-use onetrip_core::{Member, MemberRole, Members};
+use onetrip_core::{Member, MemberRole, Members, PreferredLeader};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const POSTGRES: &str = "[postgres]\nport = 5432\nbin_dir = \"/usr/lib/postgresql/15/bin\"\n";
@@ -72,7 +72,7 @@ fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<Atomi
                 replaces: None,
                 joined_with: Some(secret_hash),
             };
-            let members = Arc::new(Members::bootstrap(vec![member.clone()], region, 8));
+            let members = Arc::new(Members::bootstrap(vec![member.clone()], PreferredLeader::Region(region), 8));
             let encoded = checkpoint.clone();
             let checkpoint = Box::new(move || encoded);
             let _ = answer.send(match (secret_hash == crate::secret::hash(&secret), unlike) {

@@ -7,6 +7,7 @@ use super::*;
 use crate::inbox::{Event, PeerEvent};
 use crate::tls::{Authority, PeerStream};
 use bytes::{Bytes, BytesMut};
+use onetrip_core::LogIndex;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::mpsc::Receiver;
@@ -494,7 +495,7 @@ async fn what_is_no_hello_is_refused() {
     lying[..4].copy_from_slice(&(1u32 << 30).to_le_bytes());
     let mut twice = good.to_vec();
     twice.extend_from_slice(&good);
-    let position = Frame::Position { applied: LogIndex(1), durable: LogIndex(1) }.encode();
+    let position = Frame::Report(Report { shown: Some((LogIndex(1), LogIndex(1))), round_trips: Vec::new() }).encode();
     for (bytes, welcome) in [
         (&good[..], true),
         (b"GET / HTTP/1.1\r\n\r\n", false),

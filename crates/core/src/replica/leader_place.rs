@@ -1,0 +1,96 @@
+//! Where the leader is best (`placement`): what every node makes of the round trips that all tell each other, and what the leader
+//! does about it when the cluster chooses by itself.
+//!
+//! A look every half second.  What moves is the preferred region in the table of members, by a command of the leader; the
+//! leader follows it as it follows an operator (`consensus/leadership.rs`).  So all nodes agree where the leader belongs, also
+//! in an election.
+
+use super::{Host, Replica, Store, SILENT_AFTER};
+use crate::consensus::{Input, Role, PROMOTE_LAG_MAX};
+use crate::ids::{NodeId, RegionId};
+use crate::members::{Change, Command};
+use crate::placement::{is_worth, Cluster, Place};
+use crate::router::Outbox;
+use std::time::Duration;
+
+impl<S: Store, O: Outbox> Replica<S, O> {
+    /// Every place for the leader, the best first, as far as this node knows; `None`: a way is not measured yet.
+    pub fn places(&self, now: Duration) -> Option<Vec<Place>> {
+        let of = |a: NodeId, b: NodeId| self.ways.get(&a).and_then(|ways| ways.round_trips.get(&b)).copied();
+        // Each end measures; what is less waited less.
+        self.cluster(now).places(&|a, b| of(a, b).into_iter().chain(of(b, a)).min())
+    }
+
+    /// The leader is where it belongs, and no other place is better.
+    pub fn leader_is_settled(&self, now: Duration) -> bool {
+        let leader = self.leadership.and_then(|l| l.leader).filter(|id| self.members.is_preferred(*id));
+        leader.is_some_and(|leader| {
+            !self.members.leader_is_auto
+                || self.places(now).is_some_and(|places| {
+                    places.iter().any(|place| place.node == leader) && better(&places, leader).is_none()
+                })
+        })
+    }
+
+    fn is_there(&self, id: NodeId, now: Duration) -> bool {
+        id == self.id || self.ways.get(&id).is_some_and(|ways| ways.heard + SILENT_AFTER > now)
+    }
+
+    /// Its PostgreSQL is there and shows nearly all.
+    fn keeps_up(&self, id: NodeId, now: Duration) -> bool {
+        let applied = match id == self.id {
+            true => self.own_position().map(|(applied, _)| applied),
+            false => self.heard_within(id, now, SILENT_AFTER).map(|shown| shown.applied),
+        };
+        applied.is_some_and(|applied| self.shows(applied).0 + PROMOTE_LAG_MAX >= self.certifier.decided().0)
+    }
+
+    fn cluster(&self, now: Duration) -> Cluster {
+        let leader = self.leadership.and_then(|l| l.leader);
+        let there = || self.members.members.iter().filter(|m| self.is_there(m.id, now));
+        let stays = |id: NodeId| self.members.members.iter().all(|m| m.replaces != Some(id));
+        // Who leads is compared with, however it does.
+        let may_lead = |id: NodeId| Some(id) == leader || stays(id) && self.keeps_up(id, now);
+        let candidates = there().filter(|m| self.members.is_data_voter(m.id) && may_lead(m.id));
+        // A replica commits nothing; what has ever come from one counts all the same.
+        let weight = |id: NodeId| self.traffic.of(id);
+        let origins = there().filter(|m| self.members.is_data_voter(m.id) || weight(m.id) > 0);
+        Cluster {
+            voters: self.members.voters().map(|m| m.id).collect(),
+            away: self.members.voters().filter(|m| !self.is_there(m.id, now)).map(|m| m.id).collect(),
+            candidates: candidates.map(|m| (m.id, m.region.clone())).collect(),
+            origins: origins.map(|m| (m.id, weight(m.id))).collect(),
+        }
+    }
+
+    /// To be called every `POSITION_TICKS`.
+    pub(super) fn place_leader<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        self.traffic.forget();
+        let better = self.better_place(host.now());
+        let looks = self.patience.finds(better.as_ref());
+        let Some(region) = better.filter(|_| looks >= self.settings.leader_looks) else { return };
+        let command = Command { expected_version: self.members.version, change: Change::MoveLeader(region) };
+        self.step(Input::Change(command), host);
+    }
+
+    /// Where the leader should move, if this node leads and it is for the cluster to choose.
+    fn better_place(&self, now: Duration) -> Option<RegionId> {
+        let members = &self.members;
+        let decides = self.consensus.leadership().role == Role::Leader
+            && members.leader_is_auto
+            && !self.patience.rests(self.tick)
+            && !self.consensus.conf().is_joint();
+        let places = self.places(now).filter(|_| decides)?;
+        // It is about to hand over to a member that the table prefers.
+        if !members.is_preferred(self.id) && places.iter().any(|place| members.is_preferred(place.node)) {
+            return None;
+        }
+        better(&places, self.id)
+    }
+}
+
+/// The best place, if it is worth a move from where `leader` is.
+fn better(places: &[Place], leader: NodeId) -> Option<RegionId> {
+    let (best, from) = (places.first()?, places.iter().find(|place| place.node == leader)?);
+    (best.region != from.region && is_worth(from, best)).then(|| best.region.clone())
+}
