@@ -20,7 +20,7 @@ use crate::ids::{Term, TxnId};
 use bytes::Bytes;
 use raft::eraftpb::{Entry as RaftEntry, EntryType, MessageType};
 use raft::Storage;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Bytes that go to Raft in one step, and so in one message, unless one entry has more.  No more than the transport takes
 /// for a small message; and less than an append may have, or the rest would wait for an answer.
@@ -34,7 +34,7 @@ const LOGGED_MAX: usize = 100_000;
 #[derive(Default)]
 pub(super) struct Logged {
     term: Term,
-    transactions: HashSet<TxnId>,
+    transactions: BTreeSet<TxnId>,
     oldest_first: VecDeque<TxnId>,
 }
 
