@@ -312,8 +312,9 @@ impl<S: Storage> Consensus<S> {
         }
         let checkpoint = self.open_snapshot(&message)?;
         self.raft.step(message)?;
-        if checkpoint.is_some() && self.raft.has_snapshot_to_install() {
-            self.incoming = checkpoint;
+        // An earlier one may be about to be installed while raft passes this one over.
+        if let Some(new) = checkpoint.filter(|c| self.raft.to_install() == Some((c.index(), c.term))) {
+            self.incoming = Some(new);
         }
         Ok(())
     }

@@ -189,8 +189,10 @@ impl<S: Storage> RaftNode<S> {
         snapshot.index > log.committed && !log.match_term(snapshot.index, snapshot.term)
     }
 
-    pub fn has_snapshot_to_install(&self) -> bool {
-        self.0.snap().is_some()
+    /// Of the snapshot that it is about to install.
+    pub fn to_install(&self) -> Option<(LogIndex, Term)> {
+        let metadata = self.0.snap()?.get_metadata();
+        Some((LogIndex(metadata.index), Term(metadata.term)))
     }
 
     // ---- who it is ----
