@@ -423,3 +423,27 @@ fn a_window_stays_full_until_appends_are_answered() {
     world.until("node 3 has all", |w| w.texts(2).len() == 100);
     assert!(world.leads(0));
 }
+
+/// Goal: a follower whose answers were lost with a connection that its leader does not hear of goes on all the same.
+/// Method: it lacks little, but as many messages as may be under way; nobody else is there, so nothing else moves.
+#[test]
+fn a_full_window_of_a_follower_that_lacks_little_opens_again() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.ticks(5);
+    world.cut = Some(2);
+    for _ in 0..4200 {
+        let leader = world.nodes[0].as_mut().unwrap();
+        leader.step(Input::Propose(Bytes::from_static(b"a"))).unwrap();
+        world.work(0);
+        while let Some(sent) = world.wire.pop_front() {
+            match sent {
+                Sent::Message(m) if m.to == 3 => world.give(2, Input::Message(m)),
+                // The answers are lost.
+                _ => {}
+            }
+        }
+    }
+    world.until("node 3 has all", |w| w.texts(2).len() == 4200);
+    assert!(world.leads(0));
+}

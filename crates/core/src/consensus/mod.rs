@@ -310,6 +310,9 @@ impl<S: Storage> Consensus<S> {
             self.gather(message);
             return Ok(());
         }
+        if self.has_narrow_window(&message) && self.raft.only_shows_life(&message) {
+            return Ok(());
+        }
         let checkpoint = self.open_snapshot(&message)?;
         self.raft.step(message)?;
         // An earlier one may be about to be installed while raft passes this one over.
