@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use onetrip_core::certifier::Limits;
-use onetrip_core::consensus::{Config, Consensus, EntryType, Input, Message, Notice, Output, Role};
+use onetrip_core::consensus::{Config, Consensus, EntryType, Input, Message, Notice, Opened, Output, Role};
 use onetrip_core::{Checkpoint, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{ConfState, MessageType};
 use raft::storage::MemStorage;
@@ -372,8 +372,9 @@ fn a_snapshot_that_raft_passes_over_does_not_replace_the_one_that_it_installs() 
     };
     let disk = MemStorage::new_with_conf_state((vec![1, 2, 3], vec![]));
     let mut node = Consensus::new(config(3, 0), disk.clone(), members().into()).unwrap();
-    node.step(Input::Message(snapshot(1, 3, 10))).unwrap();
-    let _ = node.step(Input::Message(snapshot(2, 2, 20)));
+    let opened = |message| Input::Snapshot(Opened::open(message, Limits::default()).unwrap());
+    node.step(opened(snapshot(1, 3, 10))).unwrap();
+    let _ = node.step(opened(snapshot(2, 2, 20)));
     let mut out = Output::default();
     assert!(node.poll(&mut out));
     let installed = out.persist.as_ref().and_then(|p| p.snapshot.as_ref()).unwrap();

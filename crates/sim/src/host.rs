@@ -8,7 +8,7 @@ use crate::node::{Body, Departure, Result, Stop};
 use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
@@ -205,6 +205,12 @@ impl Host for SimHost<'_> {
         Ok(())
     }
 
+    fn open_snapshot(&mut self, message: Message, _limits: Limits) -> Result<()> {
+        let done = self.body.clock + self.ctx.rng.between(0, 200 * MS);
+        self.body.departures.push((done, Departure::Snapshot(message)));
+        Ok(())
+    }
+
     fn rebuild(&mut self, order: Option<RebuildFrom>) {
         trace!(self.ctx, "n{} on its PostgreSQL: {order:?}", self.body.id);
         if let Some(event) = self.body.copying.follow(order) {
@@ -288,7 +294,7 @@ impl Host for SimHost<'_> {
         self.ctx.events.add("snapshot installed");
     }
 
-    fn removed(&mut self, _members: &Members, _decided: LogIndex) -> Stop {
+    fn removed(&mut self, _decided: LogIndex) -> Stop {
         Stop::Removed
     }
 }
