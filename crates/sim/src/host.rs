@@ -142,9 +142,10 @@ impl Host for SimHost<'_> {
         true
     }
 
-    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+    fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         self.body.overheard.said = Some(notice);
-        self.body.departures.push((self.body.clock, Departure::Notice(to, notice)));
+        let clock = self.body.clock;
+        self.body.departures.extend(to.iter().map(|to| (clock, Departure::Notice(*to, notice))));
     }
 
     fn send_report(&mut self, own: &Report) {

@@ -88,8 +88,8 @@ pub trait Host {
 
     /// May be lost.  `false`: the way to its receiver is full.
     fn send(&mut self, message: Message) -> bool;
-    /// What this node's disk has.  May be lost; it must not wait behind anything large.
-    fn send_notice(&mut self, to: NodeId, notice: Notice);
+    /// What this node's disk has, to each of these.  May be lost; it must not wait behind anything large.
+    fn send_notice(&mut self, to: &[NodeId], notice: Notice);
     /// To all members.
     fn send_report(&mut self, own: &Report);
     /// To the others, as measured lately: the least, in microseconds.  Those that are not connected are not among them.

@@ -206,7 +206,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             return self.propose_again(true, host);
         }
         if let Some(notice) = self.consensus.last_notice() {
-            host.send_notice(peer, notice);
+            host.send_notice(&[peer], notice);
         }
         Ok(())
     }
@@ -361,10 +361,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// To all who do not hear it anyway: followers answer the leader.
     fn tell<H: Host<Store = S, Outbox = O>>(&mut self, notice: Notice, host: &mut H) -> Result<(), H::Error> {
         let leader = self.consensus.leadership().leader;
-        for member in self.members.members.iter().filter(|m| m.id != self.id && Some(m.id) != leader) {
-            host.stage(Stage::BeforeSend)?;
-            host.send_notice(member.id, notice);
-        }
+        let others = self.members.members.iter().map(|m| m.id).filter(|id| *id != self.id && Some(*id) != leader);
+        host.stage(Stage::BeforeSend)?;
+        host.send_notice(&others.collect::<Vec<_>>(), notice);
         Ok(())
     }
 

@@ -208,9 +208,9 @@ impl Host for TestHost {
         self.said.push(message);
         true
     }
-    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+    fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         assert!(self.has_written, "a notice is a promise about the disk");
-        self.notices.push((to, notice));
+        self.notices.extend(to.iter().map(|to| (*to, notice)));
     }
     fn send_report(&mut self, own: &Report) {
         self.reports.push(own.clone());

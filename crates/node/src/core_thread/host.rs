@@ -90,7 +90,7 @@ impl Host for NodeHost {
         sent
     }
 
-    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+    fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         self.transport.send_notice(to, notice);
     }
 
