@@ -250,9 +250,14 @@ pub fn encode(
 pub fn installed(raw: &[u8]) -> Bytes {
     let mut out = BytesMut::from(raw);
     if let Some(origin) = out.get_mut(ORIGIN_AT..MARK_BYTES) {
-        origin.copy_from_slice(&INSTALLED.to_le_bytes());
+        origin.copy_from_slice(&installed_origin());
     }
     out.freeze()
+}
+
+/// The two bytes at [`ORIGIN_AT`] of one that came from elsewhere.
+pub fn installed_origin() -> [u8; 2] {
+    INSTALLED.to_le_bytes()
 }
 
 /// The two bytes at [`ORIGIN_AT`] of one whose log is in order.

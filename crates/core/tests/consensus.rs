@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use onetrip_core::certifier::Limits;
-use onetrip_core::consensus::{Config, Consensus, EntryType, Input, Message, Notice, Output, Role};
-use onetrip_core::{Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, TxnId};
-use raft::eraftpb::MessageType;
+use onetrip_core::consensus::{Config, Consensus, EntryType, Input, Message, Notice, Opened, Output, Role};
+use onetrip_core::{Checkpoint, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, Term, TxnId};
+use raft::eraftpb::{ConfState, MessageType};
 use raft::storage::MemStorage;
 use std::collections::VecDeque;
 
@@ -354,6 +354,41 @@ fn notices_do_not_count_past_a_change_of_the_configuration() {
     assert_eq!(node.status().raft_commit, LogIndex(2));
 }
 
+/// Goal: the checkpoint that takes the place of this node's state is the one that raft installs.
+/// Method: within one batch one comes from the leader, and a newer one of an earlier leader, which raft passes over.
+#[test]
+fn a_snapshot_that_raft_passes_over_does_not_replace_the_one_that_it_installs() {
+    let snapshot = |from, term, index| {
+        let mut state = Checkpoint::bootstrap(members(), Limits::default());
+        (1..=index).for_each(|at| state.certifier.skip(LogIndex(at)).unwrap());
+        state.term = Term(1);
+        let mut message = Message { from, to: 3, term, ..Default::default() };
+        message.set_msg_type(MessageType::MsgSnapshot);
+        message.mut_snapshot().data = state.encode();
+        let metadata = message.mut_snapshot().mut_metadata();
+        (metadata.index, metadata.term) = (index, 1);
+        metadata.set_conf_state(ConfState::from(&state.conf));
+        message
+    };
+    let disk = MemStorage::new_with_conf_state((vec![1, 2, 3], vec![]));
+    let mut node = Consensus::new(config(3, 0), disk.clone(), members().into()).unwrap();
+    let opened = |message| Input::Snapshot(Opened::open(message, Limits::default()).unwrap());
+    node.step(opened(snapshot(1, 3, 10))).unwrap();
+    let _ = node.step(opened(snapshot(2, 2, 20)));
+    let mut out = Output::default();
+    assert!(node.poll(&mut out));
+    let installed = out.persist.as_ref().and_then(|p| p.snapshot.as_ref()).unwrap();
+    assert_eq!(installed.index, LogIndex(10));
+    let mut on_disk = raft::eraftpb::Snapshot::default();
+    on_disk.mut_metadata().index = 10;
+    on_disk.mut_metadata().term = 1;
+    on_disk.mut_metadata().set_conf_state((vec![1, 2, 3], vec![]).into());
+    disk.wl().apply_snapshot(on_disk).unwrap();
+    node.persisted(&mut out);
+    assert_eq!(out.restored.unwrap().index(), LogIndex(10));
+    assert_eq!(node.applied().0, LogIndex(10));
+}
+
 /// Goal: a follower that answers nothing but heartbeats is sent no more than its window, and once it answers it catches up.
 /// Method: it lacks a hundred entries, one to a message; for a while its answers to appends are lost.
 #[test]
@@ -387,5 +422,29 @@ fn a_window_stays_full_until_appends_are_answered() {
     }
     assert!((16..=18).contains(&sent), "{sent} appends are under way");
     world.until("node 3 has all", |w| w.texts(2).len() == 100);
+    assert!(world.leads(0));
+}
+
+/// Goal: a follower whose answers were lost with a connection that its leader does not hear of goes on all the same.
+/// Method: it lacks little, but as many messages as may be under way; nobody else is there, so nothing else moves.
+#[test]
+fn a_full_window_of_a_follower_that_lacks_little_opens_again() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.ticks(5);
+    world.cut = Some(2);
+    for _ in 0..4200 {
+        let leader = world.nodes[0].as_mut().unwrap();
+        leader.step(Input::Propose(Bytes::from_static(b"a"))).unwrap();
+        world.work(0);
+        while let Some(sent) = world.wire.pop_front() {
+            match sent {
+                Sent::Message(m) if m.to == 3 => world.give(2, Input::Message(m)),
+                // The answers are lost.
+                _ => {}
+            }
+        }
+    }
+    world.until("node 3 has all", |w| w.texts(2).len() == 4200);
     assert!(world.leads(0));
 }

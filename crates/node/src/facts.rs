@@ -68,7 +68,7 @@ impl Facts {
     }
 
     /// As a server might have them.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "lab"))]
     pub(crate) fn example() -> Facts {
         let alike = [("byte order", "little-endian"), ("maximum data alignment", "8")];
         Facts { version: 15, alike: alike.map(|(name, value)| (name.to_string(), value.to_string())).into() }

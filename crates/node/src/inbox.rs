@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::secret::Secret;
 use crate::status::CoreStatus;
 use bytes::Bytes;
-use onetrip_core::consensus::{Message, Notice};
+use onetrip_core::consensus::{Message, Notice, Opened};
 use onetrip_core::replica::Report;
 use onetrip_core::{Conf, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId};
 use std::path::PathBuf;
@@ -37,6 +37,10 @@ pub enum Event {
     Status(oneshot::Sender<CoreStatus>),
     /// A checkpoint up to this index, with this Raft configuration, is durable, or could not be written.
     Checkpointed(Result<(LogIndex, Conf)>),
+    /// A snapshot of another node, decoded, or why it cannot be.
+    Opened(Box<onetrip_core::Result<Opened>>),
+    /// The node cannot go on.
+    Broken(&'static str),
     /// Checkpoint, close the log, end.
     Stop,
 }

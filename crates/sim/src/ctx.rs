@@ -186,7 +186,6 @@ impl Options {
 }
 
 impl Options {
-    /// Each voter in a region of its own.
     /// As this node's configuration has them.
     pub fn limits_of(&self, id: NodeId) -> Limits {
         match self.bug {
@@ -195,7 +194,7 @@ impl Options {
         }
     }
 
-    /// The first table, as all nodes have it.
+    /// The first table, as all nodes have it: each voter in a region of its own.
     pub fn members(&self) -> Members {
         let member = |id: u32| Member {
             id: NodeId(id),

@@ -8,7 +8,7 @@ use crate::node::{Body, Departure, Result, Stop};
 use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
@@ -142,9 +142,10 @@ impl Host for SimHost<'_> {
         true
     }
 
-    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+    fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         self.body.overheard.said = Some(notice);
-        self.body.departures.push((self.body.clock, Departure::Notice(to, notice)));
+        let clock = self.body.clock;
+        self.body.departures.extend(to.iter().map(|to| (clock, Departure::Notice(*to, notice))));
     }
 
     fn send_report(&mut self, own: &Report) {
@@ -202,6 +203,12 @@ impl Host for SimHost<'_> {
         let done = self.body.clock + self.ctx.rng.between(0, 200 * MS);
         let (index, conf) = (checkpoint.index(), checkpoint.conf().clone());
         self.body.departures.push((done, Departure::Checkpoint(index, conf, checkpoint.encode())));
+        Ok(())
+    }
+
+    fn open_snapshot(&mut self, message: Message, _limits: Limits) -> Result<()> {
+        let done = self.body.clock + self.ctx.rng.between(0, 200 * MS);
+        self.body.departures.push((done, Departure::Snapshot(message)));
         Ok(())
     }
 
@@ -288,7 +295,7 @@ impl Host for SimHost<'_> {
         self.ctx.events.add("snapshot installed");
     }
 
-    fn removed(&mut self, _members: &Members, _decided: LogIndex) -> Stop {
+    fn removed(&mut self, _decided: LogIndex) -> Stop {
         Stop::Removed
     }
 }

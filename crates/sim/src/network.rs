@@ -36,6 +36,10 @@ impl World {
                     self.at(time + SOCKET, Event::ToPostgres(i, incarnation, frame));
                 }
             }
+            Departure::Snapshot(message) => {
+                let life = self.machines[i].life;
+                self.at(time, Event::Arrive(i, life, Arrival::Snapshot(message)));
+            }
             Departure::Checkpoint(index, conf, raw) => {
                 let life = self.machines[i].life;
                 self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, conf, raw)));

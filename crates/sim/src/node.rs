@@ -9,7 +9,7 @@ use crate::poison::Copying;
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
-use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Role};
+use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Opened, Role};
 use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings};
 use onetrip_core::router::Router;
 use onetrip_core::{Change, Checkpoint, Conf, LogIndex, Members, NodeId, Term};
@@ -46,6 +46,8 @@ pub enum Arrival {
     /// It is to stop in good order.
     Stop,
     Checkpointed(LogIndex, Conf, Bytes),
+    /// Another node's snapshot has been read by now.
+    Snapshot(Message),
     Tick(u32),
 }
 
@@ -57,6 +59,8 @@ pub enum Departure {
     Agent(FromNode),
     /// Written by now, if the node lives that long.
     Checkpoint(LogIndex, Conf, Bytes),
+    /// Opened by now, likewise.
+    Snapshot(Message),
 }
 
 /// Why a node stopped in the middle of its work.
@@ -235,6 +239,10 @@ impl Node {
                 host.check_room("disk full at a checkpoint")?;
                 replica.consensus.log_mut().save_checkpoint(raw);
                 replica.checkpointed(index, &conf, host)?;
+            }
+            Arrival::Snapshot(message) => {
+                let opened = Opened::open(message, replica.consensus.limits());
+                replica.opened(opened, host);
             }
             Arrival::Tick(times) => (0..times).try_for_each(|_| replica.tick(host))?,
         }

@@ -4,8 +4,8 @@
 //! `MESSAGE_BYTES_MAX`.  That keeps the leader from everything else, and overruns the way to the follower.
 
 use super::raft_node::Follower;
-use super::{Consensus, INFLIGHT_MESSAGES_MAX};
-use crate::ids::LogIndex;
+use super::{Consensus, Message, INFLIGHT_MESSAGES_MAX};
+use crate::ids::{LogIndex, NodeId};
 use raft::Storage;
 
 /// Append messages of full size under way to a follower that is far behind.  A guess: at 100 ms of round trip it catches up
@@ -50,6 +50,12 @@ impl<S: Storage> Consensus<S> {
                 self.behind.remove(&id);
             }
         }
+    }
+
+    /// Its sender's window is narrow, and [`Self::look_for_lost_appends`] opens it again.  One that lacks little is not
+    /// looked after so: raft sends it one more message for each answer to a heartbeat.
+    pub(super) fn has_narrow_window(&self, message: &Message) -> bool {
+        self.behind.contains_key(&NodeId(message.from as u32))
     }
 
     /// To be called on each tick: what was sent with a wide window and lost would keep a narrow one full.

@@ -1,15 +1,13 @@
-//! Changes of the membership: proposed, carried out in log order, and snapshots that bring a whole new state.
+//! Changes of the membership: proposed, and carried out in log order.
 
-use super::{Consensus, Message};
-use crate::checkpoint::{Checkpoint, Conf};
+use super::Consensus;
+use crate::checkpoint::Conf;
 use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::members::{Command, Members, Step};
 use bytes::Bytes;
 use protobuf::Message as _;
-use raft::eraftpb::{
-    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry as RaftEntry, EntryType, MessageType,
-};
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry as RaftEntry, EntryType};
 use raft::Storage;
 use std::sync::Arc;
 
@@ -82,24 +80,6 @@ impl<S: Storage> Consensus<S> {
         self.conf = Conf::from(conf);
         let conf = &self.conf;
         self.positions.retain(|id, _| conf.contains(*id));
-    }
-
-    /// Decodes the checkpoint that a message brings, if raft will install it: once raft has taken it there is no way back.
-    pub(super) fn open_snapshot(&self, message: &Message) -> Result<Option<Box<Checkpoint>>> {
-        if message.get_msg_type() != MessageType::MsgSnapshot {
-            return Ok(None);
-        }
-        let snapshot = message.get_snapshot();
-        let metadata = snapshot.get_metadata();
-        if !self.raft.lacks(metadata) {
-            return Ok(None);
-        }
-        let checkpoint = Checkpoint::decode(snapshot.data.clone(), self.config.limits)?;
-        let says = (checkpoint.index().0, checkpoint.term.0, &checkpoint.conf);
-        if says != (metadata.index, metadata.term, &Conf::from(metadata.get_conf_state())) {
-            return Err(Error::malformed("snapshot", "it is not the checkpoint that it says it is"));
-        }
-        Ok(Some(Box::new(checkpoint)))
     }
 }
 

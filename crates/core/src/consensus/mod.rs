@@ -28,6 +28,7 @@ mod membership;
 mod notices;
 mod proposals;
 mod raft_node;
+mod snapshot;
 
 use crate::certifier::Limits;
 use crate::checkpoint::{Checkpoint, Conf};
@@ -47,6 +48,7 @@ pub use raft::eraftpb::{EntryType, Message};
 use raft::Storage;
 use raft_node::RaftNode;
 use serde::Serialize;
+pub use snapshot::Opened;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -74,8 +76,10 @@ pub struct Config {
 
 pub enum Input {
     Tick,
-    /// From a peer whose identity the transport has checked.
+    /// From a peer whose identity the transport has checked; not a snapshot that this node lacks ([`Consensus::lacks`]).
     Message(Message),
+    /// Such a one, opened.
+    Snapshot(Opened),
     /// What a peer's disk has, likewise.
     Notice(NodeId, Notice),
     /// An encoded entry.  [`Error::NoLeader`]: propose it again when there is a leader.  Accepted does not mean that it
@@ -284,6 +288,7 @@ impl<S: Storage> Consensus<S> {
                 Ok(())
             }
             Input::Message(message) => self.receive(message),
+            Input::Snapshot(opened) => self.receive_snapshot(opened),
             Input::Notice(from, notice) => {
                 self.hear(from, notice);
                 Ok(())
@@ -310,12 +315,11 @@ impl<S: Storage> Consensus<S> {
             self.gather(message);
             return Ok(());
         }
-        let checkpoint = self.open_snapshot(&message)?;
-        self.raft.step(message)?;
-        if checkpoint.is_some() && self.raft.has_snapshot_to_install() {
-            self.incoming = checkpoint;
+        if self.has_narrow_window(&message) && self.raft.only_shows_life(&message) {
+            return Ok(());
         }
-        Ok(())
+        assert!(!self.lacks(&message), "once raft has taken a snapshot there is no way back: it is opened before");
+        self.raft.step(message)
     }
 
     /// Fills `out` with the next piece of work.  `false`: there is none.

@@ -9,13 +9,14 @@
 //! the quorum index of what it has heard and commits to there.  It is Raft's own rule (thesis, 3.6.2), applied by another
 //! observer than the leader; `docs/decisions/2026-11-23-persisted-notices.md` has the argument.
 //!
-//! Invariants, each with an injected bug in the simulation that breaks it:
+//! Invariants.  For each there is an injected bug in the simulation that breaks it, but for changes of the configuration: those
+//! have a test in `tests/consensus.rs`, for what would break there needs two changes within the time in which one node is behind.
 //! - A notice is a promise about the disk: it leaves after the sync.
 //! - It counts in its own term only.
 //! - A follower tells what *matched* in that term, not the end of its log, which may hold entries of a leader that lost.
 //! - Only an entry of the current term is counted to (thesis, 3.6.2, figure 3.7).
-//! - Only voters count, of the incoming and of the outgoing configuration, and nothing is counted past a change of the
-//!   configuration that is not carried out here.
+//! - Only voters count, of the incoming and of the outgoing configuration.
+//! - Nothing is counted past a change of the configuration that is not carried out here.
 
 use super::Consensus;
 use crate::checkpoint::Conf;

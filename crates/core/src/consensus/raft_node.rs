@@ -11,7 +11,7 @@
 //! | heartbeats are the caller's ([`RaftNode::ping`]) | its own are counted in the same ticks as elections, which follow round trips | `tests/membership`: long round trips |
 //! | the election timeout is put into this node's range | it draws from one range for all | `tests/membership`: the leader moves |
 //! | members learn by notices what is committed (`notices`) | it tells them once the leader has heard of a majority, with an empty append to each | `tests/consensus.rs`: a follower hands out |
-//! | an answer to a heartbeat frees no place in a full window ([`RaftNode::step`]) | it sends one more message for each, which a narrow link cannot carry | `tests/consensus.rs`: a window |
+//! | an answer to a heartbeat frees no place in a full narrow window ([`RaftNode::only_shows_life`]) | it sends one more message for each, which a narrow link cannot carry | `tests/consensus.rs`: a window |
 //! | windows of followers that are behind (`backlog`) | it sends all they lack at once | `crates/node/tests/membership.rs`: behind a small log |
 
 use super::{Role, COMMITTED_BYTES_MAX, INFLIGHT_MESSAGES_MAX, MESSAGE_BYTES_MAX};
@@ -91,7 +91,6 @@ impl<S: Storage> RaftNode<S> {
                     return Err(Error::LostLog { counted_on, last });
                 }
             }
-            MessageType::MsgHeartbeatResponse if self.only_shows_life(&message) => return Ok(()),
             _ => {}
         }
         match self.0.step(message) {
@@ -101,10 +100,12 @@ impl<S: Storage> RaftNode<S> {
         }
     }
 
-    /// A follower with a full window answers a heartbeat: it is alive, and gets nothing more for that.
-    fn only_shows_life(&mut self, answer: &Message) -> bool {
+    /// Takes the answer to a heartbeat, if it is one of a follower whose window is full: it is alive, and gets nothing more
+    /// for that.  `false`: it is something else.
+    pub fn only_shows_life(&mut self, answer: &Message) -> bool {
         let raft = &mut self.0.raft;
-        if raft.state != StateRole::Leader || answer.term != raft.term {
+        let is_answer = answer.get_msg_type() == MessageType::MsgHeartbeatResponse;
+        if !is_answer || raft.state != StateRole::Leader || answer.term != raft.term {
             return false;
         }
         let follower = raft.mut_prs().get_mut(answer.from);
@@ -189,8 +190,10 @@ impl<S: Storage> RaftNode<S> {
         snapshot.index > log.committed && !log.match_term(snapshot.index, snapshot.term)
     }
 
-    pub fn has_snapshot_to_install(&self) -> bool {
-        self.0.snap().is_some()
+    /// Of the snapshot that it is about to install.
+    pub fn to_install(&self) -> Option<(LogIndex, Term)> {
+        let metadata = self.0.snap()?.get_metadata();
+        Some((LogIndex(metadata.index), Term(metadata.term)))
     }
 
     // ---- who it is ----

@@ -1,7 +1,7 @@
 //! What a [`super::Replica`] needs of the world outside.
 
 use super::{RebuildFrom, Report};
-use crate::certifier::{Certifier, CommittedIndexes, Decision};
+use crate::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use crate::checkpoint::Frozen;
 use crate::consensus::{Committed, Consensus, Leadership, Message, Notice};
 use crate::decide::decide;
@@ -88,8 +88,8 @@ pub trait Host {
 
     /// May be lost.  `false`: the way to its receiver is full.
     fn send(&mut self, message: Message) -> bool;
-    /// What this node's disk has.  May be lost; it must not wait behind anything large.
-    fn send_notice(&mut self, to: NodeId, notice: Notice);
+    /// What this node's disk has, to each of these.  May be lost; it must not wait behind anything large.
+    fn send_notice(&mut self, to: &[NodeId], notice: Notice);
     /// To all members.
     fn send_report(&mut self, own: &Report);
     /// To the others, as measured lately: the least, in microseconds.  Those that are not connected are not among them.
@@ -126,6 +126,10 @@ pub trait Host {
     /// Begins to encode and write a checkpoint, beside the replica's work; [`super::Replica::checkpointed`] is called when it
     /// is durable.
     fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<(), Self::Error>;
+    /// Begins to open another node's snapshot ([`crate::consensus::Opened::open`]), beside the replica's work, and may prepare there what
+    /// [`Host::install_checkpoint`] does with it; [`super::Replica::opened`] is called with what came of it.  Until then no
+    /// other one is given.
+    fn open_snapshot(&mut self, message: Message, limits: Limits) -> Result<(), Self::Error>;
     /// Somebody waits for a new checkpoint.
     fn wants_checkpoint(&self) -> bool {
         false
@@ -166,6 +170,6 @@ pub trait Host {
     /// Another node's checkpoint has taken the place of what this one knew.
     fn restored(&mut self, state: &Checkpoint);
     /// This node is no member any more.
-    fn removed(&mut self, members: &Members, decided: LogIndex) -> Self::Error;
+    fn removed(&mut self, decided: LogIndex) -> Self::Error;
     fn router_event(&mut self, _event: Event) {}
 }

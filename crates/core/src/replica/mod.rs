@@ -38,6 +38,7 @@ pub use positions::{Report, Shown, SILENT_AFTER};
 pub use rebuild::RebuildFrom;
 use requests::Requests;
 pub use requests::{Answer, NotDone, RequestId};
+use storage::Snapshots;
 
 use crate::certifier::{Certifier, CommittedIndexes};
 use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Output};
@@ -94,6 +95,7 @@ pub struct Replica<S: Store, O> {
     /// The last durable one.
     checkpoint: LogIndex,
     checkpoint_under_way: bool,
+    snapshots: Snapshots,
     bytes_since_checkpoint: u64,
     /// PostgreSQL's data folder has to be made anew.
     rebuild: Option<RebuildFrom>,
@@ -147,6 +149,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             patience: Patience::default(),
             checkpoint,
             checkpoint_under_way: false,
+            snapshots: Snapshots::default(),
             bytes_since_checkpoint: 0,
             rebuild: None,
             requests: Requests::default(),
@@ -174,6 +177,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// From a peer whose identity the host has checked.
     pub fn message<H: Host<Store = S, Outbox = O>>(&mut self, message: Message, host: &mut H) -> Result<(), H::Error> {
+        if self.consensus.lacks(&message) {
+            return self.open_snapshot(message, host);
+        }
         let result = self.consensus.step(Input::Message(message));
         host.looks(&mut self.consensus, self.tick);
         match result {
@@ -200,7 +206,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             return self.propose_again(true, host);
         }
         if let Some(notice) = self.consensus.last_notice() {
-            host.send_notice(peer, notice);
+            host.send_notice(&[peer], notice);
         }
         Ok(())
     }
@@ -299,6 +305,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 assert!(rounds < ROUNDS_MAX, "consensus has work without end");
             }
             self.out = out;
+            if let Some(message) = self.snapshots.next() {
+                self.message(message, host)?;
+                continue;
+            }
             self.router.let_worker_in(&mut context!(self))?;
             self.hand_events(host);
             host.stage(Stage::Answered)?;
@@ -351,10 +361,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// To all who do not hear it anyway: followers answer the leader.
     fn tell<H: Host<Store = S, Outbox = O>>(&mut self, notice: Notice, host: &mut H) -> Result<(), H::Error> {
         let leader = self.consensus.leadership().leader;
-        for member in self.members.members.iter().filter(|m| m.id != self.id && Some(m.id) != leader) {
-            host.stage(Stage::BeforeSend)?;
-            host.send_notice(member.id, notice);
-        }
+        let others = self.members.members.iter().map(|m| m.id).filter(|id| *id != self.id && Some(*id) != leader);
+        host.stage(Stage::BeforeSend)?;
+        host.send_notice(&others.collect::<Vec<_>>(), notice);
         Ok(())
     }
 
@@ -397,7 +406,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.members_changed = true;
         // A node that is no member any more has nothing to say.
         match self.members.removed(self.id) && !self.consensus.conf().contains(self.id) {
-            true => Err(host.removed(&self.members, self.certifier.decided())),
+            true => Err(host.removed(self.certifier.decided())),
             false => Ok(()),
         }
     }

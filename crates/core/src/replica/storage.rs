@@ -9,12 +9,26 @@
 use super::host::ends;
 use super::{Host, Replica, Stage, Store};
 use crate::checkpoint;
-use crate::consensus::{Installed, Persist};
+use crate::consensus::{Input, Installed, Message, Opened, Persist};
 use crate::ids::{LogIndex, Term};
 use crate::members::MemberRole;
 use crate::router::Outbox;
 use crate::{Checkpoint, Conf};
 use bytes::Bytes;
+
+/// Of other nodes, not opened yet.  While one is, the newest of those that come waits, so that no more are in memory.
+#[derive(Default)]
+pub(super) struct Snapshots {
+    is_opening: bool,
+    waiting: Option<Message>,
+}
+
+impl Snapshots {
+    /// What is to be looked at now; what was opened before has been installed or passed over.
+    pub fn next(&mut self) -> Option<Message> {
+        self.waiting.take_if(|_| !self.is_opening)
+    }
+}
 
 impl<S: Store, O: Outbox> Replica<S, O> {
     /// Repairs what a crash may have left between an installed checkpoint and the log, and has the log stand on the
@@ -62,6 +76,28 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             host.stage(Stage::Appended)?;
         }
         Ok(())
+    }
+
+    pub(super) fn open_snapshot<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        message: Message,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        if self.snapshots.is_opening {
+            self.snapshots.waiting = Some(message);
+            return Ok(());
+        }
+        self.snapshots.is_opening = true;
+        host.open_snapshot(message, self.consensus.limits())
+    }
+
+    /// What [`Host::open_snapshot`] was given.
+    pub fn opened<H: Host<Store = S, Outbox = O>>(&mut self, opened: crate::Result<Opened>, host: &mut H) {
+        self.snapshots.is_opening = false;
+        match opened {
+            Ok(opened) => self.step(Input::Snapshot(opened), host),
+            Err(e) => host.ignored(e),
+        }
     }
 
     /// The whole state comes from a checkpoint of another node; PostgreSQL's does not.

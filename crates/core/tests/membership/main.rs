@@ -2,12 +2,12 @@
 
 mod world;
 
-use onetrip_core::certifier::{Outcome, Verdict};
-use onetrip_core::consensus::{Input, Role};
+use onetrip_core::certifier::{Limits, Outcome, Verdict};
+use onetrip_core::consensus::{Input, Message, Role};
 use onetrip_core::members::Change;
 use onetrip_core::replica::Host;
-use onetrip_core::{Entry, MemberRole, NodeId, PreferredLeader, TxnId};
-use raft::eraftpb::{Entry as RaftEntry, HardState};
+use onetrip_core::{Checkpoint, Entry, LogIndex, MemberRole, NodeId, PreferredLeader, Term, TxnId};
+use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, MessageType};
 use world::{region, voter, wanted, Disk, World, LEADER_REST_TICKS};
 
 #[test]
@@ -384,4 +384,35 @@ fn long_round_trips_make_followers_patient() {
     w.ticks(200);
     assert!(w.leader().is_some());
     assert_eq!(w.nodes[&w.leader().unwrap()].role(), Role::Leader);
+}
+
+/// Goal: a node keeps no more than two snapshots that are not installed, and installs the newest in the end.
+/// Method: three come before the first is opened.
+#[test]
+fn of_the_snapshots_that_come_while_one_is_opened_the_last_is_next() {
+    let mut w = World::new();
+    let bootstrap = w.bootstrap.clone();
+    let snapshot = |index| {
+        let mut state = Checkpoint::bootstrap(bootstrap.clone(), Limits::default());
+        (1..=index).for_each(|at| state.certifier.skip(LogIndex(at)).unwrap());
+        state.term = Term(1);
+        let mut message = Message { from: 1, to: 3, term: 2, ..Default::default() };
+        message.set_msg_type(MessageType::MsgSnapshot);
+        message.mut_snapshot().data = state.encode();
+        let metadata = message.mut_snapshot().mut_metadata();
+        (metadata.index, metadata.term) = (index, 1);
+        message.mut_snapshot().mut_metadata().set_conf_state(ConfState::from(&state.conf));
+        message
+    };
+    let node = w.nodes.get_mut(&3).unwrap();
+    [10, 20, 30].into_iter().for_each(|index| node.replica.message(snapshot(index), &mut node.host).unwrap());
+    let mut installed = Vec::new();
+    while let Some(opened) = node.host.opening.take() {
+        node.replica.advance(&mut node.host).unwrap();
+        assert!(node.host.opening.is_none(), "one at a time");
+        node.replica.opened(opened, &mut node.host);
+        node.replica.advance(&mut node.host).unwrap();
+        installed.push(node.replica.certifier.decided());
+    }
+    assert_eq!(installed, [LogIndex(10), LogIndex(30)]);
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::{self, Frozen};
-use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Role};
+use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Opened, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::members::{Change, Command};
 use onetrip_core::replica::{Host, RebuildFrom, Replica, Report, Settings, Stage, Store};
@@ -178,6 +178,7 @@ pub struct TestHost {
     /// As it measures them.
     pub round_trips: Vec<(NodeId, u32)>,
     checkpoints: Vec<(LogIndex, Conf, Bytes)>,
+    pub opening: Option<Result<Opened, Error>>,
     handed_out: Vec<Committed>,
     snapshots: u32,
     pub election_ticks: usize,
@@ -207,9 +208,9 @@ impl Host for TestHost {
         self.said.push(message);
         true
     }
-    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+    fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         assert!(self.has_written, "a notice is a promise about the disk");
-        self.notices.push((to, notice));
+        self.notices.extend(to.iter().map(|to| (*to, notice)));
     }
     fn send_report(&mut self, own: &Report) {
         self.reports.push(own.clone());
@@ -234,6 +235,11 @@ impl Host for TestHost {
     }
     fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<(), End> {
         self.checkpoints.push((checkpoint.index(), checkpoint.conf().clone(), checkpoint.encode()));
+        Ok(())
+    }
+    fn open_snapshot(&mut self, message: Message, limits: Limits) -> Result<(), End> {
+        assert!(self.opening.is_none(), "one at a time");
+        self.opening = Some(Opened::open(message, limits));
         Ok(())
     }
     fn rebuild(&mut self, _: Option<RebuildFrom>) {}
@@ -261,7 +267,7 @@ impl Host for TestHost {
     fn has_leader(&mut self, _: Leadership, _: &Members, _: LogIndex) {}
     fn has_members(&mut self, _: &Arc<Members>, _: LogIndex) {}
     fn restored(&mut self, _: &Checkpoint) {}
-    fn removed(&mut self, _: &Members, _: LogIndex) -> End {
+    fn removed(&mut self, _: LogIndex) -> End {
         End::Removed
     }
 }
@@ -423,7 +429,11 @@ impl World {
     fn work(&mut self, id: u32) {
         let others = self.others(id);
         let Some(Node { replica, host }) = self.nodes.get_mut(&id) else { return };
-        let ended = replica.advance(host);
+        let mut ended = replica.advance(host);
+        while let Some(opened) = host.opening.take() {
+            replica.opened(opened, host);
+            ended = ended.and_then(|()| replica.advance(host));
+        }
         for (index, conf, raw) in std::mem::take(&mut host.checkpoints) {
             replica.consensus.log_mut().checkpoint = Some(raw);
             replica.checkpointed(index, &conf, host).unwrap();
@@ -480,7 +490,7 @@ impl World {
             }
             if let Some(node) = self.nodes.get_mut(&to) {
                 match sent {
-                    Sent::Message(message) => node.step(Input::Message(message)),
+                    Sent::Message(message) => node.replica.message(message, &mut node.host).unwrap(),
                     Sent::Notice(from, _, notice) => node.step(Input::Notice(from, notice)),
                     Sent::Report(from, _, report) => node.replica.report(from, report, &mut node.host),
                 }

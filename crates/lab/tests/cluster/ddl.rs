@@ -1,17 +1,17 @@
 //! Statements that change the schema, given in a region that does not lead, are there in all; others are refused at once.
 
-use crate::lab::{number, start, text, Lab, Session};
+use crate::lab::{number, start, subjects, text, Lab, Session};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ddl_given_in_any_region_is_there_in_all() {
     let lab = start("ddl", "every kind of DDL from regions that do not lead, and what is refused").await;
-    tables(&lab).await;
-    other_objects(&lab).await;
-    roles(&lab).await;
-    tables_from_queries(&lab).await;
-    with_rows_in_one_transaction(&lab).await;
-    refused(&lab).await;
-    lab.check_equal(5).await;
+    // What subjects share.
+    let shared = "create schema shop; create table shop.thing (id int primary key, title text not null, stock int not null default 7);
+                  insert into shop.thing select g, 'item ' || g from generate_series(1, 100) g; update shop.thing set stock = 8 where id = 1";
+    lab.session(1).await.must(shared).await;
+    subjects!(lab, 5;
+        tables, other_objects, roles, tables_from_queries, with_rows_in_one_transaction, refused
+    );
 }
 
 /// One statement in one region, then a query that must give one text in all.
@@ -24,47 +24,47 @@ async fn then_shows(lab: &Lab, session: &Session, statement: &str, query: &str, 
 
 async fn tables(lab: &Lab) {
     let [_, b, c] = lab.sessions().await;
-    then_shows(lab, &b, "create schema shop", "select count(*) from pg_namespace where nspname = 'shop'", "1").await;
-    c.must("create table shop.item (id int primary key, name text not null, price numeric default 1)").await;
+    then_shows(lab, &b, "create schema depot", "select count(*) from pg_namespace where nspname = 'depot'", "1").await;
+    c.must("create table depot.item (id int primary key, name text not null, price numeric default 1)").await;
     lab.everywhere().await;
-    b.must("insert into shop.item select g, 'item ' || g from generate_series(1, 100) g").await;
+    b.must("insert into depot.item select g, 'item ' || g from generate_series(1, 100) g").await;
     lab.everywhere().await;
     then_shows(
         lab,
         &c,
-        "alter table shop.item add column stock int not null default 7",
-        "select sum(stock) from shop.item",
+        "alter table depot.item add column stock int not null default 7",
+        "select sum(stock) from depot.item",
         "700",
     )
     .await;
     then_shows(
         lab,
         &b,
-        "alter table shop.item alter column price type float8 using price * 2",
-        "select sum(price) from shop.item",
+        "alter table depot.item alter column price type float8 using price * 2",
+        "select sum(price) from depot.item",
         "200",
     )
     .await;
     then_shows(
         lab,
         &c,
-        "alter table shop.item add constraint positive check (price > 0), add constraint once unique (name)",
-        "select string_agg(conname, ' ' order by conname) from pg_constraint where conrelid = 'shop.item'::regclass",
+        "alter table depot.item add constraint positive check (price > 0), add constraint once unique (name)",
+        "select string_agg(conname, ' ' order by conname) from pg_constraint where conrelid = 'depot.item'::regclass",
         "item_pkey once positive",
     )
     .await;
     then_shows(
         lab,
         &b,
-        "create unique index item_lower on shop.item (lower(name)) where id > 0",
-        "select indisvalid from pg_index where indexrelid = 'shop.item_lower'::regclass",
+        "create unique index item_lower on depot.item (lower(name)) where id > 0",
+        "select indisvalid from pg_index where indexrelid = 'depot.item_lower'::regclass",
         "t",
     )
     .await;
     then_shows(
         lab,
         &c,
-        "drop index shop.item_lower",
+        "drop index depot.item_lower",
         "select count(*) from pg_class where relname = 'item_lower'",
         "0",
     )
@@ -72,16 +72,16 @@ async fn tables(lab: &Lab) {
     then_shows(
         lab,
         &b,
-        "alter table shop.item rename column name to title; alter table shop.item rename to thing",
-        "select count(title) from shop.thing",
+        "alter table depot.item rename column name to title; alter table depot.item rename to thing",
+        "select count(title) from depot.thing",
         "100",
     )
     .await;
     then_shows(
         lab,
         &c,
-        "alter table shop.thing drop column price",
-        "select (t.*)::text from shop.thing t where id = 1",
+        "alter table depot.thing drop column price",
+        "select (t.*)::text from depot.thing t where id = 1",
         "(1,\"item 1\",7)",
     )
     .await;
@@ -89,13 +89,13 @@ async fn tables(lab: &Lab) {
     then_shows(
         lab,
         &b,
-        "update shop.thing set stock = 8 where id = 1",
-        "select (t.*)::text from shop.thing t where id = 1",
+        "update depot.thing set stock = 8 where id = 1",
+        "select (t.*)::text from depot.thing t where id = 1",
         "(1,\"item 1\",8)",
     )
     .await;
-    b.must("create table shop.gone (id int primary key); insert into shop.gone values (1)").await;
-    then_shows(lab, &c, "drop table shop.gone", "select to_regclass('shop.gone') is null", "t").await;
+    b.must("create table depot.gone (id int primary key); insert into depot.gone values (1)").await;
+    then_shows(lab, &c, "drop table depot.gone", "select to_regclass('depot.gone') is null", "t").await;
 }
 
 async fn other_objects(lab: &Lab) {
@@ -236,10 +236,11 @@ async fn tables_from_queries(lab: &Lab) {
     let sum = text(&b, "select count(*) || ' ' || sum(r) || ' ' || max(at) from shop.copy").await.unwrap();
     lab.shows("select count(*) || ' ' || sum(r) || ' ' || max(at) from shop.copy", &sum).await;
     b.must(
-        "create table shop.arrays as select array[id] as ids, '{a}'::varchar(5)[] as vs, '{1.25}'::numeric(5,2)[] as ns,
+        "create type shop.label as enum ('s', 'm');
+         create table shop.arrays as select array[id] as ids, '{a}'::varchar(5)[] as vs, '{1.25}'::numeric(5,2)[] as ns,
              array[now()]::timestamptz(3)[] as ts, array['1 day']::interval day to second(2)[] as spans,
              array['1 month']::interval month[] as months, array[b'1']::bit(3)[] as bits, 'x'::varchar(5) as v,
-             array['\"x\"=>1'::text]::name[] as names, '{s,m}'::shop.size[] as sizes from shop.thing limit 1",
+             array['\"x\"=>1'::text]::name[] as names, '{s,m}'::shop.label[] as sizes from shop.thing limit 1",
     )
     .await;
     lab.everywhere().await;

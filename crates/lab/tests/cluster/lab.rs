@@ -3,10 +3,13 @@
 //!
 //! Invariant: one cluster at a time in this process, whatever the number of test threads.
 
-use std::future::Future;
+use std::future::{poll_fn, Future};
 use std::ops::{Deref, DerefMut};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, LazyLock};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -42,6 +45,52 @@ impl Deref for Lab {
 impl DerefMut for Lab {
     fn deref_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
+    }
+}
+
+/// Subjects that share a cluster, one after the other.  Each fails by itself: those behind it run all the same, and the test names
+/// all that failed.  So none may need what another one has made.
+pub struct Subjects<'a> {
+    lab: &'a Lab,
+    failed: Vec<&'static str>,
+}
+
+/// Runs `async fn subject(lab: &Lab)` for each, and looks whether so many tables are the same in all regions.
+macro_rules! subjects {
+    ($lab:expr, $tables:expr; $($subject:ident),+ $(,)?) => {{
+        let mut subjects = $crate::lab::Subjects::of(&$lab);
+        $(subjects.run(stringify!($subject), $subject(&$lab)).await;)+
+        subjects.are_equal($tables).await;
+    }};
+}
+pub(crate) use subjects;
+
+impl<'a> Subjects<'a> {
+    pub fn of(lab: &'a Lab) -> Subjects<'a> {
+        Subjects { lab, failed: Vec::new() }
+    }
+
+    pub async fn run(&mut self, name: &'static str, subject: impl Future<Output = ()>) {
+        let (mut subject, began) = (pin!(subject), Instant::now());
+        let result = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| subject.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(true),
+            // What it says has been printed.
+            Err(_) => Poll::Ready(false),
+        });
+        let passed = result.await;
+        let became = if passed { "ok" } else { "FAILED" };
+        println!("{}: {name} ... {became} ({:.1} s)", self.lab.name, began.elapsed().as_secs_f64());
+        if !passed {
+            self.failed.push(name);
+        }
+    }
+
+    /// To be called in the end.
+    pub async fn are_equal(mut self, tables: usize) {
+        let lab = self.lab;
+        self.run("all_regions_are_equal", lab.check_equal(tables)).await;
+        assert!(self.failed.is_empty(), "{}: failed: {}", lab.name, self.failed.join(", "));
     }
 }
 

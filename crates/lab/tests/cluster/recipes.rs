@@ -1,18 +1,14 @@
 //! What a statement made at home is what every region gets, also where the same words would make something else there.
 
-use crate::lab::{number, start, text, Lab};
+use crate::lab::{number, start, subjects, text, Lab};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_statement_made_at_home_is_in_every_region() {
     let lab = start("recipes", "bounds, contents and side effects of DDL that no region could compute again").await;
-    bounds_of_partitions(&lab).await;
-    materialized_views(&lab).await;
-    refreshed_while_others_write(&lab).await;
-    functions(&lab).await;
-    truncate(&lab).await;
-    event_triggers(&lab).await;
-    extensions(&lab).await;
-    lab.check_equal(1).await;
+    subjects!(lab, 1;
+        bounds_of_partitions, materialized_views, refreshed_while_others_write, functions, truncate,
+        event_triggers, extensions
+    );
 }
 
 /// Runs it in a region that does not lead; then the query has to give in all regions what it gives there.
@@ -135,14 +131,16 @@ async fn refreshed_while_others_write(lab: &Lab) {
 async fn functions(lab: &Lab) {
     let b = lab.session(1).await;
     b.must("create table subject (id int primary key, n int); insert into subject values (1, 1); create domain positive as int;
-            create table subject_too (p positive); insert into subject_too values (1)")
+            create table subject_too (p positive); insert into subject_too values (1); create table computed (n int);
+            create function computed(n int) returns int language plpgsql as $$ begin insert into computed values (n); return n; end $$;
+            create function computes_too(n int) returns int language plpgsql immutable as $$ begin return computed(n); end $$")
         .await;
     for statement in [
-        "create index on subject (computes(n))",
-        "alter table subject add check (computes(n) > 0)",
-        "alter table subject alter n type bigint using computes(n)",
-        "alter table subject add column x int default computes(1)",
-        "alter domain positive add check (computes(value) > 0)",
+        "create index on subject (computes_too(n))",
+        "alter table subject add check (computes_too(n) > 0)",
+        "alter table subject alter n type bigint using computes_too(n)",
+        "alter table subject add column x int default computes_too(1)",
+        "alter domain positive add check (computes_too(value) > 0)",
     ] {
         let why = b.refused(statement).await;
         assert_eq!(why.code().code(), "0A000", "{statement}: {}", why.message());
@@ -259,15 +257,10 @@ async fn contents_are_put_in_as_their_owner_and_what_is_local_stays() {
 async fn what_a_statement_means_at_home_it_means_in_every_region() {
     let lab =
         start("recipes_meaning", "roles, names, functions and rows that a statement meets otherwise elsewhere").await;
-    functions_of_indexes(&lab).await;
-    temporary_objects(&lab).await;
-    create_table_as(&lab).await;
-    typed_tables(&lab).await;
-    rows_of_one_region(&lab).await;
-    advisory_locks(&lab).await;
-    settings_of_functions(&lab).await;
-    left_by_reindex(&lab).await;
-    lab.check_equal(1).await;
+    subjects!(lab, 1;
+        functions_of_indexes, temporary_objects, create_table_as, typed_tables, rows_of_one_region,
+        advisory_locks, settings_of_functions, left_by_reindex
+    );
 }
 
 /// Of any index: what the apply worker would not let them do is refused at home, and the regions go on.

@@ -1,23 +1,16 @@
 //! Values that a type can hold but not read back, or that mean something only where they were made: they come out alike in every
 //! region, or are refused where they are written.  Nothing stands still.
 
-use crate::lab::{apart, builder, start, start_from, Lab};
+use crate::lab::{apart, builder, start, start_from, subjects, Lab};
 use onetrip_lab::Cluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_region_stores_all_regions_store() {
     let lab = start("stored_values", "values that no input function takes are stored alike in all regions").await;
-    not_read_back(&lab).await;
-    names(&lab).await;
-    refused(&lab).await;
-    compressed(&lab).await;
-    identity_out_of_line(&lab).await;
-    headers_made_shorter(&lab).await;
-    settings_of_the_session(&lab).await;
-    many_rolled_back_savepoints(&lab).await;
-    computed_from_oids(&lab).await;
-    partitioned_by_oids(&lab).await;
-    lab.check_equal(11).await;
+    subjects!(lab, 11;
+        not_read_back, names, refused, compressed, identity_out_of_line, headers_made_shorter,
+        settings_of_the_session, many_rolled_back_savepoints, computed_from_oids, partitioned_by_oids
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,13 +20,10 @@ async fn keys_hold_while_something_is_renamed() {
         "a rename in one region and a use of the old name in another: one gives way, or both hold",
     )
     .await;
-    index_renamed_while_written(&lab).await;
-    object_renamed_while_named(&lab).await;
-    function_replaced_while_indexed(&lab).await;
-    index_moved_while_written(&lab).await;
-    code_changed_while_computed(&lab).await;
-    array_type_renamed_while_named(&lab).await;
-    lab.check_equal(4).await;
+    subjects!(lab, 4;
+        index_renamed_while_written, object_renamed_while_named, function_replaced_while_indexed,
+        index_moved_while_written, code_changed_while_computed, array_type_renamed_while_named
+    );
 }
 
 /// Both write the relation's row in the catalog; the one is DDL and the other is not.
@@ -285,8 +275,7 @@ async fn identity_out_of_line(lab: &Lab) {
 }
 
 /// What some functions of arrays return is stored with headers of four bytes, which the next UPDATE of the row makes one: there is
-/// room for a longer
-/// value then, in every region.
+/// room for a longer value then, in every region.
 async fn headers_made_shorter(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     let columns: Vec<String> = (1..=200).map(|n| format!("a{n} int[]")).collect();

@@ -14,9 +14,9 @@ use crate::span;
 use crate::stop::stop_point;
 use crate::transport::Transport;
 use bytes::Bytes;
-use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision};
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::Frozen;
-use onetrip_core::consensus::{Committed, Leadership, Message, Notice};
+use onetrip_core::consensus::{Committed, Leadership, Message, Notice, Opened};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, Report, Stage};
 use onetrip_core::router;
@@ -43,6 +43,19 @@ pub(super) struct NodeHost {
     /// The table has changed since somebody looked.
     pub members_changed: bool,
     pub started: Instant,
+}
+
+impl NodeHost {
+    /// Does something that takes long on a thread of its own, and hands in what came of it.
+    fn beside(&self, name: &str, work: impl FnOnce() -> Event + Send + 'static) -> Result<()> {
+        let inbox = self.inbox.clone();
+        span::spawn_thread(name, move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            // The panic itself is on standard error; whoever waits for this would wait for ever.
+            inbox.send_blocking(result.unwrap_or_else(|_| Event::Broken("a thread of the node panicked")));
+        })?;
+        Ok(())
+    }
 }
 
 impl Host for NodeHost {
@@ -77,7 +90,7 @@ impl Host for NodeHost {
         sent
     }
 
-    fn send_notice(&mut self, to: NodeId, notice: Notice) {
+    fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         self.transport.send_notice(to, notice);
     }
 
@@ -113,14 +126,23 @@ impl Host for NodeHost {
     }
 
     fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<()> {
-        let (file, inbox) = (self.checkpoint_file.clone(), self.inbox.clone());
-        let write = move || {
+        let file = self.checkpoint_file.clone();
+        self.beside("onetrip-ckpt", move || {
             let (index, conf) = (checkpoint.index(), checkpoint.conf().clone());
             let saved = file.save(index, &checkpoint.encode());
-            inbox.send_blocking(Event::Checkpointed(saved.map(|()| (index, conf))));
-        };
-        span::spawn_thread("onetrip-ckpt", write)?;
-        Ok(())
+            Event::Checkpointed(saved.map(|()| (index, conf)))
+        })
+    }
+
+    fn open_snapshot(&mut self, message: Message, limits: Limits) -> Result<()> {
+        let file = self.checkpoint_file.clone();
+        self.beside("onetrip-open", move || {
+            let opened = Opened::open(message, limits);
+            if let Some(Err(e)) = opened.as_ref().ok().map(|opened| file.prepare(opened.data())) {
+                tracing::warn!("a checkpoint of another node could not be written yet, which is tried again: {e}");
+            }
+            Event::Opened(Box::new(opened))
+        })
     }
 
     fn wants_checkpoint(&self) -> bool {
@@ -214,7 +236,7 @@ impl Host for NodeHost {
         tracing::info!(index = %state.index(), "went on from a checkpoint");
     }
 
-    fn removed(&mut self, _members: &Members, decided: LogIndex) -> Error {
+    fn removed(&mut self, decided: LogIndex) -> Error {
         Error::Removed(format!("this node was removed from the cluster at log index {decided}"))
     }
 

@@ -233,6 +233,8 @@ impl CoreThread {
                 let (index, conf) = result?;
                 replica.checkpointed(index, &conf, host)?;
             }
+            Event::Opened(opened) => replica.opened(*opened, host),
+            Event::Broken(why) => return Err(Error::Internal(why.into())),
             Event::Stop => return Ok(Flow::Stop),
         }
         Ok(Flow::GoOn)
@@ -299,7 +301,7 @@ impl CoreThread {
         let deadline = Instant::now() + CHECKPOINT_WAIT;
         while self.replica.checkpoint_is_under_way() {
             match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(event @ Event::Checkpointed(_)) => _ = self.handle(event)?,
+                Ok(event @ (Event::Checkpointed(_) | Event::Broken(_))) => _ = self.handle(event)?,
                 Ok(_) => {}
                 Err(_) => return Err(Error::Internal("the last checkpoint does not end".into())),
             }

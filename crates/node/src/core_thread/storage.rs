@@ -11,6 +11,7 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
     // Whatever stands in it under its name was synced before it got that; the name itself perhaps not.
     sync_dir(&config.data_dir)?;
     let file = CheckpointFile::new(config.checkpoint_file());
+    file.forget_prepared()?;
     let found = match file.load(config.limits())? {
         Some(found) => found,
         None if config.members.is_empty() => {

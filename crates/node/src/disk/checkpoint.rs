@@ -16,11 +16,21 @@ pub struct CheckpointFile {
     path: PathBuf,
     /// Of the newest that was written in this life.  A slower writer of an older one must not replace it.
     newest: Arc<Mutex<LogIndex>>,
+    /// What stands beside the file, durably, to be installed.
+    prepared: Arc<Mutex<Option<Prepared>>>,
+}
+
+/// Which checkpoint that is: its length, and the CRC-32 of head and body that it ends with.  (That of all its bytes is the same
+/// for all of one length, as it is of anything together with its own CRC.)
+type Prepared = (usize, Vec<u8>);
+
+fn name_of(raw: &[u8]) -> Prepared {
+    (raw.len(), raw[raw.len().saturating_sub(4)..].to_vec())
 }
 
 impl CheckpointFile {
     pub fn new(path: PathBuf) -> Self {
-        CheckpointFile { path, newest: Arc::default() }
+        CheckpointFile { path, newest: Arc::default(), prepared: Arc::default() }
     }
 
     pub fn path(&self) -> &Path {
@@ -46,20 +56,54 @@ impl CheckpointFile {
         Error::Corrupted { file: self.path.clone(), why: why.to_string() }
     }
 
-    /// Durable on return; a crash on the way leaves the old one.  `index`: the last that it covers.
+    /// Durable on return; a crash on the way leaves the old one.  `index`: the last that it covers.  By one at a time.
     pub fn save(&self, index: LogIndex, raw: &[u8]) -> Result<()> {
-        let mut newest = self.newest.lock().expect("no code that holds this lock panics");
-        if index < *newest {
-            return Ok(());
-        }
-        write_whole(&self.path, raw)?;
-        *newest = index;
+        let temporary = temporary_of(&self.path);
+        write_new(&temporary, raw, None)?;
+        self.replace(index, &temporary)
+    }
+
+    /// Writes one that came from elsewhere, and was verified, durably beside the file, in place of one that was prepared
+    /// before: so little is left for [`CheckpointFile::install`].
+    pub fn prepare(&self, raw: &[u8]) -> Result<()> {
+        let mut prepared = self.prepared.lock().expect("no code that holds this lock panics");
+        *prepared = None;
+        write_new(&self.prepared_path(), raw, Some(checkpoint::installed_origin()))?;
+        *prepared = Some(name_of(raw));
         Ok(())
     }
 
-    /// The same for one that came from elsewhere: from now on the log may be shorter than it.
+    /// What an earlier life has prepared may not be whole.
+    pub fn forget_prepared(&self) -> Result<()> {
+        remove(&self.prepared_path())
+    }
+
+    /// The same as [`CheckpointFile::save`] for one that came from elsewhere: from now on the log may be shorter than it.
     pub fn install(&self, index: LogIndex, raw: &[u8]) -> Result<()> {
-        self.save(index, &checkpoint::installed(raw))
+        if self.take_prepared() != Some(name_of(raw)) {
+            self.prepare(raw)?;
+            self.take_prepared();
+        }
+        self.replace(index, &self.prepared_path())
+    }
+
+    fn take_prepared(&self) -> Option<Prepared> {
+        self.prepared.lock().expect("no code that holds this lock panics").take()
+    }
+
+    fn prepared_path(&self) -> PathBuf {
+        self.path.with_extension("received")
+    }
+
+    /// By one that is written and synced.
+    fn replace(&self, index: LogIndex, by: &Path) -> Result<()> {
+        let mut newest = self.newest.lock().expect("no code that holds this lock panics");
+        if index < *newest {
+            return remove(by);
+        }
+        rename(by, &self.path)?;
+        *newest = index;
+        Ok(())
     }
 
     /// The log is in order again: from now on it may not be shorter than the installed checkpoint.
@@ -75,13 +119,69 @@ impl CheckpointFile {
 
 /// Replaces a file: all of the new content is there, durably, or all of the old.
 pub(crate) fn write_whole(path: &Path, raw: &[u8]) -> Result<()> {
-    let temporary = path.with_extension("new");
+    let temporary = temporary_of(path);
+    write_new(&temporary, raw, None)?;
+    rename(&temporary, path)
+}
+
+fn temporary_of(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+/// Durable but for its name.  A file of this name that is there goes; whoever still writes it does no harm.
+fn write_new(path: &Path, raw: &[u8], origin: Option<[u8; 2]>) -> Result<()> {
+    remove(path)?;
     let write = || -> std::io::Result<()> {
-        let mut file = File::create(&temporary)?;
+        let mut file = File::create_new(path)?;
         file.write_all(raw)?;
+        if let Some(origin) = origin {
+            file.write_all_at(&origin, checkpoint::ORIGIN_AT as u64)?;
+        }
         file.sync_all()
     };
-    write().map_err(Error::disk(&temporary, "write"))?;
-    std::fs::rename(&temporary, path).map_err(Error::disk(path, "renaming"))?;
-    sync_dir(path.parent().unwrap_or(Path::new(".")))
+    write().map_err(Error::disk(path, "write"))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    std::fs::rename(from, to).map_err(Error::disk(to, "renaming"))?;
+    sync_dir(to.parent().unwrap_or(Path::new(".")))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::disk(path, "removing the file")(e)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What stands beside the file is taken if it is the one, and nothing of it is left.
+    #[test]
+    fn a_checkpoint_is_installed_as_it_came_whatever_was_prepared() {
+        let members = onetrip_core::Members::bootstrap(Vec::new(), "r".into(), 8);
+        let checkpoint = |index| {
+            let mut state = Checkpoint::bootstrap(members.clone(), Limits::default());
+            (1..=index).for_each(|at| state.certifier.skip(LogIndex(at)).unwrap());
+            state.encode()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let file = CheckpointFile::new(dir.path().join("certifier.checkpoint"));
+        for (index, prepared) in [(1, None), (2, Some(2)), (3, Some(7)), (4, None)] {
+            if let Some(prepared) = prepared {
+                file.prepare(&checkpoint(prepared)).unwrap();
+            }
+            file.install(LogIndex(index), &checkpoint(index)).unwrap();
+            assert_eq!(file.read().unwrap().unwrap(), checkpoint::installed(&checkpoint(index)), "{index}");
+            assert!(!file.prepared_path().exists());
+        }
+        // One that this node has made meanwhile, of a moment before.
+        file.save(LogIndex(3), &checkpoint(3)).unwrap();
+        assert_eq!(file.load(Limits::default()).unwrap().unwrap().index(), LogIndex(4));
+        file.prepare(&checkpoint(9)).unwrap();
+        file.forget_prepared().unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use bytes::Bytes;
 use onetrip_core::{Conf, LogIndex, Term};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +52,8 @@ pub struct RaftLog {
     next_record: u64,
     segment_bytes: u64,
     spare: Spare,
+    /// Raft was told that an entry cannot be read, and sends a snapshot instead; so nobody else would hear of it.
+    unreadable: RefCell<Option<Error>>,
     /// Reading only: what lies beyond this entry is not looked at.
     read_to: Option<LogIndex>,
 }
@@ -116,6 +118,7 @@ impl RaftLog {
             next_record: 0,
             segment_bytes,
             spare: Spare::new(dir),
+            unreadable: RefCell::default(),
             read_to: None,
         }
     }
@@ -319,8 +322,12 @@ impl RaftLog {
         Ok(())
     }
 
-    /// Appends; entries from the first one's index on are replaced.  With `sync`, all of it is durable on return.
+    /// Appends; entries from the first one's index on are replaced.  With `sync`, all of it is durable on return.  An error of
+    /// a read since the last time is one here.
     pub fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>, sync: bool) -> Result<()> {
+        if let Some(damage) = self.unreadable.take() {
+            return Err(damage);
+        }
         let bytes = record_bytes(hard_state, entries);
         let end = self.active().end;
         if end + bytes > self.segment_bytes && end > FIRST_RECORD_BYTES {

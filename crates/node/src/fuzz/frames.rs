@@ -1,20 +1,14 @@
 //! What comes through sockets: from peers, from PostgreSQL, and what stands in the log.
 
 use super::{member, txn};
-use crate::facts::Facts;
-use crate::join::{JoinReply, JoinRequest};
-use crate::transport::frame::{
-    Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION,
-};
-use crate::transport::Answer;
+use crate::join::JoinReply;
+use crate::transport::frame::{self, Frame, FRAME_BYTES_MAX, HELLO_BYTES_MAX};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{self, take_frame, EntryFlags, Failure, FromPostgres, Rehearsal, Role, ToPostgres};
-use onetrip_core::consensus::Message;
 use onetrip_core::entry::EntryKind;
 use onetrip_core::members::{Change, Command, Token};
 use onetrip_core::wire::Reader;
 use onetrip_core::{Entry, Key, LockMode, LogIndex, MemberRole, Members, NodeId};
-use raft::eraftpb::Entry as RaftEntry;
 
 /// Before and after authentication.
 pub(super) fn peer_frames(bytes: &[u8]) {
@@ -37,42 +31,7 @@ pub(super) fn peer_frames(bytes: &[u8]) {
 }
 
 pub(super) fn peer_frame_seeds() -> Vec<Vec<u8>> {
-    let alike = [("byte order".to_string(), "little-endian".to_string())].into();
-    let facts = Facts { version: 15, alike };
-    let hello = |purpose| Hello {
-        version: VERSION,
-        cluster: "c".into(),
-        beginning: 7,
-        from: NodeId(1),
-        region: "r".into(),
-        address: "h:1".into(),
-        to: NodeId(2),
-        purpose,
-        postgres: (purpose == Purpose::Postgres).then(|| facts.clone()),
-    };
-    let mut message = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
-    for i in 0..3u64 {
-        let data = Bytes::from(vec![i as u8; 40]);
-        message.mut_entries().push(RaftEntry { data, index: i, term: 1, ..Default::default() });
-    }
-    let mut snapshot = Message { from: 1, to: 2, ..Default::default() };
-    snapshot.mut_snapshot().set_data(Bytes::from_static(b"a checkpoint"));
-    snapshot.mut_snapshot().mut_metadata().mut_conf_state().set_voters(vec![1, 2, 3]);
-    let request = JoinRequest { region: "r".into(), address: "host:7000".into(), postgres: Some(facts.clone()) };
-    let frames = [
-        Frame::Hello(hello(Purpose::Frames(Channel::Bulk))),
-        Frame::Hello(hello(Purpose::Postgres)),
-        Frame::HelloReply(HelloReply::Refused("why".into())),
-        Frame::Join(Join { version: VERSION, secret: [7; 32], request }),
-        Frame::JoinRefused("no".into()),
-        Frame::Joined { head: Bytes::from_static(b"{\"member\":1}"), checkpoint: Bytes::from_static(b"state") },
-        Frame::Raft(Box::new(message)),
-        Frame::Raft(Box::new(snapshot)),
-        Frame::Ping { sent_ns: 1 },
-        Frame::Rehearse { id: 1, rehearsal: rehearsal() },
-        Frame::Rehearsed { id: 1, answer: Answer::Fails(failure()) },
-    ];
-    frames.iter().map(|f| f.encode().to_vec()).collect()
+    frame::examples().iter().map(|frame| frame.encode().to_vec()).collect()
 }
 
 pub(super) fn mend_peer_frame(bytes: &mut [u8]) {

@@ -434,10 +434,70 @@ fn decode(body: Bytes) -> Result<Frame> {
     Ok(frame)
 }
 
+/// At least one of each kind.
+#[cfg(any(test, feature = "lab"))]
+pub(crate) fn examples() -> Vec<Frame> {
+    use onetrip_core::LogIndex;
+
+    let hello = |purpose| Hello {
+        version: VERSION,
+        cluster: "c".into(),
+        beginning: 7,
+        from: NodeId(1),
+        region: "r".into(),
+        address: "h:1".into(),
+        to: NodeId(2),
+        purpose,
+        postgres: (purpose == Purpose::Postgres).then(Facts::example),
+    };
+    let join = |postgres| {
+        let request = JoinRequest { region: "r".into(), address: "host:7000".into(), postgres };
+        Frame::Join(Join { version: VERSION, secret: [7; 32], request })
+    };
+    let mut append = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
+    for index in 5..8 {
+        let data = Bytes::from(vec![index as u8; 40]);
+        append.mut_entries().push(raft::eraftpb::Entry { data, index, term: 3, ..Default::default() });
+    }
+    let mut snapshot = Message { from: 1, to: 2, ..Default::default() };
+    snapshot.mut_snapshot().set_data(Bytes::from_static(b"a checkpoint"));
+    snapshot.mut_snapshot().mut_metadata().mut_conf_state().set_voters(vec![1, 2, 3]);
+    let rehearsal = Rehearsal {
+        base: LogIndex(7),
+        timeout_ms: 2000,
+        lock_timeout_ms: 100,
+        write_set: Bytes::from_static(b"operations"),
+    };
+    let failure =
+        Failure { at: LogIndex(8), sqlstate: "42704".into(), message: "no such role".into(), ..Default::default() };
+    vec![
+        Frame::Hello(hello(Purpose::Frames(Channel::Control))),
+        Frame::Hello(hello(Purpose::Frames(Channel::Bulk))),
+        Frame::Hello(hello(Purpose::Postgres)),
+        Frame::HelloReply(HelloReply::Welcome),
+        Frame::HelloReply(HelloReply::Refused("no".into())),
+        Frame::HelloReply(HelloReply::Removed("gone".into())),
+        Frame::Raft(Box::new(append)),
+        Frame::Raft(Box::new(snapshot)),
+        Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }),
+        Frame::Report(Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] }),
+        Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
+        join(None),
+        join(Some(Facts::example())),
+        Frame::JoinRefused("no".into()),
+        Frame::Joined { head: Bytes::from_static(b"{\"member\":1}"), checkpoint: Bytes::from_static(b"state") },
+        Frame::Ping { sent_ns: 1 },
+        Frame::Pong { sent_ns: 2 },
+        Frame::Rehearse { id: 3, rehearsal },
+        Frame::Rehearsed { id: 3, answer: Answer::Fine },
+        Frame::Rehearsed { id: 3, answer: Answer::Fails(failure) },
+        Frame::Rehearsed { id: 3, answer: Answer::Untried("busy".into()) },
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onetrip_core::LogIndex;
 
     /// The receiver cannot tell it from one that was encoded whole, and its data are where they were.
     #[test]
@@ -470,56 +530,6 @@ mod tests {
         }
     }
 
-    fn all() -> Vec<Frame> {
-        let hello = |purpose| Hello {
-            version: VERSION,
-            cluster: "c".into(),
-            beginning: 7,
-            from: NodeId(1),
-            region: "r".into(),
-            address: "h:1".into(),
-            to: NodeId(2),
-            purpose,
-            postgres: (purpose == Purpose::Postgres).then(Facts::example),
-        };
-        let join = |postgres| {
-            let request = JoinRequest { region: "r".into(), address: "h:1".into(), postgres };
-            Frame::Join(Join { version: VERSION, secret: [7; 32], request })
-        };
-        let mut message = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
-        message.mut_entries().push(raft::eraftpb::Entry { data: Bytes::from_static(b"data"), ..Default::default() });
-        vec![
-            Frame::Hello(hello(Purpose::Frames(Channel::Control))),
-            Frame::Hello(hello(Purpose::Frames(Channel::Bulk))),
-            Frame::Hello(hello(Purpose::Postgres)),
-            Frame::HelloReply(HelloReply::Welcome),
-            Frame::HelloReply(HelloReply::Refused("no".into())),
-            Frame::HelloReply(HelloReply::Removed("gone".into())),
-            Frame::Raft(Box::new(message)),
-            Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }),
-            Frame::Report(Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] }),
-            Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
-            join(None),
-            join(Some(Facts::example())),
-            Frame::JoinRefused("no".into()),
-            Frame::Joined { head: Bytes::from_static(b"{}"), checkpoint: Bytes::from_static(b"state") },
-            Frame::Ping { sent_ns: 1 },
-            Frame::Pong { sent_ns: 2 },
-            Frame::Rehearse {
-                id: 3,
-                rehearsal: Rehearsal {
-                    base: LogIndex(4),
-                    timeout_ms: 5,
-                    lock_timeout_ms: 6,
-                    write_set: Bytes::from_static(b"ops"),
-                },
-            },
-            Frame::Rehearsed { id: 3, answer: Answer::Fine },
-            Frame::Rehearsed { id: 3, answer: Answer::Fails(Failure { at: LogIndex(7), ..Default::default() }) },
-            Frame::Rehearsed { id: 3, answer: Answer::Untried("busy".into()) },
-        ]
-    }
-
     /// RUSTSEC-2024-0437: skipping nested groups overflows the stack in protobuf 3.  Version 2 refuses the second level.
     #[test]
     fn nested_groups_from_a_peer_are_refused() {
@@ -547,7 +557,7 @@ mod tests {
 
     #[test]
     fn frames_come_back_as_they_were_and_any_wrong_bit_is_noticed() {
-        for frame in all() {
+        for frame in examples() {
             let raw = frame.encode();
             let mut buf = BytesMut::from(&raw[..]);
             assert_eq!(Frame::take(&mut buf, FRAME_BYTES_MAX).unwrap(), Some(frame));

@@ -25,8 +25,6 @@ mod wan;
 pub(crate) use accept::join_exchange;
 pub(crate) use error::PeerError;
 #[cfg(feature = "lab")]
-pub(crate) use rehearsal::Answer;
-#[cfg(feature = "lab")]
 pub use wan::LinkSettings;
 
 use crate::config::NodeConfig;
@@ -269,9 +267,10 @@ impl Transport {
         self.send_to(&link, channel, frame::encode_raft(message))
     }
 
-    pub fn send_notice(&self, to: NodeId, notice: Notice) {
-        if let Some(link) = self.link(to) {
-            self.send_to(&link, Channel::Control, Frame::Notice(notice).encode());
+    pub fn send_notice(&self, to: &[NodeId], notice: Notice) {
+        let frame = Frame::Notice(notice).encode();
+        for link in to.iter().filter_map(|id| self.link(*id)) {
+            self.send_to(&link, Channel::Control, frame.clone());
         }
     }
 

@@ -106,7 +106,11 @@ impl Storage for RaftLog {
                 break;
             }
             let entry = self.entry(LogIndex(index));
-            entries.push(entry.map_err(|e| raft::Error::Store(StorageError::Other(e.to_string().into())))?);
+            entries.push(entry.map_err(|e| {
+                let why = e.to_string();
+                self.unreadable.borrow_mut().get_or_insert(e);
+                raft::Error::Store(StorageError::Other(why.into()))
+            })?);
         }
         Ok(entries)
     }

@@ -153,6 +153,20 @@ fn one_wrong_byte_anywhere_in_a_closed_log_is_refused() {
     assert!(open(dir.path()).is_ok());
 }
 
+/// Goal: damage under a running node ends it, also where Raft has another way to go on.
+/// Method: an entry that a member needs changes on disk after the log was opened.
+#[test]
+fn an_entry_that_raft_cannot_read_is_an_error_of_the_next_append() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(&mut open(dir.path()).unwrap());
+    let mut log = open(dir.path()).unwrap();
+    let file = std::fs::File::options().write(true).open(&log.segments[0].path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"x", log.slots[0].offset).unwrap();
+    assert!(Storage::entries(&log, 1, 3, None, GetEntriesContext::empty(false)).is_err());
+    let error = log.append(&[entry(21, 1, b"more")], None, true).unwrap_err();
+    assert!(matches!(&error, Error::Corrupted { file, .. } if *file == log.segments[0].path), "{error}");
+}
+
 /// After a crash the last record may be torn, whatever its length; damage before it is still refused.
 #[test]
 fn after_a_crash_only_the_last_write_may_be_incomplete() {

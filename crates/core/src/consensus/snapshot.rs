@@ -1,0 +1,55 @@
+//! Snapshots that bring a whole new state.  To decode one takes long, so that is done beside everything else.
+
+use super::{Consensus, Message};
+use crate::certifier::Limits;
+use crate::checkpoint::{Checkpoint, Conf};
+use crate::error::{Error, Result};
+use bytes::Bytes;
+use raft::eraftpb::MessageType;
+use raft::Storage;
+
+/// A message that brings a snapshot, with the checkpoint that this is.
+#[derive(Debug)]
+pub struct Opened {
+    message: Message,
+    checkpoint: Box<Checkpoint>,
+}
+
+impl Opened {
+    /// Bytes from a peer.  `limits`: those of the cluster.
+    pub fn open(message: Message, limits: Limits) -> Result<Opened> {
+        let snapshot = message.get_snapshot();
+        let metadata = snapshot.get_metadata();
+        let checkpoint = Box::new(Checkpoint::decode(snapshot.data.clone(), limits)?);
+        let says = (checkpoint.index().0, checkpoint.term.0, &checkpoint.conf);
+        if says != (metadata.index, metadata.term, &Conf::from(metadata.get_conf_state())) {
+            return Err(Error::malformed("snapshot", "it is not the checkpoint that it says it is"));
+        }
+        Ok(Opened { message, checkpoint })
+    }
+
+    /// The checkpoint's bytes.
+    pub fn data(&self) -> &Bytes {
+        &self.message.get_snapshot().data
+    }
+}
+
+impl<S: Storage> Consensus<S> {
+    pub fn limits(&self) -> Limits {
+        self.config.limits
+    }
+
+    /// This message brings a snapshot that raft would install: it has to be opened first.
+    pub fn lacks(&self, message: &Message) -> bool {
+        message.get_msg_type() == MessageType::MsgSnapshot && self.raft.lacks(message.get_snapshot().get_metadata())
+    }
+
+    pub(super) fn receive_snapshot(&mut self, Opened { message, checkpoint }: Opened) -> Result<()> {
+        self.raft.step(message)?;
+        // Raft may pass it over, also while an earlier one is about to be installed.
+        if self.raft.to_install() == Some((checkpoint.index(), checkpoint.term)) {
+            self.incoming = Some(checkpoint);
+        }
+        Ok(())
+    }
+}
