@@ -39,7 +39,10 @@ fn found(bug: InjectedBug, within: u64, expected: &[&str]) {
         let report = run(Options::draw(seed, Some(bug)), false);
         if let Some(why) = report.failure {
             println!("{bug:?} found by seed {seed}: {why}");
-            assert!(expected.iter().any(|e| why.contains(e)), "{bug:?} was found, but by something else: {why}");
+            // What it breaks may also show as something that another bug could have done; that proves nothing.
+            if !expected.iter().any(|e| why.contains(e)) {
+                continue;
+            }
             return;
         }
     }
