@@ -5,7 +5,8 @@
 //! compress.  Node and PostgreSQL of the farthest region are killed, and started again after a while.
 //!
 //! `cargo bench -p onetrip-lab --bench member_return -- --away 300 --out docs/measurements/2026-11-22-return` (or `make
-//! bench-return`) writes README.md there; without `--out` the table goes to standard output.
+//! bench-return`) writes README.md there; without `--out` the table goes to standard output.  `--yields`: who comes back leaves
+//! the processors to the others, as on a machine of its own; this wants `sysctl kernel.sched_autogroup_enabled=0`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -178,7 +179,7 @@ async fn measure(binary: &Path, away_for: Duration, yields: bool) -> Result<Seen
     })
 }
 
-fn report(seen: &Seen, command: &str) -> String {
+fn report(seen: &Seen, yields: bool, command: &str) -> String {
     let name = |region: usize| seen.topology.regions[region].name.as_str();
     let mut rows = String::new();
     for region in (0..seen.topology.regions.len()).filter(|region| *region != seen.away) {
@@ -200,14 +201,25 @@ fn report(seen: &Seen, command: &str) -> String {
         (before, after) => format!("The term went from {before} to {after}."),
     };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let share = match yields {
+        true => {
+            "The region that
+comes back runs with the lowest priority (nice 19): it takes what the others leave, nearly as if it
+had a machine of its own."
+        }
+        false => {
+            "So
+the CPU time that the returning region takes is missing in the others."
+        }
+    };
     format!(
         "# A member comes back after minutes of full load
 
 **Question.** A region was away while the others wrote at full load. What do their clients notice
 while it catches up?
 
-**Set-up.** One machine, {cores} cores, shared by three nodes, three PostgreSQLs and the clients. So
-the CPU time that the returning region takes is missing in the others. Round trips of
+**Set-up.** One machine, {cores} cores, shared by three nodes, three PostgreSQLs and the clients. {share}
+Round trips of
 topologies/us.toml (10, 50, 62 ms) are emulated between the nodes. Each region that stays has
 {CLIENTS} clients, each without pauses, in autocommit, one update of a row of {ROW_BYTES} bytes at a
 time. The leader is in {}. Node and PostgreSQL of {} were killed and started again
@@ -249,7 +261,7 @@ fn main() -> Result<()> {
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_onetrip-lab"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let seen = runtime.block_on(measure(&binary, Duration::from_secs(away), yields))?;
-    let text = report(&seen, "make bench-return");
+    let text = report(&seen, yields, &format!("make bench-return{}", if yields { " ARGS=--yields" } else { "" }));
     println!("{text}");
     if let Some(out) = out {
         // cargo runs a bench in its package's folder.
