@@ -49,6 +49,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "capture/capture.h"
@@ -354,6 +355,7 @@ static struct
 	Size		bytes;
 	TimestampTz since;
 	bool		open;			/* it may take in more */
+	bool		looks;			/* ... and is looking at the next entry */
 }			group;
 
 static bool
@@ -379,9 +381,12 @@ apply_take_next(OtEntry *entry, OtReader *r)
 
 	if (!group.open || has_turn || group.entries >= GROUP_ENTRIES_MAX ||
 		TimestampDifferenceExceeds(group.since, ot_now(), GROUP_MS) ||
+		ot_apply_rows_are_many() ||
 		!ot_agent_peek(agent, &type, &body) || type != OT_FRAME_ENTRY)
 		return false;
+	group.looks = true;
 	ot_agent_get_entry(&body, &next);
+	group.looks = false;
 	if (next.previous.value != entry->at.value || !apply_may_share(&next, &body) ||
 		group.bytes + (body.end - body.at) > GROUP_BYTES_MAX ||
 		ot_turn_backend_has(next.txn) || !ot_turn_extend(next.at))
@@ -410,11 +415,15 @@ apply_give_group_up(const OtEntry *entry)
 	edata = CopyErrorData();
 	FlushErrorState();
 	LockTimeout = 0;
-	QueryCancelPending = false;
 	AbortCurrentTransaction();
+	/* No timeout is armed any more; one that fired late was for the group. */
+	(void) get_timeout_indicator(LOCK_TIMEOUT, true);
+	QueryCancelPending = false;
 	singly_up_to = entry->at;
 	ereport(edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? DEBUG1 : LOG,
-			(errmsg("%d entries are applied one by one: %s", group.entries, edata->message)));
+			(errcode(edata->sqlerrcode),
+			 errmsg("%d entries are applied one by one: %s", group.entries, edata->message),
+			 edata->detail ? errdetail_internal("%s", edata->detail) : 0));
 }
 
 /* Commits in its turn.  false: that does not come on this connection. */
@@ -430,6 +439,8 @@ apply_commit(const OtEntry *entry)
 	CommitTransactionCommand();
 	pg_atomic_fetch_add_u64(&ot_worker->entries, group.entries);
 	pg_atomic_fetch_add_u64(&ot_worker->transactions, 1);
+	/* It says so of the last write set; one that runs functions is alone. */
+	OT_ASSERT(group.entries == 1 || !ran_functions);
 	if (ran_functions)
 		ot_apply_let_locks_go();
 	return true;
@@ -518,7 +529,8 @@ apply_entry(OtReader *r)
 	}
 	PG_CATCH();
 	{
-		if (group.entries == 1)
+		/* The entry that follows is not this one's fault. */
+		if (group.entries == 1 && !group.looks)
 			PG_RE_THROW();
 		apply_give_group_up(&entry);
 	}

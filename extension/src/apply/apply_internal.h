@@ -26,6 +26,7 @@ extern void ot_left_out_apply(const OtEntry *entry, OtReader *r);
 /* apply_row.c: all in one transaction, between begin and end */
 extern void ot_apply_rows_begin(void);
 extern void ot_apply_rows_begin_write_set(void);
+extern bool ot_apply_rows_are_many(void);
 extern void ot_apply_relation(OtReader *r);
 extern void ot_apply_insert(OtReader *r);
 extern void ot_apply_update(OtReader *r);

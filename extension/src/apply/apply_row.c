@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * apply_row.c
- *	  Applies the row operations of one entry.
+ *	  Applies the row operations of one entry or several.
  *
  * Rows go in below the level of triggers, constraints and generated columns:
  * all of these ran in the transaction's own region, and what they did is part
@@ -86,7 +86,7 @@ static MemoryContext rows_context = NULL;
 /* Something was written since the last CommandCounterIncrement(). */
 static bool written;
 
-/* Kept for the entries that are applied together with one; more are opened anew. */
+/* No entry joins others that have so many: what is open is locked, too. */
 #define KEPT_MAX 64
 
 static void
@@ -120,15 +120,17 @@ ot_apply_rows_begin(void)
 	written = false;
 }
 
+/* So many that no more are to be locked in this transaction. */
+bool
+ot_apply_rows_are_many(void)
+{
+	return known.count >= KEPT_MAX;
+}
+
 /* Before each write set: its numbers begin anew. */
 void
 ot_apply_rows_begin_write_set(void)
 {
-	if (known.count > KEPT_MAX)
-	{
-		ot_apply_rows_close();
-		known.count = 0;
-	}
 	nearlier = known.count;
 	numbered.count = 0;
 }

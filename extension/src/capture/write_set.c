@@ -547,6 +547,13 @@ ot_write_set_sequence(const char *schema, const char *name, int64 last_value,
 	ot_put_u64(ops, (uint64) last_value);
 	ot_put_u8(ops, flags);
 	ot_write_set_check_size();
+	/*
+	 * To set a sequence is not undone by a rollback, so it must not be done
+	 * twice: it comes in its turn, and shares its transaction with no other
+	 * entry.  To raise it twice is as good as once.
+	 */
+	if (flags & OT_SEQUENCE_EXACT)
+		ot_write_set_looks_names_up();
 }
 
 /* Appends the entry, as docs/agent-protocol.md lays it out. */

@@ -180,6 +180,35 @@ async fn who_waits_for_a_lock_does_not_hold_up_those_before() {
     lab.check_equal(2).await;
 }
 
+/// `setval` is not undone by a rollback: if entries were rolled back with it and applied again, values drawn meanwhile would
+/// be given out once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setval_among_entries_that_wait_gives_no_value_out_twice() {
+    let lab = with_table("grouped_setval", "a sequence is set, and an entry behind that waits for a lock").await;
+    let [a, b, _] = lab.sessions().await;
+    a.must("create sequence s; create table other (id int primary key)").await;
+    lab.everywhere().await;
+    let holder = lab.session(1).await;
+    holder.must("begin; update t set v = -1 where id = 0").await;
+    let copy = holder.copy_in::<_, bytes::Bytes>("copy other from stdin").await.expect("COPY begins");
+    let held = Held::hold(&b).await;
+    a.must("insert into t values (1, 1)").await;
+    a.must("select setval('s', 1000000)").await;
+    a.must("insert into t values (2, 2)").await;
+    a.must("update t set v = 1 where id = 0").await;
+    let drawer = lab.session(1).await;
+    let draw = "select count(*) || ' ' || count(distinct n) || ' ' || (max(n) > 1000000)::text
+                from (select nextval('s') n, pg_sleep(0.0005) from generate_series(1, 1500)) drawn";
+    let drawing = tokio::spawn(async move { text(&drawer, draw).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(held);
+    let drawn = tokio::time::timeout(SOON, drawing).await.expect("it ends").unwrap();
+    assert_eq!(drawn.unwrap_or_else(|e| panic!("{e:#}")), "1500 1500 true");
+    lab.shows("select count(*) || ' ' || sum(v) from t", "3 4").await;
+    drop(copy);
+    lab.check_equal(2).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_that_fails_in_the_middle_fails_by_itself() {
     let lab = with_table("grouped_failure", "an entry that one region cannot apply, in the middle of others").await;
