@@ -6,9 +6,11 @@
 //!
 //! `cargo bench -p onetrip-lab --bench member_return -- --away 300 --out docs/measurements/2026-11-22-return` (or `make
 //! bench-return`) writes README.md there; without `--out` the table goes to standard output.  `--yields`: who comes back leaves
-//! the processors to the others, as on a machine of its own; this wants `sysctl kernel.sched_autogroup_enabled=0`.
+//! processors and disk to the others, as on a machine of its own: it has the lowest priority, and its files lie in memory.
+//! This wants `sysctl kernel.sched_autogroup_enabled=0`, and 4 GiB in /dev/shm.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,7 +29,7 @@ const BEFORE: Duration = Duration::from_secs(30);
 const NEAR_ENTRIES: u64 = 200;
 const GIVE_UP: Duration = Duration::from_secs(1_200);
 
-const PHASES: [&str; 3] = ["all are there", "it is away", "it catches up"];
+const PHASES: [&str; 4] = ["all are there", "it is away", "its log catches up", "its PostgreSQL catches up"];
 
 /// In microseconds, by phase and region.
 type Times = Vec<Vec<Histogram<u64>>>;
@@ -78,6 +80,25 @@ struct Seen {
 async fn number(cluster: &Cluster, region: usize, name: &str) -> Result<u64> {
     let status = cluster.node(region).status().await?;
     status[name].as_u64().with_context(|| format!("{name} in {status}"))
+}
+
+/// A folder in memory that goes with the value.
+struct InMemory(PathBuf);
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Moves the files of a node that is down.
+fn move_into_memory(node: &Node) -> Result<InMemory> {
+    let memory = InMemory(PathBuf::from(format!("/dev/shm/onetrip-member-return-{}", std::process::id())));
+    let copied = Command::new("cp").arg("-a").args([node.folder(), &memory.0]).status().context("run cp")?;
+    ensure!(copied.success(), "cannot copy {} to {}", node.folder().display(), memory.0.display());
+    std::fs::remove_dir_all(node.folder())?;
+    std::os::unix::fs::symlink(&memory.0, node.folder())?;
+    Ok(memory)
 }
 
 /// The node, and all that it starts, leave the processors to everybody else.
@@ -131,6 +152,7 @@ async fn measure(binary: &Path, away_for: Duration, yields: bool) -> Result<Seen
     node.kill9_postgres()?;
     processes.into_iter().for_each(|pid| _ = kill(pid, Signal::SIGKILL));
     load.phase.store(1, Ordering::Relaxed);
+    let _memory = if yields { Some(move_into_memory(node)?) } else { None };
     let (first, first_bytes) =
         (number(&cluster, leader, "commit").await?, number(&cluster, leader, "log_bytes").await?);
     tokio::time::sleep(away_for).await;
@@ -151,6 +173,7 @@ async fn measure(binary: &Path, away_for: Duration, yields: bool) -> Result<Seen
         let near = |name: &str| there[name].as_u64().is_some_and(|at| at + NEAR_ENTRIES >= all);
         if log_after.is_none() && near("log_last") {
             log_after = Some(back.elapsed());
+            load.phase.store(3, Ordering::Relaxed);
         }
         if near("applied") {
             break back.elapsed();
@@ -204,8 +227,8 @@ fn report(seen: &Seen, yields: bool, command: &str) -> String {
     let share = match yields {
         true => {
             "The region that
-comes back runs with the lowest priority (nice 19): it takes what the others leave, nearly as if it
-had a machine of its own."
+comes back runs with the lowest priority (nice 19) and has its files in memory: it takes what
+processors and disk the others leave, nearly as if it had a machine of its own."
         }
         false => {
             "So

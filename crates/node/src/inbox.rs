@@ -39,6 +39,8 @@ pub enum Event {
     Checkpointed(Result<(LogIndex, Conf)>),
     /// A snapshot of another node, decoded, or why it cannot be.
     Opened(Box<onetrip_core::Result<Opened>>),
+    /// Old entries have been read that Raft wants to send.
+    Fetched,
     /// The node cannot go on.
     Broken(&'static str),
     /// Checkpoint, close the log, end.

@@ -18,6 +18,9 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+/// So many of the last entries are.
+const IN_MEMORY: u64 = 8;
+
 #[derive(Clone)]
 struct Image {
     /// Index and term of the entry before the first one here.
@@ -109,6 +112,11 @@ pub struct SimLog {
     wants_checkpoint: Cell<bool>,
     reading: RefCell<Option<Reading>>,
     reads: Cell<u64>,
+    /// What raft wanted to send and is to ask for again; from where on it is told that next.
+    put_off: RefCell<Vec<(u64, GetEntriesContext)>>,
+    there: RefCell<Vec<u64>>,
+    questions: Cell<u64>,
+    wants_reading: Cell<bool>,
     /// Planted: nobody is given a snapshot.
     pub gives_no_snapshots: bool,
 }
@@ -131,6 +139,10 @@ impl SimLog {
             wants_checkpoint: Cell::new(false),
             reading: RefCell::default(),
             reads: Cell::new(0),
+            put_off: RefCell::default(),
+            there: RefCell::default(),
+            questions: Cell::new(0),
+            wants_reading: Cell::new(false),
             gives_no_snapshots: false,
         }
     }
@@ -208,6 +220,28 @@ impl SimLog {
         left
     }
 
+    /// Since it was asked last, something is to be read beside the replica's work.
+    pub fn wants_reading(&self) -> bool {
+        self.wants_reading.take()
+    }
+
+    /// Old entries are mostly not in memory, new ones are.
+    fn puts_off(&self, low: u64, context: GetEntriesContext) -> bool {
+        let mut there = self.there.borrow_mut();
+        if let Some(at) = there.iter().position(|at| *at == low) {
+            there.swap_remove(at);
+            return false;
+        }
+        self.questions.set(self.questions.get() + 1);
+        let is_old = low + IN_MEMORY <= self.written.last();
+        if !context.can_async() || !is_old || mix(low ^ self.questions.get() << 32).is_multiple_of(4) {
+            return false;
+        }
+        self.put_off.borrow_mut().push((low, context));
+        self.wants_reading.set(true);
+        true
+    }
+
     pub fn first_index(&self) -> LogIndex {
         LogIndex(self.written.before.0 + 1)
     }
@@ -263,6 +297,13 @@ impl Store for SimLog {
         self.wants_checkpoint.take()
     }
 
+    fn take_fetched(&mut self) -> Vec<GetEntriesContext> {
+        let mut there = self.there.borrow_mut();
+        there.clear();
+        let questions = std::mem::take(&mut *self.put_off.borrow_mut());
+        questions.into_iter().map(|(low, question)| (there.push(low), question).1).collect()
+    }
+
     fn cut(&mut self, upto: LogIndex) -> onetrip_core::Result<()> {
         // Both, since the segments that go are gone for either.
         let upto = upto.0.min(self.safe.last());
@@ -292,13 +333,16 @@ impl Storage for SimLog {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
         let log = &self.written;
         if low <= log.before.0 {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
         assert!(high <= log.last() + 1, "entries up to {high} asked for, the log ends at {}", log.last());
+        if self.puts_off(low, context) {
+            return Err(raft::Error::Store(StorageError::LogTemporarilyUnavailable));
+        }
         let max_size = max_size.into().unwrap_or(u64::MAX);
         let (mut entries, mut size) = (Vec::new(), 0);
         for index in low..high {

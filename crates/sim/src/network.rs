@@ -40,6 +40,10 @@ impl World {
                 let life = self.machines[i].life;
                 self.at(time, Event::Arrive(i, life, Arrival::Snapshot(message)));
             }
+            Departure::Fetched => {
+                let life = self.machines[i].life;
+                self.at(time, Event::Arrive(i, life, Arrival::Fetched));
+            }
             Departure::Checkpoint(index, conf, raw) => {
                 let life = self.machines[i].life;
                 self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, conf, raw)));

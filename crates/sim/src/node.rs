@@ -1,7 +1,7 @@
 //! One node: the replica that the daemon runs as well, on a simulated host (`host`) and a simulated disk.
 
 use crate::agent::{FromNode, Said, ToNode, Wire};
-use crate::ctx::{Ctx, InjectedBug, Micros};
+use crate::ctx::{Ctx, InjectedBug, Micros, MS};
 use crate::disk::{End, SimLog};
 use crate::host::SimHost;
 use crate::notices::Overheard;
@@ -48,6 +48,8 @@ pub enum Arrival {
     Checkpointed(LogIndex, Conf, Bytes),
     /// Another node's snapshot has been read by now.
     Snapshot(Message),
+    /// Old entries have.
+    Fetched,
     Tick(u32),
 }
 
@@ -61,6 +63,8 @@ pub enum Departure {
     Checkpoint(LogIndex, Conf, Bytes),
     /// Opened by now, likewise.
     Snapshot(Message),
+    /// Old entries are read by now, likewise.
+    Fetched,
 }
 
 /// Why a node stopped in the middle of its work.
@@ -212,6 +216,10 @@ impl Node {
             self.handle(arrival, ctx)?;
         }
         self.replica.advance(&mut SimHost { body: &mut self.body, ctx })?;
+        if self.replica.consensus.log().wants_reading() {
+            ctx.events.add("old entries read beside");
+            self.body.departures.push((self.body.clock + ctx.rng.between(0, 50 * MS), Departure::Fetched));
+        }
         self.misguided(ctx)
     }
 
@@ -244,6 +252,7 @@ impl Node {
                 let opened = Opened::open(message, replica.consensus.limits());
                 replica.opened(opened, host);
             }
+            Arrival::Fetched => replica.fetched(host),
             Arrival::Tick(times) => (0..times).try_for_each(|_| replica.tick(host))?,
         }
         Ok(())

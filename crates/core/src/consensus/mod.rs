@@ -45,7 +45,7 @@ use notices::Notices;
 pub use proposals::PROPOSALS_BYTES_MAX;
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 pub use raft::eraftpb::{EntryType, Message};
-use raft::Storage;
+use raft::{GetEntriesContext, Storage};
 use raft_node::RaftNode;
 use serde::Serialize;
 pub use snapshot::Opened;
@@ -92,6 +92,8 @@ pub enum Input {
     Position(NodeId, LogIndex),
     /// A connection to this member broke; what was under way may be lost.
     Unreachable(NodeId),
+    /// The log has the entries now that it refused raft ([`crate::replica::Store::take_fetched`]).
+    Fetched(GetEntriesContext),
     /// This node is about to stop: if it leads, let the member that is furthest take over.
     HandOver,
 }
@@ -254,7 +256,7 @@ impl<S: Storage> Consensus<S> {
         self.raft.store()
     }
 
-    /// For writing what `Output::persist` asks for, and nothing else.
+    /// For writing what `Output::persist` asks for, and for what it has read; nothing else.
     pub fn log_mut(&mut self) -> &mut S {
         self.raft.store_mut()
     }
@@ -301,6 +303,10 @@ impl<S: Storage> Consensus<S> {
             }
             Input::Unreachable(peer) => {
                 self.lost(peer);
+                Ok(())
+            }
+            Input::Fetched(question) => {
+                self.raft.fetched(question);
                 Ok(())
             }
             Input::HandOver => {

@@ -18,7 +18,7 @@ use super::{Role, COMMITTED_BYTES_MAX, INFLIGHT_MESSAGES_MAX, MESSAGE_BYTES_MAX}
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfChangeV2, ConfState, Entry as RaftEntry, HardState, Message, MessageType, SnapshotMetadata};
-use raft::{LightReady, Progress, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
+use raft::{GetEntriesContext, LightReady, Progress, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
 use std::ops::Range;
 
 pub(super) struct RaftNode<S: Storage>(RawNode<S>);
@@ -293,6 +293,11 @@ impl<S: Storage> RaftNode<S> {
     /// What is under way to it may be lost.
     pub fn unreachable(&mut self, id: NodeId) {
         self.0.report_unreachable(u64::from(id.0));
+    }
+
+    /// Entries that the log refused are there.
+    pub fn fetched(&mut self, question: GetEntriesContext) {
+        self.0.on_entries_fetched(question);
     }
 
     pub fn snapshot_lost(&mut self, id: NodeId) {

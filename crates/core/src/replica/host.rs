@@ -12,7 +12,7 @@ use crate::router::{Event, Log, Outbox};
 use crate::{Checkpoint, Conf};
 use bytes::Bytes;
 use raft::eraftpb::{Entry as RaftEntry, HardState};
-use raft::Storage;
+use raft::{GetEntriesContext, Storage};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +33,9 @@ pub trait Store: Storage + Log {
     fn checkpointed(&mut self, index: LogIndex, conf: &Conf);
     /// A member needs entries that were cut, and the last checkpoint does not serve it.
     fn wants_checkpoint(&self) -> bool;
+    /// Raft may be refused entries that it wants to send (`LogTemporarilyUnavailable`) until they have been read beside the
+    /// replica's work.  Those of its questions that can be answered now; [`super::Replica::fetched`] asks.
+    fn take_fetched(&mut self) -> Vec<GetEntriesContext>;
     /// Drops entries up to `upto`, or fewer.
     fn cut(&mut self, upto: LogIndex) -> Result<(), Self::Error>;
     /// How large it is, in bytes or another unit of [`super::Settings::log_bytes_max`].

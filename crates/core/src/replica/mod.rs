@@ -211,6 +211,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
+    /// The log has read what raft wanted to send ([`Store::take_fetched`]).
+    pub fn fetched<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        for question in self.consensus.log_mut().take_fetched() {
+            self.step(Input::Fetched(question), host);
+        }
+    }
+
     /// Something came from PostgreSQL.
     pub fn agent<H: Host<Store = S, Outbox = O>>(
         &mut self,

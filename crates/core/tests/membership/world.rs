@@ -134,6 +134,10 @@ impl Store for Disk {
         self.wants_checkpoint.take()
     }
     /// The tests cut by hand.
+    fn take_fetched(&mut self) -> Vec<GetEntriesContext> {
+        Vec::new()
+    }
+
     fn cut(&mut self, _: LogIndex) -> Result<(), Error> {
         Ok(())
     }

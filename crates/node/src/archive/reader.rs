@@ -77,7 +77,7 @@ impl Reader {
             return Err(ArchiveError::Gap { folder, from, to });
         }
         let (slot, time_ms) = loaded.slots[(index.0 - number) as usize];
-        let data = loaded.segment.read(&slot)?;
+        let data = loaded.segment.entries.read(&slot)?;
         let mut entry = RaftEntry { index: index.0, term: slot.term, data, ..Default::default() };
         entry.set_entry_type(slot.kind);
         Ok(Some(Stored { entry, time_ms: Some(time_ms) }))

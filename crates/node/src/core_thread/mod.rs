@@ -99,7 +99,9 @@ impl CoreThread {
         inbox: Inbox,
         orders: watch::Sender<Option<RebuildFrom>>,
     ) -> Result<CoreThread> {
-        let (checkpoint_file, state, log) = storage::open(&config)?;
+        let (checkpoint_file, state, mut log) = storage::open(&config)?;
+        let own = inbox.clone();
+        log.read_backlog_beside(move || own.send_blocking(Event::Fetched))?;
         let (checkpoint, last) = (state.index(), log.last_index());
         let archive = config.archive.as_ref().map(|a| Archive::start(&config, &a.folder, checkpoint)).transpose()?;
         tracing::info!(
@@ -234,6 +236,7 @@ impl CoreThread {
                 replica.checkpointed(index, &conf, host)?;
             }
             Event::Opened(opened) => replica.opened(*opened, host),
+            Event::Fetched => replica.fetched(host),
             Event::Broken(why) => return Err(Error::Internal(why.into())),
             Event::Stop => return Ok(Flow::Stop),
         }

@@ -9,7 +9,8 @@
 //! - A record is written only where durable zeros are, so that syncing it changes no metadata of the file system; or it is
 //!   larger than those, and synced twice.
 
-use super::segment::{path_of, record_bytes, Previous, Segment, Slot, Tail, FIRST_RECORD_BYTES};
+use super::backlog::BacklogReader;
+use super::segment::{path_of, record_bytes, Previous, Segment, Slot, SlotReader, Tail, FIRST_RECORD_BYTES};
 use super::snapshot::SnapshotReader;
 use super::spare::Spare;
 use super::{sync_dir, CheckpointFile};
@@ -20,6 +21,7 @@ use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A segment in which a record does not fit is followed by a new one; less in a log that must stay small.  A larger record
 /// has a segment of its own.
@@ -40,6 +42,8 @@ pub struct RaftLog {
     conf: Conf,
     /// What a member gets that needs entries which are not here any more.
     snapshots: Option<SnapshotReader>,
+    /// Reads what such a member gets that is not in memory; without one that is read where it is asked for.
+    backlog: Option<BacklogReader>,
     /// Index and configuration of the last checkpoint.
     checkpoint: Option<(LogIndex, Conf)>,
     /// A member needs a newer checkpoint than there is.
@@ -108,6 +112,7 @@ impl RaftLog {
             dir: dir.to_owned(),
             conf: Conf::default(),
             snapshots: None,
+            backlog: None,
             checkpoint: None,
             wants_checkpoint: Cell::new(false),
             hard_state: HardState::default(),
@@ -126,6 +131,13 @@ impl RaftLog {
     /// Where the checkpoint lies.
     pub fn keep_checkpoints_in(&mut self, file: CheckpointFile) {
         self.snapshots = Some(SnapshotReader::new(file));
+    }
+
+    /// From now on raft is refused old entries until they have been read beside it.  `tell`: some have been, and raft is to ask
+    /// for them again (`Replica::fetched`).
+    pub fn read_backlog_beside(&mut self, tell: impl Fn() + Send + 'static) -> Result<()> {
+        self.backlog = Some(BacklogReader::start(tell)?);
+        Ok(())
     }
 
     /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is durable.
@@ -413,18 +425,26 @@ impl RaftLog {
         if let Some(hit) = (place as usize).checked_sub(uncached) {
             return Ok(self.cached[hit].clone());
         }
-        let slot = &self.slots[place as usize];
-        let segment = &self.segments[(slot.segment - self.segments[0].number) as usize];
-        segment.read(slot)
+        let (slot, file) = self.place(place as usize);
+        file.read(slot)
+    }
+
+    fn place(&self, number: usize) -> (&Slot, &Arc<SlotReader>) {
+        let slot = &self.slots[number];
+        (slot, &self.segments[(slot.segment - self.segments[0].number) as usize].entries)
     }
 
     /// One entry, whole.
     pub fn entry(&self, index: LogIndex) -> Result<RaftEntry> {
-        let data = self.read(index)?;
+        Ok(self.with(index, self.read(index)?))
+    }
+
+    /// An entry that is here, with its data.
+    fn with(&self, index: LogIndex, data: Bytes) -> RaftEntry {
         let slot = &self.slots[(index.0 - self.before_first() - 1) as usize];
         let mut entry = RaftEntry { index: index.0, term: slot.term, data, ..Default::default() };
         entry.set_entry_type(slot.kind);
-        Ok(entry)
+        entry
     }
 
     /// The index before the first entry still here.

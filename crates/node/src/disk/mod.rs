@@ -7,6 +7,7 @@
 //! - Damage is an error that names the file, never a shorter log; only a write that a crash cut short is dropped.
 //! - After a failed write or fsync nothing more is written: the error goes up and the node stops.
 
+mod backlog;
 mod checkpoint;
 mod log;
 pub(crate) mod segment;

@@ -18,11 +18,12 @@
 use crate::error::{Error, Result};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use raft::eraftpb::{Entry as RaftEntry, EntryType, HardState};
-use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 const MAGIC: u32 = 0x314c_544f; // "OTL1"
 pub(crate) const HEAD_BYTES: usize = 20;
@@ -53,7 +54,7 @@ impl Previous {
 }
 
 /// Where an entry's data lies.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub term: u64,
     pub kind: EntryType,
@@ -75,14 +76,21 @@ pub(crate) struct Segment {
     pub number: u64,
     pub path: PathBuf,
     pub previous: Previous,
-    file: File,
+    file: Arc<File>,
     /// End of the records.
     pub end: u64,
     set_aside: u64,
     /// Up to here it was written ahead in this life, durably.
     pub zeros_end: u64,
+    pub entries: Arc<SlotReader>,
+}
+
+/// What reads a segment's entries, from any thread.
+pub(crate) struct SlotReader {
+    path: PathBuf,
+    file: Arc<File>,
     /// Up to here the system has been told to read ahead.
-    ahead: Cell<u64>,
+    ahead: AtomicU64,
 }
 
 pub(crate) fn path_of(dir: &Path, number: u64) -> PathBuf {
@@ -94,13 +102,18 @@ impl Segment {
         let path = path_of(dir, number);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(Error::disk(&path, "creating the segment"))?;
-        Ok(Segment { number, path, previous, file, end: 0, set_aside: 0, zeros_end: 0, ahead: Cell::default() })
+        Ok(Segment::of(file, path, number, previous, 0))
+    }
+
+    fn of(file: File, path: PathBuf, number: u64, previous: Previous, set_aside: u64) -> Segment {
+        let file = Arc::new(file);
+        let entries = Arc::new(SlotReader { path: path.clone(), file: file.clone(), ahead: AtomicU64::new(0) });
+        Segment { number, path, previous, file, end: 0, set_aside, zeros_end: 0, entries }
     }
 
     /// The same from a file of so many zeros, all durable, which has another name so far ([`Segment::take_name`]).
     pub fn create_from(file: File, bytes: u64, dir: &Path, number: u64, previous: Previous) -> Segment {
-        let path = path_of(dir, number);
-        Segment { number, path, previous, file, end: 0, set_aside: bytes, zeros_end: bytes, ahead: Cell::default() }
+        Segment { zeros_end: bytes, ..Segment::of(file, path_of(dir, number), number, previous, bytes) }
     }
 
     /// Moves the file from where it was made to where segments are.  Not durable before the folder is synced.
@@ -126,8 +139,7 @@ impl Segment {
         let file = options.open(&path);
         let file = file.map_err(Error::disk(&path, "opening the segment"))?;
         let set_aside = file.metadata().map_err(Error::disk(&path, "reading its size"))?.len();
-        let previous = Previous::default();
-        Ok(Segment { number, path, previous, file, end: 0, set_aside, zeros_end: 0, ahead: Cell::default() })
+        Ok(Segment::of(file, path, number, Previous::default(), set_aside))
     }
 
     /// Writes one record at the end.  Not durable before `sync`.
@@ -286,36 +298,6 @@ impl Segment {
         Ok(Some((self.file.try_clone().map_err(Error::disk(&self.path, "opening the segment"))?, self.end)))
     }
 
-    /// An entry's data, verified.
-    pub fn read(&self, slot: &Slot) -> Result<Bytes> {
-        self.read_ahead(slot.offset + u64::from(slot.len));
-        let mut data = BytesMut::zeroed(slot.len as usize);
-        self.file.read_exact_at(&mut data, slot.offset).map_err(Error::disk(&self.path, "read"))?;
-        if crc32fast::hash(&data) != slot.crc {
-            return Err(self.corrupted(format!("the entry at byte {} has changed since it was written", slot.offset)));
-        }
-        Ok(data.freeze())
-    }
-
-    /// Whoever reads an old entry mostly wants those that follow: the disk is to be waited for once, and not each time.
-    fn read_ahead(&self, from: u64) {
-        let (to, ahead) = (from + READ_AHEAD_BYTES, self.ahead.get());
-        // Far below: somebody else, who lacks more.
-        if ahead >= from + READ_AHEAD_BYTES / 2 && ahead <= to + READ_AHEAD_BYTES {
-            return;
-        }
-        self.ahead.set(to);
-        // SAFETY: a plain system call on a file descriptor that `self.file` keeps open.  It is advice; an error is no harm.
-        unsafe {
-            libc::posix_fadvise(
-                self.file.as_raw_fd(),
-                from as libc::off_t,
-                READ_AHEAD_BYTES as libc::off_t,
-                libc::POSIX_FADV_WILLNEED,
-            );
-        }
-    }
-
     pub fn corrupted(&self, why: String) -> Error {
         Error::Corrupted { file: self.path.clone(), why }
     }
@@ -432,6 +414,39 @@ impl Segment {
 
     pub fn remove(self) -> Result<()> {
         std::fs::remove_file(&self.path).map_err(Error::disk(&self.path, "removing the segment"))
+    }
+}
+
+impl SlotReader {
+    /// An entry's data, verified.
+    pub fn read(&self, slot: &Slot) -> Result<Bytes> {
+        self.read_ahead(slot.offset + u64::from(slot.len));
+        let mut data = BytesMut::zeroed(slot.len as usize);
+        self.file.read_exact_at(&mut data, slot.offset).map_err(Error::disk(&self.path, "read"))?;
+        if crc32fast::hash(&data) != slot.crc {
+            let why = format!("the entry at byte {} has changed since it was written", slot.offset);
+            return Err(Error::Corrupted { file: self.path.clone(), why });
+        }
+        Ok(data.freeze())
+    }
+
+    /// Whoever reads an old entry mostly wants those that follow: the disk is to be waited for once, and not each time.
+    fn read_ahead(&self, from: u64) {
+        let (to, ahead) = (from + READ_AHEAD_BYTES, self.ahead.load(Ordering::Relaxed));
+        // Far below: somebody else, who lacks more.
+        if ahead >= from + READ_AHEAD_BYTES / 2 && ahead <= to + READ_AHEAD_BYTES {
+            return;
+        }
+        self.ahead.store(to, Ordering::Relaxed);
+        // SAFETY: a plain system call on a file descriptor that `self.file` keeps open.  It is advice; an error is no harm.
+        unsafe {
+            libc::posix_fadvise(
+                self.file.as_raw_fd(),
+                from as libc::off_t,
+                READ_AHEAD_BYTES as libc::off_t,
+                libc::POSIX_FADV_WILLNEED,
+            );
+        }
     }
 }
 

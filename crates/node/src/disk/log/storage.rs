@@ -1,6 +1,6 @@
 //! The log as raft reads it.
 
-use super::{CheckpointFile, RaftLog, SnapshotReader};
+use super::{BacklogReader, CheckpointFile, RaftLog, SnapshotReader};
 use crate::disk::snapshot::Snapshot as Answer;
 use crate::error::{Error, Result};
 use bytes::Bytes;
@@ -60,6 +60,10 @@ impl Store for RaftLog {
         self.wants_checkpoint.take()
     }
 
+    fn take_fetched(&mut self) -> Vec<GetEntriesContext> {
+        self.backlog.as_ref().map(BacklogReader::take_fetched).unwrap_or_default()
+    }
+
     fn cut(&mut self, upto: LogIndex) -> Result<()> {
         self.cut(upto)
     }
@@ -90,7 +94,7 @@ impl Storage for RaftLog {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> raft::Result<Vec<RaftEntry>> {
         let before = self.before_first();
         if low <= before {
@@ -98,21 +102,29 @@ impl Storage for RaftLog {
         }
         assert!(high <= self.last() + 1, "entries up to {high} asked for, the log ends at {}", self.last());
         let max_size = max_size.into().unwrap_or(u64::MAX);
-        let mut entries = Vec::new();
         let mut size = 0;
-        for index in low..high {
+        // The first one in any case.
+        let fits = |index: &u64| {
             size += u64::from(self.slots[(index - before - 1) as usize].len) + 24;
-            if size > max_size && !entries.is_empty() {
-                break;
+            size <= max_size || *index == low
+        };
+        let high = low + (low..high).take_while(fits).count() as u64;
+        let read = match &self.backlog {
+            Some(backlog) if context.can_async() && low <= self.last() - self.cached.len() as u64 => {
+                let uncached = low..high.min(self.last() - self.cached.len() as u64 + 1);
+                let places = uncached.map(|index| self.place((index - before - 1) as usize));
+                let Some(read) = backlog.get(low, places, context) else {
+                    return Err(raft::Error::Store(StorageError::LogTemporarilyUnavailable));
+                };
+                read.map(|data| (low..).zip(data).map(|(index, data)| self.with(LogIndex(index), data)).collect())
             }
-            let entry = self.entry(LogIndex(index));
-            entries.push(entry.map_err(|e| {
-                let why = e.to_string();
-                self.unreadable.borrow_mut().get_or_insert(e);
-                raft::Error::Store(StorageError::Other(why.into()))
-            })?);
-        }
-        Ok(entries)
+            _ => (low..high).map(|index| self.entry(LogIndex(index))).collect(),
+        };
+        read.map_err(|e| {
+            let why = e.to_string();
+            self.unreadable.borrow_mut().get_or_insert(e);
+            raft::Error::Store(StorageError::Other(why.into()))
+        })
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {

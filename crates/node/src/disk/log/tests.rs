@@ -3,7 +3,7 @@
 use super::*;
 use onetrip_core::{Checkpoint, Member, MemberRole, Members, NodeId};
 use raft::eraftpb::Snapshot;
-use raft::{GetEntriesContext, Storage};
+use raft::{GetEntriesContext, Storage, StorageError};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -518,4 +518,62 @@ fn records_larger_than_what_was_written_ahead_are_there_after_a_crash() {
     let all = contents(&log);
     drop(log);
     assert_eq!(contents(&open(dir.path()).unwrap()), all);
+}
+
+/// Goal: raft gets old entries only once they have been read beside it, and never such as are not there any more.
+#[test]
+fn old_entries_are_read_beside_the_logs_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(&mut open(dir.path()).unwrap());
+    let mut log = open(dir.path()).unwrap();
+    let wait = || GetEntriesContext::empty(true);
+    let all = log.entries(1, 21, None, wait()).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    log.read_backlog_beside(move || tell.send(()).unwrap()).unwrap();
+    let is_put_off = |log: &RaftLog, low, high| {
+        let refused = log.entries(low, high, None, wait()).unwrap_err();
+        assert!(matches!(refused, raft::Error::Store(StorageError::LogTemporarilyUnavailable)), "{refused}");
+    };
+    // Two followers want the same, and another one what follows.
+    is_put_off(&log, 3, 9);
+    is_put_off(&log, 3, 9);
+    is_put_off(&log, 9, 21);
+    (0..2).for_each(|_| told.recv().unwrap());
+    assert_eq!(log.backlog.as_ref().unwrap().take_fetched().len(), 3);
+    (0..2).for_each(|_| assert_eq!(log.entries(3, 9, None, wait()).unwrap(), all[2..8]));
+    assert_eq!(log.entries(9, 21, None, wait()).unwrap(), all[8..]);
+    // Each was told once.
+    is_put_off(&log, 3, 9);
+    told.recv().unwrap();
+    // Another leader's entries take their place before raft asks again.
+    log.append(&[entry(4, 2, b"other")], None, true).unwrap();
+    assert_eq!(log.backlog.as_ref().unwrap().take_fetched().len(), 1);
+    is_put_off(&log, 3, 5);
+    told.recv().unwrap();
+    assert_eq!(log.backlog.as_ref().unwrap().take_fetched().len(), 1);
+    // The newest is in memory, and need not be read.
+    let (third, fourth) = (log.entries(3, 5, None, wait()).unwrap(), log.entries(4, 5, None, wait()).unwrap());
+    assert_eq!((third, fourth[0].data.as_ref(), fourth[0].term), (all[2..3].to_vec(), &b"other"[..], 2));
+    // Whoever cannot wait gets them at once.
+    assert_eq!(log.entries(1, 4, None, GetEntriesContext::empty(false)).unwrap(), all[..3]);
+}
+
+/// Damage in what was read beside is an error of the next append, as in what was not.
+#[test]
+fn damage_that_is_found_beside_ends_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(&mut open(dir.path()).unwrap());
+    let mut log = open(dir.path()).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    log.read_backlog_beside(move || tell.send(()).unwrap()).unwrap();
+    let place = log.slots[2];
+    let file = std::fs::OpenOptions::new().write(true).open(path_of(dir.path(), place.segment)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"x", place.offset).unwrap();
+    log.entries(1, 9, None, GetEntriesContext::empty(true)).unwrap_err();
+    told.recv().unwrap();
+    assert_eq!(log.backlog.as_ref().unwrap().take_fetched().len(), 1);
+    let refused = log.entries(1, 9, None, GetEntriesContext::empty(true)).unwrap_err();
+    assert!(refused.to_string().contains("has changed since it was written"), "{refused}");
+    let error = log.append(&[entry(21, 1, b"")], None, true).unwrap_err();
+    assert!(error.to_string().contains("has changed since it was written"), "{error}");
 }
