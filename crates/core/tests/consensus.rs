@@ -312,6 +312,29 @@ fn a_leader_puts_a_transaction_into_the_log_once() {
     assert_eq!(times(&world), 2);
 }
 
+/// Goal: what comes to a leader that hands over is in no log; it is proposed again, and then it is.
+#[test]
+fn what_comes_during_a_hand_over_that_fails_can_be_proposed_again() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    let raw = Entry::encode(&TxnId { node: NodeId(2), incarnation: 1, sequence: 1 }, &[], b"rows");
+    world.cut = Some(3);
+    // Hands over to one that does not hear it.
+    world.nodes[0].as_mut().unwrap().transfer_to(NodeId(3));
+    world.work(0);
+    let mut forwarded = Message { from: 2, to: 1, ..Default::default() };
+    forwarded.set_msg_type(MessageType::MsgPropose);
+    forwarded.mut_entries().push(raft::eraftpb::Entry { data: raw.clone(), ..Default::default() });
+    world.give(0, Input::Message(forwarded.clone()));
+    world.deliver();
+    let times = |w: &World| w.committed[0].iter().filter(|(_, data)| *data == raw).count();
+    assert_eq!(times(&world), 0);
+    world.give(0, Input::Unreachable(NodeId(3)));
+    world.give(0, Input::Message(forwarded));
+    world.deliver();
+    assert_eq!(times(&world), 1);
+}
+
 /// Goal: a proposal that was gathered, and whose leader is gone before it leaves, comes back.
 #[test]
 fn a_proposal_that_no_leader_takes_any_more_comes_back() {

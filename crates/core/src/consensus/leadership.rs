@@ -13,7 +13,7 @@ use raft::Storage;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// After a transfer, or after its transferee's connection broke, this many looks are skipped.
+/// After a transfer this many looks are skipped; after the preferred member's connection broke it gets none for as long.
 const TRANSFER_PAUSE: usize = 10;
 /// A member this close to the commit index may take over: while a transfer runs nothing new is proposed, so it arrives.
 const TRANSFER_LAG_MAX: u64 = 1024;
@@ -34,6 +34,8 @@ pub(super) struct Timing {
     credit: usize,
     to_heartbeat: usize,
     to_transfer: usize,
+    /// For so long the leader is not moved to a preferred member: its connection broke.
+    not_to_preferred: usize,
     leaderless: usize,
     /// Everybody's election timeouts, and this node's.
     pub widest: Range<usize>,
@@ -54,6 +56,7 @@ impl Timing {
             credit: 0,
             to_heartbeat: config.heartbeat_ticks,
             to_transfer: config.transfer_ticks,
+            not_to_preferred: 0,
             leaderless: 0,
             widest: range(base, 100, 215),
             election: range(base, 100, 215),
@@ -148,8 +151,9 @@ impl<S: Storage> Consensus<S> {
         if self.raft.transferee() == Some(peer) {
             self.raft.abort_transfer();
         }
+        // All else goes on: it may come and go for days.
         if self.members.is_preferred(peer) {
-            self.timing.to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
+            self.timing.not_to_preferred = self.config.transfer_ticks * TRANSFER_PAUSE;
         }
     }
 
@@ -181,6 +185,7 @@ impl<S: Storage> Consensus<S> {
             return;
         }
         timing.to_transfer = timing.to_transfer.saturating_sub(1);
+        timing.not_to_preferred = timing.not_to_preferred.saturating_sub(1);
         self.look_for_lost_snapshots();
         // At each election timeout raft forgets who is active; a look that kept that beat would never find anybody.
         if self.timing.to_transfer > 0 || !self.raft.knows_who_is_active() {
@@ -192,7 +197,8 @@ impl<S: Storage> Consensus<S> {
         let able =
             |id: &&NodeId| raft.follower(**id).is_some_and(|f| f.active && f.matched.0 + TRANSFER_LAG_MAX >= committed);
         let voters = &self.conf.voters;
-        let preferred = voters.iter().filter(able).find(|id| members.is_preferred(**id));
+        let may_move = self.timing.not_to_preferred == 0;
+        let preferred = voters.iter().filter(able).find(|id| may_move && members.is_preferred(**id));
         if let Some(transferee) = preferred.copied().filter(|_| !members.is_preferred(me)) {
             return self.transfer_to(transferee);
         }
@@ -238,6 +244,8 @@ impl<S: Storage> Consensus<S> {
             let ticks = self.timing.snapshots.entry(id).or_default();
             *ticks += 1;
             if *ticks > SNAPSHOT_TICKS {
+                // The next one may be under way before this is looked at again.
+                *ticks = 0;
                 self.raft.snapshot_lost(id);
             }
         }

@@ -57,11 +57,6 @@ impl Logged {
         }
         true
     }
-
-    fn forget(&mut self, txn: &TxnId) {
-        self.transactions.remove(txn);
-        self.oldest_first.retain(|other| other != txn);
-    }
 }
 
 /// `None`: it stands for no transaction.
@@ -94,6 +89,10 @@ impl<S: Storage> Consensus<S> {
     /// Hands all that was gathered to Raft.
     pub(super) fn propose_all(&mut self, not_taken: &mut Vec<Bytes>) {
         let mut gathered = std::mem::take(&mut self.proposals);
+        // Before any of it is remembered: what a leader that hands over is given stands in no log.
+        if !self.raft.takes_proposals() {
+            return not_taken.extend(gathered.into_iter().map(|entry| entry.data));
+        }
         if self.raft.leads() {
             let logged = self.logged.in_term(self.raft.term());
             gathered.retain(|entry| transaction(entry).is_none_or(|txn| logged.add(txn)));
@@ -108,9 +107,9 @@ impl<S: Storage> Consensus<S> {
                 together.push(next);
             }
             let data: Vec<Bytes> = together.iter().map(|entry| entry.data.clone()).collect();
-            let transactions: Vec<TxnId> = together.iter().filter_map(transaction).collect();
             if self.raft.propose(together).is_err() {
-                transactions.iter().for_each(|txn| self.logged.forget(txn));
+                // Not after that look; if all the same, an entry that stands in the log twice does no harm.
+                self.logged = Logged::default();
                 not_taken.extend(data);
             }
         }

@@ -130,8 +130,8 @@ pub trait Host {
     /// is durable.
     fn write_checkpoint(&mut self, checkpoint: Frozen) -> Result<(), Self::Error>;
     /// Begins to open another node's snapshot ([`crate::consensus::Opened::open`]), beside the replica's work, and may prepare there what
-    /// [`Host::install_checkpoint`] does with it; [`super::Replica::opened`] is called with what came of it.  Until then no
-    /// other one is given.
+    /// [`Host::install_checkpoint`] does with it; [`super::Replica::opened`] is called with what came of it.  Until that one is
+    /// installed, or passed over, no other one is given.
     fn open_snapshot(&mut self, message: Message, limits: Limits) -> Result<(), Self::Error>;
     /// Somebody waits for a new checkpoint.
     fn wants_checkpoint(&self) -> bool {

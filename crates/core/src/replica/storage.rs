@@ -16,17 +16,30 @@ use crate::router::Outbox;
 use crate::{Checkpoint, Conf};
 use bytes::Bytes;
 
-/// Of other nodes, not opened yet.  While one is, the newest of those that come waits, so that no more are in memory.
+/// Of other nodes.  From when one is opened until it is installed or passed over, the newest of those that come waits: no more
+/// are in memory, and what the host has prepared for one is not in the way of another.
 #[derive(Default)]
 pub(super) struct Snapshots {
-    is_opening: bool,
+    under_way: UnderWay,
     waiting: Option<Message>,
+}
+
+#[derive(Default, PartialEq)]
+enum UnderWay {
+    #[default]
+    Nothing,
+    Opening,
+    /// Raft has it.
+    Opened,
 }
 
 impl Snapshots {
     /// What is to be looked at now; what was opened before has been installed or passed over.
     pub fn next(&mut self) -> Option<Message> {
-        self.waiting.take_if(|_| !self.is_opening)
+        if self.under_way == UnderWay::Opened {
+            self.under_way = UnderWay::Nothing;
+        }
+        self.waiting.take_if(|_| self.under_way == UnderWay::Nothing)
     }
 }
 
@@ -83,17 +96,17 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         message: Message,
         host: &mut H,
     ) -> Result<(), H::Error> {
-        if self.snapshots.is_opening {
+        if self.snapshots.under_way != UnderWay::Nothing {
             self.snapshots.waiting = Some(message);
             return Ok(());
         }
-        self.snapshots.is_opening = true;
+        self.snapshots.under_way = UnderWay::Opening;
         host.open_snapshot(message, self.consensus.limits())
     }
 
     /// What [`Host::open_snapshot`] was given.
     pub fn opened<H: Host<Store = S, Outbox = O>>(&mut self, opened: crate::Result<Opened>, host: &mut H) {
-        self.snapshots.is_opening = false;
+        self.snapshots.under_way = UnderWay::Opened;
         match opened {
             Ok(opened) => self.step(Input::Snapshot(opened), host),
             Err(e) => host.ignored(e),
