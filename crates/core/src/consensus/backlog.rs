@@ -9,7 +9,7 @@ use crate::ids::{LogIndex, NodeId};
 use raft::Storage;
 
 /// Append messages of full size under way to a follower that is far behind.  A guess: at 100 ms of round trip it catches up
-/// by 160 MB/s, and one batch of them keeps the core thread for some milliseconds.
+/// by 160 MB/s.  The log reads them beside this thread ([`crate::replica::Store::take_fetched`]), one after the other.
 const BEHIND_MESSAGES_MAX: usize = 16;
 /// A follower that is behind and answers nothing of what is under way to it for so long has lost it.  On a connection that
 /// holds that never happens; a link that was cut by hand, and other ways to lose a message in silence, are rare: 5 s at 20 ms.

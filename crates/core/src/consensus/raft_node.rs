@@ -18,7 +18,9 @@ use super::{Role, COMMITTED_BYTES_MAX, INFLIGHT_MESSAGES_MAX, MESSAGE_BYTES_MAX}
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfChangeV2, ConfState, Entry as RaftEntry, HardState, Message, MessageType, SnapshotMetadata};
-use raft::{GetEntriesContext, LightReady, Progress, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage};
+use raft::{
+    GetEntriesContext, LightReady, Progress, ProgressState, RawNode, Ready, SnapshotStatus, StateRole, Storage,
+};
 use std::ops::Range;
 
 pub(super) struct RaftNode<S: Storage>(RawNode<S>);
