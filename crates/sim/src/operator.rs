@@ -93,6 +93,11 @@ impl World {
         self.machines[i].node.as_ref().is_some_and(|n| n.members().version == newest.version)
     }
 
+    /// An earlier request was carried out, and perhaps since the one that was refused.
+    fn is_shown(&self, i: usize, change: &Change) -> bool {
+        self.machines[i].node.as_ref().is_some_and(|n| change.is_shown_by(n.members()))
+    }
+
     /// Node `i` answers.
     pub(crate) fn told(&mut self, i: usize, (id, change, result): Answer) {
         trace!(self.ctx, "n{} answers: {change}: {result:?}", i + 1);
@@ -115,7 +120,9 @@ impl World {
                 self.ctx.events.add("membership changed");
             }
             // By an older table than there is: it may have been done meanwhile.
-            (Err(NotDone::Refused(_)), Some(job)) if !self.has_newest_table(i) => self.operator.job = Some(job),
+            (Err(NotDone::Refused(_)), Some(job)) if !self.has_newest_table(i) || self.is_shown(i, &change) => {
+                self.operator.job = Some(job);
+            }
             (Err(NotDone::Refused(_)), _) => self.ctx.events.add("membership change refused"),
             (_, job) => self.operator.job = job,
         }
