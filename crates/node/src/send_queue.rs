@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::{Mutex, MutexGuard};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 /// What a queue needs of a socket.
@@ -27,25 +27,19 @@ pub trait Socket: Send + Sync + 'static {
     fn shut_down(&self);
 }
 
-macro_rules! socket {
-    ($stream:ty) => {
-        impl Socket for $stream {
-            fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-                <$stream>::try_write_vectored(self, bufs)
-            }
-            async fn writable(&self) -> io::Result<()> {
-                <$stream>::writable(self).await
-            }
-            fn shut_down(&self) {
-                use std::os::fd::AsRawFd;
-                // Wakes whoever reads from it or waits to write.  An error means that it is shut already.
-                let _ = nix::sys::socket::shutdown(self.as_raw_fd(), nix::sys::socket::Shutdown::Both);
-            }
-        }
-    };
+impl Socket for TcpStream {
+    fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        TcpStream::try_write_vectored(self, bufs)
+    }
+    async fn writable(&self) -> io::Result<()> {
+        TcpStream::writable(self).await
+    }
+    fn shut_down(&self) {
+        use std::os::fd::AsRawFd;
+        // Wakes whoever reads from it or waits to write.  An error means that it is shut already.
+        let _ = nix::sys::socket::shutdown(self.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+    }
 }
-socket!(TcpStream);
-socket!(UnixStream);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {

@@ -49,6 +49,7 @@ struct OtAgent
 	StringInfoData in;
 	int			consumed;		/* bytes of in already handed out */
 	int			handed_out;		/* bytes behind these that the caller still uses: whole frames */
+	bool		maybe_readable; /* has not been read empty since ot_agent_wait() */
 	char		error[256];
 };
 
@@ -225,6 +226,7 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 	}
 
 	agent->fd = fd;
+	agent->maybe_readable = false;
 	if (!agent_make_wait_set(agent))
 	{
 		ot_agent_close(agent);
@@ -326,7 +328,7 @@ agent_frame_length(OtAgent *agent, int begin)
 /*
  * The next whole frame, if one has come; its body stays valid until
  * ot_agent_consume().  false: none yet, or the connection is gone
- * (ot_agent_is_open tells).
+ * (ot_agent_is_open tells); ot_agent_wait() is to come before the next try.
  */
 bool
 ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
@@ -335,6 +337,7 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 	{
 		int			have = agent->in.len - agent->consumed;
 		ssize_t		n;
+		int			room;
 		int			want = 4;
 
 		if (agent->fd == PGINVALID_SOCKET)
@@ -363,6 +366,10 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 			}
 		}
 
+		/* A COMMIT that has just been proposed need not look. */
+		if (!agent->maybe_readable)
+			return false;
+
 		/* Room for the rest of the frame, at the front of the buffer. */
 		if (agent->consumed > 0)
 		{
@@ -373,14 +380,20 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 		if (agent->in.maxlen - agent->in.len < Max(want - have, 4096))
 			enlargeStringInfo(&agent->in, Max(want - have, 4096));
 
-		n = recv(agent->fd, agent->in.data + agent->in.len,
-				 agent->in.maxlen - agent->in.len - 1, 0);
+		room = agent->in.maxlen - agent->in.len - 1;
+		n = recv(agent->fd, agent->in.data + agent->in.len, room, 0);
 		if (n > 0)
+		{
 			agent->in.len += n;
+			agent->maybe_readable = n == room;
+		}
 		else if (n < 0 && errno == EINTR)
 			continue;
 		else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		{
+			agent->maybe_readable = false;
 			return false;
+		}
 		else
 		{
 			if (n == 0)
@@ -456,6 +469,8 @@ ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event)
 	}
 	if (WaitEventSetWait(agent->wait_set, timeout_ms, &event, 1, wait_event) == 0)
 		return WL_TIMEOUT;
+	/* the latch comes alone, whatever else there is */
+	agent->maybe_readable = true;
 	return event.events;
 }
 

@@ -10,6 +10,8 @@
 //! - Proposals that are being read, or are open, hold at most `OPEN_PROPOSALS` times `max_entry_bytes` of memory; one that
 //!   would be more is refused before it is read.
 
+mod socket;
+
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox};
 use crate::send_queue::SendQueue;
@@ -28,7 +30,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
-pub type AgentEvent = router::AgentEvent<SendQueue<UnixStream>>;
+pub use socket::AgentSocket;
+
+pub type AgentQueue = SendQueue<AgentSocket>;
+pub type AgentEvent = router::AgentEvent<AgentQueue>;
 
 /// What the router has to say, in the log.
 pub fn report(event: router::Event) {
@@ -52,7 +57,7 @@ pub fn report(event: router::Event) {
     }
 }
 
-impl router::Outbox for SendQueue<UnixStream> {
+impl router::Outbox for AgentQueue {
     fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
         SendQueue::send(self, frame).is_ok()
     }
@@ -169,7 +174,11 @@ impl AgentServer {
     }
 
     async fn serve(&self, conn: ConnId, stream: UnixStream) {
-        let outbox = Arc::new(SendQueue::new(stream, QUEUE_BYTES_MAX));
+        let socket = match AgentSocket::new(stream) {
+            Ok(socket) => socket,
+            Err(e) => return tracing::warn!(conn = conn.0, "an agent connection could not be served: {e}"),
+        };
+        let outbox = Arc::new(SendQueue::new(socket, QUEUE_BYTES_MAX));
         let result = tokio::select! {
             result = self.read(conn, &outbox) => result,
             () = outbox.drain() => Ok(()),
@@ -182,7 +191,7 @@ impl AgentServer {
     }
 
     /// Reads until the connection ends; an error is what PostgreSQL did wrong.
-    async fn read(&self, conn: ConnId, outbox: &Arc<SendQueue<UnixStream>>) -> Result<()> {
+    async fn read(&self, conn: ConnId, outbox: &Arc<AgentQueue>) -> Result<()> {
         let mut input = Input { outbox, buf: BytesMut::with_capacity(8 << 10), room: None };
         let hello = tokio::time::timeout(HELLO_TIMEOUT, input.frame(self)).await;
         let hello = match hello {
@@ -231,7 +240,7 @@ impl AgentServer {
     }
 
     /// Beside the core thread: nothing is decided by it.
-    fn rehearse(&self, txn: TxnId, rehearsal: Rehearsal, room: Option<Room>, outbox: Arc<SendQueue<UnixStream>>) {
+    fn rehearse(&self, txn: TxnId, rehearsal: Rehearsal, room: Option<Room>, outbox: Arc<AgentQueue>) {
         let transport = self.transport.clone();
         tokio::spawn(async move {
             let said = transport.rehearse(rehearsal).await;
@@ -289,7 +298,7 @@ fn wrong(why: &str) -> Error {
 
 /// Frames out of a socket.
 struct Input<'a> {
-    outbox: &'a Arc<SendQueue<UnixStream>>,
+    outbox: &'a Arc<AgentQueue>,
     buf: BytesMut,
     /// Of the large frame that is being read.
     room: Option<Room>,
@@ -369,20 +378,6 @@ impl Input<'_> {
     }
 
     async fn more(&mut self) -> bool {
-        if self.buf.capacity() - self.buf.len() < 4 << 10 {
-            self.buf.reserve(8 << 10);
-        }
-        // The stream is shared with the writing side, so no `read_buf(&mut stream)` here.
-        loop {
-            if self.outbox.socket().readable().await.is_err() {
-                return false;
-            }
-            match self.outbox.socket().try_read_buf(&mut self.buf) {
-                Ok(0) => return false,
-                Ok(_) => return true,
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return false,
-            }
-        }
+        self.outbox.socket().read(&mut self.buf).await.is_ok_and(|n| n > 0)
     }
 }

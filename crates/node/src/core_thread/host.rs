@@ -2,8 +2,8 @@
 
 use super::healing::Healing;
 use super::retain::Retained;
-use super::{AgentQueue, TICK};
-use crate::agent;
+use super::TICK;
+use crate::agent::{self, AgentQueue};
 use crate::archive::Archive;
 use crate::config::NodeConfig;
 use crate::disk::{CheckpointFile, RaftLog, StartsFile};

@@ -25,13 +25,13 @@ mod retain;
 mod skip;
 mod storage;
 
+use crate::agent::AgentQueue;
 use crate::archive::Archive;
 use crate::config::NodeConfig;
 use crate::disk::{RaftLog, StartsFile};
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox, PeerEvent};
 use crate::postgres::RebuildFrom;
-use crate::send_queue::SendQueue;
 use crate::status::{CoreStatus, Position};
 use crate::transport::Transport;
 use admin::AdminRequests;
@@ -47,7 +47,6 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 const TICK: Duration = Duration::from_millis(20);
@@ -73,8 +72,6 @@ const EVENTS_AT_ONCE: usize = 1024;
 const HAND_OVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a stop waits for a checkpoint under way.
 const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
-
-type AgentQueue = SendQueue<UnixStream>;
 
 pub struct CoreThread {
     replica: Replica<RaftLog, AgentQueue>,

@@ -24,7 +24,7 @@ pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, R
     let folder = config.data_dir.join("log");
     let mut log = RaftLog::open_limited(&folder, config.log_bytes_max)?;
     log.keep_checkpoints_in(file.clone());
-    match Replica::<RaftLog, super::AgentQueue>::put_in_order(&found, &mut log)? {
+    match Replica::<RaftLog, crate::agent::AgentQueue>::put_in_order(&found, &mut log)? {
         Some(why) => Err(Error::Corrupted { file: folder, why }),
         None => Ok((file, found, log)),
     }
