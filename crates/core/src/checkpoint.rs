@@ -154,9 +154,10 @@ impl Checkpoint {
     }
 }
 
-/// Of what verdicts and rows depend on; under which address one node reaches another may differ.
+/// Of what verdicts and rows depend on, and where the leader belongs: nodes that disagree there hand it to each other for ever.
+/// Under which address one node reaches another may differ.
 fn beginning(members: &Members, limits: &Limits) -> u32 {
-    let mut first = Members { beginning: 0, preferred_leader: "".into(), leader_is_auto: false, ..members.clone() };
+    let mut first = Members { beginning: 0, ..members.clone() };
     first.members.iter_mut().for_each(|m| m.address.clear());
     let mut out = BytesMut::new();
     first.put(&mut out);
@@ -343,7 +344,7 @@ mod tests {
         c
     }
 
-    /// What verdicts depend on is told apart; where a node reaches another is its own matter.
+    /// What verdicts depend on, and the leader's place, is told apart; where a node reaches another is its own matter.
     #[test]
     fn nodes_that_begin_otherwise_can_be_told_apart() {
         let first = some().members;
@@ -353,10 +354,12 @@ mod tests {
         elsewhere.members[0].address = "proxy:1".into();
         assert_eq!(began(&elsewhere, Limits::default()), same);
         assert_ne!(began(&first, Limits { window_entries: 7, ..Limits::default() }), same);
-        let mut others = [first.clone(), first.clone(), first];
+        let mut others = [first.clone(), first.clone(), first.clone(), first.clone(), first];
         others[0].members.pop();
         others[1].members[1].slot = Some(5);
         others[2].stride = 1;
+        others[3].preferred_leader = "other".into();
+        others[4].leader_is_auto = true;
         assert!(others.iter().all(|members| began(members, Limits::default()) != same));
     }
 

@@ -7,7 +7,7 @@ use crate::rows::{self, Rows};
 use bytes::Bytes;
 use onetrip_checker::Value;
 use onetrip_core::certifier::{Decision, Limits, Outcome, Verdict};
-use onetrip_core::{Conf, Entry, LockMode, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{Conf, Entry, EntryKind, LockMode, LogIndex, Members, NodeId, Term, TxnId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -41,8 +41,9 @@ pub struct Checker {
     log: Vec<Decided>,
     committed: Vec<LogIndex>,
     taken: BTreeMap<u64, Vec<(LogIndex, LockMode)>>,
-    /// Values after the last committed entry.
+    /// How many values each row has after the last committed entry.
     store: BTreeMap<u64, u64>,
+    limits: Limits,
     truth: BTreeMap<TxnId, Vec<TrueKey>>,
     committed_txns: BTreeMap<TxnId, LogIndex>,
     aborted_txns: BTreeMap<TxnId, LogIndex>,
@@ -98,9 +99,10 @@ impl Checker {
         }
     }
 
-    /// The table from which the cluster starts.
-    pub fn begins_with(&mut self, members: Members) {
+    /// The table and the limits from which the cluster starts.
+    pub fn begins_with(&mut self, members: Members, limits: Limits) {
         self.tables.insert(LogIndex::ZERO, Arc::new(members));
+        self.limits = limits;
     }
 
     pub fn newest_members(&self) -> &Arc<Members> {
@@ -195,7 +197,15 @@ impl Checker {
                 let before = <[u8; 8]>::try_from(&entry.write_set[..]).map_or(0, u64::from_le_bytes);
                 self.ended.entry(index).or_default().push((entry.txn.node, Some(before)));
             }
-            Decision::Stale => {}
+            Decision::Stale => {
+                let is_right = match entry.leaves_out() {
+                    Some(left_out) => left_out >= index || self.committed.binary_search(&left_out).is_err(),
+                    None => self.may_forget(&entry.txn, index),
+                };
+                if !is_right {
+                    self.fail(format!("{index} is called stale, and {} should be known", entry.txn));
+                }
+            }
         }
     }
 
@@ -215,7 +225,7 @@ impl Checker {
     }
 
     /// Of the lives of its PostgreSQL only the last so many are known.
-    fn may_forget_life(&self, txn: &TxnId, by: LogIndex, limits: &Limits) -> bool {
+    fn may_forget_life(&self, txn: &TxnId, by: LogIndex) -> bool {
         let ended = self.ended.range(..=by).flat_map(|(_, whose)| whose);
         let its = ended.filter(|(node, _)| *node == txn.node).map(|(_, of)| *of);
         // Its removal ended the one that ran then.
@@ -224,8 +234,27 @@ impl Checker {
         // An entry that was proposed again says once more what has ended.
         let mut seen = BTreeSet::from([0]);
         let its: Vec<u64> = its.filter(|of| seen.insert(*of)).collect();
-        let known = &its[its.len().saturating_sub(limits.incarnations as usize)..];
-        known.len() as u64 + u64::from(removed) >= limits.incarnations && !known.contains(&txn.incarnation)
+        let kept = self.limits.incarnations;
+        let known = &its[its.len().saturating_sub(kept as usize)..];
+        known.len() as u64 + u64::from(removed) >= kept && !known.contains(&txn.incarnation)
+    }
+
+    /// More was decided than is remembered.
+    fn may_forget(&self, txn: &TxnId, by: LogIndex) -> bool {
+        let all = self.committed_txns.len() + self.aborted_txns.len();
+        all as u64 > self.limits.outcomes || self.may_forget_life(txn, by)
+    }
+
+    /// The last committed entry whose keys are forgotten.
+    fn floor(&self) -> LogIndex {
+        let (mut entries, mut keys) = (0, 0);
+        let is_forgotten = |index: &&LogIndex| {
+            let entry = Entry::decode(self.log[index.0 as usize - 1].data.clone());
+            entries += 1;
+            keys += entry.map_or(0, |entry| entry.key_count() as u64);
+            entries > self.limits.window_entries || keys > self.limits.window_keys
+        };
+        self.committed.iter().rev().find(is_forgotten).copied().unwrap_or(LogIndex::ZERO)
     }
 
     fn commits(&mut self, index: LogIndex, previous: LogIndex, entry: &Entry) {
@@ -295,6 +324,10 @@ impl Checker {
     /// log says by then, unless it has left that out as well, and shows all the rest.  What a later entry leaves out it may
     /// have left out already.
     pub fn agrees(&mut self, node: NodeId, at: LogIndex, rows: &Rows, left_out: &BTreeSet<LogIndex>) {
+        if let Some(index) = left_out.iter().find(|index| !self.left_out.contains_key(index)) {
+            let why = format!("PostgreSQL {node} has left out {index}, which the log does not say");
+            self.fail(why);
+        }
         let mut said = self.left_out.iter().filter(|(_, by)| **by <= at);
         if let Some((index, _)) = said.find(|(index, by)| left_out.contains(index) == left_out.contains(by)) {
             let why = format!("PostgreSQL {node} has not gone by what the log says at {at} of {index}");
@@ -332,16 +365,25 @@ impl Checker {
     /// An abort must have its reason in the log.
     fn aborts(&mut self, index: LogIndex, verdict: Verdict, entry: &Entry) {
         self.aborted_txns.insert(entry.txn, index);
-        if let Verdict::Conflict { other, key, origin } = verdict {
-            let key = entry.keys().nth(key as usize);
-            let justified = key.is_some_and(|k| {
-                let takers = self.taken.get(&k.hash).map_or(&[][..], Vec::as_slice);
-                other.0 > k.base.0 && takers.iter().any(|(i, _)| *i == other)
-            });
-            let of = self.log.get(other.0 as usize - 1).and_then(|d| Entry::peek_txn(&d.data).ok());
-            if !justified || of.is_none_or(|t| t.node != origin) {
-                self.fail(format!("{index} aborts for {verdict:?}, which the log does not bear out"));
+        let is_justified = match verdict {
+            Verdict::Commit => false,
+            Verdict::Conflict { other, key, origin } => {
+                let of = self.log.get(other.0 as usize - 1).and_then(|d| Entry::peek_txn(&d.data).ok());
+                let is_lost = entry.keys().nth(key as usize).is_some_and(|k| {
+                    let takers = self.taken.get(&k.hash).map_or(&[][..], Vec::as_slice);
+                    other.0 > k.base.0 && takers.iter().any(|(i, mode)| *i == other && meet(*mode, k.mode))
+                });
+                is_lost && of.is_some_and(|t| t.node == origin)
             }
+            Verdict::Window { oldest, key } => {
+                let base = entry.keys().nth(key as usize).map(|k| k.base);
+                oldest.0 == self.floor().0 && base.is_some_and(|base| base < oldest)
+            }
+            Verdict::Cancelled => entry.kind == EntryKind::Cancel,
+            Verdict::NotMember => !self.newest_members().contains(entry.txn.node),
+        };
+        if !is_justified {
+            self.fail(format!("{index} aborts for {verdict:?}, which the log does not bear out"));
         }
     }
 
@@ -369,7 +411,7 @@ impl Checker {
     }
 
     /// A node was asked what became of a transaction.
-    pub fn tells_outcome(&mut self, node: NodeId, decided: LogIndex, txn: TxnId, outcome: Outcome, limits: &Limits) {
+    pub fn tells_outcome(&mut self, node: NodeId, decided: LogIndex, txn: TxnId, outcome: Outcome) {
         let known = self.decided_at(&txn);
         match outcome {
             Outcome::Decided { at, verdict: Verdict::Commit } => self.tells_committed(txn, at),
@@ -389,9 +431,8 @@ impl Checker {
             }
             Outcome::Unknown => {}
             Outcome::OlderThanKept => {
-                let all = self.committed_txns.len() + self.aborted_txns.len();
-                let kept = limits.outcomes;
-                if all as u64 <= kept && !self.may_forget_life(&txn, decided, limits) {
+                if !self.may_forget(&txn, decided) {
+                    let kept = self.limits.outcomes;
                     self.fail(format!("node {node} has forgotten {txn} though it should know the last {kept}"));
                 }
             }
@@ -402,7 +443,8 @@ impl Checker {
         self.told_committed.len()
     }
 
-    /// At the end, when everything has come to rest: nothing acknowledged may be missing anywhere.
+    /// At the end, when everything has come to rest: nothing acknowledged may be missing anywhere.  What was is in the log
+    /// ([`Checker::tells_committed`]), so each has to show what the log gives.
     pub fn finished(
         &mut self,
         node: NodeId,
@@ -416,15 +458,8 @@ impl Checker {
         if applied.is_some_and(|a| a != self.last_committed()) {
             self.fail(format!("PostgreSQL {node} ends at {applied:?}, the last commit is {}", self.last_committed()));
         }
-        if let Some((rows, left_out)) = rows.filter(|_| self.has_left_out()) {
+        if let Some((rows, left_out)) = rows {
             self.agrees(node, self.last_committed(), rows, left_out);
-        } else if rows.is_some_and(|(rows, _)| rows.counts() != self.store) {
-            self.fail(format!("PostgreSQL {node} ends with other values than the log gives"));
-        }
-        let lost = self.told_committed.iter().find(|(_, at)| self.committed.binary_search(at).is_err());
-        if let Some((txn, at)) = lost {
-            let why = format!("{txn} was acknowledged at {at} and is lost");
-            self.fail(why);
         }
     }
 }
@@ -438,6 +473,8 @@ fn meet(a: LockMode, b: LockMode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::Row;
+    use onetrip_core::{Base, Key, Member, MemberRole};
 
     #[test]
     fn the_two_lock_tables_agree() {
@@ -446,5 +483,87 @@ mod tests {
                 assert_eq!(meet(a, b), a.conflicts_with(b), "{a:?} {b:?}");
             }
         }
+    }
+
+    const KEY: u64 = 7;
+
+    fn txn(sequence: u64) -> TxnId {
+        TxnId { node: NodeId(1), incarnation: 1, sequence }
+    }
+
+    fn row(value: u64) -> Row {
+        Row { hash: KEY, mode: LockMode::Update, count: value, value: Value(value) }
+    }
+
+    /// Transactions 1 and 2 have committed at those indexes: the first holds a row in share mode, the second has written it.
+    fn checker(window_entries: u64) -> Checker {
+        let mut checker = Checker::default();
+        let member = Member {
+            id: NodeId(1),
+            region: "r1".into(),
+            address: "host:1".into(),
+            role: MemberRole::Voter,
+            voter: true,
+            slot: None,
+            replaces: None,
+            joined_with: None,
+        };
+        let limits = Limits { window_entries, ..Limits::default() };
+        checker.begins_with(Members::bootstrap(vec![member], "r1".into(), 8), limits);
+        for (n, mode) in [(1, LockMode::Share), (2, LockMode::Update)] {
+            let base = LogIndex(n - 1);
+            let rows = if n == 2 { rows::encode(&[row(1)]) } else { Bytes::new() };
+            let key = TrueKey { hash: KEY, mode, base, read: 0, value: Value(1) };
+            checker.proposes(txn(n), vec![key]);
+            let raw = Entry::encode(&txn(n), &[Key { hash: KEY, mode, base: Base(base.0) }], &rows);
+            let decision = Decision::Decided { verdict: Verdict::Commit, previous: base };
+            checker.decides(NodeId(1), LogIndex(n), &raw, Some(decision));
+        }
+        assert_eq!(checker.failure(), None);
+        checker
+    }
+
+    /// An entry of node `node` with this key comes to that verdict.
+    fn is_borne_out(window: u64, node: u32, mode: LockMode, base: u64, verdict: Verdict) -> bool {
+        let mut checker = checker(window);
+        let raw =
+            Entry::encode(&TxnId { node: NodeId(node), ..txn(3) }, &[Key { hash: KEY, mode, base: Base(base) }], b"");
+        let decision = Decision::Decided { verdict, previous: LogIndex(2) };
+        checker.decides(NodeId(1), LogIndex(3), &raw, Some(decision));
+        checker.failure().is_none()
+    }
+
+    #[test]
+    fn an_abort_without_a_reason_is_a_failure() {
+        use LockMode::*;
+        let lost_to = |other| Verdict::Conflict { other: LogIndex(other), key: 0, origin: NodeId(1) };
+        assert!(is_borne_out(9, 1, Share, 1, lost_to(2)));
+        assert!(!is_borne_out(9, 1, Share, 2, lost_to(2)), "it has seen that");
+        assert!(is_borne_out(9, 1, NoKeyUpdate, 0, lost_to(1)));
+        assert!(!is_borne_out(9, 1, KeyShare, 0, lost_to(1)), "these modes do not meet");
+        let window = |oldest| Verdict::Window { oldest: Base(oldest), key: 0 };
+        assert!(is_borne_out(1, 1, Share, 0, window(1)));
+        assert!(!is_borne_out(1, 1, Share, 1, window(1)), "that base is in the window");
+        assert!(!is_borne_out(9, 1, Share, 0, window(1)), "the window is longer");
+        assert!(is_borne_out(9, 2, Share, 2, Verdict::NotMember));
+        assert!(!is_borne_out(9, 1, Share, 2, Verdict::NotMember));
+        assert!(!is_borne_out(9, 1, Share, 2, Verdict::Cancelled), "nobody asked for that");
+        let mut stale = checker(9);
+        stale.decides(NodeId(1), LogIndex(3), &Entry::encode(&txn(3), &[], b""), Some(Decision::Stale));
+        assert!(stale.failure().is_some_and(|why| why.contains("stale")));
+    }
+
+    #[test]
+    fn rows_that_differ_from_the_log_are_a_failure() {
+        let shows = |value: Option<u64>, left_out: &[u64]| {
+            let (mut checker, mut rows) = (checker(9), Rows::default());
+            rows.write(LogIndex(2), &value.map(|value| Row { count: 1, ..row(value) }).into_iter().collect::<Vec<_>>());
+            let left_out = left_out.iter().copied().map(LogIndex).collect();
+            checker.finished(NodeId(1), LogIndex(2), Some(LogIndex(2)), Some((&rows, &left_out)));
+            checker.failure().map(str::to_owned)
+        };
+        assert_eq!(shows(Some(1), &[]), None);
+        assert!(shows(Some(5), &[]).is_some_and(|why| why.contains("other rows")), "as many values, and not the same");
+        assert!(shows(None, &[2]).is_some_and(|why| why.contains("which the log does not say")));
     }
 }

@@ -74,6 +74,8 @@ pub struct Options {
     pub voters: u32,
     /// The voter with the highest number has no PostgreSQL.
     pub witness: bool,
+    /// Voters in each region but the last.
+    pub in_region: u32,
     pub preferred: u32,
     /// The cluster chooses, beginning there.
     pub leader_is_auto: bool,
@@ -117,13 +119,18 @@ pub struct Options {
 impl Options {
     pub fn draw(seed: u64, bug: Option<InjectedBug>) -> Options {
         let mut rng = Rng::new(mix(seed));
-        let voters = if rng.one_in(3) { 5 } else { 3 };
+        let voters = match rng.one_in(3) {
+            true if mix(seed ^ 13) % 4 == 0 => 7,
+            true => 5,
+            false => 3,
+        };
         let calm = rng.one_in(4);
         let network = |r: &mut Rng, n| if calm || r.one_in(3) { 0 } else { r.below(n) };
         let mut o = Options {
             seed,
             voters,
             witness: rng.one_in(2),
+            in_region: 1 + u32::from(mix(seed ^ 14) % 4 == 0),
             preferred: rng.between(1, u64::from(voters)) as u32,
             leader_is_auto: mix(seed ^ 11) % 2 == 0,
             leader_looks: 1 + (mix(seed ^ 12) % 4) as u32,
@@ -194,11 +201,12 @@ impl Options {
         }
     }
 
-    /// The first table, as all nodes have it: each voter in a region of its own.
+    /// The first table, as all nodes have it.
     pub fn members(&self) -> Members {
+        let region = |id: u32| RegionId::from(format!("r{}", (id - 1) / self.in_region + 1).as_str());
         let member = |id: u32| Member {
             id: NodeId(id),
-            region: format!("r{id}").as_str().into(),
+            region: region(id),
             address: format!("host:{id}"),
             role: if self.witness && id == self.voters { MemberRole::Witness } else { MemberRole::Voter },
             voter: true,
@@ -206,7 +214,7 @@ impl Options {
             replaces: None,
             joined_with: None,
         };
-        let preferred = format!("r{}", self.preferred);
+        let preferred = region(self.preferred);
         let mut members = Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16);
         members.leader_is_auto = self.leader_is_auto;
         match self.bug {

@@ -115,7 +115,7 @@ impl World {
             let Some(node) = &m.node else { continue };
             let these: Vec<Outcome> = txns.iter().map(|txn| node.certifier().outcome(txn)).collect();
             for (txn, outcome) in txns.iter().zip(&these) {
-                checker.tells_outcome(node.id, decided, *txn, *outcome, &self.ctx.options.limits);
+                checker.tells_outcome(node.id, decided, *txn, *outcome);
             }
             if outcomes.get_or_insert_with(|| these.clone()) != &these {
                 checker.fail(format!("node {} remembers other outcomes than the first", node.id));

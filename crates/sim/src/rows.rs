@@ -84,10 +84,6 @@ impl Rows {
         Op::Append { key: key(hash, count as usize), value }
     }
 
-    pub fn counts(&self) -> BTreeMap<u64, u64> {
-        self.0.iter().filter(|(_, v)| !v.is_empty()).map(|(hash, v)| (*hash, v.len() as u64)).collect()
-    }
-
     /// Everything, as the checker's lists.
     pub fn lists(&self) -> BTreeMap<Key, Vec<Value>> {
         let mut lists = BTreeMap::new();

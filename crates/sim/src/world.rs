@@ -152,7 +152,7 @@ impl World {
             trace.extend(format!("{options:?}\n").into_bytes());
         }
         let mut checker = Checker::default();
-        checker.begins_with(members.clone());
+        checker.begins_with(members.clone(), options.limits);
         let (faults, events) = (Stats::default(), Stats::default());
         let ctx = Ctx {
             now: 0,
@@ -406,8 +406,7 @@ impl World {
         let txn = self.ctx.questions[which].txn;
         let Some(node) = &self.machines[i].node else { return };
         let (outcome, decided) = (node.certifier().outcome(&txn), node.certifier().decided());
-        let limits = self.ctx.options.limits;
-        self.ctx.checker.tells_outcome(node.id, decided, txn, outcome, &limits);
+        self.ctx.checker.tells_outcome(node.id, decided, txn, outcome);
         if outcome == Outcome::Unknown && self.ctx.options.bug == Some(InjectedBug::GuessOutcome) {
             return self.ctx.answered(txn, OutcomeState::Aborted, LogIndex::ZERO);
         }

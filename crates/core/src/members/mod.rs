@@ -136,7 +136,7 @@ impl fmt::Display for PreferredLeader {
 pub struct Members {
     pub version: u64,
     /// CRC-32 of what the log began with: the first table and the certifier's limits (`Checkpoint::bootstrap`).  Nodes that
-    /// began otherwise would come to other verdicts from the same log.
+    /// began otherwise would come to other verdicts from the same log, or to another place for the leader.
     pub beginning: u32,
     /// By id.
     pub members: Vec<Member>,
@@ -165,8 +165,7 @@ pub enum Change {
     Remove(NodeId),
     /// By an operator.
     PreferLeader(PreferredLeader),
-    /// By the leader, when the cluster chooses by itself.  Where an operator has chosen it moves nothing, and is not refused:
-    /// what is refused must not hang on what the nodes' tables began with (`Checkpoint::bootstrap`).
+    /// By the leader, when the cluster chooses by itself.  Where an operator has chosen it moves nothing.
     MoveLeader(RegionId),
 }
 

@@ -305,7 +305,7 @@ async fn a_node_that_begins_with_another_window_is_kept_out() {
     let a = Session::open(&cluster.node(0).conninfo()).await.unwrap();
     a.must("create table t (id int primary key)").await;
     until("c says why", SOON, || async {
-        Ok(node.log_tail(200).contains("has begun with other members or another `window_entries`"))
+        Ok(node.log_tail(200).contains("has begun with other members, another `window_entries`"))
     })
     .await
     .unwrap();

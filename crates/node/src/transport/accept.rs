@@ -310,8 +310,9 @@ impl Transport {
         let beginning = self.peers.read().expect("no code that holds this lock panics").beginning;
         if beginning != 0 && hello.beginning != beginning {
             return refused(
-                "it has begun with other members or another `window_entries` than this node, and would come to other verdicts: \
-                 in a cluster that is new, make these the same in all nodes' node.toml"
+                "it has begun with other members, another `window_entries` or another `preferred_leader` than this node, and would \
+                 come to other verdicts, or to another place for the leader: in a cluster that is new, make these the same in all \
+                 nodes' node.toml"
                     .into(),
             );
         }
