@@ -10,12 +10,14 @@
 //! - [`trial`]: what runs the generators of [`values`] and [`poison`]: statements whose outcome is to be alike everywhere
 //! - [`torture`]: clusters under every kind of fault, and the proof that nothing was lost
 //! - [`fuzz`]: what is fuzzed, and what each input is held to
+//! - [`machine`]: what was measured on
 //! - [`report`]: the table of a measurement, for people and for programs
 
 pub mod cluster;
 pub mod fuzz;
 pub mod limit;
 pub mod link;
+pub mod machine;
 mod membership;
 mod node_process;
 pub mod pgbench;
