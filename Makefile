@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-lint build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-failover bench-return bench-rows clean
+.PHONY: help setup setup-tests setup-bench setup-lint build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -32,11 +32,13 @@ help:
 	@echo "             directions of includes and of dependencies, licenses and known flaws of libraries, scripts, lines of pages"
 	@echo "             (make -k lint shows all that is wrong, not only the first)"
 	@echo "make lint-versions  the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched"
-	@echo "make bench   what the node costs, and Onetrip beside plain PostgreSQL (minutes)"
+	@echo "make bench   Onetrip beside PostgreSQL, alone and with synchronous standbys: latency, throughput, cost; writes a page in"
+	@echo "             docs/measurements and the README's tables (20 minutes; ARGS='--only regions,rows --seconds 2'; ARGS=--help)"
+	@echo "make bench-node  what the node costs without PostgreSQL"
 	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
 	@echo "make bench-return  a member missed five minutes of full load and comes back: what the others notice"
 	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, beside heap"
-	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it, or setup-tests, setup-lint"
+	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it, or setup-tests, setup-bench, setup-lint"
 	@echo "make clean   remove what was built"
 
 setup:
@@ -45,6 +47,10 @@ setup:
 # For tests that have PostgreSQL store values of every type there is.
 setup-tests:
 	@scripts/setup.sh tests
+
+# For `make bench`: ss, which counts packets.
+setup-bench:
+	@scripts/setup.sh bench
 
 # For `make lint`: clippy, rustfmt, cargo-deny, shellcheck.
 setup-lint:
@@ -154,9 +160,11 @@ lint-clippy: setup-lint
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked -p onetrip-lab --features stop-points,libfuzzer --all-targets -- -D warnings
 
-bench: setup
-	cargo run --release --locked -p onetrip-node --example latency
+bench: setup-bench
 	cargo bench --locked -p onetrip-lab --bench against_postgresql -- $(ARGS)
+
+bench-node: setup
+	cargo run --release --locked -p onetrip-node --example latency
 
 # About five minutes on a quiet machine.
 bench-failover: setup

@@ -2,9 +2,10 @@
 # Makes this machine able to build and run Onetrip: installs what is missing, builds the extension and puts it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  Debian 12; as root or through sudo.
 #
-#   scripts/setup.sh [tests|lint]
+#   scripts/setup.sh [tests|bench|lint]
 #
 # tests: also what only tests use: PostGIS for its types, pg_cron for its ways.
+# bench: also what `make bench` counts packets with.
 # lint: what `make lint` uses; the extension is not built then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -48,6 +49,7 @@ wanted=(build-essential pkg-config "postgresql-$PG_VERSION" "postgresql-server-d
 case "${1:-}" in
     "") ;;
     tests) wanted+=("postgresql-$PG_VERSION-postgis-3" "postgresql-$PG_VERSION-cron") ;;
+    bench) wanted+=(iproute2) ;;
     lint) wanted+=(shellcheck debian-archive-keyring) ;;
     *) fail "unknown argument $1" ;;
 esac

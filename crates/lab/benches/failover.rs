@@ -9,13 +9,13 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use nix::sys::signal::{kill, Signal};
+use onetrip_lab::machine::{commit, load_averages, repository, Machine};
 use onetrip_lab::{postmaster, Cluster, Topology};
 
 const CLIENTS: usize = 8;
@@ -325,29 +325,18 @@ fn raw(result: &Measured) -> String {
     text
 }
 
-/// What a program says of itself, in one line.
-fn says(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).current_dir(repository()).output();
-    output.map_or_else(|e| e.to_string(), |o| String::from_utf8_lossy(&o.stdout).trim().to_string())
-}
-
 fn report(result: &Measured, command: &str) -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or("").trim_start_matches(['\t', ':', ' ']);
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let postgres = says(onetrip_lab::postgres_bin().join("postgres"), &["--version"]);
-    let commit = says("git", &["rev-parse", "--short", "HEAD"]);
+    let Machine { cores, processor, postgres } = Machine::here();
+    let commit = commit();
     let leader = result.topology.preferred_leader();
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+    let load = load_averages();
     format!(
         "# A region dies at full load
 
 **Question.** How long does it take until commits go on, as clients in the surviving regions see it,
 and is anything lost?
 
-**Set-up.** One machine, {cores} cores ({model}),
+**Set-up.** One machine, {cores} cores ({processor}),
 {postgres}, commit {commit}.
 Load averages at the end: {load}. Three nodes, three PostgreSQLs and the
 clients share the cores. Round trips of topologies/us.toml (10, 50, 62 ms) are emulated between the
@@ -364,10 +353,6 @@ the votes. Open COMMITs go on by themselves; no client has to do anything.
 {}",
         tables(result)
     )
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn main() -> Result<()> {

@@ -19,6 +19,7 @@ use anyhow::{ensure, Context, Result};
 use hdrhistogram::Histogram;
 use nix::sys::signal::{kill, Signal};
 use onetrip_client::Topology;
+use onetrip_lab::machine::{repository, Machine};
 use onetrip_lab::{postmaster, Cluster, Node};
 
 const CLIENTS: usize = 8;
@@ -223,7 +224,7 @@ fn report(seen: &Seen, yields: bool, command: &str) -> String {
         (before, after) if before == after => "There was no election.".to_string(),
         (before, after) => format!("The term went from {before} to {after}."),
     };
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let cores = Machine::here().cores;
     let share = match yields {
         true => {
             "The region that
@@ -266,10 +267,6 @@ Commits in ms:
         seen.log_after.as_secs_f64(),
         seen.caught_up_after.as_secs_f64(),
     )
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn main() -> Result<()> {

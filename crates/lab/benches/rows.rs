@@ -14,9 +14,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
+use onetrip_lab::machine::{commit, load_averages, repository, Machine};
 use onetrip_lab::{Cluster, Topology};
 
 /// By turns the columns of the tables of 10 and 100, after their key: type, value of row `i`, and the value that an UPDATE of
@@ -317,20 +317,9 @@ fn raw(tables: &[Table], costs: &[Cost]) -> String {
     text
 }
 
-/// What a program says of itself, in one line.
-fn says(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).current_dir(repository()).output();
-    output.map_or_else(|e| e.to_string(), |o| String::from_utf8_lossy(&o.stdout).trim().to_string())
-}
-
 fn report(tables: &[Table], costs: &[Cost], rounds: usize, build: &str) -> String {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpu.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or("").trim_start_matches(['\t', ':', ' ']);
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let postgres = says(onetrip_lab::postgres_bin().join("postgres"), &["--version"]);
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+    let Machine { cores, processor, postgres } = Machine::here();
+    let load = load_averages();
     let rows: Vec<String> = tables.iter().map(|t| format!("- {}: {}", t.name, t.rows)).collect();
     format!(
         "# What a row costs
@@ -339,7 +328,7 @@ fn report(tables: &[Table], costs: &[Cost], rounds: usize, build: &str) -> Strin
 region's apply worker, compared with the same statement on a heap table, and how many bytes does it
 have in the log?
 
-**Set-up.** One machine, {cores} cores ({model}),
+**Set-up.** One machine, {cores} cores ({processor}),
 {postgres}, {build}.
 Load averages at the end: {load}.
 Three regions without distance (topologies/flat.toml) on this machine, one client.
@@ -358,10 +347,6 @@ of all columns does not change the key, except where the key is the only column.
         rows.join("\n"),
         markdown(tables, costs)
     )
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 async fn measure(binary: &Path, tables: &[Table], rounds: usize) -> Result<Vec<Cost>> {
@@ -385,7 +370,7 @@ fn main() -> Result<()> {
     let out = value("--out").map(|text| text.context("--out takes a folder")).transpose()?;
     let build = match value("--build") {
         Some(text) => text.context("--build takes a text")?,
-        None => format!("commit {}", says("git", &["rev-parse", "--short", "HEAD"])),
+        None => format!("commit {}", commit()),
     };
     let binary = std::env::var_os("ONETRIP_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_onetrip-lab").into());
     let tables = tables();

@@ -10,20 +10,26 @@
 //! - [`trial`]: what runs the generators of [`values`] and [`poison`]: statements whose outcome is to be alike everywhere
 //! - [`torture`]: clusters under every kind of fault, and the proof that nothing was lost
 //! - [`fuzz`]: what is fuzzed, and what each input is held to
+//! - [`traffic`]: what TCP connections have carried
+//! - [`machine`], [`page`], [`scatter`]: what a page of figures is made of
 //! - [`report`]: the table of a measurement, for people and for programs
 
 pub mod cluster;
 pub mod fuzz;
 pub mod limit;
 pub mod link;
+pub mod machine;
 mod membership;
 mod node_process;
+pub mod page;
 pub mod pgbench;
 pub mod poison;
 pub mod postmaster;
 pub mod published;
 pub mod report;
+pub mod scatter;
 pub mod torture;
+pub mod traffic;
 pub mod trial;
 pub mod values;
 

@@ -31,6 +31,22 @@ mod tests {
         assert_eq!(limit_ms(&flat, 2), 0.0);
     }
 
+    /// A link that is left out has no distance, which would be a limit that nobody could reach.
+    #[test]
+    fn the_shipped_topologies_have_every_link() {
+        let cases = [
+            (include_str!("../../../topologies/five.toml"), vec![31.0, 34.0, 34.0, 76.0, 91.0]),
+            (include_str!("../../../topologies/seven.toml"), vec![76.0, 113.0, 82.0, 76.0, 91.0, 88.0, 166.0]),
+        ];
+        for (text, expected) in cases {
+            let topology = Topology::parse(text).unwrap();
+            let regions = topology.regions.len();
+            assert_eq!(topology.links.len(), regions * (regions - 1) / 2);
+            let limits: Vec<f64> = (0..regions).map(|region| majority_rtt_ms(&topology, region)).collect();
+            assert_eq!(limits, expected);
+        }
+    }
+
     #[test]
     fn majority_of_five_is_the_second_nearest_other() {
         let mut text = String::new();

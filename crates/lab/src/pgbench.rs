@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One transaction may take this long before the histogram calls it that; µs.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
@@ -33,13 +33,22 @@ pub struct Pgbench {
     pub folder: PathBuf,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// One successful transaction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Commit {
+    /// When it ended, in seconds from the end of the first.
+    pub at_s: f64,
+    pub ms: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     pub transactions: u64,
     pub failed: u64,
     pub failed_percent: f64,
     /// Successful transactions in a second, connecting not counted.
     pub tps: f64,
+    pub min_ms: f64,
     pub mean_ms: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
@@ -51,6 +60,11 @@ pub struct Measurement {
 
 impl Pgbench {
     pub async fn run(&self) -> Result<Measurement> {
+        Ok(self.run_each().await?.0)
+    }
+
+    /// Also each successful transaction, in the order in which they ended.
+    pub async fn run_each(&self) -> Result<(Measurement, Vec<Commit>)> {
         let prefix = self.folder.join("log");
         let mut args: Vec<OsString> = [
             "-n",
@@ -122,18 +136,23 @@ fn read_logs(folder: &Path) -> Result<String> {
 }
 
 /// `log`: lines of "client transaction latency_us script epoch_s epoch_us", where a failed one has a word for latency.
-fn summarize(log: &str, stdout: &str) -> Result<Measurement> {
+fn summarize(log: &str, stdout: &str) -> Result<(Measurement, Vec<Commit>)> {
     let mut latencies = Histogram::<u64>::new_with_bounds(1, LATENCY_US_MAX, 3).context("make a histogram")?;
     let mut sum_us = 0u128;
     let mut failed = 0u64;
+    let mut ended = Vec::new();
     for line in log.lines() {
-        let Some(word) = line.split_whitespace().nth(2) else { bail!("pgbench logged {line:?}") };
-        match word.parse::<u64>() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, latency, _, epoch_s, epoch_us, ..] = words[..] else { bail!("pgbench logged {line:?}") };
+        match latency.parse::<u64>() {
             Ok(us) => {
                 latencies.saturating_record(us);
                 sum_us += u128::from(us);
+                let at = (epoch_s.parse::<u64>().ok()).zip(epoch_us.parse::<u64>().ok());
+                let (s, fraction_us) = at.with_context(|| format!("pgbench logged {line:?}"))?;
+                ended.push((s * 1_000_000 + fraction_us, us));
             }
-            Err(_) if matches!(word, "failed" | "serialization" | "deadlock") => failed += 1,
+            Err(_) if matches!(latency, "failed" | "serialization" | "deadlock") => failed += 1,
             Err(_) => bail!("pgbench logged {line:?}"),
         }
     }
@@ -143,18 +162,23 @@ fn summarize(log: &str, stdout: &str) -> Result<Measurement> {
     }
     let tps = number_after(stdout, "tps = ").context("pgbench did not say its tps")?;
     let ms = |us: u64| us as f64 / 1_000.0;
-    Ok(Measurement {
+    let measurement = Measurement {
         transactions,
         failed,
         failed_percent: 100.0 * failed as f64 / (transactions + failed) as f64,
         tps,
+        min_ms: ms(latencies.min()),
         mean_ms: sum_us as f64 / transactions as f64 / 1_000.0,
         p50_ms: ms(latencies.value_at_quantile(0.50)),
         p99_ms: ms(latencies.value_at_quantile(0.99)),
         p999_ms: ms(latencies.value_at_quantile(0.999)),
         max_ms: ms(latencies.max()),
         initial_connection_ms: number_after(stdout, "initial connection time = "),
-    })
+    };
+    ended.sort_unstable();
+    let first = ended.first().map_or(0, |(at, _)| *at);
+    let commit = |(at, us): &(u64, u64)| Commit { at_s: (at - first) as f64 / 1e6, ms: ms(*us) };
+    Ok((measurement, ended.iter().map(commit).collect()))
 }
 
 fn number_after(text: &str, label: &str) -> Option<f64> {
@@ -172,10 +196,13 @@ mod tests {
     #[test]
     fn a_log_becomes_latencies_and_failures() {
         let log =
-            "0 1 1000 0 1700000000 1\n1 1 3000 0 1700000000 2\n0 2 failed 0 1700000000 3\n1 2 8000 0 1700000000 4\n";
-        let m = summarize(log, STDOUT).unwrap();
+            "0 1 1000 0 1700000000 1\n1 1 3000 0 1700000001 2\n0 2 failed 0 1700000000 3\n1 2 8000 0 1700000000 4\n";
+        let (m, commits) = summarize(log, STDOUT).unwrap();
         assert_eq!((m.transactions, m.failed, m.failed_percent), (3, 1, 25.0));
         assert_eq!((m.tps, m.mean_ms, m.initial_connection_ms), (833.25, 4.0, Some(12.5)));
+        assert_eq!(m.min_ms, 1.0);
+        let at = |at_s, ms| Commit { at_s, ms };
+        assert_eq!(commits, [at(0.0, 1.0), at(0.000_003, 8.0), at(1.000_001, 3.0)]);
         assert!((m.p50_ms - 3.0).abs() < 0.01 && (m.p99_ms - 8.0).abs() < 0.01, "{m:?}");
     }
 

@@ -3,16 +3,16 @@
 //! The published runs: pgbench, 10 connections, 300 s, client in us-east-1, round trips as in `topologies/us.toml`, in the
 //! providers' own regions.  They are shown only where a row has the same client distance and the same limit.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Published {
     pub mean_ms: f64,
     pub tps: f64,
     pub failed_percent: f64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Beside {
     pub aurora_dsql: Option<Published>,
     pub yugabytedb: Option<Published>,

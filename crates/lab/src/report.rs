@@ -1,12 +1,12 @@
 //! The demo's table: one row for each region and set of indexes, as text for people and as JSON for programs.
 
 use onetrip_client::table;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::pgbench::Measurement;
 use crate::published::{self, Beside, Published};
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     pub workload: String,
     pub topology: String,
@@ -15,7 +15,7 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
     pub connected_to: String,
     pub secondary_index: bool,
@@ -94,6 +94,7 @@ mod tests {
             failed: 1,
             failed_percent: 0.99,
             tps: 500.0,
+            min_ms: mean_ms / 2.0,
             mean_ms,
             p50_ms: mean_ms,
             p99_ms: 2.0 * mean_ms,

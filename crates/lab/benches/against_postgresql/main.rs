@@ -1,43 +1,164 @@
 //! What Onetrip's software costs beside PostgreSQL on the same machine, in one run.
 //!
-//! Two questions, each answered by a table (Markdown, so that it can be kept in docs/measurements/):
-//! 1. [`throughput`]: commits in a second and CPU time for each, beside PostgreSQL alone and PostgreSQL with synchronous
-//!    standbys, without distance and with it.  All of them share the processors of this machine with the clients.
-//! 2. [`statements`]: 100,000 rows in one statement, where each is one crossing.
+//! Each part is a module with a page's section of its own (docs/testing.md, "Measurements"):
 //!
-//! `cargo bench -p onetrip-lab` (or `make bench`); `-- --seconds 10` sets the length of each throughput measurement,
-//! `--only throughput` or `--only statements` takes one of the two.
+//! | part | question |
+//! |---|---|
+//! | [`published`] | the demo's table, beside published figures of other databases |
+//! | [`regions`] | how near is a commit to the limit in each region; a scatter of them all |
+//! | [`throughput`] | commits a second and what each costs, with 1 to 64 clients |
+//! | [`indexes`], [`rows`], [`voters`] | the same with more of them |
+//! | [`statements`] | 100,000 rows in one statement, where each is one crossing |
+//!
+//! A run of all of them writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and the
+//! tables between the marks in the README of the repository.  `--only regions,rows` runs these alone; their tables then go
+//! to standard output, to `--out` if it is given, and never to the README.
 
+mod figure;
+mod indexes;
+mod published;
+mod regions;
+mod report;
+mod rows;
 mod server;
+mod stand;
 mod statements;
 mod throughput;
+mod voters;
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use onetrip_lab::machine::repository;
+use onetrip_lab::traffic::Sockets;
 
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+use figure::Figure;
+
+/// Measure Onetrip beside PostgreSQL, and write the page of it and the README's tables
+#[derive(Parser)]
+#[command(name = "make bench")]
+struct Args {
+    /// Length of each measurement; some take a multiple of it
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// Run only these parts, and leave the README alone
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "PART,...")]
+    only: Vec<Part>,
+    /// Folder for the page, from the repository's root [default: docs/measurements/DATE-bench; with --only: none]
+    #[arg(long, value_name = "DIR")]
+    out: Option<String>,
+    /// What cargo says to each of its benches
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Part {
+    Published,
+    Regions,
+    Throughput,
+    Indexes,
+    Rows,
+    Statements,
+    Voters,
+}
+
+pub struct Bench {
+    /// The command that the nodes run.
+    binary: PathBuf,
+    seconds: u64,
+    /// What repeats this run.
+    command: String,
+}
+
+/// What a part has measured.
+pub struct Section {
+    heading: &'static str,
+    /// Of the page, below its heading.
+    text: String,
+    /// What the README shows of it; may be empty.
+    readme: String,
+    figures: Vec<Figure>,
+    /// Names and contents of files beside the page.
+    files: Vec<(&'static str, String)>,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Published => "published",
+            Part::Regions => "regions",
+            Part::Throughput => "throughput",
+            Part::Indexes => "indexes",
+            Part::Rows => "rows",
+            Part::Statements => "statements",
+            Part::Voters => "voters",
+        }
+    }
+
+    async fn section(self, bench: &Bench) -> Result<Section> {
+        match self {
+            Part::Published => published::section(bench).await,
+            Part::Regions => regions::section(bench).await,
+            Part::Throughput => throughput::section(bench).await,
+            Part::Indexes => indexes::section(bench).await,
+            Part::Rows => rows::section(bench).await,
+            Part::Statements => statements::section(bench).await,
+            Part::Voters => voters::section(bench).await,
+        }
+    }
+}
+
+/// As a person would type it.
+fn command(args: &Args) -> String {
+    let mut words = Vec::new();
+    if args.seconds != 5 {
+        words.push(format!("--seconds {}", args.seconds));
+    }
+    if !args.only.is_empty() {
+        let names: Vec<&str> = args.only.iter().map(|part| part.name()).collect();
+        words.push(format!("--only {}", names.join(",")));
+    }
+    words.extend(args.out.iter().map(|out| format!("--out {out}")));
+    if words.is_empty() {
+        return "make bench".into();
+    }
+    format!("make bench ARGS=\"{}\"", words.join(" "))
 }
 
 fn main() -> Result<()> {
-    let args: Vec<String> = std::env::args().collect();
-    let value = |name: &str| args.iter().position(|a| a == name).map(|at| args.get(at + 1));
-    let seconds = match value("--seconds") {
-        Some(text) => text.context("--seconds takes a number")?.parse().context("read --seconds")?,
-        None => 10,
-    };
-    let only = value("--only").map(|name| name.context("--only takes a name")).transpose()?;
-    let wanted = |name: &str| only.is_none_or(|only| only == name);
-    let binary = PathBuf::from(env!("CARGO_BIN_EXE_onetrip-lab"));
+    let args = Args::parse();
+    let whole = args.only.is_empty();
+    let binary = std::env::var_os("ONETRIP_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_onetrip-lab").into());
+    let bench = Bench { binary: binary.into(), seconds: args.seconds, command: command(&args) };
+    let today = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let today = today.split_once('T').map_or("", |(date, _)| date);
+    let out = args.out.or(whole.then(|| format!("docs/measurements/{today}-bench")));
+    // What would fail after many minutes fails now.
+    Sockets::of(&BTreeSet::new())?;
+    if whole {
+        report::check_readme()?;
+    }
+    let before = report::Before::now();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    runtime.block_on(async {
-        if wanted("throughput") {
-            throughput::throughput(&binary, seconds).await?;
-        }
-        if wanted("statements") {
-            statements::many_rows(&binary).await?;
-        }
-        Ok(())
-    })
+    let mut sections = Vec::new();
+    for part in Part::value_variants().iter().filter(|part| whole || args.only.contains(part)) {
+        let start = Instant::now();
+        let section = runtime.block_on(part.section(&bench)).with_context(|| format!("measure {}", part.name()))?;
+        println!("\n## {}\n{}", section.heading, section.text);
+        eprintln!("bench: {} took {:.0} s", part.name(), start.elapsed().as_secs_f64());
+        sections.push((part.name(), section));
+    }
+    if let Some(out) = &out {
+        // cargo runs a bench in its package's folder.
+        report::write_page(&bench, &before, &sections, &repository().join(out))?;
+    }
+    if let Some(out) = out.filter(|_| whole) {
+        report::write_readme(&before, &sections, &out)?;
+        eprintln!("bench: {out}/README.md and README.md are written; say between the marks of the page what is seen");
+    }
+    Ok(())
 }

@@ -1,5 +1,8 @@
-//! PostgreSQL with nothing of ours in it: alone, or with synchronous standbys of which any one has to have each commit.
+//! PostgreSQL with nothing of ours in it: alone, or with synchronous standbys of which so many have to have each commit that
+//! a majority of all servers has it.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,17 +12,103 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::{chown, geteuid, Pid, User};
 use onetrip_lab::link::ClientLink;
 use onetrip_lab::ports::free_ports;
+use onetrip_lab::postmaster;
 use std::os::unix::process::CommandExt;
+use tokio_postgres::types::PgLsn;
 
 const START: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+/// What standbys that are slower than their primary may need to come to its end.
+const CONVERGE: Duration = Duration::from_secs(90);
+
+pub struct Postgres {
+    pub name: String,
+    primary: Server,
+    standbys: Vec<Server>,
+}
+
+impl Postgres {
+    /// A primary with a standby for each round trip; none: a server alone.
+    pub async fn start(round_trips: &[Duration]) -> Result<Postgres> {
+        let primary = Server::start().await?;
+        let mut standbys = Vec::new();
+        for (number, round_trip) in round_trips.iter().enumerate() {
+            standbys.push(primary.standby(number, *round_trip).await?);
+        }
+        if standbys.is_empty() {
+            return Ok(Postgres { name: "PostgreSQL".into(), primary, standbys });
+        }
+        // With the primary that is a majority.
+        let waits_for = standbys.len().div_ceil(2);
+        let client = primary.connect(primary.port).await?;
+        let names = format!("alter system set synchronous_standby_names = 'ANY {waits_for} (*)'");
+        client.batch_execute(&names).await?;
+        client.batch_execute("select pg_reload_conf()").await?;
+        let deadline = Instant::now() + START;
+        let count = "select count(*) from pg_stat_replication where state = 'streaming' and sync_state = 'quorum'";
+        while client.query_one(count, &[]).await?.get::<_, i64>(0) != standbys.len() as i64 {
+            ensure!(Instant::now() < deadline, "the standbys do not stream");
+            tokio::time::sleep(POLL).await;
+        }
+        let name = format!("PostgreSQL, ANY {waits_for} of {}", standbys.len());
+        Ok(Postgres { name, primary, standbys })
+    }
+
+    pub fn is_replicated(&self) -> bool {
+        !self.standbys.is_empty()
+    }
+
+    /// Of the server that takes writes.
+    pub fn port(&self) -> u16 {
+        self.primary.port
+    }
+
+    pub async fn connect(&self) -> Result<tokio_postgres::Client> {
+        self.primary.connect(self.primary.port).await
+    }
+
+    /// The primary, over the way that a standby has to it; `None` if there is no distance between them.
+    pub async fn connect_from(&self, standby: usize) -> Result<Option<tokio_postgres::Client>> {
+        match self.standbys.get(standby).and_then(|standby| standby.link.as_ref()) {
+            Some(link) => self.primary.connect(link.address().port()).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Every process of every server.
+    pub fn processes(&self) -> Vec<Pid> {
+        let servers = std::iter::once(&self.primary).chain(&self.standbys);
+        servers.flat_map(|server| postmaster::processes(&server.data())).collect()
+    }
+
+    /// At one end of each connection over which this is replicated.
+    pub async fn replication_ports(&self) -> Result<BTreeSet<u16>> {
+        let ports = "select client_port from pg_stat_replication";
+        let rows = self.connect().await?.query(ports, &[]).await?;
+        rows.iter().map(|row| Ok(u16::try_from(row.get::<_, i32>(0))?)).collect()
+    }
+
+    /// Waits until every standby shows what the primary shows now.
+    pub async fn converge(&self) -> Result<()> {
+        let client = self.connect().await?;
+        let end: PgLsn = client.query_one("select pg_current_wal_lsn()", &[]).await?.get(0);
+        let reached = "select count(*) from pg_stat_replication where replay_lsn >= $1";
+        let deadline = Instant::now() + CONVERGE;
+        while client.query_one(reached, &[&end]).await?.get::<_, i64>(0) != self.standbys.len() as i64 {
+            ensure!(Instant::now() < deadline, "a standby does not reach the end of its primary's WAL");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}
 
 /// In a folder that goes with it.
-pub struct Server {
+struct Server {
     folder: tempfile::TempDir,
-    pub port: u16,
+    port: u16,
     child: Child,
-    /// The way from a standby to its primary.
-    _link: Option<ClientLink>,
+    /// The way from a standby to its primary, if there is a distance.
+    link: Option<ClientLink>,
 }
 
 fn as_server_user(program: &str) -> Result<Command> {
@@ -41,7 +130,7 @@ fn make_folder() -> Result<tempfile::TempDir> {
 }
 
 impl Server {
-    pub async fn start() -> Result<Server> {
+    async fn start() -> Result<Server> {
         let folder = make_folder()?;
         let initdb = ["-U", "postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--auth=trust", "-D"];
         let made = as_server_user("initdb")?.args(initdb).arg(folder.path().join("data")).status()?;
@@ -49,37 +138,22 @@ impl Server {
         Server::serve(folder, None).await
     }
 
-    /// A primary with a standby for each round trip.  COMMIT waits for any one of them.
-    pub async fn start_with_standbys(round_trips: &[Duration]) -> Result<(Server, Vec<Server>)> {
-        let primary = Server::start().await?;
-        let mut standbys = Vec::new();
-        for (number, round_trip) in round_trips.iter().enumerate() {
-            standbys.push(primary.standby(number, *round_trip).await?);
-        }
-        let client = primary.connect().await?;
-        client.batch_execute("alter system set synchronous_standby_names = 'ANY 1 (*)'").await?;
-        client.batch_execute("select pg_reload_conf()").await?;
-        let deadline = Instant::now() + START;
-        let count = "select count(*) from pg_stat_replication where state = 'streaming' and sync_state = 'quorum'";
-        while client.query_one(count, &[]).await?.get::<_, i64>(0) != round_trips.len() as i64 {
-            ensure!(Instant::now() < deadline, "the standbys do not stream");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok((primary, standbys))
-    }
-
     async fn standby(&self, number: usize, round_trip: Duration) -> Result<Server> {
         let folder = make_folder()?;
-        let any = "127.0.0.1:0".parse()?;
-        let link = ClientLink::start(any, ([127, 0, 0, 1], self.port).into(), round_trip)?;
-        let primary =
-            format!("host=127.0.0.1 port={} user=postgres application_name=standby_{number}", link.address().port());
+        let primary = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let link = match round_trip {
+            // Nor is there anything between nodes of ours that are in one place.
+            Duration::ZERO => None,
+            _ => Some(ClientLink::start("127.0.0.1:0".parse()?, primary, round_trip)?),
+        };
+        let port = link.as_ref().map_or(self.port, |link| link.address().port());
+        let primary = format!("host=127.0.0.1 port={port} user=postgres application_name=standby_{number}");
         let made = as_server_user("pg_basebackup")?
             .args(["-R", "-c", "fast", "-d", &primary, "-D"])
             .arg(folder.path().join("data"))
             .status()?;
         ensure!(made.success(), "pg_basebackup failed");
-        Server::serve(folder, Some(link)).await
+        Server::serve(folder, link).await
     }
 
     async fn serve(folder: tempfile::TempDir, link: Option<ClientLink>) -> Result<Server> {
@@ -91,23 +165,24 @@ impl Server {
             .arg(format!("-cunix_socket_directories={}", folder.path().display()))
             .args(["-c", "max_connections=200", "-c", "shared_buffers=128MB", "-c", "synchronous_commit=on"])
             .spawn()?;
-        let server = Server { folder, port, child, _link: link };
+        let server = Server { folder, port, child, link };
         let deadline = Instant::now() + START;
-        while server.connect().await.is_err() {
+        while server.connect(port).await.is_err() {
             ensure!(Instant::now() < deadline, "plain PostgreSQL did not start");
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(POLL).await;
         }
         Ok(server)
     }
 
-    pub async fn connect(&self) -> Result<tokio_postgres::Client> {
-        let conninfo = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port);
+    /// Through its own port, or through that of a link to it.
+    async fn connect(&self, port: u16) -> Result<tokio_postgres::Client> {
+        let conninfo = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres");
         let (client, connection) = tokio_postgres::connect(&conninfo, tokio_postgres::NoTls).await?;
         tokio::spawn(connection);
         Ok(client)
     }
 
-    pub fn data(&self) -> PathBuf {
+    fn data(&self) -> PathBuf {
         Path::join(self.folder.path(), "data")
     }
 }

@@ -1,14 +1,13 @@
-//! Many rows in one statement: plain PostgreSQL, and the leader's region with the distances of topologies/us.toml.
+//! Many rows in one statement, with the distances of topologies/us.toml.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use onetrip_lab::limit::majority_rtt_ms;
-use onetrip_lab::{Cluster, Topology};
+use onetrip_lab::page::{self, paragraph};
 
-use crate::repository;
-use crate::server::Server;
+use crate::stand::{self, Stand};
+use crate::{Bench, Section};
 
 /// Runs of each statement; the median is reported.
 const RUNS: usize = 3;
@@ -68,29 +67,32 @@ async fn proposals(client: &tokio_postgres::Client) -> Result<Option<i64>> {
     Ok(Some(client.query_one("select proposals from onetrip.status", &[]).await?.get(0)))
 }
 
-pub async fn many_rows(binary: &Path) -> Result<()> {
-    let plain = Server::start().await?;
-    let plain_client = plain.connect().await?;
-    let topology = Topology::load(&repository().join("topologies/us.toml"))?;
-    let cluster = Cluster::builder().topology(topology).binary(binary).start().await?;
-    let leader = cluster.settled().await?;
-    let round_trip = majority_rtt_ms(cluster.topology(), leader);
-    let client = cluster.connect(leader).await?;
-
-    println!("\n### 100,000 rows in one statement, median of {RUNS}; Onetrip's regions {round_trip} ms apart\n");
-    println!("| | plain PostgreSQL ms | Onetrip ms | ratio | crossings |\n|---|---|---|---|---|");
+pub async fn section(bench: &Bench) -> Result<Section> {
+    let stand = Stand::start(&bench.binary, stand::topology("us.toml")?, 0, true).await?;
+    let clients = stand.clients().await?;
+    let mut head = vec![String::new()];
+    head.extend(clients.iter().map(|(name, _)| format!("{name} ms")));
+    head.push("crossings".into());
+    let mut lines = vec![head];
     for statement in &STATEMENTS {
-        let (plain_time, _) = time_statement(&plain_client, statement).await?;
-        let (time, crossings) = time_statement(&client, statement).await?;
-        cluster.converge().await?;
-        println!(
-            "| {} | {:.0} | {:.0} | {:.2} | {} |",
-            statement.name,
-            plain_time.as_secs_f64() * 1e3,
-            time.as_secs_f64() * 1e3,
-            time.as_secs_f64() / plain_time.as_secs_f64(),
-            crossings.map_or("?".into(), |n| n.to_string())
-        );
+        let mut line = vec![statement.name.to_string()];
+        let mut crossings = None;
+        for (_, client) in &clients {
+            let (time, proposals) = time_statement(client, statement).await?;
+            stand.converge().await?;
+            line.push(format!("{:.0}", time.as_secs_f64() * 1e3));
+            crossings = proposals.or(crossings);
+        }
+        line.push(crossings.map_or("?".into(), |n| n.to_string()));
+        lines.push(line);
     }
-    cluster.stop().await
+    let about = format!(
+        "100,000 rows in one statement, a client in {}, {:.0} ms from the nearest majority; medians of {RUNS}. \
+         *crossings* counts what Onetrip's region sent to the others:",
+        stand.region_name(0),
+        majority_rtt_ms(stand.cluster.topology(), 0)
+    );
+    stand.stop().await?;
+    let text = format!("{}\n{}", paragraph(&about), page::table(&lines));
+    Ok(Section { heading: "Statements", readme: text.clone(), text, figures: vec![], files: vec![] })
 }

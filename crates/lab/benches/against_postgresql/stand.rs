@@ -1,0 +1,303 @@
+//! The systems side by side on this machine, at the same distances: PostgreSQL alone, PostgreSQL with synchronous standbys,
+//! and Onetrip.  They run at the same time and are measured in turn, so only one of them is busy at a time.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use nix::unistd::{sysconf, Pid, SysconfVar};
+use onetrip_lab::limit::majority_rtt_ms;
+use onetrip_lab::link::ClientLink;
+use onetrip_lab::machine::repository;
+use onetrip_lab::pgbench::Pgbench;
+use onetrip_lab::traffic::Sockets;
+use onetrip_lab::{postmaster, Cluster, Topology};
+
+use crate::figure::Figure;
+use crate::server::Postgres;
+
+/// Of the table that is updated.
+pub const ROWS: u32 = 100_000;
+/// A distance may be measured so much longer than it was asked for, on a busy machine.
+const LATE_MS_MAX: f64 = 2.0;
+
+pub fn topology(name: &str) -> Result<Topology> {
+    Ok(Topology::load(&repository().join("topologies").join(name))?)
+}
+
+/// The table that most parts update, `demo`.
+pub fn table() -> String {
+    format!(
+        "create table demo (id int primary key, value int) with (fillfactor = 50);
+         insert into demo select i, i from generate_series(1, {ROWS}) i"
+    )
+}
+
+/// Updates one row at random.
+pub fn one_row() -> String {
+    format!(
+        "\\set id random(1, {ROWS})\n\\set new_value random(1, 1000000)\n\
+         update demo set value = :new_value where id = :id;\n"
+    )
+}
+
+pub struct Stand {
+    servers: Vec<Postgres>,
+    pub cluster: Cluster,
+    /// Where the primary is.
+    home: usize,
+}
+
+/// What clients do, all of them in one region.
+pub struct Load {
+    pub region: usize,
+    pub case: String,
+    pub clients: usize,
+    pub seconds: u64,
+    pub script: String,
+}
+
+enum System<'a> {
+    Postgres(&'a Postgres),
+    Onetrip(&'a Cluster),
+}
+
+impl Stand {
+    /// `alone`: also a PostgreSQL without standbys.
+    pub async fn start(binary: &Path, topology: Topology, home: usize, alone: bool) -> Result<Stand> {
+        let others = (0..topology.regions.len()).filter(|other| *other != home);
+        let round_trips: Vec<Duration> =
+            others.map(|other| Duration::from_secs_f64(topology.rtt_ms(home, other) / 1e3)).collect();
+        let mut servers = Vec::new();
+        if alone {
+            servers.push(Postgres::start(&[]).await?);
+        }
+        servers.push(Postgres::start(&round_trips).await?);
+        let cluster = Cluster::builder().topology(topology).binary(binary).start().await?;
+        cluster.settled().await?;
+        Ok(Stand { servers, cluster, home })
+    }
+
+    pub fn region_name(&self, region: usize) -> &str {
+        &self.cluster.topology().regions[region].name
+    }
+
+    /// A client of each system where it takes writes, with the system's name.
+    pub async fn clients(&self) -> Result<Vec<(String, tokio_postgres::Client)>> {
+        let mut clients = Vec::new();
+        for server in &self.servers {
+            clients.push((server.name.clone(), server.connect().await?));
+        }
+        clients.push(("Onetrip".into(), self.cluster.connect(self.home).await?));
+        Ok(clients)
+    }
+
+    /// In each system.
+    pub async fn run_sql(&self, sql: &str) -> Result<()> {
+        self.converge().await?;
+        for (name, client) in self.clients().await? {
+            client.batch_execute(sql).await.with_context(|| format!("{name}: {sql}"))?;
+        }
+        self.converge().await
+    }
+
+    pub async fn converge(&self) -> Result<()> {
+        for system in self.systems() {
+            system.converge().await?;
+        }
+        Ok(())
+    }
+
+    fn systems(&self) -> impl Iterator<Item = System<'_>> {
+        self.servers.iter().map(System::Postgres).chain([System::Onetrip(&self.cluster)])
+    }
+
+    /// Each system under the same load, one after the other.
+    pub async fn compare(&self, load: &Load) -> Result<Vec<Figure>> {
+        let mut figures = Vec::new();
+        let mut beside = None;
+        for system in self.systems() {
+            let figure = self.measure(&system, load).await.with_context(|| format!("measure {}", system.name()))?;
+            if matches!(system, System::Postgres(server) if server.is_replicated()) {
+                beside = Some((figure.measured.tps, figure.cpu_us));
+            }
+            figures.push(figure);
+        }
+        for figure in &mut figures {
+            figure.beside = beside.map(|(tps, cpu_us)| (figure.measured.tps / tps, figure.cpu_us / cpu_us));
+        }
+        Ok(figures)
+    }
+
+    /// Onetrip alone.
+    pub async fn measure_onetrip(&self, load: &Load) -> Result<Figure> {
+        self.measure(&System::Onetrip(&self.cluster), load).await
+    }
+
+    async fn measure(&self, system: &System<'_>, load: &Load) -> Result<Figure> {
+        let topology = self.cluster.topology();
+        let far = Duration::from_secs_f64(topology.rtt_ms(self.home, load.region) / 1e3);
+        // It ends with this measurement.
+        let mut link = None;
+        let (port, database) = match system {
+            System::Onetrip(cluster) => (cluster.node(load.region).postgres_port(), topology.database()),
+            System::Postgres(server) if far.is_zero() => (server.port(), "postgres"),
+            System::Postgres(server) => {
+                let primary = SocketAddr::from(([127, 0, 0, 1], server.port()));
+                let started = ClientLink::start("127.0.0.1:0".parse()?, primary, far)?;
+                (link.insert(started).address().port(), "postgres")
+            }
+        };
+        let folder = tempfile::tempdir()?;
+        let pgbench = Pgbench {
+            program: onetrip_lab::postgres_bin().join("pgbench"),
+            host: "127.0.0.1".into(),
+            port,
+            user: "postgres".into(),
+            database: database.into(),
+            clients: load.clients,
+            threads: 2,
+            seconds: load.seconds,
+            script: Some(load.script.clone()),
+            folder: folder.path().to_owned(),
+        };
+        // What the last measurement has left is not this one's.
+        system.converge().await?;
+        let ports = system.ports().await?;
+        let (leader, cpu, sockets) = (system.leader().await?, system.cpu_seconds()?, Sockets::of(&ports)?);
+        let (measured, commits) = pgbench.run_each().await?;
+        system.converge().await?;
+        let (cpu, sent) = (system.cpu_seconds()? - cpu, Sockets::of(&ports)?.since(&sockets));
+        let leader_then = system.leader().await?;
+        let each = measured.transactions.max(1) as f64;
+        Ok(Figure {
+            region: self.region_name(load.region).to_string(),
+            case: load.case.clone(),
+            system: system.name().to_string(),
+            clients: load.clients,
+            limit_ms: majority_rtt_ms(topology, load.region),
+            measured,
+            commits,
+            cpu_us: cpu * 1e6 / each,
+            bytes: sent.bytes as f64 / each,
+            packets: sent.packets as f64 / each,
+            leader: if leader == leader_then { leader } else { format!("{leader}, then {leader_then}") },
+            beside: None,
+        })
+    }
+
+    /// Every distance as both systems see it: head, then from, to, ms as asked for, of Onetrip's links, of the standbys'.
+    pub async fn distances(&self) -> Result<Vec<Vec<String>>> {
+        let topology = self.cluster.topology();
+        let mut lines = vec![["between", "and", "ms", "Onetrip's links", "standbys' links"].map(String::from).to_vec()];
+        for (from, node) in self.cluster.nodes().iter().enumerate() {
+            let status = node.status().await?;
+            for to in from + 1..topology.regions.len() {
+                let id = self.cluster.node(to).id();
+                let peer = status["peers"].as_array().into_iter().flatten().find(|peer| peer["id"] == id);
+                let measured = peer.and_then(|peer| peer["rtt_ms"].as_f64());
+                let names = || format!("{} and {}", self.region_name(from), self.region_name(to));
+                let onetrip_ms = measured.with_context(|| format!("no round trip between {}", names()))?;
+                let standby_ms = if from == self.home { self.standby_ms(to).await? } else { None };
+                let asked_ms = topology.rtt_ms(from, to);
+                for ms in std::iter::once(onetrip_ms).chain(standby_ms) {
+                    ensure!(
+                        (asked_ms..asked_ms + LATE_MS_MAX).contains(&ms),
+                        "the distance between {} should be {asked_ms} ms and is measured as {ms:.2}",
+                        names()
+                    );
+                }
+                lines.push(vec![
+                    self.region_name(from).into(),
+                    self.region_name(to).into(),
+                    format!("{asked_ms:.0}"),
+                    format!("{onetrip_ms:.2}"),
+                    standby_ms.map_or(String::new(), |ms| format!("{ms:.2}")),
+                ]);
+            }
+        }
+        Ok(lines)
+    }
+
+    /// The least round trip of a query over the way that the standby in this region has to its primary.
+    async fn standby_ms(&self, region: usize) -> Result<Option<f64>> {
+        let server = self.servers.iter().find(|server| server.is_replicated()).context("there are no standbys")?;
+        let standby = if region > self.home { region - 1 } else { region };
+        let Some(client) = server.connect_from(standby).await? else { return Ok(None) };
+        let mut least = Duration::MAX;
+        for _ in 0..10 {
+            let start = Instant::now();
+            client.simple_query("").await?;
+            least = least.min(start.elapsed());
+        }
+        Ok(Some(least.as_secs_f64() * 1e3))
+    }
+
+    pub async fn stop(self) -> Result<()> {
+        self.cluster.stop().await
+    }
+}
+
+impl System<'_> {
+    fn name(&self) -> &str {
+        match self {
+            System::Postgres(server) => &server.name,
+            System::Onetrip(_) => "Onetrip",
+        }
+    }
+
+    async fn converge(&self) -> Result<()> {
+        match self {
+            System::Postgres(server) => server.converge().await,
+            System::Onetrip(cluster) => cluster.converge().await,
+        }
+    }
+
+    /// At one end of each connection between its servers.
+    async fn ports(&self) -> Result<BTreeSet<u16>> {
+        match self {
+            System::Postgres(server) => server.replication_ports().await,
+            System::Onetrip(cluster) => {
+                let port = |peer: &str| peer.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+                cluster.nodes().iter().map(|node| port(node.peer()).context("a node's port")).collect()
+            }
+        }
+    }
+
+    /// Where Onetrip's leader is.
+    async fn leader(&self) -> Result<String> {
+        match self {
+            System::Postgres(_) => Ok(String::new()),
+            System::Onetrip(cluster) => {
+                let status = cluster.node(0).status().await?;
+                Ok(status["leader"]["region"].as_str().context("there is no leader")?.to_string())
+            }
+        }
+    }
+
+    fn cpu_seconds(&self) -> Result<f64> {
+        match self {
+            System::Postgres(server) => cpu_seconds(server.processes()),
+            System::Onetrip(cluster) => cpu_seconds(cluster.nodes().iter().flat_map(|node| {
+                // Its PostgreSQL's processes are told by their folder, whoever their parent is.
+                node.pid().into_iter().chain(postmaster::processes(&node.postgres_data()))
+            })),
+        }
+    }
+}
+
+/// CPU seconds of these processes, and of their children that have ended.
+fn cpu_seconds(pids: impl IntoIterator<Item = Pid>) -> Result<f64> {
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.context("the clock's ticks are not known")? as f64;
+    let mut ticks = 0;
+    for pid in pids {
+        // One that has ended meanwhile counts in its parent's.
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        let (_, fields) = stat.rsplit_once(')').context("read /proc")?;
+        // proc(5): utime, stime, cutime and cstime are fields 14 to 17; the first one here is field 3.
+        ticks += fields.split_whitespace().skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum::<u64>();
+    }
+    Ok(ticks as f64 / per_second)
+}

@@ -1,0 +1,106 @@
+//! What TCP connections have carried, by the kernel's own counters (`ss -i`, of iproute2).
+//!
+//! Both ends of a connection on this machine are sockets of their own, and each counts what it has sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+
+/// Sent, in both directions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub bytes: u64,
+    /// Segments with data; acknowledgements alone do not count.
+    pub packets: u64,
+}
+
+/// By its address and its peer's: what each socket has sent.
+#[derive(Debug, Default)]
+pub struct Sockets(BTreeMap<(String, String), Traffic>);
+
+impl Sockets {
+    /// Those that have one of `ports` at either end.
+    pub fn of(ports: &BTreeSet<u16>) -> Result<Sockets> {
+        let output = Command::new("ss").arg("-tinHO").output().context("start ss: install iproute2")?;
+        ensure!(output.status.success(), "ss failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(Sockets::parse(&String::from_utf8_lossy(&output.stdout), ports))
+    }
+
+    /// Lines of "state recv-q send-q address peer", then words of which some are `name:value`.
+    fn parse(text: &str, ports: &BTreeSet<u16>) -> Sockets {
+        let mut sockets = BTreeMap::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (Some(own), Some(peer)) = (words.get(3), words.get(4)) else { continue };
+            if [own, peer].iter().all(|end| port(end).is_none_or(|port| !ports.contains(&port))) {
+                continue;
+            }
+            // What is 0 is left out.
+            let value = |name: &str| {
+                words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix(':')?.parse().ok()).unwrap_or(0)
+            };
+            let traffic = Traffic { bytes: value("bytes_sent"), packets: value("data_segs_out") };
+            sockets.insert((own.to_string(), peer.to_string()), traffic);
+        }
+        Sockets(sockets)
+    }
+
+    /// What these have sent since `earlier`; a connection that has ended meanwhile is not in it.
+    pub fn since(&self, earlier: &Sockets) -> Traffic {
+        let mut sum = Traffic::default();
+        for (ends, now) in &self.0 {
+            let before = earlier.0.get(ends).copied().unwrap_or_default();
+            sum.bytes += now.bytes.saturating_sub(before.bytes);
+            sum.packets += now.packets.saturating_sub(before.packets);
+        }
+        sum
+    }
+}
+
+/// Of `address:port`.
+fn port(end: &str) -> Option<u16> {
+    end.rsplit_once(':')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_sent_since_then_on_these_ports_counts() {
+        let ports = BTreeSet::from([7100]);
+        let earlier = "ESTAB 0 0 127.0.0.1:7100 127.0.0.1:40 cubic bytes_sent:100 segs_out:9 data_segs_out:3\n";
+        let now = "ESTAB 0 0 127.0.0.1:7100 127.0.0.1:40 cubic bytes_sent:150 segs_out:19 data_segs_out:4\n\
+                   ESTAB 0 0 127.0.0.1:40 127.0.0.1:7100 cubic bytes_sent:7 data_segs_out:1\n\
+                   ESTAB 0 0 127.0.0.1:41 127.0.0.1:7100 cubic rtt:0.1\n\
+                   ESTAB 0 0 127.0.0.1:41 127.0.0.1:5432 cubic bytes_sent:1000 data_segs_out:10\n\
+                   LISTEN 0 128 127.0.0.1:7100 0.0.0.0:*\n";
+        let sent = Sockets::parse(now, &ports).since(&Sockets::parse(earlier, &ports));
+        assert_eq!(sent, Traffic { bytes: 57, packets: 2 });
+    }
+
+    /// The installed `ss` says what is read here.
+    #[test]
+    fn a_real_connection_is_counted() {
+        if Command::new("ss").arg("-V").output().is_err() {
+            eprintln!("not checked: there is no ss here");
+            return;
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ports = BTreeSet::from([listener.local_addr().unwrap().port()]);
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut server = listener.accept().unwrap().0;
+        let before = Sockets::of(&ports).unwrap();
+        client.write_all(&[7; 5_000]).unwrap();
+        server.read_exact(&mut [0; 5_000]).unwrap();
+        server.write_all(&[7]).unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        let sent = Sockets::of(&ports).unwrap().since(&before);
+        assert_eq!(sent.bytes, 5_001);
+        assert!((2..10).contains(&sent.packets), "{sent:?}");
+    }
+}
