@@ -13,6 +13,12 @@ fn the_fixed_seeds_pass() {
     (1..=500).for_each(passes);
 }
 
+/// A learner that had shown nearly all, and then waited for a copy, was made a voter; whom it replaced left with all the rows.
+#[test]
+fn a_member_without_rows_replaces_nobody() {
+    passes(1795423172831674636);
+}
+
 #[test]
 fn fresh_seeds_pass() {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

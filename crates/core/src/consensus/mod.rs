@@ -88,8 +88,9 @@ pub enum Input {
     /// A step of the membership.  As with `Propose`, accepted does not mean that it will be in the log; and one that is
     /// may be refused there: look at the table, and ask again.
     Change(Command),
-    /// How far the member's PostgreSQL is, as it said itself; a learner that lags is not made a voter.
-    Position(NodeId, LogIndex),
+    /// How far the member's PostgreSQL is, as it said itself; a learner that lags, or that has nothing to show, is not made a
+    /// voter.
+    Position(NodeId, Option<LogIndex>),
     /// A connection to this member broke; what was under way may be lost.
     Unreachable(NodeId),
     /// The log has the entries now that it refused raft ([`crate::replica::Store::take_fetched`]).
@@ -297,8 +298,12 @@ impl<S: Storage> Consensus<S> {
             }
             Input::Propose(data) => self.propose(data),
             Input::Change(command) => self.propose_change(&command),
-            Input::Position(member, applied) => {
+            Input::Position(member, Some(applied)) => {
                 self.positions.insert(member, applied);
+                Ok(())
+            }
+            Input::Position(member, None) => {
+                self.positions.remove(&member);
                 Ok(())
             }
             Input::Unreachable(peer) => {

@@ -277,10 +277,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         if self.tick % POSITION_TICKS != 0 {
             return Ok(());
         }
-        let own = self.own_position();
-        if let Some((applied, _)) = own {
-            self.step(Input::Position(self.id, self.shows(applied)), host);
-        }
+        let own = self.own_position().filter(|(applied, _)| self.can_bring_on(*applied));
+        self.step(Input::Position(self.id, own.map(|(applied, _)| self.shows(applied))), host);
         let round_trips = host.round_trips();
         self.ways.insert(self.id, Ways { round_trips: round_trips.iter().copied().collect(), heard: host.now() });
         host.send_report(&Report { shown: own, round_trips });

@@ -14,8 +14,8 @@ pub const SILENT_AFTER: Duration = Duration::from_millis(1500);
 /// What a member says of itself, twice a second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What its PostgreSQL shows, and what of that is safe on disk, once that is known; the log below the least of the latter
-    /// is no longer needed.
+    /// What its PostgreSQL shows, and what of that is safe on disk, once that is known and unless it waits for a copy; the log
+    /// below the least of the latter is no longer needed.
     pub shown: Option<(LogIndex, LogIndex)>,
     /// To the members that it is connected with: the least of the last seconds, in microseconds.
     pub round_trips: Vec<(NodeId, u32)>,
@@ -49,6 +49,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
+    /// A PostgreSQL that shows this gets the rest from this node's log; else its rows count for nothing, for a copy of another
+    /// one takes its place.
+    pub(super) fn can_bring_on(&self, applied: LogIndex) -> bool {
+        !self.settings.has_postgres || applied >= self.feedable_from()
+    }
+
     /// A member says how far it is.
     pub fn report<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, report: Report, host: &mut H) {
         let heard = host.now();
@@ -56,10 +62,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             let round_trips = report.round_trips.into_iter().collect();
             self.ways.insert(peer, Ways { round_trips, heard });
         }
-        let Some((applied, durable)) = report.shown else { return };
+        let Some((applied, durable)) = report.shown else {
+            return self.step(Input::Position(peer, None), host);
+        };
         let since = self.positions.get(&peer).filter(|s| s.applied == applied).map_or(heard, |s| s.since);
         self.positions.insert(peer, Shown { applied, durable, since, heard });
-        self.step(Input::Position(peer, self.shows(applied)), host);
+        self.step(Input::Position(peer, Some(self.shows(applied))), host);
     }
 
     /// Who shows the last committed transaction shows all that is decided.

@@ -511,7 +511,7 @@ impl World {
             for id in ids {
                 let Some(node) = self.nodes.get_mut(&id) else { continue };
                 for (of, applied) in positions.iter().filter(|(of, _)| !self.cut.contains(of)) {
-                    node.step(Input::Position(NodeId(*of), *applied));
+                    node.step(Input::Position(NodeId(*of), Some(*applied)));
                 }
                 node.host.ticks += 1;
                 node.replica.tick(&mut node.host).unwrap();
