@@ -28,6 +28,7 @@ mod membership;
 mod notices;
 mod proposals;
 mod raft_node;
+mod received;
 mod snapshot;
 
 use crate::certifier::Limits;
@@ -47,6 +48,7 @@ use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 pub use raft::eraftpb::{EntryType, Message};
 use raft::{GetEntriesContext, Storage};
 use raft_node::RaftNode;
+pub use received::check;
 use serde::Serialize;
 pub use snapshot::Opened;
 use std::collections::{BTreeMap, VecDeque};
@@ -76,7 +78,8 @@ pub struct Config {
 
 pub enum Input {
     Tick,
-    /// From a peer whose identity the transport has checked; not a snapshot that this node lacks ([`Consensus::lacks`]).
+    /// From a peer whose identity the transport has checked, and one that a member may send ([`check`]); not a snapshot that
+    /// this node lacks ([`Consensus::lacks`]).
     Message(Message),
     /// Such a one, opened.
     Snapshot(Opened),

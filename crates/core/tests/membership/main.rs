@@ -1,5 +1,6 @@
 //! Members come, are promoted, replaced and leave; snapshots; restarts in between.
 
+mod liar;
 mod world;
 
 use bytes::Bytes;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::{self, Frozen};
-use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Opened, Role};
+use onetrip_core::consensus::{self, Committed, Config, Consensus, Input, Leadership, Message, Notice, Opened, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::members::{Change, Command};
 use onetrip_core::replica::{Host, RebuildFrom, Replica, Report, Settings, Stage, Store};
@@ -328,6 +328,25 @@ impl Node {
     pub fn role(&self) -> Role {
         self.replica.consensus.leadership().role
     }
+
+    pub fn tick(&mut self) -> Result<(), End> {
+        self.host.ticks += 1;
+        self.replica.tick(&mut self.host)
+    }
+
+    /// All the work that follows from what it was given.  What it says reaches nobody.
+    pub fn work(&mut self) -> Result<(), End> {
+        self.replica.advance(&mut self.host)?;
+        while let Some(opened) = self.host.opening.take() {
+            self.replica.opened(opened, &mut self.host);
+            self.replica.advance(&mut self.host)?;
+        }
+        self.host.said.clear();
+        self.host.notices.clear();
+        self.host.reports.clear();
+        self.host.handed_out.clear();
+        Ok(())
+    }
 }
 
 /// Under way from one node to another.
@@ -494,7 +513,10 @@ impl World {
             }
             if let Some(node) = self.nodes.get_mut(&to) {
                 match sent {
-                    Sent::Message(message) => node.replica.message(message, &mut node.host).unwrap(),
+                    Sent::Message(message) => {
+                        consensus::check(&message).unwrap();
+                        node.replica.message(message, &mut node.host).unwrap();
+                    }
                     Sent::Notice(from, _, notice) => node.step(Input::Notice(from, notice)),
                     Sent::Report(from, _, report) => node.replica.report(from, report, &mut node.host),
                 }
