@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const HEARTBEAT_TICKS: usize = 5;
+/// Shorter than some take to leave on a narrow link.
+const SNAPSHOT_TICKS: usize = 50;
 /// Short, as the runs are.
 const LEADER_REST_TICKS: u64 = 150;
 
@@ -106,6 +108,8 @@ pub struct Body {
     pub departures: Vec<(Micros, Departure)>,
     /// When the way to each peer is free again of what was sent on its bulk channel.
     pub sending_until: BTreeMap<NodeId, Micros>,
+    /// Snapshots that have not left: until when, and what their receiver had by then.
+    pub snapshots_leave: BTreeMap<NodeId, (Micros, Option<LogIndex>)>,
     pub overheard: Overheard,
 }
 
@@ -168,6 +172,7 @@ impl Node {
             heartbeat_ticks: HEARTBEAT_TICKS,
             election_ticks: o.election_ticks,
             transfer_ticks: o.transfer_ticks,
+            snapshot_ticks: SNAPSHOT_TICKS,
         };
         trace!(ctx, "n{id} starts, life {life}: log {}..{}, {state:?}", log.first_index(), log.last_index());
         let (starts, running) = (log.starts.clone(), state.certifier.running_incarnation(id));
@@ -191,6 +196,7 @@ impl Node {
             clock: ctx.now,
             departures: Vec::new(),
             sending_until: BTreeMap::new(),
+            snapshots_leave: BTreeMap::new(),
             overheard: Overheard::default(),
         };
         let mut node = Node { id, replica, body, busy_until: ctx.now };
@@ -232,7 +238,10 @@ impl Node {
         match arrival {
             Arrival::Raft(message) => replica.message(message, host)?,
             Arrival::Notice(peer, notice) => replica.notice(peer, notice, host),
-            Arrival::Unreachable(peer) => replica.unreachable(peer, host),
+            Arrival::Unreachable(peer) => {
+                host.body.snapshots_leave.remove(&peer);
+                replica.unreachable(peer, host);
+            }
             Arrival::Connected(peer) => replica.connected(peer, host)?,
             Arrival::Ask(id, change) => replica.ask(id, change, host),
             Arrival::Skip(force) => self.leave_out(force, ctx)?,

@@ -74,6 +74,9 @@ pub struct Config {
     pub election_ticks: usize,
     /// Between two looks at whether the leader should move, and whether a learner may vote.
     pub transfer_ticks: usize,
+    /// A snapshot that has left, and of which nothing was heard for so long, is taken as lost; see also
+    /// [`Consensus::snapshot_moves`].
+    pub snapshot_ticks: usize,
 }
 
 pub enum Input {

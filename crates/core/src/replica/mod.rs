@@ -271,6 +271,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         if self.tick % NEAR_TICKS == 0 {
             self.consensus.set_near(self.consensus.log().index_leaving(self.settings.near_bytes));
         }
+        for member in self.consensus.snapshots_under_way() {
+            if host.is_sending(member) {
+                self.consensus.snapshot_moves(member);
+            }
+        }
         self.step(Input::Tick, host);
         self.propose_again(false, host)?;
         self.work_requests(host);

@@ -179,6 +179,8 @@ pub struct TestHost {
     said: Vec<Message>,
     notices: Vec<(NodeId, Notice)>,
     reports: Vec<Report>,
+    /// The way to them is narrow, and what was sent last is still leaving.
+    pub sending: BTreeSet<NodeId>,
     /// As it measures them.
     pub round_trips: Vec<(NodeId, u32)>,
     checkpoints: Vec<(LogIndex, Conf, Bytes)>,
@@ -211,6 +213,9 @@ impl Host for TestHost {
         assert!(self.leads || self.has_written, "only a leader may speak before its disk");
         self.said.push(message);
         true
+    }
+    fn is_sending(&mut self, to: NodeId) -> bool {
+        self.sending.contains(&to)
     }
     fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         assert!(self.has_written, "a notice is a promise about the disk");
@@ -295,6 +300,7 @@ impl Node {
             heartbeat_ticks: 2,
             election_ticks: 20,
             transfer_ticks: 5,
+            snapshot_ticks: SNAPSHOT_TICKS,
         };
         let settings = Settings {
             region: region(id),
@@ -358,6 +364,8 @@ pub enum Sent {
 
 /// 10 s.
 pub const LEADER_REST_TICKS: u64 = 500;
+/// 2 s.
+pub const SNAPSHOT_TICKS: usize = 100;
 
 pub struct World {
     pub bootstrap: Members,

@@ -56,6 +56,8 @@ const TRANSFER_TICKS: usize = 25;
 /// A follower waits at least this long for its leader: as long as a core thread may be busy with one very large
 /// transaction (a guess); longer where round trips are long (`positions`).
 const ELECTION_TICKS: usize = 40;
+/// A guess: 30 s to read and install what the socket has taken.
+const SNAPSHOT_TICKS: usize = 1_500;
 /// A checkpoint is made after so many entries (fewer if the certification window is shorter) or bytes.
 const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
 const CHECKPOINT_BYTES: u64 = 256 << 20;
@@ -115,6 +117,7 @@ impl CoreThread {
             heartbeat_ticks: HEARTBEAT_TICKS,
             election_ticks: ELECTION_TICKS,
             transfer_ticks: TRANSFER_TICKS,
+            snapshot_ticks: SNAPSHOT_TICKS,
         };
         let settings = Settings {
             region: config.region.clone(),

@@ -185,8 +185,10 @@ async fn a_small_proposal_overtakes_a_large_one() {
         message.set_msg_type(MessageType::MsgPropose);
         assert!(one.transport.send_raft(message));
     };
+    assert!(!one.transport.is_sending(NodeId(2)));
     propose(1, 4 << 20);
     propose(2, 1 << 10);
+    assert!(one.transport.is_sending(NodeId(2)));
     let mut all = Vec::new();
     until("both", || {
         all.extend(received(two));
@@ -194,6 +196,7 @@ async fn a_small_proposal_overtakes_a_large_one() {
     })
     .await;
     assert_eq!(all, [2, 1]);
+    until("all has left", || !one.transport.is_sending(NodeId(2))).await;
     one.transport.stop_delays();
     delays.join().unwrap();
 }
