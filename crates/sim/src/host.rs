@@ -276,6 +276,7 @@ impl Host for SimHost<'_> {
             None => decide(entry, certifier, committed_indexes, members),
         }?;
         self.ctx.checker.decides(id, index, &entry.data, decided.map(|d| d.1));
+        self.body.decided.insert(index, self.body.clock);
         if let Some(members) = &entry.members {
             trace!(self.ctx, "n{id} has table {} at {index}", members.version);
             self.ctx.checker.has_members(id, index, members);

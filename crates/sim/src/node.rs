@@ -5,7 +5,7 @@ use crate::ctx::{Ctx, InjectedBug, Micros, MS};
 use crate::disk::{End, SimLog};
 use crate::host::SimHost;
 use crate::notices::Overheard;
-use crate::poison::Copying;
+use crate::poison::{Copying, STILL_AFTER};
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
@@ -108,6 +108,10 @@ pub struct Body {
     pub departures: Vec<(Micros, Departure)>,
     /// When the way to each peer is free again of what was sent on its bulk channel.
     pub sending_until: BTreeMap<NodeId, Micros>,
+    /// What an operator waits for here: that an entry is left out.
+    pub skipping: Option<RequestId>,
+    /// When each entry was decided in this life.
+    pub decided: BTreeMap<LogIndex, Micros>,
     /// Snapshots that have not left: until when, and what their receiver had by then.
     pub snapshots_leave: BTreeMap<NodeId, (Micros, Option<LogIndex>)>,
     pub overheard: Overheard,
@@ -164,6 +168,7 @@ impl Node {
             near_bytes: o.near_entries,
             leader_looks: o.leader_looks,
             leader_rest_ticks: LEADER_REST_TICKS,
+            still_after: STILL_AFTER,
         };
         let config = Config {
             id,
@@ -196,6 +201,8 @@ impl Node {
             clock: ctx.now,
             departures: Vec::new(),
             sending_until: BTreeMap::new(),
+            skipping: None,
+            decided: BTreeMap::new(),
             snapshots_leave: BTreeMap::new(),
             overheard: Overheard::default(),
         };
@@ -226,6 +233,7 @@ impl Node {
             ctx.events.add("old entries read beside");
             self.body.departures.push((self.body.clock + ctx.rng.between(0, 50 * MS), Departure::Fetched));
         }
+        self.left_out(ctx);
         self.misguided(ctx)
     }
 

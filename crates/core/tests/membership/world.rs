@@ -312,6 +312,7 @@ impl Node {
             near_bytes: 1,
             leader_looks: 4,
             leader_rest_ticks: LEADER_REST_TICKS,
+            still_after: Duration::from_secs(5),
         };
         let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };
         let mut replica = Replica::new(settings, config, state, disk, &[]).unwrap();
