@@ -10,11 +10,13 @@ use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
 use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Opened, Role};
+use onetrip_core::placement::Place;
 use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings};
 use onetrip_core::router::Router;
 use onetrip_core::{Change, Checkpoint, Conf, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 const HEARTBEAT_TICKS: usize = 5;
 /// Shorter than some take to leave on a narrow link.
@@ -322,6 +324,15 @@ impl Node {
     /// PostgreSQL is to be copied.
     pub fn ordered(&self) -> Option<RebuildFrom> {
         self.replica.ordered()
+    }
+
+    /// The leader is where it belongs, and no other place is better, as far as this node knows.
+    pub fn leader_is_settled(&self, now: Micros) -> bool {
+        self.replica.leader_is_settled(Duration::from_micros(now))
+    }
+
+    pub fn places(&self, now: Micros) -> Option<Vec<Place>> {
+        self.replica.places(Duration::from_micros(now))
     }
 
     pub fn is_leader(&self) -> bool {

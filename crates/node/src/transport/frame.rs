@@ -488,6 +488,10 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Raft(Box::new(propose)),
         Frame::Raft(Box::new(snapshot)),
         Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }),
+        Frame::Report(Report {
+            shown: Some((LogIndex(11), LogIndex(9))),
+            round_trips: vec![(NodeId(2), 10_000), (NodeId(3), 62_000), (NodeId(7), u32::MAX)],
+        }),
         Frame::Report(Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] }),
         Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
         join(None),
