@@ -234,7 +234,7 @@ impl SimLog {
         }
         self.questions.set(self.questions.get() + 1);
         let is_old = low + IN_MEMORY <= self.written.last();
-        if !context.can_async() || !is_old || mix(low ^ self.questions.get() << 32).is_multiple_of(4) {
+        if !context.can_async() || !is_old || mix(low ^ self.questions.get() << 32) % 4 == 0 {
             return false;
         }
         self.put_off.borrow_mut().push((low, context));

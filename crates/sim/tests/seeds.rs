@@ -146,7 +146,7 @@ fn a_node_with_another_window_is_found() {
 #[test]
 fn entries_are_left_out_and_copied_over_in_some_seeds() {
     let mut events = onetrip_sim::Stats::default();
-    (1..=200).for_each(|seed| events.merge(&run(Options::draw(seed, None), false).events));
+    (1..=300).for_each(|seed| events.merge(&run(Options::draw(seed, None), false).events));
     for what in ["left out", "copied because of an entry", "refused in a region that stands still"] {
         assert!(events.0.get(what).is_some_and(|n| *n > 10), "{what}: {events:?}");
     }
