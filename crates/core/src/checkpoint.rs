@@ -22,6 +22,7 @@ use crate::wire::Reader;
 use bytes::{BufMut, Bytes, BytesMut};
 use raft::eraftpb::ConfState;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt;
 
 const MAGIC: u32 = 0x314b_544f; // "OTK1"
@@ -57,6 +58,21 @@ impl Conf {
 
     pub fn votes(&self, id: NodeId) -> bool {
         self.voters.contains(&id) || self.outgoing.contains(&id)
+    }
+
+    /// Raft can be in it: somebody votes, nobody is two things at once, and what a joint one needs is there in one only.
+    pub(crate) fn is_sound(&self) -> bool {
+        let Conf { voters, outgoing, learners, learners_next, auto_leave } = self;
+        let all = [voters, outgoing, learners, learners_next];
+        let none_of = |ids: &[NodeId], others: &[NodeId]| ids.iter().all(|id| !others.contains(id));
+        !voters.is_empty()
+            && all.iter().all(|ids| !ids.contains(&NodeId(0)) && ids.iter().collect::<BTreeSet<_>>().len() == ids.len())
+            && none_of(learners, voters)
+            && none_of(learners, outgoing)
+            && none_of(learners_next, voters)
+            && none_of(learners_next, learners)
+            && learners_next.iter().all(|id| outgoing.contains(id))
+            && (self.is_joint() || !auto_leave)
     }
 
     pub fn is_joint(&self) -> bool {

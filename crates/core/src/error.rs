@@ -1,7 +1,7 @@
 //! The errors of this crate, by what the caller can do about them.
 
 use crate::certifier::Limits;
-use crate::ids::LogIndex;
+use crate::ids::{LogIndex, NodeId};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -31,6 +31,9 @@ pub enum Error {
          folder is an older copy; replace the node (`onetrip token --replaces`)"
     )]
     LostLog { counted_on: LogIndex, last: LogIndex },
+    /// A message that no member sends to one who knows what this node knows: the peer, or this node's disk, is wrong.
+    #[error("node {from} contradicts what is known here: {why}")]
+    Contradicts { from: NodeId, why: String },
     /// Raft refused a step or its configuration.
     #[error("raft: {0}")]
     Raft(#[from] raft::Error),

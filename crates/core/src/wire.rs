@@ -45,7 +45,10 @@ impl Reader {
         Ok(self.bytes.get_u64_le())
     }
     pub fn index(&mut self, field: &'static str) -> Result<LogIndex> {
-        Ok(LogIndex(self.u64(field)?))
+        match LogIndex(self.u64(field)?) {
+            index if index <= LogIndex::MAX => Ok(index),
+            index => Err(self.error(format!("`{field}` is log index {index}"))),
+        }
     }
     pub fn txn(&mut self) -> Result<TxnId> {
         self.need(20, "txn")?;

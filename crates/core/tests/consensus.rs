@@ -31,6 +31,7 @@ fn config(id: u32, applied: u64) -> Config {
         heartbeat_ticks: 2,
         election_ticks: 10,
         transfer_ticks: 5,
+        snapshot_ticks: 100,
     }
 }
 

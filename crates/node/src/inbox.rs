@@ -83,7 +83,6 @@ pub enum AdminReply {
 /// An entry that no PostgreSQL applies any more.
 #[derive(Debug)]
 pub struct LeftOut {
-    pub index: LogIndex,
     /// The entry that says so.
     pub by: LogIndex,
     pub txn: TxnId,

@@ -189,6 +189,7 @@ impl Restore<'_> {
             heartbeat_ticks: 1,
             election_ticks: 10,
             transfer_ticks: 10,
+            snapshot_ticks: 10,
         };
         let mut consensus = Consensus::new(config, log, members.clone())?;
         let mut out = Output::default();

@@ -6,6 +6,7 @@ use crate::node::Trouble;
 use crate::trace;
 use crate::world::{Event, Machine, Phase, World, TICK};
 use onetrip_core::certifier::Outcome;
+use onetrip_core::placement::{is_worth, Place};
 use onetrip_core::{LogIndex, NodeId};
 
 /// After healing, each region must have committed again within this time, and all be at rest within it once more.
@@ -67,11 +68,30 @@ impl World {
         let members = self.ctx.checker.newest_members();
         let settled = members.members.iter().all(|m| m.voter == m.role.votes());
         settled
+            && self.leader_is_at_rest()
             && self.ctx.questions.is_empty()
             && self.machines.iter().filter(|m| m.is_here()).all(|m| {
                 m.node.as_ref().is_some_and(|n| n.certifier().decided() == log)
                     && m.postgres.as_ref().is_none_or(|p| p.up && p.applied == last && p.is_idle())
             })
+    }
+
+    /// Where the cluster chooses, the leader is at the best place, as far as it knows.  Where it belongs by the table may be a
+    /// place that is lost for good.
+    fn leader_is_at_rest(&self) -> bool {
+        let (now, members) = (self.ctx.now, self.ctx.checker.newest_members());
+        if !members.leader_is_auto {
+            return true;
+        }
+        let mut leaders = self.machines.iter().filter_map(|m| m.node.as_ref()).filter(|n| n.is_leader());
+        leaders.any(|n| {
+            let is_lost = |places: Vec<Place>| {
+                let own = places.iter().find(|place| place.node == n.id);
+                let is_best = own.is_some_and(|own| !is_worth(own, &places[0]));
+                is_best && !places.iter().any(|place| members.is_preferred(place.node))
+            };
+            n.leader_is_settled(now) || n.places(now).is_some_and(is_lost)
+        })
     }
 
     fn heal(&mut self) {
@@ -102,6 +122,14 @@ impl World {
 
     fn finish(&mut self) {
         self.phase = Phase::Over;
+        if !self.leader_is_at_rest() {
+            let leader = self.machines.iter().filter_map(|m| m.node.as_ref()).find(|n| n.is_leader());
+            let (members, places) = (self.ctx.checker.newest_members(), leader.map(|n| n.places(self.ctx.now)));
+            let (id, belongs) = (leader.map(|n| n.id), members.preferred_leader.clone());
+            self.ctx.checker.fail(format!(
+                "the leader, node {id:?}, does not come to rest at the best place; it belongs in {belongs}: {places:?}"
+            ));
+        }
         let checker = &mut self.ctx.checker;
         let txns = checker.txns();
         let mut outcomes: Option<Vec<Outcome>> = None;

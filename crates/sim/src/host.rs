@@ -2,7 +2,7 @@
 //! what it had sent is then under way, what it had not synced may be gone.
 
 use crate::agent::Wire;
-use crate::ctx::{Ctx, InjectedBug, Micros, MS};
+use crate::ctx::{Ctx, InjectedBug, Micros, MS, SECOND};
 use crate::disk::SimLog;
 use crate::node::{Body, Departure, Result, Stop};
 use crate::rng::mix;
@@ -15,11 +15,14 @@ use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, RebuildFrom, Report, Stage};
 use onetrip_core::{Checkpoint, Entry, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Of appends and snapshots to one peer that have not left yet.
 const QUEUE_BYTES_MAX: u64 = 20_000;
+/// What a byte of a snapshot counts on a narrow way: beside the entries, those of the simulation are far too small.
+const SNAPSHOT_BYTES: usize = 20;
 /// For this long one election draw holds.
 const DRAW_TICKS: u64 = 64;
 
@@ -58,13 +61,28 @@ impl SimHost<'_> {
             return Some(now);
         }
         let bytes: usize = message.entries.iter().map(|e| e.data.len()).sum();
-        let bytes = bytes + message.get_snapshot().data.len() + 64;
+        let bytes = bytes + message.get_snapshot().data.len() * SNAPSHOT_BYTES + 64;
         let until = self.body.sending_until.entry(NodeId(message.to as u32)).or_default();
         if *until > now + QUEUE_BYTES_MAX * MS / per_ms {
             return None;
         }
         *until = now.max(*until) + bytes as u64 * MS / per_ms;
         Some(*until)
+    }
+
+    /// Nobody is sent a snapshot while another one is still leaving for him, unless what went before may be lost.
+    fn leaves(&mut self, message: &Message, until: Micros) {
+        if message.get_msg_type() != MessageType::MsgSnapshot {
+            return;
+        }
+        let (to, clock) = (NodeId(message.to as u32), self.body.clock);
+        let before = self.body.snapshots_leave.insert(to, (until, None));
+        if until > clock + SECOND {
+            self.ctx.events.add("a snapshot that leaves for more than a second");
+        }
+        if before.is_some_and(|(until, _)| until > clock) {
+            self.ctx.checker.fail(format!("node {} sends node {to} a snapshot behind another", self.body.id));
+        }
     }
 
     fn sync(&mut self, log: &mut SimLog) -> Result<()> {
@@ -131,15 +149,21 @@ impl Host for SimHost<'_> {
             self.ctx.faults.add("queue to a peer full");
         }
         if is_full || self.body.members.removed(NodeId(message.to as u32)) {
+            self.body.snapshots_leave.remove(&NodeId(message.to as u32));
             return false;
         }
         let Some(time) = self.departs_at(&message) else {
             self.ctx.events.add("narrow way full");
             return false;
         };
+        self.leaves(&message, time);
         self.answered(&message);
         self.body.departures.push((time, Departure::Raft(message)));
         true
+    }
+
+    fn is_sending(&mut self, to: NodeId) -> bool {
+        self.body.sending_until.get(&to).is_some_and(|until| *until > self.body.clock)
     }
 
     fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
@@ -252,6 +276,7 @@ impl Host for SimHost<'_> {
             None => decide(entry, certifier, committed_indexes, members),
         }?;
         self.ctx.checker.decides(id, index, &entry.data, decided.map(|d| d.1));
+        self.body.decided.insert(index, self.body.clock);
         if let Some(members) = &entry.members {
             trace!(self.ctx, "n{id} has table {} at {index}", members.version);
             self.ctx.checker.has_members(id, index, members);
@@ -263,6 +288,15 @@ impl Host for SimHost<'_> {
     }
 
     fn looks(&mut self, consensus: &mut Consensus<SimLog>, tick: u64) {
+        if !self.body.snapshots_leave.is_empty() {
+            // Whoever has got on without it may need another one.
+            let matched: BTreeMap<NodeId, LogIndex> = consensus.status().matched.into_iter().collect();
+            self.body.snapshots_leave.retain(|to, (_, had)| {
+                let has = matched.get(to).copied();
+                let before = std::mem::replace(had, has);
+                before.is_none() || before == has
+            });
+        }
         consensus.set_election_draw(self.draw(consensus.leadership(), tick));
     }
 
@@ -276,6 +310,7 @@ impl Host for SimHost<'_> {
 
     fn has_leader(&mut self, now: Leadership, _members: &Members, _decided: LogIndex) {
         trace!(self.ctx, "n{} {:?} in term {}, leader {:?}", self.body.id, now.role, now.term, now.leader);
+        self.body.snapshots_leave.clear();
         if now.role == Role::Leader {
             self.ctx.checker.leads(self.body.id, now.term);
             self.ctx.events.add("leader elected");

@@ -5,7 +5,7 @@ use crate::node::{Arrival, Departure};
 use crate::stream::Channel;
 use crate::trace;
 use crate::world::{Event, World, SOCKET};
-use onetrip_core::consensus::Message;
+use onetrip_core::consensus::{self, Message};
 use onetrip_core::NodeId;
 use raft::eraftpb::MessageType;
 
@@ -57,6 +57,10 @@ impl World {
         let sender = NodeId(from as u32 + 1);
         if let Arrival::Raft(message) = &arrival {
             trace!(self.ctx, "n{} hears {}", i + 1, brief(message));
+            // As in the daemon's transport.
+            if let Err(why) = consensus::check(message) {
+                return self.ctx.checker.fail(format!("node {sender} to node {}: {why}: {}", i + 1, brief(message)));
+            }
             // The receiver would take it for a forgery and break the connection.
             if (message.from, message.to) != (u64::from(sender.0), i as u64 + 1) {
                 let why = format!("node {sender} says for another to node {}: {}", i + 1, brief(message));

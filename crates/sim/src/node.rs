@@ -5,18 +5,22 @@ use crate::ctx::{Ctx, InjectedBug, Micros, MS};
 use crate::disk::{End, SimLog};
 use crate::host::SimHost;
 use crate::notices::Overheard;
-use crate::poison::Copying;
+use crate::poison::{Copying, STILL_AFTER};
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
 use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Opened, Role};
+use onetrip_core::placement::Place;
 use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings};
 use onetrip_core::router::Router;
 use onetrip_core::{Change, Checkpoint, Conf, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 const HEARTBEAT_TICKS: usize = 5;
+/// Shorter than some take to leave on a narrow link.
+const SNAPSHOT_TICKS: usize = 50;
 /// Short, as the runs are.
 const LEADER_REST_TICKS: u64 = 150;
 
@@ -106,6 +110,12 @@ pub struct Body {
     pub departures: Vec<(Micros, Departure)>,
     /// When the way to each peer is free again of what was sent on its bulk channel.
     pub sending_until: BTreeMap<NodeId, Micros>,
+    /// What an operator waits for here: that an entry is left out.
+    pub skipping: Option<RequestId>,
+    /// When each entry was decided in this life.
+    pub decided: BTreeMap<LogIndex, Micros>,
+    /// Snapshots that have not left: until when, and what their receiver had by then.
+    pub snapshots_leave: BTreeMap<NodeId, (Micros, Option<LogIndex>)>,
     pub overheard: Overheard,
 }
 
@@ -160,6 +170,7 @@ impl Node {
             near_bytes: o.near_entries,
             leader_looks: o.leader_looks,
             leader_rest_ticks: LEADER_REST_TICKS,
+            still_after: STILL_AFTER,
         };
         let config = Config {
             id,
@@ -168,6 +179,7 @@ impl Node {
             heartbeat_ticks: HEARTBEAT_TICKS,
             election_ticks: o.election_ticks,
             transfer_ticks: o.transfer_ticks,
+            snapshot_ticks: SNAPSHOT_TICKS,
         };
         trace!(ctx, "n{id} starts, life {life}: log {}..{}, {state:?}", log.first_index(), log.last_index());
         let (starts, running) = (log.starts.clone(), state.certifier.running_incarnation(id));
@@ -191,6 +203,9 @@ impl Node {
             clock: ctx.now,
             departures: Vec::new(),
             sending_until: BTreeMap::new(),
+            skipping: None,
+            decided: BTreeMap::new(),
+            snapshots_leave: BTreeMap::new(),
             overheard: Overheard::default(),
         };
         let mut node = Node { id, replica, body, busy_until: ctx.now };
@@ -220,6 +235,7 @@ impl Node {
             ctx.events.add("old entries read beside");
             self.body.departures.push((self.body.clock + ctx.rng.between(0, 50 * MS), Departure::Fetched));
         }
+        self.left_out(ctx);
         self.misguided(ctx)
     }
 
@@ -232,7 +248,10 @@ impl Node {
         match arrival {
             Arrival::Raft(message) => replica.message(message, host)?,
             Arrival::Notice(peer, notice) => replica.notice(peer, notice, host),
-            Arrival::Unreachable(peer) => replica.unreachable(peer, host),
+            Arrival::Unreachable(peer) => {
+                host.body.snapshots_leave.remove(&peer);
+                replica.unreachable(peer, host);
+            }
             Arrival::Connected(peer) => replica.connected(peer, host)?,
             Arrival::Ask(id, change) => replica.ask(id, change, host),
             Arrival::Skip(force) => self.leave_out(force, ctx)?,
@@ -305,6 +324,15 @@ impl Node {
     /// PostgreSQL is to be copied.
     pub fn ordered(&self) -> Option<RebuildFrom> {
         self.replica.ordered()
+    }
+
+    /// The leader is where it belongs, and no other place is better, as far as this node knows.
+    pub fn leader_is_settled(&self, now: Micros) -> bool {
+        self.replica.leader_is_settled(Duration::from_micros(now))
+    }
+
+    pub fn places(&self, now: Micros) -> Option<Vec<Place>> {
+        self.replica.places(Duration::from_micros(now))
     }
 
     pub fn is_leader(&self) -> bool {

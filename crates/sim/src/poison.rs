@@ -12,8 +12,7 @@ use crate::rng::mix;
 use crate::session::Doing;
 use crate::trace;
 use crate::world::{Event, Phase, World};
-use onetrip_core::consensus::Input;
-use onetrip_core::replica::RebuildFrom;
+use onetrip_core::replica::{RebuildFrom, RequestId};
 use onetrip_core::{Entry, LogIndex, NodeId, TxnId};
 use std::time::Duration;
 
@@ -21,8 +20,8 @@ use std::time::Duration;
 const AGAIN: Micros = 200 * MS;
 /// So many of them, and the node is told.
 const STUCK_AFTER: u32 = 3;
-/// A member that has shown nothing newer for so long does not get on by itself.
-const STILL: Duration = Duration::from_secs(1);
+/// A PostgreSQL that has not shown the next entry so long after that was decided does not get on by itself.
+pub const STILL_AFTER: Duration = Duration::from_secs(1);
 /// A copy because of an entry, at most so often.
 const HEAL_EVERY: Micros = 2 * SECOND;
 
@@ -164,10 +163,14 @@ impl Node {
     /// The entry at which its PostgreSQL stands still, if the rules allow it.
     pub(crate) fn leave_out(&mut self, force: bool, ctx: &mut Ctx) -> Result<()> {
         let now = Duration::from_micros(self.body.clock);
-        let Some(index) = self.replica.stands_at() else { return Ok(()) };
-        if let Some(why) = self.replica.why_not_left_out(index, force, STILL, now) {
+        let Some(index) = self.replica.stands_at().filter(|_| self.body.skipping.is_none()) else { return Ok(()) };
+        if let Some(why) = self.replica.why_not_left_out(index, force, now) {
             trace!(ctx, "n{} does not leave out {index}: {why}", self.id);
             return Ok(());
+        }
+        let decided = self.body.decided.get(&index).map_or(0, |at| *at);
+        if !force && Duration::from_micros(decided) + STILL_AFTER > now {
+            ctx.checker.fail(format!("node {} leaves out {index}, which was decided a moment ago", self.id));
         }
         use onetrip_core::router::Log;
         let entry = Entry::decode(self.replica.consensus.log().read(index)?)?;
@@ -179,8 +182,19 @@ impl Node {
         };
         trace!(ctx, "n{} leaves out {index}", self.id);
         ctx.checker.asks_to_leave_out(index);
-        self.replica.step(Input::Propose(skip), &mut SimHost { body: &mut self.body, ctx });
+        let id = RequestId(u64::MAX - index.0);
+        self.body.skipping = Some(id);
+        self.replica.leave_out(id, index, skip, &mut SimHost { body: &mut self.body, ctx });
         Ok(())
+    }
+
+    /// What the operator hears.
+    pub(crate) fn left_out(&mut self, ctx: &mut Ctx) {
+        for (id, index, result) in self.replica.take_left_out() {
+            trace!(ctx, "n{} has {index} left out: {result:?}", self.id);
+            ctx.events.add(if result.is_ok() { "operator told of what is left out" } else { "operator asks in vain" });
+            self.body.skipping.take_if(|open| *open == id);
+        }
     }
 }
 

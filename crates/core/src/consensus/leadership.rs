@@ -19,8 +19,6 @@ const TRANSFER_PAUSE: usize = 10;
 const TRANSFER_LAG_MAX: u64 = 1024;
 /// A learner whose log and PostgreSQL are this close may vote; and where PostgreSQL lags more the leader is not moved.
 pub const PROMOTE_LAG_MAX: u64 = 10_000;
-/// A snapshot of which nothing was heard for so long is taken as lost.  A guess: 30 s at 20 ms each.
-const SNAPSHOT_TICKS: usize = 1500;
 /// After so many election timeouts without a leader nobody is preferred any more.
 const PREFERENCE_TIMEOUTS: usize = 4;
 /// raft-rs priorities: a voter refuses a candidate of lower priority whose log is not longer than its own.
@@ -43,7 +41,7 @@ pub(super) struct Timing {
     /// What this node is in the table now.
     preferred: bool,
     witness: bool,
-    /// How long each snapshot has been under way.
+    /// How long ago each snapshot under way had left.
     snapshots: BTreeMap<NodeId, usize>,
 }
 
@@ -237,13 +235,27 @@ impl<S: Storage> Consensus<S> {
         false
     }
 
+    /// Who is sent a snapshot by this leader.
+    pub fn snapshots_under_way(&self) -> Vec<NodeId> {
+        match self.raft.leads() {
+            true => self.raft.followers().filter(|f| f.gets_snapshot).map(|f| f.id).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The snapshot for that member has not left yet, or is on its way there for certain: to be told before each tick for
+    /// which that is so.  However long that takes, it is not lost.
+    pub fn snapshot_moves(&mut self, id: NodeId) {
+        self.timing.snapshots.insert(id, 0);
+    }
+
     fn look_for_lost_snapshots(&mut self) {
-        let under_way: Vec<NodeId> = self.raft.followers().filter(|f| f.gets_snapshot).map(|f| f.id).collect();
+        let under_way = self.snapshots_under_way();
         self.timing.snapshots.retain(|id, _| under_way.contains(id));
         for id in under_way {
             let ticks = self.timing.snapshots.entry(id).or_default();
             *ticks += 1;
-            if *ticks > SNAPSHOT_TICKS {
+            if *ticks > self.config.snapshot_ticks {
                 // The next one may be under way before this is looked at again.
                 *ticks = 0;
                 self.raft.snapshot_lost(id);

@@ -1,11 +1,11 @@
 //! Changes of the membership: proposed, and carried out in log order.
 
+use super::received::command_of;
 use super::Consensus;
 use crate::checkpoint::Conf;
 use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::members::{Command, Members, Step};
-use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry as RaftEntry, EntryType};
 use raft::Storage;
@@ -36,7 +36,7 @@ impl<S: Storage> Consensus<S> {
         if !self.raft.leads() || entry.get_entry_type() != EntryType::EntryConfChangeV2 {
             return false;
         }
-        let Some(command) = command_of(&entry.data) else { return false };
+        let Some(command) = command_of(entry) else { return false };
         self.members.steps(&command.change).contains(&Step::Out(self.config.id))
     }
 
@@ -58,7 +58,7 @@ impl<S: Storage> Consensus<S> {
                 self.configured(&conf);
             }
             EntryType::EntryConfChangeV2 => {
-                let command = command_of(&entry.data)?;
+                let command = command_of(entry)?;
                 let steps = self.members.steps(&command.change);
                 table = Members::clone(&self.members);
                 table.apply(&command).ok()?;
@@ -81,11 +81,6 @@ impl<S: Storage> Consensus<S> {
         let conf = &self.conf;
         self.positions.retain(|id, _| conf.contains(*id));
     }
-}
-
-fn command_of(data: &Bytes) -> Option<Command> {
-    let change = ConfChangeV2::parse_from_carllerche_bytes(data).ok()?;
-    Command::decode(change.context).ok()
 }
 
 fn conf_change(steps: &[Step]) -> ConfChangeV2 {

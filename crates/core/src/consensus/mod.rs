@@ -28,6 +28,7 @@ mod membership;
 mod notices;
 mod proposals;
 mod raft_node;
+mod received;
 mod snapshot;
 
 use crate::certifier::Limits;
@@ -47,6 +48,7 @@ use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 pub use raft::eraftpb::{EntryType, Message};
 use raft::{GetEntriesContext, Storage};
 use raft_node::RaftNode;
+pub use received::check;
 use serde::Serialize;
 pub use snapshot::Opened;
 use std::collections::{BTreeMap, VecDeque};
@@ -72,11 +74,15 @@ pub struct Config {
     pub election_ticks: usize,
     /// Between two looks at whether the leader should move, and whether a learner may vote.
     pub transfer_ticks: usize,
+    /// A snapshot that has left, and of which nothing was heard for so long, is taken as lost; see also
+    /// [`Consensus::snapshot_moves`].
+    pub snapshot_ticks: usize,
 }
 
 pub enum Input {
     Tick,
-    /// From a peer whose identity the transport has checked; not a snapshot that this node lacks ([`Consensus::lacks`]).
+    /// From a peer whose identity the transport has checked, and one that a member may send ([`check`]); not a snapshot that
+    /// this node lacks ([`Consensus::lacks`]).
     Message(Message),
     /// Such a one, opened.
     Snapshot(Opened),

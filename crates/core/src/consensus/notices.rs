@@ -130,7 +130,8 @@ impl<S: Storage> Consensus<S> {
             return;
         }
         let notices = self.notices.in_term(term);
-        let mut upto = notices.quorum_index(self.config.id, &self.conf);
+        // What matched is not on disk any more where another leader of this term, which there should not be, replaces it.
+        let mut upto = notices.quorum_index(self.config.id, &self.conf).min(self.raft.persisted());
         while let Some(change) = notices.changes.first().copied() {
             if change > applied {
                 upto = upto.min(change);

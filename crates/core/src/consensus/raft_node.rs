@@ -7,6 +7,8 @@
 //! | a leader that is no voter any more steps back ([`RaftNode::apply_conf_change`]) | it goes on leading, and panics when it counts itself | `tests/membership`: a leader is replaced |
 //! | the way out of a joint configuration is sent ([`RaftNode::applied`]) | it appends that entry and sends it with the next one only | `tests/membership`: a dead member is replaced |
 //! | a heartbeat that counts on more than the log has is refused ([`RaftNode::step`]) | it panics | below |
+//! | what no member says is refused before (`received`), what contradicts this node in [`RaftNode::step`] | it panics, or takes it | `tests/membership/liar.rs` |
+//! | an answer to a request for votes that has not left is passed over, as is the order to campaign while entries are not on disk ([`RaftNode::step`]) | it panics when it wins before its log is on disk | the same |
 //! | proposals of others are this node's own, or nothing (`proposals`) | a follower would hand them on under their first sender's name, which a transport takes for a forgery | below, and every seed of the simulation |
 //! | heartbeats are the caller's ([`RaftNode::ping`]) | its own are counted in the same ticks as elections, which follow round trips | `tests/membership`: long round trips |
 //! | the election timeout is put into this node's range | it draws from one range for all | `tests/membership`: the leader moves |
@@ -84,15 +86,42 @@ impl<S: Storage> RaftNode<S> {
 
     /// Takes a message of another member; what came too early or too late is passed over.
     pub fn step(&mut self, message: Message) -> Result<()> {
+        let (last, leads) = (self.last(), self.leads());
+        let is_current = Term(message.term) >= self.term();
         match message.get_msg_type() {
             // They go out under the name of who proposed first, which a transport takes for a forgery.
             MessageType::MsgPropose => return Ok(()),
-            MessageType::MsgHeartbeat if message.term >= self.term().0 => {
-                let (counted_on, last) = (LogIndex(message.commit), self.last());
+            // A leader hears none of its own term.
+            MessageType::MsgHeartbeat if is_current && !(leads && Term(message.term) == self.term()) => {
+                let counted_on = LogIndex(message.commit);
                 if counted_on > last {
                     return Err(Error::LostLog { counted_on, last });
                 }
             }
+            MessageType::MsgAppendResponse
+                if is_current && leads && !message.reject && LogIndex(message.index) > last =>
+            {
+                return contradicts(
+                    &message,
+                    format!("it has entry {}, and this leader's log ends at {last}", message.index),
+                );
+            }
+            MessageType::MsgSnapshot if is_current => {
+                let (index, term) =
+                    (message.get_snapshot().get_metadata().index, message.get_snapshot().get_metadata().term);
+                if LogIndex(index) == self.committed() && !self.0.raft.raft_log.match_term(index, term) {
+                    return contradicts(
+                        &message,
+                        format!("a snapshot of entry {index} in term {term}, which is committed in another"),
+                    );
+                }
+            }
+            // Nobody can have heard the question: it waits for the disk.
+            MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse if self.asks_for_votes() => {
+                return Ok(())
+            }
+            // Who sends it has heard that all of its log is on disk here.
+            MessageType::MsgTimeoutNow if self.persisted() != last => return Ok(()),
             _ => {}
         }
         match self.0.step(message) {
@@ -100,6 +129,13 @@ impl<S: Storage> RaftNode<S> {
             Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Its requests for votes have not left yet.
+    fn asks_for_votes(&self) -> bool {
+        let is_request =
+            |m: &Message| matches!(m.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
+        self.0.raft.msgs.iter().any(is_request)
     }
 
     /// Takes the answer to a heartbeat, if it is one of a follower whose window is full: it is alive, and gets nothing more
@@ -318,6 +354,10 @@ impl<S: Storage> RaftNode<S> {
     pub fn set_message_bytes_max(&mut self, bytes: u64) {
         self.0.raft.max_msg_size = bytes;
     }
+}
+
+fn contradicts(message: &Message, why: String) -> Result<()> {
+    Err(Error::Contradicts { from: NodeId(message.from as u32), why })
 }
 
 #[cfg(test)]

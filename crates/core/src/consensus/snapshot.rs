@@ -17,7 +17,7 @@ pub struct Opened {
 
 impl Opened {
     /// Bytes from a peer.  `limits`: those of the cluster.
-    pub fn open(message: Message, limits: Limits) -> Result<Opened> {
+    pub fn open(mut message: Message, limits: Limits) -> Result<Opened> {
         let snapshot = message.get_snapshot();
         let metadata = snapshot.get_metadata();
         let checkpoint = Box::new(Checkpoint::decode(snapshot.data.clone(), limits)?);
@@ -25,6 +25,11 @@ impl Opened {
         if says != (metadata.index, metadata.term, &Conf::from(metadata.get_conf_state())) {
             return Err(Error::malformed("snapshot", "it is not the checkpoint that it says it is"));
         }
+        if !checkpoint.conf.is_sound() {
+            return Err(Error::malformed("snapshot", format!("the configuration {:?}", checkpoint.conf)));
+        }
+        // raft-rs takes the ids as they come, of 64 bits and in any number.
+        message.mut_snapshot().mut_metadata().set_conf_state((&checkpoint.conf).into());
         Ok(Opened { message, checkpoint })
     }
 

@@ -91,6 +91,9 @@ pub trait Host {
 
     /// May be lost.  `false`: the way to its receiver is full.
     fn send(&mut self, message: Message) -> bool;
+    /// Of what was sent to it, something large waits to leave, or is moving.  Whoever says so sees to it that this has an
+    /// end, or says [`super::Replica::unreachable`].
+    fn is_sending(&mut self, to: NodeId) -> bool;
     /// What this node's disk has, to each of these.  May be lost; it must not wait behind anything large.
     fn send_notice(&mut self, to: &[NodeId], notice: Notice);
     /// To all members.

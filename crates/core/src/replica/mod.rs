@@ -21,7 +21,7 @@
 //! | `storage` | log and checkpoints: how they are opened, written and cut |
 //! | `positions` | how far each PostgreSQL is, and how far the members are from each other |
 //! | `leader_place` | where the leader is best, and the moves there |
-//! | `requests` | changes of the membership that somebody asked for |
+//! | `requests` | what somebody asked for: changes of the membership, entries to be left out |
 //! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
 
 pub mod host;
@@ -35,9 +35,10 @@ use host::ends;
 pub use host::{Host, Stage, Store};
 use positions::Ways;
 pub use positions::{Report, Shown, SILENT_AFTER};
+use rebuild::Looks;
 pub use rebuild::RebuildFrom;
 use requests::Requests;
-pub use requests::{Answer, NotDone, RequestId};
+pub use requests::{Answer, LeftOut, NotDone, RequestId};
 use storage::Snapshots;
 
 use crate::certifier::{Certifier, CommittedIndexes};
@@ -51,6 +52,7 @@ use crate::Checkpoint;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Positions go to the peers this often.
 const POSITION_TICKS: u64 = 25;
@@ -76,6 +78,8 @@ pub struct Settings {
     /// many ticks after the last move at the earliest.
     pub leader_looks: u32,
     pub leader_rest_ticks: u64,
+    /// A PostgreSQL that has not shown the next entry so long after that was decided does not get on by itself.
+    pub still_after: Duration,
 }
 
 pub struct Replica<S: Store, O> {
@@ -99,6 +103,7 @@ pub struct Replica<S: Store, O> {
     bytes_since_checkpoint: u64,
     /// PostgreSQL's data folder has to be made anew.
     rebuild: Option<RebuildFrom>,
+    looks: Looks,
     requests: Requests,
     /// The table has changed since requests were looked at.
     members_changed: bool,
@@ -152,6 +157,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             snapshots: Snapshots::default(),
             bytes_since_checkpoint: 0,
             rebuild: None,
+            looks: Looks::default(),
             requests: Requests::default(),
             members_changed: false,
             leadership: None,
@@ -271,12 +277,18 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         if self.tick % NEAR_TICKS == 0 {
             self.consensus.set_near(self.consensus.log().index_leaving(self.settings.near_bytes));
         }
+        for member in self.consensus.snapshots_under_way() {
+            if host.is_sending(member) {
+                self.consensus.snapshot_moves(member);
+            }
+        }
         self.step(Input::Tick, host);
         self.propose_again(false, host)?;
         self.work_requests(host);
         if self.tick % POSITION_TICKS != 0 {
             return Ok(());
         }
+        self.looks.look(host.now(), self.certifier.decided(), self.settings.still_after);
         let own = self.own_position().filter(|(applied, _)| self.can_bring_on(*applied));
         self.step(Input::Position(self.id, own.map(|(applied, _)| self.shows(applied))), host);
         let round_trips = host.round_trips();

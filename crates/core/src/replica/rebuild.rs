@@ -7,6 +7,7 @@ use super::{Host, Replica, Store};
 use crate::ids::{LogIndex, NodeId};
 use crate::router::Outbox;
 use crate::skip::{refusal, Other, Own};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A donor that is silent for so long does not give what was ordered of it; a shorter silence is a busy moment.
@@ -21,6 +22,25 @@ pub struct RebuildFrom {
     /// The old folder is kept: until the copy is there it can be read, it may hold tables of this server alone, and says
     /// what went wrong.
     pub keep_old: bool,
+}
+
+/// How far this node had decided, and when: at each look, as far back as is asked for.
+#[derive(Default)]
+pub(super) struct Looks(VecDeque<(Duration, LogIndex)>);
+
+impl Looks {
+    /// To be called every now and then; what is older than `keep` is kept once.
+    pub fn look(&mut self, now: Duration, decided: LogIndex, keep: Duration) {
+        while self.0.get(1).is_some_and(|(at, _)| *at + keep <= now) {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, decided));
+    }
+
+    /// `index` was decided at least so long ago, as far as was looked.
+    fn is_older(&self, index: LogIndex, than: Duration, now: Duration) -> bool {
+        self.0.iter().any(|(at, decided)| *at + than <= now && *decided >= index)
+    }
 }
 
 impl<S: Store, O: Outbox> Replica<S, O> {
@@ -95,9 +115,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         (self.router.comes_no_further() && at >= ends(self.consensus.log()).0).then_some(at)
     }
 
-    /// Why `index` is not to be left out of every PostgreSQL; `None`: it may be.  `force`: whoever is away.  A member that has
-    /// shown nothing newer for `still` does not get on by itself.
-    pub fn why_not_left_out(&self, index: LogIndex, force: bool, still: Duration, now: Duration) -> Option<String> {
+    /// Why `index` is not to be left out of every PostgreSQL; `None`: it may be.  `force`: whoever is away.  A member does not
+    /// get on by itself that has shown nothing newer for `Settings::still_after`, since when the entry was there to be applied.
+    pub fn why_not_left_out(&self, index: LogIndex, force: bool, now: Duration) -> Option<String> {
+        let still = self.settings.still_after;
+        let was_there = self.looks.is_older(index, still, now);
         let own = Own {
             node: self.id,
             applied: self.router.applied(),
@@ -105,9 +127,30 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             previous: self.committed_indexes.previous_of(index),
         };
         let other = |id: NodeId| match self.heard_within(id, now, SILENT_AFTER) {
-            Some(shown) => Other::Stands { applied: shown.applied, still: shown.since + still <= now },
+            Some(shown) => Other::Stands { applied: shown.applied, still: was_there && shown.since + still <= now },
             None => Other::Away(self.positions.get(&id).map(|shown| shown.applied)),
         };
         refusal(index, own, &self.members, other, force)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also an entry that was decided by an earlier life is there only since this one looks.
+    #[test]
+    fn an_entry_is_as_old_as_the_last_look_that_did_not_know_it() {
+        let (mut looks, second) = (Looks::default(), Duration::from_secs);
+        assert!(!looks.is_older(LogIndex(1), second(5), second(100)));
+        (0..20).for_each(|n| looks.look(second(100 + n), LogIndex(10 + n / 10), second(5)));
+        assert!(looks.is_older(LogIndex(10), second(5), second(119)));
+        assert!(looks.is_older(LogIndex(11), second(5), second(119)));
+        assert!(!looks.is_older(LogIndex(11), second(10), second(119)));
+        assert!(!looks.is_older(LogIndex(12), second(5), second(119)));
+        looks.look(second(120), LogIndex(12), second(5));
+        assert!(!looks.is_older(LogIndex(12), second(5), second(124)));
+        assert!(looks.is_older(LogIndex(12), second(5), second(125)));
+        assert!(looks.0.len() <= 7, "{:?}", looks.0);
     }
 }

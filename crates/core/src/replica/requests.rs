@@ -1,13 +1,16 @@
-//! Changes of the table of members that somebody asked this node for: proposed until the table shows them, or for ten
-//! seconds.
+//! Changes of the table of members, and entries to be left out of every PostgreSQL, that somebody asked this node for: proposed
+//! until the table, or the log, shows it, or for ten seconds.
 //!
 //! Any node takes them; the leader appends them.  A proposal may be lost, or come too late for the table that it was
 //! made for: then the table's version has changed, and the next one is made for the new table.
 
 use super::{Host, Replica, Store};
+use crate::certifier::Certifier;
 use crate::consensus::Input;
+use crate::ids::LogIndex;
 use crate::members::{Change, Command, Members};
 use crate::router::Outbox;
+use bytes::Bytes;
 
 /// 10 s, and 0.5 s between two proposals for the same table.
 const PATIENCE_TICKS: u64 = 500;
@@ -29,12 +32,17 @@ pub enum NotDone {
     /// It may be done later all the same.
     #[error("this was not decided within 10 s ({0}): is there a leader, and a majority? Ask again")]
     NotDecided(Change),
-    #[error("too many changes of the membership are under way")]
+    #[error("too many requests are under way")]
     TooMany,
+    #[error("it was not decided within 10 s whether log index {0} is left out: is there a leader, and a majority? Ask again")]
+    NotLeftOut(LogIndex),
 }
 
 /// What came of a request: the table shows it, or why it does not.
 pub type Answer = (RequestId, Change, Result<(), NotDone>);
+
+/// What came of a request to leave an entry out: by which one it is, or why it is not.
+pub type LeftOut = (RequestId, LogIndex, Result<LogIndex, NotDone>);
 
 struct Open {
     id: RequestId,
@@ -44,10 +52,20 @@ struct Open {
     proposed: Option<(u64, u64)>,
 }
 
+struct OpenSkip {
+    id: RequestId,
+    index: LogIndex,
+    raw: Bytes,
+    give_up_at: u64,
+    propose_at: u64,
+}
+
 #[derive(Default)]
 pub(super) struct Requests {
     open: Vec<Open>,
     answers: Vec<Answer>,
+    skips: Vec<OpenSkip>,
+    left_out: Vec<LeftOut>,
 }
 
 impl Requests {
@@ -84,6 +102,27 @@ impl Requests {
         }
         commands
     }
+
+    /// Likewise, of entries that leave others out.
+    fn due_skips(&mut self, tick: u64, certifier: &Certifier) -> Vec<Bytes> {
+        let mut entries = Vec::new();
+        for mut open in std::mem::take(&mut self.skips) {
+            if let Some(by) = certifier.was_left_out_by(open.index) {
+                self.left_out.push((open.id, open.index, Ok(by)));
+                continue;
+            }
+            if tick >= open.give_up_at {
+                self.left_out.push((open.id, open.index, Err(NotDone::NotLeftOut(open.index))));
+                continue;
+            }
+            if tick >= open.propose_at {
+                open.propose_at = tick + AGAIN_TICKS;
+                entries.push(open.raw.clone());
+            }
+            self.skips.push(open);
+        }
+        entries
+    }
 }
 
 impl<S: Store, O: Outbox> Replica<S, O> {
@@ -96,9 +135,31 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.work_requests(host);
     }
 
+    /// Has `index` left out of every PostgreSQL, by the entry `raw` ([`crate::Entry::encode_skip`]); whether it may be is for
+    /// [`Replica::why_not_left_out`] to say before.  The answer comes by [`Replica::take_left_out`].
+    pub fn leave_out<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        id: RequestId,
+        index: LogIndex,
+        raw: Bytes,
+        host: &mut H,
+    ) {
+        if self.requests.skips.len() >= OPEN_MAX {
+            return self.requests.left_out.push((id, index, Err(NotDone::TooMany)));
+        }
+        let (give_up_at, propose_at) = (self.tick + PATIENCE_TICKS, self.tick);
+        self.requests.skips.push(OpenSkip { id, index, raw, give_up_at, propose_at });
+        self.work_requests(host);
+    }
+
+    pub fn take_left_out(&mut self) -> Vec<LeftOut> {
+        std::mem::take(&mut self.requests.left_out)
+    }
+
     /// Nobody waits for it any more.
     pub fn withdraw(&mut self, id: RequestId) {
         self.requests.open.retain(|open| open.id != id);
+        self.requests.skips.retain(|open| open.id != id);
     }
 
     pub fn take_answers(&mut self) -> Vec<Answer> {
@@ -122,6 +183,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     pub(super) fn work_requests<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         for command in self.requests.due(self.tick, &self.members) {
             self.step(Input::Change(command), host);
+        }
+        for raw in self.requests.due_skips(self.tick, &self.certifier) {
+            self.step(Input::Propose(raw), host);
         }
     }
 }

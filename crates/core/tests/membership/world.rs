@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::{self, Frozen};
-use onetrip_core::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Opened, Role};
+use onetrip_core::consensus::{self, Committed, Config, Consensus, Input, Leadership, Message, Notice, Opened, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::members::{Change, Command};
 use onetrip_core::replica::{Host, RebuildFrom, Replica, Report, Settings, Stage, Store};
@@ -179,6 +179,8 @@ pub struct TestHost {
     said: Vec<Message>,
     notices: Vec<(NodeId, Notice)>,
     reports: Vec<Report>,
+    /// The way to them is narrow, and what was sent last is still leaving.
+    pub sending: BTreeSet<NodeId>,
     /// As it measures them.
     pub round_trips: Vec<(NodeId, u32)>,
     checkpoints: Vec<(LogIndex, Conf, Bytes)>,
@@ -211,6 +213,9 @@ impl Host for TestHost {
         assert!(self.leads || self.has_written, "only a leader may speak before its disk");
         self.said.push(message);
         true
+    }
+    fn is_sending(&mut self, to: NodeId) -> bool {
+        self.sending.contains(&to)
     }
     fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         assert!(self.has_written, "a notice is a promise about the disk");
@@ -295,6 +300,7 @@ impl Node {
             heartbeat_ticks: 2,
             election_ticks: 20,
             transfer_ticks: 5,
+            snapshot_ticks: SNAPSHOT_TICKS,
         };
         let settings = Settings {
             region: region(id),
@@ -306,6 +312,7 @@ impl Node {
             near_bytes: 1,
             leader_looks: 4,
             leader_rest_ticks: LEADER_REST_TICKS,
+            still_after: Duration::from_secs(5),
         };
         let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };
         let mut replica = Replica::new(settings, config, state, disk, &[]).unwrap();
@@ -328,6 +335,25 @@ impl Node {
     pub fn role(&self) -> Role {
         self.replica.consensus.leadership().role
     }
+
+    pub fn tick(&mut self) -> Result<(), End> {
+        self.host.ticks += 1;
+        self.replica.tick(&mut self.host)
+    }
+
+    /// All the work that follows from what it was given.  What it says reaches nobody.
+    pub fn work(&mut self) -> Result<(), End> {
+        self.replica.advance(&mut self.host)?;
+        while let Some(opened) = self.host.opening.take() {
+            self.replica.opened(opened, &mut self.host);
+            self.replica.advance(&mut self.host)?;
+        }
+        self.host.said.clear();
+        self.host.notices.clear();
+        self.host.reports.clear();
+        self.host.handed_out.clear();
+        Ok(())
+    }
 }
 
 /// Under way from one node to another.
@@ -339,6 +365,8 @@ pub enum Sent {
 
 /// 10 s.
 pub const LEADER_REST_TICKS: u64 = 500;
+/// 2 s.
+pub const SNAPSHOT_TICKS: usize = 100;
 
 pub struct World {
     pub bootstrap: Members,
@@ -494,7 +522,10 @@ impl World {
             }
             if let Some(node) = self.nodes.get_mut(&to) {
                 match sent {
-                    Sent::Message(message) => node.replica.message(message, &mut node.host).unwrap(),
+                    Sent::Message(message) => {
+                        consensus::check(&message).unwrap();
+                        node.replica.message(message, &mut node.host).unwrap();
+                    }
                     Sent::Notice(from, _, notice) => node.step(Input::Notice(from, notice)),
                     Sent::Report(from, _, report) => node.replica.report(from, report, &mut node.host),
                 }

@@ -23,7 +23,8 @@ struct Waiting {
 
 #[derive(Default)]
 pub(super) struct AdminRequests {
-    last: u64,
+    /// Of all requests, those to leave an entry out too.
+    pub last: u64,
     waiting: BTreeMap<RequestId, Waiting>,
 }
 
@@ -49,6 +50,7 @@ impl CoreThread {
             // Nobody waiting any more is no harm.
             let _ = answer.send(reply);
         }
+        self.answer_skips();
     }
 
     /// On each tick: what nobody waits for is not asked for any more.
@@ -58,6 +60,7 @@ impl CoreThread {
             self.admin.waiting.remove(&id);
             self.replica.withdraw(id);
         }
+        self.withdraw_skips();
     }
 
     fn reply(&self, change: Change, secret: Option<Secret>) -> Result<AdminReply, String> {

@@ -90,6 +90,10 @@ impl Host for NodeHost {
         sent
     }
 
+    fn is_sending(&mut self, to: NodeId) -> bool {
+        self.transport.is_sending(to)
+    }
+
     fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         self.transport.send_notice(to, notice);
     }

@@ -42,7 +42,7 @@ use onetrip_core::consensus::{Config, Role};
 use onetrip_core::replica::{Host, Replica, Settings};
 use onetrip_core::{LogIndex, NodeId};
 use retain::Retained;
-use skip::OpenSkip;
+use skip::Skips;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::Arc;
@@ -55,6 +55,8 @@ const TRANSFER_TICKS: usize = 25;
 /// A follower waits at least this long for its leader: as long as a core thread may be busy with one very large
 /// transaction (a guess); longer where round trips are long (`positions`).
 const ELECTION_TICKS: usize = 40;
+/// A guess: 30 s to read and install what the socket has taken.
+const SNAPSHOT_TICKS: usize = 1_500;
 /// A checkpoint is made after so many entries (fewer if the certification window is shorter) or bytes.
 const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
 const CHECKPOINT_BYTES: u64 = 256 << 20;
@@ -64,6 +66,8 @@ const NEAR_BYTES: u64 = 8 << 20;
 /// Another place for the leader has been better for 5 s, and the last move is a minute ago.
 const LEADER_LOOKS: u32 = 10;
 const LEADER_REST_TICKS: u64 = 3_000;
+/// The worker has begun anew several times by then.
+const STILL_AFTER: Duration = Duration::from_secs(5);
 /// A thread that slept too long makes up for this many ticks at most: catching up on all of them could call an election.
 const TICKS_AT_ONCE: u32 = 3;
 /// Events taken before the disk is written.
@@ -76,7 +80,7 @@ const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
 pub struct CoreThread {
     replica: Replica<RaftLog, AgentQueue>,
     host: NodeHost,
-    skips: Vec<OpenSkip>,
+    skips: Skips,
     admin: AdminRequests,
     /// Of the other members' PostgreSQL, as they said last.
     positions: BTreeMap<NodeId, Position>,
@@ -112,6 +116,7 @@ impl CoreThread {
             heartbeat_ticks: HEARTBEAT_TICKS,
             election_ticks: ELECTION_TICKS,
             transfer_ticks: TRANSFER_TICKS,
+            snapshot_ticks: SNAPSHOT_TICKS,
         };
         let settings = Settings {
             region: config.region.clone(),
@@ -124,6 +129,7 @@ impl CoreThread {
             near_bytes: NEAR_BYTES,
             leader_looks: LEADER_LOOKS,
             leader_rest_ticks: LEADER_REST_TICKS,
+            still_after: STILL_AFTER,
         };
         let starts_file = StartsFile::new(config.data_dir.join("starts"));
         let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?)?;
@@ -144,7 +150,7 @@ impl CoreThread {
         let mut core = CoreThread {
             replica,
             host,
-            skips: Vec::new(),
+            skips: Skips::default(),
             admin: AdminRequests::default(),
             positions: BTreeMap::new(),
             lag: LagClock::default(),
@@ -244,7 +250,6 @@ impl CoreThread {
         self.lag.decided(self.replica.certifier.last_committed(), Instant::now());
         self.withdraw_requests();
         self.replica.tick(&mut self.host)?;
-        self.work_skips();
         self.forget_lag();
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Entries that an operator has left out of every PostgreSQL (`onetrip skip`): proposed until the log says so, or for ten
-//! seconds.
+//! Entries that an operator has left out of every PostgreSQL (`onetrip skip`), and what he is told of it; the replica proposes
+//! it.
 //!
 //! What is left out is kept in the folder `skipped` of this node before it is proposed: the entry as it stands in the log, and
 //! beside it what can be read of it.
@@ -9,37 +9,26 @@ use crate::error::{Error, Result};
 use crate::inbox::LeftOut;
 use crate::write_set;
 use bytes::Bytes;
-use onetrip_core::consensus::Input;
-use onetrip_core::replica::Host;
+use onetrip_core::replica::{Host, RequestId};
 use onetrip_core::{Entry, LogIndex};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// 10 s, and 0.5 s between two proposals.
-const PATIENCE_TICKS: u64 = 500;
-const AGAIN_TICKS: u64 = 25;
-/// A member that has shown nothing newer for so long does not get on by itself: its worker has begun anew several times.
-const STILL_AFTER: Duration = Duration::from_secs(5);
 
 type Answer = oneshot::Sender<std::result::Result<LeftOut, String>>;
 
-pub(super) struct OpenSkip {
-    raw: Bytes,
-    left_out: LeftOut,
-    answer: Answer,
-    give_up_at: u64,
-    propose_at: u64,
-}
+/// Who waits, and for what.
+pub(super) type Skips = BTreeMap<RequestId, (LeftOut, Answer)>;
 
 impl CoreThread {
     pub(super) fn ask_skip(&mut self, index: LogIndex, force: bool, answer: Answer) -> Result<()> {
         match self.prepare_skip(index, force)? {
             Ok((raw, left_out)) => {
-                let tick = self.replica.ticks();
-                let (give_up_at, propose_at) = (tick + PATIENCE_TICKS, tick);
-                self.skips.push(OpenSkip { raw, left_out, answer, give_up_at, propose_at });
-                self.work_skips();
+                self.admin.last += 1;
+                let id = RequestId(self.admin.last);
+                self.skips.insert(id, (left_out, answer));
+                self.replica.leave_out(id, index, raw, &mut self.host);
+                self.answer_skips();
             }
             // Nobody waiting any more is no harm.
             Err(why) => drop(answer.send(Err(why))),
@@ -52,7 +41,7 @@ impl CoreThread {
         if let Some(by) = self.replica.certifier.was_left_out_by(index) {
             return Ok(Err(format!("log index {index} was left out by log index {by} already")));
         }
-        if let Some(why) = self.replica.why_not_left_out(index, force, STILL_AFTER, self.host.now()) {
+        if let Some(why) = self.replica.why_not_left_out(index, force, self.host.now()) {
             return Ok(Err(why));
         }
         let stored = self.replica.consensus.log().read(index)?;
@@ -63,7 +52,7 @@ impl CoreThread {
         };
         let region = self.replica.members().region_of(entry.txn.node).cloned().unwrap_or_default();
         let (txn, changes) = (entry.txn, write_set::lines(entry.write_set.clone()));
-        Ok(Ok((entry.encode_skip(index), LeftOut { index, by: LogIndex::ZERO, txn, region, kept, changes })))
+        Ok(Ok((entry.encode_skip(index), LeftOut { by: LogIndex::ZERO, txn, region, kept, changes })))
     }
 
     fn keep_skipped(&self, index: LogIndex, stored: &Bytes, entry: &Entry) -> Result<PathBuf> {
@@ -81,28 +70,25 @@ impl CoreThread {
         Ok(file)
     }
 
-    /// To be called on each tick.
-    pub(super) fn work_skips(&mut self) {
-        let tick = self.replica.ticks();
-        for mut open in std::mem::take(&mut self.skips) {
-            let index = open.left_out.index;
-            if let Some(by) = self.replica.certifier.was_left_out_by(index) {
-                open.left_out.by = by;
-                let _ = open.answer.send(Ok(open.left_out));
-                continue;
-            }
-            if tick >= open.give_up_at {
-                let why = format!(
-                    "it was not decided within 10 s whether log index {index} is left out: is there a leader, and a majority? Ask again"
-                );
-                let _ = open.answer.send(Err(why));
-                continue;
-            }
-            if tick >= open.propose_at {
-                open.propose_at = tick + AGAIN_TICKS;
-                self.replica.step(Input::Propose(open.raw.clone()), &mut self.host);
-            }
-            self.skips.push(open);
+    /// To be called whenever the replica may have answers.
+    pub(super) fn answer_skips(&mut self) {
+        for (id, _, result) in self.replica.take_left_out() {
+            let Some((left_out, answer)) = self.skips.remove(&id) else { continue };
+            let reply = result.map(|by| LeftOut { by, ..left_out }).map_err(|why| why.to_string());
+            // Nobody waiting any more is no harm.
+            let _ = answer.send(reply);
         }
+    }
+
+    /// On each tick: what nobody waits for is not asked for any more.
+    pub(super) fn withdraw_skips(&mut self) {
+        let replica = &mut self.replica;
+        self.skips.retain(|id, (_, answer)| {
+            let waits = !answer.is_closed();
+            if !waits {
+                replica.withdraw(*id);
+            }
+            waits
+        });
     }
 }

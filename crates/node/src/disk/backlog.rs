@@ -10,18 +10,20 @@
 //! - Whoever was refused is told, or asks again by itself (raft does, at every heartbeat that the member answers).
 
 use super::segment::{Slot, SlotReader};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use bytes::Bytes;
 use raft::GetEntriesContext;
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 /// Askers that are remembered for one read; more ask again.
 const ASKERS_MAX: usize = 8;
 
 pub(super) struct BacklogReader {
     jobs: Sender<Job>,
+    thread: JoinHandle<()>,
     done: Arc<Mutex<Vec<Done>>>,
     under_way: RefCell<Vec<(u64, Vec<GetEntriesContext>)>>,
     /// Read, and not asked for again yet.
@@ -51,8 +53,8 @@ impl BacklogReader {
         let (jobs, work) = std::sync::mpsc::channel();
         let done = Arc::<Mutex<Vec<Done>>>::default();
         let results = done.clone();
-        crate::span::spawn_thread("onetrip-backlog", move || read_all(&work, &results, &tell))?;
-        Ok(BacklogReader { jobs, done, under_way: RefCell::default(), there: RefCell::default() })
+        let thread = crate::span::spawn_thread("onetrip-backlog", move || read_all(&work, &results, &tell))?;
+        Ok(BacklogReader { jobs, thread, done, under_way: RefCell::default(), there: RefCell::default() })
     }
 
     /// The data of the entries at `places`, from `low` on, if they have been read.  `None`: they will be.  Never waits.
@@ -62,6 +64,10 @@ impl BacklogReader {
         places: impl Iterator<Item = (&'a Slot, &'a Arc<SlotReader>)> + Clone,
         context: GetEntriesContext,
     ) -> Option<Result<Vec<Bytes>>> {
+        if self.thread.is_finished() {
+            // By a panic, which has been printed.
+            return Some(Err(Error::Internal("the thread that reads old entries of the log has ended".into())));
+        }
         if let Some(data) = self.take(low, places.clone().map(|(slot, _)| slot)) {
             return Some(data);
         }
@@ -71,10 +77,8 @@ impl BacklogReader {
             Some(_) => {}
             None => {
                 let places = places.map(|(slot, file)| (*slot, file.clone())).collect();
-                // Its thread ends with the node, or by a panic that has been printed.
-                if self.jobs.send(Job { low, places }).is_ok() {
-                    under_way.push((low, vec![context]));
-                }
+                _ = self.jobs.send(Job { low, places });
+                under_way.push((low, vec![context]));
             }
         }
         None

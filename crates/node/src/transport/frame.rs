@@ -11,7 +11,7 @@ use crate::secret::Secret;
 use crate::tls::NotTrusted;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onetrip_core::agent::{Failure, Rehearsal};
-use onetrip_core::consensus::{Message, Notice};
+use onetrip_core::consensus::{self, Message, Notice};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::replica::Report;
 use onetrip_core::wire::{put_str, Reader};
@@ -380,6 +380,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             // Entry data stays in the frame's memory.
             let raw = r.rest();
             let message = Message::parse_from_carllerche_bytes(&raw).map_err(|e| malformed(e.to_string()))?;
+            consensus::check(&message)?;
             return Ok(Frame::Raft(Box::new(message)));
         }
         3 => {
@@ -454,14 +455,20 @@ pub(crate) fn examples() -> Vec<Frame> {
         let request = JoinRequest { region: "r".into(), address: "host:7000".into(), postgres };
         Frame::Join(Join { version: VERSION, secret: [7; 32], request })
     };
-    let mut append = Message { from: 1, to: 2, term: 3, index: 4, ..Default::default() };
+    let mut append = Message { from: 1, to: 2, term: 3, index: 4, log_term: 3, ..Default::default() };
+    append.set_msg_type(MessageType::MsgAppend);
     for index in 5..8 {
         let data = Bytes::from(vec![index as u8; 40]);
         append.mut_entries().push(raft::eraftpb::Entry { data, index, term: 3, ..Default::default() });
     }
-    let mut snapshot = Message { from: 1, to: 2, ..Default::default() };
+    let mut snapshot = Message { from: 1, to: 2, term: 3, ..Default::default() };
+    snapshot.set_msg_type(MessageType::MsgSnapshot);
+    (snapshot.mut_snapshot().mut_metadata().index, snapshot.mut_snapshot().mut_metadata().term) = (7, 2);
     snapshot.mut_snapshot().set_data(Bytes::from_static(b"a checkpoint"));
     snapshot.mut_snapshot().mut_metadata().mut_conf_state().set_voters(vec![1, 2, 3]);
+    let mut propose = Message { from: 1, to: 2, ..Default::default() };
+    propose.set_msg_type(MessageType::MsgPropose);
+    propose.mut_entries().push(raft::eraftpb::Entry { data: Bytes::from_static(b"entry"), ..Default::default() });
     let rehearsal = Rehearsal {
         base: LogIndex(7),
         timeout_ms: 2000,
@@ -478,8 +485,13 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::HelloReply(HelloReply::Refused("no".into())),
         Frame::HelloReply(HelloReply::Removed("gone".into())),
         Frame::Raft(Box::new(append)),
+        Frame::Raft(Box::new(propose)),
         Frame::Raft(Box::new(snapshot)),
         Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }),
+        Frame::Report(Report {
+            shown: Some((LogIndex(11), LogIndex(9))),
+            round_trips: vec![(NodeId(2), 10_000), (NodeId(3), 62_000), (NodeId(7), u32::MAX)],
+        }),
         Frame::Report(Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] }),
         Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
         join(None),
@@ -516,7 +528,7 @@ mod tests {
         let data = onetrip_core::Checkpoint::bootstrap(members, Default::default()).encode();
         assert!(data.len() > 1 << 14, "three bytes of length");
         for data in [data, Bytes::new()] {
-            let mut message = Message { from: 1, to: 2, term: 3, commit: 300, ..Default::default() };
+            let mut message = Message { from: 1, to: 2, term: 9, commit: 300, ..Default::default() };
             message.set_msg_type(MessageType::MsgSnapshot);
             message.mut_snapshot().data = data.clone();
             let metadata = message.mut_snapshot().mut_metadata();

@@ -267,6 +267,16 @@ impl Transport {
         self.send_to(&link, channel, frame::encode_raft(message))
     }
 
+    /// Something that was sent to it by the way of what is large has not left.  It moves, or the connection ends: TCP is told
+    /// how long the other end may take nothing.
+    pub fn is_sending(&self, to: NodeId) -> bool {
+        let waits = |link: Arc<Link>| {
+            let queue = link.queue(Channel::Bulk);
+            queue.is_some_and(|queue| queue.waiting_bytes() > 0) || link.shape.has_delayed()
+        };
+        self.link(to).is_some_and(waits)
+    }
+
     pub fn send_notice(&self, to: &[NodeId], notice: Notice) {
         let frame = Frame::Notice(notice).encode();
         for link in to.iter().filter_map(|id| self.link(*id)) {

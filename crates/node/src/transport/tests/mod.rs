@@ -89,10 +89,11 @@ impl Pair {
 }
 
 fn append(from: u32, to: u32, index: u64, bytes: usize) -> Message {
-    let mut message = Message { from: from.into(), to: to.into(), index, ..Default::default() };
+    let (term, log_term) = (1, u64::from(index > 0));
+    let mut message = Message { from: from.into(), to: to.into(), term, index, log_term, ..Default::default() };
     message.set_msg_type(MessageType::MsgAppend);
     let data = Bytes::from(vec![index as u8; bytes]);
-    message.mut_entries().push(raft::eraftpb::Entry { data, ..Default::default() });
+    message.mut_entries().push(raft::eraftpb::Entry { data, index: index + 1, term, ..Default::default() });
     message
 }
 
@@ -155,6 +156,21 @@ async fn whoever_is_connected_again_is_told_so_after_the_end() {
     until("a message on it", || received(two) == [9]).await;
 }
 
+/// Goal: what no member says reaches nobody, and its sender is named.  Method: an append after an entry of no term.
+#[tokio::test]
+async fn what_no_member_says_ends_its_connection() {
+    let (log, _guard) = Log::start();
+    let pair = pair(false, "").await;
+    pair.connected().await;
+    let [one, two] = &pair.sides[..] else { panic!("two sides") };
+    one.transport.send_raft(Message { log_term: 0, ..append(1, 2, 7, 1) });
+    let why = "malformed message of Raft: index 7 with term 0";
+    until("it is told", || log.text().lines().any(|line| line.contains("disconnected a peer") && line.contains(why)))
+        .await;
+    assert!(log.text().lines().any(|line| line.contains(why) && line.contains("peer=1")), "{}", log.text());
+    assert!(received(two).is_empty());
+}
+
 /// Goal: no small proposal waits behind a large one.  Method: on a narrow link, the large one first.
 #[tokio::test]
 async fn a_small_proposal_overtakes_a_large_one() {
@@ -169,8 +185,10 @@ async fn a_small_proposal_overtakes_a_large_one() {
         message.set_msg_type(MessageType::MsgPropose);
         assert!(one.transport.send_raft(message));
     };
+    assert!(!one.transport.is_sending(NodeId(2)));
     propose(1, 4 << 20);
     propose(2, 1 << 10);
+    assert!(one.transport.is_sending(NodeId(2)));
     let mut all = Vec::new();
     until("both", || {
         all.extend(received(two));
@@ -178,6 +196,7 @@ async fn a_small_proposal_overtakes_a_large_one() {
     })
     .await;
     assert_eq!(all, [2, 1]);
+    until("all has left", || !one.transport.is_sending(NodeId(2))).await;
     one.transport.stop_delays();
     delays.join().unwrap();
 }

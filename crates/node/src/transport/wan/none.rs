@@ -21,6 +21,10 @@ impl Shape {
     pub fn is_full(&self) -> bool {
         false
     }
+
+    pub fn has_delayed(&self) -> bool {
+        false
+    }
 }
 
 impl Wan {

@@ -152,6 +152,10 @@ impl Shape {
         self.delayed_bytes() > QUEUE_BYTES_MAX
     }
 
+    pub fn has_delayed(&self) -> bool {
+        self.delayed_bytes() > 0
+    }
+
     /// A delayed frame has been given to the socket (not before, or one that is sent at once could overtake it).
     pub fn left(&self, bytes: usize) {
         self.delayed_bytes.fetch_sub(bytes, Ordering::Relaxed);
