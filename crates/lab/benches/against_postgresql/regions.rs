@@ -47,7 +47,8 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     let mut text = paragraph(&format!(
         "Clients in each region in turn, {IN_EACH} of them, one-row updates, {seconds} s for each line. Onetrip's \
          clients use the PostgreSQL of their own region. The PostgreSQL with standbys takes writes in {home} alone: \
-         clients in other regions go there, over the same distance. *limit* is the round trip to the nearest majority."
+         clients in other regions go there, over the same distance. *limit* is the round trip to the nearest majority, by the \
+         shortest way."
     ));
     text +=
         &format!("\n{}\n![latency of each commit over time]({SCATTER})\n\n", table(&columns, rounds.iter().flatten()));

@@ -68,7 +68,8 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     let files: Vec<String> = TOPOLOGIES.iter().map(|(_, file)| format!("topologies/{file}")).collect();
     text += &paragraph(&format!(
         "With the distances of {}, {FAR_CLIENTS} clients in each region in turn. The PostgreSQL with standbys has its \
-         primary in the first region of each.",
+         primary in the first region of each. *limit* goes by the shortest way, which in published distances may lead \
+         through another region.",
         files.join(", ")
     ));
     let columns = [
