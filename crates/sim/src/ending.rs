@@ -87,7 +87,7 @@ impl World {
         leaders.any(|n| {
             let is_lost = |places: Vec<Place>| {
                 let own = places.iter().find(|place| place.node == n.id);
-                let is_best = own.is_some_and(|own| !is_worth(own, &places[0]));
+                let is_best = own.is_some_and(|own| own.region == places[0].region || !is_worth(own, &places[0]));
                 is_best && !places.iter().any(|place| members.is_preferred(place.node))
             };
             n.leader_is_settled(now) || n.places(now).is_some_and(is_lost)
