@@ -130,7 +130,12 @@ pub struct Patience {
     belongs: Option<(RegionId, bool)>,
     better: Option<(RegionId, u32)>,
     not_before: u64,
+    /// Moves, each as soon as it could be after the one before.
+    in_a_row: u32,
 }
+
+/// A rest is doubled so often at most.
+const DOUBLINGS_MAX: u32 = 6;
 
 impl Patience {
     /// One look found `better`, or nothing.  How often in a row it has found that now.
@@ -142,15 +147,26 @@ impl Patience {
         self.better.as_ref().map_or(0, |(_, looks)| *looks)
     }
 
-    /// The leader belongs there now, and who says so.  After a move of the cluster's own none other comes before that tick.
-    pub fn belongs(&mut self, region: &RegionId, is_auto: bool, rest_until: u64) {
+    /// The leader belongs there now, and who says so.  After a move of the cluster's own none other comes for `rest` ticks; for
+    /// twice as long each time that one came right behind the rest before.  Leaders that see things differently, since one has
+    /// restarted and has not counted what the other has, would send each other to and fro.
+    pub fn belongs(&mut self, region: &RegionId, is_auto: bool, (tick, rest): (u64, u64)) {
         let before = self.belongs.replace((region.clone(), is_auto));
-        self.not_before = match before {
-            Some((_, was_auto)) if was_auto != is_auto => 0,
-            Some((other, _)) if other != *region => rest_until,
+        match before {
+            Some((_, was_auto)) if was_auto != is_auto => (self.not_before, self.in_a_row) = (0, 0),
+            Some((other, _)) if other != *region => {
+                let soon = self.not_before > 0 && tick < self.not_before + rest;
+                self.in_a_row = if soon { (self.in_a_row + 1).min(DOUBLINGS_MAX) } else { 0 };
+                self.not_before = tick + (rest << self.in_a_row);
+            }
             _ => return,
-        };
+        }
         self.better = None;
+    }
+
+    /// It rests for longer than after a single move.
+    pub fn goes_to_and_fro(&self, tick: u64) -> bool {
+        self.in_a_row > 1 && self.rests(tick)
     }
 
     pub fn rests(&self, tick: u64) -> bool {

@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Where the cluster chooses, the leader is at the best place, as far as it knows.  Where it belongs by the table may be a
-    /// place that is lost for good.
+    /// place that is lost for good; and leaders of which one has counted what the other has not may disagree, but not for ever.
     fn leader_is_at_rest(&self) -> bool {
         let (now, members) = (self.ctx.now, self.ctx.checker.newest_members());
         if !members.leader_is_auto {
@@ -90,7 +90,7 @@ impl World {
                 let is_best = own.is_some_and(|own| own.region == places[0].region || !is_worth(own, &places[0]));
                 is_best && !places.iter().any(|place| members.is_preferred(place.node))
             };
-            n.leader_is_settled(now) || n.places(now).is_some_and(is_lost)
+            n.leader_is_settled(now) || n.leader_goes_to_and_fro() || n.places(now).is_some_and(is_lost)
         })
     }
 

@@ -331,6 +331,10 @@ impl Node {
         self.replica.leader_is_settled(Duration::from_micros(now))
     }
 
+    pub fn leader_goes_to_and_fro(&self) -> bool {
+        self.replica.leader_goes_to_and_fro()
+    }
+
     pub fn places(&self, now: Micros) -> Option<Vec<Place>> {
         self.replica.places(Duration::from_micros(now))
     }

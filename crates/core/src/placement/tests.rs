@@ -101,16 +101,40 @@ fn what_is_better_once_is_not_believed() {
     let found: Vec<u32> =
         [Some(&a), Some(&a), Some(&b), None, Some(&b), Some(&b)].map(|region| patience.finds(region)).to_vec();
     assert_eq!(found, [1, 2, 1, 0, 1, 2]);
-    patience.belongs(&a, true, 50);
+    patience.belongs(&a, true, (0, 50));
     assert!(!patience.rests(0), "what the table begins with is no move");
-    patience.belongs(&b, true, 100);
-    patience.belongs(&b, true, 200);
+    patience.belongs(&b, true, (50, 50));
+    patience.belongs(&b, true, (150, 50));
     assert!(patience.rests(99) && !patience.rests(100));
     assert_eq!(patience.finds(Some(&b)), 1);
     // An operator gives the choice back.
-    patience.belongs(&b, false, 300);
-    patience.belongs(&b, true, 300);
+    patience.belongs(&b, false, (250, 50));
+    patience.belongs(&b, true, (250, 50));
     assert!(!patience.rests(0));
+}
+
+/// Leaders that disagree for ever move the leader less and less often; moves with time between them are as ever.
+#[test]
+fn going_to_and_fro_becomes_rare() {
+    let regions = [RegionId("a".into()), RegionId("b".into())];
+    let mut patience = Patience::default();
+    let (mut tick, mut moves, mut rested) = (0, 0, Vec::new());
+    patience.belongs(&regions[0], true, (0, 50));
+    while tick < 20_000 {
+        tick += 1;
+        if !patience.rests(tick) {
+            moves += 1;
+            rested.push(tick);
+            patience.belongs(&regions[moves % 2], true, (tick, 50));
+        }
+    }
+    let rests: Vec<u64> = rested.windows(2).map(|w| w[1] - w[0]).collect();
+    assert_eq!(rests[..8], [50, 100, 200, 400, 800, 1_600, 3_200, 3_200]);
+    assert!(patience.goes_to_and_fro(tick));
+    let long_after = patience.not_before + 50;
+    moves += 1;
+    patience.belongs(&regions[moves % 2], true, (long_after, 50));
+    assert!(!patience.rests(long_after + 50) && !patience.goes_to_and_fro(long_after));
 }
 
 fn matrix(n: usize) -> impl Strategy<Value = Matrix> {

@@ -32,6 +32,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         })
     }
 
+    /// Members disagree about where it belongs, and have moved it to and fro; so it stays where it is for a while.
+    pub fn leader_goes_to_and_fro(&self) -> bool {
+        self.patience.goes_to_and_fro(self.tick)
+    }
+
     fn is_there(&self, id: NodeId, now: Duration) -> bool {
         id == self.id || self.ways.get(&id).is_some_and(|ways| ways.heard + SILENT_AFTER > now)
     }

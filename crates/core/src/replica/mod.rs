@@ -417,8 +417,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host.has_members(&members, self.certifier.decided());
         self.positions.retain(|id, _| members.contains(*id));
         self.ways.retain(|id, _| members.contains(*id));
-        let rest_until = self.tick + self.settings.leader_rest_ticks;
-        self.patience.belongs(&members.preferred_leader, members.leader_is_auto, rest_until);
+        let rest = (self.tick, self.settings.leader_rest_ticks);
+        self.patience.belongs(&members.preferred_leader, members.leader_is_auto, rest);
         self.members = members;
         self.members_changed = true;
         // A node that is no member any more has nothing to say.
