@@ -87,11 +87,16 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 
 /// The thread's body.
 fn work(file: &CheckpointFile, shared: &Mutex<Shared>, this: u64) {
-    let state = match read(file) {
-        Ok(Some((head, raw))) => State::Read(Arc::new(head), raw),
-        Ok(None) => State::Failed,
-        Err(e) => {
+    // The panic itself is on standard error; whoever asks would wait for ever.
+    let state = match std::panic::catch_unwind(|| read(file)) {
+        Ok(Ok(Some((head, raw)))) => State::Read(Arc::new(head), raw),
+        Ok(Ok(None)) => State::Failed,
+        Ok(Err(e)) => {
             tracing::error!("a member needs a checkpoint and this node has none: {e}");
+            State::Failed
+        }
+        Err(_) => {
+            tracing::error!("a member needs a checkpoint, and reading this node's failed");
             State::Failed
         }
     };
