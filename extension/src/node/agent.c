@@ -49,7 +49,7 @@ struct OtAgent
 	StringInfoData in;
 	int			consumed;		/* bytes of in already handed out */
 	int			handed_out;		/* bytes behind these that the caller still uses: whole frames */
-	bool		maybe_readable; /* has not been read empty since ot_agent_wait() */
+	bool		drained;		/* has been read empty since ot_agent_wait() */
 	char		error[256];
 };
 
@@ -226,7 +226,7 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 	}
 
 	agent->fd = fd;
-	agent->maybe_readable = false;
+	agent->drained = false;
 	if (!agent_make_wait_set(agent))
 	{
 		ot_agent_close(agent);
@@ -367,7 +367,7 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 		}
 
 		/* A COMMIT that has just been proposed need not look. */
-		if (!agent->maybe_readable)
+		if (agent->drained)
 			return false;
 
 		/* Room for the rest of the frame, at the front of the buffer. */
@@ -385,13 +385,13 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 		if (n > 0)
 		{
 			agent->in.len += n;
-			agent->maybe_readable = n == room;
+			agent->drained = n < room;
 		}
 		else if (n < 0 && errno == EINTR)
 			continue;
 		else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		{
-			agent->maybe_readable = false;
+			agent->drained = true;
 			return false;
 		}
 		else
@@ -470,7 +470,7 @@ ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event)
 	if (WaitEventSetWait(agent->wait_set, timeout_ms, &event, 1, wait_event) == 0)
 		return WL_TIMEOUT;
 	/* the latch comes alone, whatever else there is */
-	agent->maybe_readable = true;
+	agent->drained = false;
 	return event.events;
 }
 

@@ -27,6 +27,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "pgstat.h"
 #include "storage/fd.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -143,6 +144,8 @@ feed(Pair *pair, const char *bytes, size_t len)
 {
 	if (len > 0 && send(pair->peer, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t) len)
 		elog(ERROR, "could not feed: %m");
+	/* Who has read all that there was is told of more. */
+	(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
 }
 
 /* ---- writing ---- */
@@ -404,12 +407,20 @@ unit_read_prefixes(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < len; i++)
 	{
+		bool		found;
+
 		CHECK_FOR_INTERRUPTS();
 		pair = connect_quietly();
 		feed(pair, at, i);
 		close(pair->peer);
 		pair->peer = -1;
-		if (ot_agent_read(pair->agent, &type, &body) || ot_agent_is_open(pair->agent))
+		found = ot_agent_read(pair->agent, &type, &body);
+		if (!found && ot_agent_is_open(pair->agent))
+		{
+			(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
+			found = ot_agent_read(pair->agent, &type, &body);
+		}
+		if (found || ot_agent_is_open(pair->agent))
 			elog(ERROR, "a frame out of the first %d of %d bytes", i, len);
 		disconnect_pair(pair);
 	}
