@@ -83,7 +83,7 @@ pub fn of_server(file: &str) -> bool {
 /// How a statement ended that did not succeed.
 #[derive(Debug, Clone)]
 pub enum Failure {
-    /// SQLSTATE, message, the file of the server's source.
+    /// SQLSTATE; message, detail, hint and context, " / " between them; the file of the server's source.
     Refused {
         state: String,
         message: String,
@@ -111,7 +111,7 @@ pub async fn run(client: &Client, sql: &str) -> Result<Vec<Vec<String>>, Failure
             return Err(match error.as_db_error() {
                 Some(db) if !client.is_closed() => {
                     let mut message = db.message().to_string();
-                    for more in [db.detail(), db.hint()].into_iter().flatten() {
+                    for more in [db.detail(), db.hint(), db.where_()].into_iter().flatten() {
                         message += " / ";
                         message += more;
                     }
