@@ -172,7 +172,7 @@ bench-failover: setup
 
 # About ten minutes.
 bench-return: setup
-	cargo bench --locked -p onetrip-lab --bench member_return -- $(or $(ARGS),--out docs/measurements/2026-11-22-return)
+	cargo bench --locked -p onetrip-lab --bench member_return -- $(or $(ARGS),--yields --out docs/measurements/2026-11-23-return)
 
 # About five minutes.  Another build: ONETRIP_BIN and ONETRIP_POSTGRES_BIN (the head of crates/lab/benches/rows.rs).
 bench-rows: setup

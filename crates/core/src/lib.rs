@@ -37,4 +37,4 @@ pub use checkpoint::{Checkpoint, Conf};
 pub use entry::{Entry, EntryKind, Key, LockMode};
 pub use error::{Error, Result};
 pub use ids::{Base, LogIndex, NodeId, RegionId, Term, TxnId};
-pub use members::{Change, Command, Member, MemberRole, Members, PreferredLeader, Token};
+pub use members::{Change, Command, Joined, Member, MemberRole, Members, PreferredLeader, Token};

@@ -105,7 +105,7 @@ mod tests {
             voter: true,
             slot: (id < 4).then_some(id),
             replaces: None,
-            joined_with: None,
+            joined: None,
         };
         Members::bootstrap((1..=4).map(member).collect(), "r1".into(), 8)
     }

@@ -45,7 +45,7 @@ fn members() -> Members {
         voter: true,
         slot: Some(id),
         replaces: None,
-        joined_with: None,
+        joined: None,
     };
     Members::bootstrap((1..=3).map(member).collect(), "r1".into(), 8)
 }

@@ -4,7 +4,7 @@
 //! topologies/us.toml, 8 clients in each region that stays, each at its own region's PostgreSQL, rows of 4 KB that do not
 //! compress.  Node and PostgreSQL of the farthest region are killed, and started again after a while.
 //!
-//! `cargo bench -p onetrip-lab --bench member_return -- --away 300 --out docs/measurements/2026-11-22-return` (or `make
+//! `cargo bench -p onetrip-lab --bench member_return -- --away 300 --out docs/measurements/2026-11-23-return` (or `make
 //! bench-return`) writes README.md there; without `--out` the table goes to standard output.  `--yields`: who comes back leaves
 //! processors and disk to the others, as on a machine of its own: it has the lowest priority, and its files lie in memory.
 //! This wants `sysctl kernel.sched_autogroup_enabled=0`, and 4 GiB in /dev/shm.
@@ -227,9 +227,9 @@ fn report(seen: &Seen, yields: bool, command: &str) -> String {
     let cores = Machine::here().cores;
     let share = match yields {
         true => {
-            "The region that
-comes back runs with the lowest priority (nice 19) and has its files in memory: it takes what
-processors and disk the others leave, nearly as if it had a machine of its own."
+            "The
+region that comes back runs with the lowest priority (nice 19) and has its files in memory: it takes
+what processors and disk the others leave, nearly as if it had a machine of its own."
         }
         false => {
             "So

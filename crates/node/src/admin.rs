@@ -291,7 +291,7 @@ mod tests {
             voter: id <= voters,
             slot: Some(id),
             replaces: None,
-            joined_with: None,
+            joined: None,
         };
         Members::bootstrap((1..=voters + 1).map(member).collect(), "r1".into(), 8)
     }

@@ -306,7 +306,7 @@ impl NodeConfig {
             voter: m.role.votes(),
             slot: slot_of(m.role),
             replaces: None,
-            joined_with: None,
+            joined: None,
         });
         Members::bootstrap(members.collect(), self.preferred_leader.clone(), self.sequence_stride)
     }

@@ -231,7 +231,7 @@ impl Restore<'_> {
             voter: true,
             slot: Some(self.sequence_slot),
             replaces: None,
-            joined_with: None,
+            joined: None,
         };
         Members {
             version: old.version + 1,

@@ -12,6 +12,11 @@ pub fn draw() -> Result<Secret> {
     Ok(secret)
 }
 
+/// Tells who asks with a secret from whoever asked before.
+pub(crate) fn attempt() -> Result<u64> {
+    draw().map(|random| u64::from_le_bytes(random[..8].try_into().expect("it has 32 bytes")))
+}
+
 pub fn hash(secret: &Secret) -> [u8; 32] {
     sha256(secret)
 }

@@ -21,7 +21,7 @@ async fn cut(cluster: &Cluster, i: usize, peers: &[u32], cut: bool) -> Result<()
 
 async fn secret_hash_of(cluster: &Cluster, id: u32) -> Result<[u8; 32]> {
     let members = cluster.members(0).await?;
-    members.get(NodeId(id)).and_then(|m| m.joined_with).context("it came with a token")
+    members.get(NodeId(id)).and_then(|m| m.joined).map(|joined| joined.token).context("it came with a token")
 }
 
 /// Three grow to five and shrink to three again, the leader and a follower leave, and every node is restarted on the way.
@@ -261,15 +261,18 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
         read_only: false,
     };
     let new = cluster.join(0, secret, |config| config.postgres = Some(postgres)).await?;
-    wait_for("the learner to be heard of", || async {
-        let (region, address) = ("r4".into(), cluster.configs[new].listen.to_string());
-        let again =
-            AdminRequest::Join { secret_hash: onetrip_node::secret::hash(&secret), region, address, unlike: None };
-        let why = cluster.admin(0, again).await.err().context("let in again")?.to_string();
-        ensure!(why.contains("runs already"), "{why}");
+    wait_for("the learner to be connected", || async {
+        let status = cluster.status(0).await?;
+        let members = status["members"].as_array().context("members")?;
+        ensure!(members.iter().any(|m| m["id"] == 4 && m["connected"] == true), "{status}");
         Ok(())
     })
     .await?;
+    // It runs, so whoever has its token does not take its place.
+    let (secret_hash, address) = (onetrip_node::secret::hash(&secret), cluster.configs[new].listen.to_string());
+    let again = AdminRequest::Join { secret_hash, region: "r4".into(), address, unlike: None };
+    let why = cluster.admin(0, again).await.err().context("let in again")?.to_string();
+    ensure!(why.contains("runs already"), "{why}");
     let orders = cluster.nodes[new].as_ref().context("node 4")?.rebuild_orders();
     let ordered = orders.borrow().context("no order")?;
     ensure!(ordered.at_least >= before.at, "{ordered:?}");

@@ -506,7 +506,7 @@ mod tests {
             voter: true,
             slot: None,
             replaces: None,
-            joined_with: None,
+            joined: None,
         };
         let limits = Limits { window_entries, ..Limits::default() };
         checker.begins_with(Members::bootstrap(vec![member], "r1".into(), 8), limits);

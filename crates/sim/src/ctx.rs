@@ -212,7 +212,7 @@ impl Options {
             voter: true,
             slot: (!(self.witness && id == self.voters)).then_some(id - 1),
             replaces: None,
-            joined_with: None,
+            joined: None,
         };
         let preferred = region(self.preferred);
         let mut members = Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16);

@@ -23,6 +23,8 @@ use std::time::Duration;
 const QUEUE_BYTES_MAX: u64 = 20_000;
 /// What a byte of a snapshot counts on a narrow way: beside the entries, those of the simulation are far too small.
 const SNAPSHOT_BYTES: usize = 20;
+/// But it leaves within this time: two that come one behind the other must not take all the time there is for healing.
+const SNAPSHOT_LEAVES_MAX: u64 = 10 * SECOND / MS;
 /// For this long one election draw holds.
 const DRAW_TICKS: u64 = 64;
 
@@ -61,7 +63,9 @@ impl SimHost<'_> {
             return Some(now);
         }
         let bytes: usize = message.entries.iter().map(|e| e.data.len()).sum();
-        let bytes = bytes + message.get_snapshot().data.len() * SNAPSHOT_BYTES + 64;
+        let snapshot =
+            (message.get_snapshot().data.len() * SNAPSHOT_BYTES).min((SNAPSHOT_LEAVES_MAX * per_ms) as usize);
+        let bytes = bytes + snapshot + 64;
         let until = self.body.sending_until.entry(NodeId(message.to as u32)).or_default();
         if *until > now + QUEUE_BYTES_MAX * MS / per_ms {
             return None;
@@ -149,7 +153,6 @@ impl Host for SimHost<'_> {
             self.ctx.faults.add("queue to a peer full");
         }
         if is_full || self.body.members.removed(NodeId(message.to as u32)) {
-            self.body.snapshots_leave.remove(&NodeId(message.to as u32));
             return false;
         }
         let Some(time) = self.departs_at(&message) else {

@@ -6,13 +6,13 @@
 //! majority needs: that would be no fault of the cluster.
 
 use crate::ctx::{Micros, MS, SECOND};
-use crate::disk::SimLog;
+use crate::disk::{End, SimLog};
 use crate::node::{Arrival, Trouble};
 use crate::postgres::Postgres;
 use crate::trace;
 use crate::world::{Event, Link, Machine, Phase, World, TICK};
 use onetrip_core::replica::{Answer, NotDone, RequestId};
-use onetrip_core::{checkpoint, Change, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Token};
+use onetrip_core::{checkpoint, Change, Joined, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Token};
 
 const VOTERS_MAX: usize = 5;
 const REPLICAS_MAX: usize = 2;
@@ -21,8 +21,8 @@ const MEMBERS_EVER_MAX: u32 = 14;
 const PATIENCE: Micros = 15 * SECOND;
 
 enum Job {
-    Token { token: Token, region: RegionId },
-    Join { token: [u8; 32], region: RegionId },
+    Token { token: Token, region: RegionId, address: String },
+    Join { token: [u8; 32], region: RegionId, address: String },
     Remove(NodeId),
     Prefer(PreferredLeader),
 }
@@ -66,16 +66,16 @@ impl World {
             machine.node.is_some() && machine.life == asked.life && asked.at + PATIENCE > self.ctx.now
         });
         if !waits {
-            self.ask_node(i, &members);
+            self.ask_node(i);
         }
     }
 
-    fn ask_node(&mut self, i: usize, members: &Members) {
+    fn ask_node(&mut self, i: usize) {
         let change = match self.operator.job.as_ref() {
             Some(Job::Token { token, .. }) => Change::AddToken(token.clone()),
-            Some(Job::Join { token, region }) => {
-                let address = format!("host:{}", members.next_id);
-                Change::Join { token: *token, region: region.clone(), address }
+            Some(Job::Join { token, region, address }) => {
+                let joined = Joined { token: *token, attempt: self.operator.requests };
+                Change::Join { joined, region: region.clone(), address: address.clone() }
             }
             Some(Job::Remove(id)) => Change::Remove(*id),
             Some(Job::Prefer(preferred)) => Change::PreferLeader(preferred.clone()),
@@ -101,21 +101,25 @@ impl World {
     /// Node `i` answers.
     pub(crate) fn told(&mut self, i: usize, (id, change, result): Answer) {
         trace!(self.ctx, "n{} answers: {change}: {result:?}", i + 1);
+        let joined = match (&change, &result) {
+            (Change::Join { joined, .. }, Ok(())) => self.came_with(i, joined),
+            _ => None,
+        };
+        if let Some(member) = &joined {
+            // Whoever asked meanwhile with the same token is out by now, or will be.
+            self.joined(member, i);
+        }
         if id != RequestId(self.operator.requests) {
             return;
         }
         self.operator.asked = None;
         match (result, self.operator.job.take()) {
-            (Ok(()), Some(Job::Token { token, region })) => {
-                self.operator.job = Some(Job::Join { token: token.hash, region });
+            (Ok(()), Some(Job::Token { token, region, address })) => {
+                self.operator.job = Some(Job::Join { token: token.hash, region, address });
             }
             (Ok(()), Some(job)) => {
-                if let Change::Join { token, .. } = &change {
-                    let members = self.machines[i].node.as_ref().map(|n| n.members().clone());
-                    match members.as_ref().and_then(|m| m.joined_with(token)) {
-                        Some(member) => self.joined(member, i),
-                        None => return self.operator.job = Some(job),
-                    }
+                if matches!(change, Change::Join { .. }) && joined.is_none() {
+                    return self.operator.job = Some(job);
                 }
                 self.ctx.events.add("membership changed");
             }
@@ -126,6 +130,12 @@ impl World {
             (Err(NotDone::Refused(_)), _) => self.ctx.events.add("membership change refused"),
             (_, job) => self.operator.job = job,
         }
+    }
+
+    /// Whom that attempt has made, by node `i`.
+    fn came_with(&self, i: usize, joined: &Joined) -> Option<Member> {
+        let members = self.machines[i].node.as_ref()?.members();
+        members.joined_with(&joined.token).filter(|m| m.joined == Some(*joined)).cloned()
     }
 
     /// The new member is given the checkpoint of the node that knows it.
@@ -184,9 +194,8 @@ impl World {
 
     fn draw_job(&mut self, members: &Members) -> Option<Job> {
         let all = &members.members;
-        if all.iter().any(|m| m.role.votes() && !m.voter) {
-            // Somebody is on the way.
-            return None;
+        if let Some(on_the_way) = all.iter().find(|m| m.role.votes() && !m.voter) {
+            return self.begin_anew(on_the_way);
         }
         let is_gone = |id: NodeId| self.machines[id.0 as usize - 1].gone;
         let lost = all.iter().find(|m| m.voter && is_gone(m.id)).map(|m| (m.id, m.role));
@@ -211,6 +220,7 @@ impl World {
             3 if may_join && count(MemberRole::Replica) < REPLICAS_MAX => {
                 Some(self.token(MemberRole::Replica, None, members))
             }
+            4 if any.role == MemberRole::Replica && self.ctx.rng.one_in(2) => self.begin_anew(&any),
             4 if any.role == MemberRole::Replica || voters > 3 => Some(Job::Remove(any.id)),
             5 if may_join && any.voter => Some(self.token(any.role, Some(any.id), members)),
             6 if !members.leader_is_auto => Some(Job::Prefer(PreferredLeader::Auto)),
@@ -221,6 +231,18 @@ impl World {
         }
     }
 
+    /// A member that does not vote loses its disk, and joins again with the token that it came with.
+    fn begin_anew(&mut self, member: &Member) -> Option<Job> {
+        let (i, token) = (member.id.0 as usize - 1, member.joined?.token);
+        if self.machines[i].gone || !self.ctx.rng.one_in(4) {
+            return None;
+        }
+        self.ctx.faults.add("disk of a learner lost");
+        self.end_node(i, End::Power);
+        self.retire(i);
+        Some(Job::Join { token, region: member.region.clone(), address: member.address.clone() })
+    }
+
     /// The new member comes to a region of its own, or to one that has a member already.
     fn token(&mut self, role: MemberRole, replaces: Option<NodeId>, members: &Members) -> Job {
         self.operator.tokens += 1;
@@ -229,7 +251,8 @@ impl World {
             true => members.members[self.ctx.rng.below(members.members.len() as u64) as usize].region.clone(),
             false => RegionId(format!("r{}", members.next_id)),
         };
-        Job::Token { token: Token { hash, role, replaces, expires_unix_s: u64::MAX }, region }
+        let address = format!("host:t{}", self.operator.tokens);
+        Job::Token { token: Token { hash, role, replaces, expires_unix_s: u64::MAX }, region, address }
     }
 
     /// Its PostgreSQL has the rows, or its own log brings it on to them.  One that waits for a copy has not: a limit of the

@@ -9,6 +9,7 @@
 use super::{Config, Consensus, Input};
 use crate::ids::{LogIndex, NodeId};
 use crate::members::{Change, Command, MemberRole, Members};
+use raft::eraftpb::MessageType;
 use raft::Storage;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -139,10 +140,11 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
-    /// The connection to `peer` broke.
-    pub(super) fn lost(&mut self, peer: NodeId) {
+    /// At least one message of that type to `peer` is lost.
+    pub(super) fn lost(&mut self, peer: NodeId, what: MessageType) {
         self.raft.unreachable(peer);
-        if self.raft.follower(peer).is_some_and(|f| f.gets_snapshot) {
+        let is_snapshot = what == MessageType::MsgSnapshot;
+        if is_snapshot && self.raft.follower(peer).is_some_and(|f| f.gets_snapshot) {
             self.raft.snapshot_lost(peer);
         }
         // A transferee that has gone would keep proposals waiting until the transfer times out.

@@ -99,6 +99,8 @@ pub enum Input {
     Position(NodeId, Option<LogIndex>),
     /// A connection to this member broke; what was under way may be lost.
     Unreachable(NodeId),
+    /// A message of this type to this member was not sent; what was sent before is still under way.
+    NotSent(NodeId, MessageType),
     /// The log has the entries now that it refused raft ([`crate::replica::Store::take_fetched`]).
     Fetched(GetEntriesContext),
     /// This node is about to stop: if it leads, let the member that is furthest take over.
@@ -313,7 +315,11 @@ impl<S: Storage> Consensus<S> {
                 Ok(())
             }
             Input::Unreachable(peer) => {
-                self.lost(peer);
+                self.lost(peer, MessageType::MsgSnapshot);
+                Ok(())
+            }
+            Input::NotSent(peer, what) => {
+                self.lost(peer, what);
                 Ok(())
             }
             Input::Fetched(question) => {

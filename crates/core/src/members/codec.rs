@@ -3,12 +3,13 @@
 //! | what | bytes |
 //! |---|---|
 //! | table | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u8 by itself, u32 n, n × member, u32 n, n × token |
-//! | member | u32 id, str region, str address, u8 role, u8 voter, 3 × option (u32 slot, u32 replaces, hash joined with) |
+//! | member | u32 id, str region, str address, u8 role, u8 voter, 3 × option (u32 slot, u32 replaces, joined) |
+//! | joined | 32 bytes hash of the token, u64 attempt |
 //! | token | 32 bytes hash, u8 role, option (u32 replaces), u64 expires |
 //! | option | u8 0, or u8 1 and the value |
 //! | command | u64 expected version, u8 kind (1 token, 2 join, 3 promote, 4 remove, 5 prefer, 6 move leader), its fields |
 
-use super::{Change, Command, Member, MemberRole, Members, PreferredLeader, Token, MEMBERS_MAX, TOKENS_MAX};
+use super::{Change, Command, Joined, Member, MemberRole, Members, PreferredLeader, Token, MEMBERS_MAX, TOKENS_MAX};
 use crate::error::Result;
 use crate::ids::{NodeId, RegionId};
 use crate::wire::{put_str, Reader};
@@ -31,7 +32,7 @@ impl Members {
             out.put_u8(u8::from(m.voter));
             put_option(out, m.slot, |out, slot| out.put_u32_le(slot));
             put_option(out, m.replaces, |out, id| out.put_u32_le(id.0));
-            put_option(out, m.joined_with, |out, hash| out.put_slice(&hash));
+            put_option(out, m.joined, put_joined);
         }
         out.put_u32_le(self.tokens.len() as u32);
         for token in &self.tokens {
@@ -57,7 +58,7 @@ impl Members {
                 voter: flag(r)?,
                 slot: option(r, |r| r.u32("slot"))?,
                 replaces: option(r, |r| r.u32("replaces"))?.map(NodeId),
-                joined_with: option(r, hash)?,
+                joined: option(r, joined)?,
             };
             if member.id >= next_id || table.members.last().is_some_and(|last| last.id >= member.id) {
                 return Err(r.error(format!("member {} out of order", member.id)));
@@ -80,9 +81,9 @@ impl Command {
                 out.put_u8(1);
                 put_token(&mut out, token);
             }
-            Change::Join { token, region, address } => {
+            Change::Join { joined, region, address } => {
                 out.put_u8(2);
-                out.put_slice(token);
+                put_joined(&mut out, *joined);
                 put_str(&mut out, region.as_str());
                 put_str(&mut out, address);
             }
@@ -111,7 +112,10 @@ impl Command {
         let expected_version = r.u64("expected version")?;
         let change = match r.u8("command kind")? {
             1 => Change::AddToken(take_token(&mut r)?),
-            2 => Change::Join { token: hash(&mut r)?, region: RegionId(r.str("region")?), address: r.str("address")? },
+            2 => {
+                let (joined, region) = (joined(&mut r)?, RegionId(r.str("region")?));
+                Change::Join { joined, region, address: r.str("address")? }
+            }
             3 => Change::Promote(NodeId(r.u32("member id")?)),
             4 => Change::Remove(NodeId(r.u32("member id")?)),
             5 => Change::PreferLeader(PreferredLeader::from(r.str("region")?)),
@@ -162,6 +166,15 @@ fn option<T>(r: &mut Reader, take: impl Fn(&mut Reader) -> Result<T>) -> Result<
 fn hash(r: &mut Reader) -> Result<[u8; 32]> {
     let raw = r.take(32, "hash")?;
     Ok(raw[..].try_into().expect("32 bytes were taken"))
+}
+
+fn put_joined(out: &mut BytesMut, joined: Joined) {
+    out.put_slice(&joined.token);
+    out.put_u64_le(joined.attempt);
+}
+
+fn joined(r: &mut Reader) -> Result<Joined> {
+    Ok(Joined { token: hash(r)?, attempt: r.u64("attempt")? })
 }
 
 fn count(r: &mut Reader, most: usize) -> Result<usize> {

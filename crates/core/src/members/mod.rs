@@ -64,8 +64,17 @@ pub struct Member {
     pub slot: Option<u32>,
     /// Goes when this one becomes a voter.
     pub replaces: Option<NodeId>,
-    /// Hash of the token it came with: asking again with the same token gives the same member.
-    pub joined_with: Option<[u8; 32]>,
+    /// How it came; none of the first members has one.
+    pub joined: Option<Joined>,
+}
+
+/// Somebody was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// Hash of the token.
+    pub token: [u8; 32],
+    /// Drawn whenever somebody asks with it, so that nobody is taken for a member that another answer made.
+    pub attempt: u64,
 }
 
 /// Leave to join once.
@@ -154,9 +163,10 @@ pub struct Members {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     AddToken(Token),
-    /// Consumes the token.  The new member follows as a learner.
+    /// Consumes the token.  The new member follows as a learner.  With a token that is consumed it takes the place of the member
+    /// that came with it, unless that one votes: what a node once said it had, another one under its number would not have.
     Join {
-        token: [u8; 32],
+        joined: Joined,
         region: RegionId,
         address: String,
     },
@@ -188,6 +198,22 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
+
+/// Whether who asks again with the token of `earlier` may take its place.
+fn check_again(earlier: &Member, region: &RegionId, address: &str) -> Result<(), Refused> {
+    let id = earlier.id;
+    let otherwise = format!("take it out with `onetrip leave --node {id}` and ask for a new token");
+    if earlier.voter {
+        return refused(format!("node {id} joined with this token and votes already; if it is lost, {otherwise}"));
+    }
+    match *region == earlier.region && address == earlier.address {
+        true => Ok(()),
+        false => refused(format!(
+            "this token was used for node {id} in {} at {}: go on as that one (--region, --listen), or {otherwise}",
+            earlier.region, earlier.address
+        )),
+    }
+}
 
 fn is_data_voter(m: &Member) -> bool {
     m.voter && m.role == MemberRole::Voter
@@ -271,14 +297,17 @@ impl Members {
     }
 
     pub fn joined_with(&self, token: &[u8; 32]) -> Option<&Member> {
-        self.members.iter().find(|m| m.joined_with.as_ref() == Some(token))
+        self.members.iter().find(|m| m.joined.is_some_and(|joined| joined.token == *token))
     }
 
     /// What `change` would do to the Raft configuration of this table; nothing for most.
     pub fn steps(&self, change: &Change) -> Vec<Step> {
         match change {
             Change::AddToken(_) | Change::PreferLeader(_) | Change::MoveLeader(_) => Vec::new(),
-            Change::Join { .. } => vec![Step::Learner(self.next_id)],
+            Change::Join { joined, .. } => {
+                let earlier = self.joined_with(&joined.token).filter(|m| !m.voter);
+                earlier.map(|m| Step::Out(m.id)).into_iter().chain([Step::Learner(self.next_id)]).collect()
+            }
             Change::Promote(id) => {
                 let replaced = self.get(*id).and_then(|m| m.replaces).filter(|old| self.contains(*old));
                 std::iter::once(Step::Voter(*id)).chain(replaced.map(Step::Out)).collect()
@@ -297,7 +326,7 @@ impl Members {
         }
         match &command.change {
             Change::AddToken(token) => self.add_token(token)?,
-            Change::Join { token, region, address } => self.join(token, region, address)?,
+            Change::Join { joined, region, address } => *self = self.with(*joined, region, address)?,
             Change::Promote(id) => self.promote(*id)?,
             Change::Remove(id) => self.remove(*id)?,
             Change::PreferLeader(PreferredLeader::Auto) => self.leader_is_auto = true,
@@ -351,11 +380,25 @@ impl Members {
         Ok(())
     }
 
-    fn join(&mut self, hash: &[u8; 32], region: &RegionId, address: &str) -> Result<(), Refused> {
-        let Some(place) = self.tokens.iter().position(|t| &t.hash == hash) else {
-            return refused("this token is unknown or was used already; ask for a new one with `onetrip token`");
+    /// This table and one that joins.
+    fn with(&self, joined: Joined, region: &RegionId, address: &str) -> Result<Members, Refused> {
+        let mut table = self.clone();
+        let (role, replaces) = match self.joined_with(&joined.token) {
+            Some(earlier) => {
+                check_again(earlier, region, address)?;
+                table.members.retain(|m| m.id != earlier.id);
+                (earlier.role, earlier.replaces)
+            }
+            None => {
+                let Some(place) = self.tokens.iter().position(|t| t.hash == joined.token) else {
+                    return refused(
+                        "this token is unknown or was used already; ask for a new one with `onetrip token`",
+                    );
+                };
+                let token = table.tokens.remove(place);
+                (token.role, token.replaces)
+            }
         };
-        let Token { role, replaces, .. } = self.tokens[place];
         for (what, text) in [("region's name", region.as_str()), ("address", address)] {
             if text.is_empty() || text.len() > NAME_BYTES_MAX {
                 return refused(format!("a {what} has 1 to {NAME_BYTES_MAX} bytes"));
@@ -364,30 +407,22 @@ impl Members {
         if region.as_str() == AUTO {
             return refused("no region can be called auto: as a preferred leader that means that the cluster chooses");
         }
-        self.check_replaced(replaces, role)?;
-        if let Some(m) = self.members.iter().find(|m| m.address == address && Some(m.id) != replaces) {
+        table.check_replaced(replaces, role)?;
+        if let Some(m) = table.members.iter().find(|m| m.address == address && Some(m.id) != replaces) {
             return refused(format!("node {} in {} has the address {address}", m.id, m.region));
         }
-        if self.members.len() >= MEMBERS_MAX || self.next_id.0 == u32::MAX {
+        if table.members.len() >= MEMBERS_MAX || table.next_id.0 == u32::MAX {
             return refused(format!("a cluster has {MEMBERS_MAX} members at most"));
         }
         let slot = match role {
-            MemberRole::Voter => Some(self.free_slot()?),
+            MemberRole::Voter => Some(table.free_slot()?),
             MemberRole::Witness | MemberRole::Replica => None,
         };
-        self.tokens.remove(place);
-        self.members.push(Member {
-            id: self.next_id,
-            region: region.clone(),
-            address: address.to_owned(),
-            role,
-            voter: false,
-            slot,
-            replaces,
-            joined_with: Some(*hash),
-        });
-        self.next_id = NodeId(self.next_id.0 + 1);
-        Ok(())
+        let (id, region, address) = (table.next_id, region.clone(), address.to_owned());
+        table.members.push(Member { id, region, address, role, voter: false, slot, replaces, joined: Some(joined) });
+        table.next_id = NodeId(id.0 + 1);
+        table.tidy();
+        Ok(table)
     }
 
     fn free_slot(&self) -> Result<u32, Refused> {
@@ -462,7 +497,9 @@ impl Change {
     pub fn is_shown_by(&self, members: &Members) -> bool {
         match self {
             Change::AddToken(token) => members.tokens.contains(token),
-            Change::Join { token, .. } => members.joined_with(token).is_some(),
+            Change::Join { joined, .. } => {
+                members.joined_with(&joined.token).is_some_and(|m| m.joined == Some(*joined))
+            }
             Change::Promote(id) => members.get(*id).is_some_and(|m| m.voter),
             Change::Remove(id) => members.removed(*id),
             Change::PreferLeader(preferred) => members.preferred() == *preferred,

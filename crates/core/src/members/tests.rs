@@ -12,7 +12,7 @@ fn voter(id: u32) -> Member {
         voter: true,
         slot: Some(id - 1),
         replaces: None,
-        joined_with: None,
+        joined: None,
     }
 }
 
@@ -25,7 +25,11 @@ fn token(n: u8, role: MemberRole, replaces: Option<u32>) -> Change {
 }
 
 fn join(n: u8) -> Change {
-    Change::Join { token: [n; 32], region: "x".into(), address: format!("10.0.1.{n}:1") }
+    join_again(n, 0)
+}
+
+fn join_again(n: u8, attempt: u64) -> Change {
+    Change::Join { joined: Joined { token: [n; 32], attempt }, region: "x".into(), address: format!("10.0.1.{n}:1") }
 }
 
 fn go(table: &mut Members, change: Change) -> Result<(), String> {
@@ -46,11 +50,13 @@ fn a_token_lets_one_member_in_and_it_becomes_a_voter_with_a_free_slot() {
     assert!(go(&mut t, token(1, MemberRole::Voter, None)).unwrap_err().contains("exists"));
     assert_eq!(t.steps(&join(1)), [Step::Learner(NodeId(4))]);
     go(&mut t, join(1)).unwrap();
-    assert!(go(&mut t, join(1)).unwrap_err().contains("used already"));
+    assert!(join(1).is_shown_by(&t) && !join_again(1, 1).is_shown_by(&t));
     let m = t.joined_with(&[1; 32]).unwrap().clone();
     assert_eq!((m.id, m.slot, m.voter, t.next_id), (NodeId(4), Some(3), false, NodeId(5)));
     go(&mut t, Change::Promote(NodeId(4))).unwrap();
     assert!(go(&mut t, Change::Promote(NodeId(4))).unwrap_err().contains("voter already"));
+    assert!(go(&mut t, join_again(1, 1)).unwrap_err().contains("votes already"));
+    assert_eq!(t.steps(&join_again(1, 1)), [Step::Learner(NodeId(5))]);
     assert_eq!(t.voters().count(), 4);
     // No slot is left for a fifth, but a witness needs none.
     go(&mut t, token(2, MemberRole::Voter, None)).unwrap();
@@ -118,8 +124,31 @@ fn the_cluster_moves_its_leader_only_where_no_operator_has_chosen() {
     go(&mut t, auto.clone()).unwrap();
     assert!(auto.is_shown_by(&t) && t.is_preferred(NodeId(2)) && !Change::PreferLeader("r2".into()).is_shown_by(&t));
     go(&mut t, token(1, MemberRole::Voter, None)).unwrap();
-    let joins = Change::Join { token: [1; 32], region: AUTO.into(), address: "10.0.1.1:1".into() };
+    let joins = Change::Join {
+        joined: Joined { token: [1; 32], attempt: 0 },
+        region: AUTO.into(),
+        address: "10.0.1.1:1".into(),
+    };
     assert!(go(&mut t, joins).unwrap_err().contains("called auto"));
+}
+
+/// Two answers to one token are two members, and the first is out with the second; what it was to replace stays.
+#[test]
+fn who_asks_again_with_a_token_gets_another_number() {
+    let mut t = three();
+    go(&mut t, token(1, MemberRole::Voter, Some(2))).unwrap();
+    go(&mut t, join(1)).unwrap();
+    let first = t.get(NodeId(4)).unwrap().clone();
+    assert_eq!(t.steps(&join_again(1, 1)), [Step::Out(NodeId(4)), Step::Learner(NodeId(5))]);
+    go(&mut t, join_again(1, 1)).unwrap();
+    assert!(t.removed(NodeId(4)) && !join(1).is_shown_by(&t) && join_again(1, 1).is_shown_by(&t));
+    let joined = Joined { token: [1; 32], attempt: 1 };
+    assert_eq!(*t.joined_with(&[1; 32]).unwrap(), Member { id: NodeId(5), joined: Some(joined), ..first });
+    let elsewhere = Change::Join { joined, region: "y".into(), address: "10.0.1.1:1".into() };
+    assert!(go(&mut t, elsewhere).unwrap_err().contains("was used for node 5 in x at 10.0.1.1:1"));
+    go(&mut t, Change::Promote(NodeId(5))).unwrap();
+    t.left_joint();
+    assert!(t.removed(NodeId(2)) && t.voters().count() == 3);
 }
 
 /// A minority may be lost, and any: with five voters three must have the rows, with three two.

@@ -50,6 +50,7 @@ use crate::placement::{Patience, Traffic};
 use crate::router::{AgentEvent, Context, Outbox, Router};
 use crate::Checkpoint;
 use bytes::Bytes;
+use raft::eraftpb::MessageType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,8 +110,8 @@ pub struct Replica<S: Store, O> {
     members_changed: bool,
     leadership: Option<Leadership>,
     tick: u64,
-    /// Peers whose queue was full; Raft is told at the next occasion.
-    dropped: Vec<NodeId>,
+    /// What found a peer's queue full; Raft is told at the next occasion.
+    not_sent: Vec<(NodeId, MessageType)>,
     out: Output,
 }
 
@@ -162,7 +163,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             members_changed: false,
             leadership: None,
             tick: 0,
-            dropped: Vec::new(),
+            not_sent: Vec::new(),
             out: Output::default(),
         })
     }
@@ -304,8 +305,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// Works off everything that consensus has to do.
     pub fn advance<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         loop {
-            for peer in std::mem::take(&mut self.dropped) {
-                self.step(Input::Unreachable(peer), host);
+            for (peer, what) in std::mem::take(&mut self.not_sent) {
+                self.step(Input::NotSent(peer, what), host);
             }
             // Ends: each round persists or hands on something, and nothing new comes in meanwhile.
             let mut out = std::mem::take(&mut self.out);
@@ -366,10 +367,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     fn send<H: Host<Store = S, Outbox = O>>(&mut self, messages: Vec<Message>, host: &mut H) -> Result<(), H::Error> {
         for message in messages {
             host.stage(Stage::BeforeSend)?;
-            let to = NodeId(message.to as u32);
+            let (to, what) = (NodeId(message.to as u32), message.get_msg_type());
             if !host.send(message) {
                 // Its queue is full: Raft goes back to probing, which sends little.
-                self.dropped.push(to);
+                self.not_sent.push((to, what));
             }
         }
         Ok(())

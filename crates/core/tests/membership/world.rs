@@ -392,7 +392,7 @@ pub fn voter(id: u32, role: MemberRole) -> Member {
         voter: true,
         slot: (role == MemberRole::Voter).then_some(id),
         replaces: None,
-        joined_with: None,
+        joined: None,
     }
 }
 
@@ -599,7 +599,14 @@ impl World {
         let hash = [id as u8; 32];
         let replaces = replaces.map(NodeId);
         self.change(at, Change::AddToken(Token { hash, role, replaces, expires_unix_s: 0 }));
-        self.change(at, Change::Join { token: hash, region: region(id), address: format!("host:{id}") });
+        self.change(
+            at,
+            Change::Join {
+                joined: onetrip_core::Joined { token: hash, attempt: u64::from(id) },
+                region: region(id),
+                address: format!("host:{id}"),
+            },
+        );
         let raw = checkpoint::installed(&self.nodes[&at].checkpoint());
         self.start(id, Disk { checkpoint: Some(raw), ..Disk::default() });
         id

@@ -453,7 +453,8 @@ impl Session {
         // and other extensions: to them much is an internal error.
         let meanwhile = ["tuple concurrently ", "cache lookup failed", "could not open relation with OID"];
         let drawn = ["public.", "pg_catalog."].iter().any(|schema| all().contains(schema));
-        let empty_index = message.starts_with("could not read block 0 in file") && message.contains("PL/pgSQL function");
+        let empty_index =
+            message.starts_with("could not read block 0 in file") && message.contains("PL/pgSQL function");
         let fine = drawn || empty_index || meanwhile.iter().any(|words| message.starts_with(words));
         if state.starts_with("XX") && (sql::of_onetrip(file) || (!fine && sql::of_server(file))) {
             self.note(|worked| worked.broken.push(format!("{state} {message} ({file}): {}", all())));

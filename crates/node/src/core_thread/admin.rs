@@ -3,9 +3,9 @@
 use super::CoreThread;
 use crate::inbox::{AdminReply, AdminRequest};
 use crate::secret::{self, Secret};
-use onetrip_core::members::{Change, Command, Members, Token};
+use onetrip_core::members::{Change, Command, Joined, Members, Token};
 use onetrip_core::replica::RequestId;
-use onetrip_core::{Member, MemberRole};
+use onetrip_core::{Member, MemberRole, NodeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,7 +30,7 @@ pub(super) struct AdminRequests {
 
 impl CoreThread {
     pub(super) fn administer(&mut self, request: AdminRequest, answer: Answer) {
-        let (change, secret) = match wanted(request, self.replica.members()) {
+        let (change, secret) = match self.wanted(request) {
             Ok(Some(wanted)) => wanted,
             Ok(None) => return drop(answer.send(Ok(AdminReply::Members(self.replica.members().clone())))),
             Err(why) => return drop(answer.send(Err(why))),
@@ -63,22 +63,61 @@ impl CoreThread {
         self.withdraw_skips();
     }
 
+    /// `None`: only the table is asked for.
+    fn wanted(&self, request: AdminRequest) -> Result<Option<(Change, Option<Secret>)>, String> {
+        let members = self.replica.members();
+        Ok(Some(match request {
+            AdminRequest::Members => return Ok(None),
+            AdminRequest::Token { role, replaces, ttl_s } => {
+                if !(1..=TTL_S_MAX).contains(&ttl_s) {
+                    return Err(format!("a token is good for 1 second to {} days", TTL_S_MAX / 86_400));
+                }
+                if role == MemberRole::Replica && replaces.is_some() {
+                    return Err("a replica replaces nobody".into());
+                }
+                let secret = secret::draw().map_err(|e| e.to_string())?;
+                let token = Token { hash: secret::hash(&secret), role, replaces, expires_unix_s: now_unix_s() + ttl_s };
+                (Change::AddToken(token), Some(secret))
+            }
+            AdminRequest::Join { secret_hash, region, address, unlike } => {
+                let token = members.tokens.iter().find(|t| t.hash == secret_hash);
+                if token.is_some_and(|t| t.expires_unix_s < now_unix_s()) {
+                    return Err("this token has expired; ask for a new one with `onetrip token`".into());
+                }
+                let earlier = members.joined_with(&secret_hash);
+                // Its place would be taken from under it.
+                if let Some(Member { id, region, .. }) = earlier.filter(|m| !m.voter && self.is_connected(m.id)) {
+                    return Err(format!("node {id} in {region} joined with this token and runs already"));
+                }
+                let role = token.map(|t| t.role).or(earlier.map(|m| m.role));
+                if let Some(why) = unlike.filter(|_| role.is_some_and(MemberRole::has_postgres)) {
+                    return Err(why);
+                }
+                let attempt = secret::attempt().map_err(|e| e.to_string())?;
+                (Change::Join { joined: Joined { token: secret_hash, attempt }, region, address }, None)
+            }
+            AdminRequest::Remove { node } => {
+                if !members.contains(node) {
+                    return Err(format!("node {node} is no member"));
+                }
+                (Change::Remove(node), None)
+            }
+            AdminRequest::PreferLeader(preferred) => (Change::PreferLeader(preferred), None),
+        }))
+    }
+
+    fn is_connected(&self, id: NodeId) -> bool {
+        self.host.transport.peers().iter().any(|p| p.id == id && p.connected)
+    }
+
     fn reply(&self, change: Change, secret: Option<Secret>) -> Result<AdminReply, String> {
         let members = self.replica.members();
         match (&change, secret) {
             (Change::AddToken(_), Some(secret)) => Ok(AdminReply::Token(secret)),
-            (Change::Join { token, .. }, _) => {
-                let Some(member) = members.joined_with(token) else {
-                    return Err("the node that joined with this token was removed meanwhile".into());
+            (Change::Join { joined, .. }, _) => {
+                let Some(member) = members.joined_with(&joined.token).filter(|m| m.joined == Some(*joined)) else {
+                    return Err("the node that joined with this token was removed meanwhile, or asked again".into());
                 };
-                if let Some(why) = already_used(member, &change) {
-                    return Err(why);
-                }
-                // Two nodes under one id would vote twice.
-                if self.host.transport.peers().iter().any(|p| p.id == member.id && p.connected) {
-                    let Member { id, region, .. } = member;
-                    return Err(format!("node {id} in {region} joined with this token and runs already"));
-                }
                 let frozen = self.replica.frozen_checkpoint();
                 let checkpoint = Box::new(move || frozen.encode());
                 Ok(AdminReply::Joined { member: member.clone(), members: members.clone(), checkpoint })
@@ -92,61 +131,6 @@ impl CoreThread {
             _ => Ok(AdminReply::Members(members.clone())),
         }
     }
-}
-
-/// Why `member`, which came with this token, is not who asks now.  Two nodes of one number, or one that has forgotten what it
-/// voted for, could lose what was acknowledged.
-fn already_used(member: &Member, asked: &Change) -> Option<String> {
-    let id = member.id;
-    let otherwise = format!("take it out with `onetrip leave --node {id}` and ask for a new token");
-    match asked {
-        _ if member.voter => {
-            Some(format!("node {id} joined with this token and votes already; if it is lost, {otherwise}"))
-        }
-        Change::Join { region, address, .. } if *region != member.region || *address != member.address => {
-            Some(format!(
-                "this token was used for node {id} in {} at {}: go on as that one (--region, --listen), or {otherwise}",
-                member.region, member.address
-            ))
-        }
-        _ => None,
-    }
-}
-
-/// `None`: only the table is asked for.
-fn wanted(request: AdminRequest, members: &Members) -> Result<Option<(Change, Option<Secret>)>, String> {
-    Ok(Some(match request {
-        AdminRequest::Members => return Ok(None),
-        AdminRequest::Token { role, replaces, ttl_s } => {
-            if !(1..=TTL_S_MAX).contains(&ttl_s) {
-                return Err(format!("a token is good for 1 second to {} days", TTL_S_MAX / 86_400));
-            }
-            if role == MemberRole::Replica && replaces.is_some() {
-                return Err("a replica replaces nobody".into());
-            }
-            let secret = secret::draw().map_err(|e| e.to_string())?;
-            let token = Token { hash: secret::hash(&secret), role, replaces, expires_unix_s: now_unix_s() + ttl_s };
-            (Change::AddToken(token), Some(secret))
-        }
-        AdminRequest::Join { secret_hash, region, address, unlike } => {
-            let token = members.tokens.iter().find(|t| t.hash == secret_hash);
-            if token.is_some_and(|t| t.expires_unix_s < now_unix_s()) {
-                return Err("this token has expired; ask for a new one with `onetrip token`".into());
-            }
-            let role = token.map(|t| t.role).or_else(|| members.joined_with(&secret_hash).map(|m| m.role));
-            if let Some(why) = unlike.filter(|_| role.is_some_and(MemberRole::has_postgres)) {
-                return Err(why);
-            }
-            (Change::Join { token: secret_hash, region, address }, None)
-        }
-        AdminRequest::Remove { node } => {
-            if !members.contains(node) {
-                return Err(format!("node {node} is no member"));
-            }
-            (Change::Remove(node), None)
-        }
-        AdminRequest::PreferLeader(preferred) => (Change::PreferLeader(preferred), None),
-    }))
 }
 
 /// Nothing but the end of a token hangs on it.

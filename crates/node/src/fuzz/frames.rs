@@ -181,7 +181,11 @@ pub(super) fn command_seeds() -> Vec<Vec<u8>> {
     let token = Token { hash: [1; 32], role: MemberRole::Witness, replaces: Some(NodeId(1)), expires_unix_s: 9 };
     let changes = [
         Change::AddToken(token),
-        Change::Join { token: [1; 32], region: "r".into(), address: "host:1".into() },
+        Change::Join {
+            joined: onetrip_core::Joined { token: [1; 32], attempt: 1 },
+            region: "r".into(),
+            address: "host:1".into(),
+        },
         Change::Promote(NodeId(1)),
         Change::PreferLeader("r".into()),
     ];

@@ -64,6 +64,6 @@ fn member() -> Member {
         voter: true,
         slot: Some(0),
         replaces: None,
-        joined_with: Some([3; 32]),
+        joined: Some(onetrip_core::Joined { token: [3; 32], attempt: 7 }),
     }
 }

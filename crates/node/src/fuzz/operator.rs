@@ -38,7 +38,7 @@ pub(super) fn join_reply(bytes: &[u8]) {
 
 pub(super) fn join_reply_seeds() -> Vec<Vec<u8>> {
     // A token's hash is long in JSON.
-    let member = Member { joined_with: None, ..member() };
+    let member = Member { joined: None, ..member() };
     let reply = JoinReply {
         members: Members::bootstrap(vec![member.clone()], "r".into(), 8),
         member,

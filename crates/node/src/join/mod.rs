@@ -1,8 +1,8 @@
 //! How a new node becomes a member: it shows a token at any member's peer port and gets all that it needs to start.
 //!
 //! The connection is TLS, pinned to the authority that the token names; the new node has no certificate yet.  A token lets
-//! one node in.  Asking again with the same token gives the same member again, with a fresh checkpoint, so whoever was
-//! interrupted simply repeats it.
+//! one node in.  Whoever was interrupted simply asks again with the same token, and gets another number: the member that the
+//! first answer made is out, unless it votes by now.
 //!
 //! This half runs before there is a node; the member's half is `transport::accept`.
 

@@ -23,7 +23,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -522,7 +522,7 @@ mod tests {
             voter: true,
             slot: Some(id),
             replaces: None,
-            joined_with: None,
+            joined: None,
         };
         let members = onetrip_core::Members::bootstrap((1..=200).map(member).collect(), "r".into(), 8);
         let data = onetrip_core::Checkpoint::bootstrap(members, Default::default()).encode();

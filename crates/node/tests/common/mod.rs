@@ -147,9 +147,7 @@ impl Cluster {
         let AdminReply::Joined { member, checkpoint, .. } = self.admin(via, request()).await? else {
             bail!("another answer than was asked for");
         };
-        // Whoever loses the answer asks again.
-        let AdminReply::Joined { member: again, .. } = self.admin(via, request()).await? else { bail!("no answer") };
-        ensure!(member == again && member.id == NodeId(place as u32 + 1), "{member:?} {again:?}");
+        ensure!(member.id == NodeId(place as u32 + 1), "{member:?}");
         let data_dir = self.dir.path().join(region.as_str());
         std::fs::create_dir(&data_dir)?;
         let mut config = NodeConfig {

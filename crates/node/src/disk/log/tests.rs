@@ -438,7 +438,7 @@ fn checkpoint_at(index: u64) -> Checkpoint {
         voter: true,
         slot: Some(id),
         replaces: None,
-        joined_with: None,
+        joined: None,
     };
     let members = Members::bootstrap(vec![member(1), member(2)], "r".into(), 8);
     let mut checkpoint = Checkpoint::bootstrap(members, Default::default());
