@@ -19,6 +19,7 @@ mod grouped_apply;
 mod kill9;
 mod lab;
 mod large;
+mod leader_place;
 mod left_out;
 mod load;
 mod long_fork;
