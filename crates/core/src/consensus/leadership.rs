@@ -172,6 +172,13 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
+    /// Its log is near enough to this leader's for a transfer.  Who does not lead cannot tell, and says yes.
+    pub fn could_take_over(&self, id: NodeId) -> bool {
+        let committed = self.raft.committed().0;
+        !self.raft.leads()
+            || self.raft.follower(id).is_some_and(|follower| follower.matched.0 + TRANSFER_LAG_MAX >= committed)
+    }
+
     /// A leader outside the preferred region hands over to a member there that is alive and has the whole log but for
     /// what is under way; a witness hands over to any voter with PostgreSQL.  Raft ends a transfer that fails after an
     /// election timeout; the next try waits longer, so that a member which keeps failing does not stop proposals again
@@ -193,9 +200,7 @@ impl<S: Storage> Consensus<S> {
         }
         self.timing.to_transfer = self.config.transfer_ticks;
         let (raft, members, me) = (&self.raft, &self.members, self.config.id);
-        let committed = raft.committed().0;
-        let able =
-            |id: &&NodeId| raft.follower(**id).is_some_and(|f| f.active && f.matched.0 + TRANSFER_LAG_MAX >= committed);
+        let able = |id: &&NodeId| raft.follower(**id).is_some_and(|f| f.active) && self.could_take_over(**id);
         let voters = &self.conf.voters;
         let may_move = self.timing.not_to_preferred == 0;
         let preferred = voters.iter().filter(able).find(|id| may_move && members.is_preferred(**id));

@@ -55,7 +55,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let there = || self.members.members.iter().filter(|m| self.is_there(m.id, now));
         let stays = |id: NodeId| self.members.members.iter().all(|m| m.replaces != Some(id));
         // Who leads is compared with, however it does.
-        let may_lead = |id: NodeId| Some(id) == leader || stays(id) && self.keeps_up(id, now);
+        let able = |id: NodeId| self.consensus.could_take_over(id) && self.keeps_up(id, now);
+        let may_lead = |id: NodeId| Some(id) == leader || stays(id) && able(id);
         let candidates = there().filter(|m| self.members.is_data_voter(m.id) && may_lead(m.id));
         // A replica commits nothing; what has ever come from one counts all the same.
         let weight = |id: NodeId| self.traffic.of(id);
