@@ -251,11 +251,6 @@ impl Host for SimHost<'_> {
         self.body.copying.may(self.body.clock)
     }
 
-    fn healed(&mut self, at: LogIndex) {
-        trace!(self.ctx, "n{} has had its PostgreSQL copied for {at}", self.body.id);
-        self.body.copying.done(self.body.clock);
-    }
-
     fn not_healed(&mut self, at: LogIndex, _why: &str, why_not: String) {
         trace!(self.ctx, "n{} does not have its PostgreSQL copied for {at}: {why_not}", self.body.id);
     }

@@ -334,7 +334,11 @@ impl World {
         }
         let incarnation = mine.incarnation;
         self.machines[i].postgres = Some(mine);
-        self.machines[i].copying = false;
+        let m = &mut self.machines[i];
+        m.copying = false;
+        if let Some(n) = m.node.as_mut().filter(|_| order.keep_old) {
+            n.body.copying.done(n.body.clock);
+        }
         self.ctx.events.add("base backup complete");
         self.at(self.ctx.now, Event::StartPostgres(i, incarnation));
     }

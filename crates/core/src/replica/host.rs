@@ -151,8 +151,6 @@ pub trait Host {
     fn rebuild(&mut self, order: Option<RebuildFrom>);
     /// May PostgreSQL be copied because it cannot apply an entry?  `Err`: why not now.
     fn may_heal(&self) -> Result<(), String>;
-    /// It was, and shows `at`.
-    fn healed(&mut self, at: LogIndex);
     /// PostgreSQL stands still at `at` because of `why`, and is not copied.
     fn not_healed(&mut self, at: LogIndex, why: &str, why_not: String);
 

@@ -71,9 +71,6 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 self.order_rebuild(host)
             }
             Some(order) if self.router.is_fed() && self.router.applied() >= Some(order.at_least) => {
-                if order.keep_old {
-                    host.healed(order.at_least);
-                }
                 self.order(None, host);
             }
             Some(_) => {}

@@ -255,7 +255,6 @@ impl Host for TestHost {
     fn may_heal(&self) -> Result<(), String> {
         Err("there is no PostgreSQL".into())
     }
-    fn healed(&mut self, _: LogIndex) {}
     fn not_healed(&mut self, _: LogIndex, _: &str, _: String) {}
     fn decide(
         &mut self,

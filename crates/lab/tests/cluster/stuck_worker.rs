@@ -69,8 +69,6 @@ async fn a_region_that_cannot_apply_an_entry_is_copied_from_another() {
     .await
     .unwrap();
     std::fs::remove_file(lab.node(1).folder().join("healed")).unwrap();
-    lab.node(1).stop().await.unwrap();
-    lab.node(1).restart().await.unwrap();
     shows(&lab, 1, 2).await;
     lab.everywhere().await;
     lab.check_equal(1).await;

@@ -1,8 +1,9 @@
 //! How often PostgreSQL may be copied anew because it cannot apply an entry.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use crate::postgres::HEALED_FILE;
 use onetrip_core::LogIndex;
 
 /// Not more often: a copy is a load on another region, and who stops this one again and again must not get that each time.
@@ -11,19 +12,16 @@ const AT_MOST_EVERY: Duration = Duration::from_secs(3600);
 /// With less, the disk is full, which ends PostgreSQL by itself again and again, and a copy would not fit.
 const ROOM_MIN: u64 = 256 << 20;
 
-/// Keeps in a file of the node's folder when that was last, so that a restart does not forget it.
+/// Knows when that was last from the file that [`crate::postgres`] writes when a copy is put in the old folder's place.
 pub(super) struct Healing {
     file: PathBuf,
-    last: Option<SystemTime>,
     /// Why it is not done now, for which entry.
     refused: Option<(LogIndex, String)>,
 }
 
 impl Healing {
-    pub fn load(data_dir: &Path) -> Healing {
-        let file = data_dir.join("healed");
-        let last = std::fs::metadata(&file).and_then(|m| m.modified()).ok();
-        Healing { file, last, refused: None }
+    pub fn new(node_folder: &Path) -> Healing {
+        Healing { file: node_folder.join(HEALED_FILE), refused: None }
     }
 
     /// `Err`: why not now.
@@ -32,27 +30,16 @@ impl Healing {
         if room.is_some_and(|room| room.blocks_available() * room.fragment_size() < ROOM_MIN) {
             return Err("its disk has no room for a copy".into());
         }
-        let Some(last) = self.last else { return Ok(()) };
+        let Ok(last) = std::fs::metadata(&self.file).and_then(|m| m.modified()) else { return Ok(()) };
         // A clock that was set back passes for no time at all.
         let ago = last.elapsed().unwrap_or_default();
         if ago >= AT_MOST_EVERY {
             return Ok(());
         }
         Err(format!(
-            "that was done within the last hour; it is done at once if {} is removed and the node started again",
+            "that was done within the last hour; it is done again at once if {} is removed",
             self.file.display()
         ))
-    }
-
-    /// The copy shows the entry.  Not before: one that a restart of the node cuts short may begin again.
-    pub fn done(&mut self, at: LogIndex) {
-        self.last = Some(SystemTime::now());
-        if let Err(e) = std::fs::write(&self.file, format!("log index {at}\n")) {
-            tracing::warn!(
-                "cannot write {}, so a restart forgets that PostgreSQL was copied: {e}",
-                self.file.display()
-            );
-        }
     }
 
     /// Keeps why it is not done; whether that has not been said yet.

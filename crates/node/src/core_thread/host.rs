@@ -179,10 +179,6 @@ impl Host for NodeHost {
         self.healing.may_order()
     }
 
-    fn healed(&mut self, at: LogIndex) {
-        self.healing.done(at);
-    }
-
     fn not_healed(&mut self, at: LogIndex, why: &str, why_not: String) {
         if self.healing.is_news(at, &why_not) {
             tracing::error!(index = %at, why, "PostgreSQL cannot apply an entry and is not copied anew: {why_not}");

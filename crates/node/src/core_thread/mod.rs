@@ -135,7 +135,7 @@ impl CoreThread {
         let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?)?;
         let postgres_is_there = config.data_dir.join("postgres").join("PG_VERSION").is_file();
         let host = NodeHost {
-            healing: Healing::load(&config.data_dir),
+            healing: Healing::new(&config.data_dir),
             config,
             transport,
             inbox,

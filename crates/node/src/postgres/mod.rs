@@ -34,7 +34,7 @@ pub use donor::{is_own_user, Boxed, Donor, Donors, Stream};
 pub use facts::facts;
 pub use onetrip_core::replica::RebuildFrom;
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
-pub use rebuild::{CopyState, Rebuild};
+pub use rebuild::{CopyState, Rebuild, HEALED_FILE};
 pub use server::Server;
 pub use supervisor::{PostgresState, ServerState, Supervisor};
 

@@ -17,6 +17,9 @@ use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, 
 /// Files that are this node's own, whoever its rows come from.
 const OPERATORS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
 
+/// In the node's folder: its time is that of the last copy of a PostgreSQL that could not apply an entry.
+pub const HEALED_FILE: &str = "healed";
+
 /// Who orders a data folder to be made anew, and from whom it is made.
 #[derive(Clone)]
 pub struct Rebuild {
@@ -106,6 +109,7 @@ fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
     fs::rename(&new, &data).map_err(file_error("rename", &new))?;
     sync_folder(&server.node_folder)?;
     if keep_old {
+        write_healed(server);
         tracing::warn!("the folder that could not be brought on is kept: {}", old.display());
         return Ok(());
     }
@@ -114,6 +118,15 @@ fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
         tracing::warn!("{e}");
     }
     Ok(())
+}
+
+/// The file's time says when this was last done.  It is written only now, so that a copy which a restart of the node cuts
+/// short does not count, nor an order that was taken back because the old folder got further by itself.
+fn write_healed(server: &Server) {
+    let file = server.node_folder.join(HEALED_FILE);
+    if let Err(e) = fs::write(&file, "PostgreSQL was copied when this file was written\n") {
+        tracing::warn!("cannot write {}, so PostgreSQL may be copied more than once an hour: {e}", file.display());
+    }
 }
 
 /// A rename is durable once its folder is.
