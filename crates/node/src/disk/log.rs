@@ -179,24 +179,20 @@ impl RaftLog {
     fn replay(&mut self) -> Result<Option<(u64, u64)>> {
         let numbers = segment_numbers(&self.dir)?;
         let closed = read_closed(&self.dir)?;
+        let mut is_cut = false;
         for (n, number) in numbers.iter().enumerate() {
             if n > 0 && *number != numbers[n - 1] + 1 {
                 let file = path_of(&self.dir, numbers[n - 1] + 1);
                 return Err(Error::Corrupted { file, why: "this segment of the log is missing".into() });
             }
-            self.replay_segment(*number, n + 1 == numbers.len())?;
-            if self.has_read_enough() {
-                break;
-            }
+            is_cut = self.replay_segment(*number, n + 1 == numbers.len(), is_cut)?;
         }
         Ok(closed)
     }
 
-    fn has_read_enough(&self) -> bool {
-        self.read_to.is_some_and(|to| self.last() >= to.0)
-    }
-
-    fn replay_segment(&mut self, number: u64, is_last: bool) -> Result<()> {
+    /// `is_cut`: the segments before this one are left over from a cut that a crash broke off, and so is this one if the answer
+    /// says so.
+    fn replay_segment(&mut self, number: u64, is_last: bool, is_cut: bool) -> Result<bool> {
         let open = if self.read_to.is_some() { Segment::open_to_read } else { Segment::open };
         let mut segment = open(&self.dir, number)?;
         let mut offset = 0;
@@ -209,10 +205,10 @@ impl RaftLog {
                 let Some(previous) = record.previous else {
                     return Err(segment.corrupted("its first record does not say what came before".into()));
                 };
-                if previous.restart {
+                if previous.restart || is_cut {
                     self.slots.clear();
                 }
-                let follows = self.segments.is_empty() || previous.restart || previous.index == self.last();
+                let follows = self.segments.is_empty() || previous.restart || is_cut || previous.index == self.last();
                 if !follows {
                     return Err(segment.corrupted(format!("it follows entry {}, not {}", previous.index, self.last())));
                 }
@@ -221,9 +217,14 @@ impl RaftLog {
             if let Some(hs) = record.hard_state {
                 self.hard_state = hs;
             }
-            let oldest = self.segments.front().filter(|_| !segment.previous.restart);
+            let oldest = self.segments.front().filter(|_| !segment.previous.restart && !is_cut);
             let base = oldest.map_or(segment.previous, |s| s.previous);
             for (index, slot) in record.entries {
+                segment.lowest = segment.lowest.min(index);
+                // It replaces entries of segments that are gone: this one was to follow them (`segments_to_cut`).
+                if segment.lowest <= base.index && !is_last {
+                    continue;
+                }
                 let keep = index.checked_sub(base.index + 1).filter(|keep| *keep <= self.slots.len() as u64);
                 let Some(keep) = keep else {
                     return Err(segment.corrupted(format!("entry {index} follows nothing")));
@@ -233,13 +234,12 @@ impl RaftLog {
             }
             offset = end;
             self.next_record += 1;
-            // Whoever writes it may be in the middle of what follows.
-            if self.has_read_enough() {
-                self.segments.push_back(segment);
-                return Ok(());
-            }
         }
         segment.end = offset;
+        // Whoever writes it may be in the middle of what follows, which replaces nothing up to there.
+        if is_last && self.read_to.is_some_and(|to| self.last() >= to.0) {
+            return if offset > 0 { self.push_replayed(segment, is_cut) } else { Ok(false) };
+        }
         if let Some(found) = segment.first_number()?.filter(|_| offset == 0) {
             if found != self.next_record && segment.record_at(0, found)?.is_some() {
                 let why = format!("it begins with record {found}, but record {} is missing", self.next_record);
@@ -266,24 +266,28 @@ impl RaftLog {
             if self.segments.is_empty() && number > 0 {
                 return Err(segment.corrupted("its first record is damaged".into()));
             }
-            if self.read_to.is_some() {
-                return Ok(());
+            if self.read_to.is_none() {
+                segment.remove()?;
+                sync_dir(&self.dir)?;
             }
-            let dir = self.dir.clone();
-            segment.remove()?;
-            return sync_dir(&dir);
+            return Ok(false);
         }
-        let restart = segment.previous.restart;
-        if restart && is_last && self.read_to.is_none() {
+        if (segment.previous.restart || is_cut) && is_last && self.read_to.is_none() {
             // What it says may be in the cache alone, and what it replaces is about to go.
             segment.rewrite()?;
             sync_dir(&self.dir)?;
         }
+        self.push_replayed(segment, is_cut)
+    }
+
+    fn push_replayed(&mut self, segment: Segment, is_cut: bool) -> Result<bool> {
+        let restart = segment.previous.restart;
         self.segments.push_back(segment);
-        if restart {
+        if restart || is_cut {
             self.drop_older()?;
         }
-        Ok(())
+        let base = self.before_first();
+        Ok(self.segments.back().is_some_and(|newest| newest.lowest <= base))
     }
 
     /// After a clean stop the log must end exactly where it was closed.
@@ -386,10 +390,11 @@ impl RaftLog {
     /// Drops segments that hold nothing above `upto`.  All of it must be committed, and no longer needed by anyone.
     pub fn cut(&mut self, upto: LogIndex) -> Result<()> {
         let before = self.before_first();
-        while self.segments.len() > 1 && self.segments[1].previous.index <= upto.0 {
-            let old = self.segments.pop_front().expect("just counted");
-            let gone = self.segments[0].previous.index - old.previous.index;
-            self.slots.drain(..gone as usize);
+        let old_segments = self.segments_to_cut(upto);
+        if let Some(first) = self.segments.get(old_segments) {
+            self.slots.drain(..(first.previous.index - before) as usize);
+        }
+        for old in self.segments.drain(..old_segments) {
             old.remove()?;
         }
         let excess = self.cached.len().saturating_sub(self.slots.len());
@@ -400,6 +405,17 @@ impl RaftLog {
             sync_dir(&self.dir)?;
         }
         Ok(())
+    }
+
+    /// How many of the oldest segments can go.  The one that is then the oldest holds no entry from before it begins, and no
+    /// later one does: the segments that are left, read by themselves, are the same log.
+    fn segments_to_cut(&self, upto: LogIndex) -> usize {
+        let mut lowest = u64::MAX;
+        let begins = self.segments.iter().enumerate().skip(1).rev().find(|(_, segment)| {
+            lowest = lowest.min(segment.lowest);
+            segment.previous.index <= upto.0 && segment.previous.index < lowest
+        });
+        begins.map_or(0, |(number, _)| number)
     }
 
     /// The index after which the entries have no more than so many bytes.

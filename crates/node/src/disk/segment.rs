@@ -76,6 +76,9 @@ pub(crate) struct Segment {
     pub number: u64,
     pub path: PathBuf,
     pub previous: Previous,
+    /// The lowest index of an entry in it.  A new leader's entries may go back to before `previous`, and so replace entries
+    /// of earlier segments.
+    pub lowest: u64,
     file: Arc<File>,
     /// End of the records.
     pub end: u64,
@@ -108,7 +111,7 @@ impl Segment {
     fn of(file: File, path: PathBuf, number: u64, previous: Previous, set_aside: u64) -> Segment {
         let file = Arc::new(file);
         let entries = Arc::new(SlotReader { path: path.clone(), file: file.clone(), ahead: AtomicU64::new(0) });
-        Segment { number, path, previous, file, end: 0, set_aside, zeros_end: 0, entries }
+        Segment { number, path, previous, lowest: u64::MAX, file, end: 0, set_aside, zeros_end: 0, entries }
     }
 
     /// The same from a file of so many zeros, all durable, which has another name so far ([`Segment::take_name`]).
@@ -180,6 +183,7 @@ impl Segment {
         let mut offset = self.end + gathered.len() as u64;
         let mut slots = Vec::with_capacity(entries.len());
         for e in entries {
+            self.lowest = self.lowest.min(e.index);
             gathered.put_u64_le(e.index);
             gathered.put_u64_le(e.term);
             gathered.put_u8(e.get_entry_type() as u8);
@@ -306,13 +310,29 @@ impl Segment {
         self.set_aside
     }
 
+    /// Reads; what the file does not have reads as zeros, since a running node may have cut it to its records by now.
+    fn read_at(&self, mut bytes: &mut [u8], mut offset: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            match self.file.read_at(bytes, offset) {
+                Ok(0) => {
+                    bytes.fill(0);
+                    return Ok(());
+                }
+                Ok(read) => (bytes, offset) = (&mut bytes[read..], offset + read as u64),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::disk(&self.path, "read")(e)),
+            }
+        }
+        Ok(())
+    }
+
     /// The number that the first record's head gives, if there is one.
     pub fn first_number(&self) -> Result<Option<u64>> {
         if self.set_aside < HEAD_BYTES as u64 {
             return Ok(None);
         }
         let mut head = [0; HEAD_BYTES];
-        self.file.read_exact_at(&mut head, 0).map_err(Error::disk(&self.path, "read"))?;
+        self.read_at(&mut head, 0)?;
         Ok(parse_head(&head).map(|(_, number, _)| number))
     }
 
@@ -322,14 +342,14 @@ impl Segment {
         if offset + HEAD_BYTES as u64 > self.set_aside {
             return Ok(None);
         }
-        self.file.read_exact_at(&mut head, offset).map_err(Error::disk(&self.path, "read"))?;
+        self.read_at(&mut head, offset)?;
         let Some((len, found, crc)) = parse_head(&head) else { return Ok(None) };
         let end = offset + HEAD_BYTES as u64 + u64::from(len);
         if found != number || end > self.set_aside {
             return Ok(None);
         }
         let mut body = BytesMut::zeroed(len as usize);
-        self.file.read_exact_at(&mut body, offset + HEAD_BYTES as u64).map_err(Error::disk(&self.path, "read"))?;
+        self.read_at(&mut body, offset + HEAD_BYTES as u64)?;
         if checksum(&head, &body) != crc {
             return Ok(None);
         }
@@ -380,7 +400,7 @@ impl Segment {
         let (mut piece, mut at, mut from) = (vec![0; GATHER_BYTES_MAX], offset, offset);
         while at < self.set_aside {
             let len = piece.len().min((self.set_aside - at) as usize);
-            self.file.read_exact_at(&mut piece[..len], at).map_err(Error::disk(&self.path, "read"))?;
+            self.read_at(&mut piece[..len], at)?;
             from = piece[..len].iter().rposition(|b| *b != 0).map_or(from, |last| at + last as u64 + 1);
             at += len as u64;
         }
@@ -396,7 +416,7 @@ impl Segment {
         // A record may end with zeros of its own.
         let mut rest = vec![0; (self.set_aside - offset) as usize];
         let written = (zeros_from - offset) as usize;
-        self.file.read_exact_at(&mut rest[..written], offset).map_err(Error::disk(&self.path, "read"))?;
+        self.read_at(&mut rest[..written], offset)?;
         // A record numbered from here on, whole, after bytes that are none: those bytes were a record once.
         for at in 1..written.min(rest.len().saturating_sub(HEAD_BYTES)) {
             if rest[at..at + 4] != MAGIC.to_le_bytes() {

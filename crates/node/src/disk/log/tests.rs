@@ -2,6 +2,7 @@
 
 use super::*;
 use onetrip_core::{Checkpoint, Member, MemberRole, Members, NodeId};
+use proptest::prelude::*;
 use raft::eraftpb::Snapshot;
 use raft::{GetEntriesContext, Storage, StorageError};
 use std::os::fd::AsRawFd;
@@ -576,4 +577,117 @@ fn damage_that_is_found_beside_ends_the_log() {
     assert!(refused.to_string().contains("has changed since it was written"), "{refused}");
     let error = log.append(&[entry(21, 1, b"")], None, true).unwrap_err();
     assert!(error.to_string().contains("has changed since it was written"), "{error}");
+}
+
+/// What happens to a log; numbers are taken modulo what there is.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A record with so many entries of such a length.
+    Append(u64, usize),
+    /// A new leader's, which replace so many of those that are not committed.
+    Replace(u64, u64),
+    Commit(u64),
+    Cut(u64),
+    /// A crash in the middle of a cut, with so many segments gone.
+    CutShort(u64, usize),
+    Crash,
+    Close,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (1..4u64, 0..90usize).prop_map(|(n, len)| Step::Append(n, len)),
+        3 => (0..20u64, 0..4u64).prop_map(|(back, n)| Step::Replace(back, n)),
+        2 => any::<u64>().prop_map(Step::Commit),
+        2 => any::<u64>().prop_map(Step::Cut),
+        1 => (any::<u64>(), any::<usize>()).prop_map(|(upto, gone)| Step::CutShort(upto, gone)),
+        1 => Just(Step::Crash),
+        1 => Just(Step::Close),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+/// A log, and beside it what it should hold: `kept[i]` is entry `i + 1`, also of those that were cut.
+struct Model {
+    dir: tempfile::TempDir,
+    log: Option<RaftLog>,
+    kept: Vec<(u64, Vec<u8>)>,
+    term: u64,
+    committed: u64,
+}
+
+impl Model {
+    fn append(&mut self, entries: u64, len: usize) {
+        let first = self.kept.len() as u64 + 1;
+        let entries: Vec<_> = (first..first + entries).map(|i| entry(i, self.term, &vec![i as u8; len])).collect();
+        self.log.as_mut().unwrap().append(&entries, Some(&hard(self.term, 1, self.committed)), true).unwrap();
+        self.kept.extend(entries.iter().map(|e| (e.term, e.data.to_vec())));
+    }
+
+    fn reopen(&mut self) {
+        drop(self.log.take());
+        self.log = Some(open(self.dir.path()).unwrap());
+    }
+
+    fn step(&mut self, step: &Step) {
+        let log = self.log.as_mut().unwrap();
+        match *step {
+            Step::Append(entries, len) => self.append(entries, len),
+            Step::Replace(back, more) => {
+                let keep = (self.kept.len() as u64).saturating_sub(back).max(self.committed);
+                self.kept.truncate(keep as usize);
+                self.term += 1;
+                self.append(1 + more, 5);
+            }
+            Step::Commit(upto) => self.committed += upto % (self.kept.len() as u64 - self.committed + 1),
+            Step::Cut(upto) => log.cut(LogIndex(upto % (self.committed + 1))).unwrap(),
+            Step::CutShort(upto, gone) => {
+                let segments = log.segments_to_cut(LogIndex(upto % (self.committed + 1)));
+                for old in log.segments.iter().take(gone % (segments + 1)) {
+                    std::fs::remove_file(&old.path).unwrap();
+                }
+                self.reopen();
+            }
+            Step::Crash => self.reopen(),
+            Step::Close => {
+                log.close().unwrap();
+                self.reopen();
+            }
+        }
+    }
+
+    fn holds(&self, log: &RaftLog, upto: u64) {
+        let first = log.first_index().0;
+        assert!(first <= self.committed + 1, "{first} is not committed");
+        if first > 1 {
+            assert_eq!(
+                log.term_of(first - 1),
+                Some(self.kept[first as usize - 2].0),
+                "the term before the first entry"
+            );
+        }
+        let mut found = contents(log);
+        found.truncate((upto + 1 - first) as usize);
+        assert_eq!(found, self.kept[first as usize - 1..upto as usize]);
+    }
+}
+
+proptest! {
+    /// Also one in which new leaders have replaced entries of segments that were over; and reading the log of a running node
+    /// finds what was committed, not what it replaced.
+    #[test]
+    fn a_log_holds_what_was_written_last(steps in steps()) {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Some(open(dir.path()).unwrap());
+        let mut model = Model { dir, log, kept: Vec::new(), term: 1, committed: 0 };
+        for step in &steps {
+            model.step(step);
+            let log = model.log.as_ref().unwrap();
+            assert_eq!(log.last(), model.kept.len() as u64);
+            model.holds(log, log.last());
+            let committed = LogIndex(model.committed);
+            let seen = RaftLog::open_to_read(model.dir.path(), Some(committed)).unwrap();
+            model.holds(&seen, model.committed);
+        }
+    }
 }
