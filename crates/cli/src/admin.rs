@@ -1,6 +1,6 @@
-//! Asks a running node of this machine to change the cluster, through the socket in its folder.
+//! Asks a running node on this machine to change the cluster, through the socket in its folder.
 //!
-//! Whoever may open that socket (the node's user and root) may change the cluster; nothing else is asked for.
+//! Anyone who may open that socket (the node's user and root) may change the cluster; there is no other check.
 
 use std::future::Future;
 use std::path::Path;
@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use crate::BadUsage;
 
-/// A change waits for a leader and a majority; the node itself gives up earlier and says why.
+/// A change waits for a leader and a majority.  The node gives up sooner than this, and says why.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-/// The node of `data` that is asked: the folder's own, or in a folder of nodes the first that runs.
+/// The node that is asked: the one of the folder `data`, or the first that runs if `data` contains several nodes.
 pub struct Admin {
     pub node: NodeConfig,
     socket: String,
@@ -33,7 +33,7 @@ impl Admin {
                 Err(e) => why = anyhow!(e).context(format!("connect to {socket}")),
             }
         }
-        Err(why.context("no node there takes orders; is it started, and are you its user or root?"))
+        Err(why.context("no node in that folder can be reached; is it running, and are you its user or root?"))
     }
 
     pub fn answers(&self) -> bool {
@@ -48,10 +48,10 @@ impl Admin {
         answer(http::get_json(&self.node.http.to_string(), "/status", TIMEOUT))
     }
 
-    /// The number of the member that `name` means: a number, or a region with one member.
+    /// The number of the member that `name` means: `name` is a number, or a region with one member.
     pub fn find(&self, name: &str) -> Result<u32> {
         let members = answer(http::get_json(&self.socket, "/members", TIMEOUT))?;
-        let members = members["members"].as_array().context("the node's answer holds no members")?;
+        let members = members["members"].as_array().context("the node's answer contains no members")?;
         let ids = |named: &dyn Fn(&Value) -> bool| -> Vec<u32> {
             members.iter().filter(|m| named(m)).filter_map(|m| m["id"].as_u64()?.try_into().ok()).collect()
         };
@@ -71,7 +71,7 @@ impl Admin {
     }
 }
 
-/// What the node says when it refuses is the message.
+/// Waits for the answer.  If the node refuses, its reason is the whole error message.
 fn answer(asking: impl Future<Output = Result<Value>>) -> Result<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(asking).map_err(|e| match e.downcast_ref::<http::Refused>() {
@@ -80,7 +80,7 @@ fn answer(asking: impl Future<Output = Result<Value>>) -> Result<Value> {
     })
 }
 
-/// Polls until it holds; `otherwise` is what to say if it does not in time.
+/// Polls until `holds` says yes; after `limit` it fails with the message `otherwise`.
 pub fn wait_for(limit: Duration, otherwise: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + limit;
     while !holds()? {

@@ -1,6 +1,6 @@
-//! `onetrip init`: the folders of a cluster's nodes, each with its node.toml and its PostgreSQL.
+//! `onetrip init`: makes the folders of a cluster's nodes, each with its node.toml and its PostgreSQL.
 //!
-//! All or nothing: what a failed call has made, it removes; what was there before, it does not touch.
+//! All or nothing: a call that fails removes what it has made, and never touches what was there before.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,8 +21,9 @@ use crate::BadUsage;
 
 /// Make the nodes of a new cluster, each with an empty PostgreSQL
 ///
-/// Reads the regions from a topology file and makes a folder for each in --data. Ports that the file leaves out are chosen
-/// among the free ones. When each region has a machine of its own, call it there with --region and the same --cluster.
+/// Reads the regions from a topology file and makes a folder for each in --data. Free ports are chosen where the file
+/// names none. If each region has a machine of its own, run this on each machine with its --region and the same
+/// --cluster.
 #[derive(Args)]
 pub struct InitArgs {
     /// Topology file (TOML): regions, their hosts and ports, where the leader belongs
@@ -37,29 +38,32 @@ pub struct InitArgs {
     /// Make only this region's node
     #[arg(long, requires = "cluster")]
     region: Option<String>,
-    /// Name of the cluster, the same for all its nodes [default: a random one]
+    /// Name of the cluster, the same for all its nodes [default: a random name]
     #[arg(long)]
     cluster: Option<String>,
-    /// Steps in which sequences count, so that no two regions give the same value; the most regions that can write at a time
+    /// Step in which sequences count, so that no two regions return the same value; at most so many regions can write
+    /// at a time
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     stride: u32,
-    /// Sequences count 1, 2, 3: only when one region alone writes
+    /// Let sequences count 1, 2, 3: only for a cluster in which one region alone writes
     #[arg(long, conflicts_with = "stride")]
     dense_sequences: bool,
     /// Folder of PostgreSQL's programs [default: ONETRIP_POSTGRES_BIN, else where Debian or `pg_config` has them]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// User that root becomes
+    /// User to run as, if called by root
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
-    /// Folder with the cluster's authority, `ca.crt` and `ca.key`: made if they are not there. Needed with --region: copy it to
-    /// each machine, or all nodes would refuse each other [default: a new authority, kept in the nodes' folders only]
+    /// Folder with the cluster's certificate authority, `ca.crt` and `ca.key`, which are made if they do not exist.
+    /// Needed with --region: copy the folder to each machine, or the nodes will refuse each other [default: a new
+    /// authority, kept in the nodes' folders only]
     #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
-    /// Neither encrypt connections between the nodes nor ask for certificates: anyone who reaches their ports can do anything
+    /// Neither encrypt connections between the nodes nor ask for certificates: anyone who can reach their ports has
+    /// full control
     #[arg(long, conflicts_with_all = ["tls", "ca"])]
     no_tls: bool,
-    /// Encrypt connections between the nodes in a lab too
+    /// Encrypt the connections between the nodes even with --lab
     #[arg(long, hide = true)]
     tls: bool,
     #[command(flatten)]
@@ -83,7 +87,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     }
     for node in &nodes {
         if node.data_dir.join(FILE_NAME).exists() {
-            bail!("{} holds a node already; nothing was changed", node.data_dir.display());
+            bail!("{} contains a node already; nothing was changed", node.data_dir.display());
         }
         if node.data_dir.exists() {
             bail!("{} exists already; nothing was changed", node.data_dir.display());
@@ -119,7 +123,8 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             return Err(BadUsage(format!("{} has no region {region:?}", args.topology.display())).into());
         }
         if let Some(missing) = topology.regions.iter().find(|r| r.peer_port.is_none()) {
-            let why = format!("region {:?} needs a peer_port: the nodes on other machines must know it", missing.name);
+            let why =
+                format!("region {:?} needs a peer_port, so that the nodes on other machines know it", missing.name);
             return Err(BadUsage(why).into());
         }
     }
@@ -195,20 +200,20 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
     Ok(nodes)
 }
 
-/// The cluster's, if its nodes want certificates.
+/// The cluster's certificate authority, if its nodes use certificates.
 fn authority(args: &InitArgs, nodes: &[NodeConfig]) -> Result<Option<Authority>> {
     let Some(node) = nodes.iter().find(|node| node.tls) else { return Ok(None) };
     let Some(folder) = &args.ca else { return Ok(Some(Authority::new(&node.cluster)?)) };
     Ok(Some(Authority::load_or_make(folder, &node.cluster)?))
 }
 
-/// Side by side: each spends its time in initdb.
+/// Makes the nodes in parallel, because each takes most of its time for initdb.
 fn make(nodes: &[NodeConfig], authority: Option<&Authority>) -> Result<()> {
     std::thread::scope(|scope| {
         let made: Vec<_> = nodes.iter().map(|node| scope.spawn(move || make_one(node, authority))).collect();
         made.into_iter().try_for_each(|thread| match thread.join() {
             Ok(result) => result,
-            Err(_) => bail!("making a node failed unexpectedly"),
+            Err(_) => bail!("making a node ended with a panic"),
         })
     })
 }
@@ -220,7 +225,7 @@ fn make_one(node: &NodeConfig, authority: Option<&Authority>) -> Result<()> {
         tls::write_folder(folder, authority, &authority.issue(node.node)?)?;
     }
     bootstrap(&Server::of(node)?)?;
-    // Last: a folder with a node.toml is a whole node.
+    // Last: a folder with a node.toml is a complete node.
     node.save()?;
     Ok(())
 }
@@ -230,7 +235,7 @@ pub fn random_name() -> Result<String> {
     let mut bytes = [0u8; 8];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut f| f.read_exact(&mut bytes))
-        .context("draw a name for the cluster")?;
-    // A name of digits alone would not do in a certificate.
+        .context("choose a random name for the cluster")?;
+    // A name that consists of digits only would not be valid in a certificate.
     Ok(bytes.iter().fold("c".to_owned(), |name, b| format!("{name}{b:02x}")))
 }

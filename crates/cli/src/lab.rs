@@ -1,10 +1,10 @@
-//! What the lab's build of the command takes besides.
+//! The options that only the lab's build of the command has.
 
 use clap::Args;
 
 #[derive(Args)]
 pub struct LabArgs {
-    /// Emulate the topology's round trips and let links be shaped and cut; nothing is encrypted
+    /// Emulate the topology's round trips, and let tests shape and cut links; nothing is encrypted
     #[cfg(feature = "lab")]
     #[arg(long, hide = true)]
     lab: bool,

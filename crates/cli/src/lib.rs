@@ -1,7 +1,8 @@
-//! The `onetrip` command.  A library, so that the lab can build it with the feature `lab` (`onetrip-lab`); `main.rs` is the one
-//! for use.
+//! The `onetrip` command, as a library: the lab builds it with the feature `lab` (`onetrip-lab`), and `main.rs` is the
+//! program that is shipped.
 //!
-//! Exit codes: 0 all is well; 1 it failed, or `check` found a difference; 2 it was called wrongly.
+//! Exit codes: 0 all is well; 1 the command failed, `check` found a difference, or `status` a problem; 2 it was called
+//! wrongly.
 
 mod admin;
 mod backup;
@@ -28,13 +29,13 @@ use std::process::ExitCode;
 pub use backup::manifest::fuzz;
 use clap::{Parser, Subcommand};
 
-/// Whether the node in this build can do what only tests ask for.
+/// Whether the node in this build contains what only tests need.
 pub const IS_FOR_TESTS: bool = onetrip_node::IS_FOR_TESTS;
 
-/// PostgreSQL in every region, one database.
+/// One PostgreSQL database that runs in several regions.
 ///
-/// A cluster is a set of regions, each with a node (this program) and the PostgreSQL that it runs. Any region takes any
-/// transaction; a COMMIT crosses the regions, statements do not.
+/// A cluster is a set of regions, each with a node (this program) and the PostgreSQL that it runs. Every region accepts
+/// every transaction. Statements run inside the region; only COMMIT communicates with the other regions.
 #[derive(Parser)]
 #[command(name = "onetrip", version, propagate_version = true, arg_required_else_help = true)]
 struct Arguments {
@@ -58,7 +59,7 @@ enum Command {
     Certificate(certificate::CertificateArgs),
 }
 
-/// The caller can mend it by calling differently.
+/// The command was called wrongly: its exit code is 2.
 #[derive(Debug)]
 pub(crate) struct BadUsage(pub String);
 
@@ -70,7 +71,7 @@ impl std::fmt::Display for BadUsage {
 
 impl std::error::Error for BadUsage {}
 
-/// The command, as this process was called.
+/// Runs the command that this process was called with.
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Init(args) => init::run(&args),
@@ -95,13 +96,14 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What this process makes from now on is for its own user: logs, archives and backups hold the data of all tables.
+/// Makes every file that this process creates from now on private to its user: logs, archives and backups contain the
+/// data of all tables.
 pub(crate) fn keep_files_private() {
     use nix::sys::stat::{umask, Mode};
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }
 
-/// The error with its causes; a message that ends with its cause says it once.
+/// The error with its causes.  A cause with which the message ends already is not repeated.
 fn told(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |text, cause| match cause.to_string() {
         cause if text.is_empty() => cause,

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Cargo gives every program of one build the features that any of them asks for.
+    // Cargo builds all programs of one call with every feature that any of them asks for.
     if onetrip_cli::IS_FOR_TESTS {
         eprintln!(
-            "onetrip: this was built together with the lab, for tests; build the command for use alone: make build"
+            "onetrip: this was built together with the lab, for tests only; build the command by itself: make build"
         );
         return ExitCode::from(2);
     }

@@ -1,4 +1,4 @@
-//! Finds the nodes that a command is about: those whose folders lie in one data folder.
+//! Finds the nodes that a command is about: those whose folders are in one data folder.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::BadUsage;
 
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The nodes of `data`, by id: it is one node's folder, or a folder with a folder for each node.
+/// The nodes of `data`, in order of their ids.  `data` is one node's folder, or contains a folder for each node.
 pub fn in_folder(data: &Path) -> Result<Vec<NodeConfig>> {
     if data.join(FILE_NAME).is_file() {
         return Ok(vec![NodeConfig::load(data)?]);
@@ -26,13 +26,13 @@ pub fn in_folder(data: &Path) -> Result<Vec<NodeConfig>> {
         }
     }
     if nodes.is_empty() {
-        return Err(BadUsage(format!("{} holds no node: make one with `onetrip init`", data.display())).into());
+        return Err(BadUsage(format!("{} contains no node: make one with `onetrip init`", data.display())).into());
     }
     nodes.sort_by_key(|node| node.node);
     Ok(nodes)
 }
 
-/// What each of these addresses answers to `GET /status`, in their order.
+/// The answers of these addresses to `GET /status`, in the order of the addresses.
 pub async fn statuses(addresses: impl IntoIterator<Item = String>) -> Vec<Result<Value>> {
     let ask = |address: String| tokio::spawn(async move { http::get_json(&address, "/status", STATUS_TIMEOUT).await });
     let asked: Vec<_> = addresses.into_iter().map(ask).collect();

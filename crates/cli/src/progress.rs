@@ -1,12 +1,13 @@
-//! One line about work that takes long: on a terminal it is written over, elsewhere it is repeated now and then.
+//! One line about work that takes long.  On a terminal the line is overwritten; elsewhere a new line is printed every
+//! few seconds.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 const BAR_CELLS: usize = 30;
-/// What any terminal has, less one.
+/// One less than the 80 columns that any terminal has.
 const COLUMNS: usize = 79;
-/// Without a terminal a line comes when the step changes, and this often within one.
+/// Without a terminal a line is printed when the step changes, and this often within a step.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 pub struct Progress {
@@ -20,7 +21,7 @@ impl Progress {
         Progress { terminal: std::io::stderr().is_terminal(), step: String::new(), last: None }
     }
 
-    /// `part`: how much of the step is done, from 0 to 1, if that is known; `detail` comes behind it.
+    /// `part`: how much of the step is done, from 0 to 1, if that is known; `detail` is printed after it.
     pub fn show(&mut self, step: &str, part: Option<f64>, detail: &str) {
         let new_step = self.step != step;
         if !self.terminal && !new_step && self.last.is_some_and(|at| at.elapsed() < LINE_EVERY) {
@@ -30,16 +31,16 @@ impl Progress {
         self.last = Some(Instant::now());
         let line = line(step, part, detail);
         let mut stderr = std::io::stderr().lock();
-        // Nobody reading any more is no reason to stop the work.
+        // The work goes on even if nobody reads standard error any more.
         let _ = match self.terminal {
-            // A line that wraps could not be written over.
+            // A line that wraps could not be overwritten.
             true => write!(stderr, "\r\x1b[K{}", line.chars().take(COLUMNS).collect::<String>()),
             false => writeln!(stderr, "{line}"),
         };
         let _ = stderr.flush();
     }
 
-    /// The last word; the next output begins on a line of its own.
+    /// Prints the last line; what is printed next begins on a new line.
     pub fn end(&mut self, text: &str) {
         let start = if self.terminal { "\r\x1b[K" } else { "" };
         let _ = writeln!(std::io::stderr(), "{start}{text}");

@@ -1,4 +1,4 @@
-//! `onetrip start`: one node in the foreground, with its PostgreSQL.
+//! `onetrip start`: runs one node in the foreground, with its PostgreSQL.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -16,17 +16,17 @@ use crate::{log_line, BadUsage};
 
 /// Run a node and its PostgreSQL in the foreground
 ///
-/// Ends in order on SIGTERM or SIGINT (Ctrl-C), and its PostgreSQL with it. Logs go to standard error; RUST_LOG chooses
-/// how much (default: info).
+/// SIGTERM or SIGINT (Ctrl-C) shuts down both in order. Logs go to standard error; RUST_LOG chooses how much is logged
+/// (default: info).
 #[derive(Args)]
 pub struct StartArgs {
     /// The node's folder, as `onetrip init` made it: DIR/<region>
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// User that root becomes [default: the one of `onetrip init`]
+    /// User to run as, if called by root [default: the user that the node was made with]
     #[arg(long)]
     user: Option<String>,
-    /// End when standard input ends: a parent that dies takes the node with it
+    /// Stop when standard input ends, so that the node stops when its parent process dies
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
 }
@@ -40,11 +40,11 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
             true => "make a node there with `onetrip init`".to_string(),
             false => format!("start one of {}", regions.join(", ")),
         };
-        return Err(BadUsage(format!("{} holds no {FILE_NAME}: {hint}", args.data.display())).into());
+        return Err(BadUsage(format!("{} contains no {FILE_NAME}: {hint}", args.data.display())).into());
     }
     let config = NodeConfig::load(&args.data)?;
     let configured = config.postgres.as_ref().and_then(|p| p.user.as_deref());
-    // Before anything is opened, made or started.
+    // Before anything is opened, created or started.
     become_user(args.user.as_deref().or(configured).unwrap_or(ROOT_BECOMES), &config.data_dir)?;
     foreground(config, Foreground { until_stdin_closes: args.until_stdin_closes, ..Foreground::default() })
 }
@@ -52,13 +52,13 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
 #[derive(Default)]
 pub struct Foreground {
     pub until_stdin_closes: bool,
-    /// Say no more than warnings unless RUST_LOG asks for it: something else is shown.
+    /// Log only warnings and errors unless RUST_LOG asks for more, because progress is shown instead.
     pub quiet: bool,
-    /// Runs beside the node; the node goes on when it is done.
+    /// Runs beside the node; when it is done, the node keeps running.
     pub beside: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// Runs the node until it is told to end.  The process is that of its user already.
+/// Runs the node until it is told to stop.  The process runs as the node's user already.
 pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
     crate::keep_files_private();
     log_line::to_stderr(if how.quiet { "warn" } else { "info" });
@@ -71,7 +71,7 @@ pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
     let result = runtime.block_on(async move {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-        // A closed terminal ends the node like Ctrl-C, rather than leave its PostgreSQL alone.
+        // A closed terminal stops the node as Ctrl-C does; otherwise its PostgreSQL would keep running without it.
         let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
         let shutdown = async move {
             tokio::select! {
@@ -87,7 +87,7 @@ pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
         onetrip_node::run(config, shutdown).await?;
         Ok::<_, anyhow::Error>(())
     });
-    // A blocked read of standard input must not hold the process, whether the node was stopped or has failed.
+    // A blocked read of standard input must not delay the end of the process, whether the node was stopped or failed.
     runtime.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
 }
