@@ -1,4 +1,4 @@
-//! `onetrip certificate`: a new certificate for a node, from the authority that the node keeps.
+//! `onetrip certificate`: makes a new certificate for a node, signed by the authority in the node's folder.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,18 +11,19 @@ use onetrip_node::NodeConfig;
 
 /// Renew a node's certificate
 ///
-/// Writes tls/node.crt and tls/node.key in the node's folder anew, good for ten years from now. The node reads them when it
-/// starts.
+/// Replaces tls/node.crt and tls/node.key in the node's folder; the new certificate is valid for ten years from now.
+/// The node reads them when it starts.
 #[derive(Args)]
 pub struct CertificateArgs {
     /// The node's folder
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Replace the cluster's authority by the one in this folder, which is made if it is not there. Do it on every node while
-    /// all are stopped: the old and the new refuse each other
+    /// Replace the cluster's authority with the one in this folder, which is made if it does not exist. Do this for
+    /// every node while all nodes are stopped: nodes with the old authority and nodes with the new one refuse each
+    /// other
     #[arg(long, value_name = "DIR")]
     new_authority: Option<PathBuf>,
-    /// User that root becomes
+    /// User to run as, if called by root
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
 }

@@ -1,7 +1,8 @@
-//! `onetrip join`: a new node of a running cluster.
+//! `onetrip join`: adds a new node to a running cluster.
 //!
-//! Asks a member, writes the folder (node.toml last: a folder with one is a whole node), then runs the node; the node copies
-//! a member's PostgreSQL and catches up by itself, and this shows how far it is.
+//! The command asks a member, writes the node's folder (node.toml last: a folder with a node.toml is a complete node),
+//! and runs the node.  The node then copies a member's PostgreSQL and catches up by itself, while the command shows its
+//! progress.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,11 +28,11 @@ use crate::BadUsage;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Make a node of a running cluster and run it
+/// Make a new node of a running cluster, and run it
 ///
-/// Needs a token of `onetrip token`. Copies a member's PostgreSQL while the cluster goes on working, catches up, and becomes
-/// what the token says: a voter, a witness or a replica. Runs in the foreground like `onetrip start`, which is also how it is
-/// started later. After an error call it again with the same token.
+/// Needs a token from `onetrip token`. The node copies a member's PostgreSQL while the cluster keeps working, catches
+/// up, and becomes what the token says: a voter, a witness or a replica. It runs in the foreground as with `onetrip
+/// start`, which is also how to start it later. After an error, run the command again with the same token.
 #[derive(Args)]
 pub struct JoinArgs {
     /// The peer port of any member
@@ -40,7 +41,7 @@ pub struct JoinArgs {
     /// What `onetrip token` printed
     #[arg(long)]
     token: String,
-    /// The region that this node is in, a new one or not
+    /// The region of this node: a new one, or one that has nodes already
     #[arg(long)]
     region: String,
     /// Folder to make for this node
@@ -49,7 +50,7 @@ pub struct JoinArgs {
     /// Where this node listens for the others [default: 127.0.0.1 and a free port]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
-    /// Where the others reach it [default: --listen]
+    /// Where the others can reach it [default: --listen]
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// PostgreSQL's port [default: a free one]
@@ -61,15 +62,15 @@ pub struct JoinArgs {
     /// Folder of PostgreSQL's programs [default: as for `onetrip init`]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// User that root becomes
+    /// User to run as, if called by root
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
-    /// Make the folder and stop; `onetrip start` goes on from there
+    /// Only make the folder; `onetrip start` then does the rest
     #[arg(long)]
     prepare_only: bool,
     #[command(flatten)]
     lab: LabArgs,
-    /// End when standard input ends
+    /// Stop when standard input ends
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
 }
@@ -78,7 +79,7 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
     let token: JoinToken = args.token.parse().map_err(|e| BadUsage(format!("--token: {e}")))?;
     let data = std::path::absolute(&args.data).context("find the data folder")?;
     if data.join(FILE_NAME).exists() {
-        bail!("{} holds a node already: run it with `onetrip start`", data.display());
+        bail!("{} contains a node already: run it with `onetrip start`", data.display());
     }
     prepare_folder(&data, &args.user)?;
     become_user(&args.user, &data)?;
@@ -88,7 +89,7 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
         println!("{what}: {}; start it with: onetrip start --data {}", data.display(), data.display());
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{what}: the cluster knows it now");
+    eprintln!("{what}: the cluster has accepted it");
     let address = config.http.to_string();
     let watch = Box::pin(async move { follow(&address).await });
     start::foreground(
@@ -97,7 +98,7 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
     )
 }
 
-/// Asks to be a member and writes the folder.
+/// Asks a member to let this node join, and writes its folder.
 fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig> {
     let mut free = ports::free_ports(3)?.into_iter();
     let mut port = |given: Option<u16>| given.or_else(|| free.next()).context("no free port is left");
@@ -110,14 +111,14 @@ fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig
         Some(address) => address.clone(),
         None if listen.ip().is_unspecified() => {
             return Err(BadUsage(format!(
-                "--listen {listen} is every address: say with --address where the others reach it"
+                "--listen {listen} stands for every address: say with --address where the others can reach this node"
             ))
             .into())
         }
         None => listen.to_string(),
     };
     let (http, postgres) = (SocketAddr::new(loopback, port(args.http)?), port(args.port)?);
-    // A witness needs no PostgreSQL, and what this node is to be stands in its token.
+    // A witness needs no PostgreSQL, and only the token says what this node is to be.
     let is_there = |bin_dir: &PathBuf| args.bin_dir.is_some() || bin_dir.join("postgres").is_file();
     let bin_dir = postgres::bin_dir(args.bin_dir.as_deref()).ok().filter(is_there);
     let postgres_facts = bin_dir.map(|bin_dir| facts(&bin_dir, data)).transpose()?;
@@ -130,7 +131,7 @@ fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig
     let index =
         Checkpoint::decode(reply.checkpoint.clone(), config.limits()).context("read the cluster's state")?.index();
     CheckpointFile::new(config.checkpoint_file()).install(index, &reply.checkpoint)?;
-    // Last: a folder with a node.toml is a whole node.
+    // Last: a folder with a node.toml is a complete node.
     config.save()?;
     Ok(config)
 }
@@ -151,7 +152,7 @@ fn config(
             bin_dir: postgres::bin_dir(args.bin_dir.as_deref())?,
             database: reply.settings.database.clone().with_context(|| {
                 format!(
-                    "{} has no PostgreSQL and does not know the database: name another member with --from",
+                    "{} has no PostgreSQL and does not know the database's name: name another member with --from",
                     args.from
                 )
             })?,
@@ -183,7 +184,7 @@ fn config(
     })
 }
 
-/// Shows how far the node at this HTTP address is, until it takes part.
+/// Shows the progress of the node at this HTTP address, until it has caught up.
 async fn follow(address: &str) {
     let mut progress = Progress::new();
     loop {
@@ -204,14 +205,14 @@ struct Step {
     detail: String,
 }
 
-/// What the node is doing on its way to taking part; none: it does.
+/// What the node is doing until it has caught up; `None` once it has.
 fn step(status: &Value) -> Option<Step> {
     let simple = |what: &str, detail: String| Some(Step { what: what.to_string(), part: None, detail });
     let postgres = &status["postgres"];
     if let (Some(done), Some(total)) = (postgres["copy"]["done_kb"].as_u64(), postgres["copy"]["total_kb"].as_u64()) {
         let what = format!("copying the PostgreSQL of {}", postgres["copy"]["region"].as_str().unwrap_or("a member"));
         return match total {
-            // The donor makes a checkpoint first.
+            // The donor's PostgreSQL runs a CHECKPOINT first.
             0 => simple(&what, String::new()),
             _ => Some(Step {
                 what,

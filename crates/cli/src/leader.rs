@@ -1,4 +1,4 @@
-//! `onetrip leader`: where the leader should be.
+//! `onetrip leader`: says in which region the leader should be.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,20 +11,20 @@ use serde_json::json;
 
 use crate::admin::{wait_for, Admin};
 
-/// A leader hands over when its successor has the whole log.
+/// How long a move may take: the leader hands over only when its successor has the whole log.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Say where the leader belongs, now and after every later election: in a region, or wherever it is best
+/// Say where the leader belongs, now and after every later election
 ///
-/// With `--to auto`, the default of a new cluster, the cluster chooses by itself: where commits take the least time, by
-/// measured round trips and by where they come from. With `--to REGION` the leader moves there and stays. Transactions go on
-/// meanwhile.
+/// With `--to auto`, the default of a new cluster, the cluster itself chooses the place where commits take the least
+/// time, judging by measured round trips and by where commits come from. With `--to REGION` the leader moves to that
+/// region and stays there. Transactions continue meanwhile.
 #[derive(Args)]
 pub struct LeaderArgs {
-    /// A running node's folder, or a folder of such folders
+    /// A running node's folder, or a folder that contains such folders
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// The region that is to lead, or auto
+    /// The leader's region, or auto
     #[arg(long, value_name = "REGION")]
     to: String,
 }
@@ -38,7 +38,7 @@ pub fn run(args: &LeaderArgs) -> Result<ExitCode> {
         println!("the cluster chooses where the leader belongs: in {now} for now");
         return Ok(ExitCode::SUCCESS);
     }
-    wait_for(MOVE_TIMEOUT, "the cluster prefers that region now, but the leader has not moved", || {
+    wait_for(MOVE_TIMEOUT, "the cluster prefers that region now, but the leader has not moved there", || {
         Ok(admin.status()?["leader"]["region"].as_str() == Some(&args.to))
     })?;
     println!("{} leads", args.to);

@@ -1,4 +1,4 @@
-//! What a line of the node's log looks like: time, level and module, the message, and fields, whose it is first:
+//! The format of a line of the node's log: time, level and module, the message, then the fields, the node's own first:
 //!
 //! `2026-11-22T10:00:00.000000Z  INFO onetrip_node::node: node started region=b node=2 listen=10.0.0.2:7000`
 
@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::EnvFilter;
 
-/// Logs of this process go there from now on; `RUST_LOG` chooses how much, or else `level` does.
+/// From now on this process logs to standard error.  `RUST_LOG` chooses how much is logged; without it `level` does.
 pub fn to_stderr(level: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
@@ -23,7 +23,7 @@ pub fn to_stderr(level: &str) {
         .init();
 }
 
-/// Whatever lines are let pass, they say whose they are.
+/// Lets the node's span pass whatever the filter says, so that every line that is logged says which node it comes from.
 fn with_spans(filter: EnvFilter) -> EnvFilter {
     let spans = format!("{}=error", onetrip_node::span::TARGET);
     filter.add_directive(spans.parse().expect("a target and a level"))
@@ -53,7 +53,7 @@ where
     }
 }
 
-/// Shows the message alone, or all but the message.
+/// Shows only the message, or everything except the message.
 struct Only<'a> {
     message: bool,
     visitor: DefaultVisitor<'a>,
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// What comes after the time, when a node logs something under this filter.
+    /// What a node logs under this filter, without the time.
     fn logged(filter: &str) -> String {
         let memory = Memory::default();
         let writer = memory.clone();

@@ -1,4 +1,4 @@
-//! `onetrip skip`: an entry that no region can apply is left out everywhere.
+//! `onetrip skip`: leaves out, in every region, an entry that no region can apply.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,24 +9,25 @@ use serde_json::json;
 
 use crate::admin::Admin;
 
-/// The rest is in the file.
+/// At most this many changes are printed; the file contains all of them.
 const LINES_MAX: usize = 20;
 
-/// Leave an entry out that no region can apply, everywhere and for good
+/// Leave out an entry that no region can apply, everywhere and for good
 ///
-/// The last way out. The transaction was committed, and its client may have been told so: its changes are lost on purpose. It is
-/// refused as long as a region shows the entry, because the others can then copy that region's PostgreSQL, and without --force
-/// while a region that may show it cannot be reached. What is left out is kept in the folder `skipped` of the node.
+/// This is the last resort. The transaction was committed, and its client may have been told so; its changes are lost
+/// on purpose. The command is refused while any region shows the entry, because the others can then copy that region's
+/// PostgreSQL. Without --force it is also refused while a region that may show the entry cannot be reached. The entry
+/// that is left out is kept in the folder `skipped` of the node.
 #[derive(Args)]
 pub struct SkipArgs {
-    /// The log index at which the regions stand still (`failing` in onetrip.status)
+    /// The log index of the entry that the regions cannot apply (`failing` in onetrip.status)
     #[arg(value_name = "INDEX")]
     index: u64,
-    /// The folder of a running node whose PostgreSQL stands still there, or a folder of such folders
+    /// The folder of a running node whose PostgreSQL is stuck at that entry, or a folder that contains such folders
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Also while a region that may show it cannot be reached: what it alone has is given up, and it copies another region's
-    /// PostgreSQL when it comes back
+    /// Proceed even if a region that may show the entry cannot be reached: what only that region has is given up, and
+    /// it copies another region's PostgreSQL when it comes back
     #[arg(long)]
     force: bool,
 }

@@ -1,4 +1,4 @@
-//! `onetrip status`: what every reachable node says of itself, side by side.
+//! `onetrip status`: shows what every reachable node says about itself, side by side.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,20 +17,20 @@ use crate::nodes::{self, members};
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["data", "http"]))]
 pub struct StatusArgs {
-    /// A node's folder, or the folder that holds the nodes' folders
+    /// A node's folder, or the folder that contains the nodes' folders
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// A node's HTTP address (repeat it for more nodes)
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Vec<String>,
-    /// Print what the nodes answer as JSON
+    /// Print the nodes' answers as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// One node: what it was asked as, and what it answered.
+/// One node that was asked, and its answer.
 struct Answer {
-    /// Its number, empty where that is not known before it answers; its region likewise.
+    /// Its number; empty if that is not known before the node answers.  The same goes for its region.
     node: String,
     region: String,
     address: String,
@@ -113,7 +113,7 @@ fn table(answers: &[Answer]) -> Vec<Vec<String>> {
     lines
 }
 
-/// What a node takes part as, as `status` shows it.
+/// The node's role, in the words of the column `is`.
 fn role(status: &Value, node: &Value) -> String {
     let Some(member) = members(status).find(|m| &m["id"] == node) else {
         return text(&status["role"]);
@@ -127,7 +127,8 @@ fn role(status: &Value, node: &Value) -> String {
     }
 }
 
-/// Entries that this node has decided and its PostgreSQL does not show yet, and how long ago the first was decided.
+/// How many entries this node has decided that its PostgreSQL does not show yet, and how long ago the first of them was
+/// decided.
 fn lag(status: &Value) -> String {
     match (status["lag_entries"].as_u64(), status["lag_ms"].as_f64()) {
         (Some(entries @ 1..), Some(ms)) => format!("{entries} ({ms:.0} ms)"),
@@ -136,7 +137,7 @@ fn lag(status: &Value) -> String {
     }
 }
 
-/// Members that some answer names and nobody was asked as, with that answer.
+/// The members in the newest answer that were not asked themselves, each with that answer.
 fn not_asked(answers: &[Answer]) -> Vec<(&Value, &Value)> {
     let Some(told) = nodes::newest(answers.iter().map(|a| &a.status)) else { return Vec::new() };
     let asked: Vec<String> =
@@ -144,7 +145,7 @@ fn not_asked(answers: &[Answer]) -> Vec<(&Value, &Value)> {
     members(told).filter(|m| !asked.contains(&text(&m["id"]))).map(|m| (m, told)).collect()
 }
 
-/// Whether its folder is there although it is no member any more.
+/// Whether the node is no longer a member, although its folder is still there.
 fn has_left(answer: &Answer, answers: &[Answer]) -> bool {
     let told = nodes::newest(answers.iter().map(|a| &a.status));
     !answer.node.is_empty() && told.is_some_and(|told| members(told).all(|m| text(&m["id"]) != answer.node))
@@ -177,7 +178,7 @@ fn round_trips(answers: &[Answer]) -> Vec<Vec<String>> {
     lines
 }
 
-/// Where the leader belongs, who says so, and what a COMMIT takes with the leader there and elsewhere.
+/// Where the leader belongs, who says so, and how long a COMMIT takes with the leader there or elsewhere.
 fn place_of_leader(answers: &[Answer]) -> String {
     let Some(told) = nodes::newest(answers.iter().map(|a| &a.status)) else { return String::new() };
     let preferred = text(&told["preferred_leader"]);
@@ -205,7 +206,7 @@ fn place_of_leader(answers: &[Answer]) -> String {
     )
 }
 
-/// What is wrong and what to do, once each, with who says so.
+/// What is wrong and what to do: each problem once, with the nodes that report it.
 fn problems(answers: &[Answer]) -> Vec<String> {
     let mut said: Vec<(String, Vec<String>)> = Vec::new();
     for answer in answers {

@@ -1,4 +1,4 @@
-//! `onetrip token`: leave for one more node to join.
+//! `onetrip token`: makes a token with which one more node may join.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,17 +11,17 @@ use crate::admin::Admin;
 
 /// Make a token with which one node can join the cluster, once
 ///
-/// Prints the token. Give it to `onetrip join` on the new machine; whoever has it can become a member, so pass it on as a
-/// password. Ask any running node, on its own machine, as its user or root.
+/// Prints the token. Give it to `onetrip join` on the new machine. Anyone who has it can become a member, so treat it
+/// like a password. Any running node can make the token: run this on the node's own machine, as its user or root.
 #[derive(Args)]
 pub struct TokenArgs {
-    /// A running node's folder, or a folder of such folders
+    /// A running node's folder, or a folder that contains such folders
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     /// What the new node is to be
     #[arg(long, value_enum, default_value_t = Role::Voter)]
     role: Role,
-    /// The new node takes the place of this one, which is dead: its number, or its region if it has one node
+    /// The dead node that the new one replaces: its number, or its region if that has only one node
     #[arg(long, value_name = "NODE")]
     replaces: Option<String>,
     /// How long the token can be used, in minutes
@@ -31,11 +31,11 @@ pub struct TokenArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Role {
-    /// Has a PostgreSQL, takes any transaction, counts for the majority
+    /// Has a PostgreSQL, accepts any transaction, counts for the majority
     Voter,
     /// Counts for the majority and keeps the log; has no PostgreSQL
     Witness,
-    /// Has a PostgreSQL that is read only; never counts for the majority, slows nobody down
+    /// Has a read-only PostgreSQL; never counts for the majority, so it slows nobody down
     Replica,
 }
 
@@ -54,10 +54,10 @@ pub fn run(args: &TokenArgs) -> Result<ExitCode> {
     let replaces = args.replaces.as_deref().map(|node| admin.find(node)).transpose()?;
     let body = json!({ "role": args.role.name(), "replaces": replaces, "ttl_s": args.valid * 60 });
     let answer = admin.post("/token", &body)?;
-    let token = answer["token"].as_str().context("the node's answer holds no token")?;
+    let token = answer["token"].as_str().context("the node's answer contains no token")?;
     println!("{token}");
     eprintln!(
-        "One {} can join with it, within {} min, once. On the new machine:\n  onetrip join --from {} --token {token} --region REGION --data DIR",
+        "One {} can join with it, once, within {} min. On the new machine:\n  onetrip join --from {} --token {token} --region REGION --data DIR",
         args.role.name(),
         args.valid,
         admin.node.listen,
