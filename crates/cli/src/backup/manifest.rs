@@ -1,4 +1,4 @@
-//! `manifest.json`: what a backup is, and that it is whole; it is written last.
+//! `manifest.json`: describes a backup.  It is written last, so a folder that contains one is a complete backup.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,9 +28,9 @@ pub struct Manifest {
     pub max_entry_bytes: u64,
     pub sequence_stride: u32,
     pub sequence_slot: u32,
-    /// What the log decided up to here is in the checkpoint.
+    /// The log index of the checkpoint.
     pub checkpoint: LogIndex,
-    /// The copied PostgreSQL shows no entry above this one: the lowest position that can be restored.
+    /// The copied PostgreSQL shows no entry above this one, so this is the lowest position that can be restored.
     pub position: LogIndex,
     pub started: String,
     pub finished: String,
@@ -46,7 +46,7 @@ impl Manifest {
         let raw = match std::fs::read(&file) {
             Ok(raw) => raw,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && backup.is_dir() => bail!(
-                "{} holds no {MANIFEST}: it is no backup, or one that was not finished; take another one",
+                "{} contains no {MANIFEST}: it is not a backup, or one that was not finished; use another backup",
                 backup.display()
             ),
             Err(e) => return Err(e).with_context(|| format!("read {}", file.display())),
@@ -56,7 +56,7 @@ impl Manifest {
 
     pub fn parse(raw: &[u8], file: &Path) -> Result<Manifest> {
         let manifest: Manifest = serde_json::from_slice(raw)
-            .with_context(|| format!("{} is damaged; take another backup", file.display()))?;
+            .with_context(|| format!("{} is damaged; use another backup", file.display()))?;
         if manifest.format != FORMAT {
             bail!("{} has format {}; this version reads format {FORMAT}", file.display(), manifest.format);
         }
@@ -70,7 +70,7 @@ impl Manifest {
     }
 }
 
-/// Under another name first, so that the file is whole or absent.
+/// Writes the file under another name first, so that it is complete or absent, and durable on return.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
     let unfinished = path.with_extension("unfinished");
     let write = || -> std::io::Result<()> {
@@ -86,7 +86,7 @@ pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 
-/// After the year 9999, which only a damaged clock or archive comes to, no more can be written.
+/// The end of the year 9999, the last that the format can express.  Only a wrong clock or a damaged archive gets there.
 const TIME_MS_MAX: u64 = 253_402_300_799_999;
 
 /// `2026-11-22T01:00:00.250Z`.
@@ -97,18 +97,18 @@ pub fn time_text(ms: u64) -> String {
     humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms)).to_string()
 }
 
-/// UTC, with or without the `T` and the `Z`.
+/// Reads a time in UTC, with or without the `T` and the `Z`.
 pub fn parse_time(text: &str) -> std::result::Result<u64, String> {
     let parsed = humantime::parse_rfc3339_weak(text.trim()).map_err(|e| {
         format!(
-            "{text:?} is no time ({e}): write it in UTC, such as 2026-11-22T14:30:00Z or \"2026-11-22 14:30:00.250\""
+            "{text:?} is not a valid time ({e}): write UTC, such as 2026-11-22T14:30:00Z or \"2026-11-22 14:30:00.250\""
         )
     })?;
     let since = parsed.duration_since(UNIX_EPOCH).map_err(|_| format!("{text:?} is before 1970"))?;
     Ok(since.as_millis() as u64)
 }
 
-/// A target for the fuzzer: `manifest.json`, and times that people type.
+/// A fuzz target: `manifest.json`, and times that people type.
 #[cfg(feature = "lab")]
 pub mod fuzz {
     use super::*;

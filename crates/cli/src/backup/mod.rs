@@ -1,10 +1,12 @@
-//! `onetrip backup`: a base backup of a running node: its PostgreSQL, the checkpoint and the log that go with it.
+//! `onetrip backup`: makes a base backup of a running node: its PostgreSQL, and the checkpoint and the log that go with
+//! it.
 //!
 //! ```text
-//!   retain the log ──> checkpoint c ──> PostgreSQL shows c ──> copy PostgreSQL ──> position p ──> entries (c, p] ──> manifest
+//!   retain the log ──> checkpoint c ──> PostgreSQL shows c ──> copy PostgreSQL
+//!                  ──> position p ──> entries (c, p] ──> manifest
 //! ```
-//! The copy shows every transaction up to c and none above p, and says itself where it stands.  The manifest is written last: a folder without one is no
-//! backup.
+//! The copy shows every transaction up to c and none above p, and contains its exact position itself.  The manifest is
+//! written last: a folder without one is not a backup.
 
 pub mod manifest;
 
@@ -28,28 +30,28 @@ use crate::restore::entries::Entries;
 use crate::BadUsage;
 use manifest::Manifest;
 
-/// Copy a running node's database, as the start of a restore
+/// Copy a running node's database, so that a cluster can be restored from it
 ///
-/// The node and its clients go on working. With the archive of the log (`[archive]` in node.toml) a cluster can be restored from it
-/// to any later position; without, to the position that the backup has.
+/// The node and its clients keep working. With the archive of the log (`[archive]` in node.toml), a cluster can be
+/// restored to any position after the backup; without it, only to the backup's own position.
 #[derive(Args)]
 pub struct BackupArgs {
     /// The node's folder
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Folder to make the backup in: a new or an empty one
+    /// Folder for the backup: a new or an empty one
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// User that root becomes [default: the one of `onetrip init`]
+    /// User to run as, if called by root [default: the user that the node was made with]
     #[arg(long)]
     user: Option<String>,
 }
 
 /// How long PostgreSQL may take to show what its node has decided.
 const CATCH_UP: Duration = Duration::from_secs(60);
-/// The node keeps the log for longer than this after each call.
+/// After each call the node retains the log for longer than this.
 const RENEW_EVERY: Duration = Duration::from_secs(10);
-/// Its checkpoint may be large.
+/// The node writes a checkpoint first, which may be large.
 const RETAIN_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 const BATCH_BYTES: usize = 1 << 20;
@@ -79,7 +81,7 @@ pub fn run(args: &BackupArgs) -> Result<ExitCode> {
             }
             let _ = std::fs::remove_file(to.join(manifest::CHECKPOINT));
             if !existed {
-                // As root, its parent may not be ours any more; then it stays, empty.
+                // If root called, the user it became may not be allowed to remove the folder; then it stays, empty.
                 let _ = std::fs::remove_dir(&to);
             }
             return Err(e.context("the backup was not made"));
@@ -107,7 +109,7 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     let raw = Bytes::from(raw);
     let checkpoint = Checkpoint::decode(raw.clone(), config.limits()).context("the node's checkpoint")?;
     let (index, term) = (checkpoint.index(), checkpoint.term);
-    // What comes after it up to `index` are no transactions, and PostgreSQL never hears of them.
+    // The entries after this one up to `index` commit nothing, so PostgreSQL never gets them.
     let shown = checkpoint.certifier.last_committed();
     let server = Server::connect(config, postgres).await?;
     server.wait_for(shown, &mut progress).await?;
@@ -125,11 +127,11 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     })
     .await?;
     if has_tablespaces(&folder)? {
-        bail!("this server has tablespaces outside of its data folder, which a backup cannot hold");
+        bail!("this server has tablespaces outside its data folder, which a backup cannot contain");
     }
     let position = server.position().await?;
     if position < shown {
-        bail!("PostgreSQL was at {position} after the copy and at {shown} before it: it was made anew meanwhile");
+        bail!("PostgreSQL was at {position} after the copy and at {shown} before: its data folder was replaced");
     }
     let position = position.max(index);
     progress.show("copying the log", None, "");
@@ -161,11 +163,11 @@ async fn make(config: &NodeConfig, postgres: &PostgresConfig, to: &Path) -> Resu
     };
     manifest.save(to)?;
     note_in_archive(config, &manifest);
-    progress.end("the backup is whole");
+    progress.end("the backup is complete");
     Ok(manifest)
 }
 
-/// A session at the node's PostgreSQL, in a database that is always open.
+/// A session with the node's PostgreSQL, in a database that always accepts connections.
 struct Server(tokio_postgres::Client);
 
 impl Server {
@@ -175,13 +177,13 @@ impl Server {
         options.application_name("onetrip backup").connect_timeout(Duration::from_secs(10));
         let connected = options.connect(tokio_postgres::NoTls).await;
         let (client, connection) = connected.with_context(|| {
-            format!("connect to PostgreSQL through the socket in {}; is the node started?", config.data_dir.display())
+            format!("connect to PostgreSQL through the socket in {}; is the node running?", config.data_dir.display())
         })?;
         tokio::spawn(connection);
         Ok(Server(client))
     }
 
-    /// The last entry whose commit it has begun: what its data shows is at most that.
+    /// The last entry that this server has committed or is committing: it shows nothing above that.
     async fn position(&self) -> Result<LogIndex> {
         let query = "SELECT coalesce(pg_replication_origin_progress('onetrip', false) - '0/0', 0)::bigint";
         let row = self.0.query_one(query, &[]).await.context("ask PostgreSQL for its position")?;
@@ -196,30 +198,30 @@ impl Server {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                bail!("PostgreSQL stands at entry {position} and does not reach {goal}; see `onetrip status`");
+                bail!("PostgreSQL is at entry {position} and does not reach {goal}; see `onetrip status`");
             }
-            progress.show("waiting for PostgreSQL", None, &format!("to show entry {goal}, it shows {position}"));
+            progress.show("waiting for PostgreSQL", None, &format!("to show entry {goal}; it shows {position} now"));
             tokio::time::sleep(POLL).await;
         }
     }
 }
 
-/// Keeps the node from cutting its log, until it is dropped and a little longer.
+/// Makes the node retain its log until this is dropped, and a little longer.
 struct Retention(tokio::task::JoinHandle<()>);
 
 impl Retention {
-    /// The node has written a checkpoint, and keeps the log from there on.
+    /// On return the node has written a checkpoint and retains the log after it.
     async fn take(config: &NodeConfig) -> Result<Retention> {
         let socket = config.data_dir.join("admin.sock").display().to_string();
         let ask = move |body: Value| {
             let socket = socket.clone();
             async move { http::post_json(&socket, "/retain", &body, RETAIN_TIMEOUT).await }
         };
-        let held = ask(json!({ "index": null })).await.context("ask the node to keep its log; is it started?")?;
+        let held = ask(json!({ "index": null })).await.context("ask the node to retain its log; is it running?")?;
         Ok(Retention(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(RENEW_EVERY).await;
-                // If it fails, what is missing at the end is an error there.
+                // If this fails and entries are missing in the end, `copy_log` reports it.
                 let _ = ask(held.clone()).await;
             }
         })))
@@ -232,7 +234,7 @@ impl Drop for Retention {
     }
 }
 
-/// Writes the entries after the checkpoint up to `position` as an archive of the backup's own.
+/// Writes the entries after the checkpoint, up to `position`, into an archive inside the backup.
 fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, time_ms: u64, to: &Path) -> Result<()> {
     let folder = to.join(manifest::LOG);
     std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -240,7 +242,7 @@ fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, ti
     let mut entries =
         Entries::of_running(&config.data_dir, position, config.archive.as_ref().map(|a| a.folder.as_path()))?;
     let mut previous = Previous::new(after.0 .0, after.1 .0);
-    // An archive that holds no entry says at least where it begins.
+    // Even an archive without entries says where it begins.
     writer.append(previous, time_ms, &[])?;
     let (mut batch, mut bytes) = (Vec::new(), 0);
     while previous.index + (batch.len() as u64) < position.0 {
@@ -261,7 +263,7 @@ fn copy_log(config: &NodeConfig, after: (LogIndex, Term), position: LogIndex, ti
     Ok(writer.close()?)
 }
 
-/// Links in `pg_tblspc` lead out of the folder.
+/// Links in `pg_tblspc` point outside the folder.
 fn has_tablespaces(data: &Path) -> Result<bool> {
     Ok(std::fs::read_dir(data.join("pg_tblspc")).context("read pg_tblspc")?.next().is_some())
 }
@@ -276,7 +278,8 @@ fn bytes_in(folder: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// So that the node's status can say how old the last backup is.  Not more than a note.
+/// Notes the backup in the archive, so that the node's status can say how old the last backup is.  A failure is only a
+/// warning.
 fn note_in_archive(config: &NodeConfig, manifest: &Manifest) {
     let Some(archive) = &config.archive else { return };
     let note = LastBackup {
@@ -288,6 +291,6 @@ fn note_in_archive(config: &NodeConfig, manifest: &Manifest) {
         .map_err(anyhow::Error::from)
         .and_then(|text| manifest::write_durably(&archive.folder.join(archive::LAST_BACKUP_FILE), &text));
     if let Err(e) = written {
-        eprintln!("onetrip: the backup is whole, but the archive could not be told: {e:#}");
+        eprintln!("onetrip: the backup is complete, but it could not be noted in the archive: {e:#}");
     }
 }

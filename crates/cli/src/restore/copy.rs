@@ -9,7 +9,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::progress::Progress;
 
-/// `data/postgres` is whole, verified and durable on return, or absent.
+/// On return `data/postgres` is complete, verified and durable; after an error it is absent.
 pub fn postgres(from: &Path, data: &Path, bin_dir: &Path, progress: &mut Progress) -> Result<()> {
     let unfinished = data.join("postgres.unfinished");
     let mut copied = Copied { bytes: 0, progress };
@@ -45,14 +45,14 @@ impl Copied<'_> {
                     .with_context(|| format!("copy {} to {}", source.display(), target.display()))?;
                 self.progress.show("copying PostgreSQL", None, &format!("{} MB", self.bytes >> 20));
             } else {
-                bail!("{} is neither file nor folder", source.display());
+                bail!("{} is neither a file nor a folder", source.display());
             }
         }
         Ok(())
     }
 }
 
-/// Every file against the manifest that PostgreSQL made with the backup, and the WAL that it needs.
+/// Verifies every file by the manifest that PostgreSQL made with the backup, and the WAL that the backup needs.
 fn verify(folder: &Path, bin_dir: &Path) -> Result<()> {
     let program = bin_dir.join("pg_verifybackup");
     let output = Command::new(&program)
@@ -66,7 +66,7 @@ fn verify(folder: &Path, bin_dir: &Path) -> Result<()> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let why = said.lines().map(str::trim).find(|l| !l.is_empty()).unwrap_or("it said nothing");
         let why = why.trim_start_matches("pg_verifybackup: ").trim_start_matches("error: ");
-        bail!("the backup's PostgreSQL is damaged: {why}; take another backup");
+        bail!("the backup's PostgreSQL is damaged: {why}; use another backup");
     }
     Ok(())
 }

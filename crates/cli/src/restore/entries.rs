@@ -1,7 +1,7 @@
-//! Where the entries of a restore come from: several logs, one after the other.
+//! Where a restore, or a backup, reads entries from: several logs, one after the other.
 //!
-//! The first is the backup's own; then come an archive, or the log of a stopped node, or both.  Each entry is taken from the
-//! first that has it.  Nothing is written; every entry is verified when it is read.
+//! For a restore, the first log is the backup's own; the others are archives and logs of stopped nodes.  Each entry is
+//! taken from the first log that has it.  Nothing is written, and every entry is verified when it is read.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,10 +27,10 @@ struct Source {
 }
 
 enum Kind {
-    /// Its times say when the backup was made.
+    /// The log in the backup itself.  Its times say only when the backup was made.
     Own(Reader),
     Archive(Reader),
-    /// With the lock that keeps the node from being started meanwhile.
+    /// The log of a node.  If the node is stopped, the lock keeps it from being started meanwhile.
     Node {
         log: Box<RaftLog>,
         _lock: Option<Flock<File>>,
@@ -38,7 +38,7 @@ enum Kind {
 }
 
 impl Entries {
-    /// `own`: the backup's own; `logs`: archives, or folders of stopped nodes.
+    /// `own` is the log in the backup itself; `logs` are archives, or folders of stopped nodes.
     pub fn open(own: &Path, logs: &[PathBuf]) -> Result<Entries> {
         let own = Source { path: own.to_owned(), kind: Kind::Own(Reader::open(own)?) };
         let others = logs.iter().map(|path| Source::open(path)).collect::<Result<Vec<_>>>()?;
@@ -46,8 +46,8 @@ impl Entries {
         Ok(Entries { sources, progress: Progress::new() })
     }
 
-    /// The log of a node that may be running, up to an entry that it has committed; and its archive, if it has one, for what was
-    /// cut meanwhile.
+    /// The log of a node that may be running, up to an entry that is committed there, and the node's archive, if it has
+    /// one, for entries that are cut from the log meanwhile.
     pub fn of_running(node: &Path, upto: LogIndex, archive: Option<&Path>) -> Result<Entries> {
         let log = RaftLog::open_to_read(&node.join("log"), Some(upto)).context("read the node's log")?;
         let mut sources = vec![Source { path: node.to_owned(), kind: Kind::Node { log: Box::new(log), _lock: None } }];
@@ -57,7 +57,7 @@ impl Entries {
         Ok(Entries { sources, progress: Progress::new() })
     }
 
-    /// The clusters of the archives among the sources.
+    /// The archives among the sources, each with the name of its cluster.
     pub fn clusters(&self) -> impl Iterator<Item = (&Path, &str)> {
         self.sources.iter().filter_map(|source| match &source.kind {
             Kind::Own(reader) | Kind::Archive(reader) => {
@@ -67,8 +67,8 @@ impl Entries {
         })
     }
 
-    /// The entry at `index`; `None`: all sources end before it.  A source that begins later or lacks it is an error only if no
-    /// other one has it.
+    /// The entry at `index`, or `None` if all sources end before it.  That a source begins later or lacks the entry is
+    /// an error only if no other source has it.
     pub fn get(&mut self, index: LogIndex) -> Result<Option<Stored>> {
         let mut why = None;
         for source in &mut self.sources {
@@ -90,7 +90,7 @@ impl restore::Source<anyhow::Error> for Entries {
         self.get(index)
     }
 
-    /// The time of an archive that ends there.
+    /// The latest time until which an archive that ends at `last` is complete; 0 if none ends there.
     fn quiet_until_ms(&mut self, last: LogIndex) -> Result<u64> {
         let mut until = 0;
         for source in &mut self.sources {
@@ -143,7 +143,7 @@ impl Source {
     }
 }
 
-/// A node that runs would go on writing; one that starts meanwhile as well.
+/// Makes sure that the node is stopped and stays so: a running node would write to its log while it is read.
 fn lock_node(folder: &Path) -> Result<Option<Flock<File>>> {
     let path = folder.join("node.lock");
     let file = match File::open(&path) {
@@ -153,6 +153,6 @@ fn lock_node(folder: &Path) -> Result<Option<Flock<File>>> {
     };
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
-        Err(_) => bail!("the node in {} is running: stop it first, its log is read as it stands", folder.display()),
+        Err(_) => bail!("the node in {} is running: stop it first, so that its log does not change", folder.display()),
     }
 }

@@ -1,14 +1,14 @@
-//! `onetrip restore`: a new cluster of one node from a base backup and the log that followed it.
+//! `onetrip restore`: makes a new cluster of one node from a base backup and the log that followed it.
 //!
 //! ```text
 //!   backup: PostgreSQL at p, checkpoint at c <= p      log: (c, target] from the backup, archives, stopped nodes
 //!        │                    │                              │
-//!        ▼                    └──────────── decided anew ────┘
+//!        ▼                    └───────── decided again ──────┘
 //!   postgres/ (a copy)                        ▼
 //!        └── fed (p, target] at the next start by the node's own log and checkpoint, in which one member is left
 //! ```
-//! The cluster is a new one: members of the old one, should they come back, are refused.  node.toml is written last; a folder
-//! without it is no node.
+//! The cluster is a new one: if members of the old one come back, it refuses them.  node.toml is written last; a folder
+//! without it is not a node.
 
 mod copy;
 pub mod entries;
@@ -36,18 +36,18 @@ use entries::Entries;
 
 /// Make a new cluster of one node from a backup and the log
 ///
-/// The node takes transactions once `onetrip start` has brought its PostgreSQL to the position restored; further regions are added with
-/// `onetrip token` and `onetrip join`. The old cluster stays as it is and must not be used again.
+/// The node accepts transactions once `onetrip start` has brought its PostgreSQL to the position that was restored. Add
+/// further regions with `onetrip token` and `onetrip join`. The old cluster is not touched; do not use it again.
 #[derive(Args)]
 pub struct RestoreArgs {
-    /// What `onetrip backup` made
+    /// The folder that `onetrip backup` made
     #[arg(long, value_name = "DIR")]
     backup: PathBuf,
-    /// The log since then: an archive, or the folder of a stopped node of the cluster (repeat it for more) [default: what the backup
-    /// itself holds]
+    /// The log since the backup: an archive, or the folder of a stopped node of the cluster (repeat it for more)
+    /// [default: only the log in the backup itself]
     #[arg(long, value_name = "DIR")]
     log: Vec<PathBuf>,
-    /// Restore up to and with this log entry [default: all there is]
+    /// Restore up to and including this log entry [default: all entries]
     #[arg(long, value_name = "N", conflicts_with = "to_time")]
     to_position: Option<u64>,
     /// Restore what was committed up to this time, in UTC: 2026-11-22T14:30:00Z
@@ -56,16 +56,16 @@ pub struct RestoreArgs {
     /// Folder to make for the node
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// The region that the node is in
+    /// The node's region
     #[arg(long)]
     region: String,
-    /// Name of the new cluster [default: a random one]
+    /// Name of the new cluster [default: a random name]
     #[arg(long)]
     cluster: Option<String>,
     /// Where the node listens for others [default: 127.0.0.1 and a free port]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
-    /// Where others reach it [default: --listen]
+    /// Where others can reach it [default: --listen]
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
     /// PostgreSQL's port [default: a free one]
@@ -77,7 +77,7 @@ pub struct RestoreArgs {
     /// Folder of PostgreSQL's programs [default: as for `onetrip init`]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// User that root becomes
+    /// User to run as, if called by root
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
     #[command(flatten)]
@@ -122,7 +122,7 @@ fn goal(args: &RestoreArgs, manifest: &Manifest) -> Result<Goal> {
     if let Some(position) = args.to_position {
         if position < manifest.position.0 {
             let why = format!(
-                "position {position} lies before this backup, which shows entries up to {}: take an older backup",
+                "position {position} lies before this backup, which shows entries up to {}: use an older backup",
                 manifest.position
             );
             return Err(BadUsage(why).into());
@@ -132,7 +132,7 @@ fn goal(args: &RestoreArgs, manifest: &Manifest) -> Result<Goal> {
     let Some(time_ms) = args.to_time else { return Ok(Goal::End) };
     if time_ms < manifest.finished_ms {
         let why = format!(
-            "{} lies before {}, when this backup was finished: take an older backup",
+            "{} lies before {}, when this backup was finished: use an older backup",
             manifest::time_text(time_ms),
             manifest.finished
         );
@@ -152,7 +152,7 @@ fn make(
 ) -> Result<(NodeConfig, Restored)> {
     let mut entries = Entries::open(&backup.join(manifest::LOG), logs)?;
     if let Some((path, other)) = entries.clusters().find(|(_, cluster)| **cluster != manifest.cluster) {
-        bail!("{} is the log of cluster {other}, the backup is of cluster {}", path.display(), manifest.cluster);
+        bail!("{} is the log of cluster {other}, but the backup is of cluster {}", path.display(), manifest.cluster);
     }
     let mut config = config(args, manifest, bin_dir, data)?;
     let raw = std::fs::read(backup.join(manifest::CHECKPOINT)).context("read the backup's checkpoint")?;
@@ -175,14 +175,14 @@ fn make(
         tls::write_folder(data, &authority, &authority.issue(config.node)?)?;
     }
     config.save()?;
-    progress.end("the node is whole");
+    progress.end("the node is complete");
     Ok((config, restored))
 }
 
 fn in_words(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref() {
         Some(RestoreError::BeyondTime { last, until_ms: 0 }) => {
-            anyhow!("no archive goes as far as entry {last}, so it is not known what was committed until when; give a position instead")
+            anyhow!("no archive reaches entry {last}, so nobody knows when the last entries were committed; give a position")
         }
         Some(RestoreError::BeyondTime { last, until_ms }) => anyhow!(
             "the archive ends at entry {last} and is complete until {}: leave --to-time out to restore all of it",
@@ -196,7 +196,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) 
     let cluster = match &args.cluster {
         Some(cluster) if *cluster == manifest.cluster => {
             let why = format!(
-                "--cluster {cluster} is the old cluster's name: nodes of both would take each other for members"
+                "--cluster {cluster} is the old cluster's name: nodes of both clusters would take each other for members"
             );
             return Err(BadUsage(why).into());
         }
@@ -213,7 +213,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) 
     };
     Ok(NodeConfig {
         cluster,
-        // Known once the log has been gone through: an id that no member ever had.
+        // Set once the log has been decided, to an id that no member ever had.
         node: NodeId(0),
         region: RegionId::from(args.region.as_str()),
         listen,
@@ -243,7 +243,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) 
     })
 }
 
-/// Takes away what a failed restore has made; the folder itself may be a mount point.
+/// Removes what a failed restore has made, but not the folder itself, which may be a mount point.
 fn empty(data: &Path) {
     for name in ["log", "tls", "postgres", "postgres.unfinished"] {
         let _ = std::fs::remove_dir_all(data.join(name));

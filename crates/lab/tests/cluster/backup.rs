@@ -356,13 +356,13 @@ async fn what_cannot_be_restored_is_refused(place: &Place, base: &Path, from: i6
     let why = refused(place, base, logs, &["--to-time", "2020-01-01T00:00:00Z"]).await;
     assert!(why.contains("when this backup was finished"), "{why}");
     let why = refused(place, base, logs, &["--to-time", "half past two"]).await;
-    assert!(why.contains("is no time"), "{why}");
+    assert!(why.contains("is not a valid time"), "{why}");
     let why = refused(place, base, &[&place.folder], &[]).await;
     assert!(why.contains("holds no archive"), "{why}");
     let unfinished = place.base("unfinished");
     fs::create_dir(&unfinished).unwrap();
     let why = refused(place, &unfinished, logs, &[]).await;
-    assert!(why.contains("holds no manifest.json"), "{why}");
+    assert!(why.contains("contains no manifest.json"), "{why}");
 }
 
 async fn damage_is_found(place: &Place, base: &Path, all: &[Done]) {
