@@ -1,10 +1,12 @@
-//! Every catalog of a PostgreSQL, as it is at the position, column by column.
+//! Reads every system catalog of a server, as it is at the position, column by column.
 //!
-//! Which catalogs and columns there are, what each column refers to (`pg_get_catalog_foreign_keys()`) and by which columns a
-//! row is known (its unique indexes) comes from the server itself.  What is left out stands in `docs/census/catalogs.tsv`, with
-//! the reason.  A column that this file cannot read is an error: nothing is left out in silence.
+//! The server itself says which catalogs and columns there are, what each column refers to
+//! (`pg_get_catalog_foreign_keys()`) and by which columns a row is identified (the catalog's unique indexes).
+//! `docs/census/catalogs.tsv` lists what is left out, with the reason.  A column that this file cannot read is an
+//! error: nothing is left out silently.
 //!
-//! Rows come in the reader's snapshot.  Expressions are the exception: the server prints them with the names of now.
+//! Rows are read in the reader's snapshot.  Expressions are the exception: the server prints them with the names that
+//! objects have at that moment.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,10 +14,10 @@ use anyhow::{bail, Context, Result};
 
 use super::snapshots::Reader;
 
-/// catalog, column or `*`, versions, reason
+/// Columns of the file: catalog, column or `*`, versions, reason.
 const LEFT_OUT: &str = include_str!("../../../../docs/census/catalogs.tsv");
 
-/// How a stored expression is printed; each is one tree for another function of the server.
+/// How each stored expression is printed: each is a node tree that its own function of the server prints.
 const EXPRESSIONS: &[(&str, &str, &str)] = &[
     ("pg_attrdef", "adbin", "pg_get_expr(adbin, adrelid)"),
     ("pg_class", "relpartbound", "pg_get_expr(relpartbound, oid)"),
@@ -34,32 +36,35 @@ const EXPRESSIONS: &[(&str, &str, &str)] = &[
     ("pg_type", "typdefaultbin", "pg_get_expr(typdefaultbin, 0)"),
 ];
 
-/// Compared by a digest that is not shown.
+/// Compared by a digest, which is not shown.
 const SECRETS: &[(&str, &str)] =
     &[("pg_authid", "rolpassword"), ("pg_subscription", "subconninfo"), ("pg_user_mapping", "umoptions")];
 
-/// A region steps through a sequence from a place of its own; what the owner wrote stands in the sequence's reloptions.
+/// Columns of a sequence that differ between regions on purpose, because each region counts from a start of its own;
+/// and when they do.  What the owner wrote is in the sequence's reloptions.
 const SHARES: &[(&str, &str, &str)] = &[
     ("pg_sequence", "seqstart", "true"),
     ("pg_sequence", "seqmin", "seqcycle and seqincrement > 0"),
     ("pg_sequence", "seqmax", "seqcycle and seqincrement < 0"),
 ];
 
-/// Minor releases of 2026 keep a version of each column here, which is a position in the WAL of one server.
+/// Minor releases of 2026 store a version of each column in `attoptions`.  It is a position in one server's own WAL, so
+/// it is left out.
 const OPTIONS: &str = "(select array_agg(o order by place) from unnest(attoptions) with ordinality as u(o, place)
      where o not like 'pg\\_attver=%')::text";
 
-/// A dropped column keeps them, and they mean nothing any more: what they name may be gone, and is a number then.
+/// Values that a dropped column keeps although they mean nothing any more: what they refer to may be gone, so that only
+/// a number would be printed.
 const OF_COLUMNS_THAT_ARE: &[(&str, &str)] = &[("attcollation", "'0'"), ("attacl", "null"), ("attfdwoptions", "null")];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     OwnOid,
-    /// Of a row of that catalog.
+    /// The OID of a row of that catalog.
     Reference(String),
-    /// Many of them.
+    /// Several OIDs of rows of that catalog.
     References(String),
-    /// Of a row of the catalog that this other column names.
+    /// The OID of a row of the catalog that another column, at this place, names.
     Object(usize),
     Secret,
     Text,
@@ -70,7 +75,7 @@ pub struct Column {
     pub name: String,
     pub kind: Kind,
     sql: String,
-    /// Names are names, and what else there is in a key goes behind.
+    /// Whether this is a name: the names in a key come first when an object is printed, and the rest follows.
     pub is_name: bool,
 }
 
@@ -78,7 +83,7 @@ pub struct Column {
 pub struct Catalog {
     pub name: String,
     pub columns: Vec<Column>,
-    /// By which a row is known in every region; all of them if the catalog has no unique index.
+    /// The columns that identify a row in every region; all columns if the catalog has no suitable unique index.
     pub key: Vec<usize>,
 }
 
@@ -94,7 +99,7 @@ impl Catalog {
 
 pub type Row = Vec<Option<String>>;
 
-/// All rows of one region.
+/// All rows of all catalogs in one region.
 pub struct Catalogs {
     pub catalogs: Vec<Catalog>,
     pub rows: Vec<Vec<Row>>,
@@ -117,7 +122,8 @@ select f.relname::text, r.fkcols[1]::text, p.relname::text, r.is_array
 from pg_get_catalog_foreign_keys() r join pg_class f on f.oid = r.fktable join pg_class p on p.oid = r.pktable
 where cardinality(r.fkcols) = 1 and r.pkcols = '{oid}'";
 
-/// The best first: with a name in it, then the one that PostgreSQL calls the primary key.
+/// The best index of a catalog comes first: one that has a name in it, then the one that PostgreSQL calls the primary
+/// key.
 const KEYS: &str = "
 select c.relname::text, array(select a.attname::text from pg_attribute a where a.attrelid = i.indexrelid order by a.attnum)
 from pg_class c join pg_index i on i.indrelid = c.oid join pg_class n on n.oid = i.indexrelid
@@ -127,7 +133,7 @@ order by not exists (select from pg_attribute a where a.attrelid = i.indexrelid
                      and a.atttypid in ('name'::regtype, 'cstring'::regtype, 'text'::regtype)),
     not i.indisprimary, n.relname::text collate \"C\"";
 
-/// What there is to compare, as this server has it.
+/// The catalogs and columns to compare, as this server describes them.
 pub async fn plan(reader: &Reader) -> Result<Vec<Catalog>> {
     let ask = |query| async move {
         reader.client.query(query, &[]).await.with_context(|| format!("describe the catalogs of {}", reader.region))
@@ -174,7 +180,7 @@ fn catalog(
         columns.push(column);
     }
     for at in 0..columns.len() {
-        // Its place was not known before.
+        // The other column's place was not known before all columns were there.
         if let Kind::Object(_) = columns[at].kind {
             let class = class_column(&columns[at].name);
             let Some(place) = columns.iter().position(|c| c.name == class) else {
@@ -194,7 +200,7 @@ fn catalog(
     Ok(Catalog { name, columns, key })
 }
 
-/// `objid` goes with `classid`, `objoid` with `classoid`, `refobjid` with `refclassid`.
+/// `objid` belongs to `classid`, `objoid` to `classoid`, and `refobjid` to `refclassid`.
 fn class_column(object_column: &str) -> String {
     object_column.replace("obj", "class")
 }
@@ -256,7 +262,7 @@ fn column(
     }
 }
 
-/// A value that is this region's own by the arithmetic of `sequence_share.c` says so and no more.
+/// SQL for a value of a sequence: if the value is what `sequence_share.c` computes for this region, SQL says only that.
 fn share(column: &str, when: &str) -> String {
     format!(
         "(select case when {when} and stride > 1 and increment * stride = seqincrement
@@ -271,7 +277,8 @@ fn share(column: &str, when: &str) -> String {
     )
 }
 
-/// All rows of these catalogs.  The reader's locks go with it: printing an expression locks what it reads.
+/// Reads all rows of these catalogs.  Call it between `begin_look` and `end_look`, because printing an expression locks
+/// what it reads.
 pub async fn read(reader: &Reader, catalogs: &[Catalog]) -> Result<Catalogs> {
     let mut all = Vec::new();
     for catalog in catalogs {
@@ -293,7 +300,7 @@ mod tests {
         column("pg_new", name, kind, &HashMap::new(), &[(name.to_string(), kind.to_string())])
     }
 
-    /// A catalog of a later PostgreSQL is compared too, unless it has what nobody here can read: that is said.
+    /// Goal: a catalog of a later PostgreSQL is compared too; a column that cannot be read is an error.
     #[test]
     fn a_column_that_cannot_be_read_is_an_error() {
         assert_eq!(described("newname", "name").expect("a name").kind, Kind::Text);

@@ -1,10 +1,12 @@
-//! Is what is defined the same everywhere?  Every row of every catalog, with each OID in it by the name of what it means.
+//! Are all definitions the same everywhere?  Compares every row of every catalog, with each OID replaced by the name of
+//! the object that it refers to.
 //!
-//! A row is known by its catalog's unique index: `pg_class` by schema and name, `pg_constraint` by name and table or type.  So
-//! are the rows that it refers to, and so on, until nothing is left but names.
+//! A row is identified by its catalog's unique index: `pg_class` by schema and name, `pg_constraint` by name and table
+//! or type.  The rows that it refers to are identified in the same way, and so on, until only names are left.
 //!
-//! Left out are temporary objects, which are a session's own, what belongs to the server's other databases, and the members of an
-//! extension that is said to differ as a whole.  What is missing in a region is told once, without what hangs on it.
+//! Not compared are temporary objects, what belongs to the server's other databases, and the members of an extension
+//! that is reported to differ as a whole.  An object that is missing in a region is reported once, without the objects
+//! that depend on it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -16,19 +18,19 @@ use serde::Serialize;
 use super::catalogs::{self, Catalogs, Kind, Row};
 use super::snapshots::Reader;
 
-/// What is not the same everywhere.
+/// A definition that is not the same everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Definition {
     pub catalog: String,
     pub object: String,
-    /// Of the catalog; none if the object is not there everywhere.
+    /// The catalog's column that differs; `None` if some region lacks the object, or has another number of them.
     pub column: Option<String>,
-    /// In the order of the outcome's regions; none: that region has no such object.
+    /// In the order of the report's regions; `None`: that region has no such object.
     pub values: Vec<Option<String>>,
 }
 
 impl Definition {
-    /// Is it the same one, whatever the values?
+    /// Whether both are about the same column of the same object, whatever its values.
     pub fn is_about_what(&self, other: &Definition) -> bool {
         self.object == other.object && self.column == other.column && self.catalog == other.catalog
     }
@@ -36,11 +38,11 @@ impl Definition {
 
 pub struct Compared {
     pub different: Vec<Definition>,
-    /// How many rows of each catalog, in the first region.
+    /// How many rows of each catalog were compared, in the first region.
     pub catalogs: BTreeMap<String, usize>,
 }
 
-/// Of all but these extensions.
+/// Compares the definitions, except the members of the extensions in `without`.
 pub async fn compare(readers: &[Reader], without: &BTreeSet<String>) -> Result<Compared> {
     let plan = catalogs::plan(&readers[0]).await?;
     let mut regions = Vec::new();
@@ -70,28 +72,29 @@ async fn database(reader: &Reader) -> Result<String> {
     Ok(row.with_context(|| format!("ask {} for its database", reader.region))?.get(0))
 }
 
-/// What an OID means.
+/// The name of the object that an OID refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Name {
     Is(Rc<str>),
-    /// Not compared: temporary, of another database.
+    /// The object is not compared: it is temporary, for example, or belongs to another database.
     LeftOut,
     Missing,
 }
 
+/// An object: the place of its catalog, and its OID.
 type At = (usize, u32);
 
-/// A row that has a name, by it: several if the name does not tell them apart.
+/// The rows of a catalog by their names: several rows if the name does not tell them apart.
 type Objects = BTreeMap<Rc<str>, Vec<usize>>;
 
-/// The catalogs of one region, and what is what in them.
+/// The catalogs of one region, and the names of the objects in them.
 struct Region {
     all: Catalogs,
     by_oid: Vec<HashMap<u32, usize>>,
-    /// The table that a TOAST table, or the index of one, is for.
+    /// By the OID of a TOAST table, or of its index: the table that it belongs to.
     toast: HashMap<u32, u32>,
     left_out: HashSet<At>,
-    /// What an object is a part of: it goes with it.
+    /// For each object, the objects that it is a part of, and is dropped with.
     part_of: HashMap<At, Vec<At>>,
     names: RefCell<HashMap<At, Name>>,
 }
@@ -128,7 +131,7 @@ impl Region {
         self.all.by_name.get(catalog).map(|at| &self.all.rows[*at]).into_iter().flatten()
     }
 
-    /// Its value in each row, as a number.
+    /// The place of a column in a catalog's rows.
     fn column(&self, catalog: &str, column: &str) -> Option<usize> {
         self.all.by_name.get(catalog).and_then(|at| self.all.catalogs[*at].column(column))
     }
@@ -156,7 +159,8 @@ impl Region {
         self.left_out.extend(rows.map(|row| (at, number(row, own))));
     }
 
-    /// From `pg_depend`: members of extensions that are left out, and what is a part of what.
+    /// Learns from `pg_depend` which objects are members of extensions that are left out, and which are parts of
+    /// others.
     fn find_parts(&mut self) {
         let [class, object, ref_class, ref_object, kind] =
             ["classid", "objid", "refclassid", "refobjid", "deptype"].map(|c| self.column("pg_depend", c));
@@ -179,7 +183,7 @@ impl Region {
         }
     }
 
-    /// The catalog with this OID, by its place here.
+    /// The place of the catalog with this OID.
     fn catalog_of(&self, oid: u32) -> Option<usize> {
         let classes = *self.all.by_name.get("pg_class")?;
         let row = &self.all.rows[classes][*self.by_oid[classes].get(&oid)?];
@@ -236,7 +240,8 @@ impl Region {
         Name::Is(name.into())
     }
 
-    /// The trigger of a foreign key has an OID in its name.
+    /// The columns that identify a row.  The name of a foreign key's trigger contains an OID, so such a trigger is
+    /// identified by other columns.
     fn key_of(&self, catalog: usize, row: &Row) -> Vec<usize> {
         let described = &self.all.catalogs[catalog];
         if described.name == "pg_trigger" {
@@ -260,7 +265,8 @@ impl Region {
         oids(row[column].as_deref().unwrap_or("")).filter(|oid| *oid != 0).map(|oid| (target, oid)).collect()
     }
 
-    /// A value by names.  None: it means something that is left out.  `Some(None)`: it is null.
+    /// A value, with names instead of OIDs.  `None`: it refers to something that is left out.  `Some(None)`: it is
+    /// null.
     fn shown(&self, catalog: usize, row: &Row, column: usize) -> Option<Option<String>> {
         let Some(value) = row[column].as_deref() else { return Some(None) };
         let kind = &self.all.catalogs[catalog].columns[column].kind;
@@ -269,7 +275,7 @@ impl Region {
             Kind::Object(class) => self.catalog_of(number(row, Some(*class))),
             Kind::OwnOid | Kind::Secret | Kind::Text => return Some(Some(value.to_string())),
         };
-        // Of a catalog that is left out as a whole.
+        // `None`: a catalog that is left out as a whole.
         let target = target?;
         let mut names = Vec::new();
         for oid in oids(value) {
@@ -299,7 +305,7 @@ impl Region {
         all
     }
 
-    /// All but what a row is known by.
+    /// All values of a row, except those that identify it.
     fn values(&self, catalog: usize, row: usize) -> Vec<(usize, String)> {
         let row = &self.all.rows[catalog][row];
         let described = &self.all.catalogs[catalog];
@@ -319,7 +325,7 @@ impl Region {
             .collect()
     }
 
-    /// What the row hangs on.
+    /// The objects that the row depends on.
     fn hangs_on(&self, catalog: usize, row: usize) -> Vec<At> {
         let row = &self.all.rows[catalog][row];
         let described = &self.all.catalogs[catalog];
@@ -379,12 +385,12 @@ impl Region {
     }
 }
 
-/// `{1,2}`, `1 2` or `1`.
+/// Reads `{1,2}`, `1 2` or `1`.
 fn oids(text: &str) -> impl Iterator<Item = u32> + '_ {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|oid| oid.parse().ok())
 }
 
-/// A name with something in it that stands between names here.
+/// Quotes a name that contains a character that separates names here.
 fn quoted(name: &str) -> String {
     match name.contains(|c: char| ".(),\"".contains(c) || c.is_whitespace()) {
         true => format!("\"{}\"", name.replace('"', "\"\"")),
@@ -400,10 +406,10 @@ struct Differences<'a> {
 
 struct Found {
     definition: Definition,
-    /// The object, and what it hangs on, in a region that has it.
+    /// The object, and the objects that it depends on, in a region that has it.
     name: (usize, Rc<str>),
     on: Vec<(usize, Rc<str>)>,
-    /// Of a dependency: what depends.
+    /// Only for a row of `pg_depend` or `pg_shdepend`: the object that depends.
     subject: Option<(usize, Rc<str>)>,
 }
 
@@ -474,7 +480,8 @@ impl Differences<'_> {
         }
     }
 
-    /// Without what hangs on something that is missing, and without dependencies of what is told anyway.
+    /// The differences to report: without objects that depend on a missing one, and without dependencies of objects
+    /// that are reported anyway.
     fn told(self) -> Vec<Definition> {
         let regions = self.regions.len();
         let missing: HashSet<(usize, usize, Rc<str>)> = self
@@ -509,7 +516,7 @@ impl Differences<'_> {
     }
 }
 
-/// Which are alike can be seen, and nothing else.
+/// Replaces digests of secrets by numbers, which show only which secrets are equal.
 fn hidden(digests: &[Option<String>]) -> Vec<Option<String>> {
     let mut seen: Vec<&String> = Vec::new();
     let mut shown = Vec::new();

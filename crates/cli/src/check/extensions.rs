@@ -1,4 +1,4 @@
-//! Which extensions there are, and of which version.
+//! Compares which extensions are installed, and their versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::snapshots::Reader;
 use super::ExtensionVersions;
 
-/// What is not the same everywhere.
+/// The extensions that are not the same everywhere.
 pub async fn different(readers: &[Reader]) -> Result<Vec<ExtensionVersions>> {
     let mut installed: Vec<BTreeMap<String, String>> = Vec::new();
     for reader in readers {

@@ -1,8 +1,9 @@
-//! Rows that an index does not find, in every region for itself: no position of the log is needed.
+//! Looks for rows that an index does not find.  Each region is checked by itself, so no position of the log is needed.
 //!
-//! B-trees are given to amcheck, whose functions the server has beside its extension: a temporary function makes one callable
-//! and is gone with the session.  Others, and B-trees where amcheck is not installed, go to `onetrip.rows_not_in_index()`.
-//! Each index is a transaction of its own, so locks are held for no longer.
+//! B-trees are checked by amcheck.  Its extension need not be created, only its library must be installed: a temporary
+//! function makes the library callable and goes away with the session.  Other indexes, and B-trees where amcheck is not
+//! installed, are checked by `onetrip.rows_not_in_index()`.  Each index is checked in a transaction of its own, so that
+//! locks are held only briefly.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -14,10 +15,10 @@ use super::tables::join_all;
 
 #[derive(Debug, Default, Serialize)]
 pub struct Indexes {
-    /// In all regions together.
+    /// The number of indexes that were checked, in all regions together.
     pub looked_through: usize,
     pub damaged: Vec<Damaged>,
-    /// Of a kind that cannot be looked through.
+    /// Indexes of a kind that cannot be checked.
     pub left_out: Vec<String>,
     /// Regions where amcheck is not installed.
     pub without_amcheck: Vec<String>,
@@ -56,7 +57,7 @@ impl Indexes {
         }
         if !self.without_amcheck.is_empty() {
             let regions = self.without_amcheck.join(", ");
-            text += &format!("without amcheck, so that only missing rows of B-trees are found: {regions}\n");
+            text += &format!("amcheck is not installed, so B-trees were only checked for missing rows: {regions}\n");
         }
         text
     }
@@ -101,7 +102,7 @@ async fn of_region(conninfo: &str) -> Result<Indexes> {
             Ok(None) => found.left_out.push(format!("{index} ({method})")),
             Ok(Some(None)) => found.looked_through += 1,
             Ok(Some(Some(what))) => found.damaged.push(Damaged { index, region: region.clone(), what }),
-            // Dropped meanwhile.
+            // The index was dropped meanwhile.
             Err(e) if is_gone(&e) => {}
             Err(e) => match e.as_db_error() {
                 Some(db) => {
@@ -119,7 +120,7 @@ fn is_gone(error: &tokio_postgres::Error) -> bool {
     [&SqlState::UNDEFINED_TABLE, &SqlState::UNDEFINED_OBJECT].iter().any(|code| error.code() == Some(code))
 }
 
-/// `None`: not looked at; `Some(Some(..))`: what is wrong.
+/// `None`: the index was not checked; `Some(None)`: it is sound; `Some(Some(..))`: what is wrong.
 type Looked = Result<Option<Option<String>>, tokio_postgres::Error>;
 
 async fn by_amcheck(client: &Client, index: &str) -> Looked {

@@ -2,17 +2,18 @@
 //!
 //! ```text
 //!   snapshots    every node exports a snapshot of the same position            snapshots.rs
-//!   extensions   which there are, and of which version                         extensions.rs
+//!   extensions   which are installed, and their versions                       extensions.rs
 //!   definitions  every row of every catalog, by names                          catalogs.rs, definitions.rs
-//!   tables       their rows' counts and checksums; what is local to a region   tables.rs
-//!   rows         the first row that differs in the first such table            rows.rs
-//!   indexes      rows that an index does not find, if asked for                indexes.rs
+//!   tables       row counts and checksums; what is local to a region           tables.rs
+//!   rows         the first row that differs, in the first table that differs   rows.rs
+//!   indexes      rows that an index does not find (with --indexes)             indexes.rs
 //! ```
 //!
-//! It goes through SQL alone and changes nothing but the log's length.
+//! It uses only SQL, and changes nothing except that it adds entries to the log.
 //!
-//! A snapshot shows rows as they were; the server prints expressions with the names of now, and a table that is truncated or
-//! written anew meanwhile shows nothing.  So what differs is looked at again, at later positions, and told if it does each time.
+//! A snapshot shows rows as they were.  But the server prints expressions with the present names, and a table that is
+//! truncated or rewritten meanwhile looks empty.  So a difference is looked at again at later positions, and reported
+//! only if it is seen each time.
 
 mod catalogs;
 mod definitions;
@@ -37,32 +38,33 @@ use definitions::Definition;
 pub use report::{Difference, ExtensionVersions, Report, TableRows};
 use snapshots::Reader;
 
-/// How often a difference must be seen to be one.
+/// How many times a difference must be seen to be reported.
 const LOOKS: usize = 3;
-/// How often a look may fail, because what it looks at is dropped or altered meanwhile.
+/// How many times a look may fail because what it looks at is dropped or altered meanwhile.
 const FAILURES: usize = 5;
 
 /// Compare all definitions, tables and extensions between nodes at one log position
 ///
-/// Compares every row of every system catalog by names, and counts and checksums the rows of each replicated table and materialized
-/// view on each node, all at the same position of the log, while the cluster goes on working. Names what differs, with what each
-/// region has, and the tables that are local to a region. Exit code 0: equal; 1: different, or not comparable.
+/// Compares every row of every system catalog by names, and the number and the checksum of the rows of each replicated
+/// table and materialized view, at the same position of the log on every node, while the cluster keeps working. Prints
+/// what differs and what each region has, and lists the tables that are local to a region. Exit code 0: equal; 1:
+/// different, or the comparison failed.
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["data", "connect", "http"]))]
 pub struct CheckArgs {
-    /// The folder that holds the nodes' folders
+    /// The folder that contains the nodes' folders
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// How to connect to each node's replicated database, such as "host=10.0.0.1 user=postgres dbname=onetrip"
     #[arg(long, value_name = "CONNINFO", num_args = 2..)]
     connect: Vec<String>,
-    /// A node's HTTP address (repeat it for each node); it says where its PostgreSQL is
+    /// A node's HTTP address (repeat it for each node); the node says where its PostgreSQL is
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Vec<String>,
     /// Give up if the nodes do not reach one position within this many seconds
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
-    /// Look for rows that an index does not find, too: in every region, every index
+    /// Also look for rows that an index does not find, in every index of every region
     #[arg(long)]
     indexes: bool,
     /// Print the result as JSON
@@ -89,11 +91,12 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(if outcome.equal { 0 } else { 1 }))
 }
 
-/// The members of `data` that have a PostgreSQL.  A node that has left lies about for as long as its folder does.
+/// How to connect to the members in `data` that have a PostgreSQL.  A node that has left may still have its folder
+/// there.
 async fn in_folder(data: &Path, quiet: bool) -> Result<Vec<String>> {
     let nodes = nodes::in_folder(data)?;
     let statuses = nodes::statuses(nodes.iter().map(|node| node.http.to_string())).await;
-    // None runs: then the error comes from the connection.
+    // If no node is running, connecting fails later, with an error.
     let members = nodes::newest(&statuses).filter(|s| s["members"].is_array());
     let is_member = |node: &NodeConfig| members.is_none_or(|s| nodes::members(s).any(|m| m["id"] == node.node.0));
     let mut conninfos = Vec::new();
@@ -101,14 +104,14 @@ async fn in_folder(data: &Path, quiet: bool) -> Result<Vec<String>> {
         match &node.postgres {
             Some(_) if !is_member(&node) && quiet => {}
             Some(_) if !is_member(&node) => {
-                eprintln!("node {} in {} is no member any more: left out", node.node, node.region);
+                eprintln!("node {} in {} is not a member any more: left out", node.node, node.region);
             }
             Some(postgres) => conninfos.push(conninfo("127.0.0.1", postgres.port, &postgres.database)),
             None => {}
         }
     }
     if conninfos.len() < 2 {
-        bail!("{} holds {} node with PostgreSQL; two are needed to compare", data.display(), conninfos.len());
+        bail!("nodes with a PostgreSQL in {}: {}; a comparison needs two", data.display(), conninfos.len());
     }
     Ok(conninfos)
 }
@@ -128,7 +131,7 @@ async fn behind_http(addresses: &[String]) -> Result<Vec<String>> {
         }
     }
     if conninfos.len() < 2 {
-        bail!("{} nodes with PostgreSQL; two are needed to compare", conninfos.len());
+        bail!("nodes with a PostgreSQL: {}; a comparison needs two", conninfos.len());
     }
     Ok(conninfos)
 }
@@ -173,11 +176,11 @@ pub async fn compare(conninfos: &[String], timeout: Duration) -> Result<Report> 
 struct Look {
     extensions: Vec<ExtensionVersions>,
     definitions: Vec<Definition>,
-    /// Rows of each catalog.
+    /// The number of rows of each catalog.
     catalogs: BTreeMap<String, usize>,
     tables: BTreeMap<String, tables::Table>,
     rows: Vec<TableRows>,
-    /// Tables whose rows differ, with the first region that has others than the first.
+    /// Tables whose rows differ, each with the first region whose rows are not those of the first region.
     different: Vec<(String, usize)>,
 }
 
@@ -187,7 +190,7 @@ impl Look {
     }
 }
 
-/// After the first one, at what differed then.
+/// Compares everything, or, if there was a look before, only what differed in that one.
 async fn look(readers: &[Reader], before: Option<&Look>) -> Result<Look> {
     let extensions = extensions::different(readers).await?;
     let without: BTreeSet<String> = extensions.iter().map(|e| e.extension.clone()).collect();
@@ -210,7 +213,7 @@ async fn look(readers: &[Reader], before: Option<&Look>) -> Result<Look> {
         catalogs.push(tables::catalog(reader).await?);
     }
     for (name, table) in std::mem::take(&mut catalogs[0]) {
-        // What one region lacks, or has with other columns, is a difference of definitions.
+        // A table that a region lacks, or has with other columns, is a difference of definitions.
         let alike = catalogs[1..].iter().all(|c| c.get(&name).is_some_and(|t| t.columns == table.columns));
         if !alike || !before.is_none_or(|before| before.different.iter().any(|(table, _)| *table == name)) {
             continue;

@@ -1,4 +1,4 @@
-//! What `onetrip check` found, as text and as JSON.
+//! The result of `onetrip check`, as text and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::indexes::Indexes;
 use super::tables::Local;
 use super::Look;
 
-/// So many are printed; `--json` has all.
+/// At most this many differences are printed as text; `--json` has all of them.
 const SHOWN: usize = 40;
 const SHOWN_LOCAL: usize = 20;
 
@@ -20,19 +20,19 @@ pub struct Report {
     pub position: i64,
     pub regions: Vec<String>,
     pub tables: Vec<TableRows>,
-    /// Tables that have not the same rows everywhere.
+    /// Tables whose rows are not the same everywhere.
     pub different: Vec<String>,
     /// The first difference, in the first of those tables.
     pub difference: Option<Difference>,
-    /// Those that are not the same everywhere.
+    /// Extensions that are not the same everywhere.
     pub extensions: Vec<ExtensionVersions>,
-    /// What is defined in another way somewhere, or not at all.
+    /// Definitions that differ between regions, or are missing in some.
     pub definitions: Vec<Definition>,
     /// How many rows of each catalog were compared.
     pub catalogs: BTreeMap<String, usize>,
-    /// What has rows of its own in each region, and was not compared.
+    /// What each region has for itself, so that it was not compared.
     pub local: Vec<Local>,
-    /// Only if asked for.
+    /// Only with `--indexes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexes: Option<Indexes>,
 }
@@ -40,7 +40,7 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 pub struct ExtensionVersions {
     pub extension: String,
-    /// In the order of the outcome's regions; none: that region lacks it.
+    /// In the order of the report's regions; `None`: that region lacks the extension.
     pub versions: Vec<Option<String>>,
 }
 
@@ -54,7 +54,7 @@ pub struct TableRows {
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Difference {
-    /// A row that one region lacks, or has with other values: in these columns, if it is there twice.
+    /// A row that one region lacks, or that has other values there; if both have it, `columns` says in which columns.
     Row { table: String, key: String, regions: [String; 2], columns: Vec<String>, rows: [Option<String>; 2] },
 }
 
@@ -68,7 +68,7 @@ impl Report {
     ) -> Result<Report> {
         let last = looks.pop().context("looked at least once")?;
         let equal = last.is_equal();
-        // The first look is the one at everything.
+        // Only the first look is at everything.
         let (catalogs, tables) = match looks.into_iter().next() {
             Some(first) => (first.catalogs, first.rows),
             None => (last.catalogs, last.rows),
@@ -118,7 +118,7 @@ impl Report {
                 text += &format!("  {region}: {}\n", row.as_deref().unwrap_or("no such row"));
             }
             if rows[0].is_some() && rows[0] == rows[1] {
-                text += "  (values that look alike and are stored in other bytes)\n";
+                text += "  (the values look alike, but are stored as different bytes)\n";
             }
         }
         for different in &self.extensions {

@@ -1,4 +1,5 @@
-//! The first row that differs between two nodes: both sides are read in key order, a portion at a time, and merged.
+//! Finds the first row that differs between two nodes: reads both sides in key order, a portion at a time, and merges
+//! them.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -32,9 +33,9 @@ pub async fn first_difference(readers: [&Reader; 2], table: &Table) -> Result<Di
     let difference = loop {
         let rows = [sides[0].next().await?, sides[1].next().await?];
         let order = match (&rows[0], &rows[1]) {
-            // The sums differ, so some row does; reading it twice gave two answers.
+            // The checksums differed, but no row does: reading some row twice gave two answers.
             (None, None) => {
-                let key = "(it reads alike now: read twice, a row gave two answers)".to_string();
+                let key = "(unknown: the rows look alike now, so a row changed between two reads)".to_string();
                 break difference(table, readers, key, [None, None]);
             }
             (Some(_), None) => Ordering::Less,
@@ -78,7 +79,7 @@ fn shown_key(table: &Table, row: &Row) -> String {
 
 impl<'a> Side<'a> {
     async fn open(reader: &'a Reader, table: &'a Table) -> Result<Side<'a>> {
-        // Byte order, as Rust compares strings.  Without a primary key the whole row is the key.
+        // In byte order, because that is how Rust compares strings.  Without a primary key the whole row is the key.
         let whole = vec!["(r.*)".to_string()];
         let columns: Vec<String> =
             if table.key.is_empty() { whole } else { table.key.iter().map(|column| format!("r.{column}")).collect() };

@@ -1,8 +1,8 @@
-//! A snapshot on each node, all of one log position.
+//! Takes a snapshot on each node, all at the same log position.
 //!
-//! One session on each node asks for the snapshot of position N and waits for it; another session makes log entries until all
-//! have it.  A node that is past N already refuses; then a larger N is tried.  A snapshot is a prefix of the log, so equal
-//! positions show equal rows, or something is wrong.
+//! One session on each node asks for the snapshot at position N and waits for it; another session makes log entries
+//! until all nodes have reached N.  A node that is already past N refuses, and then a larger N is tried.  A snapshot
+//! shows a prefix of the log, so snapshots at the same position must show the same rows.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
-/// How far ahead of the nodes N lies, at the first try and at most: the log grows while the nodes are asked.
+/// How far N lies ahead of the nodes, at the first try and at most: the log grows while the nodes are asked.
 const AHEAD_MIN: i64 = 1;
 const AHEAD_MAX: i64 = 8_192;
 const ADVANCE_EVERY: Duration = Duration::from_millis(3);
@@ -30,14 +30,14 @@ impl Reader {
         self.client.batch_execute("savepoint look").await.with_context(|| format!("read in {}", self.region))
     }
 
-    /// Lets go of locks, so that DDL elsewhere does not have to wait for this session, or end it.
+    /// Releases the locks, so that DDL from another region need not wait for this session, or end it.
     pub async fn end_look(&self) -> Result<()> {
         let release = self.client.batch_execute("rollback to savepoint look; release savepoint look").await;
         release.with_context(|| format!("read in {}", self.region))
     }
 }
 
-/// Values must look alike on all nodes whatever the defaults there are.
+/// Values must be printed in the same way on all nodes, whatever the nodes' defaults are.
 const SAME_OUTPUT: &str =
     "set local datestyle = 'ISO, YMD'; set local timezone = 'UTC'; set local intervalstyle = 'iso_8601'; \
     set local extra_float_digits = 3; set local bytea_output = 'hex'; set local search_path = pg_catalog; \
@@ -73,7 +73,7 @@ pub async fn at_one_position(conninfos: &[String], timeout: Duration) -> Result<
             None => ahead *= 8,
         }
     }
-    bail!("the log grows too fast to catch one position on all nodes; try again when the load is lower")
+    bail!("the log grows too fast to take a snapshot at one position on all nodes; try again when the load is lower")
 }
 
 fn shown(conninfo: &str) -> String {
@@ -93,7 +93,7 @@ pub async fn connect(conninfo: &str) -> Result<Client> {
     Ok(client)
 }
 
-/// `None`: a node was past the position already.
+/// `None`: a node was already past the position.
 async fn export_all(
     conninfos: &[String],
     regions: &[String],
@@ -130,7 +130,7 @@ async fn export_all(
                 if Instant::now() >= deadline {
                     let late: Vec<&str> =
                         (0..regions.len()).filter(|i| exported[*i].is_none()).map(|i| regions[i].as_str()).collect();
-                    bail!("{} did not reach position {position} in time: is it cut off or stopped?", late.join(", "));
+                    bail!("no snapshot at position {position} in time from {}: cut off, or stopped?", late.join(", "));
                 }
                 advancing = advance(watchers, advancing, deadline).await;
             }
@@ -139,12 +139,12 @@ async fn export_all(
     Ok(exported.into_iter().collect())
 }
 
-/// Makes one log entry through a node; tells through which node to try the next.
+/// Makes one log entry through a node; returns the node through which to make the next.
 async fn advance(watchers: &[Client], through: usize, deadline: Instant) -> usize {
     let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(5));
     match tokio::time::timeout(left, watchers[through].batch_execute("select onetrip.advance()")).await {
         Ok(Ok(())) => through,
-        // A region that cannot commit now; another may.
+        // This region cannot commit now, but another may.
         _ => (through + 1) % watchers.len(),
     }
 }

@@ -1,4 +1,4 @@
-//! Which tables and materialized views have rows to compare, and what those sum up to.
+//! Finds the tables and materialized views whose rows are compared, and computes their checksums.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use super::snapshots::Reader;
 pub struct Table {
     /// Schema and name, quoted where SQL needs it.
     pub name: String,
-    /// Every column with its type, in order: rows of others cannot be compared.
+    /// Every column with its type, in order: only rows with the same columns can be compared.
     pub columns: String,
     /// The primary key's columns, quoted; empty without one.
     pub key: Vec<String>,
-    /// Not quoted.
+    /// The names of all columns, not quoted.
     pub column_names: Vec<String>,
     pub is_view: bool,
 }
@@ -23,7 +23,7 @@ pub struct Table {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Checksum {
     pub rows: i64,
-    /// Sum of a 64-bit hash of each row's bytes: the order of rows does not matter.
+    /// The sum of a 64-bit hash of each row's bytes, so that the order of rows does not matter.
     pub sum: String,
 }
 
@@ -62,7 +62,7 @@ pub async fn catalog(reader: &Reader) -> Result<BTreeMap<String, Table>> {
         .collect())
 }
 
-/// Of one table on every node, side by side.
+/// The checksums of one table on every node, which compute them at the same time.
 pub async fn checksums(readers: &[Reader], table: &Table) -> Result<Vec<Checksum>> {
     let query =
         format!("select count(*), coalesce(sum(onetrip.row_hash((r.*))), 0)::text from only {} as r", table.name);
@@ -81,10 +81,10 @@ async fn checksum(reader: &Reader, query: &str, table: &Table) -> Result<Checksu
     Ok(Checksum { rows: row.get(0), sum: row.get(1) })
 }
 
-/// What has rows that no other region is meant to have.
+/// Something whose contents belong to one region and are not replicated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Local {
-    /// Such as "unlogged table public.t".
+    /// For example "unlogged table public.t".
     pub what: String,
     pub regions: Vec<String>,
 }
@@ -103,7 +103,7 @@ where c.oid >= 16384
 union all
 select 'large object ' || oid::text from pg_largeobject_metadata";
 
-/// Told where not every region has it.
+/// Reported only if not every region has it.
 const CLUSTERED: &str = "
 select format('mark of CLUSTER on index %I.%I', n.nspname, c.relname)
 from pg_index i join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
@@ -127,7 +127,7 @@ async fn by_region(readers: &[Reader], query: &str) -> Result<BTreeMap<String, V
     Ok(all)
 }
 
-/// All at once: polls each future in turn until every one is done.
+/// Runs all futures at the same time, and returns their outputs in order.
 pub async fn join_all<F: std::future::Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(|f| (Box::pin(f), None)).collect();
     std::future::poll_fn(|context| {
