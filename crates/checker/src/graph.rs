@@ -1,11 +1,13 @@
-//! Who comes before whom, and the circles that must not be.
+//! Who comes before whom, and the forbidden cycles.
 //!
-//! Snapshot isolation allows exactly the graphs in which every circle has two rw edges next to each other.  So each node is
-//! walked in two states, "the last edge was rw" or not, and a second rw edge in a row is not taken: what forbidden circles
-//! there are become the circles of that larger graph, and its strongly connected components are found in linear time.
+//! Snapshot isolation allows exactly the graphs in which every cycle has two rw edges next to each other.  So each node
+//! has two states, depending on whether it was reached by an rw edge, and a second rw edge in a row is not followed.
+//! The forbidden cycles are then exactly the cycles of this larger graph, and its strongly connected components are
+//! found in linear time.
 //!
-//! A transaction under REPEATABLE READ is one node.  Under READ COMMITTED each read is a node with a snapshot of its own,
-//! and its appends are one that follows them.  For circles without rw all its nodes are one again.
+//! A transaction under REPEATABLE READ is one node.  Under READ COMMITTED each read is a node with a snapshot of its
+//! own, and all appends are one more node that follows them.  To find cycles without rw, all nodes of a transaction are
+//! merged into one.
 
 use crate::lists::{reads, Lists, OneList};
 use crate::words;
@@ -29,11 +31,12 @@ pub(crate) enum Why {
     },
     Session,
     RealTime,
-    /// From the place after all that was ever read of a list: the edge that led there goes on to whoever appended this.
+    /// An edge from the place after the last value that was ever read of a list, to the transaction that appended this
+    /// value, which nobody read.
     NeverRead(Value),
 }
 
-/// One edge of a circle, between transactions.
+/// One edge of a cycle, between transactions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub from: u32,
@@ -46,13 +49,14 @@ struct Edge {
     why: Why,
 }
 
-/// The owner of a node that is no transaction: a moment, or the place after all that was ever read of a list.
+/// The owner of a node that is not a transaction: a moment, or the place after the last value that was ever read of a
+/// list.
 const NOBODY: u32 = u32::MAX;
 
 #[derive(Default)]
 struct Graph {
     edges: Vec<Vec<Edge>>,
-    /// The transaction of each node.
+    /// The transaction of each node, or `NOBODY`.
     owner: Vec<u32>,
 }
 
@@ -74,13 +78,13 @@ pub(crate) fn check(history: &History, lists: &Lists, findings: &mut Findings) {
     let graph = build(history, lists);
     let whole = by_transaction(&graph, history.txns.len());
     report(history, &whole, |why| matches!(why, Why::Ww { .. } | Why::NeverRead(_)), |_| true, findings);
-    // A circle of ww alone has been told.
+    // A cycle of ww alone has been reported already.
     report(history, &whole, |_| true, |steps| steps.iter().any(|s| !matches!(s.why, Why::Ww { .. })), findings);
     drop(whole);
     report(history, &graph, |_| true, |steps| rw_count(steps) > 0, findings);
 }
 
-/// What each transaction is made of: its first and last node, and the one that writes.
+/// The nodes of a transaction: the first, the last, and the one that writes.
 #[derive(Clone, Copy, Default)]
 struct Span {
     first: Option<u32>,
@@ -90,7 +94,7 @@ struct Span {
 
 fn build(history: &History, lists: &Lists) -> Graph {
     let mut graph = Graph::default();
-    // Nodes first, then edges, which may point anywhere.
+    // The nodes come first, because an edge may point to any of them.
     let mut spans = Vec::with_capacity(history.txns.len());
     let mut readers = Vec::new();
     for (number, txn) in history.txns.iter().enumerate() {
@@ -134,7 +138,8 @@ fn build(history: &History, lists: &Lists) -> Graph {
     graph
 }
 
-/// Answers with the node after the last that was read, if somebody's append to this list was never read.
+/// Adds the ww edges of a list.  Returns the node for the place after the last value that was ever read, if some value
+/// of the list was never read.
 fn write_edges(graph: &mut Graph, spans: &[Span], key: Key, list: &OneList) -> Option<u32> {
     let node_of = |value| list.writers.get(value).and_then(|w| spans[w.txn as usize].writes);
     for pair in list.order.windows(2) {
@@ -147,7 +152,7 @@ fn write_edges(graph: &mut Graph, spans: &[Span], key: Key, list: &OneList) -> O
     let first = **never.first()?;
     let after = graph.node(NOBODY);
     let last = list.order.last().and_then(|last| Some((last, node_of(last)?)));
-    // Somebody whose earlier append was read, and a later one not, does not follow himself.
+    // A transaction of which one append was read and a later one was not does not follow itself.
     if let Some((last, from)) = last.filter(|(_, from)| never.iter().all(|v| node_of(v) != Some(*from))) {
         graph.edge(from, after, Why::Ww { key, before: *last, after: first });
     }
@@ -174,7 +179,7 @@ fn read_edges(
         }
     }
     let seen = lists.seen_by(reader, key, list);
-    // With an append of its own at the end, what follows follows that append.
+    // If the reader's own append is the last, what comes next follows that append (ww), not the read.
     let ends_with_own = seen.last().is_some_and(|v| writer(v) == Some(reader));
     if ends_with_own || !known.order.starts_with(seen) {
         return;
@@ -185,13 +190,13 @@ fn read_edges(
                 graph.edge(node, to, Why::Rw { key, value: *value });
             }
         }
-        // Which value is told by the edge that goes on from there.
+        // The edge that leads on from that place says which value it is.
         (None, Some(after)) => graph.edge(node, *after, Why::Rw { key, value: Value(0) }),
         (None, None) => {}
     }
 }
 
-/// A process sees what it saw before, and what was acknowledged to it.
+/// Adds edges because a process must see what it saw before, and what was acknowledged to it.
 fn session_edges(history: &History, graph: &mut Graph, spans: &[Span]) {
     let mut last = BTreeMap::<Process, u32>::new();
     for (txn, span) in history.txns.iter().zip(spans) {
@@ -205,8 +210,8 @@ fn session_edges(history: &History, graph: &mut Graph, spans: &[Span]) {
     }
 }
 
-/// A chain of moments, one for each fresh transaction, in the order in which they began; whoever was acknowledged before a
-/// moment points to it.  So the number of edges stays linear.
+/// Adds a chain of moments, one for each fresh transaction, in the order in which these began.  A transaction points to
+/// the first moment after its acknowledgement.  So the number of edges is linear.
 fn real_time_edges(history: &History, graph: &mut Graph, spans: &[Span]) {
     let fresh = |number: &usize| history.txns[*number].fresh && !history.rest.contains(&(*number as u32));
     let mut order: Vec<usize> = (0..history.txns.len()).filter(fresh).collect();
@@ -231,7 +236,7 @@ fn real_time_edges(history: &History, graph: &mut Graph, spans: &[Span]) {
     }
 }
 
-/// Each transaction one node, without rw and real time.
+/// The graph with one node for each transaction, without the edges for rw and real time.
 fn by_transaction(graph: &Graph, txns: usize) -> Graph {
     let mut whole = Graph::default();
     (0..txns as u32).for_each(|owner| {
@@ -282,7 +287,7 @@ fn classify(steps: &[Step]) -> Kind {
                 _ => Kind::GSingle,
             }
         }
-        // Two writers and two readers, however many statements these have.
+        // Two writers and two readers, no matter how many statements these have.
         2 if words::transactions(steps).len() == 4 && steps.iter().filter(|s| s.from != s.to).count() == 4 => {
             Kind::LongFork
         }
@@ -290,7 +295,7 @@ fn classify(steps: &[Step]) -> Kind {
     }
 }
 
-/// A node and whether it was reached by an rw edge.
+/// A node, and in the lowest bit whether it was reached by an rw edge.
 type State = u32;
 
 fn next_state(state: State, edge: &Edge) -> Option<State> {
@@ -302,7 +307,7 @@ fn next_state(state: State, edge: &Edge) -> Option<State> {
     }
 }
 
-/// Strongly connected components of more than one state (Tarjan, without recursion).
+/// The strongly connected components of more than one state (Tarjan's algorithm, without recursion).
 fn components(graph: &Graph, takes: &impl Fn(&Why) -> bool) -> Vec<Vec<State>> {
     const NEW: u32 = u32::MAX;
     let states = graph.edges.len() * 2;
@@ -356,7 +361,7 @@ fn components(graph: &Graph, takes: &impl Fn(&Why) -> bool) -> Vec<Vec<State>> {
     found
 }
 
-/// Of the circles through some states of the component, the shortest.
+/// The shortest of the cycles through the component's first states.
 fn shortest_circle(graph: &Graph, takes: &impl Fn(&Why) -> bool, component: &[State]) -> Vec<Step> {
     const STARTS_MAX: usize = 32;
     let inside: BTreeSet<State> = component.iter().copied().collect();
@@ -401,7 +406,7 @@ fn steps_back(graph: &Graph, came: &BTreeMap<State, (State, Why)>, start: State)
         }
     }
     steps.reverse();
-    // What led to a node that is no transaction leads on to what that one leads to.
+    // A step to a node that is not a transaction is joined with the step that leads on from there.
     let first = steps.iter().position(|s| s.from != NOBODY).unwrap_or(0);
     steps.rotate_left(first);
     let mut told: Vec<Step> = Vec::new();

@@ -1,25 +1,28 @@
-//! Judges a history of list-append transactions from outside: which anomalies does it hold?
+//! Judges a history of list-append transactions from outside: which anomalies does it contain?
 //!
-//! Every transaction appends unique values to lists and reads whole lists, so a list read tells the order of all its
-//! writers.  From that follow who wrote before whom (ww), who read whose write (wr) and who did not see whose (rw); an
-//! isolation level forbids certain circles of these (Adya's thesis, chapter 4; Kingsbury and Alvaro, "Elle", 2020).
+//! Every transaction appends unique values to lists and reads whole lists, so reading a list shows the order of all
+//! its writers.  From that follows who wrote before whom (ww), who read whose write (wr) and who did not see whose
+//! write (rw).  An isolation level forbids certain cycles of these (Adya's thesis, chapter 4; Kingsbury and Alvaro,
+//! "Elle", 2020).
 //!
 //! It knows nothing of Onetrip: no log, no verdict, no node.  The simulation and the torture of real clusters use it.
 //!
-//! | level | what is forbidden |
-//! |---|---|
-//! | both | G0, G1a, G1b, G1c, values twice, out of thin air or lost; stale reads that were `fresh`; an order of writes against real time |
-//! | READ COMMITTED | each statement's snapshot alone is held to what follows |
-//! | REPEATABLE READ | read skew (G-single), lost update, long fork, and every circle without two rw next to each other (G-SIb) |
+//! What is forbidden at both levels:
+//! - G0, G1a, G1b, G1c;
+//! - values that are there twice, come out of thin air, or are lost;
+//! - a `fresh` read that is stale, and an order of writes that contradicts real time;
+//! - read skew (G-single), lost update, long fork, and every cycle without two rw next to each other (G-SIb).  Under
+//!   REPEATABLE READ a whole transaction is judged in this way, under READ COMMITTED each statement's snapshot by
+//!   itself.
 //!
-//! The last line is snapshot isolation exactly (Cerone and Gotsman, "Analysing Snapshot Isolation", 2018), with each
-//! process seeing what it saw or did before.  Write skew, with its two rw side by side, is allowed.
+//! The last item is exactly snapshot isolation (Cerone and Gotsman, "Analysing Snapshot Isolation", 2018), where each
+//! process also sees what it saw or did before.  Write skew, which has two rw next to each other, is allowed.
 //!
-//! | module | what |
+//! | module | what it does |
 //! |---|---|
-//! | `lists` | what lists say by themselves: their order, values lost, doubled or never written |
-//! | `graph` | who comes before whom; circles |
-//! | `words` | a circle as sentences |
+//! | `lists` | what each list shows by itself: its order, and values that are lost, doubled or never written |
+//! | `graph` | who comes before whom; finds cycles |
+//! | `words` | describes a cycle in sentences |
 
 mod graph;
 mod lists;
@@ -32,31 +35,31 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(pub u64);
 
-/// Never appended twice to one key in a history.
+/// In one history a value is appended to a key at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Value(pub u64);
 
-/// A client that runs one transaction after another in one region.  One that moves, or that leaves a transaction running,
-/// goes on under a new number.
+/// A client that runs one transaction after another in one region.  A client that moves to another region, or that
+/// leaves a transaction running, continues under a new number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process(pub u64);
 
-/// On one clock for all processes that never goes back; the unit does not matter.
+/// A time on one clock, which all processes share and which never goes back; the unit does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// One statement that appends without saying what stood there.
+    /// One statement that appends a value and does not return the list.
     Append { key: Key, value: Value },
-    /// One statement that reads the whole list, with what the transaction itself has appended.
+    /// One statement that reads the whole list, including what the transaction itself has appended.
     Read { key: Key, list: Vec<Value> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     ReadCommitted,
-    /// PostgreSQL's: snapshot isolation.
+    /// As in PostgreSQL: snapshot isolation.
     RepeatableRead,
 }
 
@@ -64,10 +67,11 @@ pub enum Level {
 pub enum ClientOutcome {
     /// COMMIT was acknowledged to the process.
     Committed,
-    /// It committed, as was learned by other means than the answer to COMMIT, so the process need not see it yet.
+    /// It committed, but the process learned that in another way than from the answer to COMMIT, so it need not see its
+    /// effects yet.
     FoundCommitted,
     Aborted,
-    /// May or may not have committed.  Taken as committed if somebody saw it.
+    /// It may or may not have committed.  It counts as committed if somebody saw it.
     Unknown,
 }
 
@@ -84,69 +88,69 @@ pub struct Txn {
     pub outcome: ClientOutcome,
     /// It must see everything that was acknowledged anywhere before `invoked`.
     pub fresh: bool,
-    /// Statements that were answered, in order.
+    /// The statements that were answered, in order.
     pub ops: Vec<Op>,
 }
 
-/// Transactions in the order they were added; messages call them T1, T2, ...
+/// Transactions in the order in which they were added; messages call them T1, T2, ...
 #[derive(Clone, Debug, Default)]
 pub struct History {
     txns: Vec<Txn>,
-    /// Places of the transactions that read everything at the end.
+    /// The places in `txns` of the transactions that read everything at the end.
     rest: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The history was not recorded well: a value appended twice, times in the wrong order.
+    /// The history was recorded wrongly: a value appended twice, or times in the wrong order.
     Malformed,
-    /// A circle of writes over writes.
+    /// A cycle of writes only.
     G0,
     /// A value of an aborted transaction was read.
     G1a,
-    /// A value was read that its transaction followed up before it committed.
+    /// A list was read without the later appends of the transaction that made the last append read.
     G1b,
-    /// A circle in which each saw or overwrote the one before.
+    /// A cycle in which each transaction saw the one before it, or wrote after it.
     G1c,
-    /// Read skew: one read did not see what the rest of its snapshot rests on.
+    /// Read skew: one read did not see what the rest of its snapshot depends on.
     GSingle,
-    /// A list was changed between a transaction's reading it and appending to it.
+    /// Somebody else changed a list after a transaction had read it and before that transaction appended to it.
     LostUpdate,
-    /// Two readers saw two writes in opposite order.
+    /// Two readers saw two writes in opposite orders.
     LongFork,
-    /// Any other circle that snapshot isolation forbids.
+    /// Any other cycle that snapshot isolation forbids.
     GSIb,
     /// A value that nobody appended.
     Garbage,
-    /// Reads of one list that are not the beginnings of one order, or a transaction's appends out of order.
+    /// Reads of one list that do not all fit one order, or appends of one transaction that are out of order or apart.
     Incompatible,
     DuplicateAppend,
     /// A committed append that a region does not show at the end.
     LostAppend,
-    /// A fresh read that misses what was acknowledged before it began.
+    /// A fresh read that lacks something that was acknowledged before it began.
     StaleRead,
-    /// A transaction is ordered before one that had been acknowledged when it began.
+    /// A list has a transaction's write before the write of another that had been acknowledged when the first began.
     WriteOrder,
-    /// A transaction does not see its own appends, or (REPEATABLE READ) one list in two states.
+    /// A transaction does not see its own appends, or, under REPEATABLE READ, sees one list in two states.
     Internal,
 }
 
 #[derive(Clone, Debug)]
 pub struct Anomaly {
     pub kind: Kind,
-    /// What was seen, with the transactions, in sentences; several lines for a circle.
+    /// What was seen, and which transactions were involved, in sentences; several lines for a cycle.
     pub text: String,
 }
 
-/// What was found.  Nothing found is `is_clean()`.
+/// The anomalies that were found; `is_clean()` if there are none.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// The first ones of each kind.
+    /// The first few of each kind.
     pub anomalies: Vec<Anomaly>,
     pub counts: BTreeMap<Kind, u64>,
 }
 
-/// So many of one kind are told in words; the others are only counted.
+/// At most this many anomalies of one kind are described; the others are only counted.
 const TOLD_MAX: u64 = 5;
 
 impl Findings {
@@ -164,13 +168,13 @@ impl Findings {
 }
 
 impl History {
-    /// Transactions of one process are added in the order in which it ran them.
+    /// Adds a transaction.  Those of one process must be added in the order in which it ran them.
     pub fn push(&mut self, txn: Txn) {
         self.txns.push(txn);
     }
 
-    /// What a region shows when everything has come to rest: all lists that are not empty.  Everything that committed
-    /// must be in it.  Comes after all transactions.
+    /// Adds what a region shows in the end, when nothing is under way any more: all lists that are not empty.  They
+    /// must contain everything that committed.  Call this after all transactions have been added.
     pub fn at_rest(&mut self, region: Arc<str>, lists: BTreeMap<Key, Vec<Value>>) {
         let appended = self.txns.iter().flat_map(|t| &t.ops).filter_map(|op| match op {
             Op::Append { key, .. } => Some((*key, Vec::new())),
@@ -179,7 +183,7 @@ impl History {
         let mut all: BTreeMap<Key, Vec<Value>> = appended.collect();
         all.extend(lists);
         let end = self.txns.iter().map(|t| t.completed).max().unwrap_or(Time(0));
-        // After everything else; a transaction without answer may have `Time(u64::MAX)`.
+        // This read comes after everything else; a transaction without an answer may have `Time(u64::MAX)`.
         let time = Time(end.0.saturating_add(1));
         self.rest.push(self.txns.len() as u32);
         self.push(Txn {
@@ -202,7 +206,7 @@ impl History {
         self.txns.is_empty()
     }
 
-    /// Takes time and memory in proportion to the history, lists included.
+    /// Finds the anomalies, in time and memory that are proportional to the history, including its lists.
     pub fn check(&self) -> Findings {
         let mut findings = Findings::default();
         let lists = lists::read(self, &mut findings);

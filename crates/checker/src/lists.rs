@@ -1,6 +1,7 @@
-//! What the lists say by themselves: one order for each key, and values that are lost, doubled, aborted or from nowhere.
+//! What the lists show by themselves: one order for each key, and values that are lost, doubled, aborted or from
+//! nowhere.
 //!
-//! The order of a key is its longest read.  Every other read must be a beginning of it.
+//! The order of a key is its longest read.  Every other read must be a prefix of it.
 
 use crate::words::{name, short, values};
 use crate::{ClientOutcome, Findings, History, Key, Kind, Level, Op, Time, Txn, Value};
@@ -24,12 +25,12 @@ pub(crate) struct OneList {
 
 pub(crate) struct Lists {
     pub keys: BTreeMap<Key, OneList>,
-    /// By transaction: its appends count.  It committed, or somebody saw them.
+    /// For each transaction, whether its appends count: it committed, or somebody saw them.
     pub effective: Vec<bool>,
 }
 
 impl Lists {
-    /// A read by `reader` without what only it itself could see.
+    /// A list that `reader` read, without the values that nobody but `reader` could see.
     pub fn seen_by<'a>(&self, reader: u32, key: Key, list: &'a [Value]) -> &'a [Value] {
         if self.effective[reader as usize] {
             return list;
@@ -66,7 +67,7 @@ pub(crate) fn reads(txn: &Txn) -> impl Iterator<Item = (Key, &[Value])> {
     })
 }
 
-/// When the world can know that it committed.
+/// When it was known that the transaction had committed; `None` if that was never known.
 fn known(txn: &Txn) -> Option<Time> {
     matches!(txn.outcome, ClientOutcome::Committed | ClientOutcome::FoundCommitted).then_some(txn.completed)
 }
@@ -185,7 +186,8 @@ fn judge_order(history: &History, key: Key, list: &OneList, findings: &mut Findi
         }
         before = Some(*writer);
     }
-    // Walking backwards: the earliest time at which something that stands later was known to have committed.
+    // Walking backwards: the earliest time at which a transaction that comes later in the list was known to have
+    // committed.
     let mut earliest: Option<(Time, u32)> = None;
     for writer in list.order.iter().rev().filter_map(|v| list.writers.get(v)) {
         let txn = &history.txns[writer.txn as usize];
@@ -199,7 +201,7 @@ fn judge_order(history: &History, key: Key, list: &OneList, findings: &mut Findi
     }
 }
 
-/// What committed is in every list that was read at the end.
+/// Checks that the lists read at the end contain every append of a committed transaction, in every region.
 fn nothing_lost(history: &History, lists: &Lists, findings: &mut Findings) {
     if history.rest.is_empty() {
         return;
@@ -227,9 +229,9 @@ fn nothing_lost(history: &History, lists: &Lists, findings: &mut Findings) {
     }
 }
 
-/// Does the transaction see its own appends, and under REPEATABLE READ one state of each list?
+/// Checks that the transaction sees its own appends and, under REPEATABLE READ, one state of each list.
 fn internal(number: u32, txn: &Txn, findings: &mut Findings) {
-    // What the list must be, if it has been read; what it must end with.
+    // For each list: what it must contain, if it has been read, and what it must end with.
     let mut state = BTreeMap::<Key, (Option<Vec<Value>>, Vec<Value>)>::new();
     for op in &txn.ops {
         match op {

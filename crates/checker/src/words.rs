@@ -1,18 +1,18 @@
-//! Transactions and circles as sentences.
+//! Transactions and cycles in sentences.
 
 use crate::graph::{Step, Why};
 use crate::{ClientOutcome, History, Level, Op, Value};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Of a longer list the end is shown.
+/// Of a longer list only the last values are shown.
 const VALUES_MAX: usize = 12;
 
 pub(crate) fn name(txn: u32) -> String {
     format!("T{}", txn + 1)
 }
 
-/// With where it ran.
+/// The name of a transaction, with its process and region.
 pub(crate) fn short(history: &History, txn: u32) -> String {
     let t = &history.txns[txn as usize];
     if history.rest.contains(&txn) {
@@ -29,7 +29,7 @@ pub(crate) fn values(list: &[Value]) -> String {
 }
 
 pub(crate) fn circle(history: &History, steps: &[Step]) -> String {
-    let mut text = format!("a circle of {} transactions", transactions(steps).len());
+    let mut text = format!("a cycle of {} transactions", transactions(steps).len());
     for step in steps {
         let (from, to) = (name(step.from), name(step.to));
         let _ = write!(text, "\n  {}", sentence(&from, &to, &step.why, history.txns[step.to as usize].process.0));

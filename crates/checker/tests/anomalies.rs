@@ -1,7 +1,7 @@
-//! Each anomaly in the smallest history that has it, and its nearest innocent neighbour.
+//! Each anomaly in the smallest history that has it, and the most similar history that has none.
 //!
-//! One transaction per line: `process from-to level outcome ops`, in which `1+10` appends 10 to list 1 and `1=10,11`
-//! reads it.  Level: `rc`, `rr`, `fresh` (`rr` that reads fresh).  ClientOutcome: `ok`, `found`, `abort`, `?`.
+//! A line is a transaction: `process from-to level outcome ops`, in which `1+10` appends 10 to list 1 and `1=10,11`
+//! reads it.  The level is `rc`, `rr` or `fresh` (`rr` that reads fresh); the outcome is `ok`, `found`, `abort` or `?`.
 //! `rest region ops` is what a region shows at the end.
 
 use onetrip_checker::{ClientOutcome, Findings, History, Key, Kind, Level, Op, Process, Time, Txn, Value};
@@ -86,7 +86,7 @@ fn an_unknown_outcome_may_be_either() {
     clean("1 0-9 rr ? 1+10\n2 0-9 rr ok 1=10");
     clean("1 0-9 rr ? 1+10\n2 0-9 rr ok 1=");
     clean("1 0-9 rr ? 1+10\nrest eu");
-    // Seen once, it has committed as a whole.
+    // If any of it was seen, all of it has committed.
     finds("1 0-9 rr ? 1+10 2+20\n2 0-9 rr ok 1=10 2=", &[Kind::GSingle]);
     finds("1 0-9 rr ? 1+10 2+20\nrest eu 1=10", &[Kind::LostAppend, Kind::GSingle]);
 }
@@ -101,7 +101,7 @@ fn reading_the_middle_of_a_transaction_is_g1b() {
 fn two_that_saw_each_other_are_g1c() {
     let text = finds("1 0-9 rc ok 1+10 2=20\n2 0-9 rc ok 2+20 1=10", &[Kind::G1c]);
     assert!(text.contains("T2 read 10 in list 1, which T1 appended (wr)"), "{text}");
-    // Through the statements of READ COMMITTED: T1 read after it wrote, yet what it read rests on it.
+    // Through the statements of READ COMMITTED: T1 read after it wrote, yet what it read depends on that write.
     finds("1 0-9 rc ok 1+10 2=20\n2 0-9 rc ok 1=10\n2 10-19 rc ok 2+20", &[Kind::G1c]);
 }
 
@@ -137,15 +137,15 @@ fn readers_that_see_two_writes_in_opposite_order_are_a_long_fork() {
     let with =
         |level| format!("1 0-9 rr ok 1+10\n2 0-9 rr ok 2+20\n3 0-9 {level} ok 1=10 2=\n4 0-9 {level} ok 2=20 1=");
     let text = finds(&with("rr"), &[Kind::LongFork]);
-    assert!(text.contains("a circle of 4 transactions"), "{text}");
-    // Each statement of its own: the second of T3 can be older than the second of T4 only if the first was too.
+    assert!(text.contains("a cycle of 4 transactions"), "{text}");
+    // Under READ COMMITTED too, because a later statement sees no less than an earlier one of its transaction.
     finds(&with("rc"), &[Kind::LongFork]);
     clean("1 0-9 rr ok 1+10\n2 0-9 rr ok 2+20\n3 0-9 rc ok 1=10 2=\n4 0-9 rc ok 1= 2=20\n");
 }
 
 #[test]
 fn a_circle_with_rw_edges_apart_is_g_sib() {
-    // As the long fork, with one more transaction on the way.
+    // Like the long fork, with one more transaction on the way.
     let text = "1 0-9 rr ok 1+10\n2 0-9 rr ok 2+20\n3 0-9 rr ok 1=10 2=\n4 0-9 rr ok 2=20 3+30\n5 0-9 rr ok 3=30 1=";
     finds(text, &[Kind::GSIb]);
 }
@@ -157,7 +157,7 @@ fn a_process_sees_what_was_acknowledged_to_it() {
     assert!(text.contains("T2 ran after T1 in process 1 (session)"), "{text}");
     clean(&with("found"));
     clean(&with("?"));
-    // Nor does it go back to an older state.
+    // Nor does a process go back to an older state.
     finds("1 0-9 rr ok 1+10\n2 0-9 rr ok 1=10\n2 10-19 rr ok 1=", &[Kind::GSingle]);
 }
 
@@ -167,13 +167,13 @@ fn a_fresh_read_sees_what_was_acknowledged_anywhere() {
     let text = finds(&with("fresh"), &[Kind::StaleRead]);
     assert!(text.contains("T1 was acknowledged before T2, which reads fresh, began (real time)"), "{text}");
     clean(&with("rr"));
-    // Still running when it began.
+    // The append was still running when the fresh read began.
     clean("1 0-10 rr ok 1+10\n2 10-19 fresh ok 1=\n3 10-29 rr ok 1=10");
-    // Nobody has seen it at all.
+    // Nobody has seen the append at all.
     finds("1 0-9 rr ok 1+10\n2 10-19 fresh ok 1=", &[Kind::StaleRead]);
-    // What another had already seen.
+    // Another transaction had already seen the append.
     finds("1 0-99 rr ok 1+10\n2 0-9 rr ok 1=10\n3 10-19 fresh ok 1=", &[Kind::StaleRead]);
-    // Through several fresh reads that began between.
+    // With other fresh reads that began in between.
     finds("1 0-9 rr ok 1+10\n3 10-19 fresh ok 1=10\n4 11-19 fresh ok 2=\n5 20-29 fresh ok 1=", &[Kind::StaleRead]);
 }
 
@@ -198,7 +198,7 @@ fn a_transaction_sees_its_own_appends() {
     finds("1 0-9 rc ok 1+10 1=", &[Kind::Internal]);
     finds("1 0-9 rr ok 1+10\n2 0-9 rr ok 1= 1=10", &[Kind::Internal, Kind::GSingle]);
     clean("1 0-9 rr ok 1+10\n2 0-9 rc ok 1= 1=10 1+11 1=10,11");
-    // What nobody else has read yet is no circle of one.
+    // A transaction whose later appends nobody has read is not a cycle of one.
     clean("1 0-9 rr ok 1= 1+10 1=10 1+11 2+20\n2 10-19 rr ok 2=20");
 }
 

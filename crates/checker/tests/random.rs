@@ -1,6 +1,6 @@
-//! Large random histories of a store that keeps its promises are clean; with one promise broken they are not.
+//! Large random histories of a store that keeps its promises are clean; when one promise is broken, they are not.
 //!
-//! The store is the plainest there is: one log, regions that show a prefix of it, first committer wins.
+//! The store is the simplest possible: one log, regions that show a prefix of it, and the first committer wins.
 
 use onetrip_checker::{ClientOutcome, History, Key, Kind, Level, Op, Process, Time, Txn, Value};
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Broken {
     Nothing,
-    /// Rows changed since the snapshot are overwritten.
+    /// Rows that were changed since the snapshot are overwritten.
     FirstCommitter,
-    /// A region shows some entries later than those after them.
+    /// A region shows some entries later than the entries that follow them.
     Prefix,
-    /// A region shows some entries in pieces.
+    /// A region shows some entries in two parts.
     Halves,
-    /// A fresh read does not wait.
+    /// A fresh read does not wait until the region shows all entries.
     Fresh,
     /// An acknowledged entry is dropped.
     Lost,
@@ -36,11 +36,11 @@ struct Region {
     name: Arc<str>,
     applied: usize,
     store: Store,
-    /// Left out by mistake, until it is next looked at.
+    /// What was left out by mistake; it is shown at the next step.
     late: Vec<(Key, Value)>,
 }
 
-/// Longer lists would only make reading them dear.
+/// Longer lists would only make reads expensive.
 const LIST_MAX: usize = 30;
 const REGIONS: usize = 3;
 
@@ -75,7 +75,7 @@ fn run(seed: u64, txns: usize, level: Option<Level>, broken: Broken) -> History 
                 ops.push(Op::Read { key, list });
             } else {
                 next += 1;
-                // The base of a row is what was applied when it was locked.
+                // A row's base is what was applied when the row was locked.
                 let base = if level == Level::ReadCommitted { regions[r].applied } else { base };
                 lost |= broken != Broken::FirstCommitter && lasts.get(&key).is_some_and(|at| *at > base);
                 ops.push(Op::Append { key, value: Value(next) });
@@ -170,8 +170,8 @@ fn a_broken_promise_is_found() {
     }
 }
 
-/// Goal: judging takes time in proportion to the history.  Method: ten times as many transactions, at most thirty times as
-/// long, which a quadratic step would not pass.
+/// Goal: judging takes time in proportion to the history.  Method: ten times as many transactions may take at most
+/// thirty times as long; a quadratic step would take longer.
 #[test]
 fn a_hundred_thousand_transactions_are_judged_in_seconds() {
     let seconds = |txns| {
