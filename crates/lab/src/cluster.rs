@@ -11,8 +11,9 @@
 //! # }
 //! ```
 //!
-//! Invariants: whatever it started is gone when it is dropped, its folder too (kept if `ONETRIP_KEEP` is set); if the
-//! process that holds it dies, its nodes see their standard input close, and end with their PostgreSQL.
+//! Invariants: when a cluster is dropped, everything that it started ends, and its folder is removed (kept if
+//! `ONETRIP_KEEP` is set).  If the process that owns it dies, its nodes notice that their standard input closes, and
+//! stop with their PostgreSQL.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +30,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(90);
 const INIT_TIMEOUT: Duration = Duration::from_secs(120);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(25);
-/// The command that these clusters run: `onetrip`, with what only tests ask for.
+/// The command that these clusters run: `onetrip`, with what only tests need.
 pub const BINARY: &str = "onetrip-lab";
 const FLAT: &str = include_str!("../../../topologies/flat.toml");
 
@@ -37,7 +38,7 @@ pub struct Cluster {
     topology: Topology,
     folder: PathBuf,
     nodes: Vec<Node>,
-    /// The demo's folder is made and removed by the demo.
+    /// Whether the folder is removed with the cluster; the demo makes and removes its folder itself.
     remove_folder: bool,
 }
 
@@ -50,19 +51,19 @@ pub struct LinkChange {
     pub one_way_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter_ms: Option<f64>,
-    /// Share of the frames, 0 to 1.
+    /// The share of frames that are lost, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Share of the frames, 0 to 1.
+    /// The share of frames that arrive twice, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicate: Option<f64>,
-    /// 0: no limit.
+    /// The bandwidth; 0 means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mbit_per_s: Option<f64>,
 }
 
 impl LinkChange {
-    /// Neither cut, nor lossy, nor narrow; the distance stays.
+    /// Undoes every fault: the link is neither cut, nor lossy, nor limited in bandwidth.  Its distance stays.
     pub fn heal() -> LinkChange {
         LinkChange {
             cut: Some(false),
@@ -94,8 +95,8 @@ impl Cluster {
         }
     }
 
-    /// A cluster of one node that was made otherwise, by `onetrip restore` say, in the folder `nodes/REGION` of `folder`, which goes
-    /// with the cluster.
+    /// A cluster of one node that was made in another way, for example by `onetrip restore`, in `folder`/nodes/REGION.
+    /// `folder` is removed with the cluster.
     pub fn of_node(folder: &Path, region: &str, binary: &Path) -> Result<Cluster> {
         let text = format!("preferred_leader = \"{region}\"\n[[region]]\nname = \"{region}\"\n");
         let topology = Topology::parse(&text).map_err(anyhow::Error::msg)?;
@@ -120,7 +121,7 @@ impl Cluster {
         &self.topology
     }
 
-    /// What `onetrip status --data` and `onetrip check --data` take.
+    /// The folder for `onetrip status --data` and `onetrip check --data`.
     pub fn data(&self) -> PathBuf {
         self.folder.join("nodes")
     }
@@ -134,8 +135,8 @@ impl Cluster {
         self.nodes[index].connect().await
     }
 
-    /// Waits until every running node knows a leader and serves SQL, and the preferred leader's region leads if a node of it
-    /// runs.
+    /// Waits until every running node knows a leader and serves SQL, and the leader is in the preferred region if a
+    /// node of that region runs.
     pub async fn wait_ready(&self) -> Result<()> {
         let deadline = Instant::now() + READY_TIMEOUT;
         loop {
@@ -159,8 +160,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until the leader is where it belongs and nowhere is better, by every running node's word; its region's place in the
-    /// topology.
+    /// Waits until every running node says that the cluster is settled: the leader is where it belongs, and no other
+    /// place is better.  Returns the place of the leader's region in the topology.
     pub async fn settled(&self) -> Result<usize> {
         let deadline = Instant::now() + READY_TIMEOUT;
         loop {
@@ -237,7 +238,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// `onetrip check` finds all regions equal.
+    /// Fails unless `onetrip check` finds all regions equal.
     pub async fn check(&self) -> Result<()> {
         let mut run = Command::new(self.binary());
         run.args(["check", "--timeout", "60", "--data"]).arg(self.data()).kill_on_drop(true);
@@ -256,8 +257,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes the link in one direction: what happens to frames that `from` sends to `to`.  A node that starts anew has
-    /// the distances of its node.toml again, and nothing else.
+    /// Changes the link in one direction: what happens to frames that `from` sends to `to`.  A node that is restarted
+    /// has the distances of its node.toml again, and no other faults.
     pub async fn set_link(&self, from: usize, to: usize, change: &LinkChange) -> Result<()> {
         let mut body = serde_json::to_value(change)?;
         body["peer"] = self.nodes[to].id().into();
@@ -265,7 +266,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Stops all nodes with their PostgreSQL in good order; what does not end in time is killed.
+    /// Stops all nodes and their PostgreSQL in order; processes that do not end in time are killed.
     pub async fn stop(&self) -> Result<()> {
         for node in &self.nodes {
             node.ask_to_stop();
@@ -307,19 +308,19 @@ impl Drop for Cluster {
 }
 
 impl ClusterBuilder {
-    /// Left out: three regions without distance.
+    /// The topology; by default three regions without distance.
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = Some(topology);
         self
     }
 
-    /// The command's executable.  Left out: `ONETRIP_BIN`, else [`BINARY`] as built beside the running test.
+    /// The command's executable; by default `ONETRIP_BIN`, else the [`BINARY`] that was built beside the running test.
     pub fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
         self.binary = Some(binary.into());
         self
     }
 
-    /// An empty folder that stays.  Left out: a new one under /var/tmp that goes with the cluster.
+    /// An empty folder, which is kept; by default a new one under /var/tmp, which is removed with the cluster.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
@@ -347,7 +348,7 @@ impl ClusterBuilder {
         Ok(cluster)
     }
 
-    /// Makes the nodes and starts none.
+    /// Makes the nodes, but starts none.
     pub async fn init(self) -> Result<Cluster> {
         let mut topology = match self.topology {
             Some(topology) => topology,
@@ -364,7 +365,7 @@ impl ClusterBuilder {
         let data = folder.join("nodes");
         let nodes =
             (0..topology.regions.len()).map(|i| Node::new(i, &topology, &data, &binary)).collect::<Result<Vec<_>>>()?;
-        // From here on a failure cleans up.
+        // From here on, dropping the cluster cleans up after a failure.
         let cluster = Cluster { topology, folder, nodes, remove_folder };
         let file = cluster.folder.join("topology.toml");
         std::fs::write(&file, cluster.topology.to_toml()).with_context(|| format!("write {}", file.display()))?;
@@ -412,7 +413,7 @@ fn find_binary() -> Result<PathBuf> {
         return Ok(binary.into());
     }
     let own = std::env::current_exe().context("find the running executable")?;
-    // target/PROFILE/deps/test-xyz lies one folder below target/PROFILE/onetrip-lab.
+    // A test is target/PROFILE/deps/test-xyz, one folder below target/PROFILE/onetrip-lab.
     own.ancestors()
         .skip(1)
         .take(2)

@@ -1,7 +1,8 @@
-//! What is fuzzed, and what each input is held to: a target neither panics nor takes memory out of proportion.
+//! The fuzz targets, and what every input must show: a target neither panics nor uses memory out of proportion.
 //!
-//! `make fuzz` (`bin/fuzz.rs`) looks for inputs by coverage; those worth keeping lie in `testdata/fuzz`, a folder for each target,
-//! and `tests/fuzz.rs` runs them.  A program that calls [`check`] has [`Counting`] as its allocator.
+//! `make fuzz` (`bin/fuzz.rs`) searches for inputs, guided by coverage.  Those worth keeping are in `testdata/fuzz`, in
+//! a folder for each target, and `tests/fuzz.rs` runs them.  A program that calls [`check`] must use [`Counting`] as
+//! its allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,8 +13,9 @@ pub use onetrip_node::fuzz::Target;
 
 use crate::Topology;
 
-/// What a target may hold at a time: so much, and so many times its input.  (`protobuf` believes a length up to 10 MB before
-/// it has seen the bytes; a message of many empty entries unpacks to their structs.)
+/// How much memory a target may use at a time: this many bytes, plus [`TIMES_MAX`] times the length of its input.
+/// (`protobuf` believes a length of up to 10 MB before it has seen the bytes, and a message of many empty entries is
+/// unpacked into a struct for each.)
 const BYTES_MAX: usize = 12 << 20;
 const TIMES_MAX: usize = 200;
 
@@ -38,12 +40,12 @@ pub fn targets() -> impl Iterator<Item = &'static Target> {
     onetrip_node::fuzz::TARGETS.iter().chain(OF_THE_LAB)
 }
 
-/// Where a target's inputs are kept.
+/// The folder with a target's inputs.
 pub fn folder(target: &Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/fuzz").join(target.name)
 }
 
-/// The inputs in a folder, by name; none if it is not there.
+/// The inputs in a folder, sorted by name; none if the folder does not exist.
 pub fn inputs(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = match std::fs::read_dir(folder) {
         Ok(files) => files.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>()?,
@@ -54,7 +56,7 @@ pub fn inputs(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Runs a target; the error says that it held too much.
+/// Runs a target.  The error says that it used too much memory.
 pub fn check(target: &Target, bytes: &[u8]) -> Result<(), String> {
     let peak = peak_of(|| (target.run)(bytes));
     if peak > BYTES_MAX + TIMES_MAX * bytes.len() {
@@ -68,7 +70,7 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The most that `work` held at a time on this thread.
+/// The most memory that `work` used at a time on this thread, in bytes.
 pub fn peak_of(work: impl FnOnce()) -> usize {
     let before = HELD.with(Cell::get);
     PEAK.with(|peak| peak.set(before));
@@ -76,18 +78,18 @@ pub fn peak_of(work: impl FnOnce()) -> usize {
     (PEAK.with(Cell::get) - before).max(0) as usize
 }
 
-/// The system's allocator, and what each thread holds of it.
+/// The system's allocator, with a count of the memory that each thread uses.
 pub struct Counting;
 
 fn count(bytes: isize) {
-    // A thread that ends frees after its counters are gone.
+    // A thread that ends still frees memory after its counters are gone.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
     });
 }
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);

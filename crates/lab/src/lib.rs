@@ -1,17 +1,17 @@
 //! The lab: emulated distances, workloads, measurements, and clusters of real processes to run them on.
 //!
-//! What it must not know: the inside of a node.  It starts the `onetrip` command, speaks SQL and HTTP to what it started,
-//! and sends signals; so what it shows is what a user would see.
+//! It must not know the inside of a node.  It starts the `onetrip` command, talks SQL and HTTP to what it started, and
+//! sends signals; so it sees what a user would see.
 //!
 //! - [`link`]: a TCP proxy that adds a client's distance to a region
-//! - [`limit`]: what physics asks of one commit
+//! - [`limit`]: how long one commit takes at least, by the distances alone
 //! - [`cluster`]: a cluster of real nodes and PostgreSQL servers to start, kill and clean up
 //! - [`pgbench`]: runs pgbench and reads the latency of each transaction
-//! - [`trial`]: what runs the generators of [`values`] and [`poison`]: statements whose outcome is to be alike everywhere
+//! - [`trial`]: runs the statements that [`values`] and [`poison`] generate, whose outcome must be the same everywhere
 //! - [`torture`]: clusters under every kind of fault, and the proof that nothing was lost
-//! - [`fuzz`]: what is fuzzed, and what each input is held to
-//! - [`traffic`]: what TCP connections have carried
-//! - [`machine`], [`page`], [`scatter`]: what a page of figures is made of
+//! - [`fuzz`]: the fuzz targets, and what every input must show
+//! - [`traffic`]: how much TCP connections have carried
+//! - [`machine`], [`page`], [`scatter`]: the parts of a page of figures
 //! - [`report`]: the table of a measurement, for people and for programs
 
 pub mod cluster;

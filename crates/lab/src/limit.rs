@@ -1,8 +1,8 @@
-//! What physics asks of one commit.
+//! How long one commit takes at least, by the distances alone.
 
 use onetrip_client::Topology;
 
-/// Round trip from a region to the nearest majority of all, the region itself included, ms.
+/// The round trip from a region to the nearest majority of all regions, which includes the region itself, in ms.
 pub fn majority_rtt_ms(topology: &Topology, region: usize) -> f64 {
     let mut rtts = shortest_rtts_ms(topology, region);
     rtts.sort_by(f64::total_cmp);
@@ -10,12 +10,12 @@ pub fn majority_rtt_ms(topology: &Topology, region: usize) -> f64 {
     rtts[topology.regions.len() / 2]
 }
 
-/// To each region, through others where that is shorter than the link between the two: real networks have such links, and a
-/// leader on the way makes a commit faster than they are.
+/// The round trip to each region in ms, through other regions where that is shorter than the direct link: real networks
+/// have such links, and with a leader on the way a commit takes less time than the direct link would.
 fn shortest_rtts_ms(topology: &Topology, region: usize) -> Vec<f64> {
     let regions = topology.regions.len();
     let mut rtts: Vec<f64> = (0..regions).map(|other| topology.rtt_ms(region, other)).collect();
-    // No shortest way has more links than there are other regions.
+    // A shortest way has at most as many links as there are other regions.
     for _ in 1..regions {
         for (via, to) in (0..regions).flat_map(|via| (0..regions).map(move |to| (via, to))) {
             rtts[to] = rtts[to].min(rtts[via] + topology.rtt_ms(via, to));
@@ -24,7 +24,7 @@ fn shortest_rtts_ms(topology: &Topology, region: usize) -> Vec<f64> {
     rtts
 }
 
-/// The client's round trip to the region and that region's to the nearest majority, ms.
+/// The client's round trip to the region, plus the region's round trip to the nearest majority, in ms.
 pub fn limit_ms(topology: &Topology, region: usize) -> f64 {
     topology.regions[region].client_rtt_ms + majority_rtt_ms(topology, region)
 }
@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(limit_ms(&flat, 2), 0.0);
     }
 
-    /// A link that is left out has no distance, which would be a limit that nobody could reach.
+    /// A link that the file leaves out has a distance of 0, and the limit would be impossible to reach.
     #[test]
     fn the_shipped_topologies_have_every_link() {
         let cases = [

@@ -1,18 +1,20 @@
 //! A client link: a TCP proxy on loopback that puts a client at a distance from a region.
 //!
-//! Each direction is held for half of the round trip, in order, with any number of bytes under way; a new connection's first
-//! bytes are held for one round trip more, as its TCP handshake would have been.
+//! Bytes are delayed by half of the round trip in each direction, in order, with any number of bytes under way.  The
+//! first bytes of a new connection are delayed by one more round trip, the time that a TCP handshake takes.
 //!
 //! ```text
 //!   client ──> accepted ──(rtt / 2 later)──> PostgreSQL
 //!   client <──(rtt / 2 later)── PostgreSQL
 //! ```
 //!
-//! One thread waits with nanosecond timeouts (`ppoll` without timer slack): timers of 1 ms would be a tenth of what is
-//! measured.  It does not spin, since the measured servers share its processors.
+//! One thread waits with nanosecond timeouts (`ppoll` without timer slack), because timers of 1 ms would add a tenth to
+//! what is measured.  It does not spin, because it shares the processors with the measured servers.
 //!
-//! Invariants: bytes leave in the order they came and never before their time; a direction holds at most
-//! [`QUEUED_BYTES_MAX`], then its source is not read; dropping the link closes every connection and ends the thread.
+//! Invariants:
+//! - bytes leave in the order in which they came, and never before their time;
+//! - a direction contains at most about [`QUEUED_BYTES_MAX`]; when it is full, its source is not read;
+//! - dropping the link closes every connection and ends the thread.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -28,9 +30,10 @@ use nix::sys::time::TimeSpec;
 /// More than the bandwidth of a fast client times the longest round trip.
 pub const QUEUED_BYTES_MAX: usize = 64 << 20;
 const READ_BYTES: usize = 64 << 10;
-/// Reads from one socket before the others get their turn.
+/// At most this many reads from one socket before the others are served.
 const READS_PER_TURN: usize = 16;
-/// Loopback connects at once or not at all; a full backlog must not stop the other connections for long.
+/// On loopback a connection is made at once or not at all, and a full backlog must not stop the other connections for
+/// long.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 const CONNECTIONS_MAX: usize = 1_000;
 
@@ -42,14 +45,14 @@ pub struct ClientLink {
 }
 
 impl ClientLink {
-    /// Listens on `listen` (port 0: any) and leads to `target`, `rtt` away.
+    /// Listens on `listen` (port 0: any free port) and forwards to `target`, at a round trip of `rtt`.
     pub fn start(listen: SocketAddr, target: SocketAddr, rtt: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(listen)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (stop, stopped) = UnixStream::pair()?;
         let thread = std::thread::Builder::new().name(format!("link-{}", address.port())).spawn(move || {
-            // Without it the kernel adds up to 50 µs to each wait.
+            // Otherwise the kernel adds up to 50 µs to each wait.
             let _ = nix::sys::prctl::set_timerslack(1);
             Proxy { listener, stopped, target, rtt, connections: Vec::new() }.run();
         })?;
@@ -88,10 +91,10 @@ struct Connection {
 
 #[derive(Default)]
 struct Flow {
-    /// What is under way; an empty chunk is the end of the stream.
+    /// The chunks under way, each with the time when it is due; an empty chunk is the end of the stream.
     queue: VecDeque<(Instant, Vec<u8>)>,
     queued_bytes: usize,
-    /// How much of the first chunk the sink has taken.
+    /// How many bytes of the first chunk have been written to the sink.
     written: usize,
     source_ended: bool,
     sink_ended: bool,
@@ -140,7 +143,7 @@ impl Proxy {
         for (index, connection) in self.connections.iter().enumerate() {
             for end in 0..2 {
                 let events = connection.wanted(end, now);
-                // An end that nothing is wanted of stays out: its hang-up would be reported over and over.
+                // An end from which nothing is wanted is not polled: its hang-up would be reported over and over.
                 if !events.is_empty() {
                     places.push((index, end));
                     fds.push(PollFd::new(connection.ends[end].as_fd(), events));
@@ -168,7 +171,7 @@ impl Proxy {
             let Ok((client, _)) = self.listener.accept() else {
                 return;
             };
-            // The client sees the connection close when there is no server behind.
+            // If no server listens there, the client sees its connection close.
             if let Ok(connection) = Connection::open(client, self.target, self.rtt) {
                 self.connections.push(connection);
             }
@@ -215,7 +218,7 @@ impl Connection {
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // A reset reaches the other end as the end of the stream, after what came before it.
+                // The other end sees a reset as the end of the stream, after everything that came before it.
                 Err(_) => {
                     flow.source_ended = true;
                     flow.queue.push_back((Instant::now() + delay, Vec::new()));
@@ -225,7 +228,8 @@ impl Connection {
         }
     }
 
-    /// Writes what is due; tells when the next is.  An error means that the connection is of no use any more.
+    /// Writes the chunks that are due, and returns when the next is due.  After an error the connection is of no more
+    /// use.
     fn deliver(&mut self, now: Instant) -> io::Result<Option<Instant>> {
         let mut next = (now < self.open_at).then_some(self.open_at);
         for end in 0..2 {
@@ -338,7 +342,7 @@ mod tests {
         let link = link(nobody, Duration::from_millis(1));
         let mut stream = TcpStream::connect(link.address()).unwrap();
         let mut bytes = Vec::new();
-        // The end or a reset, but not a wait without end.
+        // The client gets the end of the stream or a reset, but does not wait forever.
         let _ = stream.set_read_timeout(Some(Duration::from_secs(10)));
         match stream.read_to_end(&mut bytes) {
             Ok(count) => assert_eq!(count, 0),

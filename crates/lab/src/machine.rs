@@ -1,16 +1,16 @@
-//! What was measured on: the repository, the machine and its programs, as a page of figures names them.
+//! What a measurement ran on: the commit, the machine and its programs, as a page of figures names them.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The sources that this program was built from.
+/// The folder of the sources that this program was built from.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What a program says of itself, in one line.
+/// The trimmed standard output of a program, or why it could not be started.
 pub fn says(program: impl AsRef<OsStr>, args: &[&str]) -> String {
     let output = Command::new(program).args(args).current_dir(repository()).output();
     output.map_or_else(|e| e.to_string(), |o| String::from_utf8_lossy(&o.stdout).trim().to_string())
@@ -21,7 +21,7 @@ pub fn commit() -> String {
     says("git", &["rev-parse", "--short", "HEAD"])
 }
 
-/// Of the last 1, 5 and 15 minutes.
+/// The load averages of the last 1, 5 and 15 minutes.
 pub fn load_averages() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
@@ -45,7 +45,7 @@ impl Machine {
     }
 }
 
-/// "2 cores (name of the processor), postgres (PostgreSQL) 15.20"
+/// For example "2 cores (name of the processor), postgres (PostgreSQL) 15.20".
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cores ({}), {}", self.cores, self.processor, self.postgres)

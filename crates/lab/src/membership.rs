@@ -1,4 +1,4 @@
-//! A cluster that grows and shrinks: the steps that an operator takes, with the `onetrip` command.
+//! Lets a cluster grow and shrink: the steps that an operator takes, with the `onetrip` command.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -18,8 +18,8 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(25);
 
 impl Cluster {
-    /// Makes a node in `region` with a token of node `asked`, starts it, and waits until it is what it is meant to be.
-    /// `token_args`: as for `onetrip token`.  Returns its place among [`Cluster::nodes`].
+    /// Makes a node in `region` with a token from node `asked`, starts it, and waits until it has joined.  `token_args`
+    /// are further arguments for `onetrip token`.  Returns the node's place among [`Cluster::nodes`].
     pub async fn join(&mut self, asked: usize, region: &str, token_args: &[&str]) -> Result<usize> {
         let index = self.prepare_join(asked, region, token_args).await?;
         self.node(index).start()?;
@@ -27,14 +27,14 @@ impl Cluster {
         Ok(index)
     }
 
-    /// The same without starting it.
+    /// The same as [`Cluster::join`], but does not start the node.
     pub async fn prepare_join(&mut self, asked: usize, region: &str, token_args: &[&str]) -> Result<usize> {
         let folder = self.new_folder(region);
         let node = self.make_member(asked, region, token_args, folder).await?;
         Ok(self.add(node))
     }
 
-    /// A node with a token of node `asked`, its folder ready to start; it is not among [`Cluster::nodes`].
+    /// Makes a node with a token from node `asked`, ready to be started.  It is not added to [`Cluster::nodes`].
     pub(crate) async fn make_member(
         &self,
         asked: usize,
@@ -48,8 +48,8 @@ impl Cluster {
         Node::of_folder(folder, self.binary())
     }
 
-    /// Runs `onetrip join` in the foreground until it says that the node takes part, and ends it in order.  Returns the place
-    /// of the node, which does not run, and what was shown.
+    /// Runs `onetrip join` in the foreground until it says that the node has joined, and stops it in order.  Returns
+    /// the place of the node, which does not run any more, and what the command printed.
     pub async fn join_in_foreground(
         &mut self,
         asked: usize,
@@ -108,7 +108,8 @@ impl Cluster {
         Ok(token.trim().to_string())
     }
 
-    /// Takes `leaving` out, by way of `asked`.  A node that runs stops by itself; this waits for it.
+    /// Asks node `asked` to take node `leaving` out of the cluster.  If that node runs, it stops by itself, and this
+    /// waits for it.
     pub async fn leave(&self, asked: usize, leaving: usize, args: &[&str]) -> Result<String> {
         let folder = self.node(asked).folder().display().to_string();
         let id = self.node(leaving).id().to_string();
@@ -130,7 +131,7 @@ impl Cluster {
         self.node(index).wait_joined().await
     }
 
-    /// Runs an `onetrip` command; its standard output, or its error as the error.
+    /// Runs an `onetrip` command and returns its standard output.  If it fails, the error contains its standard error.
     pub async fn command(&self, args: &[&str]) -> Result<String> {
         let run = Command::new(self.binary()).args(args).stdin(Stdio::null()).kill_on_drop(true).output();
         let output = match tokio::time::timeout(COMMAND_TIMEOUT, run).await {
@@ -170,11 +171,11 @@ impl Node {
     }
 }
 
-/// Why the node that says this of itself is not yet what it is meant to be.
+/// Why a node with this status has not joined yet; `None` if it has.
 fn not_joined(status: &Value) -> Option<&'static str> {
     let mut members = status["members"].as_array().into_iter().flatten();
     match members.find(|m| m["this_node"] == true) {
-        None => Some("it does not know of its joining yet"),
+        None => Some("it does not know yet that it is a member"),
         Some(own) => (own["caught_up"] != true).then_some("it is catching up"),
     }
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::postmaster;
 
-/// A node stops its PostgreSQL within this, or both are killed.
+/// A node and its PostgreSQL that do not stop within this time are killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(45);
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(10);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -125,7 +125,7 @@ impl Node {
         &self.binary
     }
 
-    /// What psql and `onetrip check --connect` take.
+    /// The connection string for psql and `onetrip check --connect`.
     pub fn conninfo(&self) -> String {
         format!("host=127.0.0.1 port={} user=postgres dbname={}", self.place.postgres_port, self.place.database)
     }
@@ -134,7 +134,7 @@ impl Node {
         self.child.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// More environment variables for its next start; its PostgreSQL inherits them.
+    /// Sets additional environment variables for the next start; the node's PostgreSQL inherits them.
     pub fn set_environment(&self, environment: Vec<(String, String)>) {
         *self.environment.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = environment;
     }
@@ -143,11 +143,11 @@ impl Node {
     pub fn start(&self) -> Result<()> {
         let mut child = self.child();
         if child.as_mut().is_some_and(|c| matches!(c.try_wait(), Ok(None))) {
-            bail!("node {} runs already", self.place.region);
+            bail!("node {} is running already", self.place.region);
         }
         let log = self.open_log()?;
         let started = Command::new(&self.binary)
-            // The demo calls it by a name that says nothing to whoever looks at the processes.
+            // Lists of processes show this name; the demo's own path would tell a reader nothing.
             .arg0("onetrip")
             .arg("start")
             .arg("--until-stdin-closes")
@@ -157,7 +157,7 @@ impl Node {
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C on the terminal reaches the holder of the cluster alone, who stops the nodes in order.
+            // Ctrl-C on the terminal reaches only the process that owns the cluster, which stops the nodes in order.
             .process_group(0)
             .spawn()
             .with_context(|| format!("start {}", self.binary.display()))?;
@@ -177,7 +177,7 @@ impl Node {
         self.wait_serving(Duration::from_secs(90)).await
     }
 
-    /// Waits until the node knows a leader and its PostgreSQL takes connections.
+    /// Waits until the node knows a leader and its PostgreSQL accepts connections.
     pub async fn wait_serving(&self, timeout: Duration) -> Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -211,7 +211,7 @@ impl Node {
         self.pid().is_some()
     }
 
-    /// An error with the end of the log if the process was started and ended by itself.
+    /// Fails, with the end of the log, if the process was started and has ended by itself.
     pub(crate) fn check_not_ended(&self) -> Result<()> {
         if let Some(child) = self.child().as_mut() {
             if let Some(status) = child.try_wait()? {
@@ -222,11 +222,11 @@ impl Node {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = self.pid().with_context(|| format!("node {} does not run", self.place.region))?;
+        let pid = self.pid().with_context(|| format!("node {} is not running", self.place.region))?;
         kill(pid, signal).with_context(|| format!("send {signal} to node {}", self.place.region))
     }
 
-    /// SIGKILL to the node; its PostgreSQL goes on alone.
+    /// Sends SIGKILL to the node; its PostgreSQL keeps running without it.
     pub fn kill9(&self) -> Result<()> {
         if let Some(mut child) = self.child().take() {
             let _ = child.kill();
@@ -235,8 +235,8 @@ impl Node {
         Ok(())
     }
 
-    /// SIGSTOP: the node hangs, its connections stay open.  Returns when the last of its threads has stopped: on a busy
-    /// machine the others run on until one of them has found time to take the signal.
+    /// Sends SIGSTOP: the node hangs, and its connections stay open.  Returns when its last thread has stopped: on a
+    /// busy machine the threads keep running until one of them has been scheduled and receives the signal.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         let pid = self.pid().with_context(|| format!("node {} has ended", self.region()))?;
@@ -250,7 +250,7 @@ impl Node {
         Ok(())
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
@@ -259,7 +259,8 @@ impl Node {
         let _ = self.signal(Signal::SIGTERM);
     }
 
-    /// SIGTERM, and waits for the end of the node and of its PostgreSQL.  Kills both and says so if they do not end in time.
+    /// Sends SIGTERM, and waits until the node and its PostgreSQL have ended.  If they do not end in time, kills both
+    /// and returns an error.
     pub async fn stop(&self) -> Result<()> {
         self.ask_to_stop();
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -305,14 +306,14 @@ impl Node {
         }
     }
 
-    /// The server process of its PostgreSQL.
+    /// The postmaster of its PostgreSQL.
     pub fn postgres_pid(&self) -> Option<Pid> {
         postmaster::postmaster(&self.postgres_data())
     }
 
-    /// SIGKILL to the server process of its PostgreSQL; the others of that server see it and end.
+    /// Sends SIGKILL to the postmaster of its PostgreSQL; the server's other processes notice that and end.
     pub fn kill9_postgres(&self) -> Result<()> {
-        let pid = self.postgres_pid().with_context(|| format!("PostgreSQL of {} does not run", self.place.region))?;
+        let pid = self.postgres_pid().with_context(|| format!("PostgreSQL of {} is not running", self.place.region))?;
         kill(pid, Signal::SIGKILL).with_context(|| format!("kill PostgreSQL of {}", self.place.region))
     }
 
@@ -332,7 +333,7 @@ impl Node {
         Ok(client)
     }
 
-    /// As a user would write them into postgresql.conf.
+    /// Appends settings to postgresql.conf, as a user would.
     pub fn add_postgres_settings(&self, settings: &[(String, String)]) -> Result<()> {
         let path = self.postgres_data().join("postgresql.conf");
         let mut file =

@@ -1,10 +1,10 @@
-//! Pages of figures that a program writes and people add to: blocks between marks, and text in lines.
+//! Pages of figures that a program writes and people add to: blocks between marks, and paragraphs broken into lines.
 //!
-//! A block stands between `<!-- NAME -->` and `<!-- /NAME -->`, each alone on its line.
+//! A block is the text between `<!-- NAME -->` and `<!-- /NAME -->`, each alone on its line.
 
 use anyhow::{ensure, Context, Result};
 
-/// Of a page, as scripts/lint-docs.sh wants it.
+/// The longest line of a page that scripts/lint-docs.sh allows.
 const LINE_MAX: usize = 100;
 
 /// Where the block's text begins and ends.
@@ -15,7 +15,7 @@ fn bounds(text: &str, name: &str) -> Option<(usize, usize)> {
     Some((start, end))
 }
 
-/// What stands in the block; `None`: there is no such block.
+/// The text in the block; `None`: there is no such block.
 pub fn block<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (start, end) = bounds(text, name)?;
     Some(&text[start..end])
@@ -26,7 +26,7 @@ pub fn marked(name: &str, content: &str) -> String {
     format!("<!-- {name} -->\n{content}<!-- /{name} -->\n")
 }
 
-/// The text with other content in its block, which has to be there once.
+/// The text, with the content of this block replaced; the block must be there exactly once.
 pub fn with_block(text: &str, name: &str, content: &str) -> Result<String> {
     let (start, end) =
         bounds(text, name).with_context(|| format!("there is no <!-- {name} --> ... <!-- /{name} -->"))?;
@@ -34,7 +34,7 @@ pub fn with_block(text: &str, name: &str, content: &str) -> Result<String> {
     Ok(format!("{}{content}{}", &text[..start], &text[end..]))
 }
 
-/// One paragraph in lines that a page may have.
+/// One paragraph, broken into lines that a page may have.
 pub fn paragraph(text: &str) -> String {
     let mut lines = String::new();
     let mut length = 0;
@@ -54,7 +54,7 @@ pub fn paragraph(text: &str) -> String {
     lines
 }
 
-/// A table of Markdown; the first line is its head.
+/// A table in Markdown; the first line is its head.
 pub fn table(lines: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Runs the real pgbench and reads the latency of each transaction from its log.
 //!
-//! Latencies are those of successful transactions; failed ones (SQLSTATE 40001, 40P01) are counted.  Any other error makes
-//! pgbench itself fail, and with it the run.
+//! Latencies are those of successful transactions; failed ones (SQLSTATE 40001, 40P01) are only counted.  Any other
+//! error makes pgbench fail, and the run with it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use anyhow::{bail, Context, Result};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// One transaction may take this long before the histogram calls it that; µs.
+/// The histogram records longer latencies as this one, in µs.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 /// What pgbench may need beyond its measuring time, to connect and to finish what is under way.
 const OVERTIME: Duration = Duration::from_secs(60);
@@ -27,16 +27,16 @@ pub struct Pgbench {
     pub clients: usize,
     pub threads: usize,
     pub seconds: u64,
-    /// The text of the script; left out, pgbench's own tpcb-like one.
+    /// The text of the script; `None`: pgbench's own tpcb-like script.
     pub script: Option<String>,
-    /// Where the script and the logs are put; it exists and belongs to this run alone.
+    /// The folder for the script and the logs; it must exist, and belong to this run alone.
     pub folder: PathBuf,
 }
 
 /// One successful transaction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Commit {
-    /// When it ended, in seconds from the end of the first.
+    /// When it ended, in seconds after the end of the first one.
     pub at_s: f64,
     pub ms: f64,
 }
@@ -46,7 +46,7 @@ pub struct Measurement {
     pub transactions: u64,
     pub failed: u64,
     pub failed_percent: f64,
-    /// Successful transactions in a second, connecting not counted.
+    /// Successful transactions per second, without the time to connect.
     pub tps: f64,
     pub min_ms: f64,
     pub mean_ms: f64,
@@ -54,7 +54,7 @@ pub struct Measurement {
     pub p99_ms: f64,
     pub p999_ms: f64,
     pub max_ms: f64,
-    /// For all connections together, as pgbench says it.
+    /// For all connections together, as pgbench reports it.
     pub initial_connection_ms: Option<f64>,
 }
 
@@ -63,7 +63,7 @@ impl Pgbench {
         Ok(self.run_each().await?.0)
     }
 
-    /// Also each successful transaction, in the order in which they ended.
+    /// Like [`Pgbench::run`], and also returns each successful transaction, in the order in which they ended.
     pub async fn run_each(&self) -> Result<(Measurement, Vec<Commit>)> {
         let prefix = self.folder.join("log");
         let mut args: Vec<OsString> = [
@@ -98,7 +98,7 @@ impl Pgbench {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C on the terminal is for the command that runs it, which then ends pgbench.
+            // Ctrl-C on the terminal reaches only the program that runs pgbench, which then ends it.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -135,7 +135,8 @@ fn read_logs(folder: &Path) -> Result<String> {
     Ok(log)
 }
 
-/// `log`: lines of "client transaction latency_us script epoch_s epoch_us", where a failed one has a word for latency.
+/// `log` has lines of "client transaction latency_us script epoch_s epoch_us"; a failed transaction has a word as
+/// latency.
 fn summarize(log: &str, stdout: &str) -> Result<(Measurement, Vec<Commit>)> {
     let mut latencies = Histogram::<u64>::new_with_bounds(1, LATENCY_US_MAX, 3).context("make a histogram")?;
     let mut sum_us = 0u128;

@@ -1,7 +1,7 @@
 //! A PostgreSQL server as seen from outside: which processes serve a data folder, and how to end them.
 //!
-//! Processes are told by their working folder, which for every process of a PostgreSQL server is its data folder; a number
-//! in a pid file alone may long belong to somebody else.
+//! Processes are recognized by their working folder, which for every process of a PostgreSQL server is its data folder.
+//! The number in a pid file is not enough: by now it may belong to another process.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -38,10 +38,10 @@ fn serves(pid: Pid, data: &Path) -> bool {
         && std::fs::read_to_string(proc.join("comm")).is_ok_and(|comm| comm.trim().starts_with("postgres"))
 }
 
-/// Ends the server of `data` at once, without a checkpoint, and waits until its last process is gone.
+/// Ends the server of `data` at once, without a CHECKPOINT, and waits until its last process is gone.
 pub fn stop_now(data: &Path, timeout: Duration) -> Result<(), String> {
     if let Some(pid) = postmaster(data) {
-        // A stopped (SIGSTOP) server must be able to hear it.
+        // A server that was stopped with SIGSTOP must be able to receive SIGQUIT.
         let _ = kill(pid, Signal::SIGCONT);
         let _ = kill(pid, Signal::SIGQUIT);
     }
@@ -65,23 +65,23 @@ pub fn stop_now(data: &Path, timeout: Duration) -> Result<(), String> {
     }
 }
 
-/// Whether SIGSTOP has reached each thread of a process.
+/// Whether SIGSTOP has stopped every thread of a process.
 pub fn all_threads_stopped(pid: Pid) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    // "pid (name) state ...", where the name may hold anything, brackets too.
+    // "pid (name) state ...", where the name may contain anything, even parentheses.
     threads.flatten().all(|thread| {
         std::fs::read_to_string(thread.path().join("stat"))
             .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     })
 }
 
-/// Whether a process exists and has not ended (a zombie has).
+/// Whether a process exists and has not ended; a zombie has ended.
 pub fn alive(pid: Pid) -> bool {
     match kill(pid, None) {
         Ok(()) | Err(Errno::EPERM) => {}
         Err(_) => return false,
     }
-    // "pid (name) state ...", where the name may hold anything, brackets too.
+    // "pid (name) state ...", where the name may contain anything, even parentheses.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()
         .and_then(|stat| stat.rsplit_once(") ").map(|(_, rest)| !rest.starts_with(['Z', 'X'])))

@@ -1,7 +1,8 @@
-//! Published latencies of other databases on the demo's update workload, to stand beside what is measured.
+//! Published latencies of other databases on the demo's update workload, to be shown beside what is measured.
 //!
-//! The published runs: pgbench, 10 connections, 300 s, client in us-east-1, round trips as in `topologies/us.toml`, in the
-//! providers' own regions.  They are shown only where a row has the same client distance and the same limit.
+//! The published runs used pgbench with 10 connections for 300 s, with the client in us-east-1, in the providers' own
+//! regions; the round trips are those in `topologies/us.toml`.  They are shown only beside a row with the same region,
+//! limit and number of clients.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +49,8 @@ const ROWS: [Row; 5] = [
     row("us-west-2", true, 112.0, None, published(278.0, 36.0, 0.0)),
 ];
 
-/// What was published for this row; nothing if it was measured at another distance or with another number of clients.
+/// What was published for this row; nothing if the row was measured at another distance or with another number of
+/// clients.
 pub fn beside(region: &str, secondary_index: bool, limit_ms: f64, clients: usize) -> Beside {
     ROWS.iter()
         .find(|row| {

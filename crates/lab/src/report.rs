@@ -19,9 +19,9 @@ pub struct Report {
 pub struct Row {
     pub connected_to: String,
     pub secondary_index: bool,
-    /// Client round trip plus the region's to the nearest majority.
+    /// The client's round trip plus the region's round trip to the nearest majority.
     pub limit_ms: f64,
-    /// Mean latency over `limit_ms`; none where the topology has no distance.
+    /// The mean latency divided by `limit_ms`; `None` if the topology has no distance.
     pub ratio_to_limit: Option<f64>,
     pub measured: Measurement,
     pub published: Beside,

@@ -1,8 +1,8 @@
-//! A scatter of latencies over time, as SVG that reads well on light and on dark pages and stays small.
+//! A scatter plot of latencies over time, as a small SVG file that reads well on light and on dark pages.
 //!
-//! One panel for each question, with a time axis and an axis of latencies of its own; each panel shows some series of points.
-//! Invariant: of each series the slowest points are drawn, all that lie above its 99th percentile up to [`SLOW_MAX`]; of the
-//! others as many as fit, evenly over time.
+//! There is one panel for each question, with axes of its own, and each panel shows some series of points. Invariant:
+//! of each series the slowest hundredth is drawn, up to [`SLOW_MAX`] points; of the other points at most [`OTHERS_MAX`]
+//! are drawn, evenly over time.
 
 use anyhow::{anyhow, Result};
 use plotters::coord::Shift;
@@ -15,7 +15,7 @@ const PANEL_HEIGHT: u32 = 220;
 const HEAD_HEIGHT: u32 = 32;
 const SLOW_MAX: usize = 500;
 const OTHERS_MAX: usize = 250;
-/// Neither white nor black: there is no background, so these stand on the page's own.
+/// Neither white nor black: the plot has no background, so its colours must be visible on any page.
 const TEXT: RGBColor = RGBColor(0x7a, 0x7f, 0x86);
 const COLOURS: [RGBColor; 3] = [RGBColor(0x2a, 0x8b, 0xd8), RGBColor(0xd9, 0x73, 0x0d), RGBColor(0x2f, 0x9e, 0x44)];
 
@@ -23,7 +23,7 @@ pub struct Panel {
     pub title: String,
     /// A line that no point can be below.
     pub limit_ms: f64,
-    /// In every panel a place in this list has the same colour.
+    /// The series at the same place in this list have the same colour in every panel.
     pub series: Vec<Series>,
 }
 
@@ -32,7 +32,7 @@ pub struct Series {
     pub commits: Vec<Commit>,
 }
 
-/// The points to draw, in the order of time.
+/// The points to draw, in order of time.
 fn drawn(commits: &[Commit]) -> Vec<Commit> {
     let mut by_latency = commits.to_vec();
     by_latency.sort_by(|a, b| b.ms.total_cmp(&a.ms));
@@ -51,12 +51,12 @@ pub fn svg(panels: &[Panel]) -> Result<String> {
     let height = PANEL_HEIGHT * u32::try_from(panels.len())?;
     let drawing = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
     for (panel, area) in panels.iter().zip(drawing.split_evenly((panels.len(), 1))) {
-        // The library's errors hold the drawing, so they end here.
+        // The library's errors contain the drawing, so only their text is passed on.
         draw(panel, &area).map_err(|error| anyhow!("draw {}: {error}", panel.title))?;
     }
     drawing.present().map_err(|error| anyhow!("finish the scatter: {error}"))?;
     drop(drawing);
-    // What every point says of its outline is half of the file.
+    // The outline that every point repeats would be half of the file.
     Ok(text.replace(r#" stroke="none" stroke-width="1""#, "").replace(r#" opacity="1""#, ""))
 }
 
@@ -94,7 +94,7 @@ fn draw<B: DrawingBackend>(panel: &Panel, area: &DrawingArea<B, Shift>) -> Resul
     Ok(())
 }
 
-/// The title, and what each colour is, above the points.
+/// Draws the title above the points, and which series each colour is.
 fn head<B: DrawingBackend>(
     panel: &Panel,
     area: &DrawingArea<B, Shift>,

@@ -1,13 +1,13 @@
-//! What TCP connections have carried, by the kernel's own counters (`ss -i`, of iproute2).
+//! How much TCP connections have carried, by the kernel's own counters (`ss -i`, from iproute2).
 //!
-//! Both ends of a connection on this machine are sockets of their own, and each counts what it has sent.
+//! On this machine both ends of a connection are sockets, and each counts what it has sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 
-/// Sent, in both directions.
+/// What was sent, in both directions together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub bytes: u64,
@@ -15,12 +15,12 @@ pub struct Traffic {
     pub packets: u64,
 }
 
-/// By its address and its peer's: what each socket has sent.
+/// What each socket has sent, by its own address and its peer's.
 #[derive(Debug, Default)]
 pub struct Sockets(BTreeMap<(String, String), Traffic>);
 
 impl Sockets {
-    /// Those that have one of `ports` at either end.
+    /// The sockets of connections that have one of `ports` at either end.
     pub fn of(ports: &BTreeSet<u16>) -> Result<Sockets> {
         let output = Command::new("ss").arg("-tinHO").output().context("start ss: install iproute2")?;
         ensure!(output.status.success(), "ss failed: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -36,7 +36,7 @@ impl Sockets {
             if [own, peer].iter().all(|end| port(end).is_none_or(|port| !ports.contains(&port))) {
                 continue;
             }
-            // What is 0 is left out.
+            // `ss` leaves out what is 0.
             let value = |name: &str| {
                 words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix(':')?.parse().ok()).unwrap_or(0)
             };
@@ -46,7 +46,7 @@ impl Sockets {
         Sockets(sockets)
     }
 
-    /// What these have sent since `earlier`; a connection that has ended meanwhile is not in it.
+    /// What these sockets have sent since `earlier`; connections that have ended meanwhile are not counted.
     pub fn since(&self, earlier: &Sockets) -> Traffic {
         let mut sum = Traffic::default();
         for (ends, now) in &self.0 {
@@ -58,7 +58,7 @@ impl Sockets {
     }
 }
 
-/// Of `address:port`.
+/// The port in `address:port`.
 fn port(end: &str) -> Option<u16> {
     end.rsplit_once(':')?.1.parse().ok()
 }
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(sent, Traffic { bytes: 57, packets: 2 });
     }
 
-    /// The installed `ss` says what is read here.
+    /// Goal: the output of the installed `ss` is what this file reads.
     #[test]
     fn a_real_connection_is_counted() {
         if Command::new("ss").arg("-V").output().is_err() {
