@@ -1,8 +1,9 @@
-//! `make fuzz`: leads LLVM's libFuzzer through the targets of `onetrip_lab::fuzz`.
+//! `make fuzz`: runs LLVM's libFuzzer on the targets of `onetrip_lab::fuzz`.
 //!
-//! libFuzzer takes one target for the life of a process, so this program runs itself for each, with the target's name in
-//! [`RUN`] and arguments that are libFuzzer's; libFuzzer in turn runs the program again when it chooses inputs.  It is built with
-//! the compiler's coverage counters (Makefile); without them libFuzzer ends with an error.
+//! libFuzzer has one target for the life of a process.  So this program runs itself once for each target, with the
+//! target's name in [`RUN`] and libFuzzer's arguments; libFuzzer in turn runs the program again when it merges inputs.
+//! The program is built with the compiler's coverage counters (see the Makefile); without them libFuzzer ends with an
+//! error.
 
 use std::collections::HashSet;
 use std::ffi::{c_char, c_int, c_uint, CString};
@@ -21,35 +22,35 @@ use onetrip_lab::fuzz::{check, folder, inputs, targets, Counting, Target};
 static ALLOCATOR: Counting = Counting;
 
 const RUN: &str = "ONETRIP_FUZZ_TARGET";
-/// Longer ones reach nothing new, only slower.
+/// Longer inputs reach nothing new and are slower.
 const INPUT_BYTES_MAX: usize = 8192;
-/// Kept of a target.
+/// How many inputs of a target are kept at most.
 const KEPT_MAX: usize = 150;
 const KEPT_BYTES_MAX: u64 = 16 << 10;
-/// One input that takes longer is a failure.
+/// An input that takes longer is a failure.
 const INPUT_SECONDS_MAX: u32 = 10;
-/// Of the whole process; what one input may take is checked much more closely.
+/// The limit for the whole process; the limit for one input is much lower (`onetrip_lab::fuzz`).
 const RSS_MB_MAX: u32 = 2048;
 
-/// Looks for bytes from outside that a reader does not stand, led by coverage
+/// Search, guided by coverage, for bytes from outside that break the code that reads them
 #[derive(Parser)]
 struct Args {
-    /// How long, shared by the targets
+    /// Seconds to run, shared by the targets
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Only this one
+    /// Only this target
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
-    /// Runs the target on this file alone
+    /// Run the target on this file only
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
-    /// Targets that run at a time [default: one for each core]
+    /// How many targets run at a time [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
-    /// Then puts the few short inputs that reach the most into testdata/fuzz
+    /// Afterwards, put the few short inputs that reach the most into testdata/fuzz
     #[arg(long)]
     keep: bool,
-    /// Where inputs that were found, failures and logs lie
+    /// Folder for inputs that are found, failures and logs
     #[arg(long, value_name = "DIR", default_value = "target/fuzz")]
     work: PathBuf,
 }
@@ -103,14 +104,14 @@ fn lead(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed.into_inner() > 0)))
 }
 
-/// One target, and where its files lie.
+/// One target, and where its files are.
 struct Run {
     target: &'static Target,
     program: PathBuf,
     seeds: PathBuf,
     found: PathBuf,
     log: PathBuf,
-    /// Begins the names of inputs that fail.
+    /// The beginning of the names of inputs that fail.
     failures: String,
 }
 
@@ -137,7 +138,7 @@ impl Run {
         command
     }
 
-    /// The same, with all that it says in the log.
+    /// The same as [`Run::command`], with all its output in the log.
     fn logged(&self, args: impl IntoIterator<Item = PathBuf>) -> Result<Command> {
         let log = fs::File::create(&self.log).with_context(|| format!("make {}", self.log.display()))?;
         let mut command = self.command(args);
@@ -145,7 +146,7 @@ impl Run {
         Ok(command)
     }
 
-    /// `false`: it found a failure, which it has told.
+    /// Fuzzes the target.  `false`: it found a failure, and has printed it.
     fn fuzz(&self, seconds: u64) -> Result<bool> {
         let mut command = self.logged([self.found.clone(), folder(self.target), self.seeds.clone()])?;
         command.arg(format!("-max_total_time={seconds}")).args(["-len_control=100", "-print_final_stats=1"]);
@@ -173,13 +174,16 @@ impl Run {
         let Some(input) = log.rsplit_once("Test unit written to ").and_then(|(_, rest)| rest.lines().next()) else {
             bail!("libFuzzer ended with {status}: see {}", self.log.display())
         };
-        println!("    all of it: {}", self.log.display());
-        println!("    again: make fuzz TARGET={} INPUT={input}", self.target.name);
-        println!("    once it is mended, keep the input under a name that tells: {}", folder(self.target).display());
+        println!("    the whole log: {}", self.log.display());
+        println!("    run it again: make fuzz TARGET={} INPUT={input}", self.target.name);
+        println!(
+            "    once it is fixed, keep the input, under a name that says what it is, in {}",
+            folder(self.target).display()
+        );
         Ok(false)
     }
 
-    /// Inputs under a name that somebody gave them stay; the others are chosen anew.
+    /// Chooses the inputs to keep.  Those that somebody has given a name stay; the others are chosen anew.
     fn keep(&self) -> Result<()> {
         let (kept, none, reached) =
             (folder(self.target), self.found.with_extension("none"), self.log.with_extension("reached"));
@@ -187,7 +191,7 @@ impl Run {
         let _ = fs::remove_file(&reached);
         fs::create_dir_all(&none).with_context(|| format!("make {}", none.display()))?;
         let mut command = self.logged([none, kept.clone(), self.seeds.clone(), self.found.clone()])?;
-        // The edges that each input reaches go to a file, all of them and however often.
+        // libFuzzer writes all edges that each input reaches to a file, no matter how often it reaches them.
         command.args(["-merge=1", "-set_cover_merge=1", "-use_counters=0"]);
         let status = command.arg(format!("-merge_control_file={}", reached.display())).status();
         ensure!(
@@ -211,10 +215,12 @@ impl Run {
     }
 }
 
-/// The inputs to keep, by libFuzzer's account of which edges each one reaches: the number of inputs, a line that does not matter
-/// here, their files, and lines that begin with a word; after `FT` stand an input and its edges.
+/// Chooses the inputs to keep from libFuzzer's account of which edges each one reaches.  The account consists of the
+/// number of inputs, a line that does not matter here, their files, and lines that begin with a word; a line that
+/// begins with `FT` names an input and its edges.
 ///
-/// What is not named by libFuzzer is a seed or kept anyway.  Then each time the one that adds most edges for its length.
+/// Inputs that libFuzzer has not named are seeds, or kept anyway.  Of the others, each step takes the one that adds the
+/// most edges for its length.
 fn choose(account: &str) -> Result<Vec<&Path>> {
     let mut lines = account.lines();
     let count = lines.next().and_then(|count| count.parse().ok()).context("it has no number of inputs")?;
@@ -234,7 +240,7 @@ fn choose(account: &str) -> Result<Vec<&Path>> {
     while chosen.len() < KEPT_MAX {
         left.iter_mut().for_each(|(_, _, edges)| edges.retain(|edge| !reached.contains(edge)));
         left.retain(|(_, length, edges)| !edges.is_empty() && bytes + length <= KEPT_BYTES_MAX);
-        // A file costs something besides its bytes.
+        // A file costs something in addition to its bytes.
         let value = |(_, length, edges): &(&Path, u64, HashSet<usize>)| edges.len() as u64 * 1_000_000 / (length + 32);
         let Some(best) = (0..left.len()).max_by_key(|n| value(&left[*n])) else { break };
         let (file, length, edges) = left.swap_remove(best);
@@ -245,7 +251,7 @@ fn choose(account: &str) -> Result<Vec<&Path>> {
     Ok(chosen)
 }
 
-/// As libFuzzer names its inputs.
+/// Whether the file has a name as libFuzzer gives them.
 fn is_hash(file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.len() == 40 && name.bytes().all(|b| b.is_ascii_hexdigit())
@@ -276,13 +282,13 @@ fn run_libfuzzer(target: &'static Target) -> Result<ExitCode> {
     let mut count = pointers.len() as c_int;
     pointers.push(std::ptr::null_mut());
     let mut pointers = pointers.as_mut_ptr();
-    // SAFETY: as main's arguments, they end with null and live until the process ends.
+    // SAFETY: like main's arguments, they end with a null pointer and live until the process ends.
     let code = unsafe { LLVMFuzzerRunDriver(&mut count, &mut pointers, run_input) };
     Ok(ExitCode::from(code as u8))
 }
 
 extern "C" fn run_input(data: *const u8, size: usize) -> c_int {
-    // SAFETY: libFuzzer gives `size` bytes, and no pointer if there are none.
+    // SAFETY: libFuzzer passes `size` bytes; the pointer may be null only if there are none.
     let bytes = if size == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(data, size) } };
     if let Err(why) = check(TARGET.get().expect("it was set first"), bytes) {
         panic!("{why}");
@@ -290,10 +296,10 @@ extern "C" fn run_input(data: *const u8, size: usize) -> c_int {
     0
 }
 
-/// libFuzzer's own changes; then, half of the time, the checksums are made right.
+/// Makes libFuzzer's own changes to an input; then, half of the time, corrects its checksums.
 #[no_mangle]
 extern "C" fn LLVMFuzzerCustomMutator(data: *mut u8, size: usize, size_max: usize, seed: c_uint) -> usize {
-    // SAFETY: handed on as they came.
+    // SAFETY: the arguments are passed on unchanged.
     let size = unsafe { LLVMFuzzerMutate(data, size, size_max) };
     let mend = TARGET.get().and_then(|target| target.mend).filter(|_| seed % 2 == 0 && size > 0);
     if let Some(mend) = mend {

@@ -1,4 +1,5 @@
-//! The `onetrip` command with what only tests ask for: emulated distances, links that can be cut.  Clusters of the lab run it.
+//! The `onetrip` command with what only tests need: emulated distances, and links that can be cut.  The lab's clusters
+//! run it.
 
 use std::process::ExitCode;
 

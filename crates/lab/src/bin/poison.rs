@@ -1,4 +1,4 @@
-//! `make poison`: the generator of `onetrip_lab::poison` on the `onetrip-lab` command that lies beside this program.
+//! `make poison`: runs `onetrip_lab::poison` with the `onetrip-lab` command beside this program.
 
 mod generator;
 mod program;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use onetrip_lab::poison::run;
 
-/// Random definitions, rows, roles and functions from three regions at once: are all regions alike?
+/// Run random definitions, rows, roles and functions from three regions at once, and check that all regions stay equal
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `make torture`: the torture of `onetrip_lab::torture` on the `onetrip-lab` command that lies beside this program.
+//! `make torture`: runs `onetrip_lab::torture` with the `onetrip-lab` command beside this program.
 
 mod program;
 
@@ -7,15 +7,15 @@ use std::process::ExitCode;
 use clap::Parser;
 use onetrip_lab::torture::{disk, run, Load, Options};
 
-/// Real clusters under every kind of fault: does what was promised hold?
+/// Run a real cluster under every kind of fault, and check that its promises hold
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
     common: program::Common,
-    /// Only faults whose name has this in it; may be given several times
+    /// Only faults whose name contains this; may be given several times
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// An injected bug, to see it found: fsync does nothing (use with --only "power loss")
+    /// Inject a bug that the torture must find: fsync does nothing (use with --only "power loss")
     #[arg(long)]
     lying_fsync: bool,
     /// No faults at all
@@ -24,7 +24,7 @@ struct Args {
     /// Only this workload; may be given several times
     #[arg(long, value_name = "NAME")]
     workload: Vec<String>,
-    /// Times the usual number of clients
+    /// Multiply the usual number of clients by this
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=20))]
     clients: u64,
     /// Clients pause for up to this many milliseconds between transactions
@@ -34,7 +34,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // Before any thread.  Without it there are no disks of our own, which the table says.
+    // Before any thread is started.  If this fails, nodes have no disks of their own, and the table says so.
     if let Err(why) = disk::unshare_mounts() {
         eprintln!("torture: {why:#}");
     }

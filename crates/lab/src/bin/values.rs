@@ -1,4 +1,4 @@
-//! `make values`: the generator of `onetrip_lab::values` on the `onetrip-lab` command that lies beside this program.
+//! `make values`: runs `onetrip_lab::values` with the `onetrip-lab` command beside this program.
 
 mod generator;
 mod program;
@@ -8,18 +8,19 @@ use std::process::ExitCode;
 use clap::Parser;
 use onetrip_lab::values::{run, Options};
 
-/// Values of every type, made by functions and not by input, stored in every way: are all regions alike?
+/// Store values of every type, made by functions rather than by input, in every way, and check that all regions stay
+/// equal
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
     generator: generator::Generator,
-    /// One plain table of each type, rows of one region
+    /// Only one plain table for each type, with rows from one region
     #[arg(long)]
     census: bool,
-    /// Goes on until each type has had a round
+    /// Continue until each type has had a round
     #[arg(long)]
     sweep: bool,
-    /// Only types whose name has this in it; may be given several times
+    /// Only types whose name contains this; may be given several times
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
 }

@@ -1,11 +1,12 @@
-//! Statements, drawn: templates with places for names, types and expressions.
+//! Draws random statements: templates with places for names, types and expressions.
 //!
-//! Names come from small pools, so that statements meet: one that makes what another uses, renames or drops.  Many are refused by
-//! the server, which is fine; what succeeds must come out alike.  Tables with contents of each region's own (unlogged, heap) are
-//! left out: a statement that checks their rows may fail in one region alone, which is a documented limit.
+//! Names come from small pools, so that statements affect each other: one creates what another uses, renames or drops.
+//! The server refuses many of them, which is fine; what succeeds must have the same effect everywhere.  There are no
+//! tables whose contents are each region's own (unlogged, heap), because a statement that checks their rows may fail in
+//! one region only, which is a documented limit.
 //!
-//! A round has some columns `v1`, `v2`, ... each of a type of its own, out of all that there are; a type or a value that follows
-//! such a column in a template is that column's, drawn by the generator of [`crate::values`].
+//! Each round has some columns `v1`, `v2`, ..., each with another of all types.  Where a type or a value follows such a
+//! column in a template, it is that column's, drawn by the generator of [`crate::values`].
 
 use crate::torture::random::Random;
 use crate::trial::sql::quoted;
@@ -13,7 +14,7 @@ use crate::values::catalog::{Catalog, Type};
 use crate::values::expression::Generator;
 use crate::values::{schema, work};
 
-/// How a session begins a transaction, drawn each time.
+/// What a session may begin a transaction with.
 const BEGINNINGS: &[&str] = &[
     "set local search_path = {schema}, public",
     "set local search_path = {schema}, {schema}",
@@ -35,7 +36,7 @@ const BEGINNINGS: &[&str] = &[
     "set local {setting}",
 ];
 
-/// What a transaction does; those that come first are drawn more often.
+/// Statements about rows.
 const ROWS: &[&str] = &[
     "insert into {table} select",
     "insert into {table} values ({int})",
@@ -292,8 +293,8 @@ const DEFINITIONS: &[&str] = &[
     "vacuum {table}",
 ];
 
-/// Functions that are not what they are declared to be: a statement that calls them may fail in another region, which only its
-/// rehearsal there finds.
+/// Functions that are not as immutable as they are declared to be: a statement that calls them may fail in another
+/// region, and only its rehearsal there finds out.
 const LIES: &[&str] = &[
     "create or replace function {func}(i int) returns int immutable language plpgsql as $$ begin return (select count(*) from {table}); end $$",
     "create or replace function {func}(i int) returns int immutable language plpgsql as $$ begin return current_setting('my.setting', true)::int; end $$",
@@ -347,7 +348,7 @@ const EXPRESSIONS: &[&str] = &[
 const CONSTANTS: &[&str] = &["'1'", "'0'", "'abc'", "{int}", "'{}'", "null", "'2026-01-01'", "true", "'a'"];
 const ZONES: &[&str] = &["'UTC'", "'Asia/Tokyo'", "'America/New_York'", "'+05:30'"];
 
-/// A column whose type is the round's.
+/// A column of the round, `v1`, `v2`, ..., with its type.
 pub struct Column {
     pub name: String,
     pub kind: Type,
@@ -357,11 +358,11 @@ pub struct Column {
 pub struct Grammar<'a> {
     generator: Generator<'a>,
     columns: &'a [Column],
-    /// Every region tries a statement before it is committed.
+    /// Whether every region rehearses a statement before it is committed.
     rehearsed: bool,
-    /// The one that the statement named last, if the type of that is known.
+    /// The column that the statement named last, if that is one of the round's.
     column: Option<&'a Column>,
-    /// The table that the statement makes.
+    /// The table that the statement creates.
     table: String,
 }
 
@@ -371,7 +372,7 @@ impl<'a> Grammar<'a> {
         Grammar { generator, columns, rehearsed, column: None, table: String::new() }
     }
 
-    /// The statements of one transaction, its BEGIN and COMMIT left out.
+    /// The statements of one transaction, without BEGIN and COMMIT.
     pub fn transaction(&mut self) -> Vec<String> {
         let mut statements = Vec::new();
         if self.random().chance(30) {
@@ -396,7 +397,7 @@ impl<'a> Grammar<'a> {
         statements
     }
 
-    /// A value of a column of the round.
+    /// A value for a column of the round.
     pub fn value(&mut self, column: &Column) -> String {
         self.generator.value(column.kind.oid)
     }
@@ -505,7 +506,7 @@ impl<'a> Grammar<'a> {
         })
     }
 
-    /// What an index may compute from a column, and the type of that.
+    /// An expression over a column that an index could have, and its type.
     fn over(&mut self) -> (String, String) {
         let column = self.column.unwrap_or_else(|| self.any_column());
         let made = self.generator.of_column(column.kind.oid, &column.name);

@@ -1,5 +1,6 @@
-//! Is every region alike, by the eyes of PostgreSQL's own tools?  `onetrip check` compares rows and definitions; `pg_dump` and
-//! `pg_dumpall -g` must print the same, in any order, but for what is each region's by design.
+//! Are all regions equal, according to PostgreSQL's own tools too?  `onetrip check` compares rows and definitions;
+//! `pg_dump` and `pg_dumpall -g` must print the same statements in every region, in any order, except for what differs
+//! between regions by design.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use tokio::process::Command;
 
 use crate::{postgres_bin, Cluster};
 
-/// What differs, in words; `None`: nothing.
+/// Describes what differs; `None` if nothing does.
 pub async fn compare(cluster: &Cluster) -> Result<Option<String>> {
     if let Err(why) = cluster.check().await {
         return Ok(Some(format!("{why:#}")));
@@ -47,13 +48,14 @@ async fn dump(program: &str, arguments: &[&str], conninfo: &str) -> Result<Strin
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Its statements, each with how often it stands there.  A sequence's numbers are the region's share.
+/// The statements of a dump, each with how often it is there.  The numbers of a sequence are left out, because each
+/// region has its own share.
 fn parts(dump: &str) -> BTreeMap<String, usize> {
     let mut parts = BTreeMap::new();
     for part in dump.split("\n\n") {
         let text: Vec<&str> = part.lines().filter(|line| !line.starts_with("--") && !is_share(line)).collect();
         let text = text.join("\n").trim().to_string();
-        // The key that lets a dump's own commands through is drawn anew each time.
+        // `\restrict` has another random key in each dump.
         if !text.is_empty() && !text.starts_with("\\restrict") && !text.starts_with("\\unrestrict") {
             *parts.entry(text).or_default() += 1;
         }

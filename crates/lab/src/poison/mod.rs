@@ -1,10 +1,13 @@
-//! Random definitions, rows, roles, settings and functions from three regions at once: is every region alike, and does none stand
-//! still?
+//! Random definitions, rows, roles, settings and functions from three regions at once: do all regions stay equal, and
+//! does none of them get stuck?
 //!
-//! - [`grammar`]: the statements; [`judge`]: what every region must show; types and values: [`crate::values`]
+//! - [`grammar`]: the statements
+//! - [`judge`]: what every region must show
+//! - [`crate::values`]: types and values
 //!
-//! A statement that the server refuses is fine; what succeeds must come out alike.  A seed repeats the statements; how those of
-//! different regions meet is the machine's.  The torture runs the same under faults ([`Field`], [`Sessions`]).
+//! A statement that the server refuses is fine; what succeeds must have the same effect everywhere.  A seed repeats the
+//! statements, but not the timing of statements from different regions.  The torture runs the same sessions under
+//! faults ([`Field`], [`Sessions`]).
 
 mod grammar;
 pub(crate) mod judge;
@@ -26,19 +29,20 @@ use crate::values::{connect, Ground};
 use crate::Cluster;
 use grammar::{Column, Grammar};
 
-/// Of each session, in one round.
+/// How many transactions each session runs in one round.
 const TRANSACTIONS: usize = 25;
-/// Types of one round, each of a column of its own.
+/// How many types a round has, each in a column of its own.
 const TYPES_PER_ROUND: usize = 8;
-/// In each region: as superuser, and as an ordinary role.
+/// Each region has one session of a superuser and one of an ordinary role.
 const USERS: [&str; 2] = ["postgres", "poison_ordinary"];
 /// Tables of each schema that have those columns from the beginning.
 const WITH_COLUMNS: [&str; 5] = ["t1", "t2", "t3", "t4", "t6"];
 const LIMITS: &str = "set statement_timeout = '5s'; set lock_timeout = '500ms'";
 const RETRY_CONNECT: Duration = Duration::from_millis(50);
-/// How a COMMIT ends that was decided and had to give way: its entry was applied, but one of its locks was no key.
+/// The error of a COMMIT that was decided and had to give way: its entry is applied, but one of its locks was not a
+/// key.
 const BREACH: &str = "held a lock that an earlier change needs";
-/// What every round begins with; then the same in each of the schemas.
+/// What every round begins with; then follows [`SET_UP_SCHEMA`] for each of the schemas.
 const SET_UP: &str = "create role poison_ordinary; create role poison_1; create role poison_2; create role poison_3;
     grant create on database onetrip to poison_ordinary; grant poison_1 to poison_ordinary;
     grant usage on schema made to public";
@@ -68,11 +72,11 @@ const SET_UP_SCHEMA: &str = "create schema SCHEMA; grant all on schema SCHEMA to
 pub struct Report {
     pub rounds: u64,
     pub committed: u64,
-    /// Types that columns had.
+    /// The types that columns had.
     pub types: BTreeSet<String>,
-    /// Types of which such a column held a value at the end of a round.
+    /// The types of which such a column contained a value at the end of a round.
     pub stored: BTreeSet<String>,
-    /// Refused statements by SQLSTATE.
+    /// How many statements were refused, by SQLSTATE.
     pub states: BTreeMap<String, u64>,
     pub findings: Vec<Finding>,
 }
@@ -143,7 +147,7 @@ impl Trial for Poison<'_> {
         };
         report.types.extend(plots.types.iter().cloned());
         let mut sessions = Sessions::start(cluster, plots, "poison", false);
-        // Where a region stands still, sessions may wait for their turn for long.
+        // When a region is stuck, its sessions may wait for their turn for a long time.
         tokio::select! {
             () = sessions.done() => {}
             () = watch(cluster) => sessions.tasks.shutdown().await,
@@ -176,7 +180,7 @@ impl Trial for Poison<'_> {
     }
 }
 
-/// What was committed last, for whoever looks for the cause.
+/// The transactions that were committed, for whoever looks for the cause.
 fn last(committed: &[(usize, Vec<String>)]) -> String {
     let lines = committed
         .iter()
@@ -185,7 +189,7 @@ fn last(committed: &[(usize, Vec<String>)]) -> String {
     lines.collect()
 }
 
-/// Types of which a column of the round holds a value.
+/// The types of the round's columns that contain a value.
 async fn stored(admin: &Client) -> Result<Vec<String>> {
     let columns = "select format('select %L from %s where %I is not null limit 1', format_type(a.atttypid, -1), a.attrelid::regclass, a.attname)
         from pg_attribute a join pg_class c on c.oid = a.attrelid
@@ -197,14 +201,14 @@ async fn stored(admin: &Client) -> Result<Vec<String>> {
                 types.extend(sql::rows(admin, &column[0]).await?.concat());
             }
         }
-        // A schema that the round has dropped.
+        // The round has dropped a schema.
         Err(Failure::Refused { .. }) => {}
         Err(failure) => bail!("{failure}"),
     }
     Ok(types)
 }
 
-/// What rounds stand on: types to draw from, and what stays when a round is cleaned up.
+/// What all rounds need: the types to draw from, and the extensions that stay when a round is cleaned up.
 #[derive(Default)]
 pub(crate) struct Field {
     ground: Ground,
@@ -224,8 +228,8 @@ impl Field {
         Ok(Field { ground, extensions: extensions.into_iter().flatten().collect() })
     }
 
-    /// Roles, schemas and tables, in every region; all statements are drawn.  `rehearsed`: every region is there to try what is
-    /// committed.  `Err` in it: a region does not go on.
+    /// Creates roles, schemas and tables in every region, and draws all statements of the round.  `rehearsed`: every
+    /// region is up and rehearses what is committed.  The inner `Err` says that a region is stuck.
     pub async fn set_up(
         &self,
         cluster: &Cluster,
@@ -258,7 +262,7 @@ impl Field {
                 let insert = format!(
                     "insert into {schema}.t6 (id, {name}) select g, {value} from generate_series({first}, {first} + 2) g"
                 );
-                // What the server refuses is not stored.
+                // A value that the server refuses is simply not stored.
                 if let Err(Failure::Lost(why)) = run_sql(&admin, &insert).await {
                     bail!("{insert}: {why}");
                 }
@@ -275,13 +279,13 @@ impl Field {
         Ok(converge(cluster).await.map(|()| plots).map_err(|stuck| stuck.message))
     }
 
-    /// The next types, round by round, of those that a table can have.
+    /// The columns of a round: the next types in order, without those that a table cannot have.
     async fn columns(&self, admin: &Client, round: u64) -> Result<Vec<Column>> {
         let mut columns = Vec::new();
         let first = round as usize * TYPES_PER_ROUND;
         for at in first..first + TYPES_PER_ROUND {
             let kind = &self.ground.order[at % self.ground.order.len()];
-            // Some cannot be added to a table with rows: they take no null.
+            // Some types cannot be added to a table with rows, because they do not allow null.
             let trial = format!(
                 "begin; create table made.tried as select 1 as id; alter table made.tried add column v {}; rollback",
                 kind.name
@@ -299,7 +303,7 @@ impl Field {
         Ok(columns)
     }
 
-    /// Whatever the round has left, from the server's own lists.
+    /// Drops whatever the round has left, according to the server's own catalogs.
     pub async fn clean_up(&self, admin: &Client) -> Result<()> {
         let kept: Vec<String> = self.extensions.iter().map(|name| sql::quoted(name)).collect();
         let drops = format!(
@@ -331,7 +335,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// `under_faults`: a session that is lost, or cannot be had, is no wonder.
+    /// `under_faults`: a session that is lost, or cannot be opened, is not a finding.
     pub fn start(cluster: &Cluster, plots: Plots, application: &str, under_faults: bool) -> Sessions {
         let (worked, stop) = (Arc::default(), Arc::default());
         let mut tasks = JoinSet::new();
@@ -348,7 +352,7 @@ impl Sessions {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// They end with the transaction that they are in.
+    /// Ends the sessions, each after its current transaction.
     pub async fn end(mut self) -> Worked {
         self.stop.store(true, Ordering::Relaxed);
         self.done().await;
@@ -421,13 +425,13 @@ impl Session {
                 Ok(_) => done.push(statement),
                 Err(Failure::Refused { state, message, file }) => {
                     self.refused((&state, &message, &file), &done, statement);
-                    // What is refused costs the statement; what conflicts, the transaction.
+                    // A statement that is refused is rolled back alone; a conflict ends the transaction.
                     if !guarded || state == "40001" || run_sql(client, "rollback to guard").await.is_err() {
                         let _ = run_sql(client, "rollback").await;
                         return true;
                     }
                 }
-                // An eviction that found it idle, or a lock that only an end could take.  A crash is found in the log.
+                // The session was evicted while idle, or was ended to get at a lock.  A crash is found in the log.
                 Err(Failure::Lost(_)) => return false,
                 Err(failure) => {
                     self.note(|worked| worked.broken.push(format!("{statement}: {failure}")));
@@ -448,9 +452,10 @@ impl Session {
                 worked.broken.push(format!("a lock without a key, in region {}: {}", self.region, all()))
             });
         }
-        // No statement should get so far, but for PostgreSQL's own words for an object that goes away meanwhile, and for an index of
-        // which a function reads the table (it is planned with the index that is still empty); and but for values that are drawn,
-        // and other extensions: to them much is an internal error.
+        // An internal error is a finding, with these exceptions: PostgreSQL's own errors about an object that
+        // disappears meanwhile; an index whose function reads its own table (the query is planned with the index, which
+        // is still empty); and, unless the extension itself raises it, an error from a statement with drawn values,
+        // because many functions raise internal errors for odd values.
         let meanwhile = ["tuple concurrently ", "cache lookup failed", "could not open relation with OID"];
         let drawn = ["public.", "pg_catalog."].iter().any(|schema| all().contains(schema));
         let empty_index =

@@ -1,7 +1,9 @@
-//! What the generators of [`crate::values`] and [`crate::poison`] are run by: a cluster, rounds drawn from a seed, and what was
-//! found.  A round that found something ends the run, or costs its cluster.
+//! Runs the generators of [`crate::values`] and [`crate::poison`]: starts a cluster, runs rounds that are drawn from a
+//! seed, and collects what they find.  A round that finds something ends the run; with `explore`, the run continues
+//! with a new cluster.
 //!
-//! - [`sql`]: statements that are not waited for without end; [`standing`]: where regions stand, and who does not go on
+//! - [`sql`]: runs statements, with a limit on every wait
+//! - [`standing`]: at which entry each region is, and which region is stuck
 
 pub mod sql;
 pub mod standing;
@@ -19,33 +21,33 @@ use sql::shortened;
 pub const REGIONS: usize = 3;
 
 pub struct Options {
-    /// Ends after the first round that is over later than this.
+    /// The run ends after the first round that ends later than this.
     pub duration: Duration,
     pub seed: u64,
-    /// This round alone.
+    /// Run only this round.
     pub round: Option<u64>,
     /// The `onetrip` command.
     pub binary: PathBuf,
     pub folder: PathBuf,
-    /// Notes what it finds and goes on with a new cluster.
+    /// After a finding, continue with a new cluster.
     pub explore: bool,
-    /// Where each finding is appended, a line each.
+    /// The file to which each finding is appended, on one line.
     pub findings: Option<PathBuf>,
 }
 
 impl Options {
-    /// What a round draws from: the same again, whatever rounds were before it.
+    /// What a round draws from; it does not depend on the rounds before.
     pub fn random(&self, round: u64) -> Random {
         Random::new(self.seed ^ round.wrapping_mul(0x9e37_79b9_7f4a_7c15)).child()
     }
 }
 
-/// Something that must not be.
+/// Something that must not happen.
 #[derive(Debug, Clone)]
 pub struct Finding {
     pub round: u64,
     pub what: String,
-    /// The type that it is about, if it is about one.
+    /// The type that it is about; empty if it is not about a type.
     pub type_name: String,
     pub statement: String,
     pub message: String,
@@ -61,20 +63,20 @@ impl Finding {
 pub(crate) trait Trial {
     /// The target of the Makefile.
     const NAME: &'static str;
-    /// Of each server, besides those that every run has.
+    /// Each server's settings, in addition to those of every run.
     const SETTINGS: &'static [(&'static str, &'static str)];
 
-    /// Lays the ground in a new cluster.
+    /// Prepares a new cluster for the rounds.
     async fn begin(&mut self, cluster: &Cluster) -> Result<()>;
 
-    /// Whether there is nothing left to do; `over`: the time is.
+    /// Whether nothing is left to do; `over`: the time is over.
     fn enough(&self, round: u64, over: bool) -> bool;
 
-    /// Leaves the cluster as it was at its beginning, or has found something.
+    /// Runs a round.  Without findings it leaves the cluster as it was before.
     async fn round(&mut self, cluster: &Cluster, round: u64) -> Result<Vec<Finding>>;
 }
 
-/// How many rounds there were, and what they found.
+/// Runs the rounds; returns how many there were, and what they found.
 pub(crate) async fn run<T: Trial>(trial: &mut T, options: &Options) -> Result<(u64, Vec<Finding>)> {
     let (mut rounds, mut findings, mut clusters) = (0, Vec::new(), 0);
     let mut cluster = start(trial, options, clusters).await?;
@@ -100,7 +102,7 @@ pub(crate) async fn run<T: Trial>(trial: &mut T, options: &Options) -> Result<(u
             cluster = start(trial, options, clusters).await?;
         }
     }
-    // Where something was found a region may stand still, and its server not stop in time.
+    // After a finding a region may be stuck, so that its server does not stop in time.
     if findings.is_empty() {
         if let Err(why) = cluster.stop().await {
             findings.push(Finding::of_round(rounds, "stopping", format!("{why:#}")));
@@ -128,7 +130,7 @@ fn tell<T: Trial>(options: &Options, finding: &Finding) {
     let (name, seed) = (T::NAME, options.seed);
     let of_type = if type_name.is_empty() { String::new() } else { format!("  type:      {type_name}\n") };
     println!("{name}: {what}\n{of_type}  statement: {statement}\n  message:   {message}");
-    println!("  again:     make {name} SEED={seed} ARGS='--round {round}'");
+    println!("  run again: make {name} SEED={seed} ARGS='--round {round}'");
     let Some(path) = &options.findings else { return };
     let line = |text: &str, length| shortened(&text.replace('\n', " "), length);
     let (statement, message) = (line(statement, 3_000), line(message, 1_500));

@@ -1,4 +1,4 @@
-//! Statements as text, with answers as text, and no statement that is waited for without end.
+//! Runs statements given as text, returns answers as text, and limits how long a statement is waited for.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{bail, Result};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-/// Statements have a timeout in the server; this is for a server that does not answer at all.
+/// Statements have a timeout in the server; this one is for a server that does not answer at all.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Files of the extension: its errors are told from PostgreSQL's, and from other extensions', by the file that they come from.
-/// (PostgreSQL has a `sequence.c` too.)
+/// The source files of the extension.  The file that raised an error tells whether the error is the extension's,
+/// PostgreSQL's, or another extension's.  (PostgreSQL has a `sequence.c` too.)
 const OWN: &[&str] = &[
     "access_method.c",
     "agent.c",
@@ -69,7 +69,8 @@ pub fn of_onetrip(file: &str) -> bool {
     OWN.contains(&file.rsplit('/').next().unwrap_or(file))
 }
 
-/// Files of the server itself, which its program names where it raises errors; those of other extensions are not among them.
+/// Whether this is a source file of the server itself, and not of some extension: the server's executable contains the
+/// names of its files, because its errors name them.
 pub fn of_server(file: &str) -> bool {
     static PROGRAM: LazyLock<Vec<u8>> =
         LazyLock::new(|| std::fs::read(crate::postgres_bin().join("postgres")).unwrap_or_default());
@@ -80,10 +81,11 @@ pub fn of_server(file: &str) -> bool {
         && PROGRAM.windows(wanted.len()).enumerate().any(|(at, part)| part == wanted.as_bytes() && named(at))
 }
 
-/// How a statement ended that did not succeed.
+/// How a statement failed.
 #[derive(Debug, Clone)]
 pub enum Failure {
-    /// SQLSTATE; message, detail, hint and context, " / " between them; the file of the server's source.
+    /// The server refused it: with this SQLSTATE; with this message, detail, hint and context, separated by " / "; from
+    /// this source file.
     Refused {
         state: String,
         message: String,
@@ -127,7 +129,7 @@ pub async fn run(client: &Client, sql: &str) -> Result<Vec<Vec<String>>, Failure
     let mut rows = Vec::new();
     for message in answer {
         if let SimpleQueryMessage::Row(row) = message {
-            // What is no UTF-8, after a change of client_encoding, is not shown.
+            // After a change of client_encoding a value may not be UTF-8, and is not shown.
             let shown = |i| match row.try_get(i) {
                 Ok(value) => value.unwrap_or("").to_string(),
                 Err(_) => "(not UTF-8)".to_string(),
@@ -138,7 +140,7 @@ pub async fn run(client: &Client, sql: &str) -> Result<Vec<Vec<String>>, Failure
     Ok(rows)
 }
 
-/// Rows of a query that must succeed.
+/// The rows of a query that must succeed.
 pub async fn rows(client: &Client, sql: &str) -> Result<Vec<Vec<String>>> {
     match run(client, sql).await {
         Ok(rows) => Ok(rows),

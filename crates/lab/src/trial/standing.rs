@@ -1,4 +1,4 @@
-//! Where regions stand: waits until all show the same, and finds those that do not go on.
+//! At which entry each region is: waits until all regions show the same, and finds regions that are stuck.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,17 +8,17 @@ use anyhow::{bail, Result};
 use super::sql::{rows, shortened};
 use crate::Cluster;
 
-/// Every region shows the last index within this.
+/// Every region must show the last index within this time.
 const BOUND: Duration = Duration::from_secs(20);
-/// An entry that fails for so long will not stop failing.
+/// An entry that has failed for this long will not succeed any more.
 const FAILS: Duration = Duration::from_millis(2_500);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A region that does not go on.
+/// A region that makes no progress.
 #[derive(Debug)]
 pub struct Stuck {
     pub region: usize,
-    /// The entry, if it is one that cannot be applied.
+    /// The entry that cannot be applied, if that is the cause.
     pub entry: Option<i64>,
     pub message: String,
 }
@@ -48,7 +48,7 @@ pub async fn converge(cluster: &Cluster) -> Result<(), Stuck> {
                         None => _ = failing.remove(&region),
                     }
                     if goal.is_some_and(|goal| at < goal) {
-                        behind = Some((region, format!("it stands at {at} and does not reach {goal:?}")));
+                        behind = Some((region, format!("it is at {at} and does not reach {goal:?}")));
                     }
                 }
                 Err(why) => behind = Some((region, format!("{why:#}"))),
@@ -75,7 +75,7 @@ async fn status(cluster: &Cluster, region: usize) -> Result<(i64, Option<(i64, S
     Ok((applied.parse()?, failing))
 }
 
-/// Returns when a region has an entry that it cannot apply, or a server has crashed.
+/// Returns when a region cannot apply an entry, or a server has crashed.
 pub async fn watch(cluster: &Cluster) {
     let mut failing: BTreeMap<usize, (i64, Instant)> = BTreeMap::new();
     loop {
@@ -100,7 +100,7 @@ pub async fn watch(cluster: &Cluster) {
     }
 }
 
-/// Servers that crashed, with what they were doing.
+/// The servers that have crashed, with what they were doing.
 pub fn crashes(cluster: &Cluster) -> Vec<String> {
     let mut found = Vec::new();
     for node in cluster.nodes() {

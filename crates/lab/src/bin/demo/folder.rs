@@ -1,4 +1,4 @@
-//! The demo's folder: one demo at a time, made anew at each run, never a folder of something else.
+//! The demo's folder: used by one demo at a time, made anew for each run, and never a folder of something else.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use onetrip_lab::postmaster;
 
-/// Its presence says that what is here may be removed; its lock, that a demo runs.
+/// This file says that the contents of the folder may be removed; a lock on it says that a demo is running.
 const MARK: &str = "onetrip-demo";
 
 pub struct DemoFolder {
@@ -19,12 +19,12 @@ pub struct DemoFolder {
 }
 
 impl DemoFolder {
-    /// Takes the folder, which exists, for this run: ends what an earlier demo left running there and removes its nodes.
+    /// Takes an existing folder for this run: ends what an earlier demo left running there, and removes its nodes.
     pub fn take(path: &Path) -> Result<Self> {
         let mark = path.join(MARK);
         let entries = fs::read_dir(path).with_context(|| format!("read {}", path.display()))?;
         if !mark.exists() && entries.count() > 0 {
-            bail!("{} is not empty and not a demo's: choose another folder with --data", path.display());
+            bail!("{} is not empty and is not a demo's folder: choose another with --data", path.display());
         }
         let file = OpenOptions::new()
             .create(true)
@@ -34,7 +34,9 @@ impl DemoFolder {
             .with_context(|| format!("cannot write in {}: does it belong to another user?", path.display()))?;
         let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
-            Err(_) => bail!("another demo runs in {}: end it, or choose another folder with --data", path.display()),
+            Err(_) => {
+                bail!("another demo is running in {}: end it, or choose another folder with --data", path.display())
+            }
         };
         let folder = Self { path: path.to_path_buf(), _lock: lock };
         folder.end_leftovers()?;
@@ -66,7 +68,7 @@ impl DemoFolder {
     fn end_leftovers(&self) -> Result<()> {
         let Ok(entries) = fs::read_dir(self.path.join("nodes")) else { return Ok(()) };
         let folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        // Nodes first: they would start their PostgreSQL again.
+        // Nodes come first, because they would restart their PostgreSQL.
         for folder in &folders {
             if let Some(pid) = node_of(folder) {
                 let _ = kill(pid, Signal::SIGKILL);
@@ -86,7 +88,7 @@ impl DemoFolder {
     }
 }
 
-/// The live process that was started as the node of `folder`, told by its command line.
+/// The running process of the node of `folder`, recognized by its command line.
 fn node_of(folder: &Path) -> Option<Pid> {
     let text = fs::read_to_string(folder.join("node.pid")).ok()?;
     let pid = Pid::from_raw(text.trim().parse().ok().filter(|pid| *pid > 1)?);

@@ -1,15 +1,15 @@
-//! `make demo`: a whole cluster on this machine, measured, and open to psql until Ctrl-C.
+//! `make demo`: runs a whole cluster on this machine, measures it, and leaves it open to psql until Ctrl-C.
 //!
 //! ```text
 //!   psql, pgbench ──> client link (proxy in this process) ──> PostgreSQL of the region     a client's distance
 //!                     node <──> node, delayed in their transport                            the regions' distance
 //! ```
 //!
-//! Each region is a process of `onetrip-lab`, which lies beside this program, with its own PostgreSQL.  However the demo ends,
-//! nothing of it stays running: nodes see their standard input close when this process dies, and what an earlier demo's
-//! killed nodes may have left is ended before a new one begins.
+//! Each region is a process of `onetrip-lab`, the executable beside this program, with its own PostgreSQL.  However the
+//! demo ends, it leaves nothing running: when this process dies, the nodes notice that their standard input closes, and
+//! a new demo first ends whatever killed nodes of an earlier one have left running.
 //!
-//! Exit codes: 0 all is well; 1 it failed; 2 it was called wrongly.
+//! Exit codes: 0 all is well; 1 the demo failed; 2 it was called wrongly.
 
 mod folder;
 mod measure;
@@ -38,38 +38,39 @@ const US: &str = include_str!("../../../../../topologies/us.toml");
 
 /// Run three regions on this machine with emulated distances, measure them, and leave them open to psql
 ///
-/// Starts a node and a PostgreSQL for each region, emulates the round trips between regions and those of a client, runs an
-/// update workload with pgbench against each region, and prints one table. Ctrl-C ends everything.
+/// Starts a node and a PostgreSQL for each region, emulates the round trips between the regions and those of a client,
+/// runs an update workload with pgbench against each region, and prints a table. Ctrl-C ends everything.
 #[derive(Parser)]
 #[command(name = "demo")]
 struct DemoArgs {
     /// End after the table
     #[arg(long)]
     once: bool,
-    /// Length of each measurement
+    /// Length of each measurement, in seconds
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     /// Write the table as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Regions and round trips [default: us-east-1, us-east-2, us-west-2 with 10, 62 and 50 ms]
+    /// Topology file with the regions and round trips [default: us-east-1, us-east-2 and us-west-2, with 10, 62 and 50
+    /// ms]
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
     /// Folder for the nodes; made anew at each run
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/onetrip-demo")]
     data: PathBuf,
-    /// Connections of pgbench
+    /// Number of pgbench's connections
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=150))]
     clients: u64,
     /// Folder of PostgreSQL's programs
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// User that root becomes
+    /// User to run as, if called by root
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
 }
 
-/// What the demo is about, decided before it becomes another user.
+/// What the demo is to do, determined before it becomes another user.
 struct Plan {
     topology: Topology,
     topology_name: String,
@@ -81,7 +82,8 @@ struct Plan {
     once: bool,
 }
 
-/// The command that the nodes run, held open: its path may be closed to the user that this program becomes.
+/// The command that the nodes run.  Its file is kept open, because the user that this program becomes may not be able
+/// to reach its path.
 struct Command {
     path: PathBuf,
     file: File,
@@ -97,7 +99,7 @@ impl Command {
         Ok(Command { path, file })
     }
 
-    /// What this process and its children can run.
+    /// The path by which this process and its children can run the command.
     fn executable(&self) -> PathBuf {
         Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string())
     }
@@ -123,7 +125,7 @@ fn run(args: DemoArgs) -> Result<()> {
     if !bin_dir.join("pgbench").is_file() {
         bail!("there is no pgbench in {}: install it, or name PostgreSQL's folder with --bin-dir", bin_dir.display());
     }
-    // The caller's file, with the caller's rights.
+    // The file is made with the caller's rights.
     let json = match &args.json {
         Some(path) => Some(File::create(path).with_context(|| format!("write {}", path.display()))?),
         None => None,
@@ -174,7 +176,7 @@ async fn show(plan: Plan, folder: &DemoFolder, asked_to_end: impl std::future::F
         .init_arg("--bin-dir")
         .init_arg(&plan.bin_dir.display().to_string())
         .start();
-    // Dropping what is under way ends whatever was started.
+    // Dropping `starting` ends whatever was started.
     let cluster = tokio::select! {
         cluster = starting => cluster?,
         () = &mut asked_to_end => return Ok(()),
@@ -219,21 +221,21 @@ async fn use_cluster(mut plan: Plan, folder: &DemoFolder, cluster: &Cluster) -> 
             node.region()
         );
     }
-    // As a line that can be pasted, wherever the executable lies.
+    // Lines that can be pasted into a shell, wherever the executable is.
     let command = plan.command.path.display();
     println!("Look at the cluster:\n  {command} status --data {0}\n  {command} check --data {0}", data.display());
     println!("Ctrl-C ends it.");
     watch(cluster, &plan.command.path).await
 }
 
-/// Until Ctrl-C: says once when a node ends, when its PostgreSQL fails, and when they are back.
+/// Until Ctrl-C: says once that a node has ended or that its PostgreSQL fails, and once that they are back.
 async fn watch(cluster: &Cluster, command: &Path) -> Result<()> {
     let mut said: Vec<Option<String>> = cluster.nodes().iter().map(|_| None).collect();
     loop {
         for (node, said) in cluster.nodes().iter().zip(&mut said) {
             let trouble = if !node.running() {
                 Some(format!(
-                    "the node of {} has ended; `{} start --data {}` starts it",
+                    "the node of {} has ended; start it again with: {} start --data {}",
                     node.region(),
                     command.display(),
                     node.folder().display()
@@ -249,7 +251,7 @@ async fn watch(cluster: &Cluster, command: &Path) -> Result<()> {
             if trouble != *said {
                 match &trouble {
                     Some(trouble) => say(trouble),
-                    None => say(&format!("{} is well again", node.region())),
+                    None => say(&format!("{} works again", node.region())),
                 }
                 *said = trouble;
             }
@@ -273,7 +275,7 @@ fn client_links(topology: &Topology, cluster: &Cluster) -> Result<Vec<ClientLink
         .collect()
 }
 
-/// Progress; the table and the psql lines go to standard output.
+/// Prints progress to standard error; the table and the psql lines go to standard output.
 fn say(what: &str) {
     eprintln!("demo: {what}");
 }

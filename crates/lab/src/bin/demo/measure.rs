@@ -12,10 +12,10 @@ const ROWS: u32 = 1_000;
 const SCRIPT: &str = "\\set id random(1, 1000)\n\\set new_value random(1, 1000000)\n\
                       update demo set value = :new_value where id = :id;\n";
 
-/// `ports`: where each region's client link listens.
+/// Runs the workload against each region, through the client links that listen on `ports`.
 pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports: &[u16]) -> Result<Report> {
     let topology = &plan.topology;
-    say("waiting until the leader is where it is best");
+    say("waiting until the leader is in the best place");
     let leader = cluster.settled().await?;
     say(&format!("the leader is in {}", topology.regions[leader].name));
     let client = cluster.connect(leader).await?;
@@ -28,7 +28,7 @@ pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports:
     let mut rows = Vec::new();
     for secondary_index in [false, true] {
         if secondary_index {
-            // A statement on a table loses to writes of another region that it has not seen.
+            // DDL on a table fails if it has not seen a write from another region.
             cluster.converge().await?;
             client.batch_execute("create index on demo (value)").await.context("make the index")?;
             cluster.converge().await?;
@@ -48,7 +48,7 @@ pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports:
                 script: Some(SCRIPT.to_string()),
                 folder: folder.scratch(&format!("{}-{}", region.name, u8::from(secondary_index)))?,
             };
-            // What the last measurement wrote must be seen here, or the first updates would lose to it.
+            // This region must show what the last measurement wrote, or the first updates would conflict with it.
             cluster.converge().await?;
             let measured = match pgbench.run().await {
                 Ok(measured) => measured,
@@ -66,7 +66,7 @@ pub async fn measure(plan: &Plan, folder: &DemoFolder, cluster: &Cluster, ports:
     })
 }
 
-/// What pgbench saw is seldom the cause: a node or a server that ended is.
+/// Explains an error of pgbench: its cause is usually that a node or a server has ended.
 async fn explained(error: anyhow::Error, node: &Node) -> anyhow::Error {
     let region = node.region();
     if !node.running() {

@@ -1,4 +1,4 @@
-//! What the programs behind `make values` and `make poison` have in common besides.
+//! What the programs behind `make values` and `make poison` have in common, in addition to `program`.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use super::program::{Common, Place};
 pub struct Generator {
     #[command(flatten)]
     pub common: Common,
-    /// This round of the seed alone
+    /// Run only this round of the seed
     #[arg(long)]
     round: Option<u64>,
-    /// Notes what is found and goes on with a new cluster
+    /// After a finding, continue with a new cluster
     #[arg(long)]
     explore: bool,
-    /// Appends each finding to this file, a line each
+    /// Append each finding to this file, on one line
     #[arg(long, value_name = "FILE")]
     findings: Option<PathBuf>,
 }

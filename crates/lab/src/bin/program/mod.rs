@@ -1,5 +1,5 @@
-//! What the programs behind `make torture`, `make values` and `make poison` have in common: a seed that is printed, a folder that is
-//! kept if something was found, and the exit code.
+//! What the programs behind `make torture`, `make values` and `make poison` have in common: they print their seed, keep
+//! their folder if something was found, and have the same exit codes.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -11,13 +11,14 @@ use onetrip_lab::cluster::BINARY;
 
 #[derive(clap::Args)]
 pub struct Common {
-    /// How long; start and final checks are not counted
+    /// How long to run, without the start and the final checks
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Draws the same again; how what runs at once meets is the machine's [default: from the clock]
+    /// Repeat what was drawn from this seed; the timing of what runs concurrently is not repeated [default: from the
+    /// clock]
     #[arg(long)]
     seed: Option<u64>,
-    /// Empty folder to work in; kept [default: one below /var/tmp, removed if everything held]
+    /// Empty folder to work in, which is kept [default: one below /var/tmp, removed if everything held]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }
@@ -31,8 +32,8 @@ pub struct Place {
     pub folder: PathBuf,
 }
 
-/// Runs it: its table, and whether everything held.  Exit code 0: it did.  1: it did not, and the folder is kept.  2: it could not be
-/// run.
+/// Runs `work`, which returns its table and whether everything held.  Exit code 0: everything held.  1: something did
+/// not hold, and the folder is kept.  2: it could not run.
 pub fn run<F>(name: &str, common: &Common, work: impl FnOnce(Place) -> F) -> ExitCode
 where
     F: Future<Output = Result<(String, bool)>>,
