@@ -1,10 +1,11 @@
-//! A disk of its own for each node's folder: an ext4 image on a loop device, which can be full and can lose power.
+//! A disk for each node's folder: an ext4 image on a loop device, which can be full and can lose power.
 //!
-//! Power loss is ext4's own: `EXT4_IOC_SHUTDOWN` without flushing the journal stops the file system at once.  What was written
-//! but not synced is gone when it is mounted again, and what fsync has promised is there.  [`self_test`] shows both before
-//! anything is built on it.
+//! Power loss is a feature of ext4: `EXT4_IOC_SHUTDOWN` without flushing the journal stops the file system at once.
+//! What was written but not synced is gone when it is mounted again, and what was synced is there.  [`self_test`] shows
+//! both before any node relies on it.
 //!
-//! Needs root.  Mounts are made in a mount namespace of the caller's (`unshare_mounts`), so that they go when it goes.
+//! This needs root.  The mounts are in a mount namespace of the caller ([`unshare_mounts`]), so that they disappear
+//! when its processes have ended.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -20,7 +21,7 @@ use nix::unistd::Pid;
 
 use crate::postmaster::all_threads_stopped;
 
-/// Sparse: only what is written takes space.
+/// The image is sparse: only what is written takes space.
 const IMAGE_BYTES: u64 = 3 << 30;
 const UMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -35,7 +36,7 @@ pub struct Disk {
     folder: PathBuf,
 }
 
-/// Mounts from now on are seen by this process and its children alone.  Before any thread is started.
+/// From now on only this process and its children see the mounts that they make.  Call it before any thread is started.
 pub fn unshare_mounts() -> Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).context("a mount namespace of its own")?;
     run("mount", &["--make-rprivate", "/"])
@@ -53,18 +54,18 @@ fn run(program: &str, args: &[&str]) -> Result<()> {
 }
 
 impl Disk {
-    /// A new image, mounted over `folder`; what is in the folder moves into it.
+    /// Makes a new image and mounts it over `folder`; the contents of the folder move into it.
     pub fn new(image: &Path, folder: &Path) -> Result<Disk> {
         let file = File::create(image).with_context(|| format!("make {}", image.display()))?;
         file.set_len(IMAGE_BYTES)?;
-        // No blocks set aside for root, and the journal small enough to be reused often.
+        // Without blocks reserved for root, and with a journal so small that it is often reused.
         run("mkfs.ext4", &["-q", "-F", "-m", "0", "-J", "size=32", "-E", "lazy_itable_init=1", path(image)?])?;
         let disk = Disk { image: image.to_path_buf(), folder: folder.to_path_buf() };
         let aside = folder.with_extension("aside");
         std::fs::rename(folder, &aside).with_context(|| format!("set {} aside", folder.display()))?;
         std::fs::create_dir(folder)?;
         disk.mount()?;
-        // With the owner and the mode of the folder itself.
+        // -T also copies the owner and the mode of the folder itself.
         run("cp", &["-a", "-T", path(&aside)?, path(folder)?])?;
         run("sync", &["-f", path(folder)?])?;
         std::fs::remove_dir_all(&aside)?;
@@ -87,9 +88,9 @@ impl Disk {
         }
     }
 
-    /// Stops every process that has the disk open, so that no sync is under way when the power goes: one that overlaps with
-    /// the shutdown may succeed although ext4 has not written what it promised (it loses the conversion of unwritten extents).
-    /// A thread that waits for the disk stops when that is done.
+    /// Stops every process that has the disk open, so that no sync is under way when the power fails: a sync that
+    /// overlaps with the shutdown may succeed although ext4 has not written what it promised (it loses the conversion
+    /// of unwritten extents).  A thread that waits for the disk stops when the disk has answered.
     pub fn freeze(&self) -> Result<()> {
         let deadline = Instant::now() + FREEZE_TIMEOUT;
         loop {
@@ -105,7 +106,7 @@ impl Disk {
         }
     }
 
-    /// The power is off: nothing more reaches the disk.  Processes do not know yet; kill them.
+    /// Turns the power off: nothing more reaches the disk.  The processes still run; the caller kills them.
     pub fn power_off(&self) -> Result<()> {
         let folder = File::open(&self.folder).with_context(|| format!("open {}", self.folder.display()))?;
         let mut flags = NO_LOG_FLUSH;
@@ -115,14 +116,15 @@ impl Disk {
         Ok(())
     }
 
-    /// After `power_off`: every process that has the disk open is killed, and the disk is mounted as a boot would.
+    /// After [`Disk::power_off`]: kills every process that still has the disk open, and mounts the disk as a boot
+    /// would.
     pub fn power_on(&self) -> Result<()> {
         self.kill_users();
         self.unmount()?;
         self.mount()
     }
 
-    /// Processes that work in the folder or hold files of it open.
+    /// The processes whose working folder is on the disk, or that have files of it open.
     fn users(&self) -> Vec<Pid> {
         let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
         let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(&self.folder));
@@ -145,7 +147,7 @@ impl Disk {
         }
     }
 
-    /// Takes all the space there is left.
+    /// Takes all the space that is left.
     pub fn fill(&self) -> Result<()> {
         let ballast = self.folder.join(BALLAST);
         let file = OpenOptions::new().create(true).append(true).open(&ballast).context("make the ballast")?;
@@ -175,7 +177,7 @@ impl Drop for Disk {
         if let Err(why) = self.unmount() {
             eprintln!("torture: {why:#}");
         }
-        // Loop devices go with their last mount; the image holds what the folder held.
+        // The loop device disappears with its last mount; the image still contains what was in the folder.
     }
 }
 
@@ -183,7 +185,7 @@ fn path(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("the path {} is not text", path.display()))
 }
 
-/// Shows that power loss drops what was not synced and keeps what was; the error says why it cannot be used here.
+/// Shows that power loss drops what was not synced and keeps what was.  The error says why disks cannot be used here.
 pub fn self_test(folder: &Path) -> Result<()> {
     let mounted = folder.join("power-test");
     std::fs::create_dir_all(&mounted)?;

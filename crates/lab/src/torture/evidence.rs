@@ -1,4 +1,5 @@
-//! What a cluster looks like at the moment something goes wrong, written beside its folders before anything is cleaned up.
+//! What a cluster looks like at the moment something goes wrong, written to a file beside its folders before anything
+//! is cleaned up.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use super::session::Session;
 use crate::{postmaster, Cluster, Node};
 
 static NUMBER: AtomicU32 = AtomicU32::new(1);
-/// The first few tell; each takes seconds.
+/// The first few files are enough, and each takes seconds to gather.
 const FILES_MAX: u32 = 4;
 const LOOKS: [&str; 4] = [
     "select * from onetrip.status",
@@ -39,7 +40,7 @@ async fn of_node(node: &Node, text: &mut String) {
         Ok(status) => writeln!(text, "{status:#}"),
         Err(why) => writeln!(text, "status: {why:#}"),
     };
-    // The replicated database may let nobody in; the others do.
+    // The replicated database may refuse connections at this moment; another database does not.
     let other = node.conninfo().replace("dbname=onetrip", "dbname=postgres");
     for (conninfo, looks) in [(node.conninfo(), &LOOKS[..]), (other, &LOOKS[1..])] {
         let opened = tokio::time::timeout(

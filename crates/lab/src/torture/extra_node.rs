@@ -1,7 +1,7 @@
-//! One node more that comes and goes under faults: as a voter, a witness or a replica, in a region of its own.
+//! An extra node that joins and leaves under faults: as a voter, a witness or a replica, in a region of its own.
 //!
-//! A join or a leave that fails under faults may have gone through all the same; [`ExtraNode::reconcile`], at rest, looks at the
-//! table of members and makes the processes agree with it.
+//! A join or a leave that fails under faults may have taken effect all the same.  At rest, [`ExtraNode::reconcile`]
+//! reads the table of members and starts or removes processes so that they agree with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{postmaster, Cluster, Node};
 
-/// Under faults the commands have to fail in time; what they began goes on.
+/// How long a command may take under faults.  The change that it has begun may go on after that.
 const COMMAND: Duration = Duration::from_secs(15);
 const REGION: &str = "extra";
 const ROLES: [&str; 3] = ["voter", "witness", "replica"];
@@ -20,7 +20,7 @@ const ROLES: [&str; 3] = ["voter", "witness", "replica"];
 pub struct ExtraNode {
     cluster: Arc<Cluster>,
     node: Option<Node>,
-    /// Folders are not used again.
+    /// Number of the last folder; a folder is never used again.
     number: u32,
 }
 
@@ -29,7 +29,7 @@ impl ExtraNode {
         ExtraNode { cluster, node: None, number: 0 }
     }
 
-    /// A new member, by way of node `asked`.  `Err`: not this time.
+    /// Adds a member, by asking node `asked`.  `Err`: it did not join this time.
     pub async fn join(&mut self, asked: usize, role: usize) -> Result<()> {
         if self.node.is_some() {
             bail!("the extra node is there already");
@@ -64,7 +64,7 @@ impl ExtraNode {
         self.cluster.command(&["leave", "--data", &folder, "--node", id]).await.map(drop)
     }
 
-    /// kill -9 of all that it is.
+    /// Kills the node and its PostgreSQL with SIGKILL.
     pub fn kill(&self) -> Result<()> {
         let node = self.node.as_ref().context("there is no extra node")?;
         node.kill9()?;
@@ -81,21 +81,22 @@ impl ExtraNode {
         }
     }
 
-    /// It is gone from the cluster: so are its processes and its folder.
+    /// The node is not a member any more: ends its processes and removes its folder.
     fn forget(&mut self) {
         if let Some(node) = self.node.take() {
             let _ = node.kill9();
             if let Err(why) = postmaster::stop_now(&node.postgres_data(), Duration::from_secs(20)) {
                 eprintln!("torture: {why}");
             }
-            // Its log outlives it, for whoever looks for what went wrong.
+            // Keep its log, in case something went wrong.
             let kept = self.cluster.data().join(format!("../{REGION}-{}-node.log", self.number));
             let _ = std::fs::copy(node.folder().join("node.log"), kept);
             let _ = std::fs::remove_dir_all(node.folder());
         }
     }
 
-    /// When all faults are healed: whoever is a member runs and catches up, whoever is not is gone.
+    /// Called when all faults are healed.  If the extra node is a member, waits until it runs and has caught up; if it
+    /// is not, removes it.  Also removes members that nobody runs.
     pub async fn reconcile(&mut self) -> Result<()> {
         let status = self.cluster.node(0).status().await?;
         let members = status["members"].as_array().cloned().unwrap_or_default();
@@ -106,7 +107,7 @@ impl ExtraNode {
         }
         let regions = self.cluster.nodes().len() as u64;
         let ids = members.iter().filter_map(|m: &Value| m["id"].as_u64());
-        // Made by a join whose answer was lost.
+        // Such a member was added by a join whose answer was lost.
         for unknown in ids.filter(|id| *id > regions && Some(*id) != extra_node) {
             self.remove(0, &unknown.to_string()).await?;
         }

@@ -1,7 +1,7 @@
-//! Does what the plan says to a running cluster, and undoes it.
+//! Causes the planned faults in a running cluster, and undoes them.
 //!
-//! Faults overlap: each is undone when its time is up, whatever else holds then.  `heal` undoes all of them and starts what
-//! does not run.
+//! Faults overlap: each is undone when its time is up, whichever other faults last then.  [`Faults::heal`] undoes all
+//! of them and starts whatever is not running.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,20 +19,21 @@ use super::shim::Clock;
 use crate::cluster::LinkChange;
 use crate::{postmaster, Cluster, Node};
 
-/// A node whose disk is full notices at its next write.
+/// A node whose disk is full notices it at its next write, which comes within this time.
 const NOTICES: Duration = Duration::from_secs(10);
+/// How long moving the leader may take.
 const MOVING: Duration = Duration::from_secs(15);
-/// A node that was started or goes on answers within this.
+/// A node that was started or resumed answers within this time.
 const ANSWERS: Duration = Duration::from_secs(60);
-/// A node that ends more often does so for no reason that was healed.
+/// How often nodes are started during one heal: a node that still ends then does so for a reason that no heal removes.
 const STARTS: u32 = 3;
 const POLL: Duration = Duration::from_millis(20);
 
 pub struct Faults {
-    // In the order in which they have to go: what runs before what it runs on.
+    // In the order in which they must be dropped: the disks after the nodes that use them.
     extra_node: ExtraNode,
     cluster: Arc<Cluster>,
-    /// One for each region, or none: why not is in the record.
+    /// One for each region, or none at all; then the record says why.
     disks: Vec<Disk>,
     clocks: Vec<Clock>,
     held: Vec<(Instant, Undo)>,
@@ -47,10 +48,10 @@ enum Undo {
     StartExtraNode,
 }
 
-/// What became of an order.
+/// Whether a fault was caused.
 pub enum Done {
     Yes,
-    /// There was nothing to do it to.
+    /// It was not possible at this moment, for this reason.
     NotNow(String),
 }
 
@@ -60,7 +61,7 @@ impl Faults {
         Faults { extra_node, cluster, disks, clocks, held: Vec::new() }
     }
 
-    /// Kinds that cannot be done here at all.
+    /// Whether this kind of fault can be caused on this machine.
     pub fn can(&self, fault: &Fault) -> bool {
         match fault {
             Fault::PowerLoss { .. } | Fault::PowerLossEverywhere | Fault::FullDisk { .. } => !self.disks.is_empty(),
@@ -69,7 +70,7 @@ impl Faults {
         }
     }
 
-    /// An error is an anomaly: something did not behave as it must.
+    /// Causes a fault.  `Err`: something did not behave as it must, which is a finding.
     pub async fn inflict(&mut self, fault: &Fault, lasts: Duration) -> Result<Done> {
         let until = Instant::now() + lasts;
         let cluster = Arc::clone(&self.cluster);
@@ -91,11 +92,12 @@ impl Faults {
                 if !cluster.node(region).running() {
                     return not_now("it does not run");
                 }
-                // A paused process cannot hear it.
+                // A paused process does not react to the signal.
                 self.resume_all();
                 self.held.push((until, Undo::Start(region)));
                 let why = cluster.node(region).stop().await.err().map(|e| format!("{e:#}"));
-                // Under faults it may well have to be killed; that it ends is what matters.
+                // Under faults a node may not end in time and have to be killed.  That is no finding, as long as it
+                // ends.
                 if let Some(why) = why {
                     eprintln!("torture: {why}");
                 }
@@ -139,7 +141,7 @@ impl Faults {
             Fault::PowerLossEverywhere => self.power_loss(until, &(0..regions).collect::<Vec<_>>())?,
             Fault::FullDisk { region } => return self.full_disk(region, until).await,
             Fault::ClockJump { region, ms } => self.clocks[region].set(ms)?,
-            // Without a majority, or without that node, these have to fail; that they end is enough here.
+            // Without a majority, or without the node that is asked, these fail.  It is enough that they end.
             Fault::Join { asked, role } => return done(self.extra_node.join(asked, role).await),
             Fault::Leave { asked } => return done(self.extra_node.leave(asked).await),
             Fault::KillExtraNode => {
@@ -160,7 +162,7 @@ impl Faults {
         for region in regions.iter().filter(|_| with_postgres) {
             let node = self.cluster.node(*region);
             let processes = postmaster::processes(&node.postgres_data());
-            // The server process first, so that it starts nothing anew.
+            // The postmaster first, so that it does not restart the others.
             let _ = node.kill9_postgres();
             for pid in processes {
                 let _ = kill(pid, Signal::SIGKILL);
@@ -188,7 +190,7 @@ impl Faults {
         self.links(until, which, LinkChange { cut: Some(true), ..Default::default() }).await;
     }
 
-    /// A node that does not answer keeps its links.
+    /// Changes links.  The links of a node that does not answer stay as they are.
     async fn links(&mut self, until: Instant, which: impl Fn(usize, usize) -> bool, change: LinkChange) {
         self.held.push((until, Undo::Links));
         for (from, to) in self.pairs().filter(|(from, to)| which(*from, *to)) {
@@ -196,7 +198,7 @@ impl Faults {
         }
     }
 
-    /// Whether it was told.
+    /// Returns whether the node has changed its link.
     async fn set_link(&self, from: usize, to: usize, change: &LinkChange) -> bool {
         let told = tokio::time::timeout(Duration::from_secs(2), self.cluster.set_link(from, to, change));
         self.cluster.node(from).running() && matches!(told.await, Ok(Ok(())))
@@ -207,7 +209,7 @@ impl Faults {
         (0..regions * regions).map(move |i| (i / regions, i % regions)).filter(|(from, to)| from != to)
     }
 
-    /// The links that could not be healed, since their node does not answer.
+    /// Heals all links; returns those that could not be healed, because their node does not answer.
     async fn heal_links(&self) -> Vec<(usize, usize)> {
         let mut left = Vec::new();
         for (from, to) in self.pairs() {
@@ -240,9 +242,10 @@ impl Faults {
         Ok(())
     }
 
-    /// The node says why and ends, rather than vote for what it cannot keep.  Free again, it goes on.
+    /// Fills a disk.  The node must log the reason and end, because it must not vote for what it cannot persist.  It is
+    /// started again when the disk has space again.
     async fn full_disk(&mut self, region: usize, until: Instant) -> Result<Done> {
-        // Or it finds the disk full at its start.
+        // If it were started only now, it would find the disk full at its start.
         self.start(region)?;
         let node = self.cluster.node(region);
         self.disks[region].fill()?;
@@ -251,7 +254,7 @@ impl Faults {
         let deadline = Instant::now() + NOTICES;
         while node.running() {
             if Instant::now() > deadline {
-                // It had nothing to write, or room in what it had set aside.
+                // It had nothing to write, or there was room in files that it had allocated before.
                 return Ok(Done::Yes);
             }
             tokio::time::sleep(POLL).await;
@@ -266,7 +269,7 @@ impl Faults {
         Ok(Done::Yes)
     }
 
-    /// Undoes what has lasted long enough.
+    /// Undoes the faults whose time is up.
     pub async fn undo_due(&mut self) -> Result<()> {
         let now = Instant::now();
         let (due, held) = std::mem::take(&mut self.held).into_iter().partition(|(until, _)| *until <= now);
@@ -286,9 +289,9 @@ impl Faults {
             }
         }
         if links {
-            // Whatever other cut of links still holds ends with this one.
+            // `heal_links` heals all links, so other faults of links end together with this one.
             self.held.retain(|(_, undo)| !matches!(undo, Undo::Links));
-            // Those of a paused node are healed at the next rest.
+            // The links of a paused node are healed at the next rest.
             let _ = self.heal_links().await;
         }
         Ok(())
@@ -302,7 +305,8 @@ impl Faults {
         node.start()
     }
 
-    /// Everything is undone and everything runs; what does not is an anomaly, and is looked at.
+    /// Undoes all faults and waits until everything runs.  `Err`: something does not, which is a finding; the evidence
+    /// is gathered.
     pub async fn heal(&mut self) -> Result<()> {
         let result = self.undo_all().await;
         if let Err(why) = &result {
@@ -317,7 +321,7 @@ impl Faults {
         for clock in &self.clocks {
             clock.set(0)?;
         }
-        // A node whose disk was full may still be on its way to its end.
+        // A node whose disk was full may be about to end, and has to be started again then.
         for start in 1.. {
             let ready = self.all_ready().await;
             if self.cluster.nodes().iter().all(Node::running) || start == STARTS {
@@ -332,7 +336,7 @@ impl Faults {
         for region in 0..self.cluster.nodes().len() {
             self.start(region)?;
         }
-        // A node that starts takes a moment to listen.
+        // A node that was just started does not listen yet.
         let deadline = Instant::now() + ANSWERS;
         loop {
             let left = self.heal_links().await;
@@ -345,7 +349,7 @@ impl Faults {
         }
     }
 
-    /// Any process of a client's session or of the extension.
+    /// A random backend: of a client's session, or a background worker of the extension.
     async fn backend(&self, region: usize) -> Option<Pid> {
         let ask = async {
             let mut session =

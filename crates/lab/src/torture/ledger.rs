@@ -1,6 +1,7 @@
 //! What clients were told about each of their transactions, and whether the database agrees.
 //!
-//! A transaction that changes something carries a tag, which it also writes; so a committed one can be found.
+//! Each transaction that changes something has a tag and also writes it into a table, so that it can be found there if
+//! it committed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
@@ -10,9 +11,9 @@ use anyhow::Result;
 
 use super::session::{End, Session};
 
-/// How many missing or surplus transactions are named.
+/// How many missing or surplus transactions a finding names.
 const NAMED: usize = 5;
-/// At rest an outcome is final within this.
+/// At rest every outcome is final within this time.
 const FINAL: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
@@ -23,12 +24,12 @@ pub struct Ledger {
 #[derive(Debug, Clone)]
 pub struct Attempt {
     pub end: End,
-    /// What `onetrip.outcome` has said for good.
+    /// The final answer of `onetrip.outcome`; true if it committed.
     pub later: Option<bool>,
 }
 
 impl Attempt {
-    /// `None`: open for good.
+    /// Whether it committed; `None` if that is still open.
     pub fn committed(&self) -> Option<bool> {
         match &self.end {
             End::Committed => Some(true),
@@ -65,8 +66,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// At rest: every region says the same about each open transaction, for good, and what was said before still holds.
-    /// Whose id is not known stays open.  `since`: when everything had come to rest.
+    /// At rest: checks that all regions give the same final answer about each open transaction, and that an answer from
+    /// before still holds.  A transaction whose id is not known stays open.  `since`: when everything had come to rest.
     pub async fn resolve(&self, sessions: &mut [Session], since: Instant) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         let deadline = since + FINAL;
@@ -98,7 +99,7 @@ impl Ledger {
         Ok(wrong)
     }
 
-    /// Compares with the tags that a region shows.
+    /// Compares what clients were told with the tags that a region shows.
     pub fn compare(&self, what: &str, region: &str, shown: &[String]) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut times: HashMap<&str, u32> = HashMap::new();
@@ -129,7 +130,7 @@ impl Ledger {
     }
 }
 
-/// `None`: not known so far, or forgotten.
+/// Reads an answer of `onetrip.outcome`; `None`: not known yet, or forgotten.
 fn verdict(answer: &str) -> Option<bool> {
     match answer {
         "aborted" => Some(false),

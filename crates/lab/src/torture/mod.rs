@@ -1,16 +1,19 @@
-//! Torture: real clusters under every kind of fault, with workloads whose invariants any lost, doubled or torn transaction
-//! would break.
+//! Torture: real clusters under every kind of fault, with workloads whose invariants break if any transaction is lost,
+//! committed twice, or seen in part.
 //!
 //! ```text
-//!   calm, read committed ──> calm, repeatable read ──> faults, both levels at once ──> rest ──> faults, poison ──> rest ──> table
+//!   calm, read committed ──> calm, repeatable read ──> faults, both levels at once ──> rest
+//!        ──> faults, poison ──> rest ──> table
 //! ```
 //!
-//! - [`plan`]: which fault comes next, from the seed alone; [`faults`]: does it and undoes it; [`extra_node`]: a node that comes and goes
-//! - [`workload`]: what runs meanwhile, and at last the random statements of [`crate::poison`]; [`ledger`], [`session`]: what clients were told
+//! - [`plan`]: which fault comes next, from the seed alone
+//! - [`faults`]: causes the faults and undoes them; [`extra_node`]: a node that joins and leaves
+//! - [`workload`]: what the clients do meanwhile; after the workloads come the random statements of [`crate::poison`]
+//! - [`session`], [`ledger`]: what clients were told about their transactions
 //! - [`disk`], [`shim`]: power loss, full disks and wall clocks that jump
-//! - [`record`]: the account; [`evidence`]: what the regions looked like when something went wrong
+//! - [`record`]: counts for the table at the end; [`evidence`]: what the regions looked like when something went wrong
 //!
-//! A seed repeats the faults, not their timing.  What it must not know: the inside of a node.
+//! A seed repeats the faults, but not their timing.  The torture knows nothing about the inside of a node.
 
 pub mod disk;
 mod evidence;
@@ -42,7 +45,7 @@ pub use stage::Load;
 use stage::{Running, Stage};
 use workload::Isolation;
 
-/// Regions with a little distance, so that transactions of different regions meet.
+/// The regions are a few milliseconds apart, so that transactions of different regions overlap.
 const TOPOLOGY: &str = r#"
 preferred_leader = "a"
 [[region]]
@@ -61,18 +64,18 @@ rtt_ms = 10
 between = ["b", "c"]
 rtt_ms = 8
 "#;
-/// Of the whole time, each calm stage.
+/// Each calm stage takes one part in this many of the whole time, and at most [`CALM_MAX`].
 const CALM_SHARE: u32 = 6;
 const CALM_MAX: Duration = Duration::from_secs(30);
 const POISON: &str = "poison";
-/// Of the time under faults, that of the poison.
+/// The poison takes one part in this many of the time that the calm stages leave.
 const POISON_SHARE: u32 = 4;
-/// Each round of it.
+/// How long one round of the poison takes at most.
 const POISON_ROUND: Duration = Duration::from_secs(30);
-/// Of each of its sessions, in one round: more than there is time for.
+/// How many transactions each session of the poison has for one round: more than there is time for.
 const POISON_TRANSACTIONS: usize = 500;
 const SMALL_LOG_BYTES: u64 = 1 << 20;
-/// Faults between two rests, in which every region has to go on.
+/// The number of faults between two rests; at each rest every region must make progress.
 const FAULTS_UNTIL_REST: u64 = 8;
 
 pub struct Options {
@@ -80,18 +83,18 @@ pub struct Options {
     pub seed: u64,
     /// The `onetrip` command.
     pub binary: PathBuf,
-    /// An empty folder below which everything lies; whoever gives it removes it.
+    /// An empty folder for all files of the run; the caller removes it afterwards.
     pub folder: PathBuf,
     /// Parts of names of kinds of faults; empty for all.
     pub only: Vec<String>,
-    /// Nothing is synced though everybody is told so: power loss must then be found to lose something.
+    /// fsync does nothing and reports success.  The torture must then find that power loss loses something.
     pub lying_fsync: bool,
-    /// Nothing but the stages without faults.
+    /// Run only the stages without faults.
     pub calm: bool,
     pub load: Load,
 }
 
-/// Runs it; the table of what happened, and whether all held.  `Err`: it could not be run.
+/// Runs the torture; returns the table of what happened, and whether every check passed.  `Err`: it could not be run.
 pub async fn run(options: &Options) -> Result<(String, bool)> {
     let mut random = Random::new(options.seed);
     let record = Arc::new(Record::default());
@@ -127,12 +130,13 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
         println!("torture: faults, {} s", left.as_secs());
         let mut stages = Vec::new();
         for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
-            // Both levels at once are to be no more load than one was.
+            // Both levels together should not be more load than one of them was alone.
             let load = Load { pause_ms_max: 2 * options.load.pause_ms_max, ..options.load.clone() };
             let stage = Stage::new(&cluster, &record, isolation, true, load);
             stages.push(stage.prepare().await.context("make the tables")?);
         }
-        // A server that crashed stands at its last flushed commit until its node has fed it again; the tables are to be there.
+        // After a crash a server shows only what it had flushed, until its node has fed it the rest again.  The clients
+        // need the tables all the time, so the tables must be on disk.
         for node in cluster.nodes() {
             node.connect().await?.batch_execute("checkpoint").await?;
         }
@@ -153,13 +157,14 @@ pub async fn run(options: &Options) -> Result<(String, bool)> {
     if let Err(why) = cluster.stop().await {
         record.wrong("stopping", format!("{why:#}"));
     }
-    // The disks are unmounted after what runs on them has ended.
+    // The disks can be unmounted only after the processes that use them have ended.
     drop(cluster);
     drop(faults);
     Ok((record.table(), record.all_passed()))
 }
 
-/// Random statements under faults; then every region is alike, by the judge of [`crate::poison`].
+/// Runs random statements under faults; after each round all regions must be equal, as the judge of [`crate::poison`]
+/// sees them.
 async fn poisoned(
     cluster: &Cluster,
     plan: &mut Plan,
@@ -181,7 +186,8 @@ async fn poisoned(
         }
         let all_shown = async {
             rest(cluster).await?;
-            // Servers that crashed, all of them, may show less than the log has; not less than what is committed now.
+            // If all servers have crashed, they may all show the same and yet less than the log contains.  Once they
+            // show this new entry, they show everything before it.
             cluster.connect(0).await?.batch_execute("comment on schema made is 'at rest'").await?;
             rest(cluster).await
         };
@@ -255,7 +261,7 @@ async fn under_faults(plan: &mut Plan, faults: &mut Faults, stages: &[Running], 
     }
 }
 
-/// A cluster whose nodes have clocks and disks of their own, where that can be had.
+/// Starts a cluster.  Each node has its own clock and its own disk, where this machine allows that.
 async fn start(options: &Options, random: &mut Random, record: &Record) -> Result<(Arc<Cluster>, Faults)> {
     let topology = Topology::parse(TOPOLOGY).map_err(anyhow::Error::msg)?;
     let (tls, small_log) = (random.chance(50), random.chance(50));
@@ -275,7 +281,7 @@ async fn start(options: &Options, random: &mut Random, record: &Record) -> Resul
         .postgres_setting("onetrip.commit_timeout", "3s")
         .postgres_setting("onetrip.max_apply_delay", "1s")
         .postgres_setting("max_wal_size", "256MB")
-        // Vacuum, analyze and checkpoints as if it were days.
+        // Vacuum, analyze and checkpoint as often in minutes as a server usually does in days.
         .postgres_setting("checkpoint_timeout", "30s")
         .postgres_setting("autovacuum_naptime", "1s")
         .postgres_setting("autovacuum_vacuum_threshold", "20")
@@ -315,7 +321,8 @@ async fn start(options: &Options, random: &mut Random, record: &Record) -> Resul
     Ok((cluster, faults))
 }
 
-/// Whoever is away for some seconds misses more than the others keep, and starts over from a copy of another's PostgreSQL.
+/// Makes the logs so small that a node that is away for some seconds misses entries that the others have cut, and has
+/// to copy another member's PostgreSQL.
 fn keep_logs_small(cluster: &Cluster) -> Result<()> {
     for node in cluster.nodes() {
         let file = node.folder().join("node.toml");
@@ -330,7 +337,7 @@ fn keep_logs_small(cluster: &Cluster) -> Result<()> {
 fn disks(cluster: &Cluster, folder: &Path) -> Result<Vec<Disk>> {
     let mut disks = Vec::new();
     for node in cluster.nodes() {
-        // What the processes say must survive the loss of power that it tells of.
+        // The log files must survive the power loss that they report, so they are not on the node's disk.
         for log in ["node.log", "postgres.log"] {
             let kept = folder.join(format!("{}-{log}", node.region()));
             std::fs::File::create(&kept)?;
@@ -362,10 +369,11 @@ fn clocks(cluster: &Cluster, options: &Options) -> Result<Vec<Clock>> {
     Ok(clocks)
 }
 
-/// What no fault may bring about: crashes of the programs' own, and locks without a key.
+/// Looks through the logs for what no fault may cause: crashes of our programs, errors of background processes, and
+/// locks without a key.
 fn log_complaints(cluster: &Cluster, record: &Record) {
     const NEVER: [&str; 3] = ["TRAP:", "terminated by signal 11", "a lock without a key"];
-    // What PostgreSQL is to do when its disk goes away.
+    // With these causes PostgreSQL is right to panic: its disk went away.
     const DISK: [&str; 2] = ["Input/output error", "No space left on device"];
     for node in cluster.nodes() {
         for log in ["node.log", "postgres.log"] {
@@ -380,7 +388,8 @@ fn log_complaints(cluster: &Cluster, record: &Record) {
             let mut lines = text.lines().peekable();
             while let Some(line) = lines.next() {
                 let disk = |line: &str| DISK.iter().any(|cause| line.contains(cause));
-                // Raft's storage has no other way to report a disk that cannot be read; the cause is in the next line.
+                // A node's log storage can report an unreadable disk to Raft only by a panic; the cause is in the next
+                // line.
                 let in_rust = line.contains("panicked at") && !lines.peek().is_some_and(|next| disk(next));
                 let aborted = line.contains("terminated by signal 6") && !std::mem::take(&mut panicked);
                 let panic = line.contains("PANIC:  ");
@@ -395,10 +404,11 @@ fn log_complaints(cluster: &Cluster, record: &Record) {
     }
 }
 
-/// An ERROR of a process without a client, such as the apply worker, for another reason than a disk, a stop or giving way.
+/// Whether this is an ERROR of a process without a client, such as the apply worker, and the cause is neither the disk
+/// nor a stop nor a conflict that made the process give way.
 fn background_error(line: &str) -> bool {
     const FINE: [&str; 6] = ["57014", "57P01", "40001", "40P01", "53100", "58030"];
-    // "TIME [PID] APPLICATION SQLSTATE ERROR:  ...": no application.
+    // A line is "TIME [PID] APPLICATION SQLSTATE ERROR:  ...", and a background process has no application.
     let state = line.split_once("]  ").and_then(|(_, rest)| rest.split_once(" ERROR:  ")).map(|(state, _)| state);
     state.is_some_and(|state| state.len() == 5 && !FINE.contains(&state))
 }

@@ -1,4 +1,5 @@
-//! Which fault comes next: drawn from the seed alone, never from what happens, so that a seed repeats its faults.
+//! Which fault comes next.  It is drawn from the seed alone and does not depend on what happens, so that a seed repeats
+//! its faults.
 
 use std::time::Duration;
 
@@ -42,13 +43,13 @@ pub enum Fault {
         from: usize,
         to: usize,
     },
-    /// Nobody reaches anybody.
+    /// No region reaches any other.
     CutAll,
-    /// Each reaches only the next one.
+    /// Each region reaches only the next one.
     Ring {
         backwards: bool,
     },
-    /// One hears all and is heard by nobody, or the other way round.
+    /// One region receives from all others but reaches none (`mute`), or the other way round.
     Deaf {
         region: usize,
         mute: bool,
@@ -89,7 +90,7 @@ pub enum Fault {
     KillExtraNode,
 }
 
-/// Every kind, for the table: what never came shows as such.
+/// Every kind of fault; the table at the end lists all of them, so that it also shows which never happened.
 pub const KINDS: [&str; 26] = [
     "kill -9 of a backend",
     "kill -9 of a PostgreSQL",
@@ -153,17 +154,17 @@ impl Fault {
     }
 }
 
-/// What happens between two rests.
+/// One fault of the plan.
 #[derive(Debug, Clone)]
 pub struct Planned {
     pub fault: Fault,
     /// How long it lasts before it is undone.
     pub lasts: Duration,
-    /// How long until the next one: often shorter, so that faults meet.
+    /// How long until the next fault: often shorter than `lasts`, so that faults overlap.
     pub pause: Duration,
 }
 
-/// Draws the faults; each kind comes once before any comes twice, in an order of the seed's.
+/// Draws the faults.  Each kind comes once, in an order that the seed determines, before any kind comes again.
 pub struct Plan {
     random: Random,
     regions: usize,
@@ -173,7 +174,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// `only`: parts of names of kinds; empty for all.
+    /// `only`: draw only kinds whose name contains one of these; empty for all.
     pub fn new(random: Random, regions: usize, only: &[String]) -> Plan {
         let wanted = |kind: &&str| only.is_empty() || only.iter().any(|part| kind.contains(part.as_str()));
         let only = (0..KINDS.len()).filter(|index| wanted(&KINDS[*index])).collect();
@@ -190,7 +191,7 @@ impl Plan {
         let kind = self.bag.pop().expect("a plan has at least one kind");
         let fault = self.fault(kind);
         let lasts = Duration::from_millis(match self.random.draw(20) {
-            // Longer than a small log remembers, longer than COMMIT waits.
+            // Longer than a small log reaches back, and longer than a COMMIT waits.
             0 => 10_000,
             1..=3 => 4_100,
             _ => 100 + self.random.draw(2_500),

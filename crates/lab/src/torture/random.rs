@@ -16,7 +16,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to `below` - 1; `below` is small, so the bias is too.
+    /// A number from 0 to `below` - 1.  It is slightly biased, which does not matter for what is drawn here.
     pub fn draw(&mut self, below: u64) -> u64 {
         self.next() % below
     }
@@ -29,7 +29,7 @@ impl Random {
         self.draw(100) < percent
     }
 
-    /// A source of its own, for somebody whose draws must not depend on how fast others draw.
+    /// A new source, for a task whose draws must not depend on how many numbers other tasks draw meanwhile.
     pub fn child(&mut self) -> Random {
         Random(self.next())
     }

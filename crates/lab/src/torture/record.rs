@@ -1,4 +1,4 @@
-//! What happened in a run: counts for the table at its end, and what was wrong.
+//! What happened in a run: the counts for the table at its end, and what was wrong.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use super::plan::KINDS;
 use super::session::End;
 
-/// What is wrong is often wrong a thousand times.
+/// How many findings of one source are kept: one mistake often shows a thousand times.
 const KEPT_PER_SOURCE: usize = 20;
 
 #[derive(Debug, Default, Clone)]
@@ -16,7 +16,7 @@ struct Ends {
     aborted: BTreeMap<String, u64>,
     open: u64,
     reads: u64,
-    /// Of the open ones, what `onetrip.outcome` said at the end.
+    /// How many of the open ones `onetrip.outcome` called committed at the end, and how many aborted.
     later_committed: u64,
     later_aborted: u64,
 }
@@ -25,7 +25,7 @@ struct Ends {
 struct FaultCount {
     done: u64,
     failed: u64,
-    /// Why it can never be done here.
+    /// Why this fault cannot be caused on this machine.
     cannot: Option<String>,
 }
 
@@ -34,7 +34,7 @@ struct Book {
     /// By stage and workload.
     ends: BTreeMap<(String, &'static str), Ends>,
     faults: BTreeMap<&'static str, FaultCount>,
-    /// What the nodes say they have done, by their logs.
+    /// How often the nodes and the poison did something remarkable.
     seen: BTreeMap<&'static str, u64>,
     wrong: BTreeMap<String, (u64, Vec<String>)>,
 }
@@ -84,7 +84,7 @@ impl Record {
         *self.lock().seen.entry(what).or_default() += times;
     }
 
-    /// `true`: it is the first thing that is wrong.
+    /// Returns whether this is the first thing that is wrong.
     pub fn wrong(&self, source: &str, what: String) -> bool {
         eprintln!("torture: WRONG: {source}: {what}");
         let mut book = self.lock();

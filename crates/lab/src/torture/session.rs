@@ -1,6 +1,7 @@
-//! A client's session, and the one question that everything else hangs on: what does the client know after a transaction?
+//! A client's session, and the question on which all checks depend: what does the client know after a transaction?
 //!
-//! Invariant: an end is called `Committed` or `Aborted` only where the server has said so, or COMMIT was never sent.
+//! Invariant: an end is `Committed` only if the server said so, and `Aborted` only if the server said so or COMMIT was
+//! never sent.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,41 +10,42 @@ use anyhow::{bail, Context, Result};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-/// A statement that takes longer hangs: no fault is held that long.
+/// A statement that takes longer hangs: no fault lasts that long.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Lost to another transaction, here or elsewhere.
+/// The transaction lost against another one, in this region or elsewhere.
 pub const LOST: [&str; 2] = ["40001", "40P01"];
-/// Under faults: no node (55000), a server that stops, starts or recovers, too many connections, a full disk.
+/// Errors that faults cause: no node (55000), a server that stops, starts or recovers, too many connections, a full
+/// disk.
 const UNDER_FAULTS: [&str; 7] = ["55000", "57P01", "57P02", "57P03", "53300", "53100", "58030"];
-/// COMMIT may leave it open under faults: it says so, or the server stops.
+/// Errors of a COMMIT whose outcome is open: the error says so (08007), or the server stops.
 const OPEN: [&str; 4] = ["08007", "57P01", "57P02", "57P03"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     Committed,
-    /// With the SQLSTATE, or "closed" for a connection that ended before COMMIT was sent.
+    /// With the SQLSTATE, or "closed" if the connection ended before COMMIT was sent.
     Aborted(String),
-    /// Open, with the transaction's id if it is known.
+    /// The outcome is open; with the transaction's id if the client knows it.
     Unknown(Option<String>),
 }
 
-/// What a transaction leaves behind besides its end.
+/// What a client knows after a transaction.
 #[derive(Debug)]
 pub struct Done {
     pub end: End,
-    /// First column of the first row of each statement that got an answer.
+    /// For each statement that got an answer, the first column of its first row.
     pub answers: Vec<Option<String>>,
-    /// An error that no transaction may end with here.
+    /// An error that no transaction of this workload may end with.
     pub unexpected: Option<String>,
 }
 
-/// What a client may meet without anything being wrong.
+/// Which errors a client may get without anything being wrong.
 #[derive(Clone, Copy)]
 pub struct Expected {
     pub under_faults: bool,
-    /// SQLSTATEs, or their first two characters, that this workload provokes.
+    /// SQLSTATEs, or the first characters of SQLSTATEs, that this workload provokes.
     pub provoked: &'static [&'static str],
 }
 
@@ -62,7 +64,7 @@ pub struct Session {
     transactions: u64,
 }
 
-/// It does not answer.
+/// The server does not answer; contains the statement.
 #[derive(Debug)]
 pub struct Hangs(pub String);
 
@@ -78,7 +80,7 @@ enum Failed {
 }
 
 impl Session {
-    /// `settings`: what the session runs with, for instance the schema.
+    /// `settings`: SQL that the session begins with, which sets the schema for instance.
     pub async fn open(conninfo: &str, settings: &str) -> Result<Session> {
         let conninfo = format!("{conninfo} application_name=torture");
         let connect = tokio_postgres::connect(&conninfo, NoTls);
@@ -132,17 +134,18 @@ impl Session {
         shown.parse().with_context(|| format!("{sql} gave {shown:?}"))
     }
 
-    /// BEGIN, the statements one by one, COMMIT.  `Err`: it hangs.
+    /// Runs BEGIN, the statements one by one, and COMMIT.  `Err`: the server does not answer.
     pub async fn transaction(&mut self, statements: &[String], expected: Expected) -> Result<Done, Hangs> {
         let mut done = Done { end: End::Committed, answers: Vec::new(), unexpected: None };
         self.transactions += 1;
-        // Every other one that writes: who notes its id can ask even if the connection breaks at COMMIT.
+        // About half of the transactions that write ask for their id, with which a client can ask for the outcome even
+        // if the connection breaks at COMMIT.
         let writes = statements.iter().any(|s| !s.starts_with("select") && !s.starts_with("set "));
         let id = (writes && self.transactions % 2 == 0).then(|| "select onetrip.current_transaction_id()".to_string());
         let begin = "begin".to_string();
         for (number, sql) in [&begin].into_iter().chain(statements).chain(&id).enumerate() {
             match self.ask(sql).await {
-                // BEGIN is no statement of the caller's.
+                // The answer to BEGIN is not for the caller.
                 Ok(_) if number == 0 => {}
                 Ok(answer) => done.answers.push(first(&answer)),
                 Err(Failed::Hangs(hangs)) => return Err(hangs),
@@ -159,7 +162,8 @@ impl Session {
         }
         let id = id.and_then(|_| done.answers.pop()).flatten();
         match self.ask("commit").await {
-            // COMMIT of a transaction that has failed answers ROLLBACK; a statement's error has been seen above.
+            // This is a commit: the server would answer ROLLBACK only if a statement had failed, and that returned
+            // above.
             Ok(_) => {}
             Err(Failed::Hangs(hangs)) => return Err(hangs),
             Err(Failed::Sql(error)) => {
@@ -196,7 +200,8 @@ impl Session {
         Ok(())
     }
 
-    /// The SQLSTATE of an error; of one without, what the server said when it ended the session.
+    /// The SQLSTATE of an error.  If the error has none because the connection is gone: the one that the server sent
+    /// when it ended the session, if that shows that the transaction lost.
     async fn state(&mut self, error: &tokio_postgres::Error) -> Option<String> {
         if let Some(db) = error.as_db_error() {
             return Some(db.code().code().to_string());
@@ -204,7 +209,7 @@ impl Session {
         let connection = self.connection.take()?;
         let ended = tokio::time::timeout(CONNECT_TIMEOUT, connection).await.ok()?.ok()?;
         let said = ended.err()?.as_db_error()?.code().code().to_string();
-        // An eviction while nothing was asked.  Any other reason may have come after COMMIT was sent.
+        // With these the session was evicted while it was idle.  With any other, COMMIT may have been sent before.
         LOST.contains(&said.as_str()).then_some(said)
     }
 }
@@ -216,7 +221,8 @@ fn first(answer: &[SimpleQueryMessage]) -> Option<String> {
     })
 }
 
-/// Its COMMIT could not end in its own server, but is known to have succeeded.
+/// Whether the error says that the transaction is known to have committed, although COMMIT could not end in its own
+/// server.
 fn committed_says(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|db| db.message().contains(": committed at "))
 }
@@ -230,7 +236,7 @@ fn transaction_id(message: &str) -> Option<String> {
     message.split_whitespace().find(is_id).map(str::to_string)
 }
 
-/// SQLSTATE, message, detail and hint in a line.
+/// Severity, SQLSTATE, message, detail and hint on one line.
 pub fn told(error: &tokio_postgres::Error) -> String {
     let Some(db) = error.as_db_error() else { return error.to_string() };
     let more = [db.detail(), db.hint()].into_iter().flatten().fold(String::new(), |all, part| all + " / " + part);

@@ -1,12 +1,16 @@
 /*
- * A wall clock that can be set back and forth for one process and its children, without touching the machine's: a library
- * to preload, which adds an offset in nanoseconds to the real time.  The offset is an int64 in the file that
- * ONETRIP_CLOCK_OFFSET names, so that it can be changed while the process runs.
+ * A wall clock that can be set back and forth for one process and its
+ * children, without touching the machine's: a library to preload, which adds
+ * an offset in nanoseconds to the real time.  The offset is an int64 in the
+ * file that ONETRIP_CLOCK_OFFSET names, so that it can be changed while the
+ * process runs.
  *
- * Monotonic clocks are left alone, as a step of the wall clock leaves them alone.
+ * Monotonic clocks stay as they are, because setting a real wall clock does
+ * not change them either.
  *
- * With ONETRIP_NO_SYNC set, fsync() and its like do nothing and say that all is well: a disk that lies, to see whether
- * anybody would notice.
+ * With ONETRIP_NO_SYNC set, fsync(), fdatasync() and sync_file_range() do
+ * nothing and report success, as a disk that lies would: this shows whether
+ * the torture notices.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

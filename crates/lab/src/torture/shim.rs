@@ -1,5 +1,5 @@
-//! Wall clocks that jump: each node and its PostgreSQL run with `shim.c` preloaded and read their offset from a file.  The same
-//! library can make a disk that lies about fsync, which the torture has to find.
+//! Wall clocks that jump: each node and its PostgreSQL run with `shim.c` preloaded, which reads the clock's offset from
+//! a file.  The same library can make fsync do nothing and report success, which the torture has to find.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -38,12 +38,12 @@ impl Clock {
         Ok(clock)
     }
 
-    /// How far this clock is from the machine's.
+    /// Sets how far this clock is ahead of the machine's.
     pub fn set(&self, offset_ms: i64) -> Result<()> {
         self.file.write_all_at(&(offset_ms * 1_000_000).to_ne_bytes(), 0).context("set a clock")
     }
 
-    /// What a process needs to live by this clock.
+    /// The environment variables with which a process uses this clock.
     pub fn environment(&self, shim: &Path) -> Vec<(String, String)> {
         vec![
             ("LD_PRELOAD".into(), shim.display().to_string()),
@@ -52,7 +52,7 @@ impl Clock {
     }
 }
 
-/// Shows that a process which lives by this clock sees it move.
+/// Shows that a process that uses this clock sees it move.
 pub fn self_test(clock: &Clock, shim: &Path) -> Result<()> {
     const DAY_MS: i64 = 24 * 3600 * 1000;
     let shown = || -> Result<i64> {

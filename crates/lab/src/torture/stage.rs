@@ -1,4 +1,5 @@
-//! One stage of a run: an isolation level, with faults or without, its clients in all regions and the account of it.
+//! One stage of a run: an isolation level, with or without faults, with clients in all regions, whose results are
+//! checked at the end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -15,18 +16,18 @@ use super::workload::{self, Client, Counters, Ddl, Family, Inserts, Isolation, L
 use crate::Cluster;
 
 const RETRY_CONNECT: Duration = Duration::from_millis(50);
-/// What a region must commit to count as going on.
+/// How many transactions a region must commit to count as making progress.
 const PROGRESS: u64 = 10;
 const BACK: Duration = Duration::from_secs(60);
 
-/// How much runs.
+/// Which workloads run, and with how many clients.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// Names of workloads; empty for all.
     pub only: Vec<String>,
-    /// Times the usual number of clients.
+    /// A multiple of the usual number of clients.
     pub clients: u64,
-    /// Clients pause for up to this between transactions.
+    /// Clients pause for up to this long between transactions.
     pub pause_ms_max: u64,
 }
 
@@ -48,7 +49,7 @@ pub struct Stage {
     committed: Vec<AtomicU64>,
 }
 
-/// A stage whose clients run.
+/// A stage with its tables, whose clients are running or can be launched.
 pub struct Running {
     stage: Arc<Stage>,
     clients: Vec<JoinHandle<()>>,
@@ -117,7 +118,7 @@ impl Stage {
     pub fn wrong(&self, source: &str, what: Vec<String>) {
         for what in what {
             if self.record.wrong(&format!("{}: {source}", self.name), what) {
-                // The rest of the run would bury it.
+                // Stop at the first finding: what happens afterwards would only obscure it.
                 self.stop.store(true, Ordering::Relaxed);
             }
         }
@@ -128,7 +129,7 @@ impl Stage {
         self.wrong(workload, vec![format!("region {region}: {hangs}")]);
     }
 
-    /// What this client was told is committed, it sees when it connects again, whatever has happened to the server.
+    /// When a client connects again, it must see what it was told is committed, whatever has happened to the server.
     pub async fn sees_its_own<W: Workload>(&self, workload: &W, client: Client, session: &mut Session) {
         let Some(table) = W::TAGGED else { return };
         let told = |step: &u64| {
@@ -137,7 +138,7 @@ impl Stage {
         };
         let Some(last) = (0..=client.step).rev().take(50).find(told) else { return };
         let tag = Client { step: last, ..client }.tag();
-        // An error is another crash.
+        // On an error the server has crashed again, which is not a finding.
         if let Ok(rows) = session.number(&format!("select count(*) from {table} where tag = '{tag}'")).await {
             if rows != 1 {
                 let what = format!("region {} shows {tag} {rows} times after it acknowledged it", client.region);
@@ -146,7 +147,7 @@ impl Stage {
         }
     }
 
-    /// An open outcome is asked for in another region at once; no answer there is no fault.
+    /// Asks another region at once for an outcome that is open.  It is not a finding if there is no answer.
     pub async fn ask_elsewhere<W: Workload>(&self, workload: &W, client: Client, random: &mut Random) {
         let regions = self.cluster.nodes().len();
         let other = (client.region + 1 + random.index(regions - 1)) % regions;
@@ -161,7 +162,7 @@ impl Stage {
         }
     }
 
-    /// Makes the tables; the clients are started by `launch`, once nobody makes tables any more.
+    /// Creates the tables.  [`Running::launch`] starts the clients, once the tables of all stages exist.
     pub async fn prepare(self: &Arc<Self>) -> Result<Running> {
         let mut session = self.session(0).await?;
         session.run(&format!("create schema {0}; set search_path = {0}", self.schema)).await?;
@@ -223,7 +224,7 @@ impl Running {
         self.stage.stopping()
     }
 
-    /// Every region commits more from now on.
+    /// Waits until every region has committed more; a region that does not is a finding.
     pub async fn goes_on(&self, when: &str) {
         let before: Vec<u64> = self.stage.committed.iter().map(|c| c.load(Ordering::Relaxed)).collect();
         let deadline = Instant::now() + BACK;
@@ -244,7 +245,7 @@ impl Running {
         }
     }
 
-    /// Stops the clients; they end with the transaction that they are in.
+    /// Stops the clients; each ends after its current transaction.
     async fn stop(&mut self) -> Result<()> {
         self.stage.stop.store(true, Ordering::Relaxed);
         for client in std::mem::take(&mut self.clients) {
@@ -253,7 +254,7 @@ impl Running {
         Ok(())
     }
 
-    /// At rest: what clients were told, and what each region shows.
+    /// At rest: compares what the clients were told with what each region shows.
     async fn account(&self, since: Instant) -> Result<()> {
         let stage = &self.stage;
         stage.account(&*self.transfers, since).await?;
@@ -266,7 +267,8 @@ impl Running {
     }
 }
 
-/// Ends stages that ran at the same time; then all regions agree with each other and with what the clients were told.
+/// Ends stages that ran at the same time, and checks that all regions agree with each other and with what the clients
+/// were told.
 pub async fn finish(cluster: &Cluster, record: &Record, mut stages: Vec<Running>) -> Result<()> {
     for running in &stages {
         running.stage.stop.store(true, Ordering::Relaxed);
