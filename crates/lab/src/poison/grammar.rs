@@ -5,7 +5,7 @@
 //! tables whose contents are each region's own (unlogged, heap), because a statement that checks their rows may fail in
 //! one region only, which is a documented limit.
 //!
-//! Each round has some columns `v1`, `v2`, ..., each with another of all types.  Where a type or a value follows such a
+//! Each round has some columns `v1`, `v2`, ..., each of a different type.  Where a type or a value follows such a
 //! column in a template, it is that column's, drawn by the generator of [`crate::values`].
 
 use crate::torture::random::Random;

@@ -1,6 +1,6 @@
-//! What a server offers, read from its own catalogs: types, and what makes values of them.
+//! What a server offers, read from its catalogs: types, and what makes values of them.
 //!
-//! Invariant: everything is in the order of its name, never of its OID, so that a seed draws the same on each server.
+//! Invariant: everything is sorted by name, never by OID, so that a seed draws the same on each server.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -60,17 +60,17 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub struct Type {
     pub oid: Oid,
-    /// As SQL names it, with its schema unless that is pg_catalog.
+    /// Its name in SQL, with its schema unless that is pg_catalog.
     pub name: String,
     pub kind: Kind,
-    /// Of an array: its elements; of a domain: what it is over; of a range: its subtype; of a multirange: its range.
+    /// The element type of an array, the type under a domain, the subtype of a range, or the range of a multirange.
     pub of: Oid,
     pub array: Oid,
-    /// Of fixed length if positive.
+    /// The length in bytes of a type of fixed length; others are negative.
     pub length: i32,
     pub fields: Vec<(String, Oid)>,
     pub labels: Vec<String>,
-    /// Strings that its input function takes.
+    /// Strings that its input function accepts.
     pub inputs: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ pub struct Function {
     pub immutable: bool,
 }
 
-/// A way to a value of a given type.
+/// A way to make a value of a given type.
 #[derive(Clone, Debug)]
 pub enum Producer {
     Function(Function),
@@ -112,7 +112,7 @@ pub struct OperatorClass {
     pub method: String,
     pub name: String,
     pub input: Oid,
-    /// What an exclusion constraint may say.
+    /// The operators that an exclusion constraint may use.
     pub operators: Vec<String>,
 }
 
@@ -123,10 +123,10 @@ pub struct Catalog {
     pub producers: HashMap<Oid, Vec<Producer>>,
     /// Functions with a polymorphic result.
     pub polymorphic: Vec<Function>,
-    /// What takes a value of a type and gives any other.
+    /// By type: what takes a value of it as an argument, with the type of the result.
     pub consumers: HashMap<Oid, Vec<(Producer, Oid)>>,
     pub classes: Vec<OperatorClass>,
-    /// Types by what their values may be given for without a function.
+    /// By type: the types to which its values are cast without a function (binary-coercible).
     coercible: HashMap<Oid, Vec<Oid>>,
     pub refused: usize,
 }
@@ -168,7 +168,7 @@ const CLASSES: &str = "
              on a.amopfamily = c.opcfamily and a.amoplefttype = c.opcintype and a.amoprighttype = c.opcintype and a.amoppurpose = 's'
     group by 1, 2, 3 order by 1, 2, 3";
 
-/// What to try as input of each type; most types take some of them.
+/// What to try as input of each type; most types accept some of these.
 const INPUTS: [&str; 58] = [
     "",
     "0",
@@ -266,7 +266,7 @@ impl Catalog {
         self.types.get(name).map_or(0, |t| t.oid)
     }
 
-    /// The type itself, below its domains.
+    /// The type below all domains.
     pub fn base(&self, oid: Oid) -> Option<&Type> {
         let mut found = self.by_oid(oid)?;
         while found.kind == Kind::Domain {
@@ -275,18 +275,19 @@ impl Catalog {
         Some(found)
     }
 
-    /// Whether its stored bytes hold an OID, which each server has its own of.
+    /// Whether its stored bytes contain or may contain OIDs, which differ between servers.
     pub fn holds_oids(&self, oid: Oid) -> bool {
         let Some(found) = self.base(oid) else { return true };
         match found.kind {
-            // The header of an array names the type of its elements: the same everywhere for those that came with the server.
+            // The header of an array contains the OID of the element type, which is the same in all servers for
+            // built-in types.
             Kind::Array => found.of >= 16384 || self.holds_oids(found.of),
             Kind::Base => found.name.starts_with("reg") || ["aclitem", "pg_node_tree"].contains(&&*found.name),
             Kind::Domain | Kind::Composite | Kind::Enum | Kind::Range | Kind::Multirange => true,
         }
     }
 
-    /// A row of one of the server's own tables and views, or an array of such.
+    /// Whether it is the row type of one of the server's own tables and views, or an array of one.
     pub fn of_system_row(&self, kind: &Type) -> bool {
         let row = if kind.kind == Kind::Array { self.by_oid(kind.of) } else { Some(kind) };
         row.is_some_and(|row| {
@@ -344,7 +345,7 @@ impl Catalog {
         self.names.get(&oid).and_then(|name| self.types.get_mut(name))
     }
 
-    /// Whether the generator can give a value for an argument of this type.
+    /// Whether the generator can make a value for an argument of this type.
     fn can_be_given(&self, oid: Oid) -> bool {
         [pseudo::ANY, pseudo::CSTRING, pseudo::RECORD].contains(&oid)
             || pseudo::POLYMORPHIC.contains(&oid)
@@ -428,7 +429,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Operator classes that take the type, by what it is.
+    /// The operator classes that accept the type.
     pub fn classes_of(&self, oid: Oid) -> Vec<&OperatorClass> {
         let Some(base) = self.base(oid) else { return Vec::new() };
         let general: &[Oid] = match base.kind {

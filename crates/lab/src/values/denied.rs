@@ -1,6 +1,6 @@
 //! Functions that the generator must not call, and why.
 
-/// The beginning of a function's name, or all of it if it ends with `$`; why it is left out.
+/// The beginning of a function's name, or all of it if it ends with `$`, and why the function is left out.
 const DENIED: [(&str, &str); 78] = [
     ("st_fromflatgeobuf", "PostGIS crashes the server on a row type that is not a table's"),
     ("postgis_index_extent", "PostGIS crashes the server on an index of another kind"),
@@ -90,7 +90,7 @@ const SCHEMAS: [(&str, &str); 4] = [
     ("made", "the generator's own"),
 ];
 
-/// Of PostGIS: what runs DDL.
+/// Functions of PostGIS that run DDL.
 const DDL: [&str; 12] = [
     "addgeometrycolumn",
     "dropgeometrycolumn",
@@ -106,6 +106,7 @@ const DDL: [&str; 12] = [
     "enablelongtransactions",
 ];
 
+/// Why a function is left out; `None` if it is not.  `qualified` is its name with its schema.
 pub fn reason(function: &str, qualified: &str) -> Option<&'static str> {
     let schema = qualified.split_once('.').map_or("", |(schema, _)| schema);
     if let Some((_, why)) = SCHEMAS.iter().find(|(name, _)| *name == schema) {

@@ -1,5 +1,5 @@
-//! Does a setting change what immutable functions give?  Asked of the server, with expressions that are drawn, under the
-//! usual value and under others.
+//! Does a setting change the results of immutable functions?  To find out, the server computes random expressions under
+//! the setting's usual value and under others.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const VALUES: [(&str, &[&str]); 8] = [
     ("lc_numeric", &["C.UTF-8"]),
     ("lc_time", &["C.UTF-8"]),
 ];
-/// Ends the session, or all of them; makes statements fail by intention.
+/// Settings that are not tried, because they end sessions or make statements fail on purpose.
 const LEFT_ALONE: [&str; 12] = [
     "exit_on_error",
     "default_transaction_read_only",
@@ -52,7 +52,8 @@ pub struct Effects {
     pub found: BTreeMap<String, Effect>,
 }
 
-/// For each setting that a session can change and that changes a result of one of `count` expressions: how.
+/// Finds the settings that a session can change and that change the result of one of `count` expressions, each with an
+/// example.
 pub async fn of_settings(client: &Client, catalog: &Catalog, seed: u64, count: usize) -> Result<Effects> {
     let expressions = expressions(client, catalog, seed, count).await?;
     let usual = results(client, &expressions).await?;
@@ -96,11 +97,11 @@ pub async fn of_settings(client: &Client, catalog: &Catalog, seed: u64, count: u
     Ok(effects)
 }
 
-/// Those that give a value, and the same one twice.
+/// Draws expressions, and keeps those that succeed and give the same value twice.
 async fn expressions(client: &Client, catalog: &Catalog, seed: u64, count: usize) -> Result<Vec<String>> {
     let mut generator = Generator::new(catalog, Random::new(seed));
     let mut good = Vec::new();
-    // Bounded, for most do fail.
+    // Most expressions fail, so the number of attempts is limited.
     for _ in 0..20 * count {
         if good.len() >= count {
             break;
@@ -109,7 +110,8 @@ async fn expressions(client: &Client, catalog: &Catalog, seed: u64, count: usize
         if expression.contains("null::") || expression.contains("clock_timestamp") || expression.contains("(select") {
             continue;
         }
-        // Alone, since some fail already when they are planned; a small result, for it is shown.
+        // Each runs in a query of its own, because some already fail when they are planned.  The result must be small,
+        // because it is shown.
         let once = format!("select (x)::text from (select {expression} as x) as s where length((x)::text) < 2000");
         let (Ok(one), Ok(two)) = (run(client, &once).await, run(client, &once).await) else { continue };
         if !one.is_empty() && one == two {
@@ -126,7 +128,7 @@ async fn results(client: &Client, expressions: &[String]) -> Result<Vec<String>>
         let together = format!("select {}", columns.join(", "));
         match run(client, &together).await {
             Ok(rows) => all.extend(rows.concat()),
-            // One of them fails under this setting: which?
+            // One of them fails under this setting.  Run them one by one to find out which.
             Err(_) => {
                 for column in &columns {
                     all.push(match run(client, &format!("select {column}")).await {

@@ -1,24 +1,24 @@
-//! Expressions of a given type, drawn from what the server offers: functions, operators, casts, aggregates, constructors,
-//! columns of its catalogs, and extremes.
+//! Random expressions of a given type, made from what the server offers: functions, operators, casts, aggregates,
+//! constructors, columns of its catalogs, and extreme values.
 //!
-//! Each expression is a text that stands by itself, so a failure is repeated by pasting it.
+//! Each expression is complete SQL, so a failure can be repeated by pasting it.
 
 use super::catalog::{pseudo, Catalog, Function, Kind, Oid, Producer, Type};
 use crate::torture::random::Random;
 use crate::trial::sql::quoted;
 
 const DEPTH: u32 = 3;
-/// A longer expression gets leaves only.
+/// An expression that is longer than this gets only leaves from here on.
 const LENGTH_MAX: usize = 2_000;
-/// Their last argument is a length: what they are given stays small, for what they make does not.
+/// Functions with an argument that says how long the result is; that argument is kept small.
 const SIZED: [&str; 6] = ["repeat", "lpad", "rpad", "array_fill", "gen_random_bytes", "st_generatepoints"];
 
 pub struct Generator<'a> {
     pub catalog: &'a Catalog,
     pub random: Random,
-    /// What stands for a value of this type where an expression is about a column.
+    /// If the expression is about a column: the type and the name of that column.
     column: Option<(Oid, String)>,
-    /// Nothing but immutable functions, as an index may have them.
+    /// Use only immutable functions, as an index must.
     immutable: bool,
     length: usize,
 }
@@ -28,19 +28,19 @@ impl<'a> Generator<'a> {
         Generator { catalog, random, column: None, immutable: false, length: 0 }
     }
 
-    /// A value of the type.
+    /// A random value of the type.
     pub fn value(&mut self, of: Oid) -> String {
         (self.column, self.immutable, self.length) = (None, false, 0);
         self.expression(of, DEPTH)
     }
 
-    /// One that is likely to be taken.
+    /// A value that the server is likely to accept.
     pub fn simple_value(&mut self, of: Oid) -> String {
         (self.column, self.immutable, self.length) = (None, false, 0);
         self.leaf(of, 1)
     }
 
-    /// What an immutable function, operator or cast gives, as an index may compute it.
+    /// The result of an immutable function, operator or cast, as an index may compute it, of a random type.
     pub fn immutable_value(&mut self) -> Option<String> {
         (self.column, self.immutable, self.length) = (None, true, 0);
         let all = self.catalog.types.len();
@@ -58,7 +58,7 @@ impl<'a> Generator<'a> {
         made
     }
 
-    /// A new value of a column, made from the old one by functions that give its type again, if there is one.
+    /// A new value for a column, made from the old one if a function for that is found.
     pub fn changed(&mut self, of: Oid, column: &str) -> String {
         (self.column, self.immutable, self.length) = (Some((of, column.to_string())), false, 0);
         for _ in 0..4 {
@@ -70,14 +70,15 @@ impl<'a> Generator<'a> {
         self.value(of)
     }
 
-    /// What an index, a constraint or a generated column may compute from a column of this type; with the type of it.
+    /// An expression that an index, a constraint or a generated column may compute from a column of this type, with the
+    /// expression's type.
     pub fn of_column(&mut self, of: Oid, column: &str) -> Option<(String, Oid)> {
         (self.column, self.immutable, self.length) = (Some((of, column.to_string())), true, 0);
         let mut found = None;
         for _ in 0..8 {
             let consumers = self.catalog.consumers.get(&of).map_or(&[][..], Vec::as_slice);
             if consumers.is_empty() || self.random.chance(20) {
-                // Every type has its output.
+                // Every type can be cast to text.
                 found = Some((format!("({column}::text)"), self.catalog.named("text")));
                 break;
             }
@@ -160,7 +161,7 @@ impl<'a> Generator<'a> {
         })
     }
 
-    /// A function of the result that is asked for, or with `bound` as what its polymorphic types stand for.
+    /// A call of the function; `bound` says what its polymorphic types stand for, if its result determines that.
     fn call(&mut self, function: &Function, bound: Option<&Bound>, depth: u32) -> Option<String> {
         let below = depth.saturating_sub(1);
         let sized = SIZED.iter().any(|name| function.name.ends_with(&format!(".{name}")));
@@ -212,7 +213,7 @@ impl<'a> Generator<'a> {
         Some(self.expression(of, depth))
     }
 
-    /// Over a few values of its own, or over many of the same.
+    /// A call of an aggregate over a few different values, or over many rows of one expression.
     fn aggregate(&mut self, function: &Function, bound: Option<&Bound>, depth: u32) -> Option<String> {
         let many = self.random.chance(25);
         let (mut names, mut row) = (Vec::new(), Vec::new());
@@ -238,7 +239,7 @@ impl<'a> Generator<'a> {
         Some(format!("(select {}({names}) from ({source}) as s({names}))", function.name))
     }
 
-    /// A polymorphic function that gives this type.
+    /// A call of a polymorphic function that returns this type.
     fn polymorphic(&mut self, kind: &Type, depth: u32) -> Option<String> {
         let functions = &self.catalog.polymorphic;
         for _ in 0..10 {
@@ -254,10 +255,10 @@ impl<'a> Generator<'a> {
         None
     }
 
-    /// What the polymorphic arguments of a function stand for, where its result does not say.
+    /// Draws what the polymorphic arguments of a function stand for, if its result does not determine that.
     fn any_bound(&mut self, arguments: &[Oid]) -> Option<Bound> {
         if let Some((of, _)) = self.column.clone() {
-            // About the column if it fits, so that an expression over it has it.
+            // Use the type of the column if it fits, so that the expression can use the column.
             let kind = self.catalog.by_oid(of)?;
             for argument in arguments {
                 if let Some(bound) = Bound::from_result(self.catalog, *argument, kind) {
@@ -328,7 +329,7 @@ impl<'a> Generator<'a> {
                 format!("{}::{name}", quoted(input))
             }
             Kind::Base if depth == 0 => {
-                // No input that is known: any of its functions, with leaves.
+                // No input is known for this type: use any function that returns it, with leaves as arguments.
                 let producers = self.catalog.producers.get(&of).map_or(&[][..], Vec::as_slice);
                 if producers.is_empty() || self.length > 2 * LENGTH_MAX {
                     return format!("null::{name}");
@@ -342,7 +343,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// By what makes values of this kind of type.
+    /// A value made by the constructor for this kind of type.
     fn constructed(&mut self, kind: &Type, depth: u32) -> Option<String> {
         let (name, below) = (&kind.name, depth.saturating_sub(1));
         if self.length > 3 * LENGTH_MAX {
@@ -364,7 +365,7 @@ impl<'a> Generator<'a> {
             Kind::Range => {
                 let (one, two) = (self.expression(kind.of, below), self.expression(kind.of, below));
                 let bounds = ["[)", "[]", "(]", "()"][self.random.index(4)];
-                // Whatever order they are in.
+                // The lower bound must come first.
                 match self.random.chance(70) {
                     true => format!("{name}(least({one}, {two}), greatest({two}, {one}), '{bounds}')"),
                     false => format!("{name}({one}, null, '{bounds}')"),
@@ -377,7 +378,7 @@ impl<'a> Generator<'a> {
         })
     }
 
-    /// What is no function in the catalogs.
+    /// An expression with syntax of its own, which the catalogs do not list as a function.
     fn syntax(&mut self, kind: &Type, depth: u32) -> Option<String> {
         let (name, below) = (kind.name.clone(), depth.saturating_sub(1));
         if name == "xml" {
@@ -413,7 +414,7 @@ impl<'a> Generator<'a> {
         })
     }
 
-    /// Another type's text as this type's, which many will refuse.
+    /// The text of a value of any type, cast to this type, which often fails.
     fn through_text(&mut self, kind: &Type, depth: u32) -> String {
         let other = if self.random.chance(50) { kind.oid } else { self.any_type() };
         let other = self.expression(other, depth.saturating_sub(1));
@@ -428,7 +429,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A function or an operator on its own result, many times over.
+    /// A function or an operator that is applied to its own result many times.
     fn iterated(&mut self, kind: &Type) -> Option<String> {
         if self.immutable {
             return None;
@@ -455,7 +456,7 @@ impl<'a> Generator<'a> {
         let times = match &*step {
             "json_build_array(itself)" => [100, 7_000, 20_000][self.random.index(3)],
             "xmlelement(name a, itself)" => [100, 300, 1000][self.random.index(3)],
-            // May double at each step.
+            // The value may double its size at each step.
             _ if step.matches("itself").count() > 1 => 9,
             _ => [3, 12, 100][self.random.index(3)],
         };
@@ -466,7 +467,7 @@ impl<'a> Generator<'a> {
         ))
     }
 
-    /// Above the size of a page's quarter, compressible or not.
+    /// A large value, often more than a quarter of a page, so that it is stored out of line; compressible or not.
     fn large(&mut self, kind: &Type) -> Option<String> {
         if self.immutable {
             return None;
@@ -542,7 +543,7 @@ fn aggregate(producer: &Producer) -> bool {
     matches!(producer, Producer::Function(f) if f.aggregate || f.set)
 }
 
-/// What polymorphic types stand for in one call.
+/// What the polymorphic types stand for in one call.
 struct Bound {
     element: Oid,
     array: Option<Oid>,
@@ -559,7 +560,7 @@ impl Bound {
         Bound { element, array, range, multirange }
     }
 
-    /// So that `result` is `kind`.
+    /// What the polymorphic types must stand for so that `result` is `kind`.
     fn from_result(catalog: &Catalog, result: Oid, kind: &Type) -> Option<Bound> {
         let element = match (result, kind.kind) {
             (pseudo::ANYELEMENT | pseudo::ANYCOMPATIBLE, _) => kind.oid,
@@ -596,7 +597,7 @@ impl Bound {
     }
 }
 
-/// Where types end, as far as functions reach there.
+/// Extreme values of a type, including some that no input accepts but functions can make.
 fn extremes(name: &str) -> &'static [&'static str] {
     match name {
         "smallint" => &["(-32768)::int2", "32767::int2", "0::int2"],

@@ -1,5 +1,5 @@
-//! Is every region alike?  Rows: as text, by size and compression, and by the bytes on the page where those are the same in
-//! every server; then what indexes on expressions hold.
+//! Are all regions equal?  Compares rows: as text, by size and compression, and by their bytes on the page where these
+//! must be the same in every server.  Then compares what indexes on expressions contain.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::schema::Table;
 use crate::trial::sql::{quoted, rows, shortened};
 
-/// VACUUM leaves what an old snapshot may still see: for so long at most.
+/// VACUUM keeps what an old snapshot may still see, but only for so long.
 const OLD_SNAPSHOTS: Duration = Duration::from_millis(2_500);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -20,10 +20,11 @@ pub struct Difference {
     pub message: String,
 }
 
-/// Rows of a table by their id, as each region has them.
+/// Compares a table's rows in all regions, ordered by id; `bytes`: also by their bytes.
 pub async fn compare(clients: &[Client], table: &Table, bytes: bool) -> Result<Option<Difference>> {
     let name = &table.name;
-    // Attributes as the page has them, with what is out of line fetched.  The function wants a heap to tell it the columns.
+    // The attributes as they are on the page, with out-of-line values fetched.  The function accepts only a heap as the
+    // table whose columns it uses, so it gets a twin of the table.
     let twin = name.replace("made.", "pg_temp.");
     let raw = match bytes {
         true => format!(
@@ -36,7 +37,8 @@ pub async fn compare(clients: &[Client], table: &Table, bytes: bool) -> Result<O
         false => "''".to_string(),
     };
     let generated = if table.generated { "made.shown(g)" } else { "''" };
-    // A compressed value with OIDs in it is compressed again with other OIDs, and may be some bytes longer or shorter.
+    // A value that contains OIDs has other OIDs in another region, so its compressed form may be some bytes longer or
+    // shorter there.
     let size = |column: &str| match bytes {
         true => format!("pg_column_size({column})"),
         false => format!("case when pg_column_compression({column}) is null then pg_column_size({column}) end"),
@@ -75,7 +77,7 @@ pub async fn compare(clients: &[Client], table: &Table, bytes: bool) -> Result<O
     Ok(None)
 }
 
-/// What B-tree indexes on expressions hold, after a VACUUM that leaves only what is visible.
+/// Compares what B-tree indexes on expressions contain, after a VACUUM that leaves only what is visible.
 pub async fn compare_indexes(clients: &[Client], table: &Table) -> Result<Option<Difference>> {
     let began = Instant::now();
     loop {
@@ -104,7 +106,8 @@ async fn indexes_differ(clients: &[Client], table: &Table) -> Result<Option<Diff
         rows(client, &format!("vacuum (index_cleanup on) {}", table.name)).await?;
         let mut held = Vec::new();
         for index in of_table {
-            // A value that was compressed for the index, where it was given, may be compressed otherwise, as it is stored, elsewhere.
+            // Where the row was written, the index may have compressed the value itself; elsewhere it takes the value
+            // as it is stored, which may be compressed in another way.  So compressed values are not compared.
             let data = match index[2].as_str() {
                 "-1" => {
                     "case when i.data = '' then '' when get_byte(decode(left(i.data, 2), 'hex'), 0) & 3 = 2 then 'compressed' else i.data end"

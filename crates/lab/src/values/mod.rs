@@ -1,15 +1,17 @@
-//! Values of every type, made by functions, casts, aggregates and extremes, stored in every way, in three regions at once.
+//! Values of every type, also extreme ones, made by functions, casts and aggregates, and stored in every way in three
+//! regions at once.
 //!
 //! ```text
-//!   types of a round ──> two tables of each, with indexes and constraints ──> statements in three regions ──> judge ──> next round
+//!   types of a round ──> two tables of each, with indexes and constraints ──> statements in three regions
+//!        ──> judge ──> next round
 //! ```
 //!
-//! - [`catalog`]: what the server offers, by its own lists; [`denied`]: what is left out, and why
+//! - [`catalog`]: what the server offers, according to its catalogs; [`denied`]: what is left out, and why
 //! - [`expression`]: values; [`schema`]: types and tables; [`work`]: statements
 //! - [`judge`]: what every region must show
 //!
-//! A statement that the server refuses is fine; what succeeds must come out alike.  A seed repeats types, tables and statements; how
-//! those of different regions meet is the machine's.
+//! A statement that the server refuses is fine; what succeeds must have the same effect everywhere.  A seed repeats the
+//! types, tables and statements, but not the timing of statements from different regions.
 
 pub mod catalog;
 pub mod denied;
@@ -37,23 +39,23 @@ use judge::Difference;
 use schema::Table;
 use work::Statement;
 
-/// Types of one round; each has two tables.
+/// How many types a round has; each has two tables.
 const TYPES_PER_ROUND: usize = 12;
-/// Of each region, for each table of the round.
+/// How many statements each region runs in a round, for each table of the round.
 const STATEMENTS_PER_TABLE: usize = 3;
-/// Types of one round of the census.
+/// How many types a round of the census has.
 const TYPES_OF_CENSUS: usize = 60;
-/// What Onetrip says of a value that no other region could read.
+/// Onetrip's refusal of a value that no other region could read.
 const OWN_REFUSAL: &str = "0A000 of onetrip";
 const STATEMENT_TIMEOUT: &str = "set statement_timeout = '5s'";
 
 pub struct Options {
     pub trial: trial::Options,
-    /// Ends when each type has had a round, however long that takes; the duration counts only after that.
+    /// Do not end before each type has had a round, even if the duration is over.
     pub sweep: bool,
-    /// One plain table of each type and a few rows of one region: whether values of each type arrive.
+    /// Make only one plain table for each type, with a few rows from one region: do values of each type arrive?
     pub census: bool,
-    /// Parts of names of types; empty for all.
+    /// Only types whose name contains one of these; empty for all.
     pub only: Vec<String>,
 }
 
@@ -61,42 +63,42 @@ pub struct Options {
 pub struct Report {
     pub rounds: u64,
     pub types: BTreeSet<String>,
-    /// Types in whose tables a row was stored.
+    /// Types of which a value was stored.
     pub stored: BTreeSet<String>,
     /// Types that no table can have, with the reason.
     pub no_column: BTreeMap<String, String>,
-    /// Of types in whose tables nothing could be stored: how the last statement was refused.
+    /// Types of which no value was stored, with the error of the last statement that was refused.
     pub refused: BTreeMap<String, String>,
     /// Types of which Onetrip has refused a value.
     pub refused_here: BTreeSet<String>,
     pub succeeded: u64,
-    /// Refused statements by SQLSTATE; those of Onetrip apart.
+    /// How many statements were refused, by SQLSTATE; those that Onetrip refused are counted separately.
     pub states: BTreeMap<String, u64>,
     pub findings: Vec<Finding>,
 }
 
-/// What values are drawn from.
+/// What types and values are drawn from.
 #[derive(Default)]
 pub(crate) struct Ground {
     pub catalog: Catalog,
-    /// Everything that can be a column's type, in an order of the seed.
+    /// All types of the catalog, in an order that the seed determines.
     pub order: Vec<Type>,
 }
 
 struct Values<'a> {
     options: &'a Options,
     ground: Ground,
-    /// Types of which something was found.
+    /// Types about which there was a finding; later rounds leave them out.
     skipped: BTreeSet<String>,
     report: Report,
 }
 
-/// A statement with how it ended.
+/// A statement that was run, with its end.
 struct Done {
     region: usize,
     statement: Statement,
     settings: Vec<String>,
-    /// Its transaction's id if it was committed.
+    /// The id of its transaction, if that was committed.
     committed: Option<String>,
 }
 
@@ -138,9 +140,9 @@ impl Trial for Values<'_> {
 }
 
 impl Ground {
-    /// Extensions and types, in every region; then what there is, by the server's own lists.
+    /// Creates the extensions and types, which all regions get, and then reads the server's catalogs.
     pub async fn lay(cluster: &Cluster, seed: u64) -> Result<Ground> {
-        // OIDs are each server's own: let them be far apart.
+        // Each server assigns its own OIDs.  Make sure that they differ.
         for region in 0..REGIONS {
             let client = cluster.connect(region).await?;
             shift_oids(&client, 37 * (region + 1)).await?;
@@ -163,7 +165,7 @@ impl Ground {
         for at in (1..order.len()).rev() {
             order.swap(at, random.index(at + 1));
         }
-        // Rows of the server's own tables and views are many and much the same: last.
+        // The row types of the server's own tables and views are many and similar, so they come last.
         order.sort_by_key(|kind| catalog.of_system_row(kind));
         Ok(Ground { catalog, order })
     }
@@ -176,9 +178,10 @@ async fn shift_oids(client: &Client, count: usize) -> Result<()> {
     sql::rows(client, &shift).await.map(|_| ())
 }
 
-/// All that the server offers; some stand in each other's way or need what is not installed.
+/// Creates all extensions that the server offers, except those that conflict with another or need what is not
+/// installed.
 pub async fn extensions(client: &Client) -> Result<()> {
-    // The last two are applications with tables, whose types are their rows.
+    // The two extensions of PostGIS are applications with tables, and their types are only the rows of these.
     let offered = "select name from pg_available_extensions
                    where name not in ('onetrip', 'postgis_tiger_geocoder', 'postgis_topology') and name !~ '-[0-9]+$'
                        and installed_version is null
@@ -213,7 +216,7 @@ async fn round(
 ) -> Result<Vec<Finding>> {
     let mut generator = Generator::new(&ground.catalog, options.trial.random(number));
     let first = number as usize * per_round(options);
-    // The census has each type once, the others begin anew.
+    // The census has each type once; other runs start again with the first type.
     let count = match options.census {
         true => per_round(options).min(ground.order.len().saturating_sub(first)),
         false => per_round(options).min(ground.order.len()),
@@ -235,7 +238,7 @@ async fn round(
             false => work::draw(&mut generator, &tables, region, STATEMENTS_PER_TABLE * tables.len(), &files),
         });
     }
-    // All is drawn; what is left out now does not change what others get.
+    // Leave statements out only now that all are drawn, so that the others do not depend on what is left out.
     for work in &mut works {
         work.retain(|statement| !skipped.contains(&tables[statement.table].type_name));
     }
@@ -255,7 +258,7 @@ async fn round(
     for (region, work) in works.into_iter().enumerate() {
         tasks.spawn(session_work(cluster.node(region).conninfo(), region, work, Arc::clone(&results)));
     }
-    // Where a region stands still, sessions wait for their turn without end.
+    // If a region is stuck, its sessions wait for their turn without end.
     tokio::select! {
         () = async { while tasks.join_next().await.is_some() {} } => {}
         () = standing::watch(cluster) => tasks.shutdown().await,
@@ -278,7 +281,7 @@ async fn round(
     report.succeeded += all.iter().filter(|done| done.committed.is_some()).count() as u64;
     let crashes = standing::crashes(cluster);
     if !crashes.is_empty() {
-        // Whose it was is in the message: the statement that ran, or none if it was the apply worker.
+        // The message names the statement that ran, from which the table follows; it names none for the apply worker.
         let text = crashes.join("\n");
         let table = tables.iter().find(|table| text.contains(&format!("{} ", table.name)));
         found.retain(|f: &Finding| f.what != "a session broke");
@@ -319,7 +322,8 @@ async fn round(
     Ok(found)
 }
 
-/// Makes the round's tables in one region.  `Err` in it: the table whose definition does not arrive in another, and why.
+/// Makes the round's tables in one region.  The inner `Err` contains the table whose definition does not arrive in
+/// another region, and the reason.
 async fn make_tables(
     cluster: &Cluster,
     number: u64,
@@ -381,7 +385,7 @@ fn class(state: &str, file: &str) -> String {
 #[derive(Default)]
 struct Worked {
     all: Vec<Done>,
-    /// How statements were refused, and of which table.
+    /// For each statement that was refused: the SQLSTATE, the table and the message.
     states: Vec<(String, usize, String)>,
     broken: Vec<(Statement, String)>,
 }
@@ -432,7 +436,8 @@ async fn session_work(conninfo: String, region: usize, work: Vec<Statement>, res
                 results.states.push((class(&state, &file), statement.table, format!("{state} {message}")));
                 None
             }
-            // Evicted, or ended in good order.
+            // The session was evicted, was ended by an administrator, or its outcome is open; none of these is a
+            // finding.
             Err(Failure::Lost(why)) if ["40001", "57P01", "08007"].iter().any(|state| why.starts_with(state)) => {
                 results.states.push((why[..5].to_string(), statement.table, why));
                 None
@@ -494,7 +499,7 @@ async fn compare(
         let bytes = !ground.catalog.holds_oids(table.of);
         let mut what = "rows differ";
         let mut difference = judge::compare(&clients, table, bytes).await;
-        // What an index computes from a type with OIDs often has them too, and then other ones in each region.
+        // An index on an expression over a type with OIDs often contains OIDs too, which differ between regions.
         if bytes && matches!(difference, Ok(None)) {
             what = "indexes differ";
             difference = judge::compare_indexes(&clients, table).await;

@@ -1,10 +1,10 @@
-//! Types, tables, indexes and constraints that values are put into.
+//! The types, tables, indexes and constraints for the values.
 
 use super::catalog::{Catalog, Kind, Oid, Type};
 use super::expression::Generator;
 use crate::torture::random::Random;
 
-/// Types of our own, over types that came with the server or an extension.
+/// Types of our own, made from types of the server or of an extension.
 pub const TYPES: &str = "
     create schema made;
     create role writer login;
@@ -42,7 +42,7 @@ pub const TYPES: &str = "
     create function made.passed() returns trigger language plpgsql as $$
         begin new.w := new.v; new.note := new.note || '.'; return new; end $$;";
 
-/// More types of our own, drawn.
+/// More types of our own, drawn at random.
 pub fn drawn_types(catalog: &Catalog, random: &mut Random) -> Vec<String> {
     let all: Vec<&Type> = catalog.types.values().filter(|t| !t.name.starts_with("made.")).collect();
     let simple: Vec<&Type> = all.iter().filter(|t| t.kind != Kind::Composite).copied().collect();
@@ -64,14 +64,14 @@ pub struct Table {
     pub name: String,
     pub of: Oid,
     pub type_name: String,
-    /// The first must succeed; of the others what the server refuses is left out.
+    /// If the server refuses the first, there is no table; any other that it refuses is left out.
     pub statements: Vec<String>,
-    /// There is a primary key, or what stands for it.
+    /// Whether it has a primary key, or another index as its replica identity.
     pub identity: bool,
     pub generated: bool,
 }
 
-/// Two tables of each type: rows go from one to the other.
+/// Two tables for a type, so that rows can be copied from one to the other.
 pub fn tables(generator: &mut Generator<'_>, kind: &Type, number: usize) -> Vec<Table> {
     ["", "b"].iter().map(|suffix| table(generator, kind, &format!("made.t{number}{suffix}"))).collect()
 }
@@ -157,12 +157,12 @@ fn table(generator: &mut Generator<'_>, kind: &Type, name: &str) -> Table {
 pub struct Place<'a> {
     pub table: &'a str,
     pub column: &'a str,
-    /// Another column, of any type that has an order.
+    /// Another column, of any type that can be sorted.
     pub also: &'a str,
     pub include: &'a str,
 }
 
-/// Of any operator class that takes the column or an expression over it.
+/// An index with any operator class that accepts the column or an expression over it.
 pub fn index(generator: &mut Generator<'_>, kind: &Type, place: &Place<'_>) -> Option<String> {
     let Place { table, column, also, include } = place;
     let (mut what, mut of) = (column.to_string(), kind.oid);
@@ -172,7 +172,7 @@ pub fn index(generator: &mut Generator<'_>, kind: &Type, place: &Place<'_>) -> O
     let classes = generator.catalog.classes_of(of);
     let random = &mut generator.random;
     if classes.is_empty() {
-        // Refused, or taken by a class of another type: the server says.
+        // The server refuses it, or uses an operator class of another type.
         return Some(format!("create index on {table} ({what})"));
     }
     let class = classes[random.index(classes.len())];

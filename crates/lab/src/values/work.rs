@@ -1,11 +1,11 @@
-//! Statements of one round: drawn before any of them runs, so that they depend on the seed alone.
+//! The statements of one round, drawn before any of them runs, so that they depend on the seed alone.
 
 use super::catalog::Kind;
 use super::expression::Generator;
 use super::schema::Table;
 use crate::trial::sql::quoted;
 
-/// Settings that change what a value or an expression comes out as, with other values than the usual.
+/// Settings that change how a value is read or shown, or what an expression computes, with unusual values.
 pub const SETTINGS: [(&str, &[&str]); 23] = [
     ("bytea_output", &["escape"]),
     ("extra_float_digits", &["0", "-15", "3"]),
@@ -37,15 +37,15 @@ pub struct Statement {
     pub text: String,
     /// Index of its table.
     pub table: usize,
-    /// As an ordinary role.
+    /// Whether an ordinary role runs it, and not the superuser.
     pub ordinary: bool,
-    /// What to set before, if anything: for this statement and those after it.
+    /// If any, SET commands to run before, which replace those of earlier statements.
     pub settings: Option<Vec<String>>,
-    /// Rows that it made or may have changed; none for those whose condition is another.
+    /// The ids of the rows that it inserted or may have changed; empty if they are not known.
     pub ids: Vec<i64>,
 }
 
-/// A few rows for each table, with values that are not null.
+/// Inserts a few rows into each table.
 pub fn inserts(generator: &mut Generator<'_>, tables: &[Table]) -> Vec<Statement> {
     let mut statements = Vec::new();
     for (table, of) in tables.iter().enumerate() {
@@ -60,7 +60,7 @@ pub fn inserts(generator: &mut Generator<'_>, tables: &[Table]) -> Vec<Statement
     statements
 }
 
-/// What one region does; `files`: a folder for COPY.
+/// Draws the statements of one region; `files`: a folder for COPY.
 pub fn draw(
     generator: &mut Generator<'_>,
     tables: &[Table],
@@ -70,7 +70,7 @@ pub fn draw(
 ) -> Vec<Statement> {
     let mut statements = Vec::new();
     let mut next = 1 + 100_000 * region as i64;
-    // Each table first gets a row of each region.
+    // First each region inserts into each table.
     for number in 0..count {
         let table =
             if number < tables.len() { (number + region) % tables.len() } else { generator.random.index(tables.len()) };
@@ -88,7 +88,7 @@ fn statement(
     files: &str,
 ) -> Statement {
     let table = &tables[number];
-    // The other table of the same type stands beside it.
+    // The two tables of a type are neighbours.
     let other = &tables[number ^ 1];
     let name = &table.name;
     let id = *next;
@@ -111,7 +111,7 @@ fn statement(
         0..=24 => {
             let (v, w) = (value(generator), value(generator));
             match kind % 3 {
-                // Not more than a few hundred kilobytes, whatever was drawn.
+                // The condition leaves out values of more than 300 kB.
                 0 => format!("insert into {name} (id, v) select {id}, v from (select {v} as v offset 0) as s where pg_column_size(v) < 300000"),
                 1 => format!("insert into {name} (id, v, w) values ({id}, {v}, {w})"),
                 _ => format!("insert into {name} (id, v, note) values ({id}, {v}, 'a'), ({id} + 1, {w}, 'b')"),
@@ -119,7 +119,7 @@ fn statement(
         }
         25..=29 => {
             let (v, kind) = (value(generator), generator.catalog.by_oid(table.of).map(|t| t.kind));
-            // A variable of PL/pgSQL holds arrays and rows in a form of its own.
+            // A variable of PL/pgSQL contains arrays and rows in expanded form, which differs from the stored one.
             let change = match kind {
                 Some(Kind::Array) => "x := x || x;",
                 _ => "y := x; x := y;",

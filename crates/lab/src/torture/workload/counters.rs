@@ -1,4 +1,4 @@
-//! Hot rows, counted up from everywhere.
+//! A few hot rows, incremented from all regions.
 
 use anyhow::Result;
 
@@ -36,7 +36,7 @@ impl Workload for Counters {
         random: &mut Random,
         expected: Expected,
     ) -> Result<Step, Hangs> {
-        // Mostly a region's own counters, so that not everybody loses to everybody.
+        // Mostly a counter of the client's own region, so that not all transactions conflict.
         let id = if random.chance(70) { client.region as u64 % COUNTERS } else { random.draw(COUNTERS) };
         let lock = format!("select n from counter where id = {id} for no key update");
         let count = format!("update counter set n = n + 1 where id = {id}");

@@ -1,7 +1,8 @@
-//! Columns, indexes, constraints and whole tables that come and go under writes, TRUNCATE, cascades and bulk changes.
+//! Columns, indexes, defaults and whole tables that come and go while rows are written; TRUNCATE, cascades and bulk
+//! changes.
 //!
-//! How each ends is its own matter (a column that is not there any more is no error of ours); that all regions agree at the end
-//! is what `onetrip check` finds.
+//! A statement may fail, for instance because a column does not exist any more.  What counts is that all regions agree
+//! at the end, which `onetrip check` finds out.
 
 use anyhow::Result;
 
@@ -18,7 +19,7 @@ pub struct Ddl {
 impl Workload for Ddl {
     const NAME: &'static str = "ddl";
     const CLIENTS_PER_REGION: u64 = 2;
-    /// Names that are (not) there, values that are taken.
+    /// Names that do not exist or exist already, violated constraints, and objects that others depend on or use.
     const PROVOKES: &'static [&'static str] = &["42", "23", "2BP01", "55006"];
 
     fn tables(&self) -> String {
@@ -55,7 +56,7 @@ impl Workload for Ddl {
             9 => format!("savepoint s; delete from bulk where id = {n}; rollback to s; update bulk set v = 'after' where id = {n}"),
             10 => "create index if not exists shape_v on shape (v)".to_string(),
             11 => "drop index if exists shape_v".to_string(),
-            // A table that other workloads of this region use all the time.
+            // `counter` is a table that another workload writes all the time.
             12 => "create index if not exists counter_n on counter (n)".to_string(),
             13 => "drop index if exists counter_n".to_string(),
             14 => format!("create table if not exists extra_{region} (id int primary key, v text); insert into extra_{region} values ({n}, 'made') on conflict do nothing"),

@@ -18,7 +18,7 @@ pub struct Family {
 impl Workload for Family {
     const NAME: &'static str = "family";
     const CLIENTS_PER_REGION: u64 = 2;
-    /// The parent is not there, or has children.
+    /// foreign_key_violation: the parent does not exist, or still has wards.
     const PROVOKES: &'static [&'static str] = &["23503"];
 
     fn tables(&self) -> String {
@@ -47,7 +47,7 @@ impl Workload for Family {
             0..=2 => vec![format!("insert into parent values ({id}, '{tag}') on conflict (id) do nothing")],
             3..=4 => vec![format!("insert into child values ('{tag}', {id})")],
             5 => vec![format!("insert into ward values ('{tag}', {id})")],
-            // Deferred: the parent may come later, or never.
+            // The constraint is deferred, so the parent may be inserted later in the transaction.
             6 => vec![
                 format!("insert into ward values ('{tag}', {id})"),
                 format!("insert into parent values ({id}, '{tag}') on conflict (id) do nothing"),

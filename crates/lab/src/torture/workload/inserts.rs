@@ -1,4 +1,4 @@
-//! Rows that nobody else inserts, and unique values that everybody wants.
+//! Rows with a tag that no other client uses, and with unique values for which all clients compete.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::{Client, Ledger, Random, Session, Step, Workload};
 use crate::torture::session::{End, Expected, Hangs};
 
-/// Values that are wanted at a time.
+/// How many values clients compete for at a time.
 const WANTED: u64 = 4;
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ impl Workload for Inserts {
     const NAME: &'static str = "inserts";
     const TAGGED: Option<&'static str> = Some("kept");
     const CLIENTS_PER_REGION: u64 = 2;
-    /// The value is taken.
+    /// unique_violation: another transaction has the value.
     const PROVOKES: &'static [&'static str] = &["23505"];
 
     fn tables(&self) -> String {
@@ -52,7 +52,7 @@ impl Workload for Inserts {
                 expected,
             )
             .await?;
-        // Taken by this transaction or by another one.
+        // The value is taken now, by this transaction or by another one.
         if done.end == End::Committed || done.end == End::Aborted("23505".into()) {
             self.next.fetch_max(value + 1, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Lists that are appended to and read in transactions of several keys; the whole history goes to `onetrip-checker`.
+//! Transactions that append to lists and read lists, several in each; `onetrip-checker` checks the whole history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use onetrip_checker::{ClientOutcome, History, Key, Level, Process, Time, Txn, Va
 use super::{Client, Isolation, Ledger, Random, Session, Step, Workload};
 use crate::torture::session::{End, Expected, Hangs};
 
-/// Keys in use at a time; a list that has grown long is left and a new key begun, so that reads stay short.
+/// Keys in use at a time.  The window moves on to new keys, so that lists, and the answers of reads, stay short.
 const WINDOW: u64 = 8;
 const APPENDS_PER_KEY: u64 = 60;
 const OPS_MAX: u64 = 4;
@@ -22,7 +22,7 @@ enum Op {
         key: Key,
         value: Value,
     },
-    /// `None`: not answered.
+    /// `list` is `None` until it is answered.
     Read {
         key: Key,
         list: Option<Vec<Value>>,
@@ -43,9 +43,10 @@ pub struct Lists {
     began: Instant,
     values: AtomicU64,
     history: Mutex<Vec<Attempt>>,
-    /// What each region shows at the end.
+    /// The lists of each region at the end.
     rest: Mutex<Vec<AtRest>>,
-    /// A client that left a transaction open goes on under another number.
+    /// By client: how many of its transactions have had an open outcome.  After each it counts as a new process,
+    /// because the processes of a history run one transaction after another, and the open one may still commit.
     lives: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -131,7 +132,7 @@ impl Lists {
     }
 }
 
-/// "{1,2,3}"; a list that is not there is empty.
+/// Reads "{1,2,3}"; a list that does not exist is empty.
 fn parse(text: Option<&str>) -> Result<Vec<Value>> {
     let inner = text.unwrap_or("{}").trim_start_matches('{').trim_end_matches('}');
     let value = |word: &str| word.parse().map(Value).with_context(|| format!("a list reads {text:?}"));
@@ -170,7 +171,7 @@ impl Workload for Lists {
         let invoked = self.now();
         let done = session.transaction(&statements, expected).await?;
         let completed = self.now();
-        // The statement that failed and those after it have no answer.
+        // The statement that failed, and those after it, have no answer.
         ops.truncate(done.answers.len());
         let mut wrong = Vec::new();
         for (op, answer) in ops.iter_mut().zip(&done.answers) {
@@ -184,7 +185,7 @@ impl Workload for Lists {
         let wrote = ops.iter().any(|op| matches!(op, Op::Append { .. }));
         let tag = client.tag();
         if !wrote {
-            // Only what writes is noted by the caller.
+            // The caller notes only transactions that write.
             self.ledger.note(&tag, done.end.clone());
         }
         let process = self.process(client, &done.end);

@@ -1,15 +1,15 @@
-//! What runs while faults happen.  Each workload has an invariant that any wrong commit, lost commit or torn snapshot would
-//! break, and looks at it while it runs and at the end.
+//! The workloads that run while faults happen.  Each has an invariant that any wrong commit, lost commit or
+//! inconsistent snapshot would break, and checks it while it runs, at the end, or both.
 //!
 //! | workload | what must hold |
 //! |---|---|
 //! | transfers | the total is the same in every snapshot, and balances agree with the transfers |
 //! | lists | no anomaly that the isolation level forbids, by the cycles of appends and reads |
-//! | inserts | a unique value once, what was acknowledged is there, in a table without a key too |
+//! | inserts | a unique value exists once; acknowledged rows are there, also in a table without a key |
 //! | family | no child without its parent, in any snapshot |
 //! | sequences | no value twice |
-//! | counters | acknowledged increments <= value <= acknowledged and open ones |
-//! | ddl | columns, indexes, TRUNCATE and bulk changes come and go; all regions agree at the end |
+//! | counters | a counter equals its increments; acknowledged increments are there, aborted ones are not |
+//! | ddl | all regions agree at the end, after changes of columns and indexes, TRUNCATE and bulk changes |
 
 mod counters;
 mod ddl;
@@ -59,7 +59,7 @@ impl Isolation {
     }
 }
 
-/// Who does a step.
+/// The client that does a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Client {
     pub region: usize,
@@ -70,35 +70,35 @@ pub struct Client {
 }
 
 impl Client {
-    /// Of one attempt; no two are alike.
+    /// The tag of this step's transaction; no two steps of a workload have the same.
     pub fn tag(&self) -> String {
         format!("{}-{}-{}", self.region, self.number, self.step)
     }
 }
 
-/// What a step was about.
+/// What kind of transaction a step was.
 pub enum Step {
-    /// A transaction that may have changed something.
+    /// It may have changed something.
     Wrote(Done),
-    /// Looked; what is wrong is said.
+    /// It only read; the strings say what is wrong with what it saw.
     Read(Done, Vec<String>),
 }
 
 pub trait Workload: Send + Sync + 'static {
     const NAME: &'static str;
     const CLIENTS_PER_REGION: u64 = 1;
-    /// SQLSTATEs that its statements provoke, besides losing to others.
+    /// SQLSTATEs that its statements provoke, besides those of conflicts with other transactions.
     const PROVOKES: &'static [&'static str] = &[];
 
-    /// A table that holds the tag of every committed step that wrote.
+    /// A table that contains the tag of every committed step that wrote.
     const TAGGED: Option<&'static str> = None;
 
-    /// Its tables, in the schema of the stage.
+    /// SQL that creates its tables, in the schema of the stage.
     fn tables(&self) -> String;
 
     fn ledger(&self) -> &Ledger;
 
-    /// One transaction.
+    /// Runs one transaction.
     fn step(
         &self,
         session: &mut Session,
@@ -107,7 +107,7 @@ pub trait Workload: Send + Sync + 'static {
         expected: Expected,
     ) -> impl Future<Output = Result<Step, Hangs>> + Send;
 
-    /// At rest, once for each region: what is wrong with what it shows.
+    /// Called at rest, once for each region; returns what is wrong with what the region shows.
     fn verify(
         &self,
         region: usize,
@@ -115,20 +115,21 @@ pub trait Workload: Send + Sync + 'static {
         session: &mut Session,
     ) -> impl Future<Output = Result<Vec<String>>> + Send;
 
-    /// After all regions were verified: what is wrong with the whole history.
+    /// Called after all regions were verified; returns what is wrong with the whole history.
     fn verdict(&self, _isolation: Isolation) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// The tags that a table holds, read without an index.
+/// The tags that a table contains, read without an index.
 async fn tags(session: &mut Session, table: &str) -> Result<Vec<String>> {
     session.run("set enable_indexscan = off; set enable_indexonlyscan = off; set enable_bitmapscan = off").await?;
     let rows = session.rows(&format!("select tag from {table}")).await?;
     Ok(rows.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect())
 }
 
-/// One client of a workload until the stage ends: connects again whenever it has to, asks for open outcomes elsewhere.
+/// Runs one client of a workload until the stage ends.  It reconnects whenever it has to, and asks other regions for
+/// open outcomes.
 pub async fn client<W: Workload>(workload: Arc<W>, stage: Arc<Stage>, mut client: Client, mut random: Random) {
     let expected = Expected { under_faults: stage.under_faults(), provoked: W::PROVOKES };
     let mut session: Option<Session> = None;

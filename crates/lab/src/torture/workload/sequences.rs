@@ -1,4 +1,4 @@
-//! Values of a sequence and of an identity column, drawn everywhere: none twice.
+//! Values of a sequence and of an identity column, drawn in all regions: no value may be drawn twice.
 
 use anyhow::Result;
 
@@ -15,7 +15,7 @@ impl Workload for Sequences {
     const TAGGED: Option<&'static str> = Some("drawn");
 
     fn tables(&self) -> String {
-        // A value twice fails in `item` at once and is found in `drawn` at the end.
+        // A value that is drawn twice fails in `item` at once, and is found in `drawn` at the end.
         "create sequence ticket;
          create table drawn (tag text, value bigint);
          create table item (id bigint generated always as identity primary key, tag text)"
@@ -39,7 +39,7 @@ impl Workload for Sequences {
             format!("insert into item (tag) values ('{tag}')"),
         ];
         if random.chance(20) {
-            // Values taken and given back are gaps, not doubles.
+            // A value whose insert is rolled back leaves a gap; it must not be drawn again.
             statements.insert(
                 1,
                 "savepoint s; insert into drawn values ('gap', nextval('ticket')); rollback to savepoint s".into(),

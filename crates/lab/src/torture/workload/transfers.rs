@@ -1,4 +1,4 @@
-//! Money that moves between accounts; every snapshot anywhere shows the same total.
+//! Money that moves between accounts; every snapshot in every region must show the same total.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::torture::session::{Expected, Hangs};
 
 const ACCOUNTS: u64 = 30;
 const EACH: i64 = 1_000;
-/// One statement, one snapshot: the total, and how many accounts disagree with their transfers.
+/// One statement, and thus one snapshot: the total, and how many accounts disagree with their transfers.
 const LOOK: &str = "select (select sum(balance) from account) || ' ' || (select count(*) from account a left join
             (select id, sum(amount) as moved from (select payee as id, amount from transfer
                  union all select payer, -amount from transfer) one group by id) m using (id)
@@ -26,7 +26,7 @@ impl Workload for Transfers {
     const NAME: &'static str = "transfers";
     const TAGGED: Option<&'static str> = Some("transfer");
     const CLIENTS_PER_REGION: u64 = 2;
-    /// A payer without money.
+    /// check_violation: the payer has too little money.
     const PROVOKES: &'static [&'static str] = &["23514"];
 
     fn tables(&self) -> String {
@@ -56,7 +56,7 @@ impl Workload for Transfers {
         let amount = 1 + random.draw(20);
         let add = |id: u64, sign: &str| format!("update account set balance = balance {sign} {amount} where id = {id}");
         let note = format!("insert into transfer values ('{}', {payer}, {payee}, {amount})", client.tag());
-        // In any order: two of one region may deadlock, as in PostgreSQL.
+        // The accounts are locked in any order, so two transactions of one region may deadlock, as in PostgreSQL.
         let statements = match random.draw(3) {
             0 => vec![add(payer, "-"), add(payee, "+"), note],
             1 => vec![add(payee, "+"), note, add(payer, "-")],
@@ -88,7 +88,7 @@ impl Transfers {
     ) -> Result<Step, Hangs> {
         let mut statements = vec![LOOK.to_string()];
         if random.chance(50) {
-            // Two statements of one snapshot, at any level.
+            // Two statements with one snapshot, whatever the isolation level of the stage.
             statements = vec![
                 "set transaction isolation level repeatable read".to_string(),
                 "select sum(balance) from account where id % 2 = 0".to_string(),
@@ -102,7 +102,7 @@ impl Transfers {
         let seen = match shown[..] {
             [both] if !two => both.clone(),
             [even, odd] => format!("{} 0", total(&even) + total(&odd)),
-            // It did not get so far.
+            // The transaction failed before it saw the totals.
             _ => right(),
         };
         let wrong = (seen != right()).then(|| {
