@@ -38,7 +38,7 @@ pub struct Disk {
 
 /// From now on only this process and its children see the mounts that they make.  Call it before any thread is started.
 pub fn unshare_mounts() -> Result<()> {
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).context("a mount namespace of its own")?;
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).context("enter a mount namespace")?;
     run("mount", &["--make-rprivate", "/"])
 }
 
@@ -182,7 +182,7 @@ impl Drop for Disk {
 }
 
 fn path(path: &Path) -> Result<&str> {
-    path.to_str().with_context(|| format!("the path {} is not text", path.display()))
+    path.to_str().with_context(|| format!("the path {} is not valid UTF-8", path.display()))
 }
 
 /// Shows that power loss drops what was not synced and keeps what was.  The error says why disks cannot be used here.
@@ -208,7 +208,7 @@ pub fn self_test(folder: &Path) -> Result<()> {
     ensure!(unsynced.is_empty(), "a loss of power does not drop what was not synced");
     disk.fill()?;
     let full = write("full", &[0; 1 << 16]).map(drop);
-    ensure!(full.is_err(), "a full disk takes more");
+    ensure!(full.is_err(), "a full disk accepts more data");
     disk.free()?;
     write("full", &[0; 1 << 16])?;
     drop(disk);

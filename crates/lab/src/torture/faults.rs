@@ -82,7 +82,7 @@ impl Faults {
             }
             Fault::KillPostgres { region } => {
                 if cluster.node(region).kill9_postgres().is_err() {
-                    return not_now("no PostgreSQL runs");
+                    return not_now("PostgreSQL is not running");
                 }
             }
             Fault::KillNode { region } => self.kill(until, &[region], false)?,
@@ -90,7 +90,7 @@ impl Faults {
             Fault::KillEverything => self.kill(until, &(0..regions).collect::<Vec<_>>(), true)?,
             Fault::StopNode { region } => {
                 if !cluster.node(region).running() {
-                    return not_now("it does not run");
+                    return not_now("the node is not running");
                 }
                 // A paused process does not react to the signal.
                 self.resume_all();
@@ -110,7 +110,7 @@ impl Faults {
                 self.pause(until, postmaster::processes(&cluster.node(region).postgres_data()));
             }
             Fault::PauseNode { region } => {
-                let Some(pid) = cluster.node(region).pid() else { return not_now("it does not run") };
+                let Some(pid) = cluster.node(region).pid() else { return not_now("the node is not running") };
                 self.pause(until, vec![pid]);
             }
             Fault::CutOff { region } => self.cut(until, |a, b| a == region || b == region).await,

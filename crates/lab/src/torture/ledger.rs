@@ -120,7 +120,7 @@ impl Ledger {
             attempts.iter().filter(|(tag, attempt)| wanted((tag, attempt))).map(|(tag, _)| tag.as_str()).collect()
         };
         complain("lacks what was acknowledged", with(true, false));
-        complain("shows what was told to be aborted", with(false, true));
+        complain("shows what was reported as aborted", with(false, true));
         complain("shows twice", times.iter().filter(|(_, n)| **n > 1).map(|(tag, _)| *tag).collect());
         complain(
             "shows what nobody has sent",
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(shows(&["kept"]), "");
         assert_eq!(shows(&["kept", "open"]), "");
         assert!(shows(&["open"]).contains("acknowledged: 1 transactions, such as [\"kept\"]"));
-        assert!(shows(&["kept", "lost"]).contains("told to be aborted"));
+        assert!(shows(&["kept", "lost"]).contains("reported as aborted"));
         assert!(shows(&["kept", "kept"]).contains("twice"));
         assert!(shows(&["kept", "stranger"]).contains("nobody has sent"));
     }

@@ -173,7 +173,7 @@ async fn poisoned(
     random: &mut Random,
     until: Instant,
 ) -> Result<()> {
-    let field = poison::Field::lay(cluster, random.draw(u64::MAX)).await.context("lay the ground of the poison")?;
+    let field = poison::Field::lay(cluster, random.draw(u64::MAX)).await.context("prepare the poison")?;
     for round in 0.. {
         let plots = field.set_up(cluster, round, random.child(), POISON_TRANSACTIONS, false).await?;
         let sessions = poison::Sessions::start(cluster, plots.map_err(anyhow::Error::msg)?, "torture", true);

@@ -130,11 +130,7 @@ impl Record {
             let _ = match &count.cannot {
                 Some(why) => writeln!(text, "{kind:<34} skipped: {why}"),
                 None if count.failed > 0 => {
-                    writeln!(
-                        text,
-                        "{kind:<34} {:>6}  ({} times there was nothing to do it to)",
-                        count.done, count.failed
-                    )
+                    writeln!(text, "{kind:<34} {:>6}  (not possible {} times)", count.done, count.failed)
                 }
                 None => writeln!(text, "{kind:<34} {:>6}", count.done),
             };

@@ -85,7 +85,7 @@ impl Session {
         let conninfo = format!("{conninfo} application_name=torture");
         let connect = tokio_postgres::connect(&conninfo, NoTls);
         let (client, connection) =
-            tokio::time::timeout(CONNECT_TIMEOUT, connect).await.context("no answer to a connection")??;
+            tokio::time::timeout(CONNECT_TIMEOUT, connect).await.context("no answer to the connection attempt")??;
         let mut session = Session { client, connection: Some(tokio::spawn(connection)), lost: false, transactions: 0 };
         session.run(settings).await?;
         Ok(session)

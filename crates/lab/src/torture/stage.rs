@@ -236,7 +236,7 @@ impl Running {
                 return;
             }
             if Instant::now() > deadline {
-                let what = format!("{when}: regions {behind:?} do not go on within {} s", BACK.as_secs());
+                let what = format!("{when}: regions {behind:?} make no progress within {} s", BACK.as_secs());
                 evidence::gather(&self.stage.cluster, &what).await;
                 self.stage.wrong("progress", vec![what]);
                 return;

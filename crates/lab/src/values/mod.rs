@@ -533,7 +533,7 @@ impl Report {
             self.rounds,
             "types that had tables",
             self.types.len() - self.no_column.len(),
-            "types of which a row was stored",
+            "types of which a value was stored",
             self.stored.len(),
             "statements that succeeded",
             self.succeeded,
