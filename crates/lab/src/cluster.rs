@@ -230,7 +230,7 @@ impl Cluster {
                     break;
                 }
                 if Instant::now() >= deadline {
-                    bail!("{} stands at {at} and does not reach {goal}", node.region());
+                    bail!("{} is at {at} and does not reach {goal}", node.region());
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
