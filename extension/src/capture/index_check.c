@@ -21,9 +21,9 @@
  * of its HOT chain.
  *
  * Runs in backends.  Locks: AccessShareLock on both, to the end of the
- * transaction.  Memory: the caller's; up to maintenance_work_mem for the bitmap.
- * If that is too little, some pages are kept without their rows, and all rows
- * of these count as found.
+ * transaction.  Memory: the caller's; the bitmap takes at most
+ * maintenance_work_mem.  If that is too little, it contains some pages without
+ * their rows, and all rows of these count as found.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

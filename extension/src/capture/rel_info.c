@@ -10,8 +10,8 @@
  * not change while the key is held.  So it is made of
  *
  *	the table's schema and name		a rename takes the table's keys
- *	an index's column numbers		fixed for the index's life, and so is whether
- *									it has a predicate
+ *	an index's column numbers		fixed for the index's life; whether it has
+ *									a predicate is, too
  *	values							of the columns, or of expressions
  *
  * and not of the index's name, which may change while the table is written.
@@ -268,7 +268,7 @@ rel_info_runs_users_code(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	/* Casts run types' functions and domains' CHECKs, which are not in the tree. */
+	/* Casts run functions of types, and domains' CHECKs: not in the tree. */
 	if (IsA(node, Const) && ot_type_contains_names(((Const *) node)->consttype))
 		return true;
 	if (IsA(node, CoerceToDomain) || IsA(node, CoerceViaIO) || IsA(node, ArrayCoerceExpr) ||
