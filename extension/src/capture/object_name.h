@@ -38,7 +38,7 @@ typedef uint32 OtObjectRef;
 #define OT_OBJECT_FIXED UINT32_C(0x80000000)
 
 /*
- * In the place of a reference: a composite begins here, behind its length word.
+ * In the place of a reference: a composite begins here, after its length word.
  * Its header may contain the version of its type that it was made with.
  * Versions are WAL positions of one server.
  */

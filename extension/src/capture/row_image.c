@@ -103,7 +103,7 @@ row_image_add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, 
 	part->value = PG_DETOAST_DATUM(value);
 	if (decompress)
 		part->value = (struct varlena *) DatumGetPointer(ot_type_decompress(type, value));
-	/* Offsets count from behind the header. */
+	/* Offsets count from the end of the header. */
 	if (!ot_type_find_names(type, (char *) part->value, (uint32) -VARHDRSZ, &part->names) &&
 		!decompress)
 	{
@@ -320,7 +320,7 @@ row_image_check_columns(TupleDesc desc, HeapTuple tuple)
 
 /*
  * Puts this server's version of the type into a composite's header; `offset` is
- * behind the header's length word.  The type has the same columns here as it
+ * after the header's length word.  The type has the same columns here as it
  * had for the writer, since this is the same place in the order of entries.
  */
 static void

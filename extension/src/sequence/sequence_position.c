@@ -184,7 +184,7 @@ ot_setval(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(value);
 }
 
-/* onetrip.nextval(regclass): on a read replica, for temporary sequences only. */
+/* onetrip.nextval(regclass): on a read replica for temporary sequences only. */
 Datum
 ot_nextval(PG_FUNCTION_ARGS)
 {

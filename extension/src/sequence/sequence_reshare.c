@@ -64,7 +64,7 @@ sequence_reshare_one(Oid relid, OtShare share)
 	Relation	rel;
 	int64		needed;
 
-	/* Temporary ones are not shared; any from the other server are dropped later. */
+	/* Temporary ones are not shared; another server's are dropped some time. */
 	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
 		!ot_sequence_load(relid, &seq) || !seq.adjusted)
 		return false;

@@ -48,7 +48,7 @@
 /* nextval was called, or about to be called, in this transaction. */
 static bool drew = false;
 
-/* The notes that are part of this transaction's entry: removed when it commits. */
+/* The notes that this transaction's entry contains; removed when it commits. */
 static OtUsedSequence telling[OT_USED_SEQUENCES_MAX];
 static int	ntelling = 0;
 
