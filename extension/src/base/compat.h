@@ -105,7 +105,7 @@ typedef RelFileNode OtRelFile;
 	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL)
 #endif
 
-/* Minor releases of 2026 write the version of its type into a composite value. */
+/* Minor releases of 2026 write the type's version into a composite value. */
 #ifdef HEAP_IS_DATUM
 #define OT_SET_ROW_VERSION(header, desc) \
 	do { \
@@ -127,7 +127,7 @@ typedef RelFileNode OtRelFile;
 	} while (0)
 #endif
 
-/* 16: get_guc_variables() makes the list of all settings on demand, palloc'd. */
+/* 16: get_guc_variables() makes its list of all settings anew, with palloc(). */
 #if PG_VERSION_NUM >= 160000
 #define OT_GUC_VARIABLES(count) get_guc_variables(count)
 #else

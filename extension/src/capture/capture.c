@@ -9,7 +9,7 @@
  *								UPDATE on each unique value that came or went
  *	delete			D			UPDATE on each unique value, the identity among them
  *	row lock		-			the row's identity, in the lock's mode
- *	contents		I each		none: the lock on the relation is a key for them all
+ *	contents		I each		none: the lock on the relation is a key
  *
  * The identity is the row's value in the replica identity index: the one that
  * ALTER TABLE has chosen, or else the primary key.  Two transactions collide
@@ -320,7 +320,7 @@ capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 
 	if (info->identity < 0)
 	{
-		/* All rows of a table without an identity share one key for row locks. */
+		/* All rows of a table without an identity share one key. */
 		hash.value = hash_combine64(info->table.value, SEED_ROWS);
 		ot_write_set_key_now(hash, mode, info->relid);
 	}
@@ -450,7 +450,7 @@ ot_capture_check_writable(Relation rel, bool needs_identity)
 				 errhint("Add a primary key, or choose a unique index with ALTER TABLE ... REPLICA IDENTITY USING INDEX.")));
 }
 
-/* Refuses a row that other regions could not route to its partition, or index. */
+/* Refuses a row that other regions might not put into its partition or index. */
 static void
 capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 {
@@ -463,7 +463,7 @@ capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 						RelationGetRelationName(rel), get_rel_name(info->misrouted_by)),
 				 errdetail("The table is partitioned by OIDs, which differ between regions: a row would belong to another partition elsewhere."),
 				 errhint("Partition by LIST, or by another column.")));
-	/* The index takes a first value, and then no other, from whichever region. */
+	/* The index takes a first value and then no other, from any region. */
 	if (likely(!OidIsValid(info->incomparable)))
 		return;
 	if (info->incomparable_column > 0)

@@ -472,7 +472,7 @@ ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event)
 	}
 	if (WaitEventSetWait(agent->wait_set, timeout_ms, &event, 1, wait_event) == 0)
 		return WL_TIMEOUT;
-	/* also for the latch: one event is asked for, the socket may be ready too */
+	/* for the latch too: one event is asked for, the socket may be ready */
 	agent->drained = false;
 	return event.events;
 }
