@@ -3,11 +3,11 @@
  * onetrip.c
  *	  Entry point of the library: installs the hooks and the workers.
  *
- * The library works only from shared_preload_libraries.  Loaded any other
- * way it can describe itself, and its tables can be read, but a write to one
- * is an error, since nobody would capture it.  In single-user mode nothing
- * is captured either, on purpose: that is how a node is made, and how one is
- * repaired by hand.
+ * The library works only from shared_preload_libraries.  Loaded in any other
+ * way, it lets its tables be read, but a write to one is an error, since
+ * nobody would capture it.  In single-user mode nothing is captured either,
+ * on purpose: that is how a node's server is made, and how one is repaired by
+ * hand.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -20,7 +20,10 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 
-/* Only the head of struct Port is read; Kerberos' headers need not be here. */
+/*
+ * Without ENABLE_GSS struct Port can be used where Kerberos' headers are not
+ * installed.  Only its first fields are read, which are the same either way.
+ */
 #undef ENABLE_GSS
 #include "libpq/auth.h"
 
@@ -70,7 +73,7 @@ _PG_init(void)
 	ot_ddl_init();
 	ot_sequence_init();
 	ot_evict_init();
-	/* last, so that it is asked first */
+	/* the hook that is installed last is called first */
 	ot_session_init();
 	ot_apply_register();
 }

@@ -1,27 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * base.h
- *	  What every wing of the extension stands on.
+ *	  What every wing of the extension uses.
  *
  * The extension is built in wings, one folder each.  A wing includes its own
  * headers and the public ones, folder/folder.h, of wings below it:
  *
  *	wing		runs in				what it does
- *	apply		worker, evictor		entries from other regions; evicting who is in the way
+ *	apply		worker, evictor		entries from other regions; eviction
  *	commit		backends, worker	the way through COMMIT; the order of local commits
  *	sequence	backends, worker	sequences, both directions
  *	ddl			backends, worker	utility statements, both directions
  *	capture		backends, worker	what a transaction changed, both directions of a row
  *	node		backends, worker	the socket to the node, and the wire format
- *	shmem		all					who stands where: shared memory that many wings read
+ *	shmem		all					how far each process is, in shared memory
  *	base		all					settings, ids, errors, PostgreSQL's versions
  *
- * onetrip.c stands above them all.  Where a call has to go up, the upper wing
+ * onetrip.c is above them all.  Where a call has to go up, the upper wing
  * registers a callback, as extensions do with PostgreSQL's hooks: the table
  * watch (capture.h), the session's failure callback (commit.h).
  * scripts/include-direction.sh checks the order of this table.
  *
- * The words are those of docs/architecture.md.  Positions and ids are
+ * The terms are those of docs/glossary.md.  Positions and hashes are
  * one-field structs so that the compiler keeps them apart.
  *
  * Copyright 2026 The Onetrip authors
@@ -42,13 +42,13 @@
 #include "base/errors.h"
 #include "base/stop_point.h"
 
-/* A position in the log; 0 is before the first entry. */
+/* A log index; 0 is before the first entry. */
 typedef struct OtLogIndex
 {
 	uint64		value;
 } OtLogIndex;
 
-/* What two transactions can collide on. */
+/* Of what two transactions can collide on: a key without mode and base. */
 typedef struct OtHash
 {
 	uint64		value;
@@ -81,15 +81,15 @@ extern void ot_settings_init(void);
 /* process.c */
 extern bool ot_preloaded;		/* in shared_preload_libraries */
 extern bool ot_is_apply_worker; /* this process applies: it is the worker, or rehearses */
-extern bool ot_is_rehearsing;	/* ... what is rolled back */
-extern bool ot_in_event_trigger;	/* a function of one runs, within a recorded statement */
+extern bool ot_is_rehearsing;	/* this process rehearses: all is rolled back */
+extern bool ot_in_event_trigger;	/* its function runs, in a recorded statement */
 extern bool ot_in_replicated_database(void);	/* needs a transaction */
 extern bool ot_capturing(void);
 extern void ot_check_writable(void);
 
 /*
- * Checked in builds for tests with stop points, and in PostgreSQL's own builds
- * with assertions, which Debian's is not.
+ * Checked in builds with stop points, and for a PostgreSQL that was built with
+ * assertions.  Debian's was not.
  */
 #if defined(ONETRIP_STOP_POINTS) || defined(USE_ASSERT_CHECKING)
 #define OT_ASSERT(condition) \
@@ -102,9 +102,9 @@ extern void ot_check_writable(void);
 #endif
 
 /*
- * For waits and deadlines: microseconds on the clock that nobody sets, the same
- * in all processes of a server.  A wall clock that is set back would make
- * a deadline wait for hours.
+ * For waits and deadlines: microseconds on the monotonic clock, which is the
+ * same in all processes of a server.  With a wall clock that is set back, a
+ * deadline could be hours away.
  */
 static inline TimestampTz
 ot_now(void)

@@ -19,7 +19,7 @@
 #error "Onetrip needs PostgreSQL 15 or later"
 #endif
 
-/* 16: a leader pid for parallel apply. */
+/* 16: replorigin_session_setup() takes the pid of a parallel apply leader. */
 #if PG_VERSION_NUM >= 160000
 #define ot_replorigin_session_setup(origin) replorigin_session_setup((origin), 0)
 #else
@@ -35,21 +35,24 @@ typedef bool OtUpdateIndexes;
 #define OT_INDEXES_CHANGED(u) (u)
 #endif
 
-/* 16: relfilenode became relfilenumber/locator. */
+/* 16: RelFileNode became RelFileLocator. */
 #if PG_VERSION_NUM >= 160000
 typedef RelFileLocator OtRelFile;
 #else
 typedef RelFileNode OtRelFile;
 #endif
 
-/* 17: MyBackendId became MyProcNumber. */
+/* 17: PGPROC has no field pgprocno any more. */
 #if PG_VERSION_NUM >= 170000
 #define OT_PROC_NUMBER(proc) GetNumberFromPGProc(proc)
 #else
 #define OT_PROC_NUMBER(proc) ((proc)->pgprocno)
 #endif
 
-/* 17: sets of events belong to a resource owner, not to a context; a lock may be held more strongly. */
+/*
+ * 17: a WaitEventSet belongs to a resource owner, not to a memory context;
+ * LockHeldByMe() can also accept a stronger mode.
+ */
 #if PG_VERSION_NUM >= 170000
 #define OT_CREATE_WAIT_EVENT_SET(context, n) CreateWaitEventSet(NULL, n)
 #define OT_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode, false)
@@ -58,7 +61,7 @@ typedef RelFileNode OtRelFile;
 #define OT_LOCK_HELD_BY_ME(tag, mode) LockHeldByMe(tag, mode)
 #endif
 
-/* 18: a prefix, not a suffix; formats of C99. */
+/* 18: pg_noreturn is written before a declaration; 64-bit formats are C99's. */
 #if PG_VERSION_NUM >= 180000
 #define OT_UINT64_HEX "%" PRIx64
 #else
@@ -79,7 +82,11 @@ typedef RelFileNode OtRelFile;
 #define OT_BACKEND_ID(proc) ((proc)->backendId)
 #endif
 
-/* 16: permission infos left the range table; summarizing indexes came. */
+/*
+ * 16: permissions are no longer part of the range table, and there are
+ * summarizing indexes.  18: ExecInitRangeTable() takes the relations that are
+ * not pruned.
+ */
 #if PG_VERSION_NUM >= 180000
 #define OT_INIT_RANGE_TABLE(estate, rte) \
 	ExecInitRangeTable(estate, list_make1(rte), NIL, bms_make_singleton(1))
@@ -98,7 +105,7 @@ typedef RelFileNode OtRelFile;
 	ExecInsertIndexTuples(rel, slot, estate, update, false, NULL, NIL)
 #endif
 
-/* Minor releases of 2026 write a type's version into composites. */
+/* Minor releases of 2026 write the type's version into a composite value. */
 #ifdef HEAP_IS_DATUM
 #define OT_SET_ROW_VERSION(header, desc) \
 	do { \
@@ -120,21 +127,27 @@ typedef RelFileNode OtRelFile;
 	} while (0)
 #endif
 
-/* 16: the list of all settings is made on demand; palloc'd there. */
+/* 16: get_guc_variables() makes its list of all settings anew, with palloc(). */
 #if PG_VERSION_NUM >= 160000
 #define OT_GUC_VARIABLES(count) get_guc_variables(count)
 #else
 #define OT_GUC_VARIABLES(count) (*(count) = GetNumConfigOptions(), get_guc_variables())
 #endif
 
-/* 18: a descriptor keeps what forming a row needs of an attribute twice. */
+/*
+ * 18: a tuple descriptor also contains a compact copy of each attribute, which
+ * forming a row uses; it has to follow a change of the attribute.
+ */
 #if PG_VERSION_NUM >= 180000
 #define OT_ATTRIBUTE_CHANGED(desc, i) populate_compact_attribute(desc, i)
 #else
 #define OT_ATTRIBUTE_CHANGED(desc, i) ((void) 0)
 #endif
 
-/* 18: a descriptor's attributes stand behind as many smaller ones, so it cannot just be cut. */
+/*
+ * 18: where a tuple descriptor's attributes are depends on natts, since their
+ * compact copies come before them; so natts cannot just be lowered.
+ */
 #if PG_VERSION_NUM >= 180000
 #define OT_FIRST_ATTRIBUTES(desc, n) CreateTupleDescTruncatedCopy(desc, n)
 #else
@@ -148,7 +161,10 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 }
 #endif
 
-/* 18: counters for EXPLAIN; primary keys that are deferrable. */
+/*
+ * 18: an index scan takes counters for EXPLAIN; RelationGetPrimaryKeyIndex() is
+ * told whether a deferrable primary key is wanted.
+ */
 #if PG_VERSION_NUM >= 180000
 #define OT_INDEX_BEGINSCAN(rel, index, snapshot, nkeys) \
 	index_beginscan(rel, index, snapshot, NULL, nkeys, 0)
@@ -159,7 +175,10 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 #define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel)
 #endif
 
-/* 18: a bitmap's pages come in the caller's struct, their rows on demand; counters for EXPLAIN. */
+/*
+ * 18: a bitmap scan takes counters for EXPLAIN as well; a bitmap's iterator
+ * fills a struct of the caller's, which extracts a page's rows on demand.
+ */
 #if PG_VERSION_NUM >= 180000
 #define OT_INDEX_BEGINSCAN_BITMAP(index, snapshot, nkeys) \
 	index_beginscan_bitmap(index, snapshot, NULL, nkeys)
@@ -174,7 +193,7 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_BITMAP_END(iterator) tbm_end_iterate(iterator)
 #endif
 
-/* 16: errors of a range's bounds may be soft. */
+/* 16: range_serialize() can report a soft error. */
 #if PG_VERSION_NUM >= 160000
 #define OT_RANGE_SERIALIZE(cache, lower, upper, empty) \
 	range_serialize(cache, lower, upper, empty, NULL)
@@ -182,7 +201,7 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_RANGE_SERIALIZE(cache, lower, upper, empty) range_serialize(cache, lower, upper, empty)
 #endif
 
-/* 16: one function asks who owns what. */
+/* 16: one function checks the owner of objects of every kind. */
 #if PG_VERSION_NUM >= 160000
 #define OT_OWNS_SCHEMA(oid) object_ownercheck(NamespaceRelationId, oid, GetUserId())
 #define OT_OWNS_TYPE(oid) object_ownercheck(TypeRelationId, oid, GetUserId())
@@ -199,7 +218,7 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_OWNS_TS_DICTIONARY(oid) pg_ts_dict_ownercheck(oid, GetUserId())
 #endif
 
-/* 18: the executor is no longer told that it runs once. */
+/* 18: ExecutorRun() has no parameter execute_once any more. */
 #if PG_VERSION_NUM >= 180000
 #define OT_EXECUTE_ONCE_PARAMETER
 #define OT_EXECUTE_ONCE_ARGUMENT
@@ -208,12 +227,15 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_EXECUTE_ONCE_ARGUMENT , execute_once
 #endif
 
-/* 17: the stack of search paths is gone. */
+/* 17: there is no stack of override search paths any more. */
 #if PG_VERSION_NUM < 170000
 #define OT_HAVE_OVERRIDE_SEARCH_PATH
 #endif
 
-/* 16: relfilenode became relfilenumber.  17: reindexing is told by which statement. */
+/*
+ * 16: relfilenode became relfilenumber.  17: reindex_relation() takes the
+ * statement that it is called for.
+ */
 #if PG_VERSION_NUM >= 160000
 #define OT_SET_NEW_FILE(rel) RelationSetNewRelfilenumber(rel, (rel)->rd_rel->relpersistence)
 #else
@@ -225,7 +247,7 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(relid, flags, params)
 #endif
 
-/* 16: whose counts they are has another name. */
+/* 16: the table's OID in its statistics has another name. */
 #if PG_VERSION_NUM >= 160000
 #define OT_COUNTED_TABLE(status) ((status)->id)
 #else

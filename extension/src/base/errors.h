@@ -1,16 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * errors.h
- *	  The SQLSTATEs that Onetrip raises, all of them standard ones.
+ *	  The SQLSTATEs by which Onetrip's own errors can be told apart, all of
+ *	  them standard ones.
  *
- *	40001	another region committed first: retry the transaction
+ *	40001	another transaction committed first: retry this one
+ *	40000	the transaction was settled before it reached the log: it is aborted
  *	08007	proposed, and the outcome is not known yet: ask onetrip.outcome()
  *	0A000	cannot be replicated (yet): the hint says what to do instead
  *	25006	this server is a read replica
  *	53000	the node has no room for the transaction now: retry it
- *	54000	the write set is larger than onetrip.max_write_set
+ *	54000	too large, such as a write set above onetrip.max_write_set
  *	08P01	the node or an entry broke the agent protocol
- *	55000	not now: the node is away, a position has passed
+ *	55000	not possible now, such as a COMMIT while the node is away
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

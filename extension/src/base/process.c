@@ -21,8 +21,8 @@ bool		ot_is_rehearsing = false;
 bool		ot_in_event_trigger = false;
 
 /*
- * Is this backend connected to the replicated database?  Asked once: neither
- * the setting nor the backend's database can change.
+ * Is this backend connected to the replicated database?  The answer is kept:
+ * neither the setting nor the backend's database can change.
  */
 bool
 ot_in_replicated_database(void)
@@ -44,7 +44,7 @@ ot_in_replicated_database(void)
 	return answer == 1;
 }
 
-/* Do changes made by this process, now, belong into a write set? */
+/* Do the changes that this process makes now belong in a write set? */
 bool
 ot_capturing(void)
 {
@@ -53,8 +53,9 @@ ot_capturing(void)
 }
 
 /*
- * A read replica takes no change of what is replicated.  It is no setting of
- * transactions or sessions, so nothing that a client says can get around it.
+ * A read replica refuses changes of what is replicated.  onetrip.read_only is
+ * the server's, not a session's or a transaction's, so no client can get around
+ * it.
  */
 void
 ot_check_writable(void)

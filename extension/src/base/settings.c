@@ -3,7 +3,7 @@
  * settings.c
  *	  The settings onetrip.*, all registered here.
  *
- * docs/settings.md lists them for users; keep the two alike.
+ * docs/settings.md describes them for users; keep the two alike.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -34,14 +34,14 @@ int			ot_rehearse_lock_timeout_ms = 100;
 void
 ot_settings_init(void)
 {
-	/* What the node says of itself; it writes these, users do not. */
+	/* What the node tells its server; users do not set these. */
 	DefineCustomStringVariable("onetrip.database",
 							   "The replicated database of this server.",
 							   "The server's other databases are local.",
 							   &ot_database, "onetrip",
 							   PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("onetrip.region",
-							   "The region this server stands in.",
+							   "The region of this server.",
 							   NULL,
 							   &ot_region, "",
 							   PGC_POSTMASTER, 0, NULL, NULL, NULL);
@@ -80,7 +80,7 @@ ot_settings_init(void)
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomBoolVariable("onetrip.rehearse",
 							 "COMMIT of statements such as DDL tries them in the other regions first.",
-							 "One that would fail in another region fails here, instead of holding that region up.",
+							 "One that would fail in another region fails here, instead of blocking that region.",
 							 &ot_rehearse_statements, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.rehearse_timeout",
@@ -89,18 +89,18 @@ ot_settings_init(void)
 							&ot_rehearse_timeout_ms, 2000, 1, 3600 * 1000,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.rehearse_lock_timeout",
-							"How long they wait there for a lock.",
-							"A region where it is held for longer is not waited for.",
+							"How long the statements of a transaction, tried in another region, wait there for a lock.",
+							"If the wait takes longer, they are rolled back there, and the COMMIT goes on.",
 							&ot_rehearse_lock_timeout_ms, 100, 1, 3600 * 1000,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_apply_delay",
-							"How long a local reader or maintenance command may hold up changes from other regions.",
-							"A transaction that only reads, or a command such as REINDEX, is given this time before it is evicted; one whose client does nothing, a second at most.",
+							"How long a local reader or maintenance command may delay changes from other regions.",
+							"A transaction that only reads, or a command such as REINDEX, is evicted after this time; one whose client does nothing, after a second at most.",
 							&ot_max_apply_delay_ms, 5000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.rebuild_after",
-							"How long this server fails to apply an entry before its node copies another member's.",
-							"0: it stands still until it is mended.",
+							"How long this server may fail to apply an entry before its node copies another member's PostgreSQL.",
+							"0: never; the server stands still until the cause is repaired.",
 							&ot_rebuild_after_ms, 60000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_write_set",

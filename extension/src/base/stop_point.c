@@ -3,19 +3,20 @@
  * stop_point.c
  *	  Stop points, in builds for tests only.
  *
- * A session named by its application_name stops at a point if there is a file
- * onetrip.stop/<application_name>.<point> in the data folder.  It says
+ * A session stops at a point if the data folder contains a file
+ * onetrip.stop/<application_name>.<point>, with the session's application_name.
+ * The file says what the session does there:
  *
- *	wait			until the file is gone
+ *	wait			wait until the file is gone
  *	error			raise an ERROR
  *	die				end the process at once, as kill -9 would
  *
- * and may go on with "after N": the first N hits pass.  Each hit adds a line
- * with the process's number to <file>.hits, which is how a test knows that
- * somebody has arrived.
+ * It may continue with " after N": then the first N hits pass.  Each hit adds
+ * a line with the process id to <file>.hits, from which a test knows that a
+ * session has arrived.
  *
- * Allocates nothing and looks at no interrupts: what a signal does to the
- * code at the point is what the test wants to see.
+ * A stop point allocates nothing and checks for no interrupts: what a signal
+ * does to the code at the point is what the test wants to see.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -38,7 +39,7 @@
 /* A test that has died must not leave a server that hangs. */
 #define POLLS_MAX (120 * 1000 * 1000 / POLL_US)
 
-/* What the file says; false if there is none. */
+/* Reads what the file says into `order`; false: there is no file. */
 static bool
 stop_point_read_order(const char *point, char *path, char *order, size_t size)
 {

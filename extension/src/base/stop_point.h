@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * stop_point.h
- *	  Named places where a test can hold, fail or end a process.
+ *	  Named places where a test can pause a process, raise an error or end it.
  *
- * In builds with STOP_POINTS=1 only (docs/testing.md); otherwise nothing is
- * left of them.
+ * They exist only in builds with STOP_POINTS=1 (docs/testing.md); otherwise
+ * the macros are empty.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -18,7 +18,7 @@
 extern bool ot_stop_wanted(const char *point);
 extern void ot_stop_point(const char *point);
 #define OT_STOP_POINT(point) ot_stop_point(point)
-/* Does something first, if the point is wanted. */
+/* If a test wants this stop, carries out the action and then stops. */
 #define OT_STOP_POINT_AFTER(point, action) \
 	do { \
 		if (ot_stop_wanted(point)) \

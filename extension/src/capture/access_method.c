@@ -3,16 +3,16 @@
  * access_method.c
  *	  Table access method "onetrip": PostgreSQL's heap, watched.
  *
- * The routine table is a copy of heap's with the callbacks replaced that
- * change or lock a row.  Each does heap's work first and notes it after that,
- * so a key's base is read with the row lock held.  The on-disk format is
- * heap's to the byte.
+ * The routine table is a copy of heap's, in which the callbacks that change or
+ * lock a row are replaced.  Each of these has heap do the work first and then
+ * records the change, so that a key's base is read while the row lock is held.
+ * The on-disk format is heap's to the byte.
  *
- * Code of heap that compares a relation's routine with its own (heap_getnext
- * does, under index builds and CLUSTER) runs with the relation's routine set
- * to heap's.  The swap is undone on error too: the relation cache entry
- * outlives the failed statement, and a leftover would make this backend's
- * later writes invisible to capture.
+ * Some code of heap insists that a relation's routine table is heap's own
+ * (heap_getnext() does, in index builds and CLUSTER).  Around such code the
+ * relation is given heap's table.  This is undone after an error too: the
+ * relation cache entry outlives the failed statement, and if it kept heap's
+ * table, this backend's later writes would not be captured.
  *
  * Runs in every process that touches a table.  Errors: those of heap, and
  * those of capture.c.
@@ -48,10 +48,10 @@ access_method_unwatched(Relation rel)
 static OtTableWatch watch = {access_method_unwatched, access_method_unwatched, access_method_unwatched};
 
 /*
- * Tables that heap code, which insists on heap's own routine, works on just
- * now; a function of an index may have it work on others meanwhile.  An
- * invalidation builds the relation anew, with its own routine: then it is given
- * heap's again.
+ * The relations that have heap's routine table now.  A function of an index
+ * may start such work on other relations in between, hence the list.  When an
+ * invalidation rebuilds the relation cache entry, the relation gets its own
+ * routine table back; a callback then gives it heap's again.
  */
 typedef struct AsHeap
 {
@@ -140,9 +140,10 @@ ot_access_method_oid(void)
 }
 
 /*
- * Do the contents of such a relation travel?  Of a partitioned table only that
- * it is emptied could, its rows are those of its partitions.  Contents of other
- * tables, children perhaps of one that travels, are each region's own.
+ * Are the contents of such a relation replicated?  A partitioned table has no
+ * rows of its own, but that it was emptied is replicated.  Relations for which
+ * the answer is no, even children of one that is replicated, have contents
+ * that belong to their region.
  */
 bool
 ot_contents_travel(Form_pg_class form)
@@ -154,7 +155,7 @@ ot_contents_travel(Form_pg_class form)
 		form->relam == ot_access_method_oid();
 }
 
-/* Likewise; not of one that was dropped since. */
+/* The same, by OID; false if the relation has been dropped meanwhile. */
 bool
 ot_contents_of_travel(Oid relid)
 {
@@ -169,9 +170,10 @@ ot_contents_of_travel(Oid relid)
 }
 
 /*
- * Does a row of this table travel?  Rewrites fill a transient heap whose rows
- * other regions make for themselves when they run the statement; the contents
- * of a materialized view travel as a whole (contents.c); TOAST rows travel inside their values.
+ * Is a row of this table captured?  Not in the new heap that a rewrite fills:
+ * other regions make those rows themselves when they run the statement.  Nor
+ * in a materialized view, whose contents are replicated as a whole
+ * (contents.c), nor in a TOAST table, whose rows travel in the values.
  */
 static bool
 access_method_is_captured(Relation rel)
@@ -199,7 +201,7 @@ access_method_is_captured(Relation rel)
 	return false;
 }
 
-/* SERIALIZABLE would be weaker than it says: across regions it is not true yet. */
+/* Across regions SERIALIZABLE would not keep its promise, so it is refused. */
 static inline void
 access_method_check_isolation(Relation rel)
 {
@@ -234,8 +236,9 @@ ot_index_fetch_begin(Relation rel)
 /* ---- writing ---- */
 
 /*
- * Of a row that is not captured: the script of an extension may write it
- * otherwise in each region; and no function may in the apply worker.
+ * Before a row is written that is not captured.  If the script of an extension
+ * writes it, the rows may differ from region to region, so ddl is told of it.
+ * In the apply worker ddl checks that no function of a statement writes it.
  */
 static void
 access_method_before_uncaptured_write(Relation rel)
@@ -300,13 +303,13 @@ ot_tuple_insert_speculative(Relation rel, TupleTableSlot *slot, CommandId cid,
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 }
 
-/* Only here is it known that the row of INSERT ... ON CONFLICT stays. */
+/* Only now is it known whether the row of an INSERT ... ON CONFLICT stays. */
 static void
 ot_tuple_complete_speculative(Relation rel, TupleTableSlot *slot, uint32 token,
 							  bool succeeded)
 {
 	heap_methods->tuple_complete_speculative(rel, slot, token, succeeded);
-	/* else heap has deleted it again */
+	/* heap has deleted it again, which PostgreSQL counts as another change */
 	if (!succeeded)
 		ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (succeeded && access_method_is_captured(rel))
@@ -440,7 +443,7 @@ ot_index_validate_scan(Relation rel, Relation index_rel,
 	AS_HEAP_END();
 }
 
-/* TOAST tables are plain heaps: their rows travel inside the values. */
+/* TOAST tables are plain heaps: their rows travel in the values. */
 static Oid
 ot_relation_toast_am(Relation rel)
 {

@@ -9,19 +9,20 @@
  *								UPDATE on each unique value that came or went
  *	delete			D			UPDATE on each unique value, the identity among them
  *	row lock		-			the row's identity, in the lock's mode
- *	contents		I each		none: a lock on the whole relation stands for them
+ *	contents		I each		none: the lock on the relation is a key
  *
- * The identity is the value of the primary key, else of the replica identity
- * index.  Two transactions collide on these keys if and only if their row
- * locks, or their index insertions, would have met in one PostgreSQL.
+ * The identity is the row's value in the replica identity index: the one that
+ * ALTER TABLE has chosen, or else the primary key.  Two transactions collide
+ * on these keys if their row locks, or their index insertions, would have
+ * collided in one PostgreSQL.  (Some collide more often: see rel_info.c.)
  *
- * A key's base is read with the row lock held.  A row that is being inserted
- * is nobody else's to lock; its base is read before the unique indexes are
- * searched, which is earlier than needed, hence safe.
+ * A key's base is read while the row lock is held.  Nobody else can lock a row
+ * that is being inserted; its base is read before the executor searches the
+ * unique indexes, which is earlier than necessary and therefore safe.
  *
  * Runs in backends, called by access_method.c after heap has done its work.
  * Temporary memory: a context of its own, reset after each row.  May raise
- * ERROR; the statement then fails as if heap had.
+ * ERROR; the statement then fails as if heap had raised it.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -75,7 +76,7 @@ ot_hash_table(const char *schema, const char *name)
 	return hash;
 }
 
-/* The one key that every statement of DDL takes. */
+/* The key that every DDL statement takes. */
 OtHash
 ot_hash_schema(void)
 {
@@ -86,9 +87,9 @@ ot_hash_schema(void)
 }
 
 /*
- * What users' functions compute.  Rows of tables whose indexes run such take
- * it in mode KEY SHARE, DDL that may change what they compute, directly or by
- * way of another function, in mode UPDATE.
+ * The key for what users' functions compute.  A row of a table whose indexes
+ * run such functions takes it in mode KEY SHARE.  DDL that may change what they
+ * compute, directly or by way of another function, takes it in mode UPDATE.
  */
 OtHash
 ot_hash_code(void)
@@ -99,7 +100,7 @@ ot_hash_code(void)
 	return hash;
 }
 
-/* By OID; the relation must exist. */
+/* The table's hash, by OID; the relation must exist. */
 OtHash
 ot_hash_relation(Oid relid)
 {
@@ -116,9 +117,11 @@ ot_hash_relation(Oid relid)
 }
 
 /*
- * PostgreSQL's table locks in the four modes.  Readers meet nothing but
- * ACCESS EXCLUSIVE, writers meet each other in no mode; the self-conflicting
- * ones below EXCLUSIVE are taken a little stronger than they are.
+ * Maps PostgreSQL's table locks to the four modes of keys.  As in PostgreSQL,
+ * readers conflict with ACCESS EXCLUSIVE only, and writers do not conflict with
+ * each other.  All other modes become NO KEY UPDATE.  With that, SHARE and
+ * SHARE UPDATE EXCLUSIVE conflict with more than in PostgreSQL, and EXCLUSIVE
+ * does not conflict with ROW SHARE.
  */
 OtKeyMode
 ot_table_lock_to_mode(LOCKMODE lockmode)
@@ -154,11 +157,11 @@ capture_row_lock_to_mode(LockTupleMode mode)
 	return OT_UPDATE;
 }
 
-/* A function tried something that it could not do in the apply worker either. */
+/* Refuses a function that tried what the apply worker would not let it do. */
 pg_noreturn static void
 refuse_function(Oid index, const ErrorData *why)
 {
-	/* where it happened, it has gathered already */
+	/* `why` contains the context of the error already */
 	error_context_stack = NULL;
 	ereport(ERROR,
 			(errcode(OT_ERR_NOT_REPLICATED),
@@ -171,10 +174,10 @@ refuse_function(Oid index, const ErrorData *why)
 }
 
 /*
- * What an index with expressions or a predicate holds of the row.  false: it
- * is not in the index.  Functions of users run in here, under the rules that
- * the apply worker has for them (apply_row.c): what they may not do there, they
- * do nowhere.
+ * Computes what an index with expressions or a predicate contains of the row.
+ * false: the row is not in the index.  Users' functions run here under the same
+ * rules as in the apply worker (apply_row.c): what they may not do there, they
+ * may do nowhere.
  */
 static bool
 capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, EState *estate,
@@ -188,7 +191,7 @@ capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, ES
 	Oid			user;
 	int			security_context;
 
-	/* The expression states live in the estate, not in the cache. */
+	/* Expression states belong to the estate and must not stay in the cache. */
 	info->ii_ExpressionsState = NIL;
 	info->ii_PredicateState = NULL;
 	econtext->ecxt_scantuple = slot;
@@ -225,7 +228,7 @@ capture_compute_index_value(Oid index, IndexInfo *info, TupleTableSlot *slot, ES
 
 /*
  * The hash of the row's value in this index.  false: the row is not in the
- * index, or collides with nothing there.
+ * index, or cannot collide with another one there (NULLs are distinct).
  */
 static bool
 capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
@@ -278,8 +281,9 @@ capture_hash_index_value(OtIndex *index, TupleTableSlot *slot, OtHash *hash)
 }
 
 /*
- * Runs the functions of the other indexes as well: the executor is about to,
- * but nothing would stop them there.
+ * Runs the functions of the indexes that are not unique, too.  The executor
+ * will run them soon, but there nothing would stop them from doing what they
+ * may not do.
  */
 static void
 capture_check_functions(OtRelInfo *info, TupleTableSlot *slot)
@@ -316,7 +320,7 @@ capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 
 	if (info->identity < 0)
 	{
-		/* All rows of a table without identity share one key for row locks. */
+		/* All rows of a table without an identity share one key. */
 		hash.value = hash_combine64(info->table.value, SEED_ROWS);
 		ot_write_set_key_now(hash, mode, info->relid);
 	}
@@ -327,8 +331,8 @@ capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 /* ---- rows ---- */
 
 /*
- * The row at tid as it lies in the table, this transaction's own or one that
- * it has superseded, so nobody moves it.  The page stays pinned.
+ * The row at tid as it is stored in the table.  This transaction has written
+ * or superseded it, so it cannot be removed.  The page stays pinned.
  */
 static void
 capture_fetch_stored(Relation rel, ItemPointer tid, HeapTuple tuple, Buffer *buffer)
@@ -340,7 +344,7 @@ capture_fetch_stored(Relation rel, ItemPointer tid, HeapTuple tuple, Buffer *buf
 			 RelationGetRelationName(rel));
 }
 
-/* In the same words: bytes, but for the length of a header. */
+/* Are the values the same bytes, apart from the length of their headers? */
 static bool
 capture_same_value(Form_pg_attribute att, Datum a, Datum b)
 {
@@ -359,7 +363,7 @@ capture_same_value(Form_pg_attribute att, Datum a, Datum b)
 		memcmp(VARDATA_ANY(va), VARDATA_ANY(vb), VARSIZE_ANY_EXHDR(va)) == 0;
 }
 
-/* The row's identity: a row with its columns, and NULL in the others. */
+/* The row's identity, as a row that has NULL in all other columns. */
 static void
 capture_image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Datum *values)
 {
@@ -378,7 +382,7 @@ capture_image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Dat
 	ot_row_image_of_values(key, info, desc, key_values, key_nulls);
 }
 
-/* Have both a header of one byte, or both one of four? */
+/* Do both have a header of one byte, or both one of four? */
 static bool
 capture_same_header(Form_pg_attribute att, Datum a, Datum b)
 {
@@ -387,9 +391,9 @@ capture_same_header(Form_pg_attribute att, Datum a, Datum b)
 }
 
 /*
- * Is the value unchanged that lies in the table now?  It was `given` to heap,
- * which may have given it a shorter header: that makes room in the row, which
- * it then must have everywhere.
+ * Is the value that is stored now the old one?  It was passed to heap as
+ * `given`.  If heap stored it with a shorter header than the old value has, it
+ * counts as changed: the row got smaller, and must do so in every region.
  */
 static bool
 capture_is_unchanged(Form_pg_attribute att, Datum stored, Datum given, Datum old)
@@ -400,10 +404,10 @@ capture_is_unchanged(Form_pg_attribute att, Datum stored, Datum given, Datum old
 }
 
 /*
- * The columns that an update has changed.  One that the executor took over
- * as it was, or that is stored as it was, is unchanged: where the row arrives it
- * keeps what lies there, so that its bytes and hence the row lock are those
- * of here.
+ * The columns that an update has changed.  A column that the executor passed
+ * on unchanged, or that is stored as before, is not among them: elsewhere the
+ * row keeps the value that is stored there.  So the row is stored in the same
+ * bytes as here, and the update takes the same row lock.
  */
 static void
 capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, TupleDesc desc,
@@ -432,7 +436,7 @@ capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, Tup
 
 /* ---- what access_method.c calls ---- */
 
-/* Before heap does anything: may this table be written? */
+/* Before heap does anything: raises ERROR if the table may not be written. */
 void
 ot_capture_check_writable(Relation rel, bool needs_identity)
 {
@@ -446,7 +450,7 @@ ot_capture_check_writable(Relation rel, bool needs_identity)
 				 errhint("Add a primary key, or choose a unique index with ALTER TABLE ... REPLICA IDENTITY USING INDEX.")));
 }
 
-/* Refuses a row that would be stored alike and yet not be found alike. */
+/* Refuses a row that other regions might not put into its partition or index. */
 static void
 capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 {
@@ -459,7 +463,7 @@ capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 						RelationGetRelationName(rel), get_rel_name(info->misrouted_by)),
 				 errdetail("The table is partitioned by OIDs, which differ between regions: a row would belong to another partition elsewhere."),
 				 errhint("Partition by LIST, or by another column.")));
-	/* One value would go in, and then the next one nowhere, also from another region. */
+	/* The index takes a first value and then no other, from any region. */
 	if (likely(!OidIsValid(info->incomparable)))
 		return;
 	if (info->incomparable_column > 0)
@@ -474,8 +478,8 @@ capture_check_replicable(OtRelInfo *info, Relation rel, TupleTableSlot *slot)
 }
 
 /*
- * May an index elsewhere be given another form of some value than here?  Here
- * it is given what the executor had, elsewhere what was stored; and a value
+ * Might an index get some value in another form elsewhere?  Here it gets the
+ * value that the executor had, elsewhere the one that was stored; and a value
  * with other OIDs in it compresses to another size.
  */
 static bool
@@ -493,7 +497,7 @@ capture_may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
 			(!whole_row && !bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber,
 										  info->in_whole_indexes)))
 			continue;
-		/* Shorter ones are not compressed for an index. */
+		/* Shorter values are not compressed for an index. */
 		if (VARATT_IS_COMPRESSED(value) || VARATT_IS_EXTERNAL(value) ||
 			(info->columns[i].contains_names && VARSIZE_ANY(value) > TOAST_INDEX_TARGET))
 			return true;
@@ -501,12 +505,12 @@ capture_may_take_another_form(OtRelInfo *info, TupleTableSlot *given)
 	return false;
 }
 
-/* The most that a B-tree takes, as BTMaxItemSize() has it. */
+/* The largest tuple that a B-tree takes, as in BTMaxItemSize(). */
 #define BTREE_ROOM \
 	(MAXALIGN_DOWN((BLCKSZ - MAXALIGN(SizeOfPageHeaderData + 3 * sizeof(ItemIdData)) - \
 					MAXALIGN(sizeof(BTPageOpaqueData))) / 3) - MAXALIGN(sizeof(ItemPointerData)))
 
-/* The size of the index's tuple where it is largest; 0: there is none. */
+/* The size of the index's tuple in the region where it is largest; 0: none. */
 static Size
 capture_size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
 {
@@ -534,7 +538,7 @@ capture_size_in_index(OtWholeIndex *index, TupleTableSlot *stored)
 	return size;
 }
 
-/* What fits into the indexes here has to fit elsewhere. */
+/* Refuses a row that fits into the indexes here, but perhaps not elsewhere. */
 static void
 capture_check_fits_everywhere(OtRelInfo *info, Relation rel, TupleTableSlot *given, HeapTuple stored)
 {
@@ -595,8 +599,9 @@ ot_capture_insert(Relation rel, TupleTableSlot *slot)
 }
 
 /*
- * A row of a relation whose contents travel as a whole, which stands under a
- * lock that keeps writers out: the relation's key is enough.
+ * Captures a row of a relation whose contents are replicated as a whole.  The
+ * transaction holds a lock on the relation that keeps writers out, and the
+ * lock's key is enough.
  */
 void
 ot_capture_contents(Relation rel, TupleTableSlot *slot)
@@ -622,7 +627,7 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 	ot_write_set_check_size();
 }
 
-/* The unique values that came or went. */
+/* Takes the keys of the unique values that came or went. */
 static void
 capture_take_changed_unique_values(OtRelInfo *info, TupleTableSlot *before, TupleTableSlot *after)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * capture.h
- *	  What a transaction has changed: noted, in its wire form, and read again.
+ *	  What a transaction has changed: capturing it, its wire form, reading it.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -25,7 +25,7 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
-/* PostgreSQL's four row-lock modes, as they stand in an entry. */
+/* PostgreSQL's four row-lock modes, with their numbers in an entry. */
 typedef enum OtKeyMode
 {
 	OT_KEY_SHARE = 0,
@@ -35,14 +35,14 @@ typedef enum OtKeyMode
 } OtKeyMode;
 
 /*
- * What the wing above that knows of statements wants to hear of writes to
- * tables.  Set once, while the library is loaded; without it nobody asks.
+ * How ddl, a wing above, learns of writes to tables.  It registers these
+ * callbacks once, while the library is loaded.
  */
 typedef struct OtTableWatch
 {
-	void		(*check_row_write) (Relation rel);	/* may raise ERROR */
-	void		(*script_writes) (Relation rel);
-	void		(*before_file) (Relation rel);
+	void		(*check_row_write) (Relation rel);	/* before it; may raise ERROR */
+	void		(*script_writes) (Relation rel);	/* an extension's script does */
+	void		(*before_file) (Relation rel);	/* before the table gets an empty file */
 } OtTableWatch;
 
 /* access_method.c */
@@ -54,10 +54,10 @@ extern bool ot_contents_of_travel(Oid relid);
 extern const TableAmRoutine *ot_heap_routine(void);
 
 /* write_set.c */
-/* The first byte of a write set; 1 had none, and values in their text or binary form. */
+/* The first byte of a write set. */
 #define OT_WRITE_SET_FORMAT	2
 
-#define OT_SEQUENCE_EXACT		0x01	/* set, do not only raise */
+#define OT_SEQUENCE_EXACT		0x01	/* set to the value, even if it is lower */
 #define OT_SEQUENCE_IS_CALLED	0x02
 
 extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * capture_internal.h
- *	  What the parts of capture offer each other.
+ *	  What the files of capture offer each other.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

@@ -3,18 +3,20 @@
  * contents.c
  *	  All rows of a relation at once: emptied, and filled again.
  *
- * What a statement has put into a relation travels as rows wherever running
- * it again could give others:
- *	- a materialized view, from other snapshots, other sessions, random();
- *	- what the script of an extension has inserted, with serial keys.
- * The entry then says that the relation is empty, and after that its rows.
- * TRUNCATE travels as that alone, for each of the tables that it has emptied:
- * its triggers, CASCADE and privileges are a matter of where it ran.
+ * The rows that a statement has put into a relation are replicated themselves
+ * where running the statement again could give other rows:
+ *	- in a materialized view, because of other snapshots, other sessions, or
+ *	  random();
+ *	- in what the script of an extension has inserted, because of serial keys.
+ * The entry then says that the relation is empty, and after that its rows.  Of
+ * a TRUNCATE the entry only says which tables it has emptied: triggers, CASCADE
+ * and privileges are dealt with where it ran.
  *
- * Keys: whoever calls these holds a lock on the relation that keeps writers out
- * until COMMIT, and it becomes a key there.  So the rows need none.
+ * Keys: the callers hold a lock on the relation that keeps writers out until
+ * the end of the transaction, and COMMIT makes a key of it.  So the rows need
+ * no keys.
  *
- * Runs in backends, and in the apply worker.  Anything may raise ERROR.
+ * Runs in backends, and in the apply worker.  Every function may raise ERROR.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -42,9 +44,9 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-/* ---- where it comes from ---- */
+/* ---- in the region of the transaction ---- */
 
-/* Notes that the relation is empty now; OT_EMPTIED_... */
+/* Records that the relation is empty now; flags are OT_EMPTIED_... */
 void
 ot_contents_emptied(Oid relid, uint8 flags)
 {
@@ -58,7 +60,7 @@ ot_contents_emptied(Oid relid, uint8 flags)
 	ot_write_set_check_size();
 }
 
-/* Notes that the relation has the rows that it has, and no others. */
+/* Records the rows that the relation contains now as all that it contains. */
 void
 ot_contents_note(Oid relid, uint8 flags)
 {
@@ -74,8 +76,8 @@ ot_contents_note(Oid relid, uint8 flags)
 	ot_contents_emptied(relid, flags);
 	/*
 	 * Functions of its indexes run as its owner, as in the statement that has
-	 * filled it: here, and in the other regions, which are told who noted the
-	 * rows.  Whoever REFRESHes may be a superuser.
+	 * filled it: here, and in the other regions, which are told the role that
+	 * recorded the rows.  The role that runs REFRESH may be a superuser.
 	 */
 	GetUserIdAndSecContext(&saved_user, &saved_sec_context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner, saved_sec_context |
@@ -95,7 +97,7 @@ ot_contents_note(Oid relid, uint8 flags)
 	relation_close(rel, NoLock);
 }
 
-/* A materialized view that has just been filled, or emptied. */
+/* Records a materialized view that has just been filled, or emptied. */
 void
 ot_contents_note_matview(Oid relid, bool concurrently)
 {
@@ -115,7 +117,7 @@ ot_contents_note_matview(Oid relid, bool concurrently)
 
 /* ---- in the apply worker ---- */
 
-/* As TRUNCATE does it, but for what it asks and whom it calls. */
+/* Empties the relation as TRUNCATE does, without its checks and triggers. */
 static void
 contents_give_new_file(Relation rel)
 {
@@ -133,7 +135,7 @@ contents_give_new_file(Relation rel)
 	pgstat_count_truncate(rel);
 }
 
-/* Whoever reads goes on reading what was there. */
+/* Empties the relation row by row: readers go on and see the old rows. */
 static void
 contents_delete_rows(Relation rel)
 {
@@ -163,7 +165,7 @@ contents_restart_sequences(Oid relid)
 	}
 }
 
-/* Applies an 'E' operation; r stands behind the op byte. */
+/* Applies an 'E' operation; r is after the op byte. */
 void
 ot_contents_apply_emptied(OtReader *r)
 {

@@ -14,12 +14,12 @@
 #include "node/node.h"
 
 #define OT_EMPTIED_POPULATED	0x01	/* a materialized view that may be read */
-#define OT_EMPTIED_RESTART		0x02	/* its sequences begin anew */
-#define OT_EMPTIED_BY_ROWS		0x04	/* readers stay: REFRESH ... CONCURRENTLY */
+#define OT_EMPTIED_RESTART		0x02	/* its sequences restart */
+#define OT_EMPTIED_BY_ROWS		0x04	/* readers go on: REFRESH ... CONCURRENTLY */
 
 extern void ot_contents_emptied(Oid relid, uint8 flags);
 extern void ot_contents_note(Oid relid, uint8 flags);
 extern void ot_contents_note_matview(Oid relid, bool concurrently);
-extern void ot_contents_apply_emptied(OtReader *r); /* behind the op byte 'E' */
+extern void ot_contents_apply_emptied(OtReader *r); /* after the op byte 'E' */
 
 #endif							/* ONETRIP_CONTENTS_H */

@@ -1,28 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * index_check.c
- *	  Rows that an index does not find.
+ *	  Finds rows that are missing from an index.
  *
- * For `onetrip check --indexes`; B-trees have amcheck, which knows more.  Two
- * ways, by what the access method can be asked for:
+ * For `onetrip check --indexes`; for B-trees amcheck checks more.  There are
+ * two ways, depending on the scans that the access method supports:
  *
  *	everything		(gin, gist, spgist, bloom, btree) A scan without a condition
- *					gives all rows that are in the index at all.
+ *					returns all rows that are in the index.
  *	equal values	(hash) Each value of the table is looked up.
  *
- * A method that answers with whole ranges of pages (brin) has no row that could
- * be missing in this sense; such an index is not looked at: NULL.
+ * An access method that returns whole ranges of pages (brin) cannot lack a row
+ * in this sense; the result for such an index is NULL.
  *
- * What is found in the index was put there before the snapshot or stays out of
- * the comparison, since rows come from the snapshot, which is taken first, and
- * no row that it shows can lose its index entry meanwhile.  The table is
- * read as CREATE INDEX reads it: expressions and predicate are computed anew,
- * as the table's owner, and every row comes with the place that an index has
- * for it, the root of its HOT chain.
+ * The table may be written meanwhile: a snapshot is taken before the index is
+ * read, and only rows that it shows are compared.  None of these can lose its
+ * index entry while the snapshot is in use.  The table is read as CREATE INDEX
+ * reads it: expressions and predicate are computed again, as the table's owner,
+ * and every row comes with the TID that an index has for it, that of the root
+ * of its HOT chain.
  *
  * Runs in backends.  Locks: AccessShareLock on both, to the end of the
- * transaction.  Memory: the caller's; up to maintenance_work_mem for the bitmap,
- * above which whole pages are taken for found.
+ * transaction.  Memory: the caller's; the bitmap takes at most
+ * maintenance_work_mem.  If that is too little, it contains some pages without
+ * their rows, and all rows of these count as found.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -60,7 +61,7 @@ typedef struct Search
 	int64		missing;
 	MemoryContext memory;		/* lives as long as the search */
 
-	/* everything: the page of the bitmap that the table's scan has come to */
+	/* everything: the page of the bitmap that the table's scan has reached */
 	OtBitmapIterator *iterator;
 	bool		ended;
 	bool		lossy;
@@ -72,7 +73,7 @@ typedef struct Search
 	FmgrInfo	hash;
 	RegProcedure equal;
 	HTAB	   *looked_up;		/* hashes of values */
-	HTAB	   *found;			/* rows that were found with another's value */
+	HTAB	   *found;			/* TIDs found when another row's value was looked up */
 } Search;
 
 PG_FUNCTION_INFO_V1(ot_rows_not_in_index);
@@ -149,7 +150,10 @@ index_check_make_set(const char *name, Size size, MemoryContext memory)
 	return hash_create(name, 1024, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* All rows that the index has under this value; was this one among them? */
+/*
+ * Looks up all rows that the index has for this value.  Returns whether tid is
+ * among them, and remembers the others.
+ */
 static bool
 index_check_look_up_value(Search *search, ItemPointer tid, Datum value)
 {
@@ -187,7 +191,7 @@ index_check_is_found(Relation index, ItemPointer tid, Datum *values, bool *nulls
 	(void) hash_search(search->looked_up, &hash, HASH_ENTER, &known);
 	if (known)
 	{
-		/* values of one hash are found together */
+		/* a hash index finds all values of the same hash together */
 		if (hash_search(search->found, tid, HASH_REMOVE, NULL) == NULL)
 			search->missing++;
 	}
@@ -235,13 +239,13 @@ index_check_search_index(Search *search)
 	else
 		return false;
 
-	/* As amcheck: rows of the snapshot, and nothing about who may be there twice. */
+	/* As in amcheck: only rows of the snapshot, and no check for duplicates. */
 	info->ii_Concurrent = true;
 	info->ii_Unique = false;
 	info->ii_ExclusionOps = NULL;
 	info->ii_ExclusionProcs = NULL;
 	info->ii_ExclusionStrats = NULL;
-	/* from the first page on, which the bitmap's order asks for */
+	/* no synchronized scan: the bitmap starts at the first page too */
 	scan = table_beginscan_strat(search->heap, search->snapshot, 0, NULL, true, false);
 	table_index_build_scan(search->heap, index, info, false, false, callback, search, scan);
 	if (bitmap != NULL)
@@ -264,7 +268,7 @@ ot_rows_not_in_index(PG_FUNCTION_ARGS)
 	int			nest;
 	bool		looked;
 
-	/* The table first, as everybody does. */
+	/* The table is locked first, as everywhere. */
 	if (OidIsValid(heapid))
 		search->heap = table_open(heapid, AccessShareLock);
 	search->index = index_open(indexid, AccessShareLock);
@@ -277,16 +281,16 @@ ot_rows_not_in_index(PG_FUNCTION_ARGS)
 		search->index->rd_rel->relkind != RELKIND_INDEX)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("index \"%s\" has no rows that can be looked at here",
+				 errmsg("rows of index \"%s\" cannot be checked here",
 						RelationGetRelationName(search->index))));
 	if (!search->index->rd_index->indisvalid)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is marked as not valid",
+				 errmsg("index \"%s\" is not valid",
 						RelationGetRelationName(search->index)),
-				 errhint("Build it anew with REINDEX.")));
+				 errhint("Rebuild it with REINDEX.")));
 
-	/* Functions of the index are its owner's. */
+	/* Functions of the index run as the table's owner. */
 	GetUserIdAndSecContext(&caller, &security);
 	SetUserIdAndSecContext(search->heap->rd_rel->relowner,
 						   security | SECURITY_RESTRICTED_OPERATION);

@@ -1,27 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * object_name.c
- *	  Objects that stored values point at, by name.
+ *	  Objects that stored values refer to, by name.
  *
- * OIDs differ between servers.  An object that a stored value holds the OID of
- * (the label of an enum, the element type of an array, what a regclass says)
- * is introduced in the write set by its name, once, and numbered; values then
- * refer to the number.  OIDs below FirstGenbkiObjectId are fixed in
- * PostgreSQL's sources and need no name.
+ * OIDs differ between servers.  If a stored value contains the OID of an object
+ * (the label of an enum, the element type of an array, the relation of a
+ * regclass), the write set introduces the object by its name, once, and gives
+ * it a number; values then refer to the number.  OIDs below
+ * FirstGenbkiObjectId are fixed in PostgreSQL's sources and need no name.
  *
- * A name is good as long as nobody renames or drops the object.  So each
- * object that is introduced is a key in mode KEY SHARE, and DDL that renames,
- * moves or drops an object takes that key in mode UPDATE.  The key's base is
- * read before the name is looked up, and invalidations are taken in between:
- * a rename that the name does not show yet has an index above the base.
+ * A name is valid as long as nobody renames or drops the object.  So a
+ * transaction takes a key in mode KEY SHARE for each object that it introduces,
+ * and DDL that renames, moves or drops an object takes that key in mode UPDATE.
+ * The key's base is read first, then invalidations are accepted, then the name
+ * is looked up: a rename that the name does not show yet has a log index above
+ * the base.
  *
  * Objects that exist on this server only are refused: temporary ones, TOAST
- * tables, and numbers that stand for nothing.
+ * tables, and OIDs of no object.
  *
- * The first part runs in backends, called by row_image.c and ddl.c; the second
- * in the apply worker, where what was read lives as long as the entry.  Errors:
- * 0A000 for an object without a name elsewhere; 42704 in the worker for one
- * that is not there.
+ * The first part runs in backends, called by stored_type.c and others; the
+ * second in the apply worker, where the objects are known until the end of the
+ * entry.  Errors: 0A000 for an object that other regions do not have; 42704 in
+ * the worker for one that does not exist there.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -56,9 +57,9 @@
 
 #include "shmem/shmem.h"
 
-/* ---- where the value comes from ---- */
+/* ---- in the region of the transaction ---- */
 
-/* What the catalogs say of an object; fields that its kind lacks are empty. */
+/* What identifies an object; fields that its kind lacks are empty. */
 typedef struct Identity
 {
 	Oid			schema;
@@ -69,10 +70,7 @@ typedef struct Identity
 	int32		encoding;		/* of a collation */
 } Identity;
 
-/*
- * One catalog row gives it all: `fields` reads the kind's own columns into
- * `identity`.  false: there is no such object.
- */
+/* Reads the object's catalog row into `identity`.  false: no such object. */
 static bool
 object_name_look_up_identity(OtObjectKind kind, Oid oid, Identity *identity)
 {
@@ -223,9 +221,9 @@ object_name_refuse_local(OtObjectKind kind, const Identity *identity, Oid oid)
 }
 
 /*
- * The same everywhere, and not built on anything that an OID goes into.  Of a
- * function only the name counts: the types of its arguments have keys of
- * their own.
+ * The hash of the object's key, made without any OID, so that it is the same in
+ * every region.  The arguments of a function are not part of it: their types
+ * have keys of their own.
  */
 static OtHash
 object_name_hash_identity(OtObjectKind kind, const char *schema, const char *name)
@@ -259,7 +257,7 @@ object_name_introduce(OtObjectKind kind, Oid oid, const Identity *identity, OtLo
 	char	   *schema = object_name_schema_name(identity->schema);
 	StringInfo	ops;
 
-	/* What its name is built on comes first. */
+	/* Types that its name contains are introduced first. */
 	if (OidIsValid(identity->type))
 		type = ot_object_ref(OT_OBJECT_TYPE, identity->type);
 	for (int i = 0; i < identity->nargs; i++)
@@ -267,7 +265,7 @@ object_name_introduce(OtObjectKind kind, Oid oid, const Identity *identity, OtLo
 	if (OidIsValid(identity->schema))
 		ot_write_set_key(object_name_hash_identity(OT_OBJECT_NAMESPACE, "", schema), OT_KEY_SHARE, base,
 						 InvalidOid);
-	/* An enum's labels change under a lock on the tables that use it. */
+	/* Labels have no key: changing one locks the tables that use the enum. */
 	if (kind != OT_OBJECT_ENUM_LABEL)
 		ot_write_set_key(object_name_hash_identity(kind, schema, identity->name), OT_KEY_SHARE, base,
 						 kind == OT_OBJECT_RELATION ? oid : InvalidOid);
@@ -298,7 +296,7 @@ object_name_introduce(OtObjectKind kind, Oid oid, const Identity *identity, OtLo
 	return ot_write_set_number_object(kind, oid);
 }
 
-/* How this write set refers to the object; introduces it at its first use. */
+/* How this write set refers to the object; introduces it on first use. */
 OtObjectRef
 ot_object_ref(OtObjectKind kind, Oid oid)
 {
@@ -323,7 +321,7 @@ ot_object_ref(OtObjectKind kind, Oid oid)
 	return object_name_introduce(kind, oid, &identity, base);
 }
 
-/* The key alone, for an object that the write set names in a way of its own. */
+/* Takes only the key, for an object that the write set names in another way. */
 void
 ot_object_share_key(OtObjectKind kind, Oid oid)
 {
@@ -340,8 +338,8 @@ ot_object_share_key(OtObjectKind kind, Oid oid)
 }
 
 /*
- * The same in every region where the OID means an object of this name, and for
- * all OIDs that mean nothing (any more).  No key is taken: for looking only.
+ * A hash of the object's name: the same in every region, and one for all OIDs
+ * that mean nothing (any more).  Takes no key: for readers only.
  */
 uint64
 ot_object_name_hash(OtObjectKind kind, Oid oid)
@@ -394,9 +392,9 @@ object_name_kind_of_class(Oid class_id)
 }
 
 /*
- * The other side: an object is about to be dropped, renamed or moved.  Takes
- * the key of the name that the catalogs show to this command, which is the
- * one before its own changes.
+ * Takes the key of an object that is about to be dropped, renamed or moved.
+ * The name is the one that the catalogs show to this command: the one before
+ * its own changes.
  */
 void
 ot_object_take_key(Oid class_id, Oid oid)
@@ -414,13 +412,13 @@ ot_object_take_key(Oid class_id, Oid oid)
 	pfree(schema);
 }
 
-/* ---- where it goes to ---- */
+/* ---- in the apply worker ---- */
 
 static Oid *objects = NULL;
 static uint32 nobjects;
 static uint32 max_objects;
 
-/* In the memory of the entry. */
+/* An entry begins.  The list of objects is in the current memory context. */
 void
 ot_object_names_begin(void)
 {

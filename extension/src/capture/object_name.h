@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * object_name.h
- *	  Objects that stored values point at, by name.
+ *	  Objects that stored values refer to, by name.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -13,7 +13,7 @@
 
 #include "node/node.h"
 
-/* As they stand on the wire. */
+/* As in the wire format. */
 typedef enum OtObjectKind
 {
 	OT_OBJECT_NONE = 0,
@@ -38,21 +38,21 @@ typedef uint32 OtObjectRef;
 #define OT_OBJECT_FIXED UINT32_C(0x80000000)
 
 /*
- * In the place of a reference: here, behind its length word, begins a composite,
- * whose header says which version of its type it was made with.  Versions are positions in the WAL of
- * one server.
+ * In the place of a reference: a composite begins here, after its length word.
+ * Its header may contain the version of its type that it was made with.
+ * Versions are WAL positions of one server.
  */
 #define OT_OBJECT_VERSION UINT32_C(0xffffffff)
 
-/* where the value comes from */
+/* in the region of the transaction */
 extern OtObjectRef ot_object_ref(OtObjectKind kind, Oid oid);
 extern void ot_object_share_key(OtObjectKind kind, Oid oid);
 extern void ot_object_take_key(Oid class_id, Oid oid);
 extern uint64 ot_object_name_hash(OtObjectKind kind, Oid oid);
 
-/* where it goes to */
+/* in the apply worker */
 extern void ot_object_names_begin(void);
-extern void ot_object_read(OtReader *r);	/* behind the op byte 'O' */
+extern void ot_object_read(OtReader *r);	/* after the op byte 'O' */
 extern Oid	ot_object_resolve(OtObjectRef ref);
 
 #endif							/* ONETRIP_OBJECT_NAME_H */

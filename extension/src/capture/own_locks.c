@@ -1,16 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * own_locks.c
- *	  Which relations this transaction holds a lock on, and how strong.
+ *	  On which relations this transaction holds a lock, and how strong.
  *
- * Asking the lock manager rather than collecting along the way misses none:
- * plans, triggers, LOCK TABLE and utility commands all end up here.
+ * The lock manager is asked, rather than locks collected along the way: so
+ * none is missed, whether a plan, a trigger, LOCK TABLE or a utility command
+ * took it.
  *
  * A lock is either in one of this process's fast-path slots, or in the shared
- * table, where it hangs in a list for each partition.  Another process may
- * move one of ours from the first place to the second at any time; it does so
- * holding fpInfoLock and the partition's lock, so the slots are read first,
- * then the lists: a lock may be seen twice, never not at all.
+ * lock table, which has a list of this process's locks for each partition.
+ * Another process may move one from the first place to the second at any time;
+ * while it does so, it holds fpInfoLock and the partition's lock.  Therefore
+ * the slots are read first, then the lists: a lock may be seen twice, but it is
+ * never missed.
  *
  * Runs in backends, at PRE_COMMIT and ABORT.
  *
@@ -109,7 +111,7 @@ own_locks_note_shared(LockList *list, PROCLOCK *proclock)
 	}
 }
 
-/* palloc'd; each relation once. */
+/* The result is palloc'd, and contains each relation once. */
 OtHeldLock *
 ot_held_locks(int *count)
 {

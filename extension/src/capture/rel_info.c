@@ -9,25 +9,27 @@
  * What goes into the hash of a key must be the same on every node, and must
  * not change while the key is held.  So it is made of
  *
- *	the table's schema and name		whoever renames holds the table's keys
- *	an index's column numbers		fixed for the index's life, like its having a predicate
+ *	the table's schema and name		a rename takes the table's keys
+ *	an index's column numbers		fixed for the index's life; whether it has
+ *									a predicate is, too
  *	values							of the columns, or of expressions
  *
  * and not of the index's name, which may change while the table is written.
- * Two indexes of a table that are on the same columns, with other predicates or
- * expressions, so share their keys: two values that meet nowhere may conflict,
- * never the other way round.  A function behind an expression is replaced under
- * the keys of the tables that use it (ddl_lock.c).
+ * So two indexes of a table that are on the same columns, but have different
+ * predicates or expressions, share their keys: values may conflict that are in
+ * no common index, but no conflict is missed.  A function that an expression
+ * calls is replaced only by a statement that holds the keys of the tables that
+ * use it (ddl_lock.c).
  *
- * A unique index hashes each value with the extended hash function that goes
- * with the index's equality.  Where there is none that gives the same result
- * on every node, the index is coarse: any two changes of it collide, which is
- * slow and never wrong.  So is one under a collation that takes different
- * strings for equal: which ones, and their sort keys, are a matter of the
- * version of ICU.
+ * The values of a unique index are hashed with the extended hash function that
+ * belongs to the index's equality.  Where there is none that gives the same
+ * result on every node, the index is coarse: it has a single key, so any two
+ * changes of it conflict, which is slow but never wrong.  An index under a
+ * nondeterministic collation is coarse as well: which strings are equal, and
+ * their sort keys, depend on the version of ICU.
  *
- * Runs in backends and in the apply worker.  Entries live in a context each,
- * below CacheMemoryContext.
+ * Runs in backends and in the apply worker.  Each entry has a memory context
+ * of its own, below CacheMemoryContext.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -62,7 +64,7 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
-/* Keep the keys of different kinds of index apart. */
+/* These keep the keys of different kinds of index apart. */
 #define SEED_EXCLUSION	1
 #define SEED_PARTIAL	2
 
@@ -105,8 +107,8 @@ rel_info_invalidate_relation(Datum arg, Oid relid)
 }
 
 /*
- * A table's hash holds its schema's name, a column's way of travelling its
- * type's: either may change without a message for the relation.
+ * A table's hash depends on its schema's name, and the wire form of a column
+ * on its type.  Either may change without an invalidation of the relation.
  */
 static void
 rel_info_invalidate_all(Datum arg, int cacheid, uint32 hashvalue)
@@ -170,8 +172,9 @@ rel_info_describe_column(OtColumn *column, Form_pg_attribute att)
 }
 
 /*
- * What the bytes of a row are cut up by.  A server on which this differs must
- * not try: the types of users are left out, since their OIDs differ.
+ * A hash of what is needed to take the bytes of a row apart.  A server where it
+ * differs must not read the row.  Of the types only built-in ones count, since
+ * the OIDs of others differ from server to server.
  */
 static uint32
 rel_info_hash_layout(TupleDesc desc)
@@ -218,8 +221,8 @@ rel_info_describe_hash(OtIndex *index, int i, Relation index_rel)
 	}
 
 	/*
-	 * Composite values, ranges and arrays may hold OIDs further down.  The
-	 * reg* types are indexed as plain oid, so ask for the column's own type.
+	 * Composite values, ranges and arrays may contain OIDs further down.  The
+	 * reg* types are indexed as plain oid, so look at the column's own type.
 	 */
 	if (rel_info_contains_oids(column) || rel_info_contains_oids(type) ||
 		(!rel_info_is_builtin(type) && get_typtype(type) != TYPTYPE_BASE))
@@ -237,7 +240,7 @@ rel_info_describe_hash(OtIndex *index, int i, Relation index_rel)
 		!get_collation_isdeterministic(index->collations[i]))
 		return false;
 
-	/* Values that the index takes for equal must hash alike. */
+	/* Values that are equal for the index must have the same hash. */
 	if (index_rel->rd_rel->relam == HASH_AM_OID)
 		return false;
 	equality = get_opfamily_member(opfamily, index_rel->rd_opcintype[i],
@@ -252,7 +255,7 @@ rel_info_describe_hash(OtIndex *index, int i, Relation index_rel)
 	return true;
 }
 
-/* A function of users, or one that tells a setting? */
+/* A user's function, or one that returns a setting? */
 static bool
 rel_info_is_not_builtin(Oid function, void *context)
 {
@@ -265,7 +268,7 @@ rel_info_runs_users_code(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	/* Casts run functions of types, and CHECKs of domains, that do not stand here. */
+	/* Casts run functions of types, and domains' CHECKs: not in the tree. */
 	if (IsA(node, Const) && ot_type_contains_names(((Const *) node)->consttype))
 		return true;
 	if (IsA(node, CoerceToDomain) || IsA(node, CoerceViaIO) || IsA(node, ArrayCoerceExpr) ||
@@ -274,7 +277,7 @@ rel_info_runs_users_code(Node *node, void *context)
 	return expression_tree_walker(node, rel_info_runs_users_code, context);
 }
 
-/* In a language of its own?  What is written in C is its author's to vouch for. */
+/* Is it a user's function in another language than C?  C is trusted. */
 static bool
 rel_info_is_interpreted(Oid function, void *context)
 {
@@ -291,13 +294,13 @@ rel_info_is_interpreted(Oid function, void *context)
 	return language != INTERNALlanguageId && language != ClanguageId;
 }
 
-/* Might the expression do anything but compute? */
+/* Might the expression do more than compute? */
 static bool
 rel_info_may_run_anything(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-	/* a domain has CHECKs, also one within a composite that is read from text */
+	/* a domain has CHECKs, even one in a composite that is read from text */
 	if (IsA(node, CoerceToDomain) ||
 		(IsA(node, CoerceViaIO) && !rel_info_is_builtin(((CoerceViaIO *) node)->resulttype)) ||
 		check_functions_in_node(node, rel_info_is_interpreted, context))
@@ -306,8 +309,9 @@ rel_info_may_run_anything(Node *node, void *context)
 }
 
 /*
- * A B-tree takes a first value of such a type and no second one: an array of
- * points, say.  Two regions could each insert a first.
+ * Notes a B-tree on a type that has no comparison, such as an array of points.
+ * It accepts a first value, but no second one; and two regions could each
+ * insert a first one.
  */
 static void
 rel_info_note_incomparable(OtRelInfo *info, Relation index_rel)
@@ -329,9 +333,9 @@ rel_info_note_incomparable(OtRelInfo *info, Relation index_rel)
 }
 
 /*
- * A table above this one that chooses partitions by OIDs of this server: by the
- * hash of an enum, or by the order of a regclass.  Elsewhere the same row
- * would be looked for in another partition.
+ * An ancestor of this table that chooses the partition by OIDs of this server:
+ * by the hash of an enum, or by the order of a regclass.  In other regions the
+ * same row would belong in another partition.
  */
 static Oid
 rel_info_find_misrouting(Relation rel)
@@ -340,7 +344,7 @@ rel_info_find_misrouting(Relation rel)
 	List	   *ancestors;
 	ListCell   *lc;
 
-	/* The worker must not wait for a lock that no key stands for. */
+	/* The worker must not wait for a lock for which there is no key. */
 	if (!rel->rd_rel->relispartition || ot_is_apply_worker)
 		return InvalidOid;
 	ancestors = get_partition_ancestors(RelationGetRelid(rel));
@@ -364,8 +368,8 @@ rel_info_find_misrouting(Relation rel)
 }
 
 /*
- * Does an expression of the index see OIDs of this server, or give an enum?
- * What it makes of them is not the same elsewhere, or changes with a label.
+ * Does an expression of the index read OIDs of this server, or return an enum?
+ * Its result may then differ elsewhere, or change when a label is renamed.
  */
 static bool
 rel_info_computes_with_names(Relation rel, Relation index_rel)
@@ -419,8 +423,8 @@ rel_info_describe_index(OtIndex *index, OtRelInfo *info, Relation rel, Relation 
 }
 
 /*
- * Only a B-tree keeps whole values and says for certain which are too long.
- * Other kinds keep what their operator classes make of a value.
+ * Only a B-tree stores whole values, so only there is it certain which values
+ * are too long.  Other indexes store what an operator class makes of a value.
  */
 static void
 rel_info_note_whole_index(OtRelInfo *info, Relation index_rel)
@@ -543,7 +547,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	MemoryContextSwitchTo(old);
 }
 
-/* Valid until the next look-up; the relation must be open and locked. */
+/* The result is valid until the next call; rel must be open and locked. */
 OtRelInfo *
 ot_rel_info(Relation rel)
 {
@@ -561,7 +565,7 @@ ot_rel_info(Relation rel)
 	}
 	if (!info->valid)
 	{
-		/* An error half way leaves an entry that is built again. */
+		/* After an error the entry is built again. */
 		PG_TRY();
 		{
 			rel_info_build_entry(info, rel);

@@ -20,14 +20,14 @@ typedef struct OtColumn
 {
 	bool		dropped;
 	bool		is_varlena;
-	bool		contains_names;	/* its values may hold OIDs, or be refused */
+	bool		contains_names;	/* its values may contain OIDs, or be refused */
 	Oid			type;
 } OtColumn;
 
 typedef enum OtHashKind
 {
 	OT_HASH_FUNCTION,			/* the type's extended hash function */
-	OT_HASH_LABEL				/* the text form: enums, whose values are OIDs */
+	OT_HASH_LABEL				/* a hash of the text form: enums, whose values are OIDs */
 } OtHashKind;
 
 typedef struct OtIndex
@@ -35,7 +35,7 @@ typedef struct OtIndex
 	Oid			oid;
 	uint64		hash;			/* of the table and what the index is on */
 	bool		exclusion;
-	bool		coarse;			/* one key for the whole index */
+	bool		coarse;			/* one key for the whole index (rel_info.c) */
 	bool		computed;		/* expressions or a predicate */
 	bool		nulls_equal;	/* NULLS NOT DISTINCT */
 	int			nkeys;
@@ -46,14 +46,17 @@ typedef struct OtIndex
 	IndexInfo  *info;			/* if computed */
 } OtIndex;
 
-/* An index that is not unique, with an expression or a predicate that may run anything. */
+/*
+ * An index that is not unique, and has an expression or a predicate that may
+ * do more than compute.
+ */
 typedef struct OtRunningIndex
 {
 	Oid			oid;
 	IndexInfo  *info;
 } OtRunningIndex;
 
-/* A B-tree of values whose length varies. */
+/* A B-tree with a column of variable length. */
 typedef struct OtWholeIndex
 {
 	Oid			oid;
@@ -69,7 +72,7 @@ typedef struct OtRelInfo
 	bool		valid;
 	MemoryContext context;
 	OtHash		table;
-	int			identity;		/* of indexes, -1: none */
+	int			identity;		/* which one of indexes is it; -1: none */
 	int			nindexes;		/* unique and exclusion ones only */
 	OtIndex    *indexes;
 	int			nrunning_indexes;
@@ -79,11 +82,11 @@ typedef struct OtRelInfo
 	OtWholeIndex *whole_indexes;
 	Bitmapset  *in_whole_indexes;	/* columns, numbered as pull_varattnos() does */
 	TupleDesc	as_given;		/* forms rows without making headers shorter */
-	uint32		layout;			/* hash of what the bytes of a row are */
+	uint32		layout;			/* hash of how the bytes of a row are laid out */
 	bool		contains_names;	/* some column does */
 	bool		runs_functions; /* an index has an expression or a predicate */
 	bool		runs_users_code;	/* some of them are not built in */
-	Oid			misrouted_by;	/* a partitioned table above it that sorts by OIDs, or InvalidOid */
+	Oid			misrouted_by;	/* an ancestor partitioned by OIDs, or InvalidOid */
 	Oid			incomparable;	/* an index that cannot compare two values, or InvalidOid */
 	AttrNumber	incomparable_column;	/* 0: computed */
 	OtColumn   *columns;

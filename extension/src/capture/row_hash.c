@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * row_hash.c
- *	  Is a row here the same as in another region?
+ *	  Hashes by which a row can be compared with that of another region.
  *
- * A hash of the bytes that the row's values are stored as, for `onetrip check`:
- * text shows 0.0 and a NaN of another payload, or a JSON key that is there
- * twice, as what they are not.  Regions may keep the same value out of line
- * or compressed where another does not, so what is hashed is the value fetched
- * and decompressed.  OIDs in it go by the names that they stand for
+ * For `onetrip check`.  What is hashed is the bytes in which the values are
+ * stored: different values can have the same text, such as two NaNs with
+ * different payloads.  One region may store a value out of line or compressed
+ * where another does not, so the value is fetched and decompressed first.  An
+ * OID in it is replaced by a hash of the name that it stands for
  * (stored_type.c).
  *
- * Runs in any backend, a parallel worker too, and looks only: nothing is noted
- * for the log.  Names are those that the catalogs show now, not those of the
- * transaction's snapshot.
+ * Runs in any backend, also in a parallel worker, and only reads: it records
+ * nothing in the write set.  Names are those that the catalogs show now, not
+ * those of the transaction's snapshot.
  *
  * Memory: what a column needs lives until the next row; the description of the
  * row's type, as long as the query's plan.
@@ -46,7 +46,7 @@ typedef struct RowType
 PG_FUNCTION_INFO_V1(ot_row_hash);
 PG_FUNCTION_INFO_V1(ot_column_hashes);
 
-/* Described once in a query, which holds a lock on the table. */
+/* Made once in a query, which holds a lock on the table meanwhile. */
 static RowType *
 row_hash_row_type(FunctionCallInfo fcinfo, HeapTupleHeader row)
 {
@@ -107,7 +107,7 @@ row_hash_plain(Form_pg_attribute att, Datum value, uint64 before)
 	return row_hash_bytes_after(by_value, att->attlen, before);
 }
 
-/* The same for a value with OIDs in it, whose bytes are copied to be changed. */
+/* The same for a value that may contain OIDs, which are replaced in a copy. */
 static uint64
 row_hash_with_names(Form_pg_attribute att, Datum value, uint64 before)
 {
@@ -162,7 +162,7 @@ row_hash_take_apart(FunctionCallInfo fcinfo)
 	return type;
 }
 
-/* onetrip.row_hash(record): of all columns. */
+/* onetrip.row_hash(record): a hash of all columns. */
 Datum
 ot_row_hash(PG_FUNCTION_ARGS)
 {
@@ -174,7 +174,7 @@ ot_row_hash(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64((int64) hash);
 }
 
-/* onetrip.column_hashes(record): of each column, dropped ones left out. */
+/* onetrip.column_hashes(record): a hash of each column that is not dropped. */
 Datum
 ot_column_hashes(PG_FUNCTION_ARGS)
 {

@@ -3,21 +3,22 @@
  * row_image.c
  *	  A row as it travels: the heap's own bytes.
  *
- * A row leaves as it lies in the table's page: null bitmap and data, with
- * values in line or compressed in line as they are.  What cannot stay among
- * these bytes becomes a part, with its column null in the bitmap:
+ * A row is sent as it is stored in the table's page: null bitmap and data, with
+ * in-line values as they are, compressed or not.  A value that cannot be sent
+ * this way becomes a part, and its column is null in the bitmap:
  *
- *	- a value out of line: its bytes as TOAST keeps them, compressed or not;
- *	- a compressed value with OIDs in it: decompressed, and compressed again
- *	  with the same method where it arrives.
+ *	- a value out of line: its bytes as TOAST stores them, compressed or not;
+ *	- a compressed value with OIDs in it: decompressed, and to be compressed
+ *	  again with the same method where it is applied.
  *
- * Behind the bytes stands where OIDs are in them, and which objects they
- * mean (object_name.c).  Whoever reads the row puts his own OIDs there.
+ * The bytes are followed by a list of the places at which they contain OIDs,
+ * and of the objects that these mean (object_name.c).  The reader puts its own
+ * OIDs there.
  *
- * What is read has been through a checksum on its way and comes from a
- * member that is trusted with everything; all the same no length in it is
- * believed: a damaged row is an ERROR, not a read behind its end.  What a value
- * holds inside is between its type's functions and itself, as in a heap.
+ * What is read has a checksum on its way, and comes from a member, which is
+ * trusted with everything.  Nevertheless every length in it is checked: a
+ * damaged row is an ERROR, not a read past its end.  The inside of a value is
+ * not checked; its type's functions deal with that, as for a row in a heap.
  *
  * Temporary memory: the caller's current context.
  *
@@ -35,7 +36,7 @@
 #include "utils/memutils.h"
 #include "utils/typcache.h"
 
-/* What a row has, in its first byte. */
+/* What a row has: the flags in its first byte. */
 #define ROW_HAS_NULLS	0x01
 #define ROW_HAS_VARLENA 0x02	/* HEAP_HASVARWIDTH */
 #define ROW_HAS_NAMES	0x04
@@ -102,19 +103,20 @@ row_image_add_part(OtRowImage *image, int column, OtRelInfo *info, Datum value, 
 	part->value = PG_DETOAST_DATUM(value);
 	if (decompress)
 		part->value = (struct varlena *) DatumGetPointer(ot_type_decompress(type, value));
-	/* The header is not counted. */
+	/* Offsets count from the end of the header. */
 	if (!ot_type_find_names(type, (char *) part->value, (uint32) -VARHDRSZ, &part->names) &&
 		!decompress)
 	{
-		/* Something further down is compressed. */
+		/* A value inside this one is compressed. */
 		image->nparts--;
 		row_image_add_part(image, column, info, value, true);
 	}
 }
 
 /*
- * Adds the OIDs among the row's bytes.  A column with something compressed
- * further down cannot stay there: its number is returned, else -1.
+ * Adds the OIDs among the row's bytes to the image's names.  If a column has a
+ * compressed value inside its value, returns the number of that column, which
+ * has to become a part; else -1.
  */
 static int
 row_image_find_names(OtRowImage *image, OtRelInfo *info, TupleDesc desc)
@@ -140,7 +142,7 @@ row_image_find_names(OtRowImage *image, OtRelInfo *info, TupleDesc desc)
 	return -1;
 }
 
-/* From stored values, of which NULL ones are left out.  Changes `nulls`. */
+/* Makes the image from stored values.  Changes `nulls`. */
 void
 ot_row_image_of_values(OtRowImage *image, OtRelInfo *info, TupleDesc desc,
 					   Datum *values, bool *nulls)
@@ -173,8 +175,8 @@ ot_row_image_of_values(OtRowImage *image, OtRelInfo *info, TupleDesc desc,
 }
 
 /*
- * From a row in the table, whose page the caller keeps pinned until the image
- * has been written.
+ * Makes the image from a row in the table.  The caller keeps its page pinned
+ * until the image has been written.
  */
 void
 ot_row_image_of_tuple(OtRowImage *image, OtRelInfo *info, TupleDesc desc, HeapTuple stored)
@@ -257,14 +259,14 @@ row_image_bad_row(const char *what)
 			 errmsg("a row in a write set is damaged: %s", what)));
 }
 
-/* The length of the varlena at `at`, of which `left` bytes are there. */
+/* Returns the length of the varlena at `at`, where `left` bytes are left. */
 static uint32
 row_image_check_varlena(const char *at, uint32 left)
 {
 	uint32		size;
 
 	if (VARATT_IS_1B_E(at))
-		row_image_bad_row("a value stands for one that is elsewhere");
+		row_image_bad_row("a value is a pointer to another place");
 	if (VARATT_IS_1B(at))
 		size = VARSIZE_1B(at);
 	else
@@ -280,7 +282,7 @@ row_image_check_varlena(const char *at, uint32 left)
 	return size;
 }
 
-/* Every column that the bitmap calls present lies within the bytes. */
+/* Checks that all columns that are not NULL are within the bytes. */
 static void
 row_image_check_columns(TupleDesc desc, HeapTuple tuple)
 {
@@ -296,7 +298,7 @@ row_image_check_columns(TupleDesc desc, HeapTuple tuple)
 
 		if (HeapTupleHasNulls(tuple) && att_isnull(i, header->t_bits))
 			continue;
-		/* Looks at a byte to tell padding from a short header. */
+		/* att_align_pointer() reads a byte here, so there must be one. */
 		if (off >= len)
 			row_image_bad_row("it ends too early");
 		off = att_align_pointer(off, att->attalign, att->attlen, data + off);
@@ -317,9 +319,9 @@ row_image_check_columns(TupleDesc desc, HeapTuple tuple)
 }
 
 /*
- * A composite's header, behind its length word: made with this server's version
- * of its type, which has the same columns as the writer's at this place in the
- * order.
+ * Puts this server's version of the type into a composite's header; `offset` is
+ * after the header's length word.  The type has the same columns here as it
+ * had for the writer, since this is the same place in the order of entries.
  */
 static void
 row_image_put_version(char *bytes, uint32 len, uint32 offset)
@@ -329,7 +331,7 @@ row_image_put_version(char *bytes, uint32 len, uint32 offset)
 	TupleDesc	desc;
 
 	if (len < size || offset > len - size)
-		row_image_bad_row("a composite stands behind its end");
+		row_image_bad_row("a composite is beyond its end");
 	memset(&header, 0, sizeof(header));
 	memcpy((char *) &header + VARHDRSZ, bytes + offset, size);
 	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(&header), -1);
@@ -338,7 +340,7 @@ row_image_put_version(char *bytes, uint32 len, uint32 offset)
 	memcpy(bytes + offset, (char *) &header + VARHDRSZ, size);
 }
 
-/* Puts this server's OIDs where the row came with another's. */
+/* Replaces the writer's OIDs in the bytes by this server's. */
 static void
 row_image_read_names(OtReader *r, char *bytes, uint32 len)
 {
@@ -357,7 +359,7 @@ row_image_read_names(OtReader *r, char *bytes, uint32 len)
 		}
 		oid = ot_object_resolve(ref);
 		if (len < sizeof(Oid) || offset > len - sizeof(Oid))
-			row_image_bad_row("an OID stands behind its end");
+			row_image_bad_row("an OID is beyond its end");
 		memcpy(bytes + offset, &oid, sizeof(Oid));
 	}
 }
@@ -371,7 +373,7 @@ row_image_read_part(OtReader *r, OtRelInfo *info, OtRowRead *row, OtPart *part)
 	if (part->column >= info->natts || !info->columns[part->column].is_varlena ||
 		info->columns[part->column].dropped ||
 		!heap_attisnull(row->tuple, part->column + 1, NULL))
-		row_image_bad_row("it has a part without column");
+		row_image_bad_row("it has a part for no column");
 	part->out_of_line = ot_get_u8(r) != 0;
 	part->compress = (char) ot_get_u8(r);
 	len = ot_get_u32(r);
@@ -380,7 +382,7 @@ row_image_read_part(OtReader *r, OtRelInfo *info, OtRowRead *row, OtPart *part)
 	part->value = palloc(len);
 	memcpy(part->value, ot_get_bytes(r, len), len);
 	if (VARATT_IS_1B(part->value) || row_image_check_varlena((char *) part->value, len) != len)
-		row_image_bad_row("a part has another length than it says");
+		row_image_bad_row("a part and its value differ in length");
 	row_image_read_names(r, (char *) part->value + VARHDRSZ, len - VARHDRSZ);
 	if (part->compress != '\0')
 	{
@@ -450,8 +452,8 @@ ot_row_read(OtReader *r, OtRelInfo *info, TupleDesc desc, OtRowRead *row)
 }
 
 /*
- * A pointer to a value in memory that counts as out of line: the toaster looks
- * at every row that has one.
+ * Makes a TOAST pointer to a value in memory.  It counts as out of line, so the
+ * toaster processes the row and stores the value out of line again.
  */
 static Datum
 row_image_make_indirect(struct varlena *value)
@@ -464,7 +466,7 @@ row_image_make_indirect(struct varlena *value)
 	return PointerGetDatum(pointer);
 }
 
-/* Its column values, with the parts in their places. */
+/* The row's column values, including the parts. */
 void
 ot_row_deform(OtRowRead *row, TupleDesc desc, Datum *values, bool *nulls)
 {

@@ -17,12 +17,15 @@
 #include "access/htup.h"
 #include "access/tupdesc.h"
 
-/* A value that is not among the row's bytes: out of line, or compressed with OIDs in it. */
+/*
+ * A value that is not among the row's bytes: one that was out of line, or a
+ * compressed one that contains OIDs.
+ */
 typedef struct OtPart
 {
 	uint16		column;			/* from 0 */
-	bool		out_of_line;	/* where it comes from */
-	char		compress;		/* method to compress it with again, '\0': as it is */
+	bool		out_of_line;	/* it was, where the row was captured */
+	char		compress;		/* method to compress it with again; '\0': do not */
 	struct varlena *value;
 	OtNames		names;
 } OtPart;
@@ -31,7 +34,7 @@ typedef struct OtPart
 typedef struct OtRowImage
 {
 	HeapTuple	tuple;			/* null bitmap and bytes */
-	OtNames		names;			/* offsets from the first byte behind the bitmap */
+	OtNames		names;			/* offsets count from the start of the data */
 	OtPart	   *parts;
 	int			nparts;
 } OtRowImage;

@@ -1,23 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * session_settings.c
- *	  Settings of a session that change what is computed from values.
+ *	  Settings of a session that affect what is computed from values.
  *
  * An index with an expression or a predicate computes the same in every region
- * only under the same settings: bytea_output decides what b::text is.  So the
- * apply worker has one value for each of these settings, whatever an operator
- * sets for clients, and a write set names those that were different where a
- * row was written.  Settings with a dot in their name, which functions of
- * users read, go along if the index runs such functions.
+ * only under the same settings: for example, bytea_output decides what b::text
+ * is.  So the apply worker has a fixed value for each of these settings, called
+ * plain here, whatever an operator sets for clients; and a write set contains
+ * those that had another value when a row was written.  Settings with a dot in
+ * their name, which users' functions may read, are included if the index runs
+ * such functions.
  *
- * Statements of DDL take all of them with them, and what RESET search_path
- * would set: scripts of extensions (PostGIS) look that up.
+ * A DDL statement is recorded with all of them, and with the value to which
+ * RESET search_path would go, which scripts of extensions (PostGIS) look up.
  *
- * docs/census says of every setting of the server whether it is one of these,
- * and why not.
+ * docs/census says for every setting of the server whether it is one of these,
+ * and if not, why.
  *
- * Runs in backends, and in the apply worker.  Static state: what the present
- * write set has noted last.
+ * Runs in backends, and in the apply worker.  Static state: which settings the
+ * current write set contains so far.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -45,11 +46,11 @@
 typedef struct Setting
 {
 	const char *name;
-	const char *plain;			/* the worker's; NULL: always named */
+	const char *plain;			/* the worker's value; NULL: always sent */
 	struct config_generic *record;
 } Setting;
 
-/* search_path first: its value is put together, see session_settings_put_search_path(). */
+/* search_path is first; session_settings_put_search_path() makes its value. */
 static Setting settings[] = {
 	{"search_path", NULL},
 	{"DateStyle", "ISO, MDY"},
@@ -74,7 +75,7 @@ static Setting settings[] = {
 	{"escape_string_warning", "on"},
 };
 
-/* They matter to statements only, which name all. */
+/* These matter to statements only, which are recorded with all settings. */
 static const char *const statement_settings[] = {
 	"check_function_bodies",
 	"default_table_access_method",
@@ -82,8 +83,9 @@ static const char *const statement_settings[] = {
 };
 
 /*
- * What the worker has in the widest form: a function that went through at home
- * must not be refused where its row arrives.  Unknown ones are passed over.
+ * Settings that are at their most permissive in the worker: a function that ran
+ * in the transaction's own region must not fail where the row is applied.  The
+ * worker ignores those that its server does not know.
  */
 static const char *const widest[][2] = {
 	{"composite_type_mismatch", "disabled"},
@@ -92,15 +94,15 @@ static const char *const widest[][2] = {
 
 static OtNotedSettings noted;
 
-/* Of one session, with one row or statement. */
+/* Limits for one set of settings, with a row or a statement. */
 #define SETTINGS_MAX		128
 #define SETTINGS_BYTES_MAX	32768
-/* New names that the worker takes in before it starts anew; they are never forgotten. */
+/* New names are never forgotten: after so many of them the worker restarts. */
 #define NEW_NAMES_MAX		2000
 
 /*
- * A setting of an extension or a user's own that functions may read.  Those
- * of onetrip describe the server.
+ * Is it a setting of an extension or a user's own, which functions may read?
+ * Those of onetrip are not among them: they describe the server.
  */
 static bool
 session_settings_is_custom(struct config_generic *record)
@@ -110,7 +112,7 @@ session_settings_is_custom(struct config_generic *record)
 		strncmp(record->name, "onetrip.", 8) != 0;
 }
 
-/* Does the setting travel with definitions? */
+/* Is the setting sent with statements? */
 bool
 ot_session_settings_travel(const char *name)
 {
@@ -127,7 +129,7 @@ ot_session_settings_travel(const char *name)
 		if (pg_strcasecmp(statement_settings[i], name) == 0)
 			return true;
 	}
-	/* One that is set here; where it is not, another server may have a value of its own. */
+	/* a custom one only if it is set here; else it is each server's own */
 	for (int i = 0; i < count; i++)
 	{
 		if (pg_strcasecmp(all[i]->name, name) == 0)
@@ -136,7 +138,7 @@ ot_session_settings_travel(const char *name)
 	return false;
 }
 
-/* ---- where a row or statement comes from ---- */
+/* ---- in the region of the transaction ---- */
 
 static void
 session_settings_find_records(void)
@@ -190,7 +192,7 @@ session_settings_hash_setting(struct config_generic *record, uint64 seed)
 	return seed;
 }
 
-/* Of all that ot_session_settings_note() may write; never 0. */
+/* A hash of all that ot_session_settings_note() may write; never 0. */
 static uint64
 session_settings_fingerprint(bool custom_too)
 {
@@ -213,7 +215,7 @@ session_settings_fingerprint(bool custom_too)
 	return hash | 1;
 }
 
-/* The schemas that names are looked up in, without those of this session alone. */
+/* Appends the schemas in which names are looked up, without temporary ones. */
 static void
 session_settings_put_search_path(StringInfo ops)
 {
@@ -228,7 +230,7 @@ session_settings_put_search_path(StringInfo ops)
 
 		if (schema == NULL || isTempNamespace(lfirst_oid(lc)))
 			continue;
-		/* No other schema may take its name meanwhile. */
+		/* no other schema may get this name before the entry is applied */
 		if (lfirst_oid(lc) != PG_CATALOG_NAMESPACE)
 			ot_object_share_key(OT_OBJECT_NAMESPACE, lfirst_oid(lc));
 		appendStringInfo(&path, "%s%s", path.len > 0 ? ", " : "", quote_identifier(schema));
@@ -262,7 +264,7 @@ session_settings_put_custom(StringInfo ops, int *put_so_far)
 	}
 }
 
-/* The number of settings stands before them and is known behind them. */
+/* Fills in the number of settings, which comes before them, and checks it. */
 static void
 session_settings_put_count(StringInfo ops, int at, int count)
 {
@@ -270,14 +272,14 @@ session_settings_put_count(StringInfo ops, int at, int count)
 		ereport(ERROR,
 				(errcode(OT_ERR_TOO_LARGE),
 				 errmsg("this session has more settings than can be replicated"),
-				 errdetail("%d settings with %d bytes, %d and %d are the most.", count,
+				 errdetail("It has %d settings with %d bytes; at most %d with %d bytes can be replicated.", count,
 						   ops->len - at, SETTINGS_MAX, SETTINGS_BYTES_MAX),
 				 errhint("RESET custom settings that are not needed, or begin a new session.")));
 	ops->data[at] = (char) count;
 	ops->data[at + 1] = (char) (count >> 8);
 }
 
-/* What is not the setting, but what RESET makes of it. */
+/* The name under which the value that RESET search_path would set is sent. */
 #define RESET_SEARCH_PATH "=search_path"
 
 static const char *
@@ -290,7 +292,7 @@ session_settings_reset_search_path(void)
 	return value ? value : "";
 }
 
-/* For a statement: all of them, as they were set. */
+/* For a statement: all settings, with the values that they have now. */
 void
 ot_session_settings_put_all(StringInfo ops)
 {
@@ -315,7 +317,7 @@ session_settings_put_settings(bool custom_too)
 	int			at;
 	int			count = 1;
 
-	/* Who ran them: DDL that renames or drops the role conflicts. */
+	/* The role is sent by name: DDL that renames or drops it must conflict. */
 	ot_object_share_key(OT_OBJECT_ROLE, GetUserId());
 	ops = ot_write_set_append();
 	ot_write_set_looks_names_up();
@@ -337,8 +339,8 @@ session_settings_put_settings(bool custom_too)
 }
 
 /*
- * Before functions are run for a key: a row of this transaction, and DDL that
- * changes what they compute, meet in it.
+ * Takes the key on which a row and DDL that changes users' functions conflict,
+ * before such functions are run.
  */
 static void
 session_settings_take_code_key(void)
@@ -350,9 +352,9 @@ session_settings_take_code_key(void)
 }
 
 /*
- * Before a row: says under which settings, and as whom, functions of the
- * table's indexes ran, unless this write set has said so last.  Without
- * functions only the compression of what goes into an index matters.
+ * Before a row: records under which settings, and as which role, functions of
+ * the table's indexes run, unless the write set's last settings are the same.
+ * Without functions only the compression of what goes into an index matters.
  */
 void
 ot_session_settings_note(bool functions, bool custom_too)
@@ -374,14 +376,14 @@ ot_session_settings_note(bool functions, bool custom_too)
 	noted.compression = compression;
 }
 
-/* For a savepoint. */
+/* What the write set contains now; for a savepoint. */
 OtNotedSettings
 ot_session_settings_noted(void)
 {
 	return noted;
 }
 
-/* What was noted since no longer stands in the write set, or no longer holds. */
+/* What was recorded since is no longer in the write set, or no longer valid. */
 void
 ot_session_settings_forget(OtNotedSettings before)
 {
@@ -390,10 +392,10 @@ ot_session_settings_forget(OtNotedSettings before)
 
 /* ---- in the apply worker ---- */
 
-static int	level = 0;			/* of the settings read last; 0: none */
-static Oid	role = InvalidOid;	/* whose functions run under them */
+static int	level = 0;			/* nest level of the settings read last; 0: none */
+static Oid	role = InvalidOid;	/* as which functions run under them */
 
-/* Once, at the worker's start: nothing set for clients counts here. */
+/* Once, when the worker starts: what is set for clients does not count here. */
 void
 ot_session_settings_set_up(void)
 {
@@ -408,7 +410,7 @@ ot_session_settings_set_up(void)
 		if (GetConfigOption(widest[i][0], true, false) != NULL)
 			SetConfigOption(widest[i][0], widest[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 	}
-	/* As deep as the system lets it. */
+	/* Recursion may be as deep as the system permits. */
 	if (stack_kb > max_stack_depth)
 	{
 		snprintf(kb, sizeof(kb), "%ld", Min(stack_kb, (long) (MAX_KILOBYTES)));
@@ -416,19 +418,19 @@ ot_session_settings_set_up(void)
 	}
 }
 
-/* One entry's settings begin as the worker's own. */
+/* An entry begins, with the worker's own settings. */
 void
 ot_session_settings_begin(void)
 {
 	level = 0;
 }
 
-/* As it was before a statement; NULL: as it is. */
+/* The value to go back to after a statement; NULL: it has not been changed. */
 static char *saved_reset_search_path = NULL;
 
 /*
- * Of a source that makes defaults, so that it is kept outside of transactions;
- * the setting itself, which a session's source has set, stays.
+ * PGC_S_OVERRIDE is a source that sets the default, which no rollback undoes.
+ * The setting itself was set with PGC_S_SESSION, and does not change.
  */
 static void
 session_settings_set_reset_search_path(const char *value)
@@ -447,7 +449,7 @@ session_settings_swap_reset_search_path(const char *value)
 	session_settings_set_reset_search_path(value);
 }
 
-/* Behind a statement, also one that failed. */
+/* After a statement, even one that failed. */
 void
 ot_session_settings_end_statement(void)
 {
@@ -459,10 +461,11 @@ ot_session_settings_end_statement(void)
 }
 
 /*
- * Sets what is read, for the nest level that the caller has opened.  One that
- * this server does not know, or not so, is a WARNING.  A custom setting may be
- * one here that its role has no right to: then it is refused as it would be
- * in a session of that role.
+ * Reads settings and sets them, in the nest level that the caller has opened.
+ * A setting that this server does not know, or a value that it does not accept,
+ * is a WARNING.  Custom settings are set with the rights of role `as`: one that
+ * the role may not set here is refused, as in a session of that role.  If `as`
+ * is InvalidOid, custom settings are ignored.
  */
 void
 ot_session_settings_apply(OtReader *r, Oid as)
@@ -495,7 +498,7 @@ session_settings_count_settings(void)
 	return count;
 }
 
-/* Have users invented so many names that looking settings up gets slow? */
+/* Have sessions used so many new names that looking settings up gets slow? */
 bool
 ot_session_settings_worn_out(void)
 {
@@ -506,7 +509,7 @@ ot_session_settings_worn_out(void)
 	return session_settings_count_settings() - at_start > NEW_NAMES_MAX;
 }
 
-/* Good for the rows that follow, up to the next ones. */
+/* Reads the settings for the rows that follow, up to the next 'G'. */
 void
 ot_session_settings_read(OtReader *r)
 {
@@ -517,7 +520,10 @@ ot_session_settings_read(OtReader *r)
 	role = get_role_oid(name, true);
 	level = NewGUCNestLevel();
 	ot_session_settings_apply(r, role);
-	/* A role of one server only: whoever stands in for it must not be led astray. */
+	/*
+	 * The role does not exist here, so functions run as the table's owner; no
+	 * schema of a user may make them call something else.
+	 */
 	if (!OidIsValid(role))
 		(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, WARNING, false);
@@ -525,8 +531,8 @@ ot_session_settings_read(OtReader *r)
 }
 
 /*
- * As whom functions run: as in the transaction's own region, since they find
- * what that role's search_path makes them find.  InvalidOid: there is no such
+ * The role as which functions run: the one of the transaction's own region,
+ * since its search_path decides what they find.  InvalidOid: there is no such
  * role here.
  */
 Oid
@@ -535,7 +541,7 @@ ot_session_settings_role(void)
 	return level == 0 ? InvalidOid : role;
 }
 
-/* Back to the worker's own; what functions have set meanwhile goes too. */
+/* Goes back to the worker's own settings, also from those set by functions. */
 void
 ot_session_settings_end(void)
 {

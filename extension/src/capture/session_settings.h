@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * session_settings.h
- *	  Settings of a session that change what is computed from values.
+ *	  Settings of a session that affect what is computed from values.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -15,14 +15,14 @@
 
 #include "utils/guc.h"
 
-/* What the reader of a write set has so far. */
+/* Which settings the write set has told its reader so far. */
 typedef struct OtNotedSettings
 {
-	uint64		all;			/* a hash of what was said last; 0: nothing */
+	uint64		all;			/* a hash of the last ones; 0: none */
 	int			compression;	/* default_toast_compression; 0: the reader's own */
 } OtNotedSettings;
 
-/* where a row or statement comes from */
+/* in the region of the transaction */
 extern bool ot_session_settings_travel(const char *name);
 extern void ot_session_settings_put_all(StringInfo ops);
 extern void ot_session_settings_note(bool functions, bool custom_too);
@@ -32,7 +32,7 @@ extern void ot_session_settings_forget(OtNotedSettings before);
 /* in the apply worker */
 extern void ot_session_settings_set_up(void);
 extern void ot_session_settings_begin(void);
-extern void ot_session_settings_read(OtReader *r);	/* behind the op byte 'G' */
+extern void ot_session_settings_read(OtReader *r);	/* after the op byte 'G' */
 extern Oid	ot_session_settings_role(void);
 extern void ot_session_settings_end(void);
 extern void ot_session_settings_apply(OtReader *r, Oid as);

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * stored_type.c
- *	  Where a stored value holds OIDs of this server.
+ *	  Where a stored value contains OIDs of this server.
  *
  * Values travel as the heap stores them, and nearly all bytes mean the same
- * on every server.  OIDs do not.  They stand
+ * on every server.  OIDs do not.  They occur
  *
  *	in an enum			the value is the OID of its label
  *	in a reg* type		the value is the OID of what it names
@@ -15,15 +15,15 @@
  *	in a multirange		the multirange type, then the bounds'
  *
  * and in domains over these.  This file knows those layouts, and finds every
- * OID with its place.  A base type of an extension or a user is taken for
- * bytes without OIDs, as pg_upgrade takes it.
+ * OID and its offset.  The values of an extension's or a user's base type are
+ * assumed to contain no OIDs, as pg_upgrade assumes it.
  *
- * Some of the system's own types hold OIDs in forms that nobody outside of
- * the server reads (pg_node_tree); they are refused.  So is a range over
- * something that is ordered by OID: its bounds would change places elsewhere.
+ * Some of the system's own types contain OIDs in forms that only the server
+ * can read (pg_node_tree); they are refused.  So is a range over a type that is
+ * ordered by OID: elsewhere its upper bound could be below the lower one.
  *
- * The cache of types lives below CacheMemoryContext, and forgets everything
- * when a type or a relation changes.  Runs in backends.
+ * The cache of types is below CacheMemoryContext, and is emptied when a type or
+ * a relation changes.  Runs in backends and in the apply worker.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -68,11 +68,11 @@ typedef struct StoredType
 	Oid			type;			/* hash key, first */
 	Layout		layout;
 	OtObjectKind object;
-	bool		by_oid;			/* holds something whose order is that of OIDs */
+	bool		by_oid;			/* contains something whose order is that of OIDs */
 	Oid			inner;			/* of elements or bounds; InvalidOid: none to look into */
 } StoredType;
 
-/* Of a guess at the size of a compressed value elsewhere. */
+/* Added to the estimated size of a compressed value elsewhere, in bytes. */
 #define SIZE_SLACK 64
 
 static HTAB *types = NULL;
@@ -205,7 +205,7 @@ stored_type_describe_new(StoredType *stored, Oid type)
 			else if (base >= FirstGenbkiObjectId || inner.layout != LAYOUT_PLAIN)
 				stored->layout = typtype == TYPTYPE_RANGE ? LAYOUT_RANGE : LAYOUT_MULTIRANGE;
 		}
-		/* What an array says of its elements is their type, not the array's. */
+		/* An array contains the OID of its element type, not of its own. */
 		else if (element >= FirstGenbkiObjectId || inner.layout != LAYOUT_PLAIN)
 			stored->layout = LAYOUT_ARRAY;
 	}
@@ -231,7 +231,7 @@ stored_type_describe_known(Oid type)
 		return *found;
 	before = times_forgotten;
 	stored_type_describe_new(&stored, type);
-	/* What was found before something changed is used once and not kept. */
+	/* If something has changed meanwhile, the result is used but not kept. */
 	if (before == times_forgotten)
 	{
 		found = hash_search(types, &type, HASH_ENTER, NULL);
@@ -240,14 +240,14 @@ stored_type_describe_known(Oid type)
 	return stored;
 }
 
-/* May a value of this type hold an OID that needs a name, or be refused? */
+/* May a value of this type contain an OID that needs a name, or be refused? */
 bool
 ot_type_contains_names(Oid type)
 {
 	return stored_type_describe_known(type).layout != LAYOUT_PLAIN;
 }
 
-/* Is the order of its values that of OIDs, somewhere in them? */
+/* Does the order of its values depend on OIDs? */
 bool
 ot_type_is_by_oid(Oid type)
 {
@@ -256,14 +256,14 @@ ot_type_is_by_oid(Oid type)
 
 /* ---- finding OIDs ---- */
 
-/* Bytes in memory, and at which offset of the travelling ones they stand. */
+/* Bytes in memory, and their offset in the bytes that will be sent. */
 typedef struct Place
 {
 	char	   *start;
 	uint32		offset;
 	OtNames    *names;
-	bool		compressed;		/* came to a compressed value with OIDs in it */
-	bool		hashes;			/* names are hashes and introduce nothing */
+	bool		compressed;		/* a compressed value that may contain OIDs was found */
+	bool		hashes;			/* names are hashes, and no object is introduced */
 } Place;
 
 static void
@@ -289,7 +289,7 @@ stored_type_add_name(Place *place, char *at, OtObjectKind kind)
 	OtObjectRef ref;
 
 	memcpy(&oid, at, sizeof(oid));
-	/* One that is fixed everywhere has that bit, and a hash here has not. */
+	/* A fixed OID has that bit, and a hash does not, so that they differ. */
 	if (place->hashes)
 		ref = oid < FirstGenbkiObjectId ? OT_OBJECT_FIXED | oid :
 			(uint32) ot_object_name_hash(kind, oid) & ~OT_OBJECT_FIXED;
@@ -334,10 +334,10 @@ stored_type_find_in_composite(Place *place, HeapTupleHeader row)
 	char	   *data = (char *) row + row->t_hoff;
 	uint32		off = 0;
 
-	/* One from before its type was altered cannot be taken apart, nor read later. */
+	/* A value from before its type was altered cannot be read: ERROR. */
 	OT_CHECK_ROW_VERSION(row, desc);
 	stored_type_add_name(place, (char *) &row->t_choice.t_datum.datum_typeid, OT_OBJECT_TYPE);
-	/* Behind its type: the reader needs that first. */
+	/* After its type, which the reader needs first. */
 	stored_type_add_reference(place, (char *) row + VARHDRSZ, OT_OBJECT_VERSION);
 	for (int i = 0; i < natts; i++)
 	{
@@ -353,7 +353,7 @@ stored_type_find_in_composite(Place *place, HeapTupleHeader row)
 	ReleaseTupleDesc(desc);
 }
 
-/* One or two bounds, one behind the other; returns the end. */
+/* The bounds of one range, at most two, one after the other. */
 static void
 stored_type_find_in_bounds(Place *place, Oid subtype, uint8 flags, char *at)
 {
@@ -385,7 +385,7 @@ stored_type_find_in_range(Place *place, RangeType *range, Oid subtype)
 		stored_type_find_in_bounds(place, subtype, flags, (char *) (range + 1));
 }
 
-/* rangetypes.c and multirangetypes.c keep this layout to themselves. */
+/* This layout is private to PostgreSQL's multirangetypes.c. */
 static void
 stored_type_find_in_multirange(Place *place, MultirangeType *multirange, Oid subtype)
 {
@@ -411,14 +411,14 @@ stored_type_find_in_multirange(Place *place, MultirangeType *multirange, Oid sub
 		{
 			uint32		item = items[i - 1];
 
-			/* Every fourth says where its range begins, others how far on. */
+			/* Every fourth item is an offset, the others are lengths. */
 			offset = (item & 0x80000000) ? (item & 0x7fffffff) : offset + item;
 		}
 		stored_type_find_in_bounds(place, subtype, flags[i], bounds + offset);
 	}
 }
 
-/* at: the value itself, not a Datum; a varlena in any in-line form. */
+/* `at` is the value itself, not a Datum; a varlena in any in-line form. */
 static void
 stored_type_find_names(Place *place, Oid type, char *at)
 {
@@ -432,7 +432,7 @@ stored_type_find_names(Place *place, Oid type, char *at)
 		case LAYOUT_PLAIN:
 			return;
 		case LAYOUT_REFUSED:
-			/* nobody can tell; whoever looks takes it as it is */
+			/* its OIDs cannot be found; it is compared as it is */
 			if (place->hashes)
 				return;
 			ereport(ERROR,
@@ -463,7 +463,7 @@ stored_type_find_names(Place *place, Oid type, char *at)
 	inside.start = palloc(VARHDRSZ + VARSIZE_ANY_EXHDR(value));
 	SET_VARSIZE(inside.start, VARHDRSZ + VARSIZE_ANY_EXHDR(value));
 	memcpy(VARDATA(inside.start), VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value));
-	/* What stands before the payload has another length there. */
+	/* The header may be shorter in the bytes that are sent. */
 	inside.offset = place->offset + (VARDATA_ANY(value) - place->start) - VARHDRSZ;
 	inside.compressed = false;
 
@@ -490,11 +490,12 @@ stored_type_find_names(Place *place, Oid type, char *at)
 
 /*
  * Adds the OIDs in a value to `names`.  `value` points at its bytes: a varlena
- * in line and not compressed, or a value of fixed length, also of one that is
- * passed by value.  `offset`: where these bytes stand among those that travel.
+ * in line and not compressed, or a value of fixed length, even if its type is
+ * passed by value.  `offset` is the offset of these bytes among those that will
+ * be sent.
  *
- * Returns false if there is a compressed value further down, in which OIDs
- * cannot be told: ot_type_decompress() first.  Introduces objects in the
+ * Returns false if there is a compressed value inside it, in which OIDs cannot
+ * be found: then call ot_type_decompress() first.  Introduces objects in the
  * write set, so no operation may be half written.
  */
 bool
@@ -507,10 +508,10 @@ ot_type_find_names(Oid type, char *value, uint32 offset, OtNames *names)
 }
 
 /*
- * Puts a hash of its name in the place of each OID in a value's bytes, which
- * are the caller's own, so that they are the same in every region.  Of a
- * composite the version goes.  Returns false as ot_type_find_names() does; then
- * nothing has changed.
+ * Replaces each OID in a value's bytes by a hash of the object's name, and
+ * removes the versions of composites, so that the bytes are the same in every
+ * region.  The bytes must be the caller's own.  Returns false as
+ * ot_type_find_names() does; then nothing has changed.
  */
 bool
 ot_type_name_hashes(Oid type, char *value, Size len)
@@ -551,9 +552,10 @@ stored_type_scramble_bytes(char *at, uint32 seed)
 }
 
 /*
- * How many bytes a value, compressed in line here, may need where other OIDs
- * stand in it: as many as if no two OIDs had a byte in common, which is worse
- * than any server's, and some more.  Introduces objects in the write set.
+ * How many bytes a value that is compressed in line here may need with the OIDs
+ * of another server.  An estimate on the safe side: the size with OIDs that are
+ * replaced by hashes of them, which have fewer bytes in common than the OIDs of
+ * any server, plus SIZE_SLACK.  Introduces objects in the write set.
  */
 Size
 ot_type_size_elsewhere(Oid type, Datum compressed)
@@ -572,7 +574,7 @@ ot_type_size_elsewhere(Oid type, Datum compressed)
 		char	   *at = VARDATA(value) + names.items[i].offset;
 
 		stored_type_scramble_bytes(at, 0);
-		/* a version has the other half behind the type's OID */
+		/* the other half of a version comes after the type's OID */
 		if (names.items[i].object == OT_OBJECT_VERSION)
 			stored_type_scramble_bytes(at + 2 * sizeof(Oid), 1);
 	}
@@ -580,13 +582,13 @@ ot_type_size_elsewhere(Oid type, Datum compressed)
 	if (DatumGetPointer(elsewhere) == NULL)
 		return VARSIZE(value);
 	size = VARSIZE(DatumGetPointer(elsewhere)) + SIZE_SLACK;
-	/* pglz gives up where it saves less than a quarter. */
+	/* pglz does not compress if that saves less than a quarter. */
 	if (size > VARSIZE(value) / 4 * 3)
 		return VARSIZE(value);
 	return size;
 }
 
-/* ---- compressed values further down ---- */
+/* ---- compressed values inside a value ---- */
 
 static Datum
 stored_type_decompress_array(Oid type, ArrayType *array)
@@ -663,7 +665,7 @@ stored_type_decompress_range(TypeCacheEntry *cache, RangeType *range, Oid subtyp
 	return OT_RANGE_SERIALIZE(cache, &lower, &upper, empty);
 }
 
-/* The same value, with nothing compressed in it that holds OIDs. */
+/* The same value, in which nothing that may contain OIDs is compressed. */
 Datum
 ot_type_decompress(Oid type, Datum value)
 {

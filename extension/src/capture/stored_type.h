@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stored_type.h
- *	  Where a stored value holds OIDs of this server.
+ *	  Where a stored value contains OIDs of this server.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -13,7 +13,7 @@
 
 #include "capture/object_name.h"
 
-/* At this offset of some bytes stands an OID; it is this object's. */
+/* At this offset there is an OID; it is this object's. */
 typedef struct OtName
 {
 	uint32		offset;

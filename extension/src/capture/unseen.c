@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * unseen.c
- *	  Rows changed behind the access method's back.
+ *	  Detects rows that were changed without the access method.
  *
- * Code of extensions may call simple_heap_delete() and its like on a table of
- * its own, as the server does on catalogs: the access method hears nothing of
- * it, and other regions would keep the row.  But PostgreSQL counts all rows that
- * a transaction changes, by table, savepoints included.  What is more than
- * what went through the access method was unseen, and the COMMIT fails.
+ * An extension may call simple_heap_delete() or the like on a table of its own,
+ * as the server does on catalogs.  The access method does not notice that, and
+ * other regions would keep the row.  But PostgreSQL counts all rows that a
+ * transaction changes, by table, and takes savepoints into account.  If it has
+ * counted more rows than went through the access method, the COMMIT fails.
  *
- * Nothing is found while track_counts is off, which takes a superuser.
+ * Nothing is detected while track_counts is off; only a superuser can turn it
+ * off.
  *
  * Runs in backends, at PRE_COMMIT.
  *
@@ -29,7 +30,7 @@
 void
 ot_check_unseen_writes(void)
 {
-	/* Without a transaction id it has written nothing. */
+	/* A transaction without a transaction id has written nothing. */
 	if (ot_is_apply_worker || !TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
 		!ot_in_replicated_database())
 		return;
@@ -39,7 +40,7 @@ ot_check_unseen_writes(void)
 		Oid			relid = OT_COUNTED_TABLE(counts->parent);
 		uint64		all = counts->tuples_inserted + counts->tuples_updated + counts->tuples_deleted;
 
-		/* TRUNCATE begins to count anew */
+		/* TRUNCATE resets the counts */
 		if (all == 0 || counts->truncdropped || !ot_contents_of_travel(relid) ||
 			all <= ot_write_set_rows(relid))
 			continue;

@@ -3,19 +3,20 @@
  * write_set.c
  *	  What this transaction changed: operations in order, and keys.
  *
- * One buffer of operations and one array of keys per transaction, both only
- * appended to.  A savepoint remembers how long they were, and rolling back to
- * it cuts them to that length: changes, keys and the numbering of relations
- * leave together.
+ * A transaction has one buffer of operations and one array of keys, and only
+ * appends to them.  A savepoint notes how long they are, and rolling back to it
+ * shortens them to that length, so changes, keys and the numbers of relations
+ * disappear together.
  *
- * A (hash, mode) pair is kept once, with its first and therefore lowest base:
- * the row lock has been held since, so nothing can have come between.
+ * A (hash, mode) pair is recorded once, with its first and therefore lowest
+ * base: the lock has been held since then, so no other transaction can have
+ * come in between.
  *
- * Runs in backends.  Everything lives in one memory context below
- * TopMemoryContext, reset at the end of the transaction; COMMIT reads it
- * after PRE_COMMIT began, so it must outlive portals.  Errors: 54000 when the
- * write set grows past onetrip.max_write_set, 40001 when the transaction was
- * evicted before it noted its first change, 25006 on a read replica.
+ * Runs in backends.  Everything is in one memory context below
+ * TopMemoryContext, which is reset at the end of the transaction: COMMIT reads
+ * it after portals are gone.  Errors: 54000 when the write set grows past
+ * onetrip.max_write_set, 40001 when the transaction was evicted before it
+ * recorded its first change, 25006 on a read replica.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -69,7 +70,7 @@ typedef struct Key
 	uint8		mode;
 } Key;
 
-/* Where a savepoint found the write set. */
+/* The lengths of everything in the write set when a savepoint was set. */
 typedef struct Mark
 {
 	int			nest_level;
@@ -85,14 +86,14 @@ typedef struct Mark
 	OtNotedSettings settings;
 } Mark;
 
-/* Rows that went through the access method, one after another. */
+/* A number of rows in sequence, of one table, written by the access method. */
 typedef struct RowCount
 {
 	Oid			relid;
 	uint64		rows;
 } RowCount;
 
-/* An object that values refer to, by what it is here. */
+/* An object that values refer to, as this server identifies it. */
 typedef struct ObjectId
 {
 	uint32		kind;			/* OtObjectKind */
@@ -128,7 +129,10 @@ static struct
 	int			nkeys;
 	int			max_keys;
 	keys_hash  *key_ids;
-	/* introduced by 'R', by number; those below the first were, before a statement */
+	/*
+	 * Introduced by 'R', by number.  Those below first_relation were introduced
+	 * before a statement that may have changed them, and are introduced again.
+	 */
 	Oid		   *relids;
 	int			first_relation;
 	int			nrelations;
@@ -140,9 +144,9 @@ static struct
 	int			max_objects;
 	objects_hash *object_numbers;
 	int			nstatements;	/* 'S' operations in ops */
-	int			nlookups;		/* operations that look names up where they are read */
-	Mark		before_statement;	/* where the last of the former began */
-	int			statement_end;	/* and ended; -1: it is not there any more */
+	int			nlookups;		/* operations whose reader looks names up */
+	Mark		before_statement;	/* where the last 'S' began */
+	int			statement_end;	/* and where it ended; -1: it is gone */
 	Mark	   *marks;
 	int			nmarks;
 	int			max_marks;
@@ -153,7 +157,7 @@ static struct
 
 static void write_set_start(void);
 
-/* Begins noting, if this is the transaction's first change. */
+/* Starts the write set, if this is the transaction's first change. */
 void
 ot_write_set_touch(void)
 {
@@ -195,7 +199,7 @@ write_set_start(void)
 	MemoryContextSwitchTo(old);
 
 	ws.active = true;
-	/* Savepoints that were set before the first change begin here, empty. */
+	/* Savepoints that were set before the first change get a mark now. */
 	for (int level = 2; level <= GetCurrentTransactionNestLevel(); level++)
 		ot_write_set_subxact_start(level);
 }
@@ -238,7 +242,10 @@ write_set_mark_place(Mark *mark)
 	mark->ncounts = ws.ncounts;
 }
 
-/* Forgets the operations since then; what was introduced before has its name of then again. */
+/*
+ * Removes the operations since the mark.  What was introduced before it has the
+ * name again that it had then.
+ */
 static void
 write_set_cut_operations(const Mark *mark)
 {
@@ -303,7 +310,7 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 void
 ot_write_set_note_rows(Oid relid, int rows)
 {
-	/* A count that a savepoint found is left as it is. */
+	/* A count from before the last savepoint must stay as it is. */
 	int			first = ws.active && ws.nmarks > 0 ? ws.marks[ws.nmarks - 1].ncounts : 0;
 
 	if (!ws.active)
@@ -368,7 +375,7 @@ ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid)
 	ot_write_set_key(hash, mode, ot_applied_index(), relid);
 }
 
-/* A key that conflicts with nothing, so that the transaction is an entry. */
+/* Takes a key that conflicts with nothing, so that COMMIT proposes an entry. */
 void
 ot_write_set_entry(OtLogIndex base)
 {
@@ -377,7 +384,7 @@ ot_write_set_entry(OtLogIndex base)
 	ot_write_set_key(hash, OT_KEY_SHARE, base, InvalidOid);
 }
 
-/* Makes the transaction an entry though it changes nothing. */
+/* Makes COMMIT propose an entry although the transaction changes nothing. */
 void
 ot_write_set_advance(void)
 {
@@ -385,7 +392,7 @@ ot_write_set_advance(void)
 	ot_write_set_entry(ot_applied_index());
 }
 
-/* Which table the key stands for; InvalidOid for the schema. */
+/* Which table the key belongs to; InvalidOid: none (such as the schema's). */
 Oid
 ot_write_set_key_table(uint32 key_number)
 {
@@ -395,8 +402,8 @@ ot_write_set_key_table(uint32 key_number)
 /* ---- operations ---- */
 
 /*
- * Raises ERROR if the entry has grown past onetrip.max_write_set.  Keys count:
- * row locks have nothing else.
+ * Raises ERROR if the entry has grown past onetrip.max_write_set.  Keys count,
+ * too: a row lock adds nothing else.
  */
 void
 ot_write_set_check_size(void)
@@ -409,7 +416,7 @@ ot_write_set_check_size(void)
 				 errhint("Split the work into several transactions, or raise onetrip.max_write_set.")));
 }
 
-/* The buffer to append one operation to; check the size behind it. */
+/* The buffer to append one operation to.  Then call ot_write_set_check_size. */
 StringInfo
 ot_write_set_append(void)
 {
@@ -425,7 +432,7 @@ ot_write_set_relation(Relation rel)
 	StringInfo	ops;
 	char	   *schema;
 
-	/* Most transactions touch few relations, and the last one again. */
+	/* Most transactions change few relations, and mostly the last one again. */
 	for (int i = ws.active ? ws.nrelations - 1 : -1; i >= ws.first_relation; i--)
 	{
 		if (ws.relids[i] == relid)
@@ -455,7 +462,7 @@ ot_write_set_relation(Relation rel)
 	return ws.nrelations++;
 }
 
-/* Has this object been introduced, and is its name still the one of then? */
+/* Has this object been introduced, with no statement after that? */
 bool
 ot_write_set_find_object(uint32 kind, Oid oid, uint32 *number)
 {
@@ -471,7 +478,10 @@ ot_write_set_find_object(uint32 kind, Oid oid, uint32 *number)
 	return true;
 }
 
-/* The operation being appended is to be read at its place in the order. */
+/*
+ * Notes that the operation being appended makes its reader look names up, so
+ * that the entry must be read in its turn.
+ */
 void
 ot_write_set_looks_names_up(void)
 {
@@ -500,7 +510,7 @@ ot_write_set_number_object(uint32 kind, Oid oid)
 	return ws.nobjects++;
 }
 
-/* Records a statement with all that its meaning hangs on. */
+/* Records a statement, with the role and all settings that it depends on. */
 void
 ot_write_set_statement(const char *text, int len)
 {
@@ -518,14 +528,17 @@ ot_write_set_statement(const char *text, int len)
 
 	ws.nstatements++;
 	ot_write_set_looks_names_up();
-	/* It may rename tables or give them columns: introduce them anew. */
+	/* It may rename tables or add columns to them: introduce them again. */
 	ws.first_relation = ws.nrelations;
 	ws.first_object = ws.nobjects;
 	ot_session_settings_forget((OtNotedSettings) {0});
 	ws.statement_end = ws.ops.len;
 }
 
-/* Takes the last operation back, which is to be a statement; its keys stay.  false: it is none. */
+/*
+ * Removes the last operation if it is a statement, but not its keys.  false: it
+ * is not a statement.
+ */
 bool
 ot_write_set_take_statement_back(void)
 {
@@ -548,15 +561,15 @@ ot_write_set_sequence(const char *schema, const char *name, int64 last_value,
 	ot_put_u8(ops, flags);
 	ot_write_set_check_size();
 	/*
-	 * To set a sequence is not undone by a rollback, so it must not be done
-	 * twice: it comes in its turn, and shares its transaction with no other
-	 * entry.  To raise it twice is as good as once.
+	 * A rollback does not undo that a sequence was set.  So the worker must not
+	 * set it twice: it applies this entry in its turn, in a transaction of its
+	 * own.  Raising a sequence twice does no harm.
 	 */
 	if (flags & OT_SEQUENCE_EXACT)
 		ot_write_set_looks_names_up();
 }
 
-/* Appends the entry, as docs/agent-protocol.md lays it out. */
+/* Appends the entry in the format of docs/agent-protocol.md. */
 void
 ot_write_set_encode(OtTxnId txn, StringInfo out)
 {
@@ -573,7 +586,7 @@ ot_write_set_encode(OtTxnId txn, StringInfo out)
 	ot_write_set_operations(out);
 }
 
-/* Appends what is to be done, without the keys. */
+/* Appends the operations, without the keys. */
 void
 ot_write_set_operations(StringInfo out)
 {
@@ -593,7 +606,7 @@ ot_write_set_operations(StringInfo out)
 PG_FUNCTION_INFO_V1(ot_pending_keys);
 PG_FUNCTION_INFO_V1(ot_pending_bytes);
 
-/* onetrip.pending_keys(): what this transaction will be certified by, so far. */
+/* onetrip.pending_keys(): the keys that this transaction has taken so far. */
 Datum
 ot_pending_keys(PG_FUNCTION_ARGS)
 {
@@ -619,7 +632,7 @@ ot_pending_keys(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* onetrip.pending_bytes(): how large its operations are, so far. */
+/* onetrip.pending_bytes(): the size of this transaction's operations so far. */
 Datum
 ot_pending_bytes(PG_FUNCTION_ARGS)
 {

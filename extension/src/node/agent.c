@@ -7,11 +7,13 @@
  * frames, flush, read what has come, wait for the latch or the socket.  So a
  * backend that waits for its verdict stays in charge of its interrupts.
  *
- * No function here raises ERROR for what the node or the link does: a closed
- * or garbled connection is closed, the reason kept (ot_agent_error), and the
- * caller decides, since only it knows whether something was proposed.  Memory
- * is allocated while a connection is opened and while frames are appended or
- * grow the input buffer; a VERDICT fits into the buffer made at the start.
+ * No function that connects, sends or reads frames raises ERROR for what the
+ * node does: a connection that is broken, or on which the node sends garbage,
+ * is closed, the reason is kept (ot_agent_error), and the caller decides, since
+ * only it knows whether something was proposed.  The functions that decode a
+ * frame's body do raise ERROR, but for ot_agent_get_verdict().  Memory is
+ * allocated when a connection is opened, a frame is appended, or the input
+ * buffer grows; a VERDICT fits into the buffer that is made at the start.
  *
  * Runs in backends and in the apply worker.
  *
@@ -48,8 +50,8 @@ struct OtAgent
 	int			frame_start;	/* of the frame being appended */
 	StringInfoData in;
 	int			consumed;		/* bytes of in already handed out */
-	int			handed_out;		/* bytes behind these that the caller still uses: whole frames */
-	bool		drained;		/* has been read empty since ot_agent_wait() */
+	int			handed_out;		/* bytes after these, in whole frames, that the caller uses */
+	bool		drained;		/* the socket was read empty since ot_agent_wait() */
 	char		error[256];
 };
 
@@ -100,10 +102,10 @@ ot_agent_close(OtAgent *agent)
 	agent->fd = PGINVALID_SOCKET;
 	resetStringInfo(&agent->out);
 	agent->sent = 0;
-	/* A buffer that one large frame made huge is given back. */
+	/* Do not keep a buffer that one large frame made huge. */
 	if (agent->in.maxlen > 16 * INPUT_BYTES_MIN)
 	{
-		/* A transaction that aborts comes here, so there is no ERROR if there is no memory. */
+		/* An aborting transaction calls this: no ERROR for lack of memory. */
 		char	   *smaller = MemoryContextAllocExtended(agent->context, INPUT_BYTES_MIN,
 														 MCXT_ALLOC_NO_OOM);
 
@@ -119,8 +121,8 @@ ot_agent_close(OtAgent *agent)
 }
 
 /*
- * Whoever listens there is given the transactions of this server and tells
- * what is committed: only this server's own user, or root, is believed.
+ * The process that listens on the socket gets the transactions of this server
+ * and says what is committed.  So it must run as this server's user, or root.
  */
 static bool
 agent_peer_is_trusted(OtAgent *agent, pgsocket fd)
@@ -130,19 +132,19 @@ agent_peer_is_trusted(OtAgent *agent, pgsocket fd)
 
 	if (getpeereid(fd, &uid, &gid) != 0)
 	{
-		agent_keep_error(agent, "could not tell whose the node is");
+		agent_keep_error(agent, "could not determine the user of the node");
 		return false;
 	}
 	if (uid == geteuid() || uid == 0)
 		return true;
 	snprintf(agent->error, sizeof(agent->error),
-			 "who listens on \"%s\" is another user (%u), not this server's (%u)",
+			 "the process that listens on \"%s\" runs as user %u, not as this server's user %u",
 			 ot_agent_socket, (unsigned) uid, (unsigned) geteuid());
 	return false;
 }
 
 /*
- * Raises no ERROR: a session that has no descriptor left may be one that waits
+ * Raises no ERROR when no file descriptor is left: the session may be waiting
  * for its verdict.
  */
 static bool
@@ -171,7 +173,7 @@ agent_make_wait_set(OtAgent *agent)
 		FlushErrorState();
 		strlcpy(agent->error, edata->message, sizeof(agent->error));
 		FreeErrorData(edata);
-		/* An ERROR lets go of what a session that waits for its verdict holds. */
+		/* errfinish() reset this, and a session that waits needs it. */
 		InterruptHoldoffCount = held;
 	}
 	PG_END_TRY();
@@ -179,8 +181,8 @@ agent_make_wait_set(OtAgent *agent)
 }
 
 /*
- * Connects and queues HELLO.  false: not now, see ot_agent_error().  A Unix
- * socket connects at once or not at all.
+ * Connects and queues HELLO.  false: that failed, see ot_agent_error().  Does
+ * not wait: a Unix socket connects at once or not at all.
  */
 bool
 ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durable)
@@ -245,7 +247,7 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 	return true;
 }
 
-/* Begins a frame; append its body to the result, then end it. */
+/* Begins a frame; append its body to the result, then ot_agent_frame_end(). */
 StringInfo
 ot_agent_frame(OtAgent *agent, OtFrameType type)
 {
@@ -296,7 +298,7 @@ agent_flush_up_to(OtAgent *agent, int end)
 	return true;
 }
 
-/* Writes as much as goes.  false: the connection is gone, and closed. */
+/* Sends what the socket takes.  false: the connection failed, and is closed. */
 bool
 ot_agent_flush(OtAgent *agent)
 {
@@ -327,8 +329,9 @@ agent_frame_length(OtAgent *agent, int begin)
 
 /*
  * The next whole frame, if one has come; its body stays valid until
- * ot_agent_consume().  false: none yet, or the connection is gone
- * (ot_agent_is_open tells); ot_agent_wait() is to come before the next try.
+ * ot_agent_consume().  false: none yet, or the connection is closed
+ * (ot_agent_is_open() tells which).  In the first case call ot_agent_wait()
+ * before the next try: until then the socket is not looked at again.
  */
 bool
 ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
@@ -366,11 +369,11 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 			}
 		}
 
-		/* A COMMIT that has just been proposed need not look. */
+		/* This saves a COMMIT that has just been proposed a recv(). */
 		if (agent->drained)
 			return false;
 
-		/* Room for the rest of the frame, at the front of the buffer. */
+		/* Makes room for the rest of the frame. */
 		if (agent->consumed > 0)
 		{
 			memmove(agent->in.data, agent->in.data + agent->consumed, have);
@@ -407,9 +410,9 @@ ot_agent_read(OtAgent *agent, OtFrameType *type, OtReader *body)
 }
 
 /*
- * The frame behind those that are handed out, if it is in the buffer already:
- * reads nothing, so that the others stay where they are.  It is handed out with
- * ot_agent_keep() only.
+ * The frame after those that are handed out, if it is in the buffer already.
+ * Reads nothing from the socket, so that the others stay where they are.  The
+ * frame counts as handed out only after ot_agent_keep().
  */
 bool
 ot_agent_peek(OtAgent *agent, OtFrameType *type, OtReader *body)
@@ -429,14 +432,14 @@ ot_agent_peek(OtAgent *agent, OtFrameType *type, OtReader *body)
 	return true;
 }
 
-/* That frame is used together with those before it. */
+/* Hands out the frame that ot_agent_peek() found, besides those before it. */
 void
 ot_agent_keep(OtAgent *agent, const OtReader *body)
 {
 	agent->handed_out = (int) (body->end - agent->in.data) - agent->consumed;
 }
 
-/* Done with the frame that ot_agent_read() gave, and with those kept with it. */
+/* The caller is done with all frames that are handed out. */
 void
 ot_agent_consume(OtAgent *agent)
 {
@@ -447,7 +450,7 @@ ot_agent_consume(OtAgent *agent)
 }
 
 /*
- * Waits for the latch, the socket or the timeout; -1 waits for long.  Returns
+ * Waits for the latch, the socket or the timeout; -1: no timeout.  Returns
  * the events.  Without a connection only the latch and the timeout count.
  */
 int
@@ -469,14 +472,14 @@ ot_agent_wait(OtAgent *agent, long timeout_ms, uint32 wait_event)
 	}
 	if (WaitEventSetWait(agent->wait_set, timeout_ms, &event, 1, wait_event) == 0)
 		return WL_TIMEOUT;
-	/* the latch comes alone, whatever else there is */
+	/* for the latch too: one event is asked for, the socket may be ready */
 	agent->drained = false;
 	return event.events;
 }
 
 /*
- * Has the node closed its end, though frames may still be unread?  For a
- * caller that waits for something else and would not read for a while.
+ * Has the node closed its end?  There may still be frames to read.  For a
+ * caller that waits for something else and does not read for a while.
  */
 bool
 ot_agent_peer_closed(OtAgent *agent)
@@ -488,10 +491,10 @@ ot_agent_peer_closed(OtAgent *agent)
 		 (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)));
 }
 
-/* What of a VERDICT has a fixed length: up to the region. */
+/* The part of a VERDICT before the region, which has a fixed length. */
 #define VERDICT_BYTES_MIN (OT_TXN_ID_BYTES + 1 + 8 + 8 + 4)
 
-/* A str into a buffer that may be too short for all of it. */
+/* Copies a str, cut to the buffer's size.  false: the body ends too early. */
 static bool
 agent_get_str_into(OtReader *r, char *out, size_t size)
 {
@@ -527,7 +530,7 @@ ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
 		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_FULL;
 }
 
-/* The last committed entry.  Raises ERROR 08P01 if the body is cut short. */
+/* Returns the last committed entry.  ERROR 08P01 if the body ends too early. */
 OtLogIndex
 ot_agent_get_welcome(OtReader *body)
 {
@@ -540,7 +543,7 @@ ot_agent_get_welcome(OtReader *body)
 	return committed;
 }
 
-/* Likewise. */
+/* ERROR 08P01 if the body ends too early. */
 void
 ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome)
 {
@@ -549,7 +552,7 @@ ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome)
 	outcome->at.value = ot_get_u64(body);
 }
 
-/* Likewise; leaves body at the write set. */
+/* Leaves body at the write set.  ERROR 08P01 if it ends before that. */
 void
 ot_agent_get_entry(OtReader *body, OtEntry *entry)
 {
@@ -564,7 +567,7 @@ ot_agent_get_entry(OtReader *body, OtEntry *entry)
 	entry->txn = ot_get_txn(body);
 }
 
-/* Likewise. */
+/* ERROR 08P01 if the body ends too early. */
 void
 ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer)
 {

@@ -20,14 +20,14 @@
 /* "4294967295-ffffffffffffffff-ffffffffffffffff" and the final zero */
 #define OT_TXN_ID_TEXT_MAX 48
 
-/* A reader that never reads past its end: it raises ERROR 08P01 instead. */
+/* Bytes to read; the ot_get functions raise ERROR 08P01 at the end of them. */
 typedef struct OtReader
 {
 	const char *at;
 	const char *end;
 } OtReader;
 
-/* ---- wire.c: helpers of the wire format, little-endian ---- */
+/* ---- wire.c: the types of the wire format, little-endian ---- */
 
 extern void ot_put_u8(StringInfo buf, uint8 v);
 extern void ot_put_u16(StringInfo buf, uint16 v);
@@ -95,8 +95,8 @@ typedef struct OtVerdict
 	char		message[256];
 } OtVerdict;
 
-#define OT_ENTRY_LEFT_OUT	1	/* nothing of it is applied but its place */
-#define OT_ENTRY_LEAVES_OUT	2	/* the write set is the index of the one it leaves out */
+#define OT_ENTRY_LEFT_OUT	1	/* applied as an empty transaction at its index */
+#define OT_ENTRY_LEAVES_OUT	2	/* leaves out another one: its index is the write set */
 
 /* An ENTRY, up to its write set. */
 typedef struct OtEntry
@@ -124,12 +124,12 @@ typedef struct OtOutcomeIs
 	OtLogIndex	at;
 } OtOutcomeIs;
 
-/* What the other regions say of a write set; texts are palloc'd. */
+/* The result of a rehearsal in the other regions; texts are palloc'd. */
 typedef struct OtRehearsed
 {
 	OtTxnId		txn;
 	bool		failed;
-	OtLogIndex	at;				/* where the region stood that it fails in */
+	OtLogIndex	at;				/* applied index of the region in which it failed */
 	char	   *region;
 	char	   *sqlstate;
 	char	   *message;

@@ -3,8 +3,8 @@
  * wire.c
  *	  Reading and writing the little-endian formats of docs/agent-protocol.md.
  *
- * Writers append to a StringInfo.  Readers never pass their end: what is cut
- * short raises ERROR 08P01, whoever sent it.
+ * Writers append to a StringInfo.  Readers never pass the end of their bytes:
+ * a message that ends too early raises ERROR 08P01, whoever sent it.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -136,7 +136,7 @@ ot_get_txn(OtReader *r)
 	return txn;
 }
 
-/* Into out, of OT_TXN_ID_TEXT_MAX bytes; allocates nothing. */
+/* Writes into out, of OT_TXN_ID_TEXT_MAX bytes; allocates nothing. */
 char *
 ot_txn_to_text(OtTxnId txn, char *out)
 {
@@ -145,7 +145,10 @@ ot_txn_to_text(OtTxnId txn, char *out)
 	return out;
 }
 
-/* Takes what ot_txn_to_text() makes and nothing else: another spelling may be a typing error. */
+/*
+ * Accepts what ot_txn_to_text() writes and nothing else: another spelling may
+ * be a typing error.
+ */
 bool
 ot_txn_from_text(const char *text, OtTxnId *txn)
 {

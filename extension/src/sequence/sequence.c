@@ -3,53 +3,56 @@
  * sequence.c
  *	  Sequences that never give two regions the same value.
  *
- * nextval cannot be intercepted, and must cost nothing, so the *definition*
- * differs: pg_sequence on this node steps by increment x stride and starts at
- * this node's slot.  What the owner wrote is kept beside it, in the
- * reloptions of the sequence's pg_class row (PostgreSQL gives a sequence none
- * of its own): it comes and goes with the sequence, in the same transaction.
- * Definitions are adjusted around CREATE SEQUENCE and ALTER SEQUENCE, alone
- * or inside another statement, here and in the apply worker alike.
+ * No hook can change what nextval returns, and nextval must cost nothing.  So
+ * the *definition* differs between nodes: in this node's pg_sequence a sequence
+ * steps by increment x stride and starts at this node's slot.  The owner's
+ * definition is kept beside it, in the reloptions of the sequence's pg_class
+ * row (PostgreSQL has none for sequences), so it is created and dropped with
+ * the sequence, in the same transaction.  Definitions are adjusted around
+ * CREATE SEQUENCE and ALTER SEQUENCE, alone or as part of another statement, in
+ * backends as in the apply worker.
  *
  * Why no two nodes give out the same value
  * ----------------------------------------
- * Number the values k = (value - anchor) / increment.  Node `slot` gives out
- * only values with k mod stride = slot.  Slots are distinct, so it is enough
- * that (1) every position a node's sequence takes is its own value, (2)
- * nextval moves by a multiple of increment x stride from own value to own
- * value, (3) anchor, increment and stride are the same on every node.
+ * Number the values k = (value - anchor) / increment.  The values with k mod
+ * stride = slot are the own values of the node with that slot, and it gives out
+ * no others.  Slots are distinct, so it is enough that (1) every position to
+ * which a node's sequence is set is one of its own values, (2) nextval moves by
+ * a multiple of increment x stride, from own value to own value, (3) anchor,
+ * increment and stride are the same on every node.
  *
- * (1) Positions are written by: CREATE (start is put on an own value), ALTER
- *	   ... RESTART and TRUNCATE ... RESTART IDENTITY (from pg_sequence's start,
- *	   own; a value that was asked for is moved to the next own one), setval
- *	   (redirected to onetrip.setval, which does the same; a call that escapes
- *	   the redirection is an error), 'Q' operations (own values only) and
+ * (1) Positions are written by: CREATE (the start is moved to an own value),
+ *	   ALTER ... RESTART and TRUNCATE ... RESTART IDENTITY (to the start in
+ *	   pg_sequence, an own value; a given value is moved to the next own one),
+ *	   setval (redirected to onetrip.setval, which does the same; a call that
+ *	   cannot be redirected is an error), 'Q' operations (own values only) and
  *	   nextval.  CYCLE wraps to the near bound, which is made an own value.
- *	   A crash puts back a position that was written before, or skips ahead
- *	   by whole steps.
+ *	   After a crash the position is one that was written before, or some whole
+ *	   steps ahead.
  * (2) pg_sequence.seqincrement is increment x stride.
- * (3) START, bounds, CYCLE, CACHE and type leave the anchor alone.  A change
- *	   of INCREMENT moves every node to a new numbering, in which a value may
- *	   belong to another node than before.  It is therefore taken only with
- *	   RESTART, where the owner says from which value on, at one position of
- *	   the log; the statement holds the sequence's key, so a transaction that
- *	   used the old numbering commits before it or not at all.  Without
- *	   RESTART it is refused, unless nobody can have used the sequence yet.
+ * (3) START, bounds, CYCLE, CACHE and type do not change the anchor.  A change
+ *	   of INCREMENT gives the values new numbers, so that a value may belong to
+ *	   another node than before.  It is therefore accepted only with RESTART,
+ *	   by which the owner says from which value on.  All nodes carry it out at
+ *	   the same log index, and the statement takes the sequence's key, so a
+ *	   transaction that used the old numbers commits before it or not at all.
+ *	   Without RESTART it is refused, unless nobody can have used the sequence
+ *	   yet.
  *
- * A data folder can come from another node, or be given another slot: then all
- * definitions are written anew before clients are let in, and each sequence
- * goes on above everything that is known (sequence_reshare.c).
+ * A data folder may come from another node, or be given another slot.  Then
+ * all definitions are rewritten before clients are let in, and each sequence
+ * goes on above all values that may be in use (sequence_reshare.c).
  *
- * Whoever restarts a sequence below values in use gets them again, as in
- * PostgreSQL, but each in the region that had it before.
+ * A sequence that is restarted below values in use gives them out again, as in
+ * PostgreSQL, but each in the region that gave it out before.
  *
- * With stride 1 (dense) definitions stay as written, and uniqueness is the
- * log's: a value used travels with its transaction, and a region that takes
- * over goes on above it.
+ * With stride 1 (dense) definitions stay as written, and the log sees to it
+ * that values are unique: the position of a sequence is part of the entry of a
+ * transaction that used it, and a region that takes over goes on above it.
  *
- * Runs in backends and in the apply worker.  Locks: those the statement takes
- * itself, taken a little earlier; the sequence's page, exclusively, for each
- * change of position.
+ * Runs in backends and in the apply worker.  Locks: those that the statement
+ * itself takes, but a little earlier; the sequence's page, exclusively, for
+ * each change of position.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -111,7 +114,7 @@ static planner_hook_type prev_planner = NULL;
 /* While CREATE SEQUENCE runs: where to put the new relation's oid. */
 static Oid *created_sequence = NULL;
 
-/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: OtSequenceLoaded * of sources. */
+/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: what it may copy. */
 static List *like_sources = NIL;
 
 bool
@@ -144,7 +147,7 @@ sequence_read_option(const char *option, const char *name, int64 *value)
 	return true;
 }
 
-/* Reads both definitions; false if relid is no sequence (any more). */
+/* Reads both definitions; false if relid is not a sequence (any more). */
 bool
 ot_sequence_load(Oid relid, OtSequenceLoaded *seq)
 {
@@ -211,7 +214,7 @@ ot_sequence_store_here(Oid relid, OtSequenceHere here)
 	table_close(catalog, RowExclusiveLock);
 }
 
-/* Keeps the owner's definition in the sequence's reloptions. */
+/* Writes the owner's definition into the sequence's reloptions. */
 static void
 sequence_store_user(Oid relid, const OtSequence *user)
 {
@@ -240,7 +243,7 @@ sequence_store_user(Oid relid, const OtSequence *user)
 	table_close(catalog, RowExclusiveLock);
 }
 
-/* Puts this node's part of `user` into the catalogs. */
+/* Writes the owner's definition, and this node's, into the catalogs. */
 void
 ot_sequence_adjust(Oid relid, const OtSequence *user)
 {
@@ -264,9 +267,9 @@ ot_sequence_adjust(Oid relid, const OtSequence *user)
 /* ---- CREATE and ALTER SEQUENCE ---- */
 
 /*
- * Sets a position after DDL.  An unlogged sequence comes back after a crash
- * as its init fork has it, so that one too must hold an own value: a reset,
- * which writes both forks, goes first.
+ * Sets a position after DDL.  A crash sets an unlogged sequence back to its
+ * init fork, so that must contain an own value, too: the sequence is reset
+ * first, which writes both forks.
  */
 void
 ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPosition position)
@@ -292,9 +295,9 @@ sequence_int64_option(const char *name, int64 value)
 }
 
 /*
- * LIKE ... INCLUDING IDENTITY copies the source sequence's definition out of
- * pg_sequence, that is, this node's part of it.  Such options have no
- * location in the statement; they are replaced by the owner's.
+ * LIKE ... INCLUDING IDENTITY copies the source sequence's definition from
+ * pg_sequence, that is, in the form that it has on this node.  Such options
+ * have no location in the statement; they are replaced by the owner's.
  */
 static Node *
 sequence_undo_like(CreateSeqStmt *stmt)
@@ -390,9 +393,9 @@ sequence_after_create(Oid relid)
 }
 
 /*
- * Before ALTER SEQUENCE: its options speak of the owner's definition, so that
- * goes into pg_sequence for the duration of the statement.  Takes the lock
- * that the statement would take, with the same checks.
+ * Before ALTER SEQUENCE: its options are about the owner's definition, so that
+ * one is put into pg_sequence while the statement runs.  Takes the lock that
+ * the statement would take, with the same checks.
  */
 static Node *
 sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
@@ -448,9 +451,10 @@ sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 	}
 
 	/*
-	 * Positions differ between nodes, so a check of ours against new bounds
-	 * could fail here when it did not where the statement comes from.  Let it
-	 * check the start value instead; the position is put back afterwards.
+	 * Positions differ between nodes, so PostgreSQL's check of the position
+	 * against new bounds could fail here although it did not in the region of
+	 * the statement.  With RESTART it checks the start value instead; the
+	 * position is put back afterwards.
 	 */
 	if (ot_is_apply_worker && !restart)
 	{
@@ -564,7 +568,8 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 
 /*
  * ---- setval: redirected to onetrip.setval ----
- * On a read replica nextval likewise, which must know which sequence is meant.
+ * On a read replica nextval is redirected, too: onetrip.nextval knows which
+ * sequence is meant, and refuses it unless it is temporary.
  */
 
 static Oid
@@ -625,7 +630,7 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("setval() cannot be called from here"),
-				 errdetail("The call was not seen when its query was planned, for example because it stands in a function that was inlined."),
+				 errdetail("The call was not seen when its query was planned, for example because it is in a function that was inlined."),
 				 errhint("Call onetrip.setval(), which takes the same arguments.")));
 	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
 			 object_id == NEXTVAL_OID)

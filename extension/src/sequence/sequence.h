@@ -19,8 +19,8 @@
 extern void ot_sequence_init(void);
 
 /* sequence_position.c */
-extern void ot_sequence_capture(Oid relid); /* one that this transaction has used, at commit */
-extern void ot_sequence_apply(OtReader *r); /* behind the op byte 'Q' */
+extern void ot_sequence_capture(Oid relid); /* one that this transaction used */
+extern void ot_sequence_apply(OtReader *r); /* after the op byte 'Q' */
 
 /* sequence_reshare.c */
 extern void ot_sequence_reshare(void);
@@ -31,7 +31,7 @@ extern void ot_sequence_reshare(void);
 typedef struct OtUsedSequence
 {
 	Oid			relid;
-	uint64		version;		/* another one each time it is noted */
+	uint64		version;		/* a new one each time it is noted */
 } OtUsedSequence;
 
 /* In shared memory. */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sequence_internal.h
- *	  What the parts of sequence offer each other.
+ *	  What the files of sequence offer each other.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -20,8 +20,8 @@
 #endif
 
 /*
- * A sequence as its owner defined it.  anchor is a value of node 0; it is the
- * first start value and stays when START changes later.
+ * A sequence as its owner defined it.  anchor is an own value of slot 0: the
+ * first start value, which is kept when START changes later.
  */
 typedef struct OtSequence
 {
@@ -33,7 +33,7 @@ typedef struct OtSequence
 	bool		cycle;
 } OtSequence;
 
-/* What pg_sequence of one node holds for it. */
+/* What one node's pg_sequence contains for it. */
 typedef struct OtSequenceHere
 {
 	int64		start;
@@ -42,7 +42,7 @@ typedef struct OtSequenceHere
 	int64		maximum;
 } OtSequenceHere;
 
-/* What a sequence's own relation holds. */
+/* What a sequence's own relation contains. */
 typedef struct OtPosition
 {
 	int64		last_value;
@@ -61,10 +61,10 @@ typedef struct OtSequenceLoaded
 {
 	OtSequence	user;			/* as its owner defined it */
 	OtSequenceHere here;		/* as pg_sequence has it */
-	bool		adjusted;		/* the two may differ: reloptions are there */
+	bool		adjusted;		/* there are reloptions, so the two may differ */
 } OtSequenceLoaded;
 
-/* sequence_share.c: arithmetic, apart from any catalog */
+/* sequence_share.c: arithmetic, without catalogs */
 extern bool ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed);
 extern OtSequenceHere ot_sequence_here(const OtSequence *seq, OtShare share);
 extern OtPosition ot_sequence_place(const OtSequence *seq, OtShare share,

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * sequence_position.c
- *	  Where a sequence stands on this node: its page, setval, 'Q' operations.
+ *	  The position of a sequence on this node: its page, setval, 'Q' operations.
  *
- * sequence.c says why positions are this node's own values and nothing else.
- * Every change made here goes through arithmetic of sequence_share.c.
+ * sequence.c says why positions must be own values of this node.  For each
+ * change, sequence_share.c computes the new position.
  *
- * Runs in backends and in the apply worker.  A change of position holds the
+ * Runs in backends and in the apply worker.  A change of position locks the
  * sequence's page exclusively and is, like PostgreSQL's, not transactional.
  *
  * Copyright 2026 The Onetrip authors
@@ -37,7 +37,7 @@
 #include "capture/capture.h"
 #include "ddl/ddl.h"
 
-/* the special space of a sequence's page, as commands/sequence.c has it */
+/* in the special space of a sequence's page, as in commands/sequence.c */
 #define OT_SEQUENCE_MAGIC 0x1717
 
 PG_FUNCTION_INFO_V1(ot_setval);
@@ -75,8 +75,8 @@ ot_sequence_page_read(Relation rel)
 }
 
 /*
- * Sets or raises the position under one hold of the page lock, so that no
- * concurrent nextval is overwritten by a raise.
+ * Sets or raises the position.  The page stays locked between reading and
+ * writing, so that raising it does not undo a concurrent nextval.
  */
 void
 ot_sequence_page_write(Relation rel, const OtSequence *seq, OtPosition target, bool raise)
@@ -161,9 +161,9 @@ ot_setval(PG_FUNCTION_ARGS)
 		position = ot_sequence_place(&seq.user, ot_sequence_own_share(), value, is_called);
 
 		/*
-		 * Two setvals at once, in two regions, would leave each with the
-		 * other's value: they share a key of their own, so one of them loses.
-		 * nextval does not have it.
+		 * After setvals in two regions at the same time, each would have the
+		 * other's value.  So setval takes a key, which nextval does not take,
+		 * and one of the two transactions loses.
 		 */
 		if (persistence == RELPERSISTENCE_PERMANENT && ot_capturing())
 			ot_write_set_key_now(ot_hash_table(get_namespace_name(get_rel_namespace(relid)),
@@ -171,7 +171,7 @@ ot_setval(PG_FUNCTION_ARGS)
 								 OT_UPDATE, relid);
 	}
 	else
-		persistence = '\0';		/* PostgreSQL's own will say what is wrong */
+		persistence = '\0';		/* PostgreSQL's own raises the error, if any */
 
 	DirectFunctionCall3(setval3_oid, ObjectIdGetDatum(relid),
 						Int64GetDatum(position.last_value),
@@ -184,7 +184,7 @@ ot_setval(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(value);
 }
 
-/* onetrip.nextval(regclass): nextval where only temporary sequences may be drawn from. */
+/* onetrip.nextval(regclass): on a read replica for temporary sequences only. */
 Datum
 ot_nextval(PG_FUNCTION_ARGS)
 {
@@ -198,10 +198,10 @@ ot_nextval(PG_FUNCTION_ARGS)
 /* ---- write sets ---- */
 
 /*
- * At COMMIT, for a sequence that this transaction holds RowExclusiveLock on:
- * notes how far it has come, so that other regions go on above it.  With
- * interleaved values this keeps regions near each other and no more, so it is
- * not worth a round trip to a transaction that has changed nothing else.
+ * At COMMIT, for a sequence on which this transaction holds RowExclusiveLock:
+ * records its position, so that other regions go on above it.  With interleaved
+ * values this only keeps the regions near each other, which is not worth a
+ * round trip for a transaction that has changed nothing else.
  */
 void
 ot_sequence_capture(Oid relid)
@@ -225,7 +225,7 @@ ot_sequence_capture(Oid relid)
 	relation_close(rel, NoLock);
 }
 
-/* Applies a 'Q' operation; r stands behind the op byte. */
+/* Applies a 'Q' operation; r is after the op byte. */
 void
 ot_sequence_apply(OtReader *r)
 {
@@ -242,7 +242,7 @@ ot_sequence_apply(OtReader *r)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s.%s\" is not a sequence", schema, name)));
 	if (ot_is_rehearsing)
-		;						/* it would not roll back */
+		;						/* a change of position is not rolled back */
 	else if (flags & OT_SEQUENCE_EXACT)
 		ot_sequence_page_write(rel, &seq.user,
 				   ot_sequence_place(&seq.user, ot_sequence_own_share(), value,

@@ -1,26 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * sequence_reshare.c
- *	  Makes the sequences of a data folder that came from another node this
- *	  node's own.
+ *	  Adjusts the sequences of a data folder that came from another node.
  *
- * A folder made by base backup, or of a node that was given another slot, has
- * the definitions of the node that it comes from: two nodes would give out
- * the same values.  So when the server starts, each definition is compared
- * with onetrip.sequence_slot and onetrip.sequence_stride, and written anew
- * where it is another's.
+ * A data folder that is a base backup of another node, or whose node was given
+ * another slot, contains the definitions of another slot: two nodes would give
+ * out the same values.  So when the server starts, each definition is compared
+ * with onetrip.sequence_slot and onetrip.sequence_stride, and rewritten if it
+ * does not match them.
  *
- * Where such a sequence goes on: the position that was copied is the other
- * node's last own value.  Any value below its next one may have been used by
- * somebody, by an earlier holder of this slot too, and reached this folder as
- * a 'Q' operation which moved the position no further than the other node's
- * value before it.  So this node starts with its first own value from there
- * on (ot_sequence_hand_over).  Entries that are applied later raise it as
- * always.  A crash in the middle is repaired by the next start: positions are
- * not transactional, and moving one twice only moves it further.
+ * Where such a sequence goes on: the position in the folder is the last own
+ * value of the slot that it had.  Any value before the next own value of that
+ * slot may be in use, even one of the slot that the folder has now, from an
+ * earlier node: the 'Q' operation that told of it moved the position here no
+ * further than to the last own value before it.  So the sequence goes on with
+ * the first value of the new slot from that next own value on
+ * (ot_sequence_hand_over).  Entries that are applied later raise it as always.
+ * After a crash in the middle, the next start repeats this: positions are not
+ * transactional, and moving one twice only moves it further.
  *
- * Runs in the apply worker, before it says HELLO; clients are let in after
- * that (position.c).  Local: nothing of it is captured.
+ * Runs in the apply worker, before it sends HELLO; clients are let in after
+ * that (position.c).  Nothing of it is captured.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -64,7 +64,7 @@ sequence_reshare_one(Oid relid, OtShare share)
 	Relation	rel;
 	int64		needed;
 
-	/* temporary ones have no share; what is left of another server's is dropped some time */
+	/* Temporary ones are not shared; another server's are dropped some time. */
 	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
 		!ot_sequence_load(relid, &seq) || !seq.adjusted)
 		return false;
@@ -87,7 +87,7 @@ sequence_reshare_one(Oid relid, OtShare share)
 	return true;
 }
 
-/* Once per start of the server; settings of the slot do not change later. */
+/* Once per start of the server; the slot cannot change later. */
 void
 ot_sequence_reshare(void)
 {
@@ -107,11 +107,11 @@ ot_sequence_reshare(void)
 			changed++;
 	}
 	PopActiveSnapshot();
-	/* else a crash could take it away together with values given out since */
+	/* else a crash could undo this after values have been given out */
 	ForceSyncCommit();
 	CommitTransactionCommand();
 	if (changed > 0)
 		ereport(LOG,
-				(errmsg("%d of %d sequences were of another node and now give the values of slot %d of %d",
+				(errmsg("%d of %d sequences were another node's, and now give the values of slot %d of %d",
 						changed, total, share.slot, share.stride)));
 }

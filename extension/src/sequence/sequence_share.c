@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * sequence_share.c
- *	  Which values of a sequence are this node's: arithmetic only.
+ *	  Computes which values of a sequence are this node's own.
  *
  * A sequence's values are numbered k = (value - anchor) / increment; those
- * with k mod stride = slot belong to the node of that slot.  "After" and
- * "before" follow the direction of the sequence, so a descending one needs no
- * case of its own: everything is computed on direction * value.
+ * with k mod stride = slot are own values of the node with that slot.  "After"
+ * and "before" follow the direction of the sequence: all is computed with
+ * direction * value, so that a descending sequence needs no separate case.
  *
- * With stride 1 (dense) every integer is the node's own, whatever the
- * increment, as in plain PostgreSQL: setval may go to any value.
+ * With stride 1 (dense) every integer is an own value, whatever the increment,
+ * as in plain PostgreSQL: setval may go to any value.
  *
  * Nothing here raises ERROR, allocates, or looks at a catalog.  128-bit
  * integers make overflow impossible: all inputs are 64 bits, stride at most
@@ -36,7 +36,7 @@ sequence_share_floor_mod(int128 a, int128 m)
 	return r < 0 ? r + m : r;
 }
 
-/* How far, from a (already in direction) on, is the next own value? */
+/* The distance from a, which is a value * direction, to the next own value. */
 static int128
 sequence_share_steps_ahead(const OtSequence *seq, OtShare share, int128 a)
 {
@@ -90,10 +90,10 @@ ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed)
 }
 
 /*
- * The definition to keep in this node's pg_sequence.  Only a sequence that
- * fits may be asked for.  nextval compares with the far bound, so that one
- * stays; but it wraps around *to* the near bound, which must therefore be an
- * own value if the sequence cycles.
+ * The definition for this node's pg_sequence; the sequence must fit
+ * (ot_sequence_fits).  nextval only compares with the far bound, so that one is
+ * kept as it is; but it wraps around *to* the near bound, which must therefore
+ * be an own value if the sequence cycles.
  */
 OtSequenceHere
 ot_sequence_here(const OtSequence *seq, OtShare share)
@@ -118,10 +118,10 @@ ot_sequence_here(const OtSequence *seq, OtShare share)
 }
 
 /*
- * Where setval(value, is_called) or RESTART WITH value puts this node: the
- * next value it gives is its first own one after `value`, or at `value` if
- * that was not called.  Past the end there is none: then the position is its
- * last own value, already called, and nextval says that the end is reached
+ * The position on this node after setval(value, is_called) or RESTART WITH
+ * value: nextval then returns the first own value after `value`, or at or after
+ * it if is_called is false.  If there is none before the end, the position is
+ * the last own value, already called, and nextval says that the end is reached
  * (or wraps around).
  */
 OtPosition
@@ -156,8 +156,8 @@ ot_sequence_place(const OtSequence *seq, OtShare share, int64 value, bool is_cal
 }
 
 /*
- * Another node has given out `value`: go on after it.  Never back.  Answers
- * whether the position changed.
+ * Another node has given out `value`: moves the position so that nextval goes
+ * on after it, but never back.  Returns whether the position changed.
  */
 bool
 ot_sequence_raise(const OtSequence *seq, OtShare share, OtPosition *position, int64 value)
@@ -177,7 +177,7 @@ ot_sequence_raise(const OtSequence *seq, OtShare share, OtPosition *position, in
 	return true;
 }
 
-/* The position again, after the bounds were changed around it. */
+/* The position after the bounds were changed: moved if it is outside them. */
 OtPosition
 ot_sequence_clamp(const OtSequence *seq, OtShare share, OtPosition position)
 {
@@ -202,10 +202,11 @@ ot_sequence_clamp(const OtSequence *seq, OtShare share, OtPosition position)
 }
 
 /*
- * Where a node of this share goes on from a position that a node of another
- * share left, which stepped by `step`.  That node had seen every value before
- * its own next one used, possibly by this share, but shows only its own last
- * one: so what follows is this share's first value from its next one on.
+ * The position from which a node with this share goes on, after a node with
+ * another share, which stepped by `step`, has left `position`.  All values
+ * before that node's next own value may be in use, even some of this share, but
+ * its position only shows its own last one.  So this share goes on with its
+ * first value from that next one on.
  */
 OtPosition
 ot_sequence_hand_over(const OtSequence *seq, OtShare share, int64 step, OtPosition position)

@@ -1,26 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * sequence_used.c
- *	  Values drawn in one transaction and used in another.
+ *	  Sequence values drawn in one transaction and used in another.
  *
- * A transaction that changes something tells the log how far the sequences
- * have come that it drew from (ot_sequence_capture).  One that changes
- * nothing, SELECT nextval() alone, has no entry and must not cost a round
- * trip; nor has one that failed.  But its value may be used by a later
- * transaction, and then others must know of it: a crash, or another node that
- * is given this slot after this one is gone, would give it out again.
+ * The entry of a transaction that changes something contains the positions of
+ * the sequences that it drew from (ot_sequence_capture).  A transaction that
+ * changes nothing, such as SELECT nextval() alone, has no entry and must not
+ * cost a round trip; one that failed has no entry either.  But a later
+ * transaction may use the value that it drew, and then others must know of it:
+ * otherwise this server after a crash, or another node that is given this slot
+ * later, would give it out again.
  *
  * So such sequences are noted in shared memory, and the next transaction of
- * this server that changes something, whichever, tells about them too.  The
- * use of a value in this region thereby never comes into the log without it.
- * If there are too many to note, the transaction becomes an entry itself.
+ * this server that changes something, whichever it is, puts them into its entry
+ * too.  So an entry of this region that uses a value never comes into the log
+ * before the position that covers it.  If there is no room for more notes, the
+ * transaction gets an entry itself.
  *
- * A crash of this server is a matter of WAL: a commit here is flushed late,
- * since the log gives the transaction back, and with it the sequence; but not
- * what somebody else has drawn in between.  So a transaction without an entry
- * flushes what PostgreSQL logged of the sequence, which is seldom any more.
+ * For a crash of this server, WAL matters.  The local commit of a transaction
+ * with an entry is not flushed at once, since the log would bring it back,
+ * together with its sequences; but the log would not bring back what others
+ * drew in between.  So a transaction without an entry flushes the WAL of the
+ * sequences that it drew from.  Since PostgreSQL logs 32 values ahead, there is
+ * seldom anything to flush.
  *
- * Runs in backends.  A spinlock of its own; held for a few instructions.
+ * Runs in backends.  Has a spinlock of its own, held for a few instructions.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -41,10 +45,10 @@
 #include "capture/capture.h"
 #include "shmem/shmem.h"
 
-/* nextval was about to be called in this transaction. */
+/* nextval was called, or about to be called, in this transaction. */
 static bool drew = false;
 
-/* What this transaction tells about: forgotten once it is committed. */
+/* The notes that this transaction's entry contains; removed when it commits. */
 static OtUsedSequence telling[OT_USED_SEQUENCES_MAX];
 static int	ntelling = 0;
 
@@ -79,7 +83,7 @@ ot_sequence_drew(void)
 	drew = ot_sequence_is_active();
 }
 
-/* false: no room.  Allocates nothing. */
+/* Notes a sequence; false: there is no room.  Allocates nothing. */
 static bool
 sequence_used_note_one(Oid relid)
 {
@@ -120,8 +124,8 @@ sequence_used_flush_position(Oid relid)
 }
 
 /*
- * At PRE_COMMIT of a transaction that has no entry: notes what it drew from.
- * false: it must get an entry, since there is no room for more notes.
+ * At PRE_COMMIT of a transaction that has no entry: notes the sequences that it
+ * drew from.  false: there is no room for more notes, so it must get an entry.
  */
 bool
 ot_sequence_note_used(void)
@@ -148,9 +152,10 @@ ot_sequence_note_used(void)
 }
 
 /*
- * At ABORT: catalogs cannot be asked what is a sequence, so everything that
- * was locked like one is noted; whoever tells about it finds out.  Without
- * room it is left: a value of a failed transaction is promised to nobody.
+ * At ABORT: the catalogs cannot be read to find the sequences, so everything
+ * that was locked like one is noted, and ot_sequence_lock_used() sorts out the
+ * rest.  If there is no room, it is not noted: nobody can rely on a value of a
+ * failed transaction.
  */
 void
 ot_sequence_note_aborted(void)
@@ -181,7 +186,7 @@ sequence_used_forget_items(const OtUsedSequence *items, int count)
 	{
 		for (int j = 0; j < used->count; j++)
 		{
-			/* unless somebody has drawn from it again */
+			/* unless another transaction has drawn from it since */
 			if (used->items[j].relid == items[i].relid &&
 				used->items[j].version == items[i].version)
 			{
@@ -194,9 +199,10 @@ sequence_used_forget_items(const OtUsedSequence *items, int count)
 }
 
 /*
- * At PRE_COMMIT of a transaction that gets an entry: locks what was noted, as
- * if it had drawn from it, so that it becomes part of the entry like its own.
- * One that somebody is altering or dropping is left for the next one.
+ * At PRE_COMMIT of a transaction that gets an entry: locks the sequences that
+ * are noted, as if it had drawn from them, so that they become part of its
+ * entry.  A sequence that is just being altered or dropped is left to the next
+ * transaction.
  */
 void
 ot_sequence_lock_used(void)
@@ -222,7 +228,7 @@ ot_sequence_lock_used(void)
 	}
 }
 
-/* The transaction is committed.  Allocates nothing, cannot fail. */
+/* After the commit: removes the notes.  Allocates nothing, cannot fail. */
 void
 ot_sequence_told_used(void)
 {

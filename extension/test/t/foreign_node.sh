@@ -14,7 +14,7 @@ if [ "$(id -u)" -eq 0 ]; then
     done
     said=$(query "SELECT unit.connect('$work/foreign/node.sock')")
     case $said in
-    *"is another user ($(id -u nobody)), not this server's"*) ;;
+    *"runs as user $(id -u nobody), not as this server's user"*) ;;
     *) wrong="a node of another user: $said
 " ;;
     esac
