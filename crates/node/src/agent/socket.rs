@@ -66,7 +66,7 @@ impl Socket for AgentSocket {
     }
 
     fn shut_down(&self) {
-        // Wakes whoever reads from it or waits to write.  An error means that it is shut already.
+        // Wakes whoever reads from it or waits to write.  An error means that it is shut down already.
         let _ = self.0.get_ref().shutdown(Shutdown::Both);
     }
 }
