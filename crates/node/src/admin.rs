@@ -85,7 +85,7 @@ struct TokenMade {
 #[serde(deny_unknown_fields)]
 struct LeaveOrder {
     node: NodeId,
-    /// Even if the cluster can then not lose another voter.
+    /// Even if the cluster cannot lose another voter after that.
     force: bool,
 }
 

@@ -54,7 +54,7 @@ const TICK: Duration = Duration::from_millis(20);
 const HEARTBEAT_TICKS: usize = 5;
 const TRANSFER_TICKS: usize = 25;
 /// A follower waits at least this long for its leader: as long as a core thread may be busy with one very large
-/// transaction (a guess); longer where round trips are long (`positions`).
+/// transaction (a guess); longer where round trips are long (`host`).
 const ELECTION_TICKS: usize = 40;
 /// A guess: 30 s to read and install what the socket has taken.
 const SNAPSHOT_TICKS: usize = 1_500;

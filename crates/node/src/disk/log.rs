@@ -42,8 +42,7 @@ pub struct RaftLog {
     conf: Conf,
     /// Reads the checkpoint for members that need entries which are no longer here.
     snapshots: Option<SnapshotReader>,
-    /// Reads the entries for members that are behind which are not in memory.  `None`: whoever asks for them reads
-    /// them.
+    /// Reads entries that are not in memory, for members that are behind.  `None`: whoever asks for them reads them.
     backlog: Option<BacklogReader>,
     /// Index and configuration of the last checkpoint.
     checkpoint: Option<(LogIndex, Conf)>,
