@@ -1,4 +1,4 @@
-//! The operator's door: a Unix socket in the node's folder through which the cluster is changed.
+//! The admin socket: a Unix socket in the node's folder through which operators change the cluster.
 //!
 //! What it must not know: how a change gets into the log.  It asks the core thread, which answers once the change is
 //! committed, and it adds what an operator should be told: what the change means, and when it would be unwise.
@@ -29,7 +29,7 @@ pub struct Admin {
     pub inbox: Inbox,
 }
 
-/// The listener, which nobody else can reach from its first moment on.
+/// Makes the socket.  Whoever connects before its mode is set is refused by `OwnUser`.
 pub fn listen(config: &NodeConfig) -> Result<std::os::unix::net::UnixListener> {
     let path = config.admin_socket();
     let listen = || {
@@ -42,7 +42,7 @@ pub fn listen(config: &NodeConfig) -> Result<std::os::unix::net::UnixListener> {
     listen().map_err(|source| Error::Listen { what: format!("the socket {}", path.display()), source })
 }
 
-/// Accepts this user and root alone.
+/// Accepts only connections of this user and of root.
 struct OwnUser(UnixListener);
 
 impl axum::serve::Listener for OwnUser {
@@ -57,7 +57,7 @@ impl axum::serve::Listener for OwnUser {
                     let uid = stream.peer_cred().map_or(-1, |peer| i64::from(peer.uid()));
                     tracing::warn!(uid, "refused a connection of another user to the admin socket");
                 }
-                // Out of descriptors, most likely: let others end first.
+                // Most likely there are no file descriptors left: let other connections end first.
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
             }
         }
@@ -85,7 +85,7 @@ struct TokenMade {
 #[serde(deny_unknown_fields)]
 struct LeaveOrder {
     node: NodeId,
-    /// Also when the cluster can then lose no voter any more.
+    /// Even if the cluster cannot lose another voter after that.
     force: bool,
 }
 
@@ -100,7 +100,7 @@ struct LeaderOrder {
 #[serde(deny_unknown_fields)]
 struct SkipOrder {
     index: LogIndex,
-    /// Also while a member that may show it cannot be reached.
+    /// Even while a member that may show it cannot be reached.
     force: bool,
 }
 
@@ -117,7 +117,7 @@ struct Skipped {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Retained {
-    /// None, in the question: after a checkpoint that is then made, which is the answer.
+    /// `None` in a request: after a checkpoint that is then made, whose index is the answer.
     index: Option<LogIndex>,
 }
 
@@ -127,7 +127,7 @@ struct Done {
     means: String,
 }
 
-/// All that is read from bodies of requests, for the fuzzer.
+/// Reads a body as each kind of request, for the fuzzer.
 #[cfg(feature = "lab")]
 pub(crate) fn read_orders(body: &[u8]) {
     let _ = serde_json::from_slice::<TokenOrder>(body);
@@ -184,7 +184,7 @@ async fn token(State(admin): State<Arc<Admin>>, Json(order): Json<TokenOrder>) -
     }
 }
 
-/// Keeps the log for a minute.
+/// Has the log retained for a minute.
 async fn retain(State(admin): State<Arc<Admin>>, Json(order): Json<Retained>) -> Answer<Retained> {
     let (answer, answered) = oneshot::channel();
     admin.inbox.send(Event::Retain(order.index, answer)).await;
@@ -232,7 +232,7 @@ async fn members(State(admin): State<Arc<Admin>>) -> Answer<Members> {
     Ok(Json(Members { tokens: Vec::new(), ..Members::clone(&members) }))
 }
 
-/// Why `leaving` should not be taken out, if it should not.
+/// Why `leaving` should not be removed, if it should not.
 fn unwise(members: &Members, leaving: NodeId, reachable: impl Fn(NodeId) -> bool, force: bool) -> Option<String> {
     if !members.get(leaving).is_some_and(|m| m.voter) {
         return None;
@@ -264,7 +264,7 @@ fn means(members: &Members) -> String {
     means_for(&members.voters().collect::<Vec<_>>())
 }
 
-/// What so many voters can bear.
+/// How many losses so many voters can bear, in a sentence.
 fn means_for(voters: &[&Member]) -> String {
     let names: Vec<String> = voters.iter().map(|m| format!("{} in {}", m.id, m.region)).collect();
     let names = names.join(", ");
@@ -309,7 +309,7 @@ mod tests {
         assert!(refusal(3, 1, &[], false).contains("--force") && refusal(3, 1, &[], true).is_empty());
         assert!(refusal(2, 1, &[], false).contains("one voter is left"));
         assert!(refusal(1, 1, &[], true).contains("last voter"));
-        // Whoever does not vote is missed by nobody.
+        // A member that does not vote can always leave.
         assert_eq!(refusal(3, 4, &[1, 2, 3], false), "");
     }
 }

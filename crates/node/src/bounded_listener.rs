@@ -1,8 +1,7 @@
-//! Connections to the HTTP port, bounded: anybody on the machine may open some, and they must not take the file descriptors
-//! that the node needs for its peers.
+//! Limits the connections to the HTTP port: anybody on the machine may open some, and they must not take the file
+//! descriptors that the node needs for its peers.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most; more than that wait in the kernel's
-//! queue.
+//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most; others wait in the kernel's queue.
 
 use std::future::Future;
 use std::io;
@@ -49,7 +48,7 @@ impl axum::serve::Listener for BoundedListener {
                     let until = Box::pin(tokio::time::sleep(STAY_MAX));
                     return (BoundedStream { stream, until, _place: place }, from);
                 }
-                // Out of descriptors, most likely: let others end first.
+                // Most likely there are no file descriptors left: let other connections end first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }

@@ -1,8 +1,8 @@
 //! `node.toml`: what one node must know before it starts.
 //!
-//! The data directory is the folder of the file.  `load` gives a configuration that has been checked whole; every
-//! error names the file and the field.  What belongs to the cluster (members, window, stride) must be the same in
-//! the files of all nodes; peers refuse each other if their cluster ids differ.
+//! The data directory is the folder of the file.  `load` gives a configuration that has been checked completely; every
+//! error names the file and the field.  What belongs to the cluster (members, window, stride) must be the same in the
+//! files of all nodes; peers refuse each other if the names of their clusters differ.
 
 use crate::error::{Error, Result};
 use crate::tls;
@@ -15,13 +15,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub const FILE_NAME: &str = "node.toml";
-/// Longer is a typing error rather than a distance on Earth.
+/// A longer delay is a typing error rather than a distance on Earth.
 pub(crate) const ONE_WAY_MS_MAX: f64 = 10_000.0;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Nodes of another cluster id are refused.
+    /// Name of the cluster.  Nodes of another one are refused.
     pub cluster: String,
     /// This node.
     pub node: NodeId,
@@ -30,7 +30,7 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Where `GET /status` answers; keep it on loopback, it asks for no password.
     pub http: SocketAddr,
-    /// Region in which the leader should be in the beginning, or `auto`: where measured round trips make it best.
+    /// Region in which the leader should be in the beginning, or `auto`: where it is best by measured round trips.
     #[serde(default)]
     pub preferred_leader: PreferredLeader,
     /// Certification window, in committed entries.  A cluster setting: never change it on one node alone.
@@ -42,38 +42,38 @@ pub struct NodeConfig {
     /// This node's place in the stride, from 0.
     #[serde(default)]
     pub sequence_slot: u32,
-    /// Largest transaction that is taken, in bytes of its entry.
+    /// Largest transaction that is accepted, in bytes of its entry.
     #[serde(default = "default_max_entry_bytes")]
     pub max_entry_bytes: u64,
-    /// Allows `POST /links` (cutting links), for tests and demonstrations only: a build for use does not run with it
-    /// ([`NodeConfig::check_runs_here`]).
+    /// Allows `POST /links` (cutting links), for tests and demonstrations only: a build without the feature `lab` does
+    /// not run with it ([`NodeConfig::check_runs_here`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lab: bool,
-    /// Connections between nodes are encrypted, and members know each other by certificates in `tls/`.
+    /// Connections between nodes are encrypted, and members recognize each other by certificates in `tls/`.
     #[serde(default = "default_tls")]
     pub tls: bool,
     /// Allows an `http` that others can reach; it asks for no password.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub http_anywhere: bool,
-    /// Emulated one-way delay from this node to the members of a region, in milliseconds.  A region that is not listed is
-    /// at no distance.  Like `lab`, only for tests and demonstrations.
+    /// Emulated one-way delay from this node to the members of a region, in milliseconds.  A region that is not listed
+    /// is at no distance.  Like `lab`, only for tests and demonstrations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub one_way_ms: BTreeMap<RegionId, f64>,
     /// Absent: the node runs no PostgreSQL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postgres: Option<PostgresConfig>,
-    /// Absent: the log is kept nowhere else.
+    /// Absent: the log is not archived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<ArchiveConfig>,
-    /// The log may grow to this before it is cut although another member still needs it; that member then starts over from
-    /// a copy.
+    /// In bytes.  A log larger than this is cut even if another member still needs it; that member then starts over
+    /// from a copy.
     #[serde(default = "default_log_bytes_max")]
     pub log_bytes_max: u64,
-    /// The members with which the cluster begins.  Once the node has a checkpoint, that says who is a member; a node that
-    /// joined has none here.
+    /// The members with which the cluster begins.  Once the node has a checkpoint, that says who is a member; a node
+    /// that joined has none here.
     #[serde(rename = "member", default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Member>,
-    /// Folder of the file; not in it.
+    /// Folder of the file; not written into it.
     #[serde(skip)]
     pub data_dir: PathBuf,
 }
@@ -111,7 +111,7 @@ pub struct PostgresConfig {
     /// OS user that the server runs as when the node is started by root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// A replica's: it takes no changes.
+    /// For a replica: its server takes no changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
 }
@@ -157,7 +157,7 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// Of a file's text, without its folder.
+    /// From a file's text; `data_dir` is not set.
     pub(crate) fn parse(text: &str) -> std::result::Result<NodeConfig, String> {
         let config: NodeConfig = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
         config.validate()?;
@@ -173,7 +173,7 @@ impl NodeConfig {
         std::fs::write(&file, text).map_err(|e| wrong(format!("cannot be written: {e}")))
     }
 
-    /// What is wrong with it, in a sentence.
+    /// `Err`: what is wrong with it, in a sentence.
     pub fn validate(&self) -> std::result::Result<(), String> {
         if self.cluster.is_empty() {
             return Err("`cluster` is empty".into());
@@ -255,14 +255,14 @@ impl NodeConfig {
         if self.sequence_stride == 0 {
             return Err("`sequence_stride` must be at least 1".into());
         }
-        // An ENTRY or PROPOSE frame of 1 GiB at most, with room for its head.
+        // So an ENTRY or PROPOSE frame has at most 1 GiB, head included.
         if !(1024..=(1 << 30) - 4096).contains(&self.max_entry_bytes) {
             return Err(format!("`max_entry_bytes` is {}, not within 1 KiB to 1 GiB less 4 KiB", self.max_entry_bytes));
         }
         Ok(())
     }
 
-    /// A node that is built for use emulates no distances, and does not pass over that it was asked to.
+    /// A build without the feature `lab` cannot emulate distances, and refuses to start if it is asked to.
     pub fn check_runs_here(&self) -> Result<()> {
         if cfg!(feature = "lab") || !self.lab && self.one_way_ms.is_empty() {
             return Ok(());

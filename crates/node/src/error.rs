@@ -6,23 +6,23 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Mend the file.
+    /// A file of the configuration is wrong: mend it.
     #[error("{}: {why}", file.display())]
     Config { file: PathBuf, why: String },
-    /// What this disk holds is not what was written: the node must not vote.  Remove its data and let it join anew,
-    /// or restore the file.
+    /// What is on this disk is not what was written: the node must not vote.  Remove its data and let it join anew, or
+    /// restore the file.
     #[error("{}: {why}; the node does not start, since it must not vote on a log that it has lost", file.display())]
     Corrupted { file: PathBuf, why: String },
     /// A write or fsync failed; nothing after it can be promised.
     #[error("{}: {what} failed: {source}", file.display())]
     Disk { file: PathBuf, what: &'static str, source: std::io::Error },
-    /// A port or socket could not be had.
+    /// A port or socket could not be opened, or another node runs on the folder.
     #[error("{what}: {source}")]
     Listen { what: String, source: std::io::Error },
     /// No member lets this node join.
     #[error("{0}")]
     Join(String),
-    /// Something about certificates.
+    /// Something is wrong with certificates.
     #[error("{0}")]
     Tls(String),
     /// The other members have removed this node; it never comes back under this id.

@@ -1,24 +1,24 @@
-//! What decides how a PostgreSQL stores values, and so must be alike on all servers of a cluster.
+//! The facts that decide how a PostgreSQL stores values, and so must be alike on all servers of a cluster.
 //!
-//! Rows travel between regions as the bytes that the heap holds (docs/decisions/2026-11-22-servers-store-alike.md).  A node
-//! tells the facts of its PostgreSQL in its hello and when it asks to join; a witness has none.  Where they come from:
-//! `postgres/facts.rs`.
+//! Rows travel between regions as the bytes that the heap holds (docs/decisions/2026-11-22-servers-store-alike.md).  A
+//! node sends the facts of its PostgreSQL in its hello and when it asks to join; a witness has none.
+//! `postgres/facts.rs` finds them out.
 //!
 //! Invariant: facts that are compared are names and values for a person to read; nothing here knows what any of them
-//! means, so that a new one costs a line where it is learned.
+//! means, so that a new one takes only a line where it is found out.
 
 use bytes::{BufMut, BytesMut};
 use onetrip_core::wire::{put_str, Reader};
 use onetrip_core::RegionId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// More are not believed.
+/// A frame with more is refused.
 const FACTS_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// PostgreSQL's major version.  Not compared: the servers of a cluster may be of several, for a while.  An aclitem has 12
-    /// bytes in 15 and 16 from 16 on.
+    /// PostgreSQL's major version.  Not compared: for a while, the servers of a cluster may have several.  (An aclitem
+    /// has 12 bytes in version 15, and 16 bytes from version 16 on.)
     pub version: u16,
     /// Name and value.
     pub alike: BTreeMap<String, String>,

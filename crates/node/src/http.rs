@@ -1,4 +1,5 @@
-//! `GET /status`, `GET /health`, and in a lab `POST /links`.  Loopback only, no password.
+//! `GET /status`, `GET /health`, and in a lab `POST /links`.  There is no password, so the port is on loopback unless
+//! `http_anywhere` is set.
 
 use crate::bounded_listener::BoundedListener;
 use crate::config::NodeConfig;

@@ -1,6 +1,6 @@
-//! What comes to the core thread, from all sides, in one queue.
+//! The queue of all events that come to the core thread.
 //!
-//! Bounded: a sender waits while it is full, which slows the sockets down and nothing else.
+//! It is bounded: a sender waits while it is full, which slows the sockets down and nothing else.
 
 use crate::agent::AgentEvent;
 use crate::error::Result;
@@ -21,23 +21,24 @@ const EVENTS_MAX: usize = 8192;
 pub enum Event {
     Peer(NodeId, PeerEvent),
     Agent(AgentEvent),
-    /// What an operator or a node that wants to join asks for; answered when it is committed here, or why it is not.
+    /// A request of an operator or of a node that wants to join.  Answered when the change is committed here, or with
+    /// the reason why it is not.
     Admin(AdminRequest, oneshot::Sender<std::result::Result<AdminReply, String>>),
-    /// Leave this entry out of every PostgreSQL; `force`: although some that may show it cannot be reached.  Answered when the log
-    /// says so, or why it does not.
+    /// Leave this entry out of every PostgreSQL; `force`: even if some that may show it cannot be reached.  Answered
+    /// when that is committed here, or with the reason why it is not.
     Skip {
         index: LogIndex,
         force: bool,
         answer: oneshot::Sender<std::result::Result<LeftOut, String>>,
     },
-    /// For a backup: the log is kept above this index for another minute; without one, above a checkpoint that is then made,
-    /// which is the answer.
+    /// For a backup: the log is retained above this index for another minute.  `None`: above a checkpoint that is then
+    /// made, whose index is the answer.
     Retain(Option<LogIndex>, oneshot::Sender<LogIndex>),
     /// For `GET /status`.
     Status(oneshot::Sender<CoreStatus>),
-    /// A checkpoint up to this index, with this Raft configuration, is durable, or could not be written.
+    /// A checkpoint up to this index, with this Raft configuration, is durable; or why it could not be written.
     Checkpointed(Result<(LogIndex, Conf)>),
-    /// A snapshot of another node, decoded, or why it cannot be.
+    /// A snapshot of another node, decoded; or why it cannot be decoded.
     Opened(Box<onetrip_core::Result<Opened>>),
     /// Old entries have been read that Raft wants to send.
     Fetched,
@@ -48,7 +49,7 @@ pub enum Event {
 }
 
 pub enum AdminRequest {
-    /// Leave for one node to join, once, within `ttl_s` seconds.
+    /// Make a token with which one node can join, once, within `ttl_s` seconds.
     Token {
         role: MemberRole,
         replaces: Option<NodeId>,
@@ -59,7 +60,7 @@ pub enum AdminRequest {
         region: RegionId,
         /// host:port of its peer port.
         address: String,
-        /// Why its PostgreSQL cannot be a member's, if it cannot; a witness may have any.
+        /// Why its PostgreSQL does not fit this cluster, if it does not; for a witness that does not matter.
         unlike: Option<String>,
     },
     Remove {
@@ -74,7 +75,8 @@ pub enum AdminReply {
     Joined {
         member: Member,
         members: Arc<Members>,
-        /// To start from, to be encoded by whoever sends it; `checkpoint::installed` marks it as what it is there.
+        /// Encodes the checkpoint to start from, to be called by whoever sends it.  The new node marks that as
+        /// installed (`checkpoint::installed`).
         checkpoint: Box<dyn FnOnce() -> Bytes + Send>,
     },
     Members(Arc<Members>),
@@ -89,7 +91,7 @@ pub struct LeftOut {
     pub region: RegionId,
     /// Where it is kept.
     pub kept: PathBuf,
-    /// What it changed, to be read.
+    /// What it changed, as text.
     pub changes: Vec<String>,
 }
 
@@ -99,7 +101,7 @@ pub enum PeerEvent {
     Notice(Notice),
     Report(Report),
     Unreachable,
-    /// Both ways to it are there, one of them anew; what was sent before may be lost.
+    /// Both channels to it are connected, one of them anew; what was sent before may be lost.
     Connected,
     /// It says that this node was removed from the cluster, for good.
     Removed(String),
@@ -126,7 +128,7 @@ impl Inbox {
         }
     }
 
-    /// The same for a thread of its own.
+    /// The same, for a thread that may block.
     pub fn send_blocking(&self, event: Event) {
         let _ = self.0.send(event);
     }

@@ -6,18 +6,18 @@
 //! | `core_thread` | agrees, writes, decides, answers | one of its own |
 //! | [`archive`] | the committed log, kept outside the node | one of its own |
 //! | [`disk`] | the Raft log and the certifier's checkpoint | core |
-//! | `agent` | PostgreSQL's side door | reading: io, answering: core |
+//! | `agent` | the socket through which PostgreSQL reaches its node | reading: io, answering: core |
 //! | [`tls`] | who is a member: certificates | io |
 //! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
-//! | `http` | `GET /status` | io |
+//! | `http` | `GET /status`, `GET /health` | io |
 //! | `links` | `POST /links`, in builds with the feature `lab` | io |
-//! | `admin` | the operator's socket: tokens, leaving, the leader's place, what is left out | io |
-//! | `write_set` | what is left out, to be read | core |
+//! | `admin` | the operators' socket: tokens, leaving, the preferred leader, entries to leave out, backups | io |
+//! | `write_set` | the changes of an entry that is left out, as text | core |
 //! | [`postgres`] | the server process | caller's runtime |
-//! | `rebuild` | whose PostgreSQL is copied | caller's runtime |
-//! | [`span`] | whose a log line is | all of them |
+//! | `rebuild` | which member's PostgreSQL is copied | caller's runtime |
+//! | [`span`] | from which node a log line is | all of them |
 //!
-//! What decides about transactions lives in `onetrip-core`; here is only what moves bytes.
+//! What decides about transactions is in `onetrip-core`; the code here only moves bytes.
 
 mod admin;
 mod agent;
@@ -49,7 +49,7 @@ pub mod tls;
 mod transport;
 mod write_set;
 
-/// Whether this build can do what only tests ask for (the features `lab` and `stop-points`): none for use can.
+/// Whether this build can do what only tests ask for (the features `lab` and `stop-points`).
 pub const IS_FOR_TESTS: bool = cfg!(any(feature = "lab", feature = "stop-points"));
 
 pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};

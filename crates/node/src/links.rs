@@ -1,4 +1,4 @@
-//! `POST /links`, in a lab: what happens to the frames on the way to a peer.
+//! `POST /links`, in a lab: sets what happens to frames on their way to a peer.
 
 use crate::http::Http;
 use crate::transport::LinkSettings;
@@ -15,7 +15,7 @@ pub fn routes() -> Router<Arc<Http>> {
     Router::new().route("/links", post(links))
 }
 
-/// What is left out stays as it is.
+/// A setting that is absent stays as it is.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LinkChange {
@@ -51,7 +51,7 @@ pub(crate) fn read_change(body: &[u8]) {
 /// Changes what happens to frames from this node to a peer; answers with all of the link's settings.
 async fn links(State(http): State<Arc<Http>>, Json(change): Json<LinkChange>) -> Response {
     let peer = change.peer;
-    let unknown = || (StatusCode::NOT_FOUND, format!("node {peer} is no peer of this node\n")).into_response();
+    let unknown = || (StatusCode::NOT_FOUND, format!("node {peer} is not a peer of this node\n")).into_response();
     let Some(now) = http.transport.link_settings(peer) else { return unknown() };
     let settings = change.of(now);
     if let Err(why) = settings.validate() {

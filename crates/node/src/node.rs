@@ -83,7 +83,7 @@ async fn run_started(mut node: Node, shutdown: impl Future<Output = ()>) -> Resu
 }
 
 impl Node {
-    /// `facts`: of the PostgreSQL that it is to have.
+    /// `facts`: those of its PostgreSQL, if it is to have one.
     pub fn start(config: NodeConfig, facts: Option<Facts>) -> Result<Node> {
         config.check_runs_here()?;
         let span = span::of(&config);
@@ -143,7 +143,7 @@ impl Node {
             runtime.spawn(Arc::new(pages).run(http));
             runtime.spawn(Arc::new(server).run(agents));
             runtime.spawn(Arc::new(admin).run(operators));
-            // Either the stop, or the node was dropped.
+            // It returns when the node is stopped, or was dropped.
             let _ = runtime.block_on(io_stopped);
         })?;
         let core = span::spawn_thread("onetrip-core", move || {
@@ -183,7 +183,7 @@ impl Node {
         self.rebuild_orders.clone()
     }
 
-    /// Who orders PostgreSQL's data folder to be made anew, and from whom it is made.
+    /// Where orders to make PostgreSQL's data folder anew come from, and who finds members to copy it from.
     fn rebuild(&self) -> Rebuild {
         let donors =
             OtherMembers { config: self.config.clone(), transport: self.transport.clone(), inbox: self.inbox.clone() };
@@ -214,7 +214,7 @@ impl Node {
         result
     }
 
-    /// Decides what is in the inbox, checkpoints, closes the log, and ends all threads.
+    /// Decides what is in the inbox, writes a checkpoint, closes the log, and ends all threads.
     pub async fn stop(mut self) -> Result<()> {
         self.inbox.send(Event::Stop).await;
         let result = self.core_result().await;

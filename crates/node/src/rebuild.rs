@@ -19,7 +19,7 @@ impl Donors for OtherMembers {
     fn choose(&self, at_least: Option<LogIndex>) -> Boxed<'_, Result<Vec<Donor>, String>> {
         Box::pin(async move {
             let core = ask_core(&self.inbox).await.ok_or("the node does not answer: its disk may be stuck")?;
-            // What this node's log can bring a copy on from.
+            // A copy that shows this much can be brought up to date from this node's log.
             let below = LogIndex(core.log_first.0.saturating_sub(1));
             let at_least = at_least.unwrap_or(below.min(core.last_committed));
             let peers = self.transport.peers();

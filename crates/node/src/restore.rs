@@ -1,10 +1,11 @@
-//! The log and the checkpoint of a new cluster's first node, from an old cluster's checkpoint and the entries that followed it.
+//! Makes the log and the checkpoint of a new cluster's first node, from an old cluster's checkpoint and the entries
+//! that followed it.
 //!
-//! The entries are written as a log of their own and decided anew by the same code as in a running node, with the members that
-//! they were written under.  Then the table of members is replaced: one is left, the new node, under an id that was never used.
-//! What PostgreSQL lacks of it, the node feeds it at its start, as after any crash.
+//! The entries are written as a log of their own and decided anew by the same code as in a running node, with the
+//! members of that time.  Then the table of members is replaced: the only member is the new node, under an id that was
+//! never used.  When the node starts, it sends PostgreSQL the entries that PostgreSQL lacks, as after any crash.
 //!
-//! It knows files and entries; where the entries come from is the caller's matter.
+//! It knows files and entries; the caller says where the entries come from ([`Source`]).
 
 use crate::archive::Stored;
 use crate::disk::{CheckpointFile, RaftLog};
@@ -32,7 +33,7 @@ pub enum Goal {
     Time(u64),
 }
 
-/// Where to restore to.
+/// What to restore, and to where.
 pub struct Restore<'a> {
     /// The new node's folder.
     pub folder: &'a Path,
@@ -40,7 +41,7 @@ pub struct Restore<'a> {
     /// The new node.
     pub region: RegionId,
     pub address: String,
-    /// Which of the interleaved sequence values are its own; best those of the node that the backup is from.
+    /// Which of the interleaved sequence values are its own; preferably those of the node that the backup is from.
     pub sequence_slot: u32,
     pub checkpoint: Bytes,
     /// PostgreSQL's copy may show entries up to this one, so none below can be the goal.
@@ -81,13 +82,13 @@ pub enum RestoreError {
     Core(#[from] onetrip_core::Error),
 }
 
-/// What is read, and up to when it is complete.
+/// Where the entries are read from.
 pub trait Source<E> {
     /// `None`: there is no more.
     fn next(&mut self, index: LogIndex) -> Result<Option<Stored>, E>;
     /// Nothing newer than `last` had been decided up to this time, in milliseconds since 1970.
     fn quiet_until_ms(&mut self, last: LogIndex) -> Result<u64, E>;
-    /// For whoever watches.
+    /// Called now and then, to show how far it is.
     fn progress(&mut self, at: LogIndex);
 }
 
@@ -154,7 +155,7 @@ impl Restore<'_> {
         Ok(copied)
     }
 
-    /// There is no entry after `last`: is that enough?
+    /// There is no entry after `last`, or none is wanted.  `Err`: that is not enough.
     fn check_end<E: From<RestoreError>>(&self, last: LogIndex, source: &mut impl Source<E>) -> Result<(), E> {
         match self.goal {
             Goal::Position(wanted) if wanted > last => Err(RestoreError::BeyondPosition { last, wanted }.into()),
@@ -169,7 +170,7 @@ impl Restore<'_> {
         }
     }
 
-    /// Goes through the whole log as the node of an old member would, and answers the state of the new cluster.
+    /// Decides the whole log as a node of the old cluster would, and returns the state of the new cluster.
     fn decide(
         &self,
         old: Checkpoint,
@@ -199,7 +200,7 @@ impl Restore<'_> {
             }
             Ok(())
         };
-        // Ends: no tick comes, no message, so what is committed is all that happens.
+        // This ends: neither ticks nor messages come, so nothing happens after what is committed has been handed out.
         while consensus.poll(&mut out) {
             take(std::mem::take(&mut out.committed))?;
             if let Some(persist) = out.persist.take() {
@@ -213,7 +214,7 @@ impl Restore<'_> {
             return Err(Error::Internal(why).into());
         }
         consensus.log_mut().close()?;
-        // Nothing of theirs is under way here, and nothing will come.
+        // No transaction of the old members is under way here, and none will come.
         members.members.iter().for_each(|m| certifier.end(m.id));
         let members = self.alone(&members);
         let node = members.members[0].id;
@@ -221,7 +222,7 @@ impl Restore<'_> {
         Ok((node, Checkpoint { term, conf, members, certifier, committed_indexes, installed: false }))
     }
 
-    /// The new node, alone.
+    /// A table of members with the new node only.
     fn alone(&self, old: &Members) -> Members {
         let me = Member {
             id: old.next_id,

@@ -12,7 +12,7 @@ pub fn draw() -> Result<Secret> {
     Ok(secret)
 }
 
-/// Tells who asks with a secret from whoever asked before.
+/// A random number that distinguishes this attempt to join with a secret from earlier ones.
 pub(crate) fn attempt() -> Result<u64> {
     draw().map(|random| u64::from_le_bytes(random[..8].try_into().expect("it has 32 bytes")))
 }

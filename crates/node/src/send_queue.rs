@@ -1,13 +1,13 @@
-//! Writing to a socket from any thread without a hop: at once if the socket takes it, else in the background.
+//! Writes to a socket from any thread: at once and by itself as far as the socket takes it, the rest in the background.
 //!
 //! It knows bytes and sockets, nothing of what the frames mean.
 //!
 //! Invariants:
 //! - Frames leave whole and in the order of `send`.
-//! - `send` never blocks, and writes no more than [`BYTES_AT_ONCE`] itself.  What the socket does not take waits in a queue
-//!   of at most `queue_bytes_max` bytes; a frame that finds the queue full is refused, but a queue that is empty takes a frame
+//! - `send` never blocks, and writes no more than [`BYTES_AT_ONCE`] itself.  What the socket does not take waits in a
+//!   queue.  While that has more than `queue_bytes_max` bytes, further frames are refused; otherwise it takes a frame
 //!   of any size.
-//! - Whoever made it runs [`SendQueue::drain`] beside it, or the queue never empties.
+//! - Whoever makes a queue runs [`SendQueue::drain`] beside it, or it never empties.
 
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 /// What a queue needs of a socket.
 pub trait Socket: Send + Sync + 'static {
     fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
-    /// Writes what the socket has taken and holds back, if it is one that does.
+    /// Writes what the socket has taken but holds back, if it is of a kind that does so.
     fn try_flush(&self) -> io::Result<()> {
         Ok(())
     }
@@ -36,7 +36,7 @@ impl Socket for TcpStream {
     }
     fn shut_down(&self) {
         use std::os::fd::AsRawFd;
-        // Wakes whoever reads from it or waits to write.  An error means that it is shut already.
+        // Wakes whoever reads from it or waits to write.  An error means that it is shut down already.
         let _ = nix::sys::socket::shutdown(self.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 }
@@ -63,7 +63,8 @@ struct Queue {
 
 /// Buffers given to one write.
 const CHUNKS_PER_WRITE: usize = 64;
-/// Written before others get at the queue: whoever sends is not to wait while a reader as fast as this end takes a large frame.
+/// Written before others get at the queue: a sender should not have to wait while a large frame goes to a reader that
+/// is as fast as this end.
 const BYTES_AT_ONCE: usize = 1 << 20;
 
 #[derive(PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl<S: Socket> SendQueue<S> {
         Ok(())
     }
 
-    /// What the socket has not taken.
+    /// How many bytes the socket has not taken yet.
     pub fn waiting_bytes(&self) -> usize {
         self.lock().bytes
     }
@@ -141,7 +142,7 @@ impl<S: Socket> SendQueue<S> {
         }
     }
 
-    /// Drops what has not left and shuts the socket down in both directions.
+    /// Drops what was not sent yet, and shuts the socket down in both directions.
     pub fn close(&self) {
         let mut queue = self.lock();
         Self::close_queue(&mut queue);

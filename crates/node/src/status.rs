@@ -1,4 +1,4 @@
-//! What a node says of itself (`GET /status`), and what is wrong with it in words that tell what to do.
+//! What a node says of itself (`GET /status`), and what is wrong with it, in words that say what to do.
 
 use crate::archive::ArchiveReport;
 use crate::config::NodeConfig;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Within these a member counts as having caught up.
+/// A member that is within one of these counts as having caught up.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
 const CAUGHT_UP_TIME: Duration = Duration::from_secs(2);
 
@@ -31,13 +31,13 @@ pub struct CoreStatus {
     pub own: Option<Position>,
     pub positions: BTreeMap<NodeId, Position>,
     pub router: RouterStatus,
-    /// For the leader, the best first; unknown while a way is not measured.
+    /// Places for the leader, the best first; unknown while a round trip has not been measured.
     pub places: Option<Vec<Place>>,
     pub leader_settled: bool,
     pub archive: Option<ArchiveReport>,
 }
 
-/// How far a PostgreSQL is, and how far behind what was decided here when that was known.
+/// How far a PostgreSQL is, and how far it was behind what had been decided here when it reported that.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     pub applied: LogIndex,
@@ -66,7 +66,7 @@ pub struct StatusReport {
     /// The last committed transaction.
     pub last_committed: LogIndex,
     pub checkpoint: LogIndex,
-    /// Of PostgreSQL; absent until its apply worker has said so.
+    /// Of PostgreSQL; absent until its apply worker has reported it.
     pub applied: Option<LogIndex>,
     pub durable: Option<LogIndex>,
     /// How far this node's PostgreSQL is behind what is decided here.
@@ -87,8 +87,8 @@ pub struct StatusReport {
     pub preferred_by: PreferredLeader,
     /// The leader is where it belongs, and if the cluster chooses that, no other place is better.
     pub leader_settled: bool,
-    /// How long a COMMIT takes with the leader there, by measured round trips; the best first.  Absent while a way is not
-    /// measured.
+    /// How long a COMMIT takes with the leader in each place, by measured round trips; the best first.  Absent while a
+    /// round trip has not been measured.
     pub leader_places: Option<Vec<PlaceReport>>,
     /// The Raft configuration is changing from one set of voters to another.
     pub joint: bool,
@@ -101,7 +101,7 @@ pub struct StatusReport {
 pub struct PlaceReport {
     pub node: NodeId,
     pub region: RegionId,
-    /// By where commits came from lately.
+    /// Weighted by where commits came from lately.
     pub mean_ms: f64,
     pub commit_ms: Vec<CommitReport>,
 }
@@ -147,7 +147,7 @@ pub struct MemberReport {
     pub address: String,
     /// What it is meant to be.
     pub role: MemberRole,
-    /// It votes; a voter to be that does not is catching up.
+    /// It votes.  A member that is meant to vote and does not is catching up.
     pub voter: bool,
     pub slot: Option<u32>,
     pub replaces: Option<NodeId>,

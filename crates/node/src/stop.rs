@@ -1,9 +1,9 @@
-//! Named places where a test can hold the node or end it, in builds with the feature `stop-points` only; otherwise nothing
-//! is left of them.
+//! Stop points: named places where a test can pause the node or end it.  They exist only in builds with the feature
+//! `stop-points`.
 //!
-//! The node stops at a point if there is a file `stop/POINT` in its folder.  It says `wait` (until the file is gone) or `die`
-//! (end the process at once, as kill -9 would), and may go on with `after N`: the first N hits pass.  Each hit adds a
-//! byte to `stop/POINT.hits`, which is how a test knows that the node has arrived.
+//! The node stops at a point if there is a file `stop/POINT` in its folder.  The file says `wait` (until it is gone) or
+//! `die` (end the process at once, as kill -9 would).  With `after N` behind that, the first N hits pass.  Each hit
+//! adds a byte to `stop/POINT.hits`, from which a test knows that the node has arrived.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 #[inline(always)]
 pub fn stop_point(_folder: &Path, _point: &str) {}
 
-/// Whether a test wants the node to do otherwise here.
+/// Whether a test wants the node to behave differently here.
 #[cfg(not(feature = "stop-points"))]
 #[inline(always)]
 pub fn ordered(_folder: &Path, _point: &str) -> bool {
@@ -41,7 +41,7 @@ pub fn stop_point(folder: &Path, point: &str) {
         return;
     }
     if order.starts_with("die") {
-        // SAFETY: ends the process, runs nothing of it.
+        // SAFETY: it ends the process and runs none of its code.
         unsafe { libc::_exit(137) };
     }
     // A test that has died must not leave a node that hangs.

@@ -1,7 +1,7 @@
-//! What a write set changes, in lines for somebody to read (`docs/agent-protocol.md`, "Write set").
+//! What a write set changes, as lines for people to read (`docs/agent-protocol.md`, "Write set").
 //!
-//! Nothing is decided by it: the node looks into a write set only to print what `onetrip skip` leaves out.  Values are shown
-//! as their bytes are stored, since only PostgreSQL knows the types; text can be read in them.
+//! Nothing is decided by it: the node looks into a write set only to print what `onetrip skip` leaves out.  Values are
+//! shown as the bytes that are stored, since only PostgreSQL knows their types; text in them can be read.
 
 use bytes::Bytes;
 use onetrip_core::wire::Reader;
@@ -9,8 +9,9 @@ use onetrip_core::Result;
 use std::fmt::Write;
 
 const FORMAT: u8 = 2;
-/// Of one row, and of all.
+/// Bytes that are shown of a row, or of a changed part of a value.
 const VALUE_BYTES_MAX: usize = 1_000;
+/// Lines that are shown in all.
 const LINES_MAX: usize = 10_000;
 
 struct Relation {
@@ -24,7 +25,7 @@ struct Lines {
     left: u64,
 }
 
-/// One line for each change; what cannot be read is named last.
+/// One line for each change.  If the rest cannot be read, a line at the end says so.
 pub fn lines(write_set: Bytes) -> Vec<String> {
     let mut lines = Lines { relations: Vec::new(), lines: Vec::new(), left: 0 };
     if let Err(e) = lines.all(Reader::new("write set", write_set)) {

@@ -1,14 +1,15 @@
-//! The agent socket: PostgreSQL's side door to the node (`docs/agent-protocol.md`).
+//! The agent socket, through which PostgreSQL reaches its node (`docs/agent-protocol.md`).
 //!
-//! This half reads and checks frames and hands them to the core thread, whose router (`onetrip_core::router`) knows who
-//! waits for what.  Answers are written from the core thread straight into the socket (`send_queue`).
+//! This module reads and checks frames and hands them to the core thread, whose router (`onetrip_core::router`) knows
+//! who waits for what.  The core thread writes answers straight into the socket (`send_queue`).
 //!
 //! Invariants:
 //! - Only the node's own uid gets in.
-//! - The core thread hears `Opened` first and `Closed` last of each connection, and in between only whole frames that
-//!   may come there.  Anything else ends the connection, is logged, and harms nothing else.
-//! - Proposals that are being read, or are open, hold at most `OPEN_PROPOSALS` times `max_entry_bytes` of memory; one that
-//!   would be more is refused before it is read.
+//! - Of each connection the core thread hears `Opened` first, once HELLO has come, and `Closed` last; in between it
+//!   gets only complete frames that are allowed there.  Anything else ends the connection, is logged, and harms nothing
+//!   else.
+//! - Proposals that are being read, or are open, take at most `OPEN_PROPOSALS` times `max_entry_bytes` of memory; one
+//!   that would exceed this is refused before it is read.
 
 mod socket;
 
@@ -35,7 +36,7 @@ pub use socket::AgentSocket;
 pub type AgentQueue = SendQueue<AgentSocket>;
 pub type AgentEvent = router::AgentEvent<AgentQueue>;
 
-/// What the router has to say, in the log.
+/// Logs an event of the router.
 pub fn report(event: router::Event) {
     match event {
         router::Event::WorkerConnected { applied, committed, missed } => {
@@ -43,7 +44,7 @@ pub fn report(event: router::Event) {
         }
         router::Event::WorkerDisconnected => tracing::info!("apply worker disconnected"),
         router::Event::WorkerStartsOver { at, txn } => {
-            tracing::info!(index = %at, %txn, "a backend went after its verdict; the apply worker starts over");
+            tracing::info!(index = %at, %txn, "a backend ended after its verdict; the apply worker starts over");
         }
         router::Event::WorkerLeavesOut { at, left_out } => {
             tracing::info!(index = %at, %left_out, "the apply worker starts over and leaves an entry out");
@@ -72,7 +73,7 @@ impl router::Outbox for AgentQueue {
 pub struct AgentServer {
     pub me: NodeId,
     pub region: RegionId,
-    /// The node's.
+    /// The node's data directory.
     pub folder: PathBuf,
     pub max_entry_bytes: u64,
     pub inbox: Inbox,
@@ -80,16 +81,16 @@ pub struct AgentServer {
     pub limits: AgentLimits,
 }
 
-/// How much PostgreSQL makes this node hold at present.
+/// How many connections PostgreSQL has open, and how much memory its proposals take.
 #[derive(Default)]
 pub struct AgentLimits {
     connections: AtomicUsize,
     open_bytes: Arc<AtomicU64>,
 }
 
-/// More than `max_connections` of any PostgreSQL.
+/// More than any reasonable `max_connections`.
 const CONNECTIONS_MAX: usize = 10_000;
-/// So many proposals of the largest size, or any number of smaller ones.
+/// There is memory for so many proposals of the largest size; any number of smaller ones can share it.
 const OPEN_PROPOSALS: u64 = 4;
 
 /// The room that one proposal takes, until it is dropped.
@@ -114,12 +115,13 @@ impl Drop for Room {
 }
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// Beyond the worker's credit of 64 MiB; what waits for a backend is a single small frame.
+/// More than the worker's credit of 64 MiB; for a backend no more than one small frame waits.
 const QUEUE_BYTES_MAX: usize = 128 << 20;
-/// No frame is larger but those that carry a write set.
+/// No frame is larger, except those that carry a write set.
 const SMALL_FRAME_BYTES_MAX: usize = 256;
 
-/// Makes the socket.  A file left by an earlier life is replaced; the caller holds the data directory's lock.
+/// Makes the socket.  A file left by an earlier life of the node is replaced; the caller holds the data directory's
+/// lock.
 pub fn listen(path: &Path) -> Result<std::os::unix::net::UnixListener> {
     let listen = || {
         match std::fs::remove_file(path) {
@@ -135,7 +137,7 @@ pub fn listen(path: &Path) -> Result<std::os::unix::net::UnixListener> {
 }
 
 impl AgentServer {
-    /// Accepts for the life of the runtime that it runs on.
+    /// Accepts connections for as long as the runtime exists.
     pub async fn run(self: Arc<Self>, listener: UnixListener) {
         let my_uid = nix::unistd::geteuid().as_raw();
         let mut next = 0;
@@ -190,7 +192,7 @@ impl AgentServer {
         self.inbox.send(Event::Agent(AgentEvent::Closed { conn })).await;
     }
 
-    /// Reads until the connection ends; an error is what PostgreSQL did wrong.
+    /// Reads until the connection ends; an error says what PostgreSQL did wrong.
     async fn read(&self, conn: ConnId, outbox: &Arc<AgentQueue>) -> Result<()> {
         let mut input = Input { outbox, buf: BytesMut::with_capacity(8 << 10), room: None };
         let hello = tokio::time::timeout(HELLO_TIMEOUT, input.frame(self)).await;
@@ -239,15 +241,15 @@ impl AgentServer {
         Ok(())
     }
 
-    /// Beside the core thread: nothing is decided by it.
+    /// Runs beside the core thread, since a rehearsal decides nothing.
     fn rehearse(&self, txn: TxnId, rehearsal: Rehearsal, room: Option<Room>, outbox: Arc<AgentQueue>) {
         let transport = self.transport.clone();
         tokio::spawn(async move {
             let said = transport.rehearse(rehearsal).await;
             let untried = said.untried.join("; ");
-            // The proposal that follows wants it.
+            // The proposal that follows needs it.
             drop(room);
-            // A backend that has gone does not mind.
+            // It does no harm if the backend has gone.
             let _ = outbox.send([ToPostgres::Rehearsed { txn, failure: said.failure, untried }.encode()]);
         });
     }
@@ -296,17 +298,17 @@ fn wrong(why: &str) -> Error {
     Error::Core(onetrip_core::Error::Malformed { what: "agent conversation", why: why.into() })
 }
 
-/// Frames out of a socket.
+/// Reads frames from a socket.
 struct Input<'a> {
     outbox: &'a Arc<AgentQueue>,
     buf: BytesMut,
-    /// Of the large frame that is being read.
+    /// What the large frame that is being read takes.
     room: Option<Room>,
 }
 
 impl Input<'_> {
-    /// The next frame; `None` at the end of the connection.  A large one for which there is no room is answered and passed
-    /// over here, without ever being held in memory.
+    /// The next frame; `None` at the end of the connection.  A large one for which there is no room is passed over and
+    /// refused here, without ever being in memory as a whole.
     async fn frame(&mut self, server: &AgentServer) -> Result<Option<FromPostgres>> {
         loop {
             if self.buf.len() >= 5 {
@@ -326,7 +328,7 @@ impl Input<'_> {
                     self.room.is_none().then(|| {
                         let open = server.limits.open_bytes.load(Ordering::Relaxed);
                         let why =
-                            format!("open proposals of its server hold {open} bytes, {max} are the most that it takes");
+                            format!("open proposals of its server take {open} bytes, and at most {max} are allowed");
                         (VerdictOutcome::Full, why)
                     })
                 } else {

@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 
-/// Read at once: room for a few proposals.
+/// Bytes read at once: room for a few proposals.
 const ROOM_MIN: usize = 4 << 10;
 const ROOM: usize = 8 << 10;
 const ROOM_MAX: usize = 64 << 10;
 
-/// Its events are those of its input alone.  A Unix socket that waits for its output, too, as tokio's own do, is woken each
-/// time that the other end has read something; here that is once for each commit.
+/// It waits for events of its input only.  A Unix socket that also waits for those of its output, as tokio's own do, is
+/// woken each time that the other end has read something; here that would be once for each commit.
 pub struct AgentSocket(AsyncFd<UnixStream>);
 
 fn register(stream: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStream>> {
@@ -27,7 +27,7 @@ impl AgentSocket {
         Ok(AgentSocket(register(stream.into_std()?, Interest::READABLE)?))
     }
 
-    /// Appends what has come, once something has.  0: the other end has closed.  Loses nothing when it is cancelled.
+    /// Waits for input and appends it to `buf`.  0: the other end has closed.  Loses nothing when it is cancelled.
     pub async fn read(&self, buf: &mut BytesMut) -> io::Result<usize> {
         if buf.capacity() - buf.len() < ROOM_MIN {
             buf.reserve(ROOM);
@@ -40,7 +40,7 @@ impl AgentSocket {
             buf.truncate(at + read.as_ref().map_or(0, |n| *n));
             match read {
                 Ok(n) => {
-                    // All that there was: what comes next is told anew.  An end that has been told stays so.
+                    // That was all: the next input is a new event.  The event that the other end has closed stays.
                     if n < room {
                         ready.clear_ready();
                     }
@@ -59,14 +59,14 @@ impl Socket for AgentSocket {
         self.0.get_ref().write_vectored(bufs)
     }
 
-    /// Rare: whoever is there reads what it is sent.
+    /// Rarely needed: the other end normally reads what it is sent.
     async fn writable(&self) -> io::Result<()> {
         let output = register(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
         output.writable().await.map(|_| ())
     }
 
     fn shut_down(&self) {
-        // Wakes whoever reads from it or waits to write.  An error means that it is shut already.
+        // Wakes whoever reads from it or waits to write.  An error means that it is shut down already.
         let _ = self.0.get_ref().shutdown(Shutdown::Both);
     }
 }

@@ -44,7 +44,7 @@ impl ArchiveError {
     }
 }
 
-/// The disk code speaks of a log that the node votes on; here it is a copy.
+/// The errors of the disk code are about a log on which the node votes; here it is a copy.
 impl From<crate::Error> for ArchiveError {
     fn from(e: crate::Error) -> Self {
         match e {

@@ -5,12 +5,13 @@
 //!        ^───────── where the archive ends, what is wrong ─────────┘
 //! ```
 //!
-//! The core thread reads from the log what the archive lacks, so a slow or full archive holds up nothing; it only keeps the log
-//! from being cut.  A restore reads it back ([`Reader`]).
+//! The core thread reads from the log what the archive lacks, so a slow or full archive delays nothing; it only keeps
+//! the log from being cut.  A restore reads it back ([`Reader`]).
 //!
 //! Invariants:
-//! - Entries go into it in log order, each once, also over restarts and failures of its disk.
-//! - What it lacks for ever (the log was cut) is told by the names of its segments, in its report, and by a restore.
+//! - Entries go into it in log order, each once, even across restarts and failures of its disk.
+//! - What it lacks for ever (because the log was cut) can be seen from the names of its segments; its report and a
+//!   restore say so.
 
 mod error;
 mod reader;
@@ -36,30 +37,30 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thread::Ended;
 
 const IDENTITY_FILE: &str = "archive.json";
-/// Names the entries that are missing, the last ones if there are several gaps.
+/// Names the entries that are missing; if there are several gaps, those of the last one.
 const GAP_FILE: &str = "gap.json";
 /// `onetrip backup` notes here, in the archive's folder, what it has made.
 pub const LAST_BACKUP_FILE: &str = "last_backup.json";
 /// What lies beside the segments.
 #[cfg(feature = "lab")]
 pub(crate) const NOTES: [&str; 3] = [IDENTITY_FILE, GAP_FILE, LAST_BACKUP_FILE];
-/// Read from the log at once.
+/// How much is read from the log at once.
 const BATCH_BYTES: u64 = 1 << 20;
-/// And so often in a row.
+/// How often that is done in a row.
 const BATCHES_AT_ONCE: usize = 4;
 /// Handed to the archiver and not yet written.
 const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
 const BATCHES_MAX: usize = 4096;
-/// Entries decided within this share one time.
+/// Entries decided within this time get the same time.
 const MARK_EVERY: Duration = Duration::from_millis(10);
-/// While the archive is away this many times are kept (hours of full load); after that the last one stands for all.
+/// While the archive cannot be written, this many times are kept (hours of full load); later entries get the last one.
 const MARKS_MAX: usize = 1 << 20;
 /// An archive that takes longer for a write is reported.
 const SLOW_AFTER: Duration = Duration::from_secs(30);
-/// How long the end of the node waits for the archive.
+/// How long a node that stops waits for the archive.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// Whose log it is.
+/// Whose log is in the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub format: u32,
@@ -95,10 +96,10 @@ impl std::fmt::Display for Identity {
     }
 }
 
-/// The base backup made last, as `onetrip backup` notes it beside the archive.
+/// The last base backup, as `onetrip backup` notes it in the archive's folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastBackup {
-    /// Entries from here on are needed with it.
+    /// A restore from it needs the entries after this one.
     pub checkpoint: LogIndex,
     pub position: LogIndex,
     pub finished: String,
@@ -141,10 +142,10 @@ pub struct ArchiveReport {
 pub struct Archive {
     folder: PathBuf,
     shared: Arc<Shared>,
-    /// `None`: told to end.
+    /// `None`: the archiver was told to end.
     batches: Option<SyncSender<Batch>>,
     ended: Ended,
-    /// What is sent next, in which life of the archive.
+    /// The entry that is sent next, and the life of the archive in which that holds.
     next: Option<(u64, LogIndex)>,
     decided: Marks,
 }
@@ -162,13 +163,13 @@ struct Shared(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Counts how often it was opened; batches for an earlier life are passed over.
+    /// Counts how often the archive was opened; batches for an earlier life are passed over.
     life: u64,
-    /// While open: where it ended when it was opened, `Some(None)` if it is empty.
+    /// While it is open: where it ended when it was opened, `Some(None)` if it was empty.
     opened_at: Option<Option<LogIndex>>,
     under_way_bytes: usize,
     archived: Option<LogIndex>,
-    /// When the archiver came to an end of something last: opened it, or synced.
+    /// When the archiver last finished something: opening the archive, or a sync.
     alive: Option<Instant>,
     time_ms: u64,
     gap: Option<Gap>,
@@ -184,7 +185,7 @@ impl Shared {
 }
 
 impl Archive {
-    /// `decided`: what was decided before this life of the node, at times that nobody remembers.
+    /// `decided`: everything up to here was decided before this life of the node, at times that nobody remembers.
     pub fn start(config: &NodeConfig, folder: &Path, decided: LogIndex) -> crate::Result<Archive> {
         let shared = Arc::new(Shared::default());
         shared.lock().alive = Some(Instant::now());
@@ -200,7 +201,7 @@ impl Archive {
         self.decided.note(index, Instant::now(), now_ms());
     }
 
-    /// Hands on what the archive lacks, as far as its credit goes and without keeping the caller long.
+    /// Hands the archiver what the archive lacks, as far as its credit goes and without keeping the caller long.
     pub fn pump(&mut self, log: &RaftLog) -> crate::Result<()> {
         for _ in 0..BATCHES_AT_ONCE {
             let Some((life, next)) = self.next_to_send(log) else { break };
@@ -223,7 +224,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Where to go on, if the archive takes more now.
+    /// For which life of the archive and from which entry to go on, if it takes more now.
     fn next_to_send(&mut self, log: &RaftLog) -> Option<(u64, LogIndex)> {
         let mut state = self.shared.lock();
         let end = state.opened_at?;
@@ -281,7 +282,7 @@ impl Archive {
         }
     }
 
-    /// Waits a little for what was handed on to be written.
+    /// Ends the archiver, and waits a little for it to write what it has been handed.
     pub fn end(mut self) {
         self.batches = None;
         if !self.ended.wait(END_WAIT) {
@@ -290,7 +291,7 @@ impl Archive {
     }
 }
 
-/// Up to which index everything was decided at which time, oldest first.
+/// Notes up to which index everything was decided at which time, oldest first.
 #[derive(Default)]
 struct Marks {
     marks: VecDeque<(LogIndex, u64)>,
@@ -310,8 +311,8 @@ impl Marks {
         }
     }
 
-    /// The first mark at or above `next`, if that is decided.  Forgets those below, but for the last one: if the archive loses
-    /// what it had not synced, its entries get a later time than they had.
+    /// The first mark at or above `next`, if that is decided.  Forgets those below, except for the last one: if the
+    /// archive loses what it had not synced, those entries get a later time than they had.
     fn from(&mut self, next: LogIndex) -> Option<(LogIndex, u64)> {
         while self.marks.len() > 1 && self.marks[0].0 < next {
             self.marks.pop_front();

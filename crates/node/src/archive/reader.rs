@@ -1,5 +1,5 @@
-//! The archive's files, for a restore.  It writes nothing; the folder may be mounted read-only, and the node may still be
-//! writing to it.
+//! Reads the archive's files, for a restore.  It writes nothing; the folder may be mounted read-only, and the node may
+//! still be writing to it.
 
 use super::{ArchiveError, Identity, Result};
 use crate::disk::segment::{Segment, Slot, Tail};
@@ -29,7 +29,7 @@ struct Loaded {
     number: u64,
     segment: Segment,
     slots: Vec<(Slot, u64)>,
-    /// Nothing beyond its last entry was decided up to here.
+    /// Up to this time nothing beyond its last entry was decided.
     end_time_ms: u64,
 }
 
@@ -101,7 +101,7 @@ impl Loaded {
         while let Some((record, end)) = segment.record_at(offset, records)? {
             let starts_here = record.previous.is_some_and(|p| p.index + 1 == number);
             if record.previous.is_some() != (offset == 0) || (offset == 0 && !starts_here) {
-                return Err(damaged(format!("record {records} at byte {offset} does not belong into this file")));
+                return Err(damaged(format!("record {records} at byte {offset} does not belong in this file")));
             }
             let Some(at) = record.time_ms.filter(|at| *at >= time) else {
                 return Err(damaged(format!("record {records} at byte {offset} has no time, or an earlier one")));
@@ -116,7 +116,7 @@ impl Loaded {
             (offset, records) = (end, records + 1);
         }
         match segment.tail_after(offset, records)? {
-            // The node was about to write it, or still is.
+            // The node is still writing to it, or stopped while it was.
             Tail::Empty | Tail::Torn if is_last => {}
             Tail::Empty if records > 0 => {}
             Tail::Empty | Tail::Torn => return Err(damaged(format!("it breaks off at byte {offset}"))),

@@ -29,7 +29,7 @@ fn append(writer: &mut Writer, from: u64, to: u64, time_ms: u64) {
     writer.append(previous, time_ms, &entries).unwrap();
 }
 
-/// Everything from `from` on.
+/// Indexes and times of all entries from `from` on.
 fn read(dir: &Path, from: u64) -> Result<Vec<(u64, u64)>> {
     let mut reader = Reader::open(dir)?;
     let mut found: Vec<(u64, u64)> = Vec::new();
@@ -127,7 +127,7 @@ fn entries_that_were_cut_before_they_came_leave_a_gap_and_a_note() {
     assert_eq!(read(dir.path(), 31).unwrap().len(), 3);
 }
 
-/// A full disk takes the head of a segment and no entry, again and again, while the log is cut: that is one gap.
+/// A full disk again and again takes the first record of a segment and no entry, while the log is cut: that is one gap.
 #[test]
 fn segments_without_entries_do_not_hide_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ fn a_folder_of_somebody_else_is_refused() {
     assert!(matches!(Reader::open(full.path()), Err(ArchiveError::NoArchive { .. })));
 }
 
-/// The length of the segment that was written last.
+/// The file of the segment that was written last, and its length.
 fn newest(dir: &Path) -> (PathBuf, u64) {
     let path = path_of(dir, *segment_numbers(dir).unwrap().last().unwrap());
     let bytes = std::fs::metadata(&path).unwrap().len();
@@ -193,7 +193,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// These sync files: fewer cases than usual, unless somebody asks for a number.
+/// Fewer cases than usual, since these tests sync files; unless somebody asks for a number.
 fn cases() -> ProptestConfig {
     match std::env::var_os("PROPTEST_CASES") {
         Some(_) => ProptestConfig::default(),
@@ -216,7 +216,7 @@ proptest! {
                     let files = segment_numbers(dir.path()).unwrap().len();
                     append(&mut writer, last + 1, last + n, 1);
                     if segment_numbers(dir.path()).unwrap().len() > files {
-                        // The one before was closed durably, the new one's head is durable.
+                        // The segment before was closed durably, and the new one's first record is durable.
                         (synced, synced_bytes) = (last, 48);
                     }
                     last += n;
@@ -262,7 +262,7 @@ proptest! {
         }
     }
 
-    /// Bytes that come from anywhere neither panic nor are believed to be entries.
+    /// Arbitrary bytes neither cause a panic nor are taken for entries.
     #[test]
     fn any_bytes_are_an_error_or_an_end(raw in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..600) {
         let dir = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ proptest! {
     }
 }
 
-/// A node's log, 100 entries long, in segments small enough to be cut.
+/// A node's log with so many entries.
 fn log(dir: &Path, entries: u64) -> RaftLog {
     let mut log = RaftLog::open(dir).unwrap();
     for index in log.last_index().0 + 1..=entries {
@@ -345,7 +345,7 @@ fn an_archive_that_hangs_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("archive");
     std::fs::create_dir(&folder).unwrap();
-    // Nobody writes on the other side: whoever opens it to read waits, as on a server that does not answer.
+    // Nobody writes to the pipe: whoever opens it to read waits, as with a file server that does not answer.
     let pipe = folder.join(IDENTITY_FILE);
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let node_log = log(&dir.path().join("log"), 50);
@@ -355,7 +355,7 @@ fn an_archive_that_hangs_is_reported() {
     archive.shared.lock().alive = Some(Instant::now() - SLOW_AFTER - Duration::from_secs(1));
     let problem = archive.report(LogIndex(50)).problem.unwrap_or_default();
     assert!(problem.contains("has not finished a write for 31 s, and it is 50 entries behind"), "{problem}");
-    // Lets the thread go.
+    // Lets the archiver go on.
     std::fs::write(&pipe, "").unwrap();
     archive.end();
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
-/// With nothing to write, the time is noted this often: so far nothing newer was decided.
+/// With nothing to write, it notes this often up to what time nothing newer was decided.
 const IDLE_MARK_EVERY: Duration = Duration::from_secs(10);
 
 /// Tells when the thread has ended.
@@ -27,7 +27,7 @@ struct Archiver {
     identity: Identity,
     shared: Arc<Shared>,
     batches: Receiver<Batch>,
-    /// Of a file that failed: its name and how much of it is known to be good.
+    /// A file that failed: its name, and how many bytes of it are known to be good.
     to_cut: Option<(PathBuf, u64)>,
 }
 
@@ -76,12 +76,12 @@ impl Archiver {
         }
     }
 
-    /// `false`: the node ends.
+    /// Waits before the next try.  `false`: the node ends.
     fn pause(&self) -> bool {
         let until = Instant::now() + TRY_AGAIN_AFTER;
         loop {
             match self.batches.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                // Of the life that has just ended; it is read from the log again.
+                // It is for the life that has just ended; its entries are read from the log again.
                 Ok(batch) => self.shared.lock().under_way_bytes -= batch.bytes,
                 Err(RecvTimeoutError::Timeout) => return true,
                 Err(RecvTimeoutError::Disconnected) => return false,
@@ -166,7 +166,7 @@ impl Archiver {
         }
     }
 
-    /// Nothing came for a while: the archive is whole up to now.
+    /// Nothing came for a while: notes that the archive is complete up to now.
     fn note_the_time(&self, writer: &mut Writer) -> super::Result<()> {
         let last_backup = last_backup(&self.folder);
         let mut state = self.shared.lock();

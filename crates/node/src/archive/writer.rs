@@ -1,8 +1,8 @@
-//! The archive's files, for the one who writes them.
+//! Writes the archive's files.
 //!
 //! Invariants:
 //! - Within a segment entries are contiguous and times do not go back; a segment begins where the last one ended, or
-//!   says by its name that entries are missing before it.
+//!   its name shows that entries are missing before it.
 //! - What was not synced before a failed write or sync is cut off before anything else is written.
 
 use super::{last_backup, ArchiveError, Gap, Identity, Result, GAP_FILE, IDENTITY_FILE};
@@ -13,7 +13,7 @@ use raft::eraftpb::Entry as RaftEntry;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A segment larger or older than this is followed by a new one, and not touched again: it can be carried elsewhere.
+/// A segment larger or older than this is followed by a new one, and not touched again: it can be moved elsewhere.
 const SEGMENT_BYTES: u64 = 64 << 20;
 const SEGMENT_AGE: Duration = Duration::from_secs(3600);
 
@@ -51,7 +51,7 @@ impl Writer {
         // A note that cannot be read is as good as none: a restore finds the gap by itself.
         writer.gap = std::fs::read(dir.join(GAP_FILE)).ok().and_then(|raw| serde_json::from_slice(&raw).ok());
         let mut numbers = segment_numbers(dir)?;
-        // Segments without an entry go: a crash or a full disk left them, or they hold nothing but times.
+        // Segments without an entry are removed: a crash or a full disk left them, or they contain nothing but times.
         while let Some(number) = numbers.pop() {
             let mut segment = Segment::open(dir, number)?;
             if writer.find_end(&mut segment)? {
@@ -63,7 +63,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Reads a segment, cuts off what a crash left unfinished.  `false`: it holds no entry.
+    /// Reads a segment, and cuts off what a crash left unfinished.  `false`: it contains no entry.
     fn find_end(&mut self, segment: &mut Segment) -> Result<bool> {
         let (mut offset, mut number) = (0, 0);
         while let Some((record, end)) = segment.record_at(offset, number)? {
@@ -109,13 +109,14 @@ impl Writer {
         self.gap
     }
 
-    /// Writes entries that follow `previous`; none: only that nothing newer was decided up to `time_ms`.  If `previous` is not
-    /// where the archive ends, entries are missing in between, and a new segment begins.  Not durable before `sync`.
+    /// Writes entries that follow `previous`; without any, it only notes that nothing newer was decided up to
+    /// `time_ms`.  If `previous` is not where the archive ends, entries are missing in between, and a new segment
+    /// begins.  Not durable before `sync`.
     pub fn append(&mut self, previous: Previous, time_ms: u64, entries: &[RaftEntry]) -> Result<()> {
         let missing =
             self.last.map_or(0, |last| previous.index.checked_sub(last.index).expect("it goes on from its end"));
         if let Some(last) = self.last.filter(|_| missing > 0) {
-            // Several without a backup between them are one to whoever asks how far an older backup goes.
+            // Several gaps without a backup between them count as one: an older backup ends before the first of them.
             let backup = last_backup(&self.dir);
             let open = self.gap.filter(|gap| !gap.is_covered_by(backup.as_ref()));
             let from = open.map_or(LogIndex(last.index + 1), |gap| gap.from);
@@ -123,7 +124,7 @@ impl Writer {
             write_whole(&self.dir.join(GAP_FILE), &serde_json::to_vec(&gap).expect("two numbers"))?;
             self.gap = Some(gap);
         }
-        // A clock that was set back does not take the archive with it.
+        // If the clock was set back, the archive's times do not follow it.
         self.time_ms = self.time_ms.max(time_ms);
         let fits = |open: &Open| open.segment.end < self.segment_bytes && open.since.elapsed() < SEGMENT_AGE;
         if missing > 0 || !self.open.as_ref().is_some_and(fits) {
@@ -142,7 +143,7 @@ impl Writer {
         let number = previous.index + 1;
         let mut segment = match Segment::create(&self.dir, number, previous) {
             Ok(segment) => segment,
-            // It holds no entry, only times: the end of the archive lies before it.
+            // That one contains no entry, only times: the end of the archive is before it.
             Err(crate::Error::Disk { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
                 Segment::open(&self.dir, number)?.remove()?;
                 Segment::create(&self.dir, number, previous)?
@@ -180,8 +181,8 @@ impl Writer {
         self.open.as_ref().map_or(0, |open| open.segment.end)
     }
 
-    /// After a failed write or sync: which file has to be cut back to what length before the archive is opened again.  What was
-    /// written after the last good sync may be on disk or not, whatever the page cache shows.
+    /// After a failed write or sync: which file has to be cut back, and to what length, before the archive is opened
+    /// again.  What was written after the last good sync may or may not be on disk, whatever the page cache shows.
     pub(super) fn broken(self) -> Option<(PathBuf, u64)> {
         self.open.map(|open| (open.segment.path, open.synced))
     }

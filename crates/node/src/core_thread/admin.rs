@@ -1,4 +1,4 @@
-//! What operators have asked of the table of members, and what they are told of it.
+//! Requests of operators and of joining nodes to read or change the table of members, and the answers to them.
 
 use super::CoreThread;
 use crate::inbox::{AdminReply, AdminRequest};
@@ -15,7 +15,7 @@ const TTL_S_MAX: u64 = 10 * 365 * 86_400;
 
 pub type Answer = oneshot::Sender<Result<AdminReply, String>>;
 
-/// Who waits for which request; `secret`: of the token that it is about.
+/// Who waits for the answer to a request.  `secret`: of the token that the request makes.
 struct Waiting {
     answer: Answer,
     secret: Option<Secret>,
@@ -23,7 +23,7 @@ struct Waiting {
 
 #[derive(Default)]
 pub(super) struct AdminRequests {
-    /// Of all requests, those to leave an entry out too.
+    /// Number of the last request, whether it is about members or leaves an entry out.
     pub last: u64,
     waiting: BTreeMap<RequestId, Waiting>,
 }
@@ -47,13 +47,13 @@ impl CoreThread {
         for (id, change, result) in self.replica.take_answers() {
             let Some(Waiting { answer, secret }) = self.admin.waiting.remove(&id) else { continue };
             let reply = result.map_err(|why| why.to_string()).and_then(|()| self.reply(change, secret));
-            // Nobody waiting any more is no harm.
+            // It does no harm if nobody waits any more.
             let _ = answer.send(reply);
         }
         self.answer_skips();
     }
 
-    /// On each tick: what nobody waits for is not asked for any more.
+    /// To be called on each tick: withdraws the requests that nobody waits for any more.
     pub(super) fn withdraw_requests(&mut self) {
         let gone = self.admin.waiting.iter().filter(|(_, waiting)| waiting.answer.is_closed()).map(|(id, _)| *id);
         for id in gone.collect::<Vec<_>>() {
@@ -63,7 +63,7 @@ impl CoreThread {
         self.withdraw_skips();
     }
 
-    /// `None`: only the table is asked for.
+    /// `None`: the request only reads the table.
     fn wanted(&self, request: AdminRequest) -> Result<Option<(Change, Option<Secret>)>, String> {
         let members = self.replica.members();
         Ok(Some(match request {
@@ -85,7 +85,7 @@ impl CoreThread {
                     return Err("this token has expired; ask for a new one with `onetrip token`".into());
                 }
                 let earlier = members.joined_with(&secret_hash);
-                // Its place would be taken from under it.
+                // The new node would take the place of one that is running.
                 if let Some(Member { id, region, .. }) = earlier.filter(|m| !m.voter && self.is_connected(m.id)) {
                     return Err(format!("node {id} in {region} joined with this token and runs already"));
                 }
@@ -116,14 +116,14 @@ impl CoreThread {
             (Change::AddToken(_), Some(secret)) => Ok(AdminReply::Token(secret)),
             (Change::Join { joined, .. }, _) => {
                 let Some(member) = members.joined_with(&joined.token).filter(|m| m.joined == Some(*joined)) else {
-                    return Err("the node that joined with this token was removed meanwhile, or asked again".into());
+                    return Err("the node that joined with this token has since been removed or asked again".into());
                 };
                 let frozen = self.replica.frozen_checkpoint();
                 let checkpoint = Box::new(move || frozen.encode());
                 Ok(AdminReply::Joined { member: member.clone(), members: members.clone(), checkpoint })
             }
             (Change::Remove(id), _) if members.contains(*id) => {
-                // This node itself, which will not see its own removal in its log.
+                // It is this node itself, which will not see its own removal in its log.
                 let mut left = Members::clone(members);
                 let _ = left.apply(&Command { expected_version: left.version, change });
                 Ok(AdminReply::Members(Arc::new(left)))
@@ -133,7 +133,7 @@ impl CoreThread {
     }
 }
 
-/// Nothing but the end of a token hangs on it.
+/// Used only for the expiry of tokens.
 fn now_unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

@@ -6,16 +6,19 @@ use std::time::Duration;
 use crate::postgres::HEALED_FILE;
 use onetrip_core::LogIndex;
 
-/// Not more often: a copy is a load on another region, and who stops this one again and again must not get that each time.
+/// A copy is a load on another region, and whoever makes this PostgreSQL fail again and again must not be able to cause
+/// one each time.
 const AT_MOST_EVERY: Duration = Duration::from_secs(3600);
 
-/// With less, the disk is full, which ends PostgreSQL by itself again and again, and a copy would not fit.
+/// In bytes.  With less free space, the full disk by itself may be what ends PostgreSQL again and again, and a copy
+/// would not fit.
 const ROOM_MIN: u64 = 256 << 20;
 
-/// Knows when that was last from the file that [`crate::postgres`] writes when a copy is put in the old folder's place.
+/// Knows when PostgreSQL was last copied from the file that [`crate::postgres`] writes when a copy takes the place of
+/// the old folder.
 pub(super) struct Healing {
     file: PathBuf,
-    /// Why it is not done now, for which entry.
+    /// The last entry for which PostgreSQL was not copied, and why not.
     refused: Option<(LogIndex, String)>,
 }
 
@@ -31,7 +34,7 @@ impl Healing {
             return Err("its disk has no room for a copy".into());
         }
         let Ok(last) = std::fs::metadata(&self.file).and_then(|m| m.modified()) else { return Ok(()) };
-        // A clock that was set back passes for no time at all.
+        // If the clock was set back, no time counts as passed.
         let ago = last.elapsed().unwrap_or_default();
         if ago >= AT_MOST_EVERY {
             return Ok(());
@@ -42,7 +45,7 @@ impl Healing {
         ))
     }
 
-    /// Keeps why it is not done; whether that has not been said yet.
+    /// Remembers why PostgreSQL is not copied.  `true`: that is a new reason, to be logged.
     pub fn is_news(&mut self, at: LogIndex, why_not: &str) -> bool {
         let refused = Some((at, why_not.to_string()));
         let news = self.refused != refused;

@@ -1,4 +1,4 @@
-//! What the replica stands on in the daemon: sockets, files, threads, the clock.
+//! What the replica runs on in the daemon: sockets, files, threads, the clock.
 
 use super::healing::Healing;
 use super::retain::Retained;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Election timeouts have at least so many round trips to the farthest voter, but are never longer than 10 s.
+/// An election timeout is at least this many round trips to the farthest voter, but no longer than 10 s.
 const ELECTION_ROUND_TRIPS: f64 = 5.0;
 const ELECTION_TICKS_MAX: usize = 500;
 
@@ -38,20 +38,21 @@ pub(super) struct NodeHost {
     pub archive: Option<Archive>,
     pub retained: Retained,
     pub healing: Healing,
-    /// PostgreSQL's data folder has to be made anew.
+    /// `Some`: PostgreSQL's data folder has to be made anew.
     pub orders: watch::Sender<Option<RebuildFrom>>,
-    /// The table has changed since somebody looked.
+    /// The table of members has changed since the core thread last looked.
     pub members_changed: bool,
     pub started: Instant,
 }
 
 impl NodeHost {
-    /// Does something that takes long on a thread of its own, and hands in what came of it.
+    /// Does slow work on a thread of its own, and puts the event that results into the inbox.
     fn beside(&self, name: &str, work: impl FnOnce() -> Event + Send + 'static) -> Result<()> {
         let inbox = self.inbox.clone();
         span::spawn_thread(name, move || {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            // The panic itself is on standard error; whoever waits for this would wait for ever.
+            // The panic itself is on standard error; without this event, whoever waits for the work would wait for
+            // ever.
             inbox.send_blocking(result.unwrap_or_else(|_| Event::Broken("a thread of the node panicked")));
         })?;
         Ok(())
@@ -124,7 +125,7 @@ impl Host for NodeHost {
         use onetrip_core::replica::Store;
         tracing::warn!(
             %index, %term, bytes = raw.len(),
-            "the log of the others begins behind this node's: it goes on from a checkpoint of theirs"
+            "the other members' log begins after the end of this node's, which goes on from a checkpoint of theirs"
         );
         log.install_checkpoint(index, raw)
     }
@@ -143,7 +144,7 @@ impl Host for NodeHost {
         self.beside("onetrip-open", move || {
             let opened = Opened::open(message, limits);
             if let Some(Err(e)) = opened.as_ref().ok().map(|opened| file.prepare(opened.data())) {
-                tracing::warn!("a checkpoint of another node could not be written yet, which is tried again: {e}");
+                tracing::warn!("a checkpoint of another node could not be written yet; this is tried again: {e}");
             }
             Event::Opened(Box::new(opened))
         })
@@ -170,7 +171,7 @@ impl Host for NodeHost {
             Some(RebuildFrom { at_least, .. }) => {
                 tracing::warn!(index = %at_least, "PostgreSQL cannot apply an entry: its data folder is made anew");
             }
-            None => tracing::info!("PostgreSQL's data folder need not be made anew any more"),
+            None => tracing::info!("PostgreSQL's data folder no longer has to be made anew"),
         }
         self.orders.send_replace(order);
     }
@@ -204,7 +205,7 @@ impl Host for NodeHost {
             e @ (onetrip_core::Error::Raft(_) | onetrip_core::Error::NoLeader) => {
                 tracing::debug!("raft ignored an input: {e}");
             }
-            e => tracing::warn!("refused what came in: {e}"),
+            e => tracing::warn!("refused an input: {e}"),
         }
     }
 

@@ -1,13 +1,15 @@
-//! How far behind somebody's PostgreSQL is, in time: since when the first entry that it does not show is decided here.
+//! How far behind a PostgreSQL is, in time: how long ago this node decided the first entry that PostgreSQL does not
+//! show.
 
 use onetrip_core::LogIndex;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Beyond so many, every second one goes: an hour at one per tick loses little.
+/// When there are more, every second one is dropped.  With one per tick that is after half an hour, and costs little
+/// precision.
 const MARKS_MAX: usize = 100_000;
 
-/// When which index was decided here, coarsely.
+/// Notes, coarsely, when which index was decided here.
 #[derive(Default)]
 pub(super) struct LagClock {
     marks: VecDeque<(LogIndex, Instant)>,
@@ -27,7 +29,7 @@ impl LagClock {
         }
     }
 
-    /// Everybody shows this.
+    /// To be called when every PostgreSQL shows `index`.
     pub fn forget_to(&mut self, index: LogIndex) {
         while self.marks.front().is_some_and(|(mark, _)| *mark <= index) {
             self.marks.pop_front();

@@ -1,18 +1,19 @@
-//! The one thread that agrees, writes, decides and answers: it runs the node's replica (`onetrip_core::replica`).
+//! The core thread runs the node's replica (`onetrip_core::replica`): it takes part in Raft, writes the log, decides
+//! entries and answers whoever waits.
 //!
-//! It takes everything that waits in the inbox at once, so that one fsync covers all of it and nothing waits for a timer.
-//! It knows no sockets but through `Transport` and `SendQueue`, which never block.
+//! In each round it handles all events that wait in the inbox, so that one fsync covers them all and none waits for a
+//! timer.  It uses sockets only through `Transport` and `SendQueue`, which never block.
 //!
 //! Invariants:
-//! - After an error from the disk the thread ends, and the node with it; also when the log says that it was removed.
+//! - After an error from the disk the thread ends, and the node with it; also when it learns that the node was removed.
 //!
 //! | module | what |
 //! |---|---|
-//! | `host` | what the replica stands on: sockets, files, threads, the clock |
-//! | `storage` | checkpoint and log as earlier lives left them |
-//! | `admin` | what operators ask of the table of members |
-//! | `skip` | entries that somebody has left out |
-//! | `retain` | how much of the log backups under way need |
+//! | `host` | what the replica runs on: sockets, files, threads, the clock |
+//! | `storage` | opens the checkpoint and the log that earlier lives of the node left |
+//! | `admin` | requests to read or change the table of members |
+//! | `skip` | requests to leave an entry out |
+//! | `retain` | which part of the log is needed by backups under way |
 //! | `healing` | how often PostgreSQL may be copied because it cannot apply an entry |
 //! | `positions`, `lag` | how far behind each PostgreSQL is |
 
@@ -53,7 +54,7 @@ const TICK: Duration = Duration::from_millis(20);
 const HEARTBEAT_TICKS: usize = 5;
 const TRANSFER_TICKS: usize = 25;
 /// A follower waits at least this long for its leader: as long as a core thread may be busy with one very large
-/// transaction (a guess); longer where round trips are long (`positions`).
+/// transaction (a guess); longer where round trips are long (`host`).
 const ELECTION_TICKS: usize = 40;
 /// A guess: 30 s to read and install what the socket has taken.
 const SNAPSHOT_TICKS: usize = 1_500;
@@ -61,16 +62,17 @@ const SNAPSHOT_TICKS: usize = 1_500;
 const CHECKPOINT_ENTRIES_MAX: u64 = 100_000;
 const CHECKPOINT_BYTES: u64 = 256 << 20;
 const CUT_MARGIN: u64 = 1_000;
-/// Far less than the queue to a peer takes.
+/// Far less than the queue to a peer can contain.
 const NEAR_BYTES: u64 = 8 << 20;
-/// Another place for the leader has been better for 5 s, and the last move is a minute ago.
+/// The leader moves after another place has been better for 5 s, and at the earliest a minute after the last move.
 const LEADER_LOOKS: u32 = 10;
 const LEADER_REST_TICKS: u64 = 3_000;
-/// The worker has begun anew several times by then.
+/// By then the apply worker has started over several times.
 const STILL_AFTER: Duration = Duration::from_secs(5);
-/// A thread that slept too long makes up for this many ticks at most: catching up on all of them could call an election.
+/// A thread that slept too long makes up for this many ticks at most: catching up on all of them could start an
+/// election.
 const TICKS_AT_ONCE: u32 = 3;
-/// Events taken before the disk is written.
+/// At most this many events are handled before the disk is written.
 const EVENTS_AT_ONCE: usize = 1024;
 /// How long a stopping leader waits for its successor.
 const HAND_OVER_WAIT: Duration = Duration::from_millis(500);
@@ -82,7 +84,7 @@ pub struct CoreThread {
     host: NodeHost,
     skips: Skips,
     admin: AdminRequests,
-    /// Of the other members' PostgreSQL, as they said last.
+    /// How far the other members' PostgreSQL servers are, as they last reported.
     positions: BTreeMap<NodeId, Position>,
     lag: LagClock,
 }
@@ -93,7 +95,7 @@ enum Flow {
 }
 
 impl CoreThread {
-    /// Reads and verifies what earlier lives left on disk.
+    /// Reads and verifies what earlier lives of the node left on disk.
     pub fn open(
         config: Arc<NodeConfig>,
         transport: Arc<Transport>,
@@ -166,12 +168,12 @@ impl CoreThread {
             self.replica.has_left();
             self.answer_requests();
         }
-        // Whoever waits here is better off asking again.
+        // Whoever waits for an answer here has to connect and ask again.
         self.replica.router.close_all();
         result
     }
 
-    /// Until it is asked to stop.
+    /// Runs until it is asked to stop.
     fn work(&mut self, events: &Receiver<Event>) -> Result<()> {
         let mut next_tick = Instant::now() + TICK;
         self.advance()?;
@@ -181,7 +183,7 @@ impl CoreThread {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Internal("everyone who feeds the core thread has ended".into()));
+                    return Err(Error::Internal("all threads that send events to the core thread have ended".into()));
                 }
             };
             for _ in 0..EVENTS_AT_ONCE {
@@ -191,7 +193,7 @@ impl CoreThread {
                 }
                 event = events.try_recv().ok();
             }
-            // The last one taken is not lost when a batch is full.
+            // When the round is full, one more event has been taken from the inbox already.
             if let Some(left) = event {
                 if let Flow::Stop = self.handle(left)? {
                     return Ok(());
@@ -231,7 +233,7 @@ impl CoreThread {
                 let _ = answer.send(index);
             }
             Event::Status(answer) => {
-                // Nobody waiting any more is no harm.
+                // It does no harm if nobody waits any more.
                 let _ = answer.send(self.status());
             }
             Event::Checkpointed(result) => {
@@ -254,7 +256,7 @@ impl CoreThread {
         Ok(())
     }
 
-    /// All the work that follows from what has come in.
+    /// Does all the work that follows from the events that were handled.
     fn advance(&mut self) -> Result<()> {
         self.replica.advance(&mut self.host)?;
         if let Some(archive) = &mut self.host.archive {
@@ -302,20 +304,21 @@ impl CoreThread {
             self.advance()?;
         }
         self.replica.router.close_all();
-        // Two writers of one file would spoil it.
+        // A checkpoint under way writes the same file as the one saved below.
         let deadline = Instant::now() + CHECKPOINT_WAIT;
         while self.replica.checkpoint_is_under_way() {
             match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(event @ (Event::Checkpointed(_) | Event::Broken(_))) => _ = self.handle(event)?,
                 Ok(_) => {}
-                Err(_) => return Err(Error::Internal("the last checkpoint does not end".into())),
+                Err(_) => return Err(Error::Internal("a checkpoint under way did not end in time".into())),
             }
         }
         if let Some(archive) = self.host.archive.take() {
             archive.end();
         }
         let decided = self.replica.certifier.decided();
-        // Of nothing there is none: whoever was kept out for what its node.toml says begins anew.
+        // If nothing was decided, no checkpoint is saved: a node that the others refused because of its node.toml has
+        // to begin anew from the corrected file.
         if decided > LogIndex::ZERO {
             self.host.checkpoint_file.save(decided, &self.replica.encoded_checkpoint())?;
         }

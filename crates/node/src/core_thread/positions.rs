@@ -1,4 +1,4 @@
-//! How far behind each PostgreSQL is, this node's and the others', for whoever asks.
+//! How far behind each PostgreSQL is, this node's and the other members'.
 
 use super::CoreThread;
 use crate::status::Position;
@@ -15,14 +15,14 @@ impl CoreThread {
         Position {
             applied,
             durable,
-            // What is decided after the last committed transaction, PostgreSQL never sees.
+            // Entries after the last committed transaction are not for PostgreSQL.
             lag_entries: self.replica.certifier.last_committed().0.saturating_sub(applied.0),
             lag: self.lag.behind(applied, Instant::now()),
             heard: Instant::now(),
         }
     }
 
-    /// Who has fallen silent falls behind.
+    /// The position as it was reported; if the member has been silent since then, with the lag that it has by now.
     pub(super) fn lag_by_now(&self, position: Position) -> Position {
         if position.heard.elapsed() < SILENT_AFTER {
             return position;
@@ -37,7 +37,7 @@ impl CoreThread {
         self.replica.report(peer, report, &mut self.host);
     }
 
-    /// Everybody shows this.
+    /// Forgets the times of entries that every PostgreSQL shows.
     pub(super) fn forget_lag(&mut self) {
         let others = self.replica.positions().map(|(_, shown)| shown.applied);
         let shown = others.chain(self.replica.own_position().map(|(applied, _)| applied)).min();

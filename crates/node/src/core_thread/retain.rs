@@ -1,7 +1,7 @@
-//! Who makes a backup needs the log from a checkpoint on, until it has copied it: for so long the log is not cut there.
+//! A backup needs the log from a checkpoint on.  The log is retained there until the backup has copied it.
 //!
-//! A retention that is not renewed ends by itself, so a backup that died retains nothing for long.  Beyond `log_bytes_max` the log is
-//! cut all the same, and the backup finds out.
+//! A retention that is not renewed ends by itself, so a backup that died retains nothing for long.  A log larger than
+//! `log_bytes_max` is cut all the same, and the backup finds out.
 
 use onetrip_core::LogIndex;
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ pub type RetainAnswer = oneshot::Sender<LogIndex>;
 
 #[derive(Default)]
 pub(super) struct Retained {
-    /// Entries above this one stay, until that tick.
+    /// Entries above this index stay in the log until this tick.
     from: BTreeMap<LogIndex, u64>,
-    /// They want a new checkpoint first.
+    /// Backups that wait for a new checkpoint to start from.
     waiting: Vec<RetainAnswer>,
 }
 
@@ -29,7 +29,7 @@ impl Retained {
         !self.waiting.is_empty()
     }
 
-    /// A checkpoint up to `index` is durable: the log is kept from there on for whoever waited.
+    /// A checkpoint up to `index` is durable: the log is retained from there on for each backup that waited.
     pub fn checkpointed(&mut self, index: LogIndex, tick: u64) {
         for answer in std::mem::take(&mut self.waiting) {
             if answer.send(index).is_ok() {
@@ -58,7 +58,7 @@ mod tests {
         let mut retained = Retained::default();
         let (answer, mut answered) = oneshot::channel();
         retained.ask(answer);
-        // Gone before its answer: nothing is held for it.
+        // It is gone before its answer comes: nothing is retained for it.
         retained.ask(oneshot::channel().0);
         assert!(retained.wants_checkpoint());
         assert_eq!(retained.least(0), None);

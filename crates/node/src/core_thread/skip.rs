@@ -1,8 +1,8 @@
-//! Entries that an operator has left out of every PostgreSQL (`onetrip skip`), and what he is told of it; the replica proposes
-//! it.
+//! Requests of an operator to leave an entry out of every PostgreSQL (`onetrip skip`), and the answers to them.  The
+//! replica proposes the entry that does so.
 //!
-//! What is left out is kept in the folder `skipped` of this node before it is proposed: the entry as it stands in the log, and
-//! beside it what can be read of it.
+//! Before that is proposed, this node keeps the entry to be left out in its folder `skipped`: its bytes as they are in
+//! the log, and beside them a text of what can be read in them.
 
 use super::CoreThread;
 use crate::error::{Error, Result};
@@ -30,13 +30,13 @@ impl CoreThread {
                 self.replica.leave_out(id, index, raw, &mut self.host);
                 self.answer_skips();
             }
-            // Nobody waiting any more is no harm.
+            // It does no harm if nobody waits any more.
             Err(why) => drop(answer.send(Err(why))),
         }
         Ok(())
     }
 
-    /// What is to be proposed; or why not.
+    /// The entry to be proposed, or why the one at `index` is not left out.
     fn prepare_skip(&self, index: LogIndex, force: bool) -> Result<std::result::Result<(Bytes, LeftOut), String>> {
         if let Some(by) = self.replica.certifier.was_left_out_by(index) {
             return Ok(Err(format!("log index {index} was left out by log index {by} already")));
@@ -48,7 +48,7 @@ impl CoreThread {
         let entry = Entry::decode(stored.clone())?;
         let kept = match self.keep_skipped(index, &stored, &entry) {
             Ok(kept) => kept,
-            Err(e) => return Ok(Err(format!("what is to be left out cannot be kept, so it is not left out: {e}"))),
+            Err(e) => return Ok(Err(format!("log index {index} is not left out: it cannot be saved first: {e}"))),
         };
         let region = self.replica.members().region_of(entry.txn.node).cloned().unwrap_or_default();
         let (txn, changes) = (entry.txn, write_set::lines(entry.write_set.clone()));
@@ -75,12 +75,12 @@ impl CoreThread {
         for (id, _, result) in self.replica.take_left_out() {
             let Some((left_out, answer)) = self.skips.remove(&id) else { continue };
             let reply = result.map(|by| LeftOut { by, ..left_out }).map_err(|why| why.to_string());
-            // Nobody waiting any more is no harm.
+            // It does no harm if nobody waits any more.
             let _ = answer.send(reply);
         }
     }
 
-    /// On each tick: what nobody waits for is not asked for any more.
+    /// To be called on each tick: withdraws the requests that nobody waits for any more.
     pub(super) fn withdraw_skips(&mut self) {
         let replica = &mut self.replica;
         self.skips.retain(|id, (_, answer)| {

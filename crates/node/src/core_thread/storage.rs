@@ -1,4 +1,4 @@
-//! Checkpoint and log as earlier lives left them.
+//! Opens the checkpoint and the log as earlier lives of the node left them.
 
 use crate::config::NodeConfig;
 use crate::disk::{sync_dir, CheckpointFile, RaftLog};
@@ -6,9 +6,9 @@ use crate::error::{Error, Result};
 use onetrip_core::replica::Replica;
 use onetrip_core::Checkpoint;
 
-/// In order and verified.
+/// Both are verified, and fit together.
 pub(super) fn open(config: &NodeConfig) -> Result<(CheckpointFile, Checkpoint, RaftLog)> {
-    // Whatever stands in it under its name was synced before it got that; the name itself perhaps not.
+    // The files in it were synced before they got their names; the names themselves may not have been.
     sync_dir(&config.data_dir)?;
     let file = CheckpointFile::new(config.checkpoint_file());
     file.forget_prepared()?;

@@ -1,13 +1,13 @@
 //! Old entries for members that are behind, read and verified by a thread of their own.
 //!
-//! Raft asks for the entries that it would send.  Those that are not in memory it is refused for now; the thread reads them,
-//! the core thread hears of it and tells raft, which asks again at once.  So a member that comes back costs the core thread
-//! one message's worth of copying at a time, and no wait for the disk.
+//! Raft asks for the entries that it wants to send.  If they are not in memory, it is told that they are not available
+//! yet.  The thread reads them; then the core thread tells Raft, which asks again at once.  So a member that comes back
+//! costs the core thread the copying of one message at a time, and no wait for the disk.
 //!
 //! Invariants:
-//! - What is given out was read from where the log says that these entries are *now*: a record that took their place since
-//!   then is in other bytes of a segment.
-//! - Whoever was refused is told, or asks again by itself (raft does, at every heartbeat that the member answers).
+//! - What is given out was read from where the log says that these entries are *now*: if other entries have taken their
+//!   place since it was read, those are in other bytes of a segment.
+//! - Whoever was refused is told, or asks again by itself (Raft does, at every heartbeat that the member answers).
 
 use super::segment::{Slot, SlotReader};
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// Askers that are remembered for one read; more ask again.
+/// So many askers are remembered for one read; any others ask again by themselves.
 const ASKERS_MAX: usize = 8;
 
 pub(super) struct BacklogReader {
@@ -48,7 +48,7 @@ struct There {
 }
 
 impl BacklogReader {
-    /// `tell` is called when something has been read: [`BacklogReader::take_fetched`] is to follow.
+    /// `tell` is called when something has been read; [`BacklogReader::take_fetched`] must be called then.
     pub fn start(tell: impl Fn() + Send + 'static) -> Result<BacklogReader> {
         let (jobs, work) = std::sync::mpsc::channel();
         let done = Arc::<Mutex<Vec<Done>>>::default();
@@ -57,7 +57,8 @@ impl BacklogReader {
         Ok(BacklogReader { jobs, thread, done, under_way: RefCell::default(), there: RefCell::default() })
     }
 
-    /// The data of the entries at `places`, from `low` on, if they have been read.  `None`: they will be.  Never waits.
+    /// The data of the entries at `places`, from index `low` on, if they have been read.  `None`: they will be read.
+    /// Never waits.
     pub fn get<'a>(
         &self,
         low: u64,
@@ -65,7 +66,7 @@ impl BacklogReader {
         context: GetEntriesContext,
     ) -> Option<Result<Vec<Bytes>>> {
         if self.thread.is_finished() {
-            // By a panic, which has been printed.
+            // It panicked, which has been printed.
             return Some(Err(Error::Internal("the thread that reads old entries of the log has ended".into())));
         }
         if let Some(data) = self.take(low, places.clone().map(|(slot, _)| slot)) {
@@ -87,7 +88,7 @@ impl BacklogReader {
     fn take<'a>(&self, low: u64, now: impl Iterator<Item = &'a Slot>) -> Option<Result<Vec<Bytes>>> {
         let mut there = self.there.borrow_mut();
         let at = there.iter().position(|t| t.read.low == low)?;
-        // Fewer than are asked for now, at most: the log has grown, or a message may be longer.
+        // They may be fewer than are asked for now: the log has grown, or a message may be longer.
         let is_same = there[at].read.slots.iter().eq(now.take(there[at].read.slots.len()));
         there[at].asked -= 1;
         if is_same && there[at].asked > 0 && there[at].read.data.is_ok() {
@@ -97,7 +98,7 @@ impl BacklogReader {
         is_same.then_some(read.data)
     }
 
-    /// Who can be told to ask again.  What nobody has asked for since the last time is forgotten.
+    /// Returns who can be told to ask again.  Forgets what was read before, and not asked for since the last call.
     pub fn take_fetched(&self) -> Vec<GetEntriesContext> {
         let done = std::mem::take(&mut *self.done.lock().expect("no code that holds this lock panics"));
         let (mut there, mut under_way) = (self.there.borrow_mut(), self.under_way.borrow_mut());

@@ -1,4 +1,4 @@
-//! The checkpoint: one file, replaced whole, but for the two bytes that say whether it was made here.
+//! The checkpoint: one file, always replaced as a whole, except for the two bytes that say whether it was made here.
 
 use super::sync_dir;
 use crate::error::{Error, Result};
@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub struct CheckpointFile {
     path: PathBuf,
-    /// Of the newest that was written in this life.  A slower writer of an older one must not replace it.
+    /// Index of the newest one written in this life of the node.  A slower writer of an older one must not replace it.
     newest: Arc<Mutex<LogIndex>>,
-    /// What stands beside the file, durably, to be installed.
+    /// The checkpoint that is durable beside the file, ready to be installed.
     prepared: Arc<Mutex<Option<Prepared>>>,
 }
 
-/// Which checkpoint that is: its length, and the CRC-32 of head and body that it ends with.  (That of all its bytes is the same
-/// for all of one length, as it is of anything together with its own CRC.)
+/// Identifies a checkpoint: its length, and the CRC-32 of its head and body, which is at its end.  (The CRC-32 of all
+/// its bytes is the same for all checkpoints of one length, as it is for any data followed by its own CRC.)
 type Prepared = (usize, Vec<u8>);
 
 fn name_of(raw: &[u8]) -> Prepared {
@@ -56,15 +56,16 @@ impl CheckpointFile {
         Error::Corrupted { file: self.path.clone(), why: why.to_string() }
     }
 
-    /// Durable on return; a crash on the way leaves the old one.  `index`: the last that it covers.  By one at a time.
+    /// Durable on return; a crash on the way leaves the old one.  `index`: the last entry that it covers.  Only one
+    /// caller at a time.
     pub fn save(&self, index: LogIndex, raw: &[u8]) -> Result<()> {
         let temporary = temporary_of(&self.path);
         write_new(&temporary, raw, None)?;
         self.replace(index, &temporary)
     }
 
-    /// Writes one that came from elsewhere, and was verified, durably beside the file, in place of one that was prepared
-    /// before: so little is left for [`CheckpointFile::install`].
+    /// Writes a verified checkpoint that came from elsewhere durably beside the file, in place of one that was prepared
+    /// before.  So little is left to do for [`CheckpointFile::install`].
     pub fn prepare(&self, raw: &[u8]) -> Result<()> {
         let mut prepared = self.prepared.lock().expect("no code that holds this lock panics");
         *prepared = None;
@@ -73,12 +74,13 @@ impl CheckpointFile {
         Ok(())
     }
 
-    /// What an earlier life has prepared may not be whole.
+    /// Removes what an earlier life of the node prepared, which may be incomplete.
     pub fn forget_prepared(&self) -> Result<()> {
         remove(&self.prepared_path())
     }
 
-    /// The same as [`CheckpointFile::save`] for one that came from elsewhere: from now on the log may be shorter than it.
+    /// The same as [`CheckpointFile::save`] for a checkpoint that came from elsewhere: from now on the log may end
+    /// before it.
     pub fn install(&self, index: LogIndex, raw: &[u8]) -> Result<()> {
         if self.take_prepared() != Some(name_of(raw)) {
             self.prepare(raw)?;
@@ -95,7 +97,7 @@ impl CheckpointFile {
         self.path.with_extension("received")
     }
 
-    /// By one that is written and synced.
+    /// Replaces the checkpoint by the file `by`, which is written and synced.
     fn replace(&self, index: LogIndex, by: &Path) -> Result<()> {
         let mut newest = self.newest.lock().expect("no code that holds this lock panics");
         if index < *newest {
@@ -106,7 +108,7 @@ impl CheckpointFile {
         Ok(())
     }
 
-    /// The log is in order again: from now on it may not be shorter than the installed checkpoint.
+    /// The log is in order again: from now on it may not end before the installed checkpoint.
     pub fn mark_log_in_order(&self) -> Result<()> {
         let write = || -> std::io::Result<()> {
             let file = File::options().write(true).open(&self.path)?;
@@ -128,7 +130,8 @@ fn temporary_of(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Durable but for its name.  A file of this name that is there goes; whoever still writes it does no harm.
+/// Writes a file that is durable except for its name.  An existing file of this name is removed first, so a thread that
+/// still writes to that one does no harm.
 fn write_new(path: &Path, raw: &[u8], origin: Option<[u8; 2]>) -> Result<()> {
     remove(path)?;
     let write = || -> std::io::Result<()> {
@@ -158,7 +161,7 @@ fn remove(path: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What stands beside the file is taken if it is the one, and nothing of it is left.
+    /// What was prepared beside the file is used if it is the same checkpoint, and nothing of it is left.
     #[test]
     fn a_checkpoint_is_installed_as_it_came_whatever_was_prepared() {
         let members = onetrip_core::Members::bootstrap(Vec::new(), "r".into(), 8);
@@ -177,7 +180,7 @@ mod tests {
             assert_eq!(file.read().unwrap().unwrap(), checkpoint::installed(&checkpoint(index)), "{index}");
             assert!(!file.prepared_path().exists());
         }
-        // One that this node has made meanwhile, of a moment before.
+        // A slightly older one, which this node made in the meantime, does not replace it.
         file.save(LogIndex(3), &checkpoint(3)).unwrap();
         assert_eq!(file.load(Limits::default()).unwrap().unwrap().index(), LogIndex(4));
         file.prepare(&checkpoint(9)).unwrap();

@@ -1,13 +1,13 @@
-//! The Raft log: segments on disk, places of all entries and the newest data in memory.
+//! The Raft log: segments on disk; in memory, where all entries are, and the data of the newest ones.
 //!
 //! Invariants:
 //! - Entries in `slots` are contiguous, from the one after `segments[0].previous` to the last.
-//! - `cached` holds the data of the last so many of them.
-//! - Cut entries were committed (the caller's duty), so nothing is ever overwritten below the first.
-//! - All segments but the last are durable to their end.  The last is made so before anybody reads what an earlier life
-//!   left in it, unless that one has closed it.
-//! - A record is written only where durable zeros are, so that syncing it changes no metadata of the file system; or it is
-//!   larger than those, and synced twice.
+//! - `cached` contains the data of the newest of them.
+//! - Entries are cut only when they are committed (the caller's duty), so nothing below the first is ever overwritten.
+//! - All segments but the last are durable to their end.  What an earlier life of the node left in the last one is made
+//!   durable before anybody reads it, unless that life closed the log.
+//! - A record is written over durable zeros, so that syncing it changes no metadata of the file system.  A record that
+//!   is larger than those is synced twice.
 
 use super::backlog::BacklogReader;
 use super::segment::{path_of, record_bytes, Previous, Segment, Slot, SlotReader, Tail, FIRST_RECORD_BYTES};
@@ -23,26 +23,26 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A segment in which a record does not fit is followed by a new one; less in a log that must stay small.  A larger record
-/// has a segment of its own.
+/// A record that does not fit into this size begins a new segment; one that is larger has a segment of its own.  A log
+/// that must stay small has smaller segments.
 const SEGMENT_BYTES: u64 = 64 << 20;
 const SEGMENTS_MIN: u64 = 16;
-/// When this share of a segment is full, the next one is prepared.
+/// When one part in so many of a segment is full, the next one is prepared.
 const SPARE_FROM: u64 = 4;
-/// Data kept in memory, so that neither followers nor PostgreSQL make us read the disk in the common case.
+/// Data kept in memory, so that in the common case nothing is read from disk for followers or for PostgreSQL.
 const CACHE_BYTES_MAX: usize = 64 << 20;
-/// Of an entry in a record, besides its data.
+/// Bytes that an entry takes in a record besides its data.
 const ENTRY_HEAD_BYTES: u64 = 21;
-/// Notes where the log ended at a clean stop.
+/// This file says where the log ended at a clean stop.
 pub(crate) const CLOSED_FILE: &str = "closed";
 
 pub struct RaftLog {
     dir: PathBuf,
-    /// At the checkpoint from which this life of the node goes on.
+    /// Raft's configuration at the checkpoint from which this life of the node started.
     conf: Conf,
-    /// What a member gets that needs entries which are not here any more.
+    /// Reads the checkpoint for members that need entries which are no longer here.
     snapshots: Option<SnapshotReader>,
-    /// Reads what such a member gets that is not in memory; without one that is read where it is asked for.
+    /// Reads entries that are not in memory, for members that are behind.  `None`: whoever asks for them reads them.
     backlog: Option<BacklogReader>,
     /// Index and configuration of the last checkpoint.
     checkpoint: Option<(LogIndex, Conf)>,
@@ -56,9 +56,9 @@ pub struct RaftLog {
     next_record: u64,
     segment_bytes: u64,
     spare: Spare,
-    /// Raft was told that an entry cannot be read, and sends a snapshot instead; so nobody else would hear of it.
+    /// An entry could not be read.  Raft was told, and sends a snapshot instead, so nobody else would hear of it.
     unreadable: RefCell<Option<Error>>,
-    /// Reading only: what lies beyond this entry is not looked at.
+    /// `Some`: the log is only read, and what follows this entry is not looked at.
     read_to: Option<LogIndex>,
 }
 
@@ -68,7 +68,7 @@ impl RaftLog {
         Self::open_with(dir, SEGMENT_BYTES)
     }
 
-    /// The same for one that is to be cut when it is larger than `bytes_max`.
+    /// The same for a log that is to be cut when it is larger than `bytes_max`.
     pub fn open_limited(dir: &Path, bytes_max: u64) -> Result<RaftLog> {
         Self::open_with(dir, SEGMENT_BYTES.min(bytes_max / SEGMENTS_MIN))
     }
@@ -95,8 +95,8 @@ impl RaftLog {
         Ok(log)
     }
 
-    /// For reading alone: the folder stays as it is.  With `upto`, the log may belong to a running node that has written
-    /// that entry before; what follows it is not looked at.
+    /// Opens the log only to read it: the folder stays as it is.  With `upto`, the log may belong to a running node
+    /// that has already written that entry; what follows it is not looked at.
     pub fn open_to_read(dir: &Path, upto: Option<LogIndex>) -> Result<RaftLog> {
         let mut log = RaftLog::empty(dir, SEGMENT_BYTES);
         log.read_to = Some(upto.unwrap_or(LogIndex(u64::MAX)));
@@ -128,20 +128,20 @@ impl RaftLog {
         }
     }
 
-    /// Where the checkpoint lies.
+    /// Where the checkpoint is kept.
     pub fn keep_checkpoints_in(&mut self, file: CheckpointFile) {
         self.snapshots = Some(SnapshotReader::new(file));
     }
 
-    /// From now on raft is refused old entries until they have been read beside it.  `tell`: some have been, and raft is to ask
-    /// for them again (`Replica::fetched`).
+    /// From now on a thread of its own reads old entries, and Raft does not get them before they have been read.
+    /// `tell` is called when some have been: Raft is to ask for them again (`Replica::fetched`).
     pub fn read_backlog_beside(&mut self, tell: impl Fn() + Send + 'static) -> Result<()> {
         self.backlog = Some(BacklogReader::start(tell)?);
         Ok(())
     }
 
-    /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is durable.
-    /// What was promised stays.
+    /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is
+    /// durable.  What was promised (the hard state) stays.
     pub fn restart(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) -> Result<()> {
         if let Some(hs) = hard_state {
             self.hard_state = hs.clone();
@@ -155,7 +155,7 @@ impl RaftLog {
         self.drop_older()
     }
 
-    /// Everything before the last segment is over.
+    /// Removes all segments but the last.
     fn drop_older(&mut self) -> Result<()> {
         // The oldest first, so that what a crash leaves has no gap.
         while self.segments.len() > 1 {
@@ -170,12 +170,12 @@ impl RaftLog {
         }
     }
 
-    /// On disk.
+    /// Bytes of all records on disk.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|s| s.end).sum()
     }
 
-    /// Reads all segments; answers where the log was closed.
+    /// Reads all segments.  Returns where the log was closed, if it was.
     fn replay(&mut self) -> Result<Option<(u64, u64)>> {
         let numbers = segment_numbers(&self.dir)?;
         let closed = read_closed(&self.dir)?;
@@ -190,14 +190,14 @@ impl RaftLog {
         Ok(closed)
     }
 
-    /// `is_cut`: the segments before this one are left over from a cut that a crash broke off, and so is this one if the answer
-    /// says so.
+    /// `is_cut`: the segments before this one are left over from a cut that a crash interrupted.  Returns whether this
+    /// one is left over too.
     fn replay_segment(&mut self, number: u64, is_last: bool, is_cut: bool) -> Result<bool> {
         let open = if self.read_to.is_some() { Segment::open_to_read } else { Segment::open };
         let mut segment = open(&self.dir, number)?;
         let mut offset = 0;
         if self.segments.is_empty() {
-            // The oldest segment's first record has whatever number it has.
+            // The first record of the oldest segment may have any number.
             self.next_record = segment.first_number()?.unwrap_or(0);
         }
         while let Some((record, end)) = segment.record_at(offset, self.next_record)? {
@@ -221,7 +221,8 @@ impl RaftLog {
             let base = oldest.map_or(segment.previous, |s| s.previous);
             for (index, slot) in record.entries {
                 segment.lowest = segment.lowest.min(index);
-                // It replaces entries of segments that are gone: this one was to follow them (`segments_to_cut`).
+                // The entry replaces one of a segment that is gone, so this segment was to be removed too
+                // (`segments_to_cut`).
                 if segment.lowest <= base.index && !is_last {
                     continue;
                 }
@@ -236,7 +237,7 @@ impl RaftLog {
             self.next_record += 1;
         }
         segment.end = offset;
-        // Whoever writes it may be in the middle of what follows, which replaces nothing up to there.
+        // A running node may be in the middle of writing what follows; that replaces nothing up to there.
         if is_last && self.read_to.is_some_and(|to| self.last() >= to.0) {
             return if offset > 0 { self.push_replayed(segment, is_cut) } else { Ok(false) };
         }
@@ -247,7 +248,7 @@ impl RaftLog {
             }
         }
         match segment.tail_after(offset, self.next_record)? {
-            // A crash came before it was cut to its length.
+            // A crash came before the segment was cut to the length of its records.
             Tail::Empty if !is_last && self.read_to.is_none() && offset < segment.size() => segment.trim()?,
             Tail::Empty => {}
             Tail::Torn if is_last && self.read_to.is_some() => {}
@@ -261,8 +262,8 @@ impl RaftLog {
             }
         }
         if offset == 0 && is_last {
-            // A crash between making a segment and its first record: it holds nothing.  Only the very first segment
-            // of a log can be in that state alone.
+            // A crash came between making a segment and its first record, so it contains nothing.  Only the very first
+            // segment of a log can be in that state without another one.
             if self.segments.is_empty() && number > 0 {
                 return Err(segment.corrupted("its first record is damaged".into()));
             }
@@ -273,7 +274,7 @@ impl RaftLog {
             return Ok(false);
         }
         if (segment.previous.restart || is_cut) && is_last && self.read_to.is_none() {
-            // What it says may be in the cache alone, and what it replaces is about to go.
+            // Its records may be in the page cache only, and the segments that it replaces are about to be removed.
             segment.rewrite()?;
             sync_dir(&self.dir)?;
         }
@@ -338,8 +339,8 @@ impl RaftLog {
         Ok(())
     }
 
-    /// Appends; entries from the first one's index on are replaced.  With `sync`, all of it is durable on return.  An error of
-    /// a read since the last time is one here.
+    /// Appends entries, which replace those from the first one's index on.  With `sync`, everything appended so far is
+    /// durable on return.  An error of a read since the last call is returned here.
     pub fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>, sync: bool) -> Result<()> {
         if let Some(damage) = self.unreadable.take() {
             return Err(damage);
@@ -379,7 +380,7 @@ impl RaftLog {
         Ok(())
     }
 
-    /// Drops entries from `from` on, in memory.  On disk the record that replaces them says so.
+    /// Drops entries from `from` on, in memory.  On disk, the record that follows replaces them.
     fn truncate(&mut self, from: u64) {
         while self.last() >= from {
             self.slots.pop_back();
@@ -387,7 +388,8 @@ impl RaftLog {
         }
     }
 
-    /// Drops segments that hold nothing above `upto`.  All of it must be committed, and no longer needed by anyone.
+    /// Removes segments that contain nothing above `upto`.  Everything up to there must be committed, and no longer
+    /// needed by anyone.
     pub fn cut(&mut self, upto: LogIndex) -> Result<()> {
         let before = self.before_first();
         let old_segments = self.segments_to_cut(upto);
@@ -407,8 +409,8 @@ impl RaftLog {
         Ok(())
     }
 
-    /// How many of the oldest segments can go.  The one that is then the oldest holds no entry from before it begins, and no
-    /// later one does: the segments that are left, read by themselves, are the same log.
+    /// How many of the oldest segments can be removed.  Neither the one that is then the oldest nor any later one may
+    /// contain an entry that belongs before it: the segments that are left, read by themselves, are then the same log.
     fn segments_to_cut(&self, upto: LogIndex) -> usize {
         let mut lowest = u64::MAX;
         let begins = self.segments.iter().enumerate().skip(1).rev().find(|(_, segment)| {
@@ -418,7 +420,7 @@ impl RaftLog {
         begins.map_or(0, |(number, _)| number)
     }
 
-    /// The index after which the entries have no more than so many bytes.
+    /// The lowest index after which the entries have no more than so many bytes.
     pub fn index_leaving(&self, bytes: u64) -> LogIndex {
         let mut left = bytes;
         let fits = |slot: &&Slot| match left.checked_sub(u64::from(slot.len) + ENTRY_HEAD_BYTES) {
@@ -450,12 +452,12 @@ impl RaftLog {
         (slot, &self.segments[(slot.segment - self.segments[0].number) as usize].entries)
     }
 
-    /// One entry, whole.
+    /// One entry, with its index, term and type.
     pub fn entry(&self, index: LogIndex) -> Result<RaftEntry> {
         Ok(self.with(index, self.read(index)?))
     }
 
-    /// An entry that is here, with its data.
+    /// An entry that is here, made from its data.
     fn with(&self, index: LogIndex, data: Bytes) -> RaftEntry {
         let slot = &self.slots[(index.0 - self.before_first() - 1) as usize];
         let mut entry = RaftEntry { index: index.0, term: slot.term, data, ..Default::default() };
@@ -480,7 +482,7 @@ impl RaftLog {
         self.slots.get(usize::try_from(index.checked_sub(before + 1)?).ok()?).map(|s| s.term)
     }
 
-    /// Of an entry that is here, or the one before the first.
+    /// The term of an entry that is here, or of the one before the first.
     pub fn term_at(&self, index: LogIndex) -> Option<Term> {
         self.term_of(index.0).map(Term)
     }

@@ -1,6 +1,7 @@
-//! Everything this node has promised, on disk: the Raft log with its hard state, and the certifier's checkpoint.
+//! Everything this node has promised, on disk: the Raft log with its hard state, the certifier's checkpoint, and the
+//! incarnations of its PostgreSQL.
 //!
-//! It knows bytes and indexes, nothing of verdicts, peers or PostgreSQL.
+//! It knows bytes and indexes, nothing of verdicts or peers.
 //!
 //! Invariants:
 //! - When `append` returns `Ok` for something that must be synced, it is on stable storage.

@@ -1,4 +1,4 @@
-//! One file of the log: a row of numbered, checksummed records.
+//! One file of the log: a sequence of numbered, checksummed records.
 //!
 //! | record | |
 //! |---|---|
@@ -6,14 +6,14 @@
 //! | body | |
 //!
 //! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: time, bit 3: it is a restart), [u64 term, u64 vote,
-//! u64 commit], [u64 index, u64 term], [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8 type,
-//! u32 length, data).  Only the archive writes times.  Numbers count through all segments without a gap.  The first record
-//! of a segment says, as *previous*, what came before it, so that older segments can be deleted; a *restart* says that they
-//! are to be.
+//! u64 commit], [u64 index, u64 term], [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8
+//! type, u32 length, data).  Only the archive writes times.  In the Raft log, numbers run through all segments without
+//! a gap; in the archive they start at 0 in each segment.  The first record of a segment says, as *previous*, what came
+//! before the segment, so that older segments can be deleted; a *restart* says that they must be.
 //!
-//! Space is set aside ahead of the records; it reads as zeros, and so ends the records.  In the Raft log it is written with
-//! zeros, too, before a record stands there: space that was only set aside is metadata of the file system, which changes when
-//! it is written, and a sync of the record would depend on the file system's journal.
+//! Space is set aside ahead of the records.  It reads as zeros, which mark the end of the records.  In the Raft log,
+//! zeros are also written there before a record is: the first write into space that was only set aside changes metadata
+//! of the file system, and a sync of the record would depend on the file system's journal.
 
 use crate::error::{Error, Result};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -31,19 +31,19 @@ pub(crate) const HEAD_BYTES: usize = 20;
 const SET_ASIDE_BYTES: u64 = 4 << 20;
 /// Zeros written at once.
 pub(super) const ZEROS_BYTES: usize = 1 << 20;
-/// Of the record that a segment of the Raft log begins with.
+/// Length of the record with which a segment of the Raft log begins.
 pub(super) const FIRST_RECORD_BYTES: u64 = HEAD_BYTES as u64 + 45;
-/// Data above this is written from where it is instead of being gathered.
+/// Data larger than this is written from where it is in memory, instead of being copied together with other data first.
 const GATHER_BYTES_MAX: usize = 64 << 10;
-/// What a member that is behind is sent within some round trips.
+/// About as much as a member that is behind is sent within a few round trips.
 const READ_AHEAD_BYTES: u64 = 16 << 20;
 
-/// The position and term before a segment's first entry.
+/// The index and term before a segment's first entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
     pub index: u64,
     pub term: u64,
-    /// Segments before this one are over: a checkpoint that came from elsewhere takes their place.
+    /// Segments before this one are obsolete: a checkpoint that came from elsewhere takes their place.
     pub restart: bool,
 }
 
@@ -53,7 +53,7 @@ impl Previous {
     }
 }
 
-/// Where an entry's data lies.
+/// Where an entry's data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub term: u64,
@@ -76,19 +76,19 @@ pub(crate) struct Segment {
     pub number: u64,
     pub path: PathBuf,
     pub previous: Previous,
-    /// The lowest index of an entry in it.  A new leader's entries may go back to before `previous`, and so replace entries
-    /// of earlier segments.
+    /// The lowest index of an entry in it.  A new leader's entries may go back to before `previous`, and so replace
+    /// entries of earlier segments.
     pub lowest: u64,
     file: Arc<File>,
     /// End of the records.
     pub end: u64,
     set_aside: u64,
-    /// Up to here it was written ahead in this life, durably.
+    /// Up to here zeros were written ahead in this life of the node, durably.
     pub zeros_end: u64,
     pub entries: Arc<SlotReader>,
 }
 
-/// What reads a segment's entries, from any thread.
+/// Reads a segment's entries, from any thread.
 pub(crate) struct SlotReader {
     path: PathBuf,
     file: Arc<File>,
@@ -114,7 +114,7 @@ impl Segment {
         Segment { number, path, previous, lowest: u64::MAX, file, end: 0, set_aside, zeros_end: 0, entries }
     }
 
-    /// The same from a file of so many zeros, all durable, which has another name so far ([`Segment::take_name`]).
+    /// The same from a file of so many zeros, all durable, which still has another name ([`Segment::take_name`]).
     pub fn create_from(file: File, bytes: u64, dir: &Path, number: u64, previous: Previous) -> Segment {
         Segment { zeros_end: bytes, ..Segment::of(file, path_of(dir, number), number, previous, bytes) }
     }
@@ -235,8 +235,9 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes zeros, durably, where the next `bytes` are to stand; some more, to be rarely needed, but not beyond `limit`.  Of
-    /// a large record only the beginning: it would be written twice while others wait ([`Segment::confirm`]).
+    /// Writes zeros, durably, where the next `bytes` bytes will be; and some more, so that this is rarely needed, but
+    /// not beyond `limit`.  For a large record only its beginning is prepared, since others would wait while all of it
+    /// is written twice ([`Segment::confirm`]).
     pub fn write_ahead(&mut self, bytes: u64, limit: u64) -> Result<()> {
         let needed = self.end + bytes;
         if needed <= self.zeros_end {
@@ -260,8 +261,8 @@ impl Segment {
         self.file.sync_data().map_err(Error::disk(&self.path, "fsync"))
     }
 
-    /// Writes all records again where they are, and syncs them.  What a read finds may be in the system's cache alone, and a
-    /// sync by itself would not help: after one that failed, Linux takes the pages as written.
+    /// Writes all records again where they are, and syncs them.  What a read finds may be in the page cache only, and a
+    /// sync by itself would not help: after a failed one, Linux treats the pages as written.
     pub fn rewrite(&self) -> Result<()> {
         let mut piece = vec![0; GATHER_BYTES_MAX];
         let mut at = 0;
@@ -281,8 +282,9 @@ impl Segment {
         self.file.sync_all().map_err(Error::disk(&self.path, "fsync"))
     }
 
-    /// Makes sure of a record at `start` that is synced, and larger than what was written ahead.  A sync that changes metadata
-    /// can succeed while the file system shuts down, and lose that; then one more write or sync fails.
+    /// Makes sure that a synced record at `start` is durable, if it is larger than what was written ahead.  A sync that
+    /// changes metadata can succeed while the file system shuts down, and the change be lost; then one more write or
+    /// sync fails.
     pub fn confirm(&self, start: u64) -> Result<()> {
         if self.end <= self.zeros_end {
             return Ok(());
@@ -293,7 +295,8 @@ impl Segment {
         self.sync()
     }
 
-    /// The file, to be cut to that length by somebody else: nothing is appended to it any more.  `None`: it is not longer.
+    /// The file, and the length to which somebody else is to cut it: nothing is appended to it any more.  `None`: it
+    /// already has that length.
     pub fn excess(&mut self) -> Result<Option<(File, u64)>> {
         if self.set_aside == self.end {
             return Ok(None);
@@ -310,7 +313,8 @@ impl Segment {
         self.set_aside
     }
 
-    /// Reads; what the file does not have reads as zeros, since a running node may have cut it to its records by now.
+    /// Reads; what is beyond the end of the file reads as zeros, since a running node may have cut it to its records by
+    /// now.
     fn read_at(&self, mut bytes: &mut [u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {
             match self.file.read_at(bytes, offset) {
@@ -336,7 +340,7 @@ impl Segment {
         Ok(parse_head(&head).map(|(_, number, _)| number))
     }
 
-    /// The record at `offset`, with the offset after it; `Ok(None)` if none that is whole and has this number is there.
+    /// The record at `offset`, with the offset after it; `Ok(None)` if there is no complete record with this number.
     pub fn record_at(&self, offset: u64, number: u64) -> Result<Option<(Record, u64)>> {
         let mut head = [0; HEAD_BYTES];
         if offset + HEAD_BYTES as u64 > self.set_aside {
@@ -395,7 +399,7 @@ impl Segment {
         body.is_empty().then_some(record)
     }
 
-    /// Where the zeros begin that the file ends with, from `offset` on.
+    /// Where the zeros at the end of the file begin, at `offset` at the earliest.
     fn zeros_from(&self, offset: u64) -> Result<u64> {
         let (mut piece, mut at, mut from) = (vec![0; GATHER_BYTES_MAX], offset, offset);
         while at < self.set_aside {
@@ -417,14 +421,14 @@ impl Segment {
         let mut rest = vec![0; (self.set_aside - offset) as usize];
         let written = (zeros_from - offset) as usize;
         self.read_at(&mut rest[..written], offset)?;
-        // A record numbered from here on, whole, after bytes that are none: those bytes were a record once.
+        // If a complete record with a later number follows bytes that are no record, those bytes were a record once.
         for at in 1..written.min(rest.len().saturating_sub(HEAD_BYTES)) {
             if rest[at..at + 4] != MAGIC.to_le_bytes() {
                 continue;
             }
             let Some((len, found, crc)) = parse_head(&rest[at..at + HEAD_BYTES]) else { continue };
             let body = rest[at + HEAD_BYTES..].get(..len as usize);
-            // At the very start the number sought came from the bad bytes themselves.
+            // At the start of a segment, the expected number may come from the bad bytes themselves, so any will do.
             if (found > number || offset == 0) && body.is_some_and(|b| checksum(&rest[at..at + HEAD_BYTES], b) == crc) {
                 return Ok(Tail::Damaged);
             }
@@ -450,15 +454,17 @@ impl SlotReader {
         Ok(data.freeze())
     }
 
-    /// Whoever reads an old entry mostly wants those that follow: the disk is to be waited for once, and not each time.
+    /// Whoever reads an old entry usually wants those that follow: they should wait for the disk once, and not each
+    /// time.
     fn read_ahead(&self, from: u64) {
         let (to, ahead) = (from + READ_AHEAD_BYTES, self.ahead.load(Ordering::Relaxed));
-        // Far below: somebody else, who lacks more.
+        // If `from` is far below, this is another reader, who lacks more.
         if ahead >= from + READ_AHEAD_BYTES / 2 && ahead <= to + READ_AHEAD_BYTES {
             return;
         }
         self.ahead.store(to, Ordering::Relaxed);
-        // SAFETY: a plain system call on a file descriptor that `self.file` keeps open.  It is advice; an error is no harm.
+        // SAFETY: a plain system call on a file descriptor that `self.file` keeps open.  It is advice; an error
+        // does no harm.
         unsafe {
             libc::posix_fadvise(
                 self.file.as_raw_fd(),
@@ -481,7 +487,7 @@ pub(crate) enum Tail {
 
 const SETTING_ASIDE: &str = "setting space aside";
 
-/// Has the file system give a file room up to there.
+/// Has the file system set aside space for a file, up to this offset.
 pub(super) fn set_aside(file: &File, path: &Path, upto: u64) -> Result<()> {
     // SAFETY: a plain system call on a file descriptor that `file` keeps open.
     let rc = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, upto as libc::off_t) };
@@ -494,7 +500,7 @@ pub(super) fn set_aside(file: &File, path: &Path, upto: u64) -> Result<()> {
     }
 }
 
-/// How long such a record of the Raft log is.
+/// Length of a record of the Raft log with this hard state and these entries.
 pub(super) fn record_bytes(hard_state: Option<&HardState>, entries: &[RaftEntry]) -> u64 {
     (HEAD_BYTES + body_len(hard_state, None, None, entries)) as u64
 }

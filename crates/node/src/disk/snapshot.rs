@@ -1,11 +1,13 @@
-//! The checkpoint's bytes for a member that lacks more than the log has, read and verified by a thread of their own.
+//! The checkpoint's bytes, for a member that needs entries which are no longer in the log; read and verified by a
+//! thread of their own.
 //!
-//! Raft asks for a snapshot whenever it would send one, and asks again (at every heartbeat that the member answers) when it is
-//! told that there is none yet.  So the first who asks has it read, and whoever asks while it is in memory is given it.
+//! Raft asks for a snapshot whenever it wants to send one, and asks again (at every heartbeat that the member answers)
+//! when it is told that there is none yet.  So the first request starts the read, and those that come while the
+//! checkpoint is in memory get it.
 //!
 //! Invariants:
 //! - At most one is in memory here, and no longer than [`KEPT_FOR`]; what is under way to members shares its bytes.
-//! - What is given out was verified, and is newer than nothing that was promised: the caller says what serves.
+//! - What is given out was verified, and the caller has said that it serves.
 
 use super::CheckpointFile;
 use crate::error::Result;
@@ -14,7 +16,7 @@ use onetrip_core::checkpoint::{self, Head};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// For others that ask at nearly the same time, and for one whose connection breaks.
+/// Long enough for other members that ask at nearly the same time, and for one whose connection breaks.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
 pub(super) struct SnapshotReader {
@@ -25,7 +27,7 @@ pub(super) struct SnapshotReader {
 #[derive(Default)]
 struct Shared {
     state: State,
-    /// Reads that were begun.
+    /// How many reads were begun.
     reads: u64,
 }
 
@@ -40,9 +42,9 @@ enum State {
 
 pub(super) enum Snapshot {
     Ready(Arc<Head>, Bytes),
-    /// Ask again.
+    /// It is not read yet: ask again.
     NotYet,
-    /// The file was read, and what is in it is of no use; the log says why.
+    /// There is no checkpoint, or it could not be read (a log line says why).
     Useless,
 }
 
@@ -55,7 +57,7 @@ impl SnapshotReader {
         &self.file
     }
 
-    /// One that `serves`, if it has been read; else it is read now, if need be.  Never waits.
+    /// A checkpoint that `serves`, if it has been read; if not, it begins to be read.  Never waits.
     pub fn get(&self, serves: impl Fn(&Head) -> bool) -> Snapshot {
         let mut shared = lock(&self.shared);
         match &shared.state {
@@ -65,7 +67,7 @@ impl SnapshotReader {
                 shared.state = State::None;
                 return Snapshot::Useless;
             }
-            // An older one, which the log has been cut above or which does not know the member, goes.
+            // One that does not serve is dropped: the log has been cut above it, or it does not contain the member.
             State::None | State::Read(..) => {}
         }
         shared.reads += 1;
@@ -73,7 +75,7 @@ impl SnapshotReader {
         shared.state = match crate::span::spawn_thread("onetrip-snapshot", move || work(&file, &read, this)) {
             Ok(_) => State::UnderWay,
             Err(e) => {
-                tracing::error!("reading a checkpoint for a member: {e}");
+                tracing::error!("cannot begin to read a checkpoint for a member: {e}");
                 State::None
             }
         };
@@ -87,7 +89,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 
 /// The thread's body.
 fn work(file: &CheckpointFile, shared: &Mutex<Shared>, this: u64) {
-    // The panic itself is on standard error; whoever asks would wait for ever.
+    // The panic itself is on standard error; unless it is caught, whoever asks would wait for ever.
     let state = match std::panic::catch_unwind(|| read(file)) {
         Ok(Ok(Some((head, raw)))) => State::Read(Arc::new(head), raw),
         Ok(Ok(None)) => State::Failed,
@@ -107,13 +109,13 @@ fn work(file: &CheckpointFile, shared: &Mutex<Shared>, this: u64) {
     }
     std::thread::sleep(KEPT_FOR);
     let mut shared = lock(shared);
-    // Not that of another thread.
+    // What another thread has read since stays.
     if shared.reads == this {
         shared.state = State::None;
     }
 }
 
-/// The file is replaced whole, so what is read is one checkpoint or another.
+/// The file is only ever replaced as a whole, so what is read is one checkpoint, either the old or the new one.
 fn read(file: &CheckpointFile) -> Result<Option<(Head, Bytes)>> {
     let Some(raw) = file.read()? else { return Ok(None) };
     let head = checkpoint::peek(&raw).map_err(|e| file.corrupted(&e))?;

@@ -1,12 +1,14 @@
 //! The next segment's file, written with zeros and synced by a thread of its own while the present segment is in use.
 //!
-//! A record that is written into it changes neither the file's length nor which blocks it has, so the record's fdatasync
-//! waits for no metadata of the file system, and rests on none.  The thread also cuts the segments before to their length.
+//! A record that is written into it changes neither the file's length nor which blocks it has, so the record's
+//! fdatasync neither waits for metadata of the file system nor depends on it.  The thread also cuts earlier segments to
+//! the length of their records.
 //!
 //! Invariants:
-//! - A spare is believed only in the life that has made it; what an earlier one left is removed ([`Spare::remove_leftover`]).
-//! - It has no segment's name until the record that a segment begins with is in it, durably.
-//! - Having none is no error: a segment without one is written ahead bit by bit while it grows.
+//! - A spare is used only in the life of the node that made it; one that an earlier life left is removed
+//!   ([`Spare::remove_leftover`]).
+//! - It does not get a segment's name before the first record of that segment is in it, durably.
+//! - Having none is no error: without one, zeros are written ahead piece by piece while the segment grows.
 //! - The thread leaves the disk to others half of the time, and does not outlive its `Spare`.
 
 use super::segment::{set_aside, ZEROS_BYTES};
@@ -20,16 +22,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const FILE: &str = "spare";
-/// After a failure, most likely of a disk that is full.
+/// After a failure, which is most likely a full disk.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 pub(super) struct Spare {
     path: PathBuf,
     state: State,
     stop: Arc<AtomicBool>,
-    /// Files to be cut to that length.
+    /// Files to be cut, and the length of each.
     excess: Vec<(File, u64)>,
-    /// The last try failed, and the log says so.
+    /// The last try failed, and that has been logged.
     failed: bool,
 }
 
@@ -37,7 +39,7 @@ enum State {
     None {
         try_at: Option<Instant>,
     },
-    /// `None`: it was stopped.
+    /// The thread returns `None` if it was stopped.
     UnderWay(JoinHandle<Result<Option<File>>>, u64),
     Ready(File, u64),
 }
@@ -57,7 +59,7 @@ impl Spare {
         matches!(self.state, State::Ready(..))
     }
 
-    /// What an earlier life left may be half written, or a segment whose record was not synced.
+    /// Removes what an earlier life left: it may be half written, or a segment whose first record was not synced.
     pub fn remove_leftover(&self) -> Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::disk(&self.path, "removing the file")(e)),
@@ -65,12 +67,12 @@ impl Spare {
         }
     }
 
-    /// Nothing is appended to this file any more: what it has beyond its length goes.
+    /// Nothing is appended to this file any more: it will be cut to this length.
     pub fn cut_later(&mut self, excess: Option<(File, u64)>) {
         self.excess.extend(excess);
     }
 
-    /// Has one made of so many bytes, if there is none.  Called again and again; never waits.
+    /// Has a spare of so many bytes made, if there is none.  To be called again and again; never waits.
     pub fn prepare(&mut self, bytes: u64) {
         match &self.state {
             State::None { try_at } if try_at.is_none_or(|at| at <= Instant::now()) => self.begin(bytes),
@@ -93,7 +95,7 @@ impl Spare {
         }
     }
 
-    /// The log is closed.
+    /// To be called when the log is closed.
     pub fn close(&mut self) -> Result<()> {
         self.end();
         for (file, bytes) in self.excess.drain(..) {
@@ -106,7 +108,7 @@ impl Spare {
         let (path, stop, excess) = (self.path.clone(), self.stop.clone(), std::mem::take(&mut self.excess));
         let work = move || {
             for (file, bytes) in excess {
-                // Whoever opens the log next does it otherwise.
+                // If this fails, whoever opens the log next does it.
                 let _ = file.set_len(bytes);
             }
             let made = make(&path, bytes, &stop);
@@ -122,7 +124,7 @@ impl Spare {
         }
     }
 
-    /// The thread has ended.
+    /// Takes what the thread has made, once it has ended.
     fn collect(&mut self) {
         let State::UnderWay(thread, bytes) = std::mem::replace(&mut self.state, State::None { try_at: None }) else {
             return;

@@ -1,7 +1,8 @@
-//! As which incarnations PostgreSQL has run, as far as the log may not have heard of them.
+//! The incarnations in which this node's PostgreSQL has run and which may not be in the log yet.
 //!
-//! A transaction of an incarnation that is over and stands nowhere would never get an outcome, so this is durable before
-//! PostgreSQL is welcomed.  One line: the incarnations, oldest first, and a CRC-32 of them, all in hexadecimal.
+//! A transaction of a past incarnation that is recorded nowhere would never get an outcome, so an incarnation is
+//! durable here before the node welcomes PostgreSQL.  One line: the incarnations, oldest first, and a CRC-32 of them,
+//! all in hexadecimal.
 
 use super::checkpoint::write_whole;
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! The log as raft reads it.
+//! The log as Raft reads it.
 
 use super::{BacklogReader, CheckpointFile, RaftLog, SnapshotReader};
 use crate::disk::snapshot::Snapshot as Answer;
@@ -9,7 +9,6 @@ use onetrip_core::{Conf, LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-/// Ranges are half-open; answers below the first entry are `Compacted`.
 impl onetrip_core::router::Log for RaftLog {
     type Error = Error;
     fn first_index(&self) -> LogIndex {
@@ -80,10 +79,11 @@ impl Store for RaftLog {
 impl RaftLog {
     fn file(&self) -> Result<&CheckpointFile> {
         let snapshots = self.snapshots.as_ref().map(SnapshotReader::file);
-        snapshots.ok_or_else(|| Error::Internal("a log that is read alone has no checkpoint".into()))
+        snapshots.ok_or_else(|| Error::Internal("a log that is only read has no checkpoint".into()))
     }
 }
 
+/// Ranges are half-open; answers below the first entry are `Compacted`.
 impl Storage for RaftLog {
     fn initial_state(&self) -> raft::Result<RaftState> {
         Ok(RaftState::new(self.hard_state.clone(), ConfState::from(&self.conf)))
@@ -103,7 +103,7 @@ impl Storage for RaftLog {
         assert!(high <= self.last() + 1, "entries up to {high} asked for, the log ends at {}", self.last());
         let max_size = max_size.into().unwrap_or(u64::MAX);
         let mut size = 0;
-        // The first one in any case.
+        // The first entry always fits.
         let fits = |index: &u64| {
             size += u64::from(self.slots[(index - before - 1) as usize].len) + 24;
             size <= max_size || *index == low
@@ -142,13 +142,14 @@ impl Storage for RaftLog {
         Ok(self.last())
     }
 
-    /// The last checkpoint, if it has what `to` lacks and knows `to` as a member; once it has been read.  raft asks again.
+    /// The last checkpoint, if it covers what `to` lacks and contains `to` as a member.  Until there is one that has
+    /// been read, the answer is that it is not available yet, and Raft asks again.
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
         let unavailable = raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
         let serves = |index: LogIndex, conf: &Conf| {
             index.0 >= request_index.max(self.before_first()) && conf.contains(NodeId(to as u32))
         };
-        // The file is read only when it is of use.
+        // The file is read only if it is of use.
         let known = self.checkpoint.as_ref().filter(|(index, conf)| serves(*index, conf));
         let Some(snapshots) = self.snapshots.as_ref().filter(|_| known.is_some()) else {
             self.wants_checkpoint.set(true);

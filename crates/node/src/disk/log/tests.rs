@@ -51,8 +51,8 @@ fn what_was_appended_is_there_after_a_crash_and_after_a_clean_stop() {
     assert_eq!(contents(&log)[..20], before);
 }
 
-/// Goal: an earlier life's records are on disk before this one promises anything that rests on them.  Method: what this
-/// thread has given the system to write, as the system counts it.
+/// Goal: an earlier life's records are on disk before this one promises anything that rests on them.  Method: count the
+/// bytes that this thread has given the kernel to write.
 #[test]
 fn what_a_crash_left_is_written_again_and_what_was_closed_is_not() {
     let written = || {
@@ -114,7 +114,7 @@ fn a_log_can_be_cut_to_a_size() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = open(dir.path()).unwrap();
     fill(&mut log);
-    // Entries of 40 bytes and of none take turns; the last has none.
+    // Entries of 40 bytes and empty ones alternate; the last is empty.
     let leaving = |bytes| log.index_leaving(bytes).0;
     assert_eq!([leaving(0), leaving(21), leaving(81), leaving(82), leaving(u64::MAX)], [20, 19, 19, 18, 0]);
 }
@@ -154,7 +154,7 @@ fn one_wrong_byte_anywhere_in_a_closed_log_is_refused() {
     assert!(open(dir.path()).is_ok());
 }
 
-/// Goal: damage under a running node ends it, also where Raft has another way to go on.
+/// Goal: damage under a running node ends it, even if Raft has another way to go on.
 /// Method: an entry that a member needs changes on disk after the log was opened.
 #[test]
 fn an_entry_that_raft_cannot_read_is_an_error_of_the_next_append() {
@@ -215,7 +215,8 @@ fn a_missing_segment_is_refused() {
     assert!(open(dir.path()).is_ok());
 }
 
-/// Reading alone changes nothing, not even what a crash left; and it does not mind a write under way behind what it looks for.
+/// Opening a log only to read it changes nothing, not even what a crash left; and a write under way after the entry
+/// that is wanted does not disturb it.
 #[test]
 fn a_log_is_read_without_being_touched() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,7 +286,7 @@ fn a_restarted_log_goes_on_after_the_checkpoint() {
     assert_eq!(contents(&RaftLog::open_to_read(dir.path(), None).unwrap()), all);
 }
 
-/// Appends until the spare is there; how often is a matter of chance.
+/// Appends until the spare is there, which takes more or fewer records each time.
 fn wait_for_spare(log: &mut RaftLog, data: &[u8]) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !log.spare.is_ready() {
@@ -319,7 +320,8 @@ fn the_next_segment_is_the_file_that_was_prepared() {
     log.close().unwrap();
 }
 
-/// Half written, whole, with a record that would be the next, or with the beginning of a next segment: all the same.
+/// It makes no difference whether that is half written, complete, contains a record that would be the next, or begins
+/// as the next segment would.
 #[test]
 fn what_an_earlier_life_left_as_a_spare_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();
@@ -364,8 +366,8 @@ fn a_segment_that_has_lost_its_end_is_refused() {
     assert_eq!(open(dir.path()).unwrap().last(), 2);
 }
 
-/// The extents of a file as the file system has them on disk: where in the file, where on the disk, how long, and flags.
-/// `None`: it has none.
+/// The extents of a file as the file system has them on disk: where in the file, where on the disk, how long, and
+/// flags.  `None`: the file system does not tell.
 fn extents(path: &Path) -> Option<Vec<[u64; 4]>> {
     const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
     #[repr(C)]
@@ -397,8 +399,9 @@ fn extents(path: &Path) -> Option<Vec<[u64; 4]>> {
     (rc == 0).then(|| map.extents[..map.mapped as usize].iter().map(of).collect())
 }
 
-/// Goal: syncing a record changes nothing but the blocks that it stands in.  Method: the file system's map of the segment,
-/// before and after records were written and synced all over it; in a segment that was prepared, and in one that was not.
+/// Goal: syncing a record changes nothing but the blocks in which it is.  Method: compare the file system's map of the
+/// segment before and after records were written and synced all over it; in a segment that was prepared, and in one
+/// that was not.
 #[test]
 fn syncing_a_record_changes_no_block_mapping() {
     const UNKNOWN_DELALLOC_OR_UNWRITTEN: u64 = 0x2 | 0x4 | 0x800;
@@ -429,7 +432,7 @@ fn syncing_a_record_changes_no_block_mapping() {
     }
 }
 
-/// Of members 1 and 2, at this index.
+/// A checkpoint with members 1 and 2, at this index.
 fn checkpoint_at(index: u64) -> Checkpoint {
     let member = |id: u32| Member {
         id: NodeId(id),
@@ -459,8 +462,8 @@ fn wait_for_snapshot(log: &RaftLog, to: u64) -> Snapshot {
     }
 }
 
-/// The one that was read serves for as long as it has what the log has not; then the newer one is read.  Nothing is read that
-/// is of no use.
+/// The checkpoint that was read serves until the log has been cut above it; then the newer one is read.  Nothing is
+/// read that is of no use.
 #[test]
 fn a_snapshot_is_read_beside_the_logs_thread() {
     use onetrip_core::replica::Store;
@@ -482,7 +485,7 @@ fn a_snapshot_is_read_beside_the_logs_thread() {
     assert!(log.snapshot(0, 2).is_err() && !Store::wants_checkpoint(&log), "it is not read yet");
     let first = wait_for_snapshot(&log, 2);
     assert_eq!((first.get_metadata().index, &first.data), (4, &checkpoint_at(4).encode()));
-    // The same bytes for all.
+    // All members get the same bytes.
     assert_eq!(wait_for_snapshot(&log, 1).data.as_ptr(), first.data.as_ptr());
     let newer = save(&mut log, 14);
     assert_eq!(log.snapshot(0, 2).unwrap().get_metadata().index, 4);
@@ -490,7 +493,7 @@ fn a_snapshot_is_read_beside_the_logs_thread() {
     assert!(log.before_first() > 4);
     let second = wait_for_snapshot(&log, 2);
     assert_eq!((second.get_metadata().index, &second.data), (14, &newer));
-    // A file that is no checkpoint is no reason to end; a new one is made.
+    // A file that is not a checkpoint does not end the node; a new checkpoint is made.
     std::fs::write(file.path(), b"damaged").unwrap();
     log.checkpointed(LogIndex(16), &checkpoint_at(16).conf);
     log.cut(LogIndex(16)).unwrap();
@@ -504,8 +507,8 @@ fn a_snapshot_is_read_beside_the_logs_thread() {
     assert_eq!(wait_for_snapshot(&log, 2).get_metadata().index, 18);
 }
 
-/// One that has a segment of its own, and one in the rest of a segment that was not written ahead: synced twice, since zeros
-/// for all of it would take as long again.
+/// One of them has a segment of its own, and one is in the rest of a segment that was not written ahead.  They are
+/// synced twice, since writing zeros for all of them would take as long again.
 #[test]
 fn records_larger_than_what_was_written_ahead_are_there_after_a_crash() {
     let dir = tempfile::tempdir().unwrap();
@@ -521,7 +524,7 @@ fn records_larger_than_what_was_written_ahead_are_there_after_a_crash() {
     assert_eq!(contents(&open(dir.path()).unwrap()), all);
 }
 
-/// Goal: raft gets old entries only once they have been read beside it, and never such as are not there any more.
+/// Goal: Raft gets old entries only once another thread has read them, and never entries that have been replaced since.
 #[test]
 fn old_entries_are_read_beside_the_logs_thread() {
     let dir = tempfile::tempdir().unwrap();
@@ -535,7 +538,7 @@ fn old_entries_are_read_beside_the_logs_thread() {
         let refused = log.entries(low, high, None, wait()).unwrap_err();
         assert!(matches!(refused, raft::Error::Store(StorageError::LogTemporarilyUnavailable)), "{refused}");
     };
-    // Two followers want the same, and another one what follows.
+    // Two followers want the same entries, and a third one those that follow.
     is_put_off(&log, 3, 9);
     is_put_off(&log, 3, 9);
     is_put_off(&log, 9, 21);
@@ -546,7 +549,7 @@ fn old_entries_are_read_beside_the_logs_thread() {
     // Each was told once.
     is_put_off(&log, 3, 9);
     told.recv().unwrap();
-    // Another leader's entries take their place before raft asks again.
+    // Another leader's entries take their place before Raft asks again.
     log.append(&[entry(4, 2, b"other")], None, true).unwrap();
     assert_eq!(log.backlog.as_ref().unwrap().take_fetched().len(), 1);
     is_put_off(&log, 3, 5);
@@ -559,7 +562,7 @@ fn old_entries_are_read_beside_the_logs_thread() {
     assert_eq!(log.entries(1, 4, None, GetEntriesContext::empty(false)).unwrap(), all[..3]);
 }
 
-/// Damage in what was read beside is an error of the next append, as in what was not.
+/// Damage that the other thread finds is an error of the next append, like damage that is found by reading directly.
 #[test]
 fn damage_that_is_found_beside_ends_the_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -579,12 +582,12 @@ fn damage_that_is_found_beside_ends_the_log() {
     assert!(error.to_string().contains("has changed since it was written"), "{error}");
 }
 
-/// What happens to a log; numbers are taken modulo what there is.
+/// What happens to a log; numbers are taken modulo the number of things that there are.
 #[derive(Debug, Clone)]
 enum Step {
     /// A record with so many entries of such a length.
     Append(u64, usize),
-    /// A new leader's, which replace so many of those that are not committed.
+    /// A new leader's entries, which replace so many of those that are not committed.
     Replace(u64, u64),
     Commit(u64),
     Cut(u64),
@@ -607,7 +610,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// A log, and beside it what it should hold: `kept[i]` is entry `i + 1`, also of those that were cut.
+/// A log, and beside it what it should contain: `kept[i]` is entry `i + 1`, even if that was cut.
 struct Model {
     dir: tempfile::TempDir,
     log: Option<RaftLog>,
@@ -673,8 +676,8 @@ impl Model {
 }
 
 proptest! {
-    /// Also one in which new leaders have replaced entries of segments that were over; and reading the log of a running node
-    /// finds what was committed, not what it replaced.
+    /// This includes a log in which new leaders have replaced entries of finished segments.  And reading the log of a
+    /// running node finds what was committed, not what that replaced.
     #[test]
     fn a_log_holds_what_was_written_last(steps in steps()) {
         let dir = tempfile::tempdir().unwrap();
