@@ -516,7 +516,7 @@ refuse_dependency(const ObjectAddress *permanent, const ObjectAddress *temporary
 			(errcode(OT_ERR_NOT_REPLICATED),
 			 errmsg("cannot replicate a definition that uses a temporary object: %s",
 					name ? name : "one that is gone"),
-			 errdetail("%s would depend on it, which no other session and no other region has.",
+			 errdetail("%s would depend on it, but no other session and no other region has it.",
 					   getObjectDescription(permanent, false)),
 			 errhint("If a permanent object of that name is meant, write its schema before the name; else create one.")));
 }
