@@ -43,9 +43,9 @@
  * when the table is made.  That is before its query runs, which may change the
  * role and settings, and even rename the table.  Its rows travel as rows.
  *
- * Runs in backends.  In the apply worker, the utility hook only runs statements
- * that are replayed.  Everything here may raise ERROR.  The static state
- * describes the statements under way and is restored in PG_FINALLY.
+ * Runs in backends.  In the apply worker, the utility hook only runs
+ * statements that are replayed.  Everything here may raise ERROR.  The static
+ * state describes the statements under way and is restored in PG_FINALLY.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -341,8 +341,8 @@ ddl_script_writes(Relation rel)
 }
 
 /*
- * Called after the script.  The lock is taken in place of keys for the rows: it
- * becomes a key at COMMIT.
+ * Called after the script.  The lock is taken in place of keys for the rows:
+ * it becomes a key at COMMIT.
  */
 static void
 ddl_note_filled(Recorded *statement)
@@ -375,8 +375,8 @@ ddl_note_truncated(void)
 }
 
 /*
- * Called when a table is about to get an empty file.  In a TRUNCATE, the BEFORE
- * triggers have fired by then, and none of the AFTER triggers.
+ * Called when a table is about to get an empty file.  In a TRUNCATE, the
+ * BEFORE triggers have fired by then, and none of the AFTER triggers.
  */
 static void
 ddl_before_file(Relation rel)
@@ -387,8 +387,8 @@ ddl_before_file(Relation rel)
 }
 
 /*
- * Calls the previous hook, `prev`, or standard_ProcessUtility(), with `node` in
- * place of the statement's own tree.  Then restores the memory context if
+ * Calls the previous hook, `prev`, or standard_ProcessUtility(), with `node`
+ * in place of the statement's own tree.  Then restores the memory context if
  * necessary: a default that calls xml_is_well_formed() leaves ErrorContext as
  * the current one, and only a portal switches back to its own.
  */
@@ -466,8 +466,8 @@ ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 
 /*
  * Runs the statement with the static state set up for it.  `statement`,
- * `running` and `truncating` are NULL if it is no recorded statement, no CREATE
- * TABLE AS or no TRUNCATE, respectively.
+ * `running` and `truncating` are NULL if it is no recorded statement, no
+ * CREATE TABLE AS or no TRUNCATE, respectively.
  */
 static void
 ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *running,

@@ -168,9 +168,9 @@ ddl_apply_leave_unchecked(RangeVar *table, Node *node)
 
 /*
  * Removes from the statement what its own region has already computed or
- * checked for all regions.  The contents of a materialized view follow as rows.
- * Constraints were found to hold there for the same rows, under that region's
- * privileges and row security.
+ * checked for all regions.  The contents of a materialized view follow as
+ * rows.  Constraints were found to hold there for the same rows, under that
+ * region's privileges and row security.
  */
 static void
 ddl_apply_leave_to_results(Node *stmt)

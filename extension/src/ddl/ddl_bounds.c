@@ -92,7 +92,7 @@ ddl_bounds_all_written_out(PartitionBoundSpec *bound)
 	return true;
 }
 
-/* Does the relation exist already, so that IF NOT EXISTS skips the statement? */
+/* Does the relation exist, so that IF NOT EXISTS skips the statement? */
 static bool
 ddl_bounds_is_passed_over(Node *stmt)
 {
@@ -120,8 +120,8 @@ ddl_bounds_check_parent(const RangeVar *parent, Oid relid, Oid old_relid, void *
 }
 
 /*
- * Returns the parent, locked; NULL if it is not a suitable parent: the server
- * will say what is wrong.
+ * Returns the parent, locked; NULL if it is not suitable: PostgreSQL will say
+ * what is wrong.
  */
 static Relation
 ddl_bounds_open_parent(RangeVar *parent, char strategy)
