@@ -218,9 +218,9 @@ apply_write_set(OtReader *r)
 	if (format != OT_WRITE_SET_FORMAT)
 		ereport(ERROR,
 				(errcode(OT_ERR_PROTOCOL),
-				 errmsg("entry is in format %u, this version of Onetrip reads format %u",
+				 errmsg("entry is in format %u, but this version of Onetrip reads format %u",
 						format, OT_WRITE_SET_FORMAT),
-				 errhint("Another version of Onetrip wrote it: run that one until every region has applied it.")));
+				 errhint("Another version of Onetrip wrote it: run that version until every region has applied the entry.")));
 	ot_apply_rows_begin_write_set();
 	ot_object_names_begin();
 	ot_session_settings_begin();
@@ -749,7 +749,7 @@ ot_apply_main(Datum arg)
 				if (ot_session_settings_worn_out())
 				{
 					ereport(LOG,
-							(errmsg("onetrip apply worker starts anew: sessions have used many settings of their own")));
+							(errmsg("onetrip apply worker restarts: sessions have used too many different custom settings")));
 					proc_exit(1);
 				}
 				if (untold_entries >= POSITION_ENTRIES)

@@ -271,7 +271,7 @@ apply_row_open_table(OpenTable *table)
 	if (RelationGetNumberOfAttributes(table->rel) != table->natts)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("table \"%s.%s\" has %d columns in region \"%s\", the entry has %d",
+				 errmsg("table \"%s.%s\" has %d columns in region \"%s\", but the entry has %d",
 						table->schema, table->name, RelationGetNumberOfAttributes(table->rel),
 						ot_region, table->natts),
 				 errhint("This region differs from the others; compare them with onetrip check.")));

@@ -115,7 +115,7 @@ outcome_of_text(char *id, bool settle)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
 				 errmsg("\"%s\" is not a transaction id of Onetrip", id),
-				 errhint("It looks like 2-9f1c0a77d2e45b60-1a, as the error with SQLSTATE 08007 said.")));
+				 errhint("A transaction id looks like 2-9f1c0a77d2e45b60-1a; the error with SQLSTATE 08007 contains it.")));
 	/* Made up, or mistyped: settled, it would stand in the way of one to come. */
 	if (settle && txn.node == (uint32) ot_node_id &&
 		txn.incarnation == ot_incarnation() &&

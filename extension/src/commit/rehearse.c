@@ -134,7 +134,7 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 		if (!rehearse_ask_node(agent, txn, base, &answer))
 		{
 			ereport(DEBUG1,
-					(errmsg("the node of region \"%s\" had no statement rehearsed", ot_region)));
+					(errmsg("the node of region \"%s\" could not have the statements rehearsed", ot_region)));
 			return;
 		}
 		if (answer.untried[0] != '\0')

@@ -621,12 +621,12 @@ turn_arm_gate(int64 target)
 	if (passed)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
-				 errmsg("log position " INT64_FORMAT " has passed here", target),
+				 errmsg("log position " INT64_FORMAT " has already passed here", target),
 				 errhint("Ask for a later one.")));
 	if (number < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("%d sessions wait for a snapshot at a position already", GATES_MAX)));
+				 errmsg("%d sessions are already waiting for a snapshot at a position", GATES_MAX)));
 	return number;
 }
 

@@ -183,8 +183,8 @@ ot_eviction_reword(const ErrorData *edata)
 	else
 	{
 		errcode(OT_ERR_LOST);
-		errmsg("canceled by a signal that was meant for the transaction before");
-		errdetail("That one stood in the way of a change from region \"%s\", and ended before the signal arrived.",
+		errmsg("canceled by a signal that was meant for the previous transaction");
+		errdetail("The previous transaction was in the way of a change from region \"%s\", and ended before the signal arrived.",
 				  eviction.region);
 		ot_worker_hint_retry("Retry the transaction.");
 	}

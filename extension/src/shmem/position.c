@@ -236,7 +236,7 @@ ot_position_wait_caught_up(void)
 					 errmsg("database \"%s\" of region \"%s\" does not show yet what was committed before this server started",
 							ot_database, ot_region),
 					 errdetail("It gets that from its node, which may have to wait for a majority of regions."),
-					 errhint("Start the node (onetrip start); if it runs, its log and the server's tell why the changes are not applied.")));
+					 errhint("Start the node (onetrip start); if it runs, its log and the server's log say why the changes are not applied.")));
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 CATCH_UP_POLL_MS, PG_WAIT_EXTENSION);

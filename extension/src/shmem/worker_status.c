@@ -91,6 +91,6 @@ ot_worker_hint_retry(const char *hint)
 
 	if (at.value == 0)
 		return errhint("%s", hint);
-	return errhint("Region \"%s\" cannot apply log index " UINT64_FORMAT " and shows nothing newer, so what is changed here loses. Retry in another region; SELECT failing, failure FROM onetrip.status says why.",
+	return errhint("Region \"%s\" cannot apply log index " UINT64_FORMAT " and shows nothing newer, so changes made here will lose. Retry in another region; SELECT failing, failure FROM onetrip.status says why.",
 				   ot_region, at.value);
 }
