@@ -141,7 +141,7 @@ static struct
  *
  *	NONE		it has none yet
  *	DRAWN		it has one, and nobody else knows it
- *	TOLD		the client knows it and may ask for its outcome, so it must get one
+ *	TOLD		the client knows it and may ask, so it must get an outcome
  *	FINAL		the log has decided it
  */
 typedef enum OwnIdState
@@ -417,7 +417,7 @@ ot_commit_connects(void)
 	last_txn.sequence = 0;
 }
 
-/* Called when PROPOSE has been sent: the entry may be in the log from now on. */
+/* Called when PROPOSE has been sent: now the entry may be in the log. */
 void
 ot_commit_proposed(void)
 {
