@@ -397,7 +397,7 @@ commit_wait_while_standing_still(void)
 							ot_region, ot_applied_index().value),
 					 errdetail("Its server cannot apply log index " UINT64_FORMAT ", which was committed before; it shows nothing newer until it can.",
 							   at.value),
-					 errhint("Repeat the transaction in another region. SELECT failing, failure FROM onetrip.status says what to mend here; see \"A region shows nothing new\" in docs/operations.md.")));
+					 errhint("Repeat the transaction in another region. SELECT failing, failure FROM onetrip.status says what to fix here; see \"A region shows nothing new\" in docs/operations.md.")));
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
 						 STANDSTILL_POLL_MS, PG_WAIT_EXTENSION);

@@ -116,7 +116,7 @@ rehearse_raise_failure(const OtRehearsed *answer)
 			 errdetail("%s", answer->detail) : 0,
 			 answer->hint[0] != '\0' ?
 			 errhint("In region \"%s\": %s", answer->region, answer->hint) :
-			 errhint("Nothing was committed. Mend the cause in region \"%s\" and repeat the transaction.",
+			 errhint("Nothing was committed. Fix the cause in region \"%s\" and repeat the transaction.",
 					 answer->region),
 			 answer->context[0] != '\0' ?
 			 errcontext("in region \"%s\": %s", answer->region, answer->context) : 0));
