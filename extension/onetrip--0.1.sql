@@ -3,7 +3,7 @@
 
 \echo Use "CREATE EXTENSION onetrip" to load this file. \quit
 
--- Text travels in the bytes that the database holds it in, so all regions must have one encoding, and `onetrip init` makes this.
+-- Text travels in the database's encoding, so it must be the same in all regions; `onetrip init` creates databases with UTF8.
 DO $$
 BEGIN
     IF pg_catalog.getdatabaseencoding() <> 'UTF8' THEN
@@ -15,7 +15,8 @@ END $$;
 
 GRANT USAGE ON SCHEMA onetrip TO PUBLIC;
 
--- Who may use what can hold up others, besides superusers.  Roles belong to the server: another database may have made it.
+-- The role that may, besides superusers, call functions that can delay or abort others' transactions.  Roles belong to the
+-- server, so the extension in another database may have created it.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'onetrip_admin') THEN
@@ -49,13 +50,13 @@ COMMENT ON FUNCTION onetrip.advance() IS
 CREATE FUNCTION onetrip.outcome(transaction_id text) RETURNS text
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_outcome';
 COMMENT ON FUNCTION onetrip.outcome(text) IS
-    'What became of a transaction whose COMMIT ended with SQLSTATE 08007: committed at N, aborted, unknown (not in the log so far) or forgotten.';
+    'What became of a transaction whose COMMIT ended with SQLSTATE 08007: committed at N, left out at N, aborted, unknown (not in the log so far) or forgotten.';
 
 CREATE FUNCTION onetrip.outcome(transaction_id text, settle boolean) RETURNS text
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_outcome_settle';
 COMMENT ON FUNCTION onetrip.outcome(text, boolean) IS
-    'What became of a transaction; with settle, one that is not in the log yet never will commit, so that the answer is final.';
--- It aborts a transaction whose COMMIT is under way, no matter whose it is.
+    'What became of a transaction; with settle, a transaction that is not in the log yet can never commit, so that the answer is final.';
+-- It can abort a transaction whose COMMIT is under way, no matter whose it is.
 REVOKE ALL ON FUNCTION onetrip.outcome(text, boolean) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION onetrip.outcome(text, boolean) TO onetrip_admin;
 
@@ -67,14 +68,14 @@ COMMENT ON FUNCTION onetrip.current_transaction_id() IS
 CREATE FUNCTION onetrip.export_snapshot_at("position" bigint) RETURNS text
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_export_snapshot_at';
 COMMENT ON FUNCTION onetrip.export_snapshot_at(bigint) IS
-    'Waits for the first entry at or after a position that is still to come, and exports a snapshot of exactly that state.';
--- It holds up all commits here for a moment.
+    'Waits for the first entry at or after a future position, and exports a snapshot of exactly that state.';
+-- It delays all commits in this server for a moment.
 REVOKE ALL ON FUNCTION onetrip.export_snapshot_at(bigint) FROM PUBLIC;
 
 CREATE FUNCTION onetrip.rehearse(base bigint, write_set bytea) RETURNS void
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_rehearse';
 COMMENT ON FUNCTION onetrip.rehearse(bigint, bytea) IS
-    'Carries out what another region is about to commit, and rolls it back. For the node.';
+    'Carries out what another region is about to commit, and rolls it back. Called by the node.';
 REVOKE ALL ON FUNCTION onetrip.rehearse(bigint, bytea) FROM PUBLIC;
 REVOKE ALL ON FUNCTION onetrip.advance() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION onetrip.export_snapshot_at(bigint) TO onetrip_admin;
@@ -90,13 +91,13 @@ COMMENT ON FUNCTION onetrip.row_hash(record) IS
 CREATE FUNCTION onetrip.column_hashes(record) RETURNS bigint[]
     LANGUAGE c STRICT STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ot_column_hashes';
 COMMENT ON FUNCTION onetrip.column_hashes(record) IS
-    'The same for each column of the row.';
+    'The same for each column of the row: an array of hashes.';
 
 CREATE FUNCTION onetrip.rows_not_in_index(index regclass) RETURNS bigint
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_rows_not_in_index';
 COMMENT ON FUNCTION onetrip.rows_not_in_index(regclass) IS
-    'How many rows of its table an index does not find; null for a kind of index that cannot be asked.';
--- It reads a whole table, and tells of tables that the caller may not read.
+    'How many rows of its table an index does not find; null for kinds of index that cannot be checked.';
+-- It reads a whole table, and tells about tables that the caller may not read.
 REVOKE ALL ON FUNCTION onetrip.rows_not_in_index(regclass) FROM PUBLIC;
 
 -- ---- this server ----
@@ -116,7 +117,8 @@ COMMENT ON VIEW onetrip.status IS
     'This server: positions in the log, and counts since it started.';
 GRANT SELECT ON onetrip.status TO PUBLIC;
 
--- What `onetrip skip` had left out, here as in every region: each server keeps its own, as it keeps its own position.
+-- Entries that were left out because of `onetrip skip`.  Each server keeps its own table, as it keeps its own position; the
+-- contents are not replicated as rows.
 CREATE TABLE onetrip.left_out (
     log_index bigint PRIMARY KEY,
     transaction_id text NOT NULL,
@@ -134,7 +136,7 @@ CREATE FUNCTION onetrip.pending_keys(
     RETURNS SETOF record
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_pending_keys';
 COMMENT ON FUNCTION onetrip.pending_keys() IS
-    'What this transaction will be certified by, so far; COMMIT adds the tables it holds locks on.';
+    'The keys with which this transaction will be certified, so far; COMMIT adds the tables that it holds locks on.';
 
 CREATE FUNCTION onetrip.pending_bytes() RETURNS bigint
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_pending_bytes';
@@ -146,17 +148,17 @@ COMMENT ON FUNCTION onetrip.pending_bytes() IS
 CREATE FUNCTION onetrip.setval(regclass, bigint) RETURNS bigint
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_setval';
 COMMENT ON FUNCTION onetrip.setval(regclass, bigint) IS
-    'setval() for every region; calls of setval() are redirected here.';
+    'setval() for every region; calls to setval() are redirected here.';
 
 CREATE FUNCTION onetrip.setval(regclass, bigint, boolean) RETURNS bigint
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_setval';
 COMMENT ON FUNCTION onetrip.setval(regclass, bigint, boolean) IS
-    'setval() for every region; calls of setval() are redirected here.';
+    'setval() for every region; calls to setval() are redirected here.';
 
 CREATE FUNCTION onetrip.nextval(regclass) RETURNS bigint
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_nextval';
 COMMENT ON FUNCTION onetrip.nextval(regclass) IS
-    'nextval(); on a read replica, where calls of nextval() are redirected here, for temporary sequences only.';
+    'nextval(); on a read replica, calls to nextval() are redirected here, and it works for temporary sequences only.';
 
 CREATE VIEW onetrip.sequences AS
 SELECT n.nspname AS schema_name,
@@ -181,5 +183,5 @@ CROSS JOIN LATERAL (
     FROM pg_catalog.pg_options_to_table(c.reloptions)) o
 WHERE c.relpersistence <> 't';
 COMMENT ON VIEW onetrip.sequences IS
-    'Sequences as their owners defined them. pg_sequence shows this node''s share: every increment_here-th value from start_here on.';
+    'Sequences as their owners defined them. pg_sequence shows this node''s share: the values from start_here in steps of increment_here.';
 GRANT SELECT ON onetrip.sequences TO PUBLIC;

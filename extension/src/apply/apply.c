@@ -3,30 +3,31 @@
  * apply.c
  *	  The apply worker: makes committed entries visible in this PostgreSQL.
  *
- * A background worker, one per server.  It asks its node for all entries past
- * the applied index and applies them in the order of the log, in transactions
- * that commit when their turn comes.  What a backend of this server is going
- * to commit by itself it leaves to that backend; docs/agent-protocol.md ("Who
- * commits an entry here") says how the two agree.
+ * The worker is a background worker, one in each server.  It asks its node for
+ * all entries past the applied index and applies them in log order, in
+ * transactions that commit when their turn comes.  If a backend of this server
+ * is going to commit an entry by itself, the worker leaves it to that backend;
+ * docs/agent-protocol.md ("Who commits an entry here") describes how the two
+ * agree.
  *
- * Entries that have come already share a transaction, if they follow each
- * other and do nothing but change rows: they become visible together, and the
- * position that the commit record carries is the last one's.  Nothing is ever
- * waited for to make such a group larger, and a group ends before it would hold
- * up its first entry: it is small in entries, bytes and time, and what has to
- * wait for a lock for long does so in a transaction of its own.  If anything at
- * all goes wrong in a group, it is rolled back and its entries are applied one
- * by one; so an entry that cannot be applied fails by itself, whoever came
- * before it is visible, and only then is an ERROR what is said below.
+ * Entries that have already arrived share a transaction (a group) if they
+ * follow each other and only change rows.  They become visible together, and
+ * the commit record contains the position of the last one.  The worker never
+ * waits for more entries to make a group larger, and a group ends before it
+ * would delay its first entry noticeably: its entries, bytes and time are
+ * limited, and an entry that has to wait long for a lock does so in its own
+ * transaction.  If anything goes wrong in a group, it is rolled back and its
+ * entries are applied one by one.  So an entry that cannot be applied fails
+ * alone, after all earlier ones have become visible.
  *
- * Nothing it applies can be refused: it was decided by a majority.  Rows are
- * written below the level of triggers and constraints, which ran where the
- * transaction ran, and whose effects are in the entry.  An ERROR here means
- * that this server differs from the others, or lacks something (an extension,
- * disk space).  The worker then ends, is started again and tries again, and
- * this server stands still at the last good entry rather than differ.
+ * The worker cannot refuse an entry, since it is decided.  Rows are written
+ * below the level of triggers and constraints: these ran where the transaction
+ * ran, and their effects are in the entry.  If an entry fails by itself, this
+ * server differs from the others, or lacks something (an extension, disk
+ * space).  The worker then ends, is started again and tries again, and this
+ * server stands still at the last good entry rather than diverge.
  *
- * Memory: entry_context for one transaction; rows have one below it.
+ * Memory: entry_context lives for one transaction; rows have a child of it.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -60,19 +61,19 @@
 
 /* How often the node is told the position when nothing else happens. */
 #define POSITION_MS 100
-/* Learning what is durable flushes the WAL: not more often than this. */
+/* Finding the durable index flushes the WAL: not more often than this. */
 #define DURABLE_MS 500
-/* ... and the position at the latest after so many entries. */
+/* The node is told the position at the latest after so many entries. */
 #define POSITION_ENTRIES 128
-/* Between attempts to reach the node. */
+/* The time between attempts to reach the node. */
 #define RECONNECT_MS 100
-/* A safety net below the wake-ups: how long to trust a backend in between. */
+/* How often to check again for a backend, in case a wake-up was missed. */
 #define RECHECK_MS 20
 
 /*
- * The most that one transaction takes together.  The first entry of a group is
- * seen later by the time that the others take: no other is begun after
- * GROUP_MS, and none waits for a lock for longer than GROUP_LOCK_WAIT_MS.
+ * The limits of a group.  Its first entry becomes visible later by the time
+ * that the others take, so no further entry is begun after GROUP_MS, and none
+ * waits for a lock for longer than GROUP_LOCK_WAIT_MS.
  */
 #define GROUP_ENTRIES_MAX 64
 #define GROUP_BYTES_MAX (256 * 1024)
@@ -162,8 +163,8 @@ apply_process_interrupts(void)
 }
 
 /*
- * The entry is from this server and its backend is still about to commit it.
- * Returns true once that has happened, false if the backend has gone.
+ * Waits for the backend of this server that is about to commit the entry.
+ * Returns true once it has done so, false if it no longer will.
  */
 static bool
 apply_wait_for_backend(OtEntry *entry)
@@ -183,8 +184,8 @@ apply_wait_for_backend(OtEntry *entry)
 }
 
 /*
- * Waits until everything before the entry is visible.  false: what comes
- * before it was left behind by its backend, so the node must send it.
+ * Waits until everything before the entry is visible.  Returns false if an
+ * earlier entry was given up by its backend, so that the node must send it.
  */
 static bool
 apply_wait_for_turn(void)
@@ -202,10 +203,10 @@ apply_wait_for_turn(void)
 	}
 }
 
-/* Has the write set applied last run functions of users, perhaps? */
+/* May the write set that was applied last have run user functions? */
 static bool ran_functions = false;
 
-/* Everything that a write set holds, in a transaction that may hold others. */
+/* Applies a write set, in a transaction that may apply others as well. */
 static void
 apply_write_set(OtReader *r)
 {
@@ -218,9 +219,9 @@ apply_write_set(OtReader *r)
 	if (format != OT_WRITE_SET_FORMAT)
 		ereport(ERROR,
 				(errcode(OT_ERR_PROTOCOL),
-				 errmsg("entry is in format %u, this version of Onetrip reads format %u",
+				 errmsg("entry is in format %u, but this version of Onetrip reads format %u",
 						format, OT_WRITE_SET_FORMAT),
-				 errhint("Another version of Onetrip wrote it: run that one until every region has applied it.")));
+				 errhint("Another version of Onetrip wrote it: run that version until every region has applied the entry.")));
 	ot_apply_rows_begin_write_set();
 	ot_object_names_begin();
 	ot_session_settings_begin();
@@ -253,7 +254,7 @@ apply_write_set(OtReader *r)
 				(void) ot_get_u64(r);
 				break;
 			case 'S':
-				/* It may change or drop what is open. */
+				/* It may change or drop tables that are open. */
 				ran_functions = true;
 				ot_apply_rows_close();
 				ot_session_settings_end();
@@ -278,7 +279,7 @@ apply_write_set(OtReader *r)
 	ot_session_settings_end();
 }
 
-/* The same, in the present transaction. */
+/* Applies one write set in the present transaction. */
 void
 ot_apply_operations(OtReader *r)
 {
@@ -288,8 +289,9 @@ ot_apply_operations(OtReader *r)
 }
 
 /*
- * Behind what has run functions of users: advisory locks of a session outlive
- * the transaction that took them, also when it is rolled back.
+ * Called after user functions may have run: releases session-level advisory
+ * locks, which outlive the transaction that took them even if it is rolled
+ * back.
  */
 void
 ot_apply_let_locks_go(void)
@@ -297,7 +299,11 @@ ot_apply_let_locks_go(void)
 	LockReleaseSession(USER_LOCKMETHOD);
 }
 
-/* Does the entry look names up, of objects or in statements? */
+/*
+ * Does the entry look up names, of objects that values refer to or in
+ * statements?  Such a write set begins with the time at which its transaction
+ * started.
+ */
 static bool
 apply_looks_names_up(const OtReader *r, TimestampTz *started)
 {
@@ -313,8 +319,8 @@ apply_looks_names_up(const OtReader *r, TimestampTz *started)
 }
 
 /*
- * now() in a statement must say the same everywhere: the transaction starts
- * when it started in its own region.
+ * Gives this transaction the start time that it had in its own region, so that
+ * now() in a statement is the same everywhere.
  */
 static void
 apply_take_over_start_time(TimestampTz started)
@@ -329,8 +335,9 @@ static OtEntry *current = NULL;
 static bool has_turn;
 
 /*
- * Waits until all that comes before the entry is there to be seen.  false: it
- * has been so already, or it does not come.
+ * Takes the turn now, if it is not taken yet, and waits until the names that
+ * earlier entries have changed can be seen.  Returns false if it was taken
+ * already, or if it will not come.
  */
 bool
 ot_apply_take_turn(void)
@@ -345,17 +352,17 @@ ot_apply_take_turn(void)
 
 /* ---- entries that are applied together ---- */
 
-/* Up to here each entry has a transaction of its own, since a group failed. */
+/* Up to here each entry gets its own transaction, since a group has failed. */
 static OtLogIndex singly_up_to;
 
-/* What the present transaction has taken in. */
+/* The present transaction's group. */
 static struct
 {
 	int			entries;
 	Size		bytes;
 	TimestampTz since;
-	bool		open;			/* it may take in more */
-	bool		looks;			/* ... and is looking at the next entry */
+	bool		open;			/* more entries may join */
+	bool		looks;			/* the next entry is being read */
 }			group;
 
 static bool
@@ -368,9 +375,9 @@ apply_may_share(const OtEntry *entry, const OtReader *r)
 }
 
 /*
- * The next entry, if it is to share the present transaction: entry and r are
- * then that one.  The backend of a committed entry in between makes a gap in
- * the order here, and so ends the group before it.
+ * Adds the next entry to the group, if it may join; *entry and *r are then that
+ * one.  If a backend commits an entry in between, the next entry's previous one
+ * is not the last of the group, so the group ends before it.
  */
 static bool
 apply_take_next(OtEntry *entry, OtReader *r)
@@ -394,7 +401,7 @@ apply_take_next(OtEntry *entry, OtReader *r)
 	ot_agent_keep(agent, &body);
 	group.entries++;
 	group.bytes += body.end - body.at;
-	/* The others are not to wait for what this one waits for. */
+	/* The other entries must not wait long for a lock that this one needs. */
 	LockTimeout = GROUP_LOCK_WAIT_MS;
 	*entry = next;
 	*r = body;
@@ -403,8 +410,8 @@ apply_take_next(OtEntry *entry, OtReader *r)
 }
 
 /*
- * The group has failed, whatever the cause: its frames are still there, and
- * are applied one by one.  What then fails does so by itself.
+ * The group has failed, for whatever reason.  Its frames are still in the
+ * buffer, so its entries are now applied one by one.
  */
 static void
 apply_give_group_up(const OtEntry *entry)
@@ -416,7 +423,7 @@ apply_give_group_up(const OtEntry *entry)
 	FlushErrorState();
 	LockTimeout = 0;
 	AbortCurrentTransaction();
-	/* No timeout is armed any more; one that fired late was for the group. */
+	/* No timeout is active any more; one that fired late was for the group. */
 	(void) get_timeout_indicator(LOCK_TIMEOUT, true);
 	QueryCancelPending = false;
 	singly_up_to = entry->at;
@@ -426,7 +433,10 @@ apply_give_group_up(const OtEntry *entry)
 			 edata->detail ? errdetail_internal("%s", edata->detail) : 0));
 }
 
-/* Commits in its turn.  false: that does not come on this connection. */
+/*
+ * Commits when the turn comes.  Returns false if it will not come on this
+ * connection.
+ */
 static bool
 apply_commit(const OtEntry *entry)
 {
@@ -439,7 +449,7 @@ apply_commit(const OtEntry *entry)
 	CommitTransactionCommand();
 	pg_atomic_fetch_add_u64(&ot_worker->entries, group.entries);
 	pg_atomic_fetch_add_u64(&ot_worker->transactions, 1);
-	/* It says so of the last write set; one that runs functions is alone. */
+	/* An entry that may run functions is never in a group with others. */
 	OT_ASSERT(group.entries == 1 || !ran_functions);
 	if (ran_functions)
 		ot_apply_let_locks_go();
@@ -447,8 +457,8 @@ apply_commit(const OtEntry *entry)
 }
 
 /*
- * The entry, and those behind it that may share its transaction; entry is then
- * the last one.  false: not on this connection.
+ * Applies the entry, and those after it that may join its group; *entry is then
+ * the last one.  Returns false if the turn will not come on this connection.
  */
 static bool
 apply_transaction(OtEntry *entry, OtReader *r)
@@ -459,7 +469,7 @@ apply_transaction(OtEntry *entry, OtReader *r)
 	ot_turn_decided(entry->at, entry->previous);
 	if (entry->flags == 0 && apply_looks_names_up(r, &started))
 	{
-		/* They are those of this place in the order: predecessors first. */
+		/* Names have the meaning that they have after all earlier entries. */
 		if (!ot_apply_take_turn())
 		{
 			ot_turn_forget(false);
@@ -482,13 +492,13 @@ apply_transaction(OtEntry *entry, OtReader *r)
 	else
 		ot_left_out_apply(entry, r);
 	PopActiveSnapshot();
-	/* A lock that came just too late for its timeout, which was for the group. */
+	/* The group's lock timeout may have fired just as the lock was acquired. */
 	CHECK_FOR_INTERRUPTS();
 	LockTimeout = 0;
 	return apply_commit(entry);
 }
 
-/* Applies the entry, and what has come behind it and may share its transaction. */
+/* Applies an entry, and those after it that may share its transaction. */
 static void
 apply_entry(OtReader *r)
 {
@@ -529,7 +539,7 @@ apply_entry(OtReader *r)
 	}
 	PG_CATCH();
 	{
-		/* The entry that follows is not this one's fault. */
+		/* A next entry that cannot be read is no failure of this one. */
 		if (group.entries == 1 && !group.looks)
 			PG_RE_THROW();
 		apply_give_group_up(&entry);
@@ -545,8 +555,8 @@ done:
 }
 
 /*
- * Keeps what went wrong for onetrip.status: if the worker ends by it, this
- * server stands still until it is mended.
+ * Keeps an error's message for onetrip.status.  If the worker ends because of
+ * it, this server stands still until the cause is gone.
  */
 static void
 apply_note_failure(const ErrorData *edata)
@@ -560,7 +570,10 @@ apply_note_failure(const ErrorData *edata)
 	}
 }
 
-/* A failure of this kind has a cause that goes away, or that a copy brings along. */
+/*
+ * Does such a failure have a cause that goes away by itself, or that a copy of
+ * another server would not remove?
+ */
 static bool
 apply_failure_passes(int sqlerrcode)
 {
@@ -577,9 +590,9 @@ apply_failure_passes(int sqlerrcode)
 }
 
 /*
- * Tells the node, at the beginning of each attempt, of an entry that has
- * failed in the same way for too long: nothing but a copy of another
- * server, which shows it, is likely to help.
+ * Tells the node, at the beginning of each attempt, about an entry that has
+ * failed in the same way for too long.  Probably only a copy of another server
+ * that shows the entry will help.
  */
 static void
 apply_tell_stuck(void)
@@ -603,7 +616,7 @@ apply_tell_stuck(void)
 		apply_failure_passes(code) || !TimestampDifferenceExceeds(since, ot_now(), ot_rebuild_after_ms))
 		return;
 	message[pg_mbcliplen(message, strlen(message), sizeof(message) - 1)] = '\0';
-	/* The name of a file, say, may be any bytes. */
+	/* A file name in it, for example, may not be valid in the encoding. */
 	if (!pg_verifymbstr(message, strlen(message), true))
 		strlcpy(message, "see its log", sizeof(message));
 	frame = ot_agent_frame(agent, OT_FRAME_STUCK);
@@ -642,7 +655,7 @@ apply_set_option(const char *name, const char *value)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* What an operator sets for clients must not change what is applied. */
+/* Settings that an operator makes for clients must not affect the worker. */
 void
 ot_apply_set_up_session(void)
 {
@@ -668,7 +681,7 @@ apply_set_up_worker(void)
 	ot_apply_set_up_session();
 	apply_set_option("statement_timeout", "0");
 	apply_set_option("lock_timeout", "0");
-	/* A deadlock is the evictor's to resolve, not by failing the worker. */
+	/* The evictor resolves deadlocks; the worker must not fail in one. */
 	apply_set_option("deadlock_timeout", "1h");
 	apply_set_option("client_encoding", GetDatabaseEncodingName());
 
@@ -681,7 +694,7 @@ apply_set_up_worker(void)
 	CommitTransactionCommand();
 	if (!ot_position_is_welcomed())
 		ot_sequence_reshare();
-	/* what the worker before was waiting for */
+	/* forget what a previous worker was waiting for */
 	ot_turn_worker_wants(none);
 	before_shmem_exit(apply_leave, (Datum) 0);
 	ot_session_note_failures(apply_note_failure);
@@ -692,7 +705,7 @@ apply_set_up_worker(void)
 	pgstat_report_appname("onetrip apply worker");
 }
 
-/* Why there is no connection to the node: once, not at each attempt. */
+/* Logs why there is no connection to the node, once for each cause. */
 static void
 apply_tell_trouble(void)
 {
@@ -736,7 +749,7 @@ ot_apply_main(Datum arg)
 			told_durable = durable;
 			welcomed = false;
 		}
-		/* A node that has just started answers nothing before that. */
+		/* A node that has just started answers no questions before WELCOME. */
 		if (welcomed)
 			ot_settle_ask(agent);
 		(void) ot_agent_flush(agent);
@@ -749,7 +762,7 @@ ot_apply_main(Datum arg)
 				if (ot_session_settings_worn_out())
 				{
 					ereport(LOG,
-							(errmsg("onetrip apply worker starts anew: sessions have used many settings of their own")));
+							(errmsg("onetrip apply worker restarts: sessions have used too many different custom settings")));
 					proc_exit(1);
 				}
 				if (untold_entries >= POSITION_ENTRIES)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * apply.h
- *	  Entries from other regions, and who gives way to them.
+ *	  Applies entries from other regions, and evicts what is in their way.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

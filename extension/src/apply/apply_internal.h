@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * apply_internal.h
- *	  What the parts of apply offer each other.
+ *	  What the files of apply offer each other.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -23,7 +23,7 @@ extern bool ot_apply_take_turn(void);
 /* left_out.c */
 extern void ot_left_out_apply(const OtEntry *entry, OtReader *r);
 
-/* apply_row.c: all in one transaction, between begin and end */
+/* apply_row.c: all called in one transaction, between begin and close */
 extern void ot_apply_rows_begin(void);
 extern void ot_apply_rows_begin_write_set(void);
 extern bool ot_apply_rows_are_many(void);

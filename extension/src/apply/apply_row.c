@@ -1,22 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * apply_row.c
- *	  Applies the row operations of one entry or several.
+ *	  Applies the row operations of one or several entries.
  *
- * Rows go in below the level of triggers, constraints and generated columns:
- * all of these ran in the transaction's own region, and what they did is part
- * of the entry.  Running them again would do it twice.
+ * Rows are written below the level of triggers, constraints and generated
+ * columns: all of these ran in the transaction's own region, and their effects
+ * are part of the entry.  Running them again would apply these effects twice.
  *
- * A row is found by the identity index.  If an undecided local transaction
- * holds it, that transaction is evicted before the worker waits for it.  The
- * search uses a dirty snapshot, so it also sees rows that are being written.
+ * A row is found through the identity index.  If an undecided local
+ * transaction has locked or changed it, that transaction is evicted before the
+ * worker waits for it.  The search uses a dirty snapshot, so it also sees rows
+ * that are being written.
  *
- * Tables stay open, with their indexes and an index scan, from their first
- * row in the transaction to its end or the next statement of DDL: entries that
- * are applied together share them.
+ * Tables stay open, with their indexes and an index scan, from their first row
+ * in the transaction to its end or to the next DDL statement, so that entries
+ * that are applied together share them.
  *
- * Runs in the apply worker.  Raises ERROR if a row is missing or a table does
- * not look as it must: this server then differs from the others.
+ * Runs in the apply worker, and in backends that rehearse.  Raises ERROR if a
+ * row is missing or a table does not look as it must: this server then differs
+ * from the others.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -56,13 +58,14 @@ typedef struct OpenTable
 	char	   *name;
 	uint16		natts;
 	uint32		layout;
-	/* the rest only while open */
+	/* the rest is valid only while the table is open */
 	Relation	rel;
 	OtRelInfo  *info;
 	EState	   *estate;
 	ResultRelInfo *result_rel;
-	TupleTableSlot *given_row;	/* as it came */
-	TupleTableSlot *new_row;	/* put together from what came and what is here */
+	TupleTableSlot *given_row;	/* a row as it came in the entry */
+	TupleTableSlot *new_row;	/* built from parts in the entry, or from changes
+								 * and the old row */
 	TupleTableSlot *old_row;
 	Relation	identity;
 	IndexScanDesc scan;
@@ -77,16 +80,19 @@ typedef struct Tables
 	int			max;
 } Tables;
 
-static Tables known;			/* in this transaction, open or not */
-static Tables numbered;			/* of them, as the present write set numbers them */
-static int	nearlier;			/* of those known: of earlier write sets */
+static Tables known;			/* all of this transaction, open or not */
+static Tables numbered;			/* those of the present write set, by its numbers */
+static int	nearlier;			/* how many of `known` are of earlier write sets */
 static MemoryContext row_context = NULL;
 static MemoryContext rows_context = NULL;
 
-/* Something was written since the last CommandCounterIncrement(). */
+/* Has something been written since the last CommandCounterIncrement()? */
 static bool written;
 
-/* No entry joins others that have so many: what is open is locked, too. */
+/*
+ * No further entry joins a transaction that has so many tables, since each is
+ * locked.
+ */
 #define KEPT_MAX 64
 
 static void
@@ -108,7 +114,7 @@ apply_row_append(Tables *to, OpenTable *table)
 	to->list[to->count++] = table;
 }
 
-/* Before the first write set of a transaction. */
+/* Called before the first write set of a transaction. */
 void
 ot_apply_rows_begin(void)
 {
@@ -120,14 +126,14 @@ ot_apply_rows_begin(void)
 	written = false;
 }
 
-/* So many that no more are to be locked in this transaction. */
+/* Does this transaction have so many tables that no further entry may join? */
 bool
 ot_apply_rows_are_many(void)
 {
 	return known.count >= KEPT_MAX;
 }
 
-/* Before each write set: its numbers begin anew. */
+/* Called before each write set, which numbers its tables from 0. */
 void
 ot_apply_rows_begin_write_set(void)
 {
@@ -136,14 +142,14 @@ ot_apply_rows_begin_write_set(void)
 }
 
 /*
- * That of an earlier write set, if it has the same.  The lock that came with
- * its opening is held, and entries that are applied together only change rows,
- * so the name still means the same.
+ * Returns the same table of an earlier write set, or NULL.  The lock that was
+ * taken to open it is still held, and entries that are applied together only
+ * change rows, so the name still refers to the same table.
  */
 static OpenTable *
 apply_row_find_earlier(const char *schema, const char *name, uint16 natts, uint32 layout)
 {
-	/* mostly in the order in which the write set before had them */
+	/* usually it has them in the same order as the previous write set */
 	for (int i = 0; i < nearlier; i++)
 	{
 		OpenTable  *table = known.list[(numbered.count + i) % nearlier];
@@ -176,16 +182,16 @@ ot_apply_relation(OtReader *r)
 	apply_row_append(&numbered, table);
 }
 
-/* ---- functions of users ---- */
+/* ---- user functions ---- */
 
 /*
- * An index with expressions or a predicate runs functions, already when it is
- * opened, since they may be inlined or folded.  They run not as the superuser
- * that the worker is, but as the role that wrote the row, with the settings that
- * it had (session_settings.c), under the rules of maintenance commands.  The
- * table's owner would not do: the writer's search_path leads to the writer's
- * functions.  They may change nothing: nobody would capture it.  An ERROR leaves
- * all that to the end of the transaction.
+ * An index with expressions or a predicate runs functions, even while it is
+ * opened, since calls may be inlined or folded.  The functions do not run as
+ * the worker's superuser but as the role that wrote the row, with the settings
+ * that it had (session_settings.c), under the rules for maintenance commands.
+ * The table's owner would be wrong: with the writer's search_path, it would run
+ * the writer's functions.  They must not change anything, since that would not
+ * be captured.  After an ERROR, the end of the transaction restores all this.
  */
 typedef struct UserContext
 {
@@ -251,7 +257,7 @@ apply_row_open_table(OpenTable *table)
 	Oid			relid = RangeVarGetRelid(name, RowExclusiveLock, true);
 	UserContext	context;
 
-	/* One that a predecessor makes, which is still on its way. */
+	/* An earlier entry that creates it may still be on its way. */
 	if (!OidIsValid(relid) && ot_apply_take_turn())
 		relid = RangeVarGetRelid(name, RowExclusiveLock, true);
 	if (!OidIsValid(relid))
@@ -271,7 +277,7 @@ apply_row_open_table(OpenTable *table)
 	if (RelationGetNumberOfAttributes(table->rel) != table->natts)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("table \"%s.%s\" has %d columns in region \"%s\", the entry has %d",
+				 errmsg("table \"%s.%s\" has %d columns in region \"%s\", but the entry has %d",
 						table->schema, table->name, RelationGetNumberOfAttributes(table->rel),
 						ot_region, table->natts),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
@@ -295,7 +301,7 @@ apply_row_open_table(OpenTable *table)
 	ExecOpenIndices(table->result_rel, false);
 	apply_row_leave_user_context(&context);
 	table->given_row = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsHeapTuple);
-	/* Of its own: what is cached may go while the table is open. */
+	/* A copy, since the cached one may be freed while the table is open. */
 	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
 											  &TTSOpsVirtual);
 	table->old_row = table_slot_create(table->rel, NULL);
@@ -317,13 +323,13 @@ apply_row_get_table(OtReader *r)
 	table = numbered.list[number];
 	if (table->rel == NULL)
 		apply_row_open_table(table);
-	/* Waits below this level know only a transaction; the evictor names the table. */
+	/* If the worker waits for a transaction, the evictor names this table. */
 	if (!ot_is_rehearsing)
 		pg_atomic_write_u32(&ot_worker->applying_table, RelationGetRelid(table->rel));
 	return table;
 }
 
-/* Closes what is open; the numbers stay. */
+/* Closes all tables; their numbers remain valid. */
 void
 ot_apply_rows_close(void)
 {
@@ -349,18 +355,19 @@ ot_apply_rows_close(void)
 	}
 }
 
-/* ---- storing as it was stored ---- */
+/* ---- storing values out of line as in the row's own region ---- */
 
 /*
- * The toaster decides by sizes, and sees others here than it saw where the row
- * comes from, since values arrive compressed.  So while it looks at a row with
- * parts that were out of line, these columns, and no others, are such that it
- * moves them out, and it has no rest until they are.
+ * The toaster decides by sizes, and they differ from those in the row's own
+ * region, since values arrive compressed.  So while a row is stored some of
+ * whose values were out of line there, the descriptor is changed so that the
+ * toaster may move out these columns and no others, and the target size is so
+ * small that it moves them all.
  *
- * An invalidation in that time builds the relation anew: it then has a
- * descriptor and options of its own again, its old descriptor lives on while
- * somebody has it pinned, and its old options are freed, which is why the
- * forced ones are made like those.  The toaster then goes on by sizes.
+ * An invalidation in that time rebuilds the relation: it then has a new
+ * descriptor and new options.  Its old descriptor survives, since it is pinned;
+ * its old options are freed, so the forced options are allocated as the
+ * relation's own are.  The toaster then decides by sizes again.
  */
 typedef struct Storage
 {
@@ -384,7 +391,7 @@ apply_row_force_storage(Storage *saved, OpenTable *table, const OtRowRead *row)
 	if (rel->rd_options)
 		memcpy(saved->forced, rel->rd_options, sizeof(StdRdOptions));
 	SET_VARSIZE(saved->forced, sizeof(StdRdOptions));
-	/* Less than any row with a pointer in it has, more than its header. */
+	/* Smaller than any row with a TOAST pointer, larger than its header. */
 	saved->forced->toast_tuple_target =
 		MAXALIGN(SizeofHeapTupleHeader + BITMAPLEN(desc->natts)) + 1;
 	for (int i = 0; i < desc->natts; i++)
@@ -474,7 +481,7 @@ apply_row_update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdat
 	return result;
 }
 
-/* ---- rows as they come ---- */
+/* ---- reading rows, keys and changes from an entry ---- */
 
 /* Reads a whole row; returns the slot that it is in. */
 static TupleTableSlot *
@@ -514,7 +521,7 @@ apply_row_get_key(OtReader *r, OpenTable *table)
 			ereport(ERROR,
 					(errcode(OT_ERR_PROTOCOL),
 					 errmsg("a row's key has no value for column %d", i + 1)));
-		/* An operator of the index takes it apart: once, not at each step. */
+		/* Detoasted once here, not in each call of the index's operator. */
 		table->keys[i].sk_argument = table->info->columns[column].is_varlena ?
 			PointerGetDatum(PG_DETOAST_DATUM(values[column])) : values[column];
 	}
@@ -541,7 +548,7 @@ apply_row_get_changes(OtReader *r, OpenTable *table, Changes *changes)
 	ot_row_deform(&changes->row, desc, changes->values, changes->nulls);
 }
 
-/* The row in old_row with the changes, into new_row. */
+/* Puts into new_row the row in old_row with the changes. */
 static void
 apply_row_merge_changes(OpenTable *table, const Changes *changes)
 {
@@ -568,7 +575,7 @@ apply_row_merge_changes(OpenTable *table, const Changes *changes)
 	ExecStoreVirtualTuple(to);
 }
 
-/* ---- finding a row, and getting it ---- */
+/* ---- finding a row, and evicting those who have it ---- */
 
 static void
 apply_row_check_identity(OpenTable *table)
@@ -581,7 +588,10 @@ apply_row_check_identity(OpenTable *table)
 				 errhint("This region differs from the others; compare them with onetrip check.")));
 }
 
-/* Finds the row of the scan keys into old_row, past all undecided writers. */
+/*
+ * Finds the row with the scan keys and puts it into old_row.  Evicts undecided
+ * writers of it, and waits until they are gone.
+ */
 static void
 apply_row_find_row(OpenTable *table)
 {
@@ -594,7 +604,7 @@ apply_row_find_row(OpenTable *table)
 		bool		found;
 
 		CHECK_FOR_INTERRUPTS();
-		/* What the scan allocates as it goes (dead items) lives as long as the scan. */
+		/* What the scan allocates (dead items) must live as long as it does. */
 		old = MemoryContextSwitchTo(rows_context);
 		index_rescan(table->scan, table->keys, identity->nkeys, NULL, 0);
 		found = index_getnext_slot(table->scan, ForwardScanDirection, table->old_row);
@@ -615,7 +625,7 @@ apply_row_find_row(OpenTable *table)
 	}
 }
 
-/* Evicts whoever holds a row lock on old_row that stands in the way. */
+/* Evicts all holders of a row lock on old_row that is in the way. */
 static void
 apply_row_evict_lockers(OpenTable *table, bool key_changes)
 {
@@ -648,8 +658,9 @@ apply_row_evict_lockers(OpenTable *table, bool key_changes)
 }
 
 /*
- * After one attempt: true if it is done, false to find the row again.  `wait`
- * says whether the attempt was ready to wait for lockers.
+ * Called after an attempt to change the row.  Returns true if it is done,
+ * false if the row must be found again.  Sets *wait if the next attempt is to
+ * wait for those who have locked the row, once they are evicted.
  */
 static bool
 apply_row_attempt_is_done(OpenTable *table, TM_Result result, bool key_changes, bool *wait)
@@ -719,7 +730,7 @@ ot_apply_insert(OtReader *r)
 	OtRowRead	read;
 	TupleTableSlot *row = apply_row_get_row(r, table, &read);
 
-	/* A deleted row with the same key must be seen as gone. */
+	/* A deletion of a row with the same key must be visible by now. */
 	apply_row_begin_change();
 	apply_row_insert_row(table, row, &read);
 	apply_row_insert_index_tuples(table, row, false, false);

@@ -3,46 +3,47 @@
  * evict.c
  *	  Makes a local transaction give way to an entry that is already decided.
  *
- * Two ways lead here.  The apply worker, about to wait for a row, looks who
- * holds it and evicts that transaction at once (ot_evict_xid).  Whatever else
- * it may wait for (table locks under DDL, a unique value being inserted) is
- * found by the evictor, a process of its own, which looks every few
- * milliseconds whether the worker waits in the lock manager, and for whom.
+ * There are two cases.  When the apply worker is about to wait for a row, it
+ * finds out which transaction has locked or written it and evicts that at once
+ * (ot_evict_xid).  Everything else that the worker may wait for (table locks,
+ * for DDL; a unique value that is being inserted) is found by the evictor, a
+ * separate process that checks every few milliseconds whether the worker waits
+ * in the lock manager, and for which processes.
  *
  *	the one in the way		what happens
- *	IDLE, waits for client	evicted once it did so for IDLE_READER_MS
+ *	IDLE, waits for client	evicted after doing so for IDLE_READER_MS
  *	IDLE, runs a statement	evicted once the entry has waited max_apply_delay
  *	WRITING					evicted at once: it would fail certification anyway
  *	PROPOSED				left alone: its verdict can only be abort
  *	DECIDED, earlier		left alone: it commits before the entry does
- *	DECIDED, later			must not happen (a lock without a key).  Its entry is
- *							handed over to the worker, and its COMMIT says that
- *							it is committed: a deadlock would be worse
+ *	DECIDED, later			must not happen (a lock without a key).  Its entry
+ *							is handed over to the worker, and its COMMIT reports
+ *							that it is committed: a deadlock would be worse
  *
- * Eviction is a mark first: from then on the transaction cannot commit, and
- * its next statement fails (ot_eviction_check).  Then it is pressed, for as long
- * as it is in the way:
+ * Eviction begins with a mark: from then on the transaction cannot commit, and
+ * its next statement fails (ot_eviction_check).  As long as it is still in the
+ * way, it is also sent signals:
  *
  *	when						what			what it does
- *	waits inside a statement:	SIGINT			the statement gets an ERROR; who
- *	at once; else GRACE_MS						is idle, or blocked in reading
- *	after the mark								from its client, takes no notice
+ *	waits inside a statement:	SIGINT			the statement gets an ERROR; a
+ *	at once; else GRACE_MS						session that is idle, or waits
+ *	after the mark								for its client, ignores it
  *	likewise, if it waits for	conflict		ends an idle session, as on a hot
- *	its client to send					  		standby; the protocol has no
+ *	its client to send							standby; the protocol has no
  *												other way to tell it
- *	END_MS after the mark		SIGTERM			ends whatever it does: COPY with
- *												a client that says nothing or does
- *												not read, or a loop that catches
- *												all errors
+ *	END_MS after the mark		SIGTERM			ends the session whatever it does:
+ *												COPY with a client that neither
+ *												sends nor reads, or a loop that
+ *												catches all errors
  *
- * A plain cancel comes first, since the conflict would end a session that is
- * inside a savepoint or an exception block even in the middle of a statement.
- * Trying it on a session that is idle costs nothing, so nobody has to publish
- * how deep its subtransactions are.  All of it is told as SQLSTATE 40001, in
- * our words (session.c).
+ * A session that runs a statement gets a plain cancel rather than the
+ * conflict, which would end a session inside a savepoint or an exception block
+ * even in the middle of a statement.  Cancelling an idle session does no harm,
+ * so processes need not publish how deep their subtransactions are.  The
+ * client always gets SQLSTATE 40001 and our own message (session.c).
  *
  * Runs in the apply worker and the evictor; what the evicted transaction does
- * stands in eviction.c.
+ * is in eviction.c.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -76,29 +77,29 @@
 #include "commit/commit.h"
 #include "shmem/shmem.h"
 
-/* How often the evictor looks while entries are being applied, and else. */
+/* How often the evictor looks: while entries are applied, and otherwise. */
 #define BUSY_MS 3
 #define IDLE_MS 50
-/* A wait shorter than this is left to pass by itself. */
+/* An entry must have been under way for this long before the evictor acts. */
 #define PATIENCE_MS 2
-/* How long an evicted transaction may take to notice by its next statement. */
+/* How long an evicted transaction has to notice with its next statement. */
 #define GRACE_MS 25
-/* Between one signal and the next. */
+/* The time between one signal and the next. */
 #define REPEAT_MS 100
-/* From the mark to the end of a session that could not be asked to give way. */
+/* How long after the mark a session is ended that has not given way. */
 #define END_MS 1000
 /* A reader that itself waits for a lock is not given max_apply_delay. */
 #define LOCKED_READER_MS 1000
-/* Nor is one whose client does nothing with it: whoever is idle goes first. */
+/* Nor is a reader that waits for its client this long. */
 #define IDLE_READER_MS 1000
 
-/* What the evictor saw of a process that waits for its client. */
+/* What the evictor knows about a process that waits for its client. */
 typedef struct Watch
 {
 	int			pid;
 	uint32		statements;
-	OtLogIndex	applying;		/* it was in this entry's way */
-	TimestampTz since;			/* has waited for its client since, at least */
+	OtLogIndex	applying;		/* the entry that it was in the way of */
+	TimestampTz since;			/* has waited for its client at least since then */
 } Watch;
 
 static Watch *watches = NULL;	/* one for each slot */
@@ -106,9 +107,10 @@ static Watch *watches = NULL;	/* one for each slot */
 /* ---- in the process that evicts ---- */
 
 /*
- * As pg_cancel_backend() does: its children (COPY ... PROGRAM) as well.  The
- * number is the one that was marked: a process that has gone has 0 in its
- * PGPROC, which would be this one's own group.
+ * Signals a process and its children (COPY ... PROGRAM), as
+ * pg_cancel_backend() does.  The pid must be the one that was marked, not the
+ * one in the PGPROC: that is 0 once the process has ended, and kill(0) would
+ * signal our own group.
  */
 static void
 evict_signal_process(int pid, int sig)
@@ -121,9 +123,10 @@ evict_signal_process(int pid, int sig)
 }
 
 /*
- * Presses a process that has been marked, at most every REPEAT_MS.  Unless it
- * waits inside a statement it is left a moment: most sessions go on with their
- * next statement at once, notice there that they are marked, and live on.
+ * Sends a signal to a process that has been marked, at most every REPEAT_MS.
+ * Unless it waits inside a statement it gets a moment first: most sessions
+ * send their next statement at once, which fails because of the mark, and the
+ * session survives.
  */
 static void
 evict_press_process(PGPROC *proc, OtEviction *eviction)
@@ -158,7 +161,7 @@ evict_press_process(PGPROC *proc, OtEviction *eviction)
 		evict_signal_process(eviction->pid, end ? SIGTERM : SIGINT);
 }
 
-/* Is the mark about what the process does now? */
+/* Is the process marked, and for its present transaction? */
 static bool
 evict_is_marked(PGPROC *proc)
 {
@@ -168,7 +171,7 @@ evict_is_marked(PGPROC *proc)
 		slot->eviction.pid == proc->pid && slot->eviction.lxid == OT_LXID(proc);
 }
 
-/* Marks and presses one process.  Returns false if it must be left alone. */
+/* Marks and signals one process.  Returns false if it must be left alone. */
 static bool
 evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
 {
@@ -219,8 +222,8 @@ evict_table_name(Relation rel, char *out, size_t size)
 }
 
 /*
- * The worker is about to wait for this transaction over a row of rel.  The
- * wait itself is the caller's.
+ * Evicts the transaction that the worker is about to wait for because of a row
+ * of rel.  The caller does the waiting.
  */
 void
 ot_evict_xid(TransactionId xid, Relation rel)
@@ -232,7 +235,7 @@ ot_evict_xid(TransactionId xid, Relation rel)
 	if (!TransactionIdIsValid(xid) || TransactionIdIsCurrentTransactionId(xid) || ot_is_rehearsing)
 		return;
 	if (TransactionIdPrecedes(xid, TransactionXmin))
-		return;					/* over long ago */
+		return;					/* it ended long ago */
 	xid = SubTransGetTopmostTransaction(xid);
 	pid = BackendXidGetPid(xid);
 	if (pid == 0 || pid == MyProcPid)
@@ -246,7 +249,7 @@ ot_evict_xid(TransactionId xid, Relation rel)
 
 /* ---- the evictor ---- */
 
-/* What the worker waits for, in words. */
+/* The name of the table that the worker waits for, for messages. */
 static void
 evict_describe_wait(const LOCKTAG *tag, char *out, size_t size)
 {
@@ -257,7 +260,7 @@ evict_describe_wait(const LOCKTAG *tag, char *out, size_t size)
 
 	if (tag->locktag_type == LOCKTAG_RELATION || tag->locktag_type == LOCKTAG_TUPLE)
 		relid = tag->locktag_field2;
-	/* For the end of a transaction: the one that took the same unique value. */
+	/* It waits for a transaction that inserted the same unique value. */
 	else if (tag->locktag_type == LOCKTAG_TRANSACTION ||
 			 tag->locktag_type == LOCKTAG_SPECULATIVE_TOKEN)
 		relid = pg_atomic_read_u32(&ot_worker->applying_table);
@@ -284,8 +287,9 @@ evict_give_up_decided(PGPROC *proc, const char *table)
 }
 
 /*
- * Has it waited for its client, and begun no statement, for so long?  As far
- * as this process has looked, which is while the entry waits.
+ * Has the process waited for its client for so long, without beginning a
+ * statement?  Counts from when the evictor first saw it so while this entry
+ * waits.
  */
 static bool
 evict_is_idle_for(PGPROC *proc, OtLogIndex applying, TimestampTz now, int ms)
@@ -311,8 +315,8 @@ evict_is_idle_for(PGPROC *proc, OtLogIndex applying, TimestampTz now, int ms)
 }
 
 /*
- * May this reader or maintenance command hold up the entry a while longer?
- * If not, says why.
+ * May this reader or maintenance command delay the entry for some more time?
+ * If not, *why is the reason.
  */
 static bool
 evict_may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionWhy *why)
@@ -333,8 +337,8 @@ evict_may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionW
 }
 
 /*
- * Locks that are let go within a statement, whatever becomes of the
- * transaction: their holder is busy, not in the way.
+ * Is it a lock that is released within the statement?  Its holder is busy and
+ * will release it soon, so it is not in the way.
  */
 static bool
 evict_is_short_lock(const LOCKTAG *tag)
@@ -350,7 +354,7 @@ evict_is_short_lock(const LOCKTAG *tag)
 	}
 }
 
-/* The worker waits in the lock manager: deals with each process it waits for. */
+/* Called when the worker waits for a lock: deals with all who delay it. */
 static void
 evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 {
@@ -381,7 +385,7 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 			uint32		state;
 			OtEvictionWhy why = OT_EVICTED_WRITER;
 
-			/* Holders of a conflicting mode, and those ahead in the queue. */
+			/* Skip all but holders of conflicting modes and earlier waiters. */
 			if (other == mine || other->leaderPid == mine->leaderPid)
 				continue;
 			if (!(conflicts & other->holdMask) &&
@@ -394,7 +398,7 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 			state = pg_atomic_read_u32(&ot_slots->slots[OT_PROC_NUMBER(proc)].state);
 			if (state == OT_SLOT_DECIDED)
 			{
-				/* One that comes before this entry commits by itself soon. */
+				/* One whose entry comes earlier will commit by itself soon. */
 				if (ot_turn_hand_over(OT_PROC_NUMBER(proc), applying))
 					evict_give_up_decided(proc, table);
 			}

@@ -3,16 +3,17 @@
  * left_out.c
  *	  Entries that the cluster leaves out (onetrip skip).
  *
- * An entry that no region can apply may be left out by a later one.  What
- * this server has left out it keeps in the table onetrip.left_out, in the
- * transaction that takes the entry's place in the order; so a crash, a copy
- * and a backup have both or neither.  The later entry is applied by looking
- * there: a server that shows the first one's changes cannot apply it, stands
- * still there, and is copied from one that could (core_thread/healing.rs).
- * That makes servers equal whoever had applied what when the two crossed.
+ * An entry that no region can apply may be left out by a later entry.  A
+ * server that leaves an entry out records it in the table onetrip.left_out, in
+ * the transaction that takes the entry's place in the order; so after a crash,
+ * and in a copy or a backup, both are there or neither.  The later entry is
+ * applied by looking it up in that table: a server that shows the changes of
+ * the earlier entry cannot apply the later one, stands still there, and is
+ * copied from a server that could (core_thread/healing.rs).  So all servers
+ * become equal, even if some had applied the entry before it was left out.
  *
- * An entry that leaves another one out can be left out itself.  Then it is
- * the servers without the first one's changes that cannot go on.
+ * An entry that leaves another one out can be left out itself.  Then the
+ * servers without the first entry's changes cannot go on.
  *
  * Runs in the apply worker, in the transaction of the entry at hand.
  *
@@ -68,7 +69,7 @@ left_out_keep_left_out(const OtEntry *entry)
 	SPI_finish();
 }
 
-/* An entry that is left out, or leaves another one out, or both. */
+/* Applies an entry that is left out, or leaves another one out, or both. */
 void
 ot_left_out_apply(const OtEntry *entry, OtReader *r)
 {

@@ -3,10 +3,11 @@
  * rehearse_here.c
  *	  Tries a write set of another region, and rolls it back.
  *
- * rehearse.c says what for.  An ordinary session of the node's does it, with
- * the eyes of the apply worker: nothing is captured, and users' functions run
- * as they would there.  But it evicts nobody and gives way to everybody, and
- * what does not roll back (a sequence's position) is left out.
+ * rehearse.c explains the purpose.  An ordinary session of the node does this
+ * in the way of the apply worker: nothing is captured, and user functions run
+ * as they would in the worker.  But it evicts nobody and is evicted itself if
+ * it is in the worker's way, and it omits what cannot be rolled back (a
+ * sequence's position).
  *
  * Runs in backends.
  *
@@ -29,7 +30,7 @@
 
 PG_FUNCTION_INFO_V1(ot_rehearse);
 
-/* In a transaction of its own within the present one, which it does not outlive. */
+/* Applies the write set in a subtransaction, and rolls that back. */
 static void
 rehearse_carry_out_and_roll_back(OtReader *r)
 {
@@ -62,10 +63,10 @@ rehearse_carry_out_and_roll_back(OtReader *r)
 }
 
 /*
- * onetrip.rehearse(base bigint, write_set bytea) returns void: ERROR if it
- * fails here.  For the node, in a session of its own, whose settings become the
- * apply worker's; how long it may take and wait for locks is the session's
- * statement_timeout and lock_timeout.
+ * onetrip.rehearse(base bigint, write_set bytea) returns void.  Raises ERROR if
+ * the write set fails here.  The node calls it in a separate session, whose
+ * settings become those of the apply worker; statement_timeout and lock_timeout
+ * of the session limit how long it may take and wait for locks.
  */
 Datum
 ot_rehearse(PG_FUNCTION_ARGS)
@@ -86,7 +87,7 @@ ot_rehearse(PG_FUNCTION_ARGS)
 				 errmsg("region \"%s\" does not show log index " UINT64_FORMAT " yet",
 						ot_region, base.value)));
 	ot_apply_set_up_session();
-	/* Whoever is in the worker's way as a writer is evicted at once. */
+	/* As a writer, it is evicted at once if it is in the worker's way. */
 	ot_slot_begin_writing();
 	rehearse_carry_out_and_roll_back(&r);
 	PG_RETURN_VOID();

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * commit.c
- *	  The way of a transaction through COMMIT: the one transaction callback.
+ *	  A transaction's way through COMMIT: the transaction callback.
  *
  *	event		may error	verdict				what is done
  *	PRE_COMMIT	yes			not known			keys of held locks, rehearse statements,
@@ -9,47 +9,48 @@
  *				as 08007	commit				wait for the turn, take the origin
  *	(the server's own steps up to the commit record)
  *				as 08007	commit				nothing of ours
- *	COMMIT		no			commit				publish, let go of the origin
+ *	COMMIT		no			commit				publish, release the origin
  *	ABORT		no			none, abort			forget
  *				no			not known, commit	close the connection: the node then
  *											leaves the entry to the apply worker
- *				no			none, not known		and the client may ask for it: the
- *											worker has it decided
+ *				no			none, not known		if the client may ask for the outcome,
+ *											the worker also has it settled
  *	PRE_PREPARE	yes			none				refuse if something was captured
  *
- * Before PROPOSE has been sent whole, any interrupt ends the transaction as
- * in PostgreSQL.  After that the entry may be in the log: a cancel, a timeout
- * or a termination may only say that the outcome is not known (08007), with
- * the transaction id, and only after a short time in which the verdict may
- * still come.  So is any other ERROR, such as memory that runs out while the
- * proposal is put together once more.
+ * Until PROPOSE has been sent completely, any interrupt ends the transaction
+ * as in PostgreSQL.  After that the entry may be in the log: on a cancel, a
+ * timeout or a termination we may only report that the outcome is not known
+ * (08007), with the transaction id, and only after a short time in which the
+ * verdict may still come.  The same goes for any other ERROR, for example if
+ * memory runs out while the proposal is encoded again.
  *
  * After a verdict of commit the transaction is committed, whatever happens to
- * this backend.  From there to the local commit interrupts are held and
- * nothing of ours allocates.  An ERROR of the server (a full disk under ON
- * COMMIT DELETE ROWS, say) is put into other words before anybody sees it
- * (session.c): SQLSTATE 08007, "outcome ...: committed at N".  The local
- * transaction aborts, the apply worker takes the entry over, and the session
- * goes on.
+ * this backend.  From then until the local commit, interrupts are held and our
+ * code allocates nothing.  An ERROR of the server (for example a full disk
+ * during ON COMMIT DELETE ROWS) is reworded before anybody sees it (session.c):
+ * SQLSTATE 08007, "outcome ...: committed at N".  The local transaction aborts,
+ * the apply worker takes the entry over, and the session continues.
  *
  * A session that is told to end after the verdict (pg_terminate_backend, a
- * shutdown) waits a moment for its turn, commits, and ends then.  Only if its
- * turn does not come it leaves the entry to the worker, and says the same
- * 08007.  Either way the end itself is put off until the client has COMMIT's
- * answer (ot_session_end_later): libpq drops the SQLSTATE of a FATAL that the
- * end of the connection follows, and what it overtook.
+ * shutdown) waits a moment for its turn, commits, and then ends.  Only if its
+ * turn does not come does it leave the entry to the worker and report the same
+ * 08007.  Either way, it does not end before the client has the answer to its
+ * COMMIT (ot_session_end_later): when a FATAL is followed by the end of the
+ * connection, libpq drops its SQLSTATE, and any answer that it has not yet
+ * handed to the client.
  *
  * A region that cannot apply an entry commits nothing that comes after it.  A
- * COMMIT that finds it so waits before it proposes, and is told after
- * onetrip.commit_timeout that nothing was committed.  One that was proposed
- * before gets its verdict, waits for its turn as long, and is told 08007.
+ * COMMIT in such a region waits before it proposes, and fails after
+ * onetrip.commit_timeout with an error that says that nothing was committed.  A
+ * transaction that was proposed before that gets its verdict, waits as long for
+ * its turn, and gets 08007.
  *
- * The local commit record is not flushed (the log is durable on a majority,
- * and the node feeds what a crash took away), unless the transaction also
- * wrote tables that the log knows nothing of.  Such a transaction must commit
- * here itself, since the worker has its other half only: it waits longer for
- * its turn, and where it is ended all the same, the client is told which half
- * is lost.
+ * The local commit record is not flushed: the log is durable on a majority,
+ * and the node sends again what was lost in a crash.  It is flushed if the
+ * transaction also wrote tables that are not replicated.  Such a transaction
+ * must commit here itself, since the entry contains only its other half: it
+ * waits longer for its turn, and if it is ended nevertheless, the client is
+ * told which half is lost.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -77,13 +78,13 @@
 
 /*
  * How long a decided COMMIT that is told to end waits for its turn, if it
- * wrote tables that the log cannot give back.  The node gives a server more
- * to stop.
+ * wrote tables that are not replicated.  The node gives its server more time
+ * than this to stop.
  */
 #define OTHER_TABLES_GRACE_MS 10000
-/* How long a session waits to see what the worker commits in its place. */
+/* How long a session waits until the worker has committed its entry for it. */
 #define SHOW_OWN_MS 5000
-/* How often a COMMIT that waits looks whether this region goes on. */
+/* How often a waiting COMMIT checks whether this region still stands still. */
 #define STANDSTILL_POLL_MS 100
 
 static OtAgent *agent = NULL;
@@ -91,15 +92,15 @@ static OtAgent *agent = NULL;
 /*
  * How far the COMMIT of this process has come.
  *
- *	IDLE		none is under way, or nothing is proposed yet: any interrupt ends it
- *	PROPOSING	interrupts are held; PROPOSE has not been sent whole
+ *	IDLE		none is under way, or not proposed yet: any interrupt ends it
+ *	PROPOSING	interrupts are held; PROPOSE has not been sent completely
  *	DECIDING	the entry may be in the log; the verdict is not known
- *	REFUSED		a verdict other than commit; an ERROR says so
- *	DECIDED		verdict commit; waits for its turn, or an ERROR came between
- *	READY		likewise, and has its turn and the replication origin
- *	APPLYING	the apply worker's: has the turn and the origin for an entry
+ *	REFUSED		a verdict other than commit; it is reported by an ERROR
+ *	DECIDED		verdict commit; waits for its turn, or got an ERROR since
+ *	READY		verdict commit; has the turn and the replication origin
+ *	APPLYING	in the apply worker: has the turn and the origin for an entry
  *
- * The end of the transaction, whichever, leads back to IDLE.
+ * The end of the transaction leads back to IDLE, whether it commits or aborts.
  */
 typedef enum CommitPhase
 {
@@ -114,7 +115,7 @@ typedef enum CommitPhase
 
 #define PHASE(phase) (1 << COMMIT_##phase)
 
-/* From where each of them is reached. */
+/* The phases from which each of them may be entered. */
 static const int phase_before[] = {
 	[COMMIT_IDLE] = ~0,
 	[COMMIT_PROPOSING] = PHASE(IDLE),
@@ -125,12 +126,13 @@ static const int phase_before[] = {
 	[COMMIT_APPLYING] = PHASE(IDLE)
 };
 
-/* Of the transaction that is committing, all reset at its end. */
+/* State of the transaction that is committing, reset at its end. */
 static struct
 {
 	CommitPhase phase;
-	bool		other_tables;	/* wrote some that the log knows nothing of */
-	OtLogIndex	index;			/* verdict commit, or the worker's entry */
+	bool		other_tables;	/* it wrote tables that are not replicated */
+	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
+								 * the worker's entry */
 	int			saved_synchronous_commit;
 }			committing;
 
@@ -139,7 +141,7 @@ static struct
  *
  *	NONE		it has none yet
  *	DRAWN		it has one, and nobody else knows it
- *	TOLD		the client knows it, and may ask: it gets an outcome
+ *	TOLD		the client knows it and may ask, so it must get an outcome
  *	FINAL		the log has decided it
  */
 typedef enum OwnIdState
@@ -155,10 +157,13 @@ static struct
 {
 	OwnIdState	state;
 	OtTxnId		txn;
-	OtLogIndex	base;			/* applied when it was told */
+	OtLogIndex	base;			/* the applied index when it was told */
 }			own;
 
-/* The last verdict commit of this connection is committed here. */
+/*
+ * The last transaction with a verdict of commit on this connection, and whether
+ * it has committed here.
+ */
 static bool last_is_done = true;
 static OtTxnId last_txn;
 
@@ -228,10 +233,11 @@ commit_own_txn(void)
 }
 
 /*
- * The id, for the client to note.  From here on the transaction gets an
- * outcome, whatever becomes of it: it is an entry even if it changes nothing.
- * It carries a key of now, so that it is too old to commit by the time when
- * the log may have forgotten that it was settled.
+ * Returns the id, for the client to remember.  From now on the transaction
+ * gets an outcome, whatever happens to it: it becomes an entry even if it
+ * changes nothing.  It gets a key with the present applied index as its base,
+ * so that it is too old to commit by the time that the log may have forgotten
+ * that it was settled.
  */
 OtTxnId
 ot_commit_tell_id(void)
@@ -247,8 +253,8 @@ ot_commit_tell_id(void)
 }
 
 /*
- * A session that ends in good order says so.  Without DONE the node has to
- * assume that the last entry was left half way.
+ * A session that ends normally tells the node that its last entry has committed
+ * here.  Without DONE the node has to assume that it has not.
  */
 static void
 commit_say_done(int code, Datum arg)
@@ -276,7 +282,7 @@ ot_commit_agent(void)
 	return agent;
 }
 
-/* ---- what is said of an outcome ---- */
+/* ---- messages about an outcome ---- */
 
 /* To be called inside ereport(), or in an error context callback. */
 static void
@@ -292,7 +298,7 @@ commit_say_unknown(OtTxnId txn)
 	errhint("Ask SELECT onetrip.outcome('%s') in any region before you repeat it.", text);
 }
 
-/* Likewise.  `why` is a sentence without its full stop. */
+/* The same.  `why` is a sentence without its full stop. */
 static void
 commit_say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
 {
@@ -350,8 +356,8 @@ bool
 ot_commit_reword(const ErrorData *edata)
 {
 	/*
-	 * The transaction is going to abort, and from PostgreSQL 16 on the abort
-	 * record of one with an origin would say that its position is applied.
+	 * The transaction is going to abort.  With an origin set, its abort record
+	 * would, from PostgreSQL 16 on, mark the origin's position as applied.
 	 */
 	if (commit_has_origin())
 		replorigin_session_origin = InvalidRepOriginId;
@@ -370,10 +376,12 @@ ot_commit_reword(const ErrorData *edata)
 /* ---- a region that stands still ---- */
 
 /*
- * What is proposed now comes after the entry that this region cannot apply,
- * so it would not be shown here before that one is.  While nothing is
- * proposed the transaction can still be ended, and evicted.  Who waits for
- * onetrip.commit_timeout gets an error, and who comes after that at once.
+ * A transaction proposed now would come after the entry that this region
+ * cannot apply, so it would not become visible here before that entry does.
+ * As long as it is not proposed, the transaction can still be cancelled, and
+ * evicted.  Raises ERROR once the region has stood still for
+ * onetrip.commit_timeout; a transaction that comes later than that fails at
+ * once.
  */
 static void
 commit_wait_while_standing_still(void)
@@ -389,7 +397,7 @@ commit_wait_while_standing_still(void)
 							ot_region, ot_applied_index().value),
 					 errdetail("Its server cannot apply log index " UINT64_FORMAT ", which was committed before; it shows nothing newer until it can.",
 							   at.value),
-					 errhint("Repeat the transaction in another region. SELECT failing, failure FROM onetrip.status says what to mend here; see \"A region shows nothing new\" in docs/operations.md.")));
+					 errhint("Repeat the transaction in another region. SELECT failing, failure FROM onetrip.status says what to fix here; see \"A region shows nothing new\" in docs/operations.md.")));
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
 						 STANDSTILL_POLL_MS, PG_WAIT_EXTENSION);
@@ -399,14 +407,17 @@ commit_wait_while_standing_still(void)
 
 /* ---- the proposal ---- */
 
-/* A new connection to the node: DONE is about what it has seen decided. */
+/*
+ * Called for a new connection to the node.  DONE must only name a transaction
+ * whose verdict came on the same connection.
+ */
 void
 ot_commit_connects(void)
 {
 	last_txn.sequence = 0;
 }
 
-/* The entry may be in the log from here on. */
+/* Called when PROPOSE has been sent: now the entry may be in the log. */
 void
 ot_commit_proposed(void)
 {
@@ -414,8 +425,8 @@ ot_commit_proposed(void)
 }
 
 /*
- * Once the entry may be in the log, an ERROR would tell the client that it is
- * not: it becomes 08007.
+ * Once the entry may be in the log, an ordinary ERROR would tell the client
+ * that nothing was committed, so it is replaced by 08007.
  */
 static void
 commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
@@ -453,7 +464,7 @@ commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 	if (verdict->outcome == OT_OUTCOME_WINDOW)
 		ereport(ERROR,
 				(errcode(OT_ERR_LOST),
-				 errmsg("could not commit: the transaction is older than what conflicts are remembered for"),
+				 errmsg("could not commit: the transaction is too old to be checked for conflicts"),
 				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
 						   verdict->other.value),
 				 ot_worker_hint_retry("Retry the transaction; keep write transactions shorter.")));
@@ -487,8 +498,9 @@ static void
 commit_wait_for_turn(void)
 {
 	int			grace_ms = committing.other_tables ? OTHER_TABLES_GRACE_MS : CANCEL_GRACE_MS;
-	TimestampTz give_up = 0;	/* 0: nobody wants the session to end */
-	TimestampTz patience = 0;	/* until here it waits although this region stands still */
+	TimestampTz give_up = 0;	/* 0: the session was not told to end */
+	TimestampTz patience = 0;	/* until when it waits in a region that stands
+								 * still */
 
 	for (;;)
 	{
@@ -523,8 +535,8 @@ commit_wait_for_turn(void)
 }
 
 /*
- * Readies the local commit of the turn's holder: its commit record is to say
- * `index`.  Also for the apply worker.
+ * Prepares the local commit of the turn's holder, whose commit record is to
+ * contain `index`.  Also used by the apply worker.
  */
 void
 ot_commit_hold_turn(OtLogIndex index, bool flush)
@@ -561,14 +573,14 @@ commit_at_pre_commit(void)
 	OtVerdict	verdict;
 	OtTxnId		txn;
 
-	/* it may have become one since the first change */
+	/* it may have become a read replica since the first change */
 	ot_check_writable();
 	commit_wait_while_standing_still();
 	ot_sequence_lock_used();
 	if (own.state == OWN_ID_TOLD)
 		ot_write_set_entry(own.base);
 	committing.other_tables = ot_held_locks_take_keys();
-	/* The commit record carries the position, so there must be one. */
+	/* The commit record contains the position, so there must be one. */
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
 
@@ -576,7 +588,7 @@ commit_at_pre_commit(void)
 	if (ot_rehearse_statements && ot_write_set_has_statements())
 		ot_rehearse_elsewhere(agent, txn);
 	OT_STOP_POINT("before-propose");
-	/* may find the transaction evicted, and then takes the interrupt */
+	/* raises ERROR if the transaction was evicted */
 	ot_turn_begin_proposing(txn);
 	HOLD_INTERRUPTS();
 	commit_enter(COMMIT_PROPOSING);
@@ -649,8 +661,9 @@ commit_at_commit(void)
 	if (decided)
 	{
 		/*
-		 * Held since the proposal, unless an ERROR that somebody caught has zeroed the
-		 * count since; the server holds them once more while it calls this.
+		 * Interrupts have been held since the proposal, unless an ERROR has
+		 * reset the count and was caught.  The server holds them once more
+		 * while it calls this.
 		 */
 		if (InterruptHoldoffCount > 1)
 			RESUME_INTERRUPTS();
@@ -661,12 +674,17 @@ commit_at_commit(void)
 	ot_write_set_reset();
 }
 
-/* Committed, but by the apply worker: what the session does next is to see it. */
+/*
+ * An entry of this session that the apply worker commits in its place.  The
+ * session's next statement must see it.
+ */
 static OtLogIndex own_commit;
 
 /*
- * By now the locks that the worker may need are gone.  The client has its error
- * already; its next command waits, and never sees a state from before.
+ * Waits until the worker has committed own_commit.  By now this transaction has
+ * released the locks that the worker may need.  The client has its error
+ * already; its next command waits here, so that it never sees a state from
+ * before its own commit.
  */
 static void
 commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
@@ -708,8 +726,8 @@ commit_at_abort(void)
 		(agent && !ot_agent_all_sent(agent)))
 	{
 		/*
-		 * The node must not count on this backend any more; and the rest of a
-		 * proposal that was not sent whole must not go out with the next one.
+		 * The node must not count on this backend any more, and the rest of a
+		 * proposal that was sent in part must not be sent with the next one.
 		 */
 		ot_agent_close(agent);
 		last_txn.sequence = 0;

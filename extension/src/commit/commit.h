@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * commit.h
- *	  The way of a transaction through COMMIT, and the order of local commits.
+ *	  A transaction's way through COMMIT, and the order of local commits.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -35,7 +35,8 @@ extern bool ot_turn_hand_over(int number, OtLogIndex index);
 
 /*
  * session.c: what happens at each statement and at each error of a session.
- * The callback is asked last, in a process that applies: it keeps what failed.
+ * In the apply worker, the callback gets each ERROR that was not reworded, to
+ * keep it for onetrip.status.
  */
 typedef void (*OtFailureCallback) (const ErrorData *edata);
 

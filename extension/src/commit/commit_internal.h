@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * commit_internal.h
- *	  What the parts of commit offer each other.
+ *	  What the files of commit offer each other.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -15,10 +15,13 @@
 
 #include "utils/timestamp.h"
 
-/* How long a cancelled COMMIT still waits for a verdict that is on its way, or for its turn. */
+/*
+ * How long a cancelled COMMIT still waits for a verdict that may be on its way,
+ * or for its turn.
+ */
 #define CANCEL_GRACE_MS 1000
 
-/* The largest time left in ms, for a wait that must end by the deadline. */
+/* Milliseconds left until the deadline; 0 if it has passed. */
 static inline long
 ot_ms_until(TimestampTz deadline)
 {

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * held_locks.c
- *	  A key for each relation that this transaction holds a lock on.
+ *	  Takes a key for each relation that this transaction holds a lock on.
  *
- * An applied entry may have to wait for any of them (own_locks.c lists them),
- * so each becomes a key.
+ * An applied entry may have to wait for any of these locks (own_locks.c lists
+ * them), so each becomes a key.
  *
  * Runs in backends, at PRE_COMMIT.
  *
@@ -24,7 +24,7 @@
 #include "capture/capture.h"
 #include "sequence/sequence.h"
 
-/* Whose index or TOAST table that is; InvalidOid if it is gone. */
+/* The table of an index or TOAST table; InvalidOid if it is gone. */
 static Oid
 held_locks_held_table_of(Oid relid, char relkind)
 {
@@ -35,7 +35,7 @@ held_locks_held_table_of(Oid relid, char relkind)
 
 	if (relkind != RELKIND_TOASTVALUE)
 		return IndexGetRelation(relid, true);
-	/* The name says it, and the table confirms it. */
+	/* The name contains the table's OID; the table's own row confirms it. */
 	name = get_rel_name(relid);
 	if (name == NULL || sscanf(name, "pg_toast_%u", &table) != 1)
 		return InvalidOid;
@@ -48,9 +48,9 @@ held_locks_held_table_of(Oid relid, char relkind)
 }
 
 /*
- * Whatever lock an applied entry may need and this transaction holds must be
- * a key of both; see design rule in docs/architecture.md.  Returns whether
- * the transaction wrote a table that the log knows nothing of.
+ * Whatever lock an applied entry may need and this transaction holds must be a
+ * key of both ("What holds, always" in docs/architecture.md).  Returns whether
+ * the transaction wrote a table that is not replicated.
  */
 bool
 ot_held_locks_take_keys(void)
@@ -67,7 +67,7 @@ ot_held_locks_take_keys(void)
 		char		persistence;
 		bool		wrote_local;
 
-		/* Dropped by this transaction: its key was noted at the drop. */
+		/* Dropped by this transaction: its key was taken at the drop. */
 		if (!HeapTupleIsValid(tuple))
 			continue;
 		form = (Form_pg_class) GETSTRUCT(tuple);
@@ -80,8 +80,8 @@ ot_held_locks_take_keys(void)
 		if (persistence == RELPERSISTENCE_TEMP)
 			continue;
 		/*
-		 * Locking an index or a TOAST table comes with locking its table, but
-		 * for a few commands that lock it alone, and strongly.
+		 * Who locks an index or a TOAST table has locked its table as well,
+		 * except in a few commands that take a strong lock on it alone.
 		 */
 		if (relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX ||
 			relkind == RELKIND_TOASTVALUE)
@@ -104,7 +104,7 @@ ot_held_locks_take_keys(void)
 	return flush;
 }
 
-/* Does it hold a lock that an applied entry may have to wait for? */
+/* Does this transaction hold a lock that an applied entry may wait for? */
 bool
 ot_held_locks_need_keys(void)
 {

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * outcome.c
- *	  What became of a transaction, asked by id: outcome(),
- *	  current_transaction_id(); and advance(), status.
+ *	  SQL functions that tell what became of a transaction: outcome() and
+ *	  current_transaction_id(); also advance() and local_status().
  *
  * The functions run in backends and talk to the node over the backend's own
- * connection.  The last part runs in the apply worker: it has decided what
- * backends have given up on (docs/agent-protocol.md, "What nobody waits for
- * any more").
+ * connection.  The last part runs in the apply worker: it asks the node to
+ * settle transactions that backends have given up on (docs/agent-protocol.md,
+ * "What nobody waits for any more").
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -38,8 +38,8 @@ PG_FUNCTION_INFO_V1(ot_advance);
 PG_FUNCTION_INFO_V1(ot_local_status);
 
 /*
- * Asks the node, with OUTCOME or SETTLE; ERROR if it does not answer within
- * onetrip.commit_timeout.
+ * Asks the node for an outcome, with an OUTCOME or SETTLE frame.  Raises ERROR
+ * if it does not answer within onetrip.commit_timeout.
  */
 static uint8
 outcome_ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
@@ -115,8 +115,8 @@ outcome_of_text(char *id, bool settle)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
 				 errmsg("\"%s\" is not a transaction id of Onetrip", id),
-				 errhint("It looks like 2-9f1c0a77d2e45b60-1a, as the error with SQLSTATE 08007 said.")));
-	/* Made up, or mistyped: settled, it would stand in the way of one to come. */
+				 errhint("A transaction id looks like 2-9f1c0a77d2e45b60-1a; the error with SQLSTATE 08007 contains it.")));
+	/* If a made-up id were settled, the transaction that gets it would fail. */
 	if (settle && txn.node == (uint32) ot_node_id &&
 		txn.incarnation == ot_incarnation() &&
 		txn.sequence > ot_last_drawn_sequence())
@@ -173,7 +173,7 @@ ot_current_transaction_id(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(ot_txn_to_text(ot_commit_tell_id(), id)));
 }
 
-/* onetrip.advance(): makes this transaction an entry though it changes nothing. */
+/* onetrip.advance(): makes this transaction an entry, even without changes. */
 Datum
 ot_advance(PG_FUNCTION_ARGS)
 {
@@ -220,8 +220,9 @@ ot_local_status(PG_FUNCTION_ARGS)
 	if (failing.value > ot_applied_index().value)
 	{
 		values[9] = Int64GetDatum((int64) failing.value);
-		/* a message that was cut may end within a character; it may hold values of rows */
+		/* a message that was cut may end within a character */
 		failure[pg_mbcliplen(failure, strlen(failure), sizeof(failure) - 1)] = '\0';
+		/* it may contain values of rows */
 		nulls[10] = !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
 		values[10] = CStringGetTextDatum(psprintf("%s (%d times)", failure, failures));
 	}
@@ -234,21 +235,22 @@ ot_local_status(PG_FUNCTION_ARGS)
 
 /* ---- in the apply worker ---- */
 
-/* Asked at once; the rest follows when these are decided. */
+/* How many are asked for at a time; the rest follows when these are decided. */
 #define SETTLE_AT_ONCE 256
-/* What was proposed may be on its way through the node: it is given this time. */
+/* How long to wait for proposals that may still be on their way to the log. */
 #define SETTLE_GRACE_MS 500
 
 /*
- * The first ones of ot_turn_left_open() are asked for with OUTCOME, so that
- * the node has taken in what was proposed before; a while later with SETTLE.
+ * The transactions that ot_turn_left_open() gives are first asked for with
+ * OUTCOME: by the time the node answers, it has read what was proposed before.
+ * If not all are decided, they are asked for with SETTLE a while later.
  */
 static struct
 {
 	OtFrameType question;
-	int			asked;			/* on this connection */
-	int			heard;			/* how many of them are answered */
-	bool		all_decided;
+	int			asked;			/* how many, on this connection */
+	int			heard;			/* how many of these have been answered */
+	bool		all_decided;	/* ... each with a final outcome */
 	TimestampTz settle_at;
 }			settling;
 
@@ -268,7 +270,10 @@ outcome_ask_for_left_open(OtAgent *agent, OtFrameType question, int max)
 	}
 }
 
-/* What was asked on an earlier connection is asked again. */
+/*
+ * Called for a new connection to the node: everything that was asked on an
+ * earlier one is asked again.
+ */
 void
 ot_settle_connected(void)
 {
@@ -286,7 +291,7 @@ ot_settle_ask(OtAgent *agent)
 		outcome_ask_for_left_open(agent, OT_FRAME_SETTLE, settling.asked);
 }
 
-/* One answer, of as many as were asked for. */
+/* Takes the answer to one of the questions. */
 void
 ot_settle_heard(OtReader *body)
 {

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * proposal.c
- *	  From PROPOSE to the verdict, over as many connections to the node as it
- *	  takes.
+ *	  Sends PROPOSE and waits for the verdict, over as many connections to the
+ *	  node as it takes.
  *
- * What may be done when it goes wrong hangs on whether PROPOSE has ever been
- * sent whole: commit.c is told at that moment, and the table at its top says
- * what follows.
+ * What may be done if something goes wrong depends on whether PROPOSE has ever
+ * been sent completely: commit.c is told at that moment, and the table at its
+ * top says what follows.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -22,7 +22,7 @@
 
 #include "capture/capture.h"
 
-/* Between attempts to reach a node that is away. */
+/* The time between attempts to reach a node that does not answer. */
 #define RECONNECT_MS 20
 
 static void
@@ -36,14 +36,14 @@ proposal_raise_unreachable(OtAgent *a)
 }
 
 /*
- * A proposal, on one connection after the other until the verdict is here.
+ * A proposal, made on one connection after another until the verdict has come.
  *
- *	UNCONNECTED		there is no connection; what it held is gone
- *	CONNECTED		PROPOSE is not in its buffer
- *	SENDING			is, but not sent whole: nothing can be in the log
- *	SENT			sent whole, for the first time
- *	RESENDING		as SENDING, after it was sent whole on an earlier connection
- *	RESENT			sent whole once more
+ *	UNCONNECTED		there is no connection, and nothing in its buffer
+ *	CONNECTED		PROPOSE is not in the connection's buffer
+ *	SENDING			it is, but not completely sent: nothing can be in the log
+ *	SENT			completely sent for the first time
+ *	RESENDING		like SENDING, but completely sent on an earlier connection
+ *	RESENT			completely sent once more
  *	ANSWERED		the verdict has come
  */
 typedef enum ProposalState
@@ -59,7 +59,10 @@ typedef enum ProposalState
 
 #define FROM(state) (1 << PROPOSAL_##state)
 
-/* From where each of them is reached; a connection may end at any time but after the answer. */
+/*
+ * The states from which each of them may be entered.  A connection may end at
+ * any time before the answer.
+ */
 static const int proposal_before[] = {
 	[PROPOSAL_UNCONNECTED] = ~FROM(ANSWERED),
 	[PROPOSAL_CONNECTED] = FROM(UNCONNECTED),
@@ -67,7 +70,7 @@ static const int proposal_before[] = {
 	[PROPOSAL_SENT] = FROM(SENDING),
 	[PROPOSAL_RESENDING] = FROM(CONNECTED),
 	[PROPOSAL_RESENT] = FROM(RESENDING),
-	/* the node may answer before it has all of it, when it has no room */
+	/* a node without room may answer before it has got all of PROPOSE */
 	[PROPOSAL_ANSWERED] = FROM(SENDING) | FROM(SENT) | FROM(RESENDING) | FROM(RESENT)
 };
 
@@ -75,10 +78,12 @@ typedef struct Proposal
 {
 	OtAgent    *agent;
 	ProposalState state;
-	bool		may_be_logged;	/* it was sent whole, on this connection or an earlier one */
+	bool		may_be_logged;	/* it was completely sent, on this connection or
+								 * an earlier one */
 	OtTxnId		txn;
 	TimestampTz deadline;
-	TimestampTz cut_short_at;	/* an interrupt has come, and is not served any more; 0: no */
+	TimestampTz cut_short_at;	/* when an interrupt came that can no longer end
+								 * the transaction; 0: none has come */
 	OtVerdict  *verdict;
 } Proposal;
 
@@ -114,7 +119,10 @@ proposal_queue(Proposal *proposal)
 	OT_STOP_POINT_AFTER("propose-half", (void) ot_agent_flush_half(proposal->agent));
 }
 
-/* Nothing is proposed yet, so any interrupt ends the transaction as in PostgreSQL. */
+/*
+ * Nothing is proposed yet, so any interrupt ends the transaction as in
+ * PostgreSQL.
+ */
 static void
 proposal_serve_interrupts(void)
 {
@@ -139,7 +147,10 @@ proposal_send(Proposal *proposal)
 	}
 }
 
-/* A VERDICT has come: is it the answer?  Closes the connection if another one is needed. */
+/*
+ * Takes a VERDICT frame, if it is for this transaction.  Closes the connection
+ * if the proposal has to be sent again on another one.
+ */
 static void
 proposal_take_verdict(Proposal *proposal, OtReader *body)
 {
@@ -149,7 +160,7 @@ proposal_take_verdict(Proposal *proposal, OtReader *body)
 
 	if (!ot_agent_get_verdict(body, verdict))
 	{
-		/* The next connection gets it again. */
+		/* It will come again on the next connection. */
 		ereport(LOG,
 				(errcode(OT_ERR_PROTOCOL),
 				 errmsg("the node sent a VERDICT that cannot be read")));
@@ -159,7 +170,7 @@ proposal_take_verdict(Proposal *proposal, OtReader *body)
 	ot_agent_consume(proposal->agent);
 	if (verdict->txn.sequence != proposal->txn.sequence)
 		return;
-	/* Refused this time; what was sent before may be in the log. */
+	/* This attempt was refused, but what was sent before may be in the log. */
 	if (sent_before && (verdict->outcome == OT_OUTCOME_REFUSED ||
 						verdict->outcome == OT_OUTCOME_FULL))
 		ot_agent_close(proposal->agent);
@@ -187,13 +198,16 @@ proposal_read(Proposal *proposal)
 		proposal_enter(proposal, PROPOSAL_UNCONNECTED);
 }
 
-/* Waits for the node, but not past the deadline: raises ERROR there. */
+/* Waits for the node, and raises ERROR at the deadline. */
 static void
 proposal_wait(Proposal *proposal)
 {
 	long		wait_ms;
 
-	/* Proposed: the client may be told unknown, and that only a bit later. */
+	/*
+	 * It is proposed, so an interrupt can only lead to an unknown outcome, and
+	 * only after a short time in which the verdict may come.
+	 */
 	if (proposal->cut_short_at == 0 && (ProcDiePending || QueryCancelPending))
 	{
 		proposal->cut_short_at = ot_now();
@@ -215,8 +229,8 @@ proposal_wait(Proposal *proposal)
 }
 
 /*
- * Proposes the transaction, again on each new connection, until the verdict
- * is here.  Interrupts are held by the caller.
+ * Proposes the transaction, again on each new connection, until the verdict has
+ * come.  The caller holds interrupts.
  */
 void
 ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict)

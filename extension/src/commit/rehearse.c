@@ -1,25 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * rehearse.c
- *	  Tries a transaction's statements in the other regions before they are
+ *	  Has a transaction's statements tried in the other regions before they are
  *	  proposed.
  *
- * A statement that succeeds here and fails elsewhere would hold that region up
- * for good: an extension that is not installed there, a role or a tablespace
- * of that server alone, a function that reads what is different there.  So a
- * COMMIT with statements first has its whole write set carried out and rolled
- * back in every other region that can be reached.  An error there is the
- * COMMIT's error here; nothing has been proposed then.
+ * A statement that succeeds here and fails in another region would make that
+ * region stand still: because an extension is not installed there, because a
+ * role or a tablespace exists here only, or because a function reads something
+ * that is different there.  So a COMMIT with statements first has the other
+ * regions that can be reached carry out its whole write set and roll it back.
+ * An error there becomes the error of the COMMIT here, before anything is
+ * proposed.
  *
- * It is a help, not a promise.  A region that is away or busy is not waited
- * for, and an entry that fails there all the same is a matter of healing.
- * Whatever passes by itself, such as a lock that is held there, counts as busy.
+ * This helps, but guarantees nothing.  COMMIT does not wait for a region that
+ * is away or busy; if the entry fails there after all, the region has to be
+ * healed.  A region counts as busy if the failure goes away by itself, for
+ * example if a lock is in the way.
  *
- * That region may be ahead of this one.  If what came in between makes the
- * write set fail, this server learns it too, as a conflict: so before a failure
- * is believed this server goes as far as that one was, and asks again.
+ * The other region may show entries that this server does not show yet.  If one
+ * of them makes the write set fail, this transaction will find that out here,
+ * as a conflict.  So before it believes a failure, it waits until this server
+ * shows as much as the other did, and asks again.
  *
- * How the write set is tried there: rehearse_here.c.
+ * rehearse_here.c tries the write set in the other region.
  *
  * Runs in backends, at PRE_COMMIT.
  *
@@ -38,12 +41,12 @@
 #include "capture/capture.h"
 #include "shmem/shmem.h"
 
-/* A failure is believed at the latest after so many attempts. */
+/* After this many attempts, a failure is believed in any case. */
 #define ATTEMPTS 3
-/* The node answers in its own time; past this it is taken for away. */
+/* How much longer than the rehearsal itself the node's answer may take. */
 #define NODE_GRACE_MS 3000
 
-/* Sends the write set and reads the answer.  false: none came. */
+/* Sends the write set and reads the answer.  Returns false if none came. */
 static bool
 rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *answer)
 {
@@ -80,7 +83,7 @@ rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *ans
 			}
 			else
 			{
-				/* No room for it, or it is too large: COMMIT says so itself. */
+				/* It is too large, or there is no room: COMMIT says so. */
 				ot_agent_consume(agent);
 				if (type == OT_FRAME_VERDICT)
 					return false;
@@ -89,7 +92,7 @@ rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *ans
 		wait_ms = TimestampDifferenceMilliseconds(ot_now(), deadline);
 		if (!ot_agent_is_open(agent) || wait_ms <= 0)
 		{
-			/* What still comes must not be taken for the answer to something else. */
+			/* A late answer must not be taken for that to a later question. */
 			ot_agent_close(agent);
 			return false;
 		}
@@ -113,7 +116,7 @@ rehearse_raise_failure(const OtRehearsed *answer)
 			 errdetail("%s", answer->detail) : 0,
 			 answer->hint[0] != '\0' ?
 			 errhint("In region \"%s\": %s", answer->region, answer->hint) :
-			 errhint("Nothing was committed. Mend the cause in region \"%s\" and repeat the transaction.",
+			 errhint("Nothing was committed. Fix the cause in region \"%s\" and repeat the transaction.",
 					 answer->region),
 			 answer->context[0] != '\0' ?
 			 errcontext("in region \"%s\": %s", answer->region, answer->context) : 0));
@@ -134,7 +137,7 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 		if (!rehearse_ask_node(agent, txn, base, &answer))
 		{
 			ereport(DEBUG1,
-					(errmsg("the node of region \"%s\" had no statement rehearsed", ot_region)));
+					(errmsg("the node of region \"%s\" could not have the statements rehearsed", ot_region)));
 			return;
 		}
 		if (answer.untried[0] != '\0')

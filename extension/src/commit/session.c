@@ -3,31 +3,34 @@
  * session.c
  *	  What happens at each statement and at each error of a session.
  *
- * Errors: some errors of the server have to say something else than the
- * server knows.  Once a COMMIT is decided, no error may look like its failure
- * (commit.c); a cancel that an eviction sent has to tell who was first
- * (eviction.c); what stops the apply worker is kept for onetrip.status
- * (apply.c, by a callback).  One error context callback asks the three.  errfinish() calls
- * it for every error before anybody can catch, log or send it, and there
- * errcode(), errmsg() and their like change the error itself.
- * emit_log_hook would not do: it is called only for what is logged.
+ * Errors: some errors of the server must say something that the server does not
+ * know.  Once a COMMIT is decided, no error may look like its failure
+ * (commit.c); a cancel that was sent by an eviction must say who was first
+ * (eviction.c); and an error that stops the apply worker is kept for
+ * onetrip.status (apply.c, through a callback).  One error context callback
+ * serves all three.  errfinish() calls it for every error before anybody can
+ * catch, log or send it, and errcode(), errmsg() and similar functions, called
+ * from it, change the error itself.  emit_log_hook would not do: it is only
+ * called for errors that are logged.
  *
- * The callback stands at the bottom of error_context_stack, below the frames
- * of whatever runs, and stays when they are popped.  PostgreSQL empties the
- * stack after each ERROR, and PG_CATCH puts back what it was at PG_TRY, so it
- * is looked for, and put back, when a session begins, at each statement and
- * at the beginning and the end of each transaction and subtransaction.
+ * The callback is at the bottom of error_context_stack, below the frames of
+ * whatever runs, and remains when they are popped.  PostgreSQL empties the
+ * stack after each ERROR, and PG_CATCH restores it to what it was at PG_TRY.
+ * So the callback is looked for, and put back if it is gone, when a session
+ * begins, at each statement, and at the beginning and end of each transaction
+ * and subtransaction.
  *
- * Statements: a transaction that was evicted notices here (eviction.c).
+ * Statements: a transaction that was evicted notices it here (eviction.c).
  *
- * Ends: a session that was told to end while its COMMIT could not be
- * interrupted would take that before the client has COMMIT's answer whole.
- * libpq then forgets the answer and shows the FATAL.  So the termination is
- * put off for END_LATER_MS, by which time the session is idle again.
+ * Ends of sessions: a session that is told to end while its COMMIT cannot be
+ * interrupted would end before the client has the complete answer to COMMIT.
+ * libpq then drops the answer and shows the FATAL.  So the termination is
+ * postponed by END_LATER_MS, by which time the session is idle again.
  *
  * Runs in every process that runs statements.  The callback allocates in a
- * context of its own that keeps 8 kB and may be used in a critical section;
- * whatever it says lives in ErrorContext, as all of an error does.
+ * memory context of its own, which keeps 8 kB and may be used in a critical
+ * section; the texts that it sets are in ErrorContext, like everything else of
+ * an error.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -76,7 +79,7 @@ session_reword_error(void *arg)
 	if (!ot_is_apply_worker && !ot_commit_minds_errors() && !ot_eviction_minds_errors())
 		return;
 
-	/* Messages of all levels come here; only a copy tells which one this is. */
+	/* Messages of all levels come here; only a copy tells the level. */
 	MemoryContextReset(error_copy);
 	old = MemoryContextSwitchTo(error_copy);
 	edata = CopyErrorData();
@@ -88,7 +91,7 @@ session_reword_error(void *arg)
 		note_failure(edata);
 }
 
-/* In the apply worker: what to do with errors that say what they mean. */
+/* Registers what the apply worker does with an ERROR that is not reworded. */
 void
 ot_session_note_failures(OtFailureCallback callback_of_worker)
 {
@@ -104,7 +107,7 @@ session_end_now(void)
 	(void) kill(MyProcPid, SIGTERM);
 }
 
-/* After an ERROR all timeouts are disabled; this one is wanted still. */
+/* An ERROR disables all timeouts; enables this one again if it is needed. */
 static void
 session_keep_end_timeout(void)
 {
@@ -112,7 +115,7 @@ session_keep_end_timeout(void)
 		enable_timeout_after(end_timeout, END_LATER_MS);
 }
 
-/* Puts a termination off that has come, until the client has its answer. */
+/* Postpones a requested termination until the client has its answer. */
 void
 ot_session_end_later(void)
 {
@@ -127,7 +130,8 @@ ot_session_end_later(void)
 
 /*
  * Makes sure that the callback is at the bottom of the stack, if this process
- * has one.  Allocates nothing: for the end of a transaction.
+ * watches errors.  Allocates nothing, since it is also called at the end of a
+ * transaction.
  */
 void
 ot_session_keep_watching(void)
@@ -183,9 +187,9 @@ ot_session_executor_run(QueryDesc *query, ScanDirection direction,
 }
 
 /*
- * Statements about transactions pass: a ROLLBACK is what an evicted one
- * should do, a reader's COMMIT gives its locks back as well, and a writer's
- * fails on its way (ot_turn_begin_proposing).
+ * Transaction statements of an evicted transaction are let through: ROLLBACK is
+ * what it should do, COMMIT of a reader releases its locks as well, and COMMIT
+ * of a writer fails later (ot_turn_begin_proposing).
  */
 static void
 ot_session_process_utility(PlannedStmt *pstmt, const char *query,

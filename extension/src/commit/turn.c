@@ -3,39 +3,43 @@
  * turn.c
  *	  The order of local commits, kept in shared memory.
  *
- * Entries become visible here in log order: whoever commits entry i first
- * waits until the applied index is the committed entry before i, and publishes
- * i once its transaction is visible to new snapshots.  Between the two it
- * holds the turn.  So a snapshot is always a prefix of the log.
+ * Entries become visible here in log order.  A process that commits entry i
+ * first waits until the applied index is that of the last committed entry
+ * before i, and it publishes i once its transaction is visible to new
+ * snapshots.  Between the two it holds the turn.  So every snapshot shows a
+ * prefix of the log.
  *
- * The worker may stand for several entries that follow each other in the log,
- * with no other committed one between them (ot_turn_extend).  It waits for the
- * one before the first and publishes the last.  Nobody else has a place
- * between them, so nobody can tell but for the snapshots that are not there.
+ * The worker may commit several entries together, if they follow each other in
+ * the log with no other committed entry between them (ot_turn_extend).  It
+ * waits for the entry before the first and publishes the last.  No other
+ * process commits anything between them, so the only difference that can be
+ * noticed is that there are no snapshots in between.
  *
- * Whoever is decided stands in a queue sorted by index; publishing looks at the
- * first one only and wakes that process, nobody else.  Verdicts arrive nearly
- * in the order of the log, so a place in it is found from its end.  Whoever is
- * on its way is also found by its transaction id, and the proposed ones are
- * counted: the worker's questions walk over nobody.
+ * Processes whose entry is decided are in a queue sorted by index; publishing
+ * looks at the first one only, and wakes no other.  Verdicts arrive nearly in
+ * log order, so a place in the queue is searched for from its end.  A process
+ * on its way through COMMIT can also be found by its transaction id, and the
+ * number of proposed transactions is counted, so that the worker's questions
+ * are answered without a loop over all processes.
  *
- * Runs in backends, the apply worker and the evictor.  One LWLock guards it
- * all.  It may be one, and not a spinlock, because
- *	- no signal handler comes here, and nothing that puts errors into words
- *	  (those use shmem/, where spinlocks are);
- *	- the ends of transactions come here when the server has let go of its
- *	  LWLocks: XACT_EVENT_COMMIT after the commit, XACT_EVENT_ABORT after
- *	  LWLockReleaseAll();
- *	- an exit callback may find this process holding LWLocks of the server: a
- *	  background worker that fails outside of a transaction lets go of none
- *	  before.  That is no deadlock, since under this lock no other LWLock is taken,
- *	  and nothing raises an error: so it cannot be this one that is held, and whoever
- *	  has it lets go of it without waiting.  Its own release comes before
- *	  ProcKill(), when there is still a PGPROC to wait with;
- *	- waiting for it takes no interrupt, so it cannot fail between a verdict and the
- *	  local commit.
+ * Runs in backends, the apply worker and the evictor.  One LWLock guards the
+ * whole struct.  It can be an LWLock rather than a spinlock because
+ *	- it is not taken in signal handlers or in code that rewords errors, which
+ *	  uses the spinlocks of shmem/;
+ *	- when a transaction ends, the server has released its own LWLocks before
+ *	  our callback takes this one: XACT_EVENT_COMMIT comes after the commit,
+ *	  XACT_EVENT_ABORT after LWLockReleaseAll();
+ *	- an exit callback may take it while the process still holds LWLocks of the
+ *	  server, since a background worker that fails outside of a transaction does
+ *	  not release them first.  This cannot deadlock: under this lock no other
+ *	  LWLock is taken and no error is raised, so it is not one of those that the
+ *	  process still holds, and its holder releases it without waiting.  Our
+ *	  exit callback runs before ProcKill(), while there is still a PGPROC to
+ *	  wait with;
+ *	- interrupts are not served while waiting for it, so it cannot fail between
+ *	  a verdict and the local commit.
  * ERROR is raised only by ot_turn_begin_proposing(), before anything was
- * proposed, and by the function for SQL.
+ * proposed, and by the SQL function.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -58,7 +62,7 @@
 #include "shmem/shmem.h"
 
 #define GATES_MAX 8
-/* More than these stay unknown until somebody settles them by hand. */
+/* Any more than these stay unknown until somebody settles them by hand. */
 #define LEFT_OPEN_MAX 16384
 
 /* A session that wants a snapshot at an exact position (onetrip check). */
@@ -69,26 +73,29 @@ typedef struct TurnGate
 	int			proc;
 } TurnGate;
 
-/* Where a process is on its way; each changes its own. */
+/* Where a process is on its way through COMMIT; it changes only its own. */
 typedef enum TurnStage
 {
 	TURN_AWAY = 0,
 	TURN_PROPOSED,				/* the entry may be in the log */
 	TURN_QUEUED,				/* decided: in the queue */
 	TURN_HELD,					/* has the turn */
-	TURN_PASSED					/* has published, and its transaction is not over yet */
+	TURN_PASSED					/* has published; its transaction is not over */
 } TurnStage;
 
 /* A process that is on its way through COMMIT, by slot number. */
 typedef struct TurnMember
 {
-	pg_atomic_uint32 handover;	/* decided, but must leave the entry to the worker */
+	pg_atomic_uint32 handover;	/* 1: decided, but must leave its entry to the
+								 * worker */
 	TurnStage	stage;
-	uint64		sequence;		/* of its transaction id; 0: the worker, whose entry has another's */
-	OtLogIndex	index;			/* from QUEUED on; of several entries the last one */
-	OtLogIndex	previous;		/* likewise: the turn comes when this is applied */
-	dlist_node	link;			/* QUEUED */
-	int			next_in_bucket; /* of those with a sequence; -1 at the end */
+	uint64		sequence;		/* of its transaction id; 0 for the worker, whose
+								 * entries have ids of others */
+	OtLogIndex	index;			/* of its entry, or the last of several; valid
+								 * from QUEUED on */
+	OtLogIndex	previous;		/* likewise; its turn comes when this is applied */
+	dlist_node	link;			/* in the queue, while QUEUED */
+	int			next_in_bucket; /* next member with a sequence; -1 at the end */
 } TurnMember;
 
 typedef struct TurnShared
@@ -96,16 +103,16 @@ typedef struct TurnShared
 	LWLock		lock;			/* everything below but the atomics */
 	int			tranche;
 	OtLogIndex	holder;			/* entry whose commit is under way, or 0 */
-	int			gates_closed;	/* gates that hold up the next turn */
+	int			gates_closed;	/* number of gates that delay the next turn */
 	TurnGate	gates[GATES_MAX];
-	OtLogIndex	unseen_after;	/* positions behind this one, up to the next, that the */
-	OtLogIndex	unseen_up_to;	/* ... worker is about to pass over; 0: none */
-	int			nproposed;
-	dlist_head	queue;			/* of those QUEUED, by index */
+	OtLogIndex	unseen_after;	/* the worker is about to pass over the positions */
+	OtLogIndex	unseen_up_to;	/* ... after the first, up to this one; 0: none */
+	int			nproposed;		/* members that are PROPOSED */
+	dlist_head	queue;			/* members that are QUEUED, by index */
 	OtLogIndex	worker_wants;	/* wake the worker at this applied index; 0: no */
 	pg_atomic_uint64 handovers;
 
-	/* given up on: transactions of this incarnation that the worker settles */
+	/* transactions of this incarnation that nobody waits for any more */
 	int			nleft_open;
 	uint64		left_open[LEFT_OPEN_MAX];	/* sequences */
 
@@ -114,7 +121,10 @@ typedef struct TurnShared
 
 static TurnShared *turn = NULL;
 
-/* Behind the members: the first one with a sequence that belongs into it. */
+/*
+ * In shared memory after the members: for each hash of a sequence, the number
+ * of the first member in that bucket, or -1.
+ */
 static int *buckets = NULL;
 static uint32 bucket_mask = 0;
 
@@ -168,8 +178,8 @@ ot_turn_init(void)
 }
 
 /*
- * A process that ends leaves nothing behind.  By now its transaction has been
- * aborted, and the origin let go: the next holder of the turn needs both.
+ * Removes a process that ends.  By now its transaction has been aborted and the
+ * origin released, both of which the next holder of the turn relies on.
  */
 static void
 turn_release(int code, Datum arg)
@@ -188,7 +198,7 @@ turn_myself(void)
 	return &turn->members[my_number];
 }
 
-/* ---- who is on its way; the lock is held ---- */
+/* ---- members in buckets and in the queue; the caller holds the lock ---- */
 
 static void
 turn_add_to_bucket(int number)
@@ -209,7 +219,10 @@ turn_take_from_bucket(int number)
 	*link = turn->members[number].next_in_bucket;
 }
 
-/* Sequences are drawn one after another, so those on their way hardly share a bucket. */
+/*
+ * Sequences are drawn one after another, so those under way at the same time
+ * hardly ever share a bucket.
+ */
 static bool
 turn_is_in_bucket(uint64 sequence)
 {
@@ -239,7 +252,7 @@ turn_first_in_queue(void)
 		dlist_head_element(TurnMember, link, &turn->queue);
 }
 
-/* The number of who can take the turn now, -1 if it has not been decided yet. */
+/* The number of the member that can take the turn now; -1 if none can. */
 static int
 turn_next(void)
 {
@@ -260,12 +273,12 @@ ot_turn_begin_proposing(OtTxnId txn)
 	TurnMember *myself = turn_myself();
 
 	pg_atomic_write_u32(&myself->handover, 0);
-	/* nothing is sent yet, so nobody can ask for it before it can be found */
+	/* nothing is sent yet, so nobody asks for it before it is in its bucket */
 	ot_slot_advance(OT_SLOT_WRITING, OT_SLOT_PROPOSED);
 
 	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
 	OT_ASSERT(myself->stage == TURN_AWAY && myself->sequence == 0);
-	/* linked twice, a list would have no end */
+	/* a member that was linked twice would make its list endless */
 	if (myself->sequence == 0)
 	{
 		myself->stage = TURN_PROPOSED;
@@ -277,8 +290,8 @@ ot_turn_begin_proposing(OtTxnId txn)
 }
 
 /*
- * Lines up, so that the process before wakes this one.  The worker does so with
- * entries of others, which it has not proposed.
+ * Joins the queue, so that the process before this one wakes it.  The worker
+ * does so for entries of others, without having proposed them.
  */
 void
 ot_turn_decided(OtLogIndex index, OtLogIndex previous)
@@ -298,9 +311,9 @@ ot_turn_decided(OtLogIndex index, OtLogIndex previous)
 }
 
 /*
- * For the worker, which waits for its turn: the committed entry that comes next
- * is to become visible together with those before it.  false: somebody waits for
- * a snapshot between them.
+ * Called by the worker before its turn: the next committed entry is to become
+ * visible together with those that it has already.  Returns false if a session
+ * wants a snapshot between them.
  */
 bool
 ot_turn_extend(OtLogIndex index)
@@ -320,21 +333,21 @@ ot_turn_extend(OtLogIndex index)
 	{
 		turn->unseen_after = myself->previous;
 		turn->unseen_up_to = myself->index;
-		/* its place in the queue stays: nobody is between the two */
+		/* it stays where it is in the queue: nobody is between the two */
 		myself->index = index;
 	}
 	LWLockRelease(&turn->lock);
 	return extended;
 }
 
-/* The evictor's answer to a decided transaction that is in the way. */
+/* Was this decided transaction told to leave its entry to the worker? */
 bool
 ot_turn_is_handed_over(void)
 {
 	return pg_atomic_read_u32(&turn_myself()->handover) != 0;
 }
 
-/* Takes the turn of who is decided, if it has come. */
+/* Takes the turn if it has come. */
 bool
 ot_turn_try(void)
 {
@@ -393,9 +406,9 @@ ot_turn_publish(void)
 }
 
 /*
- * The transaction is over: leaves the queue and, if it did not commit, gives
- * the turn back unused and tells the worker that its entry may be left over.
- * Safe to call at any time.
+ * The transaction is over: leaves the queue and, if it did not commit,
+ * releases the turn unused and wakes the worker, which may have to apply the
+ * entry.  Safe to call at any time.
  */
 void
 ot_turn_forget(bool committed)
@@ -403,7 +416,7 @@ ot_turn_forget(bool committed)
 	TurnMember *myself;
 	int			next = -1;
 
-	/* Nobody else changes the stage, so it may be looked at without the lock. */
+	/* Nobody else changes the stage, so it may be read without the lock. */
 	if (my_number < 0 || turn->members[my_number].stage == TURN_AWAY)
 	{
 		ot_slot_end();
@@ -446,7 +459,7 @@ ot_turn_forget(bool committed)
 
 /*
  * A transaction of this server ended without its outcome being known, and
- * nobody waits for it any more: the worker is to have it decided.
+ * nobody waits for it any more: the worker is to have it settled.
  */
 void
 ot_turn_leave_open(OtTxnId txn)
@@ -460,7 +473,10 @@ ot_turn_leave_open(OtTxnId txn)
 
 /* ---- for the apply worker ---- */
 
-/* The first ones of those; they stay the first until ot_turn_settled(). */
+/*
+ * Returns the first of the transactions that were left open, at most max.  They
+ * remain the first ones until ot_turn_settled().
+ */
 int
 ot_turn_left_open(OtTxnId *txns, int max)
 {
@@ -480,13 +496,13 @@ ot_turn_left_open(OtTxnId *txns, int max)
 	return count;
 }
 
-/* The first so many are decided. */
+/* Removes the first `count` transactions, which have an outcome now. */
 void
 ot_turn_settled(int count)
 {
 	LWLockAcquire(&turn->lock, LW_EXCLUSIVE);
 	turn->nleft_open -= count;
-	/* In any order: the last ones take their places. */
+	/* The order does not matter: the last ones take their places. */
 	for (int i = 0; i < count && i < turn->nleft_open; i++)
 		turn->left_open[i] = turn->left_open[turn->nleft_open + count - 1 - i];
 	LWLockRelease(&turn->lock);
@@ -508,9 +524,9 @@ ot_turn_backend_has(OtTxnId txn)
 }
 
 /*
- * For the worker, which is in the queue: is some backend still on its way to
- * commit an entry before its own?  A proposed one may be: it learns its index
- * with the verdict.
+ * Called by the worker when it is in the queue: may a backend still be on its
+ * way to commit an entry before the worker's own?  Every proposed one may be,
+ * since it learns its index only with the verdict.
  */
 bool
 ot_turn_someone_before(void)
@@ -520,7 +536,7 @@ ot_turn_someone_before(void)
 
 	LWLockAcquire(&turn->lock, LW_SHARED);
 	OT_ASSERT(myself->stage == TURN_QUEUED);
-	/* the turn may be somewhere between two of them */
+	/* or the turn is taken, or delayed by a gate */
 	found = turn->nproposed > 0 || turn_first_in_queue() != myself ||
 		turn->holder.value != 0 || turn->gates_closed != 0;
 	LWLockRelease(&turn->lock);
@@ -539,7 +555,8 @@ ot_turn_worker_wants(OtLogIndex index)
 
 /*
  * Tells a process to leave its entry to the worker, if it is decided and its
- * entry is behind that one; false: it is not, or has been told.
+ * entry comes after `index`.  Returns false if it is not so, or if it has been
+ * told before.
  */
 bool
 ot_turn_hand_over(int number, OtLogIndex index)
@@ -587,7 +604,7 @@ turn_open_gate(int code, Datum arg)
 	ot_slot_wake(next);
 }
 
-/* Asks that the turn be held up once `target` is applied. */
+/* Asks that nobody gets the turn once `target` is applied. */
 static pg_noinline int
 turn_arm_gate(int64 target)
 {
@@ -621,12 +638,12 @@ turn_arm_gate(int64 target)
 	if (passed)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_NOW),
-				 errmsg("log position " INT64_FORMAT " has passed here", target),
+				 errmsg("log position " INT64_FORMAT " has already passed here", target),
 				 errhint("Ask for a later one.")));
 	if (number < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("%d sessions wait for a snapshot at a position already", GATES_MAX)));
+				 errmsg("%d sessions are already waiting for a snapshot at a position", GATES_MAX)));
 	return number;
 }
 

@@ -3,44 +3,49 @@
  * ddl.c
  *	  Records utility statements, in order with the transaction's rows.
  *
- * The utility hook sees every statement that is not a plain query, top-level
- * or run by a function.  What is to happen in every region is noted in the
- * write set as text before it runs, so that an ERROR rolls the note away with
- * the (sub)transaction.  Sub-commands are part of the statement that runs
- * them and are not noted again.
+ * The utility hook sees every statement that is not a plain query, whether a
+ * client sent it or a function runs it.  A statement that is to run in every
+ * region is recorded in the write set, as text, before it runs here: an ERROR
+ * then removes the record together with the (sub)transaction.  Sub-commands
+ * are part of the statement that runs them and are not recorded again.
  *
- * Functions.  Where a statement runs again, so do the functions of users that
- * it calls; so within a recorded statement they may change nothing that is
- * replicated, which is refused here, and in the apply worker, should it come to
- * that.  Not so where results travel and nothing is called again:
+ * Functions.  A recorded statement runs again in the other regions, and with
+ * it every user function that it calls.  Such a function must therefore not
+ * change anything replicated; this is checked here and, as a second line of
+ * defence, in the apply worker.  The rule does not apply where the results
+ * travel and no function is called again:
  *	- materialized views and CREATE TABLE AS: their rows travel;
- *	- TRUNCATE: that tables are empty travels, its triggers fire here only;
- *	- event triggers, which fire here only.  What one of ddl_command_start does
- *	  comes before its statement, so the note is then made anew behind it;
+ *	- TRUNCATE: the fact that tables are empty travels; its triggers fire here
+ *	  only;
+ *	- event triggers, which fire here only.  Whatever a ddl_command_start
+ *	  trigger does happens before its statement, so the statement is then
+ *	  recorded anew, after those changes;
  *	- bounds of partitions (ddl_bounds.c).
- * The script of an extension runs everywhere; the contents of the tables that it
- * has filled travel (contents.c), since they may differ.
+ * The script of an extension runs everywhere.  The contents of the tables that
+ * it has filled travel as well (contents.c), since they may differ by region.
  *
- * Keys.  Whatever lock the applied statement may need, and a decided local
- * transaction may hold, must be a key of both:
+ * Keys.  Every lock that the applied statement may need, and that a decided
+ * local transaction may hold, must be a key of both:
  *	- the schema key, in mode UPDATE, against all other DDL, and a lock that
- *	  stands for it on each node;
- *	- the relations that the statement locks: found at COMMIT, in the locks
- *	  that the transaction then holds (commit.c), under their names of then;
- *	- names that a relation loses, by DROP, RENAME or SET SCHEMA: noted here,
- *	  when the catalogs are about to change;
- *	- what functions compute (ot_hash_code()), for statements that may change it;
- *	- what values refer to by its name (object_name.c), and loses that: noted
- *	  here too;
+ *	  stands for it in each server;
+ *	- the relations that the statement locks: taken at COMMIT from the locks
+ *	  that the transaction holds by then (held_locks.c), under the names that
+ *	  the relations have at that time;
+ *	- names that a relation loses by DROP, RENAME or SET SCHEMA: taken here,
+ *	  just before the catalogs change;
+ *	- what functions compute (ot_hash_code()), for statements that may change
+ *	  it;
+ *	- the names of other objects that values refer to (object_name.c), if an
+ *	  object loses its name: also taken here;
  *	- relations whose rows change their meaning without a lock (ddl_lock.c).
  *
- * CREATE TABLE AS is noted as the CREATE TABLE that it amounts to, when that
- * table is made: its query, which may change role and settings and even rename
- * the table, runs behind.  Its rows travel as rows.
+ * CREATE TABLE AS is recorded as the equivalent CREATE TABLE, at the moment
+ * when the table is made.  That is before its query runs, which may change the
+ * role and settings, and even rename the table.  Its rows travel as rows.
  *
- * Runs in backends; the hooks stand aside in the apply worker.  Everything
- * here may raise ERROR.  Static state is that of statements under way, put
- * back in PG_FINALLY.
+ * Runs in backends.  In the apply worker, the utility hook only runs
+ * statements that are replayed.  Everything here may raise ERROR.  The static
+ * state describes the statements under way and is restored in PG_FINALLY.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -77,10 +82,11 @@
 typedef struct Recorded
 {
 	Node	   *stmt;
-	char	   *text;			/* as it was noted; NULL: not at all */
-	CommandId	begun;			/* the command before it has changed anything */
-	bool		results;		/* they travel: its functions are not called again */
-	List	   *filled;			/* tables that a script has written to */
+	char	   *text;			/* as recorded; NULL if it was not */
+	CommandId	begun;			/* command id before it has changed anything */
+	bool		results;		/* its results travel: its functions are not
+								 * called again */
+	List	   *filled;			/* tables that an extension's script wrote to */
 } Recorded;
 
 /* A TRUNCATE under way. */
@@ -88,19 +94,23 @@ typedef struct Truncation
 {
 	List	   *relids;
 	uint8		flags;
-	bool		told;			/* has been noted */
+	bool		told;			/* has been recorded */
 } Truncation;
 
 /* A CREATE TABLE AS under way. */
 typedef struct CreateAs
 {
 	IntoClause *into;
-	int			depth;			/* of utility calls, where it runs */
-	Oid			relid;			/* what it makes, once that exists */
-	bool		matview;		/* which is recorded as it is written */
+	int			depth;			/* of nested utility calls, where it runs */
+	Oid			relid;			/* the relation it makes, once that exists */
+	bool		matview;		/* a materialized view, whose statement is
+								 * recorded as it was written */
 } CreateAs;
 
-/* What a function of an event trigger does not see. */
+/*
+ * Static state that is set aside while the function of an event trigger runs,
+ * which is not part of the statement.
+ */
 typedef struct Outside
 {
 	Recorded   *recorded;
@@ -116,12 +126,16 @@ static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 static fmgr_hook_type prev_fmgr = NULL;
 
 static int	utility_depth = 0;	/* nested utility calls in this process */
-static Recorded *recorded = NULL;	/* the innermost one that is recorded */
-static Truncation *truncation = NULL;	/* the innermost one, if it is one */
-static bool renaming = false;	/* the innermost one renames or moves something */
-static bool creating = false;	/* ... or makes a type, whose name an array's may give way to */
+static Recorded *recorded = NULL;	/* the innermost recorded statement */
+static Truncation *truncation = NULL;	/* the innermost statement, if it is a
+										 * TRUNCATE */
+static bool renaming = false;	/* the innermost statement renames or moves an
+								 * object */
+static bool creating = false;	/* ... or makes a type: PostgreSQL renames an
+								 * array type that has the new type's name */
 static CreateAs *create_as = NULL;
-static bool replaying = false;	/* the apply worker runs a statement, and applies no rows */
+static bool replaying = false;	/* the apply worker runs a statement, as
+								 * opposed to applying rows */
 
 /* ---- keys ---- */
 
@@ -134,8 +148,8 @@ ot_ddl_has_table_key(char relkind)
 }
 
 /*
- * Takes the key of the name that the relation has in the catalogs as this
- * command sees them, that is, before its own changes.
+ * Takes the key for the relation's name in the catalogs as the current command
+ * sees them, that is, before its own changes.
  */
 void
 ot_ddl_take_relation_key(Oid relid)
@@ -155,12 +169,12 @@ ot_ddl_take_relation_key(Oid relid)
 }
 
 /*
- * The schema key as a lock, so that DDL here and DDL that is applied here
- * follow each other.  Beyond the rule above there is a reason of its own:
- * names that PostgreSQL makes up (of a serial's sequence, of a constraint)
- * avoid those of transactions that have not committed, so a statement would
- * get other names where such a transaction happens to be open.  The lock is
- * on the access method, which nothing else locks.
+ * The lock that stands for the schema key, so that local DDL and DDL that is
+ * applied here run one after the other.  Apart from the rule above there is
+ * another reason: names that PostgreSQL makes up (for a serial column's
+ * sequence, for a constraint) avoid those of uncommitted transactions, so a
+ * statement would get other names in a server where such a transaction happens
+ * to be open.  The lock is on the access method, which nothing else locks.
  */
 void
 ot_ddl_lock_schema(void)
@@ -170,9 +184,10 @@ ot_ddl_lock_schema(void)
 }
 
 /*
- * Behind the lock, so that the base is not below what it waited for; and at
- * once, since whoever holds the lock and has noted nothing passes for a
- * reader, whom an applied entry gives time.
+ * Takes the key after the lock, so that its base includes what the lock waited
+ * for, and immediately after it: a transaction that holds the lock and has not
+ * captured anything looks like a reader to the evictor, which would let it
+ * delay an entry for a while.
  */
 void
 ot_ddl_take_schema_key(void)
@@ -186,9 +201,10 @@ ot_ddl_take_schema_key(void)
 /*
  * While a definition is made that every region will repeat, names must not
  * resolve to temporary objects, which no other session has: the statement
- * then fails here, as it would there.  Only for statements that run no
- * functions of users, since a function's own SET search_path would not work.
- * What the others mean is looked at behind them (ddl_temporary.c).
+ * then fails here, as it would there.  Only done for statements that run no
+ * user functions, since a function's own SET search_path would not work
+ * meanwhile.  Other statements are checked after they have run
+ * (ddl_temporary.c).
  */
 static bool
 ddl_hides_temporary(Node *stmt)
@@ -227,8 +243,9 @@ ddl_show_temporary(void)
 }
 
 /*
- * Notes the statement.  Answers the parse tree to run, which differs from
- * the given one where a password was hidden.
+ * Records the statement, with its text in *noted.  Returns the parse tree to
+ * run, which differs from the given one if a password was replaced by its
+ * verifier, an extension got its version, or a partition's bound was computed.
  */
 static Node *
 ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
@@ -252,7 +269,10 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **n
 	return stmt;
 }
 
-/* The table is there, but for its TOAST table; nothing is in it, and no function has seen it. */
+/*
+ * Called when the table exists, without its TOAST table so far; it is empty,
+ * and no function has seen it.
+ */
 static void
 ddl_record_create_as(Oid relid)
 {
@@ -264,15 +284,17 @@ ddl_record_create_as(Oid relid)
 	pfree(text);
 }
 
-/* ---- what statements make, and functions in them ---- */
+/* ---- results of statements, and functions that they call ---- */
 
 /*
- * Before a function changes what is replicated.  `what` follows on "cannot".
+ * Called before something replicated changes: raises an ERROR if that happens
+ * in a function that a recorded statement calls.  `what` completes the message
+ * "cannot ...".
  */
 void
 ot_ddl_check_function(const char *what)
 {
-	/* the script of an extension does everywhere what it does */
+	/* the script of an extension does the same in every region */
 	if (likely(recorded == NULL) || recorded->results || creating_extension)
 		return;
 	ereport(ERROR,
@@ -280,10 +302,10 @@ ot_ddl_check_function(const char *what)
 			 errmsg("cannot %s in a function that %s calls", what,
 					GetCommandTagName(CreateCommandTag(recorded->stmt))),
 			 errdetail("The statement runs in every region, and what the function does would be done in each of them."),
-			 errhint("Let the function compute and nothing else; change the rows by a statement of their own.")));
+			 errhint("Let the function only compute a value, and change the rows in a separate statement.")));
 }
 
-/* Before a row changes, in a backend and in the apply worker. */
+/* Called before a row changes, in a backend or in the apply worker. */
 static void
 ddl_check_row_write(Relation rel)
 {
@@ -295,14 +317,17 @@ ddl_check_row_write(Relation rel)
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("a function that the statement calls changes rows of table \"%s\" in region \"%s\"",
 						RelationGetRelationName(rel), ot_region),
-				 errdetail("It did not where the statement comes from.")));
+				 errdetail("It did not do so in the region that the statement comes from.")));
 }
 
-/* A row that the script of an extension writes: in every region, but perhaps another. */
+/*
+ * Called when the script of an extension writes a row: every region writes
+ * one, but perhaps with other values.
+ */
 static void
 ddl_script_writes(Relation rel)
 {
-	/* rows that are about to be those of a table or a materialized view */
+	/* while a table or materialized view is rewritten, its own OID */
 	Oid			relid = OidIsValid(rel->rd_rel->relrewrite) ? rel->rd_rel->relrewrite :
 		RelationGetRelid(rel);
 
@@ -315,7 +340,10 @@ ddl_script_writes(Relation rel)
 	}
 }
 
-/* Behind the script.  The lock stands for keys of the rows. */
+/*
+ * Called after the script.  The lock is taken in place of keys for the rows:
+ * it becomes a key at COMMIT.
+ */
 static void
 ddl_note_filled(Recorded *statement)
 {
@@ -347,8 +375,8 @@ ddl_note_truncated(void)
 }
 
 /*
- * A table gets an empty file.  In a TRUNCATE its BEFORE triggers have fired by
- * then, and none of its AFTER triggers.
+ * Called when a table is about to get an empty file.  In a TRUNCATE, the
+ * BEFORE triggers have fired by then, and none of the AFTER triggers.
  */
 static void
 ddl_before_file(Relation rel)
@@ -359,10 +387,10 @@ ddl_before_file(Relation rel)
 }
 
 /*
- * Goes on to the hook before, `prev`, with `node` in the place of the
- * statement's own tree.  What runs behind finds its own memory context: a
- * default that has called xml_is_well_formed() leaves the ErrorContext as the
- * current one, and only a portal takes its own again.
+ * Calls the previous hook, `prev`, or standard_ProcessUtility(), with `node`
+ * in place of the statement's own tree.  Then restores the memory context if
+ * necessary: a default that calls xml_is_well_formed() leaves ErrorContext as
+ * the current one, and only a portal switches back to its own.
  */
 void
 ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
@@ -387,7 +415,7 @@ ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *pstmt,
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 								env, dest, completion);
-	/* others change it by right: VACUUM ends transactions */
+	/* other changes are intended: VACUUM ends transactions */
 	if (CurrentMemoryContext == ErrorContext)
 		MemoryContextSwitchTo(context_before);
 }
@@ -412,7 +440,7 @@ ddl_makes_type(Node *stmt)
 	}
 }
 
-/* What is noted once the statement has run. */
+/* Captures results that travel, once the statement has run. */
 static void
 ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 {
@@ -437,7 +465,9 @@ ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 }
 
 /*
- * Runs the statement with its static state in place: NULL for what it is not.
+ * Runs the statement with the static state set up for it.  `statement`,
+ * `running` and `truncating` are NULL if it is no recorded statement, no
+ * CREATE TABLE AS or no TRUNCATE, respectively.
  */
 static void
 ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs *running,
@@ -487,7 +517,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 	PG_END_TRY();
 }
 
-/* Around a statement that the apply worker replays. */
+/* Called before and after a statement that the apply worker replays. */
 void
 ot_ddl_set_replaying(bool is)
 {
@@ -496,9 +526,10 @@ ot_ddl_set_replaying(bool is)
 }
 
 /*
- * In the apply worker: a statement that is replayed, or one in the script of an
- * extension.  As a sub-command it fires no event triggers, which have fired
- * where it comes from, and were captured.
+ * In the apply worker: runs a statement that is replayed, or one in the script
+ * of an extension.  It runs as a sub-command so that it fires no event
+ * triggers: those fired where the statement comes from, and what they did was
+ * captured.
  */
 static void
 ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
@@ -513,7 +544,7 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("a function that the statement calls runs %s in region \"%s\"",
 						GetCommandTagName(CreateCommandTag(pstmt->utilityStmt)), ot_region),
-				 errdetail("It did not where the statement comes from.")));
+				 errdetail("It did not do so in the region that the statement comes from.")));
 	if (IsTransactionState())
 		ot_ddl_lock_relations(pstmt->utilityStmt);
 	PG_TRY();
@@ -550,7 +581,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		return;
 	}
 
-	/* Also what an extension's script runs. */
+	/* Also for statements that an extension's script runs. */
 	if (recorded != NULL && IsTransactionState())
 		ot_ddl_lock_relations(node);
 
@@ -575,7 +606,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		/* what it makes would belong to the extension here and nowhere else */
 		if (creating_extension)
 			ot_ddl_refuse(psprintf("%s in an event trigger while the script of an extension runs", tag),
-						  "Let the event trigger write rows only, or disable it for the time.");
+						  "Let the event trigger write rows only, or disable it for the time being.");
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
 	{
@@ -591,7 +622,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	if (kind == OT_STATEMENT_TRUNCATE && ((TruncateStmt *) node)->restart_seqs)
 		emptied.flags = OT_EMPTIED_RESTART;
 
-	/* after an ERROR the end of the (sub)transaction shows it again */
+	/* after an ERROR, the end of the (sub)transaction restores search_path */
 	hidden = statement.stmt != NULL && ddl_hides_temporary(node);
 	if (hidden)
 		ddl_hide_temporary();
@@ -630,7 +661,7 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	switch (access)
 	{
 		case OAT_POST_CREATE:
-			/* the first relation made at that depth; its TOAST table follows */
+			/* the first relation at this depth is the table; TOAST follows */
 			if (create_as != NULL && create_as->depth == utility_depth &&
 				!OidIsValid(create_as->relid))
 			{
@@ -677,10 +708,11 @@ ot_ddl_needs_fmgr_hook(Oid function)
 }
 
 /*
- * Around the function of an event trigger, which does not run where the
- * statement is replayed: so it is captured, also below the script of an
- * extension.  If the statement has done nothing yet, what the function does
- * comes first.
+ * Called before and after the function of an event trigger.  The function does
+ * not run where the statement is replayed, so its changes are captured, even
+ * while the script of an extension runs.  If the statement has not changed
+ * anything yet, the function's changes come first: the statement's record is
+ * taken back and made again after them.
  */
 static void
 ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
@@ -689,7 +721,7 @@ ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 
 	if (prev_fmgr && (!prev_needs_fmgr || prev_needs_fmgr(flinfo->fn_oid)))
 	{
-		/* there is one place for an argument, and it is whose hook it is */
+		/* there is room for one hook's argument only; leave it to that hook */
 		prev_fmgr(event, flinfo, arg);
 		return;
 	}

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * ddl.h
- *	  Utility statements: recorded in one region, carried out in the others.
+ *	  Utility statements: recorded in one region, replayed in the others.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -25,7 +25,7 @@ extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *
 									QueryCompletion *completion);
 
 /* ddl_apply.c */
-extern void ot_ddl_apply_statement(OtReader *r);	/* behind the op byte 'S' */
+extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */
 
 /* ddl_text.c */
 extern DefElem *ot_ddl_find_option(List *options, const char *name);

@@ -4,10 +4,11 @@
  *	  Runs a statement that another region has recorded.
  *
  * Runs in the apply worker, in the transaction of the entry, with
- * session_replication_role = replica and the origin's transaction time.  The
- * statement runs as the role that ran it, with the settings that it had.  An
- * ERROR leaves role and settings to the end of the transaction; the entry is
- * then tried again, since it is decided and cannot be left out.
+ * session_replication_role = replica and the transaction time of the original
+ * transaction.  The statement runs as the role that ran it there, with the
+ * settings that it had there.  After an ERROR, the end of the transaction
+ * restores role and settings; the entry is then tried again, since it is
+ * decided.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -44,15 +45,16 @@ ddl_apply_say_statement(void *arg)
 }
 
 /*
- * The session's own user is a superuser, and a function of a user that the
- * statement runs must neither SET ROLE its way back to it nor leave anything
- * behind for later entries, temporary tables for example.  Parsing runs
- * functions already (the CHECK of a domain within a constant).  The rules of
- * SECURITY DEFINER functions and of maintenance commands apply.
+ * The worker's own session user is a superuser.  A user function that the
+ * statement runs must neither return to that user with SET ROLE nor leave
+ * anything behind for later entries, such as temporary tables.  So the rules
+ * for SECURITY DEFINER functions and for maintenance commands apply, starting
+ * with parsing, which may run functions too (the CHECK of a domain, for a
+ * constant).
  */
 #define NOT_TRUSTED (SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)
 
-/* These rules also forbid some statements to say what they are about. */
+/* These rules are relaxed for statements that they would forbid altogether. */
 static int
 ddl_apply_security_context(Node *stmt)
 {
@@ -61,7 +63,7 @@ ddl_apply_security_context(Node *stmt)
 		case T_AlterFunctionStmt:
 		case T_AlterRoleSetStmt:
 		case T_AlterDatabaseSetStmt:
-			/* SET role = ... as a definition; they run no functions */
+			/* they may define SET role = ...; they run no functions */
 			return 0;
 		case T_CreateExtensionStmt:
 		case T_AlterExtensionStmt:
@@ -85,10 +87,11 @@ ddl_apply_sets_role(DefElem *option)
 }
 
 /*
- * CREATE FUNCTION may set a role for the function, and it runs functions, in
- * the defaults of arguments.  So that setting is left to an ALTER FUNCTION, to
- * be run behind, which makes all of them again, in the order that they have.
- * NULL: there is none.
+ * CREATE FUNCTION may contain SET role = ..., which these rules forbid, and it
+ * may run functions, in the defaults of arguments.  So that setting is removed
+ * from it and left to an ALTER FUNCTION to be run after it, which sets all the
+ * settings of the function again, in their original order.  Returns that
+ * statement, or NULL if no role is set.
  */
 static Node *
 ddl_apply_take_role_out(Node *stmt)
@@ -124,8 +127,9 @@ ddl_apply_take_role_out(Node *stmt)
 }
 
 /*
- * Does all that the table and its children hold come from the log?  What is in
- * tables of another access method, and in unlogged ones, is this region's own.
+ * Do all rows of the table and its children come from the log?  Rows of
+ * unlogged tables, and of tables with another access method, are this server's
+ * own.
  */
 static bool
 ddl_apply_has_rows_of_log_only(RangeVar *name)
@@ -143,7 +147,10 @@ ddl_apply_has_rows_of_log_only(RangeVar *name)
 	return true;
 }
 
-/* Rows that are there pass a new constraint; NOT VALID stays what it is. */
+/*
+ * Marks a new constraint as valid without checking the rows that are there.
+ * One that is NOT VALID stays so.
+ */
 static void
 ddl_apply_leave_unchecked(RangeVar *table, Node *node)
 {
@@ -160,10 +167,10 @@ ddl_apply_leave_unchecked(RangeVar *table, Node *node)
 }
 
 /*
- * What the statement would compute, call or check, and what its own region has
- * computed, called or checked: the contents of a materialized view follow as
- * rows; constraints were found to hold for rows that are the same here, under
- * the privileges and row security of there.
+ * Removes from the statement what its own region has already computed or
+ * checked for all regions.  The contents of a materialized view follow as
+ * rows.  Constraints were found to hold there for the same rows, under that
+ * region's privileges and row security.
  */
 static void
 ddl_apply_leave_to_results(Node *stmt)
@@ -194,7 +201,7 @@ ddl_apply_leave_to_results(Node *stmt)
 static void
 ddl_apply_run_statement(PlannedStmt *pstmt, const char *text, Oid roleid, int sec_context)
 {
-	/* some statements use up the snapshot they are given */
+	/* some statements pop the snapshot they are given */
 	if (!ActiveSnapshotSet())
 		PushActiveSnapshot(GetTransactionSnapshot());
 	SetUserIdAndSecContext(roleid, sec_context | ddl_apply_security_context(pstmt->utilityStmt));
@@ -227,7 +234,7 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 			if (pstmt->commandType != CMD_UTILITY)
 				ereport(ERROR,
 						(errcode(OT_ERR_PROTOCOL),
-						 errmsg("entry holds a statement that is not a utility statement")));
+						 errmsg("entry contains a statement that is not a utility statement")));
 			ot_ddl_lock_schema();
 			ddl_apply_leave_to_results(pstmt->utilityStmt);
 			behind = ddl_apply_take_role_out(pstmt->utilityStmt);
@@ -243,7 +250,7 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 	}
 }
 
-/* Applies an 'S' operation; r stands behind the op byte. */
+/* Applies an 'S' operation; r is past the op byte. */
 void
 ot_ddl_apply_statement(OtReader *r)
 {
@@ -266,11 +273,11 @@ ot_ddl_apply_statement(OtReader *r)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("role \"%s\" does not exist on this node", role),
-				 errhint("It was made outside of the replicated database. Create it here, and the statement goes on.")));
+				 errhint("It was created outside of the replicated database. Create it here too, and the statement will be applied.")));
 
 	PG_TRY();
 	{
-		/* Role first: search_path may say "$user". */
+		/* The role first: search_path may contain "$user". */
 		GetUserIdAndSecContext(&saved_user, &saved_sec_context);
 		SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
 		ot_session_settings_apply(r, roleid);
@@ -278,7 +285,7 @@ ot_ddl_apply_statement(OtReader *r)
 		ot_ddl_set_replaying(true);
 		ddl_apply_run_text(text, roleid, saved_sec_context);
 
-		/* false: what its functions have set ends here too */
+		/* false: undoes what its functions have set, too */
 		AtEOXact_GUC(false, guc_level);
 	}
 	PG_FINALLY();

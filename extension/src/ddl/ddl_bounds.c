@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_bounds.c
- *	  Bounds of partitions, computed once.
+ *	  Computes the bounds of partitions, once for all regions.
  *
- * FOR VALUES takes expressions: random(), now(), functions of users.  They are
- * computed here, before the statement runs or is recorded, and their values
- * stand in their place in both.  What such a function writes is then the
- * transaction's own, captured like all else, ahead of the statement.
+ * FOR VALUES takes expressions: random(), now(), user functions.  They are
+ * computed here, before the statement runs or is recorded, and are replaced by
+ * their values in both.  Whatever such a function writes is an ordinary change
+ * of the transaction, captured before the statement is recorded.
  *
  * Runs in backends; allocates in the current context.  Raises the errors that
  * the statement itself would raise, and 0A000.
@@ -36,7 +36,7 @@
 #include "utils/rel.h"
 #include "utils/ruleutils.h"
 
-/* Where a statement keeps its bound; NULL: it has none. */
+/* Returns where the statement keeps its bound, or NULL if it has none. */
 static PartitionBoundSpec **
 ddl_bounds_find_bound(Node *stmt, RangeVar **parent)
 {
@@ -92,7 +92,7 @@ ddl_bounds_all_written_out(PartitionBoundSpec *bound)
 	return true;
 }
 
-/* The relation exists already, and IF NOT EXISTS passes it over. */
+/* Does the relation exist, so that IF NOT EXISTS skips the statement? */
 static bool
 ddl_bounds_is_passed_over(Node *stmt)
 {
@@ -105,18 +105,24 @@ ddl_bounds_is_passed_over(Node *stmt)
 	return OidIsValid(get_relname_relid(create->relation->relname, schema));
 }
 
-/* Before the lock: nobody waits for a lock of somebody who has no right to it. */
+/*
+ * Called before the lock is taken, so that a user without the right to alter
+ * the parent cannot make others wait.
+ */
 static void
 ddl_bounds_check_parent(const RangeVar *parent, Oid relid, Oid old_relid, void *arg)
 {
 	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
 
-	/* gone meanwhile: it will be looked up again */
+	/* if it is gone meanwhile, the caller looks it up again */
 	if (relkind != '\0' && !OT_OWNS_RELATION(relid))
 		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(relkind), parent->relname);
 }
 
-/* The locked parent; NULL: the server will say what is wrong. */
+/*
+ * Returns the parent, locked; NULL if it is not suitable: PostgreSQL will say
+ * what is wrong.
+ */
 static Relation
 ddl_bounds_open_parent(RangeVar *parent, char strategy)
 {
@@ -134,7 +140,7 @@ ddl_bounds_open_parent(RangeVar *parent, char strategy)
 	return NULL;
 }
 
-/* The bound with its values. */
+/* Returns the bound with its expressions computed. */
 static PartitionBoundSpec *
 ddl_bounds_compute_values(PartitionBoundSpec *bound, Relation parent, const char *query)
 {
@@ -146,7 +152,7 @@ ddl_bounds_compute_values(PartitionBoundSpec *bound, Relation parent, const char
 	return bound;
 }
 
-/* The bound's values in SQL, from which exactly these are read again. */
+/* The bound's values in SQL, in a form from which the same values are read. */
 static char *
 ddl_bounds_written_out(PartitionBoundSpec *bound)
 {
@@ -165,7 +171,10 @@ ddl_bounds_written_out(PartitionBoundSpec *bound)
 	return text + strlen(start);
 }
 
-/* How long the bound's own text is, which begins with IN or FROM; 0: it is not there. */
+/*
+ * Returns the length of the bound's text, which begins with IN or FROM; 0 if
+ * no complete bound is there.
+ */
 static int
 ddl_bounds_length_of_bound(const char *text, char strategy)
 {
@@ -208,9 +217,9 @@ ddl_bounds_set_locations(List *datums, int location)
 }
 
 /*
- * Computes the bound of a new partition.  Answers the statement to run, and
- * in *text the one to record, which say the same.  offset is where *text
- * stands in the query string that locations in stmt refer to.
+ * Computes the bound of a new partition.  Returns the statement to run, and in
+ * *text its equivalent to record.  offset is where *text starts in the query
+ * string that locations in stmt refer to.
  */
 Node *
 ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
@@ -259,12 +268,12 @@ ot_ddl_compute_bound(Node *stmt, char **text, int offset, const char *query)
 	values = ddl_bounds_written_out(bound);
 	*text = psprintf("%.*s%s%s", begin, *text, values, *text + begin + length);
 
-	/* what runs is what is recorded */
+	/* run exactly what is recorded */
 	again = linitial_node(RawStmt, raw_parser(*text, RAW_PARSE_DEFAULT))->stmt;
 	read = *ddl_bounds_find_bound(again, &parent);
 	if (!equal(ddl_bounds_compute_values(read, rel, *text), bound))
-		ot_ddl_refuse("a partition's bound that is another one when it is read from its text",
-					  "Write the bound as a constant, or under array_nulls = on and other settings as they are by default.");
+		ot_ddl_refuse("a partition's bound that changes when its text is read again",
+					  "Write the bound as a constant, or set array_nulls to on and other settings to their defaults.");
 	relation_close(rel, NoLock);
 	read->location = location;
 	ddl_bounds_set_locations(read->listdatums, location);

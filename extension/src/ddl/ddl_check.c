@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_check.c
- *	  Statements that may not be recorded as they are written.
+ *	  Refuses statements that must not be recorded as they are written.
  *
- * A recorded statement must do the same on every node.  What would not, for
- * example a rewrite with random(), or what cannot run inside the log's turn,
- * for example CREATE INDEX CONCURRENTLY, is refused here, before anything has
- * happened, with SQLSTATE 0A000 and a hint that says what to do instead.
+ * A recorded statement must do the same in every region.  A statement that
+ * would not, for example a rewrite with random(), or that needs several
+ * transactions, for example CREATE INDEX CONCURRENTLY, is refused here, before
+ * it has done anything, with SQLSTATE 0A000 and a hint that says what to do
+ * instead.
  *
  * Runs in backends.
  *
@@ -55,8 +56,9 @@ ot_ddl_refuse(const char *what, const char *hint)
 }
 
 /*
- * What is checked in every database of the server: the replicated database
- * must stay, and roles made elsewhere are worth a word.
+ * Checks statements in every database of the server: the replicated database
+ * must be neither dropped nor renamed, and changes of roles in other databases
+ * get a warning, since they are not replicated.
  */
 void
 ot_ddl_check_everywhere(Node *stmt)
@@ -96,7 +98,7 @@ ot_ddl_check_everywhere(Node *stmt)
 
 /* ---- ALTER TABLE ---- */
 
-/* Does rel, or a child of it, have rows that travel? */
+/* Does the relation, or a child of it, have rows that travel? */
 static bool
 ddl_check_has_replicated_rows(Oid relid, LOCKMODE lockmode)
 {
@@ -140,9 +142,10 @@ ddl_check_column_name(Node *node)
 }
 
 /*
- * PostgreSQL takes the OID of the table, and of a constant name, for
- * immutable.  This is about the words, for columns that a generated column
- * refers to may be new themselves.
+ * Does the expression of a generated column use an OID?  PostgreSQL regards
+ * tableoid, and the OID that a constant name stands for, as immutable.  Looks
+ * at the raw parse tree, since columns that the expression refers to may be
+ * new themselves.
  */
 static bool
 ddl_check_generates_from_oids(Node *node, void *context)
@@ -161,7 +164,7 @@ ddl_check_generates_from_oids(Node *node, void *context)
 	return raw_expression_tree_walker(node, ddl_check_generates_from_oids, context);
 }
 
-/* A column that is not there yet? */
+/* Does the expression refer to a column that does not exist yet? */
 static bool
 ddl_check_refers_to_new(Node *node, void *context)
 {
@@ -173,7 +176,10 @@ ddl_check_refers_to_new(Node *node, void *context)
 	return raw_expression_tree_walker(node, ddl_check_refers_to_new, context);
 }
 
-/* With the cast to the column's type, which may be a function of a user as well. */
+/*
+ * Does the expression give the same value in every region?  That includes the
+ * cast to the column's type, which may call a user function.
+ */
 static bool
 ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
 {
@@ -187,7 +193,10 @@ ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_t
 	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
 }
 
-/* It is IMMUTABLE, PostgreSQL sees to it. */
+/*
+ * The same, for the expression of a generated column.  PostgreSQL itself
+ * enforces that it is IMMUTABLE.
+ */
 static bool
 ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *column_type)
 {
@@ -205,7 +214,10 @@ ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *
 								   column_type);
 }
 
-/* Would ADD COLUMN give existing rows values that other regions could not compute again? */
+/*
+ * Would ADD COLUMN give existing rows values that other regions could not
+ * compute as well?
+ */
 static bool
 ddl_check_adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
@@ -274,7 +286,10 @@ ddl_check_converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *com
 	return !ddl_check_computes_same(pstate, expression, column->typeName);
 }
 
-/* Refuses what ALTER TABLE would do to the rows of the relation, or of its children. */
+/*
+ * Refuses commands of ALTER TABLE for what they would do to the rows of the
+ * relation, or of its children.
+ */
 static void
 ddl_check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *query)
 {
@@ -335,8 +350,8 @@ ddl_check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const cha
 }
 
 /*
- * ALTER TYPE ... CASCADE does to the tables OF the type what it says of the
- * type.  One of somebody else is left alone: the statement will refuse.
+ * ALTER TYPE ... CASCADE changes the tables OF the type like the type itself.
+ * A table of another owner is skipped: the statement will fail on it.
  */
 static void
 ddl_check_typed_tables(AlterTableStmt *stmt, Oid type, LOCKMODE lockmode, const char *query)
@@ -405,7 +420,7 @@ ddl_check_alter_table(AlterTableStmt *stmt, const char *query)
 	if (!interesting || (stmt->objtype != OBJECT_TABLE && stmt->objtype != OBJECT_TYPE))
 		return;
 
-	/* the lock that the statement itself takes next, with its checks */
+	/* takes the lock, with the checks, that the statement itself takes next */
 	relid = AlterTableLookupRelation(stmt, lockmode);
 	if (!OidIsValid(relid))
 		return;
@@ -417,7 +432,10 @@ ddl_check_alter_table(AlterTableStmt *stmt, const char *query)
 
 /* ---- other statements ---- */
 
-/* SET ... FROM CURRENT is a value of this session, unless it travels. */
+/*
+ * SET ... FROM CURRENT takes its value from this session.  Other regions have
+ * that value only if the setting travels.
+ */
 static void
 ddl_check_from_current(VariableSetStmt *stmt)
 {
@@ -430,8 +448,9 @@ ddl_check_from_current(VariableSetStmt *stmt)
 }
 
 /*
- * A dump taken elsewhere says SET default_table_access_method = heap.  Rows of
- * such a table stay in this region, which should not go unnoticed.
+ * A dump of another database says SET default_table_access_method = heap.
+ * Rows of tables created under that setting stay on this server, which should
+ * not go unnoticed.
  */
 static void
 ddl_check_warn_of_access_method(RangeVar *name, const char *access_method)
@@ -452,8 +471,9 @@ ot_ddl_check_create_as(CreateTableAsStmt *stmt)
 }
 
 /*
- * The database's own default_table_access_method is what makes new tables
- * replicated ones.  To lose it by a RESET would be found out much later.
+ * New tables are replicated because of the database's own setting of
+ * default_table_access_method.  If a RESET removed it, nobody would notice
+ * until much later.
  */
 static void
 ddl_check_database_reset(AlterDatabaseSetStmt *stmt)
@@ -470,7 +490,7 @@ ddl_check_database_reset(AlterDatabaseSetStmt *stmt)
 					  "New tables would stay on the server where their rows are written. If that is meant, set it to heap.");
 }
 
-/* The extension, its schema and what is in it are looked up by their names. */
+/* Our code looks up the extension, its schema and its objects by name. */
 static void
 ddl_check_own_extension(Node *stmt)
 {

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_classify.c
- *	  Which utility statements are recorded, which stay here.
+ *	  Decides which utility statements are recorded and which stay local.
  *
- * Every kind of statement is named below.  One that is not, from a newer
- * PostgreSQL, is refused if PostgreSQL itself calls it DDL: a statement is
- * never silently kept local.
+ * Every kind of statement is named below.  A kind that is not, because it is
+ * new in a later PostgreSQL, is refused if PostgreSQL itself classifies it as
+ * DDL, so that no DDL silently stays local.
  *
- * Runs in backends, with recording on; may look at catalogs and raise 0A000.
+ * Runs in backends that capture; may look at catalogs and raise 0A000.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -33,8 +33,9 @@ ddl_classify_is_this_database(const char *name)
 }
 
 /*
- * The CREATE TABLE AS that this statement runs, if any: alone, or under
- * EXPLAIN ANALYZE, which runs it without another utility call.
+ * Returns the CREATE TABLE AS that this statement runs, or NULL: the statement
+ * itself, or the one under EXPLAIN ANALYZE, which runs it without another
+ * utility call.
  */
 CreateTableAsStmt *
 ot_ddl_create_as(Node *stmt)
@@ -83,8 +84,8 @@ ddl_classify_create_as(CreateTableAsStmt *stmt)
 }
 
 /*
- * What is in an unlogged table, or in one of another access method, is each
- * node's own: so is emptying it.
+ * Rows of an unlogged table, or of one with another access method, are each
+ * server's own, and so is the decision to remove them.
  */
 static OtStatementKind
 ddl_classify_truncate(TruncateStmt *stmt)
@@ -112,7 +113,10 @@ ddl_classify_truncate(TruncateStmt *stmt)
 	return local > 0 ? OT_STATEMENT_LOCAL : OT_STATEMENT_TRUNCATE;
 }
 
-/* Objects of the whole server, by the kind that a statement names. */
+/*
+ * Classifies a statement by the kind of its object: objects of the whole
+ * server, and others that cannot be replicated, need special treatment.
+ */
 static OtStatementKind
 ddl_classify_shared(ObjectType type, const char *name)
 {
@@ -167,8 +171,9 @@ ddl_classify_grant(GrantStmt *stmt)
 }
 
 /*
- * May it change what functions compute, by what they call or by what their
- * names lead to?  Only what is about relations and rights certainly does not.
+ * May the statement change what functions compute, because they would call
+ * other code or resolve their names to other objects?  Only statements about
+ * relations and privileges certainly do not.
  */
 bool
 ot_ddl_may_change_code(Node *stmt)
@@ -236,7 +241,7 @@ ot_ddl_classify(Node *stmt, const char *query)
 
 	switch (nodeTag(stmt))
 	{
-			/* local by nature: sessions, transactions, maintenance */
+			/* always local: sessions, transactions, maintenance */
 		case T_TransactionStmt:
 		case T_DeclareCursorStmt:
 		case T_ClosePortalStmt:
@@ -262,8 +267,8 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_ConstraintsSetStmt:
 		case T_CheckPointStmt:
 		case T_CreatedbStmt:
-		case T_DropdbStmt:		/* of another database: checked elsewhere */
-		case T_AlterDatabaseRefreshCollStmt:	/* versions are each server's */
+		case T_DropdbStmt:		/* ot_ddl_check_everywhere() protects ours */
+		case T_AlterDatabaseRefreshCollStmt:	/* versions are each server's own */
 		case T_AlterCollationStmt:
 			return OT_STATEMENT_LOCAL;
 
@@ -342,7 +347,7 @@ ot_ddl_classify(Node *stmt, const char *query)
 			return OT_STATEMENT_REFRESH;
 
 		case T_CreateExtensionStmt:
-			/* each node has it from the start */
+			/* each server has it from the start */
 			if (strcmp(((CreateExtensionStmt *) stmt)->extname, "onetrip") == 0)
 				return OT_STATEMENT_LOCAL;
 			kind = OT_STATEMENT_SCHEMA;
@@ -423,7 +428,7 @@ ot_ddl_classify(Node *stmt, const char *query)
 	}
 	if (kind == OT_STATEMENT_LOCAL)
 		return kind;
-	/* before the locks of its tables, like everybody */
+	/* the schema lock comes before table locks, in this order everywhere */
 	if (kind == OT_STATEMENT_SCHEMA)
 		ot_ddl_take_schema_key();
 	ot_ddl_check_recorded(stmt, query);

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_extension.c
- *	  CREATE EXTENSION and ALTER EXTENSION ... UPDATE, with their versions.
+ *	  Adds versions to CREATE EXTENSION and ALTER EXTENSION ... UPDATE.
  *
- * Without one of its own the statement takes the version that the server's
- * control file calls the default, and CASCADE the defaults of whatever the
- * extension requires.  Control files are a matter of each server.  So the
- * version of here is written into the statement before it runs or is
- * recorded, and what it requires is created before it, by a statement of its
- * own.  Every other region then has the same versions, or an error that names
- * the one that it lacks.
+ * If the statement names no version, PostgreSQL takes the default of the
+ * server's control file, and CASCADE takes the defaults of all required
+ * extensions.  Control files may differ between servers.  So this server's
+ * version is written into the statement before it runs or is recorded, and
+ * each required extension is created before it, by a separate statement.
+ * Every other region then gets the same versions, or an error that names the
+ * version that it lacks.
  *
- * What runs is what is recorded: without CASCADE.  Should this file miss
- * anything that is required, the statement fails here.
+ * The statement runs exactly as it is recorded, without CASCADE.  If this file
+ * missed a required extension, the statement would fail here.
  *
  * Runs in backends; allocates in the current context.  Anything may raise
  * ERROR.
@@ -39,12 +39,12 @@
 typedef struct Wanted
 {
 	char	   *name;
-	char	   *version;		/* NULL: this server knows none */
+	char	   *version;		/* NULL if this server knows no default */
 } Wanted;
 
 /*
- * The one value that the query gives for these arguments, in the caller's
- * context; *isnull if there is none.
+ * Returns the one value that the query gives for these arguments, allocated in
+ * the caller's memory context.  Sets *isnull if there is none.
  */
 static Datum
 ddl_extension_look_up(const char *query, const char *name, const char *version, bool *isnull)
@@ -62,7 +62,7 @@ ddl_extension_look_up(const char *query, const char *name, const char *version, 
 	}
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	/* what is on the server's disk, whatever the transaction may write */
+	/* read-only: it looks at files on the server's disk */
 	if (SPI_execute_with_args(query, 2, types, args, nulls, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not look up extension \"%s\"", name);
 	*isnull = true;
@@ -80,7 +80,10 @@ ddl_extension_look_up(const char *query, const char *name, const char *version, 
 	return result;
 }
 
-/* NULL: the server does not have it, or its control file names no default. */
+/*
+ * Returns NULL if the server does not have the extension, or if its control
+ * file names no default.
+ */
 static char *
 ddl_extension_default_version(const char *name)
 {
@@ -93,7 +96,7 @@ ddl_extension_default_version(const char *name)
 	return isnull ? NULL : TextDatumGetCString(version);
 }
 
-/* Names of what this version requires. */
+/* The names of the extensions that this version requires. */
 static List *
 ddl_extension_list_required(const char *name, const char *version)
 {
@@ -117,9 +120,9 @@ ddl_extension_list_required(const char *name, const char *version)
 }
 
 /*
- * Adds what `name` requires and does not exist to the list, in the order of
- * creation.  What requires itself in a circle is in the list once, and the
- * server refuses the first of it.
+ * Adds to the list, in order of creation, the extensions that `name` requires
+ * and that do not exist yet.  Extensions that require each other in a circle
+ * are in the list once each, and PostgreSQL refuses the first of them.
  */
 static void
 ddl_extension_add_required(List **wanted, const char *name, const char *version)
@@ -141,7 +144,7 @@ ddl_extension_add_required(List **wanted, const char *name, const char *version)
 		one = palloc0(sizeof(Wanted));
 		one->name = other;
 		one->version = ddl_extension_default_version(other);
-		/* known from now on; it moves behind what it requires itself */
+		/* in the list from now on, but moves behind what it requires itself */
 		*wanted = lappend(*wanted, one);
 		if (one->version)
 			ddl_extension_add_required(wanted, one->name, one->version);
@@ -205,11 +208,11 @@ ddl_extension_name_version_of_create(CreateExtensionStmt *stmt, char **text)
 	char	   *version;
 	ListCell   *lc;
 
-	/* nothing is going to be installed */
+	/* it exists, so nothing is going to be installed */
 	if (OidIsValid(get_extension_oid(stmt->extname, true)))
 		return (Node *) stmt;
 	version = given ? defGetString(given) : ddl_extension_default_version(stmt->extname);
-	/* the server says what is wrong */
+	/* PostgreSQL will say what is wrong */
 	if (version == NULL)
 		return (Node *) stmt;
 
@@ -254,8 +257,8 @@ ddl_extension_name_version_of_update(AlterExtensionStmt *stmt, char **text)
 }
 
 /*
- * Answers the statement to run, and in *text the one to record, which say
- * the same.  May create other extensions, and record that.
+ * Returns the statement to run, and in *text its equivalent to record.  May
+ * create other extensions, and record that.
  */
 Node *
 ot_ddl_name_version(Node *stmt, char **text)

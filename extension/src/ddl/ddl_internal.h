@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_internal.h
- *	  What the parts of ddl offer each other.
+ *	  What the files of ddl offer each other.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -22,11 +22,12 @@
 /* What becomes of a utility statement. */
 typedef enum OtStatementKind
 {
-	OT_STATEMENT_LOCAL,			/* runs here, leaves no trace in the log */
-	OT_STATEMENT_SCHEMA,		/* recorded, with the schema key */
-	OT_STATEMENT_TRUNCATE,		/* what it empties is noted; its locks are key enough */
-	OT_STATEMENT_REFRESH,		/* the rows that it makes are noted, likewise */
-	OT_STATEMENT_CREATE_AS		/* its table is recorded, its rows captured */
+	OT_STATEMENT_LOCAL,			/* runs here and leaves no trace in the log */
+	OT_STATEMENT_SCHEMA,		/* is recorded, with the schema key */
+	OT_STATEMENT_TRUNCATE,		/* the tables it empties are captured; the keys
+								 * of its locks suffice */
+	OT_STATEMENT_REFRESH,		/* the rows it makes are captured, likewise */
+	OT_STATEMENT_CREATE_AS		/* its table is recorded, its rows are captured */
 } OtStatementKind;
 
 /* ddl.c */

@@ -1,25 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_lock.c
- *	  Locks the relations whose rows a statement gives another meaning.
+ *	  Locks relations that a statement affects although PostgreSQL does not lock
+ *	  them.
  *
- * Some statements lock no table in PostgreSQL, and yet a row that was written
- * before them means something else behind them:
+ * After most of these statements, a row that was written before them has
+ * another meaning:
  *	- ALTER SCHEMA ... RENAME: tables have other names;
- *	- types that change under their values (a renamed label of an enum, a
- *	  domain's constraint, a composite's attributes);
- *	- a function that computes what an index holds, or a text search
- *	  configuration or dictionary, replaced or altered: the same row has another
- *	  value, hence another key;
- *	- GRANT: the relation's row in the catalog is written by TRUNCATE as well.
+ *	- changes of types that have values (a renamed label of an enum, a domain's
+ *	  constraint, a composite's attributes);
+ *	- replacing or altering a function that computes values of an index, or a
+ *	  text search configuration or dictionary: the same row has another value,
+ *	  hence another key;
+ *	- GRANT, for another reason: it writes the relation's row in pg_class, as
+ *	  TRUNCATE does.
  *
- * A key alone would not do: keys of held locks are taken at COMMIT with the
- * base of then, which is right only because the lock kept conflicting entries
- * out until then.  So the relations concerned are really locked, here and where
- * the statement is applied, and what sessions remember of them is thrown away.
+ * A key alone would not suffice.  Keys of held locks are taken at COMMIT, with
+ * the applied index of that time as their base, which is right only because
+ * the lock has kept conflicting entries out until then.  So these relations
+ * are locked, here and where the statement is applied, and what sessions have
+ * cached about them is invalidated.
  *
- * A function that calls another one hides that from PostgreSQL, unless its body
- * is SQL that was parsed when it was made; then the chain is followed.
+ * If a function calls another one, PostgreSQL does not know that, unless the
+ * body is SQL that was parsed when the function was created; only then is the
+ * dependency followed here.
  *
  * Runs in backends and in the apply worker.
  *
@@ -63,7 +67,10 @@
 
 #include "capture/capture.h"
 
-/* What a walk over dependencies has come by; they may meet again, and often. */
+/*
+ * What a walk over dependencies has visited, since many paths may lead to the
+ * same object.
+ */
 static List *seen_types = NIL;
 static List *seen_objects = NIL;	/* two OIDs each: class, object */
 
@@ -95,10 +102,11 @@ ddl_lock_first_sight_of_object(Oid class_id, Oid oid)
 static void ddl_lock_table_of_index(Oid index);
 
 /*
- * What a definition below hangs on without PostgreSQL locking it.  The lock
- * stops writers here, and has them evicted where the statement is applied;
- * held until the end, it also becomes a key under the name of then.  The key
- * for the present name is added where the statement comes from.
+ * Locks a relation that the statement affects.  The lock stops writers here,
+ * and gets them evicted where the statement is applied.  Since it is held
+ * until COMMIT, it also becomes a key then, for the name that the relation has
+ * by that time.  The key for its present name is taken here, where the
+ * statement comes from.
  */
 static void
 ddl_lock_relation(Oid relid)
@@ -115,7 +123,7 @@ ddl_lock_relation(Oid relid)
 		ot_ddl_take_relation_key(relid);
 }
 
-/* Every relation in the schema. */
+/* Locks every relation in the schema. */
 static void
 ddl_lock_relations_of_schema(const char *schema, const char *new_name)
 {
@@ -138,7 +146,7 @@ ddl_lock_relations_of_schema(const char *schema, const char *new_name)
 		if (!ot_ddl_has_table_key(form->relkind))
 			continue;
 		ddl_lock_relation(form->oid);
-		/* what is remembered of a relation has the schema's name in it */
+		/* what we cache about a relation contains the schema's name */
 		CacheInvalidateRelcacheByRelid(form->oid);
 		if (!ot_is_apply_worker)
 			ot_write_set_key_now(ot_hash_table(new_name, NameStr(form->relname)),
@@ -148,7 +156,7 @@ ddl_lock_relations_of_schema(const char *schema, const char *new_name)
 	table_close(catalog, AccessShareLock);
 }
 
-/* Every relation with a column of this type, or of one built on it. */
+/* Locks every relation with a column of this type, or of one built on it. */
 static void
 ddl_lock_relations_of_type(Oid typid)
 {
@@ -210,12 +218,12 @@ ddl_lock_table_of_index(Oid index)
 	if (!OidIsValid(table))
 		return;
 	ddl_lock_relation(table);
-	/* What is computed may be remembered inlined, with the index or the table. */
+	/* Cached expressions of the index or the table may have it inlined. */
 	CacheInvalidateRelcacheByRelid(index);
 	CacheInvalidateRelcacheByRelid(table);
 }
 
-/* The tables with an index that computes with this object. */
+/* Locks the tables with an index whose values this object computes. */
 static void
 ddl_lock_tables_computing_with(Oid class_id, Oid oid)
 {
@@ -267,7 +275,10 @@ ddl_lock_tables_computing_with_function(ObjectType type, ObjectWithArgs *name)
 		ddl_lock_tables_computing_with(ProcedureRelationId, function);
 }
 
-/* The function that a CREATE FUNCTION would replace, as ALTER FUNCTION names it. */
+/*
+ * Names the function that a CREATE FUNCTION creates or replaces, as in ALTER
+ * FUNCTION.
+ */
 ObjectWithArgs *
 ot_ddl_created_function(CreateFunctionStmt *create)
 {
@@ -276,7 +287,7 @@ ot_ddl_created_function(CreateFunctionStmt *create)
 	Oid			schema = QualifiedNameGetCreationNamespace(create->funcname, &name);
 	ListCell   *lc;
 
-	/* Where it would be created, which need not be where its name leads to. */
+	/* In the schema where it is created: its name alone may find another. */
 	function->objname = list_make2(makeString(get_namespace_name(schema)), makeString(name));
 	function->objfuncargs = create->parameters;
 	foreach(lc, create->parameters)
@@ -292,10 +303,11 @@ ot_ddl_created_function(CreateFunctionStmt *create)
 /* ---- privileges ---- */
 
 /*
- * GRANT writes the row of a relation in pg_class, as TRUNCATE and REFRESH do,
- * which are no DDL and conflict by their lock on the relation alone (that of
- * REFRESH CONCURRENTLY is the weaker one).  GRANT takes none; here it takes the
- * weakest that keeps those two out.
+ * GRANT writes the relation's row in pg_class, and so do TRUNCATE and
+ * REFRESH.  Those two do not take the schema key, so the only thing that they
+ * can conflict on is their lock on the relation, which is weaker for REFRESH
+ * CONCURRENTLY.  PostgreSQL's GRANT takes no lock on it; we take the weakest
+ * that keeps both out.
  */
 static void
 ddl_lock_against_truncate(Oid relid)
@@ -345,7 +357,7 @@ ddl_lock_granted(GrantStmt *stmt)
 	}
 }
 
-/* DROP OWNED revokes what the roles were granted. */
+/* DROP OWNED revokes privileges that were granted to the roles. */
 static void
 ddl_lock_granted_to(List *roles)
 {
@@ -377,9 +389,11 @@ ddl_lock_granted_to(List *roles)
 }
 
 /*
- * Before the statement runs, here or in the apply worker: holds what it
- * changes the meaning of but does not lock.  Whoever may not run it must not
- * make others wait: nothing is locked for him, and the statement will refuse.
+ * Called before a statement runs, in a backend or in the apply worker: locks
+ * the relations that it affects but does not lock itself.  A user who may not
+ * run the statement must not make others wait, so objects of other owners are
+ * left alone; the statement will fail on them.  The weak locks for GRANT and
+ * DROP OWNED are taken without that check.
  */
 void
 ot_ddl_lock_relations(Node *stmt)

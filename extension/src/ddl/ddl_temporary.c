@@ -1,17 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_temporary.c
- *	  Is this statement about objects of this session alone?
+ *	  Finds statements about temporary objects, and permanent objects that
+ *	  depend on temporary ones.
  *
- * Temporary tables and what hangs on them exist in one session, so statements
- * about them stay local.  Asked before the statement runs; looks up names as
- * the statement will, takes no lock that it would not take, and raises only
- * errors that it would raise.
+ * Temporary tables, and the objects that belong to them, exist in one session
+ * only, so statements about them stay local.  This is decided before the
+ * statement runs.  The code here looks up names as the statement will, takes no
+ * lock that the statement would not take, and raises only errors that it would
+ * raise.
  *
- * A statement about permanent objects must not mean a temporary one by a name in
- * it: elsewhere that name leads to another object, or to none.  Names come in too
- * many places to look for them (a type, the text in nextval('s')), so this is
- * found behind the statement, in what it has written into pg_depend.
+ * No name in a statement about permanent objects may refer to a temporary one:
+ * in other regions the name would refer to another object, or to none.  Names
+ * can be in too many places to search for them (a type, the text in
+ * nextval('s')), so this is checked after the statement, in what it has written
+ * to pg_depend.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -142,7 +145,7 @@ ddl_temporary_object_is_temporary(ObjectType type, Node *object)
 			return false;		/* belongs to no schema */
 	}
 
-	/* COMMENT and DROP name a type by a TypeName, RENAME and OWNER by a list */
+	/* COMMENT and DROP have a TypeName for a type, RENAME and OWNER a list */
 	if ((type == OBJECT_TYPE || type == OBJECT_DOMAIN) && IsA(object, List))
 		object = (Node *) makeTypeNameFromNameList((List *) object);
 	address = get_object_address(type, object, &rel, AccessShareLock, true);
@@ -328,7 +331,7 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 
 				if (rename->relation)
 					return ddl_temporary_relation_is_temporary(rename->relation);
-				/* the domain's name alone */
+				/* for a constraint of a domain, object is the domain's name */
 				return ddl_temporary_object_is_temporary(rename->renameType == OBJECT_DOMCONSTRAINT ?
 														 OBJECT_DOMAIN : rename->renameType, rename->object);
 			}
@@ -376,11 +379,11 @@ ot_ddl_is_temporary(Node *stmt, const char *query)
 	}
 }
 
-/* ---- statements about temporary objects that bear on others ---- */
+/* ---- statements about temporary objects that affect permanent ones ---- */
 
 /*
- * Whoever alters a parent, in any region, alters its children; and nobody can
- * alter those of another session.
+ * An ALTER of a parent, in any region, alters its children as well; but no
+ * session can alter the temporary tables of another one.
  */
 static void
 ddl_temporary_check_parent(RangeVar *parent)
@@ -398,7 +401,7 @@ ddl_temporary_check_parent(RangeVar *parent)
 					 quote_identifier(parent->relname))));
 }
 
-/* For a statement that stays local since it is about temporary objects. */
+/* Checks a statement that stays local since it is about temporary objects. */
 void
 ot_ddl_check_temporary(Node *stmt)
 {
@@ -406,7 +409,7 @@ ot_ddl_check_temporary(Node *stmt)
 
 	if (IsA(stmt, CreateStmt))
 	{
-		/* of a partition PostgreSQL itself says so */
+		/* PostgreSQL itself refuses a temporary partition of such a table */
 		if (((CreateStmt *) stmt)->partbound != NULL)
 			return;
 		foreach(lc, ((CreateStmt *) stmt)->inhRelations)
@@ -425,8 +428,9 @@ ot_ddl_check_temporary(Node *stmt)
 }
 
 /*
- * For a statement that is recorded and sees temporary objects: CREATE TABLE
- * (LIKE ...) leaves no trace of where its columns come from.
+ * Checks a statement that is recorded and may see temporary objects.  CREATE
+ * TABLE (LIKE ...) leaves nothing in pg_depend that tells where its columns
+ * come from, so the check after the statement would not find it.
  */
 void
 ot_ddl_check_like(Node *stmt)
@@ -451,9 +455,9 @@ ot_ddl_check_like(Node *stmt)
 	}
 }
 
-/* ---- permanent objects that a statement has hung on temporary ones ---- */
+/* ---- permanent objects that depend on temporary ones ---- */
 
-/* Objects that are in no schema of their own, and where they belong. */
+/* Catalogs of objects that are part of another object, and of which one. */
 typedef struct Part
 {
 	Oid			class_id;
@@ -472,7 +476,10 @@ static const Part parts[] = {
 	{AccessMethodProcedureRelationId, Anum_pg_amproc_oid, Anum_pg_amproc_amprocfamily, OperatorFamilyRelationId},
 };
 
-/* The object that this one is a part of; false: it is gone. */
+/*
+ * Replaces *object, a part, by the object that it is a part of.  Returns false
+ * if it is gone.
+ */
 static bool
 ddl_temporary_find_whole(const Part *part, ObjectAddress *object)
 {
@@ -497,7 +504,7 @@ ddl_temporary_belongs_to_session(ObjectAddress object)
 	{
 		if (parts[i].class_id == object.classId)
 		{
-			/* what is gone is nobody's */
+			/* if it is gone, there is nothing to refuse */
 			if (!ddl_temporary_find_whole(&parts[i], &object))
 				return true;
 			break;
@@ -516,12 +523,16 @@ refuse_dependency(const ObjectAddress *permanent, const ObjectAddress *temporary
 			(errcode(OT_ERR_NOT_REPLICATED),
 			 errmsg("cannot replicate a definition that uses a temporary object: %s",
 					name ? name : "one that is gone"),
-			 errdetail("%s would depend on it, which no other session and no other region has.",
+			 errdetail("%s would depend on it, but no other session and no other region has it.",
 					   getObjectDescription(permanent, false)),
 			 errhint("If a permanent object of that name is meant, write its schema before the name; else create one.")));
 }
 
-/* Goes over all that depends on the object, which is the session's own or its schema. */
+/*
+ * Walks over all that depends on the object, which is a temporary object of
+ * this session or its temporary schema.  Refuses permanent objects that this
+ * transaction has made dependent on it.
+ */
 static void
 ddl_temporary_look_at_dependents(const ObjectAddress *object, HTAB *seen)
 {
@@ -563,8 +574,8 @@ ddl_temporary_look_at_dependents(const ObjectAddress *object, HTAB *seen)
 }
 
 /*
- * Behind a statement that is recorded: has it hung anything permanent on an
- * object of this session?
+ * Called after a statement that is recorded: refuses it if it has made a
+ * permanent object depend on a temporary one.
  */
 void
 ot_ddl_check_dependencies(void)

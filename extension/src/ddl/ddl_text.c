@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * ddl_text.c
- *	  The text under which a statement goes into the log.
+ *	  The text with which a statement goes into the log.
  *
  * Runs in backends; allocates in the current context.  The text is the
- * statement's own part of the query string, but for some: a clear-text
- * password is replaced by its verifier, CREATE TABLE AS becomes the CREATE
- * TABLE that it amounts to, extensions get their version (ddl_extension.c) and
- * partitions the values of their bounds (ddl_bounds.c).
+ * statement's own part of the query string, with some exceptions: a clear-text
+ * password is replaced by its verifier, CREATE TABLE AS becomes the equivalent
+ * CREATE TABLE, extensions get their version (ddl_extension.c) and partitions
+ * the values of their bounds (ddl_bounds.c).
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -41,7 +41,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-/* One of a statement's options; NULL: it was not given. */
+/* Returns one of a statement's options, or NULL if it was not given. */
 DefElem *
 ot_ddl_find_option(List *options, const char *name)
 {
@@ -58,8 +58,8 @@ ot_ddl_find_option(List *options, const char *name)
 }
 
 /*
- * The statement's slice of a query string that may hold several; *offset is
- * where in the string it starts.
+ * Returns the statement's part of a query string that may contain several
+ * statements.  *offset is where in the string it starts.
  */
 char *
 ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset)
@@ -82,7 +82,10 @@ ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset)
 	return pnstrdup(start, len);
 }
 
-/* The name of a TOAST table, or of a trigger that PostgreSQL makes for a constraint? */
+/*
+ * Is the word the name of a TOAST table, or of a trigger that PostgreSQL makes
+ * for a constraint?
+ */
 static bool
 ddl_text_is_name_with_oid(const char *word)
 {
@@ -101,7 +104,7 @@ ddl_text_is_name_with_oid(const char *word)
 	return false;
 }
 
-/* After these words, and the commas behind them, stand roles. */
+/* May a role follow this word (and the commas after that role)? */
 static bool
 ddl_text_introduces_role(const char *word)
 {
@@ -116,12 +119,12 @@ ddl_text_introduces_role(const char *word)
 }
 
 /*
- * A statement may reach the hook with a query string that is not its own, for
- * example one built by another extension.  Such a text must not be recorded.
- * Some things in a text mean something only in this session, or on this
- * server, and are refused as well: SESSION_USER as a role, since elsewhere that
- * is the worker's; names in the session's temporary schema, and names that hold
- * an OID.
+ * Refuses texts that must not be recorded.  A statement may reach the hook
+ * with a query string that is not its own, for example one built by another
+ * extension.  Some words mean something only in this session or on this server
+ * and are refused as well: SESSION_USER as a role, since in other regions that
+ * is the apply worker's user; names in the session's temporary schema; and
+ * names that contain an OID.
  */
 void
 ot_ddl_check_text(const char *text, Node *stmt)
@@ -132,14 +135,14 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	core_YYSTYPE value;
 	YYLTYPE		location;
 	bool		after_pg_temp = false;
-	bool		wants_role = false; /* what comes next is one */
+	bool		wants_role = false; /* the next token may be a role */
 	bool		had_role = false;
 	const char *what = NULL;
 	const char *hint = NULL;
 	int			token;
 	int			guc_level = NewGUCNestLevel();
 
-	/* what parsing has to say was said when the statement came in */
+	/* warnings of the parser were shown when the statement came in */
 	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	parsed = raw_parser(text, RAW_PARSE_DEFAULT);
@@ -154,7 +157,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 	{
 		const char *word = extra.scanbuf + location;
 
-		/* the scanner ends each token with a zero, for as long as it is the last */
+		/* while it is the last one read, each token is zero-terminated */
 		if (token == '.' && after_pg_temp)
 		{
 			what = "a definition that uses a temporary object";
@@ -162,7 +165,7 @@ ot_ddl_check_text(const char *text, Node *stmt)
 		}
 		else if (ddl_text_is_name_with_oid(word))
 		{
-			what = psprintf("a statement about \"%s\", a name that holds an OID of this server",
+			what = psprintf("a statement about \"%s\", a name that contains an OID of this server",
 							word[0] == '"' ? pnstrdup(word + 1, strcspn(word + 1, "\"")) : word);
 			hint = "Name the table or the constraint that it belongs to; privileges, options and storage of a TOAST table follow its table.";
 		}
@@ -192,10 +195,10 @@ ot_ddl_check_text(const char *text, Node *stmt)
 
 /*
  * Replaces PASSWORD 'clear' in CREATE/ALTER ROLE by the verifier that this
- * server would store, in *text and in the statement that is answered (a copy
- * if anything changed).  So no log holds the password, and every node the
- * same verifier.  offset is where *text stands in the query string that
- * locations in stmt refer to.
+ * server would store, in *text and in the statement that is returned (a copy
+ * if anything changed).  So no log contains the password, and every server
+ * stores the same verifier.  offset is where *text starts in the query string
+ * that locations in stmt refer to.
  */
 Node *
 ot_ddl_hide_password(Node *stmt, char **text, int offset)
@@ -231,12 +234,15 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 	role = create ? ((CreateRoleStmt *) stmt)->role :
 		get_rolespec_name(((AlterRoleStmt *) stmt)->role);
 
-	/* The strength check is the last to see the password itself. */
+	/* check_password_hook is the last to see the password itself. */
 	if (check_password_hook)
 		check_password_hook(role, clear, PASSWORD_TYPE_PLAINTEXT, (Datum) 0, true);
 	verifier = encrypt_password(Password_encryption, role, clear);
 
-	/* The first string after the keyword is the password; UESCAPE with another may follow. */
+	/*
+	 * The first string after the keyword is the password; UESCAPE with another
+	 * string may follow.
+	 */
 	scanner = scanner_init(*text, &extra, &ScanKeywords, ScanKeywordTokens);
 	extra.escape_string_warning = false;
 	while (core_yylex(&value, &location, scanner) != 0)
@@ -285,7 +291,10 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 
 /* ---- CREATE TABLE AS ---- */
 
-/* As a type that is named like any other has it: (10,2). */
+/*
+ * The type modifier as it is written after the name of a type without special
+ * syntax: (10,2).
+ */
 static char *
 ddl_text_modifier_text(Form_pg_type type, int32 typmod)
 {
@@ -301,7 +310,7 @@ ddl_text_modifier_text(Form_pg_type type, int32 typmod)
 	if (!OidIsValid(type->typmodout))
 		return psprintf("(%d)", typmod);
 	text = DatumGetCString(OidFunctionCall1(type->typmodout, Int32GetDatum(typmod)));
-	/* (3) without time zone */
+	/* cut what follows, as in "(3) without time zone" */
 	end = strchr(text, ')');
 	if (end != NULL)
 		end[1] = '\0';
@@ -309,8 +318,8 @@ ddl_text_modifier_text(Form_pg_type type, int32 typmod)
 }
 
 /*
- * An array by the name of its own type: after [], pg_attribute.attndims would
- * be 1, and it is 0 in what a query has made.
+ * Names an array type by its own name, such as _int4: with int4[],
+ * pg_attribute.attndims would be 1, but it is 0 in a table made from a query.
  */
 static char *
 ddl_text_column_type_text(Form_pg_attribute column)
@@ -382,7 +391,7 @@ ddl_text_append_options(StringInfo text, List *options)
 		appendStringInfoChar(text, ')');
 }
 
-/* CREATE TABLE for what CREATE TABLE AS or SELECT INTO has made of `into`. */
+/* The CREATE TABLE for the table that CREATE TABLE AS or SELECT INTO made. */
 char *
 ot_ddl_create_table_text(Relation rel, IntoClause *into)
 {

@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * elsewhere.c
- *	  Does an expression give the same value in every region?
+ *	  Finds expressions that may give different values in different regions.
  *
  * A recorded statement that fills a column (ADD COLUMN with a default, ALTER
- * COLUMN TYPE with USING) computes its values in each region.  They are alike
- * if all that they depend on is: arguments and columns are, and so are the
- * role, the transaction's time and the settings that travel with a statement.
+ * COLUMN TYPE with USING) computes its values in each region.  They are the
+ * same if everything that they depend on is the same: arguments and columns
+ * are, and so are the role, the transaction's time and the settings that
+ * travel with a statement.
  *
- * So this is a list of what is known to be alike, and all else differs: a kind
- * of node or a STABLE function that a new version of PostgreSQL brings, too.
- * IMMUTABLE ones are believed, but for those that PostgreSQL calls so although
- * they show OIDs, which are each server's own, or follow client_encoding, which
- * does not travel.  What users declare IMMUTABLE is believed; what they do not,
- * is not.
+ * This file lists what is known to give the same values; everything else is
+ * taken to differ, including kinds of nodes and STABLE functions that are new
+ * in a later PostgreSQL.  PostgreSQL's IMMUTABLE functions are trusted, except
+ * those that show OIDs, which differ between servers, or that follow
+ * client_encoding, which does not travel.  User functions are trusted if they
+ * are declared IMMUTABLE, and only then.
  *
  * The cluster test elsewhere.rs calls each function of the server and compares.
  *
@@ -41,15 +42,15 @@
 #include "capture/capture.h"
 
 /*
- * Of PostgreSQL's STABLE functions, by name.  None of them takes OIDs for
- * numbers, tells of the session, the server or its catalogs, or follows a
- * setting that does not travel.
+ * PostgreSQL's STABLE functions that give the same values, by name.  None of
+ * them treats OIDs as numbers, tells about the session, the server or its
+ * catalogs, or follows a setting that does not travel.
  */
 static const char *const alike[] = {
 	/* the role, the transaction's time, the database, schemas by search_path */
 	"current_database", "current_user", "getdatabaseencoding", "now",
 	"transaction_timestamp",
-	/* text of values, and values of text; by name what has an OID */
+	/* text from values and values from text; objects with an OID by name */
 	"aclitemin", "aclitemout", "anytextcat", "array_in", "array_out", "array_to_string", "cash_in",
 	"cash_out", "concat", "concat_ws", "date_in", "date_out", "domain_in", "enum_in", "enum_out",
 	"format", "interval_in", "interval_out", "multirange_in", "multirange_out", "quote_literal",
@@ -77,7 +78,7 @@ static const char *const alike[] = {
 	"timestamptz_lt_date", "timestamptz_lt_timestamp", "timestamptz_mi_interval",
 	"timestamptz_ne_date", "timestamptz_ne_timestamp", "timestamptz_pl_interval", "timetz",
 	"timezone", "to_char", "to_date", "to_number", "to_timestamp",
-	/* JSON of values */
+	/* JSON from values */
 	"array_to_json", "json_build_array", "json_build_object", "json_populate_record",
 	"jsonb_build_array", "jsonb_build_object", "jsonb_path_exists_tz", "jsonb_path_match_tz",
 	"jsonb_path_query_array_tz", "jsonb_path_query_first_tz", "jsonb_populate_record",
@@ -106,7 +107,7 @@ elsewhere_is_alike(Oid function)
 {
 	char	   *name = get_func_name(function);
 
-	/* of a transaction's id */
+	/* the age of a transaction id, under the name of a listed function */
 	if (function == F_AGE_XID)
 		return false;
 	if (function == F_CURRENT_SCHEMA)
@@ -125,7 +126,7 @@ elsewhere_name_starts(const char *name, const char *with)
 	return strncmp(name, with, strlen(with)) == 0;
 }
 
-/* What a client gets: in its encoding, with the OIDs of types. */
+/* Send functions return what a client gets: in its encoding, with OIDs. */
 static bool
 elsewhere_is_send_function(const char *name)
 {
@@ -159,7 +160,10 @@ elsewhere_any_argument_is(List *args, bool (*test) (Oid type))
 	return false;
 }
 
-/* Those that the function itself gets; text, in which names stand, is none. */
+/*
+ * The arguments that the function itself gets.  Empty for other nodes, such as
+ * CoerceViaIO, which goes through text, where objects have their names.
+ */
 static List *
 elsewhere_list_arguments(Node *node)
 {
@@ -195,7 +199,7 @@ elsewhere_function_differs(Oid function, void *context)
 		(elsewhere_looks_at_bytes(name) && elsewhere_any_argument_is(args, elsewhere_contains_names));
 }
 
-/* current_setting() of one that travels with the statement? */
+/* Is the node a current_setting() of a setting that travels? */
 static bool
 elsewhere_asks_for_setting_that_travels(Node *node)
 {
@@ -237,23 +241,26 @@ elsewhere_value_differs(SQLValueFunction *value)
 	return true;
 }
 
-/* By itself: without what is below it, and the functions that it calls. */
+/*
+ * Does this node by itself differ?  Its children and the functions that it
+ * calls are checked separately.
+ */
 static bool
 elsewhere_node_differs(Node *node)
 {
 	switch (nodeTag(node))
 	{
 		case T_Var:
-			/* a column that the server makes up */
+			/* a system column */
 			return ((Var *) node)->varattno < 0;
 		case T_SQLValueFunction:
 			return elsewhere_value_differs((SQLValueFunction *) node);
 		case T_RelabelType:
-			/* the OID of a name, or the other way */
+			/* from an OID type to a number, or back */
 			return ot_type_is_by_oid(exprType((Node *) ((RelabelType *) node)->arg)) !=
 				ot_type_is_by_oid(((RelabelType *) node)->resulttype);
 		case T_CoerceViaIO:
-			/* the text may be a number */
+			/* the text may be an OID as a number */
 			return ot_type_is_by_oid(((CoerceViaIO *) node)->resulttype);
 		case T_MinMaxExpr:
 			return elsewhere_any_argument_is(((MinMaxExpr *) node)->args, ot_type_is_by_oid);
@@ -291,7 +298,10 @@ elsewhere_node_differs(Node *node)
 	}
 }
 
-/* A type of this session alone, or a relation in a constant: its name leads elsewhere, elsewhere. */
+/*
+ * Does the node use a temporary type, or a constant that stands for a temporary
+ * relation or type?  In other regions their names refer to something else.
+ */
 static bool
 elsewhere_uses_temporary(Node *node)
 {
@@ -336,7 +346,10 @@ elsewhere_walk_differs(Node *node, void *context)
 	return expression_tree_walker(node, elsewhere_walk_differs, context);
 }
 
-/* May it give another value in another region, or from row to row? */
+/*
+ * May the expression give different values in different regions, or from row to
+ * row?
+ */
 bool
 ot_ddl_differs_elsewhere(Node *expression)
 {

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * eviction.c
- *	  What an evicted transaction does and is told.
+ *	  What an evicted transaction does, and what its client is told.
  *
- * Runs in the process that is evicted; evict.c says how it comes to that.  The
- * lock is a spinlock since an error that is being raised, with whatever
- * LWLocks held, is put into words here.
+ * Runs in the process that is evicted; evict.c describes when that happens.
+ * The lock is a spinlock since it is also taken when an error is reworded, by
+ * a process that may hold any LWLocks.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -19,15 +19,18 @@
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
-/* A cancel that arrives this long after an eviction's may be that one. */
+/* A cancel may arrive this long after the eviction that sent it. */
 #define LATE_MS 1000
-/* How long an evicted transaction that noticed waits for its signal. */
+/*
+ * How long a transaction that has noticed its eviction waits for the signal
+ * that was sent to it: so many times so many ms.
+ */
 #define SIGNAL_WAIT_MS 10
 #define SIGNAL_WAITS 100
 
 /*
  * Copies the last eviction that was meant for this process.  Returns false if
- * there was none.  `present`: it was meant for the present transaction.
+ * there was none.  Sets *present if it was meant for the present transaction.
  */
 static bool
 eviction_last_eviction(OtEviction *eviction, bool *present)
@@ -82,9 +85,9 @@ eviction_say_evicted(const OtEviction *eviction, bool ends)
 }
 
 /*
- * The transaction found out by itself that it has been evicted.  A conflict
- * that was sent must be taken here: left pending, it would end the session
- * once it is idle, though the transaction is over.
+ * The transaction has noticed by itself that it was evicted.  A conflict that
+ * was sent to it must be served here: if it stayed pending, it would end the
+ * session as soon as that is idle, although the transaction is over by then.
  */
 static void
 eviction_raise_evicted(OtEviction *eviction)
@@ -100,8 +103,8 @@ eviction_raise_evicted(OtEviction *eviction)
 }
 
 /*
- * The slot of this process is marked.  Raises ERROR if that is about the
- * present transaction; else the mark is left from one that is over.
+ * The slot of this process is marked as evicted.  Raises ERROR if that is about
+ * the present transaction; if it is about an earlier one, removes the mark.
  */
 void
 ot_eviction_take_mark(void)
@@ -124,7 +127,7 @@ ot_eviction_take_mark(void)
 		eviction_raise_evicted(&eviction);
 }
 
-/* At the beginning of each statement. */
+/* Called at the beginning of each statement. */
 void
 ot_eviction_check(void)
 {
@@ -148,7 +151,10 @@ eviction_is_message(const ErrorData *edata, const char *part)
 	return edata->message_id != NULL && strstr(edata->message_id, part) != NULL;
 }
 
-/* Says what happened, if the error comes from a signal of the evictor's. */
+/*
+ * Rewords an error that comes from a signal of an eviction.  Returns whether it
+ * did.
+ */
 bool
 ot_eviction_reword(const ErrorData *edata)
 {
@@ -183,8 +189,8 @@ ot_eviction_reword(const ErrorData *edata)
 	else
 	{
 		errcode(OT_ERR_LOST);
-		errmsg("canceled by a signal that was meant for the transaction before");
-		errdetail("That one stood in the way of a change from region \"%s\", and ended before the signal arrived.",
+		errmsg("canceled by a signal that was meant for the previous transaction");
+		errdetail("The previous transaction was in the way of a change from region \"%s\", and ended before the signal arrived.",
 				  eviction.region);
 		ot_worker_hint_retry("Retry the transaction.");
 	}

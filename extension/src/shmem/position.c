@@ -3,15 +3,15 @@
  * position.c
  *	  How far this server is in the log: the applied index.
  *
- * Where this server stands after a crash is in its commit records: each was
+ * The commit records tell, after a crash, how far this server is: each is
  * written under the replication origin "onetrip" with the log index as its
- * position.  The first process that needs the applied index reads it there;
- * from then on the holder of the turn moves it on (commit/turn.c).
+ * position.  The first process that needs the applied index reads it from the
+ * origin; from then on the holder of the turn advances it (commit/turn.c).
  *
- * Runs in all processes.  ERROR is raised by ot_position_attach() and what
- * calls it, by ot_origin() and by the waits, none of which is called between a
- * verdict of commit and the local commit, but for ot_origin(), which has found
- * the origin by then.
+ * Runs in all processes.  ERROR is raised by ot_position_attach() and its
+ * callers, by ot_origin() and by the waits.  Of these, only ot_origin() is
+ * called between a verdict of commit and the local commit, and it has found the
+ * origin by then.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -32,18 +32,18 @@
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
 
-/* How long a new session waits for the state from before the server's start. */
+/* How long a new session waits for what was committed before server start. */
 #define CATCH_UP_MS 10000
 #define CATCH_UP_POLL_MS 5
-/* How long somebody waits for what another region shows. */
+/* How long a process waits for an entry that another region shows already. */
 #define SHOWN_MS 500
 #define SHOWN_POLL_MS 1
-/* A backend is between its publishing and its locks for some microseconds. */
+/* From publishing to the release of its locks, a backend takes microseconds. */
 #define ANNOUNCED_POLL_US 100
 
 static OtPositions *positions = NULL;
 
-/* This transaction changes names: it has the lock that stands for the schema. */
+/* This transaction changes names: it holds the lock for the schema key. */
 static bool names_change = false;
 static OtLogIndex announcing;
 
@@ -77,7 +77,7 @@ ot_position_init(void)
 	ot_shmem_add(&part);
 }
 
-/* The origin's local number; needs a transaction the first time. */
+/* The origin's local number.  The first call needs a transaction. */
 RepOriginId
 ot_origin(void)
 {
@@ -95,7 +95,7 @@ ot_origin(void)
 	return origin;
 }
 
-/* Learns where this server stands, once per start of the server. */
+/* Reads the applied index from the origin, once after each server start. */
 void
 ot_position_attach(void)
 {
@@ -116,7 +116,7 @@ ot_position_attach(void)
 	SpinLockRelease(&positions->mutex);
 }
 
-/* For SQL functions that make no sense anywhere else. */
+/* For SQL functions that only make sense in the database of a running node. */
 void
 ot_check_running(void)
 {
@@ -136,7 +136,7 @@ ot_applied_index(void)
 	return index;
 }
 
-/* Up to where this server would still be after a crash now. */
+/* The index up to which entries would survive a crash of this server now. */
 OtLogIndex
 ot_durable_index(void)
 {
@@ -145,7 +145,7 @@ ot_durable_index(void)
 	return index;
 }
 
-/* The holder of the turn: the entry is visible to new snapshots. */
+/* Called by the holder of the turn: the entry is visible to new snapshots. */
 void
 ot_position_set_applied(OtLogIndex index)
 {
@@ -184,7 +184,10 @@ ot_last_drawn_sequence(void)
 
 /* ---- waiting until this server shows something ---- */
 
-/* The worker met its node; the first time since the server's start counts. */
+/*
+ * Called when the worker has connected to its node.  Only the first time since
+ * server start counts.
+ */
 void
 ot_position_welcome(OtLogIndex committed)
 {
@@ -221,9 +224,10 @@ position_caught_up(void)
 }
 
 /*
- * For a session that begins.  A crash takes away what was committed here and
- * not flushed yet, until the node has fed it again; a client that connects in
- * between would miss what it was told was committed.
+ * Called when a session begins.  In a crash, this server loses entries that
+ * were committed here and not flushed yet, until the node sends them again.  A
+ * client that connects in between would not see what it was told was
+ * committed.
  */
 void
 ot_position_wait_caught_up(void)
@@ -236,7 +240,7 @@ ot_position_wait_caught_up(void)
 					 errmsg("database \"%s\" of region \"%s\" does not show yet what was committed before this server started",
 							ot_database, ot_region),
 					 errdetail("It gets that from its node, which may have to wait for a majority of regions."),
-					 errhint("Start the node (onetrip start); if it runs, its log and the server's tell why the changes are not applied.")));
+					 errhint("Start the node (onetrip start); if it runs, its log and the server's log say why the changes are not applied.")));
 		CHECK_FOR_INTERRUPTS();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 CATCH_UP_POLL_MS, PG_WAIT_EXTENSION);
@@ -244,7 +248,7 @@ ot_position_wait_caught_up(void)
 	}
 }
 
-/* Waits until this server shows an entry, but not for long. */
+/* Waits up to SHOWN_MS for this server to show an entry. */
 bool
 ot_position_wait_shown(OtLogIndex index)
 {
@@ -265,11 +269,12 @@ ot_position_wait_shown(OtLogIndex index)
 /* ---- names ---- */
 
 /*
- * PostgreSQL tells other processes that the catalogs have changed only after
- * our callback has published the entry.  In between, what they remember of
- * the catalogs is older than the applied index says.  So the entry is marked
- * until its locks are gone, which is after that.  Transactions that change
- * names follow each other, by the lock on the schema: one mark is enough.
+ * PostgreSQL sends invalidations of the catalogs to other processes only after
+ * our callback has published the entry.  In between, their caches are older
+ * than the applied index says.  So the entry is marked as unannounced until
+ * its locks are released, which happens after the invalidations.  Transactions
+ * that change names run one after the other, because of the lock for the
+ * schema key, so one mark is enough.
  */
 static void
 position_announced(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
@@ -305,8 +310,8 @@ ot_position_names_change(void)
 }
 
 /*
- * The base for a key on an object whose name is about to be looked up: the
- * catalogs, once invalidations have been taken, are at least as new.
+ * The base for a key of an object whose name is about to be looked up: once
+ * invalidations have been accepted, the catalogs are at least as new.
  */
 OtLogIndex
 ot_position_base_of_names(void)
@@ -322,7 +327,7 @@ ot_position_base_of_names(void)
 	return base;
 }
 
-/* Until the names of all that has been applied are there to be seen. */
+/* Waits until the names that applied entries have changed can be seen here. */
 void
 ot_position_wait_announced(void)
 {

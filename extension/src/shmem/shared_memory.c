@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * shared_memory.c
- *	  Asks the server for the shared memory of all wings.
+ *	  Requests and initializes the shared memory of all wings.
  *
  * Each owner adds its part while the library is loaded; the two hooks here
  * do the rest.

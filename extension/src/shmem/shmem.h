@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  Shared memory, and what many wings read there.
+ *	  Shared memory, and the structs in it that several wings read.
  *
- * One struct for each owner.  Here stand those that more than one wing reads:
+ * Each struct has one owner.  More than one wing reads these:
  *
  *	struct			file		what it says
  *	OtPositions		position.c	how far this server is in the log
  *	OtSlots			slots.c		how far each process is with its transaction
  *	OtWorkerStatus	worker_status.c	what the apply worker is doing
  *
- * The others are their owner's alone: the turn (commit/turn.c), used
+ * The others are private to their owner: the turn (commit/turn.c) and used
  * sequences (sequence/sequence_used.c).
  *
- * The locks here are spinlocks, since they are also taken where an error is
- * put into words (eviction.c, worker_status.c), by whoever raises it and
- * whatever LWLocks it holds.  They are held for a few instructions and no
- * loop, and no other lock is taken meanwhile.
+ * The locks here are spinlocks, since they are also taken when an error is
+ * reworded (eviction.c, worker_status.c), by a process that may hold any
+ * LWLocks at that time.  They are held for a few instructions without a loop,
+ * and no other lock is taken meanwhile.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -35,7 +35,10 @@
 
 /* ---- shared_memory.c ---- */
 
-/* What one owner keeps there.  attach: finds it zeroed, unless `found`. */
+/*
+ * What one owner keeps in shared memory.  `attach` is called with the memory,
+ * which is zeroed unless `found`.
+ */
 typedef struct OtShmemPart
 {
 	const char *name;
@@ -50,12 +53,14 @@ extern void ot_shmem_add(const OtShmemPart *part);
 
 typedef struct OtPositions
 {
-	slock_t		mutex;			/* everything below but the atomics */
-	bool		known;			/* applied was read from the origin */
-	bool		welcomed;		/* the node has said how far the log was */
-	OtLogIndex	catch_up_to;	/* ... at this server's start */
-	OtLogIndex	unannounced;	/* applied, but others may still see names from before; 0: none */
-	pg_atomic_uint64 applied;	/* the applied index; once known, the turn's holder alone writes it */
+	slock_t		mutex;			/* protects everything but the atomics */
+	bool		known;			/* applied has been read from the origin */
+	bool		welcomed;		/* the node has told us catch_up_to */
+	OtLogIndex	catch_up_to;	/* committed index after this server's start */
+	OtLogIndex	unannounced;	/* applied, but other processes may still see the
+								 * names from before it; 0: none */
+	pg_atomic_uint64 applied;	/* the applied index; once known, only the turn's
+								 * holder writes it */
 	uint64		incarnation;	/* of this shared memory */
 	pg_atomic_uint64 next_sequence;
 } OtPositions;
@@ -83,16 +88,16 @@ extern void ot_check_running(void);
 /*
  * How far a process has come with its transaction.
  *
- *	IDLE		nothing noted; may read
- *	WRITING		has noted a change or a row lock; may be evicted
- *	EVICTED		must fail, if the eviction names the present transaction: set by
+ *	IDLE		has captured nothing; may read
+ *	WRITING		has captured a change or a row lock; may be evicted
+ *	EVICTED		must fail, if the eviction names the present transaction; set by
  *				the evicting process, by compare-and-swap from IDLE, WRITING or
  *				an older EVICTED only, so never once the entry may be in the log
  *	PROPOSED	the entry may be in the log; the verdict is not known
  *	DECIDED		verdict commit; waits for its turn, or has it
  *
- * Every other change is made by the process itself.  The end of the
- * transaction, whichever, leads back to IDLE.
+ * All other changes are made by the process itself.  The end of the transaction
+ * leads back to IDLE, whether it commits or aborts.
  */
 typedef enum OtSlotState
 {
@@ -103,7 +108,7 @@ typedef enum OtSlotState
 	OT_SLOT_DECIDED
 } OtSlotState;
 
-/* What was in the way: a decided entry is ahead of it, or it stayed too long. */
+/* Why it was evicted: as a writer, or because it was in the way for too long. */
 typedef enum OtEvictionWhy
 {
 	OT_EVICTED_WRITER = 0,
@@ -121,10 +126,11 @@ typedef struct OtEviction
 	int			pid;			/* 0: none yet */
 	LocalTransactionId lxid;
 	OtEvictionWhy why;
-	OtLogIndex	index;			/* what it was in the way of */
+	OtLogIndex	index;			/* of the entry that it was in the way of */
 	TimestampTz marked_at;
-	TimestampTz asked_at;		/* last signal, or noticed by itself; 0: neither */
-	bool		conflict;		/* was sent a conflict, which it has to take */
+	TimestampTz asked_at;		/* when it was last signaled, or noticed the mark
+								 * by itself; 0: neither */
+	bool		conflict;		/* was sent a conflict, which it has to serve */
 	bool		ended;			/* was told to end */
 	char		region[NAMEDATALEN];
 	char		table[NAMEDATALEN * 2];
@@ -134,13 +140,13 @@ typedef struct OtEviction
 typedef struct OtSlot
 {
 	pg_atomic_uint32 state;		/* OtSlotState */
-	uint32		statements;		/* how many were begun; the process's own */
+	uint32		statements;		/* number begun; only the process writes it */
 	OtEviction	eviction;		/* written before state becomes EVICTED */
 } OtSlot;
 
 typedef struct OtSlots
 {
-	slock_t		evict_mutex;	/* writers of OtSlot.eviction */
+	slock_t		evict_mutex;	/* protects OtSlot.eviction */
 	pg_atomic_uint64 evictions;
 	int			nslots;
 	OtSlot		slots[FLEXIBLE_ARRAY_MEMBER];
@@ -164,22 +170,22 @@ extern bool ot_eviction_reword(const ErrorData *edata);
 
 /* ---- worker_status.c ---- */
 
-/* What the worker is doing: written by the worker, for everybody else. */
+/* What the apply worker is doing; only the worker writes it. */
 typedef struct OtWorkerStatus
 {
-	slock_t		mutex;			/* everything below but the atomics */
+	slock_t		mutex;			/* protects everything but the atomics */
 	int			worker;			/* its slot number, -1 if it does not run */
 	OtLogIndex	applying;		/* 0: nothing */
 	TimestampTz applying_since;
 	char		applying_region[NAMEDATALEN];
 	OtLogIndex	failing;		/* the entry of the worker's last ERROR */
-	int			failures;		/* of that entry, with the same SQLSTATE */
+	int			failures;		/* how often it failed with the same SQLSTATE */
 	int			failing_with;	/* that SQLSTATE */
 	TimestampTz failing_since;
-	char		failure[256];	/* the last one's message */
-	pg_atomic_uint32 applying_table;	/* of the row at hand, InvalidOid if none */
-	pg_atomic_uint64 entries;	/* committed by the worker since the server's start */
-	pg_atomic_uint64 transactions;	/* ... in so many transactions */
+	char		failure[256];	/* message of the last failure */
+	pg_atomic_uint32 applying_table;	/* table of the current row, or InvalidOid */
+	pg_atomic_uint64 entries;	/* committed by the worker since server start */
+	pg_atomic_uint64 transactions;	/* ... in this many transactions */
 } OtWorkerStatus;
 
 extern OtWorkerStatus *ot_worker;

@@ -25,7 +25,7 @@ static int	my_slot_number = -1;
 int
 ot_slot_count(void)
 {
-	/* auxiliary processes never come here, but their numbers are in between */
+	/* auxiliary processes have numbers as well, but never come here */
 	return MaxBackends + NUM_AUXILIARY_PROCS;
 }
 
@@ -56,7 +56,7 @@ ot_slot_init(void)
 	ot_shmem_add(&part);
 }
 
-/* The transaction is over, or the process.  Safe to call at any time. */
+/* The transaction or the process ends.  Safe to call at any time. */
 void
 ot_slot_end(void)
 {
@@ -75,7 +75,7 @@ ot_slot_end(void)
 	pg_atomic_write_u32(&slot->state, OT_SLOT_IDLE);
 }
 
-/* A process that ends leaves nothing behind; its transaction has been aborted by now. */
+/* Frees the slot of a process that ends; its transaction has been aborted. */
 static void
 slot_release(int code, Datum arg)
 {
@@ -91,7 +91,7 @@ ot_my_slot(void)
 
 		if (number < 0 || number >= ot_slots->nslots)
 			elog(ERROR, "process number %d is outside of onetrip's shared memory", number);
-		/* IDLE, or EVICTED: this transaction, or one that is over */
+		/* it is IDLE, or EVICTED for this transaction or an earlier one */
 		my_slot_number = number;
 		on_shmem_exit(slot_release, (Datum) 0);
 	}
@@ -114,7 +114,7 @@ ot_slot_advance(OtSlotState from, OtSlotState to)
 
 	while (!pg_atomic_compare_exchange_u32(&slot->state, &state, to))
 	{
-		/* ERROR, or takes a mark away that was meant for another one */
+		/* raises ERROR, or removes a mark that was for another transaction */
 		if (state == OT_SLOT_EVICTED)
 			ot_eviction_take_mark();
 		state = pg_atomic_read_u32(&slot->state);

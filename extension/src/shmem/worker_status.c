@@ -3,9 +3,9 @@
  * worker_status.c
  *	  What the apply worker is doing, and whether this server stands still.
  *
- * Written by the worker (apply.c), read by whoever waits for it or tells of
- * it.  The lock is a spinlock since errors are put into words here, by
- * processes that may hold any LWLock then.
+ * Written by the worker (apply.c), read by processes that wait for it or report
+ * about it.  The lock is a spinlock since it is also taken when an error is
+ * reworded, by processes that may hold any LWLocks.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -53,9 +53,9 @@ ot_worker_wake(void)
 }
 
 /*
- * The entry that the worker has failed to apply, if it has done so again and
- * again for so long; for 0 ms, if it has failed at all.  0: there is none, or
- * it is applied by now.
+ * Returns the entry at which this server stands still: the one that the worker
+ * has repeatedly failed to apply for at least for_ms, or, if for_ms is 0, has
+ * failed to apply at all.  0 if there is none or if it is applied by now.
  */
 OtLogIndex
 ot_worker_stands_at(int for_ms)
@@ -64,7 +64,7 @@ ot_worker_stands_at(int for_ms)
 	TimestampTz since;
 	int			failures;
 
-	/* Nearly always; it may miss one that fails just now. */
+	/* The usual case; it may miss an entry that fails at this moment. */
 	if (likely(ot_worker->failures == 0))
 		return failing;
 	SpinLockAcquire(&ot_worker->mutex);
@@ -80,9 +80,9 @@ ot_worker_stands_at(int for_ms)
 }
 
 /*
- * To be called inside ereport(): the hint of an error that a retry mends,
- * unless this server stands still.  Then all that it does is based on an old
- * state, and loses again.
+ * To be called inside ereport(): the hint of an error that can be retried.  If
+ * this server stands still, all that it does is based on an old state and would
+ * lose again, so the hint is to retry in another region.
  */
 int
 ot_worker_hint_retry(const char *hint)
@@ -91,6 +91,6 @@ ot_worker_hint_retry(const char *hint)
 
 	if (at.value == 0)
 		return errhint("%s", hint);
-	return errhint("Region \"%s\" cannot apply log index " UINT64_FORMAT " and shows nothing newer, so what is changed here loses. Retry in another region; SELECT failing, failure FROM onetrip.status says why.",
+	return errhint("Region \"%s\" cannot apply log index " UINT64_FORMAT " and shows nothing newer, so changes made here will lose. Retry in another region; SELECT failing, failure FROM onetrip.status says why.",
 				   ot_region, at.value);
 }

@@ -1,11 +1,11 @@
--- Goal: a table of access method onetrip is a heap in all that a user sees, and its changes are captured.
--- Method: each way in which wrapping heap can go wrong, followed by an INSERT whose keys must show.
+-- Goal: to its users a table of access method onetrip looks like a heap, and its changes are captured.
+-- Method: each way in which wrapping heap can go wrong, followed by an INSERT whose keys must be captured.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA am;
 SET search_path = am;
 
--- A text column needs a TOAST table with an index, which heap builds only for its own routine.
+-- A text column needs a TOAST table with an index, which heap builds only for its own table access method.
 CREATE TABLE t (id int PRIMARY KEY, name text UNIQUE, amount int);
 SELECT c.relname, a.amname, (SELECT amname FROM pg_am WHERE oid = toast.relam) AS toast
     FROM pg_class c JOIN pg_am a ON a.oid = c.relam JOIN pg_class toast ON toast.oid = c.reltoastrelid
@@ -29,7 +29,7 @@ INSERT INTO t VALUES (3, 'three', 3);
 :keys;
 :operations;
 ROLLBACK;
--- The same inside one transaction, by way of a savepoint.
+-- The same inside one transaction, with a savepoint.
 CREATE OR REPLACE FUNCTION inverse(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 100 / $1';
 CREATE INDEX t_inverse ON t (inverse(amount));
 CREATE OR REPLACE FUNCTION inverse(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 100 / ($1 - 1)';
@@ -71,7 +71,7 @@ INSERT INTO big VALUES (20001, 0);
 :keys;
 ROLLBACK;
 
--- Rows that are changed behind its back are found at COMMIT, in whatever company; what was rolled back does not count.
+-- Rows that are changed below the access method are found at COMMIT, whatever else the transaction does; rolled-back changes do not count.
 CREATE TABLE unseen (id int PRIMARY KEY, n int);
 INSERT INTO unseen SELECT g, g FROM generate_series(1, 10) g;
 SELECT unit.delete_unseen('unseen', ctid) FROM unseen WHERE id = 1;

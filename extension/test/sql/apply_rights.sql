@@ -1,6 +1,6 @@
--- Goal: what a user's functions can do in the apply worker is no more than what they could do before, and leaves nothing behind.
--- Method: a function that tries everything, wherever a user can have one run; its write sets are rolled back and then applied.
--- What it tries: another role, a temporary table, a change of a table, a setting for whoever comes next.
+-- Goal: in the apply worker, a user's functions can do no more than they could do before, and they leave nothing behind.
+-- Method: a function that tries everything, in every place where a user can make one run; the write sets are rolled back and then applied.
+-- What it tries: another role, a temporary table, a change of a table, a setting for whatever runs next.
 CREATE ROLE mallory LOGIN;
 SELECT current_user AS super \gset
 CREATE SCHEMA mallory AUTHORIZATION mallory;
@@ -32,7 +32,7 @@ CREATE INDEX ON index_t (indexed(v));
 \set quiet 'SET client_min_messages = warning'
 \set loud 'SET client_min_messages = notice'
 
--- An index with an expression: as the table's owner, and without changes.  Values with a domain in them run nothing.
+-- An index with an expression: its function runs as the role that wrote the row, and changes nothing.  Values that contain a domain run no function.
 :quiet;
 BEGIN;
 INSERT INTO values_t VALUES (1, ROW(1, 'in a pair'), ARRAY[ROW(1, 'in an array')::pair], ARRAY['itself']::checked[]);
@@ -49,7 +49,7 @@ SHOW lock_timeout;
 SELECT id, (p).b, (ps[1]).b AS in_array, ds FROM values_t;
 ROLLBACK;
 
--- A writer's search_path leads to the writer's functions: they run as the writer, not as the table's owner.
+-- With the writer's search_path the writer's functions are found: they run as the writer, not as the table's owner.
 CREATE ROLE eve LOGIN;
 CREATE SCHEMA eve AUTHORIZATION eve;
 CREATE SCHEMA shop;
@@ -114,7 +114,7 @@ SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'mallory'::regnamesp
 SELECT setconfig FROM pg_db_role_setting WHERE setrole = 'mallory'::regrole;
 ROLLBACK;
 
--- Whoever may not change a type or schema makes nobody wait by trying.
+-- A user who may not change a type or schema makes nobody wait by trying.
 CREATE TYPE mood AS ENUM ('fine');
 CREATE TABLE public.moods (id int PRIMARY KEY, m mood);
 CREATE DOMAIN short AS text;
@@ -134,7 +134,7 @@ END $$;
 BEGIN;
 :attempts;
 ROLLBACK;
--- A writer of another session would be waited for, for ever.
+-- If the attempt took a lock, it would wait here for a writer in another session.
 \setenv PGHOST :HOST
 \setenv PGPORT :PORT
 \setenv PGUSER :USER

@@ -1,4 +1,4 @@
--- Goal: each kind of change becomes the operations and keys that docs/agent-protocol.md and capture.c say.
+-- Goal: each kind of change becomes the operations and keys that docs/agent-protocol.md and capture.c describe.
 -- Method: one change per transaction, its operations and keys printed, rolled back or committed.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -19,21 +19,21 @@ INSERT INTO t VALUES (1, 'one', 10), (2, 'two', 20), (3, NULL, NULL);
 :operations;
 COMMIT;
 
--- UPDATE of no key: the row's identity, in the mode of its lock.
+-- UPDATE that changes no key column: the row's identity, in the mode of its lock.
 BEGIN;
 UPDATE t SET amount = 11 WHERE id = 1;
 :keys;
 :operations;
 COMMIT;
 
--- UPDATE of a unique value: old and new value too.
+-- UPDATE of a unique value: the old and the new value, too.
 BEGIN;
 UPDATE t SET name = 'uno' WHERE id = 1;
 :keys;
 :operations;
 COMMIT;
 
--- UPDATE of the identity: the old key travels.
+-- UPDATE of the identity: the old identity travels.
 BEGIN;
 UPDATE t SET id = 100 WHERE id = 1;
 :keys;
@@ -101,7 +101,7 @@ INSERT INTO t VALUES (30, 'thirty', 99) ON CONFLICT (id) DO UPDATE SET amount = 
 :keys;
 :operations;
 ROLLBACK;
--- The row is locked though the WHERE of DO UPDATE then leaves it alone.
+-- The row is locked even if the WHERE of DO UPDATE then leaves it alone.
 BEGIN;
 INSERT INTO t VALUES (10, 'other', 99) ON CONFLICT (id) DO UPDATE SET amount = 1 WHERE t.amount < 0;
 :keys;
@@ -118,7 +118,7 @@ MERGE INTO t USING (VALUES (1, 5), (2, -1), (50, 50)) AS s (id, amount) ON t.id 
 :operations;
 COMMIT;
 
--- Triggers and functions: what they change is captured where it happens.
+-- Triggers and functions: what they change is captured when it happens.
 CREATE TABLE audit (id int PRIMARY KEY, what text);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN INSERT INTO audit VALUES (new.id, tg_op); new.amount := new.amount * 2; RETURN new; END';
@@ -136,14 +136,14 @@ WITH gone AS (DELETE FROM audit RETURNING id) UPDATE t SET amount = 1 FROM gone 
 :operations;
 COMMIT;
 
--- A dropped column does not travel, an added one does.
+-- A dropped column does not travel; an added one does.
 ALTER TABLE audit DROP COLUMN what, ADD COLUMN why text DEFAULT 'because';
 BEGIN;
 INSERT INTO audit VALUES (61);
 :operations;
 COMMIT;
 
--- A table without columns, and one with a system column shown.
+-- A table without columns, and one whose system column is shown.
 CREATE TABLE nothing ();
 BEGIN;
 INSERT INTO nothing DEFAULT VALUES;

@@ -1,4 +1,4 @@
--- Goal: whatever goes wrong leaves nothing pending, and transactions inside procedures and cursors over COMMIT work.
+-- Goal: whatever goes wrong leaves nothing pending, and transactions inside procedures and cursors WITH HOLD work.
 -- Method: failures at each stage; DO and procedures with COMMIT; WITH HOLD; one proposal per COMMIT that changed something.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -63,7 +63,7 @@ SELECT proposals FROM onetrip.status \gset before_
 CALL p(100);
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 SELECT sum(v) FROM t;
--- An error in a later transaction keeps the earlier ones.
+-- An error in a later transaction does not undo the earlier ones.
 DO $$ BEGIN INSERT INTO t VALUES (20, 20); COMMIT; INSERT INTO t VALUES (20, 20); END $$;
 SELECT v FROM t WHERE id = 20;
 
@@ -85,7 +85,7 @@ UPDATE t SET v = 1 WHERE CURRENT OF locking;
 :operations;
 COMMIT;
 
--- AND CHAIN; several statements in one message; a statement with RETURNING of what it captured.
+-- AND CHAIN; several statements in one message; a captured change with RETURNING.
 BEGIN; INSERT INTO t VALUES (40, 40); COMMIT AND CHAIN; INSERT INTO t VALUES (41, 41); ROLLBACK AND CHAIN; SELECT onetrip.pending_bytes(); COMMIT;
 SELECT count(*) FROM t WHERE id IN (40, 41);
 INSERT INTO t VALUES (50, 50)\; INSERT INTO t VALUES (51, 51);
@@ -99,7 +99,7 @@ INSERT INTO vanishing VALUES (1);
 INSERT INTO t VALUES (60, 60);
 COMMIT;
 SELECT count(*) FROM vanishing;
--- NOTIFY in one too.
+-- NOTIFY in such a transaction, too.
 BEGIN;
 INSERT INTO t VALUES (61, 61);
 NOTIFY news;

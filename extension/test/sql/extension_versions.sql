@@ -1,11 +1,11 @@
 -- Goal: a statement about an extension is recorded with the version that it has here, and so is each that CASCADE installs.
--- Method: see what a transaction has captured, with the server's own default versions written as DEFAULT.
+-- Method: print what a transaction has captured, with the server's own default versions written as DEFAULT.
 CREATE VIEW unit_recorded AS
     SELECT coalesce((SELECT replace(operation, quote_literal(default_version), 'DEFAULT') FROM pg_available_extensions
                      WHERE operation ~ ('EXTENSION (IF NOT EXISTS )?"?' || name || '"?( |$)')), operation) AS operation
     FROM unit.operations() AS operation;
 
--- Without a version, in every spelling; a version given stays, and so does the schema.
+-- Without a version, in every spelling; a given version stays, and so does the schema.
 BEGIN;
 CREATE EXTENSION hstore;
 create extension if not exists "uuid-ossp" with schema public;
@@ -16,14 +16,14 @@ SELECT * FROM unit_recorded;
 SELECT extversion FROM pg_extension WHERE extname = 'citext';
 ROLLBACK;
 
--- What is there already: nothing is installed, nothing is to be named.
+-- The extension is there already: nothing is installed, and no version is needed.
 CREATE EXTENSION citext VERSION '1.4';
 BEGIN;
 CREATE EXTENSION IF NOT EXISTS citext CASCADE;
 CREATE EXTENSION citext;
 ROLLBACK;
 
--- An update, to the default and to a version given.
+-- An update, to the default version and to a given one.
 BEGIN;
 ALTER EXTENSION citext UPDATE TO '1.5';
 ALTER EXTENSION citext UPDATE;
@@ -32,7 +32,7 @@ SELECT extversion = default_version AS to_the_default FROM pg_extension JOIN pg_
     WHERE extname = 'citext';
 ROLLBACK;
 
--- What CASCADE installs comes first, each as a statement of its own, into the same schema; later all go with the savepoint.
+-- What CASCADE installs comes first, each by a separate statement, in the same schema; then all disappear with the savepoint.
 BEGIN;
 CREATE SCHEMA apart;
 SAVEPOINT before;
@@ -43,13 +43,13 @@ SELECT extname, extnamespace::regnamespace, extversion = default_version AS defa
 ROLLBACK TO before;
 SELECT * FROM unit_recorded;
 SELECT count(*) FROM pg_extension WHERE extname IN ('cube', 'earthdistance');
--- What is required is there already.
+-- The required extension is there already.
 CREATE EXTENSION cube;
 CREATE EXTENSION earthdistance CASCADE;
 SELECT * FROM unit_recorded;
 ROLLBACK;
 
--- Whatever is wrong the server says itself.
+-- PostgreSQL itself reports whatever is wrong.
 \set VERBOSITY terse
 CREATE EXTENSION earthdistance;
 CREATE EXTENSION no_such_thing CASCADE;
@@ -57,7 +57,7 @@ CREATE EXTENSION hstore VERSION 'none';
 ALTER EXTENSION no_such_thing UPDATE;
 ALTER EXTENSION hstore UPDATE;
 
--- By a role that may, from a function, in a read-only transaction.
+-- By a role that has the right, from a function, in a read-only transaction.
 CREATE FUNCTION install() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE EXTENSION hstore; END $$;
 BEGIN;
 SELECT install();

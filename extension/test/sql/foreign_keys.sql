@@ -17,7 +17,7 @@ INSERT INTO child VALUES (10, 1);
 COMMIT;
 INSERT INTO by_code VALUES (20, 'a');
 
--- The child's KEY SHARE key and the parent's delete meet in one hash.
+-- The child's KEY SHARE key and the key of the parent's delete have one hash.
 BEGIN;
 INSERT INTO child VALUES (11, 1);
 CREATE TEMP TABLE by_child AS SELECT hash FROM onetrip.pending_keys() WHERE "table" = 'parent'::regclass;
@@ -28,7 +28,7 @@ SELECT count(*) AS shared FROM onetrip.pending_keys() JOIN by_child USING (hash)
 :keys;
 :operations;
 ROLLBACK;
--- An update that leaves the key alone meets it in the hash, but in a mode that does not conflict.
+-- An update that does not change the key has the same hash, but a mode that does not conflict.
 BEGIN;
 UPDATE parent SET id = 1 WHERE id = 1;
 :keys;
@@ -49,7 +49,7 @@ INSERT INTO child VALUES (12, 99);
 ROLLBACK TO s;
 SELECT count(*) FROM onetrip.pending_keys();
 COMMIT;
--- A deferred check that fails, fails at COMMIT before anything is proposed.
+-- A deferred check fails at COMMIT before anything is proposed.
 SELECT proposals FROM onetrip.status \gset before_
 BEGIN;
 INSERT INTO strict VALUES (1, 99);

@@ -5,7 +5,7 @@
 CREATE SCHEMA identity;
 SET search_path = identity;
 
--- No identity: the error names the way out, and INSERT goes.
+-- No identity: the error says what to do, and INSERT works.
 CREATE TABLE bare (a int, b text);
 BEGIN;
 INSERT INTO bare VALUES (1, 'x');
@@ -20,7 +20,7 @@ BEGIN;
 SELECT * FROM bare FOR SHARE;
 :keys;
 COMMIT;
--- A full replica identity is none: two equal rows could not be told apart.
+-- A full replica identity does not count: two equal rows could not be told apart.
 ALTER TABLE bare REPLICA IDENTITY FULL;
 DELETE FROM bare;
 
@@ -35,7 +35,7 @@ DELETE FROM by_index WHERE code = 'a';
 :keys;
 :operations;
 COMMIT;
--- Chosen although there is a primary key.
+-- Such an index is used even if there is a primary key.
 CREATE TABLE both_kinds (id int PRIMARY KEY, code text NOT NULL UNIQUE);
 ALTER TABLE both_kinds REPLICA IDENTITY USING INDEX both_kinds_code_key;
 INSERT INTO both_kinds VALUES (1, 'a');
@@ -45,7 +45,7 @@ DELETE FROM both_kinds;
 :keys;
 :operations;
 COMMIT;
--- And given up: the table is without one again, at once.
+-- If the replica identity is given up, the table is without an identity at once.
 ALTER TABLE by_index REPLICA IDENTITY NOTHING;
 DELETE FROM by_index;
 DROP TABLE by_index;
@@ -73,7 +73,7 @@ CREATE TABLE always (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int);
 INSERT INTO always (v) VALUES (1), (2);
 SELECT count(DISTINCT id) AS distinct_ids FROM always;
 
--- Types of users travel as text, and so do types that hold OIDs.
+-- User-defined types travel as text, and so do types that contain OIDs.
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE TYPE pair AS (a int, b text);
 CREATE DOMAIN small AS int CHECK (value < 10);

@@ -1,4 +1,4 @@
--- Goal: what cannot be is refused with its SQLSTATE and a hint, and the session goes on.
+-- Goal: what is not possible is refused with its SQLSTATE and a hint, and the session goes on.
 -- Method: a write set that is too large, SERIALIZABLE, PREPARE TRANSACTION, large objects.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -99,11 +99,11 @@ INSERT INTO named VALUES (1, 'mine');
 INSERT INTO named VALUES (1, NULL, ARRAY['named', 'mine']::regclass[]);
 INSERT INTO named VALUES (1, NULL, NULL, 'mine');
 INSERT INTO named VALUES (1, 'named', ARRAY['named', NULL, 'pg_class']::regclass[], 'named');
--- What stands for nothing here may stand for something there.
+-- An OID that stands for nothing here may stand for something there.
 INSERT INTO named VALUES (2, 4000000000, NULL, 'int');
 SELECT * FROM named ORDER BY id;
 
--- What fits into an index in the form that it has here, and not as it is in the table or with other OIDs.
+-- Values that fit into an index in the form that they have here, but not as they are in the table or with other OIDs.
 CREATE TYPE piece AS (a text, b int);
 CREATE TABLE short_form (id int PRIMARY KEY, v text, p piece) WITH (toast_tuple_target = 128);
 INSERT INTO short_form SELECT 1, repeat('long', 1500), ROW(repeat('long', 1500), 1)::piece;
@@ -122,7 +122,7 @@ INSERT INTO plain_form VALUES (2);
 UPDATE plain_form SET p = (SELECT p FROM short_form WHERE id = 2) WHERE id = 2;
 \echo :LAST_ERROR_SQLSTATE
 SELECT id, pg_column_size(p) < 2700 AS short FROM plain_form ORDER BY id;
--- Other kinds of index keep something else than the value.
+-- Other kinds of index store something other than the value.
 CREATE TABLE searched (id int PRIMARY KEY, v text, t tsvector) WITH (toast_tuple_target = 128);
 CREATE INDEX ON searched USING gist (t);
 CREATE INDEX ON searched USING gin (t);
@@ -134,7 +134,7 @@ INSERT INTO searched SELECT 2, v, t FROM searched;
 UPDATE searched SET id = 3 WHERE id = 1;
 SELECT id, length(v), length(t) FROM searched ORDER BY id;
 
--- All of that left nothing.
+-- None of that left anything behind.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 INSERT INTO t VALUES (4000, 'goes on');
 SET client_min_messages = warning;

@@ -1,5 +1,5 @@
 -- Goal: rewriting and maintaining a table keeps its rows and does not send them, and capture goes on afterwards.
--- Method: each command, then the rows, then an INSERT whose keys must show. TRUNCATE travels as a statement.
+-- Method: each command, then the rows, then an INSERT whose keys must be captured. TRUNCATE travels as a statement.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA maintenance;
@@ -27,7 +27,7 @@ ANALYZE t;
 SELECT reltuples FROM pg_class WHERE oid = 't'::regclass;
 BEGIN; INSERT INTO t VALUES (1000, 'after REINDEX'); :operations; ROLLBACK;
 
--- A rewriting ALTER TABLE is the statement and no rows.
+-- A rewriting ALTER TABLE travels as the statement, without rows.
 BEGIN;
 ALTER TABLE t ALTER COLUMN id TYPE bigint;
 :operations;

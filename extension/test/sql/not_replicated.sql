@@ -33,7 +33,7 @@ TRUNCATE plain;
 CREATE TEMP TABLE more AS SELECT 1 AS one;
 CREATE INDEX ON more (one);
 DROP TABLE more;
--- No primary key needed, and SERIALIZABLE is as good as ever.
+-- They need no primary key, and SERIALIZABLE works as usual.
 CREATE TEMP TABLE loose (a int);
 INSERT INTO loose VALUES (1);
 UPDATE loose SET a = 2;

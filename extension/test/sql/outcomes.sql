@@ -1,11 +1,11 @@
--- Goal: a transaction whose id was asked for gets a final outcome, whichever way it ends; settling decides what is open.
--- Method: note the id, end the transaction in each way, ask.
+-- Goal: a transaction whose id was asked for gets a final outcome, however it ends; settling decides one that is open.
+-- Method: remember the id, end the transaction in each way, ask for its outcome.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA outcomes;
 SET search_path = outcomes;
 CREATE TABLE t (id int PRIMARY KEY);
--- The answer, once it is final: what was given up is decided a moment later.
+-- The answer, once it is final: a transaction that was given up is settled a moment later.
 CREATE FUNCTION final(id text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     answer text;
@@ -18,7 +18,7 @@ BEGIN
     RETURN regexp_replace(answer, '\d+$', 'N');
 END $$;
 
--- The id is the transaction's, and looks like one.
+-- The id belongs to the transaction, and has the form of an id.
 BEGIN;
 SELECT onetrip.current_transaction_id() AS id \gset
 SELECT :'id' ~ '^\d+-[0-9a-f]+-[0-9a-f]+$' AS looks_right, onetrip.current_transaction_id() = :'id' AS same, onetrip.outcome(:'id');
@@ -46,7 +46,7 @@ ROLLBACK TO a;
 PREPARE TRANSACTION 'told';
 SELECT final(:'id');
 
--- Rolled back, failed, the session ended.
+-- Rolled back, failed, or the session ended.
 BEGIN;
 SELECT onetrip.current_transaction_id() AS id \gset
 INSERT INTO t VALUES (3);
@@ -64,7 +64,7 @@ SELECT onetrip.current_transaction_id() AS id \gset
 SET search_path = outcomes;
 SELECT final(:'id');
 
--- Settled while it is open: it cannot commit any more.
+-- Settled while it is open: it can no longer commit.
 BEGIN;
 INSERT INTO t VALUES (5);
 SELECT onetrip.current_transaction_id() AS id \gset
@@ -72,15 +72,15 @@ SELECT onetrip.outcome(:'id', settle => false), onetrip.outcome(:'id', settle =>
 \set VERBOSITY sqlstate
 COMMIT;
 \set VERBOSITY default
--- Settled when it is decided: nothing changes.
+-- Settled after it was decided: nothing changes.
 BEGIN;
 INSERT INTO t VALUES (6);
 SELECT onetrip.current_transaction_id() AS id \gset
 COMMIT;
 SELECT onetrip.outcome(:'id', settle => true) = onetrip.outcome(:'id') AS same;
--- Of an earlier life of this server, or of one that never was: settled, it is final.
+-- An id from an earlier incarnation of this server, or from one that never existed: once settled, it is final.
 SELECT onetrip.outcome('8-1-1'), onetrip.outcome('8-1-1', settle => true), onetrip.outcome('8-1-1');
--- One that this server has not given out yet stays possible.
+-- An id that this server has not given out yet cannot be settled.
 SELECT split_part(:'id', '-', 1) || '-' || split_part(:'id', '-', 2) || '-ffffffffff' AS later \gset
 SELECT onetrip.outcome(:'later');
 \set VERBOSITY sqlstate
@@ -89,7 +89,7 @@ SELECT onetrip.outcome(:'later', settle => true);
 SELECT onetrip.outcome('garbage', settle => true);
 SELECT id FROM t ORDER BY id;
 
--- In a procedure each COMMIT has its own.
+-- In a procedure each COMMIT has its own id.
 CREATE PROCEDURE twice(OUT first text, OUT second text) LANGUAGE plpgsql AS $$
 BEGIN
     first := onetrip.current_transaction_id();
@@ -100,7 +100,7 @@ END $$;
 CALL twice(NULL, NULL) \gset
 SELECT :'first' <> :'second' AS differ, final(:'first'), final(:'second');
 
--- Who may not.
+-- A user without the privilege.
 BEGIN READ ONLY;
 SELECT onetrip.current_transaction_id();
 ROLLBACK;

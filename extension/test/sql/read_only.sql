@@ -1,5 +1,5 @@
 -- Goal: a transaction that changes nothing never talks to the node.
--- Method: the count of proposals stands still over every way of reading, and moves by one for a change.
+-- Method: the count of proposals does not change for any way of reading, and grows by one for a change.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA read_only;
@@ -26,7 +26,7 @@ INSERT INTO t SELECT * FROM t WHERE false;
 BEGIN; UPDATE t SET v = 100; ROLLBACK;
 BEGIN; SAVEPOINT s; DELETE FROM t; ROLLBACK TO s; COMMIT;
 INSERT INTO t VALUES (1, 1) ON CONFLICT DO NOTHING;
--- The session's own matters.
+-- Local commands and temporary tables.
 SET work_mem = '8MB';
 NOTIFY news;
 ANALYZE t;

@@ -1,4 +1,4 @@
--- Goal: with onetrip.read_only a server refuses every change of what is replicated with 25006, whatever a client sets; the rest works.
+-- Goal: with onetrip.read_only a server refuses every change of replicated data with 25006, whatever a client sets; the rest works.
 -- Method: turn it on by reload, try all ways to write, turn it off.
 CREATE SCHEMA read_replica;
 SET search_path = read_replica;
@@ -6,7 +6,7 @@ SET search_path = read_replica;
 \setenv PGPORT :PORT
 \setenv PGUSER :USER
 \setenv PGDATABASE :DBNAME
--- Once a new session shows the value, this one has been signalled too, and takes it over with its next statement.
+-- Once a new session shows the value, this one has been signaled too, and gets the value with its next statement.
 CREATE TABLE t (id int PRIMARY KEY, v text);
 CREATE TABLE local_t (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY) USING heap;
 CREATE UNLOGGED TABLE unlogged_t (id int);
@@ -73,7 +73,7 @@ ALTER SEQUENCE s RESTART;
 SELECT onetrip.advance();
 \set VERBOSITY default
 
--- What stays possible.
+-- What is still possible.
 SELECT * FROM t ORDER BY id;
 INSERT INTO local_t (id) VALUES (1) RETURNING id, n > 0 AS numbered;
 TRUNCATE unlogged_t;

@@ -1,5 +1,5 @@
--- Goal: a write set that is rehearsed leaves nothing behind, fails where it would fail, and is nobody's but the node's to rehearse.
--- Method: write sets of this session, tried once it is rolled back; the settings of a session that rehearses become the worker's, so each has its own.
+-- Goal: a rehearsed write set leaves nothing behind and fails where it would fail; only the node may rehearse.
+-- Method: write sets of this session, tried after it was rolled back; a session that rehearses gets the worker's settings, so each rehearsal has its own session.
 CREATE SCHEMA rehearse;
 SET search_path = rehearse;
 CREATE TABLE t (id int PRIMARY KEY, v text);
@@ -23,7 +23,7 @@ BEGIN;
 SELECT last_value FROM rehearse.s;
 SELECT onetrip.rehearse(0, :'good');
 SELECT onetrip.rehearse(0, :'good');
--- Nothing of it is there, nor will be, nor is captured; what follows is captured as ever.
+-- Nothing of it is visible, now or later, or captured; what follows is captured as usual.
 SELECT *, to_regclass('rehearse.made') FROM rehearse.t;
 SELECT last_value FROM rehearse.s;
 SELECT onetrip.pending_bytes();
@@ -32,18 +32,18 @@ SELECT onetrip.pending_bytes() > 0 AS captured;
 COMMIT;
 SELECT * FROM rehearse.t ORDER BY id;
 
--- What fails says so.
+-- A failure is an error.
 \c -
 CREATE INDEX by_v ON rehearse.t (v);
 SELECT onetrip.rehearse(0, :'index');
 SELECT onetrip.rehearse(0, '\x0253');
--- After it the session captures as before.
+-- After the failure the session captures as before.
 BEGIN;
 INSERT INTO rehearse.t VALUES (4, 'four');
 SELECT onetrip.pending_bytes() > 0 AS captured;
 ROLLBACK;
 
--- A place in the log that this server does not show soon is not waited for; a lock that is held neither.
+-- It waits neither for a log index that this server does not show soon, nor for a lock that is held.
 SELECT onetrip.rehearse(4000000000000000, :'good');
 
 CREATE ROLE rehearsing;

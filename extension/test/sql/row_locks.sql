@@ -1,4 +1,4 @@
--- Goal: a row lock is a key of the same mode and no operation; a lock that was not got is none.
+-- Goal: a row lock is a key of the same mode and no operation; a lock that was not acquired is no key.
 -- Method: each mode, with and without rows; SKIP LOCKED and NOWAIT are in specs/.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -17,7 +17,7 @@ BEGIN; SELECT id FROM t WHERE id = 1 FOR UPDATE; :keys; COMMIT;
 BEGIN; SELECT id FROM t ORDER BY id FOR UPDATE; :keys; COMMIT;
 BEGIN; SELECT id FROM t WHERE id = 99 FOR UPDATE; :keys; COMMIT;
 BEGIN; SELECT t.id FROM t JOIN child ON child.t = t.id FOR UPDATE OF child; :keys; COMMIT;
--- A stronger lock on the same row is one more key, the same hash.
+-- A stronger lock on the same row is one more key with the same hash.
 BEGIN;
 SELECT id FROM t WHERE id = 1 FOR KEY SHARE;
 SELECT id FROM t WHERE id = 1 FOR UPDATE;
@@ -25,7 +25,7 @@ SELECT id FROM t WHERE id = 1 FOR UPDATE;
 :keys;
 SELECT count(DISTINCT hash) FROM onetrip.pending_keys();
 COMMIT;
--- The mode of an UPDATE's own lock: the key column set but not changed counts as not changed.
+-- The mode of an UPDATE's own lock: a key column that is set but not changed counts as not changed.
 BEGIN; UPDATE t SET id = id, amount = 5 WHERE id = 1; :keys; COMMIT;
 BEGIN; UPDATE t SET id = 3 WHERE id = 2; :keys; ROLLBACK;
 -- A lock and an update of one row have one hash: they collide with each other.
@@ -35,7 +35,7 @@ UPDATE t SET amount = 6 WHERE id = 1;
 DELETE FROM t WHERE id = 2;
 SELECT count(DISTINCT hash) FROM onetrip.pending_keys();
 ROLLBACK;
--- The base of a key is the applied index, which a transaction between two locks moves.
+-- The base of a key is the applied index, which grows if another transaction commits between two locks.
 BEGIN;
 SELECT id FROM t WHERE id = 1 FOR SHARE;
 SELECT base = onetrip.position() AS base_is_position FROM onetrip.pending_keys();

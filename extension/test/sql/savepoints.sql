@@ -36,7 +36,7 @@ COMMIT;
 SELECT * FROM t;
 SELECT * FROM other ORDER BY id;
 
--- A key taken inside a rolled-back savepoint and again after it is there once.
+-- A key that is taken inside a rolled-back savepoint and again after it is there only once.
 BEGIN;
 SAVEPOINT s;
 SELECT FROM t WHERE id = 2 FOR UPDATE;
@@ -45,7 +45,7 @@ SELECT count(*) FROM onetrip.pending_keys();
 SELECT FROM t WHERE id = 2 FOR UPDATE;
 :keys;
 COMMIT;
--- One taken before it stays.
+-- A key taken before the savepoint stays.
 BEGIN;
 SELECT FROM t WHERE id = 2 FOR UPDATE;
 SAVEPOINT s;
@@ -91,7 +91,7 @@ SELECT count(*) FROM unit.operations();
 COMMIT;
 SELECT count(*) FROM t;
 
--- DDL in a rolled-back savepoint leaves with its rows.
+-- DDL in a rolled-back savepoint disappears together with its rows.
 BEGIN;
 INSERT INTO t VALUES (500);
 SAVEPOINT s;

@@ -1,10 +1,10 @@
--- Goal: a unique value is one key, equal values hash alike in whatever form they are written, nulls and rows outside the index have none.
--- Method: insert into tables with each kind of index and compare hashes of the transaction with each other.
+-- Goal: a unique value is one key; equal values have the same hash in whatever form they are written; nulls and rows outside the index have no key.
+-- Method: insert into tables with each kind of index and compare the hashes of the transaction.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA unique_keys;
 SET search_path = unique_keys;
--- Would the two rows collide in the unique index? Each on its own, hashes kept over a savepoint.
+-- Would the two rows collide in the unique index? Each is inserted separately, and its hashes are kept across a savepoint.
 CREATE FUNCTION hashes(insert text) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE taken bigint[];
 BEGIN
@@ -43,7 +43,7 @@ CREATE TABLE u_uuid (v uuid UNIQUE, b bytea UNIQUE);
 SELECT meet('u_uuid', '''7D444840-9DC0-11D1-B245-5FFDCE74FAD2'', NULL', '''{7d444840-9dc0-11d1-b245-5ffdce74fad2}'', NULL') AS equal;
 SELECT meet('u_uuid', 'NULL, ''\x00ff''', 'NULL, ''\x00FF''') AS equal, meet('u_uuid', 'NULL, NULL', 'NULL, NULL') AS nulls;
 
--- A collation for which differently written strings are equal: which ones is a matter of ICU's version, so all of the index collide.
+-- A collation for which different strings can be equal: which ones depends on ICU's version, so all rows of the index collide.
 CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 CREATE TABLE u_any_case (v text COLLATE any_case UNIQUE);
 SELECT meet('u_any_case', '''Onetrip''', '''ONETRIP''') AS equal, meet('u_any_case', '''a''', '''b''') AS different;
@@ -71,7 +71,7 @@ CREATE TYPE pair AS (a int, b text);
 CREATE TABLE u_composite (v pair UNIQUE);
 SELECT meet('u_composite', '''(1,x)''', '''(1,x)''') AS equal, meet('u_composite', '''(1,x)''', '''(2,y)''') AS coarse;
 
--- Types without an extended hash function make the index's key coarse: all rows meet.
+-- Types without an extended hash function make the index's key coarse: all rows collide.
 CREATE TABLE u_tsvector (v tsvector UNIQUE);
 SELECT meet('u_tsvector', '''a''', '''b''') AS coarse;
 CREATE TABLE u_money (v money UNIQUE, n int UNIQUE);
@@ -85,7 +85,7 @@ SELECT meet('u_two', '1, 2', '1, 2') AS equal, meet('u_two', '1, 2', '2, 1') AS 
 CREATE TABLE u_nulls (a int, b int, UNIQUE NULLS NOT DISTINCT (a, b));
 SELECT meet('u_nulls', '1, NULL', '1, NULL') AS nulls, meet('u_nulls', '1, NULL', 'NULL, 1') AS swapped;
 
--- Expression and partial indexes; INCLUDE columns count for nothing.
+-- Expression and partial indexes; INCLUDE columns do not count.
 CREATE TABLE u_computed (name text, live boolean, note text);
 CREATE UNIQUE INDEX ON u_computed (lower(name)) INCLUDE (note) WHERE live;
 SELECT meet('u_computed', '''A'', true, ''x''', '''a'', true, ''y''') AS equal,
@@ -103,11 +103,11 @@ CREATE TABLE u_same (a int UNIQUE, b int UNIQUE);
 SELECT meet('INSERT INTO u_same (a) VALUES (1)', 'INSERT INTO u_same (b) VALUES (1)') AS different_indexes,
        meet('INSERT INTO u_same (a) VALUES (1)', 'INSERT INTO u_two VALUES (1, NULL)') AS different_tables;
 
--- An exclusion constraint takes its one key.
+-- An exclusion constraint has one key for all its rows.
 CREATE TABLE booked (room int, during int4range, EXCLUDE USING gist (during WITH &&));
 SELECT meet('booked', '1, ''[1,5)''', '2, ''[10,20)''') AS coarse, meet('booked', '1, NULL', '1, ''[1,2)''') AS null_too;
 
--- A move of a unique value from one row to another takes old and new.
+-- Moving a unique value from one row to another takes the old and the new key.
 CREATE TABLE moved (id int PRIMARY KEY, v int UNIQUE DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO moved VALUES (1, 1), (2, 2);
 BEGIN;
@@ -117,13 +117,13 @@ UPDATE moved SET v = 3 - v;
 COMMIT;
 SELECT * FROM moved ORDER BY id;
 
--- An update through a partial index: coming into it is a key, leaving it too.
+-- An update with a partial index: a row that comes into it takes a key, and so does one that leaves it.
 CREATE TABLE flags (id int PRIMARY KEY, name text, live boolean);
 CREATE UNIQUE INDEX ON flags (name) WHERE live;
 INSERT INTO flags VALUES (1, 'n', false);
 BEGIN; UPDATE flags SET live = true WHERE id = 1; :keys; COMMIT;
 BEGIN; UPDATE flags SET live = false WHERE id = 1; :keys; COMMIT;
--- Such an index runs functions: the schemas in which they look names up travel, once for as long as they stay the same.
+-- Such an index runs functions: the schemas in which they look up names travel, once as long as they stay the same.
 BEGIN;
 INSERT INTO flags VALUES (2, 'm', true), (3, 'l', true);
 SAVEPOINT s;

@@ -2,7 +2,7 @@
  *
  * apply.c
  *	  Applies write sets in a backend, as the apply worker would, so that tests
- *	  can give it any bytes and look at what comes of them.
+ *	  can pass it any bytes and look at the result.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -25,7 +25,10 @@ PG_FUNCTION_INFO_V1(unit_write_set);
 PG_FUNCTION_INFO_V1(unit_apply);
 PG_FUNCTION_INFO_V1(unit_damage);
 
-/* unit_write_set() returns bytea: the operations of this transaction, as they would be sent */
+/*
+ * unit_write_set() returns bytea: the operations of this transaction, as they
+ * would be sent.
+ */
 Datum
 unit_write_set(PG_FUNCTION_ARGS)
 {
@@ -45,9 +48,10 @@ unit_write_set(PG_FUNCTION_ARGS)
 }
 
 /*
- * unit_apply(operations bytea) returns void: as the apply worker, in this
- * transaction.  The bytes lie in a block of their own, so that a memory
- * checker sees whoever reads past them; one more is there, as in the worker.
+ * unit_apply(operations bytea) returns void: applies them as the apply worker
+ * does, in this transaction.  The bytes are in a block of their own, so that a
+ * memory checker notices a read past their end; one more byte follows them, as
+ * in the worker.
  */
 Datum
 unit_apply(PG_FUNCTION_ARGS)
@@ -77,16 +81,19 @@ unit_apply(PG_FUNCTION_ARGS)
 		free(copy);
 	}
 	PG_END_TRY();
-	/* The worker, for whom this stands, is not asked what it has written. */
+	/* The counts of written rows are not this session's but the worker's. */
 	for (PgStat_TableXactStatus *counts = pgstat_get_xact_stack_level(GetCurrentTransactionNestLevel())->first;
 		 counts != NULL; counts = counts->next)
 		counts->tuples_inserted = counts->tuples_updated = counts->tuples_deleted = 0;
-	/* true: what the entry leaves behind in the session shall be seen */
+	/* true: tests want to see what the entry leaves behind in the session */
 	AtEOXact_GUC(true, nest_level);
 	PG_RETURN_VOID();
 }
 
-/* unit_damage(bytes bytea, seed bigint) returns bytea: changed in a few places, the same for the same seed */
+/*
+ * unit_damage(bytes bytea, seed bigint) returns bytea: the bytes, changed in a
+ * few places; the same changes for the same seed.
+ */
 Datum
 unit_damage(PG_FUNCTION_ARGS)
 {
@@ -110,22 +117,22 @@ unit_damage(PG_FUNCTION_ARGS)
 			case 0:				/* one bit */
 				out.data[at] ^= 1 << DRAW(8);
 				break;
-			case 1:				/* bytes that mean something */
+			case 1:				/* a byte that is likely to have a meaning */
 				out.data[at] = (char) telling[DRAW(lengthof(telling))];
 				break;
 			case 2:				/* a length that is too large, or negative */
 				n = Min(4, out.len - at);
 				memset(out.data + at, DRAW(2) ? 0xff : 0x7f, n);
 				break;
-			case 3:				/* cut off */
+			case 3:				/* the end cut off */
 				out.len = at;
 				break;
-			case 4:				/* taken out */
+			case 4:				/* some bytes removed */
 				n = Min(n, out.len - at);
 				memmove(out.data + at, out.data + at + n, out.len - at - n);
 				out.len -= n;
 				break;
-			case 5:				/* twice */
+			case 5:				/* some bytes repeated */
 				n = Min(4 * n, out.len - at);
 				enlargeStringInfo(&out, n);
 				memmove(out.data + at + n, out.data + at, out.len - at);

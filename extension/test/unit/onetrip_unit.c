@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * onetrip_unit.c
- *	  The extension's own functions, called from SQL, for its tests only.
+ *	  SQL functions with which tests call the extension's internal functions.
  *
- * Loaded into a server that has onetrip in shared_preload_libraries; calls
- * the functions of that very library, so what is tested is what runs.  Frames
- * go through a real Unix socket, whose other end this process holds too.
+ * Loaded into a server that has onetrip in shared_preload_libraries.  It calls
+ * the functions of that loaded library, so the tests cover the code that runs.
+ * Frames go through a real Unix socket, both of whose ends are in this process.
  *
  * Runs in a backend of a test.  Errors are those of the functions under test.
  *
@@ -54,7 +54,7 @@ PG_FUNCTION_INFO_V1(unit_connect_with);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
 
-/* The values that testdata/agent/ is written with. */
+/* The values in the frames of testdata/agent/. */
 static const OtTxnId golden_txn = {2, UINT64CONST(0x1122334455667788), 77};
 
 /* ---- a connection to ourselves ---- */
@@ -74,7 +74,10 @@ disconnect_pair(Pair *pair)
 	ot_agent_close(pair->agent);
 }
 
-/* One for all; what an ERROR has left open is closed before the next. */
+/*
+ * Connects to ourselves.  There is one pair for all tests; if an ERROR has left
+ * it open, it is closed first.
+ */
 static Pair *
 connect_pair(OtRole role, OtLogIndex applied, OtLogIndex durable)
 {
@@ -88,7 +91,7 @@ connect_pair(OtRole role, OtLogIndex applied, OtLogIndex durable)
 		pair.agent = ot_agent_create(TopMemoryContext);
 	disconnect_pair(&pair);
 
-	/* A relative path: the server's current folder is its data folder. */
+	/* A relative path: the server's current directory is its data directory. */
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "onetrip_unit.%d.sock", MyProcPid);
 	unlink(addr.sun_path);
 	listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -110,7 +113,7 @@ connect_pair(OtRole role, OtLogIndex applied, OtLogIndex durable)
 	return &pair;
 }
 
-/* Everything the agent has sent; the frames of these tests fit the socket. */
+/* Everything the agent has sent; our frames fit into the socket's buffer. */
 static bytea *
 take_sent(Pair *pair)
 {
@@ -144,13 +147,13 @@ feed(Pair *pair, const char *bytes, size_t len)
 {
 	if (len > 0 && send(pair->peer, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t) len)
 		elog(ERROR, "could not feed: %m");
-	/* Who has read all that there was is told of more. */
+	/* Once it has read everything, the agent must wait before it reads again. */
 	(void) ot_agent_wait(pair->agent, 0, PG_WAIT_EXTENSION);
 }
 
 /* ---- writing ---- */
 
-/* The write set of testdata/agent/propose.hex, into this transaction's own. */
+/* Adds the write set of testdata/agent/propose.hex to this transaction's. */
 static void
 note_golden_write_set(void)
 {
@@ -172,14 +175,17 @@ note_golden_write_set(void)
 	appendBinaryStringInfo(ot_write_set_append(), "\x52\x01\x02\xff", 4);
 }
 
-/* What cannot be chosen is compared here, then replaced. */
+/*
+ * Replaces a field that the test cannot choose by the golden value, after a
+ * check that it has the right value.
+ */
 static void
 replace_field(unsigned char *at, int bytes, uint64 is, uint64 golden)
 {
 	for (int i = 0; i < bytes; i++)
 	{
 		if (at[i] != (unsigned char) (is >> (8 * i)))
-			elog(ERROR, "HELLO does not hold " UINT64_FORMAT, is);
+			elog(ERROR, "HELLO does not contain " UINT64_FORMAT, is);
 		at[i] = (unsigned char) (golden >> (8 * i));
 	}
 }
@@ -197,7 +203,7 @@ write_hello(OtRole role, uint64 applied, uint64 durable, uint32 golden_pid)
 	return sent;
 }
 
-/* unit_write_frame(name text) returns bytea: the golden frame, as C writes it */
+/* unit_write_frame(name text) returns bytea: the golden frame, written by C */
 Datum
 unit_write_frame(PG_FUNCTION_ARGS)
 {
@@ -340,7 +346,7 @@ decode(OtFrameType type, OtReader *body)
 	}
 }
 
-/* unit_read_frame(bytes bytea) returns text: through the socket, then decoded */
+/* unit_read_frame(bytes bytea) returns text: sends it to us and decodes it */
 Datum
 unit_read_frame(PG_FUNCTION_ARGS)
 {
@@ -374,7 +380,7 @@ unit_decode_body(PG_FUNCTION_ARGS)
 	OtReader	body;
 	char	   *copy = palloc(Max(len, 1));
 
-	/* Exactly as large as it is, so that a memory checker sees any overrun. */
+	/* A copy of that exact size, so that a memory checker sees any overrun. */
 	memcpy(copy, VARDATA_ANY(bytes), len);
 	body.at = copy;
 	body.end = copy + len;
@@ -382,9 +388,10 @@ unit_decode_body(PG_FUNCTION_ARGS)
 }
 
 /*
- * unit_read_prefixes(bytes bytea) returns int: feeds the frame byte by byte;
- * after each but the last there is no frame, and the connection stays open.
- * Then every true prefix with the peer gone: closed, and never a frame.
+ * unit_read_prefixes(bytes bytea) returns int: feeds the frame byte by byte and
+ * checks that there is no frame before the last byte, and that the connection
+ * stays open.  Then feeds every proper prefix, after which the peer closes, and
+ * checks that the connection is closed without a frame.
  */
 Datum
 unit_read_prefixes(PG_FUNCTION_ARGS)
@@ -435,7 +442,7 @@ typedef struct Described
 	char	   *name;
 } Described;
 
-/* In what form it came, and what it is. */
+/* Appends the value, and in what form it came. */
 static void
 put_value(StringInfo out, Form_pg_attribute att, Datum value, bool isnull, OtPart *part)
 {
@@ -461,7 +468,10 @@ put_value(StringInfo out, Form_pg_attribute att, Datum value, bool isnull, OtPar
 		appendStringInfo(out, "'%s'", text);
 }
 
-/* changed: which columns stand in it, NULL: all. */
+/*
+ * Appends the values of a row.  A row of an update begins with a bitmap of the
+ * columns that it contains.
+ */
 static void
 put_row(StringInfo out, OtReader *r, Oid relid, bool of_update, bool key)
 {
@@ -496,7 +506,10 @@ put_row(StringInfo out, OtReader *r, Oid relid, bool of_update, bool key)
 	relation_close(rel, NoLock);
 }
 
-/* unit_used_sequences() returns setof oid: drawn from, and not in the log yet */
+/*
+ * unit_used_sequences() returns setof oid: sequences that were drawn from, if
+ * that is not in the log yet.
+ */
 Datum
 unit_used_sequences(PG_FUNCTION_ARGS)
 {
@@ -513,7 +526,10 @@ unit_used_sequences(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* unit_read_behind_end() returns int: a mistake on purpose; what watches for such must see it */
+/*
+ * unit_read_behind_end() returns int: reads past the end on purpose, to show
+ * that the memory checker notices it.
+ */
 Datum
 unit_read_behind_end(PG_FUNCTION_ARGS)
 {
@@ -527,7 +543,10 @@ unit_read_behind_end(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32(result);
 }
 
-/* unit_connect(path text) returns text: what connecting to a node there says */
+/*
+ * unit_connect(path text) returns text: "connected", or the error of connecting
+ * to a node at that path.
+ */
 Datum
 unit_connect(PG_FUNCTION_ARGS)
 {
@@ -544,8 +563,8 @@ unit_connect(PG_FUNCTION_ARGS)
 }
 
 /*
- * unit_connect_with(n int) returns text: with so many descriptors left, what
- * connecting says; a connection takes two.
+ * unit_connect_with(n int) returns text: the same with only n file descriptors
+ * left; a connection takes two.
  */
 Datum
 unit_connect_with(PG_FUNCTION_ARGS)
@@ -562,7 +581,7 @@ unit_connect_with(PG_FUNCTION_ARGS)
 		taken++;
 	for (int i = 0; i < left; i++)
 		ReleaseExternalFD();
-	/* as a session that waits for its verdict */
+	/* like a session that waits for its verdict */
 	HOLD_INTERRUPTS();
 	open = ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
 	held = InterruptHoldoffCount;
@@ -577,7 +596,7 @@ unit_connect_with(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(open ? "connected" : ot_agent_error(agent)));
 }
 
-/* unit_operations() returns setof text: the write set so far, readable */
+/* unit_operations() returns setof text: the write set so far, as text. */
 Datum
 unit_operations(PG_FUNCTION_ARGS)
 {
@@ -667,7 +686,7 @@ unit_operations(PG_FUNCTION_ARGS)
 				char	   *name = ot_get_str(&r);
 				char	   *value = ot_get_str(&r);
 
-				/* What the machine's locale decides is left out. */
+				/* Not printed: values that depend on the machine's locale. */
 				if (strncmp(name, "lc_", 3) != 0 && strcmp(name, "default_text_search_config") != 0)
 					appendStringInfo(&line, " %s=%s", name, value);
 			}
@@ -710,7 +729,10 @@ unit_operations(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* unit_delete_unseen(table regclass, tid) returns void: as some extensions do it, and the server with catalogs */
+/*
+ * unit_delete_unseen(table regclass, tid) returns void: deletes a row below the
+ * table access method, as some extensions do, and the server in its catalogs.
+ */
 Datum
 unit_delete_unseen(PG_FUNCTION_ARGS)
 {
