@@ -1,4 +1,4 @@
-//! What every node does, in the same way, with one committed log entry: it decides it.
+//! Decides one committed log entry.  Every node does it in the same way.
 //!
 //! An entry of a node that is not a member at that index commits nothing, whoever let it into the log.
 
