@@ -3,10 +3,10 @@
 //! It is responsible for the order "persist, then answer, then apply", and knows no disk, socket or clock.  A caller
 //! does this, again and again:
 //!
-//! 1.  Call [`Consensus::step`] with everything that has come in (cheap; nothing is written or sent yet).
-//! 2.  Call [`Consensus::poll`] until it returns `false`.  Each `true` fills an [`Output`]: send `send_now`, carry out
+//! 1. Call [`Consensus::step`] with everything that has come in (cheap; nothing is written or sent yet).
+//! 2. Call [`Consensus::poll`] until it returns `false`.  Each `true` fills an [`Output`]: send `send_now`, carry out
 //!    `committed`, and have `persist` on disk before going on.
-//! 3.  After each such output, call [`Consensus::persisted`] with it.  It adds to `send_after` and fills `notice`,
+//! 3. After each such output, call [`Consensus::persisted`] with it.  It adds to `send_after` and fills `notice`,
 //!    `restored` and `committed` with what is true only now that the disk has it.
 //!
 //! Why this order (Raft thesis, 3.8 and 10.2.1; etcd's `raft/doc.go`): a leader may send its entries while it writes

@@ -1,12 +1,14 @@
-//! raft-rs 0.7.0 behind a narrow type: everything that reaches into it is in this file.  This is where raft-rs does not
-//! do what one would expect, what we do about it, and which test would notice if we did not:
+//! raft-rs 0.7.0 behind a narrow type: everything that reaches into it is in this file.
+//!
+//! raft-rs does not always do what one would expect.  This is what we do about it, what raft-rs does otherwise, and
+//! which test would notice:
 //!
 //! - Appends are never joined ([`RaftNode::new`]); `proposals` joins what they are made of beforehand.  `try_batching`
 //!   joins entries to a waiting append that has none, without looking where that append starts; after a rejection in
 //!   the same batch a follower then acknowledges positions that it does not have.  Noticed by: the fixed seeds of the
 //!   simulation; see `docs/decisions/2026-11-21-no-batched-appends.md`.
 //! - No node is in term 0 ([`RaftNode::new`]): raft-rs panics when a member in term 0 refuses a pre-vote, as a
-//!   preferred member does that starts after the others.  Noticed by: a test below.
+//!   preferred member that starts after the others would.  Noticed by: a test below.
 //! - A leader that is not a voter any more steps down ([`RaftNode::apply_conf_change`]): in raft-rs it goes on leading,
 //!   and panics when it counts itself.  Noticed by: `tests/membership`, a leader is replaced.
 //! - The entry that leaves a joint configuration is sent at once ([`RaftNode::applied`]): raft-rs appends it, but sends
