@@ -45,7 +45,7 @@ pub enum FromPostgres {
     Done(TxnId),
     /// Asks like `Outcome`, and has the transaction decided if it is not.
     Settle(TxnId),
-    /// The apply worker has tried for long and cannot apply this entry; `message` says why.
+    /// The apply worker has been trying for long and cannot apply this entry; `message` says why.
     Stuck {
         at: LogIndex,
         message: String,

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(all(&h, 5), Some(vec![(9, 5)]));
         assert_eq!(h.previous_of(LogIndex(9)), Some(LogIndex(5)));
         assert_eq!(h.previous_of(LogIndex(5)), None);
-        // Nothing that committed lies between, so whoever shows 5 lacks nothing before 9.
+        // Nothing committed between 5 and 9, so a PostgreSQL that shows 5 lacks nothing before 9.
         let from = |h: &CommittedIndexes, first| h.feedable_from(LogIndex(first)).0;
         assert_eq!([from(&h, 1), from(&h, 9), from(&h, 10), from(&h, 99)], [5, 5, 9, 9]);
     }

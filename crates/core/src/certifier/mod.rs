@@ -80,7 +80,7 @@ pub enum Decision {
     Stale,
     /// The entry contains no transaction.
     NoTransaction,
-    /// The entry says that the committed entry `left_out` is to be left out of every PostgreSQL. It has to be applied
+    /// The entry says that the committed entry `left_out` is to be left out of every PostgreSQL.  It has to be applied
     /// itself, and a PostgreSQL that shows the changes of `left_out` cannot do that.
     LeavesOut { left_out: LogIndex, previous: LogIndex },
 }
@@ -271,7 +271,7 @@ impl Certifier {
 
     fn origin_of(&self, index: LogIndex) -> NodeId {
         let at = self.window.binary_search_by_key(&index, |e| e.index);
-        self.window[at.expect("`taken` holds only indexes of the window")].origin
+        self.window[at.expect("`taken` contains only indexes of the window")].origin
     }
 
     fn take(&mut self, index: LogIndex, entry: &Entry) {

@@ -344,7 +344,7 @@ impl<S: Storage> Consensus<S> {
         if self.has_narrow_window(&message) && self.raft.only_shows_life(&message) {
             return Ok(());
         }
-        assert!(!self.lacks(&message), "once raft has taken a snapshot there is no way back: it is opened before");
+        assert!(!self.lacks(&message), "a snapshot has to be opened before raft takes it: there is no way back");
         self.raft.step(message)
     }
 

@@ -175,7 +175,7 @@ pub enum Change {
     /// A learner that is meant to vote has caught up.
     Promote(NodeId),
     Remove(NodeId),
-    /// An operator says who decides where the leader should be, and perhaps where.
+    /// An operator sets the preferred leader.
     PreferLeader(PreferredLeader),
     /// The leader says where it should be, if the cluster chooses that by itself.  If an operator has chosen, this
     /// moves nothing.

@@ -70,7 +70,7 @@ pub struct Settings {
     /// A checkpoint is made after this many entries, or this many bytes of entries.
     pub checkpoint_entries: u64,
     pub checkpoint_bytes: u64,
-    /// So many entries stay in the log although nobody should need them: Raft may still read them for an append.
+    /// This many entries stay in the log although no member should need them: Raft may still read them for an append.
     pub cut_margin: u64,
     /// A log larger than this ([`Store::bytes`]) is cut even where another member still needs it.
     pub log_bytes_max: u64,

@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// leader is noticed at once, so this is only for a message lost on the way.
 const RESEND_TICKS: u64 = 50;
 const RESEND_TICKS_MAX: u64 = 250;
-/// A proposal that nobody took is offered again this soon.
+/// A proposal that nobody took is offered again after this many ticks.
 const RETRY_TICKS: u64 = 5;
 /// A large proposal is not sent again before it can have arrived, at this speed.
 const BYTES_PER_TICK: u64 = 256 << 10;
