@@ -289,7 +289,7 @@ impl Members {
     }
 
     /// Up to this index, the rows survive the loss of any minority of the voters, judging by what the voters'
-    /// PostgreSQL have durably: some member of every majority has them.  If there are too few PostgreSQL for that, it
+    /// PostgreSQLs have durably: some member of every majority has them.  If there are too few PostgreSQLs for that, it
     /// is what all of them have.
     pub fn rows_safe_to(&self, durable: impl Fn(NodeId) -> Option<LogIndex>) -> LogIndex {
         let holders_needed = self.voters().count().div_ceil(2);
@@ -413,7 +413,7 @@ impl Members {
         }
         table.check_replaced(replaces, role)?;
         if let Some(m) = table.members.iter().find(|m| m.address == address && Some(m.id) != replaces) {
-            return refused(format!("node {} in {} has the address {address} already", m.id, m.region));
+            return refused(format!("node {} in {} already has the address {address}", m.id, m.region));
         }
         if table.members.len() >= MEMBERS_MAX || table.next_id.0 == u32::MAX {
             return refused(format!("a cluster has {MEMBERS_MAX} members at most"));
