@@ -1,8 +1,8 @@
 //! The frames of `docs/agent-protocol.md`: bytes to values and back, nothing else.
 //!
-//! Both sides of the protocol are here, since tests play PostgreSQL.  Which frame may come when is the agent
-//! server's matter, not this module's.  A PROPOSE keeps its entry undecoded: a malformed entry is refused with a
-//! VERDICT, a malformed frame ends the connection.
+//! Both sides of the protocol are here, because tests play PostgreSQL. Which frame may come when is up to the agent
+//! server, not to this module.  A PROPOSE keeps its entry undecoded: a malformed entry is refused with a VERDICT, while
+//! a malformed frame ends the connection.
 
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
@@ -43,24 +43,24 @@ pub enum FromPostgres {
         durable: LogIndex,
     },
     Done(TxnId),
-    /// Ask as with `Outcome`, and have it decided if it is not.
+    /// Asks like `Outcome`, and has the transaction decided if it is not.
     Settle(TxnId),
-    /// The apply worker cannot apply this entry and has tried for long; why.
+    /// The apply worker has been trying for long and cannot apply this entry; `message` says why.
     Stuck {
         at: LogIndex,
         message: String,
     },
-    /// A backend that is about to propose statements wants them tried in the other regions.
+    /// A backend that is about to propose statements wants them rehearsed in the other regions.
     Rehearse {
         txn: TxnId,
         rehearsal: Rehearsal,
     },
 }
 
-/// A write set to be carried out and rolled back elsewhere.
+/// A write set to be carried out and rolled back in other regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rehearsal {
-    /// Where the other PostgreSQL has to stand at least.
+    /// The applied index that the other PostgreSQL must have at least.
     pub base: LogIndex,
     /// How long it may take there in all, and how long it may wait there for one lock.
     pub timeout_ms: u32,
@@ -71,7 +71,7 @@ pub struct Rehearsal {
 /// Why a write set would fail in another region, in the words of its PostgreSQL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// Where that PostgreSQL stood.
+    /// The applied index of that PostgreSQL.
     pub at: LogIndex,
     pub sqlstate: String,
     pub message: String,
@@ -88,7 +88,7 @@ pub enum VerdictOutcome {
     Window = 3,
     Refused = 4,
     Cancelled = 5,
-    /// Like `Refused`, for want of room: worth repeating.
+    /// Like `Refused`, but only for want of room: worth repeating.
     Full = 6,
 }
 
@@ -97,7 +97,7 @@ pub struct VerdictFrame {
     pub txn: TxnId,
     pub outcome: VerdictOutcome,
     pub at: LogIndex,
-    /// A log index, or with `Window` the oldest base that would have done.
+    /// A log index, or with `Window` the oldest base that would have been high enough.
     pub other: LogIndex,
     pub key: u32,
     pub region: RegionId,
@@ -111,16 +111,16 @@ pub enum OutcomeState {
     Committed = 1,
     Aborted = 2,
     OlderThanKept = 3,
-    /// Committed, and left out of every PostgreSQL since: nobody shows it.
+    /// Committed, and since then left out of every PostgreSQL: nobody shows it.
     LeftOut = 4,
 }
 
 /// What an ENTRY is besides a transaction's changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryFlags {
-    /// Nothing of it is to be applied but its place in the order.
+    /// Nothing of it is to be applied except its place in the order.
     pub left_out: bool,
-    /// It leaves an earlier one out: the write set is that one's index.
+    /// It leaves an earlier entry out: the write set is that entry's index.
     pub leaves_out: bool,
 }
 
@@ -157,7 +157,8 @@ pub enum ToPostgres {
         txn: TxnId,
         write_set: Bytes,
     },
-    /// `failure`: in which region, and why; `untried`: regions that could not try it, and why, for people.
+    /// `failure`: in which region it failed, and why; `untried`: the regions that could not try it, and why, as text
+    /// for people.
     Rehearsed {
         txn: TxnId,
         failure: Option<(RegionId, Failure)>,
@@ -179,7 +180,7 @@ const OUTCOME_IS: u8 = 0x83;
 const ENTRY: u8 = 0x84;
 const REHEARSED: u8 = 0x85;
 
-/// Frames that carry a write set, and so may be large; both begin with a transaction id.
+/// Frames that contain a write set, and so may be large; both begin with a transaction id.
 pub fn is_large(frame_type: u8) -> bool {
     matches!(frame_type, PROPOSE | REHEARSE)
 }
@@ -195,7 +196,7 @@ pub fn take_frame(buf: &mut BytesMut) -> Result<Option<Bytes>> {
         return Err(Error::malformed("frame", format!("its length is {length}")));
     }
     if buf.len() < 4 + length {
-        // Room grows with what has really come, so that a lying length costs no memory.
+        // Room grows with what has really arrived, so that a false length costs no memory.
         let missing = 4 + length - buf.len();
         buf.reserve(missing.min(buf.len().max(64 << 10)));
         return Ok(None);
@@ -439,7 +440,7 @@ impl ToPostgres {
     }
 }
 
-/// The ENTRY frame up to its write set, length included, so that a large write set need not be copied behind it.
+/// The ENTRY frame up to its write set, length included; so a large write set need not be copied behind it.
 pub fn entry_head(
     at: LogIndex,
     previous: LogIndex,

@@ -1,5 +1,5 @@
-//! Everything that the log up to one index comes to, as bytes: what a node keeps on disk, what a Raft snapshot carries,
-//! and what a joining node or a backup is given.
+//! Everything that follows from the log up to one index, as bytes: what a node keeps on disk, what a Raft snapshot
+//! contains, and what a joining node or a backup is given.
 //!
 //! | part | bytes |
 //! |---|---|
@@ -9,10 +9,10 @@
 //! | end | u32 CRC-32 of head and body |
 //!
 //! Invariants:
-//! - The same log gives the same head and body on every node, but for the committed indexes, of which each node keeps what its own
-//!   PostgreSQL needs.
-//! - *Installed* says that the log of this node may be shorter than the checkpoint, since it came from elsewhere; it is
-//!   *made* as soon as the log has been emptied up to it ([`in_order_origin`]).
+//! - The same log gives the same head and body on every node, except for the committed indexes, of which each node
+//!   keeps what its own PostgreSQL needs.
+//! - *Installed* says that this node's log may end below the checkpoint, because the checkpoint came from another node.
+//!   It becomes *made* as soon as the log has been emptied up to it ([`in_order_origin`]).
 
 use crate::certifier::{checkpoint as certifier, Certifier, CommittedIndexes, Limits};
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ const WHAT: &str = "checkpoint";
 /// Far apart, so that no small damage turns one into the other.
 const MADE: u16 = 0x4d4d;
 const INSTALLED: u16 = 0x9292;
-/// Where the origin stands.
+/// Where in the bytes the origin is.
 pub const ORIGIN_AT: usize = 6;
 const MARK_BYTES: usize = 8;
 
@@ -39,7 +39,7 @@ const MARK_BYTES: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Conf {
     pub voters: Vec<NodeId>,
-    /// Not empty: a joint configuration; these vote as well, by themselves.
+    /// If not empty, this is a joint configuration: these vote too, with a majority of their own.
     pub outgoing: Vec<NodeId>,
     pub learners: Vec<NodeId>,
     pub learners_next: Vec<NodeId>,
@@ -60,7 +60,8 @@ impl Conf {
         self.voters.contains(&id) || self.outgoing.contains(&id)
     }
 
-    /// Raft can be in it: somebody votes, nobody is two things at once, and what a joint one needs is there in one only.
+    /// Whether Raft can be in this configuration: somebody votes, nobody is two things at once, and what belongs to a
+    /// joint configuration is in a joint one only.
     pub(crate) fn is_sound(&self) -> bool {
         let Conf { voters, outgoing, learners, learners_next, auto_leave } = self;
         let all = [voters, outgoing, learners, learners_next];
@@ -82,7 +83,7 @@ impl Conf {
 
 impl From<&ConfState> for Conf {
     fn from(state: &ConfState) -> Conf {
-        // raft-rs gives them in the order of a hash set.
+        // raft-rs gives the ids in the order of a hash set.
         let ids = |raw: &[u64]| {
             let mut ids: Vec<NodeId> = raw.iter().map(|id| NodeId(*id as u32)).collect();
             ids.sort_unstable();
@@ -109,7 +110,7 @@ impl From<&Conf> for ConfState {
     }
 }
 
-/// What Raft wants to know of a checkpoint.
+/// What Raft needs to know about a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub index: LogIndex,
@@ -120,7 +121,7 @@ pub struct Head {
 }
 
 pub struct Checkpoint {
-    /// Of the entry at `index`.
+    /// Of the entry at [`Self::index`].
     pub term: Term,
     pub conf: Conf,
     pub members: Members,
@@ -130,7 +131,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Of a log that is empty.
+    /// The checkpoint of an empty log.
     pub fn bootstrap(mut members: Members, limits: Limits) -> Checkpoint {
         members.beginning = beginning(&members, &limits);
         Checkpoint {
@@ -152,14 +153,14 @@ impl Checkpoint {
         encode(self.term, &self.conf, &self.members, &self.certifier, &self.committed_indexes)
     }
 
-    /// Bytes from disk or from a peer.  `limits`: those of the cluster.
+    /// Decodes bytes from disk or from a peer.  `limits` are those of the cluster.
     pub fn decode(raw: Bytes, limits: Limits) -> Result<Checkpoint> {
         let (mut r, installed) = open(&raw)?;
         let decode = |r: &mut Reader| {
             let (index, term, conf, members) = take_head(r)?;
             let (certifier, committed_indexes) = Certifier::decode(r, limits)?;
             if certifier.decided() != index {
-                return Err(r.error(format!("it is of {index}, its certifier of {}", certifier.decided())));
+                return Err(r.error(format!("it is of index {index}, but its certifier of {}", certifier.decided())));
             }
             if r.left() > 0 {
                 return Err(r.error(format!("{} bytes too many", r.left())));
@@ -170,8 +171,9 @@ impl Checkpoint {
     }
 }
 
-/// Of what verdicts and rows depend on, and where the leader belongs: nodes that disagree there hand it to each other for ever.
-/// Under which address one node reaches another may differ.
+/// Checksum of what verdicts and rows depend on, and of where the leader belongs: nodes that disagree on that would
+/// hand the leader to each other for ever.  Addresses are left out, because one node may reach another under a
+/// different address.
 fn beginning(members: &Members, limits: &Limits) -> u32 {
     let mut first = Members { beginning: 0, ..members.clone() };
     first.members.iter_mut().for_each(|m| m.address.clear());
@@ -188,8 +190,8 @@ pub fn peek(raw: &Bytes) -> Result<Head> {
     Ok(Head { index, term, conf, members, installed })
 }
 
-/// CRC-32 of all its bytes, of which only the ends are looked at: the last ones say what that of the others is.  Right only
-/// for what [`peek`] has verified.
+/// The CRC-32 of a whole checkpoint, computed from its two ends only: the last four bytes are the CRC of what lies
+/// between.  Right only for bytes that [`peek`] has verified.
 pub fn crc_of_verified(raw: &[u8]) -> u32 {
     let Some(end) = raw.len().checked_sub(4).filter(|end| *end >= MARK_BYTES) else {
         return crc32fast::hash(raw);
@@ -211,7 +213,8 @@ pub struct Frozen {
     committed_indexes: CommittedIndexes,
 }
 
-/// `term`, `conf` and `members`: at the index that the certifier has decided last.  Made here.
+/// `term`, `conf` and `members` are those at the last index that the certifier has decided.  The checkpoint's origin is
+/// *made*.
 pub fn freeze(
     term: Term,
     conf: &Conf,
@@ -263,7 +266,7 @@ pub fn encode(
     freeze(term, conf, members, certifier, committed_indexes).encode()
 }
 
-/// The same checkpoint as one that came from elsewhere.
+/// The same checkpoint, marked as one that came from another node.
 pub fn installed(raw: &[u8]) -> Bytes {
     let mut out = BytesMut::from(raw);
     if let Some(origin) = out.get_mut(ORIGIN_AT..MARK_BYTES) {
@@ -272,17 +275,17 @@ pub fn installed(raw: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// The two bytes at [`ORIGIN_AT`] of one that came from elsewhere.
+/// The two bytes at [`ORIGIN_AT`] of a checkpoint that came from another node.
 pub fn installed_origin() -> [u8; 2] {
     INSTALLED.to_le_bytes()
 }
 
-/// The two bytes at [`ORIGIN_AT`] of one whose log is in order.
+/// The two bytes at [`ORIGIN_AT`] of a checkpoint whose log is in order.
 pub fn in_order_origin() -> [u8; 2] {
     MADE.to_le_bytes()
 }
 
-/// Mark and checksum are good; the reader stands at the head.
+/// Checks mark and checksum.  The reader it returns begins at the head.
 fn open(raw: &Bytes) -> Result<(Reader, bool)> {
     let Some(end) = raw.len().checked_sub(4).filter(|end| *end >= MARK_BYTES) else {
         return Err(Error::corrupted(WHAT, "it is shorter than its mark and checksum"));
@@ -320,7 +323,7 @@ fn take_head(r: &mut Reader) -> Result<(LogIndex, Term, Conf, Members)> {
     Ok((index, term, conf, Members::take(r)?))
 }
 
-/// Its checksum is right, so nobody but a wrong program wrote it.
+/// The checksum is right, so only a wrong program can have written this.
 fn corrupted(error: Error) -> Error {
     match error {
         Error::Malformed { what, why } => Error::Corrupted { what, why },
@@ -360,7 +363,7 @@ mod tests {
         c
     }
 
-    /// What verdicts depend on, and the leader's place, is told apart; where a node reaches another is its own matter.
+    /// A different beginning shows if verdicts or the leader's place depend on it; a different address does not.
     #[test]
     fn nodes_that_begin_otherwise_can_be_told_apart() {
         let first = some().members;
@@ -410,7 +413,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also bytes with a right mark and checksum, and anything between.
+        /// This includes bytes with a right mark and checksum, and anything in between.
         #[test]
         fn decoding_survives_any_bytes(body in proptest::collection::vec(any::<u8>(), 0..400), at in any::<proptest::sample::Index>()) {
             let _ = Checkpoint::decode(body.clone().into(), Limits::default());

@@ -1,6 +1,6 @@
-//! One committed log entry, decided: what every node does with it, in the same way.
+//! Decides one committed log entry.  Every node does it in the same way.
 //!
-//! The entry of a node that is no member at that index commits nothing, whoever let it into the log.
+//! An entry of a node that is not a member at that index commits nothing, whoever let it into the log.
 
 use crate::certifier::{Certifier, CommittedIndexes, Decision, Verdict};
 use crate::consensus::Committed;
@@ -10,7 +10,8 @@ use crate::ids::TxnId;
 use crate::members::Members;
 use std::sync::Arc;
 
-/// The entry's transaction and what became of it; `None` if it holds none.  `members` becomes the table after this entry.
+/// The entry's transaction and the decision on it; `None` if the entry contains none.  `members` becomes the table
+/// after this entry.
 pub fn decide(
     committed: &Committed,
     certifier: &mut Certifier,
@@ -18,7 +19,7 @@ pub fn decide(
     members: &mut Arc<Members>,
 ) -> Result<Option<(TxnId, Decision)>> {
     let index = committed.index;
-    // What is no entry is none on every node, since all see the same bytes.
+    // Bytes that are not a valid entry are passed over on every node, since all see the same bytes.
     let Some(entry) = committed.transaction().and_then(|raw| Entry::decode(raw.clone()).ok()) else {
         certifier.skip(index)?;
         if let Some(after) = &committed.members {
@@ -36,7 +37,7 @@ pub fn decide(
             certifier.skip(index)?;
             return Ok(None);
         }
-        // Anybody may have a transaction cancelled, or left out.
+        // A transaction can be cancelled or left out even if its node is not a member any more.
         EntryKind::Transaction | EntryKind::Incarnation | EntryKind::Cancel | EntryKind::Command | EntryKind::Skip => {
             certifier.certify(index, &entry)?
         }

@@ -1,7 +1,7 @@
-//! The entry: what is proposed and what stands in the log, to the byte (`docs/agent-protocol.md`, "Types").
+//! The entry: what is proposed and what the log contains, to the byte (`docs/agent-protocol.md`, "Types").
 //!
-//! The write set is opaque here.  Decoding checks everything else once; the keys stay where they are and are
-//! read in place, since a bulk transaction has hundreds of thousands of them.
+//! The write set is opaque here.  Decoding checks everything else once; the keys stay where they are and are read in
+//! place, because a bulk transaction has hundreds of thousands of them.
 
 use crate::error::Result;
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
@@ -9,7 +9,7 @@ use crate::members::Command;
 use crate::wire::{put_txn, Reader};
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Where the kind stands, behind the transaction id.
+/// Where in the bytes the kind is: behind the transaction id.
 pub(crate) const KIND_AT: usize = 20;
 /// Bytes of one key.
 const KEY_BYTES: usize = 17;
@@ -55,15 +55,16 @@ pub struct Key {
 #[repr(u8)]
 pub enum EntryKind {
     Transaction = 0,
-    /// A change of the table of members (`crate::members`): no transaction, no keys, the command as write set.
+    /// A change of the table of members (`crate::members`): no transaction, no keys, and the command as its write set.
     Command = 1,
-    /// Transaction `txn` may not commit any more: unless it stands in the log before, it is aborted by this.
+    /// Transaction `txn` may not commit any more: unless the log contains it already, this aborts it.
     Cancel = 2,
     /// The PostgreSQL of node `txn.node` has started as `txn.incarnation`; the write set is the incarnation before it.
-    /// What that one had not brought into the log by now is aborted by this: nobody is left who could be told otherwise.
+    /// This aborts whatever that one had not brought into the log by now: nobody is left who could be told otherwise.
     Incarnation = 3,
-    /// An entry before, of transaction `txn`, is left out everywhere: no PostgreSQL could apply it.  The write set is that
-    /// entry's index, the keys are that entry's: who has seen what it did loses against this one.
+    /// An earlier entry, of transaction `txn`, is left out everywhere, because no PostgreSQL could apply it.  The write
+    /// set is that entry's index.  The keys are that entry's, so that whoever has seen its changes loses against this
+    /// one.
     Skip = 4,
 }
 
@@ -116,13 +117,13 @@ impl Entry {
         Entry::encode_as(EntryKind::Incarnation, &txn, &[], &before.to_le_bytes())
     }
 
-    /// See [`EntryKind::Skip`]; this is the entry that is left out, and stands at `index`.
+    /// See [`EntryKind::Skip`]; `self` is the entry that is left out, and `index` is where it is in the log.
     pub fn encode_skip(&self, index: LogIndex) -> Bytes {
         let keys: Vec<Key> = self.keys().collect();
         Entry::encode_as(EntryKind::Skip, &self.txn, &keys, &index.0.to_le_bytes())
     }
 
-    /// Which entry this one leaves out.
+    /// The index of the entry that this one leaves out.
     pub fn leaves_out(&self) -> Option<LogIndex> {
         let index = <[u8; 8]>::try_from(&self.write_set[..]).ok().filter(|_| self.kind == EntryKind::Skip)?;
         Some(LogIndex(u64::from_le_bytes(index)))
@@ -132,9 +133,9 @@ impl Entry {
         Entry::encode_as(EntryKind::Command, &TxnId::default(), &[], &command.encode())
     }
 
-    /// The command in these bytes, if they are an entry of that kind.
+    /// The command in these bytes, if they are an entry of kind `Command`.
     pub fn command(raw: &Bytes) -> Option<Command> {
-        // One byte tells, so that transactions cost nothing here.
+        // One byte tells, so this costs nothing for transactions.
         if raw.get(KIND_AT) != Some(&(EntryKind::Command as u8)) {
             return None;
         }

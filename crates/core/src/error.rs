@@ -7,15 +7,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Bytes from a peer or a PostgreSQL that break the protocol: end that connection, harm nothing else.
+    /// Bytes from a peer or a PostgreSQL break the protocol: end that connection, and harm nothing else.
     #[error("malformed {what}: {why}")]
     Malformed { what: &'static str, why: String },
-    /// Bytes of ours that came back from disk changed: do not start.
+    /// Bytes that this node wrote have come back changed from disk: do not start.
     #[error("corrupted {what}: {why}")]
     Corrupted { what: &'static str, why: String },
-    /// A checkpoint that another configuration made: do not start.
+    /// A checkpoint was made with another configuration: do not start.
     #[error(
-        "it was made with window_entries = {} and this node's is {}: it cannot be changed, set it back in node.toml ({was:?})",
+        "it was made with window_entries = {}, but this node has {}; this cannot be changed: set it back in node.toml ({was:?})",
         was.window_entries, now.window_entries
     )]
     OtherLimits { was: Limits, now: Limits },
@@ -25,13 +25,14 @@ pub enum Error {
     /// Entries were skipped or came twice; the caller's replay is wrong.
     #[error("entry {got} does not follow {last}")]
     OutOfOrder { last: LogIndex, got: LogIndex },
-    /// What the leader counts on, this node does not have: it must not vote any more.
+    /// The leader counts on something that this node does not have: it must not vote any more.
     #[error(
         "this node has acknowledged entry {counted_on} and its log ends at {last}: its disk has lost a part of the log, or its \
          folder is an older copy; replace the node (`onetrip token --replaces`)"
     )]
     LostLog { counted_on: LogIndex, last: LogIndex },
-    /// A message that no member sends to one who knows what this node knows: the peer, or this node's disk, is wrong.
+    /// A message that no correct member sends to a node that knows what this one knows: the peer, or this node's disk,
+    /// is wrong.
     #[error("node {from} contradicts what is known here: {why}")]
     Contradicts { from: NodeId, why: String },
     /// Raft refused a step or its configuration.

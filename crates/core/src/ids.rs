@@ -36,7 +36,7 @@ number!(
 
 impl LogIndex {
     pub const ZERO: LogIndex = LogIndex(0);
-    /// No log gets so long, and sums with one that is not above it do not overflow.  Terms are held to it, too.
+    /// No log gets this long, and the sum of two indexes up to this does not overflow.  Terms are limited to it, too.
     pub const MAX: LogIndex = LogIndex(1 << 62);
     pub fn next(self) -> LogIndex {
         LogIndex(self.0 + 1)

@@ -1,22 +1,23 @@
-//! The pure part of Onetrip: what an entry is, who wins, and how the log is agreed on.
+//! The pure part of Onetrip: what an entry is, whether it commits, and how the nodes agree on the log.
 //!
-//! Nothing here knows a clock, a socket, a disk or a thread: time comes in as ticks, bytes as `Bytes`, and
-//! everything that should happen outside comes back as values.  The same inputs give the same outputs on every
-//! node, to the bit; that is what lets each node decide alone (`certifier`).
+//! Nothing here knows a clock, a socket, a disk or a thread: time comes in as ticks, bytes as `Bytes`, and everything
+//! that should happen outside is returned as values.  The same inputs give the same outputs on every node, to the bit.
+//! That is what lets each node decide alone (`certifier`).
 //!
 //! | module | what |
 //! |---|---|
 //! | [`ids`] | one type for each kind of position and identity |
-//! | [`entry`] | what is proposed and stands in the log |
+//! | [`entry`] | what is proposed, and what the log contains |
 //! | [`agent`] | the frames between PostgreSQL and its node |
 //! | [`certifier`] | commit or abort, from the log alone |
 //! | [`members`] | who belongs to the cluster, from the log alone |
 //! | [`checkpoint`] | all of that up to one index, as bytes |
 //! | [`router`] | who waits for what on a node, and who commits an entry there |
 //! | [`consensus`] | the Raft driver |
-//! | [`decide`] | what a committed entry comes to |
+//! | [`decide`] | what every node does with a committed entry |
 //! | [`replica`] | the loop that drives all of them, on a host that is the daemon or the simulation |
-//! | [`skip`] | may an entry be left out of every PostgreSQL? |
+//! | [`skip`] | whether an entry may be left out of every PostgreSQL |
+//! | [`placement`] | where the leader is best |
 
 pub mod agent;
 pub mod certifier;

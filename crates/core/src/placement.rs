@@ -1,41 +1,45 @@
-//! Where the leader is best: how long a COMMIT takes from each member under each possible leader, by measured round trips, and
-//! whether that is worth a move.  `docs/decisions/2026-11-23-auto-leader.md` says why so.
+//! Where the leader is best: how long a COMMIT takes from each member under each possible leader, by measured round
+//! trips, and whether a move is worth it.  `docs/decisions/2026-11-23-auto-leader.md` gives the reasons.
 //!
-//! What a commit from origin `o` waits for with leader `l` (`consensus/notices.rs`): a majority of the voters has the entry,
-//! and `o` knows it.  The entry goes from `o` to `l` and on to each voter `v`, whose notice goes to `o`: half the sum of the
-//! round trips `o`-`l`, `l`-`v` and `v`-`o`.  With `v = l` and with `v = o` that is the round trip to the leader, which it
-//! never falls below, for `o` hands out only what it has itself.  With `o = l` it is the round trip to `v`.
+//! A COMMIT from origin `o` with leader `l` waits until a majority of the voters has the entry and `o` knows that
+//! (`consensus/notices.rs`).  The entry goes from `o` to `l` and on to each voter `v`, whose notice goes to `o`: that
+//! takes half the sum of the round trips `o`-`l`, `l`-`v` and `v`-`o`.  With `v = l` and with `v = o` it is the round
+//! trip to the leader.  A COMMIT never takes less than that, because `o` hands out only what it has itself.  With `o =
+//! l` it is the round trip to `v`.
 //!
-//! It knows no network and no clock; numbers are whole, so that everybody who is given the same comes to the same.
+//! This module knows no network and no clock.  Its numbers are whole, so that everybody who is given the same numbers
+//! gets the same result.
 
 use crate::ids::{NodeId, RegionId};
 use std::collections::BTreeMap;
 
-/// Of two members, in microseconds; `None`: not measured.
+/// The round trip between two members, in microseconds; `None`: not measured.
 pub type RoundTrips<'a> = &'a dyn Fn(NodeId, NodeId) -> Option<u32>;
 
-/// An origin counts at least for this part of all commits, so that a region that is idle now is not forgotten.
+/// An origin counts for at least one in this many of all commits, so that a region that is idle now is not forgotten.
 const WEIGHT_LEAST: u64 = 20;
-/// What a move must gain: so much of what it was, and so many microseconds.
+/// What a move must gain: both this share of what it was and this many microseconds.
 const GAIN_PERCENT: u64 = 5;
 const GAIN_US: u64 = 1_000;
-/// By so much a region may do worse and count as doing no worse: measuring is not exact.
+/// A region may do worse by this much, the larger of the two, and still count as doing no worse: measuring is not
+/// exact.
 const SAME_PERCENT: u64 = 2;
 const SAME_US: u64 = 500;
-/// A commit counts half as much after so many looks, about (0.7 of the inverse of what is forgotten at each).
+/// Each look forgets one in this many parts of a count; so a commit counts half as much after about 0.7 × this many
+/// looks.
 const FORGETS: u64 = 256;
-/// One commit, in the unit that is counted in: fine enough that forgetting a part of it works in whole numbers.
+/// How much one commit adds to a count: enough for forgetting to work in whole numbers.
 const COMMIT: u64 = 1 << 16;
 
-/// The voters, who may lead, and who commits how much.
+/// The voters, which members may lead, and how much each member commits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
-    /// All that a majority is counted of.
+    /// All voters: a majority is more than half of these.
     pub voters: Vec<NodeId>,
-    /// Those that cannot be reached: nothing comes from them.
+    /// Voters that cannot be reached: nothing comes from them.
     pub away: Vec<NodeId>,
     pub candidates: Vec<(NodeId, RegionId)>,
-    /// In any unit.
+    /// How much each commits, in any unit.
     pub origins: Vec<(NodeId, u64)>,
 }
 
@@ -46,13 +50,13 @@ pub struct Place {
     pub region: RegionId,
     /// How long a COMMIT from each origin takes, in microseconds.
     pub commit_us: Vec<(NodeId, u64)>,
-    /// Their mean, by what each commits.
+    /// Their mean, weighted by how much each origin commits.
     pub mean_us: u64,
 }
 
 impl Cluster {
-    /// Every place for the leader, the best first; of equals the one with the lowest number.  `None`: a round trip is not
-    /// measured yet, or no majority can be reached.
+    /// Every place for the leader, the best first; of equals, the one with the lowest id.  `None`: a round trip has not
+    /// been measured yet, or no majority can be reached.
     pub fn places(&self, round_trips: RoundTrips) -> Option<Vec<Place>> {
         let weights = self.weights();
         let total: u128 = weights.iter().map(|(_, weight)| u128::from(*weight)).sum();
@@ -64,7 +68,7 @@ impl Cluster {
                 commit_us.push((*origin, us));
                 sum += u128::from(us) * u128::from(*weight);
             }
-            // Without an origin nothing is asked of a place.
+            // Without origins there is no mean.
             let mean_us = sum.checked_div(total)? as u64;
             Some(Place { node: *node, region: region.clone(), commit_us, mean_us })
         };
@@ -90,8 +94,9 @@ impl Cluster {
     }
 }
 
-/// Whether `to` is worth a move from `from`: commits gain clearly on the whole; or some origin does and none loses, so that it is
-/// better whoever commits.  Never both ways, nor around a circle: what `from` was clearly worse in, it still is.
+/// Whether a move from `from` to `to` is worth it: either COMMITs gain clearly on average, or some origin gains clearly
+/// and none loses, so that it is better whoever commits.  A move and its way back are never both worth it, nor are
+/// moves in a circle: where `from` was clearly worse, it still is.
 pub fn is_worth(from: &Place, to: &Place) -> bool {
     let gains = |from: u64, to: u64| to + GAIN_US < from && to * 100 < from * (100 - GAIN_PERCENT);
     let same = |from: u64, to: u64| to <= from + SAME_US.max(from * SAME_PERCENT / 100);
@@ -100,7 +105,7 @@ pub fn is_worth(from: &Place, to: &Place) -> bool {
     gains(from.mean_us, to.mean_us) || again.all(|(a, b)| same(a.1, b.1)) && of_each.any(|(a, b)| gains(a.1, b.1))
 }
 
-/// Where commits have come from lately; every node counts them in the log.
+/// Where commits have come from lately; every node counts them by the log.
 #[derive(Default)]
 pub struct Traffic(BTreeMap<NodeId, u64>);
 
@@ -110,7 +115,7 @@ impl Traffic {
         *counted = counted.saturating_add(COMMIT);
     }
 
-    /// To be called at each look.
+    /// Forgets a part of each count.  To be called at each look.
     pub fn forget(&mut self) {
         self.0.retain(|_, counted| {
             *counted -= counted.div_ceil(FORGETS);
@@ -119,26 +124,26 @@ impl Traffic {
     }
 
     pub fn of(&self, origin: NodeId) -> u64 {
-        // Sums of what a hundred members have do not overflow.
+        // Divided, so that the sum over a hundred members does not overflow.
         self.0.get(&origin).map_or(0, |counted| counted / FORGETS)
     }
 }
 
-/// When to move: what is better has been so for a while, and the last move was not just now.
+/// When to move: if another place has been better for a while, and the last move was not just now.
 #[derive(Default)]
 pub struct Patience {
     belongs: Option<(RegionId, bool)>,
     better: Option<(RegionId, u32)>,
     not_before: u64,
-    /// Moves, each as soon as it could be after the one before.
+    /// How many moves in a row came as soon as they could after the one before.
     in_a_row: u32,
 }
 
-/// A rest is doubled so often at most.
+/// How often a rest is doubled, at most.
 const DOUBLINGS_MAX: u32 = 6;
 
 impl Patience {
-    /// One look found `better`, or nothing.  How often in a row it has found that now.
+    /// One look found that place better, or none.  Returns how many looks in a row have found it.
     pub fn finds(&mut self, better: Option<&RegionId>) -> u32 {
         self.better = better.map(|region| match self.better.take() {
             Some((same, looks)) if same == *region => (same, looks.saturating_add(1)),
@@ -147,9 +152,10 @@ impl Patience {
         self.better.as_ref().map_or(0, |(_, looks)| *looks)
     }
 
-    /// The leader belongs there now, and who says so.  After a move of the cluster's own none other comes for `rest` ticks; for
-    /// twice as long each time that one came right behind the rest before.  Leaders that see things differently, since one has
-    /// restarted and has not counted what the other has, would send each other to and fro.
+    /// The leader now belongs in `region`, and `is_auto` says whether the cluster chose that.  After a move, no other
+    /// comes for `rest` ticks, and for twice as long each time that a move comes right after the rest of the one
+    /// before.  Otherwise leaders that see things differently would send each other to and fro, for example if one has
+    /// restarted and has not counted the commits that the other has.
     pub fn belongs(&mut self, region: &RegionId, is_auto: bool, (tick, rest): (u64, u64)) {
         let before = self.belongs.replace((region.clone(), is_auto));
         match before {
@@ -164,7 +170,7 @@ impl Patience {
         self.better = None;
     }
 
-    /// It rests for longer than after a single move.
+    /// Whether it is resting for longer than after a single move.
     pub fn goes_to_and_fro(&self, tick: u64) -> bool {
         self.in_a_row > 1 && self.rests(tick)
     }

@@ -1,8 +1,9 @@
-//! May an entry be left out of every PostgreSQL (`EntryKind::Skip`)?  Only if no member shows it: else the others copy that one's.
+//! Whether an entry may be left out of every PostgreSQL (`EntryKind::Skip`): only if no member shows it.  If one does,
+//! the others copy that one's PostgreSQL instead.
 //!
-//! What the answer rests on is what the asked node knows now, so it is a guard for the operator and no invariant.  Whatever it
-//! says, regions that show the same index are equal: a PostgreSQL that shows an entry cannot apply the one that leaves it out,
-//! and is copied from one that could.
+//! The answer rests on what the asked node knows now, so it is a guard for the operator and not an invariant.  Whatever
+//! the answer was, regions that show the same index are equal: a PostgreSQL that shows an entry cannot apply the one
+//! that leaves it out, and is copied anew from one that could.
 
 use crate::ids::{LogIndex, NodeId};
 use crate::members::{Member, Members};
@@ -10,9 +11,9 @@ use crate::members::{Member, Members};
 /// How far the PostgreSQL of another member is, as far as the asked node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
-    /// It cannot be reached, or has not said where it stands; what it said last.
+    /// It cannot be reached, or has not said where it stands; with what it said last.
     Away(Option<LogIndex>),
-    /// `still`: it has shown nothing newer for so long that it does not get on by itself.
+    /// `still`: it has shown nothing newer for so long that it will not get on by itself.
     Stands { applied: LogIndex, still: bool },
 }
 
@@ -20,7 +21,7 @@ pub enum Other {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Own {
     pub node: NodeId,
-    /// `None`: it has none, or that one has not said where it stands.
+    /// `None`: it has no PostgreSQL, or that has not said where it stands.
     pub applied: Option<LogIndex>,
     /// The entry that it tries to apply again and again.
     pub stands_at: Option<LogIndex>,
@@ -28,7 +29,8 @@ pub struct Own {
     pub previous: Option<LogIndex>,
 }
 
-/// Why `index` is not to be left out, in a sentence that says what to do.  `force`: those who are away, or do not get there, are not waited for.
+/// Why `index` is not to be left out, in a sentence that says what to do.  With `force`, members that are away or do
+/// not get there are not waited for.
 pub fn refusal(
     index: LogIndex,
     own: Own,
@@ -70,11 +72,11 @@ fn why_not(index: LogIndex, previous: Option<LogIndex>, m: &Member, other: Other
         Other::Stands { applied, .. } if Some(applied) != previous => (!force).then(|| {
             format!(
                 "{who} shows log index {applied} and has not come to {index} yet: wait until it shows it or stands still there. If it \
-                 cannot get there, because it waits for a copy itself (`onetrip status`), say --force"
+                 cannot get there, because it waits for a copy itself (`onetrip status`), use --force"
             )
         }),
         Other::Stands { still: false, .. } => {
-            Some(format!("{who} may be about to apply log index {index}: ask again in some seconds"))
+            Some(format!("{who} may be about to apply log index {index}: ask again in a few seconds"))
         }
         Other::Stands { still: true, .. } => None,
         Other::Away(_) if force => None,
@@ -85,7 +87,7 @@ fn why_not(index: LogIndex, previous: Option<LogIndex>, m: &Member, other: Other
             };
             Some(format!(
                 "{who} {shows} and cannot be reached: bring it back, and the others copy its PostgreSQL. If it is lost, or if what it \
-                 alone has is to be given up, say --force: it then copies another region's PostgreSQL when it comes back"
+                 alone has is to be given up, use --force: it then copies another region's PostgreSQL when it comes back"
             ))
         }
     }

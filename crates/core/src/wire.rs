@@ -1,4 +1,4 @@
-//! Reading little-endian fields out of bytes that may hold anything.
+//! Reads little-endian fields from bytes that may contain anything.
 //!
 //! Every read can fail and none panics.  Parts are slices of the input (`Bytes`), not copies.
 
@@ -70,11 +70,11 @@ impl Reader {
     pub fn left(&self) -> usize {
         self.bytes.len()
     }
-    /// What is left, whatever it is.
+    /// Everything that is left.
     pub fn rest(self) -> Bytes {
         self.bytes
     }
-    /// Nothing may be left.
+    /// Checks that nothing is left.
     pub fn end(self) -> Result<()> {
         if !self.bytes.is_empty() {
             return Err(self.error(format!("{} bytes too many", self.bytes.len())));
@@ -89,7 +89,7 @@ pub fn put_txn(out: &mut BytesMut, txn: &TxnId) {
     out.put_u64_le(txn.sequence);
 }
 
-/// A `str` holds at most 65,535 bytes; a longer one is cut at a character's end.
+/// A `str` has at most 65,535 bytes; a longer one is cut at the end of a character.
 pub fn put_str(out: &mut BytesMut, s: &str) {
     let mut n = s.len().min(usize::from(u16::MAX));
     while !s.is_char_boundary(n) {

@@ -167,7 +167,8 @@ fn every_golden_file_is_read_by_a_test_here() {
     assert_eq!(known, there);
 }
 
-/// Every cut of a good frame's body, and one byte too many, is an error, except where a write set may have any length.
+/// Cutting a good frame's body short anywhere, or adding a byte, is an error, except where a write set may have any
+/// length.
 #[test]
 fn a_cut_or_padded_frame_is_an_error() {
     let open_ended = ["propose", "propose_empty", "entry", "entry_left_out", "entry_leaves_out", "rehearse"];

@@ -89,7 +89,7 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
             let before = head[5].parse().unwrap();
             Entry::decode(Entry::encode_incarnation(NodeId(node), number, before)).unwrap()
         }
-        // Its number is that of the transaction left out, which stands at the index named last.
+        // The number is that of the transaction left out; the last number is the index of its entry.
         "skip" => {
             let left_out = LogIndex(head[5].parse().unwrap());
             Entry::decode(entry(txn(node, number), &keys).encode_skip(left_out)).unwrap()
@@ -132,7 +132,7 @@ fn what_was_cancelled_or_never_came_is_aborted_also_after_a_checkpoint() {
     }
 }
 
-/// A final answer stays one, whatever other nodes do; what is dropped is never called possible again.
+/// A final answer stays final, whatever other nodes do; what was dropped is never reported as still possible.
 #[test]
 fn a_postgresql_that_starts_over_and_over_costs_nobody_else_an_answer() {
     let limits = Limits { incarnations: 3, ..Limits::default() };
@@ -161,7 +161,7 @@ fn a_postgresql_that_starts_over_and_over_costs_nobody_else_an_answer() {
     }
 }
 
-/// The definition, word for word: keeps every entry for ever and looks at all of them each time.
+/// The definition, word for word: this keeps every entry for ever and looks at all of them each time.
 struct Model {
     limits: Limits,
     index: u64,
@@ -184,7 +184,7 @@ impl Model {
         Decision::Decided { verdict, previous }
     }
 
-    /// The last committed entry that is out of the window: the newest one such that it and all after it are too many.
+    /// The newest committed entry that is out of the window: from it on there are too many entries or keys.
     fn floor(&self) -> u64 {
         let (mut entries, mut keys) = (0, 0);
         for (index, _, its) in self.committed.iter().rev() {
@@ -216,9 +216,9 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Op {
     Empty,
-    /// Keys as (hash, mode, how far the base lies behind).
+    /// Keys as (hash, mode, how far the base is behind).
     Txn(u32, Vec<(u64, usize, u64)>),
-    /// The transaction proposed so many steps ago, once more.
+    /// The transaction that was proposed so many steps ago, once more.
     Again(usize),
 }
 
@@ -244,7 +244,7 @@ fn load(raw: Bytes, limits: Limits) -> Result<(Certifier, CommittedIndexes), Err
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Verdicts equal those of the model; a certifier rebuilt from a checkpoint anywhere on the way goes on as if
+    /// Verdicts equal those of the model. A certifier rebuilt from a checkpoint anywhere on the way goes on as if
     /// nothing had happened, and makes the same checkpoint at the end.
     #[test]
     fn the_certifier_is_its_definition(
@@ -297,7 +297,7 @@ proptest! {
         prop_assert_eq!(known, committed);
     }
 
-    /// One wrong bit anywhere in a checkpoint is an error, as is a cut.
+    /// One wrong bit anywhere in a checkpoint is an error, and so is a missing end.
     #[test]
     fn a_damaged_checkpoint_is_refused(byte in any::<proptest::sample::Index>(), bit in 0u8..8) {
         let limits = Limits { window_entries: 3, window_keys: 5, outcomes: 4, incarnations: 3 };
@@ -325,7 +325,7 @@ fn a_checkpoint_made_under_other_limits_is_refused() {
     let raw = save(&c, &CommittedIndexes::default());
     let other = Limits { window_entries: 5, ..Limits::default() };
     let error = load(raw, other).err().unwrap().to_string();
-    assert!(error.contains("window_entries = 100000 and this node's is 5"), "{error}");
+    assert!(error.contains("window_entries = 100000, but this node has 5"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The Raft driver: three of them in one thread, ticks and messages by hand, disks in memory.
+//! The Raft driver: three of them in one thread, with ticks and messages given by hand and disks in memory.
 
 use bytes::Bytes;
 use onetrip_core::certifier::Limits;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 enum Sent {
     Message(Message),
-    /// From and to, from 0.
+    /// Sender and receiver, counted from 0.
     Notice(usize, usize, Notice),
 }
 
@@ -35,7 +35,7 @@ fn config(id: u32, applied: u64) -> Config {
     }
 }
 
-/// Node 1 in the preferred region.
+/// The leader belongs with node 1.
 fn members() -> Members {
     let member = |id: u32| Member {
         id: NodeId(id),
@@ -61,13 +61,13 @@ impl World {
         world
     }
 
-    /// From its disk, with everything handed out again.
+    /// Starts a node from its disk; everything is handed out again.
     fn start(&mut self, i: usize) {
         self.committed[i].clear();
         self.nodes[i] = Some(Consensus::new(config(i as u32 + 1, 0), self.disks[i].clone(), members().into()).unwrap());
     }
 
-    /// Works off what node `i` has to do, as the contract says.
+    /// Does what node `i` has to do, in the order that the driver asks for.
     fn work(&mut self, i: usize) {
         let Some(node) = &mut self.nodes[i] else { return };
         let mut out = Output::default();
@@ -226,7 +226,7 @@ fn a_leader_that_hands_over_is_followed_without_an_election_timeout() {
 }
 
 /// Goal: a preferred member that starts after the others refuses their pre-vote in good order.
-/// Method: it has never voted; another's election timeout passes first.
+/// Method: it has never voted; the election timeout of another member passes first.
 #[test]
 fn a_new_member_may_refuse_a_pre_vote() {
     let mut world = World::new();
@@ -239,8 +239,9 @@ fn a_new_member_may_refuse_a_pre_vote() {
     world.until("someone leads", |w| (0..3).any(|i| w.leads(i)));
 }
 
-/// Goal: a follower knows of a commit one way after the leader's disk has it, before the leader itself does.
-/// Method: what goes to the other follower, and all answers, stay under way.
+/// Goal: a follower knows of a commit as soon as it can hear that the leader's disk has the entry, before the leader
+/// itself knows.
+/// Method: what goes to the other follower, and all answers, stay on their way.
 #[test]
 fn a_follower_hands_out_what_the_leader_and_it_have() {
     let mut world = World::new();
@@ -268,7 +269,7 @@ fn many_proposals_make_one_message_to_the_leader_one_append_and_one_acknowledgem
     for (i, raw) in texts.iter().map(|text| Bytes::from(text.clone().into_bytes())).enumerate() {
         world.nodes[i % 2].as_mut().unwrap().step(Input::Propose(raw)).unwrap();
     }
-    // The follower's go to the leader, which has its own in hand.
+    // The follower's proposals go to the leader, which has not handed its own to Raft yet.
     world.work(1);
     let Some(Sent::Message(forwarded)) = world.wire.pop_front() else { panic!("no proposal") };
     assert_eq!((forwarded.get_msg_type(), forwarded.entries.len()), (MessageType::MsgPropose, 20));
@@ -286,8 +287,8 @@ fn many_proposals_make_one_message_to_the_leader_one_append_and_one_acknowledgem
     }
 }
 
-/// Goal: a transaction that is proposed again while its way takes long stands in the log once.
-/// Method: the leader gets it three times: of its own, of a follower, and once it is committed.
+/// Goal: a transaction that is proposed again because its way takes long is in the log once.
+/// Method: the leader gets it three times: from itself, from a follower, and after it is committed.
 #[test]
 fn a_leader_puts_a_transaction_into_the_log_once() {
     let mut world = World::new();
@@ -303,7 +304,7 @@ fn a_leader_puts_a_transaction_into_the_log_once() {
     world.deliver();
     let times = |w: &World| w.committed[0].iter().filter(|(_, data)| *data == raw).count();
     assert_eq!(times(&world), 1);
-    // Another leader does not know what this one had.
+    // Another leader does not know what this one has logged.
     world.give(0, Input::HandOver);
     world.deliver();
     world.until("another leads", |w| w.leads(1) || w.leads(2));
@@ -313,14 +314,14 @@ fn a_leader_puts_a_transaction_into_the_log_once() {
     assert_eq!(times(&world), 2);
 }
 
-/// Goal: what comes to a leader that hands over is in no log; it is proposed again, and then it is.
+/// Goal: what reaches a leader while it hands over gets into no log; proposed again, it does.
 #[test]
 fn what_comes_during_a_hand_over_that_fails_can_be_proposed_again() {
     let mut world = World::new();
     world.until("node 1 leads", |w| w.leads(0));
     let raw = Entry::encode(&TxnId { node: NodeId(2), incarnation: 1, sequence: 1 }, &[], b"rows");
     world.cut = Some(3);
-    // Hands over to one that does not hear it.
+    // The leader hands over to a node that does not hear it.
     world.nodes[0].as_mut().unwrap().transfer_to(NodeId(3));
     world.work(0);
     let mut forwarded = Message { from: 2, to: 1, ..Default::default() };
@@ -336,7 +337,7 @@ fn what_comes_during_a_hand_over_that_fails_can_be_proposed_again() {
     assert_eq!(times(&world), 1);
 }
 
-/// Goal: a proposal that was gathered, and whose leader is gone before it leaves, comes back.
+/// Goal: a proposal is given back if it was gathered and the leader has gone before it leaves.
 #[test]
 fn a_proposal_that_no_leader_takes_any_more_comes_back() {
     let mut world = World::new();
@@ -350,8 +351,8 @@ fn a_proposal_that_no_leader_takes_any_more_comes_back() {
     node.persisted(&mut out);
 }
 
-/// Goal: voters that a change of the configuration brings are asked about what follows it.
-/// Method: all three say that they have such a change and an entry behind it, of which this node has carried out neither.
+/// Goal: what follows a change of the configuration is not counted with the voters of before.
+/// Method: all three say that they have such a change and an entry behind it; this node has carried out neither.
 #[test]
 fn notices_do_not_count_past_a_change_of_the_configuration() {
     let entry = |index, kind| {
@@ -378,8 +379,9 @@ fn notices_do_not_count_past_a_change_of_the_configuration() {
     assert_eq!(node.status().raft_commit, LogIndex(2));
 }
 
-/// Goal: the checkpoint that takes the place of this node's state is the one that raft installs.
-/// Method: within one batch one comes from the leader, and a newer one of an earlier leader, which raft passes over.
+/// Goal: the checkpoint that replaces this node's state is the one that raft installs.
+/// Method: in one batch, one snapshot comes from the leader, and a newer one from an earlier leader, which raft passes
+/// over.
 #[test]
 fn a_snapshot_that_raft_passes_over_does_not_replace_the_one_that_it_installs() {
     let snapshot = |from, term, index| {
@@ -413,8 +415,8 @@ fn a_snapshot_that_raft_passes_over_does_not_replace_the_one_that_it_installs() 
     assert_eq!(node.applied().0, LogIndex(10));
 }
 
-/// Goal: a follower that answers nothing but heartbeats is sent no more than its window, and once it answers it catches up.
-/// Method: it lacks a hundred entries, one to a message; for a while its answers to appends are lost.
+/// Goal: a follower that answers only heartbeats is sent no more than its window; once it answers, it catches up.
+/// Method: it lacks a hundred entries, one in each message; for a while its answers to appends are lost.
 #[test]
 fn a_window_stays_full_until_appends_are_answered() {
     let mut world = World::new();
@@ -449,8 +451,8 @@ fn a_window_stays_full_until_appends_are_answered() {
     assert!(world.leads(0));
 }
 
-/// Goal: a follower whose answers were lost with a connection that its leader does not hear of goes on all the same.
-/// Method: it lacks little, but as many messages as may be under way; nobody else is there, so nothing else moves.
+/// Goal: a follower goes on although its answers were lost with a connection, and its leader does not hear of that.
+/// Method: it lacks little, but as many messages as may be under way. The third node is cut off, so nothing else helps.
 #[test]
 fn a_full_window_of_a_follower_that_lacks_little_opens_again() {
     let mut world = World::new();

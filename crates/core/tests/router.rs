@@ -1,6 +1,6 @@
-//! Who is told what by the router, where the simulation would need luck to come by.
+//! What the router tells whom, in cases that the simulation would meet only by luck.
 
-// A lock only because the router shares its wires by `Arc`; there is one thread.
+// There is one thread; the lock is needed only because the router shares its wires by `Arc`.
 #![allow(clippy::disallowed_types)]
 
 use bytes::{Bytes, BytesMut};
@@ -10,7 +10,7 @@ use onetrip_core::router::{AgentEvent, ConnId, Context, Log, Outbox, Router};
 use onetrip_core::{Entry, Error, LogIndex, Members, NodeId, TxnId};
 use std::sync::{Arc, Mutex};
 
-/// Frames, and the end of the connection as `None`.
+/// Frames; `None` is the end of the connection.
 #[derive(Default)]
 struct Wire(Mutex<Vec<Option<ToPostgres>>>);
 
@@ -40,8 +40,8 @@ impl Log for NoLog {
     }
 }
 
-/// Goal: PostgreSQL never shows an entry without those before it.  Method: a backend sends its proposal again after its node
-/// has gone on from another node's checkpoint, whose committed indexes begin after that entry.
+/// Goal: PostgreSQL never shows an entry without those before it.  Method: a backend sends its proposal again after its
+/// node has gone on from another node's checkpoint, whose committed indexes begin after that entry.
 #[test]
 fn a_verdict_whose_place_is_not_known_is_not_told() {
     for forgotten in [false, true] {
@@ -100,8 +100,8 @@ impl Log for TwoEntries {
     }
 }
 
-/// Goal: PostgreSQL is not left with an entry that is left out.  Method: its worker has been sent one when the log says so; it
-/// has to begin anew, and then gets the place of that entry and nothing else.
+/// Goal: PostgreSQL does not keep an entry that is left out.  Method: its worker has been sent an entry when the log
+/// leaves that out.  The worker has to begin anew, and then gets the place of that entry and nothing of its changes.
 #[test]
 fn what_is_left_out_is_taken_back_from_the_worker() {
     let txn = TxnId { node: NodeId(2), incarnation: 1, sequence: 1 };

@@ -1,4 +1,5 @@
-//! The certifier and the committed indexes as bytes, and back: the larger part of a checkpoint (`crate::checkpoint`).
+//! The certifier and the committed indexes as bytes, and back again.  They are the larger part of a checkpoint
+//! (`crate::checkpoint`).
 //!
 //! | part | bytes |
 //! |---|---|
@@ -7,11 +8,11 @@
 //! | keys | u64 n, n × u64 hash, n × u8 mode |
 //! | outcomes | u64 n, n × (txn, index at, u8 outcome, u64 other, u32 key, u32 origin) |
 //! | dropped | u64 n, n × (u32 node, u64 incarnation, u64 sequence) |
-//! | incarnations | u64 n, n × (u32 node, u64 incarnation, index ended; 0 if it runs) |
-//! | left out | u64 n, n × (index, index of the entry that says so) |
+//! | incarnations | u64 n, n × (u32 node, u64 incarnation, index at which it ended; 0 if it runs) |
+//! | left out | u64 n, n × (index, index of the entry that leaves it out) |
 //! | committed indexes | index known after, u64 n, n × index |
 //!
-//! The map of taken keys is not stored: it is what the window says, and is rebuilt from it.
+//! The map of taken keys is not stored: it follows from the window and is rebuilt from it.
 
 use super::outcomes::{Outcomes, Record};
 use super::{Certifier, CommittedIndexes, FixedMap, Limits, Verdict, WindowEntry};
@@ -30,8 +31,8 @@ impl Limits {
     }
 }
 
-/// What a certifier knows at one index, as far as a checkpoint says it.  To make one is to copy some flat memory; the maps for
-/// look-ups are left out.
+/// What a checkpoint stores of a certifier at one index.  Making one mostly copies flat memory; the maps for look-ups
+/// are left out.
 pub(crate) struct Frozen {
     limits: Limits,
     pub(crate) decided: LogIndex,
@@ -132,7 +133,8 @@ impl Certifier {
         }
     }
 
-    /// `limits`: those of the cluster; a certifier made under others would give other verdicts and is refused.
+    /// `limits` are those of the cluster.  A certifier made under other limits would give other verdicts, so it is
+    /// refused.
     pub(crate) fn decode(r: &mut Reader, limits: Limits) -> Result<(Certifier, CommittedIndexes)> {
         let stored = Limits {
             window_entries: r.u64("window_entries")?,
@@ -201,7 +203,8 @@ impl Certifier {
     }
 }
 
-/// A count whose elements of `bytes_each` must still be there, so that a wrong one cannot ask for memory.
+/// Reads a count.  There must still be `bytes_each` bytes for each element, so that a wrong count cannot make us
+/// reserve memory.
 fn count(r: &mut Reader, bytes_each: usize) -> Result<usize> {
     let n = r.u64("count")?;
     if n > (r.left() / bytes_each) as u64 {

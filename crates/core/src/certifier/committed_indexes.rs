@@ -1,15 +1,15 @@
-//! Which log indexes committed, for those that this node's PostgreSQL may still have to be fed.
+//! The committed log indexes that this node's PostgreSQL may still have to be fed.
 //!
-//! Not part of any verdict: each node keeps as much of it as its own PostgreSQL needs, and drops the rest
-//! ([`CommittedIndexes::forget_to`]).  It is in the checkpoint, since a restarted node must be able to say what committed below
-//! the index from which it replays.
+//! They are no part of any verdict: each node keeps as many of them as its own PostgreSQL needs and drops the rest
+//! ([`CommittedIndexes::forget_to`]).  A checkpoint contains them, because a restarted node must be able to say what
+//! committed below the index from which it replays.
 
 use crate::ids::LogIndex;
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommittedIndexes {
-    /// The committed index before the first of `indexes`; everything after it is known.
+    /// The committed index before the first of `indexes`.  Every committed index after it is known.
     pub(super) known_after: LogIndex,
     pub(super) indexes: VecDeque<LogIndex>,
 }
@@ -24,12 +24,13 @@ impl CommittedIndexes {
         self.indexes.back().copied().unwrap_or(self.known_after)
     }
 
-    /// Everything that committed after this is known.
+    /// Every committed index after this one is known.
     pub fn known_after(&self) -> LogIndex {
         self.known_after
     }
 
-    /// Committed indexes above `after` with the committed index before each; `None` if some of them are forgotten.
+    /// The committed indexes above `after`, each with the committed index before it; `None` if some of them are
+    /// forgotten.
     pub fn after(&self, after: LogIndex) -> Option<impl Iterator<Item = (LogIndex, LogIndex)> + '_> {
         if after < self.known_after {
             return None;
@@ -39,8 +40,8 @@ impl CommittedIndexes {
         Some(self.indexes.range(first..).map(move |i| (*i, std::mem::replace(&mut previous, *i))))
     }
 
-    /// Where a PostgreSQL must stand at least if only entries from `first` on can be fed to it: at the last committed index
-    /// below, or where knowledge begins.
+    /// How far a PostgreSQL must be, at least, if it can be fed only entries from `first` on: the last committed index
+    /// below `first`, or [`Self::known_after`].
     pub fn feedable_from(&self, first: LogIndex) -> LogIndex {
         let below = self.indexes.partition_point(|i| *i < first);
         below.checked_sub(1).map_or(self.known_after, |i| self.indexes[i])
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(all(&h, 5), Some(vec![(9, 5)]));
         assert_eq!(h.previous_of(LogIndex(9)), Some(LogIndex(5)));
         assert_eq!(h.previous_of(LogIndex(5)), None);
-        // Nothing that committed lies between, so whoever shows 5 lacks nothing before 9.
+        // Nothing committed between 5 and 9, so a PostgreSQL that shows 5 lacks nothing before 9.
         let from = |h: &CommittedIndexes, first| h.feedable_from(LogIndex(first)).0;
         assert_eq!([from(&h, 1), from(&h, 9), from(&h, 10), from(&h, 99)], [5, 5, 9, 9]);
     }

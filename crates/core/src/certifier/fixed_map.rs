@@ -2,12 +2,12 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-// The ban of clippy.toml is about iteration order and random seeds; this map has neither.
+// clippy.toml bans hash maps because of their iteration order and random seeds; this one has neither.
 #[allow(clippy::disallowed_types)]
 pub(super) type FixedMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mix>>;
 
-/// Multiply and fold.  The keys are hashes or counters already; this only spreads them over both ends of the word,
-/// since the table takes its slot from the low bits and its tag from the high ones.
+/// Multiplies and folds.  The keys are hashes or counters already; this only spreads them over both ends of the word,
+/// because the table takes its slot from the low bits and its tag from the high ones.
 #[derive(Default)]
 pub(super) struct Mix(u64);
 

@@ -1,18 +1,19 @@
-//! Commit or abort, from the log alone (design, section 5).
+//! Decides from the log alone whether an entry commits or aborts.
 //!
-//! Every node feeds the same log to its certifier and gets the same answers; nothing else goes in.  It knows
-//! nothing of Raft, of time or of PostgreSQL.
+//! Every node feeds the same log to its certifier and gets the same verdicts; there is no other input.  The certifier
+//! knows nothing of Raft, time or PostgreSQL.
 //!
 //! Invariants:
 //! - Entries come in log order, each index once ([`Certifier::certify`] or [`Certifier::skip`]).
-//! - An entry commits only if for each of its keys every committed entry after the key's base is in the window and
+//! - An entry commits only if, for each of its keys, every committed entry after the key's base is in the window and
 //!   none of them took that key in a conflicting mode.
-//! - `floor` is the index of the last committed entry that has left the window (0: none has).  A base at or above it
-//!   is judged exactly; one below aborts, since what was taken after it is partly forgotten.
+//! - `floor` is the index of the last committed entry that has left the window (0: none has).  A base at or above it is
+//!   judged exactly.  A lower one aborts the entry, because part of what was taken after that base is forgotten.
 //! - What is kept depends on the log only: at most `window_entries` committed entries and `window_keys` keys.
-//! - What is left out of every PostgreSQL ([`Certifier::left_out_by`]) was certified like any other entry, and stays so: only
-//!   the entry that leaves it out, which takes the same keys again, makes later ones lose.
-//! - Rebuilt from a checkpoint, it gives the answers that the original would have given.
+//! - An entry that is left out of every PostgreSQL ([`Certifier::left_out_by`]) was certified like any other, and its
+//!   verdict stays.  The entry that leaves it out takes the same keys again, so that whoever saw the changes conflicts
+//!   with it.
+//! - A certifier rebuilt from a checkpoint gives the same answers as the original.
 
 pub(crate) mod checkpoint;
 mod committed_indexes;
@@ -29,7 +30,7 @@ use fixed_map::FixedMap;
 use outcomes::Outcomes;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What is kept.  The same on all nodes of a cluster, for ever: the verdicts depend on it.
+/// How much is kept.  Verdicts depend on it, so it is the same on all nodes of a cluster and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Committed entries in the window, at most.
@@ -38,7 +39,7 @@ pub struct Limits {
     pub window_keys: u64,
     /// Transactions whose outcome is remembered, at most.
     pub outcomes: u64,
-    /// Incarnations of each node's PostgreSQL that are over and still known, at most.
+    /// Ended incarnations of each node's PostgreSQL that are remembered, at most.
     pub incarnations: u64,
 }
 
@@ -51,20 +52,20 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Commit,
-    /// Lost to the committed entry `other` of node `origin` because of key number `key`.
+    /// It lost to the committed entry `other` of node `origin` because of key number `key`.
     Conflict {
         other: LogIndex,
         key: u32,
         origin: NodeId,
     },
-    /// Key number `key` has a base below the window; `oldest` would have done.
+    /// The base of key number `key` is below the window; `oldest` would have been high enough.
     Window {
         oldest: Base,
         key: u32,
     },
-    /// It was not in the log when an entry said that it may not come any more.
+    /// Before it reached the log, an earlier entry had ruled that it may not commit any more.
     Cancelled,
-    /// The node that it came from was no member at that index.
+    /// The node that it came from was not a member at that index.
     NotMember,
 }
 
@@ -72,18 +73,19 @@ pub enum Verdict {
 pub enum Decision {
     /// `previous`: the last committed entry before this one, 0 if none.
     Decided { verdict: Verdict, previous: LogIndex },
-    /// The same transaction stood in the log before; that first entry decided it.
+    /// The log contained the same transaction before; the entry at `first` decided it.
     Duplicate { first: LogIndex },
-    /// The transaction may have stood in the log longer ago than outcomes are kept; this entry commits nothing.
+    /// The log may have contained the transaction longer ago than outcomes are kept, or the entry is to leave out
+    /// something that cannot be left out.  It commits nothing.
     Stale,
-    /// The entry stands for no transaction.
+    /// The entry contains no transaction.
     NoTransaction,
-    /// It says that the committed entry `left_out` is to be left out of every PostgreSQL.  It is one to be applied itself:
-    /// whoever shows the other's changes cannot.
+    /// The entry says that the committed entry `left_out` is to be left out of every PostgreSQL.  It has to be applied
+    /// itself, and a PostgreSQL that shows the changes of `left_out` cannot do that.
     LeavesOut { left_out: LogIndex, previous: LogIndex },
 }
 
-/// Last committed index per lock mode, for one key hash.
+/// For one key hash: the index of the last committed entry that took it, by lock mode.
 type Taken = [LogIndex; 4];
 
 #[derive(Clone, Copy)]
@@ -93,7 +95,8 @@ struct WindowEntry {
     keys: u32,
 }
 
-/// Entries that are left out, at most; beyond that the first ones are forgotten, which nobody may need any more.
+/// Entries that are remembered as left out, at most.  Beyond that the oldest are forgotten; no node should need them
+/// any more.
 const LEFT_OUT_MAX: usize = 1_000;
 
 pub struct Certifier {
@@ -107,7 +110,7 @@ pub struct Certifier {
     window_modes: VecDeque<u8>,
     taken: FixedMap<u64, Taken>,
     outcomes: Outcomes,
-    /// What is left out of every PostgreSQL, and the entry that says so.
+    /// The entries that are left out of every PostgreSQL, each with the entry that leaves it out.
     left_out: BTreeMap<LogIndex, LogIndex>,
 }
 
@@ -127,12 +130,12 @@ impl Certifier {
         }
     }
 
-    /// The last log index that went in.
+    /// The last log index that was handed in.
     pub fn decided(&self) -> LogIndex {
         self.decided
     }
 
-    /// The last committed transaction's index, 0 if none.
+    /// The index of the last committed entry, 0 if there is none.
     pub fn last_committed(&self) -> LogIndex {
         self.last_committed
     }
@@ -141,7 +144,7 @@ impl Certifier {
         self.limits
     }
 
-    /// The oldest base that is not refused.
+    /// The oldest base that does not abort an entry.
     pub fn oldest_base(&self) -> Base {
         Base(self.floor.0)
     }
@@ -150,37 +153,38 @@ impl Certifier {
         self.outcomes.get(txn)
     }
 
-    /// As what the PostgreSQL of `node` runs, as far as the log says; 0 if it says nothing.
+    /// The incarnation that the PostgreSQL of `node` runs as, according to the log; 0 if the log does not say.
     pub fn running_incarnation(&self, node: NodeId) -> u64 {
         self.outcomes.running(node)
     }
 
-    /// The entry that leaves this one out of every PostgreSQL, unless that is left out itself.
+    /// The entry that leaves this one out of every PostgreSQL, unless that entry is left out itself.
     pub fn left_out_by(&self, index: LogIndex) -> Option<LogIndex> {
         self.left_out.get(&index).copied().filter(|by| self.left_out_by(*by).is_none())
     }
 
-    /// The entry that left this one out, whether or not that counts now.
+    /// The entry that left this one out, even if that entry has been left out itself since.
     pub fn was_left_out_by(&self, index: LogIndex) -> Option<LogIndex> {
         self.left_out.get(&index).copied()
     }
 
-    /// An index that holds no transaction (a leader's first entry): it commits nothing.
+    /// Passes over an index that contains no transaction (a leader's first entry): it commits nothing.
     pub fn skip(&mut self, index: LogIndex) -> Result<()> {
         self.follow(index)
     }
 
-    /// Decides the entry at `index`, which must be the one after the last.
+    /// Decides the entry at `index`, which must follow the last one.
     pub fn certify(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
         self.decide(index, entry, Self::judge)
     }
 
-    /// The same for an entry of a node that is no member at this index: it commits nothing.
+    /// Decides an entry of a node that is not a member at this index: it commits nothing.
     pub fn refuse(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
         self.decide(index, entry, |_, _| Verdict::NotMember)
     }
 
-    /// `node` is no member from the decided index on: what it had not brought into the log by now is aborted.
+    /// `node` is not a member any more from the last decided index on: its transactions that are not in the log by now
+    /// are aborted.
     pub fn end(&mut self, node: NodeId) {
         self.outcomes.end(node, self.decided);
     }
@@ -188,7 +192,7 @@ impl Certifier {
     fn decide(&mut self, index: LogIndex, entry: &Entry, judge: fn(&Self, &Entry) -> Verdict) -> Result<Decision> {
         self.follow(index)?;
         if entry.kind == EntryKind::Incarnation {
-            // One of another length is of no use to any node alike.
+            // A write set of another length is ignored, by every node alike.
             if let Ok(before) = <[u8; 8]>::try_from(&entry.write_set[..]) {
                 let TxnId { node, incarnation, .. } = entry.txn;
                 self.outcomes.begin(node, incarnation, u64::from_le_bytes(before), index);
@@ -212,8 +216,8 @@ impl Certifier {
         Ok(Decision::Decided { verdict, previous })
     }
 
-    /// Once for each entry.  Its proposer has looked at what it leaves out; this is so that no node is asked to leave out what
-    /// is none.
+    /// An entry can be left out once.  The proposer has checked what this one leaves out; the checks here only make
+    /// sure that no node has to leave out something that is not a committed entry.
     fn leave_out(&mut self, index: LogIndex, entry: &Entry) -> Decision {
         let Some(left_out) = entry.leaves_out().filter(|left_out| *left_out < index) else { return Decision::Stale };
         if let Some(first) = self.left_out.get(&left_out) {
@@ -245,7 +249,7 @@ impl Certifier {
         Ok(())
     }
 
-    /// The first key that stands in the way decides what is reported.
+    /// Reports the first key that makes the entry abort.
     fn judge(&self, entry: &Entry) -> Verdict {
         for (number, key) in entry.keys().enumerate() {
             if key.base.0 < self.floor.0 {
@@ -267,7 +271,7 @@ impl Certifier {
 
     fn origin_of(&self, index: LogIndex) -> NodeId {
         let at = self.window.binary_search_by_key(&index, |e| e.index);
-        self.window[at.expect("`taken` holds only indexes of the window")].origin
+        self.window[at.expect("`taken` contains only indexes of the window")].origin
     }
 
     fn take(&mut self, index: LogIndex, entry: &Entry) {

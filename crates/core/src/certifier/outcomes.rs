@@ -1,11 +1,12 @@
-//! What became of each transaction, for the last so many of them.
+//! The outcomes of the most recent transactions.
 //!
-//! Dropped transactions leave, for each PostgreSQL that ever ran, the highest sequence dropped: whoever asks for one
-//! at or below it hears "older than kept" and never "not in the log".
+//! When the records of older ones are dropped, the highest dropped sequence is kept for each incarnation of a
+//! PostgreSQL: whoever asks for that sequence or a lower one is told "older than kept", never "not in the log".
 //!
-//! Of each node it is known as which incarnation its PostgreSQL runs.  What an earlier one had not brought into the log
-//! by the entry that says so is aborted by that entry, without a record of its own.  So many are known of each node: one
-//! whose PostgreSQL crashes over and over costs no other node's clients their answers, and its own then hear "older than kept".
+//! For each node, the log also says which incarnation its PostgreSQL runs as.  The entry that begins an incarnation
+//! aborts whatever the one before it had not brought into the log by then, without a record for each transaction.  Only
+//! a limited number of ended incarnations is remembered for each node: so a PostgreSQL that crashes over and over costs
+//! no other node's clients their answers.  Its own clients are then told "older than kept".
 
 use super::fixed_map::FixedMap;
 use super::{Limits, Verdict};
@@ -34,11 +35,11 @@ pub(super) struct Outcomes {
     limit: u64,
     ended_limit: u64,
     pub(super) records: VecDeque<Record>,
-    /// How many records have been dropped, ever; a record's number minus this is its place in `records`.
+    /// How many records have ever been dropped; a record's number minus this is its place in `records`.
     dropped: u64,
     numbers: FixedMap<TxnId, u64>,
     pub(super) highest_dropped: BTreeMap<(NodeId, u64), u64>,
-    /// The entry that ended it, `None` while it runs: at most one of each node.
+    /// The entry that ended the incarnation, `None` while it runs.  At most one of each node runs.
     pub(super) incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
 }
 
@@ -68,7 +69,7 @@ impl Outcomes {
         match self.incarnations.get(&who) {
             Some(Some(ended)) => Outcome::Decided { at: *ended, verdict: Verdict::Cancelled },
             Some(None) => Outcome::Unknown,
-            // It is about to start, or was dropped: nothing tells which.
+            // This incarnation is about to start or has been dropped, and nothing tells which.
             None if self.ended(txn.node).count() as u64 >= self.ended_limit => Outcome::OlderThanKept,
             None => Outcome::Unknown,
         }
@@ -79,13 +80,14 @@ impl Outcomes {
         its.filter_map(|((_, incarnation), ended)| Some(((*ended)?, *incarnation)))
     }
 
-    /// As what the PostgreSQL of `node` runs, as far as the log says; 0 if it says nothing.
+    /// The incarnation that the PostgreSQL of `node` runs as, according to the log; 0 if the log does not say.
     pub fn running(&self, node: NodeId) -> u64 {
         let mut its = self.incarnations.range((node, 0)..=(node, u64::MAX));
         its.find(|(_, ended)| ended.is_none()).map_or(0, |((_, incarnation), _)| *incarnation)
     }
 
-    /// `now` follows `before`.  An entry that was overtaken by a later start names another `before` and changes nothing.
+    /// Incarnation `now` follows `before`.  An entry that a later start has overtaken names another `before` and
+    /// changes nothing.
     pub fn begin(&mut self, node: NodeId, now: u64, before: u64, at: LogIndex) {
         if self.incarnations.contains_key(&(node, now)) || self.running(node) != before {
             return;
@@ -100,7 +102,7 @@ impl Outcomes {
         }
     }
 
-    /// Nothing of `node` commits after `at`: it is no member any more.
+    /// `node` is not a member any more: nothing that it proposes commits after `at`.
     pub fn end(&mut self, node: NodeId, at: LogIndex) {
         let running = self.running(node);
         if running != 0 {

@@ -4,7 +4,8 @@
 //!   election timeout, in units of `election_ticks`:   1      1.25   1.4  1.5   1.65  1.75  1.9  2.0   2.15
 //!                                                     |preferred|    |first|    |second|   |others| |witness|
 //! ```
-//! Ranges do not meet, so that voters do not split the vote: a preferred one grows impatient first, a witness last.
+//! The ranges do not overlap, so that voters do not split the vote: a preferred voter stands for election first, a
+//! witness last.
 
 use super::{Config, Consensus, Input};
 use crate::ids::{LogIndex, NodeId};
@@ -14,13 +15,15 @@ use raft::Storage;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// After a transfer this many looks are skipped; after the preferred member's connection broke it gets none for as long.
+/// After a transfer, none is considered for this many times `transfer_ticks`; and none to a preferred member for as
+/// long after its connection broke.
 const TRANSFER_PAUSE: usize = 10;
-/// A member this close to the commit index may take over: while a transfer runs nothing new is proposed, so it arrives.
+/// A member this close to the commit index may take over: nothing new is proposed while a transfer runs, so it arrives.
 const TRANSFER_LAG_MAX: u64 = 1024;
-/// A learner whose log and PostgreSQL are this close may vote; and where PostgreSQL lags more the leader is not moved.
+/// A learner whose log and PostgreSQL are this close may vote; and the leader is not moved to where PostgreSQL lags
+/// more.
 pub const PROMOTE_LAG_MAX: u64 = 10_000;
-/// After so many election timeouts without a leader nobody is preferred any more.
+/// After so many election timeouts without a leader, no member is preferred any more.
 const PREFERENCE_TIMEOUTS: usize = 4;
 /// raft-rs priorities: a voter refuses a candidate of lower priority whose log is not longer than its own.
 const PREFERRED: i64 = 1;
@@ -28,21 +31,21 @@ const NOT_PREFERRED: i64 = -1;
 
 pub(super) struct Timing {
     base: usize,
-    /// Ticks that make an election timeout; above `base`, raft's clock goes slower.
+    /// How many ticks make an election timeout.  If more than `base`, raft's clock is slowed down.
     wanted: usize,
     credit: usize,
     to_heartbeat: usize,
     to_transfer: usize,
-    /// For so long the leader is not moved to a preferred member: its connection broke.
+    /// For so many ticks the leader is not moved to a preferred member, because a connection to one broke.
     not_to_preferred: usize,
     leaderless: usize,
-    /// Everybody's election timeouts, and this node's.
+    /// The range of all nodes' election timeouts, and that of this node's.
     pub widest: Range<usize>,
     pub election: Range<usize>,
-    /// What this node is in the table now.
+    /// What this node is in the table of members now.
     preferred: bool,
     witness: bool,
-    /// How long ago each snapshot under way had left.
+    /// For each snapshot under way, how many ticks ago it left.
     snapshots: BTreeMap<NodeId, usize>,
 }
 
@@ -72,8 +75,8 @@ fn range(base: usize, from: usize, to: usize) -> Range<usize> {
 }
 
 impl<S: Storage> Consensus<S> {
-    /// How long a follower waits for its leader, in ticks; follows measured round trips.  Never less than configured.
-    /// Heartbeats keep their pace.
+    /// Sets how long a follower waits for its leader, in ticks; this follows measured round trips, and is never less
+    /// than configured.  Heartbeats keep their pace.
     pub fn set_election_ticks(&mut self, ticks: usize) {
         self.timing.wanted = ticks.max(self.timing.base);
     }
@@ -82,7 +85,7 @@ impl<S: Storage> Consensus<S> {
     pub fn transfer_to(&mut self, transferee: NodeId) {
         if self.raft.leads() && self.conf.voters.contains(&transferee) {
             self.raft.transfer_to(transferee);
-            // Not back at once.
+            // So that leadership does not move back at once.
             self.timing.to_transfer = self.config.transfer_ticks * TRANSFER_PAUSE;
         }
     }
@@ -105,7 +108,7 @@ impl<S: Storage> Consensus<S> {
         self.consider_transfer();
     }
 
-    /// The table of members has changed.
+    /// The table of members has changed: works out what this node is in it.
     pub(super) fn take_seat(&mut self) {
         let (me, members, base) = (self.config.id, &self.members, self.timing.base);
         let (preferred, witness) =
@@ -121,11 +124,13 @@ impl<S: Storage> Consensus<S> {
         (self.timing.preferred, self.timing.witness, self.timing.election) = (preferred, witness, election);
     }
 
-    /// Election timeout and priority follow what this node is and what has happened.  To be called after each input.
+    /// Fits election timeout and priority to what this node is and to what has happened.  To be called after each
+    /// input.
     pub(super) fn fit_timing(&mut self) {
         let Timing { preferred, witness, leaderless, wanted, .. } = self.timing;
-        // A preferred voter whose log has entries that its peers' newer ones replace refuses them, and can win itself no
-        // more than they can; and so could a leader that steps back refuse its transferee.
+        // A preferred voter may have entries that newer ones of its peers are to replace.  It refuses those peers, and
+        // cannot win itself either, so the preference expires.  In the same way, a leader that steps back could refuse
+        // its transferee.
         let preference_expired = leaderless > PREFERENCE_TIMEOUTS * wanted;
         let stepping_back = self.raft.transferee().is_some();
         self.raft.set_priority(match () {
@@ -133,38 +138,40 @@ impl<S: Storage> Consensus<S> {
             () if preferred => PREFERRED,
             () => 0,
         });
-        // The place in everybody's range picks one from this node's.
+        // raft-rs has drawn from the range of all nodes; this picks a timeout from the range of this node.
         let (drawn, own) = (self.raft.election_timeout_drawn(), &self.timing.election);
         if !own.contains(&drawn) {
             self.raft.set_election_timeout(own.start + drawn % (own.end - own.start));
         }
     }
 
-    /// At least one message of that type to `peer` is lost.
+    /// At least one message of this type to `peer` has been lost.
     pub(super) fn lost(&mut self, peer: NodeId, what: MessageType) {
         self.raft.unreachable(peer);
         let is_snapshot = what == MessageType::MsgSnapshot;
         if is_snapshot && self.raft.follower(peer).is_some_and(|f| f.gets_snapshot) {
             self.raft.snapshot_lost(peer);
         }
-        // A transferee that has gone would keep proposals waiting until the transfer times out.
+        // A transferee that is gone would keep proposals waiting until the transfer times out.
         if self.raft.transferee() == Some(peer) {
             self.raft.abort_transfer();
         }
-        // All else goes on: it may come and go for days.
+        // Nothing else pauses: the member may come and go for days.
         if self.members.is_preferred(peer) {
             self.timing.not_to_preferred = self.config.transfer_ticks * TRANSFER_PAUSE;
         }
     }
 
-    /// If this node leads: the voter that is furthest takes over, one with PostgreSQL if there is one.
+    /// If this node leads, the best voter takes over: one that is active, then one with a PostgreSQL, then the one
+    /// whose log is furthest.
     pub(super) fn hand_over(&mut self) {
         if !self.raft.leads() {
             return;
         }
         let candidates = self.conf.voters.iter().filter(|id| **id != self.config.id).filter_map(|id| {
             let transferee = self.raft.follower(*id)?;
-            // Activity is counted anew once per election timeout, so at times nobody has any.  Of equals the lowest id.
+            // Activity is counted anew once per election timeout, so at times no follower is active.  Of equals, the
+            // lowest id.
             Some((transferee.active, self.members.is_data_voter(*id), transferee.matched, u32::MAX - id.0, *id))
         });
         if let Some((.., transferee)) = candidates.max() {
@@ -172,21 +179,22 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
-    /// Its log is near enough to this leader's for a transfer.  Who does not lead cannot tell, and says yes.
+    /// Whether that member's log is near enough to this leader's for a transfer.  A node that does not lead cannot
+    /// know, and says yes.
     pub fn could_take_over(&self, id: NodeId) -> bool {
         let committed = self.raft.committed().0;
         !self.raft.leads()
             || self.raft.follower(id).is_some_and(|follower| follower.matched.0 + TRANSFER_LAG_MAX >= committed)
     }
 
-    /// A leader outside the preferred region hands over to a member there that is alive and has the whole log but for
-    /// what is under way; a witness hands over to any voter with PostgreSQL.  Raft ends a transfer that fails after an
-    /// election timeout; the next try waits longer, so that a member which keeps failing does not stop proposals again
-    /// and again.
+    /// A leader outside the preferred region hands over to a member there that is alive and lacks nothing of the log
+    /// except what is under way; a witness hands over to any voter with a PostgreSQL. Raft gives up a transfer that has
+    /// not succeeded after an election timeout.  The next try waits longer, so that a member that keeps failing does
+    /// not stop proposals again and again.
     fn consider_transfer(&mut self) {
         let timing = &mut self.timing;
         if !self.raft.leads() {
-            // A new leader first learns who is alive.
+            // A new leader first finds out who is alive.
             timing.to_transfer = timing.to_transfer.max(self.config.transfer_ticks * 2);
             timing.snapshots.clear();
             return;
@@ -194,7 +202,8 @@ impl<S: Storage> Consensus<S> {
         timing.to_transfer = timing.to_transfer.saturating_sub(1);
         timing.not_to_preferred = timing.not_to_preferred.saturating_sub(1);
         self.look_for_lost_snapshots();
-        // At each election timeout raft forgets who is active; a look that kept that beat would never find anybody.
+        // At each election timeout raft forgets who is active.  Looks that always came right after that would never
+        // find anybody.
         if self.timing.to_transfer > 0 || !self.raft.knows_who_is_active() {
             return;
         }
@@ -209,15 +218,15 @@ impl<S: Storage> Consensus<S> {
         }
         let any = voters.iter().filter(able).find(|id| members.is_data_voter(**id));
         let any = any.copied().filter(|_| !members.is_data_voter(me));
-        // First what is under way: the transferee may be about to be replaced, and would only hand back.
+        // A change that is under way comes first: the transferee may be about to be replaced, and would only hand back.
         let is_under_way = self.consider_promotion();
         if let Some(transferee) = any.filter(|_| !is_under_way) {
             self.transfer_to(transferee);
         }
     }
 
-    /// A learner meant to vote whose log and PostgreSQL have caught up becomes a voter.
-    /// True: a change of the configuration is under way now.
+    /// A learner that is meant to vote becomes a voter once its log and PostgreSQL have caught up.  Returns whether a
+    /// change of the configuration is under way now.
     fn consider_promotion(&mut self) -> bool {
         let raft = &self.raft;
         if raft.changes_configuration() || self.conf.is_joint() {
@@ -233,16 +242,16 @@ impl<S: Storage> Consensus<S> {
         });
         let version = self.members.version;
         let mut commands = caught_up.map(|m| Command { expected_version: version, change: Change::Promote(m.id) });
-        // One that the table refuses keeps no other waiting.
+        // A command that the table refuses does not keep the others waiting.
         if let Some(command) = commands.find(|command| Members::clone(&self.members).apply(command).is_ok()) {
-            // Not taken now: the next look comes soon.
+            // If it is not taken now, the next look comes soon.
             let _ = self.take(Input::Change(command));
             return true;
         }
         false
     }
 
-    /// Who is sent a snapshot by this leader.
+    /// The members to which this leader is sending a snapshot.
     pub fn snapshots_under_way(&self) -> Vec<NodeId> {
         match self.raft.leads() {
             true => self.raft.followers().filter(|f| f.gets_snapshot).map(|f| f.id).collect(),
@@ -250,8 +259,8 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
-    /// The snapshot for that member has not left yet, or is on its way there for certain: to be told before each tick for
-    /// which that is so.  However long that takes, it is not lost.
+    /// The snapshot for this member has not left yet, or is certainly on its way.  To be called before each tick for
+    /// which that is so: then the snapshot does not count as lost, however long it takes.
     pub fn snapshot_moves(&mut self, id: NodeId) {
         self.timing.snapshots.insert(id, 0);
     }

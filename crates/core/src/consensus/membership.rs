@@ -1,4 +1,4 @@
-//! Changes of the membership: proposed, and carried out in log order.
+//! Changes of the membership: how they are proposed, and how they are carried out in log order.
 
 use super::received::command_of;
 use super::Consensus;
@@ -12,7 +12,8 @@ use raft::Storage;
 use std::sync::Arc;
 
 impl<S: Storage> Consensus<S> {
-    /// Steps of the Raft configuration travel as such, so that raft-rs keeps them apart; others as ordinary entries.
+    /// A change that takes steps of the Raft configuration is proposed as a configuration entry, so that raft-rs keeps
+    /// such changes apart; any other is an ordinary entry.
     pub(super) fn propose_change(&mut self, command: &Command) -> Result<()> {
         let steps = self.members.steps(&command.change);
         if steps.is_empty() {
@@ -30,8 +31,8 @@ impl<S: Storage> Consensus<S> {
         self.raft.propose(vec![entry])
     }
 
-    /// This leader would go with that change: it cannot lead without being a voter, so another one takes over
-    /// first, and whoever proposed it asks again.
+    /// Whether this entry would remove this node, which leads.  A leader must be a voter, so another member takes over
+    /// first, and whoever proposed the change asks again.
     pub(super) fn removes_me(&self, entry: &RaftEntry) -> bool {
         if !self.raft.leads() || entry.get_entry_type() != EntryType::EntryConfChangeV2 {
             return false;
@@ -40,7 +41,7 @@ impl<S: Storage> Consensus<S> {
         self.members.steps(&command.change).contains(&Step::Out(self.config.id))
     }
 
-    /// The table of members after this entry, if it changes it.  What the log holds is the same on every node, and so is
+    /// The table of members after this entry, if the entry changes it.  The log is the same on every node, and so is
     /// the answer; an entry that makes no sense changes nothing anywhere.
     pub(super) fn carry_out(&mut self, entry: &RaftEntry) -> Option<Arc<Members>> {
         let mut table;
@@ -51,7 +52,7 @@ impl<S: Storage> Consensus<S> {
                 table.apply(&command).ok()?;
             }
             EntryType::EntryConfChangeV2 if entry.data.is_empty() => {
-                // How raft-rs leaves a joint configuration.
+                // This is how raft-rs leaves a joint configuration.
                 let conf = self.raft.apply_conf_change(&ConfChangeV2::default())?;
                 table = Members::clone(&self.members);
                 table.left_joint();
@@ -65,7 +66,7 @@ impl<S: Storage> Consensus<S> {
                 if steps.is_empty() {
                     return None;
                 }
-                // Refused while a joint configuration lasts; the leader lets no such entry in.
+                // raft-rs refuses this while a joint configuration lasts; the leader lets no such entry in.
                 let conf = self.raft.apply_conf_change(&conf_change(&steps))?;
                 self.configured(&conf);
             }

@@ -1,26 +1,27 @@
-//! The Raft driver: raft-rs behind a narrow door.
+//! The Raft driver: raft-rs behind a narrow interface.
 //!
-//! It owns the order "persist, then answer, then apply" and knows no disk, no socket and no clock.  What a caller does,
-//! again and again:
+//! It is responsible for the order "persist, then answer, then apply", and knows no disk, socket or clock.  A caller
+//! does this, again and again:
 //!
-//! 1. [`Consensus::step`] with everything that has come in (cheap; nothing is written or sent yet);
-//! 2. [`Consensus::poll`] until it says `false`.  Each `true` fills an [`Output`], to be worked off top to bottom:
-//!    `send_now`, then `persist` (on disk before going on), then `committed`;
-//! 3. after each such output [`Consensus::persisted`] with the same output: it fills `send_after`, `restored` and
-//!    `committed` again, with what was only true once the disk had it.
+//! 1. Call [`Consensus::step`] with everything that has come in (cheap; nothing is written or sent yet).
+//! 2. Call [`Consensus::poll`] until it returns `false`.  Each `true` fills an [`Output`]: send `send_now`, carry out
+//!    `committed`, and have `persist` on disk before going on.
+//! 3. After each such output, call [`Consensus::persisted`] with it.  It adds to `send_after` and fills `notice`,
+//!    `restored` and `committed` with what is true only now that the disk has it.
 //!
 //! Why this order (Raft thesis, 3.8 and 10.2.1; etcd's `raft/doc.go`): a leader may send its entries while it writes
-//! them itself, since its own copy counts only when it is durable.  Everything a follower or candidate says is a
+//! them itself, because its own copy counts only when it is durable.  Everything that a follower or candidate says is a
 //! promise about its disk, so it waits for the disk.
 //!
 //! Invariants:
-//! - `committed` gives each log index once, in order, from the one after `Config::applied` on, and only indexes that
-//!   this node has persisted.
+//! - `committed` gives each log index once, in order, starting after `Config::applied`, and only indexes that this node
+//!   has persisted.
 //! - No delay is ever added to gather a batch; what waits together leaves together (`proposals`).
 //! - The table of members and the Raft configuration are those at the last index handed out (`applied`).  A change of
-//!   the configuration is carried out only when it is *durably* known to be committed: a node that restarted in an older
-//!   configuration and had forgotten that could elect a leader with voters who are none any more.
-//! - What a change does to the configuration follows from table and command, not from what its proposer wrote.
+//!   the configuration is carried out only when the disk says that it is committed.  Otherwise a node could restart in
+//!   the older configuration without knowing of the change, and elect a leader with voters that are not voters any
+//!   more.
+//! - What a change does to the configuration follows from the table and the command, not from what its proposer wrote.
 
 mod backlog;
 mod leadership;
@@ -54,63 +55,63 @@ pub use snapshot::Opened;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Entries larger than this travel alone; smaller ones share a message up to it.
+/// Entries larger than this travel alone; smaller ones share a message up to this size.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
-/// Append messages under way to a follower that is near (`backlog`).  Bounds memory only: at one commit per message and 100 ms of round trip
-/// this is 40,000 commits per second.
+/// How many append messages may be under way to a follower that is near (`backlog`).  This only bounds memory: with one
+/// commit per message and a round trip of 100 ms it allows 40,000 commits per second.
 const INFLIGHT_MESSAGES_MAX: usize = 4096;
-/// Committed entries handed over at once; bounds memory while a restarted node catches up.
+/// Bytes of committed entries that are handed out at once; bounds memory while a restarted node catches up.
 const COMMITTED_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Config {
     pub id: NodeId,
-    /// Of the certifier, the same on all nodes of the cluster.
+    /// Those of the certifier, the same on all nodes of the cluster.
     pub limits: Limits,
-    /// Everything up to here has been handed out by an earlier life of this node, and stands in its checkpoint.
+    /// Everything up to here was handed out in an earlier life of this node, and is in its checkpoint.
     pub applied: LogIndex,
     pub heartbeat_ticks: usize,
     /// A follower that hears nothing for this long may call an election; see also [`Consensus::set_election_ticks`].
     pub election_ticks: usize,
-    /// Between two looks at whether the leader should move, and whether a learner may vote.
+    /// How often to look whether the leader should move, and whether a learner may vote.
     pub transfer_ticks: usize,
-    /// A snapshot that has left, and of which nothing was heard for so long, is taken as lost; see also
+    /// A snapshot that left this long ago, and of which nothing has been heard, counts as lost; see also
     /// [`Consensus::snapshot_moves`].
     pub snapshot_ticks: usize,
 }
 
 pub enum Input {
     Tick,
-    /// From a peer whose identity the transport has checked, and one that a member may send ([`check`]); not a snapshot that
-    /// this node lacks ([`Consensus::lacks`]).
+    /// A message from a peer whose identity the transport has checked.  It is one that a member may send ([`check`]),
+    /// and not a snapshot that this node lacks ([`Consensus::lacks`]).
     Message(Message),
-    /// Such a one, opened.
+    /// A snapshot that this node lacks, opened.
     Snapshot(Opened),
-    /// What a peer's disk has, likewise.
+    /// What a peer's disk has; the transport has checked the peer's identity.
     Notice(NodeId, Notice),
-    /// An encoded entry.  [`Error::NoLeader`]: propose it again when there is a leader.  Accepted does not mean that it
-    /// will be in the log: it can be lost with a message or a leader, or come back as [`Output::not_taken`].
+    /// An encoded entry.  After [`Error::NoLeader`], propose it again when there is a leader.  Even an accepted entry
+    /// need not get into the log: it can be lost with a message or a leader, or come back as [`Output::not_taken`].
     Propose(Bytes),
-    /// A step of the membership.  As with `Propose`, accepted does not mean that it will be in the log; and one that is
-    /// may be refused there: look at the table, and ask again.
+    /// A change of the membership.  As with `Propose`, an accepted one need not get into the log; and in the log it may
+    /// still be refused.  Look at the table, and ask again.
     Change(Command),
-    /// How far the member's PostgreSQL is, as it said itself; a learner that lags, or that has nothing to show, is not made a
-    /// voter.
+    /// How far the member's PostgreSQL is, as it reported itself.  A learner that lags, or that has nothing to show, is
+    /// not made a voter.
     Position(NodeId, Option<LogIndex>),
     /// A connection to this member broke; what was under way may be lost.
     Unreachable(NodeId),
     /// A message of this type to this member was not sent; what was sent before is still under way.
     NotSent(NodeId, MessageType),
-    /// The log has the entries now that it refused raft ([`crate::replica::Store::take_fetched`]).
+    /// The log now has the entries that it refused to give raft ([`crate::replica::Store::take_fetched`]).
     Fetched(GetEntriesContext),
-    /// This node is about to stop: if it leads, let the member that is furthest take over.
+    /// This node is about to stop: if it leads, another member takes over.
     HandOver,
 }
 
 /// What must be durable before going on.
 #[derive(Debug)]
 pub struct Persist {
-    /// First the checkpoint, marked as installed, then the log emptied up to it, then the rest.
+    /// In this order: the checkpoint, marked as installed; the log emptied up to it; the rest.
     pub snapshot: Option<Installed>,
     /// Replaces everything from its first index on.
     pub entries: Vec<RaftEntry>,
@@ -119,7 +120,7 @@ pub struct Persist {
     pub must_sync: bool,
 }
 
-/// A checkpoint of another node that takes the place of this one's log.
+/// A checkpoint of another node, which replaces this node's log.
 #[derive(Debug)]
 pub struct Installed {
     pub index: LogIndex,
@@ -139,7 +140,7 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// The encoded transaction; `None` for a position that holds none.
+    /// The encoded transaction; `None` if this index contains none.
     pub fn transaction(&self) -> Option<&Bytes> {
         let is_command = self.data.get(KIND_AT) == Some(&(EntryKind::Command as u8));
         (self.kind == EntryType::EntryNormal && !self.data.is_empty() && !is_command).then_some(&self.data)
@@ -161,17 +162,19 @@ pub struct Leadership {
     pub leader: Option<NodeId>,
 }
 
-/// Work for the caller; see the head of this file.  Reuse one value, it is cleared by `poll` and `persisted`.
+/// Work for the caller; see the head of this file.  Reuse one value: `poll` clears it.
 #[derive(Default, Debug)]
 pub struct Output {
     pub send_now: Vec<Message>,
     pub persist: Option<Persist>,
     pub send_after: Vec<Message>,
-    /// Proposals that consensus took and has not handed to Raft, since it has no leader any more: propose them again later.
+    /// Proposals that consensus accepted and has not handed to Raft, because no leader takes them any more: propose
+    /// them again later.
     pub not_taken: Vec<Bytes>,
-    /// What this node's disk has, for all other members but the leader: filled by `persisted`.  It may be lost.
+    /// What this node's disk has, to be sent to all members but the leader.  Filled by `persisted`; it may be lost.
     pub notice: Option<Notice>,
-    /// The snapshot just persisted: it takes the place of the caller's certifier and committed indexes, before `committed`.
+    /// The snapshot just persisted.  It replaces the caller's certifier and committed indexes, before `committed` is
+    /// carried out.
     pub restored: Option<Box<Checkpoint>>,
     pub committed: Vec<Committed>,
 }
@@ -190,33 +193,33 @@ pub struct Consensus<S: Storage> {
     raft: RaftNode<S>,
     config: Config,
     ready: Option<raft::Ready>,
-    /// Waits for the next `poll` (`proposals`).
+    /// They wait for the next `poll` (`proposals`).
     proposals: Vec<RaftEntry>,
     logged: proposals::Logged,
     members: Arc<Members>,
     conf: Conf,
     /// Index and term of the last entry handed out.
     applied: (LogIndex, Term),
-    /// Committed, and not handed out: a change of the configuration stands first.
+    /// Committed but not handed out, because a change of the configuration is first in line.
     waiting: VecDeque<RaftEntry>,
-    /// The commit index that a restart will find, at least; and that of the output being worked off.
+    /// The commit index that a restart will find, at least; and the one in the output that is being worked off.
     commit_durable: u64,
     commit_written: u64,
-    /// A snapshot that raft has been given, decoded.
+    /// The snapshot that raft has been given, decoded.
     incoming: Option<Box<Checkpoint>>,
-    /// Of each member's PostgreSQL.
+    /// How far each member's PostgreSQL is.
     positions: BTreeMap<NodeId, LogIndex>,
     timing: Timing,
     /// A follower whose log matches up to here lacks little.
     near: LogIndex,
-    /// The followers that are not.
+    /// The followers that are not near.
     behind: BTreeMap<NodeId, Behind>,
     notices: Notices,
 }
 
 impl<S: Storage> Consensus<S> {
-    /// `log` must hold the configuration at `Config::applied` (`initial_state`) and everything persisted by earlier lives
-    /// of this node; `members` is the table at that index.
+    /// `log` must contain the configuration at `Config::applied` (`initial_state`) and everything that earlier lives of
+    /// this node persisted; `members` is the table at that index.
     pub fn new(config: Config, log: S, members: Arc<Members>) -> Result<Self> {
         let timing = Timing::new(&config);
         let conf = Conf::from(&log.initial_state()?.conf_state);
@@ -247,8 +250,8 @@ impl<S: Storage> Consensus<S> {
         Ok(consensus)
     }
 
-    /// Takes the election timeout from `draw` instead of raft-rs's own random source, for a caller whose runs must repeat
-    /// themselves.  raft-rs draws anew whenever its role or term changes, so this is called after each `new`, `step`,
+    /// Takes the election timeout from `draw` instead of raft-rs's own random source, for a caller whose runs must be
+    /// repeatable. raft-rs draws again whenever its role or term changes, so this is called after each `new`, `step`,
     /// `poll` and `persisted`.
     pub fn set_election_draw(&mut self, draw: u64) {
         let range = &self.timing.election;
@@ -256,7 +259,7 @@ impl<S: Storage> Consensus<S> {
         self.raft.set_election_timeout(ticks);
     }
 
-    /// Lets appends be cut into smaller messages than usual, for tests of what happens between them.
+    /// Makes append messages smaller than usual, for tests of what happens between them.
     pub fn set_message_bytes_max(&mut self, bytes: u64) {
         self.raft.set_message_bytes_max(bytes);
     }
@@ -265,13 +268,13 @@ impl<S: Storage> Consensus<S> {
         self.raft.store()
     }
 
-    /// For writing what `Output::persist` asks for, and for what it has read; nothing else.
+    /// For writing what `Output::persist` asks for, and for what the log has read; for nothing else.
     pub fn log_mut(&mut self) -> &mut S {
         self.raft.store_mut()
     }
 
-    /// The table of members, the Raft configuration, and index and term of the last entry handed out: what a checkpoint at
-    /// that index says.
+    /// The table of members at the last index handed out.  A checkpoint at that index contains it, and what
+    /// [`Self::conf`] and [`Self::applied`] return.
     pub fn members(&self) -> &Arc<Members> {
         &self.members
     }
@@ -341,7 +344,7 @@ impl<S: Storage> Consensus<S> {
         if self.has_narrow_window(&message) && self.raft.only_shows_life(&message) {
             return Ok(());
         }
-        assert!(!self.lacks(&message), "once raft has taken a snapshot there is no way back: it is opened before");
+        assert!(!self.lacks(&message), "a snapshot has to be opened before raft takes it: there is no way back");
         self.raft.step(message)
     }
 
@@ -357,7 +360,7 @@ impl<S: Storage> Consensus<S> {
         out.send_now = ready.take_messages();
         out.send_after = ready.take_persisted_messages();
         let snapshot = (!ready.snapshot().is_empty()).then(|| {
-            // What it covers need not be handed out any more.
+            // What the snapshot covers need not be handed out any more.
             self.waiting.clear();
             let metadata = ready.snapshot().get_metadata();
             let data = ready.snapshot().data.clone();
@@ -368,7 +371,7 @@ impl<S: Storage> Consensus<S> {
         let entries = ready.take_entries();
         self.notices.appends(&entries);
         let (mut hard_state, mut must_sync) = (ready.hs().cloned(), ready.must_sync());
-        // A change of the configuration waits for its being committed to be on disk.
+        // A change of the configuration waits until the disk says that it is committed.
         if self.waiting.front().is_some_and(|change| change.index > self.commit_durable) {
             hard_state = Some(self.raft.hard_state());
             must_sync = true;
@@ -381,7 +384,8 @@ impl<S: Storage> Consensus<S> {
         true
     }
 
-    /// The last output's `persist` is durable.  Keeps `send_after`, adds what may be sent and done only now.
+    /// To be called when the last output's `persist` is durable.  Keeps `send_after`, and adds what may be sent and
+    /// done only now.
     pub fn persisted(&mut self, out: &mut Output) {
         let ready = self.ready.take().expect("persisted() follows a poll() that gave work");
         out.send_now.clear();

@@ -1,22 +1,24 @@
-//! Persisted notices: a member learns that an entry is committed as soon as the news of a majority can reach it, without
-//! the way to the leader and back.
+//! Persisted notices: they tell a member that an entry is committed as soon as news from a majority can reach it,
+//! without the way to the leader and back.
 //!
 //! ```text
-//!   leader     append ──┬──> sync ──> "I hold it up to i" ──┬──> every other member
+//!   leader     append ──┬──> sync ──> "I have it up to i" ──┬──> every other member
 //!   follower            └──> sync ──> "I match up to i"   ──┘
 //! ```
-//! After its sync a member tells all others up to which index of the current term it holds the leader's log.  Each takes
-//! the quorum index of what it has heard and commits to there.  It is Raft's own rule (thesis, 3.6.2), applied by another
-//! observer than the leader; `docs/decisions/2026-11-23-persisted-notices.md` has the argument.
+//! After its sync a member tells all others up to which index of the current term it has the leader's log.  Each of
+//! them takes the quorum index of what it has heard and commits up to there.  It is Raft's own rule (thesis, 3.6.2),
+//! applied by an observer other than the leader; `docs/decisions/2026-11-23-persisted-notices.md` has the argument.
 //!
-//! Invariants.  For each there is an injected bug in the simulation that breaks it, but for changes of the configuration: those
-//! have a test in `tests/consensus.rs`, for what would break there needs two changes within the time in which one node is behind.
+//! Invariants.  For each of them the simulation has an injected bug that breaks it, except for those about changes of
+//! the configuration.  Those have a test in `tests/consensus.rs`, because breaking them takes two changes while one
+//! node is behind.
 //! - A notice is a promise about the disk: it leaves after the sync.
-//! - It counts in its own term only.
-//! - A follower tells what *matched* in that term, not the end of its log, which may hold entries of a leader that lost.
-//! - Only an entry of the current term is counted to (thesis, 3.6.2, figure 3.7).
+//! - A notice counts in its own term only.
+//! - A follower tells what *matched* in that term, not the end of its log, which may contain entries of a leader that
+//!   lost.
+//! - Only an entry of the current term is committed in this way (thesis, 3.6.2, figure 3.7).
 //! - Only voters count, of the incoming and of the outgoing configuration.
-//! - Nothing is counted past a change of the configuration that is not carried out here.
+//! - Nothing is committed past a change of the configuration that has not been carried out here.
 
 use super::Consensus;
 use crate::checkpoint::Conf;
@@ -34,15 +36,16 @@ pub struct Notice {
 
 #[derive(Default)]
 pub(super) struct Notices {
-    /// The last of each other member.
+    /// The last notice of each other member.
     heard: BTreeMap<NodeId, Notice>,
-    /// Of this term: what is durable here and the same as in the leader's log, and what was said of it.
+    /// In this term: what is durable here and the same as in the leader's log, and what the others have been told of
+    /// it.
     term: Term,
     matched: LogIndex,
     told: LogIndex,
-    /// Changes of the configuration in this log that may not be carried out yet.
+    /// Changes of the configuration in this log that may not have been carried out yet.
     changes: BTreeSet<LogIndex>,
-    /// Up to here the log was there when this life began, and may have such changes that were not looked for.
+    /// The log up to here was there when this life began.  It may contain such changes; nobody has looked.
     unknown_upto: LogIndex,
 }
 
@@ -54,7 +57,7 @@ impl Notices {
     /// `entries` replace the log from the first one's index on.
     pub fn appends(&mut self, entries: &[RaftEntry]) {
         if let Some(first) = entries.first() {
-            // What it cuts off is replaced.
+            // The changes in the part that these replace are gone.
             let _ = self.changes.split_off(&LogIndex(first.index));
             let changes = entries.iter().filter(|e| e.get_entry_type() != EntryType::EntryNormal);
             self.changes.extend(changes.map(|e| LogIndex(e.index)));
@@ -68,7 +71,7 @@ impl Notices {
         self
     }
 
-    /// Up to where a majority is known to hold the leader's log, and this member too.
+    /// Up to which index a majority, and this member too, is known to have the leader's log.
     fn quorum_index(&self, me: NodeId, conf: &Conf) -> LogIndex {
         let majority = |voters: &Vec<NodeId>| {
             let heard = |id: &NodeId| match *id == me {
@@ -77,7 +80,7 @@ impl Notices {
             };
             let mut held: Vec<LogIndex> = voters.iter().map(heard).collect();
             held.sort_unstable();
-            // No voters: nothing to ask of them.
+            // A configuration without voters asks nothing.
             held.len().checked_sub(1).map(|last| held[last / 2])
         };
         let of_both = [&conf.voters, &conf.outgoing].into_iter().filter_map(majority).min();
@@ -86,21 +89,23 @@ impl Notices {
 }
 
 impl<S: Storage> Consensus<S> {
-    /// What `from` said, as its connection shows.
+    /// Takes a notice; the connection that it came on shows that it is from `from`.
     pub(super) fn hear(&mut self, from: NodeId, notice: Notice) {
-        // One of a later term may come before this node is in it; those that went before are of no more use.
+        // A notice of a later term may come before this node is in that term; those of earlier terms are of no use any
+        // more.
         let heard = self.notices.heard.entry(from).or_insert(notice);
         *heard = notice.max(*heard);
         self.commit_what_is_heard();
     }
 
-    /// The last one of this term, for a member that may have missed it.
+    /// The last notice of this term, for a member that may have missed it.
     pub fn last_notice(&self) -> Option<Notice> {
         let Notices { term, told, .. } = self.notices;
         (term == self.raft.term() && told > LogIndex::ZERO).then_some(Notice { term, index: told })
     }
 
-    /// To be called when `sent`, the messages that waited for the disk, may leave.
+    /// To be called when `sent`, the messages that waited for the disk, may leave.  Returns the notice to send, if
+    /// there is news.
     pub(super) fn notice(&mut self, sent: &[Message]) -> Option<Notice> {
         let term = self.raft.term();
         let acknowledged = |m: &Message| {
@@ -123,14 +128,15 @@ impl<S: Storage> Consensus<S> {
         is_news.then_some(Notice { term, index })
     }
 
-    /// A leader counts by itself, by what followers answer.
+    /// A leader needs no notices: it counts what followers answer.
     fn commit_what_is_heard(&mut self) {
         let (term, applied) = (self.raft.term(), self.applied.0);
         if self.raft.leads() || applied < self.notices.unknown_upto {
             return;
         }
         let notices = self.notices.in_term(term);
-        // What matched is not on disk any more where another leader of this term, which there should not be, replaces it.
+        // Should there be another leader of this term, which there should not be, its entries may have replaced what
+        // matched; so this goes no further than the disk.
         let mut upto = notices.quorum_index(self.config.id, &self.conf).min(self.raft.persisted());
         while let Some(change) = notices.changes.first().copied() {
             if change > applied {

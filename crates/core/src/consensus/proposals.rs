@@ -1,5 +1,5 @@
-//! What waits together leaves together: one message for many proposals, one append for many entries, one acknowledgement for
-//! many appends.
+//! What waits together leaves together: one message for many proposals, one append for many entries, one
+//! acknowledgement for many appends.
 //!
 //! ```text
 //!   sessions ──┐                                  ┌── proposals of others
@@ -7,11 +7,11 @@
 //!   operators ─┘                          │
 //!                                         └──> one append to each follower
 //! ```
-//! A transaction whose way takes long is proposed again meanwhile.  A leader puts it into the log once: twice would say nothing
-//! new, and on links that are full already each time makes the way longer.
+//! A transaction that is under way for long is proposed again.  A leader puts it into the log only once: a second time
+//! would say nothing new, and on links that are full already it would only add to the delay.
 //!
-//! Everything that came in since the last `poll` goes to raft-rs in one step, and it answers one step with one append for
-//! each follower.  So nothing has to be joined afterwards, which raft-rs does wrongly (`raft_node`).
+//! Everything that has come in since the last `poll` goes to raft-rs in one step, which raft-rs answers with one append
+//! for each follower.  So nothing has to be joined afterwards, which raft-rs does wrongly (`raft_node`).
 
 use super::{Consensus, Message};
 use crate::entry::{Entry, EntryKind, KIND_AT};
@@ -22,15 +22,15 @@ use raft::eraftpb::{Entry as RaftEntry, EntryType, MessageType};
 use raft::Storage;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Bytes that go to Raft in one step, and so in one message, unless one entry has more.  No more than the transport takes
-/// for a small message; and less than an append may have, or the rest would wait for an answer.
+/// Bytes that go to Raft in one step, and so in one message, unless a single entry has more.  No more than the
+/// transport takes for a small message; and less than an append may have, or the rest would wait for an answer.
 pub const PROPOSALS_BYTES_MAX: usize = 64 << 10;
 
-/// Transactions that a leader remembers to have put into its log, at most.
+/// Transactions that a leader remembers having put into its log, at most.
 const LOGGED_MAX: usize = 100_000;
 
-/// What this node has put into the log as the leader of one term.  It stays there as long as the node leads; and who follows
-/// is proposed everything again.
+/// What this node has put into the log as the leader of one term.  It stays in the log as long as the node leads; and
+/// the next leader is proposed everything again.
 #[derive(Default)]
 pub(super) struct Logged {
     term: Term,
@@ -46,7 +46,7 @@ impl Logged {
         self
     }
 
-    /// False: it has it already.
+    /// False: the log has it already.
     fn add(&mut self, txn: TxnId) -> bool {
         if !self.transactions.insert(txn) {
             return false;
@@ -59,7 +59,7 @@ impl Logged {
     }
 }
 
-/// `None`: it stands for no transaction.
+/// `None`: the entry is not a transaction.
 fn transaction(entry: &RaftEntry) -> Option<TxnId> {
     let is_transaction = entry.get_entry_type() == EntryType::EntryNormal
         && entry.data.get(KIND_AT) == Some(&(EntryKind::Transaction as u8));
@@ -80,7 +80,7 @@ impl<S: Storage> Consensus<S> {
         if message.entries.iter().any(|entry| self.removes_me(entry)) {
             return self.hand_over();
         }
-        // Whoever proposed it sends it again as soon as it hears of the leader.
+        // If this node does not lead, whoever proposed it proposes it again as soon as it hears of the leader.
         if self.raft.leads() {
             self.proposals.extend(message.entries);
         }
@@ -89,7 +89,8 @@ impl<S: Storage> Consensus<S> {
     /// Hands all that was gathered to Raft.
     pub(super) fn propose_all(&mut self, not_taken: &mut Vec<Bytes>) {
         let mut gathered = std::mem::take(&mut self.proposals);
-        // Before any of it is remembered: what a leader that hands over is given stands in no log.
+        // This comes before anything is remembered as logged: what is proposed while a leader hands over gets into no
+        // log.
         if !self.raft.takes_proposals() {
             return not_taken.extend(gathered.into_iter().map(|entry| entry.data));
         }
@@ -108,7 +109,8 @@ impl<S: Storage> Consensus<S> {
             }
             let data: Vec<Bytes> = together.iter().map(|entry| entry.data.clone()).collect();
             if self.raft.propose(together).is_err() {
-                // Not after that look; if all the same, an entry that stands in the log twice does no harm.
+                // This should not happen after the check above; if it does, an entry that is in the log twice does no
+                // harm.
                 self.logged = Logged::default();
                 not_taken.extend(data);
             }
@@ -116,7 +118,7 @@ impl<S: Storage> Consensus<S> {
     }
 }
 
-/// Of acknowledgements to one member only the last says something: that of the highest index.
+/// Of several acknowledgements to one member, only the one of the highest index says anything.
 pub(super) fn keep_last_acknowledgements(messages: &mut Vec<Message>) {
     let mut last: Option<(u64, u64, u64)> = None;
     messages.reverse();

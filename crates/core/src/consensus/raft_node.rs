@@ -1,20 +1,39 @@
-//! raft-rs 0.7.0 behind a narrow type: whatever reaches into it stands here, with what it does otherwise than one would think.
+//! raft-rs 0.7.0 behind a narrow type: everything that reaches into it is in this file.
 //!
-//! | what | why | the test that would notice |
-//! |---|---|---|
-//! | appends are never joined ([`RaftNode::new`]; `proposals` makes one of many before) | `try_batching` joins entries to a waiting append that has none without looking where that one starts; after a rejection in the same batch a follower then acknowledges positions that it does not have | the fixed seeds of the simulation; `docs/decisions/2026-11-21-no-batched-appends.md` |
-//! | nobody is in term 0 ([`RaftNode::new`]) | it panics where a member of term 0 refuses a pre-vote, as a preferred one does that starts after the others | below |
-//! | a leader that is no voter any more steps back ([`RaftNode::apply_conf_change`]) | it goes on leading, and panics when it counts itself | `tests/membership`: a leader is replaced |
-//! | the way out of a joint configuration is sent ([`RaftNode::applied`]) | it appends that entry and sends it with the next one only | `tests/membership`: a dead member is replaced |
-//! | a heartbeat that counts on more than the log has is refused ([`RaftNode::step`]) | it panics | below |
-//! | what no member says is refused before (`received`), what contradicts this node in [`RaftNode::step`] | it panics, or takes it | `tests/membership/liar.rs` |
-//! | an answer to a request for votes that has not left is passed over, as is the order to campaign while entries are not on disk ([`RaftNode::step`]) | it panics when it wins before its log is on disk | the same |
-//! | proposals of others are this node's own, or nothing (`proposals`) | a follower would hand them on under their first sender's name, which a transport takes for a forgery | below, and every seed of the simulation |
-//! | heartbeats are the caller's ([`RaftNode::ping`]) | its own are counted in the same ticks as elections, which follow round trips | `tests/membership`: long round trips |
-//! | the election timeout is put into this node's range | it draws from one range for all | `tests/membership`: the leader moves |
-//! | members learn by notices what is committed (`notices`) | it tells them once the leader has heard of a majority, with an empty append to each | `tests/consensus.rs`: a follower hands out |
-//! | an answer to a heartbeat frees no place in a full narrow window ([`RaftNode::only_shows_life`]) | it sends one more message for each, which a narrow link cannot carry | `tests/consensus.rs`: a window |
-//! | windows of followers that are behind (`backlog`) | it sends all they lack at once | `crates/node/tests/membership.rs`: behind a small log |
+//! raft-rs does not always do what one would expect.  This is what we do about it, what raft-rs does otherwise, and
+//! which test would notice:
+//!
+//! - Appends are never joined ([`RaftNode::new`]); `proposals` joins what they are made of beforehand.  `try_batching`
+//!   joins entries to a waiting append that has none, without looking where that append starts; after a rejection in
+//!   the same batch a follower then acknowledges positions that it does not have.  Noticed by: the fixed seeds of the
+//!   simulation; see `docs/decisions/2026-11-21-no-batched-appends.md`.
+//! - No node is in term 0 ([`RaftNode::new`]): raft-rs panics when a member in term 0 refuses a pre-vote, as a
+//!   preferred member that starts after the others would.  Noticed by: a test below.
+//! - A leader that is not a voter any more steps down ([`RaftNode::apply_conf_change`]): in raft-rs it goes on leading,
+//!   and panics when it counts itself.  Noticed by: `tests/membership`, a leader is replaced.
+//! - The entry that leaves a joint configuration is sent at once ([`RaftNode::applied`]): raft-rs appends it, but sends
+//!   it only with the next one.  Noticed by: `tests/membership`, a dead member is replaced.
+//! - A heartbeat that counts on more than the log has is refused ([`RaftNode::step`]): raft-rs panics.  Noticed by: a
+//!   test below.
+//! - A message that no correct member would send is refused before it gets here (`received`), and one that contradicts
+//!   what this node knows is refused in [`RaftNode::step`]: raft-rs panics or believes it.  Noticed by:
+//!   `tests/membership/liar.rs`.
+//! - Votes are passed over while this node's requests for them have not left, and so is an order to campaign while
+//!   entries are not on disk ([`RaftNode::step`]): raft-rs panics when it wins before its log is on disk.  Noticed by:
+//!   `tests/membership/liar.rs`.
+//! - A leader proposes other members' proposals as its own; other nodes drop them (`proposals`): a raft-rs follower
+//!   would hand them on under their first sender's name, which a transport takes for a forgery.  Noticed by: a test
+//!   below, and every seed of the simulation.
+//! - The caller sends heartbeats ([`RaftNode::ping`]): raft-rs counts its own in the same ticks as elections, which
+//!   follow round trips.  Noticed by: `tests/membership`, long round trips.
+//! - The election timeout is put into this node's own range: raft-rs draws from one range for all nodes.  Noticed by:
+//!   `tests/membership`, the leader moves.
+//! - Members learn from notices what is committed (`notices`): raft-rs tells them once the leader has heard from a
+//!   majority, with an empty append to each.  Noticed by: `tests/consensus.rs`, a follower hands out.
+//! - An answer to a heartbeat frees no place in a full narrow window ([`RaftNode::only_shows_life`]): raft-rs sends one
+//!   more message for each answer, which a narrow link cannot carry.  Noticed by: `tests/consensus.rs`, a window.
+//! - Followers that are behind have narrow windows (`backlog`): raft-rs sends everything that they lack at once.
+//!   Noticed by: `crates/node/tests/membership.rs`, behind a small log.
 
 use super::{Role, COMMITTED_BYTES_MAX, INFLIGHT_MESSAGES_MAX, MESSAGE_BYTES_MAX};
 use crate::error::{Error, Result};
@@ -32,7 +51,7 @@ pub(super) struct RaftNode<S: Storage>(RawNode<S>);
 pub(super) struct Follower {
     pub id: NodeId,
     pub matched: LogIndex,
-    /// It was heard of since raft counted last.
+    /// It has been heard from since raft last counted.
     pub active: bool,
     pub gets_snapshot: bool,
 }
@@ -49,7 +68,7 @@ impl Follower {
 }
 
 impl<S: Storage> RaftNode<S> {
-    /// `election`: the range of everybody's election timeouts, in ticks.
+    /// `election` is the range of all nodes' election timeouts, in ticks.
     pub fn new(id: NodeId, applied: LogIndex, ticks: usize, election: Range<usize>, log: S) -> Result<RaftNode<S>> {
         let config = raft::Config {
             id: u64::from(id.0),
@@ -67,7 +86,7 @@ impl<S: Storage> RaftNode<S> {
             skip_bcast_commit: true,
             ..Default::default()
         };
-        // Its own log lines are dropped: the node reports state changes itself.
+        // raft-rs's own log lines are dropped: the node reports state changes itself.
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let mut raw = RawNode::new(&config, log, &logger)?;
         if raw.raft.term == 0 {
@@ -84,14 +103,14 @@ impl<S: Storage> RaftNode<S> {
         self.0.mut_store()
     }
 
-    /// Takes a message of another member; what came too early or too late is passed over.
+    /// Takes a message from another member; one that comes too early or too late is passed over.
     pub fn step(&mut self, message: Message) -> Result<()> {
         let (last, leads) = (self.last(), self.leads());
         let is_current = Term(message.term) >= self.term();
         match message.get_msg_type() {
-            // They go out under the name of who proposed first, which a transport takes for a forgery.
+            // raft-rs would send it on under the name of its first proposer, which a transport takes for a forgery.
             MessageType::MsgPropose => return Ok(()),
-            // A leader hears none of its own term.
+            // A leader ignores heartbeats of its own term.
             MessageType::MsgHeartbeat if is_current && !(leads && Term(message.term) == self.term()) => {
                 let counted_on = LogIndex(message.commit);
                 if counted_on > last {
@@ -116,30 +135,30 @@ impl<S: Storage> RaftNode<S> {
                     );
                 }
             }
-            // Nobody can have heard the question: it waits for the disk.
+            // No member can have heard the question yet: it waits for the disk.
             MessageType::MsgRequestVoteResponse | MessageType::MsgRequestPreVoteResponse if self.asks_for_votes() => {
                 return Ok(())
             }
-            // Who sends it has heard that all of its log is on disk here.
+            // A leader sends this only once it has heard that all of this node's log is on disk.
             MessageType::MsgTimeoutNow if self.persisted() != last => return Ok(()),
             _ => {}
         }
         match self.0.step(message) {
-            // A leader that hands over takes nothing.
+            // A leader that is handing over takes no proposals.
             Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Its requests for votes have not left yet.
+    /// Whether its requests for votes have not left yet.
     fn asks_for_votes(&self) -> bool {
         let is_request =
             |m: &Message| matches!(m.get_msg_type(), MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
         self.0.raft.msgs.iter().any(is_request)
     }
 
-    /// Takes the answer to a heartbeat, if it is one of a follower whose window is full: it is alive, and gets nothing more
-    /// for that.  `false`: it is something else.
+    /// If `answer` is a follower's answer to a heartbeat and the follower's window is full, takes it: the follower is
+    /// alive, but gets nothing more for that.  `false`: it is something else.
     pub fn only_shows_life(&mut self, answer: &Message) -> bool {
         let raft = &mut self.0.raft;
         let is_answer = answer.get_msg_type() == MessageType::MsgHeartbeatResponse;
@@ -156,12 +175,12 @@ impl<S: Storage> RaftNode<S> {
         }
     }
 
-    /// There is a leader, and it is not handing over, as far as this node knows.
+    /// Whether there is a leader that is not handing over, as far as this node knows.
     pub fn takes_proposals(&self) -> bool {
         self.leader().is_some() && self.transferee().is_none()
     }
 
-    /// All or nothing, in one message.
+    /// Proposes all or nothing, in one message.
     pub fn propose(&mut self, entries: Vec<RaftEntry>) -> Result<()> {
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgPropose);
@@ -177,7 +196,7 @@ impl<S: Storage> RaftNode<S> {
         self.0.tick();
     }
 
-    /// A heartbeat to all, if it leads.
+    /// Sends a heartbeat to all, if this node leads.
     pub fn ping(&mut self) {
         self.0.ping();
     }
@@ -210,7 +229,7 @@ impl<S: Storage> RaftNode<S> {
         }
     }
 
-    /// Carries out a change of the configuration; `None`: it is refused.
+    /// Carries out a change of the configuration; `None`: raft-rs refuses it.
     pub fn apply_conf_change(&mut self, change: &ConfChangeV2) -> Option<ConfState> {
         let conf = self.0.apply_conf_change(change).ok()?;
         let raft = &mut self.0.raft;
@@ -222,13 +241,13 @@ impl<S: Storage> RaftNode<S> {
         Some(conf)
     }
 
-    /// It would install a snapshot of that.
+    /// Whether it would install a snapshot with this index and term.
     pub fn lacks(&self, snapshot: &SnapshotMetadata) -> bool {
         let log = &self.0.raft.raft_log;
         snapshot.index > log.committed && !log.match_term(snapshot.index, snapshot.term)
     }
 
-    /// Of the snapshot that it is about to install.
+    /// The index and term of the snapshot that it is about to install.
     pub fn to_install(&self) -> Option<(LogIndex, Term)> {
         let metadata = self.0.snap()?.get_metadata();
         Some((LogIndex(metadata.index), Term(metadata.term)))
@@ -265,7 +284,7 @@ impl<S: Storage> RaftNode<S> {
         LogIndex(self.0.raft.raft_log.last_index())
     }
 
-    /// Up to where this node's disk has the log.
+    /// Up to which index this node's disk has the log.
     pub fn persisted(&self) -> LogIndex {
         LogIndex(self.0.raft.raft_log.persisted)
     }
@@ -274,7 +293,7 @@ impl<S: Storage> RaftNode<S> {
         self.0.raft.raft_log.term(index.0).ok().map(Term)
     }
 
-    /// A majority has the log up to there, and so has this node (`notices`).
+    /// A majority has the log up to `index`, and so has this node (`notices`).
     pub fn commit_to(&mut self, index: LogIndex) {
         assert!(index <= self.persisted(), "{index} is committed and not on this disk");
         self.0.raft.raft_log.commit_to(index.0);
@@ -299,7 +318,7 @@ impl<S: Storage> RaftNode<S> {
         self.0.raft.set_randomized_election_timeout(ticks);
     }
 
-    /// So long after it counted last who is active that whoever is has been heard of.
+    /// Whether raft began to count so long ago that every active member has been heard from since.
     pub fn knows_who_is_active(&self) -> bool {
         self.0.raft.election_elapsed >= self.0.raft.election_timeout() / 2
     }
@@ -323,17 +342,17 @@ impl<S: Storage> RaftNode<S> {
         self.0.raft.prs().get(u64::from(id.0)).map(|progress| Follower::of(id, progress))
     }
 
-    /// All members of the configuration, itself too.
+    /// All members of the configuration, including this node.
     pub fn followers(&self) -> impl Iterator<Item = Follower> + '_ {
         self.0.raft.prs().iter().map(|(id, progress)| Follower::of(NodeId(*id as u32), progress))
     }
 
-    /// What is under way to it may be lost.
+    /// What is under way to this member may be lost.
     pub fn unreachable(&mut self, id: NodeId) {
         self.0.report_unreachable(u64::from(id.0));
     }
 
-    /// Entries that the log refused are there.
+    /// The log now has entries that it refused before.
     pub fn fetched(&mut self, question: GetEntriesContext) {
         self.0.on_entries_fetched(question);
     }
@@ -342,7 +361,8 @@ impl<S: Storage> RaftNode<S> {
         self.0.report_snapshot(u64::from(id.0), SnapshotStatus::Failure);
     }
 
-    /// So many append messages may be under way to it.  If there are more, nothing is sent until enough are answered.
+    /// How many append messages may be under way to this member.  If there are more, nothing is sent until enough are
+    /// answered.
     pub fn set_window(&mut self, id: NodeId, messages: usize) {
         self.0.raft.adjust_max_inflight_msgs(u64::from(id.0), messages);
     }
@@ -376,7 +396,7 @@ mod tests {
         message
     }
 
-    /// raft-rs panics on it when a member of term 0 has the higher priority.
+    /// raft-rs panics here if a member in term 0 has the higher priority.
     #[test]
     fn a_member_that_never_voted_refuses_a_pre_vote() {
         let mut node = node(1);
@@ -393,7 +413,7 @@ mod tests {
         let heartbeat = Message { commit: 5, ..message(MessageType::MsgHeartbeat, 2, 1) };
         let lost = node.step(heartbeat.clone()).unwrap_err();
         assert!(matches!(lost, Error::LostLog { counted_on: LogIndex(5), last: LogIndex(0) }), "{lost}");
-        // Of an old leader it is not even looked at.
+        // A heartbeat of an old leader is not even looked at.
         node.step(message(MessageType::MsgHeartbeat, 2, 3)).unwrap();
         node.step(heartbeat).unwrap();
     }

@@ -1,17 +1,21 @@
-//! What a member may say at all, whatever the one who hears it knows: raft-rs takes much of a message on trust, and ends its
-//! node where it was deceived.
+//! What a member may say at all, whatever the receiver knows. raft-rs takes much of a message on trust, and panics
+//! where it was deceived.
 //!
-//! | field | what raft-rs does with a wrong one |
-//! |---|---|
-//! | kind: one that no member sends (reads, requests for a transfer) | a leader looks for an entry that is not there; a follower hands it on with a term, and panics |
-//! | term 0 | takes the message for one of its own, and panics when it answers with that term |
-//! | index without a term | term 0 is that of entries it does not have, so the message matches, and what it commits is not there |
-//! | an entry that does not follow the one before | cuts the log, or looks for the entry, where it is not |
-//! | an entry of term 0, of an earlier one than that before, of a later one than the message | as an index without a term; or a log in which terms go down |
-//! | a number near 2^64 | adds to it |
-//! | a request for a snapshot | asks the log for one of that index |
+//! What raft-rs does with a wrong message:
 //!
-//! What contradicts the one who hears it is found in [`super::raft_node`]; a snapshot is read before raft-rs gets it
+//! - A kind that no member sends (reads, requests for a transfer): a leader looks for an entry that is not there; a
+//!   follower sends it on with a term, and panics.
+//! - Term 0: raft-rs takes the message for one of its own, and panics when it answers with that term.
+//! - An index without a term: term 0 is that of entries that raft-rs does not have, so the message matches, and what it
+//!   commits is not there.
+//! - An entry that does not follow the one before: raft-rs truncates the log at the wrong place, or looks for the entry
+//!   there.
+//! - An entry of term 0, of an earlier term than the entry before it, or of a later term than the message: as with an
+//!   index without a term; or the terms in the log go down.
+//! - A number near 2^64: raft-rs adds to it.
+//! - A request for a snapshot: raft-rs asks the log for one of that index.
+//!
+//! What contradicts the receiver is found in [`super::raft_node`]; a snapshot is read before raft-rs gets it
 //! ([`super::Opened`]).
 
 use super::{Message, MessageType};
@@ -23,8 +27,8 @@ use raft::eraftpb::{ConfChangeV2, Entry as RaftEntry, EntryType};
 
 const WHAT: &str = "message of Raft";
 
-/// To be called with every message of another member, before anything else is done with it.  The error says what no member
-/// ever says: nothing that it sends can be trusted.
+/// To be called with every message of another member, before anything else is done with it.  An error means that no
+/// correct member sends this, so nothing that the sender says can be trusted.
 pub fn check(message: &Message) -> Result<()> {
     let numbers = [message.term, message.index, message.log_term, message.commit, message.commit_term];
     let snapshot = message.get_snapshot().get_metadata();
@@ -48,7 +52,7 @@ pub fn check(message: &Message) -> Result<()> {
         other => return refuse(format!("{other:?} from another node")),
     }
     if message.term == 0 {
-        return refuse(format!("{kind:?} of no term"));
+        return refuse(format!("{kind:?} without a term"));
     }
     if message.request_snapshot != 0 {
         return refuse("a request for a snapshot");
@@ -67,7 +71,7 @@ fn refuse<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::malformed(WHAT, why))
 }
 
-/// Before the first entry there is no term, and no other place is without one.
+/// There is no term before the first entry, and there is one everywhere else.
 fn check_position(index: u64, term: u64) -> Result<()> {
     match (index == 0) == (term == 0) {
         true => Ok(()),
@@ -95,16 +99,16 @@ fn check_append(message: &Message) -> Result<()> {
     check_terms(index, term, message.term)
 }
 
-/// A leader gives it index and term.
+/// A proposal has no index and term yet; the leader sets them.
 fn check_proposal(entry: &RaftEntry) -> Result<()> {
     match entry.get_entry_type() {
         EntryType::EntryNormal => Ok(()),
         EntryType::EntryConfChangeV2 if command_of(entry).is_some() => Ok(()),
-        other => refuse(format!("{other:?} without a command proposed")),
+        other => refuse(format!("a proposal of {other:?} without a command")),
     }
 }
 
-/// The command that a change of the configuration carries.
+/// The command in a change of the configuration.
 pub(super) fn command_of(entry: &RaftEntry) -> Option<Command> {
     let change = ConfChangeV2::parse_from_carllerche_bytes(&entry.data).ok()?;
     Command::decode(change.context).ok()

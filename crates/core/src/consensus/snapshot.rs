@@ -1,4 +1,4 @@
-//! Snapshots that bring a whole new state.  To decode one takes long, so that is done beside everything else.
+//! Snapshots that bring a whole new state.  Decoding one takes long, so it is done beside all other work.
 
 use super::{Consensus, Message};
 use crate::certifier::Limits;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use raft::eraftpb::MessageType;
 use raft::Storage;
 
-/// A message that brings a snapshot, with the checkpoint that this is.
+/// A message that brings a snapshot, and the checkpoint decoded from it.
 #[derive(Debug)]
 pub struct Opened {
     message: Message,
@@ -16,7 +16,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Bytes from a peer.  `limits`: those of the cluster.
+    /// Decodes bytes from a peer.  `limits` are those of the cluster.
     pub fn open(mut message: Message, limits: Limits) -> Result<Opened> {
         let snapshot = message.get_snapshot();
         let metadata = snapshot.get_metadata();
@@ -28,7 +28,7 @@ impl Opened {
         if !checkpoint.conf.is_sound() {
             return Err(Error::malformed("snapshot", format!("the configuration {:?}", checkpoint.conf)));
         }
-        // raft-rs takes the ids as they come, of 64 bits and in any number.
+        // raft-rs would take ids of 64 bits, and any number of them, so it gets those that were checked.
         message.mut_snapshot().mut_metadata().set_conf_state((&checkpoint.conf).into());
         Ok(Opened { message, checkpoint })
     }
@@ -44,14 +44,14 @@ impl<S: Storage> Consensus<S> {
         self.config.limits
     }
 
-    /// This message brings a snapshot that raft would install: it has to be opened first.
+    /// Whether this message brings a snapshot that raft would install: then it has to be opened first.
     pub fn lacks(&self, message: &Message) -> bool {
         message.get_msg_type() == MessageType::MsgSnapshot && self.raft.lacks(message.get_snapshot().get_metadata())
     }
 
     pub(super) fn receive_snapshot(&mut self, Opened { message, checkpoint }: Opened) -> Result<()> {
         self.raft.step(message)?;
-        // Raft may pass it over, also while an earlier one is about to be installed.
+        // Raft may pass it over, even while it is about to install an earlier one.
         if self.raft.to_install() == Some((checkpoint.index(), checkpoint.term)) {
             self.incoming = Some(checkpoint);
         }

@@ -1,13 +1,15 @@
-//! Table and commands as bytes, and back.
+//! The table and its commands as bytes, and back.
 //!
 //! | what | bytes |
 //! |---|---|
-//! | table | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u8 by itself, u32 n, n × member, u32 n, n × token |
+//! | table | its head, u32 n, n × member, u32 n, n × token |
+//! | its head | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u8 leader is auto |
 //! | member | u32 id, str region, str address, u8 role, u8 voter, 3 × option (u32 slot, u32 replaces, joined) |
 //! | joined | 32 bytes hash of the token, u64 attempt |
 //! | token | 32 bytes hash, u8 role, option (u32 replaces), u64 expires |
 //! | option | u8 0, or u8 1 and the value |
-//! | command | u64 expected version, u8 kind (1 token, 2 join, 3 promote, 4 remove, 5 prefer, 6 move leader), its fields |
+//! | command | u64 expected version, u8 kind, the fields of that kind |
+//! | kind | 1 token, 2 join, 3 promote, 4 remove, 5 prefer leader, 6 move leader |
 
 use super::{Change, Command, Joined, Member, MemberRole, Members, PreferredLeader, Token, MEMBERS_MAX, TOKENS_MAX};
 use crate::error::Result;

@@ -1,16 +1,16 @@
 //! The table of members, and the steps that change it.
 //!
-//! The table is what the log says: it starts from the bootstrap table of `onetrip init` and changes only by committed
-//! commands, which every node applies in log order with the same result.  It knows neither Raft nor the network; which
-//! change of the Raft configuration goes with a command, [`Members::steps`] says from table and command alone.
+//! The table follows from the log: it starts as the bootstrap table of `onetrip init` and changes only by committed
+//! commands, which every node carries out in log order with the same result.  It knows neither Raft nor the network;
+//! [`Members::steps`] tells from the table and a command alone how the Raft configuration changes.
 //!
 //! Invariants:
-//! - Members stand in the order of their ids; an id is below `next_id` and never used again.
-//! - Every member meant to be a voter with PostgreSQL has a slot of its own, below `stride` unless that is 1 (then all
-//!   have slot 0).
+//! - Members are in the order of their ids; an id is below `next_id` and is never used again.
+//! - Every member that is meant to be a voter with a PostgreSQL has a slot of its own, below `stride`.  If `stride` is
+//!   1, they all have slot 0.
 //! - `version` grows with every change.  A command made for another version changes nothing.
 //! - A member that is being replaced stays in the table until the joint configuration has been left
-//!   ([`Members::left_joint`]): till then its vote may be needed.
+//!   ([`Members::left_joint`]): until then its vote may be needed.
 
 mod codec;
 
@@ -18,7 +18,7 @@ use crate::ids::{LogIndex, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Members at most, and tokens at most; beyond the latter the one that expires first goes.
+/// How many members and how many tokens there may be.  With too many tokens, the one that expires first is dropped.
 pub const MEMBERS_MAX: usize = 100;
 pub const TOKENS_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 255;
@@ -29,9 +29,9 @@ const NAME_BYTES_MAX: usize = 255;
 pub enum MemberRole {
     /// Votes and has a PostgreSQL.
     Voter,
-    /// Votes and has none.
+    /// Votes and has no PostgreSQL.
     Witness,
-    /// Follows with a PostgreSQL for reading; does not vote.
+    /// Follows with a PostgreSQL for reading, and does not vote.
     Replica,
 }
 
@@ -58,37 +58,38 @@ pub struct Member {
     /// Where peers reach it, host:port.
     pub address: String,
     pub role: MemberRole,
-    /// It votes now; before its promotion a voter to be is a learner.
+    /// It votes now.  Before its promotion, a future voter is a learner.
     pub voter: bool,
-    /// Its place in the sequences' stride; a voter with PostgreSQL has one.
+    /// Its place in the sequences' stride; every voter with a PostgreSQL has one.
     pub slot: Option<u32>,
-    /// Goes when this one becomes a voter.
+    /// This member goes when the new one becomes a voter.
     pub replaces: Option<NodeId>,
-    /// How it came; none of the first members has one.
+    /// How it came; `None` for the first members.
     pub joined: Option<Joined>,
 }
 
-/// Somebody was let in.
+/// How a node was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
     /// Hash of the token.
     pub token: [u8; 32],
-    /// Drawn whenever somebody asks with it, so that nobody is taken for a member that another answer made.
+    /// Drawn anew whenever somebody asks with the token, so that nobody is taken for a member that another answer
+    /// created.
     pub attempt: u64,
 }
 
-/// Leave to join once.
+/// Permission to join once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     /// SHA-256 of the secret.
     pub hash: [u8; 32],
     pub role: MemberRole,
     pub replaces: Option<NodeId>,
-    /// Looked at by whoever proposes the joining; the table itself knows no time.
+    /// Checked by whoever proposes that a node joins; the table itself knows no time.
     pub expires_unix_s: u64,
 }
 
-/// Who says where the leader should be.  In settings and commands a word: `auto`, or a region.
+/// Who decides where the leader should be.  In settings and commands it is a word: `auto`, or a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum PreferredLeader {
@@ -99,7 +100,7 @@ pub enum PreferredLeader {
     Region(RegionId),
 }
 
-/// No region has this name.
+/// No region may have this name.
 pub const AUTO: &str = "auto";
 
 impl PreferredLeader {
@@ -144,44 +145,46 @@ impl fmt::Display for PreferredLeader {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     pub version: u64,
-    /// CRC-32 of what the log began with: the first table and the certifier's limits (`Checkpoint::bootstrap`).  Nodes that
-    /// began otherwise would come to other verdicts from the same log, or to another place for the leader.
+    /// CRC-32 of what the log began with: the first table and the certifier's limits (`Checkpoint::bootstrap`).  Nodes
+    /// that began differently would come to other verdicts from the same log, or to another place for the leader.
     pub beginning: u32,
-    /// By id.
+    /// In the order of their ids.
     pub members: Vec<Member>,
     /// Where the leader should be.
     pub preferred_leader: RegionId,
-    /// The cluster chooses that by itself.
+    /// Whether the cluster chooses that by itself.
     pub leader_is_auto: bool,
     pub next_id: NodeId,
-    /// Sequences step by this much; the number of slots.
+    /// Sequences step by this much; it is also the number of slots.
     pub stride: u32,
     pub tokens: Vec<Token>,
 }
 
-/// One step.
+/// One change of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     AddToken(Token),
-    /// Consumes the token.  The new member follows as a learner.  With a token that is consumed it takes the place of the member
-    /// that came with it, unless that one votes: what a node once said it had, another one under its number would not have.
+    /// Consumes the token; the new member follows as a learner.  If the token has been consumed already, the new member
+    /// replaces the one that joined with it, unless that one votes.  It gets a new id, because it need not have what
+    /// the other has said that it has.
     Join {
         joined: Joined,
         region: RegionId,
         address: String,
     },
-    /// A learner meant to vote has caught up.
+    /// A learner that is meant to vote has caught up.
     Promote(NodeId),
     Remove(NodeId),
-    /// By an operator.
+    /// An operator sets the preferred leader.
     PreferLeader(PreferredLeader),
-    /// By the leader, when the cluster chooses by itself.  Where an operator has chosen it moves nothing.
+    /// The leader says where it should be, if the cluster chooses that by itself.  If an operator has chosen, this
+    /// moves nothing.
     MoveLeader(RegionId),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Version of the table for which it was made.
+    /// The version of the table that it was made for.
     pub expected_version: u64,
     pub change: Change,
 }
@@ -199,7 +202,7 @@ pub enum Step {
 #[error("{0}")]
 pub struct Refused(pub String);
 
-/// Whether who asks again with the token of `earlier` may take its place.
+/// Whether somebody who asks again with the token of `earlier` may take its place.
 fn check_again(earlier: &Member, region: &RegionId, address: &str) -> Result<(), Refused> {
     let id = earlier.id;
     let otherwise = format!("take it out with `onetrip leave --node {id}` and ask for a new token");
@@ -224,8 +227,8 @@ fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
 }
 
 impl Members {
-    /// The table of a cluster that begins.  `members` may come in any order.  A leader that the cluster places belongs with the
-    /// first voter that has a PostgreSQL until something is measured.
+    /// The table of a new cluster.  `members` may come in any order.  If the cluster chooses the leader's place, that
+    /// is with the first voter that has a PostgreSQL until round trips have been measured.
     pub fn bootstrap(mut members: Vec<Member>, preferred: PreferredLeader, stride: u32) -> Members {
         members.sort_by_key(|m| m.id);
         let next_id = NodeId(members.last().map_or(1, |m| m.id.0 + 1));
@@ -241,7 +244,7 @@ impl Members {
         Members { version: 0, beginning: 0, members, preferred_leader, leader_is_auto, next_id, stride, tokens }
     }
 
-    /// Who says where the leader should be, and if it is an operator, where.
+    /// Who decides where the leader should be; if that is an operator, also where.
     pub fn preferred(&self) -> PreferredLeader {
         match self.leader_is_auto {
             true => PreferredLeader::Auto,
@@ -269,24 +272,25 @@ impl Members {
         self.members.iter().filter(|m| m.voter)
     }
 
-    /// It was a member and is none any more.
+    /// It was a member and is not one any more.
     pub fn removed(&self, id: NodeId) -> bool {
         id < self.next_id && !self.contains(id)
     }
 
-    /// A voter with PostgreSQL.
+    /// A voter with a PostgreSQL.
     pub fn is_data_voter(&self, id: NodeId) -> bool {
         self.get(id).is_some_and(is_data_voter)
     }
 
-    /// A voter with PostgreSQL in the region where the leader should be, and not about to go.
+    /// A voter with a PostgreSQL, in the region where the leader should be, that is not about to be replaced.
     pub fn is_preferred(&self, id: NodeId) -> bool {
         let stays = self.members.iter().all(|m| m.replaces != Some(id));
         stays && self.get(id).is_some_and(|m| is_data_voter(m) && m.region == self.preferred_leader)
     }
 
-    /// Up to here the rows survive the loss of any minority of the voters, by what the voters' PostgreSQLs have durably:
-    /// some member of every majority has them.  With too few PostgreSQLs for that: what all of them have.
+    /// Up to this index, the rows survive the loss of any minority of the voters, judging by what the voters'
+    /// PostgreSQLs have durably: some member of every majority has them.  If there are too few PostgreSQLs for that, it
+    /// is what all of them have.
     pub fn rows_safe_to(&self, durable: impl Fn(NodeId) -> Option<LogIndex>) -> LogIndex {
         let holders_needed = self.voters().count().div_ceil(2);
         let of = |m: &Member| durable(m.id).unwrap_or_default();
@@ -300,7 +304,7 @@ impl Members {
         self.members.iter().find(|m| m.joined.is_some_and(|joined| joined.token == *token))
     }
 
-    /// What `change` would do to the Raft configuration of this table; nothing for most.
+    /// What `change` would do to the Raft configuration of this table: nothing, for most changes.
     pub fn steps(&self, change: &Change) -> Vec<Step> {
         match change {
             Change::AddToken(_) | Change::PreferLeader(_) | Change::MoveLeader(_) => Vec::new(),
@@ -316,7 +320,7 @@ impl Members {
         }
     }
 
-    /// Carries a command out, the same on every node; a refusal changes nothing.
+    /// Carries out a command, with the same result on every node.  A refusal changes nothing.
     pub fn apply(&mut self, command: &Command) -> Result<(), Refused> {
         if command.expected_version != self.version {
             return refused(format!(
@@ -369,7 +373,7 @@ impl Members {
     fn check_replaced(&self, replaces: Option<NodeId>, role: MemberRole) -> Result<(), Refused> {
         let Some(old) = replaces else { return Ok(()) };
         if !role.votes() {
-            return refused("a replica replaces nobody: remove the old member with `onetrip leave` instead");
+            return refused("a replica cannot replace a member: remove the old member with `onetrip leave` instead");
         }
         if !self.contains(old) {
             return refused(format!("node {old}, which is to be replaced, is no member"));
@@ -380,7 +384,7 @@ impl Members {
         Ok(())
     }
 
-    /// This table and one that joins.
+    /// This table with a new member.
     fn with(&self, joined: Joined, region: &RegionId, address: &str) -> Result<Members, Refused> {
         let mut table = self.clone();
         let (role, replaces) = match self.joined_with(&joined.token) {
@@ -409,7 +413,7 @@ impl Members {
         }
         table.check_replaced(replaces, role)?;
         if let Some(m) = table.members.iter().find(|m| m.address == address && Some(m.id) != replaces) {
-            return refused(format!("node {} in {} has the address {address}", m.id, m.region));
+            return refused(format!("node {} in {} already has the address {address}", m.id, m.region));
         }
         if table.members.len() >= MEMBERS_MAX || table.next_id.0 == u32::MAX {
             return refused(format!("a cluster has {MEMBERS_MAX} members at most"));
@@ -426,7 +430,7 @@ impl Members {
     }
 
     fn free_slot(&self) -> Result<u32, Refused> {
-        // With a stride of 1 nobody shares: sequences are dense, and their keys conflict instead.
+        // With a stride of 1 no slot is needed: sequences are dense, and their keys conflict instead.
         if self.stride == 1 {
             return Ok(0);
         }
@@ -473,7 +477,7 @@ impl Members {
         self.version += 1;
     }
 
-    /// Nothing names a member that is no more.
+    /// Removes whatever names a member that is gone; the leader's place moves if no data voter is left there.
     fn tidy(&mut self) {
         let ids: Vec<NodeId> = self.members.iter().map(|m| m.id).collect();
         let gone = |id: &mut NodeId| !ids.contains(id);
@@ -493,7 +497,7 @@ impl Members {
 }
 
 impl Change {
-    /// It has happened, by this table; whether this or another command did it.
+    /// Whether, according to this table, it has happened; by this or by another command.
     pub fn is_shown_by(&self, members: &Members) -> bool {
         match self {
             Change::AddToken(token) => members.tokens.contains(token),

@@ -106,7 +106,7 @@ fn the_last_voter_with_postgresql_cannot_leave_and_the_leader_always_belongs_som
     assert!(t.apply(&late).unwrap_err().0.contains("changed meanwhile"));
 }
 
-/// Goal: who decides where the leader belongs is one of two, and the other changes nothing.
+/// Goal: either an operator or the cluster decides where the leader belongs, and the other one's word changes nothing.
 #[test]
 fn the_cluster_moves_its_leader_only_where_no_operator_has_chosen() {
     let mut t = Members::bootstrap(vec![voter(3), voter(2)], PreferredLeader::Auto, 4);
@@ -132,7 +132,7 @@ fn the_cluster_moves_its_leader_only_where_no_operator_has_chosen() {
     assert!(go(&mut t, joins).unwrap_err().contains("called auto"));
 }
 
-/// Two answers to one token are two members, and the first is out with the second; what it was to replace stays.
+/// Two answers to one token make two members, and the second removes the first; what the first was to replace stays.
 #[test]
 fn who_asks_again_with_a_token_gets_another_number() {
     let mut t = three();
@@ -151,17 +151,17 @@ fn who_asks_again_with_a_token_gets_another_number() {
     assert!(t.removed(NodeId(2)) && t.voters().count() == 3);
 }
 
-/// A minority may be lost, and any: with five voters three must have the rows, with three two.
+/// Any minority may be lost: with five voters three must have the rows, with three two.
 #[test]
 fn rows_are_safe_where_every_majority_has_them() {
     let durable = |id: NodeId| (id.0 != 3).then_some(LogIndex(u64::from(id.0) * 10));
     let mut t = three();
     assert_eq!(t.rows_safe_to(durable), LogIndex(10));
-    // Two with PostgreSQL: both.
+    // Only two have a PostgreSQL: both must have the rows.
     t.members[2].role = MemberRole::Witness;
     assert_eq!(t.rows_safe_to(|_| Some(LogIndex(7))), LogIndex(7));
     assert_eq!(t.rows_safe_to(durable), LogIndex(10));
-    // One: there are no others.
+    // Only one has a PostgreSQL, so there is no other to wait for.
     t.members[0].role = MemberRole::Witness;
     assert_eq!(t.rows_safe_to(durable), LogIndex(20));
 }

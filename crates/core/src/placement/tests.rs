@@ -7,7 +7,7 @@ fn id(i: usize) -> NodeId {
     NodeId(i as u32 + 1)
 }
 
-/// Each voter may lead, and commits with its weight.
+/// Each node votes, may lead, and commits as much as its weight says.
 fn cluster(weights: &[u64]) -> Cluster {
     let all = || (0..weights.len()).map(id);
     Cluster {
@@ -38,9 +38,9 @@ fn the_default_topology_is_led_best_from_us_east_2() {
     assert_eq!(found.iter().map(|p| p.node.0).collect::<Vec<_>>(), [2, 1, 3]);
     assert_eq!(us_of(&found[0]), [10_000, 10_000, 50_000]);
     assert_eq!(us_of(&found[1]), [10_000, 10_000, 62_000]);
-    // From us-east-1 to a leader in the west, and its own disk is in the majority.
+    // A commit from us-east-1 goes to the leader in the west and back; its own disk is in the majority.
     assert_eq!(us_of(&found[2]), [62_000, 50_000, 50_000]);
-    // Also when nearly all commits come from where it makes no difference.
+    // This holds even when nearly all commits come from where it makes no difference.
     let found = places(&cluster(&[1_000_000, 0, 0]), &us());
     assert_eq!(found[0].node, NodeId(2));
     assert!(is_worth(&found[1], &found[0]) && !is_worth(&found[0], &found[1]));
@@ -55,12 +55,12 @@ fn a_voter_that_is_away_is_in_no_majority() {
         ..away.clone()
     };
     let us_of = |place: &Place| place.commit_us.iter().map(|(_, us)| *us).collect::<Vec<_>>();
-    // Nothing is asked of the way to it.
+    // Nobody asks for the round trips to it.
     let measured = |a: NodeId, b: NodeId| (a.0 != 2 && b.0 != 2).then_some(62_000);
     let found = two.places(&measured).unwrap();
     assert_eq!(us_of(&found[0]), [62_000, 62_000]);
     assert_eq!(us_of(&found[1]), [62_000, 62_000]);
-    // Alone it is no majority, and what was not measured decides nothing.
+    // Alone it is no majority; and nothing is decided without a round trip that has not been measured.
     let alone = Cluster { away: vec![NodeId(2), NodeId(3)], ..two.clone() };
     assert_eq!(alone.places(&measured), None);
     assert_eq!(cluster(&[1, 1, 1]).places(&measured), None);
@@ -69,10 +69,10 @@ fn a_voter_that_is_away_is_in_no_majority() {
 
 #[test]
 fn a_small_gain_moves_nothing() {
-    // No distance: what differs is noise.
+    // No distance: any difference is noise.
     let near = places(&cluster(&[0, 9, 0]), &three(90, 900, 200));
     assert!(near.iter().all(|from| near.iter().all(|to| !is_worth(from, to))));
-    // 4 % of a long way.
+    // 4 % of a long distance.
     let far = places(&cluster(&[1, 1, 1]), &three(100_000, 104_000, 102_000));
     assert!(far.iter().all(|from| near.iter().all(|to| !is_worth(from, to) || from.mean_us > to.mean_us)));
     assert!(!is_worth(&far[1], &far[0]));
@@ -113,7 +113,7 @@ fn what_is_better_once_is_not_believed() {
     assert!(!patience.rests(0));
 }
 
-/// Leaders that disagree for ever move the leader less and less often; moves with time between them are as ever.
+/// Leaders that disagree for ever move the leader less and less often; a move that comes later is as free as ever.
 #[test]
 fn going_to_and_fro_becomes_rare() {
     let regions = [RegionId("a".into()), RegionId("b".into())];
@@ -144,7 +144,8 @@ fn matrix(n: usize) -> impl Strategy<Value = Matrix> {
     })
 }
 
-/// Straight from the definition: a message is sent along every way and whoever hears of a majority in time is found by trying.
+/// Straight from the definition: a message takes every path, and trying finds the time when a majority has been heard
+/// from.
 fn by_hand(d: &Matrix, origin: usize, leader: usize) -> u64 {
     let n = d.len();
     let half = |a: usize, b: usize| u64::from(d[a][b]);
@@ -156,8 +157,9 @@ fn by_hand(d: &Matrix, origin: usize, leader: usize) -> u64 {
 }
 
 proptest! {
-    /// Any three places, whether or not the direct way is the shortest: from the one that is chosen every region commits in one round
-    /// trip to its nearest neighbour, whatever comes from where; and from there nothing is worth a move.
+    /// For any three places, whether or not the direct way is the shortest: from the place that is chosen, every region
+    /// commits in one round trip to its nearest neighbour, wherever commits come from; and from there no move is worth
+    /// it.
     #[test]
     fn with_three_voters_one_place_serves_all(d in matrix(3), weights in proptest::collection::vec(0u64..1_000, 3)) {
         let found = places(&cluster(&weights), &d);
@@ -174,7 +176,7 @@ proptest! {
         prop_assert!(found.iter().all(|place| !is_worth(&found[0], place)));
     }
 
-    /// Five and seven voters: what is chosen is the least of all, by the definition.
+    /// With any number of voters, the chosen place has the lowest cost of all, by the definition.
     #[test]
     fn the_chosen_place_is_the_best_of_all(
         (d, weights) in prop_oneof![Just(3usize), Just(5), Just(7), Just(4)].prop_flat_map(|n| (matrix(n), proptest::collection::vec(100u64..1_000, n))),
@@ -193,7 +195,7 @@ proptest! {
         prop_assert!(chosen - least <= weights.iter().sum::<u64>() * 2, "{} {}", chosen, least);
     }
 
-    /// Whoever follows moves that are worth it comes to rest.
+    /// Whoever makes only moves that are worth it comes to rest.
     #[test]
     fn moves_do_not_go_around(d in matrix(5), weights in proptest::collection::vec(0u64..1_000, 5)) {
         let found = places(&cluster(&weights), &d);

@@ -1,9 +1,9 @@
-//! Where the leader is best (`placement`): what every node makes of the round trips that all tell each other, and what the leader
-//! does about it when the cluster chooses by itself.
+//! Where the leader should be (`placement`).  Every node works it out from the round trips that all members report to
+//! each other; the leader acts on it if the cluster chooses the leader's place by itself.
 //!
-//! A look every half second.  What moves is the preferred region in the table of members, by a command of the leader; the
-//! leader follows it as it follows an operator (`consensus/leadership.rs`).  So all nodes agree where the leader belongs, also
-//! in an election.
+//! Each node looks every half second.  To move, the leader proposes a command that changes the preferred region in the
+//! table of members, and then follows the table as if an operator had changed it (`consensus/leadership.rs`).  So all
+//! nodes agree on where the leader belongs, in an election too.
 
 use super::{Host, Replica, Store, SILENT_AFTER};
 use crate::consensus::{Input, Role, PROMOTE_LAG_MAX};
@@ -14,10 +14,11 @@ use crate::router::Outbox;
 use std::time::Duration;
 
 impl<S: Store, O: Outbox> Replica<S, O> {
-    /// Every place for the leader, the best first, as far as this node knows; `None`: a way is not measured yet.
+    /// Every place for the leader, the best first, as far as this node knows; `None`: a round trip has not been
+    /// measured yet.
     pub fn places(&self, now: Duration) -> Option<Vec<Place>> {
         let of = |a: NodeId, b: NodeId| self.ways.get(&a).and_then(|ways| ways.round_trips.get(&b)).copied();
-        // Each end measures; what is less waited less.
+        // Both ends measure; the lower value contains less waiting.
         self.cluster(now).places(&|a, b| of(a, b).into_iter().chain(of(b, a)).min())
     }
 
@@ -32,7 +33,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         })
     }
 
-    /// Members disagree about where it belongs, and have moved it to and fro; so it stays where it is for a while.
+    /// Members disagree about where the leader belongs and have moved it to and fro, so it stays where it is for a
+    /// while.
     pub fn leader_goes_to_and_fro(&self) -> bool {
         self.patience.goes_to_and_fro(self.tick)
     }
@@ -41,7 +43,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         id == self.id || self.ways.get(&id).is_some_and(|ways| ways.heard + SILENT_AFTER > now)
     }
 
-    /// Its PostgreSQL is there and shows nearly all.
+    /// Its PostgreSQL has reported lately, and shows nearly everything that is decided.
     fn keeps_up(&self, id: NodeId, now: Duration) -> bool {
         let applied = match id == self.id {
             true => self.own_position().map(|(applied, _)| applied),
@@ -54,11 +56,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let leader = self.leadership.and_then(|l| l.leader);
         let there = || self.members.members.iter().filter(|m| self.is_there(m.id, now));
         let stays = |id: NodeId| self.members.members.iter().all(|m| m.replaces != Some(id));
-        // Who leads is compared with, however it does.
+        // The present leader is always a candidate, since all others are compared with it.
         let able = |id: NodeId| self.consensus.could_take_over(id) && self.keeps_up(id, now);
         let may_lead = |id: NodeId| Some(id) == leader || stays(id) && able(id);
         let candidates = there().filter(|m| self.members.is_data_voter(m.id) && may_lead(m.id));
-        // A replica commits nothing; what has ever come from one counts all the same.
+        // A read replica should commit nothing; if commits have come from one all the same, they count.
         let weight = |id: NodeId| self.traffic.of(id);
         let origins = there().filter(|m| self.members.is_data_voter(m.id) || weight(m.id) > 0);
         Cluster {
@@ -69,7 +71,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// To be called every `POSITION_TICKS`.
+    /// To be called every `POSITION_TICKS` ticks.
     pub(super) fn place_leader<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         self.traffic.forget();
         let better = self.better_place(host.now());
@@ -79,7 +81,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.step(Input::Change(command), host);
     }
 
-    /// Where the leader should move, if this node leads and it is for the cluster to choose.
+    /// Where the leader should move, if this node leads and the cluster chooses the place by itself.
     fn better_place(&self, now: Duration) -> Option<RegionId> {
         let members = &self.members;
         let decides = self.consensus.leadership().role == Role::Leader
@@ -87,7 +89,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             && !self.patience.rests(self.tick)
             && !self.consensus.conf().is_joint();
         let places = self.places(now).filter(|_| decides)?;
-        // It is about to hand over to a member that the table prefers.
+        // This leader is about to hand over to a member that the table prefers.
         if !members.is_preferred(self.id) && places.iter().any(|place| members.is_preferred(place.node)) {
             return None;
         }
@@ -95,7 +97,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 }
 
-/// The best place, if it is worth a move from where `leader` is.
+/// The region of the best place, if it is worth a move from where `leader` is.
 fn better(places: &[Place], leader: NodeId) -> Option<RegionId> {
     let (best, from) = (places.first()?, places.iter().find(|place| place.node == leader)?);
     (best.region != from.region && is_worth(from, best)).then(|| best.region.clone())

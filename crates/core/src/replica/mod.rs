@@ -1,26 +1,27 @@
-//! One node's part in the cluster: it agrees, writes, decides and answers.
+//! One node's part in the cluster: it takes part in consensus, writes the log, decides entries and answers PostgreSQL.
 //!
 //! ```text
 //!   events ──> consensus.step ──> poll ──> send now ──> log + sync ──> persisted ──> send after
 //!                                   └──> committed entries ──> certifier ──> router ──> verdicts, entries
 //! ```
 //!
-//! It knows no clock, socket, file or thread: all of that is its [`Host`], which is the daemon or the simulation.  A host
-//! hands in everything that has happened ([`Replica::agent`], [`Replica::message`], [`Replica::tick`] ...) and then has the
-//! work done that follows from it ([`Replica::advance`]), so that one sync covers all of it and nothing waits for a timer.
+//! It knows no clock, socket, file or thread: those belong to its [`Host`], which is the daemon or the simulation.  A
+//! host hands in everything that has happened ([`Replica::agent`], [`Replica::message`], [`Replica::tick`] ...) and
+//! then calls [`Replica::advance`], which does all the work that follows.  So one sync covers all of it, and nothing
+//! waits for a timer.
 //!
 //! Invariants:
-//! - What consensus wants durable is durable before anything that depends on it leaves.
+//! - What consensus wants durable is durable before anything that depends on it leaves the node.
 //! - Every committed index is decided once, in order.
-//! - After an error from the host nothing more is done; also when the log says that this node was removed, or a leader counts
-//!   on what its log does not have.
+//! - Nothing more is done after an error from the host, nor when the log says that this node was removed, nor when a
+//!   leader counts on entries that this node's log does not have.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`host`] | what it needs of the world outside |
+//! | [`host`] | what it needs from the outside world |
 //! | `storage` | log and checkpoints: how they are opened, written and cut |
-//! | `positions` | how far each PostgreSQL is, and how far the members are from each other |
-//! | `leader_place` | where the leader is best, and the moves there |
+//! | `positions` | how far each PostgreSQL is, and how far apart the members are |
+//! | `leader_place` | where the leader should be, and how it is moved there |
 //! | `requests` | what somebody asked for: changes of the membership, entries to be left out |
 //! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
 
@@ -55,31 +56,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Positions go to the peers this often.
+/// How often the members report their positions to each other.
 const POSITION_TICKS: u64 = 25;
-/// What is near the end of the log is found out this often.
+/// How often consensus is told where the part near the end of the log begins.
 const NEAR_TICKS: u64 = 5;
-/// More rounds than this in one go mean that consensus never comes to rest.
+/// More rounds than this in one [`Replica::advance`] mean that consensus never comes to rest.
 const ROUNDS_MAX: usize = 100_000;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub region: RegionId,
     pub has_postgres: bool,
-    /// A checkpoint is made after so many entries, or so many bytes of them.
+    /// A checkpoint is made after this many entries, or this many bytes of entries.
     pub checkpoint_entries: u64,
     pub checkpoint_bytes: u64,
-    /// Entries that stay in the log although nobody should need them: a member may still read them for an append.
+    /// This many entries stay in the log although no member should need them: Raft may still read them for an append.
     pub cut_margin: u64,
-    /// A log with more ([`Store::bytes`]) is cut also where another member needs it.
+    /// A log larger than this ([`Store::bytes`]) is cut even where another member still needs it.
     pub log_bytes_max: u64,
-    /// A member that lacks no more than so much of the log is sent all of it at once.
+    /// A member that lacks no more of the log than this is sent all of it at once.
     pub near_bytes: u64,
-    /// The leader is moved when another place has been better at so many looks in a row, one every [`POSITION_TICKS`], and so
-    /// many ticks after the last move at the earliest.
+    /// The leader is moved when another place has been better at `leader_looks` looks in a row, one every
+    /// [`POSITION_TICKS`], and no sooner than `leader_rest_ticks` after its last move.
     pub leader_looks: u32,
     pub leader_rest_ticks: u64,
-    /// A PostgreSQL that has not shown the next entry so long after that was decided does not get on by itself.
+    /// A PostgreSQL that has not shown the next entry this long after that entry was decided does not get on by itself.
     pub still_after: Duration,
 }
 
@@ -91,31 +92,31 @@ pub struct Replica<S: Store, O> {
     pub committed_indexes: CommittedIndexes,
     pub router: Router<O>,
     members: Arc<Members>,
-    /// Of the other members' PostgreSQL, as they said last.
+    /// How far the other members' PostgreSQL are, as last reported.
     positions: BTreeMap<NodeId, Shown>,
-    /// This member's too.
+    /// Round trips of each member, including this one.
     ways: BTreeMap<NodeId, Ways>,
     traffic: Traffic,
     patience: Patience,
-    /// The last durable one.
+    /// The index of the last durable one.
     checkpoint: LogIndex,
     checkpoint_under_way: bool,
     snapshots: Snapshots,
     bytes_since_checkpoint: u64,
-    /// PostgreSQL's data folder has to be made anew.
+    /// The order to make PostgreSQL's data folder anew, if there is one.
     rebuild: Option<RebuildFrom>,
     looks: Looks,
     requests: Requests,
-    /// The table has changed since requests were looked at.
+    /// The table has changed since the requests were last worked on.
     members_changed: bool,
     leadership: Option<Leadership>,
     tick: u64,
-    /// What found a peer's queue full; Raft is told at the next occasion.
+    /// Messages for which the peer's queue was full; Raft is told at the next opportunity.
     not_sent: Vec<(NodeId, MessageType)>,
     out: Output,
 }
 
-/// The context of `$replica`, borrowed beside its router.
+/// The context of `$replica`; it borrows all that it needs, but not the router.
 macro_rules! context {
     ($replica:ident) => {
         Context {
@@ -129,8 +130,8 @@ macro_rules! context {
 }
 
 impl<S: Store, O: Outbox> Replica<S, O> {
-    /// Goes on from what earlier lives left: `state` is the checkpoint and `store` the log, in order with each other
-    /// ([`Replica::put_in_order`]); `starts` is what [`Host::save_starts`] was given last.
+    /// Goes on from what earlier lives of the node left behind: `state` is the checkpoint and `store` the log, in order
+    /// with each other ([`Replica::put_in_order`]); `starts` is what [`Host::save_starts`] was last given.
     pub fn new(
         settings: Settings,
         config: Config,
@@ -168,7 +169,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         })
     }
 
-    /// To be called once, before anything else.  `postgres_is_there`: its data folder is.
+    /// To be called once, before anything else.  `postgres_is_there`: PostgreSQL's data folder exists.
     pub fn start<H: Host<Store = S, Outbox = O>>(
         &mut self,
         postgres_is_there: bool,
@@ -182,7 +183,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
-    /// From a peer whose identity the host has checked.
+    /// Takes a message from a peer whose identity the host has checked.
     pub fn message<H: Host<Store = S, Outbox = O>>(&mut self, message: Message, host: &mut H) -> Result<(), H::Error> {
         if self.consensus.lacks(&message) {
             return self.open_snapshot(message, host);
@@ -197,12 +198,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
-    /// What a peer's disk has, as it said on its own connection.
+    /// Takes a notice of what a peer's disk has, which came on that peer's own connection.
     pub fn notice<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, notice: Notice, host: &mut H) {
         self.step(Input::Notice(peer, notice), host);
     }
 
-    /// The connection to a peer broke; what was under way may be lost.
+    /// The connection to a peer broke; what was on its way may be lost.
     pub fn unreachable<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, host: &mut H) {
         self.step(Input::Unreachable(peer), host);
     }
@@ -247,8 +248,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
-    /// Gives consensus something; what raft refuses (a message that is stale or of no member), and what nobody leads now, is no
-    /// fault of this node.
+    /// Hands an input to consensus.  It is no fault of this node if Raft refuses it (a message that is stale or from a
+    /// node that is not a member) or if there is no leader to take it.
     pub fn step<H: Host<Store = S, Outbox = O>>(&mut self, input: Input, host: &mut H) {
         let result = self.consensus.step(input);
         host.looks(&mut self.consensus, self.tick);
@@ -268,7 +269,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host.stage(Stage::Proposed)
     }
 
-    /// What PostgreSQL waits for is proposed again, if it is time; `all`: in any case.
+    /// Proposes again what PostgreSQL waits for: what is due or, with `all`, everything.
     fn propose_again<H: Host<Store = S, Outbox = O>>(&mut self, all: bool, host: &mut H) -> Result<(), H::Error> {
         self.router.resend(self.tick, all).into_iter().try_for_each(|raw| self.propose(raw, host))
     }
@@ -302,13 +303,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.consider_checkpoint(host)
     }
 
-    /// Works off everything that consensus has to do.
+    /// Does everything that consensus has to do.
     pub fn advance<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         loop {
             for (peer, what) in std::mem::take(&mut self.not_sent) {
                 self.step(Input::NotSent(peer, what), host);
             }
-            // Ends: each round persists or hands on something, and nothing new comes in meanwhile.
+            // This ends: each round persists or hands on something, and nothing new comes in meanwhile.
             let mut out = std::mem::take(&mut self.out);
             let mut rounds = 0;
             loop {
@@ -376,7 +377,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
-    /// To all who do not hear it anyway: followers answer the leader.
+    /// Tells everyone but the leader, which learns it from a follower's answers anyway.
     fn tell<H: Host<Store = S, Outbox = O>>(&mut self, notice: Notice, host: &mut H) -> Result<(), H::Error> {
         let leader = self.consensus.leadership().leader;
         let others = self.members.members.iter().map(|m| m.id).filter(|id| *id != self.id && Some(*id) != leader);
@@ -385,7 +386,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(())
     }
 
-    /// What the log says, carried out.
+    /// Decides committed entries, and passes on what follows from them.
     pub fn certify<H: Host<Store = S, Outbox = O>>(
         &mut self,
         committed: Vec<Committed>,
@@ -422,14 +423,15 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.patience.belongs(&members.preferred_leader, members.leader_is_auto, rest);
         self.members = members;
         self.members_changed = true;
-        // A node that is no member any more has nothing to say.
+        // A node that was removed and is in no configuration any more has nothing left to do.
         match self.members.removed(self.id) && !self.consensus.conf().contains(self.id) {
             true => Err(host.removed(self.certifier.decided())),
             false => Ok(()),
         }
     }
 
-    /// After a change of leader or term, proposals under way may be lost: all are sent again, at once.  True: they were.
+    /// After a change of leader or term, proposals under way may be lost, so all are sent again at once.  Returns
+    /// whether they were.
     fn notice_leader<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<bool, H::Error> {
         let now = self.consensus.leadership();
         if self.leadership == Some(now) {
@@ -449,8 +451,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.router.take_events().into_iter().for_each(|event| host.router_event(event));
     }
 
-    /// It is to stop in good order: proposals are refused from now on, and a leader hands over, which spares the others an
-    /// election timeout.
+    /// The node is to stop in good order: from now on proposals are refused, and if it leads, it hands over, which
+    /// spares the others an election timeout.
     pub fn stop<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         self.router.stop();
         self.step(Input::HandOver, host);
@@ -460,7 +462,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         &self.members
     }
 
-    /// Its last look at who leads.
+    /// Who led when it last looked.
     pub fn leadership(&self) -> Option<Leadership> {
         self.leadership
     }

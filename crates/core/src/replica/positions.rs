@@ -1,5 +1,5 @@
-//! How far each PostgreSQL is, and how far the members are from each other: this node's part, and the others' as they say
-//! themselves.
+//! How far each PostgreSQL is, and how far apart the members are: what this node reports, and what the others have
+//! reported of themselves.
 
 use super::{Host, Replica, Store};
 use crate::consensus::Input;
@@ -8,39 +8,40 @@ use crate::router::Outbox;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Three positions of a peer that did not come: it is away.
+/// After three reports of a peer have not come, it counts as away.
 pub const SILENT_AFTER: Duration = Duration::from_millis(1500);
 
-/// What a member says of itself, twice a second.
+/// What a member reports of itself, twice a second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What its PostgreSQL shows, and what of that is safe on disk, once that is known and unless it waits for a copy; the log
-    /// below the least of the latter is no longer needed.
+    /// The index that its PostgreSQL shows, and the index up to which that is safe on disk; `None` until both are
+    /// known, and while it waits for a copy.  The log is not needed any more below the lowest of all members' durable
+    /// indexes.
     pub shown: Option<(LogIndex, LogIndex)>,
-    /// To the members that it is connected with: the least of the last seconds, in microseconds.
+    /// The lowest round trip of the last seconds to each member that it is connected to, in microseconds.
     pub round_trips: Vec<(NodeId, u32)>,
 }
 
-/// The ways of one member, in times of [`Host::now`].
+/// The round trips that one member reported last, and when they were heard ([`Host::now`]).
 #[derive(Debug)]
 pub(super) struct Ways {
     pub round_trips: BTreeMap<NodeId, u32>,
     pub heard: Duration,
 }
 
-/// What a member has said of its PostgreSQL, in times of [`Host::now`].
+/// What a member reported last of its PostgreSQL. Times are those of [`Host::now`].
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     pub applied: LogIndex,
     pub durable: LogIndex,
-    /// Since when it shows no more than that.
+    /// Since when it has shown no more than that.
     pub since: Duration,
     pub heard: Duration,
 }
 
 impl<S: Store, O: Outbox> Replica<S, O> {
-    /// Applied and durable, once PostgreSQL has said so.  A node without one shows all that it has decided, and needs
-    /// nothing of the log below its checkpoint.
+    /// The applied and durable index, once PostgreSQL has reported them.  A node without a PostgreSQL counts as showing
+    /// everything that it has decided, and needs nothing of the log below its checkpoint.
     pub fn own_position(&self) -> Option<(LogIndex, LogIndex)> {
         match (self.router.applied(), self.router.durable()) {
             (Some(applied), Some(durable)) => Some((applied, durable)),
@@ -49,13 +50,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// A PostgreSQL that shows this gets the rest from this node's log; else its rows count for nothing, for a copy of another
-    /// one takes its place.
+    /// Whether a PostgreSQL that shows `applied` can get the rest from this node's log.  If not, what it shows counts
+    /// for nothing, because a copy of another one is going to replace it.
     pub(super) fn can_bring_on(&self, applied: LogIndex) -> bool {
         !self.settings.has_postgres || applied >= self.feedable_from()
     }
 
-    /// A member says how far it is.
+    /// A member reports how far it is.
     pub fn report<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, report: Report, host: &mut H) {
         let heard = host.now();
         if self.members.contains(peer) {
@@ -70,7 +71,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.step(Input::Position(peer, Some(self.shows(applied))), host);
     }
 
-    /// Who shows the last committed transaction shows all that is decided.
+    /// A PostgreSQL that shows the last committed entry shows everything that is decided.
     pub(super) fn shows(&self, applied: LogIndex) -> LogIndex {
         match applied >= self.certifier.last_committed() {
             true => applied.max(self.certifier.decided()),
@@ -78,7 +79,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// Of the others, as they said last.
+    /// How far the other members' PostgreSQL are, as last reported.
     pub fn positions(&self) -> impl Iterator<Item = (NodeId, Shown)> + '_ {
         self.positions.iter().map(|(id, shown)| (*id, *shown))
     }

@@ -1,4 +1,4 @@
-//! When PostgreSQL's data folder is to be made anew from a copy of another member's, and which entry may be left out of
+//! When PostgreSQL's data folder is to be made anew from a copy of another member's; and which entry may be left out of
 //! every PostgreSQL because none can apply it.
 
 use super::host::ends;
@@ -10,26 +10,26 @@ use crate::skip::{refusal, Other, Own};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A donor that is silent for so long does not give what was ordered of it; a shorter silence is a busy moment.
+/// A donor that has been silent for this long will not deliver the copy; a shorter silence is only a busy moment.
 const GONE_AFTER: Duration = Duration::from_secs(30);
 
 /// An order to make the data folder anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RebuildFrom {
-    /// The copy must show at least this: the node has no older entries to bring it on with, or the old folder cannot get
-    /// that far.
+    /// The copy must show at least this: either the node has no older entries to bring it on with, or the old folder
+    /// cannot get that far.
     pub at_least: LogIndex,
-    /// The old folder is kept: until the copy is there it can be read, it may hold tables of this server alone, and says
-    /// what went wrong.
+    /// The old folder is kept: until the copy is there, it can be read; it may contain tables of this server alone; and
+    /// it tells what went wrong.
     pub keep_old: bool,
 }
 
-/// How far this node had decided, and when: at each look, as far back as is asked for.
+/// How far this node had decided at each look, and when that was; as far back as anybody asks.
 #[derive(Default)]
 pub(super) struct Looks(VecDeque<(Duration, LogIndex)>);
 
 impl Looks {
-    /// To be called every now and then; what is older than `keep` is kept once.
+    /// To be called regularly.  Of the looks older than `keep`, only the last is kept.
     pub fn look(&mut self, now: Duration, decided: LogIndex, keep: Duration) {
         while self.0.get(1).is_some_and(|(at, _)| *at + keep <= now) {
             self.0.pop_front();
@@ -37,19 +37,19 @@ impl Looks {
         self.0.push_back((now, decided));
     }
 
-    /// `index` was decided at least so long ago, as far as was looked.
+    /// Whether, according to the looks, `index` was decided at least this long ago.
     fn is_older(&self, index: LogIndex, than: Duration, now: Duration) -> bool {
         self.0.iter().any(|(at, decided)| *at + than <= now && *decided >= index)
     }
 }
 
 impl<S: Store, O: Outbox> Replica<S, O> {
-    /// PostgreSQL can be brought on from here, and from nowhere below.
+    /// PostgreSQL can be brought on from this index, and from none below.
     pub fn feedable_from(&self) -> LogIndex {
         self.committed_indexes.feedable_from(ends(self.consensus.log()).0)
     }
 
-    /// The order that holds now.
+    /// The order that is in force.
     pub fn ordered(&self) -> Option<RebuildFrom> {
         self.rebuild
     }
@@ -63,10 +63,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.order(Some(RebuildFrom { at_least: self.feedable_from(), keep_old: false }), host);
     }
 
-    /// Orders a new data folder when the apply worker cannot be brought on, and takes an order back when it is carried out.
+    /// Orders a new data folder when the apply worker cannot be brought on, and withdraws an order that has been
+    /// carried out.
     pub(super) fn follow_rebuild<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         match self.rebuild {
-            // A copy that was ordered shows enough, unless more has been cut meanwhile.
+            // The copy that was ordered shows enough, unless more has been cut meanwhile.
             Some(order) if self.router.needs_rebuild() && order.at_least < self.feedable_from() => {
                 self.order_rebuild(host)
             }
@@ -79,8 +80,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply, and takes the order back when there is
-    /// none any more: the old one can at least be read.
+    /// Orders a copy of a PostgreSQL that shows the entry which this one cannot apply.  Withdraws the order when there
+    /// is no such PostgreSQL any more: the old data folder can at least be read.
     pub(super) fn heal<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         let now = host.now();
         if let Some(order) = self.rebuild {
@@ -99,21 +100,22 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// By another member that can be reached.  A witness shows nothing, whatever it has decided.
+    /// Whether another member that can be reached shows `at`.  A witness shows nothing, whatever it has decided.
     fn is_shown(&self, at: LogIndex, now: Duration, within: Duration) -> bool {
         let others = self.members.members.iter().filter(|m| m.id != self.id && m.role.has_postgres());
         others.filter_map(|m| self.heard_within(m.id, now, within)).any(|shown| shown.applied >= at)
     }
 
-    /// The entry at which this node's PostgreSQL stands still.  One that the log does not hold any more (it went on from
-    /// another node's checkpoint) is nothing to stand at: PostgreSQL is about to be copied.
+    /// The entry at which this node's PostgreSQL stands still.  `None` also if the log does not contain that entry any
+    /// more, because it goes on from another node's checkpoint: then PostgreSQL is about to be copied.
     pub fn stands_at(&self) -> Option<LogIndex> {
         let (at, _) = self.committed_indexes.after(self.router.applied()?)?.next()?;
         (self.router.comes_no_further() && at >= ends(self.consensus.log()).0).then_some(at)
     }
 
-    /// Why `index` is not to be left out of every PostgreSQL; `None`: it may be.  `force`: whoever is away.  A member does not
-    /// get on by itself that has shown nothing newer for `Settings::still_after`, since when the entry was there to be applied.
+    /// Why `index` must not be left out of every PostgreSQL; `None`: it may be.  With `force`, members that are away do
+    /// not matter.  A member does not get on by itself if it has shown nothing newer for `Settings::still_after`
+    /// although the entry was there to be applied all that time.
     pub fn why_not_left_out(&self, index: LogIndex, force: bool, now: Duration) -> Option<String> {
         let still = self.settings.still_after;
         let was_there = self.looks.is_older(index, still, now);
@@ -135,7 +137,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 mod tests {
     use super::*;
 
-    /// Also an entry that was decided by an earlier life is there only since this one looks.
+    /// This also holds for an entry that an earlier life decided: it counts from the first look of this one.
     #[test]
     fn an_entry_is_as_old_as_the_last_look_that_did_not_know_it() {
         let (mut looks, second) = (Looks::default(), Duration::from_secs);

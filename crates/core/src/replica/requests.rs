@@ -1,8 +1,8 @@
-//! Changes of the table of members, and entries to be left out of every PostgreSQL, that somebody asked this node for: proposed
-//! until the table, or the log, shows it, or for ten seconds.
+//! What somebody asked this node for: changes of the table of members, and entries to be left out of every PostgreSQL.
+//! A request is proposed until the table or the log shows that it is done, or for ten seconds.
 //!
-//! Any node takes them; the leader appends them.  A proposal may be lost, or come too late for the table that it was
-//! made for: then the table's version has changed, and the next one is made for the new table.
+//! Any node takes requests; the leader appends them.  A proposal may be lost, or may reach the log when the table that
+//! it was made for has changed.  Then the table's version is a new one, and the next proposal is made for that.
 
 use super::{Host, Replica, Store};
 use crate::certifier::Certifier;
@@ -15,21 +15,21 @@ use bytes::Bytes;
 /// 10 s, and 0.5 s between two proposals for the same table.
 const PATIENCE_TICKS: u64 = 500;
 const AGAIN_TICKS: u64 = 25;
-/// A refusal by this node's table counts only after so long: the table may be a little behind.
+/// A refusal by this node's table counts only after this long: the table may be a little behind.
 const REFUSE_TICKS: u64 = 25;
-/// Beyond these a request is refused.
+/// With this many requests open, further ones are refused.
 const OPEN_MAX: usize = 100;
 
-/// Names a request for the life of the node; its driver knows who asked.
+/// Names a request for the life of the node; the host knows who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
-    /// By this node's table.
+    /// The table of members, as this node has it, does not allow the change.
     #[error("{0}")]
     Refused(String),
-    /// It may be done later all the same.
+    /// It may still be done later.
     #[error("this was not decided within 10 s ({0}): is there a leader, and a majority? Ask again")]
     NotDecided(Change),
     #[error("too many requests are under way")]
@@ -38,17 +38,17 @@ pub enum NotDone {
     NotLeftOut(LogIndex),
 }
 
-/// What came of a request: the table shows it, or why it does not.
+/// The result of a request: either the table shows the change, or why it does not.
 pub type Answer = (RequestId, Change, Result<(), NotDone>);
 
-/// What came of a request to leave an entry out: by which one it is, or why it is not.
+/// The result of a request to leave an entry out: by which entry it is left out, or why it is not.
 pub type LeftOut = (RequestId, LogIndex, Result<LogIndex, NotDone>);
 
 struct Open {
     id: RequestId,
     change: Change,
     give_up_at: u64,
-    /// For which version of the table, and when.
+    /// The version of the table for which it was last proposed, and the tick.
     proposed: Option<(u64, u64)>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// What is to be proposed (again).
+    /// The changes that are to be proposed now, for the first time or again.
     fn due(&mut self, tick: u64, members: &Members) -> Vec<Command> {
         let mut commands = Vec::new();
         for mut open in std::mem::take(&mut self.open) {
@@ -103,7 +103,7 @@ impl Requests {
         commands
     }
 
-    /// Likewise, of entries that leave others out.
+    /// Likewise, the entries that leave others out.
     fn due_skips(&mut self, tick: u64, certifier: &Certifier) -> Vec<Bytes> {
         let mut entries = Vec::new();
         for mut open in std::mem::take(&mut self.skips) {
@@ -126,7 +126,7 @@ impl Requests {
 }
 
 impl<S: Store, O: Outbox> Replica<S, O> {
-    /// The answer comes by [`Replica::take_answers`].
+    /// The answer comes from [`Replica::take_answers`].
     pub fn ask<H: Host<Store = S, Outbox = O>>(&mut self, id: RequestId, change: Change, host: &mut H) {
         if self.requests.open.len() >= OPEN_MAX {
             return self.requests.answers.push((id, change, Err(NotDone::TooMany)));
@@ -135,8 +135,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.work_requests(host);
     }
 
-    /// Has `index` left out of every PostgreSQL, by the entry `raw` ([`crate::Entry::encode_skip`]); whether it may be is for
-    /// [`Replica::why_not_left_out`] to say before.  The answer comes by [`Replica::take_left_out`].
+    /// Has `index` left out of every PostgreSQL, by the entry `raw` ([`crate::Entry::encode_skip`]).  The caller has
+    /// asked [`Replica::why_not_left_out`] before.  The answer comes from [`Replica::take_left_out`].
     pub fn leave_out<H: Host<Store = S, Outbox = O>>(
         &mut self,
         id: RequestId,
@@ -156,7 +156,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         std::mem::take(&mut self.requests.left_out)
     }
 
-    /// Nobody waits for it any more.
+    /// Nobody waits for this request any more.
     pub fn withdraw(&mut self, id: RequestId) {
         self.requests.open.retain(|open| open.id != id);
         self.requests.skips.retain(|open| open.id != id);
@@ -166,7 +166,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         std::mem::take(&mut self.requests.answers)
     }
 
-    /// This node has left, and may never see that in its own log.
+    /// This node has left the cluster, and may never see that in its own log.
     pub fn has_left(&mut self) {
         let mut answers = std::mem::take(&mut self.requests.answers);
         self.requests.open.retain(|open| {
@@ -179,7 +179,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.requests.answers = answers;
     }
 
-    /// To be called on each tick and when the table has changed.
+    /// To be called on each tick, and when the table has changed.
     pub(super) fn work_requests<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         for command in self.requests.due(self.tick, &self.members) {
             self.step(Input::Change(command), host);

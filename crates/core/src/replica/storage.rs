@@ -1,10 +1,10 @@
-//! What a replica keeps on disk: the log, checkpoints made here and one that came from elsewhere.
+//! What a replica keeps on disk: the log, its own checkpoints, and a checkpoint that came from another node.
 //!
 //! Invariants:
-//! - A checkpoint that came from elsewhere is durable before the log is emptied for it; a crash between the two is
-//!   repaired when the node starts.
-//! - The log is cut only below the durable checkpoint and below what this node's own PostgreSQL has durably applied; and
-//!   below what each other member needs, until it is larger than `log_bytes_max`.
+//! - A checkpoint that came from another node is durable before the log is emptied for it; after a crash between the
+//!   two, the next start repairs the log.
+//! - The log is cut only below the durable checkpoint and below what this node's own PostgreSQL has durably applied.
+//!   It is not cut above what another member needs either, until it is larger than `log_bytes_max`.
 
 use super::host::ends;
 use super::{Host, Replica, Stage, Store};
@@ -16,8 +16,9 @@ use crate::router::Outbox;
 use crate::{Checkpoint, Conf};
 use bytes::Bytes;
 
-/// Of other nodes.  From when one is opened until it is installed or passed over, the newest of those that come waits: no more
-/// are in memory, and what the host has prepared for one is not in the way of another.
+/// Snapshots of other nodes.  From the moment when one is opened until it is installed or passed over, only the newest
+/// of those that arrive is kept waiting: so memory contains no more of them, and what the host has prepared for one is
+/// not in the way of another.
 #[derive(Default)]
 pub(super) struct Snapshots {
     under_way: UnderWay,
@@ -34,7 +35,7 @@ enum UnderWay {
 }
 
 impl Snapshots {
-    /// What is to be looked at now; what was opened before has been installed or passed over.
+    /// The snapshot to be looked at now, if there is one.  What was opened before has been installed or passed over.
     pub fn next(&mut self) -> Option<Message> {
         if self.under_way == UnderWay::Opened {
             self.under_way = UnderWay::Nothing;
@@ -44,7 +45,7 @@ impl Snapshots {
 }
 
 impl<S: Store, O: Outbox> Replica<S, O> {
-    /// Repairs what a crash may have left between an installed checkpoint and the log, and has the log stand on the
+    /// Repairs what a crash may have left between an installed checkpoint and the log, and lets the log stand on the
     /// checkpoint.  `Ok(Some)`: why the two do not belong together.
     pub fn put_in_order(state: &Checkpoint, store: &mut S) -> Result<Option<String>, S::Error> {
         let index = state.index();
@@ -61,7 +62,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
         let term = store.term_at(index).unwrap_or(Term(0));
         if term != state.term {
-            return Ok(Some(format!("entry {index} is of term {term}, in the checkpoint of {}", state.term)));
+            return Ok(Some(format!(
+                "entry {index} is of term {term} in the log, and of term {} in the checkpoint",
+                state.term
+            )));
         }
         store.stand_on(index, &state.conf);
         Ok(None)
@@ -83,7 +87,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             host.stage(Stage::CheckpointSettled)?;
             self.checkpoint = index;
         }
-        // Only the commit index moved: the next write takes it along.
+        // Otherwise only the commit index moved, and the next write takes it along.
         if persist.must_sync {
             host.append(store, &persist.entries, persist.hard_state.as_ref())?;
             host.stage(Stage::Appended)?;
@@ -104,7 +108,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host.open_snapshot(message, self.consensus.limits())
     }
 
-    /// What [`Host::open_snapshot`] was given.
+    /// Takes the result of [`Host::open_snapshot`].
     pub fn opened<H: Host<Store = S, Outbox = O>>(&mut self, opened: crate::Result<Opened>, host: &mut H) {
         self.snapshots.under_way = UnderWay::Opened;
         match opened {
@@ -113,7 +117,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// The whole state comes from a checkpoint of another node; PostgreSQL's does not.
+    /// Takes over the whole state from another node's checkpoint; PostgreSQL's own state is not part of it.
     pub(super) fn restored<H: Host<Store = S, Outbox = O>>(
         &mut self,
         state: Checkpoint,
@@ -124,17 +128,18 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.certifier = state.certifier;
         self.committed_indexes = state.committed_indexes;
         self.bytes_since_checkpoint = 0;
-        // Whoever waits asks again and hears what became of it; the apply worker says where it stands.
+        // This closes the connections: sessions ask again what became of their transactions, and the apply worker says
+        // where it stands.
         self.router.start_over();
         self.set_members(state.members.into(), host)
     }
 
-    /// Up to the last index that was decided.
+    /// A checkpoint up to the last index that was decided.
     pub fn encoded_checkpoint(&self) -> Bytes {
         self.frozen_checkpoint().encode()
     }
 
-    /// The same, for whoever has the time to encode it.
+    /// The same, for a caller that encodes it later.
     pub fn frozen_checkpoint(&self) -> checkpoint::Frozen {
         let (index, term) = self.consensus.applied();
         assert_eq!(index, self.certifier.decided(), "everything handed out has been decided");
@@ -159,7 +164,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     pub(super) fn consider_checkpoint<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         let entries = self.certifier.decided().0 - self.checkpoint.0;
         let wanted = host.wants_checkpoint() || self.consensus.log().wants_checkpoint() && entries > 0;
-        // Not all members at the same index: each one's are a little closer together than the next one's.
+        // The intervals differ from member to member, so that not all make their checkpoints at the same index.
         let share = |of: u64| of - of / 32 * (u64::from(self.id.0) % 8);
         let (entries_max, bytes_max) = (share(self.settings.checkpoint_entries), share(self.settings.checkpoint_bytes));
         let due = wanted || entries >= entries_max || self.bytes_since_checkpoint >= bytes_max;
@@ -192,7 +197,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     pub(super) fn cut<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         let Some(own) = self.own_position().map(|(_, durable)| durable.min(self.checkpoint)) else { return Ok(()) };
         let others = self.members.members.iter().filter(|m| m.id != self.id);
-        // Until all have spoken in this life, nobody knows what is still needed.
+        // Until all members have reported in this life, nobody knows what is still needed.
         let durable: Option<Vec<LogIndex>> = others.map(|m| self.durable_of(m.id)).collect();
         let needed = durable.map_or(LogIndex::ZERO, |durable| {
             durable.into_iter().chain(host.log_needed_above(self.tick)).fold(own, LogIndex::min)
@@ -200,10 +205,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let mut upto = LogIndex(needed.0.saturating_sub(self.settings.cut_margin));
         let (store, bytes_max) = (self.consensus.log(), self.settings.log_bytes_max);
         if store.bytes() > bytes_max {
-            // Some room, and no more than that: what stays spares a member that is behind a copy.
+            // Makes some room and no more than that: an entry that stays may spare a member that is behind a copy.
             let mut droppable = own;
             if self.members.get(self.id).is_some_and(|m| m.role == MemberRole::Witness) {
-                // One that drops an entry keeps nothing of its rows.
+                // A witness has no rows: once it has dropped an entry, nothing of it is left here.
                 droppable = droppable.min(self.members.rows_safe_to(|id| self.durable_of(id)));
             }
             upto = upto.max(droppable.min(store.index_leaving(bytes_max / 4 * 3)));

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - Entries go to the worker in log order, each once per connection.
-//! - At most `ENTRIES_MAX` entries or `BYTES_MAX` bytes lie beyond the worker's last POSITION (one entry in any case).
+//! - At most `ENTRIES_MAX` entries or `BYTES_MAX` bytes have been sent beyond the worker's last POSITION (a single
+//!   entry may have more).
 
 use super::{ConnId, Log, Outbox};
 use crate::agent::{entry_head, EntryFlags};
@@ -20,7 +21,7 @@ const BYTES_MAX: usize = 64 << 20;
 pub(super) struct Feed<O> {
     pub conn: ConnId,
     outbox: Arc<O>,
-    /// Still to be sent: a committed index and the committed one before it.
+    /// Still to be sent: committed indexes, each with the committed index before it.
     queue: VecDeque<(LogIndex, LogIndex)>,
     /// Sent and not yet covered by a POSITION: index and bytes.
     under_way: VecDeque<(LogIndex, usize)>,
@@ -41,7 +42,7 @@ impl<O: Outbox> Feed<O> {
         self.queue.len()
     }
 
-    /// The worker stands here now; what it has passed no longer counts.
+    /// The worker shows `applied`: entries up to there are not under way any more.
     pub fn position(&mut self, applied: LogIndex) {
         while let Some((at, bytes)) = self.under_way.front().copied() {
             if at > applied {
@@ -52,7 +53,7 @@ impl<O: Outbox> Feed<O> {
         }
     }
 
-    /// Sends what the credit allows, all at once; of what is left out, no more than that.
+    /// Sends what the credit allows, all at once. Of an entry that is left out, it sends only that it is.
     pub fn pump<L: Log>(&mut self, log: &L, certifier: &Certifier, members: &Members) -> Result<(), L::Error> {
         let mut frames = Vec::new();
         while let Some((at, previous)) = self.queue.front().copied() {

@@ -1,13 +1,13 @@
-//! Who waits for what on a node: open proposals, the apply worker's feed, and who commits an entry here
+//! Who waits for what on a node: open proposals, the apply worker's feed, and which process commits an entry here
 //! (`docs/agent-protocol.md`, rules 1 to 4).
 //!
-//! It decides nothing about transactions: verdicts come from the certifier, and it passes them on.  It knows no sockets
-//! but what an [`Outbox`] is, and no log but what it reads from a [`Log`]; the daemon and the simulation bring theirs.
+//! The router decides nothing about transactions; it passes on the certifier's verdicts.  It knows sockets only as an
+//! [`Outbox`] and the log only as a [`Log`]; the daemon and the simulation bring theirs.
 //!
 //! Invariants:
 //! - A verdict goes to the connection that waits for it at that moment, or the entry goes to the apply worker; never
 //!   both, and never neither while a worker is connected.
-//! - `pending` holds exactly the proposals that a connection waits for.
+//! - `pending` contains exactly the proposals that a connection waits for.
 
 mod feed;
 mod outside;
@@ -26,25 +26,25 @@ use settle::Settling;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// A proposal is sent again this many ticks after the last time, doubled each time up to a bound; a lost leader is
-/// noticed at once, so this is only for a message lost on the way.
+/// A proposal is sent again this many ticks after the last time, with a delay that doubles up to a bound.  A lost
+/// leader is noticed at once, so this is only for a message lost on the way.
 const RESEND_TICKS: u64 = 50;
 const RESEND_TICKS_MAX: u64 = 250;
-/// One that nobody took is offered again this soon.
+/// A proposal that nobody took is offered again after this many ticks.
 const RETRY_TICKS: u64 = 5;
-/// And large ones not before they can have arrived, at this speed.
+/// A large proposal is not sent again before it can have arrived, at this speed.
 const BYTES_PER_TICK: u64 = 256 << 10;
 
-/// An apply worker that begins at the same place more often than this does not get on.
+/// An apply worker that begins at the same index more often than this does not get on.
 const BEGINS_MAX: u32 = 3;
-/// So often PostgreSQL may end at an entry before that passes for the entry's doing.
+/// PostgreSQL may end at an entry this often before the entry is taken for the cause.
 const LIVES_MAX: u32 = 3;
 
 struct Conn<O> {
     outbox: Arc<O>,
     is_backend: bool,
     waiting: Option<TxnId>,
-    /// A verdict of commit went here, and it has not been said that the commit happened.
+    /// A verdict of commit was sent here, and the backend has not said yet that it has committed.
     in_doubt: Option<(TxnId, LogIndex)>,
 }
 
@@ -63,20 +63,20 @@ pub struct Router<O> {
     pending: BTreeMap<TxnId, Pending>,
     settling: Settling,
     feed: Option<Feed<O>>,
-    /// The end of the log when this node started: what was acknowledged here before lies below it.
+    /// The end of the log when this node started: whatever was acknowledged here before is not above it.
     last_at_start: LogIndex,
-    /// An apply worker that came before this node knew what of that is committed.
+    /// An apply worker that came before this node knew how much of that is committed.
     early_worker: Option<(ConnId, Hello, Arc<O>)>,
-    /// As PostgreSQL said last, in this or an earlier connection of its worker.
+    /// As PostgreSQL reported last, on this or an earlier connection of its worker.
     applied: Option<LogIndex>,
     durable: Option<LogIndex>,
     stopping: bool,
     problem: Option<String>,
-    /// The apply worker stands where this node cannot bring it on from; nothing but a copy helps.
+    /// The apply worker is at an index from which this node cannot bring it on; nothing but a copy helps.
     needs_rebuild: bool,
-    /// Where the apply worker has begun, and how often, with something to apply.
+    /// The index at which the apply worker last began with something to apply, and how often it has begun there.
     begun: (LogIndex, u32),
-    /// As what PostgreSQL ran when it began last, and in how many lives in a row it has come no further.
+    /// The incarnation of PostgreSQL whose worker began last, and how many lives in a row have come no further.
     life: u64,
     lost_lives: u32,
     /// An entry that PostgreSQL cannot apply, and why.
@@ -106,8 +106,8 @@ pub struct Context<'a, L> {
 }
 
 impl<O: Outbox> Router<O> {
-    /// `starts`: as what PostgreSQL ran in earlier lives of this node, as [`Router::starts_with`] told them; `logged`: as what
-    /// it runs by the log.
+    /// `starts`: the incarnations that PostgreSQL ran as in earlier lives of this node, as [`Router::starts_with`]
+    /// returned them; `logged`: the incarnation that it runs as according to the log.
     pub fn new(me: NodeId, region: RegionId, last_at_start: LogIndex, starts: &[u64], logged: u64) -> Router<O> {
         Router {
             me,
@@ -131,8 +131,8 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// What must be durable before this event is handled: as what PostgreSQL has run and the log has not heard of.  `None`:
-    /// nothing new.
+    /// What must be durable before this event is handled: the incarnations that PostgreSQL has run as and that the log
+    /// does not contain yet.  `None`: nothing new.
     pub fn starts_with(&self, event: &AgentEvent<O>) -> Option<Vec<u64>> {
         match event {
             AgentEvent::Opened { hello, .. } if hello.role == Role::ApplyWorker => {
@@ -142,7 +142,7 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// Takes in one event; what comes back is to be proposed.
+    /// Handles one event.  What it returns is to be proposed.
     pub fn handle<L: Log>(
         &mut self,
         event: AgentEvent<O>,
@@ -171,7 +171,7 @@ impl<O: Outbox> Router<O> {
             }
             AgentEvent::Done { conn, txn } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
-                    // One that is not in doubt was done by a later PROPOSE already.
+                    // If it is not in doubt any more, a later PROPOSE has taken it for done already.
                     if c.in_doubt.is_some_and(|(t, _)| t == txn) {
                         c.in_doubt = None;
                     }
@@ -210,7 +210,7 @@ impl<O: Outbox> Router<O> {
             if let Some(old) = self.feed.take() {
                 self.close(old.conn);
             }
-            // Rule 3: everything above its applied index, wherever it came from.
+            // Rule 3: the worker gets everything above its applied index, wherever that came from.
             let known = context.committed_indexes.after(hello.applied).map(Iterator::collect::<VecDeque<_>>);
             let first = context.log.first_index();
             let Some(missed) = known.filter(|missed| missed.front().is_none_or(|(at, _)| *at >= first)) else {
@@ -235,7 +235,7 @@ impl<O: Outbox> Router<O> {
             self.lost_lives = if no_further { self.lost_lives + u32::from(another_life) } else { 0 };
             self.life = hello.incarnation;
             if let Some((at, _)) = missed.front().filter(|_| self.lost_lives >= LIVES_MAX) {
-                let why = format!("PostgreSQL ended {} times while it applied it", self.lost_lives);
+                let why = format!("PostgreSQL ended {} times while applying it", self.lost_lives);
                 self.stuck = Some((*at, why));
             }
             if !missed.is_empty() {
@@ -249,7 +249,7 @@ impl<O: Outbox> Router<O> {
                     )
                 });
             }
-            // Before anything that the feed sends.
+            // This has to leave before anything that the feed sends.
             outbox.send([welcome]);
             self.settling.runs(hello.incarnation, context.certifier.running_incarnation(node));
             let feed = Feed::new(conn, outbox.clone(), missed);
@@ -263,9 +263,9 @@ impl<O: Outbox> Router<O> {
         Ok(())
     }
 
-    /// After a restart the log's end waits for a leader to say what of it is committed, or for being cut off.  Before
-    /// that WELCOME would name too low an entry, and PostgreSQL let clients in that miss what was acknowledged to them.
-    /// A copy of another member's PostgreSQL may be ahead of what this node has decided.
+    /// After a restart, the end of the log waits for a leader, which says how much of it is committed or truncates it.
+    /// Until then WELCOME would name too low an index, and PostgreSQL would let clients in that miss what was
+    /// acknowledged to them.  Also, a copy of another member's PostgreSQL may be ahead of what this node has decided.
     fn can_welcome<L: Log>(&self, hello: &Hello, context: &Context<'_, L>) -> bool {
         context.certifier.decided() >= self.last_at_start.min(context.log.last_index()).max(hello.applied)
     }
@@ -329,19 +329,20 @@ impl<O: Outbox> Router<O> {
             return None;
         }
         if context.members.get(self.me).is_some_and(|m| m.role == MemberRole::Replica) {
-            let why = format!("region {} holds a replica, which takes no changes", self.region);
+            let why = format!("region {} has a read replica, which takes no changes", self.region);
             c.outbox.send([refusal(txn, &self.region, why)]);
             return None;
         }
         match context.certifier.outcome(&txn) {
             Outcome::Unknown => {}
             Outcome::Decided { at, verdict } => {
-                // Proposed before, on a connection that is gone.  The worker leaves the entry to a backend that waits
-                // for its turn, so the verdict is still this one's to carry out.
+                // It was proposed before, on a connection that is gone.  The worker leaves an entry to the backend that
+                // waits for its turn, so this backend still has to carry out the verdict.
                 let is_left_out = context.certifier.left_out_by(at).is_some();
                 let previous = match (verdict, context.committed_indexes.previous_of(at).filter(|_| !is_left_out)) {
-                    // What this node knows begins after it: it came from another node.  PostgreSQL is behind that and will
-                    // be made anew; committed there now, the entry would stand alone.  So would one that is left out.
+                    // The committed indexes that this node knows begin after it, because they came from another node.
+                    // PostgreSQL is behind them and will be made anew: committed there now, the entry would stand
+                    // alone.  The same is true of an entry that is left out.
                     (Verdict::Commit, None) => {
                         self.close(conn);
                         return None;
@@ -352,8 +353,10 @@ impl<O: Outbox> Router<O> {
                 return None;
             }
             Outcome::OlderThanKept => {
-                // An id that was given out long before COMMIT; or a proposal sent again, and the backend knows which.
-                let why = format!("transaction id {txn} is older than what outcomes are remembered for; repeat it");
+                // Either the id was given out long before COMMIT, or this proposal is sent again; the backend knows
+                // which.
+                let why =
+                    format!("transaction id {txn} is older than the outcomes that are kept; repeat the transaction");
                 if let Some(c) = self.conns.get(&conn) {
                     c.outbox.send([refusal(txn, &self.region, why)]);
                 }
@@ -375,7 +378,7 @@ impl<O: Outbox> Router<O> {
         Some(raw)
     }
 
-    /// Rule 1, at the moment of certification.  What the apply worker is to get leaves with [`Router::feed_worker`].
+    /// Rule 1, at the moment of certification.  [`Router::feed_worker`] sends what the apply worker is to get.
     pub fn decided<L>(&mut self, at: LogIndex, txn: TxnId, decision: Decision, context: &Context<'_, L>) {
         for conn in self.settling.decided(&txn) {
             self.answer(conn, txn, context.certifier);
@@ -404,7 +407,7 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// The apply worker gets what was decided, all of it at once.
+    /// Sends the apply worker what was decided, all at once.
     pub fn feed_worker<L: Log>(&mut self, context: &Context<'_, L>) -> Result<(), L::Error> {
         match &mut self.feed {
             Some(feed) => feed.pump(context.log, context.certifier, context.members),
@@ -412,7 +415,8 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// The entry at `at` leaves one out.  What PostgreSQL has been sent of that one and does not show, it is to forget.
+    /// The entry at `at` leaves one out.  If PostgreSQL does not show that one, it is to forget what it has been sent
+    /// of it.
     fn leaves_out(&mut self, at: LogIndex, left_out: LogIndex, previous: LogIndex) {
         if self.applied.is_some_and(|applied| applied >= left_out) {
             if let Some(feed) = &mut self.feed {
@@ -485,7 +489,7 @@ impl<O: Outbox> Router<O> {
             self.pending.remove(&txn);
         }
         if let Some((txn, at)) = c.in_doubt {
-            // Rule 2.  What the worker has passed is visible here, so committed.
+            // Rule 2.  What the worker has passed is visible here, and so it is committed.
             if self.applied.is_none_or(|applied| applied < at) {
                 if let Some(feed) = self.feed.take() {
                     self.events.push(Event::WorkerStartsOver { at, txn });
@@ -496,7 +500,7 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// Proposals whose time has come to be sent again; all of them after a change of leader.
+    /// The proposals that are due to be sent again; with `all`, which is for a change of leader, every open one.
     pub fn resend(&mut self, tick: u64, all: bool) -> Vec<Bytes> {
         let mut again = self.settling.resend(tick, all);
         for pending in self.pending.values_mut() {
@@ -512,7 +516,8 @@ impl<O: Outbox> Router<O> {
         again
     }
 
-    /// There is no leader, or it is handing over: a new one makes all be sent again at once, the same one does not.
+    /// Nobody took this proposal: there is no leader, or it is handing over.  After a change of leader all are sent
+    /// again at once, but the leader may also stay the same.
     pub fn not_taken(&mut self, raw: &Bytes, tick: u64) {
         let pending = Entry::peek_txn(raw).ok().and_then(|txn| self.pending.get_mut(&txn));
         if let Some(pending) = pending {
@@ -526,8 +531,8 @@ impl<O: Outbox> Router<O> {
         self.stopping = true;
     }
 
-    /// The state has come from elsewhere: what became of open proposals stands in it, and they ask again; the apply worker
-    /// says again where it stands.
+    /// The state has come from another node, and says what became of the open proposals.  So this closes their
+    /// connections, which makes backends ask again, and the worker's, which makes it say again where it stands.
     pub fn start_over(&mut self) {
         let waiting: Vec<ConnId> = self.pending.values().map(|p| p.conn).collect();
         for conn in waiting.into_iter().chain(self.feed.as_ref().map(|f| f.conn)) {

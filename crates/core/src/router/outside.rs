@@ -1,4 +1,4 @@
-//! What the router sees of the world: connections, the log, what comes from PostgreSQL, what goes to the node's log lines.
+//! What the router sees of the world: connections, the log, what comes from PostgreSQL, and what goes to the log lines.
 
 use crate::agent::{Hello, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY};
 use crate::error::Error;
@@ -14,7 +14,7 @@ pub struct ConnId(pub u64);
 pub trait Outbox {
     /// Sends a frame given in parts, and never blocks.  False: the connection is ending, and the frame is lost.
     fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool;
-    /// Several at once; what comes after one that is lost is lost too.
+    /// Sends several frames at once; those after one that is lost are lost too.
     fn send_all<const N: usize>(&self, frames: Vec<[Bytes; N]>) -> bool {
         frames.into_iter().all(|frame| self.send(frame))
     }
@@ -29,10 +29,10 @@ pub trait Log {
     fn read(&self, at: LogIndex) -> Result<Bytes, Self::Error>;
 }
 
-/// Whatever is to be let go once a proposal is open no more.
+/// Whatever is to be released once a proposal is not open any more.
 pub type Permit = Option<Box<dyn std::any::Any + Send>>;
 
-/// What comes from PostgreSQL, checked; `Opened` first and `Closed` last of each connection.
+/// What comes from PostgreSQL, checked.  On each connection, `Opened` comes first and `Closed` last.
 pub enum AgentEvent<O> {
     Opened { conn: ConnId, hello: Hello, outbox: Arc<O> },
     Propose { conn: ConnId, txn: TxnId, raw: Bytes, permit: Permit },
@@ -53,17 +53,17 @@ pub enum Event {
         missed: usize,
     },
     WorkerDisconnected,
-    /// A backend went after its verdict; the apply worker starts over.
+    /// A backend was gone after its verdict had been sent; the apply worker starts over.
     WorkerStartsOver {
         at: LogIndex,
         txn: TxnId,
     },
-    /// What the worker has been sent, or is trying to apply, is to be left out; it starts over.
+    /// The worker has been sent, or is trying to apply, an entry that is now to be left out; it starts over.
     WorkerLeavesOut {
         at: LogIndex,
         left_out: LogIndex,
     },
-    /// A connection was ended: a second proposal while one was open.
+    /// A connection was ended because it made a second proposal while one was open.
     SecondProposal(TxnId),
     /// PostgreSQL cannot be brought on from where it stands.
     NeedsRebuild {
@@ -72,12 +72,12 @@ pub enum Event {
     },
 }
 
-/// VERDICT 4: nothing was proposed.
+/// A VERDICT with outcome 4: nothing was proposed.
 pub fn refusal(txn: TxnId, region: &RegionId, message: String) -> Bytes {
     refusal_as(VerdictOutcome::Refused, txn, region, message)
 }
 
-/// The same, as 4 or as 6.
+/// The same, with outcome 4 or 6.
 pub fn refusal_as(outcome: VerdictOutcome, txn: TxnId, region: &RegionId, message: String) -> Bytes {
     let zero = LogIndex::ZERO;
     let region = region.clone();

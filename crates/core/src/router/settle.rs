@@ -1,9 +1,9 @@
-//! What is to be decided although no backend waits for it: transactions that somebody has given up on, and the end of all
-//! that an earlier life of this PostgreSQL left open.
+//! What is to be decided although no backend waits for it: transactions that somebody has given up on, and whatever an
+//! earlier life of this PostgreSQL left open.
 //!
 //! Both are entries of the log (`EntryKind::Cancel`, `EntryKind::Incarnation`), proposed again until they are decided.
 //!
-//! Invariant: whoever asked hears the outcome once it is final, and nothing before; unless too many ask at once.
+//! Invariant: whoever asked is told the outcome once it is final, and nothing before, unless too many ask at once.
 
 use super::ConnId;
 use crate::entry::Entry;
@@ -12,19 +12,19 @@ use bytes::Bytes;
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// As for proposals: a change of leader sends all again at once, this is for a message lost on the way.
+/// As with proposals, a change of leader sends everything again at once; this is only for a message lost on the way.
 const RESEND_TICKS: u64 = 50;
-/// Who asks beyond these hears that it is not decided so far.
+/// With this many open, whoever asks next is told that the transaction is not decided so far.
 const OPEN_MAX: usize = 65_536;
 
 #[derive(Default)]
 pub(super) struct Settling {
     open: BTreeMap<TxnId, Open>,
     node: NodeId,
-    /// As what this PostgreSQL runs, as far as the log says; 0 if it says nothing.
+    /// The incarnation that this PostgreSQL runs as, according to the log; 0 if the log does not say.
     logged: u64,
-    /// What it has run as since, in earlier lives of the node too, oldest first; the log has to hear of each, since any may
-    /// have left something open.
+    /// The incarnations that it has run as since then, in earlier lives of the node too, oldest first.  Each has to get
+    /// into the log, because each may have left something open.
     starts: VecDeque<u64>,
     start_resend_at: u64,
 }
@@ -41,13 +41,13 @@ impl Settling {
         settling
     }
 
-    /// `None`: nothing new.
+    /// The incarnations that have to be saved if this one is new; `None`: it is not.
     pub fn starts_with(&self, incarnation: u64) -> Option<Vec<u64>> {
         let is_new = self.starts.back() != Some(&incarnation) && self.logged != incarnation;
         is_new.then(|| self.starts.iter().copied().chain([incarnation]).collect())
     }
 
-    /// `Some`: to be proposed.  `Err`: too many are open.
+    /// `Some`: an entry to be proposed.  `Err`: too many are open.
     pub fn ask(&mut self, conn: ConnId, txn: TxnId, tick: u64) -> Result<Option<Bytes>, ()> {
         if let Some(open) = self.open.get_mut(&txn) {
             open.asked.push(conn);
@@ -60,12 +60,12 @@ impl Settling {
         Ok(Some(Entry::encode_cancel(&txn)))
     }
 
-    /// Who is to be told.
+    /// The connections that are to be told.
     pub fn decided(&mut self, txn: &TxnId) -> Vec<ConnId> {
         self.open.remove(txn).map_or_else(Vec::new, |open| open.asked)
     }
 
-    /// PostgreSQL runs as `incarnation`; the log says `logged`.  It goes out with the next `resend`.
+    /// PostgreSQL runs as `incarnation`, and the log says `logged`.  The next `resend` proposes the incarnation.
     pub fn runs(&mut self, incarnation: u64, logged: u64) {
         if self.starts.back() != Some(&incarnation) {
             self.starts.push_back(incarnation);
@@ -73,7 +73,7 @@ impl Settling {
         self.logged(logged);
     }
 
-    /// The log says now that it runs as `logged`.
+    /// According to the log, it now runs as `logged`.
     pub fn logged(&mut self, logged: u64) {
         if let Some(place) = self.starts.iter().position(|start| *start == logged) {
             self.starts.drain(..=place);
@@ -82,7 +82,7 @@ impl Settling {
         self.start_resend_at = 0;
     }
 
-    /// What is to be proposed again; all of it after a change of leader.
+    /// What is to be proposed again; with `all`, which is for a change of leader, everything.
     pub fn resend(&mut self, tick: u64, all: bool) -> Vec<Bytes> {
         let mut again = Vec::new();
         if let Some(start) = self.starts.front().filter(|_| all || self.start_resend_at <= tick) {

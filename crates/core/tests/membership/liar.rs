@@ -1,4 +1,5 @@
-//! A member that says anything at all: what no member says is refused where its frame is read, and what is left ends nobody.
+//! A member that may say anything: what no correct member says is refused where its frame is read, and the rest crashes
+//! nobody.
 
 use crate::world::{Disk, End, Node, World};
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeV2, ConfState, Entry as RaftEntry, EntryType, MessageType};
 
-/// A number that has to do with what the victim knows, or not.
+/// A number that has to do with what the victim knows, or one that has not.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     Zero,
@@ -32,7 +33,7 @@ fn number() -> impl Strategy<Value = Number> {
     ]
 }
 
-/// One of a member that means well, more often than chance would have it.
+/// A term that an honest member would use, more often than by chance.
 fn term() -> impl Strategy<Value = Number> {
     prop_oneof![8 => (0..3i64).prop_map(Number::Term), 1 => number()]
 }
@@ -63,20 +64,22 @@ struct Said {
     kind: i32,
     term: Number,
     index: Number,
-    /// `None`: the one that the victim has there.
+    /// `None`: the term that the victim's log has there.
     log_term: Option<Number>,
     commit: Number,
     commit_term: Number,
     reject: bool,
     hint: Number,
     request_snapshot: Option<Number>,
-    /// How far its term is after the one before, whether it follows that one, and what it is.
+    /// For each entry: how much higher its term is than the one before, how far its index is off, its type, and its
+    /// data.
     entries: Vec<(u8, i64, i32, Data)>,
     transfer: bool,
     priority: i64,
-    /// Voters, outgoing, learners and learners next, as bits of their ids; is the configuration left by itself.
+    /// Voters, outgoing, learners and learners next, as bits of their ids; and whether the configuration is left by
+    /// itself.
     conf: ([u8; 4], bool),
-    /// The snapshot is what it says.
+    /// The snapshot is what its metadata says.
     is_honest: bool,
 }
 
@@ -85,7 +88,7 @@ fn said() -> impl Strategy<Value = Said> {
     let entries = prop::collection::vec(entry, 0..4);
     let log_term = prop_oneof![3 => Just(None), 1 => number().prop_map(Some)];
     let request = prop_oneof![8 => Just(None), 1 => number().prop_map(Some)];
-    // Those that members send, and every other one now and then.
+    // Mostly the types that members send, and now and then any other.
     let kind = prop_oneof![8 => prop::sample::select(vec![3, 3, 3, 4, 5, 6, 7, 7, 8, 9, 14, 17, 18, 2]), 1 => 0..19];
     let set = || prop_oneof![3 => Just(0b1110u8), 1 => 0..64u8];
     let few = || prop_oneof![4 => Just(0u8), 1 => 0..64u8];
@@ -120,7 +123,7 @@ enum Step {
     Notice(Number, Number),
     Report(Number, Number),
     Ticks(usize),
-    /// The victim works off what it has got.
+    /// The victim does the work that follows from what it has got.
     Work,
     Restart,
 }
@@ -232,7 +235,7 @@ impl Victim {
         message
     }
 
-    /// `Err`: it ends, in good order.
+    /// `Err`: the node ends, in good order.
     fn step(&mut self, step: &Step) -> Result<(), End> {
         let from = NodeId(self.liar);
         match step {
@@ -247,7 +250,7 @@ impl Victim {
                 self.node.replica.notice(from, notice, &mut self.node.host);
             }
             Step::Report(applied, durable) => {
-                // As a frame is read.
+                // Limited as when a frame is read.
                 let index = |n| LogIndex(self.value(n)).min(LogIndex::MAX);
                 let report = Report { shown: Some((index(*applied), index(*durable))), ..Report::default() };
                 self.node.replica.report(from, report, &mut self.node.host);
@@ -271,7 +274,7 @@ impl Victim {
 
 const STATES: [&str; 7] = ["fresh", "follower", "leader", "candidate", "after a snapshot", "replica", "alone"];
 
-/// Node `id` of a world in that state, and who lies to it.
+/// Node `id` of a world in that state, and the member that lies to it.
 fn victim(state: &str) -> Victim {
     let mut w = World::new();
     let (mut id, mut liar) = (2, 3);
@@ -298,7 +301,7 @@ fn victim(state: &str) -> Victim {
             w.ticks(100);
         }
         "alone" => {
-            // The only voter, with a replica.
+            // It is the only voter; the other member is a replica.
             (id, liar) = (1, w.join(1, MemberRole::Replica, None));
             w.change(1, Change::Remove(NodeId(3)));
             w.change(1, Change::Remove(NodeId(2)));
@@ -312,15 +315,16 @@ fn victim(state: &str) -> Victim {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
 
-    /// Goal: no message of a member, in any state, ends a node otherwise than in good order.  Method: steps around what the
-    /// node knows, since of numbers taken at random none would get far.
+    /// Goal: no message of a member ends a node, in any state, except in good order.  Method: the numbers are close to
+    /// what the node knows, since with random ones no message would get far.
     #[test]
     fn a_liar_ends_nobody(state in prop::sample::select(STATES.to_vec()), steps in steps()) {
         let mut victim = victim(state);
         for step in &steps {
             match victim.step(step) {
                 Ok(()) => {}
-                // What it has acknowledged is said to be more than it has, or the log says that it is no member any more.
+                // It is told that it has acknowledged more than it has, or the log says that it is not a member any
+                // more.
                 Err(End::Removed | End::Error(Error::LostLog { .. })) => break,
                 Err(End::Error(why)) => return Err(TestCaseError::fail(why.to_string())),
             }

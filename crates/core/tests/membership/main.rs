@@ -1,4 +1,4 @@
-//! Members come, are promoted, replaced and leave; snapshots; restarts in between.
+//! Members join, are promoted, are replaced and leave; with snapshots, and restarts in between.
 
 mod liar;
 mod world;
@@ -17,12 +17,12 @@ fn a_member_joins_by_token_catches_up_and_votes() {
     let mut w = World::new();
     w.until("node 1 leads", |w| w.leader() == Some(1));
     w.commit(2);
-    // Asked of a follower, as anybody may.
+    // It asks through a follower, which any member allows.
     let id = w.join(3, MemberRole::Voter, None);
     assert_eq!(id, 4);
     w.until("node 4 votes", |w| w.is_voter(4));
     w.commit(4);
-    // Three of four are a majority only with the new one.
+    // Without node 3, a majority of four needs the new member.
     w.cut.insert(3);
     w.commit(1);
     w.cut.clear();
@@ -53,7 +53,7 @@ fn a_dead_member_is_replaced_in_one_step() {
     w.until("the new one votes", |w| w.is_voter(4));
     assert!(w.nodes[&1].members().removed(NodeId(3)));
     assert_eq!(w.nodes[&1].replica.consensus.conf().voters, [1, 2, 4].map(NodeId));
-    // Of the three, two are enough again.
+    // Two of the three are a majority again.
     w.crash(2);
     w.commit(id);
     w.restart(2);
@@ -74,7 +74,7 @@ fn a_leader_is_replaced() {
     w.settle();
 }
 
-/// Only a witness is left to hand over to, which looks for a leader with PostgreSQL itself.
+/// There is only a witness to hand over to, which itself looks for a leader with a PostgreSQL.
 #[test]
 fn the_last_leader_with_postgresql_is_replaced() {
     let mut w =
@@ -104,7 +104,7 @@ fn followers_and_leaders_leave_and_commits_go_on() {
     w.change(2, Change::Remove(NodeId(3)));
     w.nodes.remove(&3);
     w.commit(4);
-    // The leader itself, asked through itself.
+    // The leader itself leaves, asked through itself.
     w.change(1, Change::Remove(NodeId(1)));
     w.nodes.remove(&1);
     w.has_leader();
@@ -113,12 +113,12 @@ fn followers_and_leaders_leave_and_commits_go_on() {
     assert_eq!(w.nodes[&2].replica.consensus.conf().voters, [2, 4, 5].map(NodeId));
     let t = &w.nodes[&2].members();
     assert!(t.removed(NodeId(1)) && t.removed(NodeId(3)));
-    // The region where the leader belongs went with node 1.
+    // Node 1 was the only one in the region where the leader belonged.
     assert_eq!(t.preferred_leader, region(2));
     w.until("node 2 leads", |w| w.leader() == Some(2));
 }
 
-/// Its transactions that were not in the log by then can never commit, and whoever asks hears so at once.
+/// The member's transactions that were not in the log by then can never commit, and whoever asks is told so at once.
 #[test]
 fn what_comes_late_from_a_removed_member_commits_nothing_anywhere() {
     let mut w = World::new();
@@ -130,7 +130,7 @@ fn what_comes_late_from_a_removed_member_commits_nothing_anywhere() {
     w.change(2, Change::Remove(NodeId(3)));
     w.nodes.remove(&3);
     for _ in 0..2 {
-        // Twice: the same entry is remembered for what it was.
+        // Twice, because the outcome of an entry stays what it was.
         w.propose(2, Entry::encode(&of_three(2), &[], b"late"));
         w.propose(2, Entry::encode(&of_three(1), &[], b"in time"));
     }
@@ -158,8 +158,8 @@ fn the_leader_moves_where_it_is_wanted() {
 /// us-east-1, us-east-2 and us-west-2, in microseconds.
 const US: [(u32, u32, u32); 3] = [(1, 2, 10_000), (1, 3, 62_000), (2, 3, 50_000)];
 
-/// Goal: a leader that the cluster places is moved to where all commit in one round trip, once all ways are measured; not where
-/// an operator has chosen; and not again at once.
+/// Goal: a leader whose place the cluster chooses moves to where all members commit in one round trip, once all round
+/// trips are measured.  It does not move if an operator has chosen its place, nor again at once.
 #[test]
 fn the_leader_moves_where_it_is_best() {
     let mut w = World::new();
@@ -176,7 +176,7 @@ fn the_leader_moves_where_it_is_best() {
     w.commit(1);
     let settled = |w: &World| w.nodes.values().all(|n| n.replica.leader_is_settled(n.host.now()));
     w.until("all see that it is best there", settled);
-    // Now it is best in the third, but it has just moved.
+    // Now the third region is best, but the leader has just moved.
     w.measure(&[(1, 2, 62_000), (1, 3, 50_000), (2, 3, 10_000)]);
     w.ticks(LEADER_REST_TICKS as usize / 2);
     assert_eq!(w.leader(), Some(2));
@@ -191,7 +191,7 @@ fn the_leader_moves_where_it_is_best() {
     w.commit(1);
 }
 
-/// While the member where the leader belongs is away, the one that leads stays where it is, unless another is better.
+/// While the member where the leader belongs is away, the present leader stays where it is, unless another is better.
 #[test]
 fn a_leader_comes_back_to_where_it_is_best() {
     let mut w = World::new();
@@ -211,7 +211,7 @@ fn a_leader_comes_back_to_where_it_is_best() {
     w.commit(1);
 }
 
-/// Goal: a member that the leader belongs with, and that comes and goes, keeps nobody else waiting.
+/// Goal: a member where the leader belongs, and that comes and goes, keeps nobody else waiting.
 /// Method: its connection breaks every second while a new member is to vote, and while a witness leads.
 #[test]
 fn a_preferred_member_that_comes_and_goes_holds_up_nothing_else() {
@@ -252,8 +252,8 @@ fn a_witness_that_leads_hands_over() {
     w.commit(2);
 }
 
-/// Method: the log is cut while a member is away; what it lacks comes as a snapshot, also when the first is lost without a
-/// sign, or with one.
+/// Method: the log is cut while a member is away.  What the member lacks comes as a snapshot, even if the first one is
+/// lost, with or without a sign of that.
 #[test]
 fn a_member_behind_the_cut_gets_a_snapshot() {
     for (lost, sign) in [(0, false), (1, true), (1, false)] {
@@ -279,7 +279,7 @@ fn a_member_behind_the_cut_gets_a_snapshot() {
         w.settle();
         assert_eq!(w.snapshots, 1);
         w.commit(3);
-        // From what it has on disk now it starts again.
+        // It starts again from what it now has on disk.
         w.crash(3);
         w.commit(2);
         w.restart(3);
@@ -288,7 +288,8 @@ fn a_member_behind_the_cut_gets_a_snapshot() {
     }
 }
 
-/// Goal: a snapshot that is lost again and again is sent once in that time, not twice because a heartbeat is answered just then.
+/// Goal: a snapshot that keeps getting lost is sent once in each span, and not twice because a heartbeat is answered
+/// just then.
 #[test]
 fn a_snapshot_is_given_the_same_time_again() {
     for after in 0..2 {
@@ -300,7 +301,7 @@ fn a_snapshot_is_given_the_same_time_again() {
         w.ticks(after);
         w.cut.clear();
         w.lose_snapshots = u32::MAX;
-        // It refuses this one, which is answered by a snapshot.
+        // Node 3 refuses this append, and the leader answers with a snapshot.
         w.propose(1, Bytes::from_static(b"another"));
         for spans in 0..4 {
             w.ticks(SNAPSHOT_TICKS + 10);
@@ -312,7 +313,7 @@ fn a_snapshot_is_given_the_same_time_again() {
     }
 }
 
-/// Method: it is lost, while its sender sees it leave; so it is sent again only when that has ended.
+/// Method: the snapshot is lost while its sender still sees it leaving; so it is sent again only when that has ended.
 #[test]
 fn a_snapshot_that_is_still_leaving_is_not_taken_as_lost() {
     let mut w = World::new();
@@ -335,7 +336,7 @@ fn a_snapshot_that_is_still_leaving_is_not_taken_as_lost() {
     assert_eq!(w.snapshots, 1);
 }
 
-/// The checkpoint at hand does not know the new member, which is behind the cut: a newer one is made for it.
+/// The present checkpoint does not contain the new member, which is behind the cut; so a newer one is made for it.
 #[test]
 fn a_learner_behind_the_cut_gets_a_checkpoint_that_knows_it() {
     let mut w = World::new();
@@ -356,7 +357,7 @@ fn a_learner_behind_the_cut_gets_a_checkpoint_that_knows_it() {
     w.settle();
 }
 
-/// Every node dies at each step of a replacement in turn, alone or all at once, and what was not synced is gone.
+/// Nodes crash at each step of a replacement, alone or all at once, and lose what was not synced.
 #[test]
 fn a_replacement_survives_crashes_at_every_step() {
     for all in [false, true] {
@@ -393,8 +394,8 @@ fn a_replacement_survives_crashes_at_every_step() {
     }
 }
 
-/// Goal: nobody elects a leader in a configuration that is over.  Method: nodes 1 and 2 leave one after the other; their
-/// disks hold all of it, but nothing that need not be synced; then they start again without the others.
+/// Goal: nobody elects a leader in a configuration that is over.  Method: nodes 1 and 2 leave one after the other.
+/// Their disks have all of it, except what need not be synced.  Then they start again without the others.
 #[test]
 fn those_who_left_cannot_go_on_by_themselves() {
     let mut w = World::new();
@@ -414,8 +415,8 @@ fn those_who_left_cannot_go_on_by_themselves() {
     assert_eq!(w.leader(), None);
 }
 
-/// Goal: preference never keeps two voters from electing one of them.  Method: the preferred one has a longer log, the
-/// other a newer one, as a leader that died in between leaves them.
+/// Goal: preference never keeps two voters from electing one of them.  Method: the preferred voter has a longer log and
+/// the other a newer one, as a leader that crashed in between would leave them.
 #[test]
 fn a_preferred_voter_with_a_stale_log_does_not_stop_an_election() {
     let mut w = World::new();
@@ -432,10 +433,10 @@ fn a_preferred_voter_with_a_stale_log_does_not_stop_an_election() {
     w.commit(2);
 }
 
-/// A leader that steps back is followed at once, although it refused others while it was preferred.
+/// When a leader steps back, another one wins at once, although the leader refused others while it was preferred.
 #[test]
 fn a_preferred_leader_lets_its_heir_win() {
-    // At every moment of its count of who is active.
+    // This has to work at every moment of the leader's count of who is active.
     for after in 0..25 {
         let mut w = World::new();
         w.until("node 1 leads", |w| w.leader() == Some(1));
@@ -465,7 +466,7 @@ fn long_round_trips_make_followers_patient() {
 }
 
 /// Goal: a node keeps no more than two snapshots that are not installed, and installs the newest in the end.
-/// Method: three come before the first is opened.
+/// Method: three arrive before the first is opened.
 #[test]
 fn of_the_snapshots_that_come_while_one_is_opened_the_last_is_next() {
     let mut w = World::new();

@@ -1,4 +1,4 @@
-//! Members in one thread: ticks and messages by hand, and the replica of each on a host with a disk in memory.
+//! Members in one thread: ticks and messages are given by hand, and each replica runs on a host with a disk in memory.
 
 use bytes::Bytes;
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
@@ -125,7 +125,7 @@ impl Store for Disk {
         (self.before, self.entries) = ((index.0, term.0), vec![]);
         Ok(())
     }
-    /// Stays installed, so that each start repairs it again.
+    /// The checkpoint stays marked as installed, so that each start repairs the log again.
     fn mark_log_in_order(&mut self) -> Result<(), Error> {
         Ok(())
     }
@@ -133,11 +133,12 @@ impl Store for Disk {
     fn wants_checkpoint(&self) -> bool {
         self.wants_checkpoint.take()
     }
-    /// The tests cut by hand.
+    /// Entries are never refused here, so none are fetched.
     fn take_fetched(&mut self) -> Vec<GetEntriesContext> {
         Vec::new()
     }
 
+    /// The tests cut by hand.
     fn cut(&mut self, _: LogIndex) -> Result<(), Error> {
         Ok(())
     }
@@ -149,7 +150,7 @@ impl Store for Disk {
     }
 }
 
-/// No PostgreSQL is connected.
+/// An outbox to no PostgreSQL: none is connected.
 pub struct Nobody;
 
 impl Outbox for Nobody {
@@ -161,7 +162,7 @@ impl Outbox for Nobody {
 
 #[derive(Debug)]
 pub enum End {
-    /// It is no member any more.
+    /// The node is not a member any more.
     Removed,
     Error(Error),
 }
@@ -172,16 +173,16 @@ impl From<Error> for End {
     }
 }
 
-/// Keeps what a member says and writes, and looks at it.
+/// Keeps what a member sends and writes, and looks at it.
 #[derive(Default)]
 pub struct TestHost {
     ticks: u64,
     said: Vec<Message>,
     notices: Vec<(NodeId, Notice)>,
     reports: Vec<Report>,
-    /// The way to them is narrow, and what was sent last is still leaving.
+    /// The link to these is narrow, and what was sent last is still leaving.
     pub sending: BTreeSet<NodeId>,
-    /// As it measures them.
+    /// The round trips that it measures.
     pub round_trips: Vec<(NodeId, u32)>,
     checkpoints: Vec<(LogIndex, Conf, Bytes)>,
     pub opening: Option<Result<Opened, Error>>,
@@ -340,7 +341,7 @@ impl Node {
         self.replica.tick(&mut self.host)
     }
 
-    /// All the work that follows from what it was given.  What it says reaches nobody.
+    /// Does all the work that follows from what it was given.  What it sends reaches nobody.
     pub fn work(&mut self) -> Result<(), End> {
         self.replica.advance(&mut self.host)?;
         while let Some(opened) = self.host.opening.take() {
@@ -355,7 +356,7 @@ impl Node {
     }
 }
 
-/// Under way from one node to another.
+/// What is under way from one node to another.
 pub enum Sent {
     Message(Message),
     Notice(NodeId, NodeId, Notice),
@@ -374,10 +375,10 @@ pub struct World {
     pub wire: VecDeque<Sent>,
     /// Nodes that neither hear nor are heard.
     pub cut: BTreeSet<u32>,
-    /// Raft snapshots that are lost on the way before one arrives.
+    /// How many Raft snapshots are lost on the way before one arrives.
     pub lose_snapshots: u32,
     pub snapshots: u32,
-    /// The log as the first that handed it out saw it.
+    /// The log, as the first node that handed it out saw it.
     log: BTreeMap<u64, (u64, Bytes)>,
     txns: u64,
 }
@@ -395,7 +396,7 @@ pub fn voter(id: u32, role: MemberRole) -> Member {
     }
 }
 
-/// The leader belongs in that region.
+/// The preferred leader is in the region of this member.
 pub fn wanted(id: u32) -> PreferredLeader {
     PreferredLeader::Region(region(id))
 }
@@ -405,7 +406,7 @@ pub fn region(id: u32) -> onetrip_core::RegionId {
 }
 
 impl World {
-    /// Members 1 to 3, the leader belongs with 1.
+    /// Members 1 to 3; the leader belongs with node 1.
     pub fn new() -> World {
         World::of((1..=3).map(|id| voter(id, MemberRole::Voter)).collect())
     }
@@ -434,7 +435,7 @@ impl World {
         self.nodes.insert(id, Node::start(id, disk, &self.bootstrap));
     }
 
-    /// What was not synced is gone.  One that was removed has ended by itself.
+    /// What was not synced is lost.  A node that was removed has ended by itself.
     pub fn crash(&mut self, id: u32) {
         match self.nodes.remove(&id) {
             Some(node) => _ = self.stopped.insert(id, node.replica.consensus.log().clone()),
@@ -456,7 +457,7 @@ impl World {
         disk.cut(upto);
     }
 
-    /// All the work that follows from what node `id` has been given.
+    /// Does all the work that follows from what node `id` has been given.
     fn work(&mut self, id: u32) {
         let others = self.others(id);
         let Some(Node { replica, host }) = self.nodes.get_mut(&id) else { return };
@@ -492,7 +493,7 @@ impl World {
         self.nodes.keys().filter(|other| **other != id).map(|other| NodeId(*other)).collect()
     }
 
-    /// Each round trip, in microseconds, is measured by both ends from now on.
+    /// From now on both ends measure these round trips, in microseconds.
     pub fn measure(&mut self, round_trips: &[(u32, u32, u32)]) {
         for (id, node) in &mut self.nodes {
             let own = round_trips.iter().filter_map(|(a, b, us)| match (a == id, b == id) {
@@ -575,7 +576,7 @@ impl World {
         self.leader().unwrap()
     }
 
-    /// Changes the table through node `at`, asking again as a node does, until everyone who is not cut off shows it.
+    /// Changes the table through node `at`, asking again as a node does, until all nodes that are not cut off show it.
     pub fn change(&mut self, at: u32, change: Change) {
         let before = self.nodes[&at].members().version;
         for _ in 0..300 {
@@ -592,7 +593,7 @@ impl World {
         panic!("never decided: {change}");
     }
 
-    /// A new member with the next id joins through `at` and starts from a checkpoint of it.
+    /// A new member with the next id joins through `at` and starts from a checkpoint of that node.
     pub fn join(&mut self, at: u32, role: MemberRole, replaces: Option<u32>) -> u32 {
         let id = self.nodes[&at].members().next_id.0;
         let hash = [id as u8; 32];
@@ -623,7 +624,7 @@ impl World {
         self.deliver();
     }
 
-    /// One transaction through `at` is decided by everyone who runs and is heard.
+    /// Proposes a transaction through `at`, and waits until all nodes that run and can be heard have decided it.
     pub fn commit(&mut self, at: u32) {
         self.txns += 1;
         let txn = TxnId { node: NodeId(at), incarnation: 1, sequence: self.txns };
@@ -650,7 +651,7 @@ impl World {
         panic!("never decided: a transaction of node {at}");
     }
 
-    /// All who run stand at the same place with the same state.
+    /// Waits until all nodes that run are at the same index with the same state.
     pub fn settle(&mut self) {
         self.until("all at one place", |w| {
             let at: BTreeSet<LogIndex> = w.nodes.values().map(|n| n.replica.certifier.decided()).collect();
@@ -661,7 +662,7 @@ impl World {
     }
 }
 
-/// The committed indexes are each node's own.
+/// Without the committed indexes, which differ from node to node.
 fn strip_history(node: &Node) -> Bytes {
     let c = &node.replica.consensus;
     checkpoint::encode(c.applied().1, c.conf(), c.members(), &node.replica.certifier, &CommittedIndexes::default())
