@@ -30,17 +30,17 @@ pub fn decide(
         }
         return Ok(None);
     };
+    let entry = certifier.put_together(entry);
     let is_member = members.contains(entry.txn.node);
     let decision = match entry.kind {
-        EntryKind::Transaction if !is_member => certifier.refuse(index, &entry)?,
-        EntryKind::Incarnation if !is_member => {
+        EntryKind::Part if is_member => certifier.take_part(index, &entry)?,
+        EntryKind::Transaction | EntryKind::Whole if !is_member => certifier.refuse(index, &entry)?,
+        EntryKind::Incarnation | EntryKind::Part if !is_member => {
             certifier.skip(index)?;
             return Ok(None);
         }
         // A transaction can be cancelled or left out even if its node is not a member any more.
-        EntryKind::Transaction | EntryKind::Incarnation | EntryKind::Cancel | EntryKind::Command | EntryKind::Skip => {
-            certifier.certify(index, &entry)?
-        }
+        _ => certifier.certify(index, &entry)?,
     };
     if matches!(decision, Decision::Decided { verdict: Verdict::Commit, .. } | Decision::LeavesOut { .. }) {
         committed_indexes.push(index);

@@ -66,6 +66,21 @@ pub enum EntryKind {
     /// set is that entry's index.  The keys are that entry's, so that whoever has seen its changes loses against this
     /// one.
     Skip = 4,
+    /// Some bytes of transaction `txn`, which is too large to travel in one piece ([`crate::parts`]).
+    Part = 5,
+    /// Stands for transaction `txn`, all of whose parts are in the log; it names them.
+    Whole = 6,
+}
+
+/// What an [`EntryKind::Part`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Bytes of the whole encoded transaction.
+    pub total: u64,
+    /// Where in it these bytes belong.
+    pub offset: u64,
+    /// If there are none, the entry only asks for a place among the transactions that wait to arrive.
+    pub bytes: Bytes,
 }
 
 /// A decoded entry.  Cloning is cheap: it shares the bytes.
@@ -87,6 +102,8 @@ impl Entry {
             2 => EntryKind::Cancel,
             3 => EntryKind::Incarnation,
             4 => EntryKind::Skip,
+            5 => EntryKind::Part,
+            6 => EntryKind::Whole,
             other => return Err(r.error(format!("unknown kind {other}"))),
         };
         let nkeys = r.u32("nkeys")? as usize;
@@ -129,6 +146,40 @@ impl Entry {
         Some(LogIndex(u64::from_le_bytes(index)))
     }
 
+    /// See [`EntryKind::Part`]; `bytes` are those from `offset` on, of `total`.
+    pub fn encode_part(txn: &TxnId, total: usize, offset: usize, bytes: &[u8]) -> Bytes {
+        let head = [(total as u64).to_le_bytes(), (offset as u64).to_le_bytes()];
+        Entry::encode_with(EntryKind::Part, txn, &[], &[&head[0], &head[1], bytes])
+    }
+
+    pub fn part(&self) -> Option<Part> {
+        if self.kind != EntryKind::Part {
+            return None;
+        }
+        let mut r = Reader::new("part", self.write_set.clone());
+        let (total, offset) = (r.u64("total").ok()?, r.u64("offset").ok()?);
+        let part = Part { total, offset, bytes: r.rest() };
+        part.offset.checked_add(part.bytes.len() as u64).map(|_| part)
+    }
+
+    /// See [`EntryKind::Whole`]: the CRC-32 of the encoded transaction, and where its parts stand.
+    pub fn encode_whole(txn: &TxnId, crc: u32, indexes: &[LogIndex]) -> Bytes {
+        let indexes: Vec<u8> = indexes.iter().flat_map(|index| index.0.to_le_bytes()).collect();
+        Entry::encode_with(EntryKind::Whole, txn, &[], &[&crc.to_le_bytes(), &indexes])
+    }
+
+    pub fn whole(&self) -> Option<(u32, Vec<LogIndex>)> {
+        if self.kind != EntryKind::Whole {
+            return None;
+        }
+        let mut r = Reader::new("whole", self.write_set.clone());
+        let (crc, mut indexes) = (r.u32("crc").ok()?, Vec::with_capacity(r.left() / 8));
+        while r.left() > 0 {
+            indexes.push(r.index("part").ok()?);
+        }
+        Some((crc, indexes))
+    }
+
     pub fn encode_command(command: &Command) -> Bytes {
         Entry::encode_as(EntryKind::Command, &TxnId::default(), &[], &command.encode())
     }
@@ -143,7 +194,12 @@ impl Entry {
     }
 
     fn encode_as(kind: EntryKind, txn: &TxnId, keys: &[Key], write_set: &[u8]) -> Bytes {
-        let mut out = BytesMut::with_capacity(25 + keys.len() * KEY_BYTES + write_set.len());
+        Entry::encode_with(kind, txn, keys, &[write_set])
+    }
+
+    fn encode_with(kind: EntryKind, txn: &TxnId, keys: &[Key], write_set: &[&[u8]]) -> Bytes {
+        let bytes: usize = write_set.iter().map(|piece| piece.len()).sum();
+        let mut out = BytesMut::with_capacity(25 + keys.len() * KEY_BYTES + bytes);
         put_txn(&mut out, txn);
         out.put_u8(kind as u8);
         out.put_u32_le(u32::try_from(keys.len()).expect("an entry of 1 GiB at most has fewer keys"));
@@ -152,8 +208,14 @@ impl Entry {
             out.put_u8(key.mode as u8);
             out.put_u64_le(key.base.0);
         }
-        out.put_slice(write_set);
+        write_set.iter().for_each(|piece| out.put_slice(piece));
         out.freeze()
+    }
+
+    /// As it stands in the log, or would if it had not arrived in parts.
+    pub fn encoded(&self) -> Bytes {
+        let keys: Vec<Key> = self.keys().collect();
+        Entry::encode_as(self.kind, &self.txn, &keys, &self.write_set)
     }
 
     pub fn key_count(&self) -> usize {

@@ -13,6 +13,7 @@
 //! | [`members`] | who belongs to the cluster, from the log alone |
 //! | [`checkpoint`] | all of that up to one index, as bytes |
 //! | [`router`] | who waits for what on a node, and who commits an entry there |
+//! | [`parts`] | entries that are too large to travel whole |
 //! | [`consensus`] | the Raft driver |
 //! | [`decide`] | what every node does with a committed entry |
 //! | [`replica`] | the loop that drives all of them, on a host that is the daemon or the simulation |
@@ -28,6 +29,7 @@ pub mod entry;
 pub mod error;
 pub mod ids;
 pub mod members;
+pub mod parts;
 pub mod placement;
 pub mod replica;
 pub mod router;

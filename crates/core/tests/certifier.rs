@@ -107,6 +107,7 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
         Decision::Decided { verdict: Verdict::NotMember, .. } => "not a member".into(),
         Decision::Decided { verdict: Verdict::Cancelled, .. } => "cancelled".into(),
         Decision::NoTransaction => "none".into(),
+        Decision::Part { counts } => format!("part, counts: {counts}"),
         Decision::LeavesOut { left_out, previous } => format!("leaves out {left_out} after {previous}"),
     }
 }

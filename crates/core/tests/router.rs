@@ -6,6 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, EntryFlags, Hello, OutcomeState, Role, ToPostgres, VerdictOutcome, VERSION};
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Limits};
+use onetrip_core::parts::PartSizes;
 use onetrip_core::router::{AgentEvent, ConnId, Context, Log, Outbox, Router};
 use onetrip_core::{Entry, Error, LogIndex, Members, NodeId, TxnId};
 use std::sync::{Arc, Mutex};
@@ -63,7 +64,7 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
             members: &members,
             tick: 0,
         };
-        let mut router = Router::new(NodeId(1), "r".into(), LogIndex::ZERO, &[], 0);
+        let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
         let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
         let hello =
             Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
@@ -109,7 +110,7 @@ fn what_is_left_out_is_taken_back_from_the_worker() {
     let log = TwoEntries([Entry::encode(&txn, &[], b"rows"), poison.encode_skip(LogIndex(1))]);
     let (mut certifier, mut committed_indexes) = (Certifier::new(Limits::default()), CommittedIndexes::default());
     let members = Members::bootstrap(vec![], "r".into(), 1);
-    let mut router = Router::new(NodeId(1), "r".into(), LogIndex::ZERO, &[], 0);
+    let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
     let (wire, zero) = (Arc::new(Wire::default()), LogIndex::ZERO);
     let said = || std::mem::take(&mut *wire.0.lock().unwrap());
     let opened = |conn| {

@@ -7,7 +7,7 @@ use crate::transport::PeerState;
 use onetrip_core::consensus::{Role, Status as RaftStatus};
 use onetrip_core::placement::Place;
 use onetrip_core::router::RouterStatus;
-use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Term};
+use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Term, TxnId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ const CAUGHT_UP_TIME: Duration = Duration::from_secs(2);
 pub struct CoreStatus {
     pub raft: RaftStatus,
     pub decided: LogIndex,
+    /// The transaction whose parts arrive, and how many bytes of it have.
+    pub arriving: Option<(TxnId, usize)>,
     pub last_committed: LogIndex,
     pub log_first: LogIndex,
     pub checkpoint: LogIndex,
@@ -48,6 +50,13 @@ pub struct Position {
     pub heard: Instant,
 }
 
+/// How many bytes of a transaction the log has so far.
+#[derive(Clone, Debug, Serialize)]
+pub struct Arriving {
+    pub transaction: String,
+    pub bytes: usize,
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct StatusReport {
     pub cluster: String,
@@ -63,6 +72,8 @@ pub struct StatusReport {
     pub log_bytes: u64,
     /// The last log index that this node has certified.
     pub decided: LogIndex,
+    /// A transaction of more than 1 MiB that arrives in parts.
+    pub arriving: Option<Arriving>,
     /// The last committed transaction.
     pub last_committed: LogIndex,
     pub checkpoint: LogIndex,
@@ -223,6 +234,7 @@ pub fn report(
         log_last: core.raft.last,
         log_bytes: core.log_bytes,
         decided: core.decided,
+        arriving: core.arriving.map(|(txn, bytes)| Arriving { transaction: txn.to_string(), bytes }),
         last_committed: core.last_committed,
         checkpoint: core.checkpoint,
         applied: core.router.applied,

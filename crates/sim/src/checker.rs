@@ -32,6 +32,8 @@ impl TrueKey {
 
 struct Decided {
     data: Bytes,
+    /// The transaction for which it stands, if its bytes arrived in parts.
+    whole: Option<Bytes>,
     decision: Option<Decision>,
 }
 
@@ -174,9 +176,10 @@ impl Checker {
             self.fail(format!("node {node} decides {index} although nobody decided {}", self.log.len() + 1));
             return;
         }
-        self.log.push(Decided { data: data.clone(), decision });
+        let whole = self.put_together(data);
+        self.log.push(Decided { data: data.clone(), whole, decision });
         let Some(decision) = decision else { return };
-        let entry = match Entry::decode(data.clone()) {
+        let entry = match Entry::decode(self.entry_at(index)) {
             Ok(entry) => entry,
             Err(e) => return self.fail(format!("entry {index} was decided but is none: {e}")),
         };
@@ -184,6 +187,7 @@ impl Checker {
             Decision::Decided { verdict: Verdict::Commit, previous } => self.commits(index, previous, &entry),
             Decision::Decided { verdict, .. } => self.aborts(index, verdict, &entry),
             Decision::LeavesOut { left_out, previous } => self.leaves_out(index, left_out, previous, &entry),
+            Decision::Part { .. } => {}
             Decision::Duplicate { first } => {
                 let again = entry.leaves_out().is_some_and(|left_out| self.left_out.get(&left_out) == Some(&first));
                 if again {
@@ -207,6 +211,23 @@ impl Checker {
                 }
             }
         }
+    }
+
+    /// The bytes of a transaction that arrived in parts, as the entry that names these says.  Whether all nodes
+    /// took the same parts shows in what they decide.
+    fn put_together(&self, data: &Bytes) -> Option<Bytes> {
+        let entry = Entry::decode(data.clone()).ok()?;
+        let (mut bytes, (_, parts)) = (Vec::new(), entry.whole()?);
+        for index in parts {
+            let part = Entry::decode(self.log.get(index.0 as usize - 1)?.data.clone()).ok()?;
+            bytes.extend_from_slice(&part.part().filter(|_| part.txn == entry.txn)?.bytes);
+        }
+        Some(bytes.into())
+    }
+
+    fn entry_at(&self, index: LogIndex) -> Bytes {
+        let decided = &self.log[index.0 as usize - 1];
+        decided.whole.as_ref().unwrap_or(&decided.data).clone()
     }
 
     fn decided_at(&self, txn: &TxnId) -> Option<LogIndex> {
@@ -249,7 +270,7 @@ impl Checker {
     fn floor(&self) -> LogIndex {
         let (mut entries, mut keys) = (0, 0);
         let is_forgotten = |index: &&LogIndex| {
-            let entry = Entry::decode(self.log[index.0 as usize - 1].data.clone());
+            let entry = Entry::decode(self.entry_at(**index));
             entries += 1;
             keys += entry.map_or(0, |entry| entry.key_count() as u64);
             entries > self.limits.window_entries || keys > self.limits.window_keys
@@ -320,9 +341,9 @@ impl Checker {
         self.committed.push(index);
     }
 
-    /// A PostgreSQL that shows this entry, which leaves another one out, is like any other that does: it has left out what the
-    /// log says by then, unless it has left that out as well, and shows all the rest.  What a later entry leaves out it may
-    /// have left out already.
+    /// A PostgreSQL that shows this entry, which leaves another one out, is like any other that does: it has left
+    /// out what the log says by then, unless it has left that out as well, and shows all the rest.  What a later
+    /// entry leaves out it may have left out already.
     pub fn agrees(&mut self, node: NodeId, at: LogIndex, rows: &Rows, left_out: &BTreeSet<LogIndex>) {
         if let Some(index) = left_out.iter().find(|index| !self.left_out.contains_key(index)) {
             let why = format!("PostgreSQL {node} has left out {index}, which the log does not say");
@@ -354,7 +375,7 @@ impl Checker {
         let mut rows = Rows::default();
         let shown = self.committed.iter().take_while(|index| **index <= upto);
         for index in shown.filter(|index| !left_out.contains(*index)) {
-            let entry = Entry::decode(self.log[index.0 as usize - 1].data.clone());
+            let entry = Entry::decode(self.entry_at(*index));
             if let Some(entry) = entry.ok().filter(|entry| entry.leaves_out().is_none()) {
                 rows.write(*index, &rows::decode(entry.write_set));
             }
@@ -443,8 +464,8 @@ impl Checker {
         self.told_committed.len()
     }
 
-    /// At the end, when everything has come to rest: nothing acknowledged may be missing anywhere.  What was is in the log
-    /// ([`Checker::tells_committed`]), so each has to show what the log gives.
+    /// At the end, when everything has come to rest: nothing acknowledged may be missing anywhere.  What was is in
+    /// the log ([`Checker::tells_committed`]), so each has to show what the log gives.
     pub fn finished(
         &mut self,
         node: NodeId,
@@ -495,7 +516,8 @@ mod tests {
         Row { hash: KEY, mode: LockMode::Update, count: value, value: Value(value) }
     }
 
-    /// Transactions 1 and 2 have committed at those indexes: the first holds a row in share mode, the second has written it.
+    /// Transactions 1 and 2 have committed at those indexes: the first holds a row in share mode, the second has
+    /// written it.
     fn checker(window_entries: u64) -> Checker {
         let mut checker = Checker::default();
         let member = Member {

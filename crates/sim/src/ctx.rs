@@ -7,6 +7,7 @@ use crate::session::Question;
 use onetrip_checker::{ClientOutcome, History, Time};
 use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Limits;
+use onetrip_core::parts::PartSizes;
 use onetrip_core::{Checkpoint, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
 use std::collections::BTreeMap;
 
@@ -63,6 +64,10 @@ pub enum InjectedBug {
     NoticeOfLearner,
     /// Entries of earlier terms are counted by notices of this one.
     NoticeOfOldTerms,
+    /// The log is cut between the parts of a transaction and the entry that names them.
+    CutBetweenParts,
+    /// One node takes a part that arrives a second time for the next one.
+    RepeatPart,
     /// One node began with another window, and nobody compares (`Members::beginning`).
     OtherWindow,
 }
@@ -85,6 +90,7 @@ pub struct Options {
     /// Election timeouts grow with round trips, up to so many times.
     pub patience: u64,
     pub message_bytes_max: u64,
+    pub parts: PartSizes,
     pub limits: Limits,
     pub checkpoint_entries: u64,
     pub cut_margin: u64,
@@ -138,6 +144,11 @@ impl Options {
             transfer_ticks: 25,
             patience: if rng.one_in(2) { 1 } else { 3 },
             message_bytes_max: *[1, 300, 1 << 20, 1 << 20].get(rng.below(4) as usize).expect("below 4"),
+            parts: PartSizes {
+                whole_max: *[usize::MAX, usize::MAX, 80, 150].get(mix(seed ^ 15) as usize % 4).expect("below 4"),
+                part: 20 + mix(seed ^ 16) as usize % 100,
+                under_way: 1 + mix(seed ^ 17) as usize % 300,
+            },
             limits: Limits {
                 window_entries: rng.between(20, 3_000),
                 window_keys: rng.between(100, 10_000),
@@ -168,6 +179,11 @@ impl Options {
         };
         if matches!(bug, Some(InjectedBug::ShowsLeftOut | InjectedBug::SkipTakesNothing)) {
             (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
+        }
+        if let Some(InjectedBug::CutBetweenParts | InjectedBug::RepeatPart) = bug {
+            // Large transactions wait for each other; more of them would wait longer than their clients do.
+            (o.parts, o.clients, o.one_way_ms_max) = (PartSizes { whole_max: 100, part: 15, under_way: 60 }, 3, 20);
+            (o.checkpoint_entries, o.log_entries_max, o.cut_margin) = (5, 10, 0);
         }
         if bug == Some(InjectedBug::OtherWindow) {
             o.limits.window_entries = 20;

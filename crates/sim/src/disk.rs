@@ -2,14 +2,17 @@
 //!
 //! Invariants:
 //! - `written` is what a read finds: the system's cache.  It outlives the process, and the power does not outlive.
-//! - `safe` is what the disk has for certain; `tail` is what was written after that, in order.  A write that could not be
+//! - `safe` is what the disk has for certain; `tail` is what was written after that, in order.  A write that could
+//!   not be
 //!   synced stays in the cache and is never written by a later sync, unless somebody writes it again.
-//! - The loss of power keeps the safe part and writes of the tail up to the first that is not on disk, each whole or not
+//! - The loss of power keeps the safe part and writes of the tail up to the first that is not on disk, each whole
+//!   or not
 //!   at all (records carry a checksum and count).  Nothing else is ever lost.
 //! - A checkpoint is written whole and durably, or not at all; so is the mark of a log that starts anew.
 
 use crate::rng::{mix, Rng};
 use bytes::{Bytes, BytesMut};
+use onetrip_core::parts::Spans;
 use onetrip_core::replica::Store;
 use onetrip_core::router::Log;
 use onetrip_core::{checkpoint, Conf, LogIndex, NodeId, Term};
@@ -119,6 +122,8 @@ pub struct SimLog {
     wants_reading: Cell<bool>,
     /// Planted: nobody is given a snapshot.
     pub gives_no_snapshots: bool,
+    /// Injected: the log is cut between parts and the entry that names them.
+    pub cuts_between_parts: bool,
 }
 
 impl SimLog {
@@ -144,6 +149,7 @@ impl SimLog {
             questions: Cell::new(0),
             wants_reading: Cell::new(false),
             gives_no_snapshots: false,
+            cuts_between_parts: false,
         }
     }
 
@@ -306,6 +312,9 @@ impl Store for SimLog {
 
     fn cut(&mut self, upto: LogIndex) -> onetrip_core::Result<()> {
         // Both, since the segments that go are gone for either.
+        let mut spans = Spans::default();
+        self.written.entries.iter().for_each(|e| spans.append(LogIndex(e.index), e.get_entry_type(), &e.data));
+        let upto = if self.cuts_between_parts { upto } else { spans.cut_to(upto) };
         let upto = upto.0.min(self.safe.last());
         self.safe.cut(upto);
         self.written.cut(upto);
@@ -371,7 +380,8 @@ impl Storage for SimLog {
         Ok(self.written.last())
     }
 
-    /// As the daemon's: the last checkpoint, if it has what `to` lacks and knows `to` as a member; once it has been read.
+    /// As the daemon's: the last checkpoint, if it has what `to` lacks and knows `to` as a member; once it has been
+    /// read.
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
         let unavailable = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
         let serves = |head: &checkpoint::Head| {

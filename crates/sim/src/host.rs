@@ -1,5 +1,5 @@
-//! What a node's replica stands on here, with the faults: between any two of its stages it can be told to die (`fuse`), and
-//! what it had sent is then under way, what it had not synced may be gone.
+//! What a node's replica stands on here, with the faults: between any two of its stages it can be told to die
+//! (`fuse`), and what it had sent is then under way, what it had not synced may be gone.
 
 use crate::agent::Wire;
 use crate::ctx::{Ctx, InjectedBug, Micros, MS, SECOND};
@@ -123,6 +123,17 @@ impl SimHost<'_> {
             return None;
         }
         Some(certifier.certify(entry.index, &decoded).map(|decision| Some((decoded.txn, decision))))
+    }
+
+    /// The injected bug: on this node alone a part that arrives a second time passes for the next one.
+    fn repeat_part(&self, entry: &Committed, certifier: &Certifier) -> Option<Committed> {
+        if self.ctx.options.bug != Some(InjectedBug::RepeatPart) || self.body.id != NodeId(1) {
+            return None;
+        }
+        let (decoded, arriving) = (Entry::decode(entry.transaction()?.clone()).ok()?, certifier.arriving()?);
+        let part = decoded.part().filter(|part| decoded.txn == arriving.txn && part.offset < arriving.len() as u64)?;
+        let data = Entry::encode_part(&decoded.txn, part.total as usize, arriving.len(), &part.bytes);
+        Some(Committed { data, ..entry.clone() })
     }
 }
 
@@ -271,7 +282,10 @@ impl Host for SimHost<'_> {
         }
         let decided = match self.decide_for_non_member(entry, certifier, members) {
             Some(decided) => decided,
-            None => decide(entry, certifier, committed_indexes, members),
+            None => {
+                let repeated = self.repeat_part(entry, certifier);
+                decide(repeated.as_ref().unwrap_or(entry), certifier, committed_indexes, members)
+            }
         }?;
         self.ctx.checker.decides(id, index, &entry.data, decided.map(|d| d.1));
         self.body.decided.insert(index, self.body.clock);

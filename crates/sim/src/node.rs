@@ -159,6 +159,7 @@ impl Node {
         if let Some(why) = Replica::<SimLog, Wire>::put_in_order(&state, &mut log)? {
             return Err(Stop::Broken(why));
         }
+        log.cuts_between_parts = o.bug == Some(InjectedBug::CutBetweenParts);
         log.gives_no_snapshots = o.bug == Some(InjectedBug::CutWithoutSnapshot);
         let settings = Settings {
             region: ctx.region(id),
@@ -171,6 +172,7 @@ impl Node {
             leader_looks: o.leader_looks,
             leader_rest_ticks: LEADER_REST_TICKS,
             still_after: STILL_AFTER,
+            parts: o.parts,
         };
         let config = Config {
             id,
@@ -187,7 +189,7 @@ impl Node {
         let mut replica = Replica::new(settings, config, state, log, &starts)?;
         replica.consensus.set_message_bytes_max(ctx.options.message_bytes_max);
         if ctx.options.bug == Some(InjectedBug::EarlyWelcome) {
-            replica.router = Router::new(id, ctx.region(id), LogIndex::ZERO, &starts, running);
+            replica.router = Router::new(id, ctx.region(id), ctx.options.parts, LogIndex::ZERO, &starts, running);
         }
         let body = Body {
             id,

@@ -1,5 +1,5 @@
-//! Entries that a PostgreSQL cannot apply, and what is done about them: its node copies another member's that shows the entry, or
-//! an operator has it left out everywhere.
+//! Entries that a PostgreSQL cannot apply, and what is done about them: its node copies another member's that shows
+//! the entry, or an operator has it left out everywhere.
 //!
 //! Times are shorter than the product's, so that much of it happens in a run.
 
@@ -12,6 +12,7 @@ use crate::rng::mix;
 use crate::session::Doing;
 use crate::trace;
 use crate::world::{Event, Phase, World};
+use onetrip_core::parts;
 use onetrip_core::replica::{RebuildFrom, RequestId};
 use onetrip_core::{Entry, LogIndex, NodeId, TxnId};
 use std::time::Duration;
@@ -172,8 +173,7 @@ impl Node {
         if !force && Duration::from_micros(decided) + STILL_AFTER > now {
             ctx.checker.fail(format!("node {} leaves out {index}, which was decided a moment ago", self.id));
         }
-        use onetrip_core::router::Log;
-        let entry = Entry::decode(self.replica.consensus.log().read(index)?)?;
+        let entry = parts::read(self.replica.consensus.log(), index)?;
         let skip = match ctx.options.bug {
             Some(InjectedBug::SkipTakesNothing) => {
                 Entry::decode(Entry::encode(&entry.txn, &[], b""))?.encode_skip(index)
@@ -199,8 +199,8 @@ impl Node {
 }
 
 impl World {
-    /// An operator who sees that a region stands still.  He gives up what a region that is away may have: at once if it will not
-    /// come back, rarely if it might.
+    /// An operator who sees that a region stands still.  He gives up what a region that is away may have: at once
+    /// if it will not come back, rarely if it might.
     pub(crate) fn leave_out(&mut self) {
         let next = self.ctx.now + 500 * MS;
         self.at(next, Event::Skip);

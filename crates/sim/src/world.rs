@@ -316,7 +316,9 @@ impl World {
         body.trouble = Trouble { next_sync_fails: body.trouble.next_sync_fails || trouble, ..m.trouble };
         let result = node.work(arrivals, &mut self.ctx);
         let departures = std::mem::take(&mut node.body.departures);
-        let (rebuild, answers) = (std::mem::take(&mut node.body.rebuild_ordered), node.take_answers());
+        let rebuild = std::mem::take(&mut node.body.rebuild_ordered);
+        // A node that has just crashed answers nobody.
+        let answers = if result.is_ok() { node.take_answers() } else { Vec::new() };
         if std::mem::take(&mut node.body.elected) && self.phase == Phase::Safety {
             self.fault_at_election(i);
         }

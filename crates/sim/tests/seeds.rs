@@ -13,7 +13,8 @@ fn the_fixed_seeds_pass() {
     (1..=500).for_each(passes);
 }
 
-/// A learner that had shown nearly all, and then waited for a copy, was made a voter; whom it replaced left with all the rows.
+/// A learner that had shown nearly all, and then waited for a copy, was made a voter; whom it replaced left with
+/// all the rows.
 #[test]
 fn a_member_without_rows_replaces_nobody() {
     passes(1795423172831674636);
@@ -144,6 +145,16 @@ fn an_entry_left_out_without_its_keys_is_found() {
 }
 
 #[test]
+fn a_log_that_is_cut_between_the_parts_of_a_transaction_is_found() {
+    found(InjectedBug::CutBetweenParts, 400, &["still to be fed and no longer there"]);
+}
+
+#[test]
+fn a_part_that_counts_twice_on_one_node_is_found() {
+    found(InjectedBug::RepeatPart, 400, &["the first Some(", "remembers other outcomes"]);
+}
+
+#[test]
 fn a_node_with_another_window_is_found() {
     found(InjectedBug::OtherWindow, 20, &["the first Some(Decided", "remembers other outcomes"]);
 }
@@ -159,8 +170,8 @@ fn entries_are_left_out_and_copied_over_in_some_seeds() {
     }
 }
 
-/// Goal: no snapshot is sent behind one that is still leaving.  Method: small logs on narrow links, and a patience that is
-/// shorter than a snapshot takes.
+/// Goal: no snapshot is sent behind one that is still leaving.  Method: small logs on narrow links, and a patience
+/// that is shorter than a snapshot takes.
 #[test]
 fn a_snapshot_that_takes_long_to_leave_is_sent_once() {
     let mut events = onetrip_sim::Stats::default();
@@ -169,7 +180,8 @@ fn a_snapshot_that_takes_long_to_leave_is_sent_once() {
         let small = Options { log_entries_max: 40, checkpoint_entries: 20, cut_margin: 5, near_entries: 20, ..drawn };
         let narrow = Options { bytes_per_ms: 50, message_bytes_max: 1 << 20, clients: 2, ..small };
         let report = run(narrow, false);
-        // So small a log may be cut faster than a snapshot travels: then a member never catches up, which is not asked here.
+        // So small a log may be cut faster than a snapshot travels: then a member never catches up, which is not
+        // asked here.
         let behind = report.failure.filter(|why| why.contains("a snapshot behind another"));
         assert_eq!(behind, None, "seed {seed}");
         events.merge(&report.events);

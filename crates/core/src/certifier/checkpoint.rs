@@ -10,6 +10,7 @@
 //! | dropped | u64 n, n × (u32 node, u64 incarnation, u64 sequence) |
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index at which it ended; 0 if it runs) |
 //! | left out | u64 n, n × (index, index of the entry that leaves it out) |
+//! | to arrive in parts | u64 n, n × txn, the next one first |
 //! | committed indexes | index known after, u64 n, n × index |
 //!
 //! The map of taken keys is not stored: it follows from the window and is rebuilt from it.
@@ -18,7 +19,7 @@ use super::outcomes::{Outcomes, Record};
 use super::{Certifier, CommittedIndexes, FixedMap, Limits, Verdict, WindowEntry};
 use crate::entry::LockMode;
 use crate::error::{Error, Result};
-use crate::ids::{Base, LogIndex, NodeId};
+use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use crate::wire::{put_txn, Reader};
 use bytes::{BufMut, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +46,7 @@ pub(crate) struct Frozen {
     highest_dropped: BTreeMap<(NodeId, u64), u64>,
     incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
     left_out: BTreeMap<LogIndex, LogIndex>,
+    waiting: Vec<TxnId>,
 }
 
 impl Frozen {
@@ -56,6 +58,7 @@ impl Frozen {
                 + self.highest_dropped.len() * 20
                 + self.incarnations.len() * 20
                 + self.left_out.len() * 16
+                + self.waiting.len() * 20
                 + committed_indexes.indexes.len() * 8,
         );
         self.limits.put(out);
@@ -108,6 +111,8 @@ impl Frozen {
             out.put_u64_le(left_out.0);
             out.put_u64_le(by.0);
         }
+        out.put_u64_le(self.waiting.len() as u64);
+        self.waiting.iter().for_each(|txn| put_txn(out, txn));
         out.put_u64_le(committed_indexes.known_after.0);
         out.put_u64_le(committed_indexes.indexes.len() as u64);
         for i in &committed_indexes.indexes {
@@ -118,6 +123,7 @@ impl Frozen {
 
 impl Certifier {
     pub(crate) fn freeze(&self) -> Frozen {
+        assert!(!self.is_between_parts(), "a checkpoint between the parts of a transaction");
         Frozen {
             limits: self.limits,
             decided: self.decided,
@@ -130,6 +136,7 @@ impl Certifier {
             highest_dropped: self.outcomes.highest_dropped.clone(),
             incarnations: self.outcomes.incarnations.clone(),
             left_out: self.left_out.clone(),
+            waiting: self.arriving.iter().map(|arriving| arriving.txn).chain(self.waiting.iter().copied()).collect(),
         }
     }
 
@@ -195,6 +202,10 @@ impl Certifier {
             }
             c.left_out.insert(left_out, by);
         }
+        for _ in 0..count(r, 20)? {
+            c.waiting.push_back(r.txn()?);
+        }
+        c.next_arrives();
         let mut committed_indexes = CommittedIndexes { known_after: r.index("known after")?, indexes: VecDeque::new() };
         for _ in 0..count(r, 8)? {
             committed_indexes.indexes.push_back(r.index("committed index")?);

@@ -26,6 +26,7 @@ pub use outcomes::Outcome;
 use crate::entry::{Entry, EntryKind, LockMode};
 use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
+use crate::parts::Arriving;
 use fixed_map::FixedMap;
 use outcomes::Outcomes;
 use std::collections::{BTreeMap, VecDeque};
@@ -63,7 +64,8 @@ pub enum Verdict {
         oldest: Base,
         key: u32,
     },
-    /// Before it reached the log, an earlier entry had ruled that it may not commit any more.
+    /// Before it reached the log, an earlier entry had ruled that it may not commit any more; or the parts that it
+    /// names are not those that arrived.
     Cancelled,
     /// The node that it came from was not a member at that index.
     NotMember,
@@ -83,6 +85,8 @@ pub enum Decision {
     /// The entry says that the committed entry `left_out` is to be left out of every PostgreSQL.  It has to be applied
     /// itself, and a PostgreSQL that shows the changes of `left_out` cannot do that.
     LeavesOut { left_out: LogIndex, previous: LogIndex },
+    /// A part of a transaction; false: it is void.
+    Part { counts: bool },
 }
 
 /// For one key hash: the index of the last committed entry that took it, by lock mode.
@@ -98,6 +102,8 @@ struct WindowEntry {
 /// Entries that are remembered as left out, at most.  Beyond that the oldest are forgotten; no node should need them
 /// any more.
 const LEFT_OUT_MAX: usize = 1_000;
+/// At most so many transactions wait to arrive in parts; others ask again later.
+const WAITING_MAX: usize = 1_000;
 
 pub struct Certifier {
     limits: Limits,
@@ -112,6 +118,9 @@ pub struct Certifier {
     outcomes: Outcomes,
     /// The entries that are left out of every PostgreSQL, each with the entry that leaves it out.
     left_out: BTreeMap<LogIndex, LogIndex>,
+    /// The one transaction whose parts count now, and those that wait until it has arrived.
+    arriving: Option<Arriving>,
+    waiting: VecDeque<TxnId>,
 }
 
 impl Certifier {
@@ -127,6 +136,8 @@ impl Certifier {
             taken: FixedMap::default(),
             outcomes: Outcomes::new(&limits),
             left_out: BTreeMap::new(),
+            arriving: None,
+            waiting: VecDeque::new(),
         }
     }
 
@@ -187,25 +198,80 @@ impl Certifier {
     /// are aborted.
     pub fn end(&mut self, node: NodeId) {
         self.outcomes.end(node, self.decided);
+        self.waiting.retain(|txn| txn.node != node);
+        self.arriving.take_if(|arriving| arriving.txn.node == node);
+        self.next_arrives();
+    }
+
+    /// The transaction whose parts count now, even if none has arrived yet.
+    pub fn arriving(&self) -> Option<&Arriving> {
+        self.arriving.as_ref()
+    }
+
+    /// Some parts of a transaction have arrived, and not its end.  No checkpoint is made then.
+    pub fn is_between_parts(&self) -> bool {
+        self.arriving.as_ref().is_some_and(|arriving| !arriving.is_empty())
+    }
+
+    /// It is the transaction whose parts count, or it waits for that.
+    pub fn is_to_arrive(&self, txn: &TxnId) -> bool {
+        self.arriving.as_ref().is_some_and(|arriving| arriving.txn == *txn) || self.waiting.contains(txn)
+    }
+
+    fn next_arrives(&mut self) {
+        // It was cancelled, or its PostgreSQL has started anew since.
+        let outcomes = &self.outcomes;
+        self.arriving.take_if(|arriving| outcomes.get(&arriving.txn) != Outcome::Unknown);
+        while self.arriving.is_none() {
+            let Some(next) = self.waiting.pop_front() else { return };
+            self.arriving = Some(next).filter(|txn| outcomes.get(txn) == Outcome::Unknown).map(Arriving::new);
+        }
+    }
+
+    /// A part of a member's transaction.
+    pub fn take_part(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
+        self.follow(index)?;
+        let is_first = entry.part().is_some_and(|part| part.offset == 0);
+        if is_first && !self.is_to_arrive(&entry.txn) && self.waiting.len() < WAITING_MAX {
+            self.waiting.push_back(entry.txn);
+            self.next_arrives();
+        }
+        let counts = self.arriving.as_mut().is_some_and(|arriving| arriving.add(index, entry));
+        Ok(Decision::Part { counts })
+    }
+
+    /// What an entry stands for: itself, unless it names the parts that have arrived.
+    pub fn put_together(&mut self, entry: Entry) -> Entry {
+        if entry.kind != EntryKind::Whole {
+            return entry;
+        }
+        let arriving = self.arriving.take_if(|arriving| arriving.txn == entry.txn);
+        arriving.and_then(|arriving| arriving.end(&entry)).unwrap_or(entry)
     }
 
     fn decide(&mut self, index: LogIndex, entry: &Entry, judge: fn(&Self, &Entry) -> Verdict) -> Result<Decision> {
         self.follow(index)?;
+        let decision = self.decision(index, entry, judge);
+        self.next_arrives();
+        Ok(decision)
+    }
+
+    fn decision(&mut self, index: LogIndex, entry: &Entry, judge: fn(&Self, &Entry) -> Verdict) -> Decision {
         if entry.kind == EntryKind::Incarnation {
             // A write set of another length is ignored, by every node alike.
             if let Ok(before) = <[u8; 8]>::try_from(&entry.write_set[..]) {
                 let TxnId { node, incarnation, .. } = entry.txn;
                 self.outcomes.begin(node, incarnation, u64::from_le_bytes(before), index);
             }
-            return Ok(Decision::NoTransaction);
+            return Decision::NoTransaction;
         }
         if entry.kind == EntryKind::Skip {
-            return Ok(self.leave_out(index, entry));
+            return self.leave_out(index, entry);
         }
         match self.outcomes.get(&entry.txn) {
             Outcome::Unknown => {}
-            Outcome::Decided { at, .. } => return Ok(Decision::Duplicate { first: at }),
-            Outcome::OlderThanKept => return Ok(Decision::Stale),
+            Outcome::Decided { at, .. } => return Decision::Duplicate { first: at },
+            Outcome::OlderThanKept => return Decision::Stale,
         }
         let verdict = if entry.kind == EntryKind::Cancel { Verdict::Cancelled } else { judge(self, entry) };
         let previous = self.last_committed;
@@ -213,7 +279,7 @@ impl Certifier {
             self.take(index, entry);
         }
         self.outcomes.put(entry.txn, index, verdict);
-        Ok(Decision::Decided { verdict, previous })
+        Decision::Decided { verdict, previous }
     }
 
     /// An entry can be left out once.  The proposer has checked what this one leaves out; the checks here only make
@@ -251,6 +317,10 @@ impl Certifier {
 
     /// Reports the first key that makes the entry abort.
     fn judge(&self, entry: &Entry) -> Verdict {
+        // It names other parts than those that have arrived (`put_together`).
+        if entry.kind == EntryKind::Whole {
+            return Verdict::Cancelled;
+        }
         for (number, key) in entry.keys().enumerate() {
             if key.base.0 < self.floor.0 {
                 return Verdict::Window { oldest: Base(self.floor.0), key: number as u32 };

@@ -38,7 +38,8 @@ pub trait Store: Storage + Log {
     /// read, which happens beside the replica's work.  Returns those of Raft's requests that can be answered by now;
     /// [`super::Replica::fetched`] calls this.
     fn take_fetched(&mut self) -> Vec<GetEntriesContext>;
-    /// Drops entries up to `upto`; it may drop fewer.
+    /// Drops entries up to `upto`; it may drop fewer.  The parts of a transaction stay as long as the entry that
+    /// names them ([`crate::parts::Spans`]).
     fn cut(&mut self, upto: LogIndex) -> Result<(), Self::Error>;
     /// The log's size in the unit of [`super::Settings::log_bytes_max`], which need not be bytes.
     fn bytes(&self) -> u64;

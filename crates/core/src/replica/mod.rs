@@ -42,11 +42,13 @@ use requests::Requests;
 pub use requests::{Answer, LeftOut, NotDone, RequestId};
 use storage::Snapshots;
 
-use crate::certifier::{Certifier, CommittedIndexes};
+use crate::certifier::{Certifier, CommittedIndexes, Decision};
 use crate::consensus::{Committed, Config, Consensus, Input, Leadership, Message, Notice, Output};
+use crate::entry::Entry;
 use crate::error::Error;
-use crate::ids::{LogIndex, NodeId, RegionId};
+use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
 use crate::members::Members;
+use crate::parts::PartSizes;
 use crate::placement::{Patience, Traffic};
 use crate::router::{AgentEvent, Context, Outbox, Router};
 use crate::Checkpoint;
@@ -60,6 +62,12 @@ use std::time::Duration;
 const POSITION_TICKS: u64 = 25;
 /// How often consensus is told where the part near the end of the log begins.
 const NEAR_TICKS: u64 = 5;
+/// A transaction of which no further part has arrived for this long is cancelled: 10 s, or 2 s on the node that it
+/// comes from if nobody there waits for it any more.
+const ARRIVING_TICKS: u64 = 500;
+const ABANDONED_TICKS: u64 = 100;
+/// The cancellation is proposed again this often.
+const CANCEL_TICKS: u64 = 50;
 /// More rounds than this in one [`Replica::advance`] mean that consensus never comes to rest.
 const ROUNDS_MAX: usize = 100_000;
 
@@ -82,6 +90,7 @@ pub struct Settings {
     pub leader_rest_ticks: u64,
     /// A PostgreSQL that has not shown the next entry this long after that entry was decided does not get on by itself.
     pub still_after: Duration,
+    pub parts: PartSizes,
 }
 
 pub struct Replica<S: Store, O> {
@@ -101,6 +110,10 @@ pub struct Replica<S: Store, O> {
     /// The index of the last durable one.
     checkpoint: LogIndex,
     checkpoint_under_way: bool,
+    /// A checkpoint is due and waits, because a transaction is arriving in parts.
+    checkpoint_waits: bool,
+    /// How much of which transaction has arrived, and since which tick nothing more has.
+    arriving: (Option<(TxnId, usize)>, u64),
     snapshots: Snapshots,
     bytes_since_checkpoint: u64,
     /// The order to make PostgreSQL's data folder anew, if there is one.
@@ -144,7 +157,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let running = state.certifier.running_incarnation(id);
         Ok(Replica {
             id,
-            router: Router::new(id, settings.region.clone(), last, starts, running),
+            router: Router::new(id, settings.region.clone(), settings.parts, last, starts, running),
             settings,
             consensus: Consensus::new(config, store, members.clone())?,
             certifier: state.certifier,
@@ -156,6 +169,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             patience: Patience::default(),
             checkpoint,
             checkpoint_under_way: false,
+            checkpoint_waits: false,
+            arriving: (None, 0),
             snapshots: Snapshots::default(),
             bytes_since_checkpoint: 0,
             rebuild: None,
@@ -274,6 +289,31 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.router.resend(self.tick, all).into_iter().try_for_each(|raw| self.propose(raw, host))
     }
 
+    /// Proposes the next parts of large transactions.  True: there were some.
+    fn propose_parts<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<bool, H::Error> {
+        let parts = self.router.parts_to_propose(&context!(self));
+        let are_there = !parts.is_empty();
+        parts.into_iter().try_for_each(|raw| self.propose(raw, host))?;
+        Ok(are_there)
+    }
+
+    /// The node that a large transaction comes from may be gone for good, while others wait, and checkpoints too.
+    fn cancel_what_stopped_arriving<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        let now = self.certifier.arriving().map(|arriving| (arriving.txn, arriving.len()));
+        let has_leader = self.consensus.leadership().leader.is_some();
+        let (before, since) = self.arriving;
+        let Some((txn, _)) = now.filter(|_| now == before && has_leader) else {
+            self.arriving = (now, self.tick);
+            return Ok(());
+        };
+        let is_abandoned = txn.node == self.id && !self.router.is_pending(&txn);
+        if self.tick < since + if is_abandoned { ABANDONED_TICKS } else { ARRIVING_TICKS } {
+            return Ok(());
+        }
+        self.arriving.1 += CANCEL_TICKS;
+        self.propose(Entry::encode_cancel(&txn), host)
+    }
+
     pub fn tick<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
         self.tick += 1;
         if self.tick % NEAR_TICKS == 0 {
@@ -286,6 +326,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
         self.step(Input::Tick, host);
         self.propose_again(false, host)?;
+        self.cancel_what_stopped_arriving(host)?;
         self.work_requests(host);
         if self.tick % POSITION_TICKS != 0 {
             return Ok(());
@@ -329,6 +370,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 continue;
             }
             self.router.let_worker_in(&mut context!(self))?;
+            // Before the next large transaction begins to arrive.
+            if self.checkpoint_waits {
+                self.consider_checkpoint(host)?;
+            }
+            let proposes_parts = self.propose_parts(host)?;
             self.hand_events(host);
             host.stage(Stage::Answered)?;
             self.follow_rebuild(host);
@@ -336,7 +382,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             if members_changed {
                 self.work_requests(host);
             }
-            if !self.notice_leader(host)? && !members_changed {
+            if !self.notice_leader(host)? && !members_changed && !proposes_parts {
                 return Ok(());
             }
         }
@@ -403,7 +449,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             let Some((txn, decision)) = decided else { continue };
             host.stage(Stage::Certified)?;
-            self.traffic.committed(txn.node);
+            if !matches!(decision, Decision::Part { .. }) {
+                self.traffic.committed(txn.node);
+            }
             self.router.decided(entry.index, txn, decision, &context!(self));
             host.stage(Stage::Told)?;
         }

@@ -163,7 +163,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 
     pub fn take_answers(&mut self) -> Vec<Answer> {
-        std::mem::take(&mut self.requests.answers)
+        // A new member gets a checkpoint of this moment.
+        let waits = |change: &Change| self.certifier.is_between_parts() && matches!(change, Change::Join { .. });
+        let answers = std::mem::take(&mut self.requests.answers);
+        let (later, now) = answers.into_iter().partition(|(_, change, result)| result.is_ok() && waits(change));
+        self.requests.answers = later;
+        now
     }
 
     /// This node has left the cluster, and may never see that in its own log.

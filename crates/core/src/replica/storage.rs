@@ -4,10 +4,13 @@
 //! - A checkpoint that came from another node is durable before the log is emptied for it; after a crash between the
 //!   two, the next start repairs the log.
 //! - The log is cut only below the durable checkpoint and below what this node's own PostgreSQL has durably applied.
-//!   It is not cut above what another member needs either, until it is larger than `log_bytes_max`.
+//!   It is not cut above what another member needs either, until it is larger than `log_bytes_max`; and never between
+//!   the parts of a transaction and the entry that names them.
 
 use super::host::ends;
 use super::{Host, Replica, Stage, Store};
+#[cfg(doc)]
+use crate::certifier::Certifier;
 use crate::checkpoint;
 use crate::consensus::{Input, Installed, Message, Opened, Persist};
 use crate::ids::{LogIndex, Term};
@@ -134,7 +137,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.set_members(state.members.into(), host)
     }
 
-    /// A checkpoint up to the last index that was decided.
+    /// A checkpoint up to the last index that was decided.  There is none between the parts of a transaction
+    /// ([`Certifier::is_between_parts`]).
     pub fn encoded_checkpoint(&self) -> Bytes {
         self.frozen_checkpoint().encode()
     }
@@ -168,7 +172,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let share = |of: u64| of - of / 32 * (u64::from(self.id.0) % 8);
         let (entries_max, bytes_max) = (share(self.settings.checkpoint_entries), share(self.settings.checkpoint_bytes));
         let due = wanted || entries >= entries_max || self.bytes_since_checkpoint >= bytes_max;
-        if !due || self.checkpoint_under_way {
+        self.checkpoint_waits = due && self.certifier.is_between_parts();
+        if !due || self.checkpoint_under_way || self.checkpoint_waits {
             return Ok(());
         }
         self.checkpoint_under_way = true;

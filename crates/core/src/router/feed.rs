@@ -8,9 +8,10 @@
 use super::{ConnId, Log, Outbox};
 use crate::agent::{entry_head, EntryFlags};
 use crate::certifier::Certifier;
-use crate::entry::{Entry, EntryKind};
+use crate::entry::EntryKind;
 use crate::ids::{LogIndex, RegionId};
 use crate::members::Members;
+use crate::parts;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ impl<O: Outbox> Feed<O> {
             if self.under_way.len() >= ENTRIES_MAX {
                 break;
             }
-            let entry = Entry::decode(log.read(at)?)?;
+            let entry = parts::read(log, at)?;
             let flags =
                 EntryFlags { left_out: certifier.left_out_by(at).is_some(), leaves_out: entry.kind == EntryKind::Skip };
             let is_empty = flags.left_out && !flags.leaves_out;

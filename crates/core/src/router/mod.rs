@@ -20,6 +20,7 @@ use crate::certifier::{Certifier, CommittedIndexes, Decision, Outcome, Verdict};
 use crate::entry::Entry;
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
 use crate::members::{MemberRole, Members};
+use crate::parts::{PartSizes, Progress};
 use bytes::Bytes;
 use feed::Feed;
 use settle::Settling;
@@ -35,6 +36,8 @@ const RETRY_TICKS: u64 = 5;
 /// A large proposal is not sent again before it can have arrived, at this speed.
 const BYTES_PER_TICK: u64 = 256 << 10;
 
+/// A large transaction for which no session waits any more is cancelled after this long.
+const ABANDONED_TICKS: u64 = 100;
 /// An apply worker that begins at the same index more often than this does not get on.
 const BEGINS_MAX: u32 = 3;
 /// PostgreSQL may end at an entry this often before the entry is taken for the cause.
@@ -53,14 +56,20 @@ struct Pending {
     raw: Bytes,
     resend_at: u64,
     resend_ticks: u64,
+    /// Set if it travels in parts.
+    parts: Option<Progress>,
     _permit: Permit,
 }
 
 pub struct Router<O> {
     me: NodeId,
     region: RegionId,
+    sizes: PartSizes,
     conns: BTreeMap<ConnId, Conn<O>>,
     pending: BTreeMap<TxnId, Pending>,
+    /// Those of them that travel in parts; and, with the tick at which they are cancelled, those for which no
+    /// session waits any more.
+    large: BTreeMap<TxnId, Option<u64>>,
     settling: Settling,
     feed: Option<Feed<O>>,
     /// The end of the log when this node started: whatever was acknowledged here before is not above it.
@@ -108,14 +117,23 @@ pub struct Context<'a, L> {
 impl<O: Outbox> Router<O> {
     /// `starts`: the incarnations that PostgreSQL ran as in earlier lives of this node, as [`Router::starts_with`]
     /// returned them; `logged`: the incarnation that it runs as according to the log.
-    pub fn new(me: NodeId, region: RegionId, last_at_start: LogIndex, starts: &[u64], logged: u64) -> Router<O> {
+    pub fn new(
+        me: NodeId,
+        region: RegionId,
+        sizes: PartSizes,
+        last_at_start: LogIndex,
+        starts: &[u64],
+        logged: u64,
+    ) -> Router<O> {
         Router {
             me,
             region,
+            sizes,
             last_at_start,
             early_worker: None,
             conns: BTreeMap::new(),
             pending: BTreeMap::new(),
+            large: BTreeMap::new(),
             settling: Settling::new(me, starts, logged),
             feed: None,
             applied: None,
@@ -366,16 +384,58 @@ impl<O: Outbox> Router<O> {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.waiting = Some(txn);
         }
-        let resend_ticks = RESEND_TICKS + raw.len() as u64 / BYTES_PER_TICK;
-        let pending =
-            Pending { conn, raw: raw.clone(), resend_at: context.tick + resend_ticks, resend_ticks, _permit: permit };
+        let parts = (raw.len() > self.sizes.whole_max).then(Progress::default);
+        let at_once = if parts.is_some() { None } else { Some(raw.clone()) };
+        if parts.is_some() {
+            self.large.insert(txn, None);
+        }
+        let resend_ticks = RESEND_TICKS + at_once.as_ref().map_or(0, |raw| raw.len() as u64 / BYTES_PER_TICK);
+        let resend_at = context.tick + resend_ticks;
+        let pending = Pending { conn, raw, resend_at, resend_ticks, parts, _permit: permit };
         if let Some(earlier) = self.pending.insert(txn, pending) {
             if let Some(c) = self.conns.get_mut(&earlier.conn) {
                 c.waiting = None;
             }
             self.close(earlier.conn);
         }
-        Some(raw)
+        at_once
+    }
+
+    /// What to propose now of the transactions that travel in parts.
+    pub fn parts_to_propose<L>(&mut self, context: &Context<'_, L>) -> Vec<Bytes> {
+        let (arriving, mut proposals) = (context.certifier.arriving(), Vec::new());
+        self.large.retain(|txn, cancel_at| {
+            let is_to_arrive = context.certifier.is_to_arrive(txn);
+            let pending = self.pending.get_mut(txn);
+            let Some((pending, parts)) = pending.and_then(|p| p.parts.take().map(|parts| (p, parts))) else {
+                // The session may propose it again on a new connection; but other transactions wait for this one.
+                if *cancel_at.get_or_insert(context.tick + ABANDONED_TICKS) <= context.tick {
+                    *cancel_at = None;
+                    proposals.push(Entry::encode_cancel(txn));
+                }
+                return is_to_arrive;
+            };
+            let parts = pending.parts.insert(parts);
+            let before = proposals.len();
+            match arriving {
+                Some(arriving) if arriving.txn != *txn => {
+                    if !is_to_arrive {
+                        proposals.extend(parts.ask(txn, &pending.raw));
+                    }
+                }
+                _ => proposals.extend(parts.next(txn, &pending.raw, arriving, &self.sizes)),
+            }
+            if proposals.len() > before {
+                pending.resend_at = context.tick + pending.resend_ticks;
+            }
+            true
+        });
+        proposals
+    }
+
+    /// A session here waits for it.
+    pub fn is_pending(&self, txn: &TxnId) -> bool {
+        self.pending.contains_key(txn)
     }
 
     /// Rule 1, at the moment of certification.  [`Router::feed_worker`] sends what the apply worker is to get.
@@ -389,6 +449,7 @@ impl<O: Outbox> Router<O> {
                 return self.settling.logged(context.certifier.running_incarnation(self.me));
             }
             Decision::Duplicate { .. } => return,
+            Decision::Part { counts } => return self.part_is_there(&txn, counts, context),
             Decision::LeavesOut { left_out, previous } => return self.leaves_out(at, left_out, previous),
             Decision::Stale => {
                 if let Some(waiting) = self.pending.get(&txn) {
@@ -404,6 +465,17 @@ impl<O: Outbox> Router<O> {
             self.tell(waiting.conn, txn, at, verdict, previous, context.members);
         } else if let Some(feed) = self.feed.as_mut().filter(|_| verdict == Verdict::Commit) {
             feed.push(at, previous);
+        }
+    }
+
+    fn part_is_there<L>(&mut self, txn: &TxnId, counts: bool, context: &Context<'_, L>) {
+        let Some(pending) = self.pending.get_mut(txn) else { return };
+        let Some(parts) = &mut pending.parts else { return };
+        if counts {
+            (pending.resend_at, pending.resend_ticks) = (context.tick + RESEND_TICKS, RESEND_TICKS);
+        } else if context.certifier.arriving().is_some_and(|arriving| arriving.txn != *txn) {
+            // Another transaction came first, and this one comes after it.
+            parts.again();
         }
     }
 
@@ -506,11 +578,14 @@ impl<O: Outbox> Router<O> {
         for pending in self.pending.values_mut() {
             if all || pending.resend_at <= tick {
                 if !all {
-                    let arrival = pending.raw.len() as u64 / BYTES_PER_TICK;
+                    let arrival = if pending.parts.is_some() { 0 } else { pending.raw.len() as u64 / BYTES_PER_TICK };
                     pending.resend_ticks = (pending.resend_ticks * 2).min(RESEND_TICKS_MAX + 2 * arrival);
                 }
                 pending.resend_at = tick + pending.resend_ticks;
-                again.push(pending.raw.clone());
+                match &mut pending.parts {
+                    Some(parts) => parts.again(),
+                    None => again.push(pending.raw.clone()),
+                }
             }
         }
         again
@@ -523,6 +598,7 @@ impl<O: Outbox> Router<O> {
         if let Some(pending) = pending {
             pending.resend_at = tick + RETRY_TICKS;
             pending.resend_ticks = RESEND_TICKS;
+            pending.parts.iter_mut().for_each(Progress::hold);
         }
     }
 

@@ -6,6 +6,7 @@ use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{self, Committed, Config, Consensus, Input, Leadership, Message, Notice, Opened, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::members::{Change, Command};
+use onetrip_core::parts::PartSizes;
 use onetrip_core::replica::{Host, RebuildFrom, Replica, Report, Settings, Stage, Store};
 use onetrip_core::router::{Log, Outbox};
 use onetrip_core::{
@@ -312,6 +313,7 @@ impl Node {
             near_bytes: 1,
             leader_looks: 4,
             leader_rest_ticks: LEADER_REST_TICKS,
+            parts: PartSizes::default(),
             still_after: Duration::from_secs(5),
         };
         let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };

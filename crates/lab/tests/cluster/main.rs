@@ -1,8 +1,10 @@
-//! Cluster tests: three real nodes, three real PostgreSQL servers, and the real `onetrip` command, as a user would run them.
+//! Cluster tests: three real nodes, three real PostgreSQL servers, and the real `onetrip` command, as a user would
+//! run them.
 //!
-//! One test for each subject, and one file for those that are alike; `lab` holds what they share.  Clusters are expensive,
-//! so one runs at a time and the steps of a subject share it; where subjects are small, several do (`lab::Subjects`), and
-//! each fails by itself.  All of it is one executable because linking it once is quick and thirteen times is not:
+//! One test for each subject, and one file for those that are alike; `lab` holds what they share.  Clusters are
+//! expensive, so one runs at a time and the steps of a subject share it; where subjects are small, several do
+//! (`lab::Subjects`), and each fails by itself.  All of it is one executable because linking it once is quick and
+//! thirteen times is not:
 //! `cargo test --release -p onetrip-lab --test cluster kill9` runs one file.
 //!
 //! `ONETRIP_TEST_SECONDS` shortens what runs for a time (default 30); `ONETRIP_KEEP` keeps the clusters' folders.
@@ -29,6 +31,7 @@ mod nothing_deadlocks;
 #[cfg(feature = "stop-points")]
 mod outcomes;
 mod partition;
+mod parts;
 mod poison;
 mod recipes;
 mod rehearsal;

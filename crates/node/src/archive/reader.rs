@@ -107,7 +107,7 @@ impl Loaded {
                 return Err(damaged(format!("record {records} at byte {offset} has no time, or an earlier one")));
             };
             time = at;
-            for (index, slot) in record.entries {
+            for (index, slot, _) in record.entries {
                 if index != number + slots.len() as u64 {
                     return Err(damaged(format!("entry {index} follows entry {}", number + slots.len() as u64 - 1)));
                 }

@@ -67,7 +67,7 @@ impl Writer {
     fn find_end(&mut self, segment: &mut Segment) -> Result<bool> {
         let (mut offset, mut number) = (0, 0);
         while let Some((record, end)) = segment.record_at(offset, number)? {
-            let last = record.entries.last().map(|(index, slot)| Previous::new(*index, slot.term));
+            let last = record.entries.last().map(|(index, slot, _)| Previous::new(*index, slot.term));
             self.last = last.or(self.last);
             self.time_ms = record.time_ms.unwrap_or(0).max(self.time_ms);
             (offset, number) = (end, number + 1);

@@ -40,6 +40,7 @@ use healing::Healing;
 use host::NodeHost;
 use lag::LagClock;
 use onetrip_core::consensus::{Config, Role};
+use onetrip_core::parts::PartSizes;
 use onetrip_core::replica::{Host, Replica, Settings};
 use onetrip_core::{LogIndex, NodeId};
 use retain::Retained;
@@ -132,6 +133,7 @@ impl CoreThread {
             leader_looks: LEADER_LOOKS,
             leader_rest_ticks: LEADER_REST_TICKS,
             still_after: STILL_AFTER,
+            parts: PartSizes::default(),
         };
         let starts_file = StartsFile::new(config.data_dir.join("starts"));
         let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?)?;
@@ -280,6 +282,7 @@ impl CoreThread {
         CoreStatus {
             raft: replica.consensus.status(),
             decided: replica.certifier.decided(),
+            arriving: replica.certifier.arriving().map(|arriving| (arriving.txn, arriving.len())),
             last_committed: replica.certifier.last_committed(),
             log_first: replica.consensus.log().first_index(),
             checkpoint: replica.checkpoint(),
@@ -318,8 +321,8 @@ impl CoreThread {
         }
         let decided = self.replica.certifier.decided();
         // If nothing was decided, no checkpoint is saved: a node that the others refused because of its node.toml has
-        // to begin anew from the corrected file.
-        if decided > LogIndex::ZERO {
+        // to begin anew from the corrected file.  Between the parts of a transaction the last checkpoint serves.
+        if decided > LogIndex::ZERO && !self.replica.certifier.is_between_parts() {
             self.host.checkpoint_file.save(decided, &self.replica.encoded_checkpoint())?;
         }
         self.replica.consensus.log_mut().close()?;

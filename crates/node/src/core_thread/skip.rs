@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::inbox::LeftOut;
 use crate::write_set;
 use bytes::Bytes;
+use onetrip_core::parts;
 use onetrip_core::replica::{Host, RequestId};
 use onetrip_core::{Entry, LogIndex};
 use std::collections::BTreeMap;
@@ -44,9 +45,8 @@ impl CoreThread {
         if let Some(why) = self.replica.why_not_left_out(index, force, self.host.now()) {
             return Ok(Err(why));
         }
-        let stored = self.replica.consensus.log().read(index)?;
-        let entry = Entry::decode(stored.clone())?;
-        let kept = match self.keep_skipped(index, &stored, &entry) {
+        let entry = parts::read(self.replica.consensus.log(), index)?;
+        let kept = match self.keep_skipped(index, &entry) {
             Ok(kept) => kept,
             Err(e) => return Ok(Err(format!("log index {index} is not left out: it cannot be saved first: {e}"))),
         };
@@ -55,12 +55,12 @@ impl CoreThread {
         Ok(Ok((entry.encode_skip(index), LeftOut { by: LogIndex::ZERO, txn, region, kept, changes })))
     }
 
-    fn keep_skipped(&self, index: LogIndex, stored: &Bytes, entry: &Entry) -> Result<PathBuf> {
+    fn keep_skipped(&self, index: LogIndex, entry: &Entry) -> Result<PathBuf> {
         let folder = self.host.config.data_dir.join("skipped");
         std::fs::create_dir_all(&folder).map_err(Error::disk(&folder, "making"))?;
         crate::disk::sync_dir(&self.host.config.data_dir)?;
         let file = folder.join(index.to_string());
-        crate::disk::write_whole(&file, stored)?;
+        crate::disk::write_whole(&file, &entry.encoded())?;
         let mut text = format!("log index {index}, transaction {}\n", entry.txn);
         for line in write_set::lines(entry.write_set.clone()) {
             text.push_str(&line);

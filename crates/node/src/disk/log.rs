@@ -16,6 +16,7 @@ use super::spare::Spare;
 use super::{sync_dir, CheckpointFile};
 use crate::error::{Error, Result};
 use bytes::Bytes;
+use onetrip_core::parts::Spans;
 use onetrip_core::{Conf, LogIndex, Term};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::cell::{Cell, RefCell};
@@ -56,6 +57,7 @@ pub struct RaftLog {
     next_record: u64,
     segment_bytes: u64,
     spare: Spare,
+    spans: Spans,
     /// An entry could not be read.  Raft was told, and sends a snapshot instead, so nobody else would hear of it.
     unreadable: RefCell<Option<Error>>,
     /// `Some`: the log is only read, and what follows this entry is not looked at.
@@ -123,6 +125,7 @@ impl RaftLog {
             next_record: 0,
             segment_bytes,
             spare: Spare::new(dir),
+            spans: Spans::default(),
             unreadable: RefCell::default(),
             read_to: None,
         }
@@ -150,6 +153,7 @@ impl RaftLog {
         self.raise_commit(index);
         self.next_segment(Previous { index: index.0, term: term.0, restart: true })?;
         self.slots.clear();
+        self.spans.clear();
         self.cached.clear();
         self.cached_bytes = 0;
         self.drop_older()
@@ -207,6 +211,7 @@ impl RaftLog {
                 };
                 if previous.restart || is_cut {
                     self.slots.clear();
+                    self.spans.clear();
                 }
                 let follows = self.segments.is_empty() || previous.restart || is_cut || previous.index == self.last();
                 if !follows {
@@ -219,7 +224,7 @@ impl RaftLog {
             }
             let oldest = self.segments.front().filter(|_| !segment.previous.restart && !is_cut);
             let base = oldest.map_or(segment.previous, |s| s.previous);
-            for (index, slot) in record.entries {
+            for (index, slot, data) in record.entries {
                 segment.lowest = segment.lowest.min(index);
                 // The entry replaces one of a segment that is gone, so this segment was to be removed too
                 // (`segments_to_cut`).
@@ -231,6 +236,7 @@ impl RaftLog {
                     return Err(segment.corrupted(format!("entry {index} follows nothing")));
                 };
                 self.slots.truncate(keep as usize);
+                self.spans.append(LogIndex(index), slot.kind, &data);
                 self.slots.push_back(slot);
             }
             offset = end;
@@ -370,6 +376,7 @@ impl RaftLog {
             assert!(index > self.before_first() && index <= self.last() + 1, "entry {index} after {}", self.last());
             self.truncate(index);
             self.slots.push_back(slot);
+            self.spans.append(LogIndex(index), entry.get_entry_type(), &entry.data);
             self.cached_bytes += entry.data.len();
             self.cached.push_back(entry.data.clone());
         }
@@ -388,8 +395,8 @@ impl RaftLog {
         }
     }
 
-    /// Removes segments that contain nothing above `upto`.  Everything up to there must be committed, and no longer
-    /// needed by anyone.
+    /// Removes segments that contain nothing above `upto`, nor parts of a transaction above it.  Everything up to there
+    /// must be committed, and no longer needed by anyone.
     pub fn cut(&mut self, upto: LogIndex) -> Result<()> {
         let before = self.before_first();
         let old_segments = self.segments_to_cut(upto);
@@ -403,6 +410,7 @@ impl RaftLog {
         for data in self.cached.drain(..excess) {
             self.cached_bytes -= data.len();
         }
+        self.spans.cut(LogIndex(self.before_first()));
         if self.before_first() != before {
             sync_dir(&self.dir)?;
         }
@@ -412,6 +420,7 @@ impl RaftLog {
     /// How many of the oldest segments can be removed.  Neither the one that is then the oldest nor any later one may
     /// contain an entry that belongs before it: the segments that are left, read by themselves, are then the same log.
     fn segments_to_cut(&self, upto: LogIndex) -> usize {
+        let upto = self.spans.cut_to(upto);
         let mut lowest = u64::MAX;
         let begins = self.segments.iter().enumerate().skip(1).rev().find(|(_, segment)| {
             lowest = lowest.min(segment.lowest);

@@ -69,7 +69,7 @@ pub(crate) struct Record {
     pub hard_state: Option<HardState>,
     pub previous: Option<Previous>,
     pub time_ms: Option<u64>,
-    pub entries: Vec<(u64, Slot)>,
+    pub entries: Vec<(u64, Slot, Bytes)>,
 }
 
 pub(crate) struct Segment {
@@ -393,8 +393,9 @@ impl Segment {
             if body.len() < len as usize {
                 return None;
             }
-            let crc = crc32fast::hash(&body.split_to(len as usize));
-            record.entries.push((index, Slot { term, kind, segment: self.number, offset, len, crc }));
+            let data = body.split_to(len as usize);
+            let crc = crc32fast::hash(&data);
+            record.entries.push((index, Slot { term, kind, segment: self.number, offset, len, crc }, data));
         }
         body.is_empty().then_some(record)
     }

@@ -17,7 +17,8 @@ pub(super) fn peer_frames(bytes: &[u8]) {
         while let Ok(Some(frame)) = Frame::take(&mut buf, max) {
             let back = Frame::take(&mut BytesMut::from(&frame.encode()[..]), FRAME_BYTES_MAX);
             match (back, &frame) {
-                // By what is shown: to protobuf, unknown fields that a later part has replaced are another thing than none.
+                // By what is shown: to protobuf, unknown fields that a later part has replaced are another thing
+                // than none.
                 (Ok(Some(Frame::Raft(back))), Frame::Raft(message)) => {
                     assert_eq!(format!("{back:?}"), format!("{message:?}"));
                 }
@@ -118,7 +119,7 @@ pub(super) fn entries(bytes: &[u8]) {
         if entry.kind == EntryKind::Transaction {
             assert_eq!(Entry::encode(&entry.txn, &keys, &entry.write_set), raw);
         }
-        let _ = entry.leaves_out();
+        let _ = (entry.leaves_out(), entry.part(), entry.whole());
         let _ = crate::write_set::lines(entry.write_set);
     }
 }

@@ -23,7 +23,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -143,8 +143,8 @@ impl From<Bytes> for Encoded {
     }
 }
 
-/// The same as the `encode` of [`Frame::Raft`].  The thread that sends a snapshot has other things to do than to copy its data
-/// and compute their checksum.
+/// The same as the `encode` of [`Frame::Raft`].  The thread that sends a snapshot has other things to do than to
+/// copy its data and compute their checksum.
 pub fn encode_raft(mut message: Message) -> Encoded {
     if message.get_msg_type() != MessageType::MsgSnapshot {
         return Frame::Raft(Box::new(message)).encode().into();
@@ -542,7 +542,8 @@ mod tests {
         }
     }
 
-    /// RUSTSEC-2024-0437: skipping nested groups overflows the stack in protobuf 3.  Version 2 refuses the second level.
+    /// RUSTSEC-2024-0437: skipping nested groups overflows the stack in protobuf 3.  Version 2 refuses the second
+    /// level.
     #[test]
     fn nested_groups_from_a_peer_are_refused() {
         let wrap = |field: u8, inside: &[u8]| {

@@ -12,7 +12,7 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 impl onetrip_core::router::Log for RaftLog {
     type Error = Error;
     fn first_index(&self) -> LogIndex {
-        self.first_index()
+        self.spans.readable_from(self.first_index())
     }
     fn last_index(&self) -> LogIndex {
         self.last_index()

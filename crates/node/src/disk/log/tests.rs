@@ -1,7 +1,8 @@
 //! The log against restarts, damage at every byte, and cuts.
 
 use super::*;
-use onetrip_core::{Checkpoint, Member, MemberRole, Members, NodeId};
+use onetrip_core::router::Log;
+use onetrip_core::{Checkpoint, Entry, Member, MemberRole, Members, NodeId, TxnId};
 use proptest::prelude::*;
 use raft::eraftpb::Snapshot;
 use raft::{GetEntriesContext, Storage, StorageError};
@@ -587,6 +588,8 @@ fn damage_that_is_found_beside_ends_the_log() {
 enum Step {
     /// A record with so many entries of such a length.
     Append(u64, usize),
+    /// An entry that names the last so many before it as its parts.
+    Whole(u64),
     /// A new leader's entries, which replace so many of those that are not committed.
     Replace(u64, u64),
     Commit(u64),
@@ -600,6 +603,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (1..4u64, 0..90usize).prop_map(|(n, len)| Step::Append(n, len)),
+        1 => (1..30u64).prop_map(Step::Whole),
         3 => (0..20u64, 0..4u64).prop_map(|(back, n)| Step::Replace(back, n)),
         2 => any::<u64>().prop_map(Step::Commit),
         2 => any::<u64>().prop_map(Step::Cut),
@@ -617,6 +621,8 @@ struct Model {
     kept: Vec<(u64, Vec<u8>)>,
     term: u64,
     committed: u64,
+    /// The log was cut up to here at most.
+    needed: u64,
 }
 
 impl Model {
@@ -636,6 +642,14 @@ impl Model {
         let log = self.log.as_mut().unwrap();
         match *step {
             Step::Append(entries, len) => self.append(entries, len),
+            Step::Whole(back) => {
+                let last = self.kept.len() as u64;
+                let parts: Vec<_> =
+                    (last.saturating_sub(back).max(log.before_first()) + 1..=last).map(LogIndex).collect();
+                let whole = entry(last + 1, self.term, &Entry::encode_whole(&TxnId::default(), 0, &parts));
+                log.append(std::slice::from_ref(&whole), Some(&hard(self.term, 1, self.committed)), true).unwrap();
+                self.kept.push((self.term, whole.data.to_vec()));
+            }
             Step::Replace(back, more) => {
                 let keep = (self.kept.len() as u64).saturating_sub(back).max(self.committed);
                 self.kept.truncate(keep as usize);
@@ -643,9 +657,15 @@ impl Model {
                 self.append(1 + more, 5);
             }
             Step::Commit(upto) => self.committed += upto % (self.kept.len() as u64 - self.committed + 1),
-            Step::Cut(upto) => log.cut(LogIndex(upto % (self.committed + 1))).unwrap(),
+            Step::Cut(upto) => {
+                let upto = upto % (self.committed + 1);
+                self.needed = self.needed.max(upto);
+                log.cut(LogIndex(upto)).unwrap();
+            }
             Step::CutShort(upto, gone) => {
-                let segments = log.segments_to_cut(LogIndex(upto % (self.committed + 1)));
+                let upto = upto % (self.committed + 1);
+                self.needed = self.needed.max(upto);
+                let segments = log.segments_to_cut(LogIndex(upto));
                 for old in log.segments.iter().take(gone % (segments + 1)) {
                     std::fs::remove_file(&old.path).unwrap();
                 }
@@ -672,6 +692,18 @@ impl Model {
         let mut found = contents(log);
         found.truncate((upto + 1 - first) as usize);
         assert_eq!(found, self.kept[first as usize - 1..upto as usize]);
+        let readable = Log::first_index(log).0;
+        assert!(
+            readable <= self.needed + 1,
+            "what lacks its parts is below {readable}, and {} is needed",
+            self.needed + 1
+        );
+        for (_, data) in &found[((readable - first) as usize).min(found.len())..] {
+            let whole = Entry::decode(data.clone().into()).ok().and_then(|entry| entry.whole());
+            for part in whole.into_iter().flat_map(|(_, parts)| parts) {
+                assert!(part.0 >= first, "part {part} was cut off");
+            }
+        }
     }
 }
 
@@ -682,7 +714,7 @@ proptest! {
     fn a_log_holds_what_was_written_last(steps in steps()) {
         let dir = tempfile::tempdir().unwrap();
         let log = Some(open(dir.path()).unwrap());
-        let mut model = Model { dir, log, kept: Vec::new(), term: 1, committed: 0 };
+        let mut model = Model { dir, log, kept: Vec::new(), term: 1, committed: 0, needed: 0 };
         for step in &steps {
             model.step(step);
             let log = model.log.as_ref().unwrap();
