@@ -117,8 +117,8 @@ impl Drop for Room {
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than the worker's credit of 64 MiB; for a backend no more than one small frame waits.
 const QUEUE_BYTES_MAX: usize = 128 << 20;
-/// No frame is larger, except those that carry a write set.
-const SMALL_FRAME_BYTES_MAX: usize = 256;
+/// No frame is larger, except those that carry a write set.  The largest is STUCK, with a message of up to 255 bytes.
+const SMALL_FRAME_BYTES_MAX: usize = 512;
 
 /// Makes the socket.  A file left by an earlier life of the node is replaced; the caller holds the data directory's
 /// lock.
