@@ -64,6 +64,6 @@ ot_check_writable(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("cannot change what is replicated: this server of region \"%s\" is a read replica", ot_region),
-				 errdetail("Temporary tables may be written, and tables of another access method."),
+				 errdetail("Temporary and unlogged tables may be written, and tables of another access method."),
 				 errhint("Connect to a region with a voter; onetrip status names them.")));
 }

@@ -318,6 +318,21 @@ ddl_lock_against_truncate(Oid relid)
 						RowExclusiveLock : AccessShareLock);
 }
 
+/*
+ * GRANT by somebody who may not grant anything there is only a warning, so its
+ * lock would be kept until the end of the transaction.
+ */
+static void
+ddl_lock_granted_relation(Oid relid)
+{
+	AclMode		any = ACL_GRANT_OPTION_FOR(ACL_ALL_RIGHTS_RELATION | ACL_ALL_RIGHTS_SEQUENCE);
+
+	if (OidIsValid(relid) &&
+		(pg_class_aclmask(relid, GetUserId(), any, ACLMASK_ANY) != 0 ||
+		 pg_attribute_aclcheck_all(relid, GetUserId(), any, ACLMASK_ANY) == ACLCHECK_OK))
+		ddl_lock_against_truncate(relid);
+}
+
 static void
 ddl_lock_schema_against_truncate(const char *schema)
 {
@@ -335,7 +350,7 @@ ddl_lock_schema_against_truncate(const char *schema)
 		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
 
 		if (ot_ddl_has_table_key(form->relkind) || form->relkind == RELKIND_SEQUENCE)
-			ddl_lock_against_truncate(form->oid);
+			ddl_lock_granted_relation(form->oid);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
@@ -351,7 +366,7 @@ ddl_lock_granted(GrantStmt *stmt)
 	foreach(lc, stmt->objects)
 	{
 		if (stmt->targtype == ACL_TARGET_OBJECT)
-			ddl_lock_against_truncate(RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true));
+			ddl_lock_granted_relation(RangeVarGetRelid(lfirst_node(RangeVar, lc), NoLock, true));
 		else if (stmt->targtype == ACL_TARGET_ALL_IN_SCHEMA)
 			ddl_lock_schema_against_truncate(strVal(lfirst(lc)));
 	}
@@ -392,8 +407,8 @@ ddl_lock_granted_to(List *roles)
  * Called before a statement runs, in a backend or in the apply worker: locks
  * the relations that it affects but does not lock itself.  A user who may not
  * run the statement must not make others wait, so objects of other owners are
- * left alone; the statement will fail on them.  The weak locks for GRANT and
- * DROP OWNED are taken without that check.
+ * left alone; the statement will fail on them, or warn, as GRANT does.  DROP
+ * OWNED fails as a whole, which gives its weak locks back.
  */
 void
 ot_ddl_lock_relations(Node *stmt)

@@ -180,6 +180,20 @@ RESET ROLE;
 CREATE TABLE not_parted PARTITION OF of_log FOR VALUES IN (now());
 CREATE TABLE other_kind PARTITION OF by_array FOR VALUES FROM (now()) TO (now());
 
+-- GRANT by somebody who may read but not grant only warns, and keeps no lock.
+CREATE MATERIALIZED VIEW granted AS SELECT 1 AS x;
+GRANT SELECT ON granted TO meaning_other;
+SET ROLE meaning_other;
+BEGIN;
+GRANT SELECT ON granted TO PUBLIC;
+SELECT count(*) AS locks FROM pg_locks WHERE relation = 'granted'::regclass;
+ROLLBACK;
+RESET ROLE;
+BEGIN;
+GRANT SELECT ON granted TO PUBLIC;
+SELECT mode FROM pg_locks WHERE relation = 'granted'::regclass;
+ROLLBACK;
+
 -- A password in Unicode escapes.
 BEGIN;
 CREATE ROLE meaning_login LOGIN PASSWORD U&'d\0061ta' VALID UNTIL 'infinity';
