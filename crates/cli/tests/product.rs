@@ -1,5 +1,5 @@
-//! The command as it is shipped: it serves, and it has nothing of what only tests need.  All else is tested on `onetrip-lab`,
-//! the same command with the lab's feature (`crates/lab/tests`).
+//! The command as it is shipped: it serves, and it has nothing of what only tests need.  All else is tested on
+//! `onetrip-lab`, the same command with the lab's feature (`crates/lab/tests`).
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

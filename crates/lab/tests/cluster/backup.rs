@@ -1,8 +1,8 @@
-//! A cluster that is lost comes back: from a base backup and the archived log, to its end, to a position and to a time; from a
-//! surviving node without a majority.  What is damaged or missing is refused in words.
+//! A cluster that is lost comes back: from a base backup and the archived log, to its end, to a position and to a
+//! time; from a surviving node without a majority.  What is damaged or missing is refused in words.
 //!
-//! Every transaction is written down with the log index at which it committed, so what a restored node must show is known for
-//! each position: exactly those at or below it.
+//! Every transaction is written down with the log index at which it committed, so what a restored node must show is
+//! known for each position: exactly those at or below it.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Bad input: a clear error, the node alive (or stopped before it could lie, where its own disk is at fault), nothing lost.
+//! Bad input: a clear error, the node alive (or stopped before it could lie, where its own disk is at fault), nothing
+//! lost.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

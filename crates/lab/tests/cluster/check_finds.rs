@@ -39,8 +39,8 @@ async fn check_finds_a_row_changed_behind_its_back() {
     names_it(&lab, &["public.bag", "a", "(0)", "no such row"], "public.bag").await;
 }
 
-/// Goal: the version that an extension has where it is created is the one that every region gets, with what it requires;
-/// `check` tells which region has another one, or none.
+/// Goal: the version that an extension has where it is created is the one that every region gets, with what it
+/// requires; `check` tells which region has another one, or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_finds_an_extension_of_another_version() {
     let lab = start("check_extensions", "extensions are of one version everywhere, or check names the regions").await;
@@ -126,10 +126,12 @@ const RICH: &[&str] = &[
     "grant update (c) on rich.dropped to gone; alter table rich.dropped drop column c; drop collation rich.gone; drop role gone",
 ];
 
-/// A server that starts puts its shares of sequences right, so this is done while it runs; changes of catalogs do not travel.
+/// A server that starts puts its shares of sequences right, so this is done while it runs; changes of catalogs do not
+/// travel.
 const LIVE: &str = "update pg_sequence set seqstart = seqstart + 1 where seqrelid = 'rich.own'::regclass";
 
-/// Publications are refused, so that this one can only get there past PostgreSQL: in every region, then its members in one.
+/// Publications are refused, so that this one can only get there past PostgreSQL: in every region, then its members
+/// in one.
 const PUBLICATION: &str = "insert into pg_publication (oid, pubname, pubowner, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot)
     values (90001, 'everywhere', 10, false, true, true, true, true, false)";
 const PUBLISHED: &str =
@@ -284,7 +286,8 @@ async fn check_finds_every_kind_of_definition() {
     assert_eq!(*values, serde_json::json!(["secret 1 (not shown)", "secret 2 (not shown)", "secret 1 (not shown)"]));
 }
 
-/// Goal: values that print alike and are stored in other bytes are different, and so are contents of materialized views.
+/// Goal: values that print alike and are stored in other bytes are different, and so are contents of materialized
+/// views.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_finds_other_bytes_and_other_contents() {
     let lab = start("check_bytes", "rows are compared by bytes, materialized views by contents").await;

@@ -22,8 +22,8 @@ struct Tally {
     certified: usize,
 }
 
-/// Runs one side's statements up to COMMIT in each of two regions, then both COMMITs at once.  One succeeds; the other fails
-/// with 40001 and names table and winner.  Returns the winner.
+/// Runs one side's statements up to COMMIT in each of two regions, then both COMMITs at once.  One succeeds; the
+/// other fails with 40001 and names table and winner.  Returns the winner.
 async fn meet(
     lab: &Lab,
     regions: [usize; 2],

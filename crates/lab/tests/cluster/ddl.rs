@@ -1,4 +1,5 @@
-//! Statements that change the schema, given in a region that does not lead, are there in all; others are refused at once.
+//! Statements that change the schema, given in a region that does not lead, are there in all; others are refused at
+//! once.
 
 use crate::lab::{number, start, subjects, text, Lab, Session};
 

@@ -1,7 +1,8 @@
-//! Expressions whose values a statement stores in every region: each function of the server that is STABLE, or takes values
-//! with OIDs in them, gives the same everywhere, or is refused at home.
+//! Expressions whose values a statement stores in every region: each function of the server that is STABLE, or takes
+//! values with OIDs in them, gives the same everywhere, or is refused at home.
 //!
-//! The functions are the server's own list, so what a new version of PostgreSQL brings is tried here, or named as not covered.
+//! The functions are the server's own list, so what a new version of PostgreSQL brings is tried here, or named as not
+//! covered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,8 @@ const SAME: &str =
     "set timezone = 'UTC'; set datestyle = 'ISO, MDY'; set intervalstyle = 'postgres'; set bytea_output = 'hex';
     set extra_float_digits = 1; set xmlbinary = 'base64'; set timezone_abbreviations = 'Default'; set array_nulls = on";
 
-/// What values are made of: an enum, and what holds it or names objects.  `like_this` gets its rows in every test table.
+/// What values are made of: an enum, and what holds it or names objects.  `like_this` gets its rows in every test
+/// table.
 const OBJECTS: &str = "
     create role tester superuser; create schema tester;
     create type en as enum ('b', 'a'); create type comp as (e en, r regclass, n int); create type en_range as range (subtype = en);
@@ -326,7 +328,8 @@ async fn what_a_statement_computes_in_every_region_is_alike_or_refused() {
     report(&subjects, &functions, &seen);
 }
 
-/// `xml_is_well_formed` catches an error and leaves the memory of errors behind: the next error takes what is there then.
+/// `xml_is_well_formed` catches an error and leaves the memory of errors behind: the next error takes what is there
+/// then.
 async fn after_an_error_within_a_function(lab: &Lab, home: &Session) {
     home.must("begin").await;
     for i in 0..3 {

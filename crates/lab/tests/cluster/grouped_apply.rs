@@ -180,8 +180,8 @@ async fn who_waits_for_a_lock_does_not_hold_up_those_before() {
     lab.check_equal(2).await;
 }
 
-/// `setval` is not undone by a rollback: if entries were rolled back with it and applied again, values drawn meanwhile would
-/// be given out once more.
+/// `setval` is not undone by a rollback: if entries were rolled back with it and applied again, values drawn
+/// meanwhile would be given out once more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_setval_among_entries_that_wait_gives_no_value_out_twice() {
     let lab = with_table("grouped_setval", "a sequence is set, and an entry behind that waits for a lock").await;

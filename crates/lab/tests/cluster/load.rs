@@ -1,7 +1,7 @@
 //! Load whose every acknowledgement is written down, and the account of it afterwards.
 //!
-//! Each client inserts rows that nobody else inserts, into a table with a key and into one without, and counts them in a third:
-//! so a lost row, a row that is there twice, half a transaction and a transaction applied twice all show.
+//! Each client inserts rows that nobody else inserts, into a table with a key and into one without, and counts them
+//! in a third: so a lost row, a row that is there twice, half a transaction and a transaction applied twice all show.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +48,8 @@ impl Load {
             )
             .await;
         lab.everywhere().await;
-        // A server that crashed stands at its last flushed commit until its node has fed it again; the tables are to be there.
+        // A server that crashed stands at its last flushed commit until its node has fed it again; the tables are to
+        // be there.
         for region in 0..3 {
             lab.session(region).await.must("checkpoint").await;
         }

@@ -3,7 +3,8 @@
 use crate::lab::{self, number, until, Lab, SOON};
 use crate::load::Load;
 
-/// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and leaves, and all agree.
+/// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and leaves, and all
+/// agree.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grows_to_five_and_back_under_load() {
     // With certificates, as outside of a lab.
@@ -108,8 +109,9 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
     load.finish(&lab).await;
 }
 
-/// Goal: a PostgreSQL that stores values otherwise neither joins nor, if a member comes to have it, gets through to the others;
-/// a witness may have any.  Method: programs that tell another size of TOAST chunks, as those of another build would.
+/// Goal: a PostgreSQL that stores values otherwise neither joins nor, if a member comes to have it, gets through to
+/// the others; a witness may have any.  Method: programs that tell another size of TOAST chunks, as those of another
+/// build would.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_postgresql_that_stores_values_otherwise_does_not_take_part() {
     let lab = lab::start("unlike", "a PostgreSQL built otherwise does not take part").await;

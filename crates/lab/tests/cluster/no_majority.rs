@@ -1,5 +1,5 @@
-//! Without a majority: COMMIT of a change ends in time and says that the outcome is open; reads go on; afterwards there is one
-//! outcome, the same everywhere.
+//! Without a majority: COMMIT of a change ends in time and says that the outcome is open; reads go on; afterwards
+//! there is one outcome, the same everywhere.
 
 use std::time::{Duration, Instant};
 

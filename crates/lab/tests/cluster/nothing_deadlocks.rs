@@ -1,4 +1,5 @@
-//! Long readers, LOCK TABLE, DDL, TRUNCATE and cascades in all regions at once: everything ends, and in one of few ways.
+//! Long readers, LOCK TABLE, DDL, TRUNCATE and cascades in all regions at once: everything ends, and in one of few
+//! ways.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{builder, duration, number, start_from, told, told_db, until, Lab, Session};
 
-/// How a statement may end: lost to another region, a lock timeout, or a constraint's answer (no such parent, a key that is
-/// there already), since scripts move the same keys about.
+/// How a statement may end: lost to another region, a lock timeout, or a constraint's answer (no such parent, a key
+/// that is there already), since scripts move the same keys about.
 const ALLOWED: [&str; 4] = ["40001", "55P03", "23503", "23505"];
 const HANGS: Duration = Duration::from_secs(60);
 

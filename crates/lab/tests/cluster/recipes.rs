@@ -201,7 +201,8 @@ async fn event_triggers(lab: &Lab) {
     assert!(made.split(' ').next().unwrap().parse::<u32>().unwrap() > 100, "{made}");
 }
 
-/// Scripts that fill tables with serial keys, and that look up the session's `search_path`; as far as this server offers such.
+/// Scripts that fill tables with serial keys, and that look up the session's `search_path`; as far as this server
+/// offers such.
 async fn extensions(lab: &Lab) {
     let b = lab.session(1).await;
     let rows = "select count(*) || ' ' || md5(string_agg(l::text, ' ' order by id)) from us_lex l";
@@ -407,7 +408,8 @@ async fn rows_of_one_region(lab: &Lab) {
     .await;
 }
 
-/// A function of an index takes one of the session; where the row arrives, and where the statement is tried, nobody keeps it.
+/// A function of an index takes one of the session; where the row arrives, and where the statement is tried, nobody
+/// keeps it.
 async fn advisory_locks(lab: &Lab) {
     let b = lab.session(1).await;
     b.must(

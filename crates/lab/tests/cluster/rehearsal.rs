@@ -186,7 +186,8 @@ async fn a_rehearsal_gives_way_and_a_crash_of_somebody_else_is_no_failure() {
     lab.check_equal(1).await;
 }
 
-/// It works only where it is preloaded, its launcher runs in every region, and it deletes its rows below the access method.
+/// It works only where it is preloaded, its launcher runs in every region, and it deletes its rows below the access
+/// method.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pg_cron_is_refused_until_every_region_preloads_it() {
     let preload = |node: &onetrip_lab::Node| {

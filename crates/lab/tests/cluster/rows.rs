@@ -197,7 +197,8 @@ async fn savepoints(lab: &Lab) {
     lab.shows("select string_agg(id::text, ' ' order by id) from saved", "1 3 4").await;
 }
 
-/// Text arrives as it was written, whatever encoding its client has, and whatever the database's settings tell the worker.
+/// Text arrives as it was written, whatever encoding its client has, and whatever the database's settings tell the
+/// worker.
 async fn clients_of_other_encodings(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     a.must("create table encoded (id int primary key, v text); alter database onetrip set client_encoding = 'LATIN1'")

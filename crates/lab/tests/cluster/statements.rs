@@ -1,5 +1,5 @@
-//! The census of statements (`docs/census/statements.tsv`): every tag that the server gives to a statement is named there, with an
-//! example, and the example does what its class says.
+//! The census of statements (`docs/census/statements.tsv`): every tag that the server gives to a statement is named
+//! there, with an example, and the example does what its class says.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

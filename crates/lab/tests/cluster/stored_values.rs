@@ -1,5 +1,5 @@
-//! Values that a type can hold but not read back, or that mean something only where they were made: they come out alike in every
-//! region, or are refused where they are written.  Nothing stands still.
+//! Values that a type can hold but not read back, or that mean something only where they were made: they come out
+//! alike in every region, or are refused where they are written.  Nothing stands still.
 
 use crate::lab::{apart, builder, start, start_from, subjects, Lab};
 use onetrip_lab::Cluster;
@@ -274,8 +274,8 @@ async fn identity_out_of_line(lab: &Lab) {
     lab.shows("select count(*) from d", "0").await;
 }
 
-/// What some functions of arrays return is stored with headers of four bytes, which the next UPDATE of the row makes one: there is
-/// room for a longer value then, in every region.
+/// What some functions of arrays return is stored with headers of four bytes, which the next UPDATE of the row makes
+/// one: there is room for a longer value then, in every region.
 async fn headers_made_shorter(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     let columns: Vec<String> = (1..=200).map(|n| format!("a{n} int[]")).collect();

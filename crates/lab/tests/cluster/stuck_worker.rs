@@ -1,5 +1,5 @@
-//! A region that cannot apply an entry stands still, says so, and goes on by itself: once that is mended, or with a copy of a
-//! region that could.  Its sessions are told meanwhile.
+//! A region that cannot apply an entry stands still, says so, and goes on by itself: once that is mended, or with a
+//! copy of a region that could.  Its sessions are told meanwhile.
 
 use std::time::Duration;
 

@@ -36,8 +36,8 @@ const SHORT: &str = "700ms";
 const ELECTION: &str = "2500ms";
 const STATEMENT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// All points in the backend, in an order in which one server can hold them at once: who holds the turn keeps it from the
-/// others, so `Recorded` comes alone.
+/// All points in the backend, in an order in which one server can hold them at once: who holds the turn keeps it from
+/// the others, so `Recorded` comes alone.
 const TOGETHER: [Point; 8] =
     [Published, BeforeDone, TurnHeld, TurnWaiting, VerdictReceived, ProposeSent, ProposeHalf, BeforePropose];
 
@@ -57,8 +57,8 @@ fn says_committed() -> Told {
     Told::SaysCommitted(String::new())
 }
 
-/// The leader's own node was held: others may have been elected meanwhile, and what it had only for itself is dropped.  So
-/// is what reaches a leader that is just handing back to the preferred one, in region 0.
+/// The leader's own node was held: others may have been elected meanwhile, and what it had only for itself is
+/// dropped.  So is what reaches a leader that is just handing back to the preferred one, in region 0.
 fn may_be_dropped(region: usize, leader: usize, point: Point) -> bool {
     (leader == region || leader != 0) && (Received..=Appended).contains(&point)
 }
@@ -79,7 +79,8 @@ impl Fault {
         }
     }
 
-    /// What the client may be told, and what must have become of the transaction.  `leader`: the region that led before.
+    /// What the client may be told, and what must have become of the transaction.  `leader`: the region that led
+    /// before.
     fn expected(self, region: usize, leader: usize, point: Point) -> (Vec<Told>, Option<bool>) {
         let undecided_in_node = point.in_node() && point != VerdictSent;
         let goes_on = if may_be_dropped(region, leader, point) { None } else { Some(true) };

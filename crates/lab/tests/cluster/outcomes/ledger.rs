@@ -1,7 +1,7 @@
 //! All COMMITs of the matrix, what their clients were told, and the account of it.
 //!
-//! The oracle: what a client was told agrees with what is in the database of each region; `onetrip.outcome` gives the same final
-//! answer in each, and keeps it.
+//! The oracle: what a client was told agrees with what is in the database of each region; `onetrip.outcome` gives the
+//! same final answer in each, and keeps it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Each fault at each point of a COMMIT: what the client is told agrees with what is in the database of each region, and
-//! `onetrip.outcome` gives the one final answer everywhere, also after every process was restarted.
+//! Each fault at each point of a COMMIT: what the client is told agrees with what is in the database of each region,
+//! and `onetrip.outcome` gives the one final answer everywhere, also after every process was restarted.
 //!
-//! Needs builds with stop points: `make test-outcomes`.  `faults` says what happens and what may be told, `special` holds the
-//! cells that need more than one fault, `ledger` is the oracle.
+//! Needs builds with stop points: `make test-outcomes`.  `faults` says what happens and what may be told, `special`
+//! holds the cells that need more than one fault, `ledger` is the oracle.
 
 mod cell;
 mod faults;
@@ -42,7 +42,8 @@ async fn what_the_client_was_told_agrees_with_every_region_for_each_fault_at_eac
         )
         .await;
     lab.everywhere().await;
-    // A server that crashed shows its last flushed commits only, until its node has fed it again; the table is to be there.
+    // A server that crashed shows its last flushed commits only, until its node has fed it again; the table is to be
+    // there.
     for region in 0..3 {
         lab.session(region).await.must("checkpoint").await;
     }

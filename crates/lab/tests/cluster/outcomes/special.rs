@@ -30,8 +30,8 @@ impl Matrix {
         println!("outcomes: special cells in {:.1} s; {}", began.elapsed().as_secs_f64(), self.ledger.summary());
     }
 
-    /// A node refuses what it does not propose.  It cannot know of what an earlier life of it has proposed: the client may not be told that
-    /// nothing was committed.
+    /// A node refuses what it does not propose.  It cannot know of what an earlier life of it has proposed: the
+    /// client may not be told that nothing was committed.
     async fn refused_by_a_stopping_node_after_it_was_proposed(&mut self) {
         let region = 1;
         let mut held = self.hold(region, Point::Certified, How::Noted, "3s").await;
@@ -89,7 +89,8 @@ impl Matrix {
         self.ledger.note("error, two tables", &held, told, &[Told::SaysCommitted(String::new())], Some(true));
     }
 
-    /// Somebody before it does not come to an end: it is told that it is committed, with a SQLSTATE, and then that its session is over.
+    /// Somebody before it does not come to an end: it is told that it is committed, with a SQLSTATE, and then that
+    /// its session is over.
     async fn ended_before_its_turn(&mut self) {
         let region = 1;
         let mut first = self.hold(region, Point::TurnHeld, How::Unnoted, "30s").await;
@@ -126,7 +127,8 @@ impl Matrix {
         self.ledger.note("ended, two tables", &held, told, &[Told::Committed], Some(true));
     }
 
-    /// In the extended protocol the server looks for a termination between COMMIT's answer and its end, at which clients take it for failed.
+    /// In the extended protocol the server looks for a termination between COMMIT's answer and its end, at which
+    /// clients take it for failed.
     async fn the_answer_is_there_before_the_end(&mut self) {
         let region = 1;
         let row = self.ledger.next_row();
