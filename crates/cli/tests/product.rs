@@ -1,5 +1,5 @@
-//! The command as it is shipped: it serves, and it has nothing of what only tests need.  All else is tested on
-//! `onetrip-lab`, the same command with the lab's feature (`crates/lab/tests`).
+//! The command as it is shipped: it runs a cluster, and contains nothing that only tests need.  Everything else is
+//! tested with `onetrip-lab`, the same command with the feature `lab` (`crates/lab/tests`).
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use onetrip_node::config::NodeConfig;
 const REGIONS: [&str; 3] = ["a", "b", "c"];
 const SOON: Duration = Duration::from_secs(90);
 
-/// A folder that the servers' user can reach; gone at the end.
+/// A folder that the servers' user can reach; removed at the end.
 fn folder() -> Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new().prefix("onetrip-product-test-").tempdir_in("/var/tmp")?;
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
@@ -42,13 +42,13 @@ fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// A region's node; killed if the test ends early, and its PostgreSQL ends with it.
+/// A region's node; if the test ends early, node and PostgreSQL end too.
 struct Node(Child);
 
 impl Node {
     fn start(data: &Path) -> Result<Node> {
         let log = std::fs::File::create(data.join("node.log"))?;
-        // It ends with its standard input, so whatever becomes of this test.
+        // The node ends when its standard input closes, so it ends with this test however that ends.
         let mut command = onetrip(&["start", "--until-stdin-closes"], data);
         Ok(Node(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?))
     }
@@ -86,7 +86,7 @@ async fn connect(node: &NodeConfig) -> Result<tokio_postgres::Client> {
     Ok(client)
 }
 
-/// Goal: three regions made and started by it, with certificates, take transactions and are equal.
+/// Goal: three regions that the command made and started, with certificates, take transactions and are equal.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_regions_serve() -> Result<()> {
     let folder = folder()?;
@@ -116,13 +116,13 @@ async fn three_regions_serve() -> Result<()> {
 async fn until_shown(client: &tokio_postgres::Client) -> Result<()> {
     let deadline = Instant::now() + SOON;
     while client.query_one("select to_regclass('t') is null", &[]).await?.get(0) {
-        ensure!(Instant::now() < deadline, "the table does not come");
+        ensure!(Instant::now() < deadline, "the table does not arrive");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
 }
 
-/// Goal: a node.toml that asks for what only a lab has is refused in words, and nothing is started.
+/// Goal: a node.toml that asks for what only a lab has is refused with an explanation, and nothing is started.
 #[test]
 fn emulated_distances_are_refused() -> Result<()> {
     for asks in ["lab = true\n", "[one_way_ms]\nb = 5.0\n"] {
@@ -143,7 +143,7 @@ fn emulated_distances_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// Goal: the lab's options are not there.
+/// Goal: the command does not have the lab's options.
 #[test]
 fn there_is_no_option_for_a_lab() -> Result<()> {
     for command in ["init", "join", "restore"] {

@@ -13,7 +13,7 @@ use onetrip_lab::postmaster;
 const FLAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies/flat.toml");
 const REGIONS: [&str; 3] = ["a", "b", "c"];
 
-/// A folder that the demo's user can reach; gone at the end.
+/// A folder that the demo's user can reach; removed at the end.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
