@@ -42,7 +42,7 @@ fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// A region's node; killed if the test ends early, and its PostgreSQL ends with it.
+/// A region's node; if the test ends early, node and PostgreSQL end too.
 struct Node(Child);
 
 impl Node {
@@ -116,7 +116,7 @@ async fn three_regions_serve() -> Result<()> {
 async fn until_shown(client: &tokio_postgres::Client) -> Result<()> {
     let deadline = Instant::now() + SOON;
     while client.query_one("select to_regclass('t') is null", &[]).await?.get(0) {
-        ensure!(Instant::now() < deadline, "the table does not come");
+        ensure!(Instant::now() < deadline, "the table does not arrive");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())

@@ -1,11 +1,12 @@
 //! A region dies at full load: how long until commits go on, as clients in the other regions see it?
 //!
-//! topologies/us.toml, 8 clients in each region, each at its own region's PostgreSQL.  Node and PostgreSQL of one region are
-//! killed (-9), 20 times the leader's, 20 times another one's, and come back each time.  Every acknowledgement is checked
-//! at the end: nothing may be lost (RPO 0).
+//! topologies/us.toml, 8 clients in each region, each at its own region's PostgreSQL.  Node and PostgreSQL of one
+//! region are killed (-9), 20 times the leader's, 20 times another one's, and come back each time.  Every
+//! acknowledgement is checked at the end: nothing may be lost (RPO 0).
 //!
-//! `cargo bench -p onetrip-lab --bench failover -- --out docs/measurements/2026-11-22-failover` (or `make bench-failover`)
-//! writes README.md and raw.csv there; without `--out` the tables go to standard output.  `--kills 20` of each kind.
+//! `cargo bench -p onetrip-lab --bench failover -- --out docs/measurements/2026-11-22-failover` (or `make
+//! bench-failover`) writes README.md and raw.csv there; without `--out` the tables go to standard output.  `--kills
+//! 20` of each kind.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -210,7 +211,8 @@ async fn measure(binary: &Path, kills: usize) -> Result<Measured> {
         ))
         .await?;
     cluster.converge().await?;
-    // A server that crashed stands at its last flushed commit until its node has fed it again; the table is to be there.
+    // A server that crashed stands at its last flushed commit until its node has fed it again; the table is to be
+    // there.
     for node in cluster.nodes() {
         node.connect().await?.batch_execute("checkpoint").await?;
     }

@@ -1,7 +1,8 @@
 //! The leader moves at load: what does the slowest commit of each region take then?
 //!
-//! topologies/us.toml, two clients in each region, each at its own region's PostgreSQL.  The leader goes around by hand, one move
-//! every few seconds.  Of each move and region: the median before, and the slowest commit that was under way during the move.
+//! topologies/us.toml, two clients in each region, each at its own region's PostgreSQL.  The leader goes around by
+//! hand, one move every few seconds.  Of each move and region: the median before, and the slowest commit that was
+//! under way during the move.
 //!
 //! `cargo bench -p onetrip-lab --bench leader_moves -- --moves 12`; the tables go to standard output.
 

@@ -1,13 +1,13 @@
 //! A member comes back after minutes of full load that it missed: what do clients in the other regions notice while it
 //! catches up?
 //!
-//! topologies/us.toml, 8 clients in each region that stays, each at its own region's PostgreSQL, rows of 4 KB that do not
-//! compress.  Node and PostgreSQL of the farthest region are killed, and started again after a while.
+//! topologies/us.toml, 8 clients in each region that stays, each at its own region's PostgreSQL, rows of 4 KB that do
+//! not compress.  Node and PostgreSQL of the farthest region are killed, and started again after a while.
 //!
-//! `cargo bench -p onetrip-lab --bench member_return -- --away 300 --out docs/measurements/2026-11-23-return` (or `make
-//! bench-return`) writes README.md there; without `--out` the table goes to standard output.  `--yields`: who comes back leaves
-//! processors and disk to the others, as on a machine of its own: it has the lowest priority, and its files lie in memory.
-//! This wants `sysctl kernel.sched_autogroup_enabled=0`, and 4 GiB in /dev/shm.
+//! `cargo bench -p onetrip-lab --bench member_return -- --away 300 --out docs/measurements/2026-11-23-return` (or
+//! `make bench-return`) writes README.md there; without `--out` the table goes to standard output.  `--yields`: who
+//! comes back leaves processors and disk to the others, as on a machine of its own: it has the lowest priority, and
+//! its files lie in memory.  This wants `sysctl kernel.sched_autogroup_enabled=0`, and 4 GiB in /dev/shm.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

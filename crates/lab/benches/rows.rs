@@ -1,15 +1,17 @@
 //! What a row costs in CPU: at its origin, and in the apply worker of another region, beside plain heap.
 //!
-//! Tables of 1, 10 and 100 columns, one with a jsonb and one with a TOASTed text; INSERT ... SELECT, UPDATE of one column and of
-//! all, DELETE.  Each statement is a transaction of many rows.  CPU time is what the kernel says that the two processes ran
-//! (/proc/PID/schedstat), which others on the machine disturb less than they disturb the clock on the wall.  In the same
-//! rounds each statement also runs on a heap table with the same rows, where nothing is captured.
+//! Tables of 1, 10 and 100 columns, one with a jsonb and one with a TOASTed text; INSERT ... SELECT, UPDATE of one
+//! column and of all, DELETE.  Each statement is a transaction of many rows.  CPU time is what the kernel says that
+//! the two processes ran (/proc/PID/schedstat), which others on the machine disturb less than they disturb the clock
+//! on the wall.  In the same rounds each statement also runs on a heap table with the same rows, where nothing is
+//! captured.
 //!
-//! `cargo bench -p onetrip-lab --bench rows -- --out docs/measurements/DATE-rows` (or `make bench-rows`) writes README.md and
-//! raw.tsv there; without `--out` the table goes to standard output.  `--rounds 7` after one that is not counted.
+//! `cargo bench -p onetrip-lab --bench rows -- --out docs/measurements/DATE-rows` (or `make bench-rows`) writes
+//! README.md and raw.tsv there; without `--out` the table goes to standard output.  `--rounds 7` after one that is
+//! not counted.
 //!
-//! Another build is measured by ONETRIP_BIN (its `onetrip-lab`) and ONETRIP_POSTGRES_BIN (the programs of the PostgreSQL that has
-//! its extension); `--build TEXT` says in the README which one it was.
+//! Another build is measured by ONETRIP_BIN (its `onetrip-lab`) and ONETRIP_POSTGRES_BIN (the programs of the
+//! PostgreSQL that has its extension); `--build TEXT` says in the README which one it was.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,8 +21,8 @@ use anyhow::{ensure, Context, Result};
 use onetrip_lab::machine::{commit, load_averages, repository, Machine};
 use onetrip_lab::{Cluster, Topology};
 
-/// By turns the columns of the tables of 10 and 100, after their key: type, value of row `i`, and the value that an UPDATE of
-/// all columns gives.
+/// By turns the columns of the tables of 10 and 100, after their key: type, value of row `i`, and the value that an
+/// UPDATE of all columns gives.
 const MIX: [(&str, &str, &str); 7] = [
     ("int", "(i * 7 + $n) % 1000000", "$c + 1"),
     ("text", "left(md5(i || '-' || $n), 20)", "reverse($c)"),

@@ -1,4 +1,4 @@
-//! `onetrip check` on real clusters: equal under load, and different with the row named.
+//! `onetrip check` on real clusters: tables under load are equal, and a row that differs is named.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,8 @@ async fn check(cluster: &Cluster) -> Result<(Option<i32>, Value)> {
     Ok((output.status.code(), result))
 }
 
-/// Changes a stopped node's tables past Onetrip: without shared memory the extension captures nothing.
+/// Changes a stopped node's tables behind Onetrip's back: a single-user server has no shared memory of the extension,
+/// so nothing is captured.
 fn behind_its_back(node: &Node, statement: &str) -> Result<Output> {
     use std::io::Write;
     let owner = std::fs::metadata(node.postgres_data())?;
@@ -35,7 +36,7 @@ fn behind_its_back(node: &Node, statement: &str) -> Result<Output> {
     Ok(child.wait_with_output()?)
 }
 
-/// Goal: tables that are written all the time compare equal at one position, again and again.
+/// Goal: tables that are written to all the time compare equal at one position, again and again.
 #[tokio::test]
 async fn tables_under_load_are_equal_at_one_position() -> Result<()> {
     let cluster = Cluster::builder().binary(BIN).start().await?;
@@ -58,7 +59,7 @@ async fn tables_under_load_are_equal_at_one_position() -> Result<()> {
             let mut written = 0u32;
             while !stop.load(Ordering::Relaxed) {
                 let id = i32::try_from(written % 50 + 1).expect("it is small");
-                // Two regions may meet in one row; one of them loses, which is no matter here.
+                // Two regions may meet in one row; one of them loses, which does not matter here.
                 if client.execute("update counted set n = n + 1, at = now() where id = $1", &[&id]).await.is_ok() {
                     written += 1;
                 }
@@ -78,7 +79,7 @@ async fn tables_under_load_are_equal_at_one_position() -> Result<()> {
     cluster.stop().await
 }
 
-/// Goal: a row that was changed past Onetrip is found and named, with both values and both regions.
+/// Goal: a row that was changed behind Onetrip's back is found and named, with both values and both regions.
 #[tokio::test]
 async fn a_row_changed_behind_its_back_is_named() -> Result<()> {
     let cluster = Cluster::builder().binary(BIN).start().await?;
@@ -119,7 +120,7 @@ async fn a_missing_row_is_named_without_a_key() -> Result<()> {
     writer.batch_execute("create table lines (word text); insert into lines values ('a'), ('b'), ('b'), ('c')").await?;
     cluster.converge().await?;
     cluster.node(2).stop().await?;
-    // A table without a key refuses DELETE, so a row too many.
+    // A table without a key refuses DELETE, so region c gets a row that the others lack.
     let output = behind_its_back(cluster.node(2), "insert into lines values ('b')")?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     cluster.node(2).restart().await?;

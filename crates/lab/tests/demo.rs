@@ -1,4 +1,4 @@
-//! The demo from start to end: its table, and that nothing stays running however it ends.
+//! The demo from start to end: it prints its table, and leaves nothing running however it ends.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use onetrip_lab::postmaster;
 const FLAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../topologies/flat.toml");
 const REGIONS: [&str; 3] = ["a", "b", "c"];
 
-/// A folder that the demo's user can reach; gone at the end.
+/// A folder that the demo's user can reach; removed at the end.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -35,7 +35,7 @@ fn demo(data: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Processes of the demo's nodes and servers.
+/// The processes of the demo's nodes and servers that still run.
 fn left_running(data: &Path) -> Vec<Pid> {
     let mut left = Vec::new();
     for region in REGIONS {
@@ -84,7 +84,8 @@ fn started(data: &Path) -> Result<Child> {
     bail!("the demo ended early: {:?}", child.wait()?)
 }
 
-/// Goal: with --once the demo ends by itself, with a row for each region and set of indexes, and nothing runs on.
+/// Goal: with --once the demo ends by itself, with a row for each region and set of indexes, and leaves nothing
+/// running.
 #[test]
 fn once_prints_a_row_for_each_region_and_ends() -> Result<()> {
     let folder = Folder::new()?;
@@ -107,7 +108,7 @@ fn once_prints_a_row_for_each_region_and_ends() -> Result<()> {
     Ok(())
 }
 
-/// Goal: Ctrl-C ends everything, also when a node and another node's PostgreSQL were killed before.
+/// Goal: Ctrl-C ends everything, even if a node and another node's PostgreSQL were killed before.
 #[test]
 fn ctrl_c_leaves_nothing_though_parts_were_killed() -> Result<()> {
     let folder = Folder::new()?;

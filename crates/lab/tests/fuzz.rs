@@ -1,5 +1,5 @@
-//! Bytes from outside: inputs that `make fuzz` has found, arbitrary ones and damaged real ones neither panic nor take memory out
-//! of proportion.
+//! Bytes from outside: inputs that `make fuzz` has found, arbitrary bytes and damaged valid messages neither cause a
+//! panic nor take memory out of proportion.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -87,7 +87,7 @@ fn damaged_inputs(target: &Target) -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![1 => prop::collection::vec(any::<u8>(), 0..2_000), 6 => damaged]
 }
 
-/// The error has the shortest input found that shows it.
+/// The error contains the shortest input found that causes it.
 fn run(target: &Target, cases: u32) -> Result<(), String> {
     let config =
         Config { cases, failure_persistence: Some(Box::new(FileFailurePersistence::Off)), ..Config::default() };
@@ -120,7 +120,7 @@ fn damaged_bytes_neither_panic_nor_take_much_memory() {
     }
 }
 
-/// Is the count awake?
+/// Goal: the bound on memory notices a target that takes too much.
 #[test]
 fn the_bound_would_notice() {
     assert!(peak_of(|| drop(vec![0u8; 5 << 20])) >= 5 << 20);

@@ -70,7 +70,8 @@ async fn a_postgresql_killed_during_its_first_start_is_started_again() -> Result
     cluster.stop().await
 }
 
-/// Goal: a node killed with SIGKILL leaves its PostgreSQL running; the next node of the folder adopts that same server.
+/// Goal: a node killed with SIGKILL leaves its PostgreSQL running; the node started again in that folder adopts the
+/// same server.
 #[tokio::test]
 async fn a_node_started_again_adopts_the_postgresql_that_runs() -> Result<()> {
     let cluster = cluster().await?;
@@ -89,7 +90,7 @@ async fn a_node_started_again_adopts_the_postgresql_that_runs() -> Result<()> {
     cluster.stop().await
 }
 
-/// Goal: stopping ends every process; starting goes on where it was.
+/// Goal: stopping ends every process; after a new start the nodes go on where they stopped.
 #[tokio::test]
 async fn stopped_nodes_leave_no_process_and_start_again() -> Result<()> {
     let cluster = cluster().await?;
@@ -108,7 +109,8 @@ async fn stopped_nodes_leave_no_process_and_start_again() -> Result<()> {
     cluster.stop().await
 }
 
-/// Goal: whichever thread of a node logs a line, of its server's life too, it says whose it is.
+/// Goal: every line that a node logs names its region and node, whichever thread logs it, and also when it is about
+/// the node's server.
 #[tokio::test]
 async fn each_line_of_the_log_says_whose_it_is() -> Result<()> {
     let cluster = cluster().await?;
@@ -126,7 +128,7 @@ async fn each_line_of_the_log_says_whose_it_is() -> Result<()> {
     Ok(())
 }
 
-/// Goal: a port that somebody else has is said in one line, with the port in it.
+/// Goal: a port that is in use already is reported in one line that names it.
 #[tokio::test]
 async fn a_port_in_use_is_said_in_one_line() -> Result<()> {
     let cluster = Cluster::builder().binary(env!("CARGO_BIN_EXE_onetrip-lab")).init().await?;

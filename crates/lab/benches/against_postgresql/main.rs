@@ -10,9 +10,9 @@
 //! | [`indexes`], [`rows`], [`voters`] | the same with more of them |
 //! | [`statements`] | 100,000 rows in one statement, where each is one crossing |
 //!
-//! A run of all of them writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and the
-//! tables between the marks in the README of the repository.  `--only regions,rows` runs these alone; their tables then go
-//! to standard output, to `--out` if it is given, and never to the README.
+//! A run of all of them writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and
+//! the tables between the marks in the README of the repository.  `--only regions,rows` runs these alone; their
+//! tables then go to standard output, to `--out` if it is given, and never to the README.
 
 mod figure;
 mod indexes;

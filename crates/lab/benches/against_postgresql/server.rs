@@ -1,5 +1,5 @@
-//! PostgreSQL with nothing of ours in it: alone, or with synchronous standbys of which so many have to have each commit that
-//! a majority of all servers has it.
+//! PostgreSQL with nothing of ours in it: alone, or with synchronous standbys of which so many have to have each
+//! commit that a majority of all servers has it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

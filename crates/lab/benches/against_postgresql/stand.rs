@@ -1,5 +1,5 @@
-//! The systems side by side on this machine, at the same distances: PostgreSQL alone, PostgreSQL with synchronous standbys,
-//! and Onetrip.  They run at the same time and are measured in turn, so only one of them is busy at a time.
+//! The systems side by side on this machine, at the same distances: PostgreSQL alone, PostgreSQL with synchronous
+//! standbys, and Onetrip.  They run at the same time and are measured in turn, so only one of them is busy at a time.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -188,7 +188,8 @@ impl Stand {
         })
     }
 
-    /// Every distance as both systems see it: head, then from, to, ms as asked for, of Onetrip's links, of the standbys'.
+    /// Every distance as both systems see it: head, then from, to, ms as asked for, of Onetrip's links, of the
+    /// standbys'.
     pub async fn distances(&self) -> Result<Vec<Vec<String>>> {
         let topology = self.cluster.topology();
         let mut lines = vec![["between", "and", "ms", "Onetrip's links", "standbys' links"].map(String::from).to_vec()];

@@ -1,4 +1,5 @@
-//! Commits a second by the number of clients, without distance and with it, and what each costs in CPU, bytes and packets.
+//! Commits a second by the number of clients, without distance and with it, and what each costs in CPU, bytes and
+//! packets.
 
 use anyhow::Result;
 use onetrip_lab::page::{self, paragraph};

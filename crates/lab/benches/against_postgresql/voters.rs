@@ -1,4 +1,5 @@
-//! 3, 5 and 7 voters, each a region with a PostgreSQL: throughput without distance, latency in each region with distances.
+//! 3, 5 and 7 voters, each a region with a PostgreSQL: throughput without distance, latency in each region with
+//! distances.
 
 use anyhow::Result;
 use onetrip_lab::page::paragraph;

@@ -1,8 +1,9 @@
-//! A cluster that is lost comes back: from a base backup and the archived log, to its end, to a position and to a time; from a
-//! surviving node without a majority.  What is damaged or missing is refused in words.
+//! A lost cluster is restored: from a base backup and the archived log, to the log's end, to a position and to a time;
+//! and from a surviving node without a majority.  A restore from something damaged or incomplete is refused, with the
+//! reason.
 //!
-//! Every transaction is written down with the log index at which it committed, so what a restored node must show is known for
-//! each position: exactly those at or below it.
+//! The test notes each transaction with the log index at which it committed, so it knows for each position what a
+//! restored node must show: exactly the transactions at or below it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -52,7 +53,7 @@ impl Load {
         until(&format!("{count} more transactions"), SOON, enough).await.unwrap();
     }
 
-    /// Ends the clients between two transactions; nothing is left open.
+    /// Ends the clients, each between two transactions, so that none is left open.
     async fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         for client in self.clients {
@@ -61,7 +62,7 @@ impl Load {
     }
 }
 
-/// Each transaction adds a row, draws a number, and counts itself in a row of its client.
+/// Each transaction inserts a row, draws a number from a sequence, and increments its client's counter.
 async fn write(conninfo: &str, client: usize, done: &Mutex<Vec<Done>>, stop: &AtomicBool) {
     let session = Session::open(conninfo).await.unwrap();
     for n in 0.. {
@@ -108,17 +109,17 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     let load = Load::start(&lab, Arc::clone(&done));
     load.more(60).await;
     let base = backup_by_script(&lab, &place).await;
-    // All of them hold rows.
+    // All of them contain rows.
     for path in [lab.node(0).folder().join("log"), place.archive(0), base.join("log"), base.clone()] {
         nobody_else_may_read(&path);
     }
     load.more(100).await;
     load.end().await;
-    // Between these two nothing was under way anywhere.
+    // Nothing is under way anywhere while the time is taken.
     archived(&lab, &done).await;
     let middle = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
     let until_middle = last(&done);
-    // The archive goes on after a restart, in a new segment.
+    // After a restart the archive continues in a new segment.
     lab.node(0).stop().await.unwrap();
     lab.node(0).restart().await.unwrap();
     lab.wait_ready().await.unwrap();
@@ -163,7 +164,7 @@ async fn a_lost_cluster_comes_back_to_any_position() {
     damage_is_found(&place, &base, &all).await;
 }
 
-/// As cron would.
+/// Makes a base backup with `scripts/backup.sh`, as cron would.
 async fn backup_by_script(lab: &Lab, place: &Place) -> PathBuf {
     let (bases, script) = (place.base("bases"), Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/backup.sh"));
     fs::create_dir(&bases).unwrap();
@@ -178,7 +179,7 @@ async fn backup_by_script(lab: &Lab, place: &Place) -> PathBuf {
     made[0].clone()
 }
 
-/// Archives of two of the nodes.
+/// Configures an archive for two of the nodes.
 fn archive(cluster: &Cluster) -> anyhow::Result<()> {
     for node in &cluster.nodes()[..2] {
         let folder = cluster.data().with_file_name("archive").join(node.region());
@@ -191,7 +192,7 @@ fn archive(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nor list: the folder's mode says so, or that of each file in it.
+/// The mode of the folder, or that of each file in it, must keep everybody but the owner out.
 fn nobody_else_may_read(folder: &Path) {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077;
     if mode(folder) == 0 {
@@ -202,7 +203,7 @@ fn nobody_else_may_read(folder: &Path) {
     assert!(open.is_empty(), "others may read {open:?}");
 }
 
-/// Where things lie, beside the nodes' folders.
+/// The folder beside the nodes' folders, with backups, archives and restored nodes.
 struct Place {
     folder: PathBuf,
 }
@@ -220,7 +221,7 @@ impl Place {
         self.folder.join("archive").join(["a", "b"][region])
     }
 
-    /// Restores into a new folder and starts the node; its folder goes with the cluster that is returned.
+    /// Restores into a new folder and starts the node; the folder is removed when the returned cluster is dropped.
     async fn restore(&self, backup: &Path, logs: &[&Path], more: &[&str]) -> Cluster {
         let folder = self.folder.join("restored");
         fs::create_dir_all(folder.join("nodes")).unwrap();
@@ -257,7 +258,7 @@ async fn succeeds(args: &[&str]) -> Output {
     output
 }
 
-/// The restore fails, and leaves nothing; what it said.
+/// The restore must fail and leave nothing behind; returns its message.
 async fn refused(place: &Place, backup: &Path, logs: &[&Path], more: &[&str]) -> String {
     let data = place.folder.join("refused");
     let output = onetrip(&strings(&restore_args(&data, backup, logs, more))).await;
@@ -277,7 +278,7 @@ fn position_of(backup: &Path) -> i64 {
     manifest["position"].as_i64().unwrap()
 }
 
-/// Both archives have all that was acknowledged.
+/// Waits until both archives contain everything that was acknowledged.
 async fn archived(lab: &Lab, done: &Mutex<Vec<Done>>) {
     let goal = last(done);
     for region in [0, 1] {
@@ -290,7 +291,7 @@ async fn archived(lab: &Lab, done: &Mutex<Vec<Done>>) {
     }
 }
 
-/// The machine is gone, with its disk.
+/// The region's machine is lost, with its disk.
 fn destroy(lab: &Lab, region: usize) {
     let node = lab.node(region);
     node.kill9().expect("kill the node");
@@ -298,7 +299,7 @@ fn destroy(lab: &Lab, region: usize) {
     fs::remove_dir_all(node.folder()).expect("remove the folder");
 }
 
-/// Exactly what was committed up to `position`, whole; and life goes on.
+/// The restored node shows exactly the transactions up to `position`, each of them whole, and takes new ones.
 async fn is_prefix(restored: &Cluster, all: &[Done], position: i64) {
     let session = Session::open(&restored.node(0).conninfo()).await.unwrap();
     let rows = session.query("select id from kept", &[]).await.unwrap();
@@ -318,7 +319,7 @@ async fn is_prefix(restored: &Cluster, all: &[Done], position: i64) {
         assert_eq!(counted, expected as i64, "client {client} at {position}");
     }
     assert_eq!(number(&session, "select count(*) from ticket").await.unwrap(), there.len() as i64);
-    // Transactions of the old cluster still have an outcome: those that were cut off never happened here.
+    // Transactions of the old cluster still have an outcome; those after `position` never happened here.
     let (before, after): (Vec<&Done>, Vec<&Done>) = all.iter().partition(|d| d.index <= position);
     for done in before.iter().rev().take(3) {
         let outcome = text(&session, &format!("select onetrip.outcome('{}')", done.txn)).await.unwrap();
@@ -326,7 +327,7 @@ async fn is_prefix(restored: &Cluster, all: &[Done], position: i64) {
     }
     for done in after.iter().take(1) {
         let outcome = text(&session, &format!("select onetrip.outcome('{}')", done.txn)).await.unwrap();
-        // Unknown: of a PostgreSQL that was started only after this position.
+        // "unknown" if its PostgreSQL was started only after this position.
         assert!(["aborted", "unknown"].contains(&outcome.as_str()), "{outcome}");
     }
     assert_eq!(text(&session, "select has_table_privilege('reader', 'kept', 'select')").await.unwrap(), "t");
@@ -377,13 +378,13 @@ async fn damage_is_found(place: &Place, base: &Path, all: &[Done]) {
     let first = &segments[segments.len() - 2];
     let good = fs::read(first).unwrap();
     let mut bad = good.clone();
-    // Behind what the backup brings itself.
+    // After the entries that the backup itself contains.
     let at = bad.len() - 40;
     bad[at] ^= 1;
     fs::write(first, &bad).unwrap();
     let why = refused(place, base, &[&archive], &[]).await;
     assert!(why.contains(&format!("the archived segment {} is damaged", first.display())), "{why}");
-    // Another node's archive helps out.
+    // Another node's archive has the entries that are damaged in this one.
     let restored = place.restore(base, &[&archive, &other], &[]).await;
     is_prefix(&restored, all, all.iter().map(|d| d.index).max().unwrap()).await;
     drop(restored);

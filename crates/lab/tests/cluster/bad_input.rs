@@ -1,4 +1,5 @@
-//! Bad input: a clear error, the node alive (or stopped before it could lie, where its own disk is at fault), nothing lost.
+//! Bad input causes a clear error and no loss.  The node stays alive; only if its own disk is damaged does it stop,
+//! before it could give a wrong answer.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -90,7 +91,7 @@ async fn a_damaged_file_stops_its_node_alone() {
     lab.check_equal(1).await;
 }
 
-/// All nodes run, in the same processes, and a write from each arrives everywhere.
+/// All nodes still run as the same processes, and a write from each region arrives everywhere.
 async fn unharmed(lab: &Lab, pids: &[Option<nix::unistd::Pid>]) {
     for (node, pid) in lab.nodes().iter().zip(pids) {
         assert_eq!(node.pid(), *pid, "node {} has ended", node.region());
@@ -223,11 +224,11 @@ async fn garbage_from_an_agent_client(lab: &Lab) {
         [hello(Role::Backend), noise(6, 50_000)].concat(),
         [hello(Role::Backend), hello(Role::Backend)].concat(),
         [hello(Role::Backend), vec![1, 0, 0, 0, 0x99]].concat(),
-        // An entry that ends half way, and so does the connection.
+        // An entry that is cut off, together with the connection.
         [hello(Role::Backend), propose[..propose.len() - 5].to_vec()].concat(),
-        // A frame that is whole around an entry that is not: refused with a verdict.
+        // A whole frame with a malformed entry in it: refused with a verdict.
         [hello(Role::Backend), malformed].concat(),
-        // Another apply worker, which says nothing more.
+        // The beginning of another apply worker's Hello, and nothing more.
         hello(Role::ApplyWorker)[..20].to_vec(),
     ];
     for node in lab.nodes() {
@@ -245,11 +246,11 @@ fn bytes_of(bytes: &[u8]) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(bytes)
 }
 
-/// Speaks on the agent socket as the server's own user, who alone is let in.
+/// Sends bytes to the agent socket as the server's own user, the only one that is let in.
 async fn as_owner_of(socket: &Path, bytes: Vec<u8>) {
     let socket: PathBuf = socket.to_path_buf();
     tokio::task::spawn_blocking(move || {
-        // Credentials belong to a thread in the kernel, so a thread can be somebody else; it ends with it.
+        // For the kernel, credentials belong to a thread, so this thread can become another user until it ends.
         std::thread::spawn(move || {
             let owner = std::fs::metadata(&socket).expect("the agent socket").uid();
             if nix::unistd::geteuid().is_root() {
@@ -267,7 +268,7 @@ async fn as_owner_of(socket: &Path, bytes: Vec<u8>) {
     .expect("a garbage client");
 }
 
-/// Only as root can a test be a second user; root itself is one.
+/// Another user than the server's is root, so this needs a test that runs as root.
 async fn another_user_on_the_agent_socket(lab: &Lab) {
     if !nix::unistd::geteuid().is_root() {
         return;
@@ -285,7 +286,7 @@ async fn another_user_on_the_agent_socket(lab: &Lab) {
     unharmed(lab, &before).await;
 }
 
-/// Verdicts depend on it: the same log would come to other rows there.
+/// Verdicts depend on `window_entries`: with another value the same log would lead to other rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_begins_with_another_window_is_kept_out() {
     let _turn = turn("other_window", "a node of a new cluster with another window_entries").await;
@@ -367,7 +368,7 @@ fn largest_log_file(folder: &Path) -> PathBuf {
     found.into_iter().max().expect("a log file").1
 }
 
-/// In place: the file keeps its owner.
+/// Overwrites a file in place, so that it keeps its owner.
 fn overwrite(file: &Path, bytes: &[u8]) {
     let mut open = std::fs::OpenOptions::new().write(true).truncate(true).open(file).expect("open the log");
     open.write_all(bytes).expect("write the log");

@@ -1,6 +1,7 @@
 //! The census (`docs/census`) names everything that the server has: types, settings, indexes, constraints, locks.
 //!
-//! The lists are the server's own, so a new version of PostgreSQL or of an extension fails here with what is not covered yet.
+//! The lists come from the server itself, so with a new version of PostgreSQL or of an extension the test fails and
+//! names what the census does not cover yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use onetrip_lab::values::{self, catalog::Catalog, effect};
 
 use crate::lab::{number, start, Session};
 
-/// The lines of a file of the census: by its first columns, the others; and for which versions.
+/// A file of the census: the columns of each line, by the line's first columns.
 pub struct Census {
     file: &'static str,
     pub lines: BTreeMap<String, Vec<String>>,
@@ -32,8 +33,9 @@ impl Census {
         Census { file, lines }
     }
 
-    /// The same names on both sides.  `versions`: which column has "15-" or "15-17"; `extension`: which has its extension, and
-    /// those that this server offers.
+    /// The census and the server must have the same names.  `versions` is the column that says for which versions a
+    /// line is ("15-" or "15-17"); `extension` is the column with a line's extension, and the extensions that this
+    /// server has.
     pub fn covers(
         &self,
         seen: &BTreeSet<String>,
@@ -79,7 +81,7 @@ async fn names(session: &Session, query: &str) -> BTreeSet<String> {
     list(session, query).await.into_iter().map(|row| row.join(" ")).collect()
 }
 
-/// Without the schema that extensions are in here.
+/// A type's name, without the schema in which this test installs extensions.
 const NAME: &str = "regexp_replace(format_type(t.oid, -1), '^public\\.', '')";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,7 +136,7 @@ async fn types(session: &Session, server: u32, extensions: &BTreeSet<String>) {
     assert_eq!(classes, BTreeSet::from(["mapped", "no column", "refused", "stored"]));
 }
 
-/// Each with what a key of a unique index is made of, as far as the server's catalogs tell.
+/// Each operator class, with what the key of a unique index is made of, as far as the server's catalogs tell.
 async fn operator_classes(session: &Session, server: u32, extensions: &BTreeSet<String>) {
     let census = Census::read("operator_classes.tsv", 2);
     let query = "
@@ -151,7 +153,7 @@ async fn operator_classes(session: &Session, server: u32, extensions: &BTreeSet<
     }
 }
 
-/// A header of the server.
+/// The text of one of the server's header files.
 pub fn header(file: &str) -> String {
     let config = std::process::Command::new(onetrip_lab::postgres_bin().join("pg_config"))
         .arg("--includedir-server")
@@ -161,7 +163,7 @@ pub fn header(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Kinds of constraints and locks stand in the server's headers.
+/// The kinds of constraints and locks are listed in the server's header files.
 fn headers(server: u32) {
     let constraints: BTreeSet<String> = header("catalog/pg_constraint.h")
         .lines()
@@ -176,7 +178,7 @@ fn headers(server: u32) {
     };
     let mut locks: BTreeSet<String> = BTreeSet::new();
     for word in words(&header("storage/lock.h")) {
-        // The macros that fill a tag have SET_ before.
+        // The names of the macros that fill a tag begin with SET_.
         if word.starts_with("LOCKTAG_") && word != "LOCKTAG_LAST_TYPE" {
             locks.insert(word);
         }
@@ -193,7 +195,7 @@ fn headers(server: u32) {
     Census::read("locks.tsv", 1).covers(&locks, server, 2, None);
 }
 
-/// All that a session can change; those of extensions have a dot and are covered by one line.
+/// All settings that a session can change; those of extensions have a dot and are covered by one line.
 async fn settings(session: &Session, server: u32) {
     let census = Census::read("settings.tsv", 1);
     let mut seen = names(
@@ -205,7 +207,7 @@ async fn settings(session: &Session, server: u32) {
     census.covers(&seen, server, 2, None);
 }
 
-/// A setting that changes what an immutable function gives is one that travels, by an experiment.
+/// Finds by experiment which settings change what an immutable function returns: all of them must travel.
 async fn what_settings_change(session: &Session) {
     let census = Census::read("settings.tsv", 1);
     let catalog = Catalog::read(&session.client).await.unwrap_or_else(|e| panic!("{e:#}"));
@@ -215,14 +217,15 @@ async fn what_settings_change(session: &Session) {
         let class = census.class(setting).unwrap_or("not named");
         assert_eq!(class, "travels", "{setting} changes what an immutable function gives: {effect:?}");
     }
-    // The experiment does see something.
+    // The experiment does find known effects.
     for known in ["bytea_output", "extra_float_digits", "IntervalStyle"] {
         assert!(effects.found.contains_key(known), "{known} was not seen to change a result");
     }
     assert!(effects.tried.len() > 100, "{:?}", effects.tried);
 }
 
-/// Goal: every catalog of the server is compared by `onetrip check`, or the census says why not; and so is every column.
+/// Goal: every catalog of the server, and every column of it, is compared by `onetrip check`, or the census says why
+/// not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_compares_every_catalog_but_those_of_the_census() {
     let lab = start("census_catalogs", "every catalog is compared, or left out for a reason").await;
@@ -250,7 +253,7 @@ async fn check_compares_every_catalog_but_those_of_the_census() {
     }
     assert!(unnamed.is_empty(), "neither compared nor left out for a reason, or both: {unnamed:?}");
     census.covers(&left_out, server, 2, None);
-    // What is not left out is read, else check would have failed: a type that it does not know is an error.
+    // `onetrip check` has read every column that is not left out: it fails at a type that it does not know.
     assert!(compared.len() > 50 && left_out.len() < columns.len() / 10, "{compared:?} {left_out:?}");
 }
 
@@ -278,7 +281,7 @@ async fn values_of_every_type_arrive_or_are_refused_as_the_census_says() {
     }
     let mut wrong: Vec<String> =
         report.findings.iter().map(|f| format!("{}: {}: {}", f.type_name, f.what, f.message)).collect();
-    // Some types nothing makes but an index of its own (gtrgm), or hardly anything that chance finds.
+    // Values of some types are made only inside an index (gtrgm), or only by functions that random trials rarely call.
     let (mut tried, mut never) = (0, Vec::new());
     for (name, columns) in &census.lines {
         let full = match report.types.contains(name) {

@@ -1,4 +1,4 @@
-//! `onetrip check` says equal when it is, and where not when it is not.
+//! `onetrip check` reports equal regions as equal, and names what differs where they are not.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -39,8 +39,8 @@ async fn check_finds_a_row_changed_behind_its_back() {
     names_it(&lab, &["public.bag", "a", "(0)", "no such row"], "public.bag").await;
 }
 
-/// Goal: the version that an extension has where it is created is the one that every region gets, with what it requires;
-/// `check` tells which region has another one, or none.
+/// Goal: every region gets the version of an extension, and of those it requires, that the creating region has; `check`
+/// tells which region has another one, or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_finds_an_extension_of_another_version() {
     let lab = start("check_extensions", "extensions are of one version everywhere, or check names the regions").await;
@@ -70,7 +70,7 @@ async fn check_finds_an_extension_of_another_version() {
     assert_eq!(report["extensions"][1]["versions"][2], serde_json::Value::Null, "{output}");
 }
 
-/// Made in turns by the three regions.  One of each kind of object that PostgreSQL has.
+/// One of each kind of object that PostgreSQL has.  The three regions create them in turn.
 const RICH: &[&str] = &[
     "create role owner_of_all; create role reader login password 'secret' connection limit 7 valid until '2030-01-01'",
     "create role group_role; grant group_role to reader with admin option; alter role reader set work_mem = '8MB'",
@@ -121,22 +121,24 @@ const RICH: &[&str] = &[
     "create table \"Odd, one\".\"T.(1)\" (\"A b\" int primary key, n numeric, f float8, i interval, j jsonb, r regclass, c rich.pair, cs rich.pair[], h hstore)",
     "insert into \"Odd, one\".\"T.(1)\" values (1, 1.00, '-0', '24 hours', '{\"a\":1}', 'rich.t', '(1,\"{sad}\")', array[row(2, null)::rich.pair], 'a=>1')",
     "create table rich.like_t (like rich.t including all); alter table rich.like_t rename column w to ww; alter sequence rich.s restart with 50",
-    // What a dropped column named is gone.
+    // A dropped column leaves references to objects that do not exist any more.
     "create role gone; create collation rich.gone from \"C\"; create table rich.dropped (id int primary key, c text collate rich.gone)",
     "grant update (c) on rich.dropped to gone; alter table rich.dropped drop column c; drop collation rich.gone; drop role gone",
 ];
 
-/// A server that starts puts its shares of sequences right, so this is done while it runs; changes of catalogs do not travel.
+/// Made while the server runs, since a server that starts puts its shares of sequences right.  It stays in its region:
+/// changes of catalogs do not travel.
 const LIVE: &str = "update pg_sequence set seqstart = seqstart + 1 where seqrelid = 'rich.own'::regclass";
 
-/// Publications are refused, so that this one can only get there past PostgreSQL: in every region, then its members in one.
+/// Publications are refused, so this one is written into the catalogs: in every region, and then its members in one.
 const PUBLICATION: &str = "insert into pg_publication (oid, pubname, pubowner, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot)
     values (90001, 'everywhere', 10, false, true, true, true, true, false)";
 const PUBLISHED: &str =
     "insert into pg_publication_rel (oid, prpubid, prrelid) values (90002, 90001, 'rich.refers'::regclass);
     insert into pg_publication_namespace (oid, pnpubid, pnnspid) values (90003, 90001, 'rich'::regnamespace)";
 
-/// What is done to one region alone, and what must be told of it: catalog, object, column (none: it is not there).
+/// Changes made in one region only, and what `onetrip check` must report: catalog, object, and column (empty: the
+/// object is missing somewhere).
 const CHANGES: &[(&str, &str, &str, &str)] = &[
     ("alter table rich.t alter v set default 'y'", "pg_attrdef", "default (rich.t, 2)", "adbin"),
     ("alter table rich.like_t alter v type varchar(20)", "pg_attribute", "column v (rich.like_t)", "atttypmod"),
@@ -229,12 +231,12 @@ const CHANGES: &[(&str, &str, &str, &str)] = &[
     ("create tablespace only_here location ''", "pg_tablespace", "tablespace only_here", ""),
 ];
 
-/// Goal: what is made through any region comes out alike; what is then changed in one region alone is named, in every
+/// Goal: definitions made in any region are equal in all; a change made in one region only is then named, for every
 /// catalog that there is, and no secret is shown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_finds_every_kind_of_definition() {
     let lab =
-        start("check_definitions", "definitions made anywhere are equal; what one region has otherwise is named").await;
+        start("check_definitions", "definitions made anywhere are equal; what differs in one region is named").await;
     let temporary = lab.session(2).await;
     temporary.must("create temporary table passing (id serial primary key, w text)").await;
     for (number, sql) in RICH.iter().enumerate() {
@@ -268,7 +270,7 @@ async fn check_finds_every_kind_of_definition() {
     for (sql, catalog, object, column) in CHANGES.iter().filter(|(_, catalog, ..)| !catalog.is_empty()) {
         assert!(found.contains(&[*catalog, *object, *column]), "{sql}: not in {found:#?}");
     }
-    // None is asleep: each catalog has told of a difference.
+    // A difference was reported for each catalog that is compared.
     let compared: Vec<&String> = report["catalogs"].as_object().expect("counts").keys().collect();
     assert!(compared.len() > 50, "{compared:?}");
     let silent: Vec<&&String> =
@@ -284,7 +286,8 @@ async fn check_finds_every_kind_of_definition() {
     assert_eq!(*values, serde_json::json!(["secret 1 (not shown)", "secret 2 (not shown)", "secret 1 (not shown)"]));
 }
 
-/// Goal: values that print alike and are stored in other bytes are different, and so are contents of materialized views.
+/// Goal: values that print alike but are stored as other bytes are reported as different; and so are different contents
+/// of materialized views.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_finds_other_bytes_and_other_contents() {
     let lab = start("check_bytes", "rows are compared by bytes, materialized views by contents").await;
@@ -312,8 +315,8 @@ async fn check_finds_other_bytes_and_other_contents() {
     lab.check_equal(2).await;
 }
 
-/// Goal: an index that does not find rows is named with its region and the way to mend it, whatever its kind; nothing
-/// else is told by that.
+/// Goal: an index that lacks rows is named with its region and the way to mend it, whatever its kind; and without
+/// `--indexes` that is no difference.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_finds_indexes_that_lack_rows() {
     let lab = start("check_indexes", "an index that lacks rows in one region is found, and mended by REINDEX").await;
@@ -334,7 +337,7 @@ async fn check_finds_indexes_that_lack_rows() {
     assert!(output.contains("cannot be looked through: public.in_brin (brin)\n"), "{output}");
     assert!(!output.contains("without amcheck"), "{output}");
 
-    // What another region inserts meanwhile does not get into the indexes here.
+    // Rows that another region inserts now do not get into the indexes of region b.
     let kinds = ["btree", "expression", "hash", "gin", "gist", "spgist"];
     let not_ready = |ready| {
         format!("update pg_index set indisready = {ready} where indrelid = 'found'::regclass and indexrelid::regclass::text ~ '^in_'")
@@ -361,7 +364,7 @@ async fn check_finds_indexes_that_lack_rows() {
     let (code, output) = lab.check(&["--indexes"]).await;
     assert_eq!(code, Some(0), "{output}");
 
-    // What a function gave when the rows were written is not what it gives now.
+    // The function of an index now returns something else than when the rows were written.
     behind_its_back(
         &lab,
         2,
@@ -374,7 +377,7 @@ async fn check_finds_indexes_that_lack_rows() {
     assert!(output.contains("\nindex public.in_expression in c: "), "{output}");
 }
 
-/// Text and JSON both say different, which table, and what each word of `words` says.
+/// Both outputs of `onetrip check` say that the regions differ: the text contains `words`, the JSON names `table`.
 async fn names_it(lab: &Lab, words: &[&str], table: &str) {
     let (code, output) = lab.check(&[]).await;
     assert_eq!(code, Some(1), "{output}");
@@ -394,7 +397,8 @@ async fn behind_its_back(lab: &Lab, region: usize, sql: &str) {
     all_behind_its_back(lab, region, &[sql]).await;
 }
 
-/// Stops a node, changes its PostgreSQL's files through a server that knows nothing of Onetrip's way, starts it again.
+/// Stops a node, changes its PostgreSQL's files through a single-user server, where Onetrip captures nothing, and
+/// starts the node again.
 async fn all_behind_its_back(lab: &Lab, region: usize, statements: &[&str]) {
     let node = lab.node(region);
     node.stop().await.unwrap_or_else(|e| panic!("{e:#}"));

@@ -1,4 +1,4 @@
-//! Two regions that touch the same thing at once: never both, and the loser is told what it lost to.
+//! Two regions change the same thing at once: only one of them commits, and the other is told what it lost to.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use tokio_postgres::error::{DbError, SqlState};
 
 const ROUNDS: usize = 12;
 
-/// A distance makes the two COMMITs cross each other on the way.
+/// The distance between the regions makes two COMMITs cross each other on the way.
 async fn far_apart(name: &'static str, about: &str, tables: &str) -> Lab {
     let lab = start_from(name, about, builder().topology(apart(40))).await;
     lab.session(0).await.must(tables).await;
@@ -22,8 +22,8 @@ struct Tally {
     certified: usize,
 }
 
-/// Runs one side's statements up to COMMIT in each of two regions, then both COMMITs at once.  One succeeds; the other fails
-/// with 40001 and names table and winner.  Returns the winner.
+/// Runs each side's statements in its region, and then both COMMITs at once.  One succeeds; the other fails with 40001
+/// and names the table and the winner.  Returns the winner.
 async fn meet(
     lab: &Lab,
     regions: [usize; 2],
@@ -56,7 +56,7 @@ async fn meet(
     regions[winner]
 }
 
-/// The message with 40001, whether COMMIT got it or the idle session before.
+/// The loser's error, which must be 40001, whether COMMIT returned it or the idle session got it before.
 async fn lost(error: tokio_postgres::Error, loser: Session, tally: &mut Tally) -> DbError {
     let why = match error.as_db_error() {
         Some(db) => {
@@ -151,7 +151,7 @@ async fn a_parent_is_deleted_or_gets_a_child() {
     lab.check_equal(2).await;
 }
 
-/// Write skew.  Each reads a row with FOR UPDATE and writes the other's: one of them must have seen too much.
+/// Write skew: each transaction locks the row that the other one writes, FOR UPDATE or FOR SHARE; only one may commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_that_lock_what_the_other_writes_one_wins() {
     let lab = far_apart(
@@ -185,12 +185,12 @@ async fn of_two_that_lock_what_the_other_writes_one_wins() {
     lab.check_equal(1).await;
 }
 
-/// What PostgreSQL lets go on side by side in one region goes on side by side in two.
+/// Transactions that do not block each other in one region do not conflict in two regions either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_does_not_collide_commits_in_both_regions() {
     let lab = far_apart(
         "conflicts_none",
-        "what goes on side by side in one region goes on side by side in two",
+        "what does not conflict in one region does not conflict in two",
         "create table t (id int primary key, v int); create table u (id int primary key, v text unique);
          create table parent (id int primary key); create table child (id int primary key, parent int references parent);
          insert into parent values (1000); insert into t values (2000, 0), (2001, 0)",
@@ -226,7 +226,7 @@ async fn what_does_not_collide_commits_in_both_regions() {
     lab.check_equal(4).await;
 }
 
-/// A value read, added to in the client, and written back: under REPEATABLE READ no update is lost.
+/// Clients read a value, add to it and write it back: under REPEATABLE READ no update is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_repeatable_read_no_update_is_lost() {
     let lab = far_apart(

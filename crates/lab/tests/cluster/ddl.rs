@@ -1,11 +1,12 @@
-//! Statements that change the schema, given in a region that does not lead, are there in all; others are refused at once.
+//! Statements that change the schema, executed in a region that does not lead, take effect in all regions; those that
+//! cannot be replicated are refused at once.
 
 use crate::lab::{number, start, subjects, text, Lab, Session};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ddl_given_in_any_region_is_there_in_all() {
     let lab = start("ddl", "every kind of DDL from regions that do not lead, and what is refused").await;
-    // What subjects share.
+    // The objects that the subjects share.
     let shared = "create schema shop; create table shop.thing (id int primary key, title text not null, stock int not null default 7);
                   insert into shop.thing select g, 'item ' || g from generate_series(1, 100) g; update shop.thing set stock = 8 where id = 1";
     lab.session(1).await.must(shared).await;
@@ -14,9 +15,9 @@ async fn ddl_given_in_any_region_is_there_in_all() {
     );
 }
 
-/// One statement in one region, then a query that must give one text in all.
+/// Executes a statement in one region; then the query must give this text in all regions.
 async fn then_shows(lab: &Lab, session: &Session, statement: &str, query: &str, expected: &str) {
-    // What the statement is about may have been made in another region.
+    // The statement's objects may have been created in another region.
     lab.everywhere().await;
     session.must(statement).await;
     lab.shows(query, expected).await;
@@ -85,7 +86,7 @@ async fn tables(lab: &Lab) {
         "(1,\"item 1\",7)",
     )
     .await;
-    // Rows still find their columns after one was dropped.
+    // Values of rows still get into the right columns after one was dropped.
     then_shows(
         lab,
         &b,
@@ -207,7 +208,7 @@ async fn roles(lab: &Lab) {
         "true false 5",
     )
     .await;
-    // A statement runs elsewhere as the role, and under the settings, it ran under here.
+    // Elsewhere a statement runs as the same role and with the same settings as here.
     b.must("grant create on schema shop to staff; set role clerk; set search_path = shop").await;
     b.must("create table owned (id int primary key); insert into owned values (1); reset role; reset search_path")
         .await;
@@ -219,7 +220,7 @@ async fn roles(lab: &Lab) {
             let bytes = std::fs::read(&file).unwrap_or_default();
             assert!(
                 !bytes.windows(14).any(|w| w == b"not in the log"),
-                "{} holds a password in clear text",
+                "{} contains a password in clear text",
                 file.display()
             );
         }
@@ -246,7 +247,7 @@ async fn tables_from_queries(lab: &Lab) {
     lab.everywhere().await;
     c.must("select id into shop.into_copy from shop.copy where id <= 10; create table shop.empty as select 1 as x where false").await;
     lab.shows("select (select count(*) from shop.into_copy) || ' ' || (select count(*) from shop.empty)", "10 0").await;
-    // now() is the transaction's time where it ran.
+    // In all regions now() is the time of the original transaction.
     b.must("create table shop.times (id int primary key); insert into shop.times values (1)").await;
     b.must("alter table shop.times add column at timestamptz not null default now()").await;
     let at = text(&b, "select at from shop.times").await.unwrap();
@@ -276,7 +277,7 @@ async fn with_rows_in_one_transaction(lab: &Lab) {
     .await;
 }
 
-/// What cannot be replicated says so, with a way out, and has not happened.
+/// A statement that cannot be replicated fails with a hint, and without any effect.
 async fn refused(lab: &Lab) {
     let [_, b, _] = lab.sessions().await;
     let position = number(&b, "select onetrip.position()").await.unwrap();

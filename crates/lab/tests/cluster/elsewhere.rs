@@ -1,7 +1,8 @@
-//! Expressions whose values a statement stores in every region: each function of the server that is STABLE, or takes values
-//! with OIDs in them, gives the same everywhere, or is refused at home.
+//! Expressions that a statement evaluates in every region and whose values it stores there: each function of the server
+//! that is STABLE, or takes values with OIDs in them, gives the same everywhere, or the statement is refused.
 //!
-//! The functions are the server's own list, so what a new version of PostgreSQL brings is tried here, or named as not covered.
+//! The list of functions comes from the server, so those that a new version of PostgreSQL brings are tried here, or
+//! named as not covered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::lab::{bounded, start, told, Lab, Session};
 
-/// What differs from server to server, as an operator might have it; regions a, b, c.
+/// Settings that may differ from server to server, with the values for regions a, b and c.
 const OWN: [(&str, [&str; 3]); 12] = [
     ("TimeZone", ["UTC", "America/St_Johns", "Asia/Kolkata"]),
     ("DateStyle", ["ISO, MDY", "German, DMY", "SQL, DMY"]),
@@ -25,12 +26,13 @@ const OWN: [(&str, [&str; 3]); 12] = [
     ("array_nulls", ["on", "on", "off"]),
     ("random_page_cost", ["4", "3", "2"]),
 ];
-/// Under which the results are compared.
+/// The settings with which the results are compared.
 const SAME: &str =
     "set timezone = 'UTC'; set datestyle = 'ISO, MDY'; set intervalstyle = 'postgres'; set bytea_output = 'hex';
     set extra_float_digits = 1; set xmlbinary = 'base64'; set timezone_abbreviations = 'Default'; set array_nulls = on";
 
-/// What values are made of: an enum, and what holds it or names objects.  `like_this` gets its rows in every test table.
+/// What test values are made of: an enum, types that contain it, and types that name objects.  Every test table has the
+/// columns of `like_this`, and `ROWS`.
 const OBJECTS: &str = "
     create role tester superuser; create schema tester;
     create type en as enum ('b', 'a'); create type comp as (e en, r regclass, n int); create type en_range as range (subtype = en);
@@ -44,7 +46,7 @@ const ROWS: &str =
     (2, 'b', '{b}', 'b', '[b,b]', '{[b,b]}', '(b,named_too,2)', 'named_too', '{named_too,named}', '=r/tester',
         'b', 3, '2021-07-02 03:04:05+06', '\\xff', '[1]')";
 
-/// Values for arguments: a constant, and the column that has such, if there is one.
+/// Values for arguments of each type: a constant, and an expression with a column where there is one.
 const ARGUMENTS: &[(&str, &[(&str, &str)])] = &[
     ("any", &[("'a'::public.en", "e"), ("'public.named'::regclass", "r"), ("U&'\\00e4'::text", "tx")]),
     ("anyelement", &[("'a'::public.en", "e"), ("'(a,public.named,1)'::public.comp", "c"), ("now()", "ts")]),
@@ -149,7 +151,7 @@ const ARGUMENTS: &[(&str, &[(&str, &str)])] = &[
     ("bytea", &[("'\\x00c3'::bytea", "by"), ("'\\x61'::bytea", "'\\xc3a4'::bytea")]),
 ];
 
-/// For functions to which the values above mean nothing.
+/// Calls of functions that need other values than those above: one with constants, one with columns.
 const CALLS: &[(&str, &str, &str)] = &[
     (
         "json_build_object(any)",
@@ -185,7 +187,7 @@ const CALLS: &[(&str, &str, &str)] = &[
     ("current_schema()", "current_schema()", "current_schema()"),
 ];
 
-/// Functions that no expression can call with success: why.
+/// Functions that no expression can call successfully, and why.
 const NOT_COVERED: &[(&str, &str)] = &[
     ("any_out(any)", "always raises an error"),
     ("anycompatible_out(anycompatible)", "always raises an error"),
@@ -196,7 +198,8 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("range_intersect_agg_transfn(anyrange,anyrange)", "only within an aggregate"),
 ];
 
-/// Kinds of expressions that are no function.  The second says whether it has to be alike: refusing it would be a loss.
+/// Expressions other than function calls.  `true`: must be accepted and give the same everywhere; `false`: must be
+/// refused.
 const EXPRESSIONS: &[(&str, bool)] = &[
     ("current_date", true),
     ("current_time", true),
@@ -242,7 +245,7 @@ const EXPRESSIONS: &[(&str, bool)] = &[
     ("'(a,public.named,1)'::public.comp", true),
     ("('(a,public.named,1)'::public.comp).r", true),
 ];
-/// The same with columns, where ALTER COLUMN TYPE ... USING may have them.
+/// The same with columns, for ALTER COLUMN TYPE ... USING.
 const WITH_COLUMNS: &[(&str, bool)] = &[
     ("tableoid::regclass", false),
     ("ctid::text", false),
@@ -279,10 +282,10 @@ fn quoted(text: &str) -> String {
     format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
 
-/// An expression without columns, and one with them; the type of a column for it.
+/// An expression without columns, and one with them; the type of a column that can store their value.
 type Call = (Option<String>, Option<String>, String);
 
-/// A function or expression, and ways to write it.
+/// A function or another kind of expression, and calls of it.
 struct Subject {
     name: String,
     immutable: bool,
@@ -294,7 +297,7 @@ struct Subject {
 struct Seen {
     alike: BTreeSet<String>,
     refused: BTreeSet<String>,
-    /// How else it failed.
+    /// Subjects that failed in another way, with the error.
     failed: BTreeMap<String, String>,
     differs: Vec<String>,
 }
@@ -316,7 +319,7 @@ async fn what_a_statement_computes_in_every_region_is_alike_or_refused() {
     for (number, batch) in subjects.chunks(25).enumerate() {
         try_batch(&lab, &home, number, batch, &mut seen).await;
     }
-    // In sessions that have nothing of their own before it.
+    // With a `search_path` in which the session's own temporary schema does not come first.
     home.must(
         "set search_path = tester, public; alter table public.like_this add column s name default current_schema",
     )
@@ -326,7 +329,8 @@ async fn what_a_statement_computes_in_every_region_is_alike_or_refused() {
     report(&subjects, &functions, &seen);
 }
 
-/// `xml_is_well_formed` catches an error and leaves the memory of errors behind: the next error takes what is there then.
+/// `xml_is_well_formed` catches an error but leaves ErrorContext as the current memory context, and the next error
+/// resets whatever is allocated there.
 async fn after_an_error_within_a_function(lab: &Lab, home: &Session) {
     home.must("begin").await;
     for i in 0..3 {
@@ -348,7 +352,7 @@ async fn after_an_error_within_a_function(lab: &Lab, home: &Session) {
         .await;
 }
 
-/// Servers that differ wherever an operator may have them differ, with other OIDs.
+/// Makes the servers differ in their OIDs, and in settings that an operator may choose for each server.
 async fn prepare(lab: &Lab) -> Session {
     for (region, session) in lab.sessions().await.iter().enumerate() {
         for (setting, values) in OWN {
@@ -371,7 +375,7 @@ async fn prepare(lab: &Lab) -> Session {
     home
 }
 
-/// The type that a column for it has, and whether it is NULL; an error if it cannot be computed.
+/// The type of an expression, and whether it is NULL; an error if it cannot be evaluated.
 async fn type_of(home: &Session, expression: &str) -> Result<(String, bool), String> {
     let query = format!(
         "select pg_typeof(x), x is null from (select {expression} as x from public.like_this order by id limit 1) s"
@@ -381,7 +385,7 @@ async fn type_of(home: &Session, expression: &str) -> Result<(String, bool), Str
     Ok((row[0].clone(), row[1] == "t"))
 }
 
-/// A pseudo-type becomes text.
+/// A call, and whether it gives NULL; a value of a pseudo-type is cast to text.  None if it cannot be evaluated.
 async fn call(
     home: &Session,
     constant: Option<String>,
@@ -428,7 +432,7 @@ async fn functions(home: &Session, catalog: &Catalog) -> Vec<Subject> {
                 break;
             }
             let mut rest = at;
-            // All of the first argument's choices in turn, and other ones of the others.
+            // All values of the first argument in turn, each with varying values of the others.
             let picked: Vec<&(String, String)> = choices
                 .iter()
                 .enumerate()
@@ -465,7 +469,7 @@ async fn functions(home: &Session, catalog: &Catalog) -> Vec<Subject> {
                 break;
             }
         }
-        // It is refused before it is computed.
+        // A call that cannot be evaluated may still be refused before it is evaluated.
         calls.extend(if calls.is_empty() { untried } else { None });
         subjects.push(Subject { name, immutable: volatility == "i", calls, must_be_alike: None });
     }
@@ -541,7 +545,7 @@ async fn expressions(home: &Session) -> Vec<Subject> {
     subjects
 }
 
-/// One transaction with all of it; what came of it is compared in the regions.
+/// Runs all calls of a batch in one transaction, and compares their results in the regions.
 async fn try_batch(lab: &Lab, home: &Session, number: usize, batch: &[Subject], seen: &mut Seen) {
     let table = format!("public.batch_{number}");
     let calls: Vec<(&Subject, &Call)> =

@@ -1,4 +1,4 @@
-//! A transaction that holds what another region has changed gives way, and is told why.
+//! A local transaction in the way of another region's change is evicted, and is told why.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,9 @@ async fn a_running_transaction_in_the_way_gets_error_40001() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_eviction_that_is_caught_holds() {
-    let lab = with_rows("eviction_caught", "exception blocks and savepoints do not save who is in the way").await;
+    let lab =
+        with_rows("eviction_caught", "exception blocks and savepoints do not save a transaction that is in the way")
+            .await;
     caught_in_a_block(&lab).await;
     the_next_statement_fails(&lab).await;
     in_a_savepoint(&lab).await;
@@ -55,7 +57,7 @@ fn says_what_happened(why: &DbError, severity: &str, other: &str) {
     assert!(why.hint().is_some(), "no hint");
 }
 
-/// The change of another region is visible here, so nothing holds it up any more.
+/// Waits until the change of another region is shown here, so nothing delays it any more.
 async fn arrives(lab: &Lab, region: usize, position: i64) {
     let session = lab.session(region).await;
     until("the change arrives", SOON, || async {
@@ -105,13 +107,13 @@ async fn running(lab: &Lab, region: usize, held: &str, change: &str) {
 
 async fn in_sleep(lab: &Lab, region: usize, holder: &Session) {
     let watcher = lab.session(region).await;
-    // The holder's connection is busy: its process is told by what it runs.
+    // The holder's connection is busy, so its backend is recognized by what it runs.
     let query = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
     until("the holder sleeps", SOON, || async { Ok(number(&watcher, query).await? == 1) }).await.unwrap();
     let _ = holder;
 }
 
-/// The one in the way waits itself, for a lock that another local transaction holds.
+/// The transaction in the way is itself waiting for a lock that another local transaction holds.
 async fn waiting_for_a_lock(lab: &Lab) {
     lab.everywhere().await;
     let [_, blocker, holder] = [lab.session(2).await, lab.session(2).await, lab.session(2).await];
@@ -130,7 +132,7 @@ async fn waiting_for_a_lock(lab: &Lab) {
     blocker.must("commit").await;
 }
 
-/// An exception block must not swallow the eviction and commit what has lost.
+/// An exception block must not be able to swallow the eviction, so that the transaction commits after all.
 async fn caught_in_a_block(lab: &Lab) {
     lab.everywhere().await;
     let holder = lab.session(1).await;
@@ -153,7 +155,7 @@ async fn caught_in_a_block(lab: &Lab) {
     lab.shows("select v from t where id = 20", "2").await;
 }
 
-/// Whoever swallows the error is told again by the next statement, and lives on.
+/// After a block that swallows the error, the next statement fails with it again; the session lives on.
 async fn the_next_statement_fails(lab: &Lab) {
     lab.everywhere().await;
     let holder = lab.session(1).await;
@@ -178,7 +180,7 @@ async fn in_a_savepoint(lab: &Lab) {
     let failing = async {
         let why = holder.refused("select pg_sleep(60)").await;
         says_what_happened(&why, "ERROR", "a");
-        // While it thinks about it, it is idle on its row lock, and may be ended.
+        // Until its next statement the session is idle and still holds the row lock, so it may be ended.
         match holder.run("rollback to s; select 1").await {
             Ok(()) => panic!("a transaction that was evicted went on"),
             Err(error) if error.as_db_error().is_some() => {
@@ -198,7 +200,7 @@ async fn in_a_savepoint(lab: &Lab) {
     tokio::join!(failing, changing);
 }
 
-/// A loop that swallows every error cannot hold up a change for good, for which it is ended if it must be.
+/// A loop that swallows every error cannot delay a change for ever: if need be, its session is ended.
 async fn caught_again_and_again(lab: &Lab) {
     lab.everywhere().await;
     let holder = lab.session(1).await;
@@ -215,11 +217,11 @@ async fn caught_again_and_again(lab: &Lab) {
         Some(db) => db.clone(),
         None => holder.ended_by().await.unwrap_or_else(|e| panic!("{e:#}")),
     };
-    // An ERROR, if it came between two rounds of the loop.
+    // It may also be an ERROR, if it came between two rounds of the loop.
     says_what_happened(&why, why.severity(), "a");
 }
 
-/// And sees what it saw.
+/// It goes on seeing its own snapshot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_only_reads_is_left_alone_by_changes_of_rows() {
     let lab = with_rows("eviction_reader", "a reader is not in the way of rows").await;
@@ -235,7 +237,7 @@ async fn a_transaction_that_only_reads_is_left_alone_by_changes_of_rows() {
     lab.check_equal(1).await;
 }
 
-/// Where nobody waits for `onetrip.max_apply_delay` to pass, unless it is said so.
+/// A cluster in which `onetrip.max_apply_delay` is too long to ever pass, unless a test sets it.
 async fn patient(name: &'static str, about: &str) -> Lab {
     let lab = start_from(name, about, builder().postgres_setting("onetrip.max_apply_delay", "10min")).await;
     lab.session(0)
@@ -262,7 +264,7 @@ async fn a_copy_that_waits_for_its_client_does_not_hold_up_another_region() {
     lab.check_equal(1).await;
 }
 
-/// The FATAL that came while the session was idle.
+/// The session was ended while it was idle, by a FATAL message that contains `text`.
 async fn ended(session: Session, text: &str) {
     let why = session.ended_by().await.unwrap_or_else(|e| panic!("{e:#}"));
     says_what_happened(&why, "FATAL", "a");
@@ -287,7 +289,7 @@ async fn an_idle_locker(lab: &Lab) {
     ended(locker, "while it waited for its client").await;
 }
 
-/// A new session takes the place of one that was evicted; its own statement is given its time.
+/// A new session that gets the slot of an evicted one is not evicted for that: its statement runs to its end.
 async fn the_session_after_an_evicted_one(lab: &Lab) {
     lab.everywhere().await;
     let reader = lab.session(1).await;
@@ -318,11 +320,11 @@ async fn copy_from_a_silent_client(lab: &Lab, copy: &str) {
     assert_eq!(
         unexpected_errors(lab, 1, "", &["40001"]),
         Vec::<String>::new(),
-        "the server says something else than that it was evicted"
+        "the server reports something other than the eviction"
     );
 }
 
-/// Its server cannot send, so it hears of nothing but the end.
+/// Its backend is blocked while it sends, so it can only be ended.
 async fn copy_to_a_client_that_does_not_read(lab: &Lab) {
     lab.everywhere().await;
     let watcher = lab.session(1).await;

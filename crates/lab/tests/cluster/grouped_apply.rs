@@ -1,4 +1,5 @@
-//! Entries that have come already share a transaction of the apply worker: what that must not change.
+//! Entries that have arrived already share one transaction of the apply worker.  These tests are about what must stay
+//! the same nevertheless.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use nix::unistd::Pid;
 
 const TABLE: &str = "create table t (id int primary key, v int); insert into t values (0, 0)";
 
-/// The worker of a region does nothing, so that what comes meanwhile lies there for it at once.
+/// Stops the apply worker of a region, so that the entries that arrive meanwhile wait for it all at once.
 struct Held(Pid);
 
 impl Held {
@@ -33,7 +34,7 @@ async fn with_table(name: &'static str, about: &str) -> Lab {
     lab
 }
 
-/// Entries that the worker has applied, and in how many transactions.
+/// How many entries the worker has applied, and in how many transactions.
 async fn applied(session: &Session) -> (i64, i64) {
     let entries = number(session, "select applied_entries from onetrip.status").await.unwrap();
     (entries, number(session, "select apply_transactions from onetrip.status").await.unwrap())
@@ -59,7 +60,7 @@ async fn what_has_come_shares_transactions() {
     let held = Held::hold(&b).await;
     for id in 1..=40 {
         a.must(&format!("insert into t values ({id}, 0)")).await;
-        // The same rows again, made by an entry of the same group.
+        // Changes a row that an earlier entry of the same group has inserted.
         a.must(&format!("update t set v = v + {id} where id in (0, {id})")).await;
         if id % 4 == 0 {
             a.must(&format!("delete from t where id = {id}; insert into t values ({id}, -1)")).await;
@@ -75,7 +76,7 @@ async fn what_has_come_shares_transactions() {
     lab.check_equal(2).await;
 }
 
-/// What does not fit into what is read at once, or is too large to share, comes out all the same.
+/// Entries that do not fit into one read, or are too large to share a transaction, are applied correctly too.
 async fn large_and_small(lab: &Lab, a: &Session, b: &Session) {
     a.must("create table large (id int primary key, v text); alter table large alter v set storage external").await;
     lab.everywhere().await;
@@ -109,7 +110,7 @@ async fn a_local_commit_between_them_keeps_its_place() {
     let at = number(&a, "select onetrip.position()").await.unwrap();
     let local = lab.session(1).await;
     let local = tokio::spawn(async move { local.must("insert into t values (100, 100)").await });
-    // Decided: it waits for those before it, which the worker has not applied.
+    // The local commit is decided and waits for the entries before it, which the worker has not applied.
     shows_position(&a, at + 1).await;
     assert!(!local.is_finished());
     assert_eq!(text(&b, "select count(*) from t").await.unwrap(), "1");
@@ -159,7 +160,7 @@ async fn who_waits_for_a_lock_does_not_hold_up_those_before() {
     let [a, b, _] = lab.sessions().await;
     a.must("create table other (id int primary key)").await;
     lab.everywhere().await;
-    // Inside of COPY it takes no notice until it is ended, a second later.
+    // A session in COPY does not notice its eviction, so it gives way only a second later, when it is ended.
     let holder = lab.session(1).await;
     holder.must("begin; update t set v = -1 where id = 0").await;
     let copy = holder.copy_in::<_, bytes::Bytes>("copy other from stdin").await.expect("COPY begins");
@@ -180,8 +181,8 @@ async fn who_waits_for_a_lock_does_not_hold_up_those_before() {
     lab.check_equal(2).await;
 }
 
-/// `setval` is not undone by a rollback: if entries were rolled back with it and applied again, values drawn meanwhile would
-/// be given out once more.
+/// A rollback does not undo `setval`: if a group that contains one were rolled back and applied again, values drawn in
+/// between would be given out a second time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_setval_among_entries_that_wait_gives_no_value_out_twice() {
     let lab = with_table("grouped_setval", "a sequence is set, and an entry behind that waits for a lock").await;
@@ -217,7 +218,7 @@ async fn an_entry_that_fails_in_the_middle_fails_by_itself() {
     b.must("select pg_reload_conf()").await;
     a.must("create table gone (id int primary key); insert into gone values (1)").await;
     lab.everywhere().await;
-    // Behind the back of everything: another region's row is missing here.
+    // Behind Onetrip's back, a row is removed in region b only.
     b.must("set allow_system_table_mods = on; update pg_class set relam = (select oid from pg_am where amname = 'heap') where relname = 'gone'").await;
     let surgeon = lab.session(1).await;
     surgeon.must("delete from gone; set allow_system_table_mods = on; update pg_class set relam = (select oid from pg_am where amname = 'onetrip') where relname = 'gone'").await;

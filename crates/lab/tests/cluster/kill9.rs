@@ -1,4 +1,4 @@
-//! kill -9 of a backend, of a whole PostgreSQL, of a node, in each region in turn, under load.
+//! kill -9 of a backend, of a whole PostgreSQL and of a node, in each region in turn, under load.
 
 use crate::lab::{number, start, until, Lab};
 use crate::load::{Load, BACK, PROGRAM};
@@ -24,7 +24,7 @@ async fn what_was_acknowledged_survives_kill9_of_anything() {
         lab.node(victim).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
         load.progress(&lab, &[0, 1, 2], &format!("node of region {victim} is to come back")).await;
 
-        // Both at once: the machine is gone.
+        // Both at once, as when the machine fails.
         lab.node(victim).kill9().expect("kill the node");
         whole_postgres(&lab, victim);
         load.others_progress(&lab, victim, "the loss of a region").await;
@@ -35,7 +35,7 @@ async fn what_was_acknowledged_survives_kill9_of_anything() {
     load.finish(&lab).await;
 }
 
-/// All nodes and all servers at once: what was acknowledged is on disks.
+/// Kills all nodes and all servers at once: what was acknowledged must be on disk.
 async fn the_power_fails(lab: &Lab, load: &Load) {
     for node in lab.nodes() {
         node.kill9().expect("kill the node");
@@ -49,7 +49,7 @@ async fn the_power_fails(lab: &Lab, load: &Load) {
     load.progress(lab, &[0, 1, 2], "after a loss of all regions at once").await;
 }
 
-/// kill -9 of a backend makes its PostgreSQL start all over.
+/// Kills a backend with SIGKILL, which makes its PostgreSQL end all others and recover.
 async fn backend(lab: &Lab, victim: usize) {
     let watcher = lab.session(victim).await;
     let query = &format!("select pid from pg_stat_activity where application_name = '{PROGRAM}' limit 1");
@@ -58,7 +58,7 @@ async fn backend(lab: &Lab, victim: usize) {
     kill(nix::unistd::Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill a backend");
 }
 
-/// The server process first, so that it starts nothing anew.
+/// Kills all processes of a server; the postmaster first, so that it starts no new ones.
 fn whole_postgres(lab: &Lab, victim: usize) {
     let node = lab.node(victim);
     let processes = postmaster::processes(&node.postgres_data());

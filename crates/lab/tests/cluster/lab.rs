@@ -1,5 +1,5 @@
-//! What the cluster tests share: a cluster that explains itself when a test fails, sessions whose end can be looked at, and
-//! waits for conditions.
+//! What the cluster tests share: a cluster whose logs are kept when a test fails, sessions that can tell why they
+//! ended, and waits for conditions.
 //!
 //! Invariant: one cluster at a time in this process, whatever the number of test threads.
 
@@ -24,7 +24,7 @@ static ONE_AT_A_TIME: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
 /// Long enough for a busy machine; a test that needs it all is about to fail.
 pub const SOON: Duration = Duration::from_secs(30);
-/// A copy of another region's PostgreSQL, and all that comes before and after it.
+/// Long enough to copy another region's PostgreSQL, with all that comes before and after it.
 pub const HEALED: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(90);
@@ -48,14 +48,14 @@ impl DerefMut for Lab {
     }
 }
 
-/// Subjects that share a cluster, one after the other.  Each fails by itself: those behind it run all the same, and the test names
-/// all that failed.  So none may need what another one has made.
+/// Subjects that share a cluster, one after the other.  Each fails by itself: those after it run all the same, and the
+/// test names all that failed.  So no subject may need what another one has created.
 pub struct Subjects<'a> {
     lab: &'a Lab,
     failed: Vec<&'static str>,
 }
 
-/// Runs `async fn subject(lab: &Lab)` for each, and looks whether so many tables are the same in all regions.
+/// Runs `async fn subject(lab: &Lab)` for each subject, and then `are_equal`.
 macro_rules! subjects {
     ($lab:expr, $tables:expr; $($subject:ident),+ $(,)?) => {{
         let mut subjects = $crate::lab::Subjects::of(&$lab);
@@ -75,7 +75,7 @@ impl<'a> Subjects<'a> {
         let result = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| subject.as_mut().poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(())) => Poll::Ready(true),
-            // What it says has been printed.
+            // The message of the panic has been printed already.
             Err(_) => Poll::Ready(false),
         });
         let passed = result.await;
@@ -86,7 +86,7 @@ impl<'a> Subjects<'a> {
         }
     }
 
-    /// To be called in the end.
+    /// To be called last: checks that `tables` tables or more are equal in all regions, and panics if a subject failed.
     pub async fn are_equal(mut self, tables: usize) {
         let lab = self.lab;
         self.run("all_regions_are_equal", lab.check_equal(tables)).await;
@@ -94,7 +94,7 @@ impl<'a> Subjects<'a> {
     }
 }
 
-/// What a failed test was about is found where this says.
+/// Keeps the logs of a failed test, and prints where they are.
 impl Drop for Lab {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -114,14 +114,14 @@ impl Drop for Lab {
     }
 }
 
-/// Prints what the test is about; waits until no other test has a cluster.
+/// Waits until no other test has a cluster, and prints what the test is about.
 pub async fn turn(name: &str, about: &str) -> OwnedMutexGuard<()> {
     let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
     println!("{name}: {about}");
     turn
 }
 
-/// The command built beside this test; `ONETRIP_BIN` names another.
+/// The `onetrip` command: the one built with this test, unless `ONETRIP_BIN` names another.
 pub fn binary() -> PathBuf {
     std::env::var_os("ONETRIP_BIN").map_or_else(|| env!("CARGO_BIN_EXE_onetrip-lab").into(), PathBuf::from)
 }
@@ -129,17 +129,17 @@ pub fn binary() -> PathBuf {
 pub fn builder() -> ClusterBuilder {
     Cluster::builder()
         .binary(binary())
-        // Tests read SQLSTATEs and programs out of the servers' logs.
+        // Tests look for SQLSTATEs and application names in the servers' logs.
         .postgres_setting("log_line_prefix", "%m [%p] %a %e ")
         .postgres_setting("log_lock_waits", "on")
 }
 
-/// Three regions a, b, c without distance; a leads.
+/// Three regions a, b and c with no emulated distance between them; a leads.
 pub async fn start(name: &'static str, about: &str) -> Lab {
     start_from(name, about, builder()).await
 }
 
-/// The same; `prepare` may change what `onetrip init` has made before the nodes start.
+/// The same, but `prepare` may change what `onetrip init` has created before the nodes start.
 pub async fn start_with(name: &'static str, about: &str, prepare: impl FnOnce(&Cluster)) -> Lab {
     let turn = turn(name, about).await;
     let cluster = builder().init().await.unwrap_or_else(|e| panic!("make the cluster: {e:#}"));
@@ -194,7 +194,7 @@ pub fn duration(default_s: u64) -> Duration {
     Duration::from_secs(default_s.min(seconds).max(1))
 }
 
-/// A client together with what ended its connection.
+/// A client, with the task of its connection, which tells why the connection ended.
 pub struct Session {
     pub client: Client,
     connection: JoinHandle<Result<(), tokio_postgres::Error>>,
@@ -215,7 +215,7 @@ impl Session {
         Ok(Session { client, connection: tokio::spawn(connection) })
     }
 
-    /// Why the server ended the session while it was idle: the FATAL message that came by itself.
+    /// Why the server ended the session while it was idle: the FATAL message that the server sent unasked.
     pub async fn ended_by(self) -> Result<DbError> {
         let ended = tokio::time::timeout(SOON, self.connection).await.context("the connection did not end")??;
         let Err(error) = ended else { bail!("the connection ended without an error") };
@@ -226,7 +226,7 @@ impl Session {
         number(&self.client, "select pg_backend_pid()").await.map(|pid| pid as i32)
     }
 
-    /// Runs it, waiting no longer than a test can.
+    /// Runs `sql`; see `bounded` for how long it may take.
     pub async fn run(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
         bounded(sql, self.client.batch_execute(sql)).await
     }
@@ -237,7 +237,7 @@ impl Session {
         }
     }
 
-    /// The statement fails; returns how.
+    /// Runs a statement that must fail, and returns its error.
     pub async fn refused(&self, sql: &str) -> DbError {
         match self.run(sql).await {
             Ok(()) => panic!("{sql}: succeeded and should not have"),
@@ -249,7 +249,7 @@ impl Session {
     }
 }
 
-/// A statement that hangs is a failed test, not a hung one.
+/// Panics when there is no answer in time, so that a statement that hangs makes the test fail instead of hang.
 pub async fn bounded<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(Duration::from_secs(120), work).await {
         Ok(done) => done,
@@ -276,12 +276,13 @@ impl Lab {
         }
     }
 
-    /// Waits until every region shows what any shows now.
+    /// Waits until every region shows what any region shows now.
     pub async fn everywhere(&self) {
         self.converge().await.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
-    /// After all that has been committed anywhere has arrived, the query gives this one text in every region.
+    /// Waits until what has been committed anywhere is shown everywhere; then the query must give this text in every
+    /// region.
     pub async fn shows(&self, query: &str, expected: &str) {
         self.everywhere().await;
         for (region, session) in self.sessions().await.iter().enumerate() {
@@ -290,7 +291,7 @@ impl Lab {
         }
     }
 
-    /// One text in every region, whatever it is.
+    /// The query must give the same text in every region, whatever it is; returns that text.
     pub async fn shows_alike(&self, query: &str) -> String {
         self.everywhere().await;
         let first = text(&self.sessions().await[0], query).await.unwrap_or_else(|e| panic!("{query}: {e:#}"));
@@ -337,7 +338,7 @@ pub async fn onetrip(args: &[&str]) -> Output {
     }
 }
 
-/// A short run of one of the programs that make up their own statements or faults: everything held.
+/// Runs one of the programs that make up their own statements or faults; it must succeed.
 pub async fn program(path: &str, args: &[&str], limit: Duration) {
     let run = tokio::process::Command::new(path).args(args).env("ONETRIP_BIN", binary()).kill_on_drop(true).output();
     let output = tokio::time::timeout(limit, run).await.unwrap_or_else(|_| panic!("{path} does not end"));
@@ -346,7 +347,8 @@ pub async fn program(path: &str, args: &[&str], limit: Duration) {
     assert!(output.status.success(), "{}", output.status);
 }
 
-/// A table `fragile (id, v)` with an index whose function does this, in PL/pgSQL, where a row of it is applied.
+/// Creates a table `fragile (id, v)` with an index whose function carries out `what`, in PL/pgSQL, only where a row is
+/// applied, not where it is written.
 pub async fn fragile(lab: &Lab, what: &str) {
     lab.session(0)
         .await
@@ -378,7 +380,7 @@ pub async fn number(client: &Client, query: &str) -> Result<i64> {
     shown.parse().with_context(|| format!("{query} gave {shown:?}"))
 }
 
-/// Polls until it holds; what was seen last is in the error.
+/// Polls until `look` returns true; the error says what it returned last.
 pub async fn until<F, T>(what: &str, limit: Duration, mut look: F) -> Result<()>
 where
     F: FnMut() -> T,
@@ -396,7 +398,7 @@ where
     }
 }
 
-/// SQLSTATE, message, detail and hint in a line.
+/// SQLSTATE, message, detail and hint in one line.
 pub fn told(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => told_db(db),
@@ -417,7 +419,8 @@ pub fn is(error: &tokio_postgres::Error, state: &SqlState) -> bool {
     error.code() == Some(state)
 }
 
-/// Lines of a server's log, from programs whose name starts with `program`, that report an error with another SQLSTATE.
+/// The errors in a server's log that come from programs whose name starts with `program`, except those with an
+/// `allowed` SQLSTATE.
 pub fn unexpected_errors(lab: &Lab, region: usize, program: &str, allowed: &[&str]) -> Vec<String> {
     let log = std::fs::read(lab.node(region).folder().join("postgres.log")).unwrap_or_default();
     String::from_utf8_lossy(&log)

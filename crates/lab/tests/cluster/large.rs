@@ -1,4 +1,4 @@
-//! 100,000 rows in one transaction cross once, whatever wrote them.
+//! 100,000 rows of one transaction cross regions once, as one entry, whatever wrote them.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ async fn a_hundred_thousand_rows_cross_once() {
         create trigger shout before insert on triggered for each row execute function shout();";
     lab.session(0).await.must(definitions).await;
     lab.everywhere().await;
-    // The same on the same server, in a database that is not replicated.
+    // For comparison: the same tables on the same server, in a database that is not replicated.
     let local =
         Session::open(&lab.node(1).conninfo().replace("dbname=onetrip", "dbname=postgres")).await.expect("connect");
     local.must(&format!("set synchronous_commit = on; {definitions}")).await;
@@ -43,7 +43,7 @@ async fn a_hundred_thousand_rows_cross_once() {
     )
     .await;
     lab.shows("select count(*) from triggered where v = 'VALUE ' || id", "100000").await;
-    // Again, where every row is there already: nothing to send.
+    // Again, when every row is there already: there is nothing to send.
     let b = lab.session(1).await;
     b.must(&format!("insert into upsert {rows} on conflict do nothing")).await;
     b.must("update plain set v = v || '!'").await;
@@ -74,7 +74,7 @@ async fn timed(session: &Session, sql: &str) -> Duration {
     began.elapsed()
 }
 
-/// Returns how long the statement took, and until when it was to be seen everywhere.
+/// Returns how long the statement took, and how long it took until all regions showed it.
 async fn crosses_once(lab: &Lab, sql: &str) -> (Duration, Duration) {
     lab.everywhere().await;
     let sessions = lab.sessions().await;

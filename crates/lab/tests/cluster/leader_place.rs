@@ -1,5 +1,5 @@
-//! With `preferred_leader = "auto"` the leader comes to rest where every region's COMMIT takes one round trip to its nearest
-//! majority, and stays there.
+//! With `preferred_leader = "auto"` the leader comes to rest where every region's COMMIT takes one round trip to its
+//! nearest majority, and stays there.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! An entry that no region can apply is left out everywhere (`onetrip skip`), also where it was shown.
+//! An entry that no reachable region can apply is left out everywhere (`onetrip skip`); a region that shows it
+//! already is copied from another one.
 
 use std::time::Duration;
 
@@ -9,13 +10,14 @@ async fn skip(lab: &Lab, region: usize, index: i64, args: &[&str]) -> Output {
     onetrip(&[&["skip", &index, "--data", &folder], args].concat()).await
 }
 
-/// It is refused, with these words.
+/// `onetrip skip` is refused, and its message contains `why`.
 async fn not_skipped(lab: &Lab, region: usize, index: i64, args: &[&str], why: &str) {
     let said = skip(lab, region, index, args).await;
     assert!(said.code == Some(1) && said.stderr.contains(why), "{:?} {}", said.code, said.stderr);
 }
 
-/// As soon as it is clear that nobody gets on by himself, and somebody leads.
+/// Repeats `onetrip skip` until it succeeds: it is refused as long as a region may still apply the entry by itself, and
+/// while there is no leader.
 async fn skipped(lab: &Lab, region: usize, index: i64, args: &[&str]) -> String {
     let mut said = skip(lab, region, index, args).await;
     for _ in 0..60 {
@@ -62,7 +64,7 @@ async fn what_only_a_lost_region_could_apply_is_left_out_and_it_is_copied_when_i
     stands_at(&b, at).await;
     stands_at(&c, at).await;
 
-    // The others go on; and as long as a is there, its PostgreSQL can be copied.
+    // Region a still commits; and as long as it is there, the others can copy its PostgreSQL, so nothing is skipped.
     a.must("insert into fragile values (3, 'z')").await;
     until("it is refused because a shows it", SOON, || async {
         Ok(skip(&lab, 1, at, &["--force"]).await.stderr.contains(&format!("region a (node 1) shows log index {at}")))
@@ -95,14 +97,14 @@ async fn what_only_a_lost_region_could_apply_is_left_out_and_it_is_copied_when_i
     .unwrap();
     let outcome = text(&b, &format!("select onetrip.outcome('{txn}')")).await.unwrap();
     assert!(outcome.starts_with("left out at "), "{outcome}");
-    // Who has not seen that it is left out would still lose to it.
+    // A new row with the same key would still lose to the entry where it is not yet shown that the entry is left out.
     let by: i64 = outcome["left out at ".len()..].parse().unwrap();
     until("b shows that it is", SOON, || async { Ok(number(&b, "select onetrip.position()").await? >= by) })
         .await
         .unwrap();
     b.must("insert into fragile values (2, 'instead')").await;
 
-    // It shows what was left out, so it cannot go on; and it is copied.
+    // Region a shows the entry that was left out, so it cannot go on: it becomes a copy of another region.
     lab.node(0).restart().await.unwrap();
     until("region a is copied", HEALED, || async {
         let a = lab.connect(0).await?;
@@ -118,7 +120,7 @@ async fn what_only_a_lost_region_could_apply_is_left_out_and_it_is_copied_when_i
     )
     .await;
     lab.check_equal(1).await;
-    // After restarts of node and server all is as before.
+    // A restart of node and server changes nothing.
     lab.node(1).stop().await.unwrap();
     lab.node(1).restart().await.unwrap();
     lab.session(1).await.must("insert into fragile values (4, 'v')").await;
@@ -138,7 +140,7 @@ async fn what_no_region_can_apply_is_left_out() {
     let [a, b, c] = lab.sessions().await;
     let pid = a.pid().await.unwrap();
     b.must("insert into fragile values (1, 'slow')").await;
-    // It is decided, and its turn has not come: the worker is to commit it.
+    // The session is ended when its entry is decided and its turn has not come, so the apply worker has to commit it.
     let end = async {
         let client = lab.session(0).await;
         until("the session waits for its turn", SOON, || async {

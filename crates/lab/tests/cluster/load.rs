@@ -1,7 +1,7 @@
-//! Load whose every acknowledgement is written down, and the account of it afterwards.
+//! A load that notes every acknowledgement, and checks afterwards that nothing is missing.
 //!
-//! Each client inserts rows that nobody else inserts, into a table with a key and into one without, and counts them in a third:
-//! so a lost row, a row that is there twice, half a transaction and a transaction applied twice all show.
+//! Each client inserts rows that nobody else inserts, into a table with a key and into one without, and counts them
+//! in a third: so a lost row, a duplicate row, half a transaction and a transaction applied twice would all show.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use crate::lab::{number, until, Lab, Session};
 
 const CLIENTS: usize = 2;
-/// What a region must get done to count as going on.
+/// How many transactions a region must acknowledge to count as going on.
 const PROGRESS: u64 = 20;
 pub const BACK: Duration = Duration::from_secs(60);
 pub const PROGRAM: &str = "load";
 
-/// How a COMMIT may leave its outcome open: it says so, or the connection ends.
+/// The errors that may leave the outcome of a COMMIT unknown: 08007, or the end of the connection.
 const OPEN: [&str; 5] = ["08007", "57P01", "57P02", "57P03", CLOSED];
 const CLOSED: &str = "connection closed";
 
@@ -24,10 +24,11 @@ const CLOSED: &str = "connection closed";
 #[derive(Default)]
 pub struct Diary {
     acknowledged: Mutex<Vec<String>>,
-    /// Of those: how many so far.
+    /// How many of them there are so far.
     count: AtomicU64,
-    /// Errors that left it open whether the row was committed, and the message of each kind of error.
+    /// How many errors left it unknown whether the row was committed.
     open: AtomicU64,
+    /// The same by SQLSTATE.
     errors: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -48,7 +49,8 @@ impl Load {
             )
             .await;
         lab.everywhere().await;
-        // A server that crashed stands at its last flushed commit until its node has fed it again; the tables are to be there.
+        // A server that has crashed shows only its flushed commits until its node has sent it the later entries again;
+        // after a checkpoint the tables are always there.
         for region in 0..3 {
             lab.session(region).await.must("checkpoint").await;
         }
@@ -59,7 +61,7 @@ impl Load {
         load
     }
 
-    /// Starts two clients at the node that comes next.
+    /// Starts two clients at the next node.
     pub fn clients_at(&mut self, lab: &Lab, region: usize) {
         assert_eq!(region, self.diaries.len(), "nodes get their clients in order");
         let diaries: Vec<Arc<Diary>> = (0..CLIENTS).map(|_| Arc::default()).collect();
@@ -75,12 +77,12 @@ impl Load {
         self.diaries[region].iter().map(|d| d.count.load(Ordering::Relaxed)).sum()
     }
 
-    /// How many errors so far left it open in this region whether a row was committed.
+    /// How many errors in this region so far left it unknown whether a row was committed.
     pub fn open(&self, region: usize) -> u64 {
         self.diaries[region].iter().map(|d| d.open.load(Ordering::Relaxed)).sum()
     }
 
-    /// Each of these regions acknowledges more from now on.
+    /// Waits until each of these regions has acknowledged `PROGRESS` more transactions.
     pub async fn progress(&self, lab: &Lab, regions: &[usize], when: &str) {
         let before: Vec<u64> = regions.iter().map(|r| self.count(*r)).collect();
         for (region, before) in regions.iter().zip(before) {
@@ -109,11 +111,11 @@ impl Load {
     }
 }
 
-/// What this client was told is committed, it sees when it connects again, whatever has happened to the server.
+/// A client that connects again sees the last row that was acknowledged to it, whatever has happened to the server.
 async fn sees_its_own(session: &Session, region: usize, diary: &Diary) {
     let last = diary.acknowledged.lock().expect("no panic").last().cloned();
     if let Some(id) = last {
-        // An error is another crash.
+        // An error means that the server has crashed again.
         if let Ok(rows) = number(session, &format!("select count(*) from kept where id = '{id}'")).await {
             assert_eq!(rows, 1, "region {region} does not show row {id}, which it has acknowledged");
         }
@@ -186,7 +188,7 @@ async fn nothing_is_missing(lab: &Lab, diaries: &[Vec<Arc<Diary>>]) {
         .await
         .unwrap();
         assert_eq!(halves, 0, "region {region} has halves of transactions");
-        // Counters count what was committed: nothing was applied twice either.
+        // The counters count what was committed, so nothing was applied twice either.
         let counted = number(&session, "select sum(n) from hot").await.unwrap();
         assert_eq!(counted, there.len() as i64, "region {region}: counters and rows disagree");
         assert!(there.len() as u64 <= acknowledged.len() as u64 + open, "region {region} has rows nobody sent");

@@ -20,7 +20,7 @@ async fn no_two_readers_disagree_on_the_order() {
     lab.everywhere().await;
     let until = Instant::now() + duration(15);
     let mut writers = Vec::new();
-    // Each counts its own row up, in its own region: nothing collides.
+    // Each increments its own row, in its own region, so nothing collides.
     for (region, id) in [(0, 1), (1, 2)] {
         let session = lab.session(region).await;
         writers.push(tokio::spawn(async move {

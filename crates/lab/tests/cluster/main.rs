@@ -1,13 +1,13 @@
 //! Cluster tests: three real nodes, three real PostgreSQL servers, and the real `onetrip` command, as a user would
 //! run them.
 //!
-//! One test for each subject, and one file for those that are alike; `lab` holds what they share.  Clusters are
-//! expensive, so one runs at a time and the steps of a subject share it; where subjects are small, several do
-//! (`lab::Subjects`), and each fails by itself.  All of it is one executable because linking it once is quick and
-//! thirteen times is not:
-//! `cargo test --release -p onetrip-lab --test cluster kill9` runs one file.
+//! There is one test for each subject, and one file for subjects that are alike; `lab` contains what the tests share.
+//! Clusters are expensive, so one runs at a time, and the steps of a subject share it.  Several small subjects share
+//! one cluster too, and each of them fails by itself (`lab::Subjects`).  All tests are in one executable because
+//! linking one is quicker than linking one for each file; `cargo test --release -p onetrip-lab --test cluster kill9`
+//! runs one file.
 //!
-//! `ONETRIP_TEST_SECONDS` shortens what runs for a time (default 30); `ONETRIP_KEEP` keeps the clusters' folders.
+//! `ONETRIP_TEST_SECONDS` limits how long a workload runs (default 30); `ONETRIP_KEEP` keeps the clusters' folders.
 
 mod backup;
 mod bad_input;

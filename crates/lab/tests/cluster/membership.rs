@@ -3,11 +3,12 @@
 use crate::lab::{self, number, until, Lab, SOON};
 use crate::load::Load;
 
-/// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and leaves, and all agree.
+/// Goal: a cluster under load grows from three voters to five and shrinks again, its leader moves and then leaves the
+/// cluster, and all regions are equal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grows_to_five_and_back_under_load() {
-    // With certificates, as outside of a lab.
-    let about = "3 -> 5 -> 3 voters under load, over TLS; the leader moves, and leaves";
+    // With certificates, as in production.
+    let about = "3 -> 5 -> 3 voters under load, over TLS; the leader moves, and leaves the cluster";
     let mut lab = lab::start_from("grow", about, lab::builder().init_arg("--tls")).await;
     lab.session(0).await.must("create table drawn (id serial primary key, node int)").await;
     let mut load = Load::start(&lab).await;
@@ -16,7 +17,7 @@ async fn grows_to_five_and_back_under_load() {
     let d = join(&mut lab, "d", &[]).await;
     load.clients_at(&lab, d);
     load.progress(&lab, &[0, 1, 2, d], "with four voters").await;
-    // A second node of a region that has one.
+    // A second node in a region that has one already.
     let e = join(&mut lab, "a", &[]).await;
     load.clients_at(&lab, e);
     load.progress(&lab, &[0, 1, 2, d, e], "with five voters").await;
@@ -27,7 +28,7 @@ async fn grows_to_five_and_back_under_load() {
 
     lab.move_leader(1, "d").await.unwrap_or_else(|e| panic!("{e:#}"));
     load.progress(&lab, &[0, 1, 2, d, e], "led by the fourth").await;
-    // The leader leaves, asked by another node; then a follower, which asks for itself.
+    // The leader leaves, at the request of another node; then a follower, at its own request.
     let said = lab.leave(0, d, &[]).await.unwrap_or_else(|e| panic!("{e:#}"));
     assert!(said.contains("4 voters are left") && said.contains("3 of them"), "{said}");
     load.progress(&lab, &[0, 1, 2, e], "after the leader has left").await;
@@ -35,7 +36,7 @@ async fn grows_to_five_and_back_under_load() {
     load.progress(&lab, &[0, 2, e], "with three voters again").await;
     assert_eq!(voters(&lab, e).await, [1, 3, 5]);
 
-    // Whoever left and comes back is told so, and does no harm.
+    // A node that has left and is started again is told so, and does no harm.
     lab.node(1).start().unwrap_or_else(|e| panic!("{e:#}"));
     let status = lab.node(1).wait_ended(SOON).await.unwrap_or_else(|e| panic!("{e:#}"));
     assert!(!status.success());
@@ -47,7 +48,7 @@ async fn grows_to_five_and_back_under_load() {
     let table: Vec<&str> = status.lines().filter(|line| !line.starts_with('!')).collect();
     assert!(table.iter().all(|line| line.chars().count() <= 120), "{status}");
 
-    // Two voters would bear no loss: that must be meant.
+    // Two voters could not bear the loss of either, so this needs --force.
     let refused = format!("{:#}", lab.leave(0, e, &[]).await.expect_err("leaves two voters"));
     assert!(refused.contains("--force") && refused.contains("commits stop when either is lost"), "{refused}");
 
@@ -67,7 +68,7 @@ async fn grows_to_five_and_back_under_load() {
     assert_eq!(drawn, 90);
 }
 
-/// Goal: a dead node is replaced, a witness and a replica join, all under load; each is what it says it is.
+/// Goal: a dead node is replaced, and a witness and a replica join, all under load; each behaves according to its role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
     let mut lab = lab::start("replace", "a dead node is replaced; a witness and a replica join").await;
@@ -100,7 +101,7 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
     lab.everywhere().await;
     assert!(number(&reader.client, "select count(*) from kept").await.unwrap() > 0);
 
-    // One voter with PostgreSQL away and its region's node killed: the witness makes the majority.
+    // With one voter paused, the other two need the witness for a majority.
     lab.node(1).pause().expect("SIGSTOP");
     load.progress(&lab, &[0, c], "with the witness in the majority").await;
     lab.node(1).resume().expect("SIGCONT");
@@ -108,11 +109,12 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
     load.finish(&lab).await;
 }
 
-/// Goal: a PostgreSQL that stores values otherwise neither joins nor, if a member comes to have it, gets through to the others;
-/// a witness may have any.  Method: programs that tell another size of TOAST chunks, as those of another build would.
+/// Goal: a node whose PostgreSQL stores values differently cannot join, and a member that gets such a PostgreSQL
+/// cannot connect to the others; a witness may have any.  Method: a `pg_controldata` that reports another size of
+/// TOAST chunks, as that of another build would.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_postgresql_that_stores_values_otherwise_does_not_take_part() {
-    let lab = lab::start("unlike", "a PostgreSQL built otherwise does not take part").await;
+    let lab = lab::start("unlike", "a PostgreSQL built differently does not take part").await;
     lab.session(2).await.must("create table t (id int primary key)").await;
     let otherwise = built_otherwise(&lab);
     let odd = otherwise.display().to_string();
@@ -139,7 +141,7 @@ async fn a_postgresql_that_stores_values_otherwise_does_not_take_part() {
     let why = "maximum size of a TOAST chunk is 2036 in d and 1996 in b";
     assert!(refused.code == Some(1) && refused.stderr.contains(why), "{}", refused.stderr);
     assert_eq!(voters(&lab, 0).await, [1, 2, 3]);
-    // The token is still good.
+    // The refused node has not used up its token.
     let real = onetrip_lab::postgres_bin().display().to_string();
     let let_in = lab::onetrip(&[&ask[..], &[&real]].concat()).await;
     assert_eq!(let_in.code, Some(0), "{}", let_in.stderr);
@@ -183,7 +185,7 @@ async fn a_postgresql_that_stores_values_otherwise_does_not_take_part() {
     lab.shows("select count(*)::text from t", "1").await;
 }
 
-/// A folder with the programs of PostgreSQL, of which one tells something else than they are.
+/// A folder with the programs of PostgreSQL, except for a `pg_controldata` that reports another size of TOAST chunks.
 fn built_otherwise(lab: &Lab) -> std::path::PathBuf {
     use std::os::unix::fs::{symlink, PermissionsExt};
     let real = onetrip_lab::postgres_bin();
@@ -201,7 +203,8 @@ fn built_otherwise(lab: &Lab) -> std::path::PathBuf {
     folder
 }
 
-/// Goal: a node whose log no longer meets the others', and one whose PostgreSQL is gone, come back by themselves.
+/// Goal: a node that needs entries which the others have cut from their logs, and one whose PostgreSQL is gone, recover
+/// by themselves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_fell_behind_the_log_rejoins_by_itself() {
     let lab = lab::start_with("fallen", "behind the log's cut; a deleted data folder", |cluster| {
@@ -256,7 +259,7 @@ async fn who_fell_behind_the_log_rejoins_by_itself() {
     lab.node(1).start().unwrap_or_else(|e| panic!("{e:#}"));
     lab.wait_joined(1).await.unwrap_or_else(|e| panic!("{e:#}"));
     load.progress(&lab, &[0, 1, 2], "after its data folder was gone").await;
-    // Whose folder comes from another node goes on with its own values of sequences.
+    // A node whose data folder is a copy of another node's still draws its own values from sequences.
     for node in 0..3 {
         draw(&lab, node).await;
     }
@@ -282,7 +285,7 @@ async fn log_first(lab: &Lab, asked: usize) -> u64 {
     status["log_first"].as_u64().expect("log_first")
 }
 
-/// Ten values of the sequence; a value that another node gave out is an error.
+/// Draws ten values from the sequence; a value that another node gave out already is an error.
 async fn draw(lab: &Lab, node: usize) {
     let session = lab.session(node).await;
     for _ in 0..10 {

@@ -1,5 +1,5 @@
-//! Without a majority: COMMIT of a change ends in time and says that the outcome is open; reads go on; afterwards there is one
-//! outcome, the same everywhere.
+//! Without a majority, a COMMIT of changes ends in time and says that its outcome is not known; reads go on.
+//! Afterwards there is one outcome, the same everywhere.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ async fn without_a_majority_commit_ends_in_time_and_the_outcome_is_one() {
     lab.session(0).await.must("create table t (id int primary key, v text); insert into t values (0, 'before')").await;
     lab.everywhere().await;
     let mut ids = 0;
-    // The leader alone, a follower alone, and once more the other follower.
+    // The leader alone, a follower alone, and then the other follower alone.
     for survivor in [0, 1, 2] {
         hang_the_others(&lab, survivor, &mut ids).await;
     }
@@ -34,7 +34,7 @@ async fn hang_the_others(lab: &Lab, survivor: usize, ids: &mut u32) {
     let session = lab.session(survivor).await;
     session.must(&format!("set onetrip.commit_timeout = {COMMIT_TIMEOUT_MS}")).await;
     let reader = lab.session(survivor).await;
-    // One proposal has been seen through here, so that the first below does not meet a connection still being made.
+    // One proposal goes through first, so that the next one does not meet a connection that is still being made.
     *ids += 1;
     session.must(&format!("insert into t values ({ids}, 'warm')")).await;
     for other in &others {
@@ -44,7 +44,7 @@ async fn hang_the_others(lab: &Lab, survivor: usize, ids: &mut u32) {
     for _ in 0..2 {
         *ids += 1;
         open.push(ends_in_time(lab, survivor, &session, *ids).await);
-        // Reads, and what is local anyway, go on; the open row is not there.
+        // Reads and local statements go on; the row of the undecided transaction is not visible.
         let rows = number(&reader, &format!("select count(*) from t where id = {ids}")).await.unwrap();
         assert_eq!(rows, 0, "an undecided row is visible");
         reader.must("create temp table mine (x int); insert into mine values (1); drop table mine").await;
@@ -86,7 +86,7 @@ pub fn transaction_id(message: &str) -> String {
     id.unwrap_or_else(|| panic!("no transaction id in {message:?}")).to_string()
 }
 
-/// From every region, which also pushes whatever was still on its way before these writes.
+/// Writes in every region; after these, whatever was on its way before them has been decided.
 async fn writes_go_on(lab: &Lab, ids: &mut u32) {
     for region in 0..3 {
         *ids += 1;
@@ -109,7 +109,7 @@ async fn writes_go_on(lab: &Lab, ids: &mut u32) {
 async fn one_outcome(lab: &Lab, open: &Open) {
     let sessions = lab.sessions().await;
     let ask = format!("select onetrip.outcome('{}')", open.txn);
-    // What was given up is decided without anybody asking for it.
+    // A transaction that its backend has given up is decided without anybody asking for it.
     until(&format!("the outcome of {} is final", open.txn), SOON, || async {
         Ok(text(&sessions[0], &ask).await? != "unknown")
     })
@@ -131,7 +131,7 @@ async fn one_outcome(lab: &Lab, open: &Open) {
     }
 }
 
-/// A cancel while COMMIT waits may not claim that nothing happened.
+/// A COMMIT that is canceled while it waits must not claim that nothing happened.
 async fn cancelled_while_waiting(lab: &Lab, ids: &mut u32) {
     let session = lab.session(1).await;
     *ids += 1;

@@ -1,4 +1,5 @@
-//! Long readers, LOCK TABLE, DDL, TRUNCATE and cascades in all regions at once: everything ends, and in one of few ways.
+//! Long readers, LOCK TABLE, DDL, TRUNCATE and cascades in all regions at once: every statement ends, in one of a few
+//! ways.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{builder, duration, number, start_from, told, told_db, until, Lab, Session};
 
-/// How a statement may end: lost to another region, a lock timeout, or a constraint's answer (no such parent, a key that is
-/// there already), since scripts move the same keys about.
+/// How a statement may fail: it lost to another region, a lock timeout, or a constraint (no such parent, a key that
+/// exists already), since the scripts change the same keys.
 const ALLOWED: [&str; 4] = ["40001", "55P03", "23503", "23505"];
 const HANGS: Duration = Duration::from_secs(60);
 
@@ -86,7 +87,7 @@ async fn nothing_deadlocks() {
     lab.check_equal(5).await;
 }
 
-/// Statement by statement, each script over and over; `{n}` is a number that changes.
+/// The scripts of a region, which clients run over and over, statement by statement; `{n}` is a number that changes.
 fn scripts(region: usize) -> Vec<(&'static str, &'static [&'static str])> {
     let mut scripts: Vec<(&'static str, &'static [&'static str])> = vec![
         (
@@ -226,7 +227,7 @@ async fn repeat(conninfo: &str, region: usize, name: &str, script: &[&str], dead
                     break;
                 }
             }
-            // The rest of the script stood on this statement.
+            // The rest of the script depends on this statement.
             if open.client.batch_execute("rollback").await.is_err() {
                 session = None;
             }
@@ -236,7 +237,7 @@ async fn repeat(conninfo: &str, region: usize, name: &str, script: &[&str], dead
     let _ = name;
 }
 
-/// Watches the applied indexes while it all runs; the longest time that any region stood still.
+/// Watches the applied indexes while the scripts run; returns the longest time that any region stood still.
 async fn advances(lab: &Lab, deadline: Instant) -> Duration {
     let sessions = lab.sessions().await;
     let mut last = [(0, Instant::now()); 3];

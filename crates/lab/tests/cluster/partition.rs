@@ -1,4 +1,5 @@
-//! Links between regions cut and healed, under load: whoever has a majority goes on, and nothing that was acknowledged is lost.
+//! Links between regions are cut and restored under load: regions that form a majority go on, and nothing that was
+//! acknowledged is lost.
 
 use crate::lab::{builder, start_from, until, Lab, SOON};
 use crate::load::Load;
@@ -18,20 +19,20 @@ async fn cut_links_lose_nothing() {
         cut_off(&lab, victim, true).await;
         let open = load.open(victim);
         load.others_progress(&lab, victim, "a cut of all links").await;
-        // Long enough that COMMITs in the region that is alone end with an open outcome.
+        // Wait until COMMITs in the region that is alone end without a known outcome.
         until("COMMIT without a majority ends", SOON, || async { Ok(load.open(victim) > open) }).await.unwrap();
         load.others_progress(&lab, victim, "a long cut of all links").await;
         cut_off(&lab, victim, false).await;
         load.progress(&lab, &[0, 1, 2], &format!("after region {victim} is reached again")).await;
     }
-    // One link only: the third region reaches both, so a majority with one leader must come about, and stay.
+    // One link only: the third region reaches both others, so a majority with one leader must form, and last.
     for (x, y, third) in [(0, 1, 2), (1, 2, 0), (0, 2, 1)] {
         lab.cut_link(x, y, true).await.unwrap_or_else(|e| panic!("{e:#}"));
         load.progress(&lab, &[third], &format!("without the link between {x} and {y}")).await;
         lab.cut_link(x, y, false).await.unwrap_or_else(|e| panic!("{e:#}"));
         load.progress(&lab, &[0, 1, 2], &format!("with the link between {x} and {y} again")).await;
     }
-    // A blip that ends before anybody can have noticed.
+    // Blips that end before any node can have noticed.
     for round in 0..10 {
         cut_off(&lab, round % 3, true).await;
         cut_off(&lab, round % 3, false).await;

@@ -1,4 +1,4 @@
-//! What a statement made at home is what every region gets, also where the same words would make something else there.
+//! Every region gets what a statement made in its own region, even where the same words would make something else.
 
 use crate::lab::{number, start, subjects, text, Lab};
 
@@ -11,7 +11,8 @@ async fn what_a_statement_made_at_home_is_in_every_region() {
     );
 }
 
-/// Runs it in a region that does not lead; then the query has to give in all regions what it gives there.
+/// Runs the statements in a region that does not lead; then the query must give in all regions what it gives there.
+/// Returns that.
 async fn alike(lab: &Lab, statements: &str, query: &str) -> String {
     lab.everywhere().await;
     let home = lab.session(1).await;
@@ -86,7 +87,7 @@ async fn materialized_views(lab: &Lab) {
     let none = "select relispopulated from pg_class where relname = 'drawn_view'";
     assert_eq!(alike(lab, "refresh materialized view drawn_view with no data", none).await, "f");
 
-    // Policies apply to the owner, under the settings of his session.
+    // The policies apply to the owner too, with the settings of the owner's session.
     alike(
         lab,
         "create role keeper; create schema kept authorization keeper; set role keeper;
@@ -105,7 +106,8 @@ async fn materialized_views(lab: &Lab) {
     .await;
 }
 
-/// What a region inserts while another has refreshed and not committed is in the view nowhere, or everywhere.
+/// A row that one region inserts while another has refreshed a view but not committed is in the view nowhere, or
+/// everywhere.
 async fn refreshed_while_others_write(lab: &Lab) {
     let [_, b, c] = lab.sessions().await;
     b.must(
@@ -127,7 +129,7 @@ async fn refreshed_while_others_write(lab: &Lab) {
     lab.shows("select counts::text from counts", &made).await;
 }
 
-/// Where the statement itself runs in every region, the functions that it calls change nothing.
+/// A statement that runs again in every region is refused if a function that it calls changes something.
 async fn functions(lab: &Lab) {
     let b = lab.session(1).await;
     b.must("create table subject (id int primary key, n int); insert into subject values (1, 1); create domain positive as int;
@@ -149,7 +151,7 @@ async fn functions(lab: &Lab) {
     }
 }
 
-/// That tables are empty travels: neither triggers nor rights are asked again.
+/// What travels is that the tables are empty: elsewhere no trigger fires, and no privilege is checked.
 async fn truncate(lab: &Lab) {
     alike(
         lab,
@@ -177,7 +179,8 @@ async fn truncate(lab: &Lab) {
     lab.shows("select (select count(*) from room.t) + (select count(*) from room.part)", "0").await;
 }
 
-/// They fire where a statement runs, also in the script of an extension, and what they do comes in order.
+/// Event triggers fire where a statement was given, also in the script of an extension, and their effects arrive in
+/// order.
 async fn event_triggers(lab: &Lab) {
     let made = alike(
         lab,
@@ -201,7 +204,8 @@ async fn event_triggers(lab: &Lab) {
     assert!(made.split(' ').next().unwrap().parse::<u32>().unwrap() > 100, "{made}");
 }
 
-/// Scripts that fill tables with serial keys, and that look up the session's `search_path`; as far as this server offers such.
+/// Extensions whose scripts fill tables with serial keys, or look at the session's `search_path`, as far as this server
+/// offers them.
 async fn extensions(lab: &Lab) {
     let b = lab.session(1).await;
     let rows = "select count(*) || ' ' || md5(string_agg(l::text, ' ' order by id)) from us_lex l";
@@ -214,7 +218,7 @@ async fn extensions(lab: &Lab) {
         let name = extension.split(' ').next().unwrap();
         let offered = number(&b, &format!("select count(*) from pg_available_extensions where name = '{name}'")).await;
         if offered.unwrap() == 0 {
-            println!("recipes: {name} is not there, and not tested");
+            println!("recipes: {name} is not available, so it is not tested");
             continue;
         }
         let made = alike(lab, &format!("create extension {extension}"), query).await;
@@ -263,7 +267,8 @@ async fn what_a_statement_means_at_home_it_means_in_every_region() {
     );
 }
 
-/// Of any index: what the apply worker would not let them do is refused at home, and the regions go on.
+/// Functions of indexes of any kind: what the apply worker would not let them do is refused where the row is written,
+/// and the regions go on.
 async fn functions_of_indexes(lab: &Lab) {
     let b = lab.session(1).await;
     b.must(
@@ -288,7 +293,8 @@ async fn functions_of_indexes(lab: &Lab) {
         .await;
 }
 
-/// Statements that go through mean the permanent object that every region has; the others are refused.
+/// Temporary objects hide permanent ones.  A statement that goes through uses the permanent object, which every region
+/// has; the others are refused.
 async fn temporary_objects(lab: &Lab) {
     let b = lab.session(1).await;
     b.must(
@@ -333,7 +339,7 @@ async fn temporary_objects(lab: &Lab) {
     assert!(through >= 10, "{through} statements went through");
     let used = "select count(*) from pg_depend where (pg_identify_object(refclassid, refobjid, 0)).identity ~ 'pg_temp'
                 and (pg_identify_object(classid, objid, 0)).identity !~ 'pg_temp'";
-    assert_eq!(number(&b, used).await.unwrap(), 0, "something permanent hangs on what is temporary");
+    assert_eq!(number(&b, used).await.unwrap(), 0, "a permanent object depends on a temporary one");
     drop(b);
     lab.check_equal(1).await;
 
@@ -347,7 +353,8 @@ async fn temporary_objects(lab: &Lab) {
     b.must("alter table uses_hidden drop column more").await;
 }
 
-/// Its query changes the role, the path and the table's name before there is a row.
+/// The query of CREATE TABLE AS changes the role or the table's name before there is a row, or an event trigger drops
+/// the table.
 async fn create_table_as(lab: &Lab) {
     alike(
         lab,
@@ -380,7 +387,7 @@ async fn typed_tables(lab: &Lab) {
         .await;
 }
 
-/// Constraints are looked at where rows are a region's own.
+/// Where a table's rows are each region's own, its constraints are checked in every region.
 async fn rows_of_one_region(lab: &Lab) {
     let [_, b, c] = lab.sessions().await;
     b.must("create table of_region (id int primary key) using heap; create table refers (id int primary key); insert into refers values (1);
@@ -407,7 +414,8 @@ async fn rows_of_one_region(lab: &Lab) {
     .await;
 }
 
-/// A function of an index takes one of the session; where the row arrives, and where the statement is tried, nobody keeps it.
+/// A function of an index takes an advisory lock of the session.  Neither the apply worker nor a rehearsal keeps that
+/// lock in another region.
 async fn advisory_locks(lab: &Lab) {
     let b = lab.session(1).await;
     b.must(
@@ -432,7 +440,7 @@ async fn settings_of_functions(lab: &Lab) {
     assert!(made.starts_with("{work_mem=1MB,role=acting,\"search_path=public, pg_catalog\",SCRAM-SHA-256$"), "{made}");
 }
 
-/// REINDEX is each region's own: what a failed one leaves behind goes by DROP INDEX IF EXISTS.
+/// REINDEX stays in its region: what a failed one leaves behind there can be dropped by DROP INDEX IF EXISTS anywhere.
 async fn left_by_reindex(lab: &Lab) {
     let b = lab.session(1).await;
     b.must(

@@ -1,10 +1,12 @@
-//! What would fail in another region fails at COMMIT at home, says where and why, and nothing stands still.
+//! A statement that would fail in another region fails at COMMIT in its own region, with a message that says where and
+//! why, and no region stands still.
 
 use std::time::{Duration, Instant};
 
 use crate::lab::{builder, number, start, start_prepared, text, told_db, until, Lab, Session, SOON};
 
-/// A COMMIT that waited for a region without time would take the rehearsal's own bound, which is set to far more.
+/// A COMMIT that waited for a region would take as long as `onetrip.rehearse_timeout`, which the test sets to far more
+/// than this.
 const NOT_WAITED_FOR: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +38,7 @@ async fn what_fails_in_another_region_fails_at_commit() {
     .await;
     lab.everywhere().await;
     a.must("insert into here values (1)").await;
-    // A local database of one server: the role and the tablespace are nowhere else.
+    // Created in a database that is not replicated, so this role and tablespace exist on one server only.
     let local = local_session(&lab, 0).await;
     let folder = tempfile::tempdir_in(lab.node(0).folder()).unwrap();
     std::os::unix::fs::chown(folder.path(), Some(owner(&lab).0), Some(owner(&lab).1)).unwrap();
@@ -67,12 +69,12 @@ async fn what_fails_in_another_region_fails_at_commit() {
         assert_eq!(number(&a, "select count(*) from t").await.unwrap(), 1);
     }
     assert_eq!(text(&b, of_b).await.unwrap(), before, "a rehearsal has moved a sequence");
-    // Nobody stands still, and nothing has stayed anywhere.
+    // No region stands still, and the rehearsals have left nothing behind.
     c.must("insert into t values (3, 'z')").await;
     lab.shows("select count(*) || ' ' || (select count(*) from pg_index where indrelid = 't'::regclass) from t", "2 1")
         .await;
 
-    // Whoever insists may: then it is the region that has to be mended.
+    // Without a rehearsal the statement commits, and then the other regions have to be mended.
     a.must("set onetrip.rehearse = off; grant select on t to only_a").await;
     until("region b stands still", SOON, || async {
         Ok(number(&b, "select count(*) from onetrip.status where failing > applied").await? == 1)
@@ -86,7 +88,7 @@ async fn what_fails_in_another_region_fails_at_commit() {
     a.must("create role ordinary").await;
     a.must("set role ordinary").await;
     assert_eq!(a.refused("set onetrip.rehearse = off").await.code().code(), "42501");
-    // check names what one server alone has.
+    // `onetrip check` names what only one server has.
     let (code, output) = lab.check(&[]).await;
     assert!(code == Some(1) && output.contains("\ntablespace only_a\n"), "{output}");
     local.must("drop tablespace only_a").await;
@@ -101,13 +103,13 @@ async fn a_region_that_is_away_or_busy_is_not_waited_for() {
     lab.everywhere().await;
     a.must("set onetrip.rehearse_timeout = '60s'").await;
 
-    // A reader there holds a lock: COMMIT does not wait for it, though the entry has to.
+    // A reader in region c holds a lock on the table: COMMIT does not wait for it, though the entry has to.
     c.must("begin; select * from t").await;
     in_time(&a, "alter table t add column w int").await;
     c.must("commit").await;
     lab.everywhere().await;
 
-    // Nor a writer with the schema lock.
+    // Nor does it wait for a transaction that holds the schema lock.
     c.must("begin; create table other (id int primary key)").await;
     in_time(&a, "alter table t add column x int").await;
     let lost = c.refused("commit").await;
@@ -119,9 +121,9 @@ async fn a_region_that_is_away_or_busy_is_not_waited_for() {
     lab.cut_link(0, 2, false).await.unwrap();
     lab.everywhere().await;
 
-    // Its server is stopped in the middle of everything: no answer will ever come.
+    // The node of region c is killed, so no answer will come.
     lab.node(2).kill9().unwrap();
-    until("a takes the node for away or does not wait", SOON, || async {
+    until("a notices that the node is away, or does not wait for it", SOON, || async {
         let begun = Instant::now();
         a.run("alter table t alter column y set default 1").await?;
         Ok(begun.elapsed() < NOT_WAITED_FOR)
@@ -186,7 +188,8 @@ async fn a_rehearsal_gives_way_and_a_crash_of_somebody_else_is_no_failure() {
     lab.check_equal(1).await;
 }
 
-/// It works only where it is preloaded, its launcher runs in every region, and it deletes its rows below the access method.
+/// pg_cron works only where it is preloaded, its launcher runs in every region, and it deletes its rows without going
+/// through the access method.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pg_cron_is_refused_until_every_region_preloads_it() {
     let preload = |node: &onetrip_lab::Node| {
@@ -215,7 +218,8 @@ async fn pg_cron_is_refused_until_every_region_preloads_it() {
     a.must("create extension pg_cron").await;
     a.must("select cron.schedule('one', '* * * * *', 'insert into t values (2) on conflict do nothing')").await;
     lab.shows("select string_agg(jobname || ' ' || schedule, ',') from cron.job", "one * * * * *").await;
-    // What it deletes below the access method no other region would get: refused, and the others go on.
+    // A row that it deletes without going through the access method would stay in the other regions, so that is
+    // refused; the other regions go on.
     let [_, b, c] = lab.sessions().await;
     let error = b.refused("select cron.unschedule('one')").await;
     let said = told_db(&error);
@@ -239,7 +243,7 @@ async fn local_session(lab: &Lab, region: usize) -> Session {
     Session::open(&conninfo).await.unwrap()
 }
 
-/// Whom the servers run as.
+/// The user and group that the servers run as.
 fn owner(lab: &Lab) -> (u32, u32) {
     use std::os::unix::fs::MetadataExt;
     let folder = std::fs::metadata(lab.node(0).folder()).unwrap();

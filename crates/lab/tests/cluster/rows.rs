@@ -82,7 +82,7 @@ async fn every_way_to_write(lab: &Lab) {
 
 async fn every_kind_of_value(lab: &Lab) {
     let [a, b, _] = lab.sessions().await;
-    // The types' OIDs differ between servers: those made here, and what is built on them.
+    // The OIDs of these types, and of the types built on them, differ between servers.
     a.must(
         "create type mood as enum ('sad', 'ok', 'happy');
          create type point3 as (x int, y numeric, z mood);
@@ -120,7 +120,8 @@ async fn every_kind_of_value(lab: &Lab) {
     assert_eq!(b.refused("insert into kinds (id, d) values (3, 101)").await.code().code(), "23514");
 }
 
-/// Values that PostgreSQL keeps out of line, unchanged by an update, arrive once and stay.
+/// Values that PostgreSQL stores out of line are sent once: an update that does not change them does not send them
+/// again.
 async fn long_values(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     a.must("create table long (id int primary key, v text, other int); alter table long alter v set storage external")
@@ -163,7 +164,7 @@ async fn partitions(lab: &Lab) {
     .await;
 }
 
-/// A trigger and a cascade run where the transaction runs, once, and their effects arrive.
+/// Triggers and cascades run once, where the transaction runs, and their effects arrive in the other regions.
 async fn triggers_and_cascades(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     a.must(
@@ -197,7 +198,8 @@ async fn savepoints(lab: &Lab) {
     lab.shows("select string_agg(id::text, ' ' order by id) from saved", "1 3 4").await;
 }
 
-/// Text arrives as it was written, whatever encoding its client has, and whatever the database's settings tell the worker.
+/// Text arrives as it was written, whatever the client's encoding is, and whatever encoding the database's settings
+/// give the apply worker.
 async fn clients_of_other_encodings(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     a.must("create table encoded (id int primary key, v text); alter database onetrip set client_encoding = 'LATIN1'")
@@ -206,7 +208,7 @@ async fn clients_of_other_encodings(lab: &Lab) {
     lab.node(2).kill9_postgres().expect("kill PostgreSQL");
     lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
     drop(c);
-    // e with an accent, which this client would be sent as one byte; and two characters that it could not be sent.
+    // An e with an accent, which is one byte in this client's encoding, and two characters that it does not have.
     b.must("set client_encoding = 'LATIN1'; insert into encoded values (1, 'caf' || chr(233)), (2, chr(26085) || chr(26412))").await;
     a.must("insert into encoded values (3, 'café'); alter database onetrip reset client_encoding").await;
     lab.shows("select string_agg(v, ' ' order by id) from encoded", "café 日本 café").await;

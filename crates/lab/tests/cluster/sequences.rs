@@ -14,7 +14,7 @@ async fn three_regions_never_draw_the_same_value() {
     );
 }
 
-/// Draws from one sequence in all regions at once; no value comes twice.
+/// Draws from one sequence in all regions at once; no value may come twice.
 async fn draw_everywhere(lab: &Lab, sequence: &str, each: usize) -> Vec<i64> {
     let mut tasks = Vec::new();
     for region in 0..3 {
@@ -119,7 +119,7 @@ async fn after_setval(lab: &Lab) {
     assert!(drawn.iter().all(|v| *v >= 500_000));
 }
 
-/// A value drawn in a transaction that changes nothing is known everywhere once its region has changed anything.
+/// A value drawn in a transaction that changes nothing becomes known everywhere with the next change of its region.
 async fn drawn_alone(lab: &Lab) {
     let [a, b, _] = lab.sessions().await;
     a.must("create sequence alone; create table unrelated (id int primary key)").await;
@@ -131,11 +131,12 @@ async fn drawn_alone(lab: &Lab) {
     assert!(number(&b, "select nextval('alone')").await.unwrap() > drawn, "region b goes on above what was told");
 }
 
-/// A crash may skip values, it may not give one again: neither one used in a row nor one that a client was only told.
+/// A crash may skip values but never gives one out again, neither one used in a row nor one that a client was only
+/// told.
 async fn after_restart_of_a_server(lab: &Lab) {
     lab.session(0).await.must("create sequence lasting; create table drawn_before (id bigint primary key)").await;
     lab.everywhere().await;
-    // So that PostgreSQL's log of the sequence is not on disk by itself: a transaction with an entry does not flush.
+    // These draws leave the sequence's WAL record unflushed: a transaction with an entry does not flush WAL at commit.
     for region in 0..3 {
         lab.session(region).await.must("insert into drawn_before select nextval('lasting')").await;
     }

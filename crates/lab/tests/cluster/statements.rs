@@ -1,5 +1,5 @@
-//! The census of statements (`docs/census/statements.tsv`): every tag that the server gives to a statement is named there, with an
-//! example, and the example does what its class says.
+//! The census of statements (`docs/census/statements.tsv`) names every command tag of the server with an example, and
+//! the example does what its class says.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::census::Census;
 use crate::lab::{number, start, told_db, Session};
 
-/// PostgreSQL's own word for what no majority would carry out.
+/// SQLSTATE feature_not_supported, with which statements that cannot be replicated are refused.
 const REFUSED: &str = "0A000";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,10 +39,10 @@ async fn every_kind_of_statement_does_what_the_census_says() {
     lab.check_equal(30).await;
 }
 
-/// Runs the example; the error says what it did instead.
+/// Runs the example; the error says what it did that its class does not allow.
 async fn follows(session: &Session, class: &str, example: &str) -> Result<(), String> {
     let statements: Vec<&str> = example.split(" ;; ").collect();
-    // What comes before only makes what it is about.
+    // The statements before only create what the example needs.
     let begins = |s: &&str| s.starts_with("begin") || s.starts_with("start transaction");
     let first = statements.iter().position(begins).unwrap_or(statements.len() - 1);
     for statement in &statements[..first] {
@@ -72,7 +72,7 @@ async fn follows(session: &Session, class: &str, example: &str) -> Result<(), St
     }
 }
 
-/// Does a message say what a template of the extension's source says, whatever stands for its `%s`?
+/// Does a message match a template of the extension's source, with any text in place of each `%s`?
 fn says(message: &str, template: &str) -> bool {
     let parts: Vec<&str> = template.split("%s").collect();
     let mut rest = message;
@@ -84,7 +84,7 @@ fn says(message: &str, template: &str) -> bool {
     parts[parts.len() - 1].is_empty() || rest.is_empty()
 }
 
-/// What the extension's source refuses with 0A000: the texts of its messages.
+/// The texts of the messages with which the extension's source refuses something as 0A000.
 fn refusals_in_source() -> BTreeSet<String> {
     let mut paths = vec![PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../extension/src")];
     let mut found = BTreeSet::new();
@@ -120,7 +120,7 @@ fn refusals_in_source() -> BTreeSet<String> {
     found
 }
 
-/// The extension refuses nothing that the census does not name, and docs/limits.md has what the census says.
+/// The extension refuses nothing that the census does not name, and the table in docs/limits.md is that of the census.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_refusal_is_one_of_the_census() {
     let lab = start("refusals", "an example of everything that is refused with 0A000, with a way round").await;
@@ -162,7 +162,7 @@ async fn every_refusal_is_one_of_the_census() {
     lab.everywhere().await;
 }
 
-/// The message of the last statement of an example.
+/// Runs an example, whose last statement must be refused; returns the message.
 async fn refused_with(session: &Session, example: &str) -> Result<String, String> {
     let statements: Vec<&str> = example.split(" ;; ").collect();
     let (last, before) = statements.split_last().expect("one at least");

@@ -1,5 +1,5 @@
-//! Values that a type can hold but not read back, or that mean something only where they were made: they come out alike in every
-//! region, or are refused where they are written.  Nothing stands still.
+//! Values that a type can contain but its input function refuses, or that mean something only where they were made:
+//! they are stored alike in every region, or are refused where they are written.  No region stands still.
 
 use crate::lab::{apart, builder, start, start_from, subjects, Lab};
 use onetrip_lab::Cluster;
@@ -17,7 +17,7 @@ async fn what_one_region_stores_all_regions_store() {
 async fn keys_hold_while_something_is_renamed() {
     let lab = start(
         "renamed_meanwhile",
-        "a rename in one region and a use of the old name in another: one gives way, or both hold",
+        "a rename in one region and a use of the old name in another: one gives way, or both take effect",
     )
     .await;
     subjects!(lab, 4;
@@ -26,12 +26,12 @@ async fn keys_hold_while_something_is_renamed() {
     );
 }
 
-/// Both write the relation's row in the catalog; the one is DDL and the other is not.
+/// Both statements update the relation's row in pg_class; one of them is DDL and the other is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn privileges_change_while_something_is_emptied() {
     let lab = start_from(
         "emptied_meanwhile",
-        "GRANT and DROP OWNED in one region, TRUNCATE and REFRESH in another: one gives way, or both hold",
+        "GRANT and DROP OWNED in one region, TRUNCATE and REFRESH in another: one gives way, or both take effect",
         builder().topology(apart(30)),
     )
     .await;
@@ -57,7 +57,7 @@ async fn privileges_change_while_something_is_emptied() {
             "grant update on sequence emptied_id_seq to public",
             "revoke all on emptied, emptied_id_seq, seen from public, reader",
         ] {
-            // A rehearsal would make the one come when the other is over.
+            // A rehearsal would delay the change until the other statement is over.
             let at_once = format!("set onetrip.rehearse = off; {change}");
             let (left, right) = both(&lab, (1, emptied), (2, &at_once)).await;
             for outcome in [&left, &right] {
@@ -71,7 +71,7 @@ async fn privileges_change_while_something_is_emptied() {
     lab.check_equal(1).await;
 }
 
-/// Functions, casts and aggregates make what the type's own input function refuses.
+/// Functions, casts and aggregates can make values that the type's own input function refuses.
 async fn not_read_back(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     a.must("create table odd (id int primary key, ci circle, tt timetz, j json, x xml)").await;
@@ -103,7 +103,7 @@ async fn not_read_back(lab: &Lab) {
         "select string_agg(md5(x::text) || xml_is_well_formed(x::text), ',' order by id) from odd where id in (4, 5)",
     )
     .await;
-    // The declaration is part of what is stored; only a conversion that sends it drops it.
+    // The XML declaration is part of the stored value; only the conversion for a client drops it.
     lab.shows_alike("select octet_length(x::text)::text || pg_column_size(x)::text from odd where id = 6").await;
     lab.shows("select (c).m::numeric || ' ' || (cs[1]).m::numeric from purse", "1234.50 -7.00").await;
 }
@@ -111,7 +111,7 @@ async fn not_read_back(lab: &Lab) {
 /// OIDs differ between the servers, names do not.
 async fn names(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
-    // So that OIDs really differ.
+    // Makes OIDs differ between the servers.
     for (region, session) in [&a, &b, &c].into_iter().enumerate() {
         for _ in 0..region * 3 {
             session.must("create temp table shift (a int); drop table shift").await;
@@ -148,7 +148,7 @@ async fn names(lab: &Lab) {
     }
     let shown = "select md5(string_agg((k.*)::text, E'\\n' order by id)) || count(*) || bool_and((rows_[1]).is_[1].ms[700] = 'sad') from named.all_kinds k";
     lab.shows_alike(shown).await;
-    // One that was renamed has its new name everywhere.
+    // An object that was renamed has its new name everywhere.
     b.must("alter type named.mood rename value 'ok' to 'fine'; alter table named.all_kinds rename to every_kind").await;
     lab.shows(
         "select string_agg(distinct c::text || ms::text, ' ' order by c::text || ms::text) from named.every_kind",
@@ -157,7 +157,7 @@ async fn names(lab: &Lab) {
     .await;
 }
 
-/// What no other region could know is refused where it is written, and nothing stands still.
+/// A value that no other region could make sense of is refused where it is written, and no region stands still.
 async fn refused(lab: &Lab) {
     let [a, b, _] = lab.sessions().await;
     a.must(
@@ -203,7 +203,7 @@ async fn partitioned_by_oids(lab: &Lab) {
     lab.shows("select count(*) from by_list where m = 'x'", "1").await;
 }
 
-/// What an index makes of OIDs differs between servers; two regions insert the same value at once.
+/// The keys that an index computes from OIDs differ between servers; two regions insert the same value at once.
 async fn computed_from_oids(lab: &Lab) {
     let a = lab.session(0).await;
     a.must("create table by_oid (id int primary key, r regclass); create unique index on by_oid ((r::oid::int8))")
@@ -215,7 +215,7 @@ async fn computed_from_oids(lab: &Lab) {
         assert!(["ok", "40001", "23505"].contains(&outcome.as_str()), "{outcome}");
     }
     lab.shows("select count(*) from by_oid", "1").await;
-    // Too many settings of a session to go with a row.
+    // A session with too many settings to send them along with a row.
     a.must(
         "create function plain(int) returns int language plpgsql immutable as 'begin return $1; end';
             create table by_plain (id int primary key); create index on by_plain (plain(id))",
@@ -226,7 +226,7 @@ async fn computed_from_oids(lab: &Lab) {
     lab.shows("select count(*) from by_plain", "0").await;
 }
 
-/// What fitted where it was written fits everywhere, in its indexes too.
+/// A value that fits where it is written fits everywhere, in indexes too.
 async fn compressed(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     a.must(
@@ -239,7 +239,7 @@ async fn compressed(lab: &Lab) {
     )
     .await;
     lab.everywhere().await;
-    // lz4 sees that its end is like its beginning, which is too far away for pglz: it fits the index only so.
+    // lz4 finds that the end repeats the beginning, which is too far away for pglz: only with lz4 it fits the index.
     b.must("set default_toast_compression = lz4;
             insert into fits select 1, n || repeat('x', 4000) || n from (select string_agg(md5(i::text), '') n from generate_series(1, 70) i) noise;
             insert into only_in_index select 1, n || repeat('x', 300)
@@ -257,7 +257,7 @@ async fn compressed(lab: &Lab) {
     .await;
 }
 
-/// An identity that is stored out of line, and an update of something else: the row is found.
+/// A row whose identity is stored out of line is found, also by an update of other columns.
 async fn identity_out_of_line(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     a.must("create table d (k text primary key, v int, w text); alter table d alter k set storage external").await;
@@ -274,8 +274,8 @@ async fn identity_out_of_line(lab: &Lab) {
     lab.shows("select count(*) from d", "0").await;
 }
 
-/// What some functions of arrays return is stored with headers of four bytes, which the next UPDATE of the row makes one: there is
-/// room for a longer value then, in every region.
+/// What some array functions return is stored with headers of four bytes.  The next UPDATE of the row shortens them
+/// to one byte, which makes room for a longer value, in every region.
 async fn headers_made_shorter(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     let columns: Vec<String> = (1..=200).map(|n| format!("a{n} int[]")).collect();
@@ -292,7 +292,7 @@ async fn headers_made_shorter(lab: &Lab) {
     lab.shows(sizes, "25 25 400").await;
 }
 
-/// An index computes under the settings of the session that wrote the row.
+/// An index evaluates its expressions with the settings of the session that wrote the row.
 async fn settings_of_the_session(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     a.must(
@@ -313,7 +313,7 @@ async fn settings_of_the_session(lab: &Lab) {
     lab.shows("select string_agg(id || ' ' || n, ',' order by id) from by_settings", "1 2,2 1").await;
 }
 
-/// Each savepoint that is rolled back leaves nothing behind, also not a table to open again.
+/// A savepoint that is rolled back leaves nothing behind, not even a table that has to be opened again.
 async fn many_rolled_back_savepoints(lab: &Lab) {
     let a = lab.session(0).await;
     a.must("create table taken (id int primary key); insert into taken select generate_series(1, 10)").await;
@@ -332,7 +332,7 @@ async fn many_rolled_back_savepoints(lab: &Lab) {
     lab.shows("select count(*) from taken", "7010").await;
 }
 
-/// Both take effect, or one gets 40001; a region that stands still would not show the end.
+/// Runs both statements at once, each in its region; returns "ok" or the SQLSTATE of each.
 async fn both(cluster: &Cluster, first: (usize, &str), second: (usize, &str)) -> (String, String) {
     let run = |(region, sql): (usize, &str)| {
         let conninfo = cluster.node(region).conninfo();
@@ -463,7 +463,7 @@ async fn index_moved_while_written(lab: &Lab) {
     }
 }
 
-/// What an index computes changes in one region, by way of what its function calls, while another region computes it.
+/// One region changes what an index computes, by changing what the index's function uses, while another computes it.
 async fn code_changed_while_computed(lab: &Lab) {
     let [a, b, _] = lab.sessions().await;
     a.must(
@@ -494,7 +494,7 @@ async fn code_changed_while_computed(lab: &Lab) {
         lab.everywhere().await;
         b.must(&format!("delete from {}", write.split(' ').nth(2).unwrap())).await;
         b.must(&format!("begin; {write}")).await;
-        // The writer's lock is in region b, so this waits for nobody here.
+        // The writer holds its lock in region b, so this does not wait in region a.
         let changed = a.run(change).await;
         let wrote = b.run("commit").await;
         assert!(changed.is_err() || wrote.is_err(), "{write} and {change} both went through");
@@ -505,7 +505,7 @@ async fn code_changed_while_computed(lab: &Lab) {
     }
 }
 
-/// The name of an array's type gives way to a new type of that name.
+/// PostgreSQL renames an array type when a new type takes its name.
 async fn array_type_renamed_while_named(lab: &Lab) {
     let [a, b, _] = lab.sessions().await;
     a.must("create type thing as enum ('x'); create table things (id int primary key, t regtype)").await;

@@ -1,5 +1,5 @@
-//! A region that cannot apply an entry stands still, says so, and goes on by itself: once that is mended, or with a copy of a
-//! region that could.  Its sessions are told meanwhile.
+//! A region that cannot apply an entry stands still and reports it, also to its sessions.  It goes on by itself, either
+//! when the cause is removed or with a copy of a region that could apply the entry.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ async fn a_region_that_cannot_apply_an_entry_says_why_and_goes_on_once_mended() 
     let lab =
         start("stuck_worker", "an index function that fails in one region only: seen in status, mended, gone").await;
     let [a, b, _] = lab.sessions().await;
-    // What is in a table of another access method is each region's own.
+    // A table with the access method heap is not replicated: each region has its own rows.
     a.must("create table mended (here int) using heap").await;
     fragile(&lab, "if not exists (select from public.mended) then raise 'not in this region: %', v; end if;").await;
     lab.session(2).await.must("insert into mended values (1)").await;
@@ -59,9 +59,9 @@ async fn a_region_that_cannot_apply_an_entry_is_copied_from_another() {
     shows(&lab, 1, 1).await;
     lab.everywhere().await;
     let old = lab.node(1).folder().join("postgres.kept/PG_VERSION");
-    assert!(old.is_file(), "the folder that could not be brought on is gone");
+    assert!(old.is_file(), "the old data folder was not kept");
 
-    // Not again within the hour, unless somebody says so.
+    // There is no second copy within the hour, unless the file that notes the first one is removed.
     c.must("insert into fragile values (2, 'y')").await;
     until("region b says why it stands still", HEALED, || async {
         let status = lab.node(1).status().await?;
@@ -89,10 +89,10 @@ async fn a_region_whose_server_ends_at_an_entry_is_copied_from_another() {
     })
     .await
     .unwrap();
-    // It lets no client in now, so its log tells how often it has begun.
+    // From now on the server lets no client in, so the test counts in its log how often the worker has started.
     let begun = || lab.node(1).postgres_log_tail(10_000).matches("onetrip apply worker starts at log index").count();
     let healed = || lab.node(1).log_tail(10_000).contains("cannot apply an entry: its data folder is made anew");
-    // The first end may only take back what was applied and not yet flushed.
+    // The first crash may only lose what was applied and not flushed yet, so it need not count as an attempt.
     for _ in 0..5 {
         let before = begun();
         lab.node(1).kill9_postgres().unwrap();
@@ -104,7 +104,7 @@ async fn a_region_whose_server_ends_at_an_entry_is_copied_from_another() {
             break;
         }
     }
-    assert!(healed(), "region b's server ends again and again, and nobody copies another's");
+    assert!(healed(), "region b's server crashes again and again, and is not replaced by a copy");
     shows(&lab, 1, 1).await;
     lab.everywhere().await;
     lab.check_equal(1).await;
@@ -135,7 +135,7 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
     .await
     .unwrap();
 
-    // Proposed before anybody knew: it is committed, and not shown here.
+    // This one is proposed before the worker has failed: it is committed, but not shown here.
     let told = told_db(&b.refused("insert into t values (2, 2)").await);
     assert!(told.contains("08007") && told.contains("committed at "), "{told}");
     assert!(told.contains("cannot apply a change that comes before it") && told.contains("Do not repeat it"), "{told}");
@@ -148,7 +148,7 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
         told.contains("nothing was committed") && told.contains(&format!("cannot apply log index {at},")),
         "{told}"
     );
-    // Reads go on, and who is in the way hears why a retry here would not help.
+    // Reads go on, and an evicted session is told why a retry in this region would not help.
     assert_eq!(text(&b, "select count(*) || ' ' || sum(v) from t").await.unwrap(), "1 0");
     b.must("begin; update t set v = 5 where id = 1").await;
     until("the session is evicted", SOON, || async {
@@ -172,7 +172,7 @@ async fn sessions_of_a_region_that_stands_still_are_told_so() {
     lab.check_equal(2).await;
 }
 
-/// The same, in region b alone.
+/// `fragile`, but the function fails in region b only.
 async fn fragile_in_b(lab: &Lab, what: &str) {
     fragile(lab, &format!("if current_setting('onetrip.region') = 'b' then {what}; end if;")).await;
 }

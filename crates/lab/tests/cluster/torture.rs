@@ -1,4 +1,4 @@
-//! A short run of `make torture`: every workload, a few faults, everything holds.
+//! A short run of `make torture`, with every workload and a few faults: all its checks pass.
 
 use std::time::Duration;
 

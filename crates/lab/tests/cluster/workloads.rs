@@ -1,4 +1,4 @@
-//! Load from all three regions at once: the real pgbench, and transfers whose total must be whole in every snapshot.
+//! Load from all three regions at once: the real pgbench, and transfers whose total must be right in every snapshot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -64,10 +64,10 @@ async fn pgbench(lab: &Lab, region: usize, args: &[&str]) -> crate::lab::Output 
     }
 }
 
-/// pgbench with 8 clients in each region for the whole time; returns how many transactions it says were done.
+/// Runs pgbench with 8 clients in each region; returns how many transactions it says were done.
 ///
-/// An idle transaction that is evicted loses its connection, and pgbench does not connect again: so it is run for a few seconds
-/// at a time.  Whatever the servers reported to it must have been 40001.
+/// When an idle transaction is evicted, its client loses the connection, and pgbench does not connect again: so pgbench
+/// runs for a few seconds at a time.  Every error that a server reports to it must be 40001.
 async fn run_everywhere(lab: &Lab, script: Option<&str>) -> u64 {
     let folder = lab.data().join("pgbench");
     std::fs::create_dir_all(&folder).expect("make a folder");
@@ -92,7 +92,7 @@ async fn run_everywhere(lab: &Lab, script: Option<&str>) -> u64 {
                     .lines()
                     .filter(|line| line.contains(": client ") && line.contains(" aborted "))
                     .count();
-                // 2: some clients ended early; the servers' logs tell why.
+                // Exit code 2: some clients ended early; the servers' logs tell why.
                 assert!(
                     output.code == Some(0) || (output.code == Some(2) && aborted > 0),
                     "pgbench in region {region}: {:?} {}{}",
@@ -197,7 +197,7 @@ async fn move_money(conninfo: &str, seed: u64, until: Instant, committed: &Atomi
         let payer = 1 + draw(ACCOUNTS);
         let payee = 1 + (payer + draw(ACCOUNTS - 1)) % ACCOUNTS;
         let amount = 1 + draw(20);
-        // In one order, so that two transfers of one region do not deadlock.
+        // Always in the same order, so that two transfers of one region do not deadlock.
         let (first, second) = (payer.min(payee), payer.max(payee));
         let sign = |id: i64| if id == payer { -amount } else { amount };
         let result = async {

@@ -1,4 +1,4 @@
-//! One COMMIT that is held at one point of its way, and what its client is told in the end.
+//! One COMMIT that pauses at one stop point on its way, and what its client is told in the end.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use tokio_postgres::NoTls;
 
 use crate::lab::{self, until, Lab, SOON};
 
-/// Along a COMMIT, in order.
+/// The stop points along a COMMIT, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Point {
     BeforePropose,
     ProposeHalf,
     ProposeSent,
-    /// In the node, from here ...
+    /// In the node, from here to `VerdictSent`.
     Received,
     Proposed,
     Appended,
     Committed,
     Certified,
     VerdictSent,
-    /// ... to here; in the backend again.
+    /// In the backend again.
     VerdictReceived,
     TurnWaiting,
     TurnHeld,
@@ -46,7 +46,7 @@ impl Point {
         BeforeDone,
     ];
 
-    /// As the stop points of the extension and of the node are called.
+    /// The name of the stop point in the extension or in the node.
     fn file(self) -> &'static str {
         match self {
             BeforePropose => "before-propose",
@@ -71,7 +71,7 @@ impl Point {
         (Received..=VerdictSent).contains(&self)
     }
 
-    /// The log cannot hold it here.
+    /// Whether the entry cannot be in the log yet at this point.
     pub fn unproposed(self) -> bool {
         self <= ProposeHalf
     }
@@ -93,7 +93,7 @@ impl Stop {
 
     fn arm(file: PathBuf, order: &str) -> Stop {
         let _ = std::fs::remove_file(Stop::hits_of(&file));
-        // Complete or absent: somebody may look at it at once.
+        // The file must be complete or absent, since a process may read it at any moment.
         let unfinished = file.with_extension("unfinished");
         std::fs::write(&unfinished, order).and_then(|()| std::fs::rename(&unfinished, &file)).expect("write an order");
         Stop { file }
@@ -105,7 +105,7 @@ impl Stop {
         name.into()
     }
 
-    /// Waits until somebody is held here.
+    /// Waits until a process has reached this stop point.
     pub async fn reached(&self) {
         let hits = Stop::hits_of(&self.file);
         until(&format!("{} is reached", self.file.display()), SOON, || async {
@@ -122,7 +122,7 @@ impl Drop for Stop {
     }
 }
 
-/// Folders that the servers, who may be another user, can write.
+/// Makes the folders for stop points.  Everybody can write to them, since the servers may run as another user.
 pub fn make_folders(lab: &Lab) {
     use std::os::unix::fs::PermissionsExt;
     for node in lab.nodes() {
@@ -139,9 +139,9 @@ pub enum Told {
     Committed,
     /// An ERROR other than 08007: it is not committed.
     Aborted(String),
-    /// 08007, with the id.
+    /// 08007, with the transaction id.
     Unknown(String),
-    /// 08007 that names the position it is committed at.
+    /// 08007 with the position at which the transaction is committed; here with the transaction id.
     SaysCommitted(String),
     /// The connection ended, with this SQLSTATE if there was one.
     Lost(String),
@@ -168,16 +168,17 @@ impl Told {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// BEGIN, INSERT, COMMIT, with the id noted before, or not.
+    /// BEGIN, INSERT, COMMIT, with the transaction id noted before COMMIT.
     Noted,
+    /// The same, without noting it.
     Unnoted,
     /// A procedure that commits, under statement_timeout.
     Procedure(Duration),
-    /// The transaction writes a table that is not replicated, too.
+    /// The transaction also writes to a table that is not replicated.
     BothTables,
 }
 
-/// A COMMIT under way, held at its point.
+/// A COMMIT under way, paused at its point.
 pub struct Held {
     pub row: u32,
     pub region: usize,
@@ -185,16 +186,16 @@ pub struct Held {
     pub pid: i32,
     pub id: Option<String>,
     pub stop: Option<Stop>,
-    /// The session goes on after what it was told.
+    /// Whether the session went on after it was told that its row is committed.
     pub alive: bool,
-    /// What it was told, in full.
+    /// The error that the client got, in full.
     pub message: String,
     connection: AbortHandle,
     told: JoinHandle<(Told, bool, String)>,
 }
 
 impl Held {
-    /// Starts it and waits until it is held.
+    /// Starts a COMMIT and waits until it is paused at `point`.
     pub async fn start(lab: &Lab, row: u32, region: usize, point: Point, how: How, commit_timeout: &str) -> Held {
         let program = format!("cell{row}");
         let conninfo = format!("{} application_name={program}", lab.node(region).conninfo());
@@ -204,7 +205,7 @@ impl Held {
         let connection = tokio::spawn(connection).abort_handle();
         let set = format!("set onetrip.commit_timeout = '{commit_timeout}'");
         client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
-        // What the client is told must not hang on what is logged.
+        // What the client is told must not depend on what is logged.
         let set = format!("set log_min_messages = {}", if row / 2 % 2 == 0 { "panic" } else { "log" });
         client.batch_execute(&set).await.unwrap_or_else(|e| panic!("{set}: {e}"));
         let pid = client.query_one("select pg_backend_pid()", &[]).await.expect("a pid").get(0);
@@ -240,7 +241,7 @@ impl Held {
             let message = told.as_ref().err().map(lab::told).unwrap_or_default();
             let told = Told::of(told);
             let alive = matches!(told, Told::SaysCommitted(_)) && sees_its_row(&client, row).await;
-            // The session ends when it was told: BeforeDone is behind that.
+            // The session ends after it was told, since BeforeDone is reached only after that.
             drop(client);
             (told, alive, message)
         });
@@ -248,7 +249,7 @@ impl Held {
         Held { row, region, point, pid, id, stop: Some(stop), alive: false, message: String::new(), connection, told }
     }
 
-    /// The client is gone; nobody tells the server.
+    /// Makes the client disappear without a word to the server.
     pub fn kill_client(&self) {
         self.connection.abort();
     }
@@ -257,7 +258,7 @@ impl Held {
         self.stop = None;
     }
 
-    /// Waits for what the client is told.
+    /// Waits until the client is told something, and returns it.
     pub async fn told(&mut self) -> Told {
         match (&mut self.told).await {
             Ok((told, alive, message)) => {
@@ -270,12 +271,12 @@ impl Held {
     }
 }
 
-/// What a session does after it was told that its row is committed: it sees the row, unless it is ended, and goes on.
+/// A session that was told that its row is committed must see the row, unless it is ended.  Returns whether it goes on.
 async fn sees_its_row(client: &tokio_postgres::Client, row: u32) -> bool {
     let Ok(found) = client.query_one("select count(*) from t where id = $1", &[&(row as i32)]).await else {
         return false;
     };
     assert_eq!(found.get::<_, i64>(0), 1, "the session that committed row {row} does not see it");
-    // One that a signal is to end is ended within this statement.
+    // A session that a signal is to end ends within this statement.
     client.batch_execute("select pg_sleep(1)").await.is_ok()
 }

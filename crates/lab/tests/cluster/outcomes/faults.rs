@@ -29,15 +29,17 @@ pub enum Fault {
 
 pub const SESSION_FAULTS: [Fault; 4] = [Fault::Cancel, Fault::Timeout, Fault::ClientKilled, Fault::Terminate];
 
-/// Far longer than anything here takes to come back, and short where it shall not come back.
+/// A commit timeout far longer than anything here takes to recover.
 const LONG: &str = "45s";
+/// A commit timeout for what does not recover meanwhile.
 const SHORT: &str = "700ms";
-/// Long enough for the others to elect a leader: what the one that was cut off had only for itself is then dropped.
+/// A commit timeout long enough for the others to elect a leader: then entries that only the old leader has are
+/// dropped.
 const ELECTION: &str = "2500ms";
 const STATEMENT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// All points in the backend, in an order in which one server can hold them at once: who holds the turn keeps it from the
-/// others, so `Recorded` comes alone.
+/// All points in the backend but one, in an order in which sessions of one server can pause at them at the same time.
+/// The session at `Recorded` also needs the turn, which only one can hold, so it is paused alone.
 const TOGETHER: [Point; 8] =
     [Published, BeforeDone, TurnHeld, TurnWaiting, VerdictReceived, ProposeSent, ProposeHalf, BeforePropose];
 
@@ -57,8 +59,9 @@ fn says_committed() -> Told {
     Told::SaysCommitted(String::new())
 }
 
-/// The leader's own node was held: others may have been elected meanwhile, and what it had only for itself is dropped.  So
-/// is what reaches a leader that is just handing back to the preferred one, in region 0.
+/// If the leader's own node was paused, another leader may have been elected meanwhile, and entries that only the old
+/// one has are dropped.  So is a proposal that reaches a leader while it transfers leadership to the preferred
+/// leader, in region 0.
 fn may_be_dropped(region: usize, leader: usize, point: Point) -> bool {
     (leader == region || leader != 0) && (Received..=Appended).contains(&point)
 }
@@ -79,7 +82,8 @@ impl Fault {
         }
     }
 
-    /// What the client may be told, and what must have become of the transaction.  `leader`: the region that led before.
+    /// What the client may be told, and whether the transaction must have committed (None: either may be).  `leader`:
+    /// the region that led before.
     fn expected(self, region: usize, leader: usize, point: Point) -> (Vec<Told>, Option<bool>) {
         let undecided_in_node = point.in_node() && point != VerdictSent;
         let goes_on = if may_be_dropped(region, leader, point) { None } else { Some(true) };
@@ -88,7 +92,7 @@ impl Fault {
             Fault::Terminate if point.unproposed() => (vec![lost("57P01")], Some(false)),
             Fault::Cancel | Fault::Timeout | Fault::Terminate if undecided_in_node => (vec![unknown()], goes_on),
             Fault::Cancel => (vec![Told::Committed], Some(true)),
-            // In a procedure the statement goes on after its COMMIT, and then ends as it should.
+            // In a procedure the CALL goes on after its COMMIT, and then may end with the timeout.
             Fault::Timeout => (vec![Told::Committed, lost("57014")], Some(true)),
             Fault::Terminate => (vec![Told::Committed, says_committed()], Some(true)),
             Fault::ClientKilled => (vec![lost(""), Told::Committed], goes_on),
@@ -106,7 +110,7 @@ impl Fault {
             Fault::NodeStop if undecided_in_node => (vec![unknown()], None),
             Fault::NodeStop => (vec![Told::Committed, says_committed()], Some(true)),
             Fault::Partition if point.unproposed() => (vec![unknown()], None),
-            // Two of three may have it already.
+            // Two of the three nodes may have it already.
             Fault::Partition if point <= Appended && point.in_node() => (vec![unknown(), Told::Committed], None),
             Fault::Partition => (vec![Told::Committed], Some(true)),
         }
@@ -130,10 +134,10 @@ impl Matrix {
                 }
                 Fault::ClientKilled => held.kill_client(),
                 Fault::Timeout => tokio::time::sleep(STATEMENT_TIMEOUT + Duration::from_millis(100)).await,
-                _ => unreachable!("the others are no matter of one session"),
+                _ => unreachable!("the others are not faults of one session"),
             }
             let told = if point.in_node() {
-                // Nothing comes from the node until the session has given up.
+                // The node stays paused until the session has given up.
                 let told = held.told().await;
                 held.release();
                 told
@@ -154,7 +158,7 @@ impl Matrix {
     /// All points of the backend at once, then those of the node one by one.
     pub async fn process_fault(&mut self, fault: Fault) {
         let began = std::time::Instant::now();
-        // The preferred leader's region and another take turns.
+        // Partly in the preferred leader's region, partly in another one.
         self.hold_and_break(fault, 0, &TOGETHER).await;
         self.hold_and_break(fault, 1, &[Recorded]).await;
         for (n, point) in Point::NODE.into_iter().enumerate() {
@@ -170,7 +174,7 @@ impl Matrix {
             _ => LONG,
         };
         let leader = self.leader().await;
-        // A leader changes in another region than this one.
+        // The leader that changes must be in another region than the sessions.
         let region = if fault == Fault::LeaderChange { (leader + 1) % 3 } else { region };
         let mut held = Vec::new();
         for point in points {
@@ -179,7 +183,8 @@ impl Matrix {
         }
         let told = match fault {
             Fault::BackendKill9 => {
-                // Any one will do: PostgreSQL ends them all.  One that was told its verdict has ended already.
+                // Any backend will do, since PostgreSQL then ends all of them.  At `VerdictSent` the session of the
+                // COMMIT may have ended already.
                 let session = self.lab.session(region).await;
                 let bystander = self.lab.session(region).await;
                 let pid = if held[0].point == VerdictSent { session.pid().await.expect("a pid") } else { held[0].pid };
@@ -212,7 +217,7 @@ impl Matrix {
                 told
             }
             Fault::LeaderChange => self.change_leader(leader, &mut held).await,
-            _ => unreachable!("that is a matter of one session"),
+            _ => unreachable!("the others are faults of one session"),
         };
         self.serves(region).await;
         for (held, told) in held.iter().zip(told) {
@@ -221,7 +226,7 @@ impl Matrix {
         }
     }
 
-    /// SIGTERM ends PostgreSQL first, which waits for its sessions.
+    /// Sends SIGTERM to the node, which stops PostgreSQL first; that waits for its sessions to end.
     async fn stop_node(&mut self, region: usize, held: &mut [Held]) -> Vec<Told> {
         let node = self.lab.node(region);
         kill(node.pid().expect("it runs"), Signal::SIGTERM).expect("SIGTERM");
@@ -245,11 +250,11 @@ impl Matrix {
         told
     }
 
-    /// The leader's node hangs until another one leads.
+    /// Pauses the leader's node until another one leads.
     async fn change_leader(&mut self, leader: usize, held: &mut [Held]) -> Vec<Told> {
         self.lab.node(leader).pause().expect("SIGSTOP");
         if held[0].point.in_node() {
-            // The two that are left elect one between them.
+            // This node is one of the two that are left to elect a leader.
             release(held);
         }
         until("another node leads", SOON, || async { Ok(self.leader_at((leader + 2) % 3).await? != leader) })
@@ -266,7 +271,7 @@ impl Matrix {
         Ok(leader as usize - 1)
     }
 
-    /// Once all regions agree who leads.
+    /// The region that leads, once all regions agree on it.
     async fn leader(&self) -> usize {
         let leader = std::sync::atomic::AtomicUsize::new(0);
         until("one leader", SOON, || async {

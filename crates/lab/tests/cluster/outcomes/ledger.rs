@@ -1,7 +1,7 @@
-//! All COMMITs of the matrix, what their clients were told, and the account of it.
+//! All COMMITs of the matrix, what their clients were told, and what became of them.
 //!
-//! The oracle: what a client was told agrees with what is in the database of each region; `onetrip.outcome` gives the same final
-//! answer in each, and keeps it.
+//! The oracle: what a client was told agrees with what is in the database of each region; `onetrip.outcome` gives the
+//! same final answer in each, and keeps it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,9 +16,9 @@ pub struct Line {
     what: String,
     id: Option<String>,
     told: Told,
-    /// What has to become of it, where the point leaves no choice.
+    /// Whether it must commit or must not, where the point leaves no choice.
     must: Option<bool>,
-    /// Committed?  Once it is judged.
+    /// Whether it has committed; known once it is judged.
     committed: Option<bool>,
 }
 
@@ -34,7 +34,7 @@ impl Ledger {
         self.rows
     }
 
-    /// `expected`: which kinds of answers the client may get here.
+    /// Notes what a client was told.  `expected`: which kinds of answers it may get here.
     pub fn note(&mut self, fault: &str, held: &Held, told: Told, expected: &[Told], must: Option<bool>) {
         let what = format!("{fault} at {:?} in region {} (row {})", held.point, held.region, held.row);
         let is = |kind: &Told| match (kind, &told) {
@@ -53,13 +53,13 @@ impl Ledger {
         self.lines.push(Line { row: held.row, what, id, told, must, committed: None });
     }
 
-    /// Every region serves; judges what was not judged before.
+    /// Judges the COMMITs that were not judged before.  Every region must be serving.
     pub async fn judge(&mut self, lab: &Lab) {
         let open: Vec<usize> = (0..self.lines.len()).filter(|i| self.lines[*i].committed.is_none()).collect();
         self.look(lab, &open, false).await;
     }
 
-    /// After everything was restarted: the same answers as before.
+    /// Judges all COMMITs again after everything was restarted: the answers must be the same as before.
     pub async fn judge_again(&mut self, lab: &Lab) {
         let all: Vec<usize> = (0..self.lines.len()).collect();
         self.look(lab, &all, true).await;
@@ -94,7 +94,7 @@ impl Ledger {
             }
             answers.push(said);
         }
-        // What is decided has arrived everywhere before rows are counted.
+        // Everything that is decided must be shown everywhere before rows are counted.
         sessions[0].must("select onetrip.advance()").await;
         lab.everywhere().await;
         let mut present = Vec::new();

@@ -1,8 +1,8 @@
-//! Each fault at each point of a COMMIT: what the client is told agrees with what is in the database of each region, and
-//! `onetrip.outcome` gives the one final answer everywhere, also after every process was restarted.
+//! Each fault at each point of a COMMIT: what the client is told agrees with what is in the database of each region,
+//! and `onetrip.outcome` gives the same final answer everywhere, even after every process was restarted.
 //!
-//! Needs builds with stop points: `make test-outcomes`.  `faults` says what happens and what may be told, `special` holds the
-//! cells that need more than one fault, `ledger` is the oracle.
+//! Needs builds with stop points: `make test-outcomes`.  A cell is a fault at a point.  `faults` says what happens and
+//! what the client may be told, `special` contains the cells that need more than one fault, and `ledger` is the oracle.
 
 mod cell;
 mod faults;
@@ -42,7 +42,8 @@ async fn what_the_client_was_told_agrees_with_every_region_for_each_fault_at_eac
         )
         .await;
     lab.everywhere().await;
-    // A server that crashed shows its last flushed commits only, until its node has fed it again; the table is to be there.
+    // A server that has crashed shows only its flushed commits until its node has sent it the later entries again;
+    // after a checkpoint the table is always there.
     for region in 0..3 {
         lab.session(region).await.must("checkpoint").await;
     }
@@ -81,7 +82,7 @@ impl Matrix {
         Held::start(&self.lab, row, region, point, how, commit_timeout).await
     }
 
-    /// Half of the sessions note their id before COMMIT.
+    /// Half of the sessions note their transaction id before COMMIT.
     fn how(&self) -> How {
         match self.ledger.lines.len() % 2 {
             0 => How::Noted,
@@ -97,7 +98,7 @@ impl Matrix {
         self.lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
-    /// The server process first, so that it starts nothing anew.
+    /// Kills all processes of a server; the postmaster first, so that it starts no new ones.
     fn kill9_postgres(&self, region: usize) {
         let node = self.lab.node(region);
         let processes = postmaster::processes(&node.postgres_data());
@@ -113,7 +114,7 @@ impl Matrix {
         }
     }
 
-    /// As a loss of power would.
+    /// Kills all nodes and servers, as a loss of power would, and starts them again.
     async fn restart_everything(&self) {
         for region in 0..3 {
             self.lab.node(region).kill9().expect("kill the node");

@@ -1,4 +1,4 @@
-//! Cells that need more than one fault, or another question.
+//! Cells that need more than one fault, or that check something else.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ impl Matrix {
         self.refused_by_a_stopping_node_after_it_was_proposed().await;
         self.an_error_while_proposing_again().await;
         for point in ["verdict-received", "turn-held"] {
-            // With and without a log of it.
+            // More than once, so that it is tried with and without log messages (see `Held::start`).
             for _ in 0..3 {
                 self.an_error_of_the_server_after_the_verdict(point).await;
             }
@@ -30,8 +30,8 @@ impl Matrix {
         println!("outcomes: special cells in {:.1} s; {}", began.elapsed().as_secs_f64(), self.ledger.summary());
     }
 
-    /// A node refuses what it does not propose.  It cannot know of what an earlier life of it has proposed: the client may not be told that
-    /// nothing was committed.
+    /// A node refuses a proposal, and cannot know that it proposed the same transaction before its restart: the client
+    /// must not be told that nothing was committed.
     async fn refused_by_a_stopping_node_after_it_was_proposed(&mut self) {
         let region = 1;
         let mut held = self.hold(region, Point::Certified, How::Noted, "3s").await;
@@ -45,7 +45,7 @@ impl Matrix {
         self.ledger.note("refused when proposed again", &held, told, &[Told::Unknown(String::new())], Some(true));
     }
 
-    /// Memory may run out when a proposal is put together once more, say.
+    /// An error while a proposal is put together once more, for example because memory runs out.
     async fn an_error_while_proposing_again(&mut self) {
         let region = 1;
         let mut held = self.hold(region, Point::Certified, How::Unnoted, "30s").await;
@@ -59,7 +59,7 @@ impl Matrix {
         self.ledger.note("error when proposed again", &held, told, &[Told::Unknown(String::new())], Some(true));
     }
 
-    /// A full disk, say: COMMIT says that the transaction is committed, and the session goes on.
+    /// After an error such as a full disk, COMMIT says that the transaction is committed, and the session goes on.
     async fn an_error_of_the_server_after_the_verdict(&mut self, point: &str) {
         let region = 1;
         let mut held = self.hold(region, Point::BeforePropose, How::Unnoted, "30s").await;
@@ -72,7 +72,8 @@ impl Matrix {
         self.ledger.note("error after the verdict", &held, told, &[Told::SaysCommitted(String::new())], Some(true));
     }
 
-    /// The log cannot give back what the transaction wrote into a table of this server alone: the client is told so.
+    /// The log does not contain what the transaction wrote to a table that only this server has: the client is told
+    /// that it is lost.
     async fn an_error_when_other_tables_were_written(&mut self) {
         let region = 1;
         let mut held = self.hold(region, Point::BeforePropose, How::BothTables, "30s").await;
@@ -89,7 +90,8 @@ impl Matrix {
         self.ledger.note("error, two tables", &held, told, &[Told::SaysCommitted(String::new())], Some(true));
     }
 
-    /// Somebody before it does not come to an end: it is told that it is committed, with a SQLSTATE, and then that its session is over.
+    /// The session is ended while another one before it holds the turn: it is told, with a SQLSTATE, that its
+    /// transaction is committed, and then its session ends.
     async fn ended_before_its_turn(&mut self) {
         let region = 1;
         let mut first = self.hold(region, Point::TurnHeld, How::Unnoted, "30s").await;
@@ -105,7 +107,7 @@ impl Matrix {
         self.ledger.note("before one that ended", &first, told, &[Told::Committed], Some(true));
     }
 
-    /// It waits for its turn: what it wrote is in both tables, or in none.
+    /// Here the ended session still waits for its turn, so that what it wrote is in both tables, or in neither.
     async fn ended_before_its_turn_when_other_tables_were_written(&mut self) {
         let region = 1;
         let mut first = self.hold(region, Point::TurnHeld, How::Unnoted, "30s").await;
@@ -126,7 +128,8 @@ impl Matrix {
         self.ledger.note("ended, two tables", &held, told, &[Told::Committed], Some(true));
     }
 
-    /// In the extended protocol the server looks for a termination between COMMIT's answer and its end, at which clients take it for failed.
+    /// In the extended protocol the server checks whether it is to end the session between the execution of COMMIT and
+    /// the final reply; if it ended there, clients would take the COMMIT for failed.
     async fn the_answer_is_there_before_the_end(&mut self) {
         let region = 1;
         let row = self.ledger.next_row();
@@ -149,7 +152,8 @@ impl Matrix {
         number(&session, &format!("select count(*) from here where id = {row}")).await.expect("count")
     }
 
-    /// The node that had the proposal is gone, and so is everybody who knew of it: PostgreSQL has it decided.
+    /// The node that had the proposal was killed, and the backend has given the transaction up: PostgreSQL still sees
+    /// to it that it is decided.
     async fn given_up_while_the_node_was_away(&mut self) {
         let region = 1;
         let mut held = self.hold(region, Point::Received, How::Unnoted, "30s").await;
@@ -162,7 +166,7 @@ impl Matrix {
         self.ledger.note("given up without the node", &held, told, &[Told::Unknown(String::new())], Some(false));
     }
 
-    /// It had noted its id, and asks in another region.
+    /// The client had noted its transaction id, and asks for the outcome in another region.
     async fn the_client_went_before_commit(&mut self) {
         let session = self.lab.session(0).await;
         let row = self.ledger.next_row();
@@ -177,7 +181,8 @@ impl Matrix {
         .unwrap_or_else(|e| panic!("{e:#}"));
     }
 
-    /// Its node and its server are gone: another region settles it, and it stays so when they are back.
+    /// Its node and its server are down: another region settles the transaction, and the outcome stays the same when
+    /// they are back.
     async fn settled_while_its_region_is_down(&mut self) {
         let region = 1;
         let mut held = self.hold(region, Point::Received, How::Noted, "30s").await;
@@ -187,7 +192,7 @@ impl Matrix {
         let id = held.id.clone().expect("it was noted");
         let (first, second) = (self.lab.session(2).await, self.lab.session(0).await);
         let ask = format!("select onetrip.outcome('{id}')");
-        // Nobody is there to decide it, so it stays open for as long as one looks.
+        // No process is left that would have it decided, so its outcome stays unknown.
         for _ in 0..10 {
             assert_eq!(text(&first, &ask).await.unwrap(), "unknown");
             tokio::time::sleep(Duration::from_millis(20)).await;
