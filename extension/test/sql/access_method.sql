@@ -1,4 +1,4 @@
--- Goal: a table of access method onetrip is a heap in all that a user sees, and its changes are captured.
+-- Goal: a table with the access method onetrip is a heap in everything that a user sees, and its changes are captured.
 -- Method: each way in which wrapping heap can go wrong, followed by an INSERT whose keys must show.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -12,7 +12,7 @@ SELECT c.relname, a.amname, (SELECT amname FROM pg_am WHERE oid = toast.relam) A
     WHERE c.oid = 't'::regclass;
 INSERT INTO t VALUES (1, 'one', 1), (2, 'two', 1);
 
--- A failed CREATE INDEX, then a failed REINDEX, in one session: capture goes on.
+-- After a failed CREATE INDEX, and then a failed REINDEX, in the same session, capture goes on.
 CREATE UNIQUE INDEX t_amount ON t (amount);
 BEGIN;
 INSERT INTO t VALUES (3, 'three', 3);
@@ -29,7 +29,7 @@ INSERT INTO t VALUES (3, 'three', 3);
 :keys;
 :operations;
 ROLLBACK;
--- The same inside one transaction, by way of a savepoint.
+-- The same inside one transaction, with a savepoint.
 CREATE OR REPLACE FUNCTION inverse(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 100 / $1';
 CREATE INDEX t_inverse ON t (inverse(amount));
 CREATE OR REPLACE FUNCTION inverse(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 100 / ($1 - 1)';
@@ -42,7 +42,7 @@ INSERT INTO t VALUES (3, 'three', 3);
 ROLLBACK;
 DROP INDEX t_inverse;
 
--- Scans of every kind read it.
+-- Scans of every kind read the table.
 ANALYZE t;
 SET enable_seqscan = off;
 SELECT * FROM t WHERE id = 2;
@@ -71,7 +71,7 @@ INSERT INTO big VALUES (20001, 0);
 :keys;
 ROLLBACK;
 
--- Rows that are changed behind its back are found at COMMIT, in whatever company; what was rolled back does not count.
+-- Rows that are changed behind the access method's back are noticed at COMMIT, whatever other changes there are; what was rolled back does not count.
 CREATE TABLE unseen (id int PRIMARY KEY, n int);
 INSERT INTO unseen SELECT g, g FROM generate_series(1, 10) g;
 SELECT unit.delete_unseen('unseen', ctid) FROM unseen WHERE id = 1;

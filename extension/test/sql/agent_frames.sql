@@ -1,5 +1,5 @@
--- Goal: C writes and reads the frames of docs/agent-protocol.md to the byte, as the Rust side does: both read testdata/agent/.
--- Method: compare what the extension writes; decode what it reads; cut each frame at every byte; garbage.
+-- Goal: the extension writes and reads exactly the bytes of docs/agent-protocol.md, as the node does: both are tested with testdata/agent/.
+-- Method: compare what the extension writes; decode what it reads; cut each frame at every byte; send garbage.
 \set frames `cd "$ONETRIP_GOLDEN" && for f in *.hex; do echo "${f%.hex}=$(sed 's/#.*//' "$f" | tr -d ' \n')"; done`
 CREATE TEMP TABLE golden AS
     SELECT split_part(line, '=', 1) AS name, decode(split_part(line, '=', 2), 'hex') AS bytes
@@ -17,10 +17,10 @@ SELECT name, unit.write_frame(name) = bytes AS same FROM golden WHERE get_byte(b
 -- Read by C.
 SELECT name, unit.read_frame(bytes) AS fields FROM golden WHERE get_byte(bytes, 4) >= 128 ORDER BY name COLLATE "C";
 
--- Cut anywhere on the wire: no frame yet; and none at all if the node has gone.
+-- A frame cut anywhere on the wire is no frame yet; and none at all if the node has gone.
 SELECT name, unit.read_prefixes(bytes) = length(bytes) AS waits_for_all FROM golden ORDER BY name COLLATE "C";
 
--- Cut anywhere with a length field that agrees: 08P01, but for an ENTRY cut within its write set, which is opaque.
+-- A frame cut anywhere, with a length field that agrees: 08P01, except for an ENTRY cut within its write set, which is opaque.
 CREATE FUNCTION pg_temp.cut(bytes bytea, OUT bodies int, OUT refused int, OUT taken int) LANGUAGE plpgsql AS $$
 BEGIN
     bodies := length(bytes) - 5;
@@ -37,7 +37,7 @@ BEGIN
 END $$;
 SELECT name, (pg_temp.cut(bytes)).* FROM golden WHERE get_byte(bytes, 4) >= 128 ORDER BY name COLLATE "C";
 
--- Any one byte of a body changed: decoded or refused, never worse.
+-- With any one byte of its body changed, a frame is decoded or refused, never worse.
 CREATE FUNCTION pg_temp.changed(bytes bytea) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     FOR n IN 0..length(bytes) - 6 LOOP
@@ -52,13 +52,13 @@ BEGIN
 END $$;
 SELECT name, pg_temp.changed(bytes) FROM golden WHERE name IN ('verdict_refused', 'entry', 'entry_leaves_out', 'welcome') ORDER BY name COLLATE "C";
 
--- A VERDICT with bytes behind its end, or with an outcome that is none.
+-- A VERDICT with bytes after its end, or with an invalid outcome.
 SELECT unit.decode_body(130, pg_temp.body(bytes) || '\x00') FROM golden WHERE name = 'verdict_commit';
 SELECT unit.decode_body(130, set_byte(pg_temp.body(bytes), 20, 9)) FROM golden WHERE name = 'verdict_commit';
 -- Names longer than the buffers are cut, not written past them.
 SELECT length(unit.decode_body(130, substr(bytes, 6, 41) || '\xffff' || convert_to(repeat('r', 65535), 'UTF8') || '\xffff' || convert_to(repeat('m', 65535), 'UTF8')))
     FROM golden WHERE name = 'verdict_commit';
--- Lengths that cannot be.
+-- Impossible lengths.
 SELECT unit.read_frame('\x00000000');
 SELECT unit.read_frame('\xffffffff81');
 SELECT unit.read_frame('\x0000004081');
@@ -66,7 +66,7 @@ SELECT unit.read_frame('');
 -- Two frames in one packet, and a frame of a type that the node does not send.
 SELECT unit.read_frame(bytes || bytes) FROM golden WHERE name = 'verdict_commit';
 SELECT unit.read_frame('\x0100000002');
--- A connection takes two descriptors. Without them it says so and is no connection; it raises nothing, since its session may be waiting for a verdict.
+-- A connection needs two file descriptors. Without them connecting fails with a message; it raises no error, since the session may be waiting for a verdict.
 SELECT n AS left, unit.connect_with(n) FROM generate_series(0, 3) n;
 -- Nothing of this has reached the node or this transaction.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());

@@ -1,6 +1,6 @@
--- Goal: what a user's functions can do in the apply worker is no more than what they could do before, and leaves nothing behind.
--- Method: a function that tries everything, wherever a user can have one run; its write sets are rolled back and then applied.
--- What it tries: another role, a temporary table, a change of a table, a setting for whoever comes next.
+-- Goal: a user's functions can do no more in the apply worker than in the user's own session, and leave nothing behind.
+-- Method: a function that tries everything, wherever a user can make it run; its write sets are rolled back and then applied.
+-- It tries another role, a temporary table, a change of a table, and a setting that would stay for whatever runs next.
 CREATE ROLE mallory LOGIN;
 SELECT current_user AS super \gset
 CREATE SCHEMA mallory AUTHORIZATION mallory;
@@ -32,7 +32,7 @@ CREATE INDEX ON index_t (indexed(v));
 \set quiet 'SET client_min_messages = warning'
 \set loud 'SET client_min_messages = notice'
 
--- An index with an expression: as the table's owner, and without changes.  Values with a domain in them run nothing.
+-- Functions of an index with an expression run as the table's owner, and change nothing.  Values that contain a domain run no functions.
 :quiet;
 BEGIN;
 INSERT INTO values_t VALUES (1, ROW(1, 'in a pair'), ARRAY[ROW(1, 'in an array')::pair], ARRAY['itself']::checked[]);
@@ -66,7 +66,7 @@ BEGIN;
 INSERT INTO shop.goods VALUES (1, 'A');
 SELECT unit.write_set() AS write_set \gset
 ROLLBACK;
--- A function of a unique index that locks rows would do so in the middle of another row.
+-- A function of a unique index that locks rows would do so while another row is captured.
 RESET search_path;
 SET search_path = eve;
 CREATE TABLE rows (id int PRIMARY KEY, v int);
@@ -87,7 +87,7 @@ DROP SCHEMA shop CASCADE;
 REVOKE USAGE ON SCHEMA unit FROM eve;
 DROP ROLE eve;
 
--- Statements, as the role that ran them: constants while they are parsed, expressions over rows, defaults of arguments.
+-- Statements run as the role that ran them: constants while they are parsed, expressions over rows, defaults of arguments.
 \c - mallory
 SET search_path = mallory;
 :quiet;
@@ -114,7 +114,7 @@ SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'mallory'::regnamesp
 SELECT setconfig FROM pg_db_role_setting WHERE setrole = 'mallory'::regrole;
 ROLLBACK;
 
--- Whoever may not change a type or schema makes nobody wait by trying.
+-- A role that may not change a type or a schema blocks nobody by trying.
 CREATE TYPE mood AS ENUM ('fine');
 CREATE TABLE public.moods (id int PRIMARY KEY, m mood);
 CREATE DOMAIN short AS text;
@@ -134,7 +134,7 @@ END $$;
 BEGIN;
 :attempts;
 ROLLBACK;
--- A writer of another session would be waited for, for ever.
+-- If the statement took its locks first, it would wait for a writer in another session.
 \setenv PGHOST :HOST
 \setenv PGPORT :PORT
 \setenv PGUSER :USER

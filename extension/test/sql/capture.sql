@@ -19,21 +19,21 @@ INSERT INTO t VALUES (1, 'one', 10), (2, 'two', 20), (3, NULL, NULL);
 :operations;
 COMMIT;
 
--- UPDATE of no key: the row's identity, in the mode of its lock.
+-- UPDATE of no unique value: a key for the row's identity, in the mode of its lock.
 BEGIN;
 UPDATE t SET amount = 11 WHERE id = 1;
 :keys;
 :operations;
 COMMIT;
 
--- UPDATE of a unique value: old and new value too.
+-- UPDATE of a unique value: keys for the old and the new value too.
 BEGIN;
 UPDATE t SET name = 'uno' WHERE id = 1;
 :keys;
 :operations;
 COMMIT;
 
--- UPDATE of the identity: the old key travels.
+-- UPDATE of the identity: the old identity travels.
 BEGIN;
 UPDATE t SET id = 100 WHERE id = 1;
 :keys;
@@ -48,7 +48,7 @@ UPDATE t SET amount = amount + 1 WHERE id = 1;
 :operations;
 ROLLBACK;
 
--- DELETE: the identity is enough to find it, all unique values are keys.
+-- DELETE: the identity is enough to find the row; all its unique values make keys.
 BEGIN;
 DELETE FROM t WHERE id = 2;
 :keys;

@@ -1,4 +1,4 @@
--- Goal: a utility statement is recorded once, as text, in order with rows, or it is refused, or it is local; never anything else.
+-- Goal: a utility statement is recorded once, as text, in order with rows, or it is refused, or it is local; there is nothing else.
 -- Method: look at the operations and keys of open transactions, and at SQLSTATEs.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -21,7 +21,7 @@ INSERT INTO t VALUES (2, 'two');
 COMMIT;
 ALTER TABLE t ADD COLUMN w int DEFAULT 7;
 
--- Each statement of a query string by itself; comments around it do not matter; run by functions too.
+-- Each statement of a query string is recorded by itself; comments around it do not matter; functions may run it too.
 BEGIN;
 /* before */ CREATE INDEX i1 ON t (w) /* behind */; -- more
 SELECT 1 AS one\; COMMENT ON TABLE t IS 'two; words'\; DROP INDEX i1;
@@ -30,7 +30,7 @@ CREATE FUNCTION atomic(a int) RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT a + 1
 :operations;
 ROLLBACK;
 
--- The role that runs it travels; a password does not.
+-- The role that runs a statement travels; a password does not.
 BEGIN;
 GRANT ALL ON SCHEMA ddl TO ddl_owner;
 SET LOCAL ROLE ddl_owner;
@@ -46,7 +46,7 @@ FROM unit.operations() AS operation;
 SELECT operation FROM unit.operations() AS operation WHERE operation LIKE '%owned%' OR operation LIKE '%md5%';
 ROLLBACK;
 
--- CREATE TABLE AS: the table, then its rows; also without rows, under EXPLAIN, and when nothing is made.
+-- CREATE TABLE AS: the table, then its rows; also without rows, under EXPLAIN, and when nothing is created.
 BEGIN;
 CREATE TABLE made (i, "T x") WITH (fillfactor = 50) AS SELECT 1, 'x' COLLATE "C" UNION ALL SELECT 2, NULL;
 CREATE UNLOGGED TABLE empty AS SELECT NULL::numeric(5, 2) AS n WITH NO DATA;
@@ -59,7 +59,7 @@ REFRESH MATERIALIZED VIEW seen;
 :operations;
 ROLLBACK;
 
--- TRUNCATE is recorded, without the schema key; where contents are local it is local.
+-- TRUNCATE is recorded, without the schema key; for tables with local contents it is local.
 CREATE UNLOGGED TABLE unlogged (id int);
 CREATE TABLE plain (id int) USING heap;
 BEGIN;
@@ -70,7 +70,7 @@ TRUNCATE unlogged, plain;
 ROLLBACK;
 TRUNCATE t, unlogged;
 
--- A table whose rows stay here, though nobody said USING heap, is worth a warning: dumps do that.
+-- A table whose rows stay here, though nobody wrote USING heap, causes a warning: restoring a dump creates such tables.
 SET default_table_access_method = heap;
 CREATE TABLE from_dump (id int PRIMARY KEY);
 CREATE TABLE from_dump_too AS SELECT 1 AS one;
@@ -113,7 +113,7 @@ CREATE DOMAIN number AS int;
 ALTER DOMAIN number RENAME TO numeral;
 ALTER DOMAIN numeral OWNER TO ddl_owner;
 
--- Permanent definitions do not see temporary objects, since no other region has them.
+-- Permanent definitions cannot use temporary objects, since no other region has them.
 CREATE TEMP TABLE IF NOT EXISTS temporary (id int);
 CREATE TABLE like_temporary (LIKE temporary);
 CREATE FUNCTION of_temporary() RETURNS SETOF temporary LANGUAGE sql AS 'SELECT 1';
@@ -124,7 +124,7 @@ DROP TABLE temporary, t;
 TRUNCATE temporary, t;
 DROP TABLE temporary;
 
--- Keys that held locks do not show: names that go away, relations of a renamed schema, users of a changed type.
+-- Keys that do not follow from held locks: names that go away, relations of a renamed schema, tables that use a changed type.
 CREATE TABLE renamed (id int PRIMARY KEY);
 CREATE TYPE mood AS ENUM ('good', 'bad');
 CREATE DOMAIN moods AS mood[];
@@ -168,7 +168,7 @@ ALTER TABLE t ADD COLUMN n bigserial;
 ALTER TABLE t ADD COLUMN n int GENERATED ALWAYS AS IDENTITY;
 ALTER TABLE t ALTER COLUMN w TYPE float USING w * random();
 ALTER TABLE t ALTER COLUMN w TYPE bigint USING w * 2;
--- Stable is not enough: it is one value here, and may be another one elsewhere.
+-- Stable is not enough: such a function gives one value here, and may give another one elsewhere.
 CREATE FUNCTION rows_of_t() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT count(*) FROM ddl.t';
 ALTER TABLE t ADD COLUMN r bigint DEFAULT rows_of_t();
 ALTER TABLE t ADD COLUMN r text DEFAULT current_setting('work_mem');
@@ -214,13 +214,13 @@ CREATE FUNCTION f() RETURNS int LANGUAGE sql SET search_path FROM CURRENT AS 'SE
 SET ROLE ddl_owner;
 ALTER TABLE t OWNER TO SESSION_USER;
 RESET ROLE;
--- Elsewhere the one who has logged in is the worker: as a role it is refused, in an expression it is a definition like others.
+-- Elsewhere the session user is the apply worker's: as a role SESSION_USER is refused, in an expression it is a definition like others.
 SET SESSION AUTHORIZATION ddl_owner;
 GRANT SELECT ON t TO PUBLIC, SESSION_USER;
 CREATE TEMP VIEW me AS SELECT session_user;
 RESET SESSION AUTHORIZATION;
 DROP VIEW me;
--- What each server computes otherwise is no default for rows that are there, nor a conversion of theirs.
+-- What each server computes differently is refused as a default for existing rows, and in a conversion of them.
 CREATE TABLE with_rows (id int PRIMARY KEY, v text);
 INSERT INTO with_rows VALUES (1, 'with_rows');
 ALTER TABLE with_rows ADD COLUMN c name DEFAULT session_user;
@@ -239,7 +239,7 @@ ALTER TABLE with_rows ADD COLUMN c text DEFAULT current_setting('app.here'), ADD
 SELECT c, d, f, g FROM with_rows;
 DROP TABLE with_rows;
 RESET app.here;
--- A name with an OID in it is another one elsewhere.
+-- A name that contains an OID is another name elsewhere.
 DO $$ BEGIN EXECUTE 'GRANT SELECT ON ' || (SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 't'::regclass) || ' TO ddl_owner';
 EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
 CREATE TABLE referring (id int REFERENCES t);
@@ -249,7 +249,7 @@ COMMENT ON TABLE referring IS 'pg_toast.pg_toast_123 in words';
 SELECT lo_from_bytea(0, 'x');
 \echo :LAST_ERROR_SQLSTATE
 
--- ALTER TYPE ... CASCADE does the same to the tables of the type: one with rows, one without, a child, one of somebody else.
+-- ALTER TYPE ... CASCADE does the same to the tables of the type: one with rows, one without, and one of another owner.
 CREATE DOMAIN drawn AS float DEFAULT random();
 CREATE DOMAIN fixed AS float DEFAULT 7;
 CREATE TYPE row_type AS (a int, b text);
@@ -276,7 +276,7 @@ RESET ROLE;
 REVOKE ALL ON SCHEMA ddl FROM ddl_owner;
 DROP TABLE typed, typed_here, typed_of_other;
 
--- Functions that a statement calls where it is recorded change nothing: they are called in every region.
+-- Functions that a recorded statement calls may change nothing, since they are called in every region.
 CREATE TABLE noted (id serial PRIMARY KEY, what text);
 CREATE FUNCTION notes(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted (what) VALUES ('n'); RETURN n; END $$;
 CREATE FUNCTION makes(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN CREATE TABLE by_the_way (id int); RETURN n; END $$;
@@ -290,14 +290,14 @@ CREATE INDEX ON t (computes(w::int, 'sets'));
 ALTER TABLE t ADD CHECK (computes(w::int, 'notes') > 0);
 ALTER TABLE t ALTER w TYPE bigint USING computes(w::int, 'notes');
 ALTER TABLE t ADD COLUMN x int DEFAULT computes(1, 'makes');
--- Where what it makes travels, and not what it is told, they may; and they are called once.
+-- Where the statement's result travels instead of its text, they may change things; and they are called only once.
 BEGIN;
 CREATE MATERIALIZED VIEW noting AS SELECT notes(1), makes(2), 'x' AS x;
 REFRESH MATERIALIZED VIEW noting WITH NO DATA;
 :operations;
 ROLLBACK;
 
--- Triggers of TRUNCATE and event triggers fire where the statement runs: what comes before it is noted before it.
+-- Triggers of TRUNCATE and event triggers fire where the statement runs: what they do before it is recorded before it.
 CREATE TABLE emptied (id int PRIMARY KEY, n int REFERENCES t);
 CREATE FUNCTION empties() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted (what) VALUES (TG_WHEN); INSERT INTO emptied VALUES (8); RETURN NULL; END $$;
 CREATE TRIGGER before_it BEFORE TRUNCATE ON emptied EXECUTE FUNCTION empties();

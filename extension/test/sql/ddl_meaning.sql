@@ -1,5 +1,5 @@
 -- Goal: a statement is recorded with the role, names and values that it had, or it is refused.
--- Method: statements during which these change, or whose words can be read otherwise; operations of open transactions, applied again.
+-- Method: statements during which these change, or whose words can be read in another way; operations of open transactions, applied again.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA ddl_meaning;
@@ -9,7 +9,7 @@ CREATE ROLE meaning_owner;
 CREATE ROLE meaning_other;
 GRANT ALL ON SCHEMA ddl_meaning TO meaning_owner, meaning_other;
 
--- CREATE TABLE AS is recorded where its table is made, whatever its query does: to the role, the settings, the name, in a savepoint.
+-- CREATE TABLE AS is recorded where its table is created, whatever its query does: to the role, the settings, the name, in a savepoint.
 CREATE TABLE noted (id serial PRIMARY KEY, what text);
 GRANT ALL ON noted TO PUBLIC;
 GRANT ALL ON SEQUENCE noted_id_seq TO PUBLIC;
@@ -64,7 +64,7 @@ ROLLBACK;
 CREATE TABLE made AS SELECT 1 / (g - 2) :rows g;
 SELECT to_regclass('made') IS NULL AS gone;
 
--- What an event trigger drops is made and dropped; what it renames has its rows under the new name.
+-- What an event trigger drops is created and dropped; what it renames gets its rows under the new name.
 CREATE FUNCTION tidies() RETURNS event_trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF to_regclass('ddl_meaning.drop_me') IS NOT NULL THEN DROP TABLE ddl_meaning.drop_me; END IF;
@@ -85,7 +85,7 @@ SELECT unit.apply(:'write_set');
 SELECT to_regclass('drop_me') AS drop_me, to_regclass('drop_mv') AS drop_mv, to_regclass('name_mv') AS name_mv, one FROM named_mv;
 ROLLBACK;
 
--- The settings of a function keep their order, also with a role among them.
+-- The settings of a function keep their order, even with a role among them.
 BEGIN;
 CREATE FUNCTION many() RETURNS int LANGUAGE plpgsql SET work_mem = '1MB' SET role = 'meaning_other' SET search_path = ddl_meaning, pg_catalog
     SET extra_float_digits FROM CURRENT SET work_mem = '2MB' AS 'BEGIN RETURN 1; END';
@@ -101,7 +101,7 @@ SELECT unit.apply(:'write_set');
 SELECT string_agg(concat_ws(' ', proname, proconfig), '; ' ORDER BY proname) = :'here_settings' AS alike FROM pg_proc WHERE proname IN ('many', 'two', 'three');
 ROLLBACK;
 
--- Constraints are looked at where rows are that region's own, and where they refer to such.
+-- Constraints are checked where rows are each region's own, and where constraints refer to such rows.
 CREATE TABLE of_log (id int PRIMARY KEY);
 CREATE TABLE of_region (id int PRIMARY KEY) USING heap;
 CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
@@ -144,10 +144,10 @@ END $$;
 SELECT applied(:'of_region') AS of_region, applied(:'not_valid') AS not_valid;
 SELECT applied(:'unlogged') AS unlogged, applied(:'of_column') AS of_column;
 SELECT applied(:'tree') AS tree, applied(:'of_region_to_log') AS of_region_to_log, applied(:'of_log_to_region') AS of_log_to_region;
--- These rows are the same everywhere, so nobody looks; that they are not here is this test's doing.
+-- Replicated rows are the same everywhere, so these constraints are not checked again; the violations are this test's doing.
 SELECT applied(:'of_log') AS of_log, applied(:'parted') AS parted, applied(:'parted_to_log') AS parted_to_log;
 
--- A bound is what its text says, or it is refused; no lock of somebody else's table.
+-- A bound has the value that its text has elsewhere, or it is refused; a role that may not change a table does not get to lock it.
 CREATE TABLE by_array (a text[]) PARTITION BY LIST (a);
 SET array_nulls = off;
 CREATE TABLE by_array_1 PARTITION OF by_array FOR VALUES IN (ARRAY['NULL', 'x']);
@@ -180,7 +180,7 @@ RESET ROLE;
 CREATE TABLE not_parted PARTITION OF of_log FOR VALUES IN (now());
 CREATE TABLE other_kind PARTITION OF by_array FOR VALUES FROM (now()) TO (now());
 
--- A password in Unicode escapes.
+-- Passwords with Unicode escapes.
 BEGIN;
 CREATE ROLE meaning_login LOGIN PASSWORD U&'d\0061ta' VALID UNTIL 'infinity';
 ALTER ROLE meaning_login PASSWORD U&'d!0061t!+000061' UESCAPE '!' CONNECTION LIMIT 3;

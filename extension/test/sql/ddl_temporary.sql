@@ -1,4 +1,4 @@
--- Goal: a recorded statement never means an object of this session alone: its names lead to the permanent object, or it is refused.
+-- Goal: a recorded statement never refers to an object of this session alone: its names refer to the permanent object, or it is refused.
 -- Method: the same names, temporary and permanent, and statements of every kind that can use them.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -7,14 +7,14 @@ SET search_path = ddl_temporary;
 SET client_min_messages = warning;
 CREATE ROLE of_temporary;
 
--- What both have: a table, a view, a sequence, an enum, a domain, a composite; each as a relation, a type or both.
+-- What exists both as permanent and temporary: a table, a view, a sequence, an enum, a domain, a composite; each is a relation, a type or both.
 CREATE TABLE tab (id int PRIMARY KEY, v text);
 CREATE VIEW seen AS SELECT 1 AS one;
 CREATE SEQUENCE seq;
 CREATE TYPE label AS ENUM ('a', 'b');
 CREATE DOMAIN number AS int CONSTRAINT small CHECK (value < 10);
 CREATE TYPE pair AS (a int, b int);
--- What they are used in; with a row.
+-- What they are used in; a table has a row.
 CREATE TABLE subject (id int PRIMARY KEY, n int, t text);
 INSERT INTO subject VALUES (1, 1, 'tab');
 CREATE VIEW subject_view AS SELECT id, n FROM subject;
@@ -30,7 +30,7 @@ CREATE TEMP SEQUENCE seq;
 CREATE TYPE pg_temp.label AS ENUM ('b', 'a');
 CREATE DOMAIN pg_temp.number AS int CONSTRAINT small CHECK (value < 5);
 CREATE TYPE pg_temp.pair AS (a int, b int, c int);
--- Of this session, though in a schema that is not; and such that hang on one another.
+-- An object of this session, though in a permanent schema; and temporary objects that depend on one another.
 CREATE STATISTICS ddl_temporary.own_statistics ON id, v FROM pg_temp.tab;
 CREATE TEMP TABLE own (id serial REFERENCES pg_temp.tab, l pg_temp.label[], n pg_temp.number DEFAULT 3, p pg_temp.pair, s int DEFAULT nextval('pg_temp.seq'));
 CREATE INDEX ON own (l);
@@ -40,7 +40,7 @@ ALTER TABLE own ENABLE ROW LEVEL SECURITY;
 CREATE POLICY p ON own USING (id IN (SELECT id FROM pg_temp.tab));
 CREATE TEMP VIEW over_own AS SELECT own, seen FROM own, pg_temp.seen;
 
--- Runs it and says what it came to: the error; or "recorded"; then whether anything permanent hangs on what is temporary.
+-- Runs a statement and returns what came of it: the error, or "recorded" or "local"; then whether a permanent object depends on a temporary one.
 CREATE FUNCTION uses() RETURNS bigint LANGUAGE sql AS $$
     SELECT count(*) FROM pg_depend
     WHERE (pg_identify_object(refclassid, refobjid, 0)).identity ~ 'pg_temp' AND (pg_identify_object(classid, objid, 0)).identity !~ 'pg_temp';
@@ -164,7 +164,7 @@ SELECT s || E'\n    ' || comes_to(s) FROM unnest(ARRAY[
 \pset format aligned
 \pset tuples_only off
 
--- A temporary child would hold up ALTER of its parent.
+-- A temporary child would block ALTER of its parent.
 CREATE TABLE parent_here (id int PRIMARY KEY) USING heap;
 CREATE TEMP TABLE child () INHERITS (subject);
 \echo :LAST_ERROR_SQLSTATE
@@ -178,7 +178,7 @@ ALTER TABLE grandchild INHERIT child;
 CREATE TEMP TABLE sub PARTITION OF parted FOR VALUES IN ('x');
 CREATE TEMP TABLE sub () INHERITS (missing);
 
--- Hidden things show again.
+-- Without the temporary objects, the permanent ones are visible again.
 SELECT 'tab'::regclass::text = 'tab' AS shows;
 DROP TABLE child, grandchild, own CASCADE;
 DROP VIEW seen;

@@ -1,5 +1,5 @@
 -- Goal: text travels in the database's encoding whatever the client's is, and as it is stored even where it is not valid.
--- Method: the same rows from clients of two encodings are the same bytes; a cast without function makes invalid text.
+-- Method: the same rows from clients with different encodings are the same bytes; a cast without a function makes invalid text.
 CREATE SCHEMA encoding;
 SET search_path = encoding;
 CREATE TABLE t (id text PRIMARY KEY, v varchar(20), a text[], j jsonb, d json, e "char");
@@ -13,13 +13,13 @@ BEGIN
     DELETE FROM encoding.t WHERE encoding.t.id = bytes_from.id || value;
     RETURN size || ' for one row, then ' || onetrip.pending_bytes() - before - size || ', client encoding is ' || current_setting('client_encoding');
 END $$;
--- The first change also says which table it is about, so that one goes ahead.
+-- The first change also captures which table it is about, so another insert comes first.
 BEGIN; INSERT INTO t VALUES ('first'); SELECT bytes_from('UTF8', 'a', 'café'); COMMIT;
 BEGIN; INSERT INTO t VALUES ('second'); SELECT bytes_from('LATIN1', 'b', 'café'); COMMIT;
 BEGIN; INSERT INTO t VALUES ('third'); SELECT bytes_from('SQL_ASCII', 'c', 'café'); COMMIT;
--- One that the client's encoding does not have.
+-- A text that the client's encoding does not have.
 BEGIN; INSERT INTO t VALUES ('fourth'); SELECT bytes_from('LATIN1', 'd', '日本'); COMMIT;
--- What PostgreSQL stores without reading it, other regions store without reading it.
+-- What PostgreSQL stores without looking into it, other regions store without looking into it.
 CREATE CAST (bytea AS text) WITHOUT FUNCTION;
 CREATE CAST (text AS bytea) WITHOUT FUNCTION;
 CREATE FUNCTION invalid() RETURNS text LANGUAGE sql AS $$SELECT '\x61ff62'::bytea::text$$;

@@ -1,5 +1,5 @@
 -- Goal: whatever goes wrong leaves nothing pending, and transactions inside procedures and cursors over COMMIT work.
--- Method: failures at each stage; DO and procedures with COMMIT; WITH HOLD; one proposal per COMMIT that changed something.
+-- Method: failures at each stage; DO and procedures with COMMIT; WITH HOLD; one proposal for each COMMIT that changed something.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA errors;
@@ -76,7 +76,7 @@ COMMIT;
 DELETE FROM t WHERE id = 30;
 FETCH ALL FROM held;
 CLOSE held;
--- One that locks rows.
+-- A cursor that locks rows.
 BEGIN;
 DECLARE locking CURSOR FOR SELECT id FROM t WHERE id >= 10 ORDER BY id FOR UPDATE;
 FETCH 2 FROM locking;

@@ -1,5 +1,5 @@
--- Goal: a statement about an extension is recorded with the version that it has here, and so is each that CASCADE installs.
--- Method: see what a transaction has captured, with the server's own default versions written as DEFAULT.
+-- Goal: a statement about an extension is recorded with the version that the extension has here, and so is each extension that CASCADE installs.
+-- Method: look at what a transaction has captured, with the server's own default versions written as DEFAULT.
 CREATE VIEW unit_recorded AS
     SELECT coalesce((SELECT replace(operation, quote_literal(default_version), 'DEFAULT') FROM pg_available_extensions
                      WHERE operation ~ ('EXTENSION (IF NOT EXISTS )?"?' || name || '"?( |$)')), operation) AS operation
@@ -16,14 +16,14 @@ SELECT * FROM unit_recorded;
 SELECT extversion FROM pg_extension WHERE extname = 'citext';
 ROLLBACK;
 
--- What is there already: nothing is installed, nothing is to be named.
+-- The extension exists already: nothing is installed, so no version has to be recorded.
 CREATE EXTENSION citext VERSION '1.4';
 BEGIN;
 CREATE EXTENSION IF NOT EXISTS citext CASCADE;
 CREATE EXTENSION citext;
 ROLLBACK;
 
--- An update, to the default and to a version given.
+-- An update, to a given version and to the default.
 BEGIN;
 ALTER EXTENSION citext UPDATE TO '1.5';
 ALTER EXTENSION citext UPDATE;
@@ -32,7 +32,7 @@ SELECT extversion = default_version AS to_the_default FROM pg_extension JOIN pg_
     WHERE extname = 'citext';
 ROLLBACK;
 
--- What CASCADE installs comes first, each as a statement of its own, into the same schema; later all go with the savepoint.
+-- What CASCADE installs comes first, each as a statement of its own, into the same schema; a rollback to the savepoint removes them all.
 BEGIN;
 CREATE SCHEMA apart;
 SAVEPOINT before;
@@ -43,13 +43,13 @@ SELECT extname, extnamespace::regnamespace, extversion = default_version AS defa
 ROLLBACK TO before;
 SELECT * FROM unit_recorded;
 SELECT count(*) FROM pg_extension WHERE extname IN ('cube', 'earthdistance');
--- What is required is there already.
+-- The required extension exists already.
 CREATE EXTENSION cube;
 CREATE EXTENSION earthdistance CASCADE;
 SELECT * FROM unit_recorded;
 ROLLBACK;
 
--- Whatever is wrong the server says itself.
+-- Errors are the server's own.
 \set VERBOSITY terse
 CREATE EXTENSION earthdistance;
 CREATE EXTENSION no_such_thing CASCADE;
@@ -57,7 +57,7 @@ CREATE EXTENSION hstore VERSION 'none';
 ALTER EXTENSION no_such_thing UPDATE;
 ALTER EXTENSION hstore UPDATE;
 
--- By a role that may, from a function, in a read-only transaction.
+-- In a function, in a read-only transaction, and by a role that may not.
 CREATE FUNCTION install() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CREATE EXTENSION hstore; END $$;
 BEGIN;
 SELECT install();

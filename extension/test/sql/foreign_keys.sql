@@ -17,7 +17,7 @@ INSERT INTO child VALUES (10, 1);
 COMMIT;
 INSERT INTO by_code VALUES (20, 'a');
 
--- The child's KEY SHARE key and the parent's delete meet in one hash.
+-- The KEY SHARE key of the child's insert and a key of the parent's delete have the same hash.
 BEGIN;
 INSERT INTO child VALUES (11, 1);
 CREATE TEMP TABLE by_child AS SELECT hash FROM onetrip.pending_keys() WHERE "table" = 'parent'::regclass;
@@ -28,7 +28,7 @@ SELECT count(*) AS shared FROM onetrip.pending_keys() JOIN by_child USING (hash)
 :keys;
 :operations;
 ROLLBACK;
--- An update that leaves the key alone meets it in the hash, but in a mode that does not conflict.
+-- An update that leaves the primary key alone has a key with the same hash, but in a mode that does not conflict.
 BEGIN;
 UPDATE parent SET id = 1 WHERE id = 1;
 :keys;

@@ -1,4 +1,4 @@
--- Goal: each function of the extension answers what docs/functions.md says, and takes garbage with a clear error.
+-- Goal: each function of the extension returns what docs/functions.md says, and refuses garbage with a clear error.
 -- Method: call each one, as a superuser and as a user with no privileges, in and out of transactions.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -6,7 +6,7 @@ CREATE SCHEMA functions;
 SET search_path = functions;
 CREATE TABLE t (id int PRIMARY KEY);
 
--- position(): moves with each committed change, by reading not.
+-- position(): moves with each committed change, and not by reading.
 SELECT onetrip.position() AS position \gset before_
 INSERT INTO t VALUES (1);
 SELECT onetrip.position() > :before_position AS moved;
@@ -26,7 +26,7 @@ SELECT onetrip.position() AS position \gset before_
 BEGIN; SELECT onetrip.advance(); ROLLBACK;
 BEGIN READ ONLY; SELECT onetrip.advance(); COMMIT;
 
--- outcome(): garbage, a transaction never seen, nothing.
+-- outcome(): garbage, NULL, transactions that never existed.
 SELECT onetrip.outcome('');
 SELECT onetrip.outcome('garbage');
 SELECT onetrip.outcome('1-2');
@@ -45,7 +45,7 @@ BEGIN; SELECT onetrip.outcome('7-1-1'); INSERT INTO t VALUES (3); COMMIT;
 -- status.
 SELECT region <> '' AS region, node_id > 0 AS node_id, applying IS NULL AS idle, worker_running, evictions >= 0 AS evictions, handovers FROM onetrip.status;
 
--- export_snapshot_at(): refused where it cannot be.
+-- export_snapshot_at(): refused in a transaction that it cannot be used in.
 BEGIN ISOLATION LEVEL READ COMMITTED;
 INSERT INTO t VALUES (10);
 SELECT onetrip.export_snapshot_at(0);
@@ -64,7 +64,7 @@ SELECT onetrip.export_snapshot_at(1);
 RESET ROLE;
 DROP ROLE onetrip_test_user;
 
--- A row has one hash, whether its values are compressed, out of line or neither; by bytes, not by equality.
+-- A row has the same hash whether its values are compressed, out of line or neither; what counts is bytes, not equality.
 CREATE TYPE compared_label AS ENUM ('a', 'b');
 CREATE TYPE compared_pair AS (l compared_label, ls compared_label[]);
 CREATE TABLE compared (id int PRIMARY KEY, r text, w text, n numeric, f float8, p compared_pair[], gone int, t regclass);
@@ -80,7 +80,7 @@ FROM compared a, compared b WHERE a.id = 1 AND b.id = 2;
 SELECT array(SELECT (onetrip.column_hashes(a.*))[i] = (onetrip.column_hashes(b.*))[i] FROM generate_series(1, 7) i) AS same
 FROM compared a, compared b WHERE a.id = 1 AND b.id = 3;
 SELECT onetrip.row_hash(a.*) = onetrip.row_hash(b.*) AS same FROM compared a, compared b WHERE a.id = 1 AND b.id = 1;
--- What an OID stands for counts, not its number.
+-- For the hash, what an OID stands for counts, not its number.
 SELECT string_agg(onetrip.row_hash(ROW(l))::text, ',') AS hashes FROM unnest(enum_range(null::compared_label)) l \gset before_
 DROP TABLE compared;
 DROP TYPE compared_pair, compared_label;
@@ -108,7 +108,7 @@ RESET ROLE;
 DROP ROLE onetrip_test_user;
 DROP TABLE lacking;
 
--- In a database that is local they say so.
+-- In a local database the functions say that it is local.
 \set replicated :DBNAME
 \c postgres
 CREATE EXTENSION onetrip;
@@ -122,7 +122,7 @@ INSERT INTO stray VALUES (1);
 SELECT * FROM stray;
 DROP TABLE stray;
 DROP EXTENSION onetrip;
--- All regions have one encoding.
+-- All regions have the same encoding.
 CREATE DATABASE functions_latin1 ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0;
 \c functions_latin1
 CREATE EXTENSION onetrip;

@@ -1,5 +1,5 @@
--- Goal: bytes that are wrong in any way, from the node or in a write set, raise an ERROR, and nothing worse.
--- Method: frames and write sets as they are, damaged in a few places by seeds; the same seeds every time. Under check-asan a memory checker watches.
+-- Goal: bytes that are wrong in any way, from the node or in a write set, raise an ERROR and do nothing worse.
+-- Method: valid frames and write sets, damaged in a few places that seeds choose; the same seeds every time. Under check-asan a memory checker watches.
 CREATE SCHEMA fuzz;
 SET search_path = fuzz;
 \set frames `cd "$ONETRIP_GOLDEN" && for f in *.hex; do echo "${f%.hex}=$(sed 's/#.*//' "$f" | tr -d ' \n')"; done`
@@ -7,7 +7,7 @@ CREATE TEMP TABLE golden AS
     SELECT split_part(line, '=', 1) AS name, decode(split_part(line, '=', 2), 'hex') AS bytes
     FROM regexp_split_to_table(:'frames', E'\n') line WHERE line <> '';
 
--- Frames: read whole or not yet, refused as a protocol violation, or closed.
+-- Frames: read, waited for, refused as a protocol violation, or taken for a closed connection.
 CREATE FUNCTION pg_temp.frames(seeds int, OUT answered bigint, OUT refused bigint) LANGUAGE plpgsql AS $$
 DECLARE frame bytea; damaged bytea;
 BEGIN
@@ -78,7 +78,7 @@ CREATE SCHEMA inner_schema CREATE TABLE inner_t (id int) CREATE VIEW inner_v AS 
 SELECT unit.write_set() AS statements \gset
 ROLLBACK;
 
--- As they are: the same rows.
+-- Undamaged write sets give the same rows.
 SELECT unit.apply(:'rows');
 SELECT sum_of_all() = :'after' AS same;
 BEGIN;

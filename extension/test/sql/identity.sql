@@ -1,11 +1,11 @@
--- Goal: a row is found by its primary key, else by the replica identity index; a table without either takes INSERT only.
+-- Goal: a row is found by the replica identity index if one is chosen, else by its primary key; a table without either takes INSERT only.
 -- Method: each kind of table; values that the server makes itself (identity, generated, defaults) travel as values.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA identity;
 SET search_path = identity;
 
--- No identity: the error names the way out, and INSERT goes.
+-- No identity: the error says what to do, and INSERT works.
 CREATE TABLE bare (a int, b text);
 BEGIN;
 INSERT INTO bare VALUES (1, 'x');
@@ -20,7 +20,7 @@ BEGIN;
 SELECT * FROM bare FOR SHARE;
 :keys;
 COMMIT;
--- A full replica identity is none: two equal rows could not be told apart.
+-- A full replica identity does not count: two equal rows could not be told apart.
 ALTER TABLE bare REPLICA IDENTITY FULL;
 DELETE FROM bare;
 
@@ -45,7 +45,7 @@ DELETE FROM both_kinds;
 :keys;
 :operations;
 COMMIT;
--- And given up: the table is without one again, at once.
+-- After REPLICA IDENTITY NOTHING the table has no identity any more, at once.
 ALTER TABLE by_index REPLICA IDENTITY NOTHING;
 DELETE FROM by_index;
 DROP TABLE by_index;
@@ -73,7 +73,7 @@ CREATE TABLE always (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int);
 INSERT INTO always (v) VALUES (1), (2);
 SELECT count(DISTINCT id) AS distinct_ids FROM always;
 
--- Types of users travel as text, and so do types that hold OIDs.
+-- Types of users travel as text, and so do types that contain OIDs.
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE TYPE pair AS (a int, b text);
 CREATE DOMAIN small AS int CHECK (value < 10);

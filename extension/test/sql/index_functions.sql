@@ -1,5 +1,5 @@
--- Goal: what a function of an index may not do in the apply worker it does not do at home either, whatever kind of index it is.
--- Method: indexes whose functions write, lock, run DDL, draw values, change the role; every way a row gets into a table.
+-- Goal: what a function of an index may not do in the apply worker, it may not do in its own region either, whatever kind of index it is.
+-- Method: indexes whose functions write, lock, run DDL, draw values, change the role; every way in which a row gets into a table.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA index_functions;
@@ -41,7 +41,7 @@ EXCEPTION WHEN OTHERS THEN
     RETURN concat_ws(' ', SQLSTATE, SQLERRM, detail);
 END $$;
 
--- Each thing that a function might do, in each kind of place.
+-- Each thing that a function might do, in each kind of index.
 CREATE TABLE plain_index (id int PRIMARY KEY, what text); CREATE INDEX plain_i ON plain_index (computes(what));
 CREATE TABLE predicate (id int PRIMARY KEY, what text); CREATE INDEX predicate_i ON predicate (id) WHERE computes(what) <> '';
 CREATE TABLE unique_index (id int PRIMARY KEY, what text); CREATE UNIQUE INDEX unique_i ON unique_index (computes(what));

@@ -1,4 +1,4 @@
--- Goal: what cannot be is refused with its SQLSTATE and a hint, and the session goes on.
+-- Goal: what is not possible is refused with its SQLSTATE and a hint, and the session goes on.
 -- Method: a write set that is too large, SERIALIZABLE, PREPARE TRANSACTION, large objects.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -18,7 +18,7 @@ ROLLBACK TO s;
 INSERT INTO t VALUES (1000, 'fits again');
 COMMIT;
 SELECT count(*) FROM t;
--- One row that is too large by itself; and row locks, which have keys and nothing else.
+-- One row that is too large by itself; and row locks, which have only keys.
 INSERT INTO t SELECT 1001, string_agg(md5(g::text), '') FROM generate_series(1, 3200) g;
 RESET onetrip.max_write_set;
 CREATE TABLE many (id int PRIMARY KEY);
@@ -30,7 +30,7 @@ SELECT count(*) FROM (SELECT id FROM many WHERE id <= 3000 FOR KEY SHARE) locked
 SELECT count(*) FROM onetrip.pending_keys();
 COMMIT;
 RESET onetrip.max_write_set;
--- No key without the privilege for its lock.
+-- Without the privilege for a lock there is no key.
 CREATE ROLE onetrip_test_user;
 GRANT USAGE ON SCHEMA limits TO onetrip_test_user;
 GRANT SELECT ON many TO onetrip_test_user;
@@ -88,7 +88,7 @@ SELECT lo_create(0);
 \echo :LAST_ERROR_SQLSTATE
 ROLLBACK;
 
--- Values that no other region could read.
+-- Values that no other region could make sense of.
 CREATE TABLE rules AS SELECT rulename, ev_action FROM pg_rewrite LIMIT 1;
 \echo :LAST_ERROR_SQLSTATE
 CREATE TABLE rules AS SELECT rulename, NULL::pg_node_tree AS ev_action, ev_action::text AS text FROM pg_rewrite LIMIT 1;
@@ -99,11 +99,11 @@ INSERT INTO named VALUES (1, 'mine');
 INSERT INTO named VALUES (1, NULL, ARRAY['named', 'mine']::regclass[]);
 INSERT INTO named VALUES (1, NULL, NULL, 'mine');
 INSERT INTO named VALUES (1, 'named', ARRAY['named', NULL, 'pg_class']::regclass[], 'named');
--- What stands for nothing here may stand for something there.
+-- An OID that means nothing here may mean something in another region.
 INSERT INTO named VALUES (2, 4000000000, NULL, 'int');
 SELECT * FROM named ORDER BY id;
 
--- What fits into an index in the form that it has here, and not as it is in the table or with other OIDs.
+-- Values that fit into an index in the form that they have here, but not in the table's form or with other OIDs.
 CREATE TYPE piece AS (a text, b int);
 CREATE TABLE short_form (id int PRIMARY KEY, v text, p piece) WITH (toast_tuple_target = 128);
 INSERT INTO short_form SELECT 1, repeat('long', 1500), ROW(repeat('long', 1500), 1)::piece;
@@ -122,7 +122,7 @@ INSERT INTO plain_form VALUES (2);
 UPDATE plain_form SET p = (SELECT p FROM short_form WHERE id = 2) WHERE id = 2;
 \echo :LAST_ERROR_SQLSTATE
 SELECT id, pg_column_size(p) < 2700 AS short FROM plain_form ORDER BY id;
--- Other kinds of index keep something else than the value.
+-- Other kinds of indexes store something other than the value.
 CREATE TABLE searched (id int PRIMARY KEY, v text, t tsvector) WITH (toast_tuple_target = 128);
 CREATE INDEX ON searched USING gist (t);
 CREATE INDEX ON searched USING gin (t);

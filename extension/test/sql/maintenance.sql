@@ -1,5 +1,5 @@
--- Goal: rewriting and maintaining a table keeps its rows and does not send them, and capture goes on afterwards.
--- Method: each command, then the rows, then an INSERT whose keys must show. TRUNCATE travels as a statement.
+-- Goal: commands that rewrite or maintain a table keep its rows and do not send them, and capture goes on afterwards.
+-- Method: each command, then the rows, then an INSERT whose operations must show. TRUNCATE travels as a statement.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA maintenance;
@@ -27,7 +27,7 @@ ANALYZE t;
 SELECT reltuples FROM pg_class WHERE oid = 't'::regclass;
 BEGIN; INSERT INTO t VALUES (1000, 'after REINDEX'); :operations; ROLLBACK;
 
--- A rewriting ALTER TABLE is the statement and no rows.
+-- An ALTER TABLE that rewrites the table is captured as the statement, without rows.
 BEGIN;
 ALTER TABLE t ALTER COLUMN id TYPE bigint;
 :operations;
@@ -36,7 +36,7 @@ INSERT INTO t VALUES (1000, 'after a rewrite');
 ROLLBACK;
 SELECT count(*), sum(id) FROM t;
 
--- TRUNCATE is a statement, in order with rows.
+-- TRUNCATE is captured as a statement, in order with rows.
 BEGIN;
 INSERT INTO t VALUES (1000, 'before');
 TRUNCATE t;

@@ -33,7 +33,7 @@ TRUNCATE plain;
 CREATE TEMP TABLE more AS SELECT 1 AS one;
 CREATE INDEX ON more (one);
 DROP TABLE more;
--- No primary key needed, and SERIALIZABLE is as good as ever.
+-- No primary key is needed, and SERIALIZABLE works as usual.
 CREATE TEMP TABLE loose (a int);
 INSERT INTO loose VALUES (1);
 UPDATE loose SET a = 2;
@@ -43,7 +43,7 @@ INSERT INTO plain VALUES (2, 'serializable');
 COMMIT;
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 
--- Together with a onetrip table, only that one travels.
+-- In a transaction that also changes a onetrip table, only that table's changes travel.
 BEGIN;
 INSERT INTO temporary VALUES (2, 'x');
 INSERT INTO plain VALUES (3, 'x');
@@ -54,7 +54,7 @@ COMMIT;
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 SELECT id, v FROM plain ORDER BY id;
 
--- The server's other databases are local: heap is the default there, a onetrip table needs the extension first.
+-- The server's other databases are local: heap is the default there, and a onetrip table needs the extension first.
 \set replicated :DBNAME
 \c postgres
 SHOW default_table_access_method;

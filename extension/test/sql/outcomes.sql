@@ -1,11 +1,11 @@
--- Goal: a transaction whose id was asked for gets a final outcome, whichever way it ends; settling decides what is open.
+-- Goal: a transaction whose id was asked for gets a final outcome, whichever way it ends; settling decides one whose outcome is not known.
 -- Method: note the id, end the transaction in each way, ask.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA outcomes;
 SET search_path = outcomes;
 CREATE TABLE t (id int PRIMARY KEY);
--- The answer, once it is final: what was given up is decided a moment later.
+-- The answer, once it is final: a transaction that was given up is decided a moment later.
 CREATE FUNCTION final(id text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     answer text;
@@ -64,7 +64,7 @@ SELECT onetrip.current_transaction_id() AS id \gset
 SET search_path = outcomes;
 SELECT final(:'id');
 
--- Settled while it is open: it cannot commit any more.
+-- Settled while it is running, a transaction cannot commit any more.
 BEGIN;
 INSERT INTO t VALUES (5);
 SELECT onetrip.current_transaction_id() AS id \gset
@@ -72,15 +72,15 @@ SELECT onetrip.outcome(:'id', settle => false), onetrip.outcome(:'id', settle =>
 \set VERBOSITY sqlstate
 COMMIT;
 \set VERBOSITY default
--- Settled when it is decided: nothing changes.
+-- Settling a transaction that is decided changes nothing.
 BEGIN;
 INSERT INTO t VALUES (6);
 SELECT onetrip.current_transaction_id() AS id \gset
 COMMIT;
 SELECT onetrip.outcome(:'id', settle => true) = onetrip.outcome(:'id') AS same;
--- Of an earlier life of this server, or of one that never was: settled, it is final.
+-- An id of an earlier incarnation of a server, or of one that never existed: once it is settled, its outcome is final.
 SELECT onetrip.outcome('8-1-1'), onetrip.outcome('8-1-1', settle => true), onetrip.outcome('8-1-1');
--- One that this server has not given out yet stays possible.
+-- An id that this server has not given out yet cannot be settled.
 SELECT split_part(:'id', '-', 1) || '-' || split_part(:'id', '-', 2) || '-ffffffffff' AS later \gset
 SELECT onetrip.outcome(:'later');
 \set VERBOSITY sqlstate
@@ -89,7 +89,7 @@ SELECT onetrip.outcome(:'later', settle => true);
 SELECT onetrip.outcome('garbage', settle => true);
 SELECT id FROM t ORDER BY id;
 
--- In a procedure each COMMIT has its own.
+-- In a procedure each transaction has its own id.
 CREATE PROCEDURE twice(OUT first text, OUT second text) LANGUAGE plpgsql AS $$
 BEGIN
     first := onetrip.current_transaction_id();
@@ -100,7 +100,7 @@ END $$;
 CALL twice(NULL, NULL) \gset
 SELECT :'first' <> :'second' AS differ, final(:'first'), final(:'second');
 
--- Who may not.
+-- Transactions and users that may not.
 BEGIN READ ONLY;
 SELECT onetrip.current_transaction_id();
 ROLLBACK;

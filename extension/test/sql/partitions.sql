@@ -46,7 +46,7 @@ INSERT INTO child VALUES (1, 1, 'west');
 :keys;
 COMMIT;
 
--- Partitions come and go.
+-- Partitions are attached and detached.
 CREATE TABLE p_south (id int, place text, amount int, PRIMARY KEY (id, place));
 INSERT INTO p_south VALUES (6, 'south', 6);
 ALTER TABLE p ATTACH PARTITION p_south FOR VALUES IN ('south');
@@ -57,7 +57,7 @@ COMMIT;
 ALTER TABLE p DETACH PARTITION p_south;
 SELECT * FROM p_south;
 
--- A partition whose columns stand in another order.
+-- A partition whose columns are in another order.
 CREATE TABLE p_odd (amount int, gone int, place text NOT NULL, id int NOT NULL);
 ALTER TABLE p_odd DROP COLUMN gone;
 ALTER TABLE p ATTACH PARTITION p_odd FOR VALUES IN ('odd');
@@ -77,7 +77,7 @@ UPDATE base SET a = 20;
 :operations;
 COMMIT;
 
--- A bound is computed once: its value is in the statement that travels, and what computing it wrote comes before.
+-- A bound is computed once: its value is in the statement that travels, and what its computation wrote comes before.
 CREATE TABLE dealt (id int PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE FUNCTION next_bound(bound int) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN INSERT INTO base VALUES (bound, 0); CREATE TABLE by_the_way (id int); RETURN bound; END $$;

@@ -26,7 +26,7 @@ INSERT INTO t SELECT * FROM t WHERE false;
 BEGIN; UPDATE t SET v = 100; ROLLBACK;
 BEGIN; SAVEPOINT s; DELETE FROM t; ROLLBACK TO s; COMMIT;
 INSERT INTO t VALUES (1, 1) ON CONFLICT DO NOTHING;
--- The session's own matters.
+-- Statements that concern only this session or server.
 SET work_mem = '8MB';
 NOTIFY news;
 ANALYZE t;

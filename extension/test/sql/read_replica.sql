@@ -1,12 +1,12 @@
--- Goal: with onetrip.read_only a server refuses every change of what is replicated with 25006, whatever a client sets; the rest works.
--- Method: turn it on by reload, try all ways to write, turn it off.
+-- Goal: with onetrip.read_only a server refuses every change of what is replicated with 25006, whatever a client sets; everything else works.
+-- Method: turn it on by a reload, try all ways to write, turn it off.
 CREATE SCHEMA read_replica;
 SET search_path = read_replica;
 \setenv PGHOST :HOST
 \setenv PGPORT :PORT
 \setenv PGUSER :USER
 \setenv PGDATABASE :DBNAME
--- Once a new session shows the value, this one has been signalled too, and takes it over with its next statement.
+-- Once a new session shows the value, this one has been signalled too, and its next statement has the new value.
 CREATE TABLE t (id int PRIMARY KEY, v text);
 CREATE TABLE local_t (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY) USING heap;
 CREATE UNLOGGED TABLE unlogged_t (id int);

@@ -1,5 +1,5 @@
--- Goal: a write set that is rehearsed leaves nothing behind, fails where it would fail, and is nobody's but the node's to rehearse.
--- Method: write sets of this session, tried once it is rolled back; the settings of a session that rehearses become the worker's, so each has its own.
+-- Goal: a write set that is rehearsed leaves nothing behind and fails where it would fail when applied; only the node may have one rehearsed.
+-- Method: write sets of this session, rehearsed after a rollback; a session that rehearses takes on the settings of the apply worker, so each rehearsal has its own.
 CREATE SCHEMA rehearse;
 SET search_path = rehearse;
 CREATE TABLE t (id int PRIMARY KEY, v text);
@@ -23,7 +23,7 @@ BEGIN;
 SELECT last_value FROM rehearse.s;
 SELECT onetrip.rehearse(0, :'good');
 SELECT onetrip.rehearse(0, :'good');
--- Nothing of it is there, nor will be, nor is captured; what follows is captured as ever.
+-- Nothing of it is there, or captured, or comes later; what follows is captured as always.
 SELECT *, to_regclass('rehearse.made') FROM rehearse.t;
 SELECT last_value FROM rehearse.s;
 SELECT onetrip.pending_bytes();
@@ -32,7 +32,7 @@ SELECT onetrip.pending_bytes() > 0 AS captured;
 COMMIT;
 SELECT * FROM rehearse.t ORDER BY id;
 
--- What fails says so.
+-- A rehearsal that fails says why.
 \c -
 CREATE INDEX by_v ON rehearse.t (v);
 SELECT onetrip.rehearse(0, :'index');
@@ -43,7 +43,7 @@ INSERT INTO rehearse.t VALUES (4, 'four');
 SELECT onetrip.pending_bytes() > 0 AS captured;
 ROLLBACK;
 
--- A place in the log that this server does not show soon is not waited for; a lock that is held neither.
+-- A rehearsal does not wait for a position that this server does not show soon.
 SELECT onetrip.rehearse(4000000000000000, :'good');
 
 CREATE ROLE rehearsing;

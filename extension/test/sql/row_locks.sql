@@ -1,4 +1,4 @@
--- Goal: a row lock is a key of the same mode and no operation; a lock that was not got is none.
+-- Goal: a row lock makes a key of the same mode and no operation; a lock that was not taken makes none.
 -- Method: each mode, with and without rows; SKIP LOCKED and NOWAIT are in specs/.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -13,7 +13,7 @@ BEGIN; SELECT id FROM t WHERE id = 1 FOR KEY SHARE; :keys; SELECT onetrip.pendin
 BEGIN; SELECT id FROM t WHERE id = 1 FOR SHARE; :keys; COMMIT;
 BEGIN; SELECT id FROM t WHERE id = 1 FOR NO KEY UPDATE; :keys; COMMIT;
 BEGIN; SELECT id FROM t WHERE id = 1 FOR UPDATE; :keys; COMMIT;
--- All rows; none; one of a join only.
+-- All rows; no row; only the rows of one table of a join.
 BEGIN; SELECT id FROM t ORDER BY id FOR UPDATE; :keys; COMMIT;
 BEGIN; SELECT id FROM t WHERE id = 99 FOR UPDATE; :keys; COMMIT;
 BEGIN; SELECT t.id FROM t JOIN child ON child.t = t.id FOR UPDATE OF child; :keys; COMMIT;

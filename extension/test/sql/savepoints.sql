@@ -23,7 +23,7 @@ RELEASE b;
 ROLLBACK TO a;
 SELECT onetrip.pending_bytes() = :bytes AS back_where_it_was;
 :operations;
--- A table first met in what was rolled back is introduced again.
+-- A table that was first used in what was rolled back is introduced again.
 INSERT INTO other VALUES (5);
 SAVEPOINT c;
 INSERT INTO other VALUES (6);
@@ -91,7 +91,7 @@ SELECT count(*) FROM unit.operations();
 COMMIT;
 SELECT count(*) FROM t;
 
--- DDL in a rolled-back savepoint leaves with its rows.
+-- DDL in a rolled-back savepoint leaves the write set together with its rows.
 BEGIN;
 INSERT INTO t VALUES (500);
 SAVEPOINT s;

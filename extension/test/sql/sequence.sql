@@ -1,4 +1,4 @@
--- Goal: a sequence gives only this node's values, in whatever way it is defined, altered or set; its definition reads as written.
+-- Goal: a sequence gives only this node's values, however it is defined, altered or set; its definition is shown as written.
 -- Method: own() asks whether values are this node's; it knows slot and stride from the settings, so any node may run this.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -32,20 +32,20 @@ SELECT own(1, 1, nextval('up'), nextval('up'), nextval('up')) AS up,
 SELECT nextval('temporary'), nextval('temporary');
 SELECT setval('temporary', 50), nextval('temporary');
 
--- One too short for all nodes is refused.
+-- A sequence too short for all nodes is refused.
 \set VERBOSITY terse
 CREATE SEQUENCE short MAXVALUE 1 MINVALUE 0;
 CREATE SEQUENCE short INCREMENT 9223372036854775807;
 \set VERBOSITY default
 
--- Around the end: an error without CYCLE, the node's own first value with it.
+-- At the end of a sequence: an error without CYCLE, the node's own first value with it.
 SELECT own(7, 1, setval('cycling', 40000) - 40000 + nextval('cycling')) AS wrapped_to_own;
 SELECT nextval('cycling') <= 4 + 2 * :stride AS near_the_bound;
 SELECT own(4, -3, setval('cycling_down', -50000) + 50000 + nextval('cycling_down')) AS wrapped_to_own;
 SELECT setval('small', 32767), setval('small', 32767, false);
 SELECT nextval('small');
 
--- setval: every region is put at or after the value; what was asked for is answered, and travels.
+-- setval puts every region at or after the value; it returns the value that was asked for, and that value travels.
 SELECT setval('up', 1000), setval('up', 1000, false);
 SELECT own(1, 1, nextval('up')), nextval('up') <= 1000 + 2 * :stride AS near;
 BEGIN;
@@ -63,7 +63,7 @@ CREATE FUNCTION inlined(regclass, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT
 SELECT inlined('up', 1);
 \echo :LAST_ERROR_SQLSTATE
 
--- ALTER SEQUENCE speaks of the definition as written.
+-- ALTER SEQUENCE refers to the definition as written.
 ALTER SEQUENCE up RESTART;
 SELECT own(1, 1, nextval('up')), nextval('up') <= 2 * :stride AS from_the_start;
 ALTER SEQUENCE up RESTART WITH 500;
@@ -105,7 +105,7 @@ INSERT INTO alike (id) VALUES (1) RETURNING own(10, 5, g), g <= 10 + 5 * :stride
 ALTER TABLE t ALTER COLUMN g SET INCREMENT 6;
 SELECT start_value, increment FROM onetrip.sequences WHERE schema_name = 'sequence' AND sequence_name = 'alike_g_seq';
 
--- A value used travels with a transaction that changes something, and costs nothing alone.
+-- A drawn value travels with a transaction that changes something; drawing alone costs nothing.
 BEGIN;
 SELECT own(1, 1, nextval('t_id_seq'));
 SELECT onetrip.pending_bytes();

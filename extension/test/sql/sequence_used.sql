@@ -1,5 +1,5 @@
--- Goal: a value drawn in a transaction without an entry costs no round trip, and the next transaction with one tells about it.
--- Method: look at what is noted in shared memory; t/sequence_crash and the cluster tests look at what comes of it.
+-- Goal: a value drawn in a transaction without an entry costs no round trip, and the next transaction with an entry tells the other regions about it.
+-- Method: look at what is noted in shared memory; t/sequence_crash and the cluster tests look at the effects.
 CREATE SCHEMA sequence_used;
 SET search_path = sequence_used;
 CREATE TABLE t (id int PRIMARY KEY);
@@ -12,7 +12,7 @@ CREATE TEMP SEQUENCE temporary;
 INSERT INTO t VALUES (0);
 SELECT * FROM unit.used_sequences();
 
--- Alone: noted, nothing is proposed.
+-- Values drawn alone are noted, and nothing is proposed.
 SELECT proposals FROM onetrip.status \gset before_
 SELECT nextval('s') > 0 AS drawn;
 SELECT nextval('s') > 0 AS drawn, nextval('unlogged') > 0 AS drawn, nextval('temporary') > 0 AS drawn;
@@ -20,7 +20,7 @@ DO $$ BEGIN PERFORM nextval('s2'); END $$;
 INSERT INTO beside DEFAULT VALUES;
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 SELECT * FROM unit.used_sequences() ORDER BY 1;
--- One that fails tells nothing, and what it drew from is noted too.
+-- A transaction that fails tells nothing; the sequences that it drew from are noted too.
 BEGIN;
 INSERT INTO t VALUES (1);
 ROLLBACK;
@@ -31,22 +31,22 @@ BEGIN;
 SELECT nextval('s') > 0 AS drawn;
 ROLLBACK;
 SELECT * FROM unit.used_sequences() u WHERE u::text ~ '^s' ORDER BY 1;
--- The next one with an entry tells all of it.
+-- The next transaction with an entry tells all that is noted.
 INSERT INTO t VALUES (1);
 SELECT * FROM unit.used_sequences();
--- Another one's and its own.
+-- A transaction tells of values that others drew, and of its own.
 SELECT nextval('s') > 0 AS drawn;
 BEGIN;
 INSERT INTO t VALUES (2);
 SELECT nextval('s2') > 0 AS drawn;
 COMMIT;
 SELECT * FROM unit.used_sequences();
--- One that is gone is forgotten.
+-- A sequence that was dropped is forgotten.
 SELECT nextval('s2') > 0 AS drawn;
 DROP SEQUENCE s2;
 SELECT * FROM unit.used_sequences();
 
--- More than can be noted: one of them becomes an entry.
+-- More sequences than can be noted: one transaction becomes an entry and tells of them.
 DO $$ BEGIN FOR i IN 1..300 LOOP EXECUTE format('CREATE SEQUENCE many_%s', i); END LOOP; END $$;
 SELECT proposals FROM onetrip.status \gset before_
 DO $$

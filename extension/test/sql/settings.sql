@@ -1,4 +1,4 @@
--- Goal: each setting has its unit, bounds and context; a bad value is an error that says so.
+-- Goal: each setting has its unit, bounds and context; a bad value is refused with an error that says why.
 -- Method: show the definitions, try values.
 SELECT name, unit, vartype, min_val, max_val, boot_val, context FROM pg_settings WHERE name LIKE 'onetrip.%' ORDER BY name COLLATE "C";
 
@@ -22,7 +22,7 @@ SET onetrip.database = 'postgres';
 SET onetrip.agent_socket = '/nowhere';
 SET onetrip.sequence_slot = 1;
 SET onetrip.sequence_stride = 1;
--- A name that does not exist is no placeholder.
+-- A name that does not exist does not become a placeholder.
 SET onetrip.comit_timeout = '3s';
 
 -- What a plain user may do.
@@ -37,7 +37,7 @@ RESET ROLE;
 RESET onetrip.commit_timeout;
 DROP ROLE onetrip_test_user;
 
--- What makes new tables replicated ones is not lost by the way.
+-- The setting that makes new tables replicated is not lost along the way.
 ALTER DATABASE onetrip RESET ALL;
 ALTER DATABASE onetrip RESET default_table_access_method;
 ALTER DATABASE onetrip SET default_table_access_method TO DEFAULT;

@@ -1,5 +1,5 @@
--- Goal: the server under test is the replicated one, and the tests' own functions are there.
--- Method: create them, look at the settings that everything rests on.
+-- Goal: the database under test is the replicated one, and the tests' own functions exist.
+-- Method: create them, and look at the settings that all other tests need.
 \getenv unit ONETRIP_UNIT
 CREATE SCHEMA unit;
 CREATE FUNCTION unit.write_frame(name text) RETURNS bytea LANGUAGE c STRICT AS :'unit', 'unit_write_frame';

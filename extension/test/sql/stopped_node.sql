@@ -1,4 +1,4 @@
--- Goal: a COMMIT that the node does not answer says the truth: not committed if the proposal was not sent whole, 08007 if it was.
+-- Goal: a COMMIT that the node does not answer tells the truth: not committed if the proposal was not sent whole, 08007 if it was.
 -- Method: stop the node's process for a moment (not its PostgreSQL), and let it go on; the session goes on too.
 CREATE SCHEMA stopped_node;
 SET search_path = stopped_node;
@@ -34,7 +34,7 @@ SELECT pg_backend_pid() AS pid \gset
 \setenv PGUSER :USER
 \setenv PGDATABASE :DBNAME
 
--- Larger than the socket takes: cancelled while it is being sent, so it never happened, and stays so.
+-- A write set larger than the socket's buffer: cancelled while it is being sent, so the transaction never happened, now or later.
 BEGIN;
 INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(2, 8000) g;
 \! kill -STOP $ONETRIP_NODE_PID
@@ -45,7 +45,7 @@ INSERT INTO t VALUES (10000, 'the session goes on');
 SELECT id, left(v, 20) AS v FROM t WHERE id NOT BETWEEN 2 AND 8000 ORDER BY id;
 SELECT count(*) FROM t;
 
--- The same by onetrip.commit_timeout.
+-- The same with onetrip.commit_timeout.
 BEGIN;
 INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(2, 8000) g;
 SET onetrip.commit_timeout = '300ms';
@@ -57,7 +57,7 @@ INSERT INTO t VALUES (10001, 'the session goes on');
 SELECT id, left(v, 20) AS v FROM t WHERE id NOT BETWEEN 2 AND 8000 ORDER BY id;
 SELECT count(*) FROM t;
 
--- Sent whole: the outcome is not known, then it is; the apply worker brings the row.
+-- Sent whole: the outcome is not known at first; then the apply worker commits the row.
 SET onetrip.commit_timeout = '300ms';
 \! kill -STOP $ONETRIP_NODE_PID
 INSERT INTO t VALUES (20000, 'sent whole');
@@ -74,7 +74,7 @@ COMMIT;
 \! kill -CONT $ONETRIP_NODE_PID
 SELECT soon('SELECT count(*) = 1 FROM stopped_node.t WHERE id = 20001') AS committed;
 
--- What the apply worker brings: functions of an index expression run there as the table's owner, and find the names that they found here.
+-- When the apply worker carries out the entry, functions of an index run as the table's owner, and find the same names as here.
 CREATE ROLE onetrip_owner;
 GRANT ALL ON SCHEMA stopped_node TO onetrip_owner;
 SET ROLE onetrip_owner;

@@ -1,4 +1,4 @@
--- Goal: an unchanged TOASTed value is not sent, a changed one is, whole; a TOASTed key is found.
+-- Goal: an unchanged TOASTed value is not sent, a changed one is sent whole; a TOASTed unique value has its key.
 -- Method: values of 20,000 and 400,000 bytes that do not compress, and the size of what is captured.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
@@ -27,7 +27,7 @@ SELECT onetrip.pending_bytes() > 20000 AS sent_whole;
 COMMIT;
 SELECT big = noise(20000, 'b') AS changed FROM t;
 
--- To null, back, and to a short one.
+-- To null, then to short values, with a long value in another column.
 BEGIN;
 UPDATE t SET big = NULL WHERE id = 1;
 UPDATE t SET big = 'short' WHERE id = 1;
@@ -50,7 +50,7 @@ UPDATE t SET id = 2 WHERE id = 1;
 :operations;
 COMMIT;
 
--- A row inserted from a TOASTed value of another row carries the value.
+-- A row inserted from a TOASTed value of another row contains the value.
 BEGIN;
 INSERT INTO t SELECT 3, big, 'copy' FROM t WHERE id = 2;
 :operations;

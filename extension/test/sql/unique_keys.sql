@@ -1,10 +1,10 @@
--- Goal: a unique value is one key, equal values hash alike in whatever form they are written, nulls and rows outside the index have none.
--- Method: insert into tables with each kind of index and compare hashes of the transaction with each other.
+-- Goal: a unique value makes one key; equal values have equal hashes, however they are written; nulls and rows outside the index make no key.
+-- Method: insert into tables with each kind of index, and compare the hashes with each other.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA unique_keys;
 SET search_path = unique_keys;
--- Would the two rows collide in the unique index? Each on its own, hashes kept over a savepoint.
+-- Would two rows collide in the unique index? Each is inserted on its own and rolled back, and its hashes are kept.
 CREATE FUNCTION hashes(insert text) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE taken bigint[];
 BEGIN
@@ -43,7 +43,7 @@ CREATE TABLE u_uuid (v uuid UNIQUE, b bytea UNIQUE);
 SELECT meet('u_uuid', '''7D444840-9DC0-11D1-B245-5FFDCE74FAD2'', NULL', '''{7d444840-9dc0-11d1-b245-5ffdce74fad2}'', NULL') AS equal;
 SELECT meet('u_uuid', 'NULL, ''\x00ff''', 'NULL, ''\x00FF''') AS equal, meet('u_uuid', 'NULL, NULL', 'NULL, NULL') AS nulls;
 
--- A collation for which differently written strings are equal: which ones is a matter of ICU's version, so all of the index collide.
+-- A collation for which differently written strings are equal: which ones depends on ICU's version, so all rows of the index collide.
 CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 CREATE TABLE u_any_case (v text COLLATE any_case UNIQUE);
 SELECT meet('u_any_case', '''Onetrip''', '''ONETRIP''') AS equal, meet('u_any_case', '''a''', '''b''') AS different;
@@ -107,7 +107,7 @@ SELECT meet('INSERT INTO u_same (a) VALUES (1)', 'INSERT INTO u_same (b) VALUES 
 CREATE TABLE booked (room int, during int4range, EXCLUDE USING gist (during WITH &&));
 SELECT meet('booked', '1, ''[1,5)''', '2, ''[10,20)''') AS coarse, meet('booked', '1, NULL', '1, ''[1,2)''') AS null_too;
 
--- A move of a unique value from one row to another takes old and new.
+-- Moving a unique value from one row to another takes keys for the old and the new value.
 CREATE TABLE moved (id int PRIMARY KEY, v int UNIQUE DEFERRABLE INITIALLY DEFERRED);
 INSERT INTO moved VALUES (1, 1), (2, 2);
 BEGIN;
@@ -117,13 +117,13 @@ UPDATE moved SET v = 3 - v;
 COMMIT;
 SELECT * FROM moved ORDER BY id;
 
--- An update through a partial index: coming into it is a key, leaving it too.
+-- An update with a partial index: entering the index takes a key, and so does leaving it.
 CREATE TABLE flags (id int PRIMARY KEY, name text, live boolean);
 CREATE UNIQUE INDEX ON flags (name) WHERE live;
 INSERT INTO flags VALUES (1, 'n', false);
 BEGIN; UPDATE flags SET live = true WHERE id = 1; :keys; COMMIT;
 BEGIN; UPDATE flags SET live = false WHERE id = 1; :keys; COMMIT;
--- Such an index runs functions: the schemas in which they look names up travel, once for as long as they stay the same.
+-- Such an index may run functions: the schemas in which they look names up travel, once for as long as they stay the same.
 BEGIN;
 INSERT INTO flags VALUES (2, 'm', true), (3, 'l', true);
 SAVEPOINT s;
