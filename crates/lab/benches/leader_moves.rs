@@ -1,8 +1,8 @@
 //! The leader moves under load: how long does the slowest commit of each region take then?
 //!
 //! topologies/us.toml, two clients in each region, each at its own region's PostgreSQL.  `onetrip leader` moves the
-//! leader every few seconds.  For each move and region the table has the median before the move, and the slowest
-//! commit during the move and until the next one.
+//! leader every few seconds.  For each move and region the table has the median before the move, and the slowest commit
+//! during the move and in the seconds after it.
 //!
 //! `cargo bench -p onetrip-lab --bench leader_moves -- --moves 12`; the tables go to standard output.
 
