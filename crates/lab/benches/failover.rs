@@ -1,12 +1,12 @@
 //! A region dies at full load: how long until commits go on, as clients in the other regions see it?
 //!
 //! topologies/us.toml, 8 clients in each region, each at its own region's PostgreSQL.  Node and PostgreSQL of one
-//! region are killed (-9), 20 times the leader's, 20 times another one's, and come back each time.  Every
-//! acknowledgement is checked at the end: nothing may be lost (RPO 0).
+//! region are killed with kill -9, 20 times in the leader's region and 20 times in another one, and started again
+//! each time.  Every acknowledgement is checked at the end: nothing may be lost (RPO 0).
 //!
 //! `cargo bench -p onetrip-lab --bench failover -- --out docs/measurements/2026-11-22-failover` (or `make
-//! bench-failover`) writes README.md and raw.csv there; without `--out` the tables go to standard output.  `--kills
-//! 20` of each kind.
+//! bench-failover`) writes README.md and raw.csv there; without `--out` the tables go to standard output.  `--kills`
+//! sets the number of kills of each kind, 20 unless given.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use onetrip_lab::{postmaster, Cluster, Topology};
 
 const CLIENTS: usize = 8;
 const ROWS_EACH: u64 = 100;
-/// Load before each kill, for comparison, and after it.
+/// How long the load runs before each kill, for comparison, and after it.
 const BEFORE: Duration = Duration::from_secs(1);
 const AFTER_LEADER: Duration = Duration::from_secs(4);
 const AFTER_OTHER: Duration = Duration::from_secs(2);
-/// Without an acknowledgement for so long something is broken.
+/// If there is no acknowledgement for this long, something is broken.
 const GIVE_UP: Duration = Duration::from_secs(30);
 const TARGET_MS: f64 = 2_000.0;
 
@@ -47,7 +47,7 @@ impl Commit {
 struct Load {
     stop: AtomicBool,
     commits: Mutex<Vec<Commit>>,
-    /// By client: acknowledged and open increments.
+    /// By client: increments that were acknowledged, and those whose outcome is unknown.
     acknowledged: Vec<AtomicU64>,
     open: Vec<AtomicU64>,
 }
@@ -89,7 +89,7 @@ async fn client(load: Arc<Load>, conninfo: String, region: usize, number: usize)
                     let commit = Commit { region, sent, acknowledged: Instant::now() };
                     load.commits.lock().expect("no client panics with the lock").push(commit);
                 }
-                // Nobody else writes these rows: no conflict, so this is a commit left open, or none.
+                // Nobody else writes these rows, so this is no conflict: the outcome is unknown, or nothing was sent.
                 Err(_) => {
                     load.open[number].fetch_add(1, Ordering::Relaxed);
                     break;
@@ -111,7 +111,7 @@ fn kill_region(cluster: &Cluster, region: usize) -> Result<Instant> {
     Ok(now)
 }
 
-/// Every surviving region has acknowledged something that was sent after the kill.
+/// Waits until every surviving region has acknowledged something that was sent after the kill.
 async fn all_go_on(load: &Load, survivors: &[usize], since: Instant) -> Result<()> {
     let deadline = since + GIVE_UP;
     loop {
@@ -145,7 +145,7 @@ async fn one_kill(cluster: &Cluster, load: &Load, region: usize, after: Duration
     Ok(Kill { region, survivors })
 }
 
-/// `quiet`: from here on everything ran, until `killed`.
+/// Everything ran undisturbed from `quiet` until `killed`.
 fn survivor(commits: &[Commit], region: usize, quiet: Instant, killed: Instant, until: Instant) -> Result<Survivor> {
     let own = || commits.iter().filter(move |c| c.region == region);
     let mut before: Vec<f64> =
@@ -166,7 +166,8 @@ fn survivor(commits: &[Commit], region: usize, quiet: Instant, killed: Instant, 
     })
 }
 
-/// Acknowledged increments <= what is there <= acknowledged and open ones, in every region.
+/// Checks in every region that acknowledged increments <= increments that are there <= acknowledged and open ones.
+/// Returns how many were acknowledged.
 async fn nothing_is_lost(cluster: &Cluster, load: &Load) -> Result<u64> {
     let sum = |counts: &[AtomicU64]| counts.iter().map(|c| c.load(Ordering::Relaxed)).sum::<u64>();
     cluster.wait_ready().await?;
@@ -211,8 +212,8 @@ async fn measure(binary: &Path, kills: usize) -> Result<Measured> {
         ))
         .await?;
     cluster.converge().await?;
-    // A server that crashed stands at its last flushed commit until its node has fed it again; the table is to be
-    // there.
+    // A server that has crashed shows only its flushed commits until its node has sent it the later entries again;
+    // after a checkpoint the table is always there.
     for node in cluster.nodes() {
         node.connect().await?.batch_execute("checkpoint").await?;
     }

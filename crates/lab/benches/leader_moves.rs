@@ -1,8 +1,8 @@
-//! The leader moves at load: what does the slowest commit of each region take then?
+//! The leader moves under load: how long does the slowest commit of each region take then?
 //!
-//! topologies/us.toml, two clients in each region, each at its own region's PostgreSQL.  The leader goes around by
-//! hand, one move every few seconds.  Of each move and region: the median before, and the slowest commit that was
-//! under way during the move.
+//! topologies/us.toml, two clients in each region, each at its own region's PostgreSQL.  `onetrip leader` moves the
+//! leader every few seconds.  For each move and region the table has the median before the move, and the slowest commit
+//! during the move and in the seconds after it.
 //!
 //! `cargo bench -p onetrip-lab --bench leader_moves -- --moves 12`; the tables go to standard output.
 
@@ -17,7 +17,7 @@ use onetrip_lab::{Cluster, Topology};
 
 const CLIENTS: usize = 2;
 const ROWS_EACH: usize = 100;
-/// Load before each move, for comparison, and after it.
+/// How long the load runs before each move, for comparison, and after it.
 const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(2);
 

@@ -5,9 +5,10 @@
 //! not compress.  Node and PostgreSQL of the farthest region are killed, and started again after a while.
 //!
 //! `cargo bench -p onetrip-lab --bench member_return -- --away 300 --out docs/measurements/2026-11-23-return` (or
-//! `make bench-return`) writes README.md there; without `--out` the table goes to standard output.  `--yields`: who
-//! comes back leaves processors and disk to the others, as on a machine of its own: it has the lowest priority, and
-//! its files lie in memory.  This wants `sysctl kernel.sched_autogroup_enabled=0`, and 4 GiB in /dev/shm.
+//! `make bench-return`) writes README.md there; without `--out` the table goes to standard output.  With `--yields`
+//! the member that comes back leaves processors and disk to the others, nearly as if it had a machine of its own: it
+//! runs with the lowest priority, and its files are in memory.  This needs `sysctl kernel.sched_autogroup_enabled=0`,
+//! and 4 GiB in /dev/shm.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,13 +27,13 @@ const CLIENTS: usize = 8;
 const ROWS_EACH: usize = 100;
 const ROW_BYTES: usize = 4_000;
 const BEFORE: Duration = Duration::from_secs(30);
-/// Who is no further behind than this has caught up.
+/// A member that is no further behind than this counts as caught up.
 const NEAR_ENTRIES: u64 = 200;
 const GIVE_UP: Duration = Duration::from_secs(1_200);
 
 const PHASES: [&str; 4] = ["all are there", "it is away", "its log catches up", "its PostgreSQL catches up"];
 
-/// In microseconds, by phase and region.
+/// Times of commits in microseconds, by phase and region.
 type Times = Vec<Vec<Histogram<u64>>>;
 
 struct Load {
@@ -73,7 +74,7 @@ struct Seen {
     away_for: Duration,
     /// From the start of its node until its PostgreSQL shows (nearly) all.
     caught_up_after: Duration,
-    /// From the start of its node until its log is whole.
+    /// From the start of its node until its log is (nearly) complete.
     log_after: Duration,
     terms: (u64, u64),
 }
@@ -83,7 +84,7 @@ async fn number(cluster: &Cluster, region: usize, name: &str) -> Result<u64> {
     status[name].as_u64().with_context(|| format!("{name} in {status}"))
 }
 
-/// A folder in memory that goes with the value.
+/// A folder in memory, removed when the value is dropped.
 struct InMemory(PathBuf);
 
 impl Drop for InMemory {
@@ -92,7 +93,7 @@ impl Drop for InMemory {
     }
 }
 
-/// Moves the files of a node that is down.
+/// Moves the files of a node that is down into memory.
 fn move_into_memory(node: &Node) -> Result<InMemory> {
     let memory = InMemory(PathBuf::from(format!("/dev/shm/onetrip-member-return-{}", std::process::id())));
     let copied = Command::new("cp").arg("-a").args([node.folder(), &memory.0]).status().context("run cp")?;
@@ -102,15 +103,16 @@ fn move_into_memory(node: &Node) -> Result<InMemory> {
     Ok(memory)
 }
 
-/// The node, and all that it starts, leave the processors to everybody else.
+/// Starts the node so that it, and everything that it starts, leaves the processors to all others.
 fn start_yielding(node: &Node) -> Result<()> {
     let groups = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").unwrap_or_default();
     ensure!(
         groups.trim() != "1",
-        "--yields wants kernel.sched_autogroup_enabled = 0: PostgreSQL's processes are in groups of their own"
+        "--yields needs kernel.sched_autogroup_enabled = 0: else PostgreSQL's processes are in scheduling groups of their own"
     );
     let start = || {
-        // SAFETY: it changes a number of this thread, which ends behind it; what the thread starts inherits that.
+        // SAFETY: it changes only the priority of this thread, which ends after this; what the thread starts inherits
+        // it.
         let set = unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, 19) };
         ensure!(set == 0, "setpriority: {}", std::io::Error::last_os_error());
         node.start()

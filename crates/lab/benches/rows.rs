@@ -1,16 +1,16 @@
-//! What a row costs in CPU: at its origin, and in the apply worker of another region, beside plain heap.
+//! What a row costs in CPU: at its origin, and in the apply worker of another region, compared with plain heap.
 //!
 //! Tables of 1, 10 and 100 columns, one with a jsonb and one with a TOASTed text; INSERT ... SELECT, UPDATE of one
-//! column and of all, DELETE.  Each statement is a transaction of many rows.  CPU time is what the kernel says that
-//! the two processes ran (/proc/PID/schedstat), which others on the machine disturb less than they disturb the clock
-//! on the wall.  In the same rounds each statement also runs on a heap table with the same rows, where nothing is
-//! captured.
+//! column and of all, DELETE.  Each statement is a transaction of many rows.  CPU time is how long the two processes
+//! ran according to the kernel (/proc/PID/schedstat); other processes on the machine disturb it less than they
+//! disturb the elapsed time.  In the same rounds each statement also runs on a heap table with the same rows, where
+//! nothing is captured.
 //!
 //! `cargo bench -p onetrip-lab --bench rows -- --out docs/measurements/DATE-rows` (or `make bench-rows`) writes
-//! README.md and raw.tsv there; without `--out` the table goes to standard output.  `--rounds 7` after one that is
-//! not counted.
+//! README.md and raw.tsv there; without `--out` the table goes to standard output.  `--rounds` sets the number of
+//! rounds, 7 unless given; one more comes before them and is not counted.
 //!
-//! Another build is measured by ONETRIP_BIN (its `onetrip-lab`) and ONETRIP_POSTGRES_BIN (the programs of the
+//! To measure another build, set ONETRIP_BIN (its `onetrip-lab`) and ONETRIP_POSTGRES_BIN (the programs of the
 //! PostgreSQL that has its extension); `--build TEXT` says in the README which one it was.
 
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ use anyhow::{ensure, Context, Result};
 use onetrip_lab::machine::{commit, load_averages, repository, Machine};
 use onetrip_lab::{Cluster, Topology};
 
-/// By turns the columns of the tables of 10 and 100, after their key: type, value of row `i`, and the value that an
-/// UPDATE of all columns gives.
+/// The columns that the tables of 10 and 100 columns have in turn after their key: type, value of row `i`, and the
+/// value that an UPDATE of all columns gives.
 const MIX: [(&str, &str, &str); 7] = [
     ("int", "(i * 7 + $n) % 1000000", "$c + 1"),
     ("text", "left(md5(i || '-' || $n), 20)", "reverse($c)"),
@@ -38,7 +38,7 @@ struct Table {
     rows: u64,
     columns: String,
     values: String,
-    /// SET lists; a table that is all key has no column to update alone.
+    /// SET lists; a table with only a key has no column to update alone.
     one: Option<String>,
     all: String,
 }
@@ -68,7 +68,7 @@ fn tables() -> Vec<Table> {
         "jsonb_build_object('name', left(md5('n' || i), 20), 'tags', jsonb_build_array('red', 'green', 'blue', i), \
                  'address', jsonb_build_object('street', md5('s' || i), 'city', md5('c' || i), 'zip', i % 100000), \
                  'active', i % 2 = 0, 'score', i * 1.5, 'note', repeat(md5('t' || i), 6))";
-    // 466 hashes, each of 43 letters in base64: 20,038 bytes that no compression makes smaller.
+    // 466 hashes, each of 43 characters in base64: 20,038 bytes that no compression makes smaller.
     let large = "(select string_agg(translate(encode(sha256((i || '-' || g)::text::bytea), 'base64'), '=', ''), '') \
                  from generate_series(1, 466) g)";
     vec![
@@ -143,7 +143,7 @@ impl Servers {
         let cluster = Cluster::builder()
             .topology(topology)
             .binary(binary)
-            // Autovacuum and timed checkpoints would fall on some statements and not on others.
+            // Autovacuum and timed checkpoints would slow some statements and not others.
             .postgres_setting("autovacuum", "off")
             .postgres_setting("checkpoint_timeout", "1h")
             .postgres_setting("max_wal_size", "8GB")
@@ -152,13 +152,13 @@ impl Servers {
         let leader = cluster.settled().await?;
         let origin = cluster.connect(leader).await?;
         let other = cluster.connect((leader + 1) % cluster.nodes().len()).await?;
-        // A worker of a parallel query is a process of its own.
+        // A worker of a parallel query is a process of its own, whose CPU time would not be counted.
         origin.batch_execute("set max_parallel_workers_per_gather = 0; set jit = off; set timezone = 'UTC'").await?;
         let (origin_pid, worker_pid) = (backend_pid(&origin).await?, worker_pid(&other).await?);
         Ok(Servers { cluster, origin, origin_pid, other, worker_pid })
     }
 
-    /// Runs a statement on `rows` rows as a transaction of its own; tells the CPU time per row of the origin, in
+    /// Runs a statement on `rows` rows as a transaction of its own; returns the CPU time per row of the origin, in
     /// microseconds, and the bytes per row that COMMIT sends.
     async fn measure(&self, statement: &str, rows: u64) -> Result<(f64, f64)> {
         let before = cpu_ns(self.origin_pid)?;
@@ -181,7 +181,7 @@ impl Servers {
         statements.push(("UPDATE of all columns", format!("update $t set {}", t.all)));
         statements.push(("DELETE", "delete from $t".to_string()));
         for (statement, sql) in statements {
-            // Whoever comes first warms the caches for the other.
+            // The one that runs first warms the caches for the other.
             let (heap_us, (origin_us, apply_us, bytes)) = if number % 2 == 0 {
                 let heap = self.on_heap(&sql, t).await?;
                 (heap, self.replicated(&sql, t).await?)
@@ -200,7 +200,7 @@ impl Servers {
         Ok(us)
     }
 
-    /// At the origin, in the apply worker, and bytes.
+    /// CPU time per row at the origin and in the apply worker, in microseconds, and bytes per row.
     async fn replicated(&self, sql: &str, t: &Table) -> Result<(f64, f64, f64)> {
         let before = cpu_ns(self.worker_pid)?;
         let (origin_us, bytes) = self.measure(&sql.replace("$t", "rows"), t.rows).await?;
@@ -210,7 +210,7 @@ impl Servers {
         Ok((origin_us, apply_us, bytes))
     }
 
-    /// The rows have arrived: both regions hold the same.
+    /// Checks that rows arrive: both regions must show the same.
     async fn check_alike(&self, t: &Table) -> Result<()> {
         self.origin.batch_execute("insert into rows select * from source").await?;
         self.cluster.converge().await?;
@@ -223,7 +223,7 @@ impl Servers {
     }
 
     async fn table(&self, table: usize, t: &Table, rounds: usize, costs: &mut Vec<Cost>) -> Result<()> {
-        // The source is the same for both, so that what it costs is in both figures.
+        // The source is the same for both tables, so that reading it costs the same in both figures.
         self.origin
             .batch_execute(&format!(
                 "create table source ({columns}) using heap;
@@ -246,7 +246,7 @@ impl Servers {
         for number in 0..=rounds {
             let mut of_round = Vec::new();
             self.round(number, table, t, &mut of_round).await.with_context(|| t.name)?;
-            // The first fills caches.
+            // The first round fills caches.
             if number > 0 {
                 costs.extend(of_round);
             }
@@ -287,7 +287,7 @@ fn markdown(tables: &[Table], costs: &[Cost]) -> String {
     for key in order {
         let of = |value: fn(&Cost) -> f64| spread(groups[&key].iter().map(|c| value(c)).collect());
         let (heap, origin, apply) = (of(|c| c.heap_us), of(|c| c.origin_us), of(|c| c.apply_us));
-        // Of the same round: what slows the machine slows both.
+        // Ratios within a round, since whatever slows the machine slows both.
         let (dearer, applied) = (of(|c| c.origin_us / c.heap_us), of(|c| c.apply_us / c.heap_us));
         let named = format!("| {} | {}", tables[key.0].name, key.1);
         let _ = writeln!(

@@ -1,4 +1,4 @@
-//! One measurement of one system, and the columns of which tables of them are made.
+//! One measurement of one system, and the columns from which tables of measurements are made.
 
 use onetrip_lab::page;
 use onetrip_lab::pgbench::{Commit, Measurement};
@@ -7,7 +7,7 @@ use onetrip_lab::pgbench::{Commit, Measurement};
 pub struct Figure {
     /// The region that the clients are in.
     pub region: String,
-    /// What is different from the other figures of its table, if not region, clients or system.
+    /// What distinguishes it from the other figures of its table, apart from region, clients and system.
     pub case: String,
     pub system: String,
     pub clients: usize,
@@ -15,14 +15,14 @@ pub struct Figure {
     pub limit_ms: f64,
     pub measured: Measurement,
     pub commits: Vec<Commit>,
-    /// Of all processes of the system, for each commit.
+    /// CPU time of all processes of the system, for each commit.
     pub cpu_us: f64,
-    /// Between the system's servers, for each commit.
+    /// What the system's servers send each other, for each commit.
     pub bytes: f64,
     pub packets: f64,
     /// Where Onetrip's leader is; "a, then b" if it moved meanwhile.
     pub leader: String,
-    /// Commits a second and CPU over those of the replicated PostgreSQL that was measured beside it.
+    /// Commits a second and CPU, divided by those of the replicated PostgreSQL that was measured beside it.
     pub beside: Option<(f64, f64)>,
 }
 
@@ -61,7 +61,7 @@ pub const PACKETS: Column = ("packets", |f| format!("{:.2}", f.packets));
 pub const COMMITS_BESIDE: Column = ("commits to ANY", |f| ratio(f.beside.map(|(commits, _)| commits)));
 pub const CPU_BESIDE: Column = ("CPU to ANY", |f| ratio(f.beside.map(|(_, cpu)| cpu)));
 
-/// Three figures that count.
+/// With three significant digits.
 fn ms(ms: f64) -> String {
     if ms < 10.0 {
         format!("{ms:.2}")
@@ -90,7 +90,7 @@ pub fn table<'a>(columns: &[Column], figures: impl IntoIterator<Item = &'a Figur
     page::table(&lines)
 }
 
-/// Every figure, for programs: a line for each, words divided by tabs.
+/// All figures, for programs: a line for each, with fields separated by tabs.
 pub fn raw<'a>(figures: impl IntoIterator<Item = (&'static str, &'a Figure)>) -> String {
     let mut text = String::from(
         "part\tregion\tcase\tclients\tsystem\tlimit_ms\ttransactions\tfailed\ttps\tmin_ms\tmean_ms\tp50_ms\tp99_ms\t\

@@ -1,18 +1,18 @@
-//! What Onetrip's software costs beside PostgreSQL on the same machine, in one run.
+//! What Onetrip costs compared with PostgreSQL on the same machine, measured in one run.
 //!
-//! Each part is a module with a page's section of its own (docs/testing.md, "Measurements"):
+//! Each part is a module that makes a section of the page (docs/testing.md, "Measurements"):
 //!
 //! | part | question |
 //! |---|---|
 //! | [`published`] | the demo's table, beside published figures of other databases |
-//! | [`regions`] | how near is a commit to the limit in each region; a scatter of them all |
+//! | [`regions`] | how near is a commit to the limit in each region; a scatter plot of all commits |
 //! | [`throughput`] | commits a second and what each costs, with 1 to 64 clients |
-//! | [`indexes`], [`rows`], [`voters`] | the same with more of them |
-//! | [`statements`] | 100,000 rows in one statement, where each is one crossing |
+//! | [`indexes`], [`rows`], [`voters`] | the same with more indexes, rows in a transaction, and voters |
+//! | [`statements`] | 100,000 rows in one statement, which crosses regions once |
 //!
-//! A run of all of them writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and
-//! the tables between the marks in the README of the repository.  `--only regions,rows` runs these alone; their
-//! tables then go to standard output, to `--out` if it is given, and never to the README.
+//! A run of all parts writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and the
+//! tables between the marks in the README of the repository.  `--only regions,rows` runs only these parts; their tables
+//! then go to standard output, to `--out` if it is given, and never to the README.
 
 mod figure;
 mod indexes;
@@ -37,7 +37,7 @@ use onetrip_lab::traffic::Sockets;
 
 use figure::Figure;
 
-/// Measure Onetrip beside PostgreSQL, and write the page of it and the README's tables
+/// Measure Onetrip beside PostgreSQL, and write a page of results and the README's tables
 #[derive(Parser)]
 #[command(name = "make bench")]
 struct Args {
@@ -50,7 +50,7 @@ struct Args {
     /// Folder for the page, from the repository's root [default: docs/measurements/DATE-bench; with --only: none]
     #[arg(long, value_name = "DIR")]
     out: Option<String>,
-    /// What cargo says to each of its benches
+    /// Cargo passes this to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -70,14 +70,14 @@ pub struct Bench {
     /// The command that the nodes run.
     binary: PathBuf,
     seconds: u64,
-    /// What repeats this run.
+    /// The command that repeats this run.
     command: String,
 }
 
 /// What a part has measured.
 pub struct Section {
     heading: &'static str,
-    /// Of the page, below its heading.
+    /// What the page has below the section's heading.
     text: String,
     /// What the README shows of it; may be empty.
     readme: String,
@@ -112,7 +112,7 @@ impl Part {
     }
 }
 
-/// As a person would type it.
+/// The command of this run, as a person would type it.
 fn command(args: &Args) -> String {
     let mut words = Vec::new();
     if args.seconds != 5 {
@@ -137,7 +137,7 @@ fn main() -> Result<()> {
     let today = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let today = today.split_once('T').map_or("", |(date, _)| date);
     let out = args.out.or(whole.then(|| format!("docs/measurements/{today}-bench")));
-    // What would fail after many minutes fails now.
+    // These would otherwise fail only after many minutes.
     Sockets::of(&BTreeSet::new())?;
     if whole {
         report::check_readme()?;
@@ -158,7 +158,7 @@ fn main() -> Result<()> {
     }
     if let Some(out) = out.filter(|_| whole) {
         report::write_readme(&before, &sections, &out)?;
-        eprintln!("bench: {out}/README.md and README.md are written; say between the marks of the page what is seen");
+        eprintln!("bench: {out}/README.md and README.md are written; describe the results between the page's marks");
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::{Bench, Section};
 
 async fn demo(bench: &Bench) -> Result<Report> {
     let folder = tempfile::Builder::new().prefix("onetrip-bench-").tempdir_in("/var/tmp")?;
-    // The demo becomes another user, who has to reach its folder.
+    // The demo switches to another user, who must be able to reach its folder.
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
     let json = folder.path().join("demo.json");
     let demo = tokio::process::Command::new(env!("CARGO_BIN_EXE_demo"))

@@ -9,7 +9,7 @@ use crate::stand::{self, Load, Stand};
 use crate::{Bench, Section};
 
 const IN_EACH: usize = 10;
-/// Times the length of other measurements: a p99.9 wants many commits.
+/// How many times longer than other measurements these are: a p99.9 needs many commits.
 const LONGER: u64 = 4;
 const SCATTER: &str = "commit-latency.svg";
 
@@ -65,7 +65,7 @@ pub async fn section(bench: &Bench) -> Result<Section> {
 }
 
 fn panel(round: &[Figure]) -> Panel {
-    // Onetrip comes last in a round; drawn first it would be hidden less.
+    // Onetrip is the last in a round; in reverse order it has the first colour.
     let series = round.iter().rev().map(|f| Series { name: f.system.clone(), commits: f.commits.clone() });
     let first = round.first();
     Panel {

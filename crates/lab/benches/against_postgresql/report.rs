@@ -1,6 +1,6 @@
 //! The page of a whole run in docs/measurements, and the README's block of tables.
 //!
-//! Invariant: what people write between the page's marks `seen` survives that the page is written again.
+//! Invariant: what people write between the page's marks `seen` is kept when the page is written again.
 
 use std::path::{Path, PathBuf};
 
@@ -10,15 +10,15 @@ use onetrip_lab::page::{self, paragraph};
 
 use crate::{figure, Bench, Section};
 
-/// With the names of their parts.
+/// Sections, each with the name of its part.
 type Sections = [(&'static str, Section)];
 
-/// For people: what the figures show.
+/// Marks the block of the page in which people say what the figures show.
 const SEEN: &str = "seen";
-/// Of the README.
+/// Marks the block of the README with the tables.
 const BENCH: &str = "make bench";
 
-/// What was true before the first measurement.
+/// What is noted before the first measurement.
 pub struct Before {
     machine: Machine,
     commit: String,
@@ -35,13 +35,13 @@ fn readme_path() -> PathBuf {
     repository().join("README.md")
 }
 
-/// An error if the README has no place for the tables, before anything is measured.
+/// Fails if the README has no place for the tables; to be called before anything is measured.
 pub fn check_readme() -> Result<()> {
     let text = std::fs::read_to_string(readme_path()).context("read README.md")?;
     page::with_block(&text, BENCH, "").map(|_| ()).context("README.md")
 }
 
-/// `folder`: from the repository's root.
+/// `folder`: that of the page, relative to the repository's root.
 pub fn write_readme(before: &Before, sections: &Sections, folder: &str) -> Result<()> {
     let mut block = String::from("\n");
     for (_, section) in sections.iter().filter(|(_, section)| !section.readme.is_empty()) {
@@ -57,7 +57,7 @@ pub fn write_readme(before: &Before, sections: &Sections, folder: &str) -> Resul
     std::fs::write(readme_path(), text).context("write README.md")
 }
 
-/// The page, its drawings and its raw figures.
+/// Writes the page, its drawings and its raw figures.
 pub fn write_page(bench: &Bench, before: &Before, sections: &Sections, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let path = folder.join("README.md");

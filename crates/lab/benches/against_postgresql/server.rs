@@ -1,5 +1,5 @@
-//! PostgreSQL with nothing of ours in it: alone, or with synchronous standbys of which so many have to have each
-//! commit that a majority of all servers has it.
+//! PostgreSQL without Onetrip: alone, or with synchronous standbys.  A commit waits for as many standbys as make a
+//! majority of all servers together with the primary.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use tokio_postgres::types::PgLsn;
 
 const START: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
-/// What standbys that are slower than their primary may need to come to its end.
+/// How long standbys that are slower than their primary may take to reach the end of its WAL.
 const CONVERGE: Duration = Duration::from_secs(90);
 
 pub struct Postgres {
@@ -28,7 +28,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// A primary with a standby for each round trip; none: a server alone.
+    /// Starts a primary with a standby for each round trip; without any, a server alone.
     pub async fn start(round_trips: &[Duration]) -> Result<Postgres> {
         let primary = Server::start().await?;
         let mut standbys = Vec::new();
@@ -38,7 +38,7 @@ impl Postgres {
         if standbys.is_empty() {
             return Ok(Postgres { name: "PostgreSQL".into(), primary, standbys });
         }
-        // With the primary that is a majority.
+        // Together with the primary, these are a majority.
         let waits_for = standbys.len().div_ceil(2);
         let client = primary.connect(primary.port).await?;
         let names = format!("alter system set synchronous_standby_names = 'ANY {waits_for} (*)'");
@@ -58,7 +58,7 @@ impl Postgres {
         !self.standbys.is_empty()
     }
 
-    /// Of the server that takes writes.
+    /// The port of the server that takes writes.
     pub fn port(&self) -> u16 {
         self.primary.port
     }
@@ -67,7 +67,7 @@ impl Postgres {
         self.primary.connect(self.primary.port).await
     }
 
-    /// The primary, over the way that a standby has to it; `None` if there is no distance between them.
+    /// Connects to the primary through the link of a standby; `None` if there is no distance between them.
     pub async fn connect_from(&self, standby: usize) -> Result<Option<tokio_postgres::Client>> {
         match self.standbys.get(standby).and_then(|standby| standby.link.as_ref()) {
             Some(link) => self.primary.connect(link.address().port()).await.map(Some),
@@ -81,7 +81,7 @@ impl Postgres {
         servers.flat_map(|server| postmaster::processes(&server.data())).collect()
     }
 
-    /// At one end of each connection over which this is replicated.
+    /// The port at one end of each replication connection.
     pub async fn replication_ports(&self) -> Result<BTreeSet<u16>> {
         let ports = "select client_port from pg_stat_replication";
         let rows = self.connect().await?.query(ports, &[]).await?;
@@ -102,12 +102,12 @@ impl Postgres {
     }
 }
 
-/// In a folder that goes with it.
+/// A server in a folder that is removed with it.
 struct Server {
     folder: tempfile::TempDir,
     port: u16,
     child: Child,
-    /// The way from a standby to its primary, if there is a distance.
+    /// The link from a standby to its primary, if there is a distance.
     link: Option<ClientLink>,
 }
 
@@ -142,7 +142,7 @@ impl Server {
         let folder = make_folder()?;
         let primary = SocketAddr::from(([127, 0, 0, 1], self.port));
         let link = match round_trip {
-            // Nor is there anything between nodes of ours that are in one place.
+            // There is no link between Onetrip's nodes in one place either.
             Duration::ZERO => None,
             _ => Some(ClientLink::start("127.0.0.1:0".parse()?, primary, round_trip)?),
         };
@@ -174,7 +174,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Through its own port, or through that of a link to it.
+    /// Connects through the server's own port, or through that of a link to it.
     async fn connect(&self, port: u16) -> Result<tokio_postgres::Client> {
         let conninfo = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres");
         let (client, connection) = tokio_postgres::connect(&conninfo, tokio_postgres::NoTls).await?;
@@ -189,7 +189,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The folder goes after this, so an error has nobody left to tell.
+        // The folder is removed after this, so nobody needs to know of an error.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGQUIT);
         let _ = self.child.wait();
     }

@@ -18,9 +18,9 @@ use onetrip_lab::{postmaster, Cluster, Topology};
 use crate::figure::Figure;
 use crate::server::Postgres;
 
-/// Of the table that is updated.
+/// How many rows the table has that is updated.
 pub const ROWS: u32 = 100_000;
-/// A distance may be measured so much longer than it was asked for, on a busy machine.
+/// How much longer than asked for a distance may be measured, on a busy machine.
 const LATE_MS_MAX: f64 = 2.0;
 
 pub fn topology(name: &str) -> Result<Topology> {
@@ -65,7 +65,7 @@ enum System<'a> {
 }
 
 impl Stand {
-    /// `alone`: also a PostgreSQL without standbys.
+    /// Starts all systems.  `alone`: also a PostgreSQL without standbys.
     pub async fn start(binary: &Path, topology: Topology, home: usize, alone: bool) -> Result<Stand> {
         let others = (0..topology.regions.len()).filter(|other| *other != home);
         let round_trips: Vec<Duration> =
@@ -94,7 +94,7 @@ impl Stand {
         Ok(clients)
     }
 
-    /// In each system.
+    /// Runs `sql` in each system.
     pub async fn run_sql(&self, sql: &str) -> Result<()> {
         self.converge().await?;
         for (name, client) in self.clients().await? {
@@ -114,7 +114,7 @@ impl Stand {
         self.servers.iter().map(System::Postgres).chain([System::Onetrip(&self.cluster)])
     }
 
-    /// Each system under the same load, one after the other.
+    /// Measures each system under the same load, one after the other.
     pub async fn compare(&self, load: &Load) -> Result<Vec<Figure>> {
         let mut figures = Vec::new();
         let mut beside = None;
@@ -131,7 +131,7 @@ impl Stand {
         Ok(figures)
     }
 
-    /// Onetrip alone.
+    /// Measures only Onetrip.
     pub async fn measure_onetrip(&self, load: &Load) -> Result<Figure> {
         self.measure(&System::Onetrip(&self.cluster), load).await
     }
@@ -139,7 +139,7 @@ impl Stand {
     async fn measure(&self, system: &System<'_>, load: &Load) -> Result<Figure> {
         let topology = self.cluster.topology();
         let far = Duration::from_secs_f64(topology.rtt_ms(self.home, load.region) / 1e3);
-        // It ends with this measurement.
+        // The link ends with this measurement.
         let mut link = None;
         let (port, database) = match system {
             System::Onetrip(cluster) => (cluster.node(load.region).postgres_port(), topology.database()),
@@ -163,7 +163,7 @@ impl Stand {
             script: Some(load.script.clone()),
             folder: folder.path().to_owned(),
         };
-        // What the last measurement has left is not this one's.
+        // What the last measurement has left to do must not count here.
         system.converge().await?;
         let ports = system.ports().await?;
         let (leader, cpu, sockets) = (system.leader().await?, system.cpu_seconds()?, Sockets::of(&ports)?);
@@ -188,8 +188,8 @@ impl Stand {
         })
     }
 
-    /// Every distance as both systems see it: head, then from, to, ms as asked for, of Onetrip's links, of the
-    /// standbys'.
+    /// A table of all distances, with its header: from, to, and the ms that were asked for, that Onetrip's links
+    /// measured, and that the standbys' links measured.
     pub async fn distances(&self) -> Result<Vec<Vec<String>>> {
         let topology = self.cluster.topology();
         let mut lines = vec![["between", "and", "ms", "Onetrip's links", "standbys' links"].map(String::from).to_vec()];
@@ -222,7 +222,7 @@ impl Stand {
         Ok(lines)
     }
 
-    /// The least round trip of a query over the way that the standby in this region has to its primary.
+    /// The shortest round trip of a query, in ms, through the link from this region's standby to its primary.
     async fn standby_ms(&self, region: usize) -> Result<Option<f64>> {
         let server = self.servers.iter().find(|server| server.is_replicated()).context("there are no standbys")?;
         let standby = if region > self.home { region - 1 } else { region };
@@ -256,7 +256,7 @@ impl System<'_> {
         }
     }
 
-    /// At one end of each connection between its servers.
+    /// The port at one end of each connection between its servers.
     async fn ports(&self) -> Result<BTreeSet<u16>> {
         match self {
             System::Postgres(server) => server.replication_ports().await,
@@ -267,7 +267,7 @@ impl System<'_> {
         }
     }
 
-    /// Where Onetrip's leader is.
+    /// The region of Onetrip's leader; empty for PostgreSQL.
     async fn leader(&self) -> Result<String> {
         match self {
             System::Postgres(_) => Ok(String::new()),
@@ -282,7 +282,7 @@ impl System<'_> {
         match self {
             System::Postgres(server) => cpu_seconds(server.processes()),
             System::Onetrip(cluster) => cpu_seconds(cluster.nodes().iter().flat_map(|node| {
-                // Its PostgreSQL's processes are told by their folder, whoever their parent is.
+                // The processes of its PostgreSQL are recognized by their folder, whatever their parent is.
                 node.pid().into_iter().chain(postmaster::processes(&node.postgres_data()))
             })),
         }
@@ -294,7 +294,7 @@ fn cpu_seconds(pids: impl IntoIterator<Item = Pid>) -> Result<f64> {
     let per_second = sysconf(SysconfVar::CLK_TCK)?.context("the clock's ticks are not known")? as f64;
     let mut ticks = 0;
     for pid in pids {
-        // One that has ended meanwhile counts in its parent's.
+        // A process that has ended meanwhile is counted with its parent.
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         let (_, fields) = stat.rsplit_once(')').context("read /proc")?;
         // proc(5): utime, stime, cutime and cstime are fields 14 to 17; the first one here is field 3.

@@ -9,7 +9,7 @@ use crate::stand::{self, Load, Stand};
 use crate::{Bench, Section};
 
 const LOADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Those that the README shows.
+/// The numbers of clients that the README shows.
 const SHOWN: [usize; 2] = [8, 32];
 
 async fn measure(bench: &Bench, topology: &str, alone: bool) -> Result<Vec<Vec<Figure>>> {
@@ -27,7 +27,7 @@ async fn measure(bench: &Bench, topology: &str, alone: bool) -> Result<Vec<Vec<F
 
 pub async fn section(bench: &Bench) -> Result<Section> {
     let near = measure(bench, "flat.toml", true).await?;
-    // A PostgreSQL alone knows no distance.
+    // For a PostgreSQL alone there is no distance.
     let far = measure(bench, "us.toml", false).await?;
 
     let columns = [CLIENTS, SYSTEM, COMMITS, MEAN, P99, P999, CPU, BYTES, PACKETS, COMMITS_BESIDE, CPU_BESIDE];

@@ -14,7 +14,7 @@ const TOPOLOGIES: [(usize, &str); 3] = [(3, "us.toml"), (5, "five.toml"), (7, "s
 const NEAR_CLIENTS: [usize; 2] = [8, 32];
 const FAR_CLIENTS: usize = 10;
 
-/// So many regions in one place.
+/// As many regions as voters, all in one place.
 fn flat(voters: usize) -> Result<Topology> {
     let regions = ('a'..).take(voters).map(|name| format!("[[region]]\nname = \"{name}\"\n"));
     let text = format!("preferred_leader = \"a\"\n{}", regions.collect::<String>());
@@ -43,7 +43,7 @@ async fn far(bench: &Bench, voters: usize, topology: &str) -> Result<Vec<Figure>
         let script = stand::one_row();
         let load = Load { region, case, clients: FAR_CLIENTS, seconds: bench.seconds, script };
         match region {
-            // The primary is here, and nowhere else.
+            // The primary of the PostgreSQL with standbys is in this region only.
             0 => figures.extend(stand.compare(&load).await?),
             _ => figures.push(stand.measure_onetrip(&load).await?),
         }
