@@ -36,6 +36,8 @@ pub enum InjectedBug {
     BelieveCache,
     /// It is synced, but not written again: after a sync that failed that writes nothing.
     SyncOnOpen,
+    /// A checkpoint is believed whose name an earlier life may not have made durable.
+    BelieveName,
     /// The apply worker is welcomed before the node knows what of its log is committed.
     EarlyWelcome,
     /// A transaction that is not in the log so far is said to have aborted.
@@ -195,6 +197,11 @@ impl Options {
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
             (o.checkpoint_entries, o.log_entries_max, o.losses_max) = (u64::MAX, u64::MAX, 0);
             o.election_fault_per_million = 1_000_000;
+        }
+        if o.parts.whole_max != usize::MAX {
+            // Large transactions wait for each other, and should not do so for longer than their clients wait for them.
+            o.clients = o.clients.min(if o.voters == 3 { 3 } else { 1 });
+            o.commit_timeout = o.commit_timeout.max(5 * SECOND);
         }
         if o.bytes_per_ms > 0 {
             // Shorter than what is added while a snapshot travels, nobody who needs one would ever catch up.

@@ -8,7 +8,9 @@
 //! - The loss of power keeps the safe part and writes of the tail up to the first that is not on disk, each whole
 //!   or not
 //!   at all (records carry a checksum and count).  Nothing else is ever lost.
-//! - A checkpoint is written whole and durably, or not at all; so is the mark of a log that starts anew.
+//! - A checkpoint is written whole, or not at all.  While the folder is not synced, the loss of power may bring the one
+//!   before it back.  The mark of a log that starts anew is durable at once: the stages before and after it are where a
+//!   crash can come.
 
 use crate::rng::{mix, Rng};
 use bytes::{Bytes, BytesMut};
@@ -109,6 +111,8 @@ pub struct SimLog {
     safe: Image,
     tail: VecDeque<Write>,
     checkpoint: Option<Bytes>,
+    /// What the loss of power may bring back instead: the new file has its name, but the folder is not synced yet.
+    older: Option<Option<Bytes>>,
     /// As what PostgreSQL has run, as far as the log may not know.
     pub starts: Vec<u64>,
     /// A member needs a newer checkpoint than there is.
@@ -140,6 +144,7 @@ impl SimLog {
             safe: image,
             tail: VecDeque::new(),
             checkpoint,
+            older: None,
             starts: Vec::new(),
             wants_checkpoint: Cell::new(false),
             reading: RefCell::default(),
@@ -157,12 +162,23 @@ impl SimLog {
         self.checkpoint.as_ref()
     }
 
-    /// Durable at once; one that is older than what is there changes nothing.
+    /// Durable on return; one that is older than what is there changes nothing.
     pub fn save_checkpoint(&mut self, raw: Bytes) {
+        self.rename_checkpoint(raw);
+        self.sync_folder();
+    }
+
+    /// Its file was synced and has its name now; the name is durable after [`SimLog::sync_folder`].
+    pub fn rename_checkpoint(&mut self, raw: Bytes) {
         let index = |raw: &Bytes| checkpoint::peek(raw).expect("written by a node").index;
         if self.checkpoint.as_ref().is_none_or(|old| index(old) <= index(&raw)) {
-            self.checkpoint = Some(raw);
+            let before = self.checkpoint.replace(raw);
+            self.older.get_or_insert(before);
         }
+    }
+
+    pub fn sync_folder(&mut self) {
+        self.older = None;
     }
 
     /// The log goes on after `index`, empty.  Durable at once.
@@ -205,6 +221,11 @@ impl SimLog {
     pub fn after(&self, end: End, rng: &mut Rng) -> SimLog {
         let mut left =
             SimLog { starts: self.starts.clone(), ..SimLog::from(self.safe.clone(), self.checkpoint.clone()) };
+        match (&self.older, end) {
+            (Some(older), End::Power) if rng.one_in(2) => left.checkpoint = older.clone(),
+            (older, End::Process) => left.older = older.clone(),
+            _ => {}
+        }
         for write in &self.tail {
             // The system writes whenever it likes.
             let is_on_disk = match write.state {

@@ -46,7 +46,9 @@ impl World {
             }
             Departure::Checkpoint(index, conf, raw) => {
                 let life = self.machines[i].life;
-                self.at(time, Event::Arrive(i, life, Arrival::Checkpointed(index, conf, raw)));
+                self.at(time, Event::Arrive(i, life, Arrival::Renamed(raw)));
+                let synced = time + self.ctx.rng.between(0, 200 * MS);
+                self.at(synced, Event::Arrive(i, life, Arrival::Checkpointed(index, conf)));
             }
         }
     }

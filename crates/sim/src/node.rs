@@ -49,7 +49,9 @@ pub enum Arrival {
     Skip(bool),
     /// It is to stop in good order.
     Stop,
-    Checkpointed(LogIndex, Conf, Bytes),
+    /// The checkpoint made here has its name, and then is durable.
+    Renamed(Bytes),
+    Checkpointed(LogIndex, Conf),
     /// Another node's snapshot has been read by now.
     Snapshot(Message),
     /// Old entries have.
@@ -143,6 +145,9 @@ impl Node {
         }
         if o.bug != Some(InjectedBug::BelieveCache) {
             log.sync();
+        }
+        if o.bug != Some(InjectedBug::BelieveName) {
+            log.sync_folder();
         }
         let mut state = match log.checkpoint() {
             Some(raw) => Checkpoint::decode(raw.clone(), o.limits_of(id))?,
@@ -264,9 +269,12 @@ impl Node {
                 let event = frame.for_router(&host.body.said);
                 replica.agent(event, host)?;
             }
-            Arrival::Checkpointed(index, conf, raw) => {
+            Arrival::Renamed(raw) => {
                 host.check_room("disk full at a checkpoint")?;
-                replica.consensus.log_mut().save_checkpoint(raw);
+                replica.consensus.log_mut().rename_checkpoint(raw);
+            }
+            Arrival::Checkpointed(index, conf) => {
+                replica.consensus.log_mut().sync_folder();
                 replica.checkpointed(index, &conf, host)?;
             }
             Arrival::Snapshot(message) => {
@@ -296,6 +304,16 @@ impl Node {
             self.replica.certify(vec![committed], &mut SimHost { body: &mut self.body, ctx })?;
         }
         Ok(())
+    }
+
+    /// The end of a node that was stopped: a last checkpoint, and the log closed.
+    pub fn close(&mut self) {
+        let certifier = &self.replica.certifier;
+        let last = certifier.decided() > LogIndex::ZERO && !certifier.is_between_parts();
+        let checkpoint = last.then(|| self.replica.encoded_checkpoint());
+        let log = self.replica.consensus.log_mut();
+        checkpoint.into_iter().for_each(|raw| log.save_checkpoint(raw));
+        log.sync();
     }
 
     /// What is left after its end now.

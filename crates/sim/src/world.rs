@@ -268,6 +268,7 @@ impl World {
             }
             Event::EndNode(i, life) => {
                 if self.lives(i, life) {
+                    self.machines[i].node.iter_mut().for_each(Node::close);
                     self.end_node(i, End::Process);
                     self.restart_node_later(i);
                 }

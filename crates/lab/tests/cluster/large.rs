@@ -1,4 +1,4 @@
-//! 100,000 rows of one transaction cross regions once, as one entry, whatever wrote them.
+//! 100,000 rows of one transaction cross regions once, as one proposal, whatever wrote them.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ const ROWS: i64 = 100_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_rows_cross_once() {
-    let about = "100,000 rows by INSERT ... SELECT, with ON CONFLICT, with a trigger: one entry each, over TLS";
+    let about = "100,000 rows by INSERT ... SELECT, with ON CONFLICT, with a trigger: one proposal each, over TLS";
     let lab = start_from("large", about, builder().init_arg("--tls")).await;
     let definitions = "
         create table plain (id int primary key, v text);
@@ -92,7 +92,8 @@ async fn crosses_once(lab: &Lab, sql: &str) -> (Duration, Duration) {
         let proposals = number(session, "select proposals from onetrip.status").await.unwrap() - before[region];
         assert_eq!(proposals, i64::from(region == 1), "{sql}: proposals in region {region}");
         let moved = number(session, "select onetrip.position()").await.unwrap() - position;
-        assert_eq!(moved, 1, "{sql}: entries in region {region}");
+        // Some 4 MB: parts of 128 KiB, and the entry that puts them together.
+        assert!((2..64).contains(&moved), "{sql}: {moved} entries in region {region}");
     }
     (here, arrived)
 }
