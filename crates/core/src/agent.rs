@@ -50,6 +50,10 @@ pub enum FromPostgres {
         at: LogIndex,
         message: String,
     },
+    /// A backend asks which entry its server must show so that everything acknowledged before now is visible.
+    Read {
+        number: u64,
+    },
     /// A backend that is about to propose statements wants them rehearsed in the other regions.
     Rehearse {
         txn: TxnId,
@@ -164,6 +168,10 @@ pub enum ToPostgres {
         failure: Option<(RegionId, Failure)>,
         untried: String,
     },
+    ReadAt {
+        number: u64,
+        at: LogIndex,
+    },
 }
 
 const HELLO: u8 = 0x01;
@@ -174,11 +182,13 @@ const DONE: u8 = 0x05;
 const SETTLE: u8 = 0x06;
 const STUCK: u8 = 0x07;
 const REHEARSE: u8 = 0x08;
+const READ: u8 = 0x09;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
 const ENTRY: u8 = 0x84;
 const REHEARSED: u8 = 0x85;
+const READ_AT: u8 = 0x86;
 
 /// Frames that contain a write set, and so may be large; both begin with a transaction id.
 pub fn is_large(frame_type: u8) -> bool {
@@ -233,6 +243,7 @@ impl FromPostgres {
             REHEARSE => {
                 return Ok(FromPostgres::Rehearse { txn: r.txn()?, rehearsal: Rehearsal::read(r)? });
             }
+            READ => FromPostgres::Read { number: r.u64("number")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -282,6 +293,10 @@ impl FromPostgres {
                 out.put_u8(STUCK);
                 out.put_u64_le(at.0);
                 put_str(&mut out, message);
+            }
+            FromPostgres::Read { number } => {
+                out.put_u8(READ);
+                out.put_u64_le(*number);
             }
             FromPostgres::Rehearse { txn, rehearsal } => {
                 out.put_u8(REHEARSE);
@@ -387,6 +402,7 @@ impl ToPostgres {
                 },
                 untried: r.str("untried")?,
             },
+            READ_AT => ToPostgres::ReadAt { number: r.u64("number")?, at: r.index("at")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
         };
         r.end()?;
@@ -434,6 +450,11 @@ impl ToPostgres {
                     failure.put(&mut out);
                 }
                 put_str(&mut out, untried);
+            }
+            ToPostgres::ReadAt { number, at } => {
+                out.put_u8(READ_AT);
+                out.put_u64_le(*number);
+                out.put_u64_le(at.0);
             }
         }
         finish(out)

@@ -34,6 +34,14 @@ number!(
     NodeId, u32
 );
 
+/// An entry of the log.  Of two entries the one with the higher term is newer, and of one term the one with the higher
+/// index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryId {
+    pub term: Term,
+    pub index: LogIndex,
+}
+
 impl LogIndex {
     pub const ZERO: LogIndex = LogIndex(0);
     /// No log gets this long, and the sum of two indexes up to this does not overflow.  Terms are limited to it, too.

@@ -39,5 +39,5 @@ pub mod wire;
 pub use checkpoint::{Checkpoint, Conf};
 pub use entry::{Entry, EntryKind, Key, LockMode};
 pub use error::{Error, Result};
-pub use ids::{Base, LogIndex, NodeId, RegionId, Term, TxnId};
+pub use ids::{Base, EntryId, LogIndex, NodeId, RegionId, Term, TxnId};
 pub use members::{Change, Command, Joined, Member, MemberRole, Members, PreferredLeader, Token};

@@ -9,7 +9,7 @@ use crate::status::CoreStatus;
 use bytes::Bytes;
 use onetrip_core::consensus::{Message, Notice, Opened};
 use onetrip_core::replica::Report;
-use onetrip_core::{Conf, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId};
+use onetrip_core::{Conf, EntryId, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::sync::Arc;
@@ -99,6 +99,10 @@ pub enum PeerEvent {
     Raft(Box<Message>),
     /// What its disk has.
     Notice(Notice),
+    /// It asks for the last entry on this node's disk.
+    Question(u64),
+    /// The last entry on its disk, in answer to a question.
+    LastEntry(u64, EntryId),
     Report(Report),
     Unreachable,
     /// Both channels to it are connected, one of them anew; what was sent before may be lost.

@@ -12,8 +12,8 @@ pub fn draw() -> Result<Secret> {
     Ok(secret)
 }
 
-/// A random number that distinguishes this attempt to join with a secret from earlier ones.
-pub(crate) fn attempt() -> Result<u64> {
+/// A random number that nobody has drawn before.
+pub(crate) fn draw_number() -> Result<u64> {
     draw().map(|random| u64::from_le_bytes(random[..8].try_into().expect("it has 32 bytes")))
 }
 

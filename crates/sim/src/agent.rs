@@ -16,6 +16,7 @@ pub enum ToNode {
     Propose { conn: ConnId, txn: TxnId, raw: Bytes },
     Outcome { conn: ConnId, txn: TxnId },
     Settle { conn: ConnId, txn: TxnId },
+    Read { conn: ConnId, number: u64 },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
     Stuck { conn: ConnId, at: LogIndex },
@@ -69,7 +70,7 @@ impl ToNode {
         match self {
             ToNode::Hello { conn, .. } | ToNode::Propose { conn, .. } | ToNode::Outcome { conn, .. } => *conn,
             ToNode::Settle { conn, .. } | ToNode::Position { conn, .. } | ToNode::Done { conn, .. } => *conn,
-            ToNode::Stuck { conn, .. } | ToNode::Closed { conn } => *conn,
+            ToNode::Read { conn, .. } | ToNode::Stuck { conn, .. } | ToNode::Closed { conn } => *conn,
         }
     }
 
@@ -80,6 +81,7 @@ impl ToNode {
             }
             ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw, permit: None },
             ToNode::Outcome { conn, txn } => AgentEvent::Outcome { conn, txn },
+            ToNode::Read { conn, number } => AgentEvent::Read { conn, number },
             ToNode::Settle { conn, txn } => AgentEvent::Settle { conn, txn },
             ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },
             ToNode::Done { conn, txn } => AgentEvent::Done { conn, txn },

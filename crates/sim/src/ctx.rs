@@ -38,6 +38,10 @@ pub enum InjectedBug {
     SyncOnOpen,
     /// A checkpoint is believed whose name an earlier life may not have made durable.
     BelieveName,
+    /// Asked for a fresh read, a node names the last entry that it has decided, not the last on its disk.
+    NamesDecided,
+    /// Whatever a node names counts for the last question.
+    AnyAnswer,
     /// The apply worker is welcomed before the node knows what of its log is committed.
     EarlyWelcome,
     /// A transaction that is not in the log so far is said to have aborted.
@@ -186,6 +190,9 @@ impl Options {
             // Large transactions wait for each other; more of them would wait longer than their clients do.
             (o.parts, o.clients, o.one_way_ms_max) = (PartSizes { whole_max: 100, part: 15, under_way: 60 }, 3, 20);
             (o.checkpoint_entries, o.log_entries_max, o.cut_margin) = (5, 10, 0);
+        }
+        if bug == Some(InjectedBug::BelieveName) {
+            (o.checkpoint_entries, o.fault_every_ms) = (10, 200);
         }
         if bug == Some(InjectedBug::OtherWindow) {
             o.limits.window_entries = 20;

@@ -13,7 +13,7 @@ use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, RebuildFrom, Report, Stage};
-use onetrip_core::{Checkpoint, Entry, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{Checkpoint, Entry, EntryId, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -184,6 +184,19 @@ impl Host for SimHost<'_> {
         self.body.overheard.said = Some(notice);
         let clock = self.body.clock;
         self.body.departures.extend(to.iter().map(|to| (clock, Departure::Notice(*to, notice))));
+    }
+
+    fn send_question(&mut self, to: &[NodeId], question: u64) {
+        self.body.last_question = question;
+        let clock = self.body.clock;
+        self.body.departures.extend(to.iter().map(|to| (clock, Departure::Question(*to, question))));
+    }
+
+    fn send_last_entry(&mut self, to: NodeId, question: u64, mut last: EntryId) {
+        if self.ctx.options.bug == Some(InjectedBug::NamesDecided) {
+            last.index = self.body.decided.last_key_value().map_or(LogIndex::ZERO, |(index, _)| last.index.min(*index));
+        }
+        self.body.departures.push((self.body.clock, Departure::LastEntry(to, question, last)));
     }
 
     fn send_report(&mut self, own: &Report) {

@@ -26,6 +26,17 @@ impl World {
                     self.transmit(i, to, time, &|| Arrival::Notice(NodeId(i as u32 + 1), notice));
                 }
             }
+            Departure::Question(to, question) => {
+                let to = to.0 as usize - 1;
+                if to < self.machines.len() {
+                    self.transmit(i, to, time, &|| Arrival::Question(NodeId(i as u32 + 1), question));
+                }
+            }
+            Departure::LastEntry(to, question, last) => {
+                trace!(self.ctx, "n{} names {last:?} to {to} by {time}", i + 1);
+                let to = to.0 as usize - 1;
+                self.transmit(i, to, time, &|| Arrival::LastEntry(NodeId(i as u32 + 1), question, last));
+            }
             Departure::Report(report) => {
                 for to in (0..self.machines.len()).filter(|to| *to != i) {
                     self.transmit(i, to, time, &|| Arrival::Report(NodeId(i as u32 + 1), report.clone()));

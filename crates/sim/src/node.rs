@@ -6,6 +6,7 @@ use crate::disk::{End, SimLog};
 use crate::host::SimHost;
 use crate::notices::Overheard;
 use crate::poison::{Copying, STILL_AFTER};
+use crate::rng::mix;
 use crate::trace;
 use bytes::Bytes;
 use onetrip_core::certifier::Certifier;
@@ -13,7 +14,7 @@ use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Ope
 use onetrip_core::placement::Place;
 use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings};
 use onetrip_core::router::Router;
-use onetrip_core::{Change, Checkpoint, Conf, LogIndex, Members, NodeId, Term};
+use onetrip_core::{Change, Checkpoint, Conf, EntryId, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,9 @@ pub struct Trouble {
 pub enum Arrival {
     Raft(Message),
     Notice(NodeId, Notice),
+    /// From whom, and the number of the question.
+    Question(NodeId, u64),
+    LastEntry(NodeId, u64, EntryId),
     /// What a member says of itself.
     Report(NodeId, Report),
     Unreachable(NodeId),
@@ -62,6 +66,9 @@ pub enum Arrival {
 pub enum Departure {
     Raft(Message),
     Notice(NodeId, Notice),
+    /// To whom, and the number of the question.
+    Question(NodeId, u64),
+    LastEntry(NodeId, u64, EntryId),
     /// Goes out in any case, as a connection is always tried anew.
     Report(Report),
     Agent(FromNode),
@@ -119,6 +126,7 @@ pub struct Body {
     /// Snapshots that have not left: until when, and what their receiver had by then.
     pub snapshots_leave: BTreeMap<NodeId, (Micros, Option<LogIndex>)>,
     pub overheard: Overheard,
+    pub last_question: u64,
 }
 
 pub struct Node {
@@ -178,6 +186,7 @@ impl Node {
             leader_rest_ticks: LEADER_REST_TICKS,
             still_after: STILL_AFTER,
             parts: o.parts,
+            first_question: mix(o.seed ^ mix(u64::from(id.0) << 32 | life)),
         };
         let config = Config {
             id,
@@ -214,6 +223,7 @@ impl Node {
             decided: BTreeMap::new(),
             snapshots_leave: BTreeMap::new(),
             overheard: Overheard::default(),
+            last_question: 0,
         };
         let mut node = Node { id, replica, body, busy_until: ctx.now };
         node.replica.start(postgres_is_there, &mut SimHost { body: &mut node.body, ctx })?;
@@ -249,12 +259,17 @@ impl Node {
     fn handle(&mut self, arrival: Arrival, ctx: &mut Ctx) -> Result<()> {
         let arrival = match arrival {
             Arrival::Notice(peer, notice) => self.misheard(peer, notice, ctx),
+            Arrival::LastEntry(peer, _, last) if ctx.options.bug == Some(InjectedBug::AnyAnswer) => {
+                Arrival::LastEntry(peer, self.body.last_question, last)
+            }
             other => other,
         };
         let (replica, host) = (&mut self.replica, &mut SimHost { body: &mut self.body, ctx });
         match arrival {
             Arrival::Raft(message) => replica.message(message, host)?,
             Arrival::Notice(peer, notice) => replica.notice(peer, notice, host),
+            Arrival::Question(peer, question) => replica.question(peer, question, host),
+            Arrival::LastEntry(peer, question, last) => replica.last_entry_of(peer, question, last),
             Arrival::Unreachable(peer) => {
                 host.body.snapshots_leave.remove(&peer);
                 replica.unreachable(peer, host);

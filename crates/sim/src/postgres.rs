@@ -237,6 +237,11 @@ impl Postgres {
                     self.verdict(slot, &verdict, ctx);
                 }
             }
+            Some(ToPostgres::ReadAt { number, at }) => {
+                if let Some(slot) = self.slot_of(conn) {
+                    self.read_at(slot, number, at, ctx);
+                }
+            }
             // Nobody here asks for a rehearsal.
             Some(ToPostgres::Rehearsed { .. }) => {}
             Some(ToPostgres::OutcomeIs { txn, state, at }) => {

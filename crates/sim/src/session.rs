@@ -29,6 +29,14 @@ pub struct Work {
 pub enum Doing {
     Idle,
     Running(Work),
+    /// It is to read fresh, and has asked or is about to; then it knows what its PostgreSQL has to show first.
+    Asking {
+        work: Work,
+        number: u64,
+        sent_on: Option<ConnId>,
+        at: Option<LogIndex>,
+        until: Micros,
+    },
     Proposed {
         txn: TxnId,
         work: Work,
@@ -79,7 +87,10 @@ impl Session {
     pub fn keys(&self) -> &[TrueKey] {
         match &self.doing {
             Doing::Idle => &[],
-            Doing::Running(work) | Doing::Proposed { work, .. } | Doing::Decided { work, .. } => &work.keys,
+            Doing::Running(work)
+            | Doing::Asking { work, .. }
+            | Doing::Proposed { work, .. }
+            | Doing::Decided { work, .. } => &work.keys,
         }
     }
 
@@ -109,7 +120,7 @@ impl Postgres {
         let conn = s.conn.take();
         match std::mem::replace(&mut s.doing, Doing::Idle) {
             Doing::Proposed { txn, work, .. } | Doing::Decided { txn, work, .. } => self.unknown(slot, txn, work, ctx),
-            Doing::Running(work) => ended(work, ClientOutcome::Aborted, ctx),
+            Doing::Running(work) | Doing::Asking { work, .. } => ended(work, ClientOutcome::Aborted, ctx),
             Doing::Idle => {}
         }
         conn
@@ -155,6 +166,15 @@ impl Postgres {
         }
     }
 
+    pub(crate) fn read_at(&mut self, slot: usize, answered: u64, from: LogIndex, ctx: &mut Ctx) {
+        if let Doing::Asking { number, at, .. } = &mut self.sessions[slot].doing {
+            if *number == answered {
+                *at = Some(from);
+                self.wake(slot, ctx.now);
+            }
+        }
+    }
+
     pub(crate) fn wake(&mut self, slot: usize, at: Micros) {
         let s = &mut self.sessions[slot];
         s.wake += 1;
@@ -189,7 +209,34 @@ impl Postgres {
                 again = ctx.now + RECONNECT;
                 Doing::Idle
             }
-            Doing::Idle => Doing::Running(self.begin(slot, ctx)),
+            Doing::Idle => match self.begin(slot, ctx) {
+                work if ctx.rng.one_in(6) => {
+                    again = ctx.now;
+                    let until = ctx.now + ctx.options.commit_timeout;
+                    Doing::Asking { work, number: 0, sent_on: None, at: None, until }
+                }
+                work => Doing::Running(work),
+            },
+            Doing::Asking { mut work, at: Some(at), .. } if self.applied >= at => {
+                ctx.events.add("read fresh");
+                work.record.fresh = true;
+                Doing::Running(work)
+            }
+            Doing::Asking { work, until, .. } if ctx.now >= until => {
+                ctx.events.add("no fresh read in time");
+                ended(work, ClientOutcome::Aborted, ctx);
+                Doing::Idle
+            }
+            Doing::Asking { work, mut number, mut sent_on, mut at, until } => {
+                let conn = self.sessions[slot].conn;
+                if conn.is_some() && sent_on != conn {
+                    ctx.next_value += 1;
+                    (number, sent_on, at) = (ctx.next_value, conn, None);
+                    self.wishes.extend(conn.map(|conn| Wish::Send(ToNode::Read { conn, number })));
+                }
+                again = again.min(until);
+                Doing::Asking { work, number, sent_on, at, until }
+            }
             Doing::Running(work) if work.statements_left > 0 => self.statement(work, ctx),
             Doing::Running(work) => self.begin_commit(slot, work, node, ctx),
             Doing::Proposed { txn, work, raw, until, mut sent_on, mut sent_before } => {

@@ -150,6 +150,16 @@ fn a_checkpoint_whose_name_is_not_durable_is_found() {
 }
 
 #[test]
+fn a_fresh_read_that_rests_on_what_others_have_decided_is_found() {
+    found(InjectedBug::NamesDecided, 400, &["stale fresh read"]);
+}
+
+#[test]
+fn a_fresh_read_that_rests_on_an_earlier_answer_is_found() {
+    found(InjectedBug::AnyAnswer, 2_000, &["stale fresh read"]);
+}
+
+#[test]
 fn a_log_that_is_cut_between_the_parts_of_a_transaction_is_found() {
     found(InjectedBug::CutBetweenParts, 400, &["still to be fed and no longer there"]);
 }

@@ -36,7 +36,7 @@ use crate::certifier::Limits;
 use crate::checkpoint::{Checkpoint, Conf};
 use crate::entry::{EntryKind, KIND_AT};
 use crate::error::Result;
-use crate::ids::{LogIndex, NodeId, Term};
+use crate::ids::{EntryId, LogIndex, NodeId, Term};
 use crate::members::{Command, Members};
 use backlog::Behind;
 use bytes::Bytes;
@@ -430,6 +430,14 @@ impl<S: Storage> Consensus<S> {
                 members,
             });
         }
+    }
+
+    /// The last entry that this node's disk has.
+    pub fn last_on_disk(&self) -> EntryId {
+        let index = self.raft.persisted();
+        let term = self.raft.term_at(index).unwrap_or_default();
+        assert!(term > Term(0) || index == LogIndex::ZERO, "entry {index} is on disk and has no term");
+        EntryId { term, index }
     }
 
     pub fn leadership(&self) -> Leadership {

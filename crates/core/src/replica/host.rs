@@ -6,7 +6,7 @@ use crate::checkpoint::Frozen;
 use crate::consensus::{Committed, Consensus, Leadership, Message, Notice};
 use crate::decide::decide;
 use crate::error::Error;
-use crate::ids::{LogIndex, NodeId, Term, TxnId};
+use crate::ids::{EntryId, LogIndex, NodeId, Term, TxnId};
 use crate::members::Members;
 use crate::router::{Event, Log, Outbox};
 use crate::{Checkpoint, Conf};
@@ -100,6 +100,11 @@ pub trait Host {
     /// Tells each of these nodes what this node's disk has.  A notice may be lost; it must not wait behind anything
     /// large.
     fn send_notice(&mut self, to: &[NodeId], notice: Notice);
+    /// Asks each of these nodes for the last entry on its disk ([`super::Replica::question`]).  A question may be lost; it
+    /// must not wait behind anything large.
+    fn send_question(&mut self, to: &[NodeId], question: u64);
+    /// Answers such a question ([`super::Replica::last_entry_of`]).
+    fn send_last_entry(&mut self, to: NodeId, question: u64, last: EntryId);
     /// Sends this node's report to all members.
     fn send_report(&mut self, own: &Report);
     /// The lowest round trips to the other members measured lately, in microseconds.  Members that are not connected

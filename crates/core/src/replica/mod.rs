@@ -22,12 +22,14 @@
 //! | `storage` | log and checkpoints: how they are opened, written and cut |
 //! | `positions` | how far each PostgreSQL is, and how far apart the members are |
 //! | `leader_place` | where the leader should be, and how it is moved there |
+//! | `reads` | fresh reads: what a server must show |
 //! | `requests` | what somebody asked for: changes of the membership, entries to be left out |
 //! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
 
 pub mod host;
 mod leader_place;
 mod positions;
+mod reads;
 mod rebuild;
 mod requests;
 mod storage;
@@ -36,6 +38,7 @@ use host::ends;
 pub use host::{Host, Stage, Store};
 use positions::Ways;
 pub use positions::{Report, Shown, SILENT_AFTER};
+use reads::Reads;
 use rebuild::Looks;
 pub use rebuild::RebuildFrom;
 use requests::Requests;
@@ -91,6 +94,9 @@ pub struct Settings {
     /// A PostgreSQL that has not shown the next entry this long after that entry was decided does not get on by itself.
     pub still_after: Duration,
     pub parts: PartSizes,
+    /// The number of the first question for fresh reads: so that answers to an earlier life of this node, which may
+    /// still arrive, are not taken for answers to this one, it is drawn at random.
+    pub first_question: u64,
 }
 
 pub struct Replica<S: Store, O> {
@@ -120,6 +126,7 @@ pub struct Replica<S: Store, O> {
     rebuild: Option<RebuildFrom>,
     looks: Looks,
     requests: Requests,
+    reads: Reads,
     /// The table has changed since the requests were last worked on.
     members_changed: bool,
     leadership: Option<Leadership>,
@@ -158,6 +165,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(Replica {
             id,
             router: Router::new(id, settings.region.clone(), settings.parts, last, starts, running),
+            reads: Reads::new(settings.first_question),
             settings,
             consensus: Consensus::new(config, store, members.clone())?,
             certifier: state.certifier,
@@ -382,6 +390,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             if members_changed {
                 self.work_requests(host);
             }
+            self.work_reads(host);
             if !self.notice_leader(host)? && !members_changed && !proposes_parts {
                 return Ok(());
             }

@@ -49,6 +49,8 @@ struct Conn<O> {
     waiting: Option<TxnId>,
     /// A verdict of commit was sent here, and the backend has not said yet that it has committed.
     in_doubt: Option<(TxnId, LogIndex)>,
+    /// The number of its open READ.
+    reading: Option<u64>,
 }
 
 struct Pending {
@@ -91,6 +93,8 @@ pub struct Router<O> {
     /// An entry that PostgreSQL cannot apply, and why.
     stuck: Option<(LogIndex, String)>,
     events: Vec<Event>,
+    /// Connections with a READ that nobody has looked at yet, and its number.
+    reads: Vec<(ConnId, u64)>,
 }
 
 /// For `GET /status`.
@@ -146,6 +150,7 @@ impl<O: Outbox> Router<O> {
             lost_lives: 0,
             stuck: None,
             events: Vec::new(),
+            reads: Vec::new(),
         }
     }
 
@@ -193,6 +198,12 @@ impl<O: Outbox> Router<O> {
                     if c.in_doubt.is_some_and(|(t, _)| t == txn) {
                         c.in_doubt = None;
                     }
+                }
+            }
+            AgentEvent::Read { conn, number } => {
+                if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.is_backend) {
+                    c.reading = Some(number);
+                    self.reads.push((conn, number));
                 }
             }
             AgentEvent::Closed { conn } => self.closed(conn),
@@ -277,7 +288,7 @@ impl<O: Outbox> Router<O> {
         } else {
             outbox.send([welcome]);
         }
-        self.conns.insert(conn, Conn { outbox, is_backend, waiting: None, in_doubt: None });
+        self.conns.insert(conn, Conn { outbox, is_backend, waiting: None, in_doubt: None, reading: None });
         Ok(())
     }
 
@@ -569,6 +580,24 @@ impl<O: Outbox> Router<O> {
                     self.conns.remove(&feed.conn);
                 }
             }
+        }
+    }
+
+    /// The connections that have sent a READ since the last call, and its number.
+    pub fn take_reads(&mut self) -> Vec<(ConnId, u64)> {
+        std::mem::take(&mut self.reads)
+    }
+
+    /// That READ is still open on this connection.
+    pub fn waits_for_read(&self, (conn, number): (ConnId, u64)) -> bool {
+        self.conns.get(&conn).is_some_and(|c| c.reading == Some(number))
+    }
+
+    /// Everything that was acknowledged before this READ is visible at `at`.
+    pub fn answer_read(&mut self, (conn, number): (ConnId, u64), at: LogIndex) {
+        if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.reading == Some(number)) {
+            c.reading = None;
+            c.outbox.send([ToPostgres::ReadAt { number, at }.encode()]);
         }
     }
 

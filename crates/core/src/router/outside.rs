@@ -41,6 +41,7 @@ pub enum AgentEvent<O> {
     Settle { conn: ConnId, txn: TxnId },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
+    Read { conn: ConnId, number: u64 },
     Stuck { conn: ConnId, at: LogIndex, message: String },
     Closed { conn: ConnId },
 }

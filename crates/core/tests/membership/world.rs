@@ -10,7 +10,8 @@ use onetrip_core::parts::PartSizes;
 use onetrip_core::replica::{Host, RebuildFrom, Replica, Report, Settings, Stage, Store};
 use onetrip_core::router::{Log, Outbox};
 use onetrip_core::{
-    Checkpoint, Conf, Entry, Error, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, Term, Token, TxnId,
+    Checkpoint, Conf, Entry, EntryId, Error, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, Term,
+    Token, TxnId,
 };
 use raft::eraftpb::{ConfState, Entry as RaftEntry, EntryType, HardState, MessageType, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
@@ -223,6 +224,12 @@ impl Host for TestHost {
         assert!(self.has_written, "a notice is a promise about the disk");
         self.notices.extend(to.iter().map(|to| (*to, notice)));
     }
+    fn send_question(&mut self, to: &[NodeId], question: u64) {
+        unreachable!("question {question} to {to:?}, and there is no PostgreSQL that reads");
+    }
+    fn send_last_entry(&mut self, to: NodeId, question: u64, last: EntryId) {
+        unreachable!("{last:?} for question {question} of {to}");
+    }
     fn send_report(&mut self, own: &Report) {
         self.reports.push(own.clone());
     }
@@ -314,6 +321,7 @@ impl Node {
             leader_looks: 4,
             leader_rest_ticks: LEADER_REST_TICKS,
             parts: PartSizes::default(),
+            first_question: 0,
             still_after: Duration::from_secs(5),
         };
         let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };

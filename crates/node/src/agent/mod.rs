@@ -229,6 +229,7 @@ impl AgentServer {
                 }
                 FromPostgres::Outcome(txn) => AgentEvent::Outcome { conn, txn },
                 FromPostgres::Settle(txn) => AgentEvent::Settle { conn, txn },
+                FromPostgres::Read { number } => AgentEvent::Read { conn, number },
                 FromPostgres::Position { applied, durable } if is_worker => {
                     AgentEvent::Position { conn, applied, durable }
                 }
@@ -287,6 +288,7 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Propose(_) => "PROPOSE",
         FromPostgres::Outcome(_) => "OUTCOME",
         FromPostgres::Settle(_) => "SETTLE",
+        FromPostgres::Read { .. } => "READ",
         FromPostgres::Position { .. } => "POSITION",
         FromPostgres::Stuck { .. } => "STUCK",
         FromPostgres::Done(_) => "DONE",

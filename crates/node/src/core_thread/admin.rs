@@ -93,7 +93,7 @@ impl CoreThread {
                 if let Some(why) = unlike.filter(|_| role.is_some_and(MemberRole::has_postgres)) {
                     return Err(why);
                 }
-                let attempt = secret::attempt().map_err(|e| e.to_string())?;
+                let attempt = secret::draw_number().map_err(|e| e.to_string())?;
                 (Change::Join { joined: Joined { token: secret_hash, attempt }, region, address }, None)
             }
             AdminRequest::Remove { node } => {

@@ -20,7 +20,7 @@ use onetrip_core::consensus::{Committed, Leadership, Message, Notice, Opened};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, Report, Stage};
 use onetrip_core::router;
-use onetrip_core::{Checkpoint, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{Checkpoint, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -97,6 +97,14 @@ impl Host for NodeHost {
 
     fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
         self.transport.send_notice(to, notice);
+    }
+
+    fn send_question(&mut self, to: &[NodeId], question: u64) {
+        self.transport.send_question(to, question);
+    }
+
+    fn send_last_entry(&mut self, to: NodeId, question: u64, last: EntryId) {
+        self.transport.send_last_entry(to, question, last);
     }
 
     fn send_report(&mut self, own: &Report) {

@@ -33,6 +33,7 @@ use crate::disk::{RaftLog, StartsFile};
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox, PeerEvent};
 use crate::postgres::RebuildFrom;
+use crate::secret;
 use crate::status::{CoreStatus, Position};
 use crate::transport::Transport;
 use admin::AdminRequests;
@@ -134,6 +135,7 @@ impl CoreThread {
             leader_rest_ticks: LEADER_REST_TICKS,
             still_after: STILL_AFTER,
             parts: PartSizes::default(),
+            first_question: secret::draw_number()?,
         };
         let starts_file = StartsFile::new(config.data_dir.join("starts"));
         let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?)?;
@@ -218,6 +220,8 @@ impl CoreThread {
         match event {
             Event::Peer(_, PeerEvent::Raft(message)) => replica.message(*message, host)?,
             Event::Peer(peer, PeerEvent::Notice(notice)) => replica.notice(peer, notice, host),
+            Event::Peer(peer, PeerEvent::Question(question)) => replica.question(peer, question, host),
+            Event::Peer(peer, PeerEvent::LastEntry(question, last)) => replica.last_entry_of(peer, question, last),
             Event::Peer(peer, PeerEvent::Report(report)) => self.report_of(peer, report),
             Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,

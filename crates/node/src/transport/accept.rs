@@ -360,6 +360,12 @@ impl Transport {
                     Frame::Notice(notice) => {
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Notice(notice))).await;
                     }
+                    Frame::Question { question } => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Question(question))).await;
+                    }
+                    Frame::LastEntry { question, last } => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::LastEntry(question, last))).await;
+                    }
                     Frame::Ping { sent_ns } => {
                         self.send_to(link, Channel::Control, Frame::Pong { sent_ns }.encode());
                     }

@@ -15,7 +15,7 @@ use onetrip_core::consensus::{self, Message, Notice};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::replica::Report;
 use onetrip_core::wire::{put_str, Reader};
-use onetrip_core::{checkpoint, NodeId, RegionId, Term};
+use onetrip_core::{checkpoint, EntryId, NodeId, RegionId, Term};
 use protobuf::rt::compute_raw_varint32_size;
 use protobuf::wire_format::WireType::WireTypeLengthDelimited;
 use protobuf::{CodedOutputStream, Message as _};
@@ -23,7 +23,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 /// An append with the largest entry, and room around it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -102,6 +102,15 @@ pub enum Frame {
     Raft(Box<Message>),
     /// What the sender's disk has of the log.
     Notice(Notice),
+    /// Asks for the last entry on the receiver's disk.
+    Question {
+        question: u64,
+    },
+    /// The last entry on the sender's disk.
+    LastEntry {
+        question: u64,
+        last: EntryId,
+    },
     /// How far the sender is, and how far the others are from it.
     Report(Report),
     Ping {
@@ -256,6 +265,16 @@ impl Frame {
                 out.put_u64_le(term.0);
                 out.put_u64_le(index.0);
             }
+            Frame::Question { question } => {
+                out.put_u8(13);
+                out.put_u64_le(*question);
+            }
+            Frame::LastEntry { question, last: EntryId { term, index } } => {
+                out.put_u8(14);
+                out.put_u64_le(*question);
+                out.put_u64_le(term.0);
+                out.put_u64_le(index.0);
+            }
             Frame::Ping { sent_ns } => {
                 out.put_u8(4);
                 out.put_u64_le(*sent_ns);
@@ -398,6 +417,11 @@ fn decode(body: Bytes) -> Result<Frame> {
             Frame::Report(Report { shown, round_trips })
         }
         12 => Frame::Notice(Notice { term: Term(r.u64("term")?), index: r.index("index")? }),
+        13 => Frame::Question { question: r.u64("question")? },
+        14 => {
+            let (question, term) = (r.u64("question")?, Term(r.u64("term")?));
+            Frame::LastEntry { question, last: EntryId { term, index: r.index("index")? } }
+        }
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
         6 => {
@@ -494,6 +518,8 @@ pub(crate) fn examples() -> Vec<Frame> {
         }),
         Frame::Report(Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] }),
         Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
+        Frame::Question { question: 7 },
+        Frame::LastEntry { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
         join(None),
         join(Some(Facts::example())),
         Frame::JoinRefused("no".into()),

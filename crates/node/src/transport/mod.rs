@@ -39,7 +39,7 @@ use frame::{Channel, Encoded, Frame};
 use link::Link;
 use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
 use onetrip_core::replica::Report;
-use onetrip_core::{Members, NodeId, RegionId};
+use onetrip_core::{EntryId, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -281,6 +281,18 @@ impl Transport {
         let frame = Frame::Notice(notice).encode();
         for link in to.iter().filter_map(|id| self.link(*id)) {
             self.send_to(&link, Channel::Control, frame.clone());
+        }
+    }
+
+    pub fn send_question(&self, to: &[NodeId], question: u64) {
+        for link in to.iter().filter_map(|id| self.link(*id)) {
+            self.send_to(&link, Channel::Control, Frame::Question { question }.encode());
+        }
+    }
+
+    pub fn send_last_entry(&self, to: NodeId, question: u64, last: EntryId) {
+        if let Some(link) = self.link(to) {
+            self.send_to(&link, Channel::Control, Frame::LastEntry { question, last }.encode());
         }
     }
 

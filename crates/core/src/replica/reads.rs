@@ -1,0 +1,122 @@
+//! Fresh reads: from which entry on a server shows everything that was acknowledged anywhere before a read began.
+//!
+//! ```text
+//!   READ ──> "which is the last entry on your disk?" ──> every voter
+//!            the newest that a majority names        <── half a round trip to the nearest majority, and back
+//!            an entry that is not older is decided here ──> READ_AT, the last committed entry
+//! ```
+//! Whatever was acknowledged is on the disks of a majority, and one of that majority is asked.  Of two logs the one
+//! with the newer last entry has everything that is committed in the other, which is why Raft's elections compare them
+//! (thesis, 3.6.1).  So this node has decided all that was acknowledged as soon as it has decided an entry that is not
+//! older than the newest named.  Neither the leader nor a clock has a part in it;
+//! `docs/decisions/2026-11-23-fresh-reads.md` has the argument.
+//!
+//! Invariants:
+//! - A question leaves after the reads that it is for have begun, and its number is never used again, in no life of
+//!   this node.
+//! - What is named is on disk.
+//! - The majority is one of the configuration that is in force here when the question is answered.  If another one was
+//!   in force when it left, it is asked again: the change, like any entry, is decided here by then.
+
+use super::{Host, Replica, Store};
+use crate::checkpoint::Conf;
+use crate::ids::{EntryId, LogIndex, NodeId};
+use crate::router::{ConnId, Outbox};
+use std::collections::{BTreeMap, VecDeque};
+
+/// With so many questions open, further reads wait for an answer, and then share one.
+const OPEN_MAX: usize = 64;
+/// Voters that have not answered are asked again this often.
+const ASK_AGAIN_TICKS: u64 = 25;
+
+/// A connection and the number of its READ.  A backend may have given up on it, and have sent another one since.
+type Reader = (ConnId, u64);
+
+pub(super) struct Reads {
+    /// They began after the last question left.
+    waiting: Vec<Reader>,
+    /// The oldest first.
+    open: VecDeque<Question>,
+    next: u64,
+}
+
+struct Question {
+    number: u64,
+    readers: Vec<Reader>,
+    conf: Conf,
+    named: BTreeMap<NodeId, EntryId>,
+    ask_again_at: u64,
+}
+
+impl Question {
+    fn voters(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.conf.voters.iter().chain(&self.conf.outgoing).copied()
+    }
+
+    /// The newest entry that was named, once a majority has named one.
+    fn newest(&self) -> Option<EntryId> {
+        let is_majority = |voters: &Vec<NodeId>| {
+            let named = voters.iter().filter(|id| self.named.contains_key(id)).count();
+            voters.is_empty() || named > voters.len() / 2
+        };
+        let are_enough = is_majority(&self.conf.voters) && is_majority(&self.conf.outgoing);
+        self.named.values().max().copied().filter(|_| are_enough)
+    }
+}
+
+impl Reads {
+    pub fn new(first_question: u64) -> Reads {
+        Reads { waiting: Vec::new(), open: VecDeque::new(), next: first_question }
+    }
+}
+
+impl<S: Store, O: Outbox> Replica<S, O> {
+    /// A member asks for the last entry that this node's disk has.
+    pub fn question<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, question: u64, host: &mut H) {
+        host.send_last_entry(peer, question, self.consensus.last_on_disk());
+    }
+
+    /// A member has answered: its disk has this entry, and none that is newer.
+    pub fn last_entry_of(&mut self, peer: NodeId, question: u64, last: EntryId) {
+        if let Some(open) = self.reads.open.iter_mut().find(|open| open.number == question) {
+            open.named.insert(peer, last);
+        }
+    }
+
+    /// Asks for the reads that have begun, and answers those of which enough is known.
+    pub(super) fn work_reads<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        self.reads.waiting.extend(self.router.take_reads());
+        self.answer_reads();
+        if !self.reads.waiting.is_empty() && self.reads.open.len() < OPEN_MAX {
+            let readers = std::mem::take(&mut self.reads.waiting);
+            let number = self.reads.next;
+            self.reads.next = number.wrapping_add(1);
+            let named = BTreeMap::from([(self.id, self.consensus.last_on_disk())]);
+            let conf = self.consensus.conf().clone();
+            self.reads.open.push_back(Question { number, readers, conf, named, ask_again_at: self.tick });
+            // It may be the only voter.
+            self.answer_reads();
+        }
+        for question in self.reads.open.iter_mut().filter(|open| open.ask_again_at <= self.tick) {
+            question.ask_again_at = self.tick + ASK_AGAIN_TICKS;
+            question.readers.retain(|reader| self.router.waits_for_read(*reader));
+            let silent: Vec<NodeId> = question.voters().filter(|id| !question.named.contains_key(id)).collect();
+            host.send_question(&silent, question.number);
+        }
+    }
+
+    fn answer_reads(&mut self) {
+        let (index, term) = self.consensus.applied();
+        let decided = EntryId { term, index };
+        let is_answered = |open: &Question| open.newest().is_some_and(|newest| newest <= decided);
+        // What the newest of them found was acknowledged covers the older ones.
+        let Some(last) = self.reads.open.iter().rposition(is_answered) else { return };
+        let is_in_force = self.reads.open[last].conf == *self.consensus.conf();
+        let readers: Vec<Reader> = self.reads.open.drain(..=last).flat_map(|question| question.readers).collect();
+        if !is_in_force {
+            return self.reads.waiting.extend(readers);
+        }
+        let at: LogIndex = self.certifier.last_committed();
+        readers.into_iter().for_each(|reader| self.router.answer_read(reader, at));
+    }
+}
