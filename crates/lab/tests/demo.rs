@@ -134,7 +134,7 @@ fn a_killed_demo_takes_its_nodes_with_it() -> Result<()> {
     let mut child = started(&data)?;
     let second = demo(&data, &["--once"]).output()?;
     let refused = String::from_utf8_lossy(&second.stderr);
-    assert!(!second.status.success() && refused.contains("another demo runs"), "{refused}");
+    assert!(!second.status.success() && refused.contains("another demo is running"), "{refused}");
     child.kill()?;
     child.wait()?;
     wait("its nodes end", 60, || Ok(left_running(&data).is_empty()))?;
