@@ -17,6 +17,7 @@ mod conflicts;
 mod ddl;
 mod elsewhere;
 mod eviction;
+mod fresh;
 mod grouped_apply;
 mod kill9;
 mod lab;

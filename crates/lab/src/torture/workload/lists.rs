@@ -35,6 +35,7 @@ struct Attempt {
     process: Process,
     invoked: Time,
     completed: Time,
+    fresh: bool,
     ops: Vec<Op>,
 }
 
@@ -121,7 +122,7 @@ impl Lists {
                 invoked: attempt.invoked,
                 completed: attempt.completed,
                 outcome,
-                fresh: false,
+                fresh: attempt.fresh,
                 ops: attempt.ops.iter().filter_map(op).collect(),
             });
         }
@@ -159,22 +160,27 @@ impl Workload for Lists {
         expected: Expected,
     ) -> Result<Step, Hangs> {
         let mut ops = self.draw(random);
-        let statements: Vec<String> = ops
-            .iter()
-            .map(|op| match op {
+        let fresh = random.chance(20);
+        let setting = fresh.then(|| "set local onetrip.read = fresh".to_string());
+        let statements: Vec<String> = setting
+            .into_iter()
+            .chain(ops.iter().map(|op| match op {
                 Op::Append { key: Key(key), value: Value(value) } => format!(
                     "insert into list values ({key}, array[{value}]) on conflict (key) do update set v = list.v || excluded.v"
                 ),
                 Op::Read { key: Key(key), .. } => format!("select v from list where key = {key}"),
-            })
+            }))
             .collect();
         let invoked = self.now();
         let done = session.transaction(&statements, expected).await?;
         let completed = self.now();
         // The statement that failed, and those after it, have no answer.
-        ops.truncate(done.answers.len());
+        let answers = done.answers.get(usize::from(fresh)..).unwrap_or_default();
+        ops.truncate(answers.len());
+        // Before its first answer it has not been promised anything.
+        let fresh = fresh && !ops.is_empty();
         let mut wrong = Vec::new();
-        for (op, answer) in ops.iter_mut().zip(&done.answers) {
+        for (op, answer) in ops.iter_mut().zip(answers) {
             if let Op::Read { list, .. } = op {
                 match parse(answer.as_deref()) {
                     Ok(values) => *list = Some(values),
@@ -189,7 +195,7 @@ impl Workload for Lists {
             self.ledger.note(&tag, done.end.clone());
         }
         let process = self.process(client, &done.end);
-        let attempt = Attempt { tag, region: client.region, process, invoked, completed, ops };
+        let attempt = Attempt { tag, region: client.region, process, invoked, completed, fresh, ops };
         self.history.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(attempt);
         Ok(if wrote { Step::Wrote(done) } else { Step::Read(done, wrong) })
     }

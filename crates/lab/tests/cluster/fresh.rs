@@ -1,0 +1,117 @@
+//! Fresh reads see what was acknowledged in other regions, and ask for it only once in a transaction.
+
+use std::time::Duration;
+
+use crate::lab::{apart, builder, number, start_from, until, Lab, Session, SOON};
+
+const COMMIT_TIMEOUT_MS: u64 = 1_500;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fresh_read_sees_what_was_acknowledged_elsewhere() {
+    let lab = start_from(
+        "fresh",
+        "what region a acknowledged, region c shows to whoever reads fresh, however it reads",
+        builder().topology(apart(20)),
+    )
+    .await;
+    let a = lab.session(0).await;
+    a.must(
+        "create table t (id int primary key);
+         create function seen() returns bigint stable language sql as 'select count(*) from t';
+         create function seen_by_loop() returns bigint stable language plpgsql as
+             $$ begin return (select count(*) from t); end $$",
+    )
+    .await;
+    lab.everywhere().await;
+    let c = lab.session(2).await;
+    c.must("prepare seen as select count(*) from t").await;
+    for _ in 0..10 {
+        // From now on its plan is kept.
+        c.must("execute seen").await;
+    }
+    c.must("set onetrip.read = fresh").await;
+    let ways = [
+        "select count(*) from t",
+        "execute seen",
+        "select seen()",
+        "select seen_by_loop()",
+        "begin; declare k cursor for select count(*) from t; fetch k; commit",
+        "begin isolation level repeatable read; select count(*) from t; commit",
+        "begin; create temp table copied on commit drop as select * from t; select count(*) from copied; commit",
+        "begin; savepoint s; select count(*) from t; rollback to s; select count(*) from t; commit",
+    ];
+    let mut rows = 0;
+    for round in 0..10 {
+        for way in ways {
+            rows += 1;
+            a.must(&format!("insert into t values ({rows})")).await;
+            assert_eq!(number(&c, way).await.unwrap(), rows, "{way}, round {round}");
+        }
+    }
+    let (answer, copied) = copy(&lab).await;
+    assert_eq!(copied, rows, "{answer}");
+    waits_for_what_it_cannot_have_yet(&lab, rows).await;
+    without_a_majority(&lab, rows).await;
+    lab.check_equal(1).await;
+}
+
+/// COPY of a table does not run through the executor.
+async fn copy(lab: &Lab) -> (String, i64) {
+    let answer = crate::lab::psql(lab, 2, "set onetrip.read = fresh; copy t to stdout;").await;
+    let rows = answer.lines().filter(|line| line.trim().parse::<i64>().is_ok()).count();
+    (answer, rows as i64)
+}
+
+/// Region c gets no entries, because its link to the leader is cut; region b knows what there is.
+async fn waits_for_what_it_cannot_have_yet(lab: &Lab, rows: i64) {
+    lab.cut_link(0, 2, true).await.unwrap_or_else(|e| panic!("{e:#}"));
+    let a = lab.session(0).await;
+    a.must("insert into t values (-1)").await;
+    let local = lab.session(2).await;
+    let shown = number(&local, "select count(*) from t").await.unwrap();
+    let fresh = lab.session(2).await;
+    fresh.must("set onetrip.read = fresh; set onetrip.commit_timeout = '60s'").await;
+    let read = tokio::spawn(async move { number(&fresh, "select count(*) from t").await.unwrap() });
+    if shown == rows {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let shown = number(&local, "select count(*) from t").await.unwrap();
+        assert!(shown > rows || !read.is_finished(), "it did not wait");
+    }
+    lab.cut_link(0, 2, false).await.unwrap_or_else(|e| panic!("{e:#}"));
+    assert_eq!(crate::lab::bounded("the fresh read", read).await.unwrap(), rows + 1);
+    // The same by hand: the position of one region, waited for in another.
+    a.must("insert into t values (-2)").await;
+    let position = number(&a, "select onetrip.position()").await.unwrap();
+    assert!(number(&local, &format!("select onetrip.wait_for({position})")).await.unwrap() >= position);
+    assert_eq!(number(&local, "select count(*) from t").await.unwrap(), rows + 2);
+    let late = local.refused(&format!("select onetrip.wait_for({position} + 1000000, '100 ms')")).await;
+    assert_eq!(late.code().code(), "55000", "{late:?}");
+}
+
+async fn without_a_majority(lab: &Lab, rows: i64) {
+    let c = lab.session(2).await;
+    c.must(&format!("set onetrip.read = fresh; set onetrip.commit_timeout = {COMMIT_TIMEOUT_MS}")).await;
+    for other in [0, 1] {
+        lab.node(other).pause().expect("SIGSTOP");
+    }
+    let refused = c.refused("select count(*) from t").await;
+    assert_eq!(refused.code().code(), "55000", "{refused:?}");
+    // Whoever asks only the catalogs, or reads locally, needs nobody.
+    c.must("select count(*) from pg_class").await;
+    c.must("select 1 + 1").await;
+    let local = lab.session(2).await;
+    assert_eq!(number(&local, "select count(*) from t").await.unwrap(), rows + 2);
+    c.must("set statement_timeout = '200ms'").await;
+    let cancelled = c.refused("select count(*) from t").await;
+    assert_eq!(cancelled.code().code(), "57014", "{cancelled:?}");
+    c.must("reset statement_timeout").await;
+    for other in [0, 1] {
+        lab.node(other).resume().expect("SIGCONT");
+    }
+    let read = async || Ok::<_, anyhow::Error>(counts(&c).await == Some(rows + 2));
+    until("fresh reads are answered again", SOON, read).await.unwrap();
+}
+
+async fn counts(session: &Session) -> Option<i64> {
+    number(session, "select count(*) from t").await.ok()
+}
