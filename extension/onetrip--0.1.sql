@@ -42,6 +42,11 @@ CREATE FUNCTION onetrip.position() RETURNS bigint
 COMMENT ON FUNCTION onetrip.position() IS
     'Applied index: every entry of the log up to it is visible here.';
 
+CREATE FUNCTION onetrip.wait_for("position" bigint, timeout interval DEFAULT NULL) RETURNS bigint
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_wait_for';
+COMMENT ON FUNCTION onetrip.wait_for(bigint, interval) IS
+    'Waits until the applied index is at least this position, and returns it; an error if the timeout is over before.';
+
 CREATE FUNCTION onetrip.advance() RETURNS void
     LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'ot_advance';
 COMMENT ON FUNCTION onetrip.advance() IS

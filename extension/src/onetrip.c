@@ -73,6 +73,7 @@ _PG_init(void)
 	ot_ddl_init();
 	ot_sequence_init();
 	ot_evict_init();
+	ot_fresh_init();
 	/* the hook that is installed last is called first */
 	ot_session_init();
 	ot_apply_register();

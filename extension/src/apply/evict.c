@@ -13,6 +13,8 @@
  *	the one in the way		what happens
  *	IDLE, waits for client	evicted after doing so for IDLE_READER_MS
  *	IDLE, runs a statement	evicted once the entry has waited max_apply_delay
+ *	IDLE, waits until the	evicted at once: it would wait for ever
+ *	entry is shown
  *	WRITING					evicted at once: it would fail certification anyway
  *	PROPOSED				left alone: its verdict can only be abort
  *	DECIDED, earlier		left alone: it commits before the entry does
@@ -323,6 +325,9 @@ evict_may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionW
 {
 	TimestampTz now = ot_now();
 
+	*why = OT_EVICTED_WAITING_READER;
+	if (pg_atomic_read_u64(&ot_slots->slots[OT_PROC_NUMBER(proc)].waits_for) >= applying.value)
+		return false;
 	*why = OT_EVICTED_READER;
 	if ((proc->statusFlags & PROC_IS_AUTOVACUUM) &&
 		!(proc->statusFlags & PROC_VACUUM_FOR_WRAPAROUND))

@@ -81,7 +81,7 @@ ot_rehearse(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("only the node of region \"%s\" may rehearse a write set", ot_region)));
-	if (!ot_position_wait_shown(base))
+	if (!ot_position_wait_shown(base, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("region \"%s\" does not show log index " UINT64_FORMAT " yet",

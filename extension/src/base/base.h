@@ -61,6 +61,13 @@ typedef struct OtTxnId
 	uint64		sequence;
 } OtTxnId;
 
+/* The values of onetrip.read. */
+typedef enum OtRead
+{
+	OT_READ_LOCAL = 0,
+	OT_READ_FRESH
+} OtRead;
+
 /* settings.c */
 extern char *ot_database;
 extern char *ot_region;
@@ -69,6 +76,7 @@ extern int	ot_node_id;
 extern int	ot_sequence_slot;
 extern int	ot_sequence_stride;
 extern int	ot_commit_timeout_ms;
+extern int	ot_read;			/* OtRead */
 extern int	ot_max_apply_delay_ms;
 extern int	ot_rebuild_after_ms;
 extern int	ot_max_write_set_kb;

@@ -23,6 +23,7 @@ int			ot_node_id = 0;
 int			ot_sequence_slot = 0;
 int			ot_sequence_stride = 1;
 int			ot_commit_timeout_ms = 10000;
+int			ot_read = OT_READ_LOCAL;
 int			ot_max_apply_delay_ms = 5000;
 int			ot_rebuild_after_ms = 60000;
 int			ot_max_write_set_kb = 256 * 1024;
@@ -30,6 +31,12 @@ bool		ot_read_only = false;
 bool		ot_rehearse_statements = true;
 int			ot_rehearse_timeout_ms = 2000;
 int			ot_rehearse_lock_timeout_ms = 100;
+
+static const struct config_enum_entry read_values[] = {
+	{"local", OT_READ_LOCAL, false},
+	{"fresh", OT_READ_FRESH, false},
+	{NULL, 0, false}
+};
 
 void
 ot_settings_init(void)
@@ -74,10 +81,15 @@ ot_settings_init(void)
 
 	/* What users and operators choose. */
 	DefineCustomIntVariable("onetrip.commit_timeout",
-							"How long COMMIT waits for a majority of regions.",
-							"After that it ends with SQLSTATE 08007, outcome not known yet.",
+							"How long COMMIT of a change, or a fresh read, waits for a majority of regions.",
+							"After that COMMIT ends with SQLSTATE 08007, outcome not known yet, and a fresh read with 55000.",
 							&ot_commit_timeout_ms, 10000, 1, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomEnumVariable("onetrip.read",
+							 "What a transaction sees of other regions' changes.",
+							 "local: what this server shows; fresh: at least everything that was acknowledged anywhere before.",
+							 &ot_read, OT_READ_LOCAL, read_values,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("onetrip.rehearse",
 							 "COMMIT of statements such as DDL tries them in the other regions first.",
 							 "One that would fail in another region fails here, instead of blocking that region.",

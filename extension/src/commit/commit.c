@@ -408,13 +408,17 @@ commit_wait_while_standing_still(void)
 /* ---- the proposal ---- */
 
 /*
- * Called for a new connection to the node.  DONE must only name a transaction
- * whose verdict came on the same connection.
+ * Makes a new connection to the node.  Returns false if that failed, see
+ * ot_agent_error().
  */
-void
-ot_commit_connects(void)
+bool
+ot_commit_connect(void)
 {
+	OtLogIndex	none = {0};
+
+	/* DONE must only name a transaction whose verdict came on this connection. */
 	last_txn.sequence = 0;
+	return ot_agent_open(ot_commit_agent(), OT_ROLE_BACKEND, none, none);
 }
 
 /* Called when PROPOSE has been sent: now the entry may be in the log. */

@@ -17,6 +17,9 @@
 extern void ot_commit_init(void);
 extern void ot_commit_hold_turn(OtLogIndex index, bool flush);
 
+/* fresh.c */
+extern void ot_fresh_init(void);
+
 /* outcome.c: in the apply worker */
 extern void ot_settle_connected(void);
 extern void ot_settle_ask(OtAgent *agent);

@@ -28,8 +28,27 @@ ot_ms_until(TimestampTz deadline)
 	return Max(TimestampDifferenceMilliseconds(ot_now(), deadline), 0);
 }
 
+/* The time between attempts to reach a node that does not answer. */
+#define RECONNECT_MS 20
+
+/*
+ * A question to the node and its answer.  `take` reads an answer and says
+ * whether it is the one to this question.
+ */
+typedef struct OtQuestion
+{
+	OtFrameType type;
+	OtFrameType answer;
+	void		(*put) (StringInfo frame, void *state);
+	bool		(*take) (OtReader *body, void *state);
+	void	   *state;
+} OtQuestion;
+
+/* ask.c */
+extern bool ot_ask(const OtQuestion *question, TimestampTz deadline);
+
 /* commit.c */
-extern void ot_commit_connects(void);
+extern bool ot_commit_connect(void);
 extern void ot_commit_proposed(void);
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);

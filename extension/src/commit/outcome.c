@@ -22,8 +22,6 @@
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "storage/latch.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -37,71 +35,51 @@ PG_FUNCTION_INFO_V1(ot_current_transaction_id);
 PG_FUNCTION_INFO_V1(ot_advance);
 PG_FUNCTION_INFO_V1(ot_local_status);
 
+static void
+outcome_put_question(StringInfo frame, void *state)
+{
+	ot_put_txn(frame, ((OtOutcomeIs *) state)->txn);
+}
+
+static bool
+outcome_take_answer(OtReader *body, void *state)
+{
+	OtOutcomeIs *asked = state;
+	OtOutcomeIs answer;
+
+	ot_agent_get_outcome_is(body, &answer);
+	if (answer.txn.node != asked->txn.node ||
+		answer.txn.incarnation != asked->txn.incarnation ||
+		answer.txn.sequence != asked->txn.sequence)
+		return false;
+	*asked = answer;
+	return true;
+}
+
 /*
  * Asks the node for an outcome, with an OUTCOME or SETTLE frame.  Raises ERROR
  * if it does not answer within onetrip.commit_timeout.
  */
 static uint8
-outcome_ask_outcome(OtFrameType question, OtTxnId txn, OtLogIndex *at)
+outcome_ask_outcome(OtFrameType type, OtTxnId txn, OtLogIndex *at)
 {
-	OtAgent    *agent = ot_commit_agent();
-	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(),
-													   ot_commit_timeout_ms);
-	bool		asked = false;
+	OtOutcomeIs outcome = {.txn = txn};
+	OtQuestion	question = {
+		.type = type,
+		.answer = OT_FRAME_OUTCOME_IS,
+		.put = outcome_put_question,
+		.take = outcome_take_answer,
+		.state = &outcome,
+	};
 
-	for (;;)
-	{
-		OtFrameType type;
-		OtReader	body;
-		long		left;
-
-		if (!ot_agent_is_open(agent))
-		{
-			OtLogIndex	none = {0};
-
-			asked = false;
-			(void) ot_agent_open(agent, OT_ROLE_BACKEND, none, none);
-		}
-		if (ot_agent_is_open(agent) && !asked)
-		{
-			StringInfo	frame = ot_agent_frame(agent, question);
-
-			ot_put_txn(frame, txn);
-			ot_agent_frame_end(agent);
-			asked = true;
-		}
-		(void) ot_agent_flush(agent);
-		while (ot_agent_read(agent, &type, &body))
-		{
-			if (type == OT_FRAME_OUTCOME_IS)
-			{
-				OtOutcomeIs answer;
-
-				ot_agent_get_outcome_is(&body, &answer);
-				ot_agent_consume(agent);
-				if (answer.txn.node == txn.node &&
-					answer.txn.incarnation == txn.incarnation &&
-					answer.txn.sequence == txn.sequence)
-				{
-					*at = answer.at;
-					return answer.state;
-				}
-			}
-			else
-				ot_agent_consume(agent);
-		}
-		CHECK_FOR_INTERRUPTS();
-		left = TimestampDifferenceMilliseconds(ot_now(), deadline);
-		if (left <= 0)
-			ereport(ERROR,
-					(errcode(OT_ERR_NOT_NOW),
-					 errmsg("the node of region \"%s\" does not answer", ot_region),
-					 errdetail("%s.", ot_agent_error(agent)),
-					 errhint("Start the node (onetrip start), or ask in another region.")));
-		if (ot_agent_wait(agent, ot_agent_is_open(agent) ? left : Min(left, 50),
-						  PG_WAIT_EXTENSION) & WL_LATCH_SET)
-			ResetLatch(MyLatch);
-	}
+	if (!ot_ask(&question, TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms)))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("the node of region \"%s\" does not answer", ot_region),
+				 errdetail("%s.", ot_agent_error(ot_commit_agent())),
+				 errhint("Start the node (onetrip start), or ask in another region.")));
+	*at = outcome.at;
+	return outcome.state;
 }
 
 static Datum

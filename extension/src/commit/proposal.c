@@ -22,9 +22,6 @@
 
 #include "capture/capture.h"
 
-/* The time between attempts to reach a node that does not answer. */
-#define RECONNECT_MS 20
-
 static void
 proposal_raise_unreachable(OtAgent *a)
 {
@@ -97,10 +94,7 @@ proposal_enter(Proposal *proposal, ProposalState next)
 static void
 proposal_connect(Proposal *proposal)
 {
-	OtLogIndex	none = {0};
-
-	ot_commit_connects();
-	if (ot_agent_open(proposal->agent, OT_ROLE_BACKEND, none, none))
+	if (ot_commit_connect())
 		proposal_enter(proposal, PROPOSAL_CONNECTED);
 }
 
@@ -189,7 +183,7 @@ proposal_read(Proposal *proposal)
 		if (type == OT_FRAME_VERDICT)
 			proposal_take_verdict(proposal, &body);
 		else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
-				 type == OT_FRAME_REHEARSED)
+				 type == OT_FRAME_REHEARSED || type == OT_FRAME_READ_AT)
 			ot_agent_consume(proposal->agent);
 		else
 			ot_agent_close(proposal->agent);

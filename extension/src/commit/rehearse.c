@@ -52,10 +52,9 @@ rehearse_ask_node(OtAgent *agent, OtTxnId txn, OtLogIndex base, OtRehearsed *ans
 {
 	TimestampTz deadline =
 		TimestampTzPlusMilliseconds(ot_now(), (int64) ot_rehearse_timeout_ms + NODE_GRACE_MS);
-	OtLogIndex	none = {0};
 	StringInfo	frame;
 
-	if (!ot_agent_is_open(agent) && !ot_agent_open(agent, OT_ROLE_BACKEND, none, none))
+	if (!ot_agent_is_open(agent) && !ot_commit_connect())
 		return false;
 	frame = ot_agent_frame(agent, OT_FRAME_REHEARSE);
 	ot_put_txn(frame, txn);
@@ -146,7 +145,8 @@ ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn)
 					 errdetail("%s.", answer.untried)));
 		if (!answer.failed)
 			return;
-		if (answer.at.value <= base.value || attempt == ATTEMPTS || !ot_position_wait_shown(answer.at))
+		if (answer.at.value <= base.value || attempt == ATTEMPTS || 
+			!ot_position_wait_shown(answer.at, TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS)))
 			rehearse_raise_failure(&answer);
 		ot_eviction_check();
 	}

@@ -401,6 +401,7 @@ ot_turn_publish(void)
 	ot_slot_wake(next);
 	if (wake_worker)
 		ot_worker_wake();
+	ot_position_wake_waiting(index);
 	for (int i = 0; i < ngates; i++)
 		ot_slot_wake(gate_procs[i]);
 }

@@ -586,3 +586,11 @@ ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer)
 	}
 	answer->untried = ot_get_str(body);
 }
+
+/* ERROR 08P01 if the body ends too early. */
+void
+ot_agent_get_read_at(OtReader *body, OtReadAt *answer)
+{
+	answer->number = ot_get_u64(body);
+	answer->at.value = ot_get_u64(body);
+}

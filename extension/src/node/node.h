@@ -61,11 +61,13 @@ typedef enum OtFrameType
 	OT_FRAME_SETTLE = 0x06,
 	OT_FRAME_STUCK = 0x07,
 	OT_FRAME_REHEARSE = 0x08,
+	OT_FRAME_READ = 0x09,
 	OT_FRAME_WELCOME = 0x81,
 	OT_FRAME_VERDICT = 0x82,
 	OT_FRAME_OUTCOME_IS = 0x83,
 	OT_FRAME_ENTRY = 0x84,
-	OT_FRAME_REHEARSED = 0x85
+	OT_FRAME_REHEARSED = 0x85,
+	OT_FRAME_READ_AT = 0x86
 } OtFrameType;
 
 typedef enum OtRole
@@ -139,6 +141,13 @@ typedef struct OtRehearsed
 	char	   *untried;
 } OtRehearsed;
 
+/* The answer to READ: what this server must show. */
+typedef struct OtReadAt
+{
+	uint64		number;			/* of the question */
+	OtLogIndex	at;
+} OtReadAt;
+
 typedef struct OtAgent OtAgent;
 
 extern OtAgent *ot_agent_create(MemoryContext context);
@@ -164,5 +173,6 @@ extern OtLogIndex ot_agent_get_welcome(OtReader *body);
 extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
 extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
 extern void ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer);
+extern void ot_agent_get_read_at(OtReader *body, OtReadAt *answer);
 
 #endif							/* ONETRIP_NODE_H */

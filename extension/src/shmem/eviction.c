@@ -69,6 +69,10 @@ eviction_say_evicted(const OtEviction *eviction, bool ends)
 			errmsg("canceled: it held up a change from region \"%s\" while it waited for a lock itself",
 				   region);
 			break;
+		case OT_EVICTED_WAITING_READER:
+			errmsg("canceled: it held up a change from region \"%s\" that it waited for itself",
+				   region);
+			break;
 		case OT_EVICTED_IDLE_READER:
 			errmsg("canceled: it held up a change from region \"%s\" while it waited for its client",
 				   region);

@@ -35,9 +35,8 @@
 /* How long a new session waits for what was committed before server start. */
 #define CATCH_UP_MS 10000
 #define CATCH_UP_POLL_MS 5
-/* How long a process waits for an entry that another region shows already. */
-#define SHOWN_MS 500
-#define SHOWN_POLL_MS 1
+/* Whoever waits for an entry is woken; this is for the case that it is not. */
+#define SHOWN_POLL_MS 100
 /* From publishing to the release of its locks, a backend takes microseconds. */
 #define ANNOUNCED_POLL_US 100
 
@@ -48,6 +47,7 @@ static bool names_change = false;
 static OtLogIndex announcing;
 
 PG_FUNCTION_INFO_V1(ot_position);
+PG_FUNCTION_INFO_V1(ot_wait_for);
 
 static Size
 position_size(void)
@@ -64,6 +64,7 @@ position_attach_memory(void *memory, bool found)
 	SpinLockInit(&positions->mutex);
 	pg_atomic_init_u64(&positions->applied, 0);
 	pg_atomic_init_u64(&positions->next_sequence, 0);
+	pg_atomic_init_u32(&positions->nwaiting, 0);
 	/* Two starts of one server must not share transaction ids. */
 	if (!pg_strong_random(&positions->incarnation, sizeof(positions->incarnation)))
 		positions->incarnation = ((uint64) GetCurrentTimestamp()) ^ ((uint64) MyProcPid << 48);
@@ -248,22 +249,67 @@ ot_position_wait_caught_up(void)
 	}
 }
 
-/* Waits up to SHOWN_MS for this server to show an entry. */
-bool
-ot_position_wait_shown(OtLogIndex index)
+static void
+position_stop_waiting(int code, Datum arg)
 {
-	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), SHOWN_MS);
+	pg_atomic_write_u64(&ot_my_slot()->waits_for, 0);
+	pg_atomic_fetch_sub_u32(&positions->nwaiting, 1);
+}
 
-	while (ot_applied_index().value < index.value)
+/*
+ * Waits until this server shows an entry.  Returns false if the deadline passes
+ * before that; 0: there is none.  Serves interrupts.
+ *
+ * While it waits, this process must not hold anything that a change which comes
+ * before the entry, or the entry itself, needs for longer than the evictor takes
+ * to notice: it is then evicted (apply/evict.c).
+ */
+bool
+ot_position_wait_shown(OtLogIndex index, TimestampTz deadline)
+{
+	bool		shown;
+
+	if (ot_applied_index().value >= index.value)
+		return true;
+	pg_atomic_write_u64(&ot_my_slot()->waits_for, index.value);
+	/* a full barrier: whoever publishes the index from here on sees us */
+	pg_atomic_fetch_add_u32(&positions->nwaiting, 1);
+
+	PG_ENSURE_ERROR_CLEANUP(position_stop_waiting, (Datum) 0);
 	{
-		if (ot_now() >= deadline)
-			return false;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 SHOWN_POLL_MS, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		while (!(shown = ot_applied_index().value >= index.value))
+		{
+			long		wait_ms = SHOWN_POLL_MS;
+
+			if (deadline != 0)
+				wait_ms = Min(wait_ms, TimestampDifferenceMilliseconds(ot_now(), deadline));
+			if (wait_ms <= 0)
+				break;
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 wait_ms, PG_WAIT_EXTENSION);
+			ResetLatch(MyLatch);
+			CHECK_FOR_INTERRUPTS();
+		}
 	}
-	return true;
+	PG_END_ENSURE_ERROR_CLEANUP(position_stop_waiting, (Datum) 0);
+	position_stop_waiting(0, (Datum) 0);
+	return shown;
+}
+
+/* Called when the index has been published: wakes those that wait for it. */
+void
+ot_position_wake_waiting(OtLogIndex index)
+{
+	/* the lock under which it was published is released: a full barrier */
+	if (likely(pg_atomic_read_u32(&positions->nwaiting) == 0))
+		return;
+	for (int i = 0; i < ot_slot_count(); i++)
+	{
+		uint64		waits_for = pg_atomic_read_u64(&ot_slots->slots[i].waits_for);
+
+		if (waits_for != 0 && waits_for <= index.value)
+			ot_slot_wake(i);
+	}
 }
 
 /* ---- names ---- */
@@ -352,5 +398,55 @@ Datum
 ot_position(PG_FUNCTION_ARGS)
 {
 	ot_check_running();
+	PG_RETURN_INT64((int64) ot_applied_index().value);
+}
+
+/*
+ * The deadline after this time from now; 0 if it is so far away that it does
+ * not matter.
+ */
+static TimestampTz
+position_deadline(const Interval *timeout)
+{
+	double		ms = timeout->time / 1000.0 +
+		(timeout->day + timeout->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY * 1000.0;
+
+	if (ms < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("timeout must not be negative")));
+	if (ms > PG_INT32_MAX * 1000.0)
+		return 0;
+	return TimestampTzPlusMilliseconds(ot_now(), (int64) ms);
+}
+
+/*
+ * onetrip.wait_for(position bigint, timeout interval) returns bigint: waits
+ * until this server shows the position, and returns its own.
+ */
+Datum
+ot_wait_for(PG_FUNCTION_ARGS)
+{
+	OtLogIndex	index;
+	TimestampTz deadline = 0;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	ot_check_running();
+	if (PG_GETARG_INT64(0) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("log position must not be negative")));
+	index.value = (uint64) PG_GETARG_INT64(0);
+	if (!PG_ARGISNULL(1))
+		deadline = position_deadline(PG_GETARG_INTERVAL_P(1));
+
+	if (!ot_position_wait_shown(index, deadline))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("region \"%s\" does not show log position " UINT64_FORMAT " within the timeout",
+						ot_region, index.value),
+				 errdetail("Its server shows " UINT64_FORMAT ".", ot_applied_index().value)));
+	ot_position_wait_announced();
 	PG_RETURN_INT64((int64) ot_applied_index().value);
 }

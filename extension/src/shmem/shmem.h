@@ -61,16 +61,21 @@ typedef struct OtPositions
 								 * names from before it; 0: none */
 	pg_atomic_uint64 applied;	/* the applied index; once known, only the turn's
 								 * holder writes it */
+	pg_atomic_uint32 nwaiting;	/* processes that wait until an index is shown */
 	uint64		incarnation;	/* of this shared memory */
 	pg_atomic_uint64 next_sequence;
 } OtPositions;
+
+/* How long to wait for an entry that another region shows already. */
+#define SHOWN_MS 500
 
 extern void ot_position_init(void);
 extern void ot_position_attach(void);
 extern bool ot_position_is_welcomed(void);
 extern void ot_position_welcome(OtLogIndex committed);
 extern void ot_position_wait_caught_up(void);
-extern bool ot_position_wait_shown(OtLogIndex index);
+extern bool ot_position_wait_shown(OtLogIndex index, TimestampTz deadline);
+extern void ot_position_wake_waiting(OtLogIndex index);
 extern void ot_position_set_applied(OtLogIndex index);
 extern void ot_position_names_change(void);
 extern OtLogIndex ot_position_base_of_names(void);
@@ -114,6 +119,7 @@ typedef enum OtEvictionWhy
 	OT_EVICTED_WRITER = 0,
 	OT_EVICTED_READER,			/* for onetrip.max_apply_delay */
 	OT_EVICTED_LOCKED_READER,	/* waits for a lock itself */
+	OT_EVICTED_WAITING_READER,	/* waits until the entry is shown */
 	OT_EVICTED_IDLE_READER		/* waits for its client */
 } OtEvictionWhy;
 
@@ -140,6 +146,8 @@ typedef struct OtEviction
 typedef struct OtSlot
 {
 	pg_atomic_uint32 state;		/* OtSlotState */
+	pg_atomic_uint64 waits_for; /* the process waits until this index is shown;
+								 * 0: it does not */
 	uint32		statements;		/* number begun; only the process writes it */
 	OtEviction	eviction;		/* written before state becomes EVICTED */
 } OtSlot;

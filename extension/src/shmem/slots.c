@@ -45,7 +45,10 @@ slot_attach_memory(void *memory, bool found)
 	pg_atomic_init_u64(&ot_slots->evictions, 0);
 	ot_slots->nslots = ot_slot_count();
 	for (int i = 0; i < ot_slots->nslots; i++)
+	{
 		pg_atomic_init_u32(&ot_slots->slots[i].state, OT_SLOT_IDLE);
+		pg_atomic_init_u64(&ot_slots->slots[i].waits_for, 0);
+	}
 }
 
 void

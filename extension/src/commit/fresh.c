@@ -1,0 +1,429 @@
+/*-------------------------------------------------------------------------
+ *
+ * fresh.c
+ *	  Fresh reads: a transaction that sees at least everything that was
+ *	  acknowledged anywhere before it asked (onetrip.read = fresh).
+ *
+ * Such a transaction asks its node once which entry this server must show, and
+ * waits until it does.  Snapshots taken after that are new enough, so it does
+ * not ask again.  When it asks:
+ *
+ *	READ COMMITTED		when its first query starts to run.  By then PostgreSQL
+ *						has taken the query's snapshot, and no hook is called
+ *						before that, so the snapshot is replaced by a newer one
+ *	REPEATABLE READ		before its only snapshot: when its block begins, or
+ *						when a SET in the block turns this on.  It is too late
+ *						once a query has run: ERROR
+ *
+ * Queries of nothing but catalogs, built-in functions and what the extension
+ * itself offers do not ask.  So onetrip.status can be read without a majority.
+ *
+ * Replacing the snapshot of a query.  The query has a reference to it, and it
+ * usually is the active one, which functions that the query calls use too.  Of
+ * the active snapshots only the first can be replaced, and only by whoever
+ * knows the transaction level that it belongs to: an aborting subtransaction
+ * removes those of its level.  Those of portals and of most commands belong to
+ * the present level.  A function that is not volatile uses its caller's.  If no
+ * subtransaction is open there is only one level.  In all other cases the query
+ * gets a new snapshot and the active one stays.  It is recognized as older when
+ * the next query is about to use it, by its number of completed transactions.
+ *
+ * Runs in backends.  ERROR is raised before the query has done anything.  The
+ * locks of a statement were taken when it was planned.  If an entry that the
+ * server must show needs them, this transaction is evicted (apply/evict.c).
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/parallel.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_proc.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "nodes/plannodes.h"
+#include "tcop/pquery.h"
+#include "tcop/utility.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "shmem/shmem.h"
+
+static ExecutorStart_hook_type prev_executor_start = NULL;
+static ProcessUtility_hook_type prev_process_utility = NULL;
+
+/* The transaction that has asked last, and from which snapshot on it is fresh. */
+static struct
+{
+	LocalTransactionId lxid;
+	uint64		completed;		/* that snapshot's snapXactCompletionCount */
+}			asked;
+
+/* ---- the question ---- */
+
+static void
+fresh_put_question(StringInfo frame, void *state)
+{
+	ot_put_u64(frame, ((OtReadAt *) state)->number);
+}
+
+static bool
+fresh_take_answer(OtReader *body, void *state)
+{
+	OtReadAt   *read = state;
+	OtReadAt	answer;
+
+	ot_agent_get_read_at(body, &answer);
+	/* or it is to a question that a cancel has ended */
+	if (answer.number != read->number)
+		return false;
+	*read = answer;
+	return true;
+}
+
+static void
+fresh_raise_no_answer(void)
+{
+	OtAgent    *agent = ot_commit_agent();
+
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("cannot read fresh: the node of region \"%s\" does not answer", ot_region),
+			 ot_agent_is_open(agent) ?
+			 errdetail("It answers once a majority of regions has told it what is committed.") :
+			 errdetail("%s.", ot_agent_error(agent)),
+			 errhint("Repeat the transaction later, or read what this server shows: SET onetrip.read = local.")));
+}
+
+static void
+fresh_raise_behind(OtLogIndex at)
+{
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("cannot read fresh: the server of region \"%s\" is behind", ot_region),
+			 errdetail("It shows log index " UINT64_FORMAT " and must show " UINT64_FORMAT ".",
+					   ot_applied_index().value, at.value),
+			 errhint("Repeat the transaction later or in another region, or read what this server shows: SET onetrip.read = local.")));
+}
+
+/* Waits until this server shows all that was acknowledged before now. */
+static void
+fresh_wait(void)
+{
+	static uint64 last_number = 0;
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms);
+	OtReadAt	read = {.number = ++last_number};
+	OtQuestion	question = {
+		.type = OT_FRAME_READ,
+		.answer = OT_FRAME_READ_AT,
+		.put = fresh_put_question,
+		.take = fresh_take_answer,
+		.state = &read,
+	};
+
+	/* a cancel by the evictor must say what it is */
+	ot_session_watch_errors();
+	ot_eviction_check();
+	ot_position_attach();
+	if (!ot_ask(&question, deadline))
+		fresh_raise_no_answer();
+	if (!ot_position_wait_shown(read.at, deadline))
+		fresh_raise_behind(read.at);
+	ot_position_wait_announced();
+}
+
+/* ---- who asks ---- */
+
+static bool
+fresh_is_asked(void)
+{
+	return asked.lxid == OT_LXID(MyProc);
+}
+
+/* Is onetrip.read = fresh to be heeded in this process? */
+static bool
+fresh_applies(void)
+{
+	return ot_preloaded && IsUnderPostmaster && !ot_is_apply_worker && !IsParallelWorker() &&
+		MyBackendType != B_AUTOVAC_WORKER && ot_in_replicated_database();
+}
+
+static int
+fresh_compare_hashes(const void *a, const void *b)
+{
+	uint32		left = *(const uint32 *) a;
+	uint32		right = *(const uint32 *) b;
+
+	return (left > right) - (left < right);
+}
+
+/*
+ * Is the function one of those that read no table that is replicated, although
+ * it has no fixed OID: of the extension, or of PostgreSQL's information_schema?
+ * A plan names its functions by their hash values in the catalog cache only.
+ */
+static bool
+fresh_is_known_function(uint32 hash)
+{
+	static uint32 *hashes = NULL;
+	static int	nhashes = 0;
+
+	if (hashes == NULL)
+	{
+		int			room = 64;
+		int			nfound = 0;
+		uint32	   *found = MemoryContextAlloc(TopMemoryContext, sizeof(uint32) * room);
+		Oid			namespace = get_namespace_oid("onetrip", true);
+		Relation	rel = table_open(ProcedureRelationId, AccessShareLock);
+		SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+		HeapTuple	tuple;
+
+		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
+
+			if (form->oid < FirstUnpinnedObjectId ||
+				(form->oid >= FirstNormalObjectId && form->pronamespace != namespace))
+				continue;
+			if (nfound == room)
+				found = repalloc(found, sizeof(uint32) * (room *= 2));
+			found[nfound++] = GetSysCacheHashValue1(PROCOID, ObjectIdGetDatum(form->oid));
+		}
+		systable_endscan(scan);
+		table_close(rel, AccessShareLock);
+		qsort(found, nfound, sizeof(uint32), fresh_compare_hashes);
+		nhashes = nfound;
+		hashes = found;
+	}
+	return bsearch(&hash, hashes, nhashes, sizeof(uint32), fresh_compare_hashes) != NULL;
+}
+
+static bool
+fresh_is_known_relation(Oid relid)
+{
+	return relid < FirstNormalObjectId ||
+		get_rel_namespace(relid) == get_namespace_oid("onetrip", true);
+}
+
+/* Does the query use nothing but what reads no table that is replicated? */
+static bool
+fresh_is_of_catalogs(PlannedStmt *plan)
+{
+	ListCell   *lc;
+
+	foreach(lc, plan->relationOids)
+	{
+		if (!fresh_is_known_relation(lfirst_oid(lc)))
+			return false;
+	}
+	foreach(lc, plan->invalItems)
+	{
+		PlanInvalItem *item = lfirst_node(PlanInvalItem, lc);
+
+		/* a domain's constraints may call any function */
+		if (item->cacheId != PROCOID || !fresh_is_known_function(item->hashValue))
+			return false;
+	}
+	return true;
+}
+
+/* ---- snapshots ---- */
+
+static bool
+fresh_is_old(Snapshot snapshot)
+{
+	return snapshot->snapshot_type == SNAPSHOT_MVCC &&
+		snapshot->snapXactCompletionCount < asked.completed;
+}
+
+/*
+ * Asks, at a point where this transaction has a snapshot already.  The caller
+ * replaces it.
+ */
+static void
+fresh_ask_with_snapshot(void)
+{
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("cannot read fresh: the transaction already has its snapshot"),
+				 errdetail("In REPEATABLE READ, a transaction waits for what was acknowledged elsewhere before it takes its only snapshot."),
+				 errhint("Begin it with BEGIN, and set onetrip.read before its first query.")));
+	fresh_wait();
+	asked.completed = GetTransactionSnapshot()->snapXactCompletionCount;
+	asked.lxid = OT_LXID(MyProc);
+}
+
+/* Replaces the first active snapshot, whose level the caller knows. */
+static void
+fresh_replace_active(void)
+{
+	Snapshot	old = GetActiveSnapshot();
+	CommandId	curcid = old->curcid;
+	Portal		portal = ActivePortal;
+	bool		of_portal = portal != NULL && portal->portalSnapshot == old && old->active_count == 1;
+
+	PopActiveSnapshot();
+	PushActiveSnapshotWithLevel(GetTransactionSnapshot(),
+								of_portal ? portal->createLevel : GetCurrentTransactionNestLevel());
+	/* whoever uses it must not see more of this transaction's own changes */
+	GetActiveSnapshot()->curcid = curcid;
+	if (of_portal)
+		portal->portalSnapshot = GetActiveSnapshot();
+}
+
+/*
+ * Does the active snapshot belong to the present transaction level, if it is
+ * the query's?  It may belong to another one only if the query is in a function
+ * that is not volatile: those of SQL and of SPI come with these destinations.
+ */
+static bool
+fresh_knows_level(QueryDesc *query)
+{
+	if (GetCurrentTransactionNestLevel() == 1)
+		return true;
+	switch (query->dest->mydest)
+	{
+		case DestSPI:
+		case DestSQLFunction:
+		case DestTuplestore:
+			return false;
+		case DestNone:
+			/* a portal that is starting, or EXPLAIN ANALYZE */
+			return (ActivePortal != NULL && ActivePortal->status == PORTAL_DEFINED &&
+					linitial(ActivePortal->stmts) == query->plannedstmt) ||
+				query->instrument_options != 0;
+		default:
+			return true;
+	}
+}
+
+static void
+fresh_replace_snapshot(QueryDesc *query)
+{
+	Snapshot	old = query->snapshot;
+	CommandId	curcid = old->curcid;
+
+	if (ActiveSnapshotSet() && GetActiveSnapshot() == old && fresh_knows_level(query))
+	{
+		fresh_replace_active();
+		query->snapshot = RegisterSnapshot(GetActiveSnapshot());
+	}
+	else
+	{
+		query->snapshot = RegisterSnapshot(GetTransactionSnapshot());
+		query->snapshot->curcid = curcid;
+		/* parallel workers would be given the active one */
+		if (query->plannedstmt->parallelModeNeeded)
+		{
+			PlannedStmt *copy = MemoryContextAlloc(GetMemoryChunkContext(query), sizeof(PlannedStmt));
+
+			*copy = *query->plannedstmt;
+			copy->parallelModeNeeded = false;
+			query->plannedstmt = copy;
+		}
+	}
+	UnregisterSnapshot(old);
+}
+
+/* ---- hooks ---- */
+
+static pg_noinline void
+fresh_before_query(QueryDesc *query, int eflags)
+{
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) || query->snapshot == InvalidSnapshot || !fresh_applies())
+		return;
+	if (!fresh_is_asked())
+	{
+		if (fresh_is_of_catalogs(query->plannedstmt))
+			return;
+		fresh_ask_with_snapshot();
+	}
+	if (!IsolationUsesXactSnapshot() && fresh_is_old(query->snapshot))
+		fresh_replace_snapshot(query);
+}
+
+static void
+ot_fresh_executor_start(QueryDesc *query, int eflags)
+{
+	if (unlikely(ot_read == OT_READ_FRESH))
+		fresh_before_query(query, eflags);
+	if (prev_executor_start)
+		prev_executor_start(query, eflags);
+	else
+		standard_ExecutorStart(query, eflags);
+}
+
+/* COPY of a table, which is not a query. */
+static void
+fresh_before_copy(CopyStmt *stmt)
+{
+	if (stmt->is_from || stmt->relation == NULL || !fresh_applies())
+		return;
+	if (!fresh_is_asked())
+	{
+		/* if there is none of this name, COPY says so */
+		if (fresh_is_known_relation(RangeVarGetRelid(stmt->relation, NoLock, true)))
+			return;
+		fresh_ask_with_snapshot();
+	}
+	if (!IsolationUsesXactSnapshot() && ActiveSnapshotSet() && fresh_is_old(GetActiveSnapshot()))
+		fresh_replace_active();
+}
+
+/*
+ * Called after BEGIN or SET: in REPEATABLE READ, this is the time to ask.  A
+ * SET outside of a block would ask in vain.
+ */
+static void
+fresh_before_first_snapshot(ProcessUtilityContext context)
+{
+	if (!IsTransactionState() || FirstSnapshotSet || !IsolationUsesXactSnapshot() ||
+		(!IsTransactionBlock() && context == PROCESS_UTILITY_TOPLEVEL) ||
+		!fresh_applies() || fresh_is_asked())
+		return;
+	fresh_wait();
+	asked.lxid = OT_LXID(MyProc);
+}
+
+static void
+ot_fresh_process_utility(PlannedStmt *pstmt, const char *query,
+						 bool read_only_tree, ProcessUtilityContext context,
+						 ParamListInfo params, QueryEnvironment *env,
+						 DestReceiver *dest, QueryCompletion *completion)
+{
+	/* the statement's tree may be gone afterwards: COMMIT in a procedure */
+	bool		sets = IsA(pstmt->utilityStmt, VariableSetStmt) || IsA(pstmt->utilityStmt, TransactionStmt);
+
+	if (unlikely(ot_read == OT_READ_FRESH) && IsA(pstmt->utilityStmt, CopyStmt))
+		fresh_before_copy((CopyStmt *) pstmt->utilityStmt);
+	if (prev_process_utility)
+		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
+							 dest, completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
+								env, dest, completion);
+	if (unlikely(ot_read == OT_READ_FRESH) && sets)
+		fresh_before_first_snapshot(context);
+}
+
+void
+ot_fresh_init(void)
+{
+	prev_executor_start = ExecutorStart_hook;
+	ExecutorStart_hook = ot_fresh_executor_start;
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = ot_fresh_process_utility;
+}
