@@ -326,7 +326,7 @@ evict_may_stay(PGPROC *proc, OtLogIndex applying, TimestampTz since, OtEvictionW
 	TimestampTz now = ot_now();
 
 	*why = OT_EVICTED_WAITING_READER;
-	if (pg_atomic_read_u64(&ot_slots->slots[OT_PROC_NUMBER(proc)].waits_for) >= applying.value)
+	if (pg_atomic_read_u64(&ot_slots->slots[OT_PROC_NUMBER(proc)].waits_for) > ot_applied_index().value)
 		return false;
 	*why = OT_EVICTED_READER;
 	if ((proc->statusFlags & PROC_IS_AUTOVACUUM) &&

@@ -14,7 +14,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "capture/capture.h"
+#include "commit/commit_internal.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -38,6 +38,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "capture/capture.h"
 #include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
@@ -51,6 +52,7 @@ PG_FUNCTION_INFO_V1(unit_operations);
 PG_FUNCTION_INFO_V1(unit_used_sequences);
 PG_FUNCTION_INFO_V1(unit_connect);
 PG_FUNCTION_INFO_V1(unit_connect_with);
+PG_FUNCTION_INFO_V1(unit_use_socket);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
 
@@ -256,6 +258,11 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		ot_put_u64(frame, 1001);
 		ot_put_str(frame, "role \"nowhere\" does not exist");
 	}
+	else if (strcmp(name, "read") == 0)
+	{
+		frame = ot_agent_frame(pair->agent, OT_FRAME_READ);
+		ot_put_u64(frame, 7);
+	}
 	else if (strcmp(name, "rehearse") == 0)
 	{
 		frame = ot_agent_frame(pair->agent, OT_FRAME_REHEARSE);
@@ -340,6 +347,14 @@ decode(OtFrameType type, OtReader *body)
 								ot_txn_to_text(said.txn, txn), said.region, said.at.value,
 								said.sqlstate, said.message, said.detail, said.hint,
 								said.context, said.untried);
+			}
+		case OT_FRAME_READ_AT:
+			{
+				OtReadAt	read;
+
+				ot_agent_get_read_at(body, &read);
+				return psprintf("READ_AT number " UINT64_FORMAT " at " UINT64_FORMAT,
+								read.number, read.at.value);
 			}
 		default:
 			elog(ERROR, "the node does not send frames of type 0x%02x", type);
@@ -432,6 +447,23 @@ unit_read_prefixes(PG_FUNCTION_ARGS)
 		disconnect_pair(pair);
 	}
 	PG_RETURN_INT32(len);
+}
+
+/*
+ * unit_use_socket(path text) returns void: from now on this session's node is
+ * the one that listens there; NULL: its own one again.
+ */
+Datum
+unit_use_socket(PG_FUNCTION_ARGS)
+{
+	static char *real_path = NULL;
+
+	if (real_path == NULL)
+		real_path = ot_agent_socket;
+	ot_agent_close(ot_commit_agent());
+	ot_agent_socket = PG_ARGISNULL(0) ? real_path :
+		MemoryContextStrdup(TopMemoryContext, text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
 }
 
 /* ---- what this transaction has captured ---- */

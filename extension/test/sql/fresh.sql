@@ -1,0 +1,311 @@
+-- Goal: a transaction with onetrip.read = fresh asks its node once, before its first query, and sees what was committed by then.
+-- Method: a stand-in answers READ. It commits a row before it answers, so a query that counts it has a snapshot from after that.
+CREATE SCHEMA fresh;
+SET search_path = fresh;
+\setenv PGHOST :HOST
+\setenv PGPORT :PORT
+\setenv PGUSER :USER
+\setenv PGDATABASE :DBNAME
+CREATE TABLE t (id serial PRIMARY KEY);
+CREATE FUNCTION one_count() RETURNS bigint STABLE LANGUAGE sql AS 'SELECT count(*) FROM fresh.t';
+CREATE FUNCTION two_counts() RETURNS text STABLE LANGUAGE plpgsql AS $$
+DECLARE a bigint; b bigint;
+BEGIN
+    a := fresh.one_count();
+    BEGIN
+        SELECT count(*) INTO b FROM fresh.t;
+        RAISE division_by_zero;
+    EXCEPTION WHEN division_by_zero THEN
+        b := b * fresh.one_count();
+    END;
+    RETURN a || ', ' || sqrt(b);
+END $$;
+-- Without a list of relations to go by: only what it runs asks.
+CREATE DOMAIN checked AS int CHECK (VALUE < fresh.one_count() * 1000);
+SELECT current_setting('onetrip.agent_socket') AS socket \gset
+\setenv SOCKET :socket
+\set dir `mktemp -d /tmp/onetrip-fresh.XXXXXX`
+\setenv DIR :dir
+\! chmod 777 $DIR; umask 0; touch $DIR/asked $DIR/answer
+\! perl "$(dirname "$ONETRIP_GOLDEN")/../extension/test/stand_in.pl" $DIR $SOCKET >$DIR/log 2>&1 & for i in $(seq 200); do [ -S $DIR/node.sock ] && break; sleep 0.05; done
+\! echo 'psql -XAtqc "INSERT INTO fresh.t DEFAULT VALUES" -c "SELECT onetrip.position()"' >$DIR/answer
+SELECT unit.use_socket(:'dir' || '/node.sock');
+-- How often the node was asked since this was last looked at.
+\set questions '\\! wc -l <$DIR/asked; : >$DIR/asked'
+
+-- onetrip.read = local: nobody is asked.
+SELECT count(*) FROM t;
+:questions
+
+-- Each transaction asks once, however it goes on.
+SET onetrip.read = fresh;
+SELECT count(*) FROM t;
+:questions
+BEGIN;
+SELECT count(*) FROM t;
+SAVEPOINT s;
+SELECT count(*) FROM t;
+ROLLBACK TO s;
+SELECT count(*) FROM t;
+COMMIT;
+:questions
+BEGIN;
+SAVEPOINT s;
+SELECT count(*) FROM t;
+ROLLBACK TO s;
+SELECT count(*), one_count(), two_counts() FROM t;
+ROLLBACK;
+:questions
+SELECT count(*) FROM t \; SELECT count(*) FROM t;
+:questions
+
+-- A prepared statement whose plan is kept.
+SET plan_cache_mode = force_generic_plan;
+PREPARE counts AS SELECT count(*), one_count() FROM t;
+EXECUTE counts;
+EXECUTE counts;
+BEGIN;
+SAVEPOINT s;
+EXECUTE counts;
+EXECUTE counts;
+COMMIT;
+:questions
+
+-- Cursors.
+BEGIN;
+DECLARE c CURSOR FOR SELECT count(*), one_count() FROM t;
+FETCH c;
+CLOSE c;
+COMMIT;
+:questions
+
+-- Functions that the query calls see what it sees; also in an exception block.
+SELECT count(*), one_count(), two_counts() FROM t;
+SELECT two_counts(), two_counts();
+:questions
+BEGIN;
+SAVEPOINT s;
+SELECT count(*), two_counts() FROM t;
+COMMIT;
+:questions
+
+-- DO and procedures, each transaction of which asks.
+DO $$ BEGIN RAISE NOTICE '%', fresh.two_counts(); RAISE NOTICE '%', (SELECT count(*) FROM fresh.t); END $$;
+:questions
+CREATE PROCEDURE counts() LANGUAGE plpgsql AS $$
+DECLARE n bigint;
+BEGIN
+    SELECT count(*) INTO n FROM fresh.t;
+    COMMIT;
+    RAISE NOTICE '%, %', n, fresh.one_count();
+    COMMIT;
+    FOR n IN SELECT count(*) FROM fresh.t LOOP RAISE NOTICE '%', n; END LOOP;
+END $$;
+CALL counts();
+:questions
+DO $$ BEGIN
+    BEGIN
+        RAISE NOTICE '%', fresh.two_counts();
+        RAISE division_by_zero;
+    EXCEPTION WHEN division_by_zero THEN RAISE NOTICE '%', fresh.one_count();
+    END;
+END $$;
+:questions
+
+-- Other statements that read.
+CREATE TEMP TABLE copied AS SELECT count(*), one_count() FROM t;
+TABLE copied;
+:questions
+COPY (SELECT count(*) FROM t) TO STDOUT;
+:questions
+CREATE TABLE few (id int);
+\! echo 'psql -XAtqc "INSERT INTO fresh.few VALUES (1)" -c "SELECT onetrip.position()"' >$DIR/answer
+COPY few TO STDOUT;
+BEGIN;
+SAVEPOINT s;
+COPY few TO STDOUT;
+ROLLBACK TO s;
+COPY few TO STDOUT;
+COMMIT;
+:questions
+EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off) SELECT * FROM few;
+EXPLAIN (COSTS off) SELECT * FROM few;
+:questions
+UPDATE few SET id = id + 1 RETURNING id;
+INSERT INTO few SELECT id + 10 FROM few RETURNING id;
+WITH gone AS (DELETE FROM few RETURNING id) SELECT count(*) FROM gone;
+:questions
+-- Parallel workers see the same.
+\! echo 'psql -XAtqc "INSERT INTO fresh.t DEFAULT VALUES" -c "SELECT onetrip.position()"' >$DIR/answer
+SET max_parallel_workers_per_gather = 2;
+SET parallel_setup_cost = 0;
+SET parallel_tuple_cost = 0;
+SET min_parallel_table_scan_size = 0;
+SELECT count(*) = one_count() AS same FROM t;
+BEGIN;
+SAVEPOINT s;
+SELECT count(*) = one_count() AS same FROM t;
+DO $$ BEGIN RAISE NOTICE '%', fresh.one_count() = (SELECT count(*) FROM fresh.t); END $$;
+COMMIT;
+RESET max_parallel_workers_per_gather;
+:questions
+
+-- A transaction's own changes, up to the statement.
+BEGIN;
+SELECT count(*) AS before FROM t \gset
+INSERT INTO t DEFAULT VALUES RETURNING one_count() - :before AS of_the_statement;
+SELECT count(*) - :before AS after FROM t;
+ROLLBACK;
+:questions
+
+-- What reads no table of anybody's asks nobody.
+SELECT 1;
+SELECT count(*) > 0 AS some FROM pg_class;
+SELECT count(*) > 0 AS some FROM information_schema.columns;
+SELECT region FROM onetrip.status;
+SELECT onetrip.position() > 0 AS position;
+SHOW onetrip.read;
+:questions
+-- What it does not show itself asks all the same.
+SELECT (xpath('//count/text()', query_to_xml('SELECT count(*) FROM fresh.t', false, false, '')))[1]::text::bigint = one_count() AS same;
+:questions
+SELECT (xpath('//count/text()', query_to_xml('SELECT count(*) FROM fresh.t', false, false, '')))[1]::text::bigint - (SELECT last_value FROM t_id_seq) < 1 AS counted;
+:questions
+SELECT 1::checked;
+:questions
+
+-- REPEATABLE READ asks when the block begins, or when this is set in it.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+:questions
+SELECT count(*) = one_count() AS same FROM t;
+COMMIT;
+:questions
+SET onetrip.read = local;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL onetrip.read = fresh;
+SET LOCAL work_mem = '1MB';
+:questions
+SELECT count(*) FROM few;
+COMMIT;
+:questions
+SET onetrip.read = fresh;
+BEGIN;
+:questions
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+:questions
+SELECT count(*) FROM few;
+COMMIT;
+:questions
+SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+BEGIN;
+:questions
+SELECT count(*) FROM few;
+COMMIT;
+-- Too late: without a block, and after the first query.
+SELECT count(*) FROM few;
+COPY few TO STDOUT;
+SELECT count(*) > 0 AS some FROM pg_class;
+SET onetrip.read = local;
+BEGIN;
+SELECT count(*) FROM few;
+SET LOCAL onetrip.read = fresh;
+\set VERBOSITY sqlstate
+SELECT count(*) FROM few;
+ROLLBACK;
+\set VERBOSITY default
+CREATE PROCEDURE repeatable() LANGUAGE plpgsql AS $$
+BEGIN
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+    RAISE NOTICE '%', (SELECT count(*) FROM fresh.few);
+    COMMIT;
+END $$;
+:questions
+SET onetrip.read = fresh;
+SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
+CALL repeatable();
+:questions
+
+-- The server must show the entry first: here it is committed a moment later.
+CREATE TABLE later (v text);
+\! echo 'psql -XAtqc "SELECT onetrip.position() + 1"; (sleep 0.3; psql -Xqc "INSERT INTO fresh.later VALUES (1)") >/dev/null 2>&1 &' >$DIR/answer
+SELECT count(*) FROM later;
+:questions
+
+-- It is not there in time; no answer comes in time; there is no node.
+SET onetrip.commit_timeout = '200ms';
+\set VERBOSITY terse
+\! echo 'echo 1000000000000' >$DIR/answer
+SELECT count(*) FROM later;
+\! echo 'echo silence' >$DIR/answer
+SELECT count(*) FROM later;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT 1;
+ROLLBACK;
+\set VERBOSITY default
+SELECT count(*) FROM later;
+SELECT unit.use_socket(:'dir' || '/nobody');
+SELECT count(*) FROM later;
+RESET onetrip.commit_timeout;
+SELECT unit.use_socket(:'dir' || '/node.sock');
+:questions
+
+-- A cancel ends it at once. The answer that comes later is passed over: by the next question, and by a COMMIT.
+SET statement_timeout = '200ms';
+SELECT count(*) FROM later;
+RESET statement_timeout;
+\! echo 'psql -XAtqc "INSERT INTO fresh.later VALUES (1)" -c "SELECT onetrip.position()"' >$DIR/answer
+SELECT count(*) FROM later;
+:questions
+\! echo 'sleep 1; echo 0' >$DIR/answer
+BEGIN;
+SET LOCAL statement_timeout = '200ms';
+SAVEPOINT s;
+SELECT count(*) FROM later;
+ROLLBACK TO s;
+SET LOCAL onetrip.read = local;
+INSERT INTO later VALUES ('after a cancel');
+COMMIT;
+\! echo 'echo stale 0' >$DIR/answer
+SELECT count(*) FROM later;
+-- The connection is lost: it asks again on another one.
+\! : >$DIR/asked; echo 'if [ $(wc -l <'$DIR'/asked) = 1 ]; then echo lost; else echo 0; fi' >$DIR/answer
+SELECT count(*) FROM later;
+:questions
+
+-- Another database is not replicated.
+\! psql -d postgres -XAtqc "SET onetrip.commit_timeout = '100ms'" -c "SET onetrip.read = fresh" -c "SELECT count(*) FROM (SELECT * FROM pg_temp.x) x" -c "CREATE TEMP TABLE x AS SELECT 1" -c "SELECT count(*) FROM x"
+
+-- A change of the table that comes before what the read waits for needs the lock that the read has: the read gives way.
+\! kill -STOP $ONETRIP_NODE_PID
+\! psql -Xqc "SET onetrip.commit_timeout = '300ms'" -c "ALTER TABLE fresh.later ADD COLUMN w int" 2>&1 | grep -c 'is not known yet'
+\! echo "psql -XAtqc 'SELECT onetrip.position() + 1'; kill -CONT $ONETRIP_NODE_PID" >$DIR/answer
+\set VERBOSITY terse
+SELECT v FROM later LIMIT 1;
+\set VERBOSITY default
+SELECT onetrip.wait_for(onetrip.position()) > 0 AS waited;
+\! echo 'echo 0' >$DIR/answer
+SELECT count(w) FROM later;
+
+-- onetrip.wait_for(): of what is shown already, of what comes a moment later, and of what does not come.
+SELECT onetrip.wait_for(onetrip.position()) = onetrip.position() AS shown, onetrip.wait_for(0) > 0 AS zero, onetrip.wait_for(NULL) IS NULL AS null;
+SELECT count(*) AS before, onetrip.position() + 1 AS next FROM later \gset
+\! (sleep 0.3; psql -Xqc "INSERT INTO fresh.later VALUES (1)") >/dev/null 2>&1 &
+SELECT onetrip.wait_for(:next) >= :next AS shown;
+SET onetrip.read = local;
+SELECT count(*) - :before AS more FROM later;
+SELECT onetrip.wait_for(-1);
+SELECT onetrip.wait_for(1, '-1 s');
+\set VERBOSITY terse
+SELECT onetrip.wait_for(9000000000000000000, '100 ms');
+SET statement_timeout = '100ms';
+SELECT onetrip.wait_for(9000000000000000000, '1000 years');
+SELECT onetrip.wait_for(9000000000000000000);
+RESET statement_timeout;
+\set VERBOSITY default
+\! psql -d postgres -XAtqc "SELECT 1 FROM pg_proc WHERE proname = 'wait_for'"
+
+SELECT unit.use_socket(NULL);
+\! rm -r $DIR
+SET client_min_messages = warning;
+DROP SCHEMA fresh CASCADE;

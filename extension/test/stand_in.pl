@@ -1,0 +1,76 @@
+# Stands between a session and its node: passes on all frames (docs/agent-protocol.md) but READ, which it answers itself.
+#
+#   stand_in.pl DIR NODE_SOCKET
+#
+# Listens on DIR/node.sock.  For each READ it adds a line to DIR/asked and runs DIR/answer, a shell script.  What that prints:
+#   N         READ_AT, at N
+#   stale N   READ_AT with the number before, at 0; then the answer, at N
+#   silence   nothing; a later READ gets an answer to this one as well, before its own
+#   lost      the connection is closed
+# It ends once DIR is gone.
+use strict;
+use warnings;
+use IO::Select;
+use IO::Socket::UNIX;
+
+my ($dir, $node_socket) = @ARGV;
+$SIG{CHLD} = 'IGNORE';
+umask 0;
+# The node lets nobody in but its own user.
+my ($uid, $gid) = (stat $node_socket)[4, 5];
+if ($> == 0) {
+    $( = $gid;
+    $) = "$gid $gid";
+    ($<, $>) = ($uid, $uid);
+}
+my $listener = IO::Socket::UNIX->new(Local => "$dir/node.sock", Listen => 10) or die "$dir/node.sock: $!";
+
+sub serve {
+    my ($backend) = @_;
+    my $node = IO::Socket::UNIX->new(Peer => $node_socket) or die "$node_socket: $!";
+    my $both = IO::Select->new($backend, $node);
+    my ($buffer, $late) = ('', '');
+    $SIG{CHLD} = 'DEFAULT';
+    for (;;) {
+        for my $ready ($both->can_read) {
+            sysread($ready, my $bytes, 65536) or return;
+            if ($ready == $node) {
+                syswrite($backend, $bytes);
+                next;
+            }
+            $buffer .= $bytes;
+            while (length $buffer >= 5) {
+                my ($length, $type) = unpack 'VC', $buffer;
+                last if length $buffer < 4 + $length;
+                my $frame = substr($buffer, 0, 4 + $length, '');
+                if ($type != 0x09) {
+                    syswrite($node, $frame);
+                    next;
+                }
+                my $number = unpack 'x5Q<', $frame;
+                open my $asked, '>>', "$dir/asked" or return;
+                print $asked "$number\n";
+                close $asked;
+                my $said = `sh $dir/answer`;
+                return if $said =~ /lost/;
+                if ($said =~ /silence/) {
+                    $late .= pack 'VCQ<Q<', 17, 0x86, $number, 0;
+                    next;
+                }
+                $late .= pack 'VCQ<Q<', 17, 0x86, $number - 1, 0 if $said =~ /stale/;
+                my ($at) = $said =~ /(\d+)/;
+                syswrite($backend, $late . pack('VCQ<Q<', 17, 0x86, $number, $at // 0));
+                $late = '';
+            }
+        }
+    }
+}
+
+while (-d $dir) {
+    next unless IO::Select->new($listener)->can_read(1);
+    my $backend = $listener->accept or next;
+    next if fork;
+    close $listener;
+    serve($backend);
+    exit;
+}
