@@ -87,7 +87,7 @@ fi
 [ -x "$PG_CONFIG" ] || fail "$PG_CONFIG is missing although postgresql-server-dev-$PG_VERSION is installed"
 
 if [ "${1:-}" = lint ]; then
-    # Checks licences and known flaws of libraries; Debian does not have it.  Builds for some minutes.
+    # Checks the licenses and known vulnerabilities of libraries.  Debian does not package it; building it takes minutes.
     command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --version "$CARGO_DENY"
     exit
 fi
