@@ -35,7 +35,7 @@ pub struct Region {
     /// The IP address at which the other nodes reach this one.
     #[serde(default = "loopback")]
     pub host: String,
-    /// Ports; a free one is chosen for each that is omitted.  `onetrip init --region` requires every region's `peer_port`.
+    /// Ports; a free one is chosen for each that is omitted, but `onetrip init --region` requires every `peer_port`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_port: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
