@@ -24,12 +24,12 @@ help:
 	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file tells what happened)"
 	@echo "make fuzz    bytes from outside, led by coverage, in all targets (SECONDS=60 in all; TARGET=name for one, INPUT=file"
 	@echo "             repeats one input, ARGS=--keep keeps what it found in testdata/fuzz; ARGS=--help)"
-	@echo "make audit   licenses, sources and known flaws of the Rust libraries; needs the list of flaws from GitHub"
+	@echo "make audit   licenses, sources and known vulnerabilities of the Rust libraries; needs the advisory database from GitHub"
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
 	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make poison  random DDL, rows, roles, functions and values of every type from three regions at once come out alike (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make lint    all that is checked without running anything: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
-	@echo "             directions of includes and of dependencies, licenses and known flaws of libraries, scripts, lines of pages"
+	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, lines of pages"
 	@echo "             (make -k lint shows all that is wrong, not only the first)"
 	@echo "make lint-versions  the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched"
 	@echo "make bench   Onetrip beside PostgreSQL, alone and with synchronous standbys: latency, throughput, cost; writes a page in"
@@ -117,7 +117,7 @@ fuzz: setup
 		--seconds $(SECONDS) --work $(BUILD_DIR)/fuzz $(if $(TARGET),--target $(TARGET)) \
 		$(if $(INPUT),--input $(INPUT)) $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
-# The list of known flaws comes from https://github.com/rustsec/advisory-db.
+# The list of known vulnerabilities is https://github.com/rustsec/advisory-db.
 audit: setup-lint
 	cargo deny --locked check --hide-inclusion-graph
 
@@ -138,13 +138,13 @@ lint-scripts: setup-lint
 lint-product: setup-lint
 	@scripts/lint-product.sh
 
-# Without the net everything except the known flaws is checked; `make audit` wants them all.
+# Without a network connection, everything but the vulnerabilities is checked; `make audit` fails without them.
 lint-libraries: setup-lint
 	cargo deny --locked check --hide-inclusion-graph licenses bans sources
 	@if timeout 120 cargo deny --locked fetch db; then \
 		cargo deny --locked check --hide-inclusion-graph advisories; \
 	else \
-		echo "lint-libraries: advisories NOT CHECKED: the list of known flaws could not be fetched"; \
+		echo "lint-libraries: advisories NOT CHECKED: the advisory database could not be fetched"; \
 	fi
 
 lint-c: setup-lint

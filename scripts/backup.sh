@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes a base backup of a node, keeps the last few, and removes the part of the archive that none of them needs.  For cron or a
-# systemd timer; exit status 0 only if the new backup is whole.
+# Makes a backup of a node, keeps the last KEEP backups, and removes the segments of the archive that none of these needs.
+# For cron or a systemd timer; exits with status 0 only if the new backup is complete.
 #
 #   scripts/backup.sh NODE_FOLDER BACKUPS_FOLDER ARCHIVE_FOLDER KEEP
 #
@@ -19,20 +19,20 @@ checkpoint_of() {
 
 "$onetrip" backup --data "$node" --to "$backups/$(date -u +%Y-%m-%dT%H%M%SZ)"
 
-# Only what is a whole backup counts; names sort by time.  Unfinished ones are left for a person to look at.
+# Only complete backups count, which have a manifest; their names sort by time.  Others are left for a person to look at.
 whole=()
 for folder in "$backups"/*/; do
     if [ -f "$folder/manifest.json" ]; then whole+=("${folder%/}"); fi
 done
 while [ ${#whole[@]} -gt "$keep" ]; do
     echo "removing ${whole[0]}"
-    # Without its manifest it is no backup any more, however far the removal gets.
+    # The manifest goes first: if the removal is interrupted, what remains does not count as a backup.
     rm -f "${whole[0]}/manifest.json"
     rm -rf "${whole[0]}"
     whole=("${whole[@]:1}")
 done
 
-# A segment can go when the one after it begins at or before the first entry that the oldest backup needs.
+# A segment can be removed when the one after it begins at or before the first entry that the oldest backup needs.
 needed=$(($(checkpoint_of "${whole[0]}") + 1))
 previous=
 for segment in "$archive"/*.log; do

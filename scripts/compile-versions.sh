@@ -1,11 +1,11 @@
 #!/bin/bash
-# Compiles the extension and its unit tests, warnings being errors: against the headers of the installed PostgreSQL, and
-# those of the other versions that Debian has.  A version whose headers cannot be fetched is named and left out; with
+# Compiles the extension and its unit tests, with warnings as errors, against the headers of the installed PostgreSQL and
+# those of the other versions that Debian has.  A version whose headers cannot be fetched is reported and skipped; with
 # --strict that is an error.  Nothing is linked or installed.
 #
 #   scripts/compile-versions.sh [--strict] [DIR]     DIR: where fetched headers are kept for a week (default: target/headers)
 #
-# apt keeps lists of its own there, so the machine's stay as they are.
+# apt keeps separate package lists in DIR, so the machine's own lists stay as they are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/15/bin/pg_config}
@@ -15,7 +15,7 @@ if [ "${1:-}" = --strict ]; then
     shift
 fi
 dir=$(realpath -m "${1:-target/headers}")
-# Version and the release that has it; Debian has no 16.
+# Each version with the release of Debian that has it; no release has 16.
 versions="15:bookworm 17:trixie 18:sid"
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
@@ -23,7 +23,8 @@ say() {
     echo "compile-versions: $*"
 }
 
-# Headers of version $1 from release $2 of Debian, below $3.  Every step with &&: bash ignores `set -e` in a condition.
+# Fetches the headers of version $1 from Debian's release $2 into folder $3.  The steps are joined by &&, since bash
+# ignores `set -e` in a function that is called in a condition.
 fetch() (
     if [ ! -e $keyring ]; then
         say "$keyring is missing: install debian-archive-keyring" >&2
@@ -37,14 +38,14 @@ fetch() (
         "${apt[@]}" update && "${apt[@]}" download "postgresql-server-dev-$1" &&
         dpkg-deb -x postgresql-server-dev-"$1"_*.deb . &&
         rm -rf lists archives ./*.deb ./*.bin usr/lib usr/share &&
-        touch fetched # last: what was interrupted is fetched again
+        touch fetched # last, so that an interrupted fetch is repeated
 )
 
-# compile VERSION HOW INCLUDES...: each file, twice.
+# compile VERSION HOW INCLUDES...: compiles each file twice, without and with stop points.
 compile() {
     local number=$1 how=$2 shadow=
     shift 2
-    # As PostgreSQL compiles itself, from 16 on.
+    # PostgreSQL itself is compiled with this warning from version 16 on.
     [ "$number" -lt 16 ] || shadow=-Wshadow=compatible-local
     for points in "" -DONETRIP_STOP_POINTS; do
         # shellcheck disable=SC2086
@@ -62,11 +63,11 @@ compile() {
 }
 
 installed=$("$PG_CONFIG" --version | sed -E 's/^PostgreSQL ([0-9]+).*/\1/')
-# Whole, for what only the optimiser notices.
+# To machine code, since some warnings come only from the optimizer.
 compile "$installed" "-c -o /dev/null" -I "$("$PG_CONFIG" --includedir-server)"
 
 mkdir -p "$dir"
-# Debian's headers are made for its own libc, which may have functions that this one lacks.
+# The fetched headers assume the libc of their own release, which may have functions that this machine's lacks.
 echo '#include <stddef.h>
 extern size_t strlcpy(char *dst, const char *src, size_t size);' >"$dir/libc.h"
 for version in $versions; do

@@ -7,7 +7,7 @@ set -euo pipefail
 sources=$(realpath "${1:-$(dirname "$0")/../extension/src}")
 cd "$sources"
 
-# The first word of each line between the table's head and the empty line behind it, from the top wing down.
+# The first word of each line between the table's head and the empty line after it, from the top wing down.
 mapfile -t wings < <(sed -n '/^ \*	wing		/,/^ \*$/{s/^ \*	\([a-z]*\)	.*/\1/p}' base/base.h | tail -n +2)
 declare -A height
 for i in "${!wings[@]}"; do height[${wings[$i]}]=$((${#wings[@]} - i)); done
@@ -29,26 +29,26 @@ while IFS=: read -r file line text; do
     path=${path%%\"*}
     wing=${path%%/*}
     if [ "$wing" = "$path" ] || [ -z "${height[$wing]:-}" ]; then
-        # PostgreSQL's own, unless a file of that name stands here.
+        # A header of PostgreSQL's, unless the extension has a file of that name.
         [ "$wing" != "$path" ] || [ -z "$(find . -name "$path" -print -quit)" ] ||
-            complain "$file:$line: say \"folder/$path\""
+            complain "$file:$line: write \"folder/$path\""
         continue
     fi
     checked=$((checked + 1))
     [ -e "$path" ] || complain "$file:$line: there is no $path"
     from=${file%%/*}
     if [ "$from" = "$wing" ]; then continue; fi
-    [ "$path" = "$wing/$wing.h" ] || complain "$file:$line: $path is for the wing $wing alone; $wing/$wing.h is its public header"
+    [ "$path" = "$wing/$wing.h" ] || complain "$file:$line: $path is private to the wing $wing, whose public header is $wing/$wing.h"
     # onetrip.c stands above all wings.
     if [ "$from" = "$file" ]; then continue; fi
     [ "${height[$wing]}" -lt "${height[$from]:-0}" ] || complain "$file:$line: $from is below $wing and may not include $path"
 done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]+"' --include='*.[ch]' . | sed 's|^\./||')
 
-# A declaration of one's own would be a way around.
+# Declaring another file's function in a .c file would evade the check.
 while IFS= read -r line; do
     complain "$line: declared in a .c file; include the header"
 done < <(grep -rnE '^extern ' --include='*.c' . | sed 's|^\./||')
 
 [ "$checked" -gt 0 ] || complain "$sources has no includes"
 [ "$failures" = 0 ] || exit 1
-echo "include-direction: ${#wings[@]} wings, $checked includes, all down"
+echo "include-direction: ${#wings[@]} wings, $checked includes, all pointing down"

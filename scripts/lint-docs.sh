@@ -1,5 +1,5 @@
 #!/bin/bash
-# Lines of the pages have at most 100 characters, outside of fenced blocks and of the tables of figures in docs/measurements.
+# Checks that lines of the pages have at most 100 characters, except in fenced blocks and in the tables of docs/measurements.
 #
 #   scripts/lint-docs.sh [FILE...]     default: README.md, CHANGELOG.md and all pages below docs and testdata
 set -euo pipefail
@@ -20,14 +20,14 @@ perl -CSD -ne '
     elsif (!$fenced && !(/^\|/ && $ARGV =~ m{^docs/measurements/})) {
         chomp;
         if (length > 100) {
-            printf STDERR "lint-docs: %s:%d: %d characters, 100 are the most\n", $ARGV, $., length;
+            printf STDERR "lint-docs: %s:%d: %d characters, but at most 100 are allowed\n", $ARGV, $., length;
             $failures++;
         }
     }
     if (eof) {
         if ($fenced) { print STDERR "lint-docs: $ARGV: a fenced block does not end\n"; $failures++ }
         $pages++; $fenced = 0;
-        close ARGV;    # numbers lines anew
+        close ARGV;    # starts line numbers from 1 again
     }
     END { if ($failures) { print STDERR "lint-docs: $failures lines to mend\n"; $? = 1 } else { print "lint-docs: $pages pages\n" } }
 ' "$@"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The product stays free of what only tests need: the command, built for use, depends neither on the lab nor on the checker, and
-# no feature that tests ask for is on in it.
+# Checks that the product contains nothing that only tests need: the command, as it is shipped, depends neither on the lab
+# nor on the checker, and is built without the features that are for tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ tree=$(cargo tree --locked -p onetrip-cli -e normal --prefix none --format '{f}|
 grep -q '|onetrip-node ' <<<"$tree" ||
     { echo "lint-product: the command does not depend on onetrip-node: was it renamed?" >&2; exit 1; }
 if found=$(grep -E '\|onetrip-(lab|checker) |^([^|]*,)?(lab|stop-points)(,[^|]*)?\|onetrip-' <<<"$tree"); then
-    echo "lint-product: the onetrip command for use holds what only tests need (features|crate):" >&2
+    echo "lint-product: the onetrip command as it is shipped contains what only tests need (features|crate):" >&2
     sort -u <<<"$found" >&2
     exit 1
 fi

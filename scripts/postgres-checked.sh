@@ -1,12 +1,12 @@
 #!/bin/bash
-# A copy of PostgreSQL whose `postgres` runs under a memory checker, with the extension and the tests' library in it.
+# Makes a copy of PostgreSQL whose `postgres` runs under a memory checker, with the extension and the tests' library in it.
 #
 #   scripts/postgres-checked.sh asan|valgrind DIR
 #
 # asan: the extension is built with AddressSanitizer and UndefinedBehaviorSanitizer; the first finding ends the server with
-#       SIGABRT and stands in its log.  Leaks are not looked for: a server's memory belongs to contexts, and ends with them.
+#       SIGABRT and is in its log.  Leaks are not looked for: PostgreSQL frees memory together with its memory context.
 # valgrind: findings go to /var/tmp/onetrip-valgrind.PID.log, one file for each process.
-# PostgreSQL itself is Debian's in both.
+# In both cases PostgreSQL itself is Debian's build.
 set -euo pipefail
 [ $# -eq 2 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 kind=$1
@@ -24,8 +24,8 @@ if [ ! -e "$bin/postgres.plain" ]; then
 fi
 case $kind in
 asan)
-    # The runtime must be up before any library's start: libgpg-error's calls gettext, which holds a lock while it allocates,
-    # and the runtime's start takes that lock again.
+    # AddressSanitizer's runtime must be initialized before any library's constructor runs: libgpg-error's calls gettext,
+    # which holds a lock while it allocates memory, and the initialization of the runtime takes that lock again.
     printf '%s\n' '#include <stdlib.h>' \
         '__attribute__((constructor)) static void start(void) { void *volatile p = malloc(1); free(p); }' >"$copy/first.c"
     gcc -shared -fPIC -O0 -Wl,-z,initfirst -o "$copy/first.so" "$copy/first.c"
@@ -44,7 +44,7 @@ exec valgrind --quiet --leak-check=no --undef-value-errors=yes --num-callers=25 
 END
     ;;
 *)
-    echo "scripts/postgres-checked.sh: asan or valgrind, not $kind" >&2
+    echo "scripts/postgres-checked.sh: the checker must be asan or valgrind, not $kind" >&2
     exit 2
     ;;
 esac

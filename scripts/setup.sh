@@ -1,18 +1,18 @@
 #!/bin/bash
-# Makes this machine able to build and run Onetrip: installs what is missing, builds the extension and puts it into
-# PostgreSQL's folders.  Quick and silent when there is nothing to do.  Debian 12; as root or through sudo.
+# Prepares this machine to build and run Onetrip: installs what is missing, builds the extension and installs it into
+# PostgreSQL's folders.  Quick and silent when there is nothing to do.  For Debian 12, run by root or by a user with sudo.
 #
 #   scripts/setup.sh [tests|bench|lint]
 #
-# tests: also what only tests use: PostGIS for its types, pg_cron for its ways.
-# bench: also what `make bench` counts packets with.
-# lint: what `make lint` uses; the extension is not built then.
+# tests: also PostGIS, for its types, and pg_cron, since it must be preloaded and bypasses the access method.
+# bench: also ss, with which `make bench` counts packets.
+# lint: also what `make lint` uses; the extension is not built then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PG_VERSION=15
 PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG_VERSION/bin/pg_config}
-# The newest that any pinned crate asks for.
+# The newest version that any pinned crate requires.
 CARGO_NEEDED=1.88
 CARGO_DENY=0.20.2
 
@@ -58,7 +58,7 @@ for package in "${wanted[@]}"; do
     installed "$package" || missing+=("$package")
 done
 if ! cargo_is_new_enough; then
-    # Debian 12 keeps a current toolchain for its browsers.
+    # Debian 12 has a recent toolchain besides its usual one, in order to build browsers.
     if command -v cargo >/dev/null; then
         fail "$(command -v cargo) is $(cargo --version); Onetrip needs $CARGO_NEEDED or later: update it (rustup update)"
     fi
@@ -71,7 +71,7 @@ if [ "${1:-}" = lint ]; then
 fi
 
 if [ ${#missing[@]} -gt 0 ]; then
-    command -v apt-get >/dev/null || fail "install by hand what is missing: ${missing[*]}"
+    command -v apt-get >/dev/null || fail "there is no apt-get: install by hand what is missing: ${missing[*]}"
     echo "setup: installing ${missing[*]}"
     # The package would start a server of its own on port 5432, which nobody here needs.
     if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
@@ -82,12 +82,12 @@ if [ ${#missing[@]} -gt 0 ]; then
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "${missing[@]}"
     cargo_is_new_enough ||
-        fail "no cargo $CARGO_NEEDED or later can be had from Debian here: install the Rust toolchain (rustup) and try again"
+        fail "Debian offers no cargo $CARGO_NEEDED or later here: install the Rust toolchain (rustup) and try again"
 fi
 [ -x "$PG_CONFIG" ] || fail "$PG_CONFIG is missing although postgresql-server-dev-$PG_VERSION is installed"
 
 if [ "${1:-}" = lint ]; then
-    # Checks licences and known flaws of libraries; Debian does not have it.  Builds for some minutes.
+    # Checks the licenses and known vulnerabilities of libraries.  Debian does not package it; building it takes minutes.
     command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --version "$CARGO_DENY"
     exit
 fi

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds node and extension with stop points, beside the ones for use, and runs the tests that need them.
+# Builds the node and the extension with stop points, beside the normal builds, and runs the tests that need them.
 #
 #   scripts/test-outcomes.sh TARGET_FOLDER
 set -euo pipefail
@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "$1"
 copy=$(realpath "$1")/postgres-stop-points
-# Started by root, the servers run as postgres, who may not reach the checkout.
+# If root starts them, the servers run as the user postgres, which may be unable to reach the checkout.
 if [ "$(id -u)" = 0 ] && ! setpriv --reuid=nobody --regid=nogroup --clear-groups test -x "$(dirname "$copy")"; then
     copy=/var/tmp/onetrip-postgres-stop-points
 fi

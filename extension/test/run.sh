@@ -1,10 +1,10 @@
 #!/bin/bash
 # The extension's tests on one node: sql/ (one session), specs/ (several) and t/ (with restarts), against a real node with a real PostgreSQL.
 #
-# Called by `make -C extension check-all`.  What is installed in PostgreSQL's folders is what runs (`make setup`).
-#   TESTS="capture toast"  only these of sql/ (setup comes by itself); SPECS and RESTARTS (t/) likewise, =none for none
+# Called by `make -C extension check-all`.  The tests run what is installed in PostgreSQL's folders (`make setup`).
+#   TESTS="capture toast"  only these of sql/ (and setup, always); SPECS and RESTARTS (t/) likewise; =none for none
 #   ONETRIP=FILE           this onetrip command, instead of building it
-#   UNIT=FILE              this onetrip_unit.so; SANITIZERS=asan|valgrind: what watches (check-asan)
+#   UNIT=FILE              this onetrip_unit.so; SANITIZERS=asan|valgrind: which one watches the server (check-asan)
 #   KEEP=1                 leave the folder with logs and results behind
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -95,7 +95,7 @@ start_node() {
     fi
 }
 
-# Node and PostgreSQL, in good order.
+# Stops the node and PostgreSQL cleanly.
 stop_node() {
     kill -TERM "$node"
     for _ in $(seq $((STOP_SECONDS * 10))); do
@@ -132,8 +132,8 @@ run() {
     set -- "${known[@]}"
     [ $# -gt 0 ] || return 0
     mkdir -p "$work/$name"
-    # Both write what they compare into the output folder; nothing lands in the checkout.
-    # In the background, so that a signal to this script is heard at once.
+    # Both programs write what they compare into the output folder; nothing is written to the checkout.
+    # In the background, so that this script reacts to a signal at once.
     timeout -k 10 $TESTS_SECONDS "$program" --use-existing --dbname=onetrip --host=127.0.0.1 --port="$port" --user=postgres \
         --bindir="$bin_dir" --inputdir="$PWD" --outputdir="$work/$name" "$@" >"$work/$name/log" 2>&1 &
     running=$!
@@ -141,7 +141,7 @@ run() {
     running=
     grep -E '^test ' "$work/$name/log" || true
     passed=$((passed + $(grep -cE '^test .*\.\.\. ok' "$work/$name/log" || true)))
-    # Tests that never came to run have failed too.
+    # Tests that were never run have failed too.
     failed=$((failed + $# - $(grep -cE '^test .*\.\.\. ok' "$work/$name/log" || true)))
     if [ $status -ne 0 ]; then
         if [ -s "$work/$name/regression.diffs" ]; then
@@ -188,7 +188,7 @@ if [ -z "${TESTS:-}${SPECS:-}" ]; then
     examples ../../docs/functions.md
 fi
 
-# Those that stop and start the node: each a script of its own, in this shell.  The last line it prints on failure tells.
+# The tests that stop and start the node: each is a script that runs in this shell, and sets `wrong` if it fails.
 restarts=${RESTARTS:-$(names t sh)}
 [ "$restarts" = none ] && restarts=
 if [ -n "${TESTS:-}${SPECS:-}" ] && [ -z "${RESTARTS:-}" ]; then
@@ -211,7 +211,7 @@ if ! kill -0 "$node" 2>/dev/null; then
     failed=$((failed + 1))
     echo "the node ended during the tests"
 fi
-# The postmaster tells of a crash once the core is written.
+# The postmaster logs a crash only after the core file is written.
 [ "$failed" -eq 0 ] || sleep 3
 # t/ kills servers on purpose, by SIGKILL.
 crashed="PANIC:|was terminated by signal|Sanitizer|runtime error:"
@@ -225,7 +225,7 @@ if grep -aE "$crashed" "$work/node.log" "$work/nodes/here/postgres.log" | grep -
         gdb -batch -ex "backtrace 18" "$bin_dir/postgres" "$core" 2>/dev/null | grep '^#' | cut -c 1-160
     done
 fi
-# Are the sanitizers awake?  Last, since the server crashes.
+# Do the sanitizers find anything at all?  This comes last, since it crashes the server.
 if [ -n "${SANITIZERS:-}" ]; then
     query "CREATE FUNCTION unit.read_behind_end() RETURNS int LANGUAGE c AS '$ONETRIP_UNIT', 'unit_read_behind_end'"
     query "SELECT unit.read_behind_end()" >/dev/null 2>&1 || true

@@ -1,5 +1,5 @@
-//! One GET or POST of JSON to a node, on a trusted address or through a Unix socket (an address with a slash in it is its
-//! path).
+//! One JSON request to a node, GET or POST: over TCP to a trusted address, or through a Unix socket (an address with a
+//! slash in it is the socket's path).
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-/// A status page is a few kilobytes; more than this is not a node.
+/// A status page is a few kilobytes; whatever sends more than this is not a node.
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
 
-/// The node answered, and said no.
+/// The node answered with an HTTP status other than success.
 #[derive(Debug, thiserror::Error)]
 #[error("status {status}: {why}")]
 pub struct Refused {
@@ -60,7 +60,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // What ends it early is the answer's error too; and it ends with the sender.
+    // The task's result is not needed: when the connection breaks, the request fails too.  If this future is dropped at
+    // the timeout, the task ends because its sender is gone.
     let connection = tokio::spawn(connection);
     let answer = async {
         let answer = sender.send_request(request).await?;
@@ -89,7 +90,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// What comes of asking one that answers with these bytes and hangs up.
+    /// The result of asking a server that answers with these bytes and closes the connection.
     async fn asked(answer: &'static [u8]) -> Result<Value> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();

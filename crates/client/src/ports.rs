@@ -1,7 +1,8 @@
 //! Free TCP ports of this machine.
 //!
-//! Ports are taken from below the range that the kernel uses for outgoing connections: a server that is killed and started
-//! again on its port must not find that some client's connection has got it meanwhile.
+//! Ports are chosen below the range that the kernel uses for outgoing connections, if there is room below it (otherwise
+//! from 61,000 up).  From inside that range, a client's connection could be given the port of a server that was killed,
+//! and the server could not be started again.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -17,7 +18,7 @@ pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
         .and_then(|text| text.split_whitespace().next().and_then(|word| word.parse::<u16>().ok()))
         .unwrap_or(32_768);
     let (from, until) = if ephemeral_from > 12_000 { (10_000, ephemeral_from) } else { (61_000, 65_535) };
-    // All are held until the last is found, so that none is given twice.
+    // All listeners stay open until the last port is found, so that no port is returned twice.
     let mut held = Vec::with_capacity(count);
     for _ in 0..TRIES_MAX {
         if held.len() == count {

@@ -5,12 +5,12 @@ use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
-/// Where `ONETRIP_POSTGRES_BIN` says, else where Debian has them.
+/// The folder that `ONETRIP_POSTGRES_BIN` names, else the folder of Debian's PostgreSQL 15.
 pub fn usual_bin_dir() -> PathBuf {
     std::env::var_os("ONETRIP_POSTGRES_BIN").map_or_else(|| "/usr/lib/postgresql/15/bin".into(), Into::into)
 }
 
-/// As told, else the usual place, else as `pg_config` says.
+/// `given` as an absolute path, else [`usual_bin_dir`] if it contains `postgres`, else what `pg_config` says.
 pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
         return std::path::absolute(given).context("find bin_dir");

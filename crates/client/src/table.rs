@@ -1,6 +1,7 @@
-//! Tables for people.
+//! Tables as text, for people to read.
 
-/// Aligned columns, the first `left` of them to the left and numbers to the right; the first line is the head.
+/// Aligns the columns: the first `left` of them to the left, the others (numbers) to the right.  The first line is the
+/// header.
 pub fn render(lines: &[Vec<String>], left: usize) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width =

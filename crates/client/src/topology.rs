@@ -1,18 +1,19 @@
 //! A topology: the regions of a cluster, the round trips between them, and how far the measuring client is from each.
 //!
-//! Invariants after [`Topology::parse`]: region names are unique, fit for a folder, and not empty; every link names two
-//! known, different regions and no pair twice; every round trip is finite and between 0 and 20,000 ms.
+//! Invariants after [`Topology::parse`]: there is a region; region names are unique and can name a folder; every link
+//! is between two different, known regions, and no two links are between the same two; every round trip is finite and
+//! between 0 and 20,000 ms.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// A link between two regions that is not listed has no distance, so a topology of one place needs no links at all.
+/// Regions without a link between them are 0 ms apart, so a topology of a single place needs no links at all.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// The region whose node should lead, or `auto`, the default: the cluster chooses, by measured round trips.
+    /// The region whose node should lead, or `auto`, the default: the cluster chooses by measured round trips.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred_leader: Option<String>,
     /// The replicated database.
@@ -31,17 +32,17 @@ pub struct Region {
     /// Round trip from the measuring client to this region, ms.
     #[serde(default)]
     pub client_rtt_ms: f64,
-    /// Where the other nodes reach this one.
+    /// The IP address at which the other nodes reach this one.
     #[serde(default = "loopback")]
     pub host: String,
-    /// Ports; a free one is taken for each that is left out.
+    /// Ports; a free one is chosen for each that is omitted, but `onetrip init --region` requires every `peer_port`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_port: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_port: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postgres_port: Option<u16>,
-    /// Where the demo's client link to this region listens.
+    /// The port on which the demo's client link to this region listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_port: Option<u16>,
 }
@@ -61,10 +62,10 @@ pub enum TopologyError {
     Invalid { path: String, message: String },
 }
 
-/// Longer is a typing error rather than a distance on Earth.
+/// A longer round trip is a typing error rather than a distance on Earth.
 const RTT_MS_MAX: f64 = 20_000.0;
 
-/// No region has this name.
+/// Stands for the cluster's own choice; no region may have this name.
 const AUTO: &str = "auto";
 
 fn loopback() -> String {
@@ -112,7 +113,7 @@ impl Topology {
                 );
             }
             if !names.insert(name.as_str()) {
-                return Err(format!("region {name:?} is there twice"));
+                return Err(format!("region {name:?} is listed twice"));
             }
             check_rtt(region.client_rtt_ms, || format!("client_rtt_ms of region {name:?}"))?;
         }
@@ -128,7 +129,7 @@ impl Topology {
                 return Err(format!("a link leads from region {a:?} to itself"));
             }
             if !pairs.insert(if a < b { (a, b) } else { (b, a) }) {
-                return Err(format!("the link between {a:?} and {b:?} is there twice"));
+                return Err(format!("the link between {a:?} and {b:?} is listed twice"));
             }
             check_rtt(link.rtt_ms, || format!("rtt_ms between {a:?} and {b:?}"))?;
         }
@@ -153,7 +154,7 @@ impl Topology {
         self.regions.iter().position(|r| r.name == name)
     }
 
-    /// Round trip between two regions by their place in `regions`, ms.
+    /// Round trip in ms between the regions at these two indexes of `regions`.
     pub fn rtt_ms(&self, a: usize, b: usize) -> f64 {
         let (a, b) = (&self.regions[a].name, &self.regions[b].name);
         self.links

@@ -1,5 +1,5 @@
-# Goal: PostgreSQL believes nobody on the agent socket but its own user and root.
-# Method: another user listens on a socket that everybody may use; only root can start such a one.
+# Goal: PostgreSQL trusts a node on the agent socket only if that runs as its own user or as root.
+# Method: another user listens on a socket that everybody may use; only root can start such a process.
 if [ "$(id -u)" -eq 0 ]; then
     query "CREATE FUNCTION unit.connect(path text) RETURNS text LANGUAGE c STRICT AS '$ONETRIP_UNIT', 'unit_connect'"
     mkdir -m 777 "$work/foreign"

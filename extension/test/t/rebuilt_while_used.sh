@@ -1,13 +1,13 @@
-# Goal: a table whose cached description is thrown away at any moment, as a GRANT or a VACUUM does it, is worked on all the
-#       same: rows with long values are applied, indexes are built, the table is rewritten.
-# Method: do that over and over while another session changes a row of pg_attribute.  A crash shows in the server's log.
+# Goal: when a table's cached description is invalidated at any moment, as GRANT and VACUUM do, all work on the table
+#       still succeeds: rows with long values are applied, indexes are built, the table is rewritten.
+# Method: do these over and over while another session changes a row of pg_attribute.  A crash shows in the server's log.
 
 query "CREATE SCHEMA rebuilt;
        CREATE TABLE rebuilt.t (id int PRIMARY KEY, v text, w text) WITH (fillfactor = 90);
        ALTER TABLE rebuilt.t ALTER v SET STORAGE EXTERNAL, ALTER w SET STORAGE EXTERNAL;
        INSERT INTO rebuilt.t SELECT g, repeat('v', 5000), repeat('w', 5000) FROM generate_series(1, 2) g;
        CREATE TABLE rebuilt.indexed AS SELECT g AS id, g AS v FROM generate_series(1, 2000) g;
-       -- Its query has to lock a table each time, which is when messages from others are read.
+       -- Its query has to lock a table each time, and locking a table processes invalidation messages.
        CREATE FUNCTION rebuilt.same(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \$\$
        BEGIN
            EXECUTE 'SELECT FROM pg_catalog.pg_language WHERE oid = ' || v;
@@ -52,7 +52,7 @@ VACUUM FULL rebuilt.indexed;
 REINDEX INDEX rebuilt.by_same;
 SELECT count(*) FROM rebuilt.indexed WHERE v >= 0;
 SQL
-# A message about each column of both tables.
+# Invalidates both tables' cached descriptions, over and over.
 query "DO \$\$ BEGIN
            FOR i IN 1..1000000 LOOP
                UPDATE pg_attribute SET attstattarget = i % 100

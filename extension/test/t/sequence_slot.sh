@@ -1,7 +1,7 @@
-# Goal: a data folder that is started with another sequence slot gives that slot's values from then on, none of them one
-#       that somebody may have used before; what others used before it came to this folder counts.
-# Method: change the slot between two starts, as a base backup from another node does; postgresql.conf stands behind what the
-#       node writes.
+# Goal: a data folder that is started with another sequence slot gives that slot's values from then on, but none that may
+#       have been used before: values of other slots that have arrived in this folder count.
+# Method: change the slot between two starts, as a base backup from another node does; a line at the end of
+#       postgresql.conf overrides what the node writes.
 # Slot 0 gives 1, 9, 17, ...; slot 3 gives 4, 12, 20, ... .
 
 expect() {
@@ -31,7 +31,7 @@ expect "the definition of a used one" \
     "SELECT start_value, increment, start_here, increment_here FROM onetrip.sequences WHERE schema_name = 'slot' AND sequence_name = 'used'" "1|1|4|8"
 expect "no sequence is left out" \
     "SELECT count(*) FROM onetrip.sequences WHERE increment_here > 0 AND (start_here - start_value) % increment_here <> increment * 3" "0"
-# PostgreSQL writes 32 values ahead to its log; a good stop takes that back, so these are exact.
+# PostgreSQL's WAL records are 32 values ahead of a sequence; after a clean shutdown they are not, so these are exact.
 expect "fresh" "SELECT nextval('slot.fresh'), nextval('slot.fresh')" "4|12"
 expect "used" "SELECT nextval('slot.used')" "20"
 expect "behind a value of another slot" "SELECT nextval('slot.behind')" "20"
@@ -45,7 +45,7 @@ if query "SELECT nextval('slot.short')" 2>/dev/null; then
 "
 fi
 
-# Nothing to do: the next start leaves all as it is, and goes on.
+# The next start has nothing to change, and the sequences go on.
 stop_node
 start_node
 expect "once only" "SELECT nextval('slot.used')" "28"
