@@ -1,10 +1,12 @@
-//! How a new node becomes a member: it shows a token at any member's peer port and gets all that it needs to start.
+//! How a new node becomes a member: it shows a token at the peer port of any member, and gets all that it needs to
+//! start.
 //!
-//! The connection is TLS, pinned to the authority that the token names; the new node has no certificate yet.  A token lets
-//! one node in.  Whoever was interrupted simply asks again with the same token, and gets another number: the member that the
-//! first answer made is out, unless it votes by now.
+//! The connection is TLS, pinned to the authority that the token names; the new node has no certificate yet.  A token
+//! lets one node in.  A node whose join was interrupted asks again with the same token, for the same region and
+//! address, and gets another id.  The member that the first answer made is then removed; if that member runs or votes
+//! by now, the request is refused instead.
 //!
-//! This half runs before there is a node; the member's half is `transport::accept`.
+//! This module is the new node's side, which runs before there is a node; the member's side is `transport::accept`.
 
 mod token;
 
@@ -25,13 +27,13 @@ use tokio::net::TcpStream;
 #[derive(Clone, Debug, PartialEq)]
 pub struct JoinRequest {
     pub region: RegionId,
-    /// Where the others will reach its peer port, `host:port`.
+    /// Where the other members will reach its peer port, `host:port`.
     pub address: String,
-    /// Of its PostgreSQL; a witness has none.
+    /// The facts of its PostgreSQL; a witness has none.
     pub postgres: Option<Facts>,
 }
 
-/// What is wrong with it, in a sentence.
+/// What is wrong with a request, in a sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotARequest(String);
@@ -51,16 +53,16 @@ impl JoinRequest {
     }
 }
 
-/// What it gets.
+/// What the new node gets in answer.
 #[derive(Serialize, Deserialize)]
 pub struct JoinReply {
     pub member: Member,
     pub cluster: String,
     pub members: Members,
     pub settings: ClusterSettings,
-    /// `None`: the cluster's nodes talk without TLS.
+    /// `None` if the cluster's nodes talk without TLS.
     pub tls: Option<JoinTls>,
-    /// The state of the log at some index, to start from.
+    /// The certifier's state at some log index, from which the new node starts.
     #[serde(skip)]
     pub checkpoint: Bytes,
 }
@@ -71,7 +73,7 @@ pub struct ClusterSettings {
     pub window_entries: u64,
     pub sequence_stride: u32,
     pub max_entry_bytes: u64,
-    /// The replicated database; a witness does not know.
+    /// The replicated database.  `None` if a witness has answered, which does not know it.
     pub database: Option<String>,
 }
 
@@ -83,10 +85,11 @@ pub struct JoinTls {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// With a large checkpoint over a slow line.
+/// Long enough for a large checkpoint over a slow line.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Asks the member at `address` (host:port of its peer port) to be let in.  The error is for whoever holds the token.
+/// Asks the member at `address` (host:port of its peer port) to let this node in.  The error is meant for the person
+/// who has the token.
 pub async fn request_join(address: &str, token: &JoinToken, request: JoinRequest) -> Result<JoinReply> {
     request.check().map_err(|why| Error::Join(why.to_string()))?;
     let connect = async {
@@ -113,7 +116,7 @@ impl JoinReply {
         serde_json::from_slice(head).map_err(|e| Error::Join(format!("the answer cannot be read: {e}")))
     }
 
-    /// All but the checkpoint.
+    /// Encodes all but the checkpoint.
     pub(crate) fn encode(&self) -> Bytes {
         serde_json::to_vec(self).expect("plain data").into()
     }

@@ -1,8 +1,8 @@
-//! The text by which a new node is let in once: `onetrip-join-1.<secret>.<authority>`.
+//! The text that lets one new node in: `onetrip-join-1.<secret>.<authority>`.
 //!
-//! `secret` and `authority` are 32 bytes each in base 32 (RFC 4648, lower case, no padding).  The authority is the SHA-256
-//! of the cluster's CA certificate, so that the new node gives its secret to the right cluster only; `plain` if the cluster
-//! has no certificates.
+//! `secret` and `authority` are 32 bytes each in base 32 (RFC 4648, lower case, no padding).  The authority is the
+//! SHA-256 of the cluster's CA certificate, so that the new node gives its secret only to the right cluster; it is
+//! `plain` if the cluster has no certificates.
 
 use crate::secret::{self, Secret};
 use std::fmt;
@@ -15,7 +15,7 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinToken {
     pub secret: Secret,
-    /// Fingerprint of the cluster's authority; `None`: its nodes talk without TLS.
+    /// Fingerprint of the cluster's authority; `None` if its nodes talk without TLS.
     pub authority: Option<[u8; 32]>,
 }
 
@@ -24,7 +24,7 @@ pub struct JoinToken {
 pub struct NotAToken(&'static str);
 
 impl JoinToken {
-    /// What the cluster knows the secret by.
+    /// The hash by which the cluster knows the secret.
     pub fn hash(&self) -> [u8; 32] {
         secret::hash(&self.secret)
     }
@@ -37,7 +37,7 @@ impl fmt::Display for JoinToken {
     }
 }
 
-/// Without the secret: it may end up in a log.
+/// Leaves the secret out, since this text may end up in a log.
 impl fmt::Debug for JoinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JoinToken").field("authority", &self.authority.as_ref().map(encode)).finish_non_exhaustive()
@@ -52,7 +52,7 @@ impl FromStr for JoinToken {
         let (Some(prefix), Some(secret), Some(authority), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
-            return Err(NotAToken("it should have three parts with points between them; is it whole?"));
+            return Err(NotAToken("it should have three parts with dots between them; is it complete?"));
         };
         if prefix != PREFIX {
             return Err(NotAToken("it should begin with onetrip-join-1"));
@@ -98,7 +98,7 @@ fn decode(text: &str) -> Option<[u8; 32]> {
             at += 1;
         }
     }
-    // One text for each value: the bits left over are zero.
+    // The bits left over must be zero, so that each value has one text only.
     (bits & ((1 << count) - 1) == 0).then_some(bytes)
 }
 

@@ -1,10 +1,10 @@
-//! A copy of a running PostgreSQL's data folder, by `pg_basebackup` through a Unix socket.
+//! A copy of a running PostgreSQL's data folder, made by `pg_basebackup` through a Unix socket.
 //!
-//! Where the socket leads is the caller's matter: to the server of this node, or through a tunnel to another's.
+//! The caller decides where the socket leads: to the server of this node, or through a tunnel to that of another.
 //!
 //! Invariants:
-//! - `to` is a whole data folder that was synced to disk, or the call failed and has left nothing of it that counts: the
-//!   caller gives a name that is not the final one, and renames at the end.
+//! - If the call succeeds, `to` is a complete data folder that is synced to disk.  If it fails, what it leaves there
+//!   does no harm, since the caller gives a name that is not the final one, and renames the folder at the end.
 //! - When the future is dropped, `pg_basebackup` is killed.
 
 use std::fs;
@@ -18,17 +18,17 @@ use tokio::process::Command;
 use super::server::without_pg_settings;
 use super::{file_error, PostgresError};
 
-/// What `pg_basebackup` may say besides its progress; the end of it explains a failure.
+/// How much is kept of what `pg_basebackup` says besides its progress, to explain a failure; older lines are dropped.
 const SAID_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug, Clone)]
 pub struct BaseBackup {
     /// Folder with `pg_basebackup`.
     pub bin_dir: PathBuf,
-    /// Folder of the socket, and the port that stands in its name.
+    /// Folder of the socket, and the port that is part of its name.
     pub socket_dir: PathBuf,
     pub port: u16,
-    /// The folder to make.  What an earlier, broken try left there is removed first.
+    /// The folder to make.  What an earlier try left there is removed first.
     pub to: PathBuf,
 }
 
@@ -39,7 +39,7 @@ pub struct CopyProgress {
 }
 
 impl BaseBackup {
-    /// Makes the folder.  `progress` is told from time to time how far it is.
+    /// Makes the folder.  `progress` is called from time to time with how far the copy is.
     pub async fn run(&self, mut progress: impl FnMut(CopyProgress)) -> Result<(), PostgresError> {
         remove_folder(&self.to)?;
         let program = self.bin_dir.join("pg_basebackup");
@@ -51,7 +51,8 @@ impl BaseBackup {
             .arg(&self.socket_dir)
             .args(["--port", &self.port.to_string()])
             .args(["--username", "postgres", "--no-password"])
-            // Stream: what is written meanwhile comes along, so the copy starts without anything else.
+            // With `stream`, the WAL written in the meantime is copied as well, so that a server can start on the copy
+            // alone.
             .args(["--wal-method", "stream", "--checkpoint", "fast", "--progress"])
             .current_dir("/")
             .stdin(Stdio::null())
@@ -88,7 +89,7 @@ pub fn remove_folder(folder: &Path) -> Result<(), PostgresError> {
 #[derive(Default)]
 struct Said {
     line: Vec<u8>,
-    /// Everything else, its end.
+    /// The end of everything else.
     other: String,
 }
 
@@ -120,7 +121,7 @@ impl Said {
         }
     }
 
-    /// The first error: what follows are its consequences.
+    /// The first error, since those that follow are its consequences.
     fn reason(&self) -> String {
         let lines: Vec<&str> = self.other.lines().collect();
         let error = lines.iter().find(|l| l.contains("error:") || l.contains("FATAL:")).or(lines.last());
@@ -128,7 +129,7 @@ impl Said {
     }
 }
 
-/// For the fuzzer.
+/// For the fuzzer: reads `bytes` as the standard error of `pg_basebackup`.
 #[cfg(feature = "lab")]
 pub(super) fn read_said(bytes: &[u8]) {
     let mut said = Said::default();

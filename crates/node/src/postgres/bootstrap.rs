@@ -1,7 +1,8 @@
-//! Makes a node's PostgreSQL: initdb, then the replicated database through single-user mode, where no socket is open.
+//! Makes a node's PostgreSQL: runs initdb, then makes the replicated database in single-user mode, in which no socket
+//! is open.
 //!
-//! Every node is made alone and alike; the log starts empty on all of them.  In single-user mode the extension's library has
-//! no shared memory and captures nothing, so none of this is replicated.
+//! The nodes of a new cluster make theirs independently and in the same way; the log starts empty on all of them.  In
+//! single-user mode the extension's library has no shared memory and captures nothing, so none of this is replicated.
 
 use std::fs;
 use std::io::Write;
@@ -10,10 +11,10 @@ use std::process::{Output, Stdio};
 
 use super::{file_error, remove_folder, PostgresError, Server};
 
-/// Of each database of a cluster.
+/// The encoding of every database in a cluster.
 pub(super) const ENCODING: &str = "UTF8";
 
-/// Makes the data folder of `server`.  It must not exist yet; what an earlier, broken try left is removed.
+/// Makes the data folder of `server`, which must not exist yet.  What an earlier try left unfinished is removed.
 pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
     server.check()?;
     let data = server.data();
@@ -59,7 +60,7 @@ fn include_settings(data: &Path) -> Result<(), PostgresError> {
         .map_err(file_error("write", &path))
 }
 
-/// Runs statements without a server.  Each is one line, since in this mode a line is a statement.
+/// Runs statements in single-user mode.  Each is put on one line, since a line is a statement in this mode.
 fn single_user(server: &Server, data: &Path, database: &str, statements: &[String]) -> Result<(), PostgresError> {
     let program = server.program("postgres");
     let mut child = server
@@ -74,7 +75,8 @@ fn single_user(server: &Server, data: &Path, database: &str, statements: &[Strin
         .map_err(|source| PostgresError::Program { program: program.clone(), source })?;
     let lines: String = statements.iter().map(|s| format!("{}\n", s.replace('\n', " "))).collect();
     if let Some(mut stdin) = child.stdin.take() {
-        // A server that has ended already says why on its standard error; that is the better message.
+        // Writing fails if the program has ended already.  It says why on its standard error, which is the better
+        // message.
         let _ = stdin.write_all(lines.as_bytes());
     }
     let output = child.wait_with_output().map_err(|source| PostgresError::Program { program, source })?;

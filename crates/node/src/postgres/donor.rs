@@ -1,6 +1,7 @@
 //! Where a data folder is copied from: another member's PostgreSQL, reached through a Unix socket of this node.
 //!
-//! `pg_basebackup` can only dial; so this side listens where nobody but this user gets in, and hands every connection on.
+//! `pg_basebackup` can only connect to a server.  So this node listens on a socket that only its own user (and root)
+//! can use, and forwards each connection to the donor.
 
 use std::future::Future;
 use std::io;
@@ -17,14 +18,14 @@ use tracing::Instrument;
 
 use super::{file_error, PostgresError};
 
-/// The port in the socket's name; a real server's is higher, so the two never meet in one folder.
+/// The port in the socket's name.  The port of a real server is higher, so the two sockets do not clash in one folder.
 pub(super) const DOOR_PORT: u16 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Donor {
     pub node: NodeId,
     pub region: RegionId,
-    /// What its PostgreSQL showed when it was chosen.
+    /// The index up to which its PostgreSQL showed the log when it was chosen.
     pub shows: LogIndex,
 }
 
@@ -33,9 +34,10 @@ pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// The other members, as far as a copy of their PostgreSQL goes.
+/// The other members, as sources for a copy of their PostgreSQL.
 pub trait Donors: Send + Sync + 'static {
-    /// Who can be copied now, the best first; or why nobody can.  `at_least`: what has been ordered, if it has.
+    /// The members that can be copied now, the best first; or why there are none.  `at_least` is what the copy must
+    /// show, if there is an order.
     fn choose(&self, at_least: Option<LogIndex>) -> Boxed<'_, Result<Vec<Donor>, String>>;
     /// A connection to that member's PostgreSQL, as through its own Unix socket.
     fn connect(&self, donor: NodeId) -> Boxed<'_, io::Result<Box<dyn Stream>>>;
@@ -52,8 +54,8 @@ impl Door {
         let path = folder.join(format!(".s.PGSQL.{DOOR_PORT}"));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(file_error("listen on", &path))?;
-        // Whoever gets in is a superuser there.  Until this line the folder's own mode keeps others out, and a connection
-        // made before it is not accepted from another user either.
+        // Whoever can connect is a superuser on the donor.  Until the next line, the mode of the folder keeps others
+        // out, and a connection that another user made before it is refused below.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
             .map_err(file_error("protect", &path))?;
         let accept = async move {
@@ -64,7 +66,7 @@ impl Door {
                 }
                 let donors = Arc::clone(&donors);
                 connections.spawn(async move { hand_on(near, &*donors, donor).await }.in_current_span());
-                // Those that have ended.
+                // Drops those that have ended.
                 while connections.try_join_next().is_some() {}
             }
         };
@@ -80,7 +82,7 @@ impl Drop for Door {
     }
 }
 
-/// Whether the other end belongs to this user or to root.
+/// Whether the other end runs as this user or as root.
 pub fn is_own_user(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw())
 }
@@ -88,7 +90,7 @@ pub fn is_own_user(stream: &UnixStream) -> bool {
 async fn hand_on(mut near: UnixStream, donors: &dyn Donors, donor: NodeId) {
     match donors.connect(donor).await {
         Ok(mut far) => {
-            // An end of the connection is pg_basebackup's to explain.
+            // If the connection breaks, pg_basebackup says so.
             let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
         }
         Err(e) => tracing::warn!(%donor, "cannot reach the PostgreSQL to copy: {e}"),

@@ -1,8 +1,9 @@
-//! Learns the [`Facts`] of a PostgreSQL from its programs, whether it runs or not.
+//! Finds out the [`Facts`] of a PostgreSQL from its programs, whether it runs or not.
 //!
-//! What pg_upgrade compares comes from `pg_controldata`: of the node's data folder, or if that has yet to be copied from a
-//! member, of one that `initdb` makes for this and that goes again.  Either tells of the programs, since a server does not start
-//! on a folder made by programs that were built otherwise.
+//! What pg_upgrade compares comes from `pg_controldata`, run on the node's data folder.  If that has yet to be copied
+//! from a member, it is run on a folder that `initdb` makes for this purpose and that is removed again.  Either folder
+//! shows how the programs were built, since a server does not start on a folder made by programs that were built
+//! differently.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,8 @@ use super::server::{installed_version, without_pg_settings};
 use super::{remove_folder, PostgresError};
 use crate::facts::Facts;
 
-/// What `pg_controldata` calls it, and what a person is told.  "Maximum length of identifiers" is NAMEDATALEN; a block's size
-/// decides which values fit into an index.
+/// Each fact as `pg_controldata` calls it, and as a person is told of it.  "Maximum length of identifiers" is
+/// NAMEDATALEN; a block's size decides which values fit into an index.
 const OF_CONTROL_FILE: [(&str, &str); 7] = [
     ("Maximum data alignment", "maximum data alignment"),
     ("Database block size", "database block size"),
@@ -25,21 +26,25 @@ const OF_CONTROL_FILE: [(&str, &str); 7] = [
     ("Float8 argument passing", "passing of float8 arguments"),
 ];
 
-/// Of the PostgreSQL with its programs in `bin_dir`, for the node in `node_folder`, by the OS user that the server runs as.
+/// The facts of the PostgreSQL whose programs are in `bin_dir`, for the node in `node_folder`.  To be called as the OS
+/// user that the server runs as.
 pub fn facts(bin_dir: &Path, node_folder: &Path) -> Result<Facts, PostgresError> {
     let programs = Programs { bin_dir, node_folder };
     let control = programs.control_file()?;
     let mut alike = of_control_file(&control).map_err(PostgresError::Refused)?;
     alike.extend(of_this_machine());
     alike.push(("lz4 compression", if programs.have_lz4()? { "present" } else { "absent" }.to_string()));
-    // Of every database that `onetrip init` makes; the extension refuses to be created in another.
+    // Every database that `onetrip init` makes has this encoding; in a database with another one, the extension refuses
+    // to be created.
     alike.push(("database encoding", ENCODING.to_string()));
     let version = installed_version(bin_dir)?;
-    let version = u16::try_from(version).map_err(|_| PostgresError::Refused(format!("PostgreSQL {version}?")))?;
+    let version =
+        u16::try_from(version).map_err(|_| PostgresError::Refused(format!("there is no PostgreSQL {version}")))?;
     Ok(Facts { version, alike: alike.into_iter().map(|(name, value)| (name.to_string(), value)).collect() })
 }
 
-/// What no program of PostgreSQL tells: the node is built for the machine that its PostgreSQL runs on.
+/// The facts that no program of PostgreSQL shows.  They are those of this node's program, which is built for the
+/// machine that its PostgreSQL runs on.
 fn of_this_machine() -> Vec<(&'static str, String)> {
     let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
     vec![
@@ -59,7 +64,7 @@ pub(super) fn of_control_file(text: &str) -> Result<Vec<(&'static str, String)>,
     let facts: Result<Vec<_>, String> = OF_CONTROL_FILE
         .into_iter()
         .map(|(label, name)| {
-            Ok((name, value(label).ok_or_else(|| format!("pg_controldata does not tell \"{label}\""))?))
+            Ok((name, value(label).ok_or_else(|| format!("pg_controldata does not show \"{label}\""))?))
         })
         .collect();
     let facts = facts?;
@@ -82,12 +87,12 @@ impl Programs<'_> {
     fn run(&self, name: &str, args: &[&str]) -> Result<Output, PostgresError> {
         let program = self.bin_dir.join(name);
         let mut command = without_pg_settings(&program);
-        // In English.
+        // So that the output is in English.
         command.env("LC_ALL", "C").env_remove("LANGUAGE").current_dir(self.node_folder).args(args);
         command.output().map_err(|source| PostgresError::Program { program, source })
     }
 
-    /// What `pg_controldata` says.
+    /// The output of `pg_controldata`.
     fn control_file(&self) -> Result<String, PostgresError> {
         let data = self.node_folder.join("postgres");
         if data.join("global/pg_control").exists() {
@@ -107,8 +112,8 @@ impl Programs<'_> {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// `postgres -C` shows a setting and ends; it takes no value that this build does not know.  The user's files are left
-    /// out of it.
+    /// Asks `postgres -C`, which shows a setting and exits, and refuses a value that this build does not know.  It does
+    /// not read the user's configuration files.
     fn have_lz4(&self) -> Result<bool, PostgresError> {
         let folder = self.node_folder.display().to_string();
         let ask = |method: &str| {
@@ -122,13 +127,13 @@ impl Programs<'_> {
         if output.status.success() {
             return Ok(true);
         }
-        // It knows pglz in any case: else the answer was to something else.
-        succeeded("asking PostgreSQL for its ways of compression", &ask("pglz")?)?;
+        // Every build knows pglz.  If this one refuses it too, it has refused for another reason.
+        succeeded("asking PostgreSQL which compression methods it has", &ask("pglz")?)?;
         Ok(false)
     }
 }
 
-/// A folder that goes when this does.
+/// A folder that is removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

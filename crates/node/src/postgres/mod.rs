@@ -1,11 +1,14 @@
-//! The node's own PostgreSQL: made ([`bootstrap`]), configured, started, watched, restarted and stopped ([`Supervisor`]).
+//! The node's own PostgreSQL: made ([`bootstrap`]), configured, started, watched, restarted and stopped
+//! ([`Supervisor`]).
 //!
-//! What it must not know: the log, how other nodes are reached, and what PostgreSQL says to the agent.  It knows processes,
-//! files and exit codes, and that there are [`Donors`] to copy a data folder from when it is ordered to.
+//! It must not know of the log, of how other nodes are reached, or of what PostgreSQL says to the agent.  It knows
+//! processes, files and exit codes, and that there are [`Donors`] from which it copies a data folder when it is ordered
+//! to.
 //!
 //! Invariants:
-//! - at most one server runs on a data folder, and it is told by its working folder, never by a number in a file alone;
-//! - the server outlives a node that dies, and the next node of that folder adopts it;
+//! - at most one server runs on a data folder; a process is recognized as that server by its working folder, never only
+//!   by a process id in a file;
+//! - the server outlives a node that dies, and the next node that runs on that folder adopts it;
 //! - a data folder is complete or absent: it is made under another name and renamed at the end.
 //!
 //! ```text
@@ -44,7 +47,7 @@ pub enum PostgresError {
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot run {program}: {source}; is PostgreSQL installed, and bin_dir in node.toml right?")]
     Program { program: PathBuf, source: io::Error },
-    /// Something to be put right by a person before the next try; the text says what.
+    /// Something that a person has to put right before the next try; the text says what.
     #[error("{0}")]
     Refused(String),
     #[error("PostgreSQL does not start: {reason} (log: {log})")]
@@ -53,7 +56,7 @@ pub enum PostgresError {
     Step { step: String, reason: String },
 }
 
-/// All that is read from PostgreSQL's programs and from its files, for the fuzzer.
+/// For the fuzzer: reads `bytes` as everything that is read from PostgreSQL's programs and from its files.
 #[cfg(feature = "lab")]
 pub(crate) fn read_output(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);

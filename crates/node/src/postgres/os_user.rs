@@ -1,7 +1,7 @@
-//! Which user of the operating system the node and its PostgreSQL run as.
+//! The operating system's user that the node and its PostgreSQL run as.
 //!
-//! PostgreSQL refuses to run as root, and nothing here needs root; so a node that root starts becomes another user before it
-//! opens, makes or starts anything.
+//! PostgreSQL refuses to run as root, and nothing here needs root.  So a node that root starts switches to another user
+//! before it opens, makes or starts anything.
 
 use std::os::unix::fs::{chown, MetadataExt};
 use std::path::Path;
@@ -10,7 +10,7 @@ use nix::unistd::{access, geteuid, initgroups, setgid, setuid, AccessFlags, User
 
 use super::{file_error, PostgresError};
 
-/// The user that root becomes unless told otherwise; PostgreSQL's packages make it.
+/// The user that a node started by root switches to, unless told otherwise; PostgreSQL's packages create it.
 pub const ROOT_BECOMES: &str = "postgres";
 
 fn find(name: &str) -> Result<User, PostgresError> {
@@ -25,7 +25,8 @@ fn find(name: &str) -> Result<User, PostgresError> {
     Ok(found)
 }
 
-/// As root: makes `folder` if it is missing, for `user`.  A folder that is there must be that user's or empty.
+/// Makes `folder` if it is missing.  If this process is root, the folder must then belong to `user`: one that is new or
+/// empty is given to that user, and any other is refused.
 pub fn prepare_folder(folder: &Path, user: &str) -> Result<(), PostgresError> {
     let is_root = geteuid().is_root();
     let existed = folder.exists();
@@ -41,7 +42,7 @@ pub fn prepare_folder(folder: &Path, user: &str) -> Result<(), PostgresError> {
     let empty = !existed || std::fs::read_dir(folder).map_err(file_error("read", folder))?.next().is_none();
     if !empty {
         return Err(PostgresError::Refused(format!(
-            "{} belongs to another user than {}: give it to that user (chown) or choose another folder",
+            "{} does not belong to the user {}: give it to that user (chown) or choose another folder",
             folder.display(),
             user.name
         )));
@@ -49,26 +50,26 @@ pub fn prepare_folder(folder: &Path, user: &str) -> Result<(), PostgresError> {
     chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw())).map_err(file_error("hand over", folder))
 }
 
-/// As root: becomes `user` for good, with that user's groups; no way leads back.  As anybody else: nothing.
-/// Afterwards `folder` is reachable, or the error says that it is not.
+/// If this process is root, it becomes `user` for good, with that user's groups, and it is an error if that user cannot
+/// reach `folder`.  If it is not root, nothing happens.
 pub fn become_user(user: &str, folder: &Path) -> Result<(), PostgresError> {
     if !geteuid().is_root() {
         return Ok(());
     }
     let user = find(user)?;
     let name = std::ffi::CString::new(user.name.as_str())
-        .map_err(|_| PostgresError::Refused(format!("the user name {:?} holds a zero byte", user.name)))?;
+        .map_err(|_| PostgresError::Refused(format!("the user name {:?} contains a zero byte", user.name)))?;
     let failed = |what: &str, e: nix::errno::Errno| {
         PostgresError::Refused(format!("cannot become the user {} ({what}: {e})", user.name))
     };
-    // Groups first: without root they cannot be changed any more.
+    // The groups come first: once the process is no longer root, it cannot change them.
     initgroups(&name, user.gid).map_err(|e| failed("initgroups", e))?;
     setgid(user.gid).map_err(|e| failed("setgid", e))?;
     setuid(user.uid).map_err(|e| failed("setuid", e))?;
     if setuid(nix::unistd::Uid::from_raw(0)).is_ok() {
         return Err(PostgresError::Refused(format!("became {} but could become root again", user.name)));
     }
-    // The folder of the caller may be closed to this user, and programs that start there would fail.
+    // The caller's working folder may be closed to this user, and programs that start there would fail.
     let _ = std::env::set_current_dir("/");
     access(folder, AccessFlags::R_OK | AccessFlags::X_OK).map_err(|_| {
         PostgresError::Refused(format!(

@@ -1,6 +1,7 @@
 //! Processes of a PostgreSQL server, as the kernel shows them.
 //!
-//! Every process of a server works in its data folder; that tells them from a process that has got an old number again.
+//! Every process of a server has its data folder as its working folder.  That distinguishes it from another process
+//! that has been given the same process id since.
 
 use std::path::{Path, PathBuf};
 
@@ -21,17 +22,17 @@ pub(super) fn read_pid_file(data: &Path) -> Option<PidFile> {
     parse_pid_file(&text)
 }
 
-/// Line 1 is the process, line 8 the status (PostgreSQL 15, src/include/utils/pidfile.h).
+/// Line 1 is the process id, line 8 the status (PostgreSQL 15, src/include/utils/pidfile.h).
 pub(super) fn parse_pid_file(text: &str) -> Option<PidFile> {
     let mut lines = text.lines();
     let pid: i32 = lines.next()?.trim().parse().ok()?;
-    // Negative: a stand-alone backend holds the folder.
+    // It is negative if a stand-alone backend has the folder locked.
     let pid = Pid::from_raw(pid.checked_abs().filter(|p| *p > 0)?);
     let status = lines.nth(6).unwrap_or("").trim().to_string();
     Some(PidFile { pid, status })
 }
 
-/// Every process of a server of `data`, orphans of one that died included.
+/// Every process of a server of `data`, including orphans of a server that has died.
 pub(super) fn processes_of(data: &Path) -> Vec<Pid> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries
@@ -45,7 +46,7 @@ pub(super) fn processes_of(data: &Path) -> Vec<Pid> {
 pub(super) fn works_in(pid: Pid, data: &Path) -> bool {
     let Ok(data) = data.canonicalize() else { return false };
     let proc = PathBuf::from(format!("/proc/{pid}"));
-    // A zombie has no working folder any more.
+    // A zombie no longer has a working folder.
     std::fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd == data)
         && std::fs::read_to_string(proc.join("comm")).is_ok_and(|comm| comm.trim().starts_with("postgres"))
 }

@@ -1,7 +1,7 @@
-//! Makes a node's data folder anew from another member's running PostgreSQL.
+//! Makes a node's data folder anew: copies the PostgreSQL of another member, which goes on running.
 //!
-//! Invariant: the old folder stays until the copy is whole; then the two change places.  What belongs to the operator of
-//! this node (settings, who may connect) stays as it was here.
+//! Invariant: the old folder stays in its place until the copy is whole, and only then the copy replaces it.  What
+//! belongs to the operator of this node (settings, who may connect) stays as it was here.
 
 use std::fs;
 use std::io;
@@ -14,13 +14,14 @@ use tokio::sync::watch;
 use super::donor::{Donors, Door, DOOR_PORT};
 use super::{file_error, remove_folder, BaseBackup, CopyProgress, PostgresError, RebuildFrom, Server};
 
-/// Files that are this node's own, whoever its rows come from.
+/// Files that stay this node's own, whichever member its rows are copied from.
 const OPERATORS_FILES: [&str; 4] = ["postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"];
 
-/// In the node's folder: its time is that of the last copy of a PostgreSQL that could not apply an entry.
+/// A file in the node's folder.  Its modification time says when PostgreSQL was last copied because it could not apply
+/// an entry.
 pub const HEALED_FILE: &str = "healed";
 
-/// Who orders a data folder to be made anew, and from whom it is made.
+/// The orders to make the data folder anew, and the members from which it can be copied.
 #[derive(Clone)]
 pub struct Rebuild {
     pub orders: watch::Receiver<Option<RebuildFrom>>,
@@ -35,7 +36,7 @@ pub struct CopyState {
     pub progress: CopyProgress,
 }
 
-/// Copies from the first donor that serves.  Returns a log index that the copy shows at least.
+/// Copies from the first donor from which that succeeds.  The copy shows at least the log index that is returned.
 pub(super) async fn copy(
     server: &Server,
     donors: &Arc<dyn Donors>,
@@ -91,7 +92,7 @@ pub(super) async fn copy(
     })
 }
 
-/// Puts the new folder in the old one's place.  One that is kept goes only for the next that is.
+/// Puts the new folder in the place of the old one.  An old folder that is kept stays until another one is kept.
 fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
     let old = server.node_folder.join(if keep_old { "postgres.kept" } else { "postgres.old" });
     let (data, new) = (server.data(), server.unfinished());
@@ -110,18 +111,19 @@ fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
     sync_folder(&server.node_folder)?;
     if keep_old {
         write_healed(server);
-        tracing::warn!("the folder that could not be brought on is kept: {}", old.display());
+        tracing::warn!("the data folder of the PostgreSQL that could not apply an entry is kept: {}", old.display());
         return Ok(());
     }
-    // The copy is in its place; what is left of the old one only takes room, until the next copy.
+    // The copy is in its place; what is left of the old folder does no harm but take room until the next copy.
     if let Err(e) = remove_folder(&old) {
         tracing::warn!("{e}");
     }
     Ok(())
 }
 
-/// The file's time says when this was last done.  It is written only now, so that a copy which a restart of the node cuts
-/// short does not count, nor an order that was taken back because the old folder got further by itself.
+/// Notes that PostgreSQL was copied now ([`HEALED_FILE`]).  This is done only once the copy is in its place, so that a
+/// copy that a restart of the node cut short does not count, nor does an order that was withdrawn because the old
+/// server got further by itself.
 fn write_healed(server: &Server) {
     let file = server.node_folder.join(HEALED_FILE);
     if let Err(e) = fs::write(&file, "PostgreSQL was copied when this file was written\n") {
@@ -129,7 +131,7 @@ fn write_healed(server: &Server) {
     }
 }
 
-/// A rename is durable once its folder is.
+/// A rename is durable once its folder is synced.
 fn sync_folder(folder: &std::path::Path) -> Result<(), PostgresError> {
     fs::File::open(folder).and_then(|f| f.sync_all()).map_err(file_error("sync", folder))
 }

@@ -1,7 +1,7 @@
 //! Where a node's PostgreSQL lives and how it is configured.
 //!
-//! `postgres/onetrip.conf` is written anew at each start; `postgres/postgresql.conf` includes it and belongs to the user, who
-//! may add settings below the include.
+//! `postgres/onetrip.conf` is written anew at each start.  `postgres/postgresql.conf` includes it and belongs to the
+//! user, who may add settings below that line.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,7 +11,7 @@ use std::process::Command;
 use super::{file_error, PostgresError};
 use crate::config::NodeConfig;
 
-/// What a Unix socket's path may have, less its final zero (`sun_path` of Linux).
+/// How long the path of a Unix socket may be, without its final zero byte (`sun_path` of Linux).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A log larger than this is set aside at the next start.
 const LOG_BYTES_MAX: u64 = 64 << 20;
@@ -19,7 +19,7 @@ const OLDEST_VERSION: u32 = 15;
 
 #[derive(Debug, Clone)]
 pub struct Server {
-    /// The node's folder: sockets and logs.
+    /// The node's folder, which contains the sockets, the log and the data folder.
     pub node_folder: PathBuf,
     pub bin_dir: PathBuf,
     pub listen: String,
@@ -29,7 +29,7 @@ pub struct Server {
     pub region: String,
     pub sequence_slot: u32,
     pub sequence_stride: u32,
-    /// A replica's.
+    /// Set on a replica.
     pub read_only: bool,
 }
 
@@ -57,7 +57,7 @@ impl Server {
         self.node_folder.join("postgres")
     }
 
-    /// What a data folder is called until it is complete.
+    /// Where the data folder is until it is complete.
     pub(super) fn unfinished(&self) -> PathBuf {
         self.node_folder.join("postgres.unfinished")
     }
@@ -76,18 +76,18 @@ impl Server {
 
     pub(super) fn command(&self, name: &str) -> Command {
         let mut command = without_pg_settings(&self.program(name));
-        // PostgreSQL looks up its working folder at once, and the caller's may be closed to this user.
+        // PostgreSQL's programs look up their working folder first, and that of the caller may be closed to this user.
         command.current_dir(&self.node_folder);
         command
     }
 
-    /// Everything that can be known to be wrong before a start.
+    /// Finds what can be known to be wrong before a start.
     pub(super) fn check(&self) -> Result<(), PostgresError> {
         for socket in [self.node_folder.join(format!(".s.PGSQL.{}", self.port)), self.agent_socket()] {
             let bytes = socket.as_os_str().len();
             if bytes > SOCKET_PATH_BYTES_MAX {
                 return Err(PostgresError::Refused(format!(
-                    "the path {} has {bytes} bytes, a socket's may have {SOCKET_PATH_BYTES_MAX}: use a data folder with a shorter path",
+                    "the path {} has {bytes} bytes, but a socket's path may have only {SOCKET_PATH_BYTES_MAX}: use a data folder with a shorter path",
                     socket.display()
                 )));
             }
@@ -154,7 +154,7 @@ impl Server {
         fs::metadata(self.log()).map_or(0, |m| m.len())
     }
 
-    /// Sets a log aside that has grown large; tells the end of the present one.
+    /// Sets the log aside if it has grown large.  Returns where the present log ends.
     pub(super) fn rotate_log(&self) -> u64 {
         let bytes = self.log_end();
         if bytes > LOG_BYTES_MAX && fs::rename(self.log(), self.node_folder.join("postgres.log.1")).is_ok() {
@@ -163,7 +163,8 @@ impl Server {
         bytes
     }
 
-    /// Why the server ended, from what it logged after `from`: the last message that ended it, else the last line.
+    /// Why the server ended, from what it logged after the offset `from`: the last message that tells of a fatal error,
+    /// or else the last line if that is not a message of level LOG.
     pub(super) fn reason_in_log(&self, from: u64) -> Option<String> {
         let mut file = fs::File::open(self.log()).ok()?;
         let end = file.seek(SeekFrom::End(0)).ok()?;
@@ -189,7 +190,8 @@ pub(super) fn installed_version(bin_dir: &Path) -> Result<u32, PostgresError> {
         .ok_or_else(|| PostgresError::Refused(format!("{} --version says {:?}", program.display(), text.trim())))
 }
 
-/// A program of PostgreSQL without the caller's PG* settings, which would lead it elsewhere.
+/// A command for a program of PostgreSQL, without the caller's PG* environment variables, which could lead it to
+/// another server.
 pub(super) fn without_pg_settings(program: &Path) -> Command {
     let mut command = Command::new(program);
     for (variable, _) in std::env::vars_os() {
@@ -207,11 +209,11 @@ pub(super) fn reason(log: &str) -> Option<String> {
     };
     let fatal = |line: &str| from_mark(line, &["PANIC:  ", "FATAL:  ", "could not "]);
     let Some((at, shown)) = lines.iter().enumerate().rev().find_map(|(at, l)| fatal(l).map(|m| (at, m))) else {
-        // Not a message of the server itself: the dynamic linker's, say.
+        // It is not a message of the server itself, but for example one of the dynamic linker.
         return lines.last().filter(|l| !l.contains("LOG:  ")).map(|l| l.to_string());
     };
     let hint = lines[at + 1..].iter().find_map(|l| from_mark(l, &["HINT:  "]));
-    // "configuration file contains errors": which, stands one line above.
+    // The message "configuration file contains errors" does not say which; the line above it does.
     let above = if shown.contains("contains errors") { at.checked_sub(1) } else { None };
     let above = above.and_then(|at| from_mark(lines[at], &["LOG:  "])).map(|l| l.replace("LOG: ", ""));
     Some(match (above, hint) {

@@ -1,8 +1,8 @@
-//! Keeps one PostgreSQL server running: starts or adopts it, restarts it when it ends, stops it in order, and has its data
-//! folder made anew (`rebuild.rs`) when there is none or when it is ordered to.
+//! Keeps one PostgreSQL server running: starts or adopts it, restarts it when it ends, shuts it down cleanly, and has
+//! its data folder made anew (`rebuild.rs`) when there is none or when that is ordered.
 //!
-//! The server is a child in a process group of its own, so that a Ctrl-C meant for the node does not reach it first, and it
-//! survives the node.  One task watches it; [`Supervisor::state`] shows what that task knows.
+//! The server is a child process in a process group of its own, so that a Ctrl-C meant for the node does not reach it
+//! first and the server survives the node.  One task watches it; [`Supervisor::state`] shows what that task knows.
 
 use std::convert::Infallible;
 use std::fs::OpenOptions;
@@ -25,21 +25,21 @@ use super::rebuild::{self, CopyState, Rebuild};
 use super::{file_error, PostgresError, RebuildFrom, Server};
 use crate::config::NodeConfig;
 
-/// A first start that takes longer (crash recovery) goes on, but is not waited for.
+/// A first start that takes longer than this (crash recovery) goes on, but nothing waits for it any more.
 const FIRST_START_WAIT: Duration = Duration::from_secs(20);
 /// Fast shutdown ends sessions and writes a checkpoint.
 const FAST_STOP_WAIT: Duration = Duration::from_secs(20);
 const QUICK_STOP_WAIT: Duration = Duration::from_secs(5);
-/// Processes of a server that died notice it by themselves within this.
+/// Within this time the processes of a server that has died should notice that by themselves, and end.
 const ORPHANS_WAIT: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// A copy that fails with shorter waits than this between the tries is no news yet.
+/// A copy that fails is logged only when the wait before the next try is longer than this.
 const FIRST_TRIES: Duration = Duration::from_secs(1);
-/// A server that ran this long starts the backoff anew.
+/// After a server has run this long, the backoff starts anew.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 const POLL_STARTING: Duration = Duration::from_millis(20);
-/// An adopted server is no child: its end is seen by looking.
+/// An adopted server is not a child process, so the supervisor has to poll to see that it has ended.
 const POLL_ADOPTED: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -47,9 +47,9 @@ const POLL_ADOPTED: Duration = Duration::from_millis(100);
 pub enum ServerState {
     Starting,
     Ready,
-    /// It ended by itself; the next start is under way or waits for its time.
+    /// It ended by itself or could not be started; the next start is under way, or its time has not come yet.
     Restarting,
-    /// The data folder is being made anew from another member's.
+    /// The data folder is being copied from another member's.
     Copying,
     Stopping,
     Stopped,
@@ -60,11 +60,12 @@ pub struct PostgresState {
     pub state: ServerState,
     pub pid: Option<i32>,
     pub port: u16,
-    /// The replicated one.
+    /// The replicated database.
     pub database: String,
-    /// Starts after an end that nobody asked for, since this node started.
+    /// How many times the server has been started again since this node started, after it ended by itself or could not
+    /// be started.
     pub restarts: u64,
-    /// The copy under way, from whom and how far.
+    /// The copy that is under way: from which member, and how far it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy: Option<CopyState>,
     /// Why it is not ready, if something is wrong.
@@ -81,26 +82,27 @@ struct Keeper {
     server: Server,
     state: Arc<Mutex<PostgresState>>,
     rebuild: Option<Rebuild>,
-    /// One node for one folder; the kernel lets go of it when the node dies.
+    /// Keeps a second node from running on the same folder; the kernel releases the lock when the node dies.
     _lock: Flock<std::fs::File>,
 }
 
 struct Running {
     pid: Pid,
-    /// None: adopted.
+    /// `None` if the server was adopted.
     child: Option<Child>,
     log_from: u64,
     since: Instant,
 }
 
 impl Supervisor {
-    /// Starts the server, or adopts the one that an earlier node of this folder left running.  `Ok`: it takes connections,
-    /// or is still recovering, or its data folder is being made from another member's.  `Err`: it cannot start, and why.
+    /// Starts the server, or adopts the one that an earlier node of this folder left running.  On `Ok` it takes
+    /// connections, is still recovering, or its data folder is being copied from another member's.  `Err` says why it
+    /// cannot start.
     pub async fn start(config: &NodeConfig, rebuild: Option<Rebuild>) -> Result<Self, PostgresError> {
         Self::start_server(Server::of(config)?, rebuild).await
     }
 
-    /// Without `rebuild` there must be a data folder, and it stays.
+    /// Without `rebuild` there must be a data folder, and it is never replaced.
     pub async fn start_server(server: Server, rebuild: Option<Rebuild>) -> Result<Self, PostgresError> {
         let state = Arc::new(Mutex::new(PostgresState {
             state: ServerState::Starting,
@@ -135,13 +137,14 @@ impl Supervisor {
         lock(&self.state).clone()
     }
 
-    /// A handle that outlives the borrow of the supervisor, for whoever reports the state.
+    /// A function that reads the state and does not borrow the supervisor, for whoever reports the state.
     pub fn watch(&self) -> impl Fn() -> PostgresState + Send + Sync + 'static {
         let state = Arc::clone(&self.state);
         move || lock(&state).clone()
     }
 
-    /// Fast shutdown: sessions are ended, a checkpoint is written.  What does not end in time is ended at once.
+    /// Fast shutdown: PostgreSQL ends its sessions and writes a checkpoint.  If that takes too long, the server is
+    /// stopped immediately, and recovers at its next start.
     pub async fn stop(self) {
         let _ = self.stop.send(());
         if let Err(e) = self.task.await {
@@ -165,8 +168,8 @@ fn lock_folder(server: &Server) -> Result<Flock<std::fs::File>, PostgresError> {
 }
 
 impl Running {
-    /// After its end: it has found something wrong and said so.  One that was killed, or that an earlier node had left
-    /// dying, may well start again.
+    /// To be called after the server has ended: whether it exited, which means that it found something wrong and logged
+    /// it.  A server that was killed, or that an earlier node had left while it was ending, may well start again.
     fn ended_by_itself(&mut self) -> bool {
         let status = self.child.as_mut().and_then(|child| child.try_wait().ok()).flatten();
         status.is_some_and(|status| status.code().is_some())
@@ -174,7 +177,7 @@ impl Running {
 }
 
 impl Keeper {
-    /// Starts it and waits until it takes connections, or long enough.
+    /// Starts the server, and waits until it takes connections, but no longer than [`FIRST_START_WAIT`].
     async fn first_start(&self) -> Result<Running, PostgresError> {
         let mut running = self.adopt_or_start().await?;
         let deadline = Instant::now() + FIRST_START_WAIT;
@@ -193,7 +196,7 @@ impl Keeper {
     async fn keep(self, mut running: Option<Running>, stopped: oneshot::Receiver<()>) {
         let asked = tokio::select! {
             biased;
-            // A supervisor that was dropped without stop leaves the server to the next node.
+            // A supervisor that is dropped without [`Supervisor::stop`] leaves the server to the next node.
             asked = stopped => asked.is_ok(),
             never = self.work(&mut running) => match never {},
         };
@@ -202,7 +205,7 @@ impl Keeper {
         }
     }
 
-    /// May be dropped at any await; `running` then tells what runs.
+    /// The future may be dropped at any await; `running` then says which server runs.
     async fn work(&self, running: &mut Option<Running>) -> Infallible {
         let mut orders = self.rebuild.as_ref().map(|r| r.orders.clone());
         let mut ordered = orders.as_mut().is_some_and(|o| o.borrow_and_update().is_some());
@@ -254,14 +257,15 @@ impl Keeper {
         }
     }
 
-    /// Makes the data folder anew, again and again until it shows what was ordered last, or until nobody wants that any more.
+    /// Makes the data folder anew, as often as it takes until it shows what the last order asks for, or until the order
+    /// is withdrawn.
     async fn remake(&self, rebuild: &Rebuild, orders: &mut watch::Receiver<Option<RebuildFrom>>) {
         let mut backoff = BACKOFF_MIN;
         self.set(ServerState::Copying, None, None);
         loop {
             let order = *orders.borrow_and_update();
             if order.is_none() && self.server.data().join("PG_VERSION").is_file() {
-                // The order was taken back.
+                // The order was withdrawn.
                 return;
             }
             let report = |copy| {
@@ -274,14 +278,14 @@ impl Keeper {
             match result {
                 Ok(shows) => {
                     tracing::info!(index = %shows, "PostgreSQL's folder is made anew");
-                    // An order that came meanwhile may ask for no more than that.
+                    // An order that has come in the meantime may ask for more than that.
                     let met = orders.borrow_and_update().is_none_or(|order| order.at_least <= shows);
                     if met {
                         return;
                     }
                 }
                 Err(e) => {
-                    // At first the other members may not have said where they stand.
+                    // At first, the other members may not have reported their positions yet.
                     if backoff > FIRST_TRIES {
                         tracing::error!(error = %e, "cannot make PostgreSQL's folder anew");
                     }
@@ -306,7 +310,7 @@ impl Keeper {
         let file = read_pid_file(&data).filter(|file| works_in(file.pid, &data))?;
         tracing::info!(pid = %file.pid, "adopted the running PostgreSQL");
         self.set(ServerState::Starting, Some(file.pid), None);
-        // Its log goes on where it is; only what comes from now on explains its end.
+        // It goes on writing to its log; only what it logs from now on can explain its end.
         let log_from = self.server.log_end();
         Some(Running { pid: file.pid, child: None, log_from, since: Instant::now() })
     }
@@ -324,8 +328,8 @@ impl Keeper {
         self.spawn()
     }
 
-    /// The server of this folder died without its cleanup: its other processes must be gone before the next can start, and a
-    /// process that got its number must not be taken for it.
+    /// The server of this folder died without cleaning up.  Its other processes must be gone before the next server can
+    /// start, and a process that has been given its process id since must not be taken for it.
     async fn clear_what_died(&self, recorded: &Pid) -> Result<(), PostgresError> {
         let data = self.server.data();
         let deadline = Instant::now() + ORPHANS_WAIT;
@@ -344,8 +348,8 @@ impl Keeper {
             }
             tokio::time::sleep(POLL_STARTING).await;
         }
-        // PostgreSQL itself clears a lock whose process is gone; it cannot tell that the number has a new owner, or belongs to
-        // a process that has ended and that nobody waits for (a container without init).
+        // PostgreSQL itself removes a lock file whose process is gone.  It cannot tell that the process id belongs to
+        // another process by now, or to a zombie that nothing reaps (in a container without init).
         if exists(*recorded) && processes_of(&data).is_empty() {
             let socket_lock = self.server.node_folder.join(format!(".s.PGSQL.{}.lock", self.server.port));
             for path in [data.join("postmaster.pid"), socket_lock] {
@@ -405,7 +409,7 @@ impl Keeper {
         Ok(Running { pid, child: Some(child), log_from, since: Instant::now() })
     }
 
-    /// Whether it takes connections; notes it.
+    /// Whether the server takes connections.  If it does, notes that in the state.
     fn ready(&self, running: &Running) -> bool {
         let ready = read_pid_file(&self.server.data()).is_some_and(|f| f.pid == running.pid && f.status == "ready");
         if ready && lock(&self.state).state != ServerState::Ready {
@@ -415,7 +419,7 @@ impl Keeper {
         ready
     }
 
-    /// Why it ended, if it has.
+    /// Why the server ended, if it has.
     fn ended(&self, running: &mut Running) -> Option<String> {
         let status = match &mut running.child {
             Some(child) => match child.try_wait() {
@@ -456,7 +460,7 @@ impl Keeper {
         }
     }
 
-    /// Ends what runs, if anything does.
+    /// Stops the server, if one runs.
     async fn stop(&self, running: &mut Option<Running>) {
         let Some(server) = running else {
             return self.set(ServerState::Stopped, None, None);
@@ -491,7 +495,7 @@ impl Keeper {
 /// Resolves when the data folder is to be made anew.
 async fn next_order(orders: &mut Option<watch::Receiver<Option<RebuildFrom>>>) {
     if let Some(orders) = orders {
-        // An error: the core thread is gone, and the node is ending.
+        // An error means that the core thread is gone and the node is ending.
         while orders.changed().await.is_ok() {
             if orders.borrow_and_update().is_some() {
                 return;
