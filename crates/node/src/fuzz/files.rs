@@ -57,7 +57,7 @@ pub(super) fn mend_checkpoint(bytes: &mut [u8]) {
 
 const FIRST_SEGMENT: u64 = 0;
 
-/// The segments are then small, so that setting space aside for them takes little time.
+/// The limit on a log's size: so low that its segments are small and setting space aside for them takes little time.
 const LOG_BYTES: u64 = 1 << 20;
 
 /// Takes the bytes as the only file of a log.  Either the log is refused; or it reads the same before and after it is
