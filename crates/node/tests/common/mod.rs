@@ -120,7 +120,7 @@ impl Cluster {
     pub async fn members(&self, i: usize) -> Result<Arc<Members>> {
         match self.admin(i, AdminRequest::Members).await? {
             AdminReply::Members(members) => Ok(members),
-            _ => bail!("another answer than was asked for"),
+            _ => bail!("the answer is not the one to this request"),
         }
     }
 
@@ -128,7 +128,7 @@ impl Cluster {
         let replaces = replaces.map(NodeId);
         match self.admin(via, AdminRequest::Token { role, replaces, ttl_s: 60 }).await? {
             AdminReply::Token(secret) => Ok(secret),
-            _ => bail!("another answer than was asked for"),
+            _ => bail!("the answer is not the one to this request"),
         }
     }
 
@@ -145,7 +145,7 @@ impl Cluster {
             AdminRequest::Join { secret_hash, region, address, unlike: None }
         };
         let AdminReply::Joined { member, checkpoint, .. } = self.admin(via, request()).await? else {
-            bail!("another answer than was asked for");
+            bail!("the answer is not the one to this request");
         };
         ensure!(member.id == NodeId(place as u32 + 1), "{member:?}");
         let data_dir = self.dir.path().join(region.as_str());
@@ -276,7 +276,7 @@ impl Agent {
         agent.send(&FromPostgres::Hello(hello)).await?;
         match agent.receive().await? {
             ToPostgres::Welcome { committed, .. } => agent.welcomed_at = committed,
-            other => bail!("{other:?} for a welcome"),
+            other => bail!("{other:?} instead of a welcome"),
         }
         Ok(agent)
     }
@@ -301,7 +301,7 @@ impl Agent {
     pub async fn verdict(&mut self) -> Result<VerdictFrame> {
         match self.receive().await? {
             ToPostgres::Verdict(verdict) => Ok(verdict),
-            other => bail!("{other:?} for a verdict"),
+            other => bail!("{other:?} instead of a verdict"),
         }
     }
 
@@ -319,7 +319,7 @@ impl Agent {
         self.send(&ask).await?;
         match self.receive().await? {
             ToPostgres::OutcomeIs { state, at, .. } => Ok((state, at)),
-            other => bail!("{other:?} for an outcome"),
+            other => bail!("{other:?} instead of an outcome"),
         }
     }
 
@@ -327,7 +327,7 @@ impl Agent {
     pub async fn entry(&mut self) -> Result<(LogIndex, LogIndex, TxnId, Bytes)> {
         match self.receive().await? {
             ToPostgres::Entry { at, previous, txn, write_set, .. } => Ok((at, previous, txn, write_set)),
-            other => bail!("{other:?} for an entry"),
+            other => bail!("{other:?} instead of an entry"),
         }
     }
 
