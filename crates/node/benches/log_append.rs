@@ -1,8 +1,8 @@
-//! What an append to the Raft log takes until it is durable: records of one entry, one after another, over several
+//! How long an append to the Raft log takes until it is durable: records of one entry, one after another, over several
 //! segments.
 //!
-//! `cargo bench -p onetrip-node --bench log_append -- [--records 12000] [--bytes 16000] [--folder DIR]` prints a line of
-//! Markdown; the folder decides which disk is measured.
+//! `cargo bench -p onetrip-node --bench log_append -- [--records 12000] [--bytes 16000] [--folder DIR]` prints a line
+//! of Markdown; the folder decides which disk is measured.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! `node.toml`: what is written is read back, and what is wrong is said.
+//! `node.toml`: a configuration that is saved is read back the same, and an error message names what is wrong in one.
 
 use onetrip_node::NodeConfig;
 

@@ -1,6 +1,7 @@
-//! A disk that takes no more: the node stops with the reason, and nothing that was acknowledged is lost.
+//! The disk is full: the node stops and says why, and nothing that was acknowledged is lost.
 //!
-//! Alone in its file, since the limit on file sizes that plays the full disk holds for the whole process.
+//! The test is alone in its file, since a limit on file sizes plays the full disk, and that applies to the whole
+//! process.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A new node joins over the peer port of a running cluster with certificates, by token, and is a member like the others.
+//! A new node joins a running cluster that has certificates, with a token and over a peer port, and is a member like
+//! the others.
 
 mod common;
 
@@ -10,8 +11,8 @@ use onetrip_node::join::{request_join, JoinRequest, JoinToken};
 use onetrip_node::tls::{Authority, FOLDER};
 use onetrip_node::{AdminReply, AdminRequest, Node, NodeConfig};
 
-/// Token, join from a far follower, promotion, a commit through the new node; the token again gives another number; once
-/// its node is removed nothing lets it back in.
+/// A node joins with a token through a member that did not make it, is promoted, and commits.  Asking again with the
+/// token gives another id until the node votes.  Once the node is removed, nothing lets it back in.
 #[tokio::test]
 async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
@@ -30,7 +31,7 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     let (listen, http) = (listener.local_addr()?, std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?);
     drop(listener);
     let request = || JoinRequest { region: "r4".into(), address: listen.to_string(), postgres: None };
-    // Any member will do, not only the one that made the token.
+    // Any member will do, not only the one that issued the token.
     let reply = request_join(&cluster.configs[2].listen.to_string(), &token, request()).await?;
     ensure!(reply.member.id == NodeId(4) && reply.cluster == "test", "{:?}", reply.member);
     let again = request_join(&cluster.configs[1].listen.to_string(), &token, request()).await?;
@@ -39,7 +40,7 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
 
     let elsewhere = JoinRequest { region: "r4".into(), address: "127.0.0.1:1".into(), postgres: None };
     let refused = request_join(&cluster.configs[1].listen.to_string(), &token, elsewhere).await;
-    let refused = refused.err().context("two nodes of one number")?.to_string();
+    let refused = refused.err().context("a second node was let in")?.to_string();
     ensure!(refused.contains("this token was used for node 5"), "{refused}");
 
     let config = NodeConfig {
@@ -65,7 +66,7 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     })
     .await?;
     let refused = request_join(&cluster.configs[1].listen.to_string(), &token, request()).await;
-    let refused = refused.err().context("a voter may not begin anew")?.to_string();
+    let refused = refused.err().context("a voter was let in again")?.to_string();
     ensure!(refused.contains("votes already"), "{refused}");
     let mut backend = Agent::connect(&config.data_dir, NodeId(5), Role::Backend, LogIndex(0)).await?;
     let lost = backend.commit(1, &[update(1, LogIndex(0))], b"it knows what came before").await?;
@@ -77,12 +78,12 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     let told = tokio::time::timeout(common::PATIENCE, five.failed()).await?.unwrap_err().to_string();
     ensure!(told.contains("removed"), "{told}");
     let _ = five.stop().await;
-    // The folder still has a good certificate, but its number is gone for ever.
+    // The folder still contains a valid certificate, but the node's id will never be used again.
     let mut back = Node::start(NodeConfig::load(&config.data_dir)?, None)?;
     let told = tokio::time::timeout(common::PATIENCE, back.failed()).await?.unwrap_err().to_string();
     ensure!(told.contains("removed"), "{told}");
     let _ = back.stop().await;
     let error = request_join(&cluster.configs[0].listen.to_string(), &token, request()).await.err();
-    ensure!(error.context("a used token")?.to_string().contains("used already"));
+    ensure!(error.context("a used token was accepted")?.to_string().contains("used already"));
     cluster.stop().await
 }

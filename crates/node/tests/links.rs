@@ -1,4 +1,4 @@
-//! Links that lose, double, delay and mix up frames: slower, but nothing else.
+//! Links that lose, duplicate, delay and reorder frames make a cluster slower, and do no other harm.
 
 mod common;
 
@@ -22,7 +22,7 @@ async fn set_all(cluster: &Cluster, settings: &str) -> Result<()> {
 
 async fn commit_all(mut agent: Agent) -> Result<Agent> {
     for sequence in 1..=EACH {
-        // A key of its own, so nothing is in its way.
+        // Each transaction has a key of its own, so none conflicts with another.
         let key = update(u64::from(agent.node.0) << 32 | sequence, LogIndex(0));
         let verdict = agent.commit(sequence, &[key], b"once").await?;
         ensure!(verdict.outcome == VerdictOutcome::Commit, "{sequence}: {verdict:?}");
@@ -30,7 +30,7 @@ async fn commit_all(mut agent: Agent) -> Result<Agent> {
     Ok(agent)
 }
 
-/// All regions commit at once over bad links; afterwards every PostgreSQL would be given the same transactions, each once and
+/// All regions commit at once over bad links.  Afterwards every apply worker gets the same transactions, each once and
 /// in the same order.
 #[tokio::test]
 async fn bad_links_lose_and_double_no_transaction() -> Result<()> {
@@ -38,13 +38,14 @@ async fn bad_links_lose_and_double_no_transaction() -> Result<()> {
     cluster.preferred_leads().await?;
     set_all(&cluster, "\"loss\": 0.05, \"duplicate\": 0.1, \"jitter_ms\": 8, \"mbit_per_s\": 50").await?;
     let (a, b, c) = (cluster.backend(0).await?, cluster.backend(1).await?, cluster.backend(2).await?);
-    // Kept open to the end: else the node could not know whether they had committed.
+    // The connections stay open to the end.  Otherwise the node could not know whether the last transactions had
+    // committed.
     let _agents = tokio::try_join!(commit_all(a), commit_all(b), commit_all(c))?;
     set_all(&cluster, "\"loss\": 0, \"duplicate\": 0, \"jitter_ms\": 0, \"mbit_per_s\": 0").await?;
 
     let mut orders: Vec<Vec<(LogIndex, TxnId)>> = Vec::new();
     for node in 0..3 {
-        // Every node has heard of all of them.
+        // Until every node has decided all of them.
         wait_for("the last of them", || async {
             let ahead = cluster.status(0).await?["decided"].as_u64();
             ensure!(cluster.status(node).await?["decided"].as_u64() == ahead);

@@ -8,7 +8,7 @@ use onetrip_core::agent::VerdictOutcome;
 use onetrip_core::{LogIndex, MemberRole, NodeId};
 use onetrip_node::{AdminRequest, PostgresConfig};
 
-/// Both ways between node `i` and these members.
+/// Cuts the links in both directions between node `i` and these members, or restores them.
 async fn cut(cluster: &Cluster, i: usize, peers: &[u32], cut: bool) -> Result<()> {
     for peer in peers {
         for (from, to) in [(i, *peer), (*peer as usize - 1, i as u32 + 1)] {
@@ -24,8 +24,8 @@ async fn secret_hash_of(cluster: &Cluster, id: u32) -> Result<[u8; 32]> {
     members.get(NodeId(id)).and_then(|m| m.joined).map(|joined| joined.token).context("it came with a token")
 }
 
-/// Three grow to five and shrink to three again, the leader and a follower leave, and every node is restarted on the way.
-/// Transactions go on all the while, and all nodes give the same verdicts at the end.
+/// Three nodes grow to five and shrink to three again: a follower and the leader leave, and every node that stays is
+/// restarted.  Transactions commit all the while, and all nodes give the same verdicts at the end.
 #[tokio::test]
 async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -38,18 +38,18 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
         ensure!(status["members"].as_array().is_some_and(|m| m.len() == new + 1), "{status}");
     }
     cluster.voters(&[1, 2, 3, 4, 5]).await?;
-    // A token is good for one node, also for whoever has it.
+    // A token lets one node in; nobody else can use it afterwards.
     let again = AdminRequest::Join {
         secret_hash: secret_hash_of(&cluster, 5).await?,
         region: "x".into(),
         address: "h:1".into(),
         unlike: None,
     };
-    let why = cluster.admin(0, again).await.err().context("let in")?.to_string();
+    let why = cluster.admin(0, again).await.err().context("it was let in")?.to_string();
     ensure!(why.contains("votes already"), "{why}");
     let used = AdminRequest::Join { secret_hash: [7; 32], region: "x".into(), address: "h:1".into(), unlike: None };
-    ensure!(cluster.admin(0, used).await.err().context("let in")?.to_string().contains("unknown"));
-    // The new ones take transactions and see those of the others.
+    ensure!(cluster.admin(0, used).await.err().context("it was let in")?.to_string().contains("unknown"));
+    // The new nodes take transactions and see those of the others.
     let copied = cluster.copied(4).await?;
     ensure!(copied >= first.at, "{copied}");
     let mut worker = cluster.worker(4, copied).await?;
@@ -58,14 +58,14 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
     let (at, _, txn, _) = worker.entry().await?;
     ensure!(at == second.at && txn.node == NodeId(4));
 
-    // Two of five may be away.
+    // Two of five nodes may be stopped.
     cluster.stop_node(1).await?;
     cluster.stop_node(4).await?;
     let third = cluster.backend(3).await?.commit(2, &[], b"three of five").await?;
     cluster.start_node(1)?;
     cluster.start_node(4)?;
 
-    // A follower leaves, then the leader, each asked through another.
+    // A follower is removed, then the leader, each through another node.
     cluster.admin(0, AdminRequest::Remove { node: NodeId(3) }).await?;
     let gone = cluster.nodes[2].as_mut().context("node 3")?.failed().await.expect_err("it goes on").to_string();
     ensure!(gone.contains("removed"), "{gone}");
@@ -79,7 +79,7 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
     let fourth = cluster.backend(4).await?.commit(1, &[update(1, third.at)], b"three are left").await?;
     ensure!(fourth.outcome == VerdictOutcome::Commit, "{fourth:?}");
 
-    // All start again from their disks; who was removed is told so, whoever he asks.
+    // All start again from their disks.  A node that was removed is told so, whichever member it asks.
     for i in [1, 3, 4] {
         cluster.stop_node(i).await?;
     }
@@ -89,7 +89,7 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
     cluster.voters(&[2, 4, 5]).await?;
     for i in [0, 2] {
         let why = match cluster.start_node(i) {
-            // It knows by itself.
+            // It knows that from its own disk.
             Err(e) => e.to_string(),
             Ok(()) => cluster.nodes[i].as_mut().context("started")?.failed().await.expect_err("it goes on").to_string(),
         };
@@ -106,7 +106,7 @@ async fn a_cluster_grows_to_five_and_back_while_it_works() -> Result<()> {
     cluster.stop().await
 }
 
-/// One of three is dead.  Another takes its place in one step, and then one of three may be away again.
+/// One of three nodes is dead.  A new one takes its place in one step, and then another one may be stopped.
 #[tokio::test]
 async fn a_dead_member_is_replaced() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -127,7 +127,8 @@ async fn a_dead_member_is_replaced() -> Result<()> {
     cluster.stop().await
 }
 
-/// A member is away while both others are replaced.  It comes back, knows nobody of those who are there, and its vote counts.
+/// A member is stopped while both others are replaced.  When it starts again it knows neither of the new ones, and its
+/// vote still counts.
 #[tokio::test]
 async fn a_member_comes_back_to_others_that_it_does_not_know() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -150,7 +151,7 @@ async fn a_member_comes_back_to_others_that_it_does_not_know() -> Result<()> {
     cluster.stop().await
 }
 
-/// A replica follows and takes no changes; a witness votes and never leads for long.
+/// A replica follows the log and takes no changes; a witness votes, but cannot be the preferred leader.
 #[tokio::test]
 async fn replicas_follow_and_witnesses_vote() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -165,7 +166,7 @@ async fn replicas_follow_and_witnesses_vote() -> Result<()> {
     let mut worker = cluster.worker(replica, cluster.copied(replica).await?).await?;
     let verdict = cluster.backend(1).await?.commit(1, &[], b"x").await?;
     ensure!(worker.entry().await?.0 == verdict.at);
-    // The leader is wanted in another region, and goes there.
+    // Another region is preferred for the leader, and leadership moves there.
     cluster.admin(replica, AdminRequest::PreferLeader("r3".into())).await?;
     wait_for("the leader in r3", || async {
         ensure!(cluster.leader().await? == 2);
@@ -173,15 +174,16 @@ async fn replicas_follow_and_witnesses_vote() -> Result<()> {
     })
     .await?;
     let nowhere = cluster.admin(0, AdminRequest::PreferLeader("r5".into())).await;
-    ensure!(nowhere.err().context("a witness's region")?.to_string().contains("no voter with PostgreSQL"));
-    // Three of the four voters, one of them the witness.
+    ensure!(nowhere.err().context("a witness's region was accepted")?.to_string().contains("no voter with PostgreSQL"));
+    // Three of the four voters are left, and one of them is the witness.
     cluster.stop_node(0).await?;
     cluster.backend(1).await?.commit(2, &[], b"with the witness").await?;
     cluster.stop().await
 }
 
-/// A member is away until the others have cut their logs for size.  It starts over from a checkpoint of theirs, certifies
-/// like them, and says that its PostgreSQL has to be made anew; what it lacked before that is not fed.
+/// A member is cut off until the others have cut their logs because of their size.  It starts over from a checkpoint of
+/// theirs, certifies as they do, and orders its PostgreSQL to be made anew; a worker that lacks entries from before the
+/// checkpoint is fed nothing.
 #[tokio::test]
 async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
     let mut cluster = Cluster::prepare(0.0)?;
@@ -223,11 +225,11 @@ async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
     let lost = here.commit(1, &[update(2_000, LogIndex(last.at.0 - 200))], b"").await?;
     ensure!(lost.outcome == VerdictOutcome::Window || lost.outcome == VerdictOutcome::Commit, "{lost:?}");
     drop(worker);
-    ensure!(cluster.worker(2, LogIndex(1)).await.is_err(), "it is fed what is not there");
+    ensure!(cluster.worker(2, LogIndex(1)).await.is_err(), "it is fed entries that the log no longer has");
     let orders = cluster.nodes[2].as_ref().context("node 3")?.rebuild_orders();
     let ordered = wait_for("an order", || async { orders.borrow().context("no order") }).await?;
     ensure!(ordered.at_least > LogIndex(1_000), "{ordered:?}");
-    // A copy that shows so much is brought on.
+    // A copy that shows at least that much is fed what follows.
     let mut worker = cluster.worker(2, ordered.at_least.max(LogIndex(last.at.0 - 50))).await?;
     worker.entry().await?;
     wait_for("the order to be taken back", || async {
@@ -235,7 +237,7 @@ async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
         Ok(())
     })
     .await?;
-    // And all of it again from its disk.
+    // The member goes on from its disk as well.
     cluster.stop_node(2).await?;
     let during = backend.commit(5_000, &[update(9, last.at)], b"").await?;
     cluster.start_node(2)?;
@@ -244,8 +246,9 @@ async fn a_member_that_fell_behind_a_small_log_starts_over() -> Result<()> {
     cluster.stop().await
 }
 
-/// A node with PostgreSQL and without its folder orders a copy at once, of at least what it can be brought on from; a copy
-/// that is ahead of what this node has decided is welcomed as soon as it has.
+/// A node that is to have a PostgreSQL but has no data folder orders a copy at once, which must show at least what the
+/// node cannot feed it.  A copy that is ahead of what this node has decided is welcomed as soon as the node has caught
+/// up.
 #[tokio::test]
 async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -268,15 +271,15 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
         Ok(())
     })
     .await?;
-    // It runs, so whoever has its token does not take its place.
+    // It is running, so nobody else who has its token can take its place.
     let (secret_hash, address) = (onetrip_node::secret::hash(&secret), cluster.configs[new].listen.to_string());
     let again = AdminRequest::Join { secret_hash, region: "r4".into(), address, unlike: None };
-    let why = cluster.admin(0, again).await.err().context("let in again")?.to_string();
+    let why = cluster.admin(0, again).await.err().context("it was let in again")?.to_string();
     ensure!(why.contains("runs already"), "{why}");
     let orders = cluster.nodes[new].as_ref().context("node 4")?.rebuild_orders();
     let ordered = orders.borrow().context("no order")?;
     ensure!(ordered.at_least >= before.at, "{ordered:?}");
-    // It does not vote before its PostgreSQL is there.
+    // It does not vote until its PostgreSQL is there.
     wait_for("a problem that says so", || async {
         let status = cluster.status(0).await?;
         let said = status["problems"].to_string();
@@ -304,8 +307,8 @@ async fn a_joining_node_orders_a_copy_and_takes_one_that_is_ahead() -> Result<()
     cluster.stop().await
 }
 
-/// A crash came between a checkpoint from elsewhere and the emptying of the log: the node repairs that when it starts.  From
-/// then on its log is its own again, and may not be lost.
+/// A node crashed after it had stored a checkpoint of another node and before it had emptied its own log.  It repairs
+/// that when it starts.  From then on it depends on its log again, and does not start if the log is lost.
 #[tokio::test]
 async fn a_crash_in_the_middle_of_starting_over_is_repaired_and_a_lost_log_is_not() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -315,7 +318,7 @@ async fn a_crash_in_the_middle_of_starting_over_is_repaired_and_a_lost_log_is_no
     for n in 2..=20 {
         cluster.backend(1).await?.commit(n, &[], b"two have this").await?;
     }
-    // A clean stop leaves a checkpoint of all that was decided.
+    // A clean stop leaves a checkpoint of everything that was decided.
     cluster.stop_node(1).await?;
     let theirs = std::fs::read(cluster.configs[1].checkpoint_file())?;
     std::fs::write(cluster.configs[2].checkpoint_file(), onetrip_core::checkpoint::installed(&theirs))?;
@@ -328,19 +331,19 @@ async fn a_crash_in_the_middle_of_starting_over_is_repaired_and_a_lost_log_is_no
     ensure!(status["log_first"].as_u64() > Some(20), "{status}");
     cluster.stop_node(2).await?;
     std::fs::rename(cluster.configs[2].data_dir.join("log"), cluster.configs[2].data_dir.join("lost"))?;
-    let refused = cluster.start_node(2).expect_err("it votes on a log that it has lost").to_string();
+    let refused = cluster.start_node(2).expect_err("it started without its log").to_string();
     ensure!(refused.contains("does not start"), "{refused}");
     cluster.stop().await
 }
 
-/// The members of a checkpoint count, not those of the file: a node whose file names none and that has no checkpoint says
-/// how nodes are made.
+/// The members in the checkpoint count, not those in `node.toml`.  A node that has no checkpoint, and whose `node.toml`
+/// names no members, says how nodes are made.
 #[tokio::test]
 async fn a_node_without_members_and_checkpoint_does_not_start() -> Result<()> {
     let mut cluster = Cluster::prepare(0.0)?;
     cluster.configs[0].members.clear();
     cluster.configs[0].save()?;
-    let refused = cluster.start_node(0).expect_err("it starts with nobody").to_string();
+    let refused = cluster.start_node(0).expect_err("it started without members").to_string();
     ensure!(refused.contains("onetrip join"), "{refused}");
     Ok(())
 }

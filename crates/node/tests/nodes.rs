@@ -9,7 +9,7 @@ use onetrip_core::{LogIndex, TxnId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Commits one transaction in each region; every region's worker gets those of the others, in log order.
+/// Commits one transaction in each region.  Every region's apply worker gets those of the other regions, in log order.
 #[tokio::test]
 async fn each_region_commits_and_all_get_the_entries_of_the_others_in_order() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
@@ -70,7 +70,7 @@ async fn the_same_transaction_proposed_again_gets_the_same_verdict_and_no_second
     let first = cluster.backend(1).await?.commit(1, &key, b"x").await?;
     let again = cluster.backend(1).await?.commit(1, &key, b"x").await?;
     ensure!(first == again, "{first:?} {again:?}");
-    // A transaction that lost is told the same again, too.
+    // A transaction that lost gets the same verdict again, too.
     let lost = cluster.backend(1).await?.commit(2, &key, b"y").await?;
     ensure!(lost.outcome == VerdictOutcome::Conflict && lost.other == first.at);
     let mut backend = cluster.backend(1).await?;
@@ -89,7 +89,8 @@ async fn the_same_transaction_proposed_again_gets_the_same_verdict_and_no_second
     cluster.stop().await
 }
 
-/// The backend goes between its proposal and the verdict: its entry is the worker's.
+/// An apply worker that connects again and again at the same applied index is reported as a problem, until it gets
+/// further.
 #[tokio::test]
 async fn an_apply_worker_that_gets_no_further_is_a_problem_until_it_does() -> Result<()> {
     let cluster = Cluster::start(1.0)?;
@@ -109,7 +110,7 @@ async fn an_apply_worker_that_gets_no_further_is_a_problem_until_it_does() -> Re
         ensure!(!stuck().await?, "it may have been killed");
         cluster.worker(0, LogIndex(0)).await?.entry().await?;
     }
-    // The first one may have come before the entry.
+    // The first worker may have connected before the entry was decided, and is then not counted.
     cluster.worker(0, LogIndex(0)).await?.entry().await?;
     let mut worker = cluster.worker(0, LogIndex(0)).await?;
     worker.entry().await?;
@@ -123,6 +124,7 @@ async fn an_apply_worker_that_gets_no_further_is_a_problem_until_it_does() -> Re
     cluster.stop().await
 }
 
+/// The backend disconnects between its proposal and the verdict, so the apply worker gets its entry.
 #[tokio::test]
 async fn an_entry_whose_backend_has_gone_before_the_verdict_goes_to_the_worker() -> Result<()> {
     let cluster = Cluster::start(20.0)?;
@@ -143,8 +145,8 @@ async fn an_entry_whose_backend_has_gone_before_the_verdict_goes_to_the_worker()
     cluster.stop().await
 }
 
-/// Rule 2: a backend that goes after a verdict of commit makes the worker start over.  Rule 3: it then gets everything
-/// above its applied index, its own region's entries too.
+/// Rule 2: a backend that disconnects after a verdict of commit makes the worker start over.  Rule 3: the worker then
+/// gets everything above its applied index, including the entries of its own region.
 #[tokio::test]
 async fn a_backend_that_goes_in_doubt_restarts_the_worker_and_done_does_not() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
@@ -156,14 +158,14 @@ async fn a_backend_that_goes_in_doubt_restarts_the_worker_and_done_does_not() ->
     let txn = good.txn(1);
     good.send(&FromPostgres::Done(txn)).await?;
     drop(good);
-    // Still the same connection: it gets the next foreign entry.
+    // The worker still has its connection, and gets the next entry of another region.
     let second = other.commit(1, &[], b"second").await?;
     ensure!(worker.entry().await?.0 == second.at);
     worker.position(first.at).await?;
 
     let mut bad = cluster.backend(0).await?;
     let third = bad.commit(2, &[], b"third").await?;
-    // A PROPOSE implies DONE of the one before, but this one's stays open.
+    // This PROPOSE implies DONE of the one before, but nothing follows it, so the fourth transaction stays in doubt.
     let fourth = bad.commit(3, &[], b"fourth").await?;
     drop(bad);
     worker.ended().await?;
@@ -173,7 +175,7 @@ async fn a_backend_that_goes_in_doubt_restarts_the_worker_and_done_does_not() ->
         ensure!((at, prev) == (want.at, previous), "{at} after {prev}");
     }
 
-    // What the worker has passed is visible, so its backend may go in any way.
+    // What the worker has passed is visible, so it does not matter how the backend of that transaction ends.
     let mut late = cluster.backend(0).await?;
     let fifth = late.commit(4, &[], b"fifth").await?;
     worker.position(fifth.at).await?;
@@ -188,7 +190,8 @@ async fn a_backend_that_goes_in_doubt_restarts_the_worker_and_done_does_not() ->
     cluster.stop().await
 }
 
-/// Rule 4: 1,024 entries beyond the last POSITION, and not one more; no more than 64 MiB either.
+/// Rule 4: the worker gets 1,024 entries beyond its last POSITION, and not one more.  (The other limit, 64 MiB, is not
+/// reached here.)
 #[tokio::test]
 async fn the_worker_gets_no_more_than_its_credit() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
@@ -212,8 +215,8 @@ async fn the_worker_gets_no_more_than_its_credit() -> Result<()> {
     cluster.stop().await
 }
 
-/// A node is stopped and started again, twice: it goes on from its disk, gives the same answers, and feeds what its
-/// PostgreSQL had not applied.
+/// Node 3 is stopped and started again twice, then node 2 once.  Each goes on from its disk, gives the same answers,
+/// and feeds its PostgreSQL what that had not applied.
 #[tokio::test]
 async fn a_restarted_node_goes_on_where_it_was() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -245,8 +248,8 @@ async fn a_restarted_node_goes_on_where_it_was() -> Result<()> {
     cluster.stop().await
 }
 
-/// The leader stops; the others elect one and go on, and an open proposal of theirs is decided without being sent again
-/// by its backend.  When it is back, leadership returns to its region.
+/// The leader stops.  The others elect a new one and go on, and a transaction that is proposed meanwhile is decided,
+/// although its backend sends it only once.  When the old leader is back, leadership returns to its region.
 #[tokio::test]
 async fn when_the_leader_stops_the_others_go_on_and_it_gets_its_place_back() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -268,7 +271,8 @@ async fn when_the_leader_stops_the_others_go_on_and_it_gets_its_place_back() -> 
     cluster.stop().await
 }
 
-/// Without a majority nothing is decided; healed, what was proposed commits, once.
+/// A node without a connection to a majority decides nothing.  Once it is connected again, what it proposed commits,
+/// and only once.
 #[tokio::test]
 async fn a_cut_off_node_decides_nothing_and_its_proposal_commits_once_when_healed() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
@@ -318,12 +322,13 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
         let mut stream = TcpStream::connect(cluster.configs[0].listen).await?;
         stream.write_all(bytes).await?;
         let mut rest = Vec::new();
-        // An end or a reset, with a TLS alert (type 21) before it at most; an answer would be neither.
+        // The connection ends or is reset, with at most a TLS alert (type 21) before that, and no answer.
         if tokio::time::timeout(common::PATIENCE, stream.read_to_end(&mut rest)).await?.is_ok() {
             ensure!(rest.is_empty() || (rest[0] == 21 && rest.len() == 7), "{rest:?}");
         }
     }
-    // On the agent socket: nonsense for a hello, then nonsense after a good one, then frames out of turn.
+    // On the agent socket: nonsense in place of a hello, then nonsense after a good hello, then frames that the role
+    // may not send.
     let path = cluster.configs[0].agent_socket();
     for bytes in &junk {
         let mut stream = tokio::net::UnixStream::connect(&path).await?;
@@ -341,7 +346,7 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
     let mut agent = cluster.worker(0, LogIndex(0)).await?;
     agent.propose(1, &[], b"").await?;
     agent.ended().await?;
-    // Half a proposal, and gone.
+    // A backend sends half a proposal and disconnects.
     let mut agent = cluster.backend(0).await?;
     let whole = FromPostgres::Propose(onetrip_core::Entry::encode(&agent.txn(5), &[], &[1; 1000])).encode();
     agent.send_raw(&whole[..500]).await?;
@@ -361,7 +366,7 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
     ensure!(verdict.message.contains("1048576"), "{}", verdict.message);
     let verdict = agent.commit(8, &[], &vec![0; 1 << 19]).await?;
     ensure!(verdict.outcome == VerdictOutcome::Commit, "{verdict:?}");
-    // Proposals that never end hold room from their first bytes on; one more is refused, until there is room again.
+    // Proposals that never end take up room from their first bytes on.  One more is refused until there is room again.
     let mut endless = Vec::new();
     for _ in 0..4 {
         let mut other = cluster.backend(0).await?;
@@ -394,7 +399,7 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
     cluster.stop().await
 }
 
-/// One byte changed in the log or the checkpoint of a stopped node: it does not start, and says which file.
+/// A node with one changed byte in its log or its checkpoint does not start, and says which file is damaged.
 #[tokio::test]
 async fn a_node_with_a_damaged_log_or_checkpoint_refuses_to_start() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -434,8 +439,8 @@ async fn a_second_node_on_one_folder_and_a_taken_port_are_refused() -> Result<()
     cluster.stop().await
 }
 
-/// A short window makes checkpoints frequent: the log is cut once every PostgreSQL is past it, and not before; a node
-/// restarted from checkpoint and rest certifies as the others do.
+/// With a short window, checkpoints are frequent.  The log is cut below one only when every PostgreSQL is past it, and
+/// a node that restarts from a checkpoint and the rest of the log certifies as the others do.
 #[tokio::test]
 async fn the_log_is_cut_below_what_every_postgres_has_and_a_restart_goes_on_from_the_checkpoint() -> Result<()> {
     let mut cluster = Cluster::prepare(0.0)?;
@@ -447,7 +452,7 @@ async fn the_log_is_cut_below_what_every_postgres_has_and_a_restart_goes_on_from
         cluster.start_node(i)?;
     }
     cluster.preferred_leads().await?;
-    // These never move on their own: they hold the log of all nodes.
+    // These workers report no position of their own accord, so that no node may cut its log.
     let mut workers = Vec::new();
     for i in 0..3 {
         workers.push(cluster.worker(i, LogIndex(0)).await?);

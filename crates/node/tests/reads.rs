@@ -1,4 +1,5 @@
-//! Fresh reads: what a node names shows everything that was acknowledged in any region before it was asked.
+//! Fresh reads: the index in a node's answer covers everything that was acknowledged in any region before the node was
+//! asked.
 
 mod common;
 
@@ -39,12 +40,12 @@ async fn each_region_names_what_was_acknowledged_in_another() -> Result<()> {
             ensure!(at >= verdict.at, "acknowledged at {} in region {writer}, region {i} names {at}", verdict.at);
         }
     }
-    // Two of three are a majority.
+    // Two of three nodes are a majority.
     cluster.stop_node(1).await?;
     let verdict = backends[2].commit(31, &[update(7, base)], b"x").await?;
     ensure!(verdict.outcome == VerdictOutcome::Commit, "{verdict:?}");
     ensure!(read(&mut backends[0], 31).await? >= verdict.at);
-    // One is not: no answer, until there is a majority again.
+    // One is not: there is no answer until there is a majority again.
     cluster.stop_node(2).await?;
     backends[0].send(&FromPostgres::Read { number: 32 }).await?;
     let early = tokio::time::timeout(Duration::from_secs(1), backends[0].receive()).await;

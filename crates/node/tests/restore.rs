@@ -1,4 +1,4 @@
-//! A restored log is decided as it was, also where the members changed on the way, and a node goes on from it.
+//! A restored log is decided as it was before, even across a change of the members, and a node goes on from it.
 
 mod common;
 
@@ -11,7 +11,7 @@ use onetrip_node::restore::{Goal, Restore, RestoreError, Restored, Source};
 use onetrip_node::{AdminRequest, ArchiveConfig, Node, NodeConfig};
 use std::path::Path;
 
-/// An archive alone.
+/// An archive as the only source of entries.
 struct Archive(Reader);
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ fn restore(cluster: &Cluster, archive: &Path, folder: &Path, least: LogIndex, go
     restore.run(&mut Archive(Reader::open(archive).unwrap()))
 }
 
-/// Starts the restored node, as a cluster of its own.
+/// Starts the restored node as a cluster of its own.
 fn start(cluster: &Cluster, folder: &Path, restored: &Restored) -> Result<Node> {
     let free = || std::net::TcpListener::bind("127.0.0.1:0")?.local_addr();
     let config = NodeConfig {
@@ -87,7 +87,7 @@ async fn a_restored_log_is_decided_as_it_was_and_goes_on() -> Result<()> {
     }
     cluster.preferred_leads().await?;
 
-    // Wins and losses, from a member that stays and from one that goes.
+    // Transactions that commit and that abort, from a member that stays and from one that leaves.
     let (mut a, mut c) = (cluster.backend(0).await?, cluster.backend(2).await?);
     let mut decided = Vec::new();
     for n in 1..=10 {
@@ -112,7 +112,7 @@ async fn a_restored_log_is_decided_as_it_was_and_goes_on() -> Result<()> {
 
     let end = folder.path().join("end");
     let restored = restore(&cluster, &archive, &end, last.at, Goal::End).expect("restored");
-    // 1 to 3 were given before.
+    // The ids 1 to 3 are in use in the original cluster.
     assert_eq!(restored.node, NodeId(4));
     assert!(restored.index >= last.at && restored.time_ms.is_some(), "{restored:?}");
     let node = start(&cluster, &end, &restored)?;
@@ -121,7 +121,7 @@ async fn a_restored_log_is_decided_as_it_was_and_goes_on() -> Result<()> {
         let found = outcome(&mut agent, *txn).await?;
         assert_eq!(found, (*state, *at), "{txn}");
     }
-    // Keys are taken as they were, and the log goes on.
+    // The same keys are taken as before, and the log goes on.
     let late = agent.commit(1, &[update(200, LogIndex(0))], b"late").await?;
     assert_eq!((late.outcome, late.other), (VerdictOutcome::Conflict, with_c.at));
     let fresh = agent.commit(2, &[update(200, last.at)], b"fresh").await?;

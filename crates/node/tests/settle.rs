@@ -1,4 +1,5 @@
-//! Transactions that nobody proposes any more get an outcome, the same in each region, and keep it.
+//! A transaction that nobody will propose any more gets an outcome, which is the same in each region and does not
+//! change.
 
 mod common;
 
@@ -22,7 +23,8 @@ async fn all_say(backends: &mut [Agent], txn: TxnId, want: (OutcomeState, LogInd
     Ok(())
 }
 
-/// Settled from another region before it was proposed: aborted everywhere, and its proposal loses.  Settled after: as it was.
+/// A transaction that another region settles before it is proposed is aborted everywhere, and when it is proposed after
+/// all it does not commit.  One that is settled after it has committed stays committed.
 #[tokio::test]
 async fn a_settled_transaction_is_aborted_unless_it_was_in_the_log_before() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -37,14 +39,14 @@ async fn a_settled_transaction_is_aborted_unless_it_was_in_the_log_before() -> R
     all_say(&mut backends, early, settled).await?;
     let verdict = backends[1].commit(1, &[update(7, LogIndex(0))], b"x").await?;
     ensure!(verdict.outcome == VerdictOutcome::Cancelled && verdict.at == settled.1, "{verdict:?}");
-    // It took no key.
+    // The cancelled transaction took no key.
     let verdict = backends[1].commit(2, &[update(7, LogIndex(0))], b"y").await?;
     ensure!(verdict.outcome == VerdictOutcome::Commit, "{verdict:?}");
     let committed = (OutcomeState::Committed, verdict.at);
     all_say(&mut backends, late, committed).await?;
     ensure!(backends[0].outcome(FromPostgres::Settle(late)).await? == committed);
     drop(backends);
-    // And after every process was restarted.
+    // The outcomes are still the same after every node has been restarted.
     for i in 0..3 {
         cluster.stop_node(i).await?;
     }
@@ -60,7 +62,7 @@ async fn a_settled_transaction_is_aborted_unless_it_was_in_the_log_before() -> R
     cluster.stop().await
 }
 
-/// A waiting backend hears that its transaction was cancelled while no majority could decide it.
+/// A backend asks to have a transaction settled while there is no majority; it gets the outcome once there is one.
 #[tokio::test]
 async fn a_settlement_without_a_majority_is_decided_once_there_is_one() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;
@@ -76,14 +78,15 @@ async fn a_settlement_without_a_majority_is_decided_once_there_is_one() -> Resul
     cluster.start_node(1)?;
     let settled = match backend.receive().await? {
         onetrip_core::agent::ToPostgres::OutcomeIs { state, at, .. } => (state, at),
-        other => anyhow::bail!("{other:?} for an outcome"),
+        other => anyhow::bail!("{other:?} instead of an outcome"),
     };
     ensure!(settled.0 == OutcomeState::Aborted, "{settled:?}");
     all_say(&mut [other, cluster.backend(1).await?], txn, settled).await?;
     cluster.stop().await
 }
 
-/// Once a PostgreSQL runs anew, what its earlier life had not proposed is aborted; what it had committed stays so.
+/// Once a PostgreSQL has been started anew, what its earlier incarnation had not proposed is aborted, and what that had
+/// committed stays committed.
 #[tokio::test]
 async fn a_new_incarnation_ends_what_the_earlier_one_left_open() -> Result<()> {
     let cluster = Cluster::start(0.0)?;
@@ -110,13 +113,14 @@ async fn a_new_incarnation_ends_what_the_earlier_one_left_open() -> Result<()> {
         ensure!(*ended.get_or_insert(said) == said, "{said:?} and {ended:?}");
     }
     all_say(&mut asked, committed, (OutcomeState::Committed, verdict.at)).await?;
-    // Of the one that runs nothing is known yet.
+    // Nothing is known yet of the transactions of the present incarnation.
     let now = TxnId { incarnation: INCARNATION + 1, ..open };
     ensure!(asked[0].outcome(FromPostgres::Outcome(now)).await?.0 == OutcomeState::NotSoFar);
     cluster.stop().await
 }
 
-/// Also one of which the log never heard, since its node had no leader and was started anew itself.
+/// The same holds for an incarnation that the log has never heard of, because its node had no leader and was restarted
+/// as well.
 #[tokio::test]
 async fn an_incarnation_that_came_and_went_without_a_leader_leaves_nothing_open() -> Result<()> {
     let mut cluster = Cluster::start(0.0)?;

@@ -1,4 +1,4 @@
-//! What lies in a node's folder, in an archive and in a backup.
+//! The files in a node's folder, in an archive and in a backup.
 
 use super::{member, txn};
 use crate::archive::{Identity, Reader, Writer, NOTES};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
-/// From disk, from a leader, with a join reply.
+/// A checkpoint comes from disk, from a leader or with a join reply.
 pub(super) fn checkpoints(bytes: &[u8]) {
     let raw = Bytes::copy_from_slice(bytes);
     let head = checkpoint::peek(&raw);
@@ -47,7 +47,7 @@ pub(super) fn checkpoint_seeds() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// CRC-32, last, of all but the mark of 8 bytes.
+/// The CRC-32 at the end is that of everything but the mark, the first 8 bytes.
 pub(super) fn mend_checkpoint(bytes: &mut [u8]) {
     if let Some(end) = bytes.len().checked_sub(4).filter(|end| *end >= 8) {
         let crc = crc32fast::hash(&bytes[8..end]);
@@ -57,11 +57,11 @@ pub(super) fn mend_checkpoint(bytes: &mut [u8]) {
 
 const FIRST_SEGMENT: u64 = 0;
 
-/// Small segments, which cost no time to set aside.
+/// The limit on a log's size: so low that its segments are small and setting space aside for them takes little time.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// The bytes as a log's only file: it is refused, or every entry that it says to have can be read, it can be gone on with, and
-/// nothing of it is another one later.
+/// Takes the bytes as the only file of a log.  Either the log is refused; or it reads the same before and after it is
+/// opened for writing, more can be appended to it, and its entries are still the same after that.
 pub(super) fn log_files(bytes: &[u8]) {
     in_log_folder(|dir| {
         if std::fs::write(path_of(dir, FIRST_SEGMENT), bytes).is_err() {
@@ -73,11 +73,12 @@ pub(super) fn log_files(bytes: &[u8]) {
             (first, last, entries)
         };
         let seen = RaftLog::open_to_read(dir, None).map(|log| read(&log));
-        // Opening for writing repairs what a crash has cut short.
+        // Opening for writing repairs a file that a crash has cut short.
         let Ok(mut log) = RaftLog::open_limited(dir, LOG_BYTES) else { return };
         let (first, last, mut entries) = read(&log);
         assert_eq!(seen.expect("it can be written to"), (first, last, entries.clone()));
-        // Setting space aside takes a millisecond: now and then, but always for the same bytes.
+        // Setting space aside takes a millisecond, so only every 16th input goes on; which ones depends on the bytes
+        // alone.
         if crc32fast::hash(bytes) % 16 != 0 {
             return;
         }
@@ -107,7 +108,8 @@ pub(super) fn log_file_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The bytes as an archive's only file: what a restore reads, and what the node looks at before it goes on writing.
+/// Takes the bytes as the only file of an archive, which a restore reads, and which the node checks before it goes on
+/// writing.
 pub(super) fn archive_files(bytes: &[u8]) {
     in_log_folder(|dir| {
         let empty = Writer::open(dir, &archive_identity()).is_ok();
@@ -116,7 +118,7 @@ pub(super) fn archive_files(bytes: &[u8]) {
         }
         if let Ok(mut reader) = Reader::open(dir) {
             if let Ok((last, _)) = reader.end() {
-                // It may say to begin anywhere.
+                // Its first index may be any number, so only the last 1,000 entries are read.
                 (last.0.saturating_sub(1000)..=last.0).for_each(|i| drop(reader.entry(LogIndex(i))));
             }
         }
@@ -142,7 +144,7 @@ fn archive_identity() -> Identity {
     Identity { format: 1, cluster: "c".into(), node: NodeId(1), region: "r".into() }
 }
 
-/// Short texts beside the log and the archive, each read from its file.
+/// The small text files in the folders of the node, the log and the archive.
 pub(super) fn notes(bytes: &[u8]) {
     in_log_folder(|dir| {
         let file = dir.join("starts");
@@ -194,7 +196,7 @@ pub(super) fn note_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A segment with less of the space set aside, which reads as zeros.
+/// The bytes of a segment, with only a little of the space set aside at its end, which reads as zeros.
 fn records_of(dir: &Path, number: u64) -> Vec<u8> {
     let mut bytes = std::fs::read(path_of(dir, number)).expect("just written");
     let records = bytes.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
@@ -215,7 +217,7 @@ pub(super) fn mend_log_file(bytes: &mut [u8]) {
     }
 }
 
-/// An empty folder, in memory where the system has one there, for the time of the call.
+/// Calls `work` with an empty folder, in memory if the system has `/dev/shm`, and then removes the folder.
 fn in_log_folder(work: impl FnOnce(&Path)) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let memory = Path::new("/dev/shm");

@@ -1,4 +1,4 @@
-//! What comes through sockets: from peers, from PostgreSQL, and what stands in the log.
+//! What comes through sockets, from peers and from PostgreSQL, and what the log contains.
 
 use super::{member, txn};
 use crate::join::JoinReply;
@@ -10,15 +10,15 @@ use onetrip_core::members::{Change, Command, Token};
 use onetrip_core::wire::Reader;
 use onetrip_core::{Entry, Key, LockMode, LogIndex, MemberRole, Members, NodeId};
 
-/// Before and after authentication.
+/// Frames as a node reads them before and after authentication, with different limits on their size.
 pub(super) fn peer_frames(bytes: &[u8]) {
     for max in [HELLO_BYTES_MAX, FRAME_BYTES_MAX] {
         let mut buf = BytesMut::from(bytes);
         while let Ok(Some(frame)) = Frame::take(&mut buf, max) {
             let back = Frame::take(&mut BytesMut::from(&frame.encode()[..]), FRAME_BYTES_MAX);
             match (back, &frame) {
-                // By what is shown: to protobuf, unknown fields that a later part has replaced are another thing
-                // than none.
+                // Compared by their debug text: to protobuf's `==`, unknown fields that a later part of the bytes has
+                // replaced differ from none.
                 (Ok(Some(Frame::Raft(back))), Frame::Raft(message)) => {
                     assert_eq!(format!("{back:?}"), format!("{message:?}"));
                 }
@@ -129,7 +129,7 @@ pub(super) fn entry_seeds() -> Vec<Vec<u8>> {
     vec![Entry::encode(&txn(), &[key(1), key(2)], b"a write set").to_vec()]
 }
 
-/// What `onetrip skip` prints of an entry.
+/// The write set of an entry, as `onetrip skip` prints it.
 pub(super) fn write_sets(bytes: &[u8]) {
     let _ = crate::write_set::lines(Bytes::copy_from_slice(bytes));
 }
@@ -138,7 +138,8 @@ pub(super) fn write_set_seeds() -> Vec<Vec<u8>> {
     vec![crate::write_set::example()]
 }
 
-/// One command; and a length of one byte before each of several, carried out one after another.
+/// Takes the bytes as one command; and as several, each behind its length in one byte, which are carried out one after
+/// another.
 pub(super) fn commands(bytes: &[u8]) {
     if let Ok(command) = Command::decode(Bytes::copy_from_slice(bytes)) {
         assert_eq!(Command::decode(command.encode()).ok().as_ref(), Some(&command));

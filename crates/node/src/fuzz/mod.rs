@@ -1,8 +1,9 @@
-//! What reads bytes from outside, as targets for a fuzzer: each takes any bytes, and must neither panic nor use memory out
-//! of proportion to what it got.  What it could read it writes again, where it can, and must read back the same.
+//! The code that reads bytes from outside, as targets for a fuzzer.  Each takes any bytes, and must neither panic nor
+//! use memory out of proportion to its input.  Where it can, it writes again what it could read, and must read the same
+//! back.
 //!
-//! `make fuzz` leads libFuzzer through them by coverage (`crates/lab/src/fuzz.rs`); `crates/lab/tests/fuzz.rs` runs the inputs
-//! that were kept, and some damaged real ones.
+//! `make fuzz` runs libFuzzer on them, guided by coverage (`crates/lab/src/fuzz.rs`); `crates/lab/tests/fuzz.rs` runs
+//! them on the inputs that were kept and on damaged real ones.
 
 mod files;
 mod frames;
@@ -12,12 +13,12 @@ mod tls;
 use onetrip_core::{Member, MemberRole, NodeId, TxnId};
 
 pub struct Target {
-    /// As of a folder.
+    /// Also the name of the folder that contains its kept inputs.
     pub name: &'static str,
     pub run: fn(&[u8]),
-    /// Real inputs, to begin from.
+    /// Real inputs from which the fuzzer starts.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Makes checksums right again after damage, so that what lies behind them is reached too.
+    /// Corrects checksums after damage, so that the code behind the checks is reached as well.
     pub mend: Option<fn(&mut [u8])>,
 }
 

@@ -1,4 +1,4 @@
-//! What people write and programs say.
+//! What people write and what programs print.
 
 use super::member;
 use crate::config::NodeConfig;
@@ -37,7 +37,7 @@ pub(super) fn join_reply(bytes: &[u8]) {
 }
 
 pub(super) fn join_reply_seeds() -> Vec<Vec<u8>> {
-    // A token's hash is long in JSON.
+    // Without `joined`, since the hash of a token is long in JSON.
     let member = Member { joined: None, ..member() };
     let reply = JoinReply {
         members: Members::bootstrap(vec![member.clone()], "r".into(), 8),
@@ -73,7 +73,7 @@ pub(super) fn order_seeds() -> Vec<Vec<u8>> {
     orders.map(|order| order.as_bytes().to_vec()).to_vec()
 }
 
-/// Of PostgreSQL's programs, and files that it writes for people.
+/// The output of PostgreSQL's programs, and the text files that the server writes.
 pub(super) fn postgres_output(bytes: &[u8]) {
     crate::postgres::read_output(bytes);
 }

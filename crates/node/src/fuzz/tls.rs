@@ -1,4 +1,4 @@
-//! What proves who somebody is: TLS records, and certificates as they come from a peer or lie in files.
+//! What proves an identity: TLS records, and certificates that come from a peer or are in files.
 
 use crate::tls::{node_name, Authority, Issued, Pinned, Tls};
 use onetrip_core::NodeId;
@@ -9,7 +9,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConnection, Connection, ServerConnection};
 
-/// Of a cluster "test" that never was; always the same, so that an input always does the same.
+/// The certificates of a cluster "test" that has never existed.  They are fixed, so that an input always has the same
+/// effect.
 const CA: [&str; 2] = [
     include_str!("../../../../testdata/certificates/ca.crt"),
     include_str!("../../../../testdata/certificates/ca.key"),
@@ -33,7 +34,7 @@ fn tls() -> &'static Tls {
     MADE.get_or_init(|| Tls::new(authority(), &issued(), "test", ME).expect("its own"))
 }
 
-/// As they come from a stranger, to a node that is called and to one that calls.
+/// TLS records from a stranger, to a node that accepts a connection and to one that opens it.
 pub(super) fn records(bytes: &[u8]) {
     let server = ServerConnection::new(tls().server_config()).expect("it has worked before");
     take_records(server.into(), bytes);
@@ -64,7 +65,7 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     vec![hello, answer]
 }
 
-/// As a handshake hands it on.
+/// A peer's certificate, as the TLS handshake passes it on to be checked.
 pub(super) fn peer_certificates(bytes: &[u8]) {
     let certificate = CertificateDer::from(bytes);
     let [authority] = der([CA[0]]);
@@ -73,7 +74,7 @@ pub(super) fn peer_certificates(bytes: &[u8]) {
     let name = ServerName::try_from("node").expect("a valid name");
     let now = UnixTime::now();
     let _ = pinned.verify_server_cert(&certificate, &[authority], &name, &[], now);
-    // The token names the authority, which is then no better than the token.
+    // Here the token names the bytes as the authority, so they pass that check and are read further.
     let pinned = Pinned::new(crate::tls::sha256(bytes));
     let [node] = der([NODE[0]]);
     let _ = pinned.verify_server_cert(&node, &[certificate], &name, &[], now);
@@ -87,7 +88,8 @@ fn der<const N: usize>(pem: [&str; N]) -> [CertificateDer<'static>; N] {
     pem.map(|pem| CertificateDer::from_pem_slice(pem.as_bytes()).expect("its own"))
 }
 
-/// Files in `tls/`, and what a join reply brings: half for the certificate, half for the key.
+/// The files in `tls/`, and what a join reply brings.  The first half of the input is the certificate, the second half
+/// the key.
 pub(super) fn certificate_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let half = text.char_indices().map(|(i, _)| i).nth(text.chars().count() / 2).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Real nodes in one process, without PostgreSQL, and a client that speaks the agent protocol in its place.
+//! Real nodes in one process without PostgreSQL, and a client that speaks the agent protocol in PostgreSQL's place.
 #![allow(dead_code)] // each test file uses its part of this
 
 use anyhow::{bail, ensure, Context, Result};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-/// No wait in a test is longer.
+/// How long a test waits for anything at most.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn wait_for<T, F: Future<Output = Result<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T> {
@@ -49,7 +49,7 @@ impl Cluster {
 
     pub fn prepare(one_way_ms: f64) -> Result<Cluster> {
         let dir = tempfile::tempdir()?;
-        // Held together until all are known, so that the OS gives six different ones.
+        // All six listeners are kept open until all ports are known, so that the OS gives six different ones.
         let held: Vec<TcpListener> =
             (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
         let ports: Vec<SocketAddr> = held.iter().map(|l| l.local_addr()).collect::<std::io::Result<_>>()?;
@@ -120,7 +120,7 @@ impl Cluster {
     pub async fn members(&self, i: usize) -> Result<Arc<Members>> {
         match self.admin(i, AdminRequest::Members).await? {
             AdminReply::Members(members) => Ok(members),
-            _ => bail!("another answer than was asked for"),
+            _ => bail!("the answer is not the one to this request"),
         }
     }
 
@@ -128,12 +128,12 @@ impl Cluster {
         let replaces = replaces.map(NodeId);
         match self.admin(via, AdminRequest::Token { role, replaces, ttl_s: 60 }).await? {
             AdminReply::Token(secret) => Ok(secret),
-            _ => bail!("another answer than was asked for"),
+            _ => bail!("the answer is not the one to this request"),
         }
     }
 
-    /// Makes the folder of a node that joins through node `via`, and gives its place; `change` may change its
-    /// configuration.
+    /// Lets a new node join through the node at place `via`, makes its folder and starts it.  Returns its place;
+    /// `change` may change its configuration.
     pub async fn join(&mut self, via: usize, secret: Secret, change: impl FnOnce(&mut NodeConfig)) -> Result<usize> {
         let place = self.configs.len();
         let held = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
@@ -145,7 +145,7 @@ impl Cluster {
             AdminRequest::Join { secret_hash, region, address, unlike: None }
         };
         let AdminReply::Joined { member, checkpoint, .. } = self.admin(via, request()).await? else {
-            bail!("another answer than was asked for");
+            bail!("the answer is not the one to this request");
         };
         ensure!(member.id == NodeId(place as u32 + 1), "{member:?}");
         let data_dir = self.dir.path().join(region.as_str());
@@ -191,7 +191,7 @@ impl Cluster {
         Ok(serde_json::from_str(&answer)?)
     }
 
-    /// Waits until every running node knows the same leader, and gives its place.
+    /// Waits until all running nodes name the same leader, and returns its place.
     pub async fn leader(&self) -> Result<usize> {
         wait_for("one leader", || async {
             let mut leaders = Vec::new();
@@ -205,7 +205,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until r1 leads, where the leader belongs.
+    /// Waits until the leader is in r1, where it belongs.
     pub async fn preferred_leads(&self) -> Result<()> {
         wait_for("the preferred leader", || async {
             let leader = self.leader().await?;
@@ -219,7 +219,7 @@ impl Cluster {
         Agent::connect(&self.configs[i].data_dir, self.configs[i].node, Role::Backend, LogIndex(0)).await
     }
 
-    /// Where a copy of PostgreSQL must stand at least for this node.
+    /// The lowest index that a copy of PostgreSQL must show so that this node can feed it the rest.
     pub async fn copied(&self, i: usize) -> Result<LogIndex> {
         Ok(LogIndex(self.status(i).await?["log_first"].as_u64().context("log_first")? - 1))
     }
@@ -229,7 +229,7 @@ impl Cluster {
     }
 }
 
-/// One request, and the body of an answer of 200.
+/// Sends one request, and returns the body of the answer, which must have status 200.
 pub async fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let length = body.len();
@@ -276,7 +276,7 @@ impl Agent {
         agent.send(&FromPostgres::Hello(hello)).await?;
         match agent.receive().await? {
             ToPostgres::Welcome { committed, .. } => agent.welcomed_at = committed,
-            other => bail!("{other:?} for a welcome"),
+            other => bail!("{other:?} instead of a welcome"),
         }
         Ok(agent)
     }
@@ -301,7 +301,7 @@ impl Agent {
     pub async fn verdict(&mut self) -> Result<VerdictFrame> {
         match self.receive().await? {
             ToPostgres::Verdict(verdict) => Ok(verdict),
-            other => bail!("{other:?} for a verdict"),
+            other => bail!("{other:?} instead of a verdict"),
         }
     }
 
@@ -319,15 +319,15 @@ impl Agent {
         self.send(&ask).await?;
         match self.receive().await? {
             ToPostgres::OutcomeIs { state, at, .. } => Ok((state, at)),
-            other => bail!("{other:?} for an outcome"),
+            other => bail!("{other:?} instead of an outcome"),
         }
     }
 
-    /// The next ENTRY: at, previous, transaction, write set.
+    /// The next ENTRY: its index, that of the entry before it, the transaction and the write set.
     pub async fn entry(&mut self) -> Result<(LogIndex, LogIndex, TxnId, Bytes)> {
         match self.receive().await? {
             ToPostgres::Entry { at, previous, txn, write_set, .. } => Ok((at, previous, txn, write_set)),
-            other => bail!("{other:?} for an entry"),
+            other => bail!("{other:?} instead of an entry"),
         }
     }
 
@@ -339,7 +339,7 @@ impl Agent {
         }
     }
 
-    /// Waits for the end of the connection; a frame before it is an error.
+    /// Waits until the connection ends; it is an error if a frame comes before that.
     pub async fn ended(&mut self) -> Result<()> {
         match tokio::time::timeout(PATIENCE, self.next()).await? {
             Ok(Some(frame)) => bail!("{frame:?} instead of the end"),
