@@ -32,7 +32,7 @@ impl Attempt {
     /// Whether it committed; `None` if that is still open.
     pub fn committed(&self) -> Option<bool> {
         match &self.end {
-            End::Committed => Some(true),
+            End::Committed | End::NotShownYet => Some(true),
             End::Aborted(_) => Some(false),
             End::Unknown(_) => self.later,
         }

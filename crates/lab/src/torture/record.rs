@@ -51,8 +51,8 @@ impl Record {
         let mut book = self.lock();
         let ends = book.ends.entry((stage.to_string(), workload)).or_default();
         match end {
-            End::Committed if wrote => ends.committed += 1,
-            End::Committed => ends.reads += 1,
+            End::Committed | End::NotShownYet if wrote => ends.committed += 1,
+            End::Committed | End::NotShownYet => ends.reads += 1,
             End::Aborted(state) => *ends.aborted.entry(state.clone()).or_default() += 1,
             End::Unknown(_) => ends.open += 1,
         }

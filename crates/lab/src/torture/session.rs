@@ -1,7 +1,7 @@
 //! A client's session, and the question on which all checks depend: what does the client know after a transaction?
 //!
-//! Invariant: an end is `Committed` only if the server said so, and `Aborted` only if the server said so or COMMIT was
-//! never sent.
+//! Invariant: an end is `Committed` or `NotShownYet` only if the server said so, and `Aborted` only if the server said so
+//! or COMMIT was never sent.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,6 +25,8 @@ const OPEN: [&str; 4] = ["08007", "57P01", "57P02", "57P03"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     Committed,
+    /// COMMIT ended with 08007 "committed at N": the transaction's own region may not show it yet.
+    NotShownYet,
     /// With the SQLSTATE, or "closed" if the connection ended before COMMIT was sent.
     Aborted(String),
     /// The outcome is open; with the transaction's id if the client knows it.
@@ -172,7 +174,7 @@ impl Session {
                 if open {
                     let told_id = error.as_db_error().and_then(|db| transaction_id(db.message()));
                     done.end = match committed_says(&error) {
-                        true => End::Committed,
+                        true => End::NotShownYet,
                         false => End::Unknown(told_id.or(id)),
                     };
                     if !expected.under_faults {

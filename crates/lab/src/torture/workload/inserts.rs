@@ -53,7 +53,7 @@ impl Workload for Inserts {
             )
             .await?;
         // The value is taken now, by this transaction or by another one.
-        if done.end == End::Committed || done.end == End::Aborted("23505".into()) {
+        if matches!(done.end, End::Committed | End::NotShownYet) || done.end == End::Aborted("23505".into()) {
             self.next.fetch_max(value + 1, Ordering::Relaxed);
         }
         Ok(Step::Wrote(done))

@@ -104,6 +104,7 @@ impl Lists {
             let end = self.ledger.get(&attempt.tag);
             let outcome = match end.as_ref().map(|e| (&e.end, e.committed())) {
                 Some((End::Committed, _)) => ClientOutcome::Committed,
+                Some((End::NotShownYet, _)) => ClientOutcome::FoundCommitted,
                 Some((End::Aborted(_), _)) => ClientOutcome::Aborted,
                 Some((End::Unknown(_), Some(true))) => ClientOutcome::FoundCommitted,
                 Some((End::Unknown(_), Some(false))) => ClientOutcome::Aborted,
