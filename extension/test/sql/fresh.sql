@@ -20,6 +20,17 @@ BEGIN
     END;
     RETURN a || ', ' || sqrt(b);
 END $$;
+-- Its first query is in a subtransaction, and uses the snapshot of its caller, which is not.
+CREATE FUNCTION in_block() RETURNS text STABLE LANGUAGE plpgsql AS $$
+DECLARE n bigint;
+BEGIN
+    BEGIN
+        SELECT count(*) INTO n FROM fresh.t;
+        RAISE division_by_zero;
+    EXCEPTION WHEN division_by_zero THEN NULL;
+    END;
+    RETURN n || ', ' || fresh.one_count();
+END $$;
 -- A query that uses it names no function and no table.
 CREATE DOMAIN checked AS int CHECK (VALUE < fresh.one_count() * 1000);
 SELECT current_setting('onetrip.agent_socket') AS socket \gset
@@ -112,6 +123,9 @@ DO $$ BEGIN
 END $$;
 :questions
 
+DO $$ BEGIN RAISE NOTICE '%', fresh.in_block(); RAISE NOTICE '%', fresh.one_count(); END $$;
+:questions
+
 -- Other statements that read.
 CREATE TEMP TABLE copied AS SELECT count(*), one_count() FROM t;
 TABLE copied;
@@ -146,6 +160,9 @@ BEGIN;
 SAVEPOINT s;
 SELECT count(*) = one_count() AS same FROM t;
 DO $$ BEGIN RAISE NOTICE '%', fresh.one_count() = (SELECT count(*) FROM fresh.t); END $$;
+COMMIT;
+DO $$ BEGIN RAISE NOTICE '%', split_part(fresh.in_block(), ', ', 1)::bigint = fresh.one_count(); END $$;
+BEGIN;
 COMMIT;
 RESET max_parallel_workers_per_gather;
 :questions
