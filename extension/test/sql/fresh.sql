@@ -184,9 +184,7 @@ SELECT onetrip.position() > 0 AS position;
 SHOW onetrip.read;
 :questions
 -- What does not show in its plan asks all the same, once it runs.
-SELECT (xpath('//count/text()', query_to_xml('SELECT count(*) FROM fresh.t', false, false, '')))[1]::text::bigint = one_count() AS same;
-:questions
-SELECT (xpath('//count/text()', query_to_xml('SELECT count(*) FROM fresh.t', false, false, '')))[1]::text::bigint - (SELECT last_value FROM t_id_seq) < 1 AS counted;
+SELECT (xpath('//count/text()', query_to_xml('SELECT count(*) FROM fresh.t', false, false, '')))[1] AS count;
 :questions
 SELECT 1::checked;
 :questions
