@@ -8,11 +8,12 @@
  *	40000	the transaction was settled before it reached the log: it is aborted
  *	08007	proposed, and the outcome is not known yet: ask onetrip.outcome()
  *	0A000	cannot be replicated (yet): the hint says what to do instead
+ *	25001	a fresh read, and the transaction already has its snapshot
  *	25006	this server is a read replica
  *	53000	the node has no room for the transaction now: retry it
  *	54000	too large, such as a write set above onetrip.max_write_set
  *	08P01	the node or an entry broke the agent protocol
- *	55000	not possible now, such as a COMMIT while the node is away
+ *	55000	not possible now, such as a COMMIT, or a fresh read, while the node is away
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0

@@ -260,9 +260,8 @@ position_stop_waiting(int code, Datum arg)
  * Waits until this server shows an entry.  Returns false if the deadline passes
  * before that; 0: there is none.  Serves interrupts.
  *
- * While it waits, this process must not hold anything that a change which comes
- * before the entry, or the entry itself, needs for longer than the evictor takes
- * to notice: it is then evicted (apply/evict.c).
+ * If this process holds a lock that the entry needs, or one before it, it is
+ * evicted (apply/evict.c).
  */
 bool
 ot_position_wait_shown(OtLogIndex index, TimestampTz deadline)
