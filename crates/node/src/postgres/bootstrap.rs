@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use super::rebuild::sync_folder;
 use super::{file_error, remove_folder, PostgresError, Server};
 
 /// The encoding of every database in a cluster.
@@ -38,7 +39,8 @@ pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
             format!("ALTER DATABASE {name} SET default_table_access_method = 'onetrip'"),
         ],
     )?;
-    fs::rename(&unfinished, &data).map_err(file_error("rename", &unfinished))
+    fs::rename(&unfinished, &data).map_err(file_error("rename", &unfinished))?;
+    sync_folder(&server.node_folder)
 }
 
 fn initdb(server: &Server, data: &Path) -> Result<(), PostgresError> {

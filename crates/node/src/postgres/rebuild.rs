@@ -94,24 +94,35 @@ pub(super) async fn copy(
 
 /// Puts the new folder in the place of the old one.  An old folder that is kept stays until another one is kept.
 fn swap(server: &Server, keep_old: bool) -> Result<(), PostgresError> {
-    let old = server.node_folder.join(if keep_old { "postgres.kept" } else { "postgres.old" });
     let (data, new) = (server.data(), server.unfinished());
+    let (old, kept) = (server.node_folder.join("postgres.old"), server.node_folder.join("postgres.kept"));
+    if !data.exists() && old.exists() {
+        // A crash came between the two renames below.
+        fs::rename(&old, &data).map_err(file_error("rename", &old))?;
+    }
     remove_folder(&old)?;
     for name in OPERATORS_FILES {
-        let own = data.join(name);
+        let (own, copy) = (data.join(name), new.join(name));
         if own.is_file() {
-            fs::copy(&own, new.join(name)).map_err(file_error("copy", &own))?;
+            fs::copy(&own, &copy).map_err(file_error("copy", &own))?;
+            fs::File::open(&copy).and_then(|f| f.sync_all()).map_err(file_error("sync", &copy))?;
         }
     }
+    sync_folder(&new)?;
     match fs::rename(&data, &old) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(file_error("rename", &data)(e)),
         _ => {}
     }
     fs::rename(&new, &data).map_err(file_error("rename", &new))?;
     sync_folder(&server.node_folder)?;
+    if keep_old && old.exists() {
+        remove_folder(&kept)?;
+        fs::rename(&old, &kept).map_err(file_error("rename", &old))?;
+        sync_folder(&server.node_folder)?;
+        tracing::warn!("the data folder of the PostgreSQL that could not apply an entry is kept: {}", kept.display());
+    }
     if keep_old {
         write_healed(server);
-        tracing::warn!("the data folder of the PostgreSQL that could not apply an entry is kept: {}", old.display());
         return Ok(());
     }
     // The copy is in its place; what is left of the old folder does no harm but take room until the next copy.
@@ -132,6 +143,52 @@ fn write_healed(server: &Server) {
 }
 
 /// A rename is durable once its folder is synced.
-fn sync_folder(folder: &std::path::Path) -> Result<(), PostgresError> {
+pub(super) fn sync_folder(folder: &std::path::Path) -> Result<(), PostgresError> {
     fs::File::open(folder).and_then(|f| f.sync_all()).map_err(file_error("sync", folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(node_folder: &std::path::Path) -> Server {
+        Server {
+            node_folder: node_folder.into(),
+            bin_dir: "/bin".into(),
+            listen: "127.0.0.1".into(),
+            port: 5433,
+            database: "onetrip".into(),
+            node_id: 2,
+            region: "us-east-2".into(),
+            sequence_slot: 1,
+            sequence_stride: 8,
+            read_only: false,
+        }
+    }
+
+    fn folder(path: &std::path::Path, text: &str) {
+        fs::create_dir_all(path).unwrap();
+        fs::write(path.join("pg_hba.conf"), text).unwrap();
+        fs::write(path.join("PG_VERSION"), text).unwrap();
+    }
+
+    /// Goal: the operator's files outlive a copy, also one that a crash interrupted between its two renames.
+    #[test]
+    fn the_operators_files_stay_and_a_kept_folder_is_replaced_by_the_next() {
+        let node_folder = tempfile::tempdir().unwrap();
+        let server = server(node_folder.path());
+        let read = |path: &std::path::Path, name: &str| fs::read_to_string(path.join(name)).unwrap();
+        folder(&server.data(), "own");
+        for (round, keep_old) in [false, true, false, true].into_iter().enumerate() {
+            folder(&server.unfinished(), &format!("copy {round}"));
+            if round == 2 {
+                fs::rename(server.data(), node_folder.path().join("postgres.old")).unwrap();
+            }
+            swap(&server, keep_old).unwrap();
+            assert_eq!(read(&server.data(), "pg_hba.conf"), "own", "round {round}");
+            assert_eq!(read(&server.data(), "PG_VERSION"), format!("copy {round}"));
+            assert!(!node_folder.path().join("postgres.old").exists());
+        }
+        assert_eq!(read(&node_folder.path().join("postgres.kept"), "PG_VERSION"), "copy 2");
+    }
 }
