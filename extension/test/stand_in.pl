@@ -7,7 +7,7 @@
 #   stale N   READ_AT with the number before, at 0; then the answer, at N
 #   silence   nothing; a later READ gets an answer to this one as well, before its own
 #   lost      the connection is closed
-# It ends once DIR is gone.
+# It ends once DIR or the node's socket is gone.
 use strict;
 use warnings;
 use IO::Select;
@@ -66,7 +66,7 @@ sub serve {
     }
 }
 
-while (-d $dir) {
+while (-d $dir && -S $node_socket) {
     next unless IO::Select->new($listener)->can_read(1);
     my $backend = $listener->accept or next;
     next if fork;

@@ -325,5 +325,26 @@ RESET statement_timeout;
 
 SELECT unit.use_socket(NULL);
 \! rm -r $DIR
+
+-- The node itself: it answers, also after it was asked in vain, and takes a COMMIT after such a question.
+SET onetrip.read = fresh;
+SELECT count(*) = one_count() AS same FROM t;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT count(*) = one_count() AS same FROM t;
+COMMIT;
+BEGIN;
+\! kill -STOP $ONETRIP_NODE_PID
+SET LOCAL statement_timeout = '200ms';
+SAVEPOINT s;
+SELECT count(*) FROM later;
+ROLLBACK TO s;
+SELECT count(*) FROM later;
+ROLLBACK TO s;
+\! kill -CONT $ONETRIP_NODE_PID
+RESET statement_timeout;
+SET LOCAL onetrip.read = local;
+INSERT INTO later VALUES ('after two questions');
+COMMIT;
+SELECT count(*) FROM later WHERE v = 'after two questions';
 SET client_min_messages = warning;
 DROP SCHEMA fresh CASCADE;
