@@ -1,5 +1,5 @@
-//! What goes between a node and its PostgreSQL: to the node as values, back as the real frames of
-//! `docs/agent-protocol.md`, which the node's router writes into a [`Wire`].
+//! What goes between a node and its PostgreSQL: values on the way to the node, and the real frames of
+//! `docs/agent-protocol.md` on the way back.  The node's router writes those frames into a [`Wire`].
 
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, Hello, ToPostgres};
@@ -7,7 +7,7 @@ use onetrip_core::router::{AgentEvent, Outbox};
 use onetrip_core::{LogIndex, TxnId};
 use std::sync::{Arc, Mutex};
 
-/// Never used twice in a run.
+/// A connection's number, which is never used twice in a run.
 pub use onetrip_core::router::ConnId;
 
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct FromNode {
     pub frame: Option<Bytes>,
 }
 
-/// What the router has said, in order; the node sends it on.
+/// What the router has said, in order.  The node sends it on.
 pub type Said = Arc<Mutex<Vec<FromNode>>>;
 
 pub struct Wire {

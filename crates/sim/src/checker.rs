@@ -32,14 +32,14 @@ impl TrueKey {
 
 struct Decided {
     data: Bytes,
-    /// The transaction for which it stands, if its bytes arrived in parts.
+    /// The transaction that this entry stands for, if its bytes arrived in parts.
     whole: Option<Bytes>,
     decision: Option<Decision>,
 }
 
 #[derive(Default)]
 pub struct Checker {
-    /// Decided by at least one node; place 0 is log index 1.
+    /// Entries that at least one node has decided; place 0 is log index 1.
     log: Vec<Decided>,
     committed: Vec<LogIndex>,
     taken: BTreeMap<u64, Vec<(LogIndex, LockMode)>>,
@@ -49,14 +49,15 @@ pub struct Checker {
     truth: BTreeMap<TxnId, Vec<TrueKey>>,
     committed_txns: BTreeMap<TxnId, LogIndex>,
     aborted_txns: BTreeMap<TxnId, LogIndex>,
-    /// Whose transactions an entry ended that holds none: of one incarnation, or of all of a node that left.
+    /// For each entry that is no transaction: whose transactions it ended, those of one incarnation, or all of a
+    /// node that left.
     ended: BTreeMap<LogIndex, Vec<(NodeId, Option<u64>)>>,
     told_committed: BTreeMap<TxnId, LogIndex>,
     told_aborted: BTreeMap<TxnId, &'static str>,
     leaders: BTreeMap<Term, NodeId>,
-    /// The table of members from each index on that changed it, as the first to decide that index had it.
+    /// The table of members from each index that changed it, as the first node to decide that index had it.
     tables: BTreeMap<LogIndex, Arc<Members>>,
-    /// What an operator asked to be left out; and what is, by which entry.
+    /// What an operator asked to leave out; and what was left out, and by which entry.
     asked_to_leave_out: BTreeSet<LogIndex>,
     left_out: BTreeMap<LogIndex, LogIndex>,
     failure: Option<String>,
@@ -121,7 +122,8 @@ impl Checker {
         }
         let voters = |m: &Members| m.voters().map(|m| m.id).collect::<BTreeSet<NodeId>>();
         let (before, after) = (voters(self.newest_members()), voters(members));
-        // So that any two majorities meet; a replacement is two such steps, and between them both sets must agree.
+        // So that any two majorities meet.  A replacement takes two such steps, and between them both sets must
+        // agree.
         if before.symmetric_difference(&after).count() > 1 {
             self.fail(format!("at {index} the voters go from {before:?} to {after:?} in one step"));
         }
@@ -131,7 +133,7 @@ impl Checker {
         self.tables.insert(index, members.clone());
     }
 
-    /// Raft's configuration of a node fits its table, and everybody's table at that index.
+    /// A node's Raft configuration fits its table of members, and its table is everybody's table at that index.
     pub fn configured(&mut self, node: NodeId, index: LogIndex, conf: &Conf, members: &Arc<Members>) {
         let known = self.tables.range(..=index).next_back().map(|(_, m)| m);
         if known.is_some_and(|known| known != members) {
@@ -153,14 +155,14 @@ impl Checker {
         }
     }
 
-    /// A node has this entry as one that is decided.
+    /// A node counts this entry as decided.
     pub fn holds(&mut self, node: NodeId, index: LogIndex, data: &Bytes) {
         if self.log.get(index.0 as usize - 1).is_some_and(|first| first.data != *data) {
             self.fail(format!("the log is not one: node {node} has another entry at {index} than the first to decide"));
         }
     }
 
-    /// A node handed this index to its certifier.  `decision`: none if it holds no transaction.
+    /// A node gave this index to its certifier.  `decision` is `None` if the entry is no transaction.
     pub fn decides(&mut self, node: NodeId, index: LogIndex, data: &Bytes, decision: Option<Decision>) {
         let place = index.0 as usize - 1;
         if let Some(first) = self.log.get(place) {
@@ -213,8 +215,8 @@ impl Checker {
         }
     }
 
-    /// The bytes of a transaction that arrived in parts, as the entry that names these says.  Whether all nodes
-    /// took the same parts shows in what they decide.
+    /// The bytes of a transaction that arrived in parts, put together as the entry that names the parts
+    /// says.  Whether all nodes used the same parts shows in what they decide.
     fn put_together(&self, data: &Bytes) -> Option<Bytes> {
         let entry = Entry::decode(data.clone()).ok()?;
         let (mut bytes, (_, parts)) = (Vec::new(), entry.whole()?);
@@ -239,20 +241,20 @@ impl Checker {
         ended.iter().any(|(node, of)| *node == txn.node && of.is_none_or(|of| of == txn.incarnation))
     }
 
-    /// The log says by this index that its incarnation is over.
+    /// By this index the log says that the transaction's incarnation is over.
     fn has_ended(&self, txn: &TxnId, by: LogIndex) -> bool {
         let ended = self.ended.range(..=by).flat_map(|(_, whose)| whose);
         ended.into_iter().any(|whose| *whose == (txn.node, Some(txn.incarnation)))
     }
 
-    /// Of the lives of its PostgreSQL only the last so many are known.
+    /// Of the lives of its PostgreSQL, only the last few are remembered.
     fn may_forget_life(&self, txn: &TxnId, by: LogIndex) -> bool {
         let ended = self.ended.range(..=by).flat_map(|(_, whose)| whose);
         let its = ended.filter(|(node, _)| *node == txn.node).map(|(_, of)| *of);
-        // Its removal ended the one that ran then.
+        // Its removal ended the incarnation that was running then.
         let removed = its.clone().any(|of| of.is_none());
         let its = its.flatten();
-        // An entry that was proposed again says once more what has ended.
+        // An entry that was proposed again repeats what has ended.
         let mut seen = BTreeSet::from([0]);
         let its: Vec<u64> = its.filter(|of| seen.insert(*of)).collect();
         let kept = self.limits.incarnations;
@@ -260,7 +262,7 @@ impl Checker {
         known.len() as u64 + u64::from(removed) >= kept && !known.contains(&txn.incarnation)
     }
 
-    /// More was decided than is remembered.
+    /// So much was decided since that it may be forgotten.
     fn may_forget(&self, txn: &TxnId, by: LogIndex) -> bool {
         let all = self.committed_txns.len() + self.aborted_txns.len();
         all as u64 > self.limits.outcomes || self.may_forget_life(txn, by)
@@ -308,7 +310,7 @@ impl Checker {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
             if key.writes() {
                 let now = self.store.entry(key.hash).or_default();
-                // Whoever has written what is left out by now is counted here all the same.
+                // A write that is left out by now is counted here all the same.
                 if *now != key.read && self.left_out.is_empty() {
                     let why =
                         format!("lost update: {txn} at {index} read {} of key {}, it was {now}", key.read, key.hash);
@@ -324,7 +326,8 @@ impl Checker {
         self.asked_to_leave_out.insert(index);
     }
 
-    /// Nothing is left out that nobody asked for, and whoever has not seen that it is must lose.
+    /// Nothing is left out that nobody asked for, and a transaction that has not seen that an entry is left out must
+    /// lose.
     fn leaves_out(&mut self, index: LogIndex, left_out: LogIndex, previous: LogIndex, entry: &Entry) {
         if previous != self.last_committed() {
             self.fail(format!("{index} is said to follow {previous}, but follows {}", self.last_committed()));
@@ -341,9 +344,9 @@ impl Checker {
         self.committed.push(index);
     }
 
-    /// A PostgreSQL that shows this entry, which leaves another one out, is like any other that does: it has left
-    /// out what the log says by then, unless it has left that out as well, and shows all the rest.  What a later
-    /// entry leaves out it may have left out already.
+    /// A PostgreSQL that shows this entry, which leaves another one out, equals every other that shows it: it has
+    /// left out what the log says by then, except for what was itself left out, and shows all the rest.  It may
+    /// already have left out what a later entry leaves out.
     pub fn agrees(&mut self, node: NodeId, at: LogIndex, rows: &Rows, left_out: &BTreeSet<LogIndex>) {
         if let Some(index) = left_out.iter().find(|index| !self.left_out.contains_key(index)) {
             let why = format!("PostgreSQL {node} has left out {index}, which the log does not say");
@@ -370,7 +373,7 @@ impl Checker {
         }
     }
 
-    /// The rows that the log gives up to an index: all that committed and is not left out.
+    /// The rows that the log gives up to an index: those of every entry that committed and is not left out.
     fn rows(&self, upto: LogIndex, left_out: &BTreeSet<LogIndex>) -> Rows {
         let mut rows = Rows::default();
         let shown = self.committed.iter().take_while(|index| **index <= upto);
@@ -464,8 +467,8 @@ impl Checker {
         self.told_committed.len()
     }
 
-    /// At the end, when everything has come to rest: nothing acknowledged may be missing anywhere.  What was is in
-    /// the log ([`Checker::tells_committed`]), so each has to show what the log gives.
+    /// At the end, when everything has come to rest, nothing acknowledged may be missing anywhere.  All that was
+    /// acknowledged is in the log ([`Checker::tells_committed`]), so each PostgreSQL has to show what the log gives.
     pub fn finished(
         &mut self,
         node: NodeId,
@@ -485,7 +488,7 @@ impl Checker {
     }
 }
 
-/// The conflict table of the design, section 5, written out once more.
+/// Which lock modes conflict, written out once more, independently of the certifier.
 fn meet(a: LockMode, b: LockMode) -> bool {
     let (weak, strong) = if a <= b { (a as u8, b as u8) } else { (b as u8, a as u8) };
     matches!((weak, strong), (0, 3) | (1, 2) | (1, 3) | (2, 2) | (2, 3) | (3, 3))
@@ -516,8 +519,8 @@ mod tests {
         Row { hash: KEY, mode: LockMode::Update, count: value, value: Value(value) }
     }
 
-    /// Transactions 1 and 2 have committed at those indexes: the first holds a row in share mode, the second has
-    /// written it.
+    /// Transactions 1 and 2 have committed at those indexes: the first held a row in share mode, and the second
+    /// wrote it.
     fn checker(window_entries: u64) -> Checker {
         let mut checker = Checker::default();
         let member = Member {
@@ -545,7 +548,7 @@ mod tests {
         checker
     }
 
-    /// An entry of node `node` with this key comes to that verdict.
+    /// An entry of node `node` with this key gets that verdict.
     fn is_borne_out(window: u64, node: u32, mode: LockMode, base: u64, verdict: Verdict) -> bool {
         let mut checker = checker(window);
         let raw =

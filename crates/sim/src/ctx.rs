@@ -17,12 +17,12 @@ pub type Micros = u64;
 pub const MS: Micros = 1_000;
 pub const SECOND: Micros = 1_000_000;
 
-/// A mistake made on purpose, to see it found.
+/// A bug that is injected to see whether the simulation finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedBug {
     /// What consensus wants durable is written but not synced.
     SkipSync,
-    /// A key's base is what the node has decided instead of what PostgreSQL has applied.
+    /// A key's base is what the node has decided, not what PostgreSQL has applied.
     HighBase,
     /// The strongest lock mode is proposed as the weakest.
     ForgetMode,
@@ -30,55 +30,55 @@ pub enum InjectedBug {
     OldTerm,
     /// A backend commits as soon as it has its verdict, without waiting for its turn.
     EarlyTurn,
-    /// A failed fsync is passed over.
+    /// A failed fsync is ignored.
     IgnoreSyncError,
-    /// What an earlier life wrote and perhaps never synced is believed.
+    /// What an earlier life wrote, and perhaps never synced, is believed.
     BelieveCache,
-    /// It is synced, but not written again: after a sync that failed that writes nothing.
+    /// What an earlier life wrote is synced, but not written again.  After a sync that failed, that writes nothing.
     SyncOnOpen,
-    /// A checkpoint is believed whose name an earlier life may not have made durable.
+    /// A checkpoint is believed although an earlier life may not have made its name durable.
     BelieveName,
-    /// Asked for a fresh read, a node names the last entry that it has decided, not the last on its disk.
+    /// A node that is asked for a fresh read names the last entry that it has decided, not the last one on its disk.
     NamesDecided,
-    /// Whatever a node names counts for the last question.
+    /// Every answer counts for the last question asked.
     AnyAnswer,
-    /// The apply worker is welcomed before the node knows what of its log is committed.
+    /// The apply worker is welcomed before the node knows how much of its log is committed.
     EarlyWelcome,
-    /// A transaction that is not in the log so far is said to have aborted.
+    /// Clients are told that a transaction has aborted as long as it is not in the log.
     GuessOutcome,
-    /// Under REPEATABLE READ each statement reads what is visible when it runs.
+    /// Under REPEATABLE READ, each statement reads what is visible when it runs.
     LateSnapshot,
-    /// A snapshot is taken without emptying the log that it replaces.
+    /// A snapshot is installed without emptying the log that it replaces.
     SnapshotKeepsLog,
     /// A new member counts itself as a voter from the start.
     LearnerVotes,
-    /// One node commits entries of nodes that are no members any more.
+    /// One node commits entries of nodes that are no longer members.
     AcceptNonMember,
-    /// The log is cut under members that need it, and nobody is given a snapshot.
+    /// The log is cut although members need it, and nobody is given a snapshot.
     CutWithoutSnapshot,
-    /// A PostgreSQL that shows an entry which is left out goes on all the same.
+    /// A PostgreSQL that shows an entry which was left out goes on all the same.
     ShowsLeftOut,
-    /// What leaves an entry out does not take that one's keys.
+    /// The entry that leaves another one out does not take that entry's keys.
     SkipTakesNothing,
-    /// A notice leaves before the sync that it speaks of.
+    /// A notice is sent before the sync that it speaks of.
     NoticeBeforeSync,
-    /// A notice is taken for one of this node's own term.
+    /// Every notice is taken for one of the receiver's own term.
     NoticeOfAnyTerm,
-    /// A follower tells the end of its log, not what matched.
+    /// A follower sends the end of its log instead of what matched.
     NoticeOfLastIndex,
-    /// A learner tells what it has, and counts like a voter.
+    /// A learner sends notices, and they count like a voter's.
     NoticeOfLearner,
-    /// Entries of earlier terms are counted by notices of this one.
+    /// Notices of this term are counted for entries of earlier terms.
     NoticeOfOldTerms,
     /// The log is cut between the parts of a transaction and the entry that names them.
     CutBetweenParts,
-    /// One node takes a part that arrives a second time for the next one.
+    /// One node takes a part that arrives again for the next part.
     RepeatPart,
-    /// One node began with another window, and nobody compares (`Members::beginning`).
+    /// One node begins with another window, and nobody compares (`Members::beginning`).
     OtherWindow,
 }
 
-/// Everything drawn once per run.
+/// Everything that is drawn once per run.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub seed: u64,
@@ -88,12 +88,12 @@ pub struct Options {
     /// Voters in each region but the last.
     pub in_region: u32,
     pub preferred: u32,
-    /// The cluster chooses, beginning there.
+    /// The cluster chooses where the leader is, beginning with that place.
     pub leader_is_auto: bool,
     pub leader_looks: u32,
     pub election_ticks: usize,
     pub transfer_ticks: usize,
-    /// Election timeouts grow with round trips, up to so many times.
+    /// Election timeouts grow with the round trips, by up to this factor.
     pub patience: u64,
     pub message_bytes_max: u64,
     pub parts: PartSizes,
@@ -102,20 +102,20 @@ pub struct Options {
     pub cut_margin: u64,
     /// A longer log is cut even if another member needs it.
     pub log_entries_max: u64,
-    /// Who lacks more is sent it bit by bit.
+    /// A member that lacks more than this is sent it bit by bit.
     pub near_entries: u64,
-    /// How likely somebody changes the membership, at each look.
+    /// How likely the operator is to change the membership, each time he looks.
     pub operate_per_million: u64,
     pub one_way_ms_max: u64,
-    /// Nodes are connected by streams, which break whole.
+    /// Nodes are connected by streams, which break as a whole.
     pub streams: bool,
-    /// What a node can send to another, appends and snapshots only; 0: any amount at once.
+    /// How fast a node can send appends and snapshots to another one; 0: without limit.
     pub bytes_per_ms: u64,
     pub loss_per_million: u64,
     pub duplicate_per_million: u64,
     pub reorder_per_million: u64,
     pub sync_us_max: u64,
-    /// How many nodes may lose their disk for good; never a majority.
+    /// How many nodes may lose their disks for good; never a majority.
     pub losses_max: usize,
     pub clients: usize,
     pub keys: u64,
@@ -123,7 +123,7 @@ pub struct Options {
     pub election_fault_per_million: u64,
     pub commit_timeout: Micros,
     pub safety: Micros,
-    /// How likely an entry is one that some PostgreSQL cannot apply.
+    /// How likely an entry is to be one that some PostgreSQL cannot apply.
     pub poison_per_million: u64,
     pub bug: Option<InjectedBug>,
 }
@@ -187,7 +187,8 @@ impl Options {
             (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
         }
         if let Some(InjectedBug::CutBetweenParts | InjectedBug::RepeatPart) = bug {
-            // Large transactions wait for each other; more of them would wait longer than their clients do.
+            // Large transactions wait for each other.  If there were more of them, they would wait longer than their
+            // clients do.
             (o.parts, o.clients, o.one_way_ms_max) = (PartSizes { whole_max: 100, part: 15, under_way: 60 }, 3, 20);
             (o.checkpoint_entries, o.log_entries_max, o.cut_margin) = (5, 10, 0);
         }
@@ -198,7 +199,7 @@ impl Options {
             o.limits.window_entries = 20;
         }
         if let Some(InjectedBug::OldTerm | InjectedBug::NoticeOfOldTerms | InjectedBug::NoticeOfLastIndex) = bug {
-            // Needs leaders that come and go while entries travel one by one, and links that carry that.
+            // This needs leaders that come and go while entries travel one by one, and links that carry that.
             (o.voters, o.preferred, o.witness, o.message_bytes_max, o.bytes_per_ms) = (5, 5, false, 1, 0);
             o.leader_is_auto = false;
             (o.election_ticks, o.fault_every_ms, o.clients, o.operate_per_million) = (20, 500, 6, 0);
@@ -206,16 +207,17 @@ impl Options {
             o.election_fault_per_million = 1_000_000;
         }
         if o.parts.whole_max != usize::MAX {
-            // Large transactions wait for each other, and should not do so for longer than their clients wait for them.
+            // Large transactions wait for each other, and should not wait longer than their clients do.
             o.clients = o.clients.min(if o.voters == 3 { 3 } else { 1 });
             o.commit_timeout = o.commit_timeout.max(5 * SECOND);
         }
         if o.bytes_per_ms > 0 {
-            // Shorter than what is added while a snapshot travels, nobody who needs one would ever catch up.
+            // If the log were shorter than what is added while a snapshot travels, a member that needs one would
+            // never catch up.
             o.log_entries_max = o.log_entries_max.max(2_000);
         }
         if o.message_bytes_max == 1 {
-            // A few messages under way would be a few entries.
+            // A few messages under way would be only a few entries.
             o.near_entries = u64::MAX;
         }
         o
@@ -223,7 +225,7 @@ impl Options {
 }
 
 impl Options {
-    /// As this node's configuration has them.
+    /// The limits, as this node's configuration has them.
     pub fn limits_of(&self, id: NodeId) -> Limits {
         match self.bug {
             Some(InjectedBug::OtherWindow) if id == NodeId(2) => Limits { window_entries: 2, ..self.limits },
@@ -231,7 +233,7 @@ impl Options {
         }
     }
 
-    /// The first table, as all nodes have it.
+    /// The first table of members, which all nodes begin with.
     pub fn members(&self) -> Members {
         let region = |id: u32| RegionId::from(format!("r{}", (id - 1) / self.in_region + 1).as_str());
         let member = |id: u32| Member {
@@ -255,12 +257,12 @@ impl Options {
 }
 
 impl Ctx {
-    /// Where a node is, as its own configuration says.
+    /// The region of a node, as its own configuration says.
     pub fn region(&self, id: NodeId) -> RegionId {
         self.regions.get(&id).cloned().unwrap_or_default()
     }
 
-    /// Somebody is told what became of a transaction.
+    /// A client is told what became of a transaction.
     pub fn answered(&mut self, txn: TxnId, state: OutcomeState, at: LogIndex) {
         let outcome = match state {
             OutcomeState::NotSoFar => return,
@@ -285,7 +287,7 @@ impl Ctx {
     }
 }
 
-/// Fault kinds and events, counted.
+/// Counts of faults and events, by kind.
 #[derive(Clone, Debug, Default)]
 pub struct Stats(pub BTreeMap<&'static str, u64>);
 
@@ -307,10 +309,10 @@ pub struct Ctx {
     pub checker: Checker,
     /// What clients did and saw.
     pub history: History,
-    /// Clients that were left without an answer.
+    /// Clients that have got no answer yet.
     pub questions: Vec<Question>,
     pub regions: BTreeMap<NodeId, RegionId>,
-    /// How long each way between two nodes is.
+    /// How long each way between two nodes takes.
     pub delays: BTreeMap<(NodeId, NodeId), Micros>,
     pub next_process: u64,
     pub next_value: u64,
@@ -322,7 +324,7 @@ pub struct Ctx {
     pub trace: Option<Vec<u8>>,
 }
 
-/// One line of the trace; its arguments are not evaluated when nobody keeps it.
+/// Adds a line to the trace.  The arguments are not evaluated if no trace is kept.
 #[macro_export]
 macro_rules! trace {
     ($ctx:expr, $($arg:tt)*) => {

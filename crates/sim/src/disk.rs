@@ -1,16 +1,15 @@
-//! A node's disk: the log as raft reads it, and what of it the end of a process and the loss of power leave.
+//! A node's disk: the log as Raft reads it, and what of it is left by the end of the process and by a loss of power.
 //!
 //! Invariants:
-//! - `written` is what a read finds: the system's cache.  It outlives the process, and the power does not outlive.
+//! - `written` is what a read finds: the system's cache.  It survives the end of the process, but not a loss of
+//!   power.
 //! - `safe` is what the disk has for certain; `tail` is what was written after that, in order.  A write that could
-//!   not be
-//!   synced stays in the cache and is never written by a later sync, unless somebody writes it again.
-//! - The loss of power keeps the safe part and writes of the tail up to the first that is not on disk, each whole
-//!   or not
-//!   at all (records carry a checksum and count).  Nothing else is ever lost.
-//! - A checkpoint is written whole, or not at all.  While the folder is not synced, the loss of power may bring the one
-//!   before it back.  The mark of a log that starts anew is durable at once: the stages before and after it are where a
-//!   crash can come.
+//!   not be synced stays in the cache, and no later sync writes it unless somebody writes it again.
+//! - A loss of power keeps the safe part, and the writes of the tail up to the first one that is not on disk, each
+//!   of them whole or not at all (records carry a checksum and a number).  Nothing else is ever lost.
+//! - A checkpoint is written whole, or not at all.  While the folder is not synced, a loss of power may bring back
+//!   the one before it.  The mark of a log that starts anew is durable at once, because crashes can come at the
+//!   stages before and after it.
 
 use crate::rng::{mix, Rng};
 use bytes::{Bytes, BytesMut};
@@ -23,7 +22,7 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// So many of the last entries are.
+/// How many of the last entries are kept in memory.
 const IN_MEMORY: u64 = 8;
 
 #[derive(Clone)]
@@ -45,7 +44,7 @@ struct Write {
 enum WriteState {
     /// In the cache, to be written by the next sync or before.
     Dirty,
-    /// The system could not write it, said so once, and takes it as written.
+    /// The system could not write it, reported that once, and counts it as written since.
     Dropped,
     OnDisk,
 }
@@ -53,7 +52,7 @@ enum WriteState {
 /// What ends a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The process alone: the cache stays.
+    /// The end of the process alone: the cache stays.
     Process,
     Power,
 }
@@ -96,11 +95,12 @@ impl Image {
     }
 }
 
-/// The checkpoint as it was when a member needed it: read beside the replica's work, then in memory for a while.
+/// The checkpoint as it was when a member needed it: it is read beside the replica's work, and then stays in memory
+/// for a while.
 struct Reading {
     head: checkpoint::Head,
     raw: Bytes,
-    /// It is asked for in vain so often, and then given so often.
+    /// How often it is asked for in vain, and how often it is given after that.
     vain: u64,
     given: u64,
 }
@@ -111,20 +111,20 @@ pub struct SimLog {
     safe: Image,
     tail: VecDeque<Write>,
     checkpoint: Option<Bytes>,
-    /// What the loss of power may bring back instead: the new file has its name, but the folder is not synced yet.
+    /// What a loss of power may bring back: the new file has its name, but the folder is not synced yet.
     older: Option<Option<Bytes>>,
-    /// As what PostgreSQL has run, as far as the log may not know.
+    /// The incarnations that PostgreSQL has run as and that the log may not contain yet.
     pub starts: Vec<u64>,
     /// A member needs a newer checkpoint than there is.
     wants_checkpoint: Cell<bool>,
     reading: RefCell<Option<Reading>>,
     reads: Cell<u64>,
-    /// What raft wanted to send and is to ask for again; from where on it is told that next.
+    /// What Raft wanted to send and is to ask for again; and the first indexes that it will be given then.
     put_off: RefCell<Vec<(u64, GetEntriesContext)>>,
     there: RefCell<Vec<u64>>,
     questions: Cell<u64>,
     wants_reading: Cell<bool>,
-    /// Planted: nobody is given a snapshot.
+    /// Injected: nobody is given a snapshot.
     pub gives_no_snapshots: bool,
     /// Injected: the log is cut between parts and the entry that names them.
     pub cuts_between_parts: bool,
@@ -168,7 +168,7 @@ impl SimLog {
         self.sync_folder();
     }
 
-    /// Its file was synced and has its name now; the name is durable after [`SimLog::sync_folder`].
+    /// The file is synced and has its name now.  The name is durable after [`SimLog::sync_folder`].
     pub fn rename_checkpoint(&mut self, raw: Bytes) {
         let index = |raw: &Bytes| checkpoint::peek(raw).expect("written by a node").index;
         if self.checkpoint.as_ref().is_none_or(|old| index(old) <= index(&raw)) {
@@ -181,7 +181,7 @@ impl SimLog {
         self.older = None;
     }
 
-    /// The log goes on after `index`, empty.  Durable at once.
+    /// The log goes on after `index`, empty.  This is durable at once.
     pub fn start_after(&mut self, index: LogIndex, term: Term, hard_state: Option<&HardState>) {
         let mut hard_state = hard_state.unwrap_or(&self.written.hard_state).clone();
         hard_state.term = hard_state.term.max(term.0);
@@ -205,14 +205,15 @@ impl SimLog {
         }
     }
 
-    /// A sync that fails: some of it may have been written, the rest the system takes as written from now on.
+    /// A sync that fails: some of the data may have been written, and the system counts the rest as written from now
+    /// on.
     pub fn fail_sync(&mut self, rng: &mut Rng) {
         for write in self.tail.iter_mut().filter(|w| w.state == WriteState::Dirty) {
             write.state = if rng.one_in(2) { WriteState::OnDisk } else { WriteState::Dropped };
         }
     }
 
-    /// Writes again what a read finds and may not be on disk.
+    /// Writes everything again that a read finds and that may not be on disk.
     pub fn rewrite(&mut self) {
         self.tail.iter_mut().for_each(|w| w.state = WriteState::Dirty);
     }
@@ -227,7 +228,7 @@ impl SimLog {
             _ => {}
         }
         for write in &self.tail {
-            // The system writes whenever it likes.
+            // The system may write data at any time.
             let is_on_disk = match write.state {
                 WriteState::OnDisk => true,
                 WriteState::Dropped => false,
@@ -247,12 +248,12 @@ impl SimLog {
         left
     }
 
-    /// Since it was asked last, something is to be read beside the replica's work.
+    /// Whether something is to be read beside the replica's work, since the last call.
     pub fn wants_reading(&self) -> bool {
         self.wants_reading.take()
     }
 
-    /// Old entries are mostly not in memory, new ones are.
+    /// Old entries are mostly not in memory; new ones are.
     fn puts_off(&self, low: u64, context: GetEntriesContext) -> bool {
         let mut there = self.there.borrow_mut();
         if let Some(at) = there.iter().position(|at| *at == low) {
@@ -332,7 +333,7 @@ impl Store for SimLog {
     }
 
     fn cut(&mut self, upto: LogIndex) -> onetrip_core::Result<()> {
-        // Both, since the segments that go are gone for either.
+        // From both, since segments that are removed are gone for both.
         let mut spans = Spans::default();
         self.written.entries.iter().for_each(|e| spans.append(LogIndex(e.index), e.get_entry_type(), &e.data));
         let upto = if self.cuts_between_parts { upto } else { spans.cut_to(upto) };
@@ -401,7 +402,7 @@ impl Storage for SimLog {
         Ok(self.written.last())
     }
 
-    /// As the daemon's: the last checkpoint, if it has what `to` lacks and knows `to` as a member; once it has been
+    /// As in the daemon: the last checkpoint, if it has what `to` lacks and knows `to` as a member, once it has been
     /// read.
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
         let unavailable = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
@@ -488,7 +489,7 @@ mod tests {
         assert_eq!(lasts(&log, End::Process), [(3, 2)]);
     }
 
-    /// It is never there at once, comes in the end, and may by then be older than the newest.
+    /// A snapshot is never there at once.  It comes in the end, and may then be older than the newest checkpoint.
     #[test]
     fn a_snapshot_takes_its_time() {
         let (mut log, members) = (SimLog::new(None), Options::draw(1, None).members());

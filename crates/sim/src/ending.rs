@@ -1,5 +1,5 @@
-//! The end of a run: everything heals; every region must commit again, all must come to rest equal, within a bound of
-//! simulated time; and then the histories are judged.
+//! The end of a run.  Everything heals; then, within a bound of simulated time, every region must commit again, and
+//! all must come to rest equal.  Then the histories are judged.
 
 use crate::ctx::{Micros, MS, SECOND};
 use crate::node::Trouble;
@@ -9,13 +9,14 @@ use onetrip_core::certifier::Outcome;
 use onetrip_core::placement::{is_worth, Place};
 use onetrip_core::{LogIndex, NodeId};
 
-/// After healing, each region must have committed again within this time, and all be at rest within it once more.
+/// After healing, each region must have committed again within this time, and everything must be at rest within the
+/// same time after that.
 const LIVENESS: Micros = 60 * SECOND;
-/// Nothing has moved for so long: then nothing is under way any more.
+/// If nothing has moved for this long, nothing is under way any more.
 const QUIET: Micros = 3 * SECOND;
 
 impl World {
-    /// From the end of the safety phase on: is it moving, is it at rest?
+    /// From the end of the safety phase on: does the cluster move, and is it at rest?
     pub(crate) fn look(&mut self) {
         let now = self.ctx.now;
         self.at(now + 50 * MS, Event::Look);
@@ -56,13 +57,14 @@ impl World {
         }
     }
 
-    /// What the sessions of each PostgreSQL that takes changes have committed; `None`: it does not count.
+    /// How much the sessions of each PostgreSQL have committed; `None` if it takes no changes.
     fn acknowledged(&self) -> Vec<Option<u64>> {
         let counts = |m: &Machine| m.postgres.as_ref().filter(|p| m.is_here() && !p.read_only).map(|p| p.acknowledged);
         self.machines.iter().map(counts).collect()
     }
 
-    /// All nodes have decided the same, every PostgreSQL shows it, nobody waits, and everybody is what he is meant to be.
+    /// All nodes have decided the same, every PostgreSQL shows it, nobody waits, and every member has the role that
+    /// it should have.
     fn is_equal(&self) -> bool {
         let (log, last) = (self.ctx.checker.log_len(), self.ctx.checker.last_committed());
         let members = self.ctx.checker.newest_members();
@@ -76,8 +78,9 @@ impl World {
             })
     }
 
-    /// Where the cluster chooses, the leader is at the best place, as far as it knows.  Where it belongs by the table may be a
-    /// place that is lost for good; and leaders of which one has counted what the other has not may disagree, but not for ever.
+    /// Where the cluster chooses, the leader is at the best place, as far as it knows.  The place that the table
+    /// prefers may be lost for good; and two leaders may disagree because one has counted what the other has not,
+    /// but not for ever.
     fn leader_is_at_rest(&self) -> bool {
         let (now, members) = (self.ctx.now, self.ctx.checker.newest_members());
         if !members.leader_is_auto {
@@ -98,7 +101,7 @@ impl World {
         trace!(self.ctx, "all heals");
         let o = &mut self.ctx.options;
         (o.loss_per_million, o.duplicate_per_million, o.reorder_per_million) = (0, 0, 0);
-        // What is there stays what it is.
+        // What is there stays as it is.
         o.poison_per_million = 0;
         for link in self.links.iter_mut().flatten() {
             (link.cut_until, link.slow_until) = (0, 0);
@@ -106,7 +109,7 @@ impl World {
         for i in 0..self.machines.len() {
             let m = &mut self.machines[i];
             (m.paused_until, m.trouble) = (0, Trouble::default());
-            // Clocks that go much unlike each other could make one leader after the other be given up.
+            // If clocks differed very much, one leader after the other could be given up.
             m.tick = m.tick.clamp(TICK * 9 / 10, TICK * 11 / 10);
             if let Some(node) = &mut self.machines[i].node {
                 (node.body.fuse, node.body.trouble) = (None, Trouble::default());
@@ -167,7 +170,7 @@ impl World {
             self.ctx.history.at_rest(p.region.clone(), p.rows.lists());
         }
         let findings = self.ctx.history.check();
-        // What clients saw of an entry that is left out is gone, as it is meant to be.
+        // What clients saw of an entry that is left out is gone, as it should be.
         if !findings.is_clean() && !self.ctx.checker.has_left_out() {
             self.ctx.checker.fail(format!("the history has anomalies\n{findings}"));
         }

@@ -1,4 +1,5 @@
-//! What goes wrong during the safety phase.  Each call draws one fault; durations are bounded, overlaps are welcome.
+//! What goes wrong during the safety phase.  Each call draws one fault.  Faults last for a bounded time, and may
+//! overlap.
 
 use crate::ctx::{Micros, MS, SECOND};
 use crate::disk::End;
@@ -64,7 +65,7 @@ impl World {
                 self.ctx.faults.add("slow disk");
                 self.machines[i].trouble.slow_until = self.ctx.now + a_while;
             }
-            // Counted when somebody notices.
+            // This is counted when a node notices it.
             16 => self.machines[i].trouble.full_until = self.ctx.now + a_while,
             17 => self.stop_node(i),
             _ => {
@@ -75,7 +76,8 @@ impl World {
         }
     }
 
-    /// A new leader is at its most delicate: what it says first may reach nobody, or it dies over it.
+    /// A new leader is at its most vulnerable: its first messages may reach nobody, or it may die while it sends
+    /// them.
     pub(crate) fn fault_at_election(&mut self, i: usize) {
         if !self.ctx.rng.per_million(self.ctx.options.election_fault_per_million) {
             return;
@@ -106,7 +108,7 @@ impl World {
         }
     }
 
-    /// In good order: a leader hands over, proposals are refused, and then it ends.
+    /// A stop in good order: a leader hands over, proposals are refused, and then the node ends.
     fn stop_node(&mut self, i: usize) {
         if self.machines[i].node.is_none() {
             return;

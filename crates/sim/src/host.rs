@@ -19,13 +19,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of appends and snapshots to one peer that have not left yet.
+/// The most bytes of appends and snapshots to one peer that may wait to leave.
 const QUEUE_BYTES_MAX: u64 = 20_000;
-/// What a byte of a snapshot counts on a narrow way: beside the entries, those of the simulation are far too small.
+/// How many bytes each byte of a snapshot counts as on a narrow link: compared with entries, the simulation's
+/// snapshots are far too small.
 const SNAPSHOT_BYTES: usize = 20;
-/// But it leaves within this time: two that come one behind the other must not take all the time there is for healing.
+/// But it leaves within this time: two of them, one behind the other, must not take up all the time for healing.
 const SNAPSHOT_LEAVES_MAX: u64 = 10 * SECOND / MS;
-/// For this long one election draw holds.
+/// How long one election draw holds.
 const DRAW_TICKS: u64 = 64;
 
 pub struct SimHost<'a> {
@@ -34,7 +35,7 @@ pub struct SimHost<'a> {
 }
 
 impl Body {
-    /// Sends on what the router has said.
+    /// Passes on what the router has said.
     pub fn answer(&mut self) {
         let said = std::mem::take(&mut *self.said.lock().expect("one thread"));
         self.departures.extend(said.into_iter().map(|frame| (self.clock, Departure::Agent(frame))));
@@ -50,13 +51,14 @@ impl SimHost<'_> {
         }
     }
 
-    /// The timeout hangs on seed, node, life, term, role and time alone, so it does not matter when raft drew its own.
+    /// The timeout depends only on seed, node, life, term, role and time, so it does not matter when raft-rs drew
+    /// its own.
     fn draw(&self, l: Leadership, tick: u64) -> u64 {
         let parts = [u64::from(self.body.id.0), self.body.life, l.term.0, l.role as u64, tick / DRAW_TICKS];
         parts.iter().fold(self.ctx.options.seed, |sum, part| mix(sum ^ mix(*part + 1)))
     }
 
-    /// When its last byte has left; `None`: too much is waiting to leave.
+    /// When the last byte of the message will have left; `None`: too much is waiting to leave.
     fn departs_at(&mut self, message: &Message) -> Option<Micros> {
         let (now, per_ms) = (self.body.clock, self.ctx.options.bytes_per_ms);
         if per_ms == 0 || !matches!(message.get_msg_type(), MessageType::MsgAppend | MessageType::MsgSnapshot) {
@@ -74,7 +76,7 @@ impl SimHost<'_> {
         Some(*until)
     }
 
-    /// Nobody is sent a snapshot while another one is still leaving for him, unless what went before may be lost.
+    /// No member is sent a snapshot while another one is still leaving for it, unless that one may be lost.
     fn leaves(&mut self, message: &Message, until: Micros) {
         if message.get_msg_type() != MessageType::MsgSnapshot {
             return;
@@ -104,7 +106,7 @@ impl SimHost<'_> {
         Ok(())
     }
 
-    /// The injected bug: this node alone forgets what it means for its entries that a member has left.
+    /// The injected bug: this node alone does not know that the entries of a member that has left are refused.
     fn decide_for_non_member(
         &self,
         entry: &Committed,
@@ -203,7 +205,7 @@ impl Host for SimHost<'_> {
         self.body.departures.push((self.body.clock, Departure::Report(own.clone())));
     }
 
-    /// Now and then a way is not measured, and always a little too long.
+    /// Now and then a link is not measured, and all measurements are a little too long.
     fn round_trips(&mut self) -> Vec<(NodeId, u32)> {
         let (me, now) = (self.body.id, self.body.clock);
         let ways = self.ctx.delays.range((me, NodeId(0))..=(me, NodeId(u32::MAX)));
@@ -314,7 +316,7 @@ impl Host for SimHost<'_> {
 
     fn looks(&mut self, consensus: &mut Consensus<SimLog>, tick: u64) {
         if !self.body.snapshots_leave.is_empty() {
-            // Whoever has got on without it may need another one.
+            // A member that has got on without its snapshot may need another one.
             let matched: BTreeMap<NodeId, LogIndex> = consensus.status().matched.into_iter().collect();
             self.body.snapshots_leave.retain(|to, (_, had)| {
                 let has = matched.get(to).copied();

@@ -1,16 +1,17 @@
 //! A deterministic simulation of the core: the real consensus and certifier under faults, with a model of PostgreSQL.
 //!
-//! One seed decides everything; the same seed gives the same run to the byte.  It knows no clock, thread, socket or
-//! file, and of the daemon what is in the core: the loop of a node (`onetrip_core::replica`) is the daemon's own, with faults
-//! between any two of its effects.
+//! One seed decides everything: the same seed gives the same run, to the byte.  The simulation knows no clock,
+//! thread, socket or file.  A node's loop (`onetrip_core::replica`) is the daemon's own, with faults between any two
+//! of its effects.
 //!
 //! | module | what |
 //! |---|---|
-//! | `world`, `network`, `stream`, `faults`, `ending` | time, crashes; messages, one by one or on connections; what goes wrong; what must hold when all heals |
-//! | `operator` | members join, leave, are replaced; PostgreSQL's data folder is made anew |
+//! | `world`, `network`, `stream` | time and crashes; messages, one by one or on connections |
+//! | `faults`, `ending` | what goes wrong; what must hold when everything has healed |
+//! | `operator` | members join, leave and are replaced; PostgreSQL's data folder is made anew |
 //! | `poison` | entries that a PostgreSQL cannot apply; healing by a copy; an operator who has one left out |
-//! | `node`, `host`, `disk` | one node: the replica that the daemon runs, what it stands on here, the disk beneath |
-//! | `postgres`, `session`, `rows` | the turn, the apply worker; transactions and their clients; rows as lists |
+//! | `node`, `host`, `disk` | one node: the daemon's replica, and the simulated host and disk that it runs on |
+//! | `postgres`, `session`, `rows` | the turn and the apply worker; transactions and their clients; rows as lists |
 //! | `checker` | what must hold, judged from outside by what nodes say and do |
 //! | `onetrip_checker` | the same for what clients saw: the histories of their transactions |
 //! | [`ctx`] | options drawn from the seed, injected bugs |

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// One run in so many is repeated in another process, where nothing but the seed is the same.
+/// One run in this many is repeated in another process, where nothing but the seed is the same.
 const REPEAT_EVERY: u64 = 100;
 const HASH: &str = "hash of the run: ";
 
@@ -22,10 +22,10 @@ struct Args {
     /// Run seeds for this long.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// First of the seeds; otherwise drawn from the clock.
+    /// The first seed; without it, one is taken from the clock.
     #[arg(long)]
     from: Option<u64>,
-    /// So many seeds at once [default: one on each core]
+    /// How many seeds to run at once [default: one on each core]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     jobs: Option<u64>,
     /// With --seed: write what happened to this file.
@@ -33,7 +33,7 @@ struct Args {
     trace: Option<PathBuf>,
 }
 
-/// What has come of all runs so far.
+/// The results of all runs so far.
 #[derive(Default)]
 struct Sum {
     seeds: u64,

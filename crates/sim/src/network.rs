@@ -1,4 +1,4 @@
-//! The network of a world: what nodes send, when it arrives, and whom the receiver lets in.
+//! The network of a world: what nodes send, when it arrives, and from whom the receiver accepts it.
 
 use crate::ctx::{Micros, MS};
 use crate::node::{Arrival, Departure};
@@ -64,7 +64,8 @@ impl World {
         }
     }
 
-    /// The receiver's transport lets nobody in who was removed, and says so to him.  Who came after its table is let in.
+    /// The receiver's transport accepts nothing from a node that was removed, and tells it so.  A node that was added
+    /// after the receiver's table is accepted.
     pub(crate) fn deliver(&mut self, from: usize, i: usize, arrival: Arrival) {
         let Some(node) = &self.machines[i].node else { return };
         let sender = NodeId(from as u32 + 1);

@@ -1,4 +1,4 @@
-//! One node: the replica that the daemon runs as well, on a simulated host (`host`) and a simulated disk.
+//! One node: the daemon's replica, on a simulated host (`host`) and a simulated disk.
 
 use crate::agent::{FromNode, Said, ToNode, Wire};
 use crate::ctx::{Ctx, InjectedBug, Micros, MS};
@@ -20,12 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const HEARTBEAT_TICKS: usize = 5;
-/// Shorter than some take to leave on a narrow link.
+/// Shorter than some snapshots take to leave on a narrow link.
 const SNAPSHOT_TICKS: usize = 50;
-/// Short, as the runs are.
+/// Short, because the runs are short.
 const LEADER_REST_TICKS: u64 = 150;
 
-/// How a disk behaves, from outside.
+/// How a disk behaves, seen from outside.
 #[derive(Clone, Copy, Default)]
 pub struct Trouble {
     pub next_sync_fails: bool,
@@ -40,25 +40,26 @@ pub enum Arrival {
     /// From whom, and the number of the question.
     Question(NodeId, u64),
     LastEntry(NodeId, u64, EntryId),
-    /// What a member says of itself.
+    /// What a member reports of itself.
     Report(NodeId, Report),
     Unreachable(NodeId),
-    /// A new connection to it; what was sent before may be lost.
+    /// There is a new connection to this peer; what was sent before may be lost.
     Connected(NodeId),
-    /// A peer says that this node was removed.
+    /// A peer says that this node was removed from the cluster.
     Removed,
     Agent(ToNode),
     Ask(RequestId, Change),
-    /// An operator wants the entry at which its PostgreSQL stands still to be left out; `true`: whoever is away.
+    /// An operator wants the entry to be left out at which this node's PostgreSQL stands still; `true`: even if
+    /// members are away.
     Skip(bool),
-    /// It is to stop in good order.
+    /// The node is to stop in good order.
     Stop,
-    /// The checkpoint made here has its name, and then is durable.
+    /// The checkpoint that was made here has its name; then the name is durable.
     Renamed(Bytes),
     Checkpointed(LogIndex, Conf),
     /// Another node's snapshot has been read by now.
     Snapshot(Message),
-    /// Old entries have.
+    /// Old entries have been read by now.
     Fetched,
     Tick(u32),
 }
@@ -69,23 +70,23 @@ pub enum Departure {
     /// To whom, and the number of the question.
     Question(NodeId, u64),
     LastEntry(NodeId, u64, EntryId),
-    /// Goes out in any case, as a connection is always tried anew.
+    /// This is sent in any case, since a connection is always tried again.
     Report(Report),
     Agent(FromNode),
-    /// Written by now, if the node lives that long.
+    /// A checkpoint, which is written by then if the node lives that long.
     Checkpoint(LogIndex, Conf, Bytes),
-    /// Opened by now, likewise.
+    /// A snapshot, which is opened by then if the node lives that long.
     Snapshot(Message),
-    /// Old entries are read by now, likewise.
+    /// Old entries, which are read by then if the node lives that long.
     Fetched,
 }
 
 /// Why a node stopped in the middle of its work.
 pub enum Stop {
     Crashed,
-    /// The disk failed it, and it ended before it said anything that rests on that.
+    /// The disk failed, and the node ended before it said anything that depends on what should have been written.
     Disk(&'static str),
-    /// It is no member any more.
+    /// It is not a member any more.
     Removed,
     Broken(String),
 }
@@ -103,27 +104,27 @@ pub struct Body {
     pub id: NodeId,
     pub life: u64,
     pub said: Said,
-    /// The members as it knows them; the configuration and table that the checker saw last.
+    /// The members as this node knows them; and the configuration and the table that the checker saw last.
     pub members: Arc<Members>,
     pub checked: (Conf, Arc<Members>),
     pub copying: Copying,
-    /// A new order to copy PostgreSQL since the world looked last.
+    /// There is a new order to copy PostgreSQL since the world last looked.
     pub rebuild_ordered: bool,
-    /// Stages until it dies.
+    /// After how many more stages it dies.
     pub fuse: Option<u32>,
     pub trouble: Trouble,
-    /// It has become leader in the last stretch of work.
+    /// It has become leader during the last stretch of work.
     pub elected: bool,
-    /// Its own clock within one stretch of work; ahead of the world's while it writes.
+    /// The node's own clock within one stretch of work.  While it writes, it is ahead of the world's.
     pub clock: Micros,
     pub departures: Vec<(Micros, Departure)>,
-    /// When the way to each peer is free again of what was sent on its bulk channel.
+    /// When the link to each peer will have sent all that waits on its bulk channel.
     pub sending_until: BTreeMap<NodeId, Micros>,
-    /// What an operator waits for here: that an entry is left out.
+    /// An operator waits here for an entry to be left out.
     pub skipping: Option<RequestId>,
     /// When each entry was decided in this life.
     pub decided: BTreeMap<LogIndex, Micros>,
-    /// Snapshots that have not left: until when, and what their receiver had by then.
+    /// Snapshots that have not left yet: until when, and what their receiver had when they were sent.
     pub snapshots_leave: BTreeMap<NodeId, (Micros, Option<LogIndex>)>,
     pub overheard: Overheard,
     pub last_question: u64,
@@ -137,7 +138,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// `has_postgres`: its configuration says so; `postgres_is_there`: so does its disk.
+    /// `has_postgres` is what its configuration says, and `postgres_is_there` is what is on its disk.
     pub fn start(
         id: NodeId,
         life: u64,
@@ -147,7 +148,8 @@ impl Node {
         ctx: &mut Ctx,
     ) -> Result<Node> {
         let o = &ctx.options;
-        // What an earlier life wrote is believed, so it has to be on disk before anything is promised that rests on it.
+        // What an earlier life wrote is believed, so it has to be on disk before anything is promised that depends
+        // on it.
         if !matches!(o.bug, Some(InjectedBug::BelieveCache | InjectedBug::SyncOnOpen)) {
             log.rewrite();
         }
@@ -230,7 +232,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Everything that has come in, then all the work that follows from it.
+    /// Handles everything that has come in, and then does all the work that follows from it.
     pub fn work(&mut self, arrivals: Vec<Arrival>, ctx: &mut Ctx) -> Result<()> {
         self.body.clock = ctx.now;
         let first = self.log_first();
@@ -302,7 +304,7 @@ impl Node {
         Ok(())
     }
 
-    /// The injected bug: Raft's paper, figure 8.
+    /// The injected bug of the Raft paper's figure 8.
     pub fn count_any_term(&mut self, mut matched: Vec<LogIndex>, ctx: &mut Ctx) -> Result<()> {
         let status = self.replica.consensus.status();
         matched.sort_unstable();
@@ -311,7 +313,7 @@ impl Node {
             let Some(entry) = self.replica.consensus.log().entry(LogIndex(index)).cloned() else { break };
             if entry.term < status.leadership.term.0 {
                 ctx.events.add("entry of an old term counted");
-                // The worst moment to die; left to chance it would take too many seeds.
+                // The worst moment to die.  If it were left to chance, too many seeds would be needed.
                 self.body.fuse = self.body.fuse.or(Some(ctx.rng.below(4) as u32));
             }
             let (index, kind) = (LogIndex(index), EntryType::EntryNormal);
@@ -321,7 +323,7 @@ impl Node {
         Ok(())
     }
 
-    /// The end of a node that was stopped: a last checkpoint, and the log closed.
+    /// Ends a node that was told to stop: writes a last checkpoint, and closes the log.
     pub fn close(&mut self) {
         let certifier = &self.replica.certifier;
         let last = certifier.decided() > LogIndex::ZERO && !certifier.is_between_parts();
@@ -331,7 +333,7 @@ impl Node {
         log.sync();
     }
 
-    /// What is left after its end now.
+    /// What is left of the disk if the node ends now.
     pub fn end(self, end: End, ctx: &mut Ctx) -> SimLog {
         self.replica.consensus.log().after(end, &mut ctx.rng)
     }

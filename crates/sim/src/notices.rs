@@ -1,4 +1,5 @@
-//! Injected bugs in how members learn by notices what is committed: one for each condition that makes a notice count.
+//! Injected bugs in how members learn from notices what is committed: one for each condition under which a notice
+//! counts.
 
 use crate::ctx::{Ctx, InjectedBug};
 use crate::host::SimHost;
@@ -9,7 +10,7 @@ use onetrip_core::{LogIndex, NodeId, Term};
 use raft::eraftpb::{Entry as RaftEntry, MessageType};
 use std::collections::BTreeMap;
 
-/// What a node has heard and said, for a bug that counts by itself.
+/// What a node has heard and said, for the bugs that count notices by themselves.
 #[derive(Default)]
 pub struct Overheard {
     pub heard: BTreeMap<NodeId, Notice>,
@@ -42,7 +43,7 @@ impl SimHost<'_> {
 }
 
 impl Node {
-    /// As node `from` said it, and as the bug takes it.
+    /// The notice of node `from`, as the bug understands it.
     pub fn misheard(&mut self, mut from: NodeId, mut notice: Notice, ctx: &mut Ctx) -> Arrival {
         let (leadership, conf) = (self.replica.consensus.leadership(), self.replica.consensus.conf());
         match ctx.options.bug {
@@ -60,7 +61,7 @@ impl Node {
         Arrival::Notice(from, notice)
     }
 
-    /// After a stretch of work, before anything leaves.
+    /// Called after a stretch of work, before anything is sent.
     pub fn misguided(&mut self, ctx: &mut Ctx) -> Result<()> {
         let last = Log::last_index(self.replica.consensus.log());
         match ctx.options.bug {

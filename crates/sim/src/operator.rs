@@ -1,9 +1,10 @@
-//! Somebody who changes the membership while all this goes on: members join by token as learners with a checkpoint that they
-//! are given, are promoted, replace others, leave; witnesses, replicas, a preferred region that moves.  And base backups, by
-//! which a node makes its PostgreSQL's data folder anew.
+//! Somebody who changes the membership while everything else goes on.  Members join with a token, as learners with a
+//! checkpoint that they are given; they are promoted, replace others, and leave.  There are witnesses, replicas and a
+//! preferred region that changes.  Base backups, by which a node makes its PostgreSQL's data folder anew, are here
+//! too.
 //!
-//! One change at a time, asked of any node that runs, and of another one if there is no answer.  It never takes away what a
-//! majority needs: that would be no fault of the cluster.
+//! There is one change at a time.  Any node that runs is asked for it, and another one if there is no answer.  The
+//! operator never takes away what a majority needs: what follows from that would be no fault of the cluster.
 
 use crate::ctx::{Micros, MS, SECOND};
 use crate::disk::{End, SimLog};
@@ -27,7 +28,7 @@ enum Job {
     Prefer(PreferredLeader),
 }
 
-/// Whom it has asked, in which life, and when.
+/// Which node it has asked, in which life of that node, and when.
 struct Asked {
     machine: usize,
     life: u64,
@@ -93,7 +94,7 @@ impl World {
         self.machines[i].node.as_ref().is_some_and(|n| n.members().version == newest.version)
     }
 
-    /// An earlier request was carried out, and perhaps since the one that was refused.
+    /// An earlier request was carried out, perhaps after the one that was refused.
     fn is_shown(&self, i: usize, change: &Change) -> bool {
         self.machines[i].node.as_ref().is_some_and(|n| change.is_shown_by(n.members()))
     }
@@ -106,7 +107,7 @@ impl World {
             _ => None,
         };
         if let Some(member) = &joined {
-            // Whoever asked meanwhile with the same token is out by now, or will be.
+            // Anybody who asked with the same token meanwhile is out by now, or will be.
             self.joined(member, i);
         }
         if id != RequestId(self.operator.requests) {
@@ -123,7 +124,7 @@ impl World {
                 }
                 self.ctx.events.add("membership changed");
             }
-            // By an older table than there is: it may have been done meanwhile.
+            // The node answered from an old table: the change may have been made meanwhile.
             (Err(NotDone::Refused(_)), Some(job)) if !self.has_newest_table(i) || self.is_shown(i, &change) => {
                 self.operator.job = Some(job);
             }
@@ -132,13 +133,13 @@ impl World {
         }
     }
 
-    /// Whom that attempt has made, by node `i`.
+    /// The member that this attempt has made, as node `i` knows it.
     fn came_with(&self, i: usize, joined: &Joined) -> Option<Member> {
         let members = self.machines[i].node.as_ref()?.members();
         members.joined_with(&joined.token).filter(|m| m.joined == Some(*joined)).cloned()
     }
 
-    /// The new member is given the checkpoint of the node that knows it.
+    /// The new member is given a checkpoint by the node that knows it.
     fn joined(&mut self, member: &Member, i: usize) {
         trace!(self.ctx, "n{} joins as {:?}", member.id, member.role);
         self.ctx.events.add(match member.role {
@@ -152,8 +153,8 @@ impl World {
         self.at(time, Event::StartNode(member.id.0 as usize - 1, 1));
     }
 
-    /// A machine for this member, with links to all others.  Those of members in between, which have not come yet, are
-    /// there and empty.
+    /// Makes a machine for this member, with links to all others.  The machines of members with lower numbers that
+    /// have not come yet exist, and are empty.
     pub(crate) fn add_machine(&mut self, member: &Member, disk: SimLog, made: bool) {
         while self.machines.len() < member.id.0 as usize {
             let me = self.machines.len();
@@ -204,7 +205,7 @@ impl World {
         let any = all[self.ctx.rng.below(all.len() as u64) as usize].clone();
         let count = |role| all.iter().filter(|m| m.role == role).count();
         if let Some((id, role)) = lost {
-            // First of all what is lost is made good.
+            // What is lost is replaced first of all.
             return match pick {
                 0 if voters > 3 => Some(Job::Remove(id)),
                 _ if may_join => Some(self.token(role, Some(id), members)),
@@ -243,7 +244,7 @@ impl World {
         Some(Job::Join { token, region: member.region.clone(), address: member.address.clone() })
     }
 
-    /// The new member comes to a region of its own, or to one that has a member already.
+    /// The new member joins in a region of its own, or in one that has a member already.
     fn token(&mut self, role: MemberRole, replaces: Option<NodeId>, members: &Members) -> Job {
         self.operator.tokens += 1;
         let hash = [self.operator.tokens; 32];
@@ -255,8 +256,8 @@ impl World {
         Job::Token { token: Token { hash, role, replaces, expires_unix_s: u64::MAX }, region, address }
     }
 
-    /// Its PostgreSQL has the rows, or its own log brings it on to them.  One that waits for a copy has not: a limit of the
-    /// product, so nobody else's disk is taken from the cluster meanwhile.
+    /// Its PostgreSQL has the rows, or can get them from its own log.  One that waits for a copy has not.  That is a
+    /// limit of the product, so no other disk is taken from the cluster meanwhile.
     fn has_rows(&self, i: usize) -> bool {
         let m = &self.machines[i];
         let first = m.node.as_ref().map(|n| n.log_first()).or(m.disk.as_ref().map(SimLog::first_index));
@@ -277,14 +278,14 @@ impl World {
         is_calm && so_far < self.ctx.options.losses_max && lost * 2 < voters && all_have_rows
     }
 
-    /// It does not come back.
+    /// The machine does not come back.
     pub(crate) fn retire(&mut self, i: usize) {
         self.machines[i].gone = true;
         self.machines[i].disk = None;
         self.crash_postgres(i, SECOND);
     }
 
-    /// A node wants its PostgreSQL's data folder anew: the server stops, and a base backup begins.
+    /// A node needs its PostgreSQL's data folder made anew: the server stops, and a base backup begins.
     pub(crate) fn begin_copy(&mut self, i: usize) {
         if self.machines[i].copying || self.machines[i].postgres.is_none() {
             return;
@@ -293,7 +294,7 @@ impl World {
         let m = &mut self.machines[i];
         m.copying = true;
         if m.node.as_ref().is_none_or(|n| n.ordered().is_none_or(|order| !order.keep_old)) {
-            // It could not be brought on, so it counts for nothing.
+            // This server could not get on, so its rows do not count.
             m.postgres.iter_mut().for_each(|p| p.made = false);
         }
         self.ctx.events.add("base backup begun");
@@ -306,7 +307,7 @@ impl World {
         if std::mem::take(&mut self.machines[i].copying) {
             let m = &mut self.machines[i];
             let incarnation = m.postgres.as_ref().map_or(0, |p| p.incarnation);
-            // An order that was taken back: it can be brought on after all.
+            // The order was withdrawn: the server can get on after all.
             if m.node.as_ref().is_some_and(|n| n.ordered().is_none()) {
                 m.postgres.iter_mut().for_each(|p| p.made = true);
             }

@@ -1,7 +1,7 @@
-//! Entries that a PostgreSQL cannot apply, and what is done about them: its node copies another member's that shows
-//! the entry, or an operator has it left out everywhere.
+//! Entries that a PostgreSQL cannot apply, and what is done about them: its node copies the PostgreSQL of a member
+//! that shows the entry, or an operator has the entry left out everywhere.
 //!
-//! Times are shorter than the product's, so that much of it happens in a run.
+//! Times are shorter than the product's, so that much of this happens in one run.
 
 use crate::agent::ToNode;
 use crate::ctx::{Ctx, InjectedBug, Micros, MS, SECOND};
@@ -17,23 +17,23 @@ use onetrip_core::replica::{RebuildFrom, RequestId};
 use onetrip_core::{Entry, LogIndex, NodeId, TxnId};
 use std::time::Duration;
 
-/// Between two attempts of the apply worker.
+/// The time between two attempts of the apply worker.
 const AGAIN: Micros = 200 * MS;
-/// So many of them, and the node is told.
+/// After this many attempts, the node is told.
 const STUCK_AFTER: u32 = 3;
-/// A PostgreSQL that has not shown the next entry so long after that was decided does not get on by itself.
+/// A PostgreSQL that has not shown the next entry this long after that entry was decided does not get on by itself.
 pub const STILL_AFTER: Duration = Duration::from_secs(1);
-/// A copy because of an entry, at most so often.
+/// A PostgreSQL is copied because of an entry at most this often.
 const HEAL_EVERY: Micros = 2 * SECOND;
 
-/// Who cannot apply an entry.  The region that it comes from can, unless all cannot.
+/// Which servers cannot apply an entry.  The one in the region that it comes from can, unless none can.
 #[derive(Clone, Copy, Debug)]
 pub enum Poison {
     One(NodeId),
     AllButOrigin,
-    /// Its own session cannot commit it either.
+    /// Not even the session that proposed it can commit it.
     All,
-    /// Each until a time of its own: somebody mends it there.
+    /// Each server until a time of its own, when somebody removes the cause there.
     Until(u64),
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn index(write_set: &[u8]) -> LogIndex {
 }
 
 impl Ctx {
-    /// Is this transaction to be one of them?
+    /// Whether this transaction is to be one of them.
     pub(crate) fn poison(&mut self, txn: TxnId) {
         let parts = [u64::from(txn.node.0), txn.incarnation, txn.sequence];
         let chance = parts.iter().fold(self.options.seed, |sum, part| mix(sum ^ mix(*part + 7)));
@@ -83,14 +83,14 @@ impl Ctx {
 impl Postgres {
     pub(crate) fn cannot_apply(&self, fed: &Fed, ctx: &Ctx) -> bool {
         if let Some(left_out) = fed.left_out {
-            // Who shows what is left out, or the other way round.
+            // It shows what is left out, or the other way round.
             let agrees = self.left_out.contains(&left_out) != fed.flags.left_out;
             return !agrees && ctx.options.bug != Some(InjectedBug::ShowsLeftOut);
         }
         !fed.flags.left_out && ctx.is_poison_for(fed.txn, self.node)
     }
 
-    /// The worker ends, and begins anew in a while.
+    /// The worker ends, and begins again after a while.
     pub(crate) fn fail_at(&mut self, at: LogIndex, ctx: &mut Ctx) {
         trace!(ctx, "p{} cannot apply {at}", self.node);
         ctx.events.add("an entry was not applied");
@@ -115,7 +115,7 @@ impl Postgres {
         self.failing.filter(|(at, ..)| *at > self.applied)
     }
 
-    /// The worker is welcomed.
+    /// Called when the worker has been welcomed.
     pub(crate) fn tell_stuck(&mut self) {
         if let (Some((at, times, _)), Some(conn)) = (self.fails_at(), self.worker) {
             if times >= STUCK_AFTER {
@@ -124,7 +124,7 @@ impl Postgres {
         }
     }
 
-    /// Nothing that commits now would be shown here.
+    /// Whether this region would not show anything that commits now.
     pub(crate) fn stands_still(&self, ctx: &Ctx) -> bool {
         self.fails_at().is_some_and(|(_, times, since)| times > 1 && since + ctx.options.commit_timeout <= ctx.now)
     }
@@ -138,7 +138,7 @@ pub struct Copying {
 }
 
 impl Copying {
-    /// What it is to be counted as.
+    /// The event as which it is counted.
     pub fn follow(&mut self, order: Option<RebuildFrom>) -> Option<&'static str> {
         let before = std::mem::replace(&mut self.under_way, order.is_some_and(|order| order.keep_old));
         match (before, order) {
@@ -161,7 +161,7 @@ impl Copying {
 }
 
 impl Node {
-    /// The entry at which its PostgreSQL stands still, if the rules allow it.
+    /// The entry at which this node's PostgreSQL stands still, if the rules allow it to be left out.
     pub(crate) fn leave_out(&mut self, force: bool, ctx: &mut Ctx) -> Result<()> {
         let now = Duration::from_micros(self.body.clock);
         let Some(index) = self.replica.stands_at().filter(|_| self.body.skipping.is_none()) else { return Ok(()) };
@@ -199,8 +199,8 @@ impl Node {
 }
 
 impl World {
-    /// An operator who sees that a region stands still.  He gives up what a region that is away may have: at once
-    /// if it will not come back, rarely if it might.
+    /// An operator sees that a region stands still.  He gives up what a region that is away may have: at once if it
+    /// will not come back, and rarely if it might.
     pub(crate) fn leave_out(&mut self) {
         let next = self.ctx.now + 500 * MS;
         self.at(next, Event::Skip);

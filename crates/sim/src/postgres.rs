@@ -1,12 +1,13 @@
-//! A model of one PostgreSQL: the turn, the apply worker, who is let in, and what a crash takes; sessions are in `session`.
+//! A model of one PostgreSQL: the turn, the apply worker, who is let in, and what a crash destroys.  Sessions are in
+//! `session`.
 //!
-//! It keeps the promises that the extension makes (design, sections 4 to 7) and nothing more.
+//! It keeps the promises that the extension makes (`docs/agent-protocol.md`) and no others.
 //!
 //! Invariants:
 //! - A key's base is read after its row lock is held.
 //! - Local commits happen in turn: at `applied == previous`.
-//! - A crash goes back to `durable` or to some commit after it, never before.
-//! - After a start no client is let in before everything is visible that the node's WELCOME named.
+//! - A crash takes it back to `durable`, or to some commit after that, never to one before.
+//! - After a start, no client is let in before everything is visible that the node's WELCOME named.
 
 use crate::agent::{ConnId, FromNode, ToNode};
 use crate::ctx::{Ctx, Micros, MS};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 /// How long a session waits before it connects again.
 pub(crate) const RECONNECT: Micros = 50 * MS;
-/// What is given up is settled after this, for it may still arrive.
+/// A transaction that was given up is settled after this time, because it may still arrive.
 const PATIENCE: Micros = 500 * MS;
 
 pub(crate) struct Fed {
@@ -30,14 +31,14 @@ pub(crate) struct Fed {
     pub txn: TxnId,
     pub flags: EntryFlags,
     pub rows: Vec<Row>,
-    /// What it leaves out.
+    /// The entry that this one leaves out.
     pub left_out: Option<LogIndex>,
 }
 
-/// What it wants done outside.
+/// What it wants to be done outside.
 pub enum Wish {
     Send(ToNode),
-    /// Call `session_wakes` for this session at that time, unless it asks anew before.
+    /// Call `session_wakes` for this session at that time, unless it asks for another time before.
     Wake {
         slot: usize,
         at: Micros,
@@ -55,27 +56,27 @@ pub struct Postgres {
     pub applied: LogIndex,
     pub durable: LogIndex,
     pub rows: Rows,
-    /// Entries whose place it shows, and nothing else of them.
+    /// Entries that are left out: it shows their place in the order, and nothing else of them.
     pub(crate) left_out: BTreeSet<LogIndex>,
-    /// The entry that the worker could not apply: how often, and since when.
+    /// The entry that the worker could not apply, how often that has failed, and since when.
     pub(crate) failing: Option<(LogIndex, u32, Micros)>,
     /// Commits after `durable`.
     journal: VecDeque<LogIndex>,
-    /// What clients must find, as the first WELCOME of this incarnation said.
+    /// What must be visible before clients are let in: what the first WELCOME of this incarnation named.
     lets_in_at: Option<LogIndex>,
     pub(crate) sessions: Vec<Session>,
     /// The data folder is there.
     pub made: bool,
-    /// It belongs to a replica.
+    /// It belongs to a read replica.
     pub read_only: bool,
     pub(crate) given_up: Vec<GivenUp>,
     pub(crate) worker: Option<ConnId>,
     pub(crate) queue: VecDeque<Fed>,
     worker_wakes: bool,
     pub wishes: Vec<Wish>,
-    /// Commits of its own sessions since the last look.
+    /// How many transactions its own sessions have committed since the last look.
     pub acknowledged: u64,
-    /// No new transactions.
+    /// No new transactions begin.
     pub closing: bool,
 }
 
@@ -123,7 +124,7 @@ impl Postgres {
         self.lets_in_at.is_some_and(|at| self.applied >= at)
     }
 
-    /// Commits after `durable` may be lost, the last ones first.  Says which connections broke.
+    /// Commits after `durable` may be lost, the last ones first.  Returns the connections that broke.
     pub fn crash(&mut self, ctx: &mut Ctx) -> Vec<ConnId> {
         self.up = false;
         let kept = ctx.rng.below(self.journal.len() as u64 + 1) as usize;
@@ -138,12 +139,12 @@ impl Postgres {
         self.queue.clear();
         self.worker_wakes = false;
         broke.extend(self.end_sessions(ctx));
-        // That was in shared memory.
+        // These were in shared memory.
         self.given_up.clear();
         broke
     }
 
-    /// A base backup of `donor` takes the place of the data folder.
+    /// A base backup of `donor` replaces the data folder.
     pub fn become_copy_of(&mut self, donor: &Postgres) {
         assert!(!self.up, "it is stopped first");
         (self.rows, self.applied, self.durable) = (donor.rows.clone(), donor.applied, donor.applied);
@@ -160,7 +161,7 @@ impl Postgres {
         Hello { version: VERSION, role, pid: 1, incarnation: self.incarnation, applied, durable }
     }
 
-    /// Says which connections broke.
+    /// Returns the connections that broke.
     pub fn end_sessions(&mut self, ctx: &mut Ctx) -> Vec<ConnId> {
         (0..self.sessions.len()).filter_map(|slot| self.end_session(slot, ctx)).collect()
     }
@@ -178,7 +179,7 @@ impl Postgres {
         self.wishes.extend(self.given_up.iter_mut().filter_map(settle));
     }
 
-    /// Some client asks here what became of a transaction.
+    /// A client asks here what became of a transaction.
     pub fn ask(&mut self, txn: TxnId, settle: bool) {
         let Some(conn) = self.sessions.iter().find_map(|s| s.conn) else { return };
         self.wishes.push(Wish::Send(match settle {
@@ -270,9 +271,9 @@ impl Postgres {
         self.journal.push_back(at);
     }
 
-    /// Whoever has the turn now goes on.
+    /// The session whose turn it is goes on.
     pub(crate) fn progress(&mut self, ctx: &mut Ctx) {
-        // Ends: each round commits one session's transaction.
+        // This ends: each round commits one session's transaction.
         for _ in 0..=self.sessions.len() {
             let applied = self.applied;
             let next = self
@@ -311,7 +312,7 @@ impl Postgres {
         }
         let has_backend = self.sessions.iter().any(|s| s.open_txn() == Some(fed.txn));
         if has_backend || self.applied != fed.previous || !self.make_way(&fed, ctx) {
-            // Something else must happen first, and that wakes it again.
+            // Something else must happen first, which will wake it again.
             self.queue.push_front(fed);
             return;
         }
@@ -334,7 +335,8 @@ impl Postgres {
         self.progress(ctx);
     }
 
-    /// Evicts whoever holds a row that the entry needs.  False: a proposal that is bound to lose must hear so first.
+    /// Evicts the sessions that hold a row which the entry needs.  `false`: a proposal that is bound to lose has to
+    /// be told first.
     fn make_way(&mut self, fed: &Fed, ctx: &mut Ctx) -> bool {
         let mut free = true;
         for slot in 0..self.sessions.len() {

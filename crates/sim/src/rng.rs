@@ -1,4 +1,5 @@
-//! The one source of chance.  Written here so that a seed means the same run for as long as this file does.
+//! The one source of chance.  It is our own code, so that a seed means the same run for as long as this file stays as
+//! it is.
 
 /// SplitMix64: small, good enough to draw delays and faults from.
 #[derive(Clone, Debug)]
@@ -9,7 +10,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// How often it has been drawn from, in a way.
+    /// A measure of how often it has been drawn from.
     pub fn state(&self) -> u64 {
         self.0
     }

@@ -1,17 +1,18 @@
 //! The rows of one PostgreSQL: each is a list to which every writer appends a value of its own.
 //!
-//! A row keeps the log index of each append, so what a snapshot sees is a beginning of it.  To the checker of histories a
-//! long row is a row of short lists, each full before the next begins, since a history holds every list that was read.
+//! A row keeps the log index of each append, so what a snapshot sees is a prefix of it.  For the checker of
+//! histories, a long row is several short lists, each of which is full before the next one begins, because a history
+//! contains every list that was read.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onetrip_checker::{Key, Op, Value};
 use onetrip_core::{LockMode, LogIndex};
 use std::collections::BTreeMap;
 
-/// Values in one list of the checker.
+/// How many values one list of the checker contains.
 const LIST_MAX: usize = 16;
 
-/// A changed row as it travels: its new number of values, and the last one.
+/// A changed row as it travels: how many values it has now, and the last one.
 #[derive(Clone, Copy)]
 pub struct Row {
     pub hash: u64,
@@ -66,7 +67,8 @@ impl Rows {
         self.0.get(&hash).and_then(|values| values.last()).map_or(LogIndex::ZERO, |(at, _)| *at)
     }
 
-    /// What a snapshot at `at` reads of a row, for the checker: the list that is being filled, and a full one before it.
+    /// What a snapshot at `at` reads of a row, for the checker: the list that is being filled, and one full list
+    /// before it.
     pub fn read(&self, hash: u64, at: LogIndex, ops: &mut Vec<Op>) {
         let values = self.0.get(&hash).map_or(&[][..], Vec::as_slice);
         let seen = &values[..values.partition_point(|(i, _)| *i <= at)];
@@ -79,12 +81,12 @@ impl Rows {
         ops.push(Op::Read { key: key(hash, from), list: list(&seen[from..]) });
     }
 
-    /// The append that makes a row of `count` values one longer.
+    /// The append that adds a value to a row of `count` values.
     pub fn append(hash: u64, count: u64, value: Value) -> Op {
         Op::Append { key: key(hash, count as usize), value }
     }
 
-    /// Everything, as the checker's lists.
+    /// All rows, as the checker's lists.
     pub fn lists(&self) -> BTreeMap<Key, Vec<Value>> {
         let mut lists = BTreeMap::new();
         for (hash, values) in &self.0 {

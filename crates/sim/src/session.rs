@@ -1,7 +1,7 @@
 //! Sessions of the model of PostgreSQL: statements with row locks and bases, COMMIT, and what their clients are told.
 //!
-//! Under READ COMMITTED a statement reads what is visible when it runs; under REPEATABLE READ everything is read as of
-//! the first statement, and a row that has changed since cannot be locked.
+//! Under READ COMMITTED, a statement reads what is visible when it runs.  Under REPEATABLE READ, everything is read
+//! as of the first statement, and a row that has changed since cannot be locked.
 
 use crate::agent::{ConnId, ToNode};
 use crate::checker::TrueKey;
@@ -16,10 +16,10 @@ use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, TxnId};
 
 const STATEMENTS_MAX: u64 = 6;
 
-/// A transaction as far as it has come.
+/// A transaction, as far as it has got.
 pub struct Work {
     record: Txn,
-    /// REPEATABLE READ, from the first statement on.
+    /// Under REPEATABLE READ, the snapshot of the first statement.
     snapshot: Option<LogIndex>,
     pub keys: Vec<TrueKey>,
     statements_left: u64,
@@ -29,7 +29,8 @@ pub struct Work {
 pub enum Doing {
     Idle,
     Running(Work),
-    /// It is to read fresh, and has asked or is about to; then it knows what its PostgreSQL has to show first.
+    /// It is to read fresh: it has asked, or is about to, and then waits until its PostgreSQL shows what it was
+    /// told.
     Asking {
         work: Work,
         number: u64,
@@ -43,10 +44,10 @@ pub enum Doing {
         raw: Bytes,
         until: Micros,
         sent_on: Option<ConnId>,
-        /// It may be in the log although its node refuses it now.
+        /// It may be in the log although the node refuses it now.
         sent_before: bool,
     },
-    /// `ready`: it is back from the verdict and lines up for its turn.
+    /// `ready`: it has returned from the verdict, and waits for its turn.
     Decided {
         txn: TxnId,
         work: Work,
@@ -59,21 +60,21 @@ pub enum Doing {
 pub struct Session {
     pub conn: Option<ConnId>,
     pub doing: Doing,
-    /// The client, as long as it knows what became of its transactions.
+    /// The client; another one after each transaction whose outcome it does not know.
     process: Process,
-    /// Of several wake-ups only the last one asked for counts.
+    /// Only the last wake-up that was asked for counts.
     wake: u64,
 }
 
-/// What the apply worker sees to, so that it does not stay open.
+/// A transaction that the apply worker makes sure does not stay open.
 pub struct GivenUp {
     pub txn: TxnId,
     pub since: Micros,
-    /// The worker's connection on which it was asked to be settled.
+    /// The worker's connection on which it asked for the transaction to be settled.
     pub settled_on: Option<ConnId>,
 }
 
-/// A client that was left without an answer.
+/// A client that got no answer.
 pub struct Question {
     pub txn: TxnId,
     pub record: Txn,
@@ -126,7 +127,7 @@ impl Postgres {
         conn
     }
 
-    /// A client that does not know what became of its transaction asks, and goes on as another one.
+    /// A client that does not know what became of its transaction asks, and goes on as another client.
     fn unknown(&mut self, slot: usize, txn: TxnId, mut work: Work, ctx: &mut Ctx) {
         self.sessions[slot].process = Process(0);
         (work.record.outcome, work.record.completed) = (ClientOutcome::Unknown, Time(ctx.now));
@@ -134,7 +135,7 @@ impl Postgres {
         self.given_up.push(GivenUp { txn, since: ctx.now, settled_on: None });
     }
 
-    /// Its transaction is committed, and the worker is to show it.
+    /// The transaction is committed, and the apply worker is to show it.
     fn hand_over(&mut self, slot: usize, txn: TxnId, work: Work, ctx: &mut Ctx) {
         if let Some(conn) = self.sessions[slot].conn.take() {
             self.wishes.push(Wish::Send(ToNode::Closed { conn }));
@@ -161,7 +162,7 @@ impl Postgres {
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
                 }
             },
-            // One that it gave up waiting for.
+            // This is the verdict of a transaction that it no longer waits for.
             other => self.sessions[slot].doing = other,
         }
     }
@@ -194,7 +195,8 @@ impl Postgres {
         }
     }
 
-    /// The next thing that this session does.  `node`: the certification so far and a way to connect, if its node is up.
+    /// The next thing that this session does.  `node`: how far its node has decided, if that node is up and can be
+    /// connected to.
     fn session_step(&mut self, slot: usize, node: Option<LogIndex>, next_conn: &mut u64, ctx: &mut Ctx) {
         if node.is_some() && self.sessions[slot].conn.is_none() {
             *next_conn += 1;
@@ -295,10 +297,11 @@ impl Postgres {
         Work { record, snapshot: None, keys: Vec::new(), statements_left, read_only }
     }
 
-    /// A plain read, or a row lock and then its base.  Whoever meets a lock, or a row that is too new, aborts.
+    /// A plain read; or a row lock, and then its base.  A session that meets a lock, or a row that is too new,
+    /// aborts.
     fn statement(&mut self, mut work: Work, ctx: &mut Ctx) -> Doing {
         work.statements_left -= 1;
-        // Few rows are hot.
+        // A few rows are used most.
         let hash = 1 + ctx.rng.below(ctx.options.keys).min(ctx.rng.below(ctx.options.keys));
         let mode = LockMode::ALL[ctx.rng.below(4) as usize];
         let only_read = ctx.rng.one_in(3) || work.read_only;
@@ -407,7 +410,7 @@ impl Postgres {
         self.wake(slot, ctx.now + ctx.rng.between(MS, 100 * MS));
     }
 
-    /// A statement of this session meets an entry that is decided.
+    /// A running statement of this session is in the way of an entry that is decided.
     pub(crate) fn evict(&mut self, slot: usize, ctx: &mut Ctx) {
         if let Doing::Running(work) = std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle) {
             ctx.events.add("evicted");

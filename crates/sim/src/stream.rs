@@ -1,14 +1,15 @@
-//! Connections between nodes as TCP gives them, two for each way: what goes on one arrives in order, or the connection breaks and
-//! all that had not arrived is lost; then its sender hears of it and dials again.
+//! Connections between nodes as TCP gives them, two for each direction.  What is sent on one arrives in order, or the
+//! connection breaks and all that had not arrived is lost; then the sender hears of it and dials again.
 //!
-//! In some runs only: in the others each message is late, lost or doubled by itself, which the protocol has to bear as well.
+//! Only in some runs: in the others each message by itself is late, lost or duplicated, which the protocol has to
+//! stand as well.
 
 use crate::ctx::{Micros, MS, SECOND};
 use crate::node::Arrival;
 use crate::world::{Event, World};
 use onetrip_core::NodeId;
 
-/// A receiver that acknowledges nothing for so long is gone.
+/// A receiver that acknowledges nothing for this long counts as gone.
 const SILENCE: Micros = 3 * SECOND;
 
 /// As in the daemon's transport.
@@ -22,7 +23,7 @@ const CHANNELS: [Channel; 2] = [Channel::Control, Channel::Bulk];
 
 #[derive(Clone, Default)]
 pub(crate) struct Stream {
-    /// Of the connection that was made last.
+    /// Messages of the connection that was made last.
     number: u64,
     up: bool,
     dialling: bool,
@@ -77,7 +78,7 @@ impl World {
         }
     }
 
-    /// What is under way on it is lost.
+    /// What is under way on the connection is lost.
     fn break_stream(&mut self, from: usize, to: usize, channel: Channel) {
         let stream = self.stream(from, to, channel);
         stream.number += 1;
@@ -123,13 +124,13 @@ impl World {
         for peer in (0..self.machines.len()).filter(|peer| *peer != i) {
             for channel in CHANNELS {
                 self.dial_later(i, peer, channel);
-                // One that came after it was dialled for the last time.
+                // This one was dialled for the last time before the node started.
                 self.dial_later(peer, i, channel);
             }
         }
     }
 
-    /// The process of node `i` has ended: what it has sent may arrive, what was sent to it will not.
+    /// The process of node `i` has ended: what it has sent may still arrive, but what was sent to it will not.
     pub(crate) fn hang_up(&mut self, i: usize) {
         for peer in (0..self.machines.len()).filter(|peer| *peer != i) {
             for channel in CHANNELS {

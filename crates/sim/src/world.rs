@@ -1,7 +1,7 @@
-//! The world of one run: time, network, crashes, and who hears what when.
+//! The world of one run: time, network, crashes, and which node hears what when.
 //!
-//! First a safety phase in which anything may fail at any time; then everything heals and the cluster must move again
-//! in every region and come to rest equal everywhere, within a bound of simulated time.
+//! First there is a safety phase, in which anything may fail at any time.  Then everything heals; within a bound of
+//! simulated time the cluster must commit again in every region, and come to rest equal everywhere.
 
 use crate::agent::{ConnId, FromNode, ToNode};
 use crate::checker::Checker;
@@ -21,16 +21,16 @@ use std::collections::BTreeMap;
 
 pub(crate) const TICK: Micros = 20 * MS;
 const TICKS_AT_ONCE: u32 = 3;
-/// Between PostgreSQL and its node.
+/// The delay between PostgreSQL and its node.
 pub(crate) const SOCKET: Micros = 40;
 
 pub(crate) enum Event {
     Tick(usize, u64),
     Work(usize, u64),
     Arrive(usize, u64, Arrival),
-    /// From a peer to a peer; the receiver may be in another life than when it was sent.
+    /// From one peer to another.  The receiver may be in another life by then.
     Deliver(usize, usize, Arrival),
-    /// On this connection from a peer to a peer.
+    /// The same, on this connection.
     Stream(usize, usize, Channel, u64, OnStream),
     ToPostgres(usize, u64, FromNode),
     Session(usize, u64, usize, u64),
@@ -43,7 +43,7 @@ pub(crate) enum Event {
     /// A base backup for that machine's PostgreSQL may be complete.
     Copy(usize),
     Operate,
-    /// Somebody looks whether a region stands still for good.
+    /// The operator looks whether a region stands still for good.
     Skip,
     Fault,
     Look,
@@ -66,10 +66,10 @@ pub(crate) struct Machine {
     pub ticks_due: u32,
     pub work_is_due: bool,
     pub paused_until: Micros,
-    /// Between two ticks of its clock.
+    /// The time between two ticks of its clock.
     pub tick: Micros,
     pub trouble: Trouble,
-    /// Its disk is lost, or it was removed, and it does not come back.
+    /// Its disk is lost, or it was removed: it does not come back.
     pub gone: bool,
     /// A base backup is under way.
     pub copying: bool,
@@ -77,7 +77,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// It has come, and stays.
+    /// The machine has come, and stays.
     pub fn is_here(&self) -> bool {
         !self.gone && (self.node.is_some() || self.disk.is_some())
     }
@@ -98,14 +98,14 @@ pub struct World {
     queue: BTreeMap<(Micros, u64), Event>,
     sequence: u64,
     next_conn: u64,
-    /// The node's life to which a connection belongs.
+    /// The life of the node to which a connection belongs.
     conn_life: BTreeMap<ConnId, u64>,
     pub(crate) phase: Phase,
     pub(crate) operator: Operator,
     hash: u64,
 }
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Debug)]
 pub struct Report {
     pub seed: u64,
@@ -115,12 +115,12 @@ pub struct Report {
     pub faults: Stats,
     pub events: Stats,
     pub failure: Option<String>,
-    /// Of all that was handled, when, and what chance had given by then.
+    /// A hash of all that was handled, when, and what had been drawn by then.
     pub hash: u64,
     pub trace: Vec<u8>,
 }
 
-/// Runs one world to its end.  A panic inside is a failure like any other.
+/// Runs one world to its end.  A panic inside counts as a failure.
 pub fn run(options: Options, keep_trace: bool) -> Report {
     let mut world = World::new(options, keep_trace);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
@@ -204,7 +204,7 @@ impl World {
         self.at(2 * SECOND, Event::Skip);
         self.at(2 * SECOND, Event::Fault);
         self.at(self.ctx.options.safety, Event::Look);
-        // Ends: `Look` bounds the time, and each event moves it or works off a finite batch.
+        // This ends: `Look` bounds the time, and each event moves it on or works off a finite batch.
         while let Some(((time, sequence), event)) = self.queue.pop_first() {
             self.ctx.now = time;
             self.hash = [time, sequence, self.ctx.rng.state()].into_iter().fold(self.hash, |h, part| mix(h ^ part));
@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// Lets PostgreSQL `i` do something and carries out what it wishes.  False: it is not in that incarnation any more.
+    /// Lets PostgreSQL `i` do something, and carries out its wishes.  `false`: it is no longer in that incarnation.
     pub(crate) fn with_postgres(
         &mut self,
         i: usize,
@@ -397,7 +397,7 @@ impl World {
         }
     }
 
-    /// A client asks some region what became of its transaction.
+    /// A client asks in some region what became of its transaction.
     fn ask(&mut self) {
         let now = self.ctx.now;
         self.at(now + 100 * MS, Event::Ask);
@@ -414,7 +414,7 @@ impl World {
             return self.ctx.answered(txn, OutcomeState::Aborted, LogIndex::ZERO);
         }
         self.ctx.events.add("outcome asked");
-        // At the end nothing may stay open, also of a node that does not come back.
+        // At the end nothing may stay open, not even of a node that does not come back.
         let settle = self.phase != Phase::Safety || self.ctx.rng.one_in(10);
         let incarnation = self.machines[i].postgres.as_ref().map_or(0, |p| p.incarnation);
         self.with_postgres(i, incarnation, |p, _, _, _| p.ask(txn, settle));
@@ -491,7 +491,7 @@ impl World {
         }
         p.start(&mut self.ctx);
         let incarnation = p.incarnation;
-        // Starting made wishes of its own.
+        // The start had wishes of its own.
         self.with_postgres(i, incarnation, |_, _, _, _| {});
         let flush = self.ctx.now + 100 * MS;
         self.at(flush, Event::Flush(i, incarnation));

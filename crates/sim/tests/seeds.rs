@@ -1,4 +1,4 @@
-//! A fixed list of seeds and a few fresh ones; injected bugs, each of which must be found.
+//! A fixed list of seeds and a few new ones; and injected bugs, each of which must be found.
 
 use onetrip_sim::{run, InjectedBug, Options};
 
@@ -13,8 +13,8 @@ fn the_fixed_seeds_pass() {
     (1..=500).for_each(passes);
 }
 
-/// A learner that had shown nearly all, and then waited for a copy, was made a voter; whom it replaced left with
-/// all the rows.
+/// A learner that had shown nearly everything, and then waited for a copy, was made a voter; the member that it
+/// replaced left with all the rows.
 #[test]
 fn a_member_without_rows_replaces_nobody() {
     passes(1795423172831674636);
@@ -28,7 +28,7 @@ fn fresh_seeds_pass() {
     (first..first + 60).for_each(passes);
 }
 
-/// Goal: a failure can be repeated from its seed.  Method: the whole trace, twice.
+/// Goal: a failure can be repeated from its seed.  Method: compare the whole trace of two runs.
 #[test]
 fn one_seed_gives_the_same_bytes_twice() {
     for seed in [3, 11, 1_000_003] {
@@ -40,13 +40,13 @@ fn one_seed_gives_the_same_bytes_twice() {
     }
 }
 
-/// Within so many seeds an injected bug must show; says by what.
+/// An injected bug must be found within this many seeds; returns how it showed.
 fn found(bug: InjectedBug, within: u64, expected: &[&str]) {
     for seed in 1..=within {
         let report = run(Options::draw(seed, Some(bug)), false);
         if let Some(why) = report.failure {
             println!("{bug:?} found by seed {seed}: {why}");
-            // What it breaks may also show as something that another bug could have done; that proves nothing.
+            // The bug may also show as something that another bug could have caused, which proves nothing.
             if !expected.iter().any(|e| why.contains(e)) {
                 continue;
             }
@@ -86,7 +86,7 @@ fn a_sync_error_passed_over_is_found() {
     found(InjectedBug::IgnoreSyncError, 200, &LOST);
 }
 
-/// What the loss of promises shows as.
+/// How a lost promise shows.
 const LOST: [&str; 6] =
     ["panic", "the log is not one", "lead in term", "checkpoint stands", "ends at", "the history has anomalies"];
 
@@ -174,12 +174,12 @@ fn a_node_with_another_window_is_found() {
     found(InjectedBug::OtherWindow, 20, &["the first Some(Decided", "remembers other outcomes"]);
 }
 
-/// Goal: what the seeds above are believed to show happens in them.
+/// Goal: what the seeds above are meant to cover does happen in them.
 #[test]
 fn entries_are_left_out_and_copied_over_in_some_seeds() {
     let mut events = onetrip_sim::Stats::default();
     let wanted = ["left out", "copied because of an entry", "refused in a region that stands still"];
-    // A region that stands still refuses much at once, so a few seeds give all of it.
+    // A region that stands still refuses many transactions at once, so a few seeds give all of them.
     for seed in 1..=2_000 {
         events.merge(&run(Options::draw(seed, None), false).events);
         if wanted.iter().all(|what| events.0.get(what).is_some_and(|n| *n > 10)) {
@@ -200,8 +200,8 @@ fn a_snapshot_that_takes_long_to_leave_is_sent_once() {
         let small = Options { log_entries_max: 40, checkpoint_entries: 20, cut_margin: 5, near_entries: 20, ..drawn };
         let narrow = Options { bytes_per_ms: 50, message_bytes_max: 1 << 20, clients: 2, ..small };
         let report = run(narrow, false);
-        // So small a log may be cut faster than a snapshot travels: then a member never catches up, which is not
-        // asked here.
+        // So small a log may be cut faster than a snapshot travels.  Then a member never catches up, which is not the
+        // question here.
         let behind = report.failure.filter(|why| why.contains("a snapshot behind another"));
         assert_eq!(behind, None, "seed {seed}");
         events.merge(&report.events);
