@@ -452,7 +452,7 @@ async fn what_goes_wrong_while_dialling_is_told_by_its_kind() {
     let cases = [
         (reply(HelloReply::Refused("no".into())), "refused", "it refuses this node: no"),
         (reply(HelloReply::Removed("gone".into())), "removed", "gone"),
-        (Frame::Ping { sent_ns: 1 }.encode(), "violation", "it answers with something else than a hello"),
+        (Frame::Ping { sent_ns: 1 }.encode(), "violation", "its answer is not one to a hello"),
         (Bytes::from_static(&[0xff; 64]), "violation", "at hello: "),
         (Bytes::new(), "io", "at hello: it closed the connection"),
         (Bytes::from_static(&[0x15, 3, 3, 0, 2, 2, 40]), "tls", "at hello: it speaks TLS and this end does not"),
