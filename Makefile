@@ -124,8 +124,10 @@ audit: setup-lint
 # Each part stands alone; the quick ones come first.
 lint: lint-format lint-docs lint-scripts lint-product lint-libraries lint-c lint-clippy
 
+# rustfmt leaves comments as they are.
 lint-format: setup-lint
 	cargo fmt --all --check
+	@! LC_ALL=C.UTF-8 grep -rnP --include='*.rs' '^(?=\s*//).{121,}' crates || { echo "comments: at most 120 columns"; false; }
 
 lint-docs: setup-lint
 	@scripts/lint-docs.sh

@@ -57,7 +57,7 @@ fn each_mistake_is_named() {
         ("one_way_ms", "one_way", "unknown field `one_way`"),
         ("cluster = \"test\"", "", "missing field `cluster`"),
         ("node = 2", "node = 2\nlog_bytes_max = 1000", "`log_bytes_max` is 1000"),
-        ("cluster = \"test\"", "cluster = \"my test\"", "cannot stand in a certificate"),
+        ("cluster = \"test\"", "cluster = \"my test\"", "cannot be used in a certificate"),
         ("http = \"127.0.0.1:8002\"", "http = \"0.0.0.0:8002\"", "`http_anywhere = true`"),
     ];
     for (from, to, want) in cases {

@@ -100,8 +100,8 @@ pub trait Host {
     /// Tells each of these nodes what this node's disk has.  A notice may be lost; it must not wait behind anything
     /// large.
     fn send_notice(&mut self, to: &[NodeId], notice: Notice);
-    /// Asks each of these nodes for the last entry on its disk ([`super::Replica::question`]).  A question may be lost; it
-    /// must not wait behind anything large.
+    /// Asks each of these nodes for the last entry on its disk ([`super::Replica::question`]).  A question may be lost;
+    /// it must not wait behind anything large.
     fn send_question(&mut self, to: &[NodeId], question: u64);
     /// Answers such a question ([`super::Replica::last_entry_of`]).
     fn send_last_entry(&mut self, to: NodeId, question: u64, last: EntryId);

@@ -1,7 +1,7 @@
 //! A client's session, and the question on which all checks depend: what does the client know after a transaction?
 //!
-//! Invariant: an end is `Committed` or `NotShownYet` only if the server said so, and `Aborted` only if the server said so
-//! or COMMIT was never sent.
+//! Invariant: an end is `Committed` or `NotShownYet` only if the server said so, and `Aborted` only if the server said
+//! so or COMMIT was never sent.
 
 use std::fmt;
 use std::time::Duration;

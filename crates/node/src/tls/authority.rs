@@ -1,9 +1,9 @@
-//! The cluster's certificate authority: makes the certificates by which its nodes know each other.
+//! The cluster's certificate authority: it issues the certificates with which nodes prove to each other who they are.
 //!
-//! Every node keeps the authority's key (`tls/ca.key`), so that any of them can take a new one in.  A node is trusted with
-//! the whole database anyway.
+//! Every node has the authority's key (`tls/ca.key`), so that any of them can let a new node join.  A node is trusted
+//! with the whole database anyway.
 //!
-//! Invariants: a node's certificate bears the name [`node_name`] and no other; what `issue` returns has been verified
+//! Invariants: a node's certificate is for the name [`node_name`] and no other; what `issue` returns has been verified
 //! against the authority's own certificate.
 
 use super::{node_name, private_key, provider, read, wrong, CA_CERTIFICATE, CA_KEY};
@@ -22,7 +22,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 
 const YEAR: Duration = Duration::days(365);
 const NODE_YEARS: i32 = 10;
-/// Longer than its nodes', so that one of those can be renewed without it.
+/// Longer than a node's certificate, so that one of those can be renewed without renewing this one.
 const CA_YEARS: i32 = 20;
 
 pub struct Authority {
@@ -40,7 +40,7 @@ pub struct Issued {
 }
 
 impl Authority {
-    /// A new one, with a key of its own.
+    /// Makes a new authority, with a key of its own.
     pub fn new(cluster: &str) -> Result<Authority> {
         let key = KeyPair::generate().map_err(|e| wrong("making a key", e))?;
         let mut params = params(cluster);
@@ -54,7 +54,7 @@ impl Authority {
         })
     }
 
-    /// From `ca.crt` and `ca.key`, as another node has them.
+    /// Makes an authority from the contents of `ca.crt` and `ca.key`.
     pub fn from_pem(cluster: &str, certificate: &str, key: &str) -> Result<Authority> {
         let authority = Authority {
             cluster: cluster.to_owned(),
@@ -63,7 +63,7 @@ impl Authority {
                 .map_err(|e| wrong("reading the authority's certificate", e))?,
             certificate_pem: certificate.to_owned(),
         };
-        // Tells at once whether they belong together, and to this cluster.
+        // Fails if they do not belong together, or belong to another cluster.
         authority.issue(NodeId(1))?;
         Ok(authority)
     }
@@ -74,7 +74,7 @@ impl Authority {
             .map_err(|e| Error::Config { file: folder.join(CA_CERTIFICATE), why: e.to_string() })
     }
 
-    /// The one in `folder`; if there is none, a new one is made and kept there.
+    /// Loads the authority in `folder`; if there is none, makes a new one and saves it there.
     pub fn load_or_make(folder: &Path, cluster: &str) -> Result<Authority> {
         if folder.join(CA_CERTIFICATE).exists() {
             return Authority::load(folder, cluster);
@@ -99,12 +99,12 @@ impl Authority {
         self.key.serialize_pem()
     }
 
-    /// SHA-256 of the certificate: what a join token pins.
+    /// The SHA-256 of the certificate.  It is part of a join token, so that a node that joins recognizes the authority.
     pub fn fingerprint(&self) -> [u8; 32] {
         super::sha256(&self.certificate)
     }
 
-    /// A new key and certificate for `node`.
+    /// Makes a new key and certificate for `node`.
     pub fn issue(&self, node: NodeId) -> Result<Issued> {
         self.issue_valid(node, validity(NODE_YEARS))
     }
@@ -143,14 +143,14 @@ fn params(cluster: &str) -> CertificateParams {
     params
 }
 
-/// From a year ago: a clock that is behind must not shut a node out.
+/// Begins a year ago, so that a node whose clock is slow is not shut out.
 fn validity(years: i32) -> (OffsetDateTime, OffsetDateTime) {
     let now = OffsetDateTime::now_utc();
     (now - YEAR, now + YEAR * years)
 }
 
 fn verify(certificate: &CertificateDer<'_>, authority: &CertificateDer<'static>, at: OffsetDateTime) -> Result<()> {
-    let what = "the authority's key and certificate do not belong together, or to another cluster";
+    let what = "the authority's key and certificate do not belong together, or belong to another cluster";
     let parsed = rustls::server::ParsedCertificate::try_from(certificate).map_err(|e| wrong(what, e))?;
     let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at.unix_timestamp().max(0) as u64 + 1));
     let algorithms = provider().signature_verification_algorithms.all;
@@ -158,7 +158,7 @@ fn verify(certificate: &CertificateDer<'_>, authority: &CertificateDer<'static>,
         .map_err(|e| wrong(what, e))
 }
 
-/// Replaces the file; nobody but its owner may read it, from its first byte on.
+/// Replaces the file.  Only its owner can read it, from its first byte on.
 fn write_private(file: &Path, text: &str) -> Result<()> {
     let unfinished = file.with_extension("unfinished");
     let write = || {

@@ -3,11 +3,11 @@
 //! | file in `tls/` | |
 //! |---|---|
 //! | `ca.crt`, `ca.key` | the authority, the same on all nodes |
-//! | `node.crt`, `node.key` | this node's, for the name `node-<id>.<cluster>` |
+//! | `node.crt`, `node.key` | this node's own, for the name `node-<id>.<cluster>` |
 //!
 //! Invariants:
-//! - Nobody is believed to be a member without a certificate of this authority for that member's name.
-//! - Each connection proves itself anew (no session is resumed), so a replaced file counts from the next one on.
+//! - No peer counts as a member without a certificate that this authority signed for that member's name.
+//! - Both ends prove who they are on every connection: no session is resumed.
 
 mod authority;
 mod pinned;
@@ -37,19 +37,20 @@ use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::{version, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// Below a node's folder.
+/// The folder of these files in a node's folder.
 pub const FOLDER: &str = "tls";
 const CA_CERTIFICATE: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";
 const NODE_CERTIFICATE: &str = "node.crt";
 const NODE_KEY: &str = "node.key";
 
-/// Why a connection is not believed to be a member's, for the operators of both ends.
+/// Why the other end of a connection does not count as the member it should be, in words for the operators of both
+/// ends.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotTrusted(pub(crate) String);
 
-/// A node that starts with less than this left of its certificate says so.
+/// A node whose certificate is valid for less than this when it starts logs a warning.
 const EXPIRES_SOON: Duration = Duration::from_secs(90 * 86_400);
 
 /// What one node needs to dial and to accept.
@@ -65,17 +66,17 @@ pub fn node_name(node: NodeId, cluster: &str) -> String {
     format!("node-{node}.{cluster}")
 }
 
-/// Why no certificate can bear this cluster's name.
+/// The error says why this cluster's name cannot be part of the name in a certificate.
 pub fn check_cluster_name(cluster: &str) -> std::result::Result<(), String> {
     match ServerName::try_from(node_name(NodeId(u32::MAX), cluster)) {
         Ok(ServerName::DnsName(_)) => Ok(()),
         _ => Err(format!(
-            "`cluster` is \"{cluster}\", which cannot stand in a certificate: it may have letters, digits and '-', but not digits alone"
+            "`cluster` is \"{cluster}\", which cannot be used in a certificate: use letters, digits, '-' and '.', and not digits alone"
         )),
     }
 }
 
-/// Makes `tls/` in a node's folder, with all that it needs.
+/// Creates `tls/` in a node's folder, with all four files.
 pub fn write_folder(node_folder: &Path, authority: &Authority, issued: &Issued) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let folder = node_folder.join(FOLDER);
@@ -86,7 +87,7 @@ pub fn write_folder(node_folder: &Path, authority: &Authority, issued: &Issued) 
 }
 
 impl Tls {
-    /// Reads the files in `folder`, and makes sure that they are `me`'s and good today.
+    /// Reads the files in `folder`, and checks that they are `me`'s and valid now.
     pub fn load(folder: &Path, cluster: &str, me: NodeId) -> Result<Tls> {
         let authority = Authority::load(folder, cluster)?;
         let file = folder.join(NODE_CERTIFICATE);
@@ -101,7 +102,7 @@ impl Tls {
         let own = own.map_err(|e| wrong("reading the node's certificate", e))?;
         let roots = Arc::new(roots(&ca)?);
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
-            // Whoever wants to join has none yet; a hello without one is refused.
+            // A node that wants to join has no certificate yet; a hello without one is refused.
             .allow_unauthenticated()
             .build()
             .map_err(|e| wrong("preparing TLS", e))?;
@@ -113,10 +114,10 @@ impl Tls {
         servers.verify_server_cert(&own, &[], &name, &[], now).map_err(|e| wrong("the node's certificate", e))?;
         let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + EXPIRES_SOON);
         if servers.verify_server_cert(&own, &[], &name, &[], soon).is_err() {
-            tracing::warn!("the node's certificate or its authority's is good for less than {} days more: renew it with `onetrip certificate`", EXPIRES_SOON.as_secs() / 86_400);
+            tracing::warn!("the node's certificate or its authority's expires in less than {} days: renew it with `onetrip certificate`", EXPIRES_SOON.as_secs() / 86_400);
         }
 
-        // The authority's goes along: a joining node knows it by its fingerprint only.
+        // The authority's certificate is sent along, since a joining node knows only its fingerprint.
         let chain = vec![own, ca];
         let mut server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&version::TLS13])
@@ -154,7 +155,7 @@ impl Tls {
         Arc::clone(self.connector.config())
     }
 
-    /// The error says what is wrong with the caller.
+    /// The server's side of a handshake.  The error says what the caller did wrong.
     pub async fn accept(&self, stream: TcpStream) -> std::result::Result<PeerStream, NotTrusted> {
         let tls = self.acceptor.accept(stream).await.map_err(explain)?;
         Ok(PeerStream::Tls(Box::new(tls.into())))
@@ -166,7 +167,7 @@ impl Tls {
         Ok(PeerStream::Tls(Box::new(tls.into())))
     }
 
-    /// Whether the other end of `stream` has proved to be `node`.
+    /// Checks that the other end of `stream` has proved that it is `node`.
     pub fn check_peer(&self, stream: &PeerStream, node: NodeId) -> std::result::Result<(), NotTrusted> {
         let certificate = match stream {
             PeerStream::Tls(tls) => tls.get_ref().1.peer_certificates().and_then(|chain| chain.first()),
@@ -225,7 +226,7 @@ fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).map_err(|e| Error::Config {
         file: file.to_owned(),
         why: format!(
-            "cannot be read: {e}; `onetrip init` and `onetrip join` make it, `tls = false` in node.toml does without"
+            "cannot be read: {e}; `onetrip init` and `onetrip join` create it; `tls = false` in node.toml turns TLS off"
         ),
     })
 }

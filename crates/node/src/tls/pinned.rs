@@ -1,4 +1,4 @@
-//! TLS for whoever joins: it has no certificate yet, and knows the cluster's authority by its fingerprint alone.
+//! TLS for a node that joins: it has no certificate yet, and knows only the fingerprint of the cluster's authority.
 
 use super::{provider, roots, sha256, wrong, PeerStream};
 use crate::error::Result;
@@ -14,7 +14,7 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::TlsConnector;
 
-/// Connects to any node whose certificate is of the authority with this fingerprint.
+/// Connects to any node whose certificate was signed by the authority with this fingerprint.
 pub async fn pinned(stream: TcpStream, fingerprint: [u8; 32]) -> Result<PeerStream> {
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])
@@ -22,10 +22,11 @@ pub async fn pinned(stream: TcpStream, fingerprint: [u8; 32]) -> Result<PeerStre
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Pinned::new(fingerprint)))
         .with_no_client_auth();
-    // The authority signs nothing but nodes' certificates, so any of its names will do; this one is never looked at.
+    // The authority signs nothing but nodes' certificates, so any name that it signed will do; the name given here is
+    // never checked.
     let name = ServerName::try_from("node").expect("a valid name");
     let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    let tls = tls.map_err(|e| wrong("the node there is not one of the cluster that this token is for", e))?;
+    let tls = tls.map_err(|e| wrong("the node there does not belong to the cluster that this token is for", e))?;
     Ok(PeerStream::Tls(Box::new(tls.into())))
 }
 

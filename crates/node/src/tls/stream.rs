@@ -1,4 +1,5 @@
-//! A connection between nodes, with TLS or without: as a stream, and as the socket below an [`crate::send_queue::SendQueue`].
+//! A connection between nodes, with TLS or without: as a stream, and as the socket below a
+//! [`crate::send_queue::SendQueue`].
 
 use crate::send_queue::Socket;
 use std::io::{self, IoSlice, Write};
@@ -56,7 +57,8 @@ impl PeerStream {
         }
     }
 
-    /// For writing frames from any thread.  Only for a connection that this node dialled.
+    /// Turns the stream into a socket to which any thread can write frames.  Only for a connection that this node
+    /// dialled.
     pub fn into_socket(self) -> PeerSocket {
         match self {
             PeerStream::Plain(stream) => PeerSocket { stream, tls: None },
@@ -72,7 +74,7 @@ impl PeerStream {
     }
 }
 
-/// Encrypted at a time: what TLS holds back beside the queue's own queue.
+/// How many bytes TLS encrypts at a time, and so may keep in addition to what the send queue keeps.
 const ENCRYPT_BYTES: usize = 256 << 10;
 
 pub struct PeerSocket {
@@ -81,7 +83,8 @@ pub struct PeerSocket {
 }
 
 impl PeerSocket {
-    /// Resolves when the peer has closed the connection, or broken it: it never sends data on one that we dialled.
+    /// Resolves when the peer has closed the connection, or sends data on it, which a peer never does on a connection
+    /// that this node dialled.
     pub async fn ended(&self) {
         let mut bytes = [0; 4096];
         loop {
@@ -96,7 +99,7 @@ impl PeerSocket {
         }
     }
 
-    /// Whether it was TLS's own business, such as new keys.
+    /// Whether these bytes are only messages of TLS itself, such as a change of keys.
     fn is_housekeeping(&self, mut bytes: &[u8]) -> bool {
         let Some(tls) = &self.tls else { return false };
         let mut tls = lock(tls);
@@ -107,7 +110,7 @@ impl PeerSocket {
                 _ => return false,
             }
         }
-        // If the socket is full, the answer goes with the next frame.
+        // If the socket is full, TLS's answer leaves with the next frame.
         !matches!(self.flush(&mut tls), Err(e) if e.kind() != io::ErrorKind::WouldBlock)
     }
 
@@ -117,7 +120,7 @@ impl PeerSocket {
         tls.refresh_traffic_keys().expect("the handshake is over");
     }
 
-    /// Writes out what is encrypted already.
+    /// Writes to the socket what is already encrypted.
     fn flush(&self, tls: &mut ClientConnection) -> io::Result<()> {
         while tls.wants_write() {
             if tls.write_tls(&mut TryWrite(&self.stream))? == 0 {

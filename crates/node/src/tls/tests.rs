@@ -1,4 +1,4 @@
-//! Ends of connections that the node itself would never make, and TLS below an queue.
+//! TLS clients and servers that a node itself would never be, and TLS below a send queue.
 
 use super::*;
 use crate::send_queue::SendQueue;
@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-/// A certificate that was good until yesterday.
+/// A certificate that expired yesterday.
 pub fn expired(authority: &Authority, node: NodeId) -> Issued {
     let now = OffsetDateTime::now_utc();
     authority.issue_valid(node, (now - time::Duration::days(365), now - time::Duration::days(1))).unwrap()
@@ -18,7 +18,7 @@ fn chain(issued: &Issued) -> Vec<CertificateDer<'static>> {
     vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()]
 }
 
-/// A client of node 1 with this certificate, or with none.
+/// Connects to node 1 with this certificate, or with none.
 pub async fn test_client(
     stream: TcpStream,
     authority: &Authority,
@@ -38,7 +38,7 @@ pub async fn test_client(
     Ok(PeerStream::Tls(Box::new(tls.into())))
 }
 
-/// A server that shows this certificate and asks for none.
+/// A server that presents this certificate and asks the client for none.
 pub fn test_acceptor(issued: &Issued) -> TlsAcceptor {
     let config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])
@@ -54,7 +54,8 @@ fn node(authority: &Authority, id: u32) -> Tls {
     Tls::new(same, &authority.issue(NodeId(id)).unwrap(), "test", NodeId(id)).unwrap()
 }
 
-/// Much more than a socket takes, new keys in the middle, and a reader that starts late: every byte arrives once.
+/// Goal: every byte arrives once.  Method: much more data than a socket takes, new keys in between, and a reader that
+/// starts late.
 #[tokio::test]
 async fn a_queue_over_tls_loses_nothing_when_the_socket_is_full_or_keys_change() {
     let authority = Authority::new("test").unwrap();
@@ -86,7 +87,7 @@ async fn a_queue_over_tls_loses_nothing_when_the_socket_is_full_or_keys_change()
     let mut came = vec![0; sent.len()];
     tokio::time::timeout(Duration::from_secs(60), server.read_exact(&mut came)).await.expect("in time").unwrap();
     assert!(came == sent);
-    // Nothing queued: a small frame leaves at once, from a thread that knows no runtime.
+    // Nothing is queued now: a small frame leaves at once, even from a thread without a runtime.
     let small = queue.clone();
     std::thread::spawn(move || small.send([Bytes::from_static(b"now")]).unwrap()).join().unwrap();
     let mut now = [0; 3];

@@ -1,8 +1,8 @@
 //! Connections that others open to the peer port.
 //!
-//! Invariants: a connection that has not said whose it is, and proved it if there are certificates, gets [`HELLO_TIMEOUT`],
-//! a hello of a few kilobytes, and one of [`UNAUTHENTICATED_MAX`] places; when those are taken the oldest is closed, so that
-//! connections that say nothing cannot keep a member out.
+//! Invariant: until the peer has said which member it is, and has proved that if there are certificates, its connection
+//! gets [`HELLO_TIMEOUT`], a hello of a few kilobytes, and one of [`UNAUTHENTICATED_MAX`] places.  When all places are
+//! taken, the oldest of these connections is closed, so that idle connections cannot keep a member out.
 
 use super::error::{PeerError, Result};
 use super::frame::{
@@ -46,7 +46,8 @@ struct Said {
 }
 
 impl Refusals {
-    /// `None`: enough was said in this second.  Else how much was left out since the last that was said.
+    /// `None`: this second's limit of log lines is reached.  `Some`: this refusal is to be logged; so many before it
+    /// were not.
     fn say(&self) -> Option<usize> {
         let mut now = self.0.lock().expect("no code that holds this lock panics");
         if now.second.is_none_or(|second| second.elapsed() >= Duration::from_secs(1)) {
@@ -62,7 +63,7 @@ impl Refusals {
     }
 }
 
-/// Connections that are not known to be a member's.
+/// Connections whose peers have not proved yet that they are members.
 #[derive(Default)]
 pub(super) struct Unauthenticated(Mutex<Waiting>);
 
@@ -77,7 +78,7 @@ async fn send(stream: &mut PeerStream, frame: &Frame) -> Result<()> {
     Ok(stream.flush().await?)
 }
 
-/// The new node's side: gives the head of the reply, and the checkpoint.
+/// The new node's side of a join: returns the head of the reply, and the checkpoint.
 pub(crate) async fn join_exchange(
     mut stream: PeerStream,
     secret: Secret,
@@ -89,12 +90,12 @@ pub(crate) async fn join_exchange(
     match read_frame(&mut stream, &mut buf, FRAME_BYTES_MAX).await? {
         Frame::Joined { head, checkpoint } => Ok((head, checkpoint)),
         Frame::JoinRefused(why) => Err(PeerError::Refused(why)),
-        _ => Err(PeerError::violation("it answers something else")),
+        _ => Err(PeerError::violation("its answer is not one to a request to join")),
     }
 }
 
 impl Unauthenticated {
-    /// `false`: the oldest has been turned out for it.
+    /// `false`: the oldest connection was closed to make room for this one.
     fn admit(&self, start: impl FnOnce(u64) -> AbortHandle) -> bool {
         let mut waiting = self.0.lock().expect("no code that holds this lock panics");
         waiting.last += 1;
@@ -115,21 +116,21 @@ impl Unauthenticated {
     }
 }
 
-/// What a connection turned out to be.
+/// What an accepted connection is for.
 enum Greeted {
     Frames(Channel),
     Postgres(Tunnel),
 }
 
 impl Transport {
-    /// `number`: among the unauthenticated.
+    /// `number` identifies the connection among the unauthenticated ones.
     async fn receive(self: Arc<Self>, stream: TcpStream, number: u64) {
         let from = stream.peer_addr().map_or("?".into(), |a| a.to_string());
         let refuse = |why: PeerError| self.refused(&from, &why);
         let opened = tokio::time::timeout(HELLO_TIMEOUT, self.open(stream)).await;
         let (mut stream, hello) = match opened.unwrap_or(Err(PeerError::TimedOut("no hello came"))) {
             Ok((stream, Frame::Hello(hello))) => (stream, hello),
-            // Unauthenticated until its token is known to be good.
+            // It counts as unauthenticated until its token has been accepted.
             Ok((stream, Frame::Join(join))) => {
                 if let Err(why) = self.let_join(stream, join, number, &from).await {
                     refuse(why);
@@ -147,7 +148,7 @@ impl Transport {
         };
         let greeted = tokio::time::timeout(HELLO_TIMEOUT, self.greet(&mut stream, &hello)).await;
         self.unauthenticated.remove(number);
-        match greeted.unwrap_or(Err(PeerError::TimedOut("it does not take the answer to its hello"))) {
+        match greeted.unwrap_or(Err(PeerError::TimedOut("it does not read the answer to its hello"))) {
             Ok((link, Greeted::Frames(channel))) => self.start_reading(link, channel, stream, from),
             Ok((link, Greeted::Postgres(tunnel))) => self.forward(&link, stream, tunnel).await,
             Err(why) => refuse(why),
@@ -157,15 +158,15 @@ impl Transport {
     fn refused(&self, from: &str, why: &PeerError) {
         let Some(unsaid) = self.refusals.say() else { return };
         if unsaid > 0 {
-            tracing::warn!(unsaid, "refused more connections than are told here");
+            tracing::warn!(unsaid, "refused more connections than are logged here");
         }
         tracing::warn!(%from, "refused a connection to the peer port: {why}");
     }
 
-    /// A connection was opened to this node.
+    /// Starts a task for a connection that was opened to this node.
     pub(super) fn admit(self: &Arc<Self>, stream: TcpStream) {
         if !self.unauthenticated.admit(|number| tokio::spawn(self.clone().receive(stream, number)).abort_handle()) {
-            self.refused("?", &PeerError::refused("too many that say nothing, and this is the oldest of them"));
+            self.refused("?", &PeerError::refused("it is the oldest of too many without a hello"));
         }
     }
 
@@ -185,7 +186,7 @@ impl Transport {
         link.set_reader(channel, reader.abort_handle());
     }
 
-    /// Reads what it says first.
+    /// Does the TLS handshake, if there are certificates, and reads the first frame.
     async fn open(&self, stream: TcpStream) -> Result<(PeerStream, Frame)> {
         let _ = set_options(&stream);
         let mut stream = match &self.tls {
@@ -200,7 +201,7 @@ impl Transport {
         Ok((stream, first))
     }
 
-    /// Finds out whether it is who it says, and answers; an error says why it is not let in.
+    /// Checks that the peer is the member that its hello names, and answers.  An error says why it is not let in.
     async fn greet(&self, stream: &mut PeerStream, hello: &Hello) -> Result<(Arc<Link>, Greeted)> {
         if let Some(tls) = &self.tls {
             tls.check_peer(stream, hello.from)?;
@@ -222,9 +223,9 @@ impl Transport {
         greeted
     }
 
-    /// Makes whoever shows a good token a member.
+    /// Makes a node that shows a valid token a member.
     async fn let_join(&self, mut stream: PeerStream, join: Join, number: u64, from: &str) -> Result<()> {
-        // Held while a wrong one waits, so that tokens can be tried at this rate at most, by all together.
+        // The place is held while a refusal is delayed.  This limits how fast all peers together can try tokens.
         let place = self.joins.acquire().await.map_err(PeerError::refused)?;
         let region = join.request.region.clone();
         let reply = match self.join(join).await {
@@ -241,7 +242,7 @@ impl Transport {
         tracing::info!(%from, new = %reply.member.id, new_region = %region, "let a node join");
         let frame = Frame::Joined { head: reply.encode(), checkpoint: reply.checkpoint };
         let sent = tokio::time::timeout(CHECKPOINT_TIMEOUT, send(&mut stream, &frame)).await;
-        sent.unwrap_or(Err(PeerError::TimedOut("it does not take what it needs to start")))
+        sent.unwrap_or(Err(PeerError::TimedOut("it does not read the answer to its request to join")))
     }
 
     async fn join(&self, join: Join) -> Result<JoinReply> {
@@ -255,10 +256,10 @@ impl Transport {
         let (answer, answered) = oneshot::channel();
         let request = AdminRequest::Join { secret_hash: secret::hash(&join.secret), region, address, unlike };
         self.inbox.send(Event::Admin(request, answer)).await;
-        // The core thread bounds the wait; if it is gone the node is ending.
+        // The core thread limits the wait; if that thread is gone, the node is stopping.
         let joined = answered.await.unwrap_or(Err("the node is stopping".into())).map_err(PeerError::Refused)?;
         let AdminReply::Joined { member, members, checkpoint } = joined else {
-            return Err(PeerError::refused("the node answers something else"));
+            return Err(PeerError::refused("this node's answer is not one to a request to join"));
         };
         let checkpoint = tokio::task::spawn_blocking(checkpoint).await.map_err(PeerError::refused)?;
         let tls = match &self.tls {
@@ -285,7 +286,8 @@ impl Transport {
         Hello { version: VERSION, cluster, beginning, from: self.me, region, address, to, purpose, postgres }
     }
 
-    /// Why a PostgreSQL with these facts cannot be a member's.  A witness, too, knows those that others have told.
+    /// Why a PostgreSQL with these facts cannot be a member's.  A witness can tell as well: it compares them with what
+    /// its peers have said about theirs.
     fn unlike_any(&self, region: &RegionId, facts: &Facts) -> Option<String> {
         let told = |link: Arc<Link>| {
             let known = link.facts.lock().expect("no code that holds this lock panics").clone();
@@ -295,7 +297,7 @@ impl Transport {
         own.or_else(|| self.links().into_iter().find_map(told))
     }
 
-    /// As far as the hello itself tells.
+    /// Checks the hello against this node's settings and its PostgreSQL, but not who sent it.
     fn suits(&self, hello: &Hello) -> Result<()> {
         let refused = |why| Err(PeerError::Refused(why));
         if hello.version != VERSION {
@@ -310,9 +312,9 @@ impl Transport {
         let beginning = self.peers.read().expect("no code that holds this lock panics").beginning;
         if beginning != 0 && hello.beginning != beginning {
             return refused(
-                "it has begun with other members, another `window_entries` or another `preferred_leader` than this node, and would \
-                 come to other verdicts, or to another place for the leader: in a cluster that is new, make these the same in all \
-                 nodes' node.toml"
+                "it has begun with other members, another `window_entries` or another `preferred_leader` than this \
+                 node, so the two could reach different verdicts, or choose different places for the leader: in a new \
+                 cluster, make these the same in all nodes' node.toml"
                     .into(),
             );
         }
@@ -331,7 +333,7 @@ impl Transport {
             None if hello.from < peers.next_id => {
                 Err(PeerError::Removed(format!("node {} was removed from the cluster", hello.from)))
             }
-            // It came later than what this node knows; its certificate, if there is TLS, says that it belongs here.
+            // It joined after what this node knows.  If there is TLS, its certificate has proved that it belongs here.
             None if hello.from != self.me && peers.links.len() < MEMBERS_MAX => {
                 let link = self.new_link(hello.from, hello.region.clone(), hello.address.clone());
                 peers.links.insert(hello.from, link.clone());
@@ -341,7 +343,7 @@ impl Transport {
         }
     }
 
-    /// Returns at the end of the connection; an error is what the peer did wrong.
+    /// Returns when the connection ends; an error says what the peer did wrong.
     async fn receive_frames(self: &Arc<Self>, link: &Arc<Link>, stream: &mut PeerStream) -> Result<()> {
         let mut buf = BytesMut::with_capacity(64 << 10);
         loop {

@@ -1,7 +1,8 @@
-//! Frames between nodes: u32 length (kind and payload), u32 CRC-32 of those, u8 kind, payload.  Little-endian.
+//! Frames between nodes: u32 length of kind and payload, u32 CRC-32 of both, u8 kind, payload.  Little-endian.
 //!
-//! The first frame on a connection is `Hello` from the side that dialled, answered by `HelloReply`; after that only the
-//! dialling side sends, unless the hello asked for something else ([`Purpose`]).
+//! The first frame on a connection is `Hello` from the side that dialled, answered by `HelloReply`.  After that only
+//! the dialling side sends, unless the hello asked for something else ([`Purpose`]).  A node that wants to join sends
+//! `Join` in place of the hello.
 
 use super::error::{PeerError, Result};
 use super::rehearsal::Answer;
@@ -24,14 +25,14 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
 pub const VERSION: u16 = 9;
-/// An append with the largest entry, and room around it.
+/// Room for an append with the largest entry, and what surrounds it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
 const RAFT: u8 = 2;
-/// In raft-rs' `Message`, and in its `Snapshot` (eraftpb.proto).
+/// The numbers of two fields: `snapshot` in raft-rs' `Message`, and `data` in its `Snapshot` (eraftpb.proto).
 const SNAPSHOT_FIELD: u32 = 9;
 const DATA_FIELD: u32 = 1;
-/// Before the hello nobody is trusted with more.
+/// Nobody may send more than this before the hello is accepted.
 pub const HELLO_BYTES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +52,7 @@ impl Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Frames(Channel),
-    /// After the welcome no more frames, but PostgreSQL's protocol with the server of the node that was dialled.
+    /// After the welcome no more frames follow, but PostgreSQL's protocol with the server of the node that was dialled.
     Postgres,
 }
 
@@ -62,19 +63,19 @@ pub struct Hello {
     /// [`Members::beginning`](onetrip_core::Members) of the caller.
     pub beginning: u32,
     pub from: NodeId,
-    /// Where the caller is, for a callee whose table of members is older than the caller.
+    /// Region and address of the caller, for a node whose table of members does not contain the caller yet.
     pub region: RegionId,
     pub address: String,
     pub to: NodeId,
     pub purpose: Purpose,
-    /// Of the caller's PostgreSQL; a witness has none.
+    /// About the caller's PostgreSQL; a witness has none.
     pub postgres: Option<Facts>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum HelloReply {
     Welcome,
-    /// Why not; it may be different later.
+    /// Why the caller is not let in; that may change.
     Refused(String),
     /// The caller was a member once and never will be again.
     Removed(String),
@@ -91,16 +92,16 @@ pub struct Join {
 pub enum Frame {
     Hello(Hello),
     HelloReply(HelloReply),
-    /// In place of a hello: lets a new node in.
+    /// Sent in place of a hello by a new node that wants to join.
     Join(Join),
     JoinRefused(String),
-    /// `head`: all but the checkpoint, as JSON.
+    /// `head`: all of the reply except the checkpoint, as JSON.
     Joined {
         head: Bytes,
         checkpoint: Bytes,
     },
     Raft(Box<Message>),
-    /// What the sender's disk has of the log.
+    /// How much of the log the sender's disk has.
     Notice(Notice),
     /// Asks for the last entry on the receiver's disk.
     Question {
@@ -111,7 +112,7 @@ pub enum Frame {
         question: u64,
         last: EntryId,
     },
-    /// How far the sender is, and how far the others are from it.
+    /// How far the sender's server is, and how long round trips from the sender to the other nodes take.
     Report(Report),
     Ping {
         sent_ns: u64,
@@ -120,7 +121,7 @@ pub enum Frame {
     Pong {
         sent_ns: u64,
     },
-    /// To be tried by the PostgreSQL of whoever gets this.
+    /// Asks the receiver to rehearse this in its PostgreSQL.
     Rehearse {
         id: u64,
         rehearsal: Rehearsal,
@@ -131,7 +132,7 @@ pub enum Frame {
     },
 }
 
-/// A frame as bytes.  Large ones that are in memory already stay where they are.
+/// A frame as bytes.  The data of a snapshot stay where they are in memory: they are the second part.
 #[derive(Clone, Debug)]
 pub struct Encoded([Bytes; 2]);
 
@@ -152,8 +153,8 @@ impl From<Bytes> for Encoded {
     }
 }
 
-/// The same as the `encode` of [`Frame::Raft`].  The thread that sends a snapshot has other things to do than to
-/// copy its data and compute their checksum.
+/// The same as the `encode` of [`Frame::Raft`], but the data of a snapshot are not copied and their checksum is not
+/// computed again: the thread that sends it is the core thread, which must not be held up.
 pub fn encode_raft(mut message: Message) -> Encoded {
     if message.get_msg_type() != MessageType::MsgSnapshot {
         return Frame::Raft(Box::new(message)).encode().into();
@@ -168,7 +169,7 @@ pub fn encode_raft(mut message: Message) -> Encoded {
     let written = || -> protobuf::ProtobufResult<()> {
         let mut proto = CodedOutputStream::new(&mut writer);
         message.write_to_with_cached_sizes(&mut proto)?;
-        // The snapshot's fields in another order than usual: the data are the last bytes of all.
+        // The snapshot's fields are in another order than usual, so that the data are the last bytes of all.
         let length = compute_raw_varint32_size(data.len() as u32);
         proto.write_tag(SNAPSHOT_FIELD, WireTypeLengthDelimited)?;
         proto.write_raw_varint32(snapshot_bytes + 1 + length + data.len() as u32)?;
@@ -311,7 +312,7 @@ impl Frame {
         out.freeze()
     }
 
-    /// Takes one frame off the front of `buf`; `None`: more bytes are needed.
+    /// Takes one frame from the front of `buf`.  `None`: more bytes are needed.
     pub fn take(buf: &mut BytesMut, bytes_max: usize) -> Result<Option<Frame>> {
         if buf.len() < 8 {
             return Ok(None);
@@ -321,7 +322,7 @@ impl Frame {
             return Err(malformed(format!("its length is {length}")));
         }
         if buf.len() < 8 + length {
-            // Room grows with what has really come, so that a lying length costs no memory.
+            // The buffer grows with what has really arrived, so that a false length costs no memory.
             let missing = 8 + length - buf.len();
             buf.reserve(missing.min(buf.len().max(64 << 10)));
             return Ok(None);
@@ -336,10 +337,10 @@ impl Frame {
     }
 }
 
-/// Reads the next frame; the error says what is wrong with the other end.
+/// Reads the next frame.  The error says what the other end did wrong.
 pub async fn read_frame(stream: &mut (impl AsyncRead + Unpin), buf: &mut BytesMut, bytes_max: usize) -> Result<Frame> {
     loop {
-        // A TLS record: an alert or a handshake, version 3.x.
+        // This is the start of a TLS record: an alert (0x15) or a handshake (0x16), of version 3.x.
         let is_tls = buf.len() >= 3 && matches!(buf[0], 0x15 | 0x16) && buf[1] == 3;
         let explain = |e: PeerError| match is_tls {
             true => {
@@ -396,7 +397,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             })
         }
         RAFT => {
-            // Entry data stays in the frame's memory.
+            // The data of entries are not copied: they stay in the frame's memory.
             let raw = r.rest();
             let message = Message::parse_from_carllerche_bytes(&raw).map_err(|e| malformed(e.to_string()))?;
             consensus::check(&message)?;
@@ -459,7 +460,7 @@ fn decode(body: Bytes) -> Result<Frame> {
     Ok(frame)
 }
 
-/// At least one of each kind.
+/// At least one frame of each kind.
 #[cfg(any(test, feature = "lab"))]
 pub(crate) fn examples() -> Vec<Frame> {
     use onetrip_core::LogIndex;
@@ -537,7 +538,7 @@ pub(crate) fn examples() -> Vec<Frame> {
 mod tests {
     use super::*;
 
-    /// The receiver cannot tell it from one that was encoded whole, and its data are where they were.
+    /// The receiver reads the same message as if the frame had been encoded whole, and the data were not copied.
     #[test]
     fn a_snapshot_travels_without_being_copied() {
         let member = |id: u32| onetrip_core::Member {
@@ -568,8 +569,8 @@ mod tests {
         }
     }
 
-    /// RUSTSEC-2024-0437: skipping nested groups overflows the stack in protobuf 3.  Version 2 refuses the second
-    /// level.
+    /// RUSTSEC-2024-0437: skipping nested groups overflows the stack in protobuf 3.  Version 2, which is used
+    /// here, refuses the second level.
     #[test]
     fn nested_groups_from_a_peer_are_refused() {
         let wrap = |field: u8, inside: &[u8]| {
@@ -583,7 +584,7 @@ mod tests {
             out.put_slice(inside);
             out.freeze()
         };
-        // Group 20, opened again and again; alone, and where Raft's messages hold others.
+        // Field 20 as a group, opened again and again: at the top, and inside each kind of nested message.
         let groups = Bytes::from([0xa3, 0x01].repeat(1 << 20));
         let in_conf_state = wrap(9, &wrap(2, &wrap(1, &groups)));
         for message in [groups.clone(), wrap(7, &groups), wrap(9, &groups), in_conf_state] {
@@ -604,7 +605,7 @@ mod tests {
             for bit in 0..raw.len() * 8 {
                 let mut bad = BytesMut::from(&raw[..]);
                 bad[bit / 8] ^= 1 << (bit % 8);
-                // A changed length may merely wait for more.
+                // With a changed length, `take` may just wait for more bytes.
                 assert!(!matches!(Frame::take(&mut bad, FRAME_BYTES_MAX), Ok(Some(_))));
             }
         }

@@ -1,4 +1,5 @@
-//! The way to one peer: two connections that this node dials and writes to.
+//! The link to one peer: two connections that this node dials and writes to, and the readers of the two that the peer
+//! dials.
 
 use super::error::{PeerError, Result};
 use super::frame::{read_frame, Channel, Encoded, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
@@ -23,15 +24,15 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const PING_EVERY: Duration = Duration::from_millis(500);
-/// Time for one lost packet.
+/// Long enough for one lost packet.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A peer that acknowledges nothing for so long is gone.  Without this TCP would go on for minutes, and after a partition
-/// wait as long again as that took before it tries anew; so the time bounds what a healed link waits, too.
+/// A peer that acknowledges nothing for this long counts as gone.  Without this limit TCP would retry for minutes, at
+/// intervals that grow with the length of the outage.  So it also limits how long a link waits after a partition heals.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// One who takes nothing counts as silent, and a disk may be busy for a while.
+/// A peer that accepts no data counts as silent too, and one whose disk is busy may accept none for a while.
 const BULK_SILENCE_MAX: Duration = Duration::from_secs(5);
 const UNAUTHENTICATED_SILENCE_MAX: Duration = Duration::from_secs(10);
-/// What may be on its way to a slow or distant peer; beyond it frames are dropped, which Raft repairs.
+/// How much may wait for a slow or distant peer.  Beyond that frames are dropped, which Raft repairs.
 pub(super) const QUEUE_BYTES_MAX: usize = 128 << 20;
 
 pub(super) struct Link {
@@ -41,14 +42,14 @@ pub(super) struct Link {
     pub address: String,
     pub shape: Shape,
     queues: [Mutex<Option<Arc<SendQueue<PeerSocket>>>>; 2],
-    /// Who reads what this peer writes: a connection that it dials anew replaces its earlier one.
+    /// The tasks that read what this peer writes.  When it dials anew, the new connection replaces its earlier one.
     readers: [Mutex<Option<AbortHandle>>; 2],
     round_trips: Mutex<RoundTrips>,
     /// Why the peer cannot be reached, if it cannot.
     pub trouble: Mutex<Option<String>>,
-    /// What its last hello told of its PostgreSQL.
+    /// What its last hello said about its PostgreSQL.
     pub facts: Mutex<Option<Facts>>,
-    /// `true` once the peer is no member any more.
+    /// `true` once this link is not to be dialled any more: the peer was removed, or says that this node was.
     removed: watch::Sender<bool>,
 }
 
@@ -76,13 +77,13 @@ impl Link {
         self.round_trips.lock().expect("no code that holds this lock panics").add(sample);
     }
 
-    /// The least and the median of the last seconds.
+    /// The shortest and the median round trip of the last seconds.
     pub fn round_trip(&self) -> Option<(Duration, Duration)> {
         let trips = self.round_trips.lock().expect("no code that holds this lock panics");
         trips.least().zip(trips.median())
     }
 
-    /// Keeps what its hello told.
+    /// Keeps what the peer's hello said about its PostgreSQL.
     pub fn told(self: &Arc<Link>, facts: &Option<Facts>) -> Arc<Link> {
         self.facts.lock().expect("no code that holds this lock panics").clone_from(facts);
         self.clone()
@@ -125,7 +126,7 @@ impl Link {
     }
 }
 
-/// Dials the peer for one channel, again and again, while it is a member and the node lives.
+/// Keeps dialling the peer for one channel until the link is removed or the node stops.
 pub(super) async fn keep_dialling(transport: Arc<Transport>, link: Arc<Link>, channel: Channel) {
     tokio::select! {
         () = link.removed() => {}
@@ -161,7 +162,7 @@ async fn dial_again_and_again(transport: &Transport, link: &Arc<Link>, channel: 
     }
 }
 
-/// A connection to the peer that has been welcomed.
+/// Dials the peer, and returns the connection once the peer has welcomed this node on it.
 pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -> Result<PeerStream> {
     if link.shape.is_cut() {
         return Err(PeerError::refused("the link was cut by hand"));
@@ -188,20 +189,20 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
                 link.remove();
                 Err(PeerError::Removed(why))
             }
-            _ => Err(PeerError::violation("it answers with something else than a hello")),
+            _ => Err(PeerError::violation("its answer is not one to a hello")),
         }
     };
     tokio::time::timeout(HELLO_TIMEOUT, attempt).await.unwrap_or(Err(PeerError::TimedOut("it does not answer")))
 }
 
-/// What both ends of a connection between nodes want of TCP.
+/// Sets the TCP options that both ends of a connection between nodes need.
 pub(super) fn set_options(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     setsockopt(stream, sockopt::KeepAlive, &true)?;
     set_silence(stream, UNAUTHENTICATED_SILENCE_MAX)
 }
 
-/// How long the other end may acknowledge nothing, or take nothing.
+/// Sets for how long the other end may acknowledge nothing, or accept no data.
 pub(super) fn set_silence(stream: &TcpStream, max: Duration) -> std::io::Result<()> {
     setsockopt(stream, sockopt::TcpKeepIdle, &(max.as_secs() as u32))?;
     setsockopt(stream, sockopt::TcpUserTimeout, &(max.as_millis() as u32))?;

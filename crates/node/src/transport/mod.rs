@@ -1,15 +1,16 @@
 //! Frames to and from the other nodes.
 //!
-//! Each node dials each other one twice, for control and for bulk, so that a heartbeat or a small proposal never queues
-//! behind an append of 100 MB; it writes on what it dialled and reads on what it accepted.  It knows which Raft messages are urgent, and
-//! nothing else of Raft.
+//! Each node dials every other node twice, for control and for bulk, so that a heartbeat or a small proposal never
+//! queues behind an append of 100 MB.  A node writes frames to the connections that it dialled, and reads them from
+//! those that it accepted.  This module knows which Raft messages are urgent, and nothing else of Raft.
 //!
 //! Invariants:
-//! - A message reaches the core only from a peer whose hello named this cluster and a member of it, or one that came after
-//!   this node's table of members; with certificates it has proved that.  And only under that member's own id.
-//! - What one channel of one link carries keeps its order.  Anything may be lost; nothing comes twice, but where a lab
-//!   asks for it.
-//! - Whatever an unauthenticated or a broken peer sends ends that connection and is logged; nothing else is harmed.
+//! - A frame reaches the core only from a peer whose hello named this cluster and the id of a member, or an id newer
+//!   than this node's table of members; with certificates, the peer has proved that the id is its own.  A Raft message
+//!   must name that id as its sender.
+//! - The frames of one channel of one link keep their order.  Any of them may be lost; none arrives twice, unless a lab
+//!   asks for that.
+//! - Invalid input from an unauthenticated or faulty peer ends that connection and is logged; it does no other harm.
 
 mod accept;
 mod error;
@@ -56,18 +57,18 @@ pub struct Transport {
     region: RegionId,
     wan: Wan,
     peers: RwLock<Peers>,
-    /// Links to dial, and who takes them until `run` does.
+    /// New links go to `run`, which dials them; `to_dial` is the receiving end until `run` takes it.
     new_links: mpsc::UnboundedSender<Arc<Link>>,
     to_dial: Mutex<Option<mpsc::UnboundedReceiver<Arc<Link>>>>,
     unauthenticated: Unauthenticated,
     refusals: Refusals,
-    /// Bounds how fast tokens can be tried.
+    /// Limits how fast tokens can be guessed.
     joins: Semaphore,
     tunnels: Arc<Semaphore>,
     asked: rehearsal::Asked,
     rehearsal_places: Arc<Semaphore>,
     postgres_socket: Option<PathBuf>,
-    /// Of this node's PostgreSQL.
+    /// About this node's PostgreSQL.
     facts: Option<Facts>,
     settings: ClusterSettings,
     /// `None`: connections between nodes are neither encrypted nor authenticated.
@@ -79,29 +80,30 @@ pub struct Transport {
 #[derive(Default)]
 struct Peers {
     links: BTreeMap<NodeId, Arc<Link>>,
-    /// Ids below this that are not in `links` were members once.  Those from it on came after this node's table: they are let
-    /// in, for one of them may be the leader from whom alone this node can hear of them.
+    /// Ids below this that are not in `links` are those of former members.  Ids from this one on are newer than this
+    /// node's table of members.  They are let in, since one of them may be the leader, and only the leader can send
+    /// this node the entries that name them.
     next_id: NodeId,
-    /// What the table says of this node.
+    /// This node's region and address in the table of members.
     own: Option<(RegionId, String)>,
     /// [`Members::beginning`]; 0 until the table is known.
     beginning: u32,
 }
 
-/// What is known of the way to one peer.
+/// What this node knows about its link to one peer.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerState {
     pub id: NodeId,
     pub region: RegionId,
     pub connected: bool,
-    /// The least of the last seconds.
+    /// The shortest round trip of the last seconds.
     pub rtt_ms: Option<f64>,
     #[serde(skip)]
     pub rtt_least: Option<Duration>,
-    /// What to expect of the next one.
+    /// How long the next round trip will probably take.
     #[serde(skip)]
     pub rtt_median: Option<Duration>,
-    /// Major version of its PostgreSQL, if it has one and has told.
+    /// Major version of its PostgreSQL, if it has one and has said so.
     pub postgres_version: Option<u16>,
     #[serde(skip)]
     pub trouble: Option<String>,
@@ -109,9 +111,9 @@ pub struct PeerState {
     pub cut: bool,
 }
 
-/// Proposals up to this go the way of heartbeats.
+/// Proposals up to this size go by the control channel, like heartbeats.
 const SMALL_BYTES_MAX: usize = PROPOSALS_BYTES_MAX;
-/// As long as no more than this waits there: heartbeats are not to wait for many small ones, either.
+/// They do so only while no more than this is queued there, so that heartbeats do not wait behind many small proposals.
 const CONTROL_WAITING_MAX: usize = 256 << 10;
 
 fn is_small_for(link: &Link, message: &Message) -> bool {
@@ -121,7 +123,8 @@ fn is_small_for(link: &Link, message: &Message) -> bool {
 }
 
 impl Transport {
-    /// Reads the certificates, if the configuration wants TLS.  `facts`: of the node's PostgreSQL, if it has one.
+    /// Reads the certificates if the configuration asks for TLS.  `facts` are about the node's PostgreSQL, if it has
+    /// one.
     pub fn new(config: &NodeConfig, facts: Option<Facts>, inbox: Inbox) -> Result<Arc<Transport>> {
         let folder = config.data_dir.join(tls::FOLDER);
         let tls = config.tls.then(|| Tls::load(&folder, &config.cluster, config.node)).transpose()?;
@@ -155,15 +158,15 @@ impl Transport {
         Ok(Arc::new(transport))
     }
 
-    /// From now on these are the peers, and ids that were members once are refused as such.
+    /// From now on these are the peers, and former members are refused as removed.
     pub fn set_members(&self, members: &Members) {
         let peers = members.members.iter().map(|m| (m.id, m.region.clone(), m.address.clone()));
         self.peers.write().expect("no code that holds this lock panics").beginning = members.beginning;
         self.set_peers(peers, members.next_id);
     }
 
-    /// Adds and removes links, so that there is one to each of `members` but this node itself.  Ids below `next_id` that
-    /// are no members are taken for removed ones.
+    /// Adds and removes links, so that there is one to each of `members` except this node.  Ids below `next_id` that
+    /// are not in `members` count as removed; a link to an id from `next_id` on stays.
     fn set_peers(&self, members: impl Iterator<Item = (NodeId, RegionId, String)>, next_id: NodeId) {
         let mut peers = self.peers.write().expect("no code that holds this lock panics");
         let mut before = std::mem::take(&mut peers.links);
@@ -197,17 +200,17 @@ impl Transport {
         tracing::info!(peer = %id, peer_region = %region, %address, "peer added");
         let shape = self.wan.shape(id, &region);
         let link = Arc::new(Link::new(id, region, address, shape));
-        // The receiver ends with the node.
+        // The receiver lives as long as the node, so an error means that the node is stopping.
         let _ = self.new_links.send(link.clone());
         link
     }
 
-    /// The text that lets a node in by this secret.
+    /// The token with which a node can join, made from this secret.
     pub fn join_token(&self, secret: Secret) -> JoinToken {
         JoinToken { secret, authority: self.tls.as_ref().map(|tls| tls.authority().fingerprint()) }
     }
 
-    /// Starts the delay line's thread; only a lab can need it.
+    /// Starts the delay line's thread, which only a lab can need.
     pub fn start_delays(&self) -> Result<Option<std::thread::JoinHandle<()>>> {
         self.wan.start()
     }
@@ -216,7 +219,7 @@ impl Transport {
         self.wan.stop();
     }
 
-    /// Dials and accepts for the life of the runtime that it runs on.  Called once.
+    /// Dials and accepts connections until its runtime ends.  Called once.
     pub async fn run(self: Arc<Self>, listener: TcpListener) {
         let to_dial = self.to_dial.lock().expect("no code that holds this lock panics").take();
         let mut to_dial = to_dial.expect("the transport runs once");
@@ -231,7 +234,7 @@ impl Transport {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => self.admit(stream),
-                // Out of descriptors, most likely: let others end first.
+                // Probably no file descriptor is free: let other connections end first.
                 Err(e) => {
                     tracing::warn!("accepting a peer failed: {e}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -258,17 +261,17 @@ impl Transport {
             _ => Channel::Control,
         };
         let Some(queue) = link.queue(channel).filter(|_| !link.shape.is_cut()) else {
-            return true; // lost, and `Unreachable` has been or will be said
+            return true; // lost; `Unreachable` has been reported, or will be
         };
-        // Before it is encoded, which takes longer than to find this out.
+        // Checked first, because encoding the message takes longer than this check.
         if queue.is_full() || link.shape.is_full() {
             return false;
         }
         self.send_to(&link, channel, frame::encode_raft(message))
     }
 
-    /// Something that was sent to it by the way of what is large has not left.  It moves, or the connection ends: TCP is told
-    /// how long the other end may take nothing.
+    /// Whether something that was sent to this peer on the bulk channel is still queued here.  Either the queue makes
+    /// progress or the connection ends, because TCP is told for how long the peer may accept nothing.
     pub fn is_sending(&self, to: NodeId) -> bool {
         let waits = |link: Arc<Link>| {
             let queue = link.queue(Channel::Bulk);
@@ -307,13 +310,14 @@ impl Transport {
         self.wan.send(link, channel, frame.into())
     }
 
-    /// What the link to `peer` does to the frames that this node sends; `None`: no such peer.
+    /// What the link to `peer` does to the frames that this node sends.  `None`: there is no such peer.
     #[cfg(feature = "lab")]
     pub fn link_settings(&self, peer: NodeId) -> Option<LinkSettings> {
         Some(self.link(peer)?.shape.settings())
     }
 
-    /// `false`: no such peer.  Only in a lab; valid settings (`LinkSettings::validate`) are the caller's business.
+    /// `false`: there is no such peer, or this node is not a lab's.  The caller checks the settings first
+    /// (`LinkSettings::validate`).
     #[cfg(feature = "lab")]
     pub fn set_link(&self, peer: NodeId, settings: LinkSettings) -> bool {
         let set = self.link(peer).is_some_and(|link| self.wan.set(&link, settings));

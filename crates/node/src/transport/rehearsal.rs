@@ -1,10 +1,11 @@
-//! Write sets that are tried in the other regions before they are proposed.
+//! Rehearsals: write sets that are tried in the other regions before they are proposed.
 //!
-//! The asking node sends the write set to each peer with a PostgreSQL.  There it is carried out in a session of its own, by
-//! `onetrip.rehearse`, and rolled back.  A region that is away, or has no time, does not hold anybody up: it counts as untried.
+//! The asking node sends the write set to each peer with a PostgreSQL.  There `onetrip.rehearse` carries it out in a
+//! session of its own, and rolls it back.  A region that cannot be reached, or is too busy, does not hold up the
+//! COMMIT: the write set counts as untried there.
 //!
-//! Invariant: a failure is what that PostgreSQL said of the write set itself; nothing that passes by itself (a lock, a
-//! timeout, a full disk, a shutdown) is one.
+//! Invariant: a failure is an error that PostgreSQL raised because of the write set itself.  Nothing that goes away by
+//! itself (a lock, a timeout, a full disk, a shutdown) counts as a failure.
 
 use super::frame::{Channel, Frame};
 use super::link::Link;
@@ -21,29 +22,29 @@ use tokio::time::Instant;
 use tokio_postgres::error::DbError;
 use tokio_postgres::{Client, NoTls};
 
-/// A larger one would hold up what the log sends on the same channel.
+/// A larger write set would hold up the appends on the same channel.
 const WRITE_SET_BYTES_MAX: usize = 8 << 20;
-/// What this node's PostgreSQL carries out at the same time.
+/// How many rehearsals this node's PostgreSQL carries out at the same time.
 pub(super) const PLACES: usize = 4;
-/// For the way there and back, and the start of a session, on top of the rehearsal's own timeout.
+/// Time for the round trip and the start of a session, on top of the rehearsal's own timeout.
 const ON_TOP: Duration = Duration::from_millis(1000);
-/// How often the asking node looks whether those it waits for are still there.
+/// How often the asking node checks that the peers it waits for are still connected.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What one region says of a write set.
+/// What one region answers about a write set.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     Fine,
     Fails(Failure),
-    /// It could not be tried there now; why.
+    /// Why it could not be tried there now.
     Untried(String),
 }
 
-/// What all the others say together.
+/// The answers of all other regions together.
 #[derive(Debug, Default)]
 pub struct Rehearsed {
     pub failure: Option<(RegionId, Failure)>,
-    /// Region and reason, for people.
+    /// Each is a region and the reason, for people.
     pub untried: Vec<String>,
 }
 
@@ -71,7 +72,7 @@ impl Asked {
         self.0.lock().expect("no code that holds this lock panics").answers.remove(&id);
     }
 
-    /// One that nobody waits for any more is dropped.
+    /// An answer that nobody waits for any more is dropped.
     pub(super) fn answered(&self, id: u64, from: NodeId, answer: Answer) {
         let waiting = self.0.lock().expect("no code that holds this lock panics");
         if let Some(sender) = waiting.answers.get(&id) {
@@ -81,7 +82,8 @@ impl Asked {
 }
 
 impl Transport {
-    /// Has every other region that can be reached try the write set.  Ends at the first failure, or when all have answered.
+    /// Has every other region that can be reached try the write set.  Returns at the first failure, when all have
+    /// answered, or at the deadline.
     pub async fn rehearse(&self, rehearsal: Rehearsal) -> Rehearsed {
         let deadline = Instant::now() + Duration::from_millis(rehearsal.timeout_ms.into()) + ON_TOP;
         let mut result = Rehearsed::default();
@@ -93,7 +95,7 @@ impl Transport {
         let frame = Frame::Rehearse { id, rehearsal }.encode();
         let mut left = BTreeMap::new();
         for link in self.links() {
-            // A witness tells of no PostgreSQL.
+            // Only a member with a PostgreSQL has sent facts; a witness has none.
             if link.facts.lock().expect("no code that holds this lock panics").is_none() {
                 continue;
             }
@@ -132,14 +134,14 @@ impl Transport {
         result
     }
 
-    /// A peer asks; it is answered when the write set was tried.
+    /// Tries the write set for a peer in a task of its own, and answers the peer when that is done.
     pub(super) fn try_for(self: &Arc<Self>, link: Arc<Link>, id: u64, rehearsal: Rehearsal) {
         let transport = self.clone();
         let place = self.rehearsal_places.clone().try_acquire_owned();
         tokio::spawn(async move {
             let answer = match place {
                 Ok(_place) => transport.try_here(&rehearsal).await,
-                Err(_) => Answer::Untried(format!("{PLACES} are being tried there already")),
+                Err(_) => Answer::Untried(format!("{PLACES} rehearsals are running there already")),
             };
             transport.send_to(&link, Channel::Control, Frame::Rehearsed { id, answer }.encode());
         });
@@ -155,7 +157,8 @@ impl Transport {
     }
 }
 
-/// A server that ends may have been ended by somebody else: it is asked again, and believed the second time.
+/// A connection that breaks may have broken for another reason than the write set, so the write set is tried once more;
+/// the second time, the break is its failure.
 async fn try_in(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Answer {
     let mut closed = false;
     loop {
@@ -163,7 +166,7 @@ async fn try_in(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Answer 
             Some(Answer::Untried(_)) if closed => {}
             Some(answer) => return answer,
             None if closed => {
-                let message = "the server closes the connection: it crashes, most likely".to_string();
+                let message = "the server closed the connection twice: it probably crashes".to_string();
                 return Answer::Fails(Failure { sqlstate: "XX000".into(), message, ..Default::default() });
             }
             None => closed = true,
@@ -172,7 +175,7 @@ async fn try_in(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Answer 
     }
 }
 
-/// `None`: the connection was closed without a word.
+/// `None`: the connection was closed without an error message.
 async fn try_once(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Option<Answer> {
     let client = match connect(socket, database, rehearsal).await {
         Ok(client) => client,
@@ -184,7 +187,7 @@ async fn try_once(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Optio
         return Some(Answer::Fine);
     };
     let said = error.as_db_error()?;
-    // What a function raises is no lock and no timeout, whatever it calls itself.
+    // An error that a function raises is no lock and no timeout, whatever its SQLSTATE.
     if passes(said.code().code()) && said.routine() != Some("exec_stmt_raise") {
         return Some(Answer::Untried(said.message().to_string()));
     }
@@ -206,14 +209,15 @@ fn failure(at: LogIndex, said: &DbError) -> Failure {
     }
 }
 
-/// Where that PostgreSQL stands.
+/// The applied index of that PostgreSQL.
 async fn position(client: &Client) -> Option<LogIndex> {
     let row = client.query_one("SELECT onetrip.position()", &[]).await.ok()?;
     row.try_get::<_, i64>(0).ok().map(|at| LogIndex(at as u64))
 }
 
-/// A session whose settings nobody's ALTER ROLE or ALTER DATABASE changes, and that ends, whatever it runs, once nobody
-/// waits for it any more.  What goes wrong is said where the COMMIT is, not in this server's log.
+/// Opens a session.  No ALTER ROLE or ALTER DATABASE changes the settings that are given here, and the session ends,
+/// whatever it runs, once nobody waits for it any more.  Errors are reported where the COMMIT is, not in this server's
+/// log.
 async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result<Client, Answer> {
     let stream = UnixStream::connect(socket).await;
     let stream = stream.map_err(|e| Answer::Untried(format!("its PostgreSQL does not answer: {e}")))?;
@@ -229,12 +233,12 @@ async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result
         Some(said) => Answer::Untried(said.message().to_string()),
         None => Answer::Untried(e.to_string()),
     })?;
-    // Ends with the client.
+    // The task ends when the client is dropped.
     tokio::spawn(connection);
     Ok(client)
 }
 
-/// An error that has nothing to do with what was tried.
+/// Whether this error goes away by itself, and so has nothing to do with what was tried.
 fn passes(sqlstate: &str) -> bool {
     matches!(sqlstate.get(..2), Some("40" | "53" | "57" | "58" | "08")) || sqlstate == "55P03"
 }

@@ -1,9 +1,9 @@
-//! Round trips to a peer, over the last pings: one sample alone says more about a busy machine than about the way.
+//! Round trips to a peer, over the last pings: one sample alone says more about a busy machine than about the distance.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Pings that count; at one every half second, the last eight seconds.
+/// How many pings count: those of the last eight seconds, at one every half second.
 const SAMPLES: usize = 16;
 
 #[derive(Debug, Default)]
@@ -17,12 +17,12 @@ impl RoundTrips {
         self.0.push_back(sample);
     }
 
-    /// The way itself: what waited on neither machine.  `None`: nothing was measured yet.
+    /// The distance itself: the sample that waited least on either machine.  `None`: nothing was measured yet.
     pub fn least(&self) -> Option<Duration> {
         self.0.iter().min().copied()
     }
 
-    /// What to expect of the next one.
+    /// How long the next one will probably take.
     pub fn median(&self) -> Option<Duration> {
         let mut sorted: Vec<Duration> = self.0.iter().copied().collect();
         sorted.sort_unstable();
@@ -41,7 +41,7 @@ mod tests {
         let ms = Duration::from_millis;
         [20, 10, 45, 11, 12].into_iter().for_each(|sample| trips.add(ms(sample)));
         assert_eq!((trips.least(), trips.median()), (Some(ms(10)), Some(ms(12))));
-        // The way has changed, and what was measured before is forgotten.
+        // The distance changes, and what was measured before is forgotten.
         (0..SAMPLES).for_each(|_| trips.add(ms(30)));
         assert_eq!((trips.least(), trips.median()), (Some(ms(30)), Some(ms(30))));
     }

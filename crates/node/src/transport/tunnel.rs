@@ -1,7 +1,7 @@
 //! Streams between a peer and this node's PostgreSQL, for base backups.
 //!
-//! Members only, and they are trusted with the server as its OS user is: the stream ends at the server's Unix socket.  The
-//! emulated WAN does not delay it.
+//! They are for members only.  A member is trusted with the server as its OS user is: the stream ends at the server's
+//! Unix socket.  The emulated WAN does not delay these streams.
 
 use super::error::{PeerError, Result};
 use super::frame::Purpose;
@@ -16,18 +16,18 @@ use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub(super) const TUNNELS_MAX: usize = 16;
-/// Either end may be busy with its disk for longer than a link may be silent.
+/// Longer than for a link, since either end may be busy with its disk.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// A way to the server, taken before its caller is welcomed.
+/// A connection to this node's server, made before the peer that asks for it is welcomed.
 pub(super) struct Tunnel {
     server: UnixStream,
     _place: OwnedSemaphorePermit,
 }
 
 impl Transport {
-    /// A stream to the PostgreSQL of `peer`, as its superuser finds it at the Unix socket.
+    /// A stream to the PostgreSQL of `peer`, as if its superuser had connected to the Unix socket there.
     pub async fn postgres_tunnel(&self, peer: NodeId) -> io::Result<PeerStream> {
         let link = self.link(peer).ok_or_else(|| io::Error::other(format!("node {peer} is no member")))?;
         let stream = link::dial(self, &link, Purpose::Postgres).await.map_err(io::Error::other)?;
@@ -35,7 +35,7 @@ impl Transport {
         Ok(stream)
     }
 
-    /// The error is what the caller is told.
+    /// The error is sent to the peer that asks.
     pub(super) async fn open_tunnel(&self) -> Result<Tunnel> {
         let refused = PeerError::Refused;
         let socket = self.postgres_socket.as_ref();
@@ -53,7 +53,7 @@ impl Transport {
         let both =
             tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut tunnel.server, BUFFER_BYTES, BUFFER_BYTES);
         tokio::select! {
-            // An error is an end as well: the two who talk see it.
+            // An error ends the stream as well, and both ends of it notice that.
             _ = both => {}
             () = link.removed() => {}
         }

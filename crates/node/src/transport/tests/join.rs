@@ -1,4 +1,4 @@
-//! Tokens, and streams to a peer's PostgreSQL.
+//! Joining with a token, and streams to a peer's PostgreSQL.
 
 use super::*;
 use crate::inbox::{AdminReply, AdminRequest};
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const POSTGRES: &str = "[postgres]\nport = 5432\nbin_dir = \"/usr/lib/postgresql/15/bin\"\n";
 
-/// A member's stream to the other's PostgreSQL carries any bytes both ways; there are so many and no more, and none to a
-/// node whose PostgreSQL is away.
+/// A stream from one member to the other's PostgreSQL carries any bytes both ways.  The number of streams is limited,
+/// and a node whose PostgreSQL does not run refuses them.
 #[tokio::test]
 async fn a_tunnel_leads_to_the_socket_of_the_peers_postgres() {
     let pair = pair(true, POSTGRES).await;
@@ -18,7 +18,7 @@ async fn a_tunnel_leads_to_the_socket_of_the_peers_postgres() {
     assert!(error.to_string().contains("PostgreSQL does not answer"), "{error}");
     let server = tokio::net::UnixListener::bind(two.folder.join(".s.PGSQL.5432")).unwrap();
     tokio::spawn(async move {
-        // Gives back what it gets.
+        // Sends back what it receives.
         while let Ok((mut stream, _)) = server.accept().await {
             tokio::spawn(async move {
                 let (mut from, mut to) = stream.split();
@@ -52,7 +52,7 @@ async fn a_tunnel_leads_to_the_socket_of_the_peers_postgres() {
     assert!(open.len() >= tunnel::TUNNELS_MAX - 1, "the first may not have ended yet");
 }
 
-/// Plays the core: knows one secret, and counts who asks.
+/// Plays the core: it knows one secret, and counts the requests to join.
 fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<AtomicUsize> {
     let counter = Arc::new(AtomicUsize::new(0));
     let asked = counter.clone();
@@ -85,8 +85,8 @@ fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<Atomi
     counter
 }
 
-/// A good token gives all that a node needs to be a member; a wrong one costs a second and is logged with where it came from;
-/// one of another cluster is never shown.
+/// With a valid token a node gets all that it needs to be a member.  A wrong token costs a second, and the log says
+/// where it came from.  A node never shows its token to another cluster than the token's.
 #[tokio::test]
 async fn a_token_lets_a_node_in() {
     let (log, _guard) = Log::start();
@@ -136,8 +136,8 @@ async fn a_token_lets_a_node_in() {
     assert!(!text.contains("[5, 5") && !text.contains("050505"), "no secret in the log");
 }
 
-/// Any member tells a newcomer that its PostgreSQL stores otherwise: one with a PostgreSQL by its own, a witness by what it has
-/// heard from others.
+/// Any member tells a new node that its PostgreSQL stores values differently: a member with a PostgreSQL compares it
+/// with its own, a witness with what the others have said about theirs.
 #[tokio::test]
 async fn a_member_and_a_witness_know_which_postgresql_does_not_suit_the_others() {
     let Pair { sides, _dir, .. } = pair_with(true, "", [Some(Facts::example()), None]).await;

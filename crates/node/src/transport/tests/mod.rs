@@ -1,4 +1,4 @@
-//! Transports on real sockets, and unauthenticated connections of every kind.
+//! Transports on real sockets, with unauthenticated connections of every kind.
 
 mod join;
 
@@ -29,12 +29,12 @@ struct Pair {
     _dir: tempfile::TempDir,
 }
 
-/// Two members of the cluster "test" that dial each other.
+/// Two members of the cluster "test" that dial each other.  `extra` is added to both configurations.
 async fn pair(tls: bool, extra: &str) -> Pair {
     pair_with(tls, extra, [None, None]).await
 }
 
-/// With these PostgreSQLs.
+/// The same, with these facts about their PostgreSQLs.
 async fn pair_with(tls: bool, extra: &str, facts: [Option<Facts>; 2]) -> Pair {
     let dir = tempfile::tempdir().unwrap();
     let authority = tls.then(|| Authority::new("test").unwrap());
@@ -97,7 +97,7 @@ fn append(from: u32, to: u32, index: u64, bytes: usize) -> Message {
     message
 }
 
-/// The indexes of the Raft messages that have come.
+/// The indexes of the Raft messages that have arrived.
 fn received(side: &Side) -> Vec<u64> {
     let raft = |event| match event {
         Event::Peer(_, PeerEvent::Raft(message)) => {
@@ -129,7 +129,8 @@ async fn frames_arrive_in_order_with_tls_and_without() {
     }
 }
 
-/// What a broken connection took along is sent again when it is told that the way is back, so it is told after both.
+/// The core sends again what a broken connection lost when it hears that the peer is connected again, so it must hear
+/// that after it heard of the break.
 #[tokio::test]
 async fn whoever_is_connected_again_is_told_so_after_the_end() {
     let pair = pair(false, "").await;
@@ -145,10 +146,10 @@ async fn whoever_is_connected_again_is_told_so_after_the_end() {
     until("both connections", || hear(1)).await;
     pair.connected().await;
     let [one, two] = &pair.sides[..] else { panic!("two sides") };
-    // A message of somebody else ends the connection of whoever sends it.
+    // A message in another node's name ends the sender's connection.
     one.transport.send_raft(append(9, 2, 1, 1));
     until("them again", || hear(2)).await;
-    // Both ways may find that both are there.
+    // Each of the two channels may find both connected, so the event may come twice.
     told.dedup();
     assert_eq!(told, ["connected", "unreachable", "connected"]);
     pair.connected().await;
@@ -156,7 +157,8 @@ async fn whoever_is_connected_again_is_told_so_after_the_end() {
     until("a message on it", || received(two) == [9]).await;
 }
 
-/// Goal: what no member says reaches nobody, and its sender is named.  Method: an append after an entry of no term.
+/// Goal: a message that no correct node sends does not reach the core, and the log names its sender.  Method: an append
+/// that follows an entry without a term.
 #[tokio::test]
 async fn what_no_member_says_ends_its_connection() {
     let (log, _guard) = Log::start();
@@ -171,7 +173,7 @@ async fn what_no_member_says_ends_its_connection() {
     assert!(received(two).is_empty());
 }
 
-/// Goal: no small proposal waits behind a large one.  Method: on a narrow link, the large one first.
+/// Goal: no small proposal waits behind a large one.  Method: on a slow link, the large one is sent first.
 #[tokio::test]
 async fn a_small_proposal_overtakes_a_large_one() {
     let pair = pair(false, "").await;
@@ -201,7 +203,8 @@ async fn a_small_proposal_overtakes_a_large_one() {
     delays.join().unwrap();
 }
 
-/// A lab's link: cut, healed, lossy and doubling, in one direction; the other goes on.
+/// In a lab, one direction of a link is cut, and then delays and duplicates frames; the other direction is not
+/// affected.
 #[tokio::test]
 async fn a_link_is_shaped_in_one_direction() {
     let pair = pair(false, "").await;
@@ -241,7 +244,7 @@ async fn members_are_added_and_removed_while_running() {
         two.events.try_iter().any(told)
     })
     .await;
-    // It asks no more; a node that starts anew does.
+    // The removed node does not dial any more; one that starts anew does.
     two.transport.set_peers([member(2, two)].into_iter(), NodeId(3));
     for side in [one, two] {
         side.transport.set_peers([member(1, one), member(2, two)].into_iter(), NodeId(3));
@@ -251,7 +254,7 @@ async fn members_are_added_and_removed_while_running() {
     until("a message to the member that is back", || received(two) == [9]).await;
 }
 
-/// A node that was away may know nobody of those who decide now.
+/// A node that was away may know none of the present voters.
 #[tokio::test]
 async fn a_member_that_came_after_this_nodes_table_is_let_in_and_answered() {
     let pair = pair(true, "").await;
@@ -266,7 +269,8 @@ async fn a_member_that_came_after_this_nodes_table_is_let_in_and_answered() {
     pair.connected().await;
     one.transport.send_raft(append(1, 2, 9, 1));
     until("an answer to the new member", || received(two) == [9]).await;
-    // Another change of the older table leaves it in, one that says that it has gone does not.
+    // The link to it stays when the older table changes, and goes when a table is set in which its id is a former
+    // member's.
     one.transport.set_peers([member(1, one)].into_iter(), NodeId(2));
     assert_eq!(one.transport.peers().len(), 1);
     one.transport.set_peers([member(1, one)].into_iter(), NodeId(3));
@@ -279,8 +283,8 @@ fn facts_with(name: &str, value: &str) -> Facts {
     facts
 }
 
-/// Of members whose PostgreSQLs store values otherwise neither gets through to the other, for rows or for a copy, and both say
-/// which fact it is.
+/// Two members whose PostgreSQLs store values differently refuse each other, for frames and for a copy of the server,
+/// and both log which fact differs.
 #[tokio::test]
 async fn a_hello_from_a_postgresql_that_stores_otherwise_is_refused() {
     let (log, _guard) = Log::start();
@@ -290,7 +294,7 @@ async fn a_hello_from_a_postgresql_that_stores_otherwise_is_refused() {
         let peers = side.transport.peers();
         peers.iter().any(|p| !p.connected && p.trouble.as_ref().is_some_and(|t| t.contains(why)))
     };
-    // Each is told by the other how it looks from there.
+    // Each is told by the other, whose text names the region that dialled first.
     let (by_two, by_one) = (
         "byte order is little-endian in r0 and big-endian in r1",
         "byte order is big-endian in r1 and little-endian in r0",
@@ -301,7 +305,8 @@ async fn a_hello_from_a_postgresql_that_stores_otherwise_is_refused() {
     assert!(copy.contains(by_two), "{copy}");
 }
 
-/// A witness has nothing to compare, and another version alone is no hindrance; each hears what the other's is.
+/// A witness has nothing to compare, and a member whose PostgreSQL differs only in version is let in.  Each member
+/// hears the other's version.
 #[tokio::test]
 async fn a_witness_and_a_postgresql_of_another_version_are_let_in() {
     let newer = Facts { version: 18, ..Facts::example() };
@@ -316,7 +321,7 @@ async fn a_witness_and_a_postgresql_of_another_version_are_let_in() {
     }
 }
 
-/// Where the log of the thread's tests goes.
+/// Collects what the test's thread logs.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -349,7 +354,7 @@ fn hello(from: u32, to: u32) -> Bytes {
         .encode()
 }
 
-/// Whether the other end lets us in.
+/// Whether the other end answers this hello with a welcome.
 async fn is_welcome(stream: &mut PeerStream, hello: &[u8]) -> bool {
     if stream.write_all(hello).await.is_err() || stream.flush().await.is_err() {
         return false;
@@ -360,7 +365,7 @@ async fn is_welcome(stream: &mut PeerStream, hello: &[u8]) -> bool {
     matches!(reply, Ok(Frame::HelloReply(HelloReply::Welcome)))
 }
 
-/// Nobody gets in as node 2 but who has node 2's certificate, and each refusal is in the log with where it came from.
+/// Only a peer with node 2's certificate gets in as node 2, and the log says where each refused connection came from.
 #[tokio::test]
 async fn a_peer_with_a_wrong_foreign_expired_or_no_certificate_is_refused() {
     let (log, _guard) = Log::start();
@@ -387,19 +392,19 @@ async fn a_peer_with_a_wrong_foreign_expired_or_no_certificate_is_refused() {
         let logged = |log: &Log| log.text().lines().any(|l| l.contains(&from) && l.contains(why));
         until(&format!("{name}: {why} in the log"), || why.is_empty() || logged(&log)).await;
     }
-    // One with TLS before a node without.
+    // A peer with TLS, and a node without.
     let plain = self::pair(false, "").await;
     let stream = TcpStream::connect(plain.sides[0].address).await.unwrap();
     assert!(tls::test_client(stream, authority, None).await.is_err());
     until("the other hint", || log.text().contains("it speaks TLS and this end does not")).await;
-    // And one who speaks no TLS at all.
+    // A peer without TLS, and a node with it.
     let stream = TcpStream::connect(one.address).await.unwrap();
     assert!(!is_welcome(&mut PeerStream::Plain(stream), &hello(2, 1)).await);
     until("the hint", || log.text().contains("is `tls` the same")).await;
     assert!(received(one).is_empty());
 }
 
-/// The other way round: a node does not talk to a machine that cannot prove to be the member it looks for.
+/// The other way round: a node does not talk to a server that cannot prove that it is the member that was dialled.
 #[tokio::test]
 async fn a_server_that_is_not_the_member_is_not_talked_to() {
     let (authority, foreign) = (Authority::new("test").unwrap(), Authority::new("test").unwrap());
@@ -439,7 +444,7 @@ async fn a_server_that_is_not_the_member_is_not_talked_to() {
     }
 }
 
-/// Whoever dials goes by the kind of the error; the words are for people.
+/// The side that dials acts on the kind of the error; the text is for people.
 #[tokio::test]
 async fn what_goes_wrong_while_dialling_is_told_by_its_kind() {
     let pair = pair(false, "").await;
@@ -452,7 +457,7 @@ async fn what_goes_wrong_while_dialling_is_told_by_its_kind() {
     let cases = [
         (reply(HelloReply::Refused("no".into())), "refused", "it refuses this node: no"),
         (reply(HelloReply::Removed("gone".into())), "removed", "gone"),
-        (Frame::Ping { sent_ns: 1 }.encode(), "violation", "it answers with something else than a hello"),
+        (Frame::Ping { sent_ns: 1 }.encode(), "violation", "its answer is not one to a hello"),
         (Bytes::from_static(&[0xff; 64]), "violation", "at hello: "),
         (Bytes::new(), "io", "at hello: it closed the connection"),
         (Bytes::from_static(&[0x15, 3, 3, 0, 2, 2, 40]), "tls", "at hello: it speaks TLS and this end does not"),
@@ -481,7 +486,7 @@ async fn what_goes_wrong_while_dialling_is_told_by_its_kind() {
     assert_eq!(kind(&dial().await), "io");
 }
 
-/// Idle connections cannot take all places: the oldest are closed, and a member gets in.
+/// Idle connections cannot occupy all places: the oldest are closed, and a member gets in.
 #[tokio::test]
 async fn connections_that_say_nothing_do_not_keep_a_member_out() {
     let (log, _guard) = Log::start();
@@ -497,13 +502,14 @@ async fn connections_that_say_nothing_do_not_keep_a_member_out() {
     // The first is closed although its time has not run out.
     let read = tokio::time::timeout(PATIENCE, idle[0].read(&mut [0])).await.unwrap();
     assert!(matches!(read, Ok(0) | Err(_)));
-    // Those left lose their place when their time is up.
+    // The others are closed when their time is up.
     let last = tokio::time::timeout(PATIENCE, idle[99].read(&mut [0])).await.unwrap();
     assert!(matches!(last, Ok(0) | Err(_)));
     assert!(log.text().contains("no hello came"));
 }
 
-/// What is no hello ends the connection: bytes of any kind, a length that lies, a hello too long or drop by drop.
+/// Anything but a valid hello ends the connection: arbitrary bytes, a false length, two hellos at once, another frame,
+/// a hello of or for a node that is not there, or one that arrives byte by byte.
 #[tokio::test]
 async fn what_is_no_hello_is_refused() {
     let pair = pair(false, "").await;
@@ -528,7 +534,7 @@ async fn what_is_no_hello_is_refused() {
         let mut stream = PeerStream::Plain(TcpStream::connect(one.address).await.unwrap());
         assert_eq!(is_welcome(&mut stream, bytes).await, welcome, "{bytes:?}");
     }
-    // One that has begun with other members or limits, and would come to other verdicts.
+    // A peer that began with other members or another window would reach other verdicts.
     one.transport.peers.write().unwrap().beginning = 7;
     let mut stream = PeerStream::Plain(TcpStream::connect(one.address).await.unwrap());
     assert!(!is_welcome(&mut stream, &good).await);
@@ -536,7 +542,7 @@ async fn what_is_no_hello_is_refused() {
     let mut slow = TcpStream::connect(one.address).await.unwrap();
     let start = Instant::now();
     let drip = async {
-        // One byte at a time keeps nobody waiting for longer than for none.
+        // Sending one byte at a time does not extend the time that the hello may take.
         for byte in good.iter().cycle() {
             if slow.write_all(&[*byte]).await.is_err() {
                 return;

@@ -1,10 +1,10 @@
-//! The emulated WAN: holds each frame back until it is due, then writes it.
+//! The emulated WAN: keeps each frame until it is due, then writes it.
 //!
-//! One thread with precise waits.  tokio's timers work in steps of 1 ms, which is a tenth of a round trip here; a
-//! condition variable with a timer slack of 1 ns is late by some tens of microseconds.
+//! It is one thread, whose waits are precise: tokio's timers work in steps of 1 ms, a tenth of a round trip in the lab,
+//! while a condition variable with a timer slack of 1 ns is late by some tens of microseconds.
 //!
-//! Frames of one channel of a link keep their order (`shape` gives them times that never fall, equal times go by arrival)
-//! and any number is under way at once.
+//! Frames of one channel of a link keep their order: `shape` gives them times that never decrease, and of equal times
+//! the earlier arrival goes first.  Any number of frames can be under way at once.
 
 use crate::transport::frame::{Channel, Encoded};
 use crate::transport::link::Link;
@@ -37,7 +37,7 @@ struct DelayedFrame {
 impl DelayedFrame {
     fn write(self) {
         let bytes = self.frame.len();
-        // A cut takes what is under way too.
+        // A cut link also loses what is under way.
         if !self.link.shape.is_cut() {
             let _ = self.link.write_now(self.channel, self.frame);
         }
@@ -83,7 +83,7 @@ impl DelayLine {
 
     /// The thread's body; returns after `stop`.
     pub fn run(&self) {
-        // Without it the kernel may round our waits up by 50 µs.  If it is refused, delays are merely less exact.
+        // Without this the kernel may prolong each wait by 50 µs.  If the call fails, delays are merely less exact.
         let _ = nix::sys::prctl::set_timerslack(1);
         let mut delayed = self.delayed.lock().expect("no code that holds this lock panics");
         while !delayed.stopped {

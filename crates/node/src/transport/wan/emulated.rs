@@ -1,4 +1,4 @@
-//! A lab's: each link with its shape, and the thread that holds frames back.
+//! The emulated WAN of a lab: it gives each link its shape, and runs the thread that delays frames.
 
 pub use super::shape::Shape;
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 pub struct Wan {
-    /// Links can be set by hand.
+    /// Whether links can be set by hand.
     lab: bool,
     one_way_ms: BTreeMap<RegionId, f64>,
     delays: Arc<DelayLine>,
@@ -27,7 +27,7 @@ impl Wan {
         Wan { lab: config.lab, one_way_ms: config.one_way_ms.clone(), delays: Arc::default() }
     }
 
-    /// Of a new link.
+    /// The shape of a new link.
     pub fn shape(&self, peer: NodeId, region: &RegionId) -> Shape {
         let one_way_ms = self.one_way_ms.get(region).copied().unwrap_or_default();
         let settings = LinkSettings { one_way_ms, ..Default::default() };
@@ -47,7 +47,7 @@ impl Wan {
         self.delays.stop();
     }
 
-    /// `false`: its queue is full.
+    /// `false`: the link's queue is full, or too many bytes are delayed on it.
     pub fn send(&self, link: &Arc<Link>, channel: Channel, frame: Encoded) -> bool {
         match link.shape.way(channel, frame.len()) {
             Way::Now => link.write_now(channel, frame) != Err(NotSent::Full),

@@ -1,6 +1,6 @@
-//! The emulated WAN, in builds with the feature `lab` only: what a lab makes of the links to the peers.
+//! The emulated WAN, in builds with the feature `lab` only: a lab can delay, thin out and cut the links to the peers.
 //!
-//! In a build for use each frame goes to its socket at once, no link is ever cut by hand, and nothing is left of all this.
+//! A build for use contains none of this: each frame goes to its socket at once, and no link is ever cut by hand.
 
 #[cfg(feature = "lab")]
 mod delay;

@@ -1,4 +1,4 @@
-//! A build for use: every link is as it is.
+//! The same interface in a build for use, where nothing is emulated.
 
 use crate::config::NodeConfig;
 use crate::error::Result;
@@ -42,7 +42,7 @@ impl Wan {
 
     pub fn stop(&self) {}
 
-    /// `false`: its queue is full.
+    /// `false`: the link's queue is full.
     pub fn send(&self, link: &Arc<Link>, channel: Channel, frame: Encoded) -> bool {
         link.write_now(channel, frame) != Err(NotSent::Full)
     }

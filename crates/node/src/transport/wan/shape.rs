@@ -1,11 +1,12 @@
-//! What the emulated WAN does to the frames of one link on their way out: delay, jitter, bandwidth, loss, doubling, cut.
+//! What the emulated WAN does to the frames that this node sends on one link: delay, jitter, bandwidth, loss,
+//! duplicates, and a cut.
 //!
-//! Each node shapes what it sends, so a link has two directions with settings of their own.  It acts on whole frames
-//! before they reach the socket; the byte stream below is never harmed.
+//! Each node shapes what it sends, so the two directions of a link have settings of their own.  Whole frames are shaped
+//! before they reach the socket; the byte stream below is never damaged.
 //!
 //! Invariants:
-//! - Frames of one channel leave in the order in which they came here, whatever the jitter and whenever the settings
-//!   change.  Doubles follow their originals at once.
+//! - Frames of one channel leave in the order in which they arrived here, whatever the jitter and whenever the settings
+//!   change.  A duplicate follows its original at once.
 //! - An unshaped link costs one atomic load.
 
 use crate::config::ONE_WAY_MS_MAX;
@@ -19,10 +20,10 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinkSettings {
-    /// Nothing passes.  A connection that stands is kept, and is used again when the link is healed.
+    /// Nothing passes.  An open connection stays open, and is used again when the link is healed.
     pub cut: bool,
     pub one_way_ms: f64,
-    /// Added to the delay of each frame: evenly drawn between 0 and this.
+    /// A random time between 0 and this, evenly distributed, is added to the delay of each frame.
     pub jitter_ms: f64,
     /// Share of the frames that are lost, 0 to 1.
     pub loss: f64,
@@ -33,7 +34,7 @@ pub struct LinkSettings {
 }
 
 impl LinkSettings {
-    /// What is wrong with them, in a sentence.
+    /// The error says in a sentence what is wrong with them.
     pub fn validate(&self) -> Result<(), String> {
         for (name, value, max) in [
             ("one_way_ms", self.one_way_ms, ONE_WAY_MS_MAX),
@@ -50,7 +51,7 @@ impl LinkSettings {
     }
 }
 
-/// What becomes of a frame.
+/// What happens to a frame.
 #[derive(Debug, PartialEq)]
 pub enum Way {
     /// To the socket at once.
@@ -59,7 +60,7 @@ pub enum Way {
     Delayed { due: Instant, copies: usize },
     /// Lost on the way, as far as the sender can tell.
     Lost,
-    /// Too much is on its way already: the sender is told.
+    /// Too many bytes are delayed already: the sender is told so.
     Full,
 }
 
@@ -67,7 +68,7 @@ pub struct Shape {
     /// `false`: every frame goes out at once.
     active: AtomicBool,
     cut: AtomicBool,
-    /// Frames in the delay line, in bytes.
+    /// Bytes of the frames in the delay line.
     delayed_bytes: AtomicUsize,
     inner: Mutex<Inner>,
 }
@@ -95,7 +96,7 @@ impl Shape {
         let mut inner = self.inner.lock().expect("no code that holds this lock panics");
         inner.settings = settings;
         self.cut.store(settings.cut, Ordering::Relaxed);
-        // An earlier delay may still have frames, so only `way` ends this.
+        // Frames may still be delayed by earlier settings, so only `way` resets `active`.
         if settings != LinkSettings::default() {
             self.active.store(true, Ordering::Relaxed);
         }
@@ -109,7 +110,7 @@ impl Shape {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// `Delayed` counts the frame's bytes; [`Shape::left`] gives them back.
+    /// If the answer is `Delayed`, the frame's bytes are counted until [`Shape::left`] subtracts them.
     pub fn way(&self, channel: Channel, bytes: usize) -> Way {
         if !self.active.load(Ordering::Relaxed) {
             return Way::Now;
@@ -156,14 +157,15 @@ impl Shape {
         self.delayed_bytes() > 0
     }
 
-    /// A delayed frame has been given to the socket (not before, or one that is sent at once could overtake it).
+    /// Called after a delayed frame was given to the socket.  If it were called before, a frame that is sent at once
+    /// could overtake it.
     pub fn left(&self, bytes: usize) {
         self.delayed_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 impl Inner {
-    /// Evenly drawn from 0 to below 1 (splitmix64).
+    /// A random number from 0 to below 1, evenly distributed (splitmix64).
     fn draw(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
