@@ -107,6 +107,19 @@ async fn a_dead_node_is_replaced_and_a_witness_and_a_replica_join() {
     lab.node(1).resume().expect("SIGCONT");
     load.progress(&lab, &[0, 1, c], "all there").await;
     load.finish(&lab).await;
+    reads_fresh(&lab, replica).await;
+}
+
+/// The replica asks the voters, and is none itself.
+async fn reads_fresh(lab: &Lab, replica: usize) {
+    let (writer, reader) = (lab.session(0).await, lab.session(replica).await);
+    writer.must("create table seen (id int primary key)").await;
+    lab.everywhere().await;
+    reader.must("set onetrip.read = fresh").await;
+    for id in 1..=50 {
+        writer.must(&format!("insert into seen values ({id})")).await;
+        assert_eq!(number(&reader.client, "select count(*) from seen").await.unwrap(), id, "the replica misses it");
+    }
 }
 
 /// Goal: a node whose PostgreSQL stores values differently cannot join, and a member that gets such a PostgreSQL
