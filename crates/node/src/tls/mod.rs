@@ -114,7 +114,10 @@ impl Tls {
         servers.verify_server_cert(&own, &[], &name, &[], now).map_err(|e| wrong("the node's certificate", e))?;
         let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + EXPIRES_SOON);
         if servers.verify_server_cert(&own, &[], &name, &[], soon).is_err() {
-            tracing::warn!("the node's certificate expires in less than {} days: renew it with `onetrip certificate`", EXPIRES_SOON.as_secs() / 86_400);
+            tracing::warn!(
+                "the node's certificate expires in less than {} days: renew it with `onetrip certificate`",
+                EXPIRES_SOON.as_secs() / 86_400
+            );
         }
 
         // The authority's certificate is sent along, since a joining node knows only its fingerprint.
