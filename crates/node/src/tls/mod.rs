@@ -87,7 +87,7 @@ pub fn write_folder(node_folder: &Path, authority: &Authority, issued: &Issued) 
 }
 
 impl Tls {
-    /// Reads the files in `folder`, and checks that they are `me`'s and valid now.
+    /// Reads the files in `folder`, and checks that the certificate is `me`'s and valid now.
     pub fn load(folder: &Path, cluster: &str, me: NodeId) -> Result<Tls> {
         let authority = Authority::load(folder, cluster)?;
         let file = folder.join(NODE_CERTIFICATE);
@@ -114,7 +114,10 @@ impl Tls {
         servers.verify_server_cert(&own, &[], &name, &[], now).map_err(|e| wrong("the node's certificate", e))?;
         let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + EXPIRES_SOON);
         if servers.verify_server_cert(&own, &[], &name, &[], soon).is_err() {
-            tracing::warn!("the node's certificate or its authority's expires in less than {} days: renew it with `onetrip certificate`", EXPIRES_SOON.as_secs() / 86_400);
+            tracing::warn!(
+                "the node's certificate expires in less than {} days: renew it with `onetrip certificate`",
+                EXPIRES_SOON.as_secs() / 86_400
+            );
         }
 
         // The authority's certificate is sent along, since a joining node knows only its fingerprint.
