@@ -44,6 +44,10 @@ use raft::{
 };
 use std::ops::Range;
 
+/// No cluster holds so many elections while one of its nodes is away.  A node that took over any term from a message
+/// could be led to the end of all terms by one of them.
+const TERM_JUMP_MAX: u64 = 1 << 32;
+
 pub(super) struct RaftNode<S: Storage>(RawNode<S>);
 
 /// What a leader knows of another member.
@@ -106,6 +110,12 @@ impl<S: Storage> RaftNode<S> {
     /// Takes a message from another member; one that comes too early or too late is passed over.
     pub fn step(&mut self, message: Message) -> Result<()> {
         let (last, leads) = (self.last(), self.leads());
+        if message.term > self.term().0 + TERM_JUMP_MAX {
+            return contradicts(
+                &message,
+                format!("it speaks of term {}, and this node is in {}", message.term, self.term()),
+            );
+        }
         let is_current = Term(message.term) >= self.term();
         match message.get_msg_type() {
             // raft-rs would send it on under the name of its first proposer, which a transport takes for a forgery.
@@ -416,6 +426,16 @@ mod tests {
         // A heartbeat of an old leader is not even looked at.
         node.step(message(MessageType::MsgHeartbeat, 2, 3)).unwrap();
         node.step(heartbeat).unwrap();
+    }
+
+    #[test]
+    fn a_term_that_no_cluster_reaches_is_not_taken_over() {
+        let mut node = node(1);
+        let refused = node.step(message(MessageType::MsgHeartbeat, 2, 2 + TERM_JUMP_MAX)).unwrap_err();
+        assert!(matches!(refused, Error::Contradicts { .. }), "{refused}");
+        assert_eq!(node.term(), Term(1));
+        node.step(message(MessageType::MsgHeartbeat, 2, 1 + TERM_JUMP_MAX)).unwrap();
+        assert_eq!(node.term(), Term(1 + TERM_JUMP_MAX));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Invariant: until the peer has said which member it is, and has proved that if there are certificates, its connection
 //! gets [`HELLO_TIMEOUT`], a hello of a few kilobytes, and one of [`UNAUTHENTICATED_MAX`] places.  When all places are
-//! taken, the oldest of these connections is closed, so that idle connections cannot keep a member out.
+//! taken, one is made free at the cost of the address that has most of them, so whoever floods the port from one
+//! address, however fast, does not keep a member out.
 
 use super::error::{PeerError, Result};
 use super::frame::{
@@ -20,6 +21,7 @@ use bytes::{Bytes, BytesMut};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::{Members, NodeId, RegionId};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -70,7 +72,13 @@ pub(super) struct Unauthenticated(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     last: u64,
-    tasks: VecDeque<(u64, AbortHandle)>,
+    tasks: VecDeque<Task>,
+}
+
+struct Task {
+    number: u64,
+    from: Option<IpAddr>,
+    handle: AbortHandle,
 }
 
 async fn send(stream: &mut PeerStream, frame: &Frame) -> Result<()> {
@@ -95,24 +103,25 @@ pub(crate) async fn join_exchange(
 }
 
 impl Unauthenticated {
-    /// `false`: the oldest connection was closed to make room for this one.
-    fn admit(&self, start: impl FnOnce(u64) -> AbortHandle) -> bool {
+    /// `Some`: all places were taken, and the oldest connection from this address, which had most, was closed.
+    fn admit(&self, from: Option<IpAddr>, start: impl FnOnce(u64) -> AbortHandle) -> Option<Option<IpAddr>> {
         let mut waiting = self.0.lock().expect("no code that holds this lock panics");
         waiting.last += 1;
         let number = waiting.last;
-        waiting.tasks.push_back((number, start(number)));
+        waiting.tasks.push_back(Task { number, from, handle: start(number) });
         if waiting.tasks.len() <= UNAUTHENTICATED_MAX {
-            return true;
+            return None;
         }
-        if let Some((_, oldest)) = waiting.tasks.pop_front() {
-            oldest.abort();
-        }
-        false
+        let has = |task: &&Task| waiting.tasks.iter().filter(|other| other.from == task.from).count();
+        let most = waiting.tasks.iter().max_by_key(has)?.from;
+        let oldest = waiting.tasks.iter().position(|task| task.from == most)?;
+        waiting.tasks.remove(oldest)?.handle.abort();
+        Some(most)
     }
 
     fn remove(&self, number: u64) {
         let mut waiting = self.0.lock().expect("no code that holds this lock panics");
-        waiting.tasks.retain(|(n, _)| *n != number);
+        waiting.tasks.retain(|task| task.number != number);
     }
 }
 
@@ -130,7 +139,7 @@ impl Transport {
         let opened = tokio::time::timeout(HELLO_TIMEOUT, self.open(stream)).await;
         let (mut stream, hello) = match opened.unwrap_or(Err(PeerError::TimedOut("no hello came"))) {
             Ok((stream, Frame::Hello(hello))) => (stream, hello),
-            // It counts as unauthenticated until its token has been accepted.
+            // It counts as unauthenticated until its token is looked at.
             Ok((stream, Frame::Join(join))) => {
                 if let Err(why) = self.let_join(stream, join, number, &from).await {
                     refuse(why);
@@ -160,13 +169,22 @@ impl Transport {
         if unsaid > 0 {
             tracing::warn!(unsaid, "refused more connections than are logged here");
         }
+        // Some of it may be a stranger's own words, which must not look like lines of the log.
+        let escape = |c: char| match c.is_control() {
+            true => c.escape_default().collect(),
+            false => String::from(c),
+        };
+        let why: String = why.to_string().chars().map(escape).collect();
         tracing::warn!(%from, "refused a connection to the peer port: {why}");
     }
 
     /// Starts a task for a connection that was opened to this node.
     pub(super) fn admit(self: &Arc<Self>, stream: TcpStream) {
-        if !self.unauthenticated.admit(|number| tokio::spawn(self.clone().receive(stream, number)).abort_handle()) {
-            self.refused("?", &PeerError::refused("it is the oldest of too many without a hello"));
+        let from = stream.peer_addr().ok().map(|address| address.ip());
+        let start = |number| tokio::spawn(self.clone().receive(stream, number)).abort_handle();
+        if let Some(closed) = self.unauthenticated.admit(from, start) {
+            let closed = closed.map_or("?".into(), |ip| ip.to_string());
+            self.refused(&closed, &PeerError::refused("it is the oldest of too many without a hello"));
         }
     }
 
@@ -227,6 +245,8 @@ impl Transport {
     async fn let_join(&self, mut stream: PeerStream, join: Join, number: u64, from: &str) -> Result<()> {
         // The place is held while a refusal is delayed.  This limits how fast all peers together can try tokens.
         let place = self.joins.acquire().await.map_err(PeerError::refused)?;
+        // From here on it must not be closed to make room: the member may be in the table by then.
+        self.unauthenticated.remove(number);
         let region = join.request.region.clone();
         let reply = match self.join(join).await {
             Ok(reply) => reply,
@@ -238,7 +258,6 @@ impl Transport {
             }
         };
         drop(place);
-        self.unauthenticated.remove(number);
         tracing::info!(%from, new = %reply.member.id, new_region = %region, "let a node join");
         let frame = Frame::Joined { head: reply.encode(), checkpoint: reply.checkpoint };
         let sent = tokio::time::timeout(CHECKPOINT_TIMEOUT, send(&mut stream, &frame)).await;
@@ -387,5 +406,31 @@ impl Transport {
                 Ok(_) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: however many connections come from one address, those from others keep their places.
+    #[tokio::test]
+    async fn a_flood_from_one_address_closes_its_own_connections() {
+        let unauthenticated = Unauthenticated::default();
+        let start = || tokio::spawn(std::future::pending::<()>());
+        let (flood, member) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let waits = start();
+        assert_eq!(unauthenticated.admit(Some(member), |_| waits.abort_handle()), None);
+        let mut closed = 0;
+        for _ in 0..10 * UNAUTHENTICATED_MAX {
+            let task = start();
+            if let Some(from) = unauthenticated.admit(Some(flood), |_| task.abort_handle()) {
+                assert_eq!(from, Some(flood));
+                closed += 1;
+            }
+        }
+        assert_eq!(closed, 9 * UNAUTHENTICATED_MAX + 1);
+        tokio::task::yield_now().await;
+        assert!(!waits.is_finished());
     }
 }
