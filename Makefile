@@ -1,13 +1,13 @@
 # The only entry point: what people and CI call.
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
-# rustup fetches the toolchain that rust-toolchain.toml pins; not if `stable` is that very one.
+# rustup downloads the toolchain that rust-toolchain.toml pins, if it is missing; `stable` is used instead if it is the same.
 PINNED := $(shell sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
 ifneq ($(shell PATH='$(PATH)'; exec 2> /dev/null; rustup toolchain list | grep '^$(PINNED)-' > /dev/null || \
 	rustup run stable rustc --version | grep '^rustc $(PINNED) '),)
 export RUSTUP_TOOLCHAIN ?= stable
 endif
-# Another PostgreSQL than Debian's: ONETRIP_POSTGRES_BIN=its folder of programs.
+# To use a PostgreSQL other than Debian's, set ONETRIP_POSTGRES_BIN to its folder of programs.
 export ONETRIP_POSTGRES_BIN ?= /usr/lib/postgresql/15/bin
 export PG_CONFIG ?= $(ONETRIP_POSTGRES_BIN)/pg_config
 BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -21,30 +21,30 @@ help:
 	@echo "             (ARGS='--once --seconds 5' and others; see ARGS=--help)"
 	@echo "make build   the onetrip command, in $(BUILD_DIR)/release"
 	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
-	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file tells what happened)"
-	@echo "make fuzz    bytes from outside, led by coverage, in all targets (SECONDS=60 in all; TARGET=name for one, INPUT=file"
-	@echo "             repeats one input, ARGS=--keep keeps what it found in testdata/fuzz; ARGS=--help)"
+	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file records what happened)"
+	@echo "make fuzz    coverage-guided fuzzing of all readers of bytes from outside (SECONDS=60 for all together; TARGET=name"
+	@echo "             for one reader, INPUT=file repeats one input, ARGS=--keep keeps what it found in testdata/fuzz; ARGS=--help)"
 	@echo "make audit   licenses, sources and known vulnerabilities of the Rust libraries; needs the advisory database from GitHub"
 	@echo "make torture real clusters under every kind of fault (SECONDS=60; SEED=n draws the same faults again; ARGS=--help)"
-	@echo "make values  values of every type, made by functions, come out alike in three regions (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make poison  random DDL, rows, roles, functions and values of every type from three regions at once come out alike (SECONDS=60; SEED=n; ARGS=--help)"
-	@echo "make lint    all that is checked without running anything: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
-	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, lines of pages"
-	@echo "             (make -k lint shows all that is wrong, not only the first)"
+	@echo "make values  checks that values of every type, made by functions, end up the same in three regions (SECONDS=60; SEED=n; ARGS=--help)"
+	@echo "make poison  checks that random DDL, rows, roles, functions and values of every type from three regions at once end up the same (SECONDS=60; SEED=n; ARGS=--help)"
+	@echo "make lint    every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
+	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, line lengths of pages"
+	@echo "             (make -k lint shows everything that is wrong, not only the first failure)"
 	@echo "make lint-versions  the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched"
-	@echo "make bench   Onetrip beside PostgreSQL, alone and with synchronous standbys: latency, throughput, cost; writes a page in"
+	@echo "make bench   Onetrip compared with PostgreSQL, alone and with synchronous standbys: latency, throughput, cost; writes a page in"
 	@echo "             docs/measurements and the README's tables (20 minutes; ARGS='--only regions,rows --seconds 2'; ARGS=--help)"
 	@echo "make bench-node  what the node costs without PostgreSQL"
-	@echo "make bench-failover  a region dies at full load, 40 times: how long until commits go on"
-	@echo "make bench-return  a member missed five minutes of full load and comes back: what the others notice"
-	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, beside heap"
-	@echo "make setup   install what is missing (Debian 12; root or sudo); the others call it, or setup-tests, setup-bench, setup-lint"
+	@echo "make bench-failover  how long commits stop when a region fails under full load, measured 40 times"
+	@echo "make bench-return  what clients elsewhere notice when a member returns that missed five minutes of full load"
+	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, compared with heap"
+	@echo "make setup   install what is missing (Debian 12; root or sudo); the other targets call it, or setup-tests, setup-bench, setup-lint"
 	@echo "make clean   remove what was built"
 
 setup:
 	@scripts/setup.sh
 
-# For tests that have PostgreSQL store values of every type there is.
+# For tests that store values of every type.
 setup-tests:
 	@scripts/setup.sh tests
 
@@ -59,13 +59,13 @@ setup-lint:
 build: setup
 	cargo build --release --locked -p onetrip-cli
 
-# The lab's programs, and the command that their clusters run: like the product's, with what only tests ask for.
+# The lab's programs, and the command that their clusters run: the product's, plus what only tests need.
 demo: setup
 	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
 	@$(BUILD_DIR)/release/demo $(ARGS)
 
-# One profile for all of it, so that nothing is built twice; without link-time optimisation, which each of the many test
-# programs would pay for.
+# All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
+# of each of the many test programs slower.
 test test-rust test-extension test-sanitizers test-cluster test-outcomes sim torture values poison fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-sanitizers test-cluster test-outcomes
 
@@ -81,7 +81,7 @@ test-extension: setup
 test-sanitizers: setup
 	$(MAKE) --no-print-directory -C extension PG_CONFIG=$(PG_CONFIG) check-asan
 
-# Each test runs three nodes and three PostgreSQL servers: one at a time.  First the command as it is shipped.
+# Each test runs three nodes and three PostgreSQL servers, so tests run one at a time.  The command as it is shipped comes first.
 test-cluster: setup-tests
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
 	cargo test --release --locked -p onetrip-lab --test '*' -- --test-threads=1
@@ -90,7 +90,7 @@ test-cluster: setup-tests
 test-outcomes: setup
 	@scripts/test-outcomes.sh $(BUILD_DIR)
 
-# Loop mounts need root; without them the table says which faults were left out.
+# Loop mounts need root; without them, the table says which faults were skipped.
 torture: setup
 	cargo build --release --locked -p onetrip-lab --bins
 	@$(BUILD_DIR)/release/torture --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -107,8 +107,8 @@ sim: setup
 	cargo build --release --locked -p onetrip-sim
 	@$(BUILD_DIR)/release/sim --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(TRACE),--trace $(TRACE)) $(if $(JOBS),--jobs $(JOBS))
 
-# Nothing but bytes: no cluster is started.  The compiler counts which edges an input reaches, for libFuzzer; with --target
-# it does not do so in what runs at build time.
+# This only feeds bytes to code; no cluster is started.  The compiler adds counters of the edges that an input reaches, for
+# libFuzzer; because of --target, programs that run at build time get no counters.
 FUZZ_FLAGS = -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-, \
 	level=4 inline-8bit-counters pc-table trace-compares)
 fuzz: setup
@@ -121,7 +121,7 @@ fuzz: setup
 audit: setup-lint
 	cargo deny --locked check --hide-inclusion-graph
 
-# Each part stands alone; the quick ones come first.
+# Each part can be run alone; the quick ones come first.
 lint: lint-format lint-docs lint-scripts lint-product lint-libraries lint-c lint-clippy
 
 # rustfmt leaves comments as they are.
@@ -132,7 +132,7 @@ lint-format: setup-lint
 lint-docs: setup-lint
 	@scripts/lint-docs.sh
 
-# Those in t/ are read by test/run.sh, whose variables they use.
+# The scripts in t/ are sourced by test/run.sh, whose variables they use.
 lint-scripts: setup-lint
 	shellcheck --severity=warning .ci/run scripts/*.sh extension/test/run.sh
 	shellcheck --severity=warning --shell=bash --exclude=SC2154 extension/test/t/*.sh
@@ -156,7 +156,7 @@ lint-c: setup-lint
 lint-versions: setup-lint
 	@scripts/compile-versions.sh --strict $(BUILD_DIR)/headers
 
-# The features of the command, of the whole workspace, and of the tests with stop points.
+# Once with the features of the command, once with those of the workspace, and once with those of the tests with stop points.
 lint-clippy: setup-lint
 	cargo clippy --locked -p onetrip-cli --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-targets -- -D warnings
@@ -176,7 +176,7 @@ bench-failover: setup
 bench-return: setup
 	cargo bench --locked -p onetrip-lab --bench member_return -- $(or $(ARGS),--yields --out docs/measurements/2026-11-23-return)
 
-# About five minutes.  Another build: ONETRIP_BIN and ONETRIP_POSTGRES_BIN (the head of crates/lab/benches/rows.rs).
+# About five minutes.  ONETRIP_BIN and ONETRIP_POSTGRES_BIN measure another build (see the head of crates/lab/benches/rows.rs).
 bench-rows: setup
 	cargo bench --locked -p onetrip-lab --bench rows -- $(or $(ARGS),--out docs/measurements/2026-11-22-rows)
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The extension's tests on one node: sql/ (one session), specs/ (several) and t/ (with restarts), against a real node with a real PostgreSQL.
+# The extension's tests on one node: sql/ (one session), specs/ (several) and t/ (with restarts).  Node and PostgreSQL are real.
 #
 # Called by `make -C extension check-all`.  The tests run what is installed in PostgreSQL's folders (`make setup`).
 #   TESTS="capture toast"  only these of sql/ (and setup, always); SPECS and RESTARTS (t/) likewise; =none for none
@@ -59,7 +59,7 @@ if [ -z "${ONETRIP:-}" ]; then
     target=${CARGO_TARGET_DIR:-../../target}
     ONETRIP=$target/release/onetrip
 fi
-# The node drops to an unprivileged user, who may not reach the checkout.
+# If root runs this, the node becomes another user, which may be unable to reach the checkout.
 cp "$ONETRIP" "$work/onetrip"
 cp "${UNIT:-unit/onetrip_unit.so}" "$work/onetrip_unit.so"
 chmod 755 "$work/onetrip" "$work/onetrip_unit.so"

@@ -63,11 +63,11 @@ query "DO \$\$ BEGIN
 other=$!
 got=$("$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -f "$work/rebuilt.sql" 2>&1 |
     tr '\n' ' ')
-[ "$got" = "true 2000 " ] || wrong="${wrong}working on a table that is described anew: $got
+[ "$got" = "true 2000 " ] || wrong="${wrong}working on a table whose cached description is invalidated: $got
 "
 query "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'DO%attstattarget%' AND pid <> pg_backend_pid()" >/dev/null || true
 wait "$other" 2>/dev/null || true
 grep -q "canceling statement due to user request" "$work/rebuilt.log" ||
-    wrong="${wrong}nothing described the tables anew: $(cat "$work/rebuilt.log")
+    wrong="${wrong}nothing invalidated the tables' cached descriptions: $(cat "$work/rebuilt.log")
 "
 query "SET client_min_messages = warning; DROP SCHEMA rebuilt CASCADE" || true

@@ -41,7 +41,7 @@ expect "unlogged" "SELECT nextval('slot.unlogged')" "4"
 expect "cycling" "SELECT max(v), min(v) FROM (SELECT nextval('slot.cycling') AS v FROM generate_series(1, 10) OFFSET 0) AS got" "44|4"
 expect "a serial column" "INSERT INTO slot.t (v) VALUES ('c') RETURNING id" "20"
 if query "SELECT nextval('slot.short')" 2>/dev/null; then
-    wrong="${wrong}one that has no value left for this slot gave one
+    wrong="${wrong}a sequence without a value left for this slot gave one
 "
 fi
 
@@ -50,6 +50,6 @@ stop_node
 start_node
 expect "once only" "SELECT nextval('slot.used')" "28"
 said=$(grep -ac "now give the values of slot 3 of 8" "$work/nodes/here/postgres.log" || true)
-[ "$said" = 1 ] || wrong="${wrong}said $said times that sequences were another's
+[ "$said" = 1 ] || wrong="${wrong}the server's log says $said times, not once, that sequences give the values of slot 3
 "
 query "SET client_min_messages = warning; DROP SCHEMA slot CASCADE"
