@@ -443,7 +443,8 @@ ot_write_set_relation(Relation rel)
 	if (ws.nrelations > PG_UINT16_MAX)
 		ereport(ERROR,
 				(errcode(OT_ERR_TOO_LARGE),
-				 errmsg("transaction changes more than %d tables", PG_UINT16_MAX),
+				 errmsg("transaction refers to tables more than %d times", PG_UINT16_MAX + 1),
+				 errdetail("A table counts once, and once more after each statement that may change its definition."),
 				 errhint("Split the work into several transactions.")));
 	if (ws.nrelations == ws.max_relations)
 	{
