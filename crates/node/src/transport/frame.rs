@@ -38,9 +38,10 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Channel {
-    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions.
+    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads, small
+    /// proposals.
     Control = 0,
-    /// Appends, proposals and rehearsals, of any size.
+    /// Appends, snapshots and rehearsals, of any size, and large proposals.
     Bulk = 1,
 }
 

@@ -1,8 +1,8 @@
 //! Rehearsals: write sets that are tried in the other regions before they are proposed.
 //!
 //! The asking node sends the write set to each peer with a PostgreSQL.  There `onetrip.rehearse` carries it out in a
-//! session of its own, and rolls it back.  A region that cannot be reached, or is too busy, does not hold up the
-//! COMMIT: the write set counts as untried there.
+//! session of its own, and rolls it back.  In a region that cannot be reached, or has no room, the write set
+//! counts as untried at once; in one that does not answer, when the time is up.
 //!
 //! Invariant: a failure is an error that PostgreSQL raised because of the write set itself.  Nothing that goes away by
 //! itself (a lock, a timeout, a full disk, a shutdown) counts as a failure.
