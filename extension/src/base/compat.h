@@ -175,6 +175,14 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 #define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel)
 #endif
 
+/* 18: a NOT NULL may be NOT VALID: rows from before may have NULL. */
+#if PG_VERSION_NUM >= 180000
+#define OT_IS_NOT_NULL(desc, i) \
+	(TupleDescCompactAttr(desc, i)->attnullability == ATTNULLABLE_VALID)
+#else
+#define OT_IS_NOT_NULL(desc, i) (TupleDescAttr(desc, i)->attnotnull)
+#endif
+
 /*
  * 18: a bitmap scan takes counters for EXPLAIN as well; a bitmap's iterator
  * fills a struct of the caller's, which extracts a page's rows on demand.
