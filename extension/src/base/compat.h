@@ -175,6 +175,18 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 #define OT_PRIMARY_KEY_INDEX(rel) RelationGetPrimaryKeyIndex(rel)
 #endif
 
+/*
+ * 16: an entry of the range table that was a view keeps its OID, by which
+ * permissions are checked; before, it must be without one.
+ */
+#if PG_VERSION_NUM >= 160000
+#define OT_MAKE_SUBQUERY_OF_VIEW(rte) ((void) (rte))
+#else
+#define OT_MAKE_SUBQUERY_OF_VIEW(rte) \
+	((rte)->relid = InvalidOid, (rte)->relkind = 0, (rte)->rellockmode = 0, \
+	 (rte)->requiredPerms = 0)
+#endif
+
 /* 18: a NOT NULL may be NOT VALID: rows from before may have NULL. */
 #if PG_VERSION_NUM >= 180000
 #define OT_IS_NOT_NULL(desc, i) \
