@@ -122,6 +122,27 @@ COMMENT ON VIEW onetrip.status IS
     'This server: positions in the log, and counts since it started.';
 GRANT SELECT ON onetrip.status TO PUBLIC;
 
+CREATE FUNCTION onetrip.recent_conflicts(
+    OUT at timestamptz, OUT kind text, OUT "table" text, OUT role text, OUT application text,
+    OUT pid integer, OUT lost_to_region text, OUT lost_to_entry bigint)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_recent_conflicts';
+COMMENT ON FUNCTION onetrip.recent_conflicts() IS
+    'The last 1,000 transactions of this server that got 40001 because another one was first.';
+
+CREATE VIEW onetrip.conflicts AS SELECT * FROM onetrip.recent_conflicts();
+COMMENT ON VIEW onetrip.conflicts IS
+    'The last 1,000 transactions of this server that got 40001 because another one was first.';
+GRANT SELECT ON onetrip.conflicts TO PUBLIC;
+
+CREATE FUNCTION onetrip.last_commit(
+    OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT prepare_ms float8,
+    OUT verdict_ms float8, OUT turn_ms float8, OUT local_ms float8)
+    RETURNS record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_last_commit';
+COMMENT ON FUNCTION onetrip.last_commit() IS
+    'What the last COMMIT of this session that changed something cost; nulls if there was none.';
+
 -- Entries that were left out because of `onetrip skip`.  Each server keeps its own table, as it keeps its own position; the
 -- contents are not replicated as rows.
 CREATE TABLE onetrip.left_out (
