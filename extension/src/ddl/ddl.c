@@ -446,7 +446,7 @@ ddl_makes_type(Node *stmt)
 static void
 ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 {
-	if (IsA(node, RefreshMatViewStmt))
+	if (IsA(node, RefreshMatViewStmt) && ot_in_replicated_database())
 	{
 		RefreshMatViewStmt *refresh = (RefreshMatViewStmt *) node;
 
