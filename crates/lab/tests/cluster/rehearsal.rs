@@ -223,7 +223,7 @@ async fn pg_cron_is_refused_until_every_region_preloads_it() {
     let [_, b, c] = lab.sessions().await;
     let error = b.refused("select cron.unschedule('one')").await;
     let said = told_db(&error);
-    assert!(error.code().code() == "0A000" && said.contains("default_table_access_method = heap"), "{said}");
+    assert!(error.code().code() == "0A000" && said.contains("onetrip.new_tables = local"), "{said}");
     c.must("select cron.schedule('two', '0 0 1 1 *', 'select 1')").await;
     c.must("select cron.alter_job(jobid, schedule => '1 0 1 1 *') from cron.job where jobname = 'two'").await;
     a.must("delete from cron.job where jobname = 'one'").await;
