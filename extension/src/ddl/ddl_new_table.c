@@ -52,10 +52,14 @@ ot_ddl_default_access_method(void)
 static bool
 ddl_new_table_needs_no_default(CreateStmt *stmt)
 {
-	return stmt->partspec != NULL ||
-		(stmt->partbound != NULL &&
-		 OidIsValid(OT_ACCESS_METHOD_FOR_PARTITIONS(RangeVarGetRelid(linitial_node(RangeVar, stmt->inhRelations),
-																	 NoLock, true))));
+	Oid			parent;
+
+	if (stmt->partspec != NULL)
+		return true;
+	if (stmt->partbound == NULL)
+		return false;
+	parent = RangeVarGetRelid(linitial_node(RangeVar, stmt->inhRelations), NoLock, true);
+	return OidIsValid(parent) && OidIsValid(OT_ACCESS_METHOD_FOR_PARTITIONS(parent));
 }
 
 /*
@@ -107,8 +111,8 @@ ot_ddl_name_access_method(List *places)
 Node *
 ot_ddl_choose_access_method(Node *stmt, List **places)
 {
-	if (!ot_in_replicated_database() || !OidIsValid(ot_access_method_oid()) ||
-		ddl_new_table_find_places(stmt) == NIL)
+	if (!ot_in_replicated_database() || ddl_new_table_find_places(stmt) == NIL ||
+		!OidIsValid(ot_access_method_oid()))
 		return stmt;
 	stmt = copyObject(stmt);
 	*places = ddl_new_table_find_places(stmt);
