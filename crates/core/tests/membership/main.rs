@@ -1,6 +1,7 @@
 //! Members join, are promoted, are replaced and leave; with snapshots, and restarts in between.
 
 mod liar;
+mod reads;
 mod world;
 
 use bytes::Bytes;
@@ -8,7 +9,9 @@ use onetrip_core::certifier::{Limits, Outcome, Verdict};
 use onetrip_core::consensus::{Input, Message, Role};
 use onetrip_core::members::Change;
 use onetrip_core::replica::Host;
-use onetrip_core::{checkpoint, Checkpoint, Entry, EntryId, LogIndex, MemberRole, NodeId, PreferredLeader, Term, TxnId};
+use onetrip_core::{
+    checkpoint, Checkpoint, Entry, EntryId, LogIndex, MemberRole, NodeId, PreferredLeader, Term, TxnId,
+};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, MessageType};
 use world::{region, voter, wanted, Disk, World, LEADER_REST_TICKS, SNAPSHOT_TICKS};
 
