@@ -5,16 +5,15 @@
 //!            the newest that a majority names        <── half a round trip to the nearest majority, and back
 //!            an entry that is not older is decided here ──> READ_AT, the last committed entry
 //! ```
-//! Whatever was acknowledged is on the disks of a majority, and one of that majority is asked.  Of two logs the one
-//! with the newer last entry has everything that is committed in the other, which is why Raft's elections compare them
-//! (thesis, 3.6.1).  So this node has decided all that was acknowledged as soon as it has decided an entry that is not
-//! older than the newest named.  Neither the leader nor a clock has a part in it;
-//! `docs/decisions/2026-11-23-fresh-reads.md` has the argument.
+//! Whatever was acknowledged is on the disks of a majority, and one of that majority is asked: it names an entry that is
+//! not older.  Among committed entries a newer one comes later in the log.  So this node has decided all that was
+//! acknowledged as soon as it has decided an entry that is not older than the newest named.  Neither the leader nor a
+//! clock has a part in it; `docs/decisions/2026-11-23-fresh-reads.md` has the argument.
 //!
 //! Invariants:
 //! - A question leaves after the reads that it is for have begun, and its number is never used again, in no life of
 //!   this node.
-//! - What is named is on disk.
+//! - What is named is not older than any committed entry that this node has acknowledged.
 //! - The majority is one of the configuration that is in force here when the question is answered.  As soon as another
 //!   one is in force than when it left, it is asked again: whoever voted then may be gone.
 //! - Nothing is kept of a read that nobody waits for any more, for longer than until voters are asked again.
