@@ -5,8 +5,8 @@
 //!            the newest that a majority names        <── half a round trip to the nearest majority, and back
 //!            an entry that is not older is decided here ──> READ_AT, the last committed entry
 //! ```
-//! Whatever was acknowledged is on the disks of a majority, and one of that majority is asked: it names an entry that is
-//! not older.  Among committed entries a newer one comes later in the log.  So this node has decided all that was
+//! Whatever was acknowledged is on the disks of a majority, and one of that majority is asked: it names an entry that
+//! is not older.  Among committed entries a newer one comes later in the log.  So this node has decided all that was
 //! acknowledged as soon as it has decided an entry that is not older than the newest named.  Neither the leader nor a
 //! clock has a part in it; `docs/decisions/2026-11-23-fresh-reads.md` has the argument.
 //!
