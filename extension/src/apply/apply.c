@@ -350,6 +350,13 @@ ot_apply_take_turn(void)
 	return has_turn;
 }
 
+/* Has the worker the turn?  A rehearsal needs none. */
+bool
+ot_apply_has_turn(void)
+{
+	return current == NULL || has_turn;
+}
+
 /* ---- entries that are applied together ---- */
 
 /* Up to here each entry gets its own transaction, since a group has failed. */

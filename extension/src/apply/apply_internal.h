@@ -37,12 +37,15 @@ typedef struct OtRowFinder
 	ScanKeyData keys[INDEX_MAX_KEYS];
 	Datum	   *values;			/* of the row to find */
 	bool	   *nulls;
+	Datum	   *stored;			/* the same, in the form that they had there */
+	OtRowRead	row;
 } OtRowFinder;
 
 /* apply.c */
 extern void ot_apply_let_locks_go(void);
 extern void ot_apply_set_up_session(void);
 extern bool ot_apply_take_turn(void);
+extern bool ot_apply_has_turn(void);
 
 /* left_out.c */
 extern void ot_left_out_apply(const OtEntry *entry, OtReader *r);

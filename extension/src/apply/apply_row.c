@@ -473,6 +473,8 @@ typedef struct Changes
 	Datum	   *values;
 	bool	   *nulls;
 	OtRowRead	row;
+	int			nparts;			/* those in the entry; more may be added */
+	bool		out_of_line;	/* one of those is */
 } Changes;
 
 static void
@@ -485,14 +487,61 @@ apply_row_get_changes(OtReader *r, OpenTable *table, Changes *changes)
 	changes->nulls = palloc(sizeof(bool) * desc->natts);
 	ot_row_read(r, table->info, desc, &changes->row);
 	ot_row_deform(&changes->row, desc, changes->values, changes->nulls);
+	changes->nparts = changes->row.nparts;
+	changes->out_of_line = changes->row.out_of_line;
+}
+
+/* Are the values, which are equal, in the same form in the entry and here? */
+static bool
+apply_row_same_form(Datum there, Datum here)
+{
+	struct varlena *a = (struct varlena *) DatumGetPointer(there);
+	struct varlena *b = (struct varlena *) DatumGetPointer(here);
+
+	/* the size of a value that is stored out of line does not include a header */
+	if (VARATT_IS_EXTERNAL(a) || VARATT_IS_EXTERNAL(b))
+		return VARATT_IS_EXTERNAL(a) && VARATT_IS_EXTERNAL(b) &&
+			toast_datum_size(there) == toast_datum_size(here) + VARHDRSZ;
+	return VARATT_IS_COMPRESSED(a) == VARATT_IS_COMPRESSED(b) && VARSIZE_ANY(a) == VARSIZE_ANY(b);
+}
+
+/*
+ * A column that an update leaves as it was, in a row that was found by its
+ * whole contents.  The row that was found here may contain the same value in
+ * another form than the one that was changed there, and in that form the new
+ * row might not fit into a page.  So it gets the form from the entry.
+ */
+static Datum
+apply_row_unchanged(OpenTable *table, Changes *changes, int column)
+{
+	OtRowFinder *finder = &table->finder;
+	Datum		here = table->old_row->tts_values[column];
+
+	if (!finder->whole_row || table->old_row->tts_isnull[column] ||
+		!table->info->columns[column].is_varlena ||
+		apply_row_same_form(finder->stored[column], here))
+		return here;
+	for (int i = 0; i < finder->row.nparts; i++)
+	{
+		if (finder->row.parts[i].column != column || !finder->row.parts[i].out_of_line)
+			continue;
+		changes->row.parts = changes->row.parts ?
+			repalloc(changes->row.parts, sizeof(OtPart) * (changes->row.nparts + 1)) : palloc(sizeof(OtPart));
+		changes->row.parts[changes->row.nparts++] = finder->row.parts[i];
+		changes->row.out_of_line = true;
+	}
+	return finder->stored[column];
 }
 
 /* Puts into new_row the row in old_row with the changes. */
 static void
-apply_row_merge_changes(OpenTable *table, const Changes *changes)
+apply_row_merge_changes(OpenTable *table, Changes *changes)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
 	TupleTableSlot *to = table->new_row;
+
+	changes->row.nparts = changes->nparts;
+	changes->row.out_of_line = changes->out_of_line;
 
 	ExecClearTuple(to);
 	slot_getallattrs(table->old_row);
@@ -507,7 +556,7 @@ apply_row_merge_changes(OpenTable *table, const Changes *changes)
 		}
 		else
 		{
-			to->tts_values[i] = table->old_row->tts_values[i];
+			to->tts_values[i] = apply_row_unchanged(table, changes, i);
 			to->tts_isnull[i] = table->old_row->tts_isnull[i];
 		}
 	}

@@ -5,9 +5,9 @@
  *
  * The row is found by its value in the identity index.  In a table without one
  * the entry contains the whole row (whole_row.c), and any row with these
- * contents will do; it is searched for by another index, or else by reading the
- * table from where the last one was found, since an entry usually changes rows
- * in the order in which they are stored.
+ * contents will do; it is searched for by an index that is selective, or else by
+ * reading the table from where the last one was found, since an entry usually
+ * changes rows in the order in which they are stored.
  *
  * The search uses a dirty snapshot, so it also sees rows that are being
  * written.  If an undecided local transaction has the row, that transaction is
@@ -101,14 +101,18 @@ void
 ot_row_finder_read(OtRowFinder *finder, OtReader *r)
 {
 	TupleDesc	desc = RelationGetDescr(finder->rel);
-	OtRowRead	row;
 
 	finder->values = palloc(sizeof(Datum) * desc->natts);
 	finder->nulls = palloc(sizeof(bool) * desc->natts);
-	ot_row_read(r, finder->info, desc, &row);
-	ot_row_deform(&row, desc, finder->values, finder->nulls);
+	ot_row_read(r, finder->info, desc, &finder->row);
+	ot_row_deform(&finder->row, desc, finder->values, finder->nulls);
+	finder->stored = finder->values;
 	if (finder->whole_row)
+	{
+		finder->stored = palloc(sizeof(Datum) * desc->natts);
+		memcpy(finder->stored, finder->values, sizeof(Datum) * desc->natts);
 		ot_whole_row_prepare(finder->info, desc, finder->values, finder->nulls);
+	}
 	for (int i = 0; i < finder->nkeys; i++)
 	{
 		AttrNumber	column = finder->index->rd_index->indkey.values[i] - 1;
@@ -130,24 +134,34 @@ ot_row_finder_read(OtRowFinder *finder, OtReader *r)
 }
 
 /*
- * Begins the search.  A table without an index is read on from where the last
- * search ended; if that is in its midst, the search is only of a part.
+ * Where a search looks.
+ *
+ *	INDEX	rows with the key
+ *	REST	the table, from where the last search of it ended
+ *	TABLE	all of the table
  */
-static void
-find_row_begin(OtRowFinder *finder, bool resume)
+typedef enum SearchPlace
 {
-	if (finder->index_scan)
+	SEARCH_INDEX,
+	SEARCH_REST,
+	SEARCH_TABLE
+} SearchPlace;
+
+static void
+find_row_begin(OtRowFinder *finder, SearchPlace place)
+{
+	if (place == SEARCH_INDEX)
 		index_rescan(finder->index_scan, finder->keys, finder->nkeys, NULL, 0);
 	else if (finder->table_scan == NULL)
 		finder->table_scan = table_beginscan_strat(finder->rel, &finder->dirty, 0, NULL, false, false);
-	else if (!resume)
+	else if (place == SEARCH_TABLE)
 		table_rescan(finder->table_scan, NULL);
 }
 
 static bool
-find_row_next(OtRowFinder *finder, TupleTableSlot *slot)
+find_row_next(OtRowFinder *finder, SearchPlace place, TupleTableSlot *slot)
 {
-	if (finder->index_scan)
+	if (place == SEARCH_INDEX)
 		return index_getnext_slot(finder->index_scan, ForwardScanDirection, slot);
 	return table_scan_getnextslot(finder->table_scan, ForwardScanDirection, slot);
 }
@@ -178,7 +192,7 @@ find_row_is_equal(OtRowFinder *finder, TupleTableSlot *slot)
  * these contents are being changed, *changed_by is one who does.
  */
 static bool
-find_row_search_whole(OtRowFinder *finder, TupleTableSlot *slot, bool resume,
+find_row_search_whole(OtRowFinder *finder, TupleTableSlot *slot, SearchPlace place,
 					  TransactionId *changed_by)
 {
 	MemoryContext old;
@@ -187,8 +201,8 @@ find_row_search_whole(OtRowFinder *finder, TupleTableSlot *slot, bool resume,
 	*changed_by = InvalidTransactionId;
 	/* What the scan allocates (dead items) must live as long as it does. */
 	old = MemoryContextSwitchTo(finder->context);
-	find_row_begin(finder, resume);
-	while (!found && find_row_next(finder, slot))
+	find_row_begin(finder, place);
+	while (!found && find_row_next(finder, place, slot))
 	{
 		TransactionId writer = TransactionIdIsValid(finder->dirty.xmin) ?
 			finder->dirty.xmin : finder->dirty.xmax;
@@ -213,19 +227,28 @@ find_row_search_whole(OtRowFinder *finder, TupleTableSlot *slot, bool resume,
 static bool
 find_row_by_contents(OtRowFinder *finder, TupleTableSlot *slot)
 {
+	SearchPlace place = finder->index_scan ? SEARCH_INDEX : SEARCH_TABLE;
 	TransactionId changed_by;
 
-	if (finder->table_scan != NULL && find_row_search_whole(finder, slot, true, &changed_by))
+	if (finder->table_scan != NULL && place == SEARCH_TABLE &&
+		find_row_search_whole(finder, slot, SEARCH_REST, &changed_by))
 		return true;
 	for (;;)
 	{
-		if (find_row_search_whole(finder, slot, false, &changed_by))
+		if (find_row_search_whole(finder, slot, place, &changed_by))
 			return true;
 		if (ot_apply_take_turn())
 			continue;
-		if (!TransactionIdIsValid(changed_by))
+		if (!ot_apply_has_turn())
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("the apply worker has lost its connection to the node while it looked for a row")));
+		if (TransactionIdIsValid(changed_by))
+			find_row_wait_for(finder, changed_by, slot);
+		else if (place == SEARCH_INDEX)
+			place = SEARCH_TABLE;	/* the index may be damaged */
+		else
 			return false;
-		find_row_wait_for(finder, changed_by, slot);
 	}
 }
 
@@ -240,8 +263,8 @@ find_row_by_identity(OtRowFinder *finder, TupleTableSlot *slot)
 
 		CHECK_FOR_INTERRUPTS();
 		old = MemoryContextSwitchTo(finder->context);
-		find_row_begin(finder, false);
-		found = find_row_next(finder, slot);
+		find_row_begin(finder, SEARCH_INDEX);
+		found = find_row_next(finder, SEARCH_INDEX, slot);
 		MemoryContextSwitchTo(old);
 		if (!found)
 			return false;

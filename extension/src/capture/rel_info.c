@@ -49,6 +49,7 @@
 
 #include "access/genam.h"
 #include "access/hash.h"
+#include "access/nbtree.h"
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/transam.h"
@@ -60,6 +61,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_statistic.h"
 #include "catalog/pg_type.h"
+#include "commands/defrem.h"
 #include "common/hashfn.h"
 #include "access/sysattr.h"
 #include "nodes/nodeFuncs.h"
@@ -78,8 +80,12 @@
 #define SEED_EXCLUSION	1
 #define SEED_PARTIAL	2
 
-/* A guess where there are no statistics, the planner's. */
-#define DEFAULT_DISTINCT 200
+/*
+ * An index with more rows for each value is not searched for whole rows.  To
+ * read on in the table is better, since an entry that changes many rows changes
+ * them in the order of the table.
+ */
+#define ROWS_PER_VALUE_MAX 100
 
 static HTAB *infos = NULL;
 
@@ -487,8 +493,16 @@ rel_info_tells_rows_apart(Relation rel, Relation index_rel)
 	for (int i = 0; i < form->indnkeyatts; i++)
 	{
 		AttrNumber	attnum = form->indkey.values[i];
+		Form_pg_attribute att;
+		Oid			opclass;
 
 		if (attnum <= 0 || !OT_IS_NOT_NULL(RelationGetDescr(rel), attnum - 1))
+			return false;
+		/* of two indexes on the same columns, both then mean the same by equal */
+		att = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
+		opclass = GetDefaultOpClass(att->atttypid, BTREE_AM_OID);
+		if (!OidIsValid(opclass) || get_opclass_family(opclass) != index_rel->rd_opfamily[i] ||
+			index_rel->rd_indcollation[i] != att->attcollation)
 			return false;
 	}
 	return true;
@@ -510,7 +524,7 @@ rel_info_is_before(const OtIndex *a, const OtIndex *b)
 
 /*
  * Roughly how many different values there are in the first `columns` columns of
- * the index.
+ * the index; 0 if there are many rows for each.
  */
 static double
 rel_info_estimate_values(Relation rel, Relation index_rel, int columns)
@@ -525,8 +539,9 @@ rel_info_estimate_values(Relation rel, Relation index_rel, int columns)
 		HeapTuple	stats = SearchSysCache3(STATRELATTINH, ObjectIdGetDatum(RelationGetRelid(rel)),
 											Int16GetDatum(index_rel->rd_index->indkey.values[i]),
 											BoolGetDatum(false));
-		double		distinct = DEFAULT_DISTINCT;
+		double		distinct = rows;
 
+		/* without statistics an index is trusted */
 		if (HeapTupleIsValid(stats))
 		{
 			distinct = ((Form_pg_statistic) GETSTRUCT(stats))->stadistinct;
@@ -536,7 +551,7 @@ rel_info_estimate_values(Relation rel, Relation index_rel, int columns)
 		}
 		values *= Max(distinct, 1);
 	}
-	return values;
+	return rows / values > ROWS_PER_VALUE_MAX ? 0 : values;
 }
 
 /*
@@ -564,6 +579,7 @@ rel_info_count_searchable(Relation rel, Relation index_rel)
 		equality = get_opfamily_member(index_rel->rd_opfamily[n], type, type,
 									   BTEqualStrategyNumber);
 		if (!OidIsValid(equality) || !rel_info_is_builtin(get_opcode(equality)) ||
+			!rel_info_is_builtin(index_getprocid(index_rel, n + 1, BTORDER_PROC)) ||
 			(!rel_info_is_builtin(column) && !type_is_enum(column)) || column == RECORDOID ||
 			(OidIsValid(get_element_type(column)) &&
 			 !OidIsValid(lookup_type_cache(column, TYPECACHE_CMP_PROC)->cmp_proc)))

@@ -11,7 +11,7 @@ use crate::lab::{duration, start, subjects, Lab, Session};
 async fn tables_without_a_key_are_updated_in_any_region() {
     let lab = start("whole_rows", "tables without a primary key take updates and deletes in any region").await;
     subjects!(lab, 12;
-        equal_rows, every_kind_of_column, changed_tables, changed_row_types, own_rows, many_rows, deferred_keys, moved_rows, nobody_is_evicted_in_vain,
+        equal_rows, every_kind_of_column, changed_tables, changed_row_types, other_forms, few_values, own_rows, many_rows, deferred_keys, moved_rows, nobody_is_evicted_in_vain,
         equal_rows_conflict, everybody_moves_rows
     );
 }
@@ -121,6 +121,7 @@ async fn changed_row_types(lab: &Lab) {
          insert into parts select g % 2, row(g / 3, 'x')::part, array[row(1, 'y')::part, null] from generate_series(1, 12) g",
     )
     .await;
+    lab.everywhere().await;
     b.must("alter type part add attribute c int").await;
     lab.everywhere().await;
     c.must("insert into parts values (0, row(1, 'x', null), null), (0, row(1, 'x', 5), null), (0, null, null)").await;
@@ -137,6 +138,57 @@ async fn changed_row_types(lab: &Lab) {
     b.must("update parts set p.c = 6, ps = ps || row(1, 2)::part where (p).a = 1").await;
     lab.everywhere().await;
     lab.check_equal(1).await;
+}
+
+/// Equal rows are stored in different forms, and the changed one has room only in the form that it had there.
+async fn other_forms(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    a.must(
+        "create table formed (k int, a text, b text); alter table formed alter a set storage plain, alter b set storage plain;
+         insert into formed values (1, repeat('x', 7000), '');
+         alter table formed alter a set storage main; insert into formed values (1, repeat('x', 7000), '');
+         alter table formed alter a set storage plain",
+    )
+    .await;
+    lab.everywhere().await;
+    b.must("update formed set b = repeat('y', 1500) where ctid = (select max(ctid) from formed)").await;
+    lab.everywhere().await;
+    // Without any change of storage: other columns decide what is compressed.
+    let names: Vec<String> = (1..99).map(|n| format!("n{n} name")).collect();
+    let set: Vec<String> = (1..99).map(|n| format!("n{n} = 'set'")).collect();
+    a.must(&format!("create table wide (a text, b text, c text, {})", names.join(", "))).await;
+    a.must(
+        "insert into wide values (repeat('x', 1900), null, null), (repeat('x', 1900), null, repeat('long ', 2000)); update wide set c = null where c is not null",
+    )
+    .await;
+    lab.everywhere().await;
+    c.must(&format!(
+        "update wide set c = (select string_agg(md5(g::text), '') from generate_series(1, 300) g), {} where ctid = (select max(ctid) from wide)",
+        set.join(", ")
+    ))
+    .await;
+    lab.everywhere().await;
+    b.must("delete from formed where b = ''; update wide set b = 'b'; delete from wide where c is null").await;
+    lab.shows(
+        "select length(a) || ' ' || length(b) || ' ' || (select length(c) || n98 from wide) from formed",
+        "7000 1500 9600set",
+    )
+    .await;
+}
+
+/// An index on few values helps nobody: the table is read on.
+async fn few_values(lab: &Lab) {
+    let b = lab.session(1).await;
+    b.must("create table few (v int, flag bool); create index on few (flag)").await;
+    b.must("insert into few select g, g % 2 = 0 from generate_series(1, 20000) g").await;
+    lab.everywhere().await;
+    for session in lab.sessions().await {
+        session.must("analyze few").await;
+    }
+    let began = Instant::now();
+    b.must("update few set v = v + 1; delete from few where flag").await;
+    lab.shows("select count(*) || ' ' || sum(v) from few", "10000 100010000").await;
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 /// A transaction changes the rows that it made, some of which equal others.
