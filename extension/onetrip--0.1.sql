@@ -122,6 +122,27 @@ COMMENT ON VIEW onetrip.status IS
     'This server: positions in the log, and counts since it started.';
 GRANT SELECT ON onetrip.status TO PUBLIC;
 
+CREATE FUNCTION onetrip.recent_conflicts(
+    OUT at timestamptz, OUT kind text, OUT "table" text, OUT role text, OUT application text,
+    OUT pid integer, OUT lost_to_region text, OUT lost_to_entry bigint)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_recent_conflicts';
+COMMENT ON FUNCTION onetrip.recent_conflicts() IS
+    'The last 1,000 transactions of this server that got 40001 because another one was first.';
+
+CREATE VIEW onetrip.conflicts AS SELECT * FROM onetrip.recent_conflicts();
+COMMENT ON VIEW onetrip.conflicts IS
+    'The last 1,000 transactions of this server that got 40001 because another one was first.';
+GRANT SELECT ON onetrip.conflicts TO PUBLIC;
+
+CREATE FUNCTION onetrip.last_commit(
+    OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT prepare_ms float8,
+    OUT verdict_ms float8, OUT turn_ms float8, OUT local_ms float8)
+    RETURNS record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_last_commit';
+COMMENT ON FUNCTION onetrip.last_commit() IS
+    'What the last COMMIT of this session that changed something cost; nulls if there was none.';
+
 -- Entries that were left out because of `onetrip skip`.  Each server keeps its own table, as it keeps its own position; the
 -- contents are not replicated as rows.
 CREATE TABLE onetrip.left_out (
@@ -165,28 +186,51 @@ CREATE FUNCTION onetrip.nextval(regclass) RETURNS bigint
 COMMENT ON FUNCTION onetrip.nextval(regclass) IS
     'nextval(); on a read replica, calls to nextval() are redirected here, and it works for temporary sequences only.';
 
+CREATE FUNCTION onetrip.sequence_last_value(regclass) RETURNS bigint
+    LANGUAGE c STRICT VOLATILE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ot_sequence_last_value';
+COMMENT ON FUNCTION onetrip.sequence_last_value(regclass) IS
+    'pg_sequence_last_value(), calls to which are redirected here.';
+
+CREATE FUNCTION onetrip.sequence_defined(sequence oid, field text, otherwise bigint) RETURNS bigint
+    LANGUAGE c STRICT STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ot_sequence_defined';
+COMMENT ON FUNCTION onetrip.sequence_defined(oid, text, bigint) IS
+    'A number of the sequence''s definition, as its owner wrote it: start, increment, minimum or maximum.';
+
+CREATE FUNCTION onetrip.sequence_share_here(sequence oid, field text) RETURNS bigint
+    LANGUAGE c STRICT STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ot_sequence_share_here';
+COMMENT ON FUNCTION onetrip.sequence_share_here(oid, text) IS
+    'A number of this node''s share of the sequence: start, increment, minimum or maximum.';
+
+CREATE VIEW onetrip.sequence_definitions AS
+SELECT s.seqrelid,
+       s.seqtypid,
+       onetrip.sequence_defined(s.seqrelid, 'start', s.seqstart) AS seqstart,
+       onetrip.sequence_defined(s.seqrelid, 'increment', s.seqincrement) AS seqincrement,
+       onetrip.sequence_defined(s.seqrelid, 'maximum', s.seqmax) AS seqmax,
+       onetrip.sequence_defined(s.seqrelid, 'minimum', s.seqmin) AS seqmin,
+       s.seqcache,
+       s.seqcycle
+FROM pg_catalog.pg_sequence s;
+COMMENT ON VIEW onetrip.sequence_definitions IS
+    'pg_sequence with definitions as their owners wrote them; it takes the place of pg_sequence in queries.';
+GRANT SELECT ON onetrip.sequence_definitions TO PUBLIC;
+
 CREATE VIEW onetrip.sequences AS
 SELECT n.nspname AS schema_name,
        c.relname AS sequence_name,
        pg_catalog.format_type(s.seqtypid, NULL) AS data_type,
-       coalesce(o.start, s.seqstart) AS start_value,
-       coalesce(o.minimum, s.seqmin) AS minimum_value,
-       coalesce(o.maximum, s.seqmax) AS maximum_value,
-       coalesce(o.increment, s.seqincrement) AS increment,
+       s.seqstart AS start_value,
+       s.seqmin AS minimum_value,
+       s.seqmax AS maximum_value,
+       s.seqincrement AS increment,
        s.seqcycle AS cycles,
        s.seqcache AS cache_size,
-       s.seqstart AS start_here,
-       s.seqincrement AS increment_here
-FROM pg_catalog.pg_sequence s
+       onetrip.sequence_share_here(s.seqrelid, 'start') AS start_here,
+       onetrip.sequence_share_here(s.seqrelid, 'increment') AS increment_here
+FROM onetrip.sequence_definitions s
 JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-CROSS JOIN LATERAL (
-    SELECT max(option_value::bigint) FILTER (WHERE option_name = 'start') AS start,
-           max(option_value::bigint) FILTER (WHERE option_name = 'minimum') AS minimum,
-           max(option_value::bigint) FILTER (WHERE option_name = 'maximum') AS maximum,
-           max(option_value::bigint) FILTER (WHERE option_name = 'increment') AS increment
-    FROM pg_catalog.pg_options_to_table(c.reloptions)) o
 WHERE c.relpersistence <> 't';
 COMMENT ON VIEW onetrip.sequences IS
-    'Sequences as their owners defined them. pg_sequence shows this node''s share: the values from start_here in steps of increment_here.';
+    'Sequences as their owners defined them, and this node''s share: the values from start_here in steps of increment_here.';
 GRANT SELECT ON onetrip.sequences TO PUBLIC;

@@ -66,6 +66,7 @@ _PG_init(void)
 	ot_shmem_init();
 	ot_position_init();
 	ot_slot_init();
+	ot_conflict_init();
 	ot_worker_init();
 	ot_capture_init();
 	ot_turn_init();

@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 const MAGIC: u32 = 0x314b_544f; // "OTK1"
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 const WHAT: &str = "checkpoint";
 /// Far apart, so that no small damage turns one into the other.
 const MADE: u16 = 0x4d4d;
@@ -352,7 +352,7 @@ mod tests {
             voter: id < 4,
             slot: Some(id),
             replaces: None,
-            joined: Some(crate::members::Joined { token: [id as u8; 32], attempt: 7 }),
+            joined: Some(crate::members::Joined { token: [id as u8; 32], attempt: 7, expires_unix_s: 8 }),
         };
         let members = Members::bootstrap((1..=4).map(member).collect(), "r".into(), 8);
         let mut c = Checkpoint::bootstrap(members, Limits::default());

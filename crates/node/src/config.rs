@@ -170,7 +170,7 @@ impl NodeConfig {
         let wrong = |why: String| Error::Config { file: file.clone(), why };
         self.validate().map_err(wrong)?;
         let text = toml::to_string(self).map_err(|e| wrong(e.to_string()))?;
-        std::fs::write(&file, text).map_err(|e| wrong(format!("cannot be written: {e}")))
+        crate::disk::replace_file(&file, &text, 0o666)
     }
 
     /// `Err`: what is wrong with it, in a sentence.

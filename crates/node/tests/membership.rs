@@ -2,11 +2,13 @@
 
 mod common;
 
-use anyhow::{ensure, Context, Result};
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
 use common::{http, update, wait_for, Cluster};
 use onetrip_core::agent::VerdictOutcome;
 use onetrip_core::{LogIndex, MemberRole, NodeId};
-use onetrip_node::{AdminRequest, PostgresConfig};
+use onetrip_node::{AdminReply, AdminRequest, PostgresConfig};
 
 /// Cuts the links in both directions between node `i` and these members, or restores them.
 async fn cut(cluster: &Cluster, i: usize, peers: &[u32], cut: bool) -> Result<()> {
@@ -346,4 +348,30 @@ async fn a_node_without_members_and_checkpoint_does_not_start() -> Result<()> {
     let refused = cluster.start_node(0).expect_err("it started without members").to_string();
     ensure!(refused.contains("onetrip join"), "{refused}");
     Ok(())
+}
+
+/// A read replica never votes, so its token would open a join again for ever, whenever the replica is away.
+#[tokio::test]
+async fn a_used_token_expires_too() -> Result<()> {
+    let cluster = Cluster::start(0.0)?;
+    cluster.preferred_leads().await?;
+    let order = AdminRequest::Token { role: MemberRole::Replica, replaces: None, ttl_s: 3 };
+    let AdminReply::Token(secret) = cluster.admin(0, order).await? else { bail!("no token") };
+    let again = || AdminRequest::Join {
+        secret_hash: onetrip_node::secret::hash(&secret),
+        region: "far".into(),
+        address: "h:1".into(),
+        unlike: None,
+    };
+    for id in [4, 5] {
+        let AdminReply::Joined { member, .. } = cluster.admin(1, again()).await? else { bail!("not let in") };
+        ensure!(member.id == NodeId(id), "{member:?}");
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for via in 0..3 {
+        let why = cluster.admin(via, again()).await.err().context("it was let in")?.to_string();
+        ensure!(why.contains("expired"), "{why}");
+    }
+    ensure!(cluster.members(0).await?.get(NodeId(5)).is_some());
+    cluster.stop().await
 }

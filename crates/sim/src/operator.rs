@@ -75,7 +75,7 @@ impl World {
         let change = match self.operator.job.as_ref() {
             Some(Job::Token { token, .. }) => Change::AddToken(token.clone()),
             Some(Job::Join { token, region, address }) => {
-                let joined = Joined { token: *token, attempt: self.operator.requests };
+                let joined = Joined { token: *token, attempt: self.operator.requests, expires_unix_s: u64::MAX };
                 Change::Join { joined, region: region.clone(), address: address.clone() }
             }
             Some(Job::Remove(id)) => Change::Remove(*id),

@@ -13,7 +13,31 @@
 
 #include "apply/apply.h"
 
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/tableam.h"
 #include "utils/relcache.h"
+#include "utils/snapshot.h"
+
+#include "capture/capture.h"
+
+/* Finds rows of one table (find_row.c). */
+typedef struct OtRowFinder
+{
+	Relation	rel;
+	OtRelInfo  *info;
+	MemoryContext context;
+	MemoryContext candidate_context;
+	bool		whole_row;		/* the table has no identity */
+	Relation	index;			/* NULL: the table is read */
+	IndexScanDesc index_scan;
+	TableScanDesc table_scan;
+	SnapshotData dirty;
+	int			nkeys;
+	ScanKeyData keys[INDEX_MAX_KEYS];
+	Datum	   *values;			/* of the row to find */
+	bool	   *nulls;
+} OtRowFinder;
 
 /* apply.c */
 extern void ot_apply_let_locks_go(void);
@@ -32,6 +56,12 @@ extern void ot_apply_insert(OtReader *r);
 extern void ot_apply_update(OtReader *r);
 extern void ot_apply_delete(OtReader *r);
 extern void ot_apply_rows_close(void);
+
+/* find_row.c */
+extern void ot_row_finder_open(OtRowFinder *finder, Relation rel, OtRelInfo *info);
+extern void ot_row_finder_read(OtRowFinder *finder, OtReader *r);
+extern void ot_row_finder_find(OtRowFinder *finder, TupleTableSlot *slot);
+extern void ot_row_finder_close(OtRowFinder *finder);
 
 /* evict.c */
 extern void ot_evict_xid(TransactionId xid, Relation rel);

@@ -7,10 +7,8 @@
  * columns: all of these ran in the transaction's own region, and their effects
  * are part of the entry.  Running them again would apply these effects twice.
  *
- * A row is found through the identity index.  If an undecided local
- * transaction has locked or changed it, that transaction is evicted before the
- * worker waits for it.  The search uses a dirty snapshot, so it also sees rows
- * that are being written.
+ * If an undecided local transaction has locked or changed a row, that
+ * transaction is evicted before the worker waits for it (find_row.c).
  *
  * Tables stay open, with their indexes and an index scan, from their first row
  * in the transaction to its end or to the next DDL statement, so that entries
@@ -67,10 +65,7 @@ typedef struct OpenTable
 	TupleTableSlot *new_row;	/* built from parts in the entry, or from changes
 								 * and the old row */
 	TupleTableSlot *old_row;
-	Relation	identity;
-	IndexScanDesc scan;
-	SnapshotData dirty;
-	ScanKeyData keys[INDEX_MAX_KEYS];
+	OtRowFinder finder;
 } OpenTable;
 
 typedef struct Tables
@@ -225,30 +220,6 @@ apply_row_leave_user_context(UserContext *saved)
 /* ---- opening and closing ---- */
 
 static void
-apply_row_open_identity(OpenTable *table)
-{
-	OtIndex    *identity = &table->info->indexes[table->info->identity];
-
-	table->identity = index_open(identity->oid, RowExclusiveLock);
-	InitDirtySnapshot(table->dirty);
-	table->scan = OT_INDEX_BEGINSCAN(table->rel, table->identity, &table->dirty,
-									 identity->nkeys);
-	for (int i = 0; i < identity->nkeys; i++)
-	{
-		Oid			type = table->identity->rd_opcintype[i];
-		Oid			equality = get_opfamily_member(table->identity->rd_opfamily[i], type, type,
-												   BTEqualStrategyNumber);
-
-		if (!OidIsValid(equality))
-			elog(ERROR, "index \"%s\" has no equality operator for column %d",
-				 RelationGetRelationName(table->identity), i + 1);
-		ScanKeyEntryInitialize(&table->keys[i], 0, i + 1, BTEqualStrategyNumber, InvalidOid,
-							   table->identity->rd_indcollation[i], get_opcode(equality),
-							   (Datum) 0);
-	}
-}
-
-static void
 apply_row_open_table(OpenTable *table)
 {
 	MemoryContext old = MemoryContextSwitchTo(rows_context);
@@ -305,8 +276,7 @@ apply_row_open_table(OpenTable *table)
 	table->new_row = MakeSingleTupleTableSlot(CreateTupleDescCopy(table->info->as_given),
 											  &TTSOpsVirtual);
 	table->old_row = table_slot_create(table->rel, NULL);
-	if (table->info->identity >= 0)
-		apply_row_open_identity(table);
+	ot_row_finder_open(&table->finder, table->rel, table->info);
 	MemoryContextSwitchTo(old);
 }
 
@@ -339,10 +309,7 @@ ot_apply_rows_close(void)
 
 		if (table->rel == NULL)
 			continue;
-		if (table->scan)
-			index_endscan(table->scan);
-		if (table->identity)
-			index_close(table->identity, NoLock);
+		ot_row_finder_close(&table->finder);
 		ExecDropSingleTupleTableSlot(table->given_row);
 		ExecDropSingleTupleTableSlot(table->new_row);
 		ExecDropSingleTupleTableSlot(table->old_row);
@@ -350,8 +317,6 @@ ot_apply_rows_close(void)
 		FreeExecutorState(table->estate);
 		table_close(table->rel, NoLock);
 		table->rel = NULL;
-		table->scan = NULL;
-		table->identity = NULL;
 	}
 }
 
@@ -481,7 +446,7 @@ apply_row_update_row(OpenTable *table, const OtRowRead *read, bool wait, OtUpdat
 	return result;
 }
 
-/* ---- reading rows, keys and changes from an entry ---- */
+/* ---- reading rows and changes from an entry ---- */
 
 /* Reads a whole row; returns the slot that it is in. */
 static TupleTableSlot *
@@ -499,32 +464,6 @@ apply_row_get_row(OtReader *r, OpenTable *table, OtRowRead *row)
 	ot_row_deform(row, desc, table->new_row->tts_values, table->new_row->tts_isnull);
 	ExecStoreVirtualTuple(table->new_row);
 	return table->new_row;
-}
-
-/* Reads a key into the scan keys. */
-static void
-apply_row_get_key(OtReader *r, OpenTable *table)
-{
-	OtIndex    *identity = &table->info->indexes[table->info->identity];
-	TupleDesc	desc = RelationGetDescr(table->rel);
-	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
-	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
-	OtRowRead	row;
-
-	ot_row_read(r, table->info, desc, &row);
-	ot_row_deform(&row, desc, values, nulls);
-	for (int i = 0; i < identity->nkeys; i++)
-	{
-		AttrNumber	column = identity->attnums[i] - 1;
-
-		if (nulls[column])
-			ereport(ERROR,
-					(errcode(OT_ERR_PROTOCOL),
-					 errmsg("a row's key has no value for column %d", i + 1)));
-		/* Detoasted once here, not in each call of the index's operator. */
-		table->keys[i].sk_argument = table->info->columns[column].is_varlena ?
-			PointerGetDatum(PG_DETOAST_DATUM(values[column])) : values[column];
-	}
 }
 
 /* What an update changes: columns, and their new values. */
@@ -575,55 +514,7 @@ apply_row_merge_changes(OpenTable *table, const Changes *changes)
 	ExecStoreVirtualTuple(to);
 }
 
-/* ---- finding a row, and evicting those who have it ---- */
-
-static void
-apply_row_check_identity(OpenTable *table)
-{
-	if (table->info->identity < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s.%s\" has no primary key in region \"%s\"",
-						table->schema, table->name, ot_region),
-				 errhint("This region differs from the others; compare them with onetrip check.")));
-}
-
-/*
- * Finds the row with the scan keys and puts it into old_row.  Evicts undecided
- * writers of it, and waits until they are gone.
- */
-static void
-apply_row_find_row(OpenTable *table)
-{
-	OtIndex    *identity = &table->info->indexes[table->info->identity];
-
-	for (;;)
-	{
-		TransactionId writer;
-		MemoryContext old;
-		bool		found;
-
-		CHECK_FOR_INTERRUPTS();
-		/* What the scan allocates (dead items) must live as long as it does. */
-		old = MemoryContextSwitchTo(rows_context);
-		index_rescan(table->scan, table->keys, identity->nkeys, NULL, 0);
-		found = index_getnext_slot(table->scan, ForwardScanDirection, table->old_row);
-		MemoryContextSwitchTo(old);
-		if (!found)
-			ereport(ERROR,
-					(errcode(ERRCODE_NO_DATA_FOUND),
-					 errmsg("row to change is missing in table \"%s.%s\" of region \"%s\"",
-							table->schema, table->name, ot_region),
-					 errhint("This region differs from the others; compare them with onetrip check.")));
-		writer = TransactionIdIsValid(table->dirty.xmin) ?
-			table->dirty.xmin : table->dirty.xmax;
-		if (!TransactionIdIsValid(writer))
-			return;
-		ExecClearTuple(table->old_row);
-		ot_evict_xid(writer, table->rel);
-		XactLockTableWait(writer, NULL, NULL, XLTW_None);
-	}
-}
+/* ---- evicting those who have locked a row ---- */
 
 /* Evicts all holders of a row lock on old_row that is in the way. */
 static void
@@ -748,15 +639,14 @@ ot_apply_update(OtReader *r)
 	TM_Result	result;
 	OtUpdateIndexes update_indexes;
 
-	apply_row_check_identity(table);
 	key_changes = ot_get_u8(r) == OT_UPDATE;
-	apply_row_get_key(r, table);
+	ot_row_finder_read(&table->finder, r);
 	apply_row_get_changes(r, table, &changes);
 
 	apply_row_begin_change();
 	do
 	{
-		apply_row_find_row(table);
+		ot_row_finder_find(&table->finder, table->old_row);
 		apply_row_merge_changes(table, &changes);
 		result = apply_row_update_row(table, &changes.row, wait, &update_indexes);
 	} while (!apply_row_attempt_is_done(table, result, key_changes, &wait));
@@ -774,14 +664,13 @@ ot_apply_delete(OtReader *r)
 	bool		wait = false;
 	TM_Result	result;
 
-	apply_row_check_identity(table);
-	apply_row_get_key(r, table);
+	ot_row_finder_read(&table->finder, r);
 	apply_row_begin_change();
 	do
 	{
 		TM_FailureData failure;
 
-		apply_row_find_row(table);
+		ot_row_finder_find(&table->finder, table->old_row);
 		result = table_tuple_delete(table->rel, &table->old_row->tts_tid,
 									GetCurrentCommandId(true), GetActiveSnapshot(),
 									InvalidSnapshot, wait, &failure, false);

@@ -75,6 +75,7 @@ extern char *ot_agent_socket;
 extern int	ot_node_id;
 extern int	ot_sequence_slot;
 extern int	ot_sequence_stride;
+extern bool ot_show_sequence_shares;
 extern int	ot_commit_timeout_ms;
 extern int	ot_read;			/* OtRead */
 extern int	ot_max_apply_delay_ms;

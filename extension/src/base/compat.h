@@ -176,6 +176,26 @@ OT_FIRST_ATTRIBUTES(TupleDesc desc, int n)
 #endif
 
 /*
+ * 16: an entry of the range table that was a view keeps its OID, by which
+ * permissions are checked; before, it must be without one.
+ */
+#if PG_VERSION_NUM >= 160000
+#define OT_MAKE_SUBQUERY_OF_VIEW(rte) ((void) (rte))
+#else
+#define OT_MAKE_SUBQUERY_OF_VIEW(rte) \
+	((rte)->relid = InvalidOid, (rte)->relkind = 0, (rte)->rellockmode = 0, \
+	 (rte)->requiredPerms = 0)
+#endif
+
+/* 18: a NOT NULL may be NOT VALID: rows from before may have NULL. */
+#if PG_VERSION_NUM >= 180000
+#define OT_IS_NOT_NULL(desc, i) \
+	(TupleDescCompactAttr(desc, i)->attnullability == ATTNULLABLE_VALID)
+#else
+#define OT_IS_NOT_NULL(desc, i) (TupleDescAttr(desc, i)->attnotnull)
+#endif
+
+/*
  * 18: a bitmap scan takes counters for EXPLAIN as well; a bitmap's iterator
  * fills a struct of the caller's, which extracts a page's rows on demand.
  */

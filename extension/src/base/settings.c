@@ -22,6 +22,7 @@ char	   *ot_agent_socket = NULL;
 int			ot_node_id = 0;
 int			ot_sequence_slot = 0;
 int			ot_sequence_stride = 1;
+bool		ot_show_sequence_shares = false;
 int			ot_commit_timeout_ms = 10000;
 int			ot_read = OT_READ_LOCAL;
 int			ot_max_apply_delay_ms = 5000;
@@ -72,6 +73,12 @@ ot_settings_init(void)
 							"The same on every node, fixed when the cluster is made.",
 							&ot_sequence_stride, 1, 1, 1024,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("onetrip.show_sequence_shares",
+							 "Shows in pg_sequence this server's shares of the sequences.",
+							 "If off, queries of pg_sequence show definitions as their owners wrote them.",
+							 &ot_show_sequence_shares, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("onetrip.read_only",
 							 "This server is a read replica: it refuses changes of what is replicated.",

@@ -252,13 +252,13 @@ access_method_before_uncaptured_write(Relation rel)
 }
 
 static inline void
-access_method_before_write(Relation rel, bool captured, bool needs_identity)
+access_method_before_write(Relation rel, bool captured)
 {
 	if (captured)
 	{
 		access_method_check_isolation(rel);
 		watch.check_row_write(rel);
-		ot_capture_check_writable(rel, needs_identity);
+		ot_write_set_touch();
 	}
 	else if (unlikely(creating_extension || ot_is_apply_worker))
 		access_method_before_uncaptured_write(rel);
@@ -270,7 +270,7 @@ ot_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
 {
 	bool		captured = access_method_is_captured(rel);
 
-	access_method_before_write(rel, captured, false);
+	access_method_before_write(rel, captured);
 	heap_methods->tuple_insert(rel, slot, cid, options, bistate);
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 	if (captured)
@@ -283,7 +283,7 @@ ot_multi_insert(Relation rel, TupleTableSlot **slots, int nslots, CommandId cid,
 {
 	bool		captured = access_method_is_captured(rel);
 
-	access_method_before_write(rel, captured, false);
+	access_method_before_write(rel, captured);
 	heap_methods->multi_insert(rel, slots, nslots, cid, options, bistate);
 	ot_write_set_note_rows(RelationGetRelid(rel), nslots);
 	if (captured)
@@ -298,7 +298,7 @@ ot_tuple_insert_speculative(Relation rel, TupleTableSlot *slot, CommandId cid,
 							int options, struct BulkInsertStateData *bistate,
 							uint32 token)
 {
-	access_method_before_write(rel, access_method_is_captured(rel), false);
+	access_method_before_write(rel, access_method_is_captured(rel));
 	heap_methods->tuple_insert_speculative(rel, slot, cid, options, bistate, token);
 	ot_write_set_note_rows(RelationGetRelid(rel), 1);
 }
@@ -324,7 +324,7 @@ ot_tuple_delete(Relation rel, ItemPointer tid, CommandId cid, Snapshot snapshot,
 	bool		captured = access_method_is_captured(rel);
 	TM_Result	result;
 
-	access_method_before_write(rel, captured, true);
+	access_method_before_write(rel, captured);
 	result = heap_methods->tuple_delete(rel, tid, cid, snapshot, crosscheck, wait,
 										tmfd, changing_part);
 	if (result == TM_Ok)
@@ -343,7 +343,7 @@ ot_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	bool		captured = access_method_is_captured(rel);
 	TM_Result	result;
 
-	access_method_before_write(rel, captured, true);
+	access_method_before_write(rel, captured);
 	result = heap_methods->tuple_update(rel, otid, slot, cid, snapshot, crosscheck,
 										wait, tmfd, lockmode, update_indexes);
 	if (result == TM_Ok)
@@ -365,7 +365,7 @@ ot_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 	if (captured)
 	{
 		access_method_check_isolation(rel);
-		ot_capture_check_writable(rel, false);
+		ot_write_set_touch();
 	}
 	result = heap_methods->tuple_lock(rel, tid, snapshot, slot, cid, mode,
 									  wait_policy, flags, tmfd);

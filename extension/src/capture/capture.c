@@ -7,12 +7,12 @@
  *	insert			I			UPDATE on each unique value
  *	update			U			the row's identity, in the mode of its row lock;
  *								UPDATE on each unique value that came or went
- *	delete			D			UPDATE on each unique value, the identity among them
+ *	delete			D			UPDATE on each unique value and on the identity
  *	row lock		-			the row's identity, in the lock's mode
  *	contents		I each		none: the lock on the relation is a key
  *
- * The identity is the row's value in the replica identity index: the one that
- * ALTER TABLE has chosen, or else the primary key.  Two transactions collide
+ * The identity is the row's value in the identity index, or all of the row if
+ * there is none (rel_info.c, whole_row.c).  Two transactions collide
  * on these keys if their row locks, or their index insertions, would have
  * collided in one PostgreSQL.  (Some collide more often: see rel_info.c.)
  *
@@ -63,7 +63,6 @@ ot_capture_init(void)
 /* Seeds keep keys of different kinds apart. */
 #define SEED_TABLE	UINT64CONST(0x6f6e65747269700a)
 #define SEED_SCHEMA UINT64CONST(0x6f6e65747269700b)
-#define SEED_ROWS	UINT64CONST(0x6f6e65747269700c)
 #define SEED_CODE	UINT64CONST(0x6f6e65747269700e)
 
 OtHash
@@ -313,17 +312,27 @@ capture_take_unique_values(OtRelInfo *info, TupleTableSlot *slot)
 	}
 }
 
+/*
+ * Takes the key of all of the row.  Any update changes it, so there is no lock
+ * that an update could leave alone: KEY SHARE becomes SHARE.
+ */
+static void
+capture_take_whole_row(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
+{
+	OtHash		hash;
+
+	slot_getallattrs(slot);
+	hash = ot_whole_row_hash(info, slot->tts_tupleDescriptor, slot->tts_values, slot->tts_isnull);
+	ot_write_set_key_now(hash, mode <= OT_SHARE ? OT_SHARE : OT_UPDATE, info->relid);
+}
+
 static void
 capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 {
 	OtHash		hash;
 
 	if (info->identity < 0)
-	{
-		/* All rows of a table without an identity share one key. */
-		hash.value = hash_combine64(info->table.value, SEED_ROWS);
-		ot_write_set_key_now(hash, mode, info->relid);
-	}
+		capture_take_whole_row(info, slot, mode);
 	else if (capture_hash_index_value(&info->indexes[info->identity], slot, &hash))
 		ot_write_set_key_now(hash, mode, info->relid);
 }
@@ -363,14 +372,27 @@ capture_same_value(Form_pg_attribute att, Datum a, Datum b)
 		memcmp(VARDATA_ANY(va), VARDATA_ANY(vb), VARSIZE_ANY_EXHDR(va)) == 0;
 }
 
-/* The row's identity, as a row that has NULL in all other columns. */
+/*
+ * The row's identity, as a row that has NULL in all other columns.  `values` are
+ * those of the row that is `stored`.
+ */
 static void
-capture_image_of_key(OtRowImage *key, OtRelInfo *info, TupleDesc desc, const Datum *values)
+capture_image_of_key(OtRowImage *key, OtRelInfo *info, Relation rel, HeapTuple stored,
+					 const Datum *values)
 {
+	TupleDesc	desc = RelationGetDescr(rel);
 	OtIndex    *identity = &info->indexes[info->identity];
-	Datum	   *key_values = palloc(sizeof(Datum) * desc->natts);
-	bool	   *key_nulls = palloc(sizeof(bool) * desc->natts);
+	Datum	   *key_values;
+	bool	   *key_nulls;
 
+	if (info->identity < 0)
+	{
+		ot_whole_row_note_cost(info, rel);
+		ot_row_image_of_tuple(key, info, desc, stored);
+		return;
+	}
+	key_values = palloc(sizeof(Datum) * desc->natts);
+	key_nulls = palloc(sizeof(bool) * desc->natts);
 	memset(key_nulls, true, sizeof(bool) * desc->natts);
 	for (int i = 0; i < identity->nkeys; i++)
 	{
@@ -435,20 +457,6 @@ capture_image_of_changes(OtRowImage *image, bits8 *changed, OtRelInfo *info, Tup
 }
 
 /* ---- what access_method.c calls ---- */
-
-/* Before heap does anything: raises ERROR if the table may not be written. */
-void
-ot_capture_check_writable(Relation rel, bool needs_identity)
-{
-	ot_write_set_touch();
-	if (needs_identity && ot_rel_info(rel)->identity < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot update or delete rows of table \"%s\": it has no primary key",
-						RelationGetRelationName(rel)),
-				 errdetail("Other regions could not tell which row is meant."),
-				 errhint("Add a primary key, or choose a unique index with ALTER TABLE ... REPLICA IDENTITY USING INDEX.")));
-}
 
 /* Refuses a row that other regions might not put into its partition or index. */
 static void
@@ -665,6 +673,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	Datum	   *old_values = palloc(sizeof(Datum) * desc->natts);
 	bool	   *old_nulls = palloc(sizeof(bool) * desc->natts);
 	bits8	   *changed = palloc(BITMAPLEN(desc->natts));
+	TupleTableSlot *before;
 	StringInfo	ops;
 
 	slot_getallattrs(slot);
@@ -674,24 +683,21 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	capture_fetch_stored(rel, &slot->tts_tid, &new_stored, &new_buffer);
 	heap_deform_tuple(&old_stored, desc, old_values, old_nulls);
 
+	before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	memcpy(before->tts_values, old_values, sizeof(Datum) * desc->natts);
+	memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
+	ExecStoreVirtualTuple(before);
+	capture_take_identity(info, before, capture_row_lock_to_mode(lockmode));
 	/* A heap-only update leaves every indexed column as it was. */
 	if (indexes_changed)
 	{
-		TupleTableSlot *before = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-
-		memcpy(before->tts_values, old_values, sizeof(Datum) * desc->natts);
-		memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
-		ExecStoreVirtualTuple(before);
-		capture_take_identity(info, before, capture_row_lock_to_mode(lockmode));
 		capture_take_changed_unique_values(info, before, slot);
 		capture_check_functions(info, slot);
-		ExecDropSingleTupleTableSlot(before);
 		capture_check_fits_everywhere(info, rel, slot, &new_stored);
 	}
-	else
-		capture_take_identity(info, slot, capture_row_lock_to_mode(lockmode));
+	ExecDropSingleTupleTableSlot(before);
 
-	capture_image_of_key(&key, info, desc, old_values);
+	capture_image_of_key(&key, info, rel, &old_stored, old_values);
 	capture_image_of_changes(&image, changed, info, desc, slot, &new_stored, old_values, old_nulls);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
@@ -725,7 +731,9 @@ ot_capture_delete(Relation rel, ItemPointer tid)
 	ExecStoreVirtualTuple(before);
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_take_unique_values(info, before);
-	capture_image_of_key(&key, info, desc, before->tts_values);
+	if (info->identity < 0)
+		capture_take_whole_row(info, before, OT_UPDATE);
+	capture_image_of_key(&key, info, rel, &stored, before->tts_values);
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'D');
 	ot_put_u16(ops, number);

@@ -87,6 +87,11 @@ extern OtHash ot_hash_code(void);
 extern OtHash ot_hash_relation(Oid relid);
 extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
 
+/* whole_row.c */
+extern void ot_whole_row_prepare(OtRelInfo *info, TupleDesc desc, Datum *values, const bool *nulls);
+extern bool ot_whole_row_equals(OtRelInfo *info, TupleDesc desc, const Datum *values,
+								const bool *nulls, TupleTableSlot *slot);
+
 /* own_locks.c */
 typedef struct OtHeldLock
 {

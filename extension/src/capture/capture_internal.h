@@ -21,6 +21,14 @@ extern void ot_write_set_looks_names_up(void);
 extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_note_rows(Oid relid, int rows);
 
+/* row_hash.c */
+extern uint64 ot_value_hash(Form_pg_attribute att, Datum value, uint64 before);
+
+/* whole_row.c */
+extern OtHash ot_whole_row_hash(OtRelInfo *info, TupleDesc desc, const Datum *values,
+								const bool *nulls);
+extern void ot_whole_row_note_cost(OtRelInfo *info, Relation rel);
+
 /* capture.c */
 extern void ot_capture_insert(Relation rel, TupleTableSlot *slot);
 extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
@@ -28,6 +36,5 @@ extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *sl
 extern void ot_capture_delete(Relation rel, ItemPointer tid);
 extern void ot_capture_lock(Relation rel, TupleTableSlot *slot, LockTupleMode mode);
 extern void ot_capture_contents(Relation rel, TupleTableSlot *slot);
-extern void ot_capture_check_writable(Relation rel, bool needs_identity);
 
 #endif							/* ONETRIP_CAPTURE_INTERNAL_H */

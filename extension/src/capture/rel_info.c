@@ -21,6 +21,13 @@
  * calls is replaced only by a statement that holds the keys of the tables that
  * use it (ddl_lock.c).
  *
+ * A table's identity, by which other regions find a row that is changed, must be
+ * the same on every node as well.  It is the replica identity index or else the
+ * primary key; else a unique index that every row has its own value in; else
+ * there is none, and the whole row counts (whole_row.c).  An index that is
+ * checked late is none: in the midst of a transaction two rows may have the
+ * same value.
+ *
  * The values of a unique index are hashed with the extended hash function that
  * belongs to the index's equality.  Where there is none that gives the same
  * result on every node, the index is coarse: it has a single key, so any two
@@ -38,6 +45,8 @@
  */
 #include "capture/capture.h"
 
+#include <float.h>
+
 #include "access/genam.h"
 #include "access/hash.h"
 #include "access/stratnum.h"
@@ -49,6 +58,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_statistic.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "access/sysattr.h"
@@ -67,6 +77,9 @@
 /* These keep the keys of different kinds of index apart. */
 #define SEED_EXCLUSION	1
 #define SEED_PARTIAL	2
+
+/* A guess where there are no statistics, the planner's. */
+#define DEFAULT_DISTINCT 200
 
 static HTAB *infos = NULL;
 
@@ -460,6 +473,122 @@ rel_info_note_whole_index(OtRelInfo *info, Relation index_rel)
 	info->nwhole_indexes++;
 }
 
+/* ---- identity ---- */
+
+/* Has every row its own value in this unique index, at any time? */
+static bool
+rel_info_tells_rows_apart(Relation rel, Relation index_rel)
+{
+	Form_pg_index form = index_rel->rd_index;
+
+	if (!form->indisunique || !form->indimmediate || !form->indisvalid ||
+		RelationGetIndexPredicate(index_rel) != NIL)
+		return false;
+	for (int i = 0; i < form->indnkeyatts; i++)
+	{
+		AttrNumber	attnum = form->indkey.values[i];
+
+		if (attnum <= 0 || !OT_IS_NOT_NULL(RelationGetDescr(rel), attnum - 1))
+			return false;
+	}
+	return true;
+}
+
+/* Orders indexes by what is the same on every node. */
+static bool
+rel_info_is_before(const OtIndex *a, const OtIndex *b)
+{
+	if (a->nkeys != b->nkeys)
+		return a->nkeys < b->nkeys;
+	for (int i = 0; i < a->nkeys; i++)
+	{
+		if (a->attnums[i] != b->attnums[i])
+			return a->attnums[i] < b->attnums[i];
+	}
+	return false;
+}
+
+/*
+ * Roughly how many different values there are in the first `columns` columns of
+ * the index.
+ */
+static double
+rel_info_estimate_values(Relation rel, Relation index_rel, int columns)
+{
+	double		rows = Max(rel->rd_rel->reltuples, 1);
+	double		values = 1;
+
+	if (index_rel->rd_index->indisunique && columns == index_rel->rd_index->indnkeyatts)
+		return DBL_MAX;
+	for (int i = 0; i < columns; i++)
+	{
+		HeapTuple	stats = SearchSysCache3(STATRELATTINH, ObjectIdGetDatum(RelationGetRelid(rel)),
+											Int16GetDatum(index_rel->rd_index->indkey.values[i]),
+											BoolGetDatum(false));
+		double		distinct = DEFAULT_DISTINCT;
+
+		if (HeapTupleIsValid(stats))
+		{
+			distinct = ((Form_pg_statistic) GETSTRUCT(stats))->stadistinct;
+			if (distinct <= 0)
+				distinct = -distinct * rows;
+			ReleaseSysCache(stats);
+		}
+		values *= Max(distinct, 1);
+	}
+	return values;
+}
+
+/*
+ * How many of the index's columns can be searched for by equality, from the
+ * first one on.  Users' functions are not run for this.
+ */
+static int
+rel_info_count_searchable(Relation rel, Relation index_rel)
+{
+	int			n = 0;
+
+	if (index_rel->rd_rel->relam != BTREE_AM_OID || !index_rel->rd_index->indisvalid ||
+		RelationGetIndexPredicate(index_rel) != NIL)
+		return 0;
+	for (; n < index_rel->rd_index->indnkeyatts; n++)
+	{
+		AttrNumber	attnum = index_rel->rd_index->indkey.values[n];
+		Oid			type = index_rel->rd_opcintype[n];
+		Oid			column;
+		Oid			equality;
+
+		if (attnum <= 0)
+			break;
+		column = getBaseType(TupleDescAttr(RelationGetDescr(rel), attnum - 1)->atttypid);
+		equality = get_opfamily_member(index_rel->rd_opfamily[n], type, type,
+									   BTEqualStrategyNumber);
+		if (!OidIsValid(equality) || !rel_info_is_builtin(get_opcode(equality)) ||
+			(!rel_info_is_builtin(column) && !type_is_enum(column)) || column == RECORDOID ||
+			(OidIsValid(get_element_type(column)) &&
+			 !OidIsValid(lookup_type_cache(column, TYPECACHE_CMP_PROC)->cmp_proc)))
+			break;
+	}
+	return n;
+}
+
+/* Keeps the index if whole rows are found faster by it than by earlier ones. */
+static void
+rel_info_note_search_index(OtRelInfo *info, Relation rel, Relation index_rel, double *best)
+{
+	int			columns = rel_info_count_searchable(rel, index_rel);
+	double		values;
+
+	if (columns == 0)
+		return;
+	values = rel_info_estimate_values(rel, index_rel, columns);
+	if (values <= *best)
+		return;
+	*best = values;
+	info->search_index = RelationGetRelid(index_rel);
+	info->search_columns = columns;
+}
+
 /* ---- entries ---- */
 
 static void
@@ -468,6 +597,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	MemoryContext old;
 	List	   *index_oids;
 	Oid			identity;
+	double		search_best = 0;
 	ListCell   *lc;
 
 	if (info->context)
@@ -487,6 +617,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	if (!OidIsValid(identity))
 		identity = OT_PRIMARY_KEY_INDEX(rel);
 	info->identity = -1;
+	info->search_index = InvalidOid;
 	info->runs_functions = false;
 	info->runs_users_code = false;
 	info->incomparable = InvalidOid;
@@ -504,6 +635,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 
 		rel_info_note_incomparable(info, index_rel);
 		rel_info_note_whole_index(info, index_rel);
+		rel_info_note_search_index(info, rel, index_rel, &search_best);
 		if (RelationGetIndexExpressions(index_rel) != NIL ||
 			RelationGetIndexPredicate(index_rel) != NIL)
 		{
@@ -514,9 +646,16 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 		}
 		if (index_rel->rd_index->indisunique || index_rel->rd_index->indisexclusion)
 		{
-			if (lfirst_oid(lc) == identity)
+			OtIndex    *index = &info->indexes[info->nindexes];
+
+			rel_info_describe_index(index, info, rel, index_rel);
+			if (lfirst_oid(lc) == identity ||
+				(!OidIsValid(identity) && !index->coarse &&
+				 rel_info_tells_rows_apart(rel, index_rel) &&
+				 (info->identity < 0 ||
+				  rel_info_is_before(index, &info->indexes[info->identity]))))
 				info->identity = info->nindexes;
-			rel_info_describe_index(&info->indexes[info->nindexes++], info, rel, index_rel);
+			info->nindexes++;
 		}
 		else if (rel_info_may_run_anything((Node *) RelationGetIndexExpressions(index_rel), NULL) ||
 				 rel_info_may_run_anything((Node *) RelationGetIndexPredicate(index_rel), NULL))

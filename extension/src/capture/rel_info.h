@@ -72,7 +72,9 @@ typedef struct OtRelInfo
 	bool		valid;
 	MemoryContext context;
 	OtHash		table;
-	int			identity;		/* which one of indexes is it; -1: none */
+	int			identity;		/* which one of indexes is it; -1: the whole row */
+	Oid			search_index;	/* to find whole rows by, or InvalidOid */
+	int			search_columns; /* how many of its key columns help */
 	int			nindexes;		/* unique and exclusion ones only */
 	OtIndex    *indexes;
 	int			nrunning_indexes;

@@ -22,7 +22,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "capture/capture.h"
+#include "capture/capture_internal.h"
 
 #include "access/htup_details.h"
 #include "access/tupmacs.h"
@@ -85,8 +85,9 @@ row_hash_bytes_after(const char *bytes, Size len, uint64 before)
 	return hash_bytes_extended((const unsigned char *) bytes, len, before);
 }
 
-static uint64
-row_hash_plain(Form_pg_attribute att, Datum value, uint64 before)
+/* A hash of the value's bytes, in line and decompressed. */
+uint64
+ot_value_hash(Form_pg_attribute att, Datum value, uint64 before)
 {
 	char		by_value[sizeof(Datum)];
 
@@ -132,7 +133,7 @@ row_hash_with_names(Form_pg_attribute att, Datum value, uint64 before)
 			memcpy(copy, DatumGetPointer(whole), len);
 	}
 	if (!ot_type_name_hashes(att->atttypid, copy, len))
-		return row_hash_plain(att, value, before);
+		return ot_value_hash(att, value, before);
 	return row_hash_bytes_after(copy, len, before);
 }
 
@@ -147,7 +148,7 @@ row_hash_column(RowType *type, int column, uint64 before)
 		return hash_combine64(before, (uint64) column + 1);
 	if (type->contains_names[column])
 		return row_hash_with_names(att, type->values[column], before);
-	return row_hash_plain(att, type->values[column], before);
+	return ot_value_hash(att, type->values[column], before);
 }
 
 static RowType *

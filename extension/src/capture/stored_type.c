@@ -264,6 +264,7 @@ typedef struct Place
 	OtNames    *names;
 	bool		compressed;		/* a compressed value that may contain OIDs was found */
 	bool		hashes;			/* names are hashes, and no object is introduced */
+	bool		versions_only;	/* the versions of composites, no names */
 } Place;
 
 static void
@@ -288,6 +289,8 @@ stored_type_add_name(Place *place, char *at, OtObjectKind kind)
 	Oid			oid;
 	OtObjectRef ref;
 
+	if (place->versions_only)
+		return;
 	memcpy(&oid, at, sizeof(oid));
 	/* A fixed OID has that bit, and a hash does not, so that they differ. */
 	if (place->hashes)
@@ -433,7 +436,7 @@ stored_type_find_names(Place *place, Oid type, char *at)
 			return;
 		case LAYOUT_REFUSED:
 			/* its OIDs cannot be found; it is compared as it is */
-			if (place->hashes)
+			if (place->hashes || place->versions_only)
 				return;
 			ereport(ERROR,
 					(errcode(OT_ERR_NOT_REPLICATED),
@@ -507,6 +510,14 @@ ot_type_find_names(Oid type, char *value, uint32 offset, OtNames *names)
 	return !place.compressed;
 }
 
+/* `at` is behind the length word of the composite's header. */
+static void
+stored_type_remove_version(char *at)
+{
+	memset(at, 0, sizeof(int32));
+	memset(at - VARHDRSZ + offsetof(HeapTupleHeaderData, t_ctid), 0, sizeof(ItemPointerData));
+}
+
 /*
  * Replaces each OID in a value's bytes by a hash of the object's name, and
  * removes the versions of composites, so that the bytes are the same in every
@@ -528,15 +539,27 @@ ot_type_name_hashes(Oid type, char *value, Size len)
 
 		Assert(names.items[i].offset + sizeof(uint32) <= len);
 		if (names.items[i].object == OT_OBJECT_VERSION)
-		{
-			memset(at, 0, sizeof(int32));
-			memset(at - VARHDRSZ + offsetof(HeapTupleHeaderData, t_ctid), 0,
-				   sizeof(ItemPointerData));
-		}
+			stored_type_remove_version(at);
 		else
 			memcpy(at, &names.items[i].object, sizeof(uint32));
 	}
 	return true;
+}
+
+/*
+ * Removes the versions of composites from a value's bytes, so that equal values
+ * of this server are the same bytes.  The bytes must be the caller's own, and
+ * nothing in them compressed.
+ */
+void
+ot_type_remove_versions(Oid type, char *value)
+{
+	OtNames		names = {0};
+	Place		place = {.start = value, .names = &names, .versions_only = true};
+
+	stored_type_find_names(&place, type, value);
+	for (uint32 i = 0; i < names.count; i++)
+		stored_type_remove_version(value + names.items[i].offset);
 }
 
 /* ---- sizes elsewhere ---- */

@@ -33,6 +33,7 @@ extern bool ot_type_find_names(Oid type, char *value, uint32 offset, OtNames *na
 extern Size ot_type_size_elsewhere(Oid type, Datum compressed);
 extern Datum ot_type_decompress(Oid type, Datum value);
 extern bool ot_type_name_hashes(Oid type, char *value, Size len);
+extern void ot_type_remove_versions(Oid type, char *value);
 extern void ot_type_forget_all(void);
 
 #endif							/* ONETRIP_STORED_TYPE_H */

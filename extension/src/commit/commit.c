@@ -465,6 +465,9 @@ commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 	char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
 
 	ot_txn_to_text(txn, text);
+	ot_conflict_note(verdict->outcome == OT_OUTCOME_WINDOW ? OT_CONFLICT_TOO_OLD : OT_CONFLICT_CERTIFIED,
+					 name ? psprintf("%s.%s", schema, name) : "",
+					 verdict->outcome == OT_OUTCOME_WINDOW ? "" : verdict->region, verdict->other);
 	if (verdict->outcome == OT_OUTCOME_WINDOW)
 		ereport(ERROR,
 				(errcode(OT_ERR_LOST),
@@ -589,6 +592,7 @@ commit_at_pre_commit(void)
 	(void) ot_commit_agent();
 
 	txn = commit_own_txn();
+	ot_cost_begin(txn);
 	if (ot_rehearse_statements && ot_write_set_has_statements())
 		ot_rehearse_elsewhere(agent, txn);
 	OT_STOP_POINT("before-propose");
@@ -596,7 +600,9 @@ commit_at_pre_commit(void)
 	ot_turn_begin_proposing(txn);
 	HOLD_INTERRUPTS();
 	commit_enter(COMMIT_PROPOSING);
+	ot_cost_mark(OT_COST_PROPOSED);
 	commit_propose_and_wait(txn, &verdict);
+	ot_cost_mark(OT_COST_DECIDED);
 
 	switch (verdict.outcome)
 	{
@@ -642,6 +648,7 @@ commit_at_pre_commit(void)
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
 	commit_wait_for_turn();
+	ot_cost_mark(OT_COST_TURN);
 	ot_commit_hold_turn(verdict.at, committing.other_tables);
 	OT_STOP_POINT("turn-held");
 }
@@ -659,7 +666,10 @@ commit_at_commit(void)
 		ot_turn_publish();
 	}
 	if (decided)
+	{
+		ot_cost_end(committing.index);
 		OT_STOP_POINT("published");
+	}
 	ot_turn_forget(true);
 	last_is_done = true;
 	if (decided)

@@ -60,6 +60,22 @@ extern bool ot_commit_reword(const ErrorData *edata);
 extern bool ot_held_locks_take_keys(void);
 extern bool ot_held_locks_need_keys(void);
 
+/* last_commit.c: the points in time between which the parts of a COMMIT lie */
+typedef enum OtCostMark
+{
+	OT_COST_BEGUN = 0,
+	OT_COST_PROPOSED,
+	OT_COST_DECIDED,
+	OT_COST_TURN,
+	OT_COST_PUBLISHED,
+	OT_COST_MARKS
+} OtCostMark;
+
+extern void ot_cost_begin(OtTxnId txn);
+extern void ot_cost_mark(OtCostMark mark);
+extern void ot_cost_bytes(uint64 bytes);
+extern void ot_cost_end(OtLogIndex entry);
+
 /* proposal.c */
 extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);
 

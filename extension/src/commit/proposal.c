@@ -103,11 +103,14 @@ static void
 proposal_queue(Proposal *proposal)
 {
 	StringInfo	frame;
+	int			before;
 
 	if (proposal->may_be_logged)
 		OT_STOP_POINT("propose-again");
 	frame = ot_agent_frame(proposal->agent, OT_FRAME_PROPOSE);
+	before = frame->len;
 	ot_write_set_encode(proposal->txn, frame);
+	ot_cost_bytes(frame->len - before);
 	ot_agent_frame_end(proposal->agent);
 	proposal_enter(proposal, proposal->may_be_logged ? PROPOSAL_RESENDING : PROPOSAL_SENDING);
 	OT_STOP_POINT_AFTER("propose-half", (void) ot_agent_flush_half(proposal->agent));

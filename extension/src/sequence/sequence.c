@@ -90,10 +90,11 @@
 #include "utils/syscache.h"
 #include "ddl/ddl.h"
 
-/* pg_proc.dat's numbers of nextval and of the two functions called setval */
+/* pg_proc.dat's numbers of nextval, both setval, and pg_sequence_last_value */
 #define NEXTVAL_OID 1574
 #define SETVAL_OID 1576
 #define SETVAL3_OID 1765
+#define LAST_VALUE_OID 4032
 
 /* An ALTER SEQUENCE under way. */
 typedef struct Alteration
@@ -568,6 +569,7 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 
 /*
  * ---- setval: redirected to onetrip.setval ----
+ * pg_sequence is replaced, too (sequence_shown.c).
  * On a read replica nextval is redirected, too: onetrip.nextval knows which
  * sequence is meant, and refuses it unless it is temporary.
  */
@@ -595,11 +597,18 @@ sequence_redirect_calls(Node *node, void *context)
 			ours = sequence_own_function("setval", call->funcid == SETVAL_OID ? 2 : 3);
 		else if (unlikely(call->funcid == NEXTVAL_OID && ot_read_only))
 			ours = sequence_own_function("nextval", 1);
+		else if (unlikely(call->funcid == LAST_VALUE_OID && ot_sequence_stride > 1))
+			ours = sequence_own_function("sequence_last_value", 1);
 		if (OidIsValid(ours))
 			call->funcid = ours;
 	}
 	else if (IsA(node, Query))
-		return query_tree_walker((Query *) node, sequence_redirect_calls, context, 0);
+	{
+		/* queries inside it first: what is put in its place stays as it is */
+		(void) query_tree_walker((Query *) node, sequence_redirect_calls, context, 0);
+		ot_sequence_show_definitions((Query *) node);
+		return false;
+	}
 	return expression_tree_walker(node, sequence_redirect_calls, context);
 }
 

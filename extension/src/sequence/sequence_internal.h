@@ -13,6 +13,7 @@
 
 #include "sequence/sequence.h"
 
+#include "nodes/parsenodes.h"
 #include "utils/relcache.h"
 
 #ifndef HAVE_INT128
@@ -88,6 +89,9 @@ extern void ot_sequence_set_position(Oid relid, const OtSequence *seq, OtPositio
 extern OtPosition ot_sequence_page_read(Relation rel);
 extern void ot_sequence_page_write(Relation rel, const OtSequence *seq,
 								   OtPosition target, bool raise);
+
+/* sequence_shown.c */
+extern void ot_sequence_show_definitions(Query *query);
 
 /* sequence_used.c */
 extern void ot_sequence_used_init(void);

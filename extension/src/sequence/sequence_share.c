@@ -158,6 +158,10 @@ ot_sequence_place(const OtSequence *seq, OtShare share, int64 value, bool is_cal
 /*
  * Another node has given out `value`: moves the position so that nextval goes
  * on after it, but never back.  Returns whether the position changed.
+ *
+ * The new position is the next own value, not yet given out.  That is what a
+ * dump of this server must contain: whoever restores it elsewhere, without
+ * shares, goes on there, above all values of all nodes.
  */
 bool
 ot_sequence_raise(const OtSequence *seq, OtShare share, OtPosition *position, int64 value)
@@ -169,11 +173,13 @@ ot_sequence_raise(const OtSequence *seq, OtShare share, OtPosition *position, in
 
 	if (there > LAST(seq))
 		there = LAST(seq);
-	own = sequence_share_own_at_or_before(seq, share, there);
-	if (own < FIRST(seq) || own < here || (own == here && position->is_called))
+	if (there < FIRST(seq) || there < here || (there == here && position->is_called))
 		return false;
+	own = share.stride == 1 ? there : sequence_share_own_at_or_after(seq, share, there + 1);
+	position->is_called = share.stride == 1 || own > LAST(seq);
+	if (own > LAST(seq))
+		own = sequence_share_own_at_or_before(seq, share, LAST(seq));
 	position->last_value = (int64) (own * direction);
-	position->is_called = true;
 	return true;
 }
 

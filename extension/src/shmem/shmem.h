@@ -176,6 +176,20 @@ extern void ot_eviction_check(void);
 extern bool ot_eviction_minds_errors(void);
 extern bool ot_eviction_reword(const ErrorData *edata);
 
+/* ---- conflicts.c ---- */
+
+/* Why a transaction got 40001. */
+typedef enum OtConflictKind
+{
+	OT_CONFLICT_CERTIFIED = 0,	/* another one was first in the log */
+	OT_CONFLICT_TOO_OLD,		/* too old to be checked */
+	OT_CONFLICT_EVICTED			/* it was in the way of an entry */
+} OtConflictKind;
+
+extern void ot_conflict_init(void);
+extern void ot_conflict_note(OtConflictKind kind, const char *table, const char *region,
+							 OtLogIndex entry);
+
 /* ---- worker_status.c ---- */
 
 /* What the apply worker is doing; only the worker writes it. */

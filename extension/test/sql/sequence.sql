@@ -111,5 +111,42 @@ SELECT own(1, 1, nextval('t_id_seq'));
 SELECT onetrip.pending_bytes();
 COMMIT;
 
+-- Who asks for a definition gets it as it was written, however they ask; the server itself has the node's share.
+CREATE SEQUENCE shown INCREMENT 10 START 20 MINVALUE 5 MAXVALUE 100000 CYCLE CACHE 2;
+CREATE TABLE with_sequences (id int GENERATED ALWAYS AS IDENTITY (START 7), s bigserial);
+SELECT seqstart, seqincrement, seqmin, seqmax, seqcache, seqcycle FROM pg_sequence WHERE seqrelid = 'shown'::regclass;
+SELECT start_value, min_value, max_value, increment_by, last_value FROM pg_sequences WHERE sequencename = 'shown';
+SELECT start_value, minimum_value, maximum_value, increment FROM information_schema.sequences WHERE sequence_name = 'shown';
+SELECT identity_start, identity_increment FROM information_schema.columns WHERE table_schema = 'sequence' AND column_name = 'id' AND table_name = 'with_sequences';
+\d shown
+WITH s AS (SELECT * FROM pg_sequence) SELECT seqincrement, (SELECT seqstart FROM pg_sequence x WHERE x.seqrelid = s.seqrelid),
+    EXISTS (SELECT FROM pg_sequence x WHERE x.seqincrement = 10 AND x.seqrelid = s.seqrelid)
+    FROM s JOIN pg_sequence USING (seqrelid, seqincrement) WHERE s.seqrelid = 'shown'::regclass;
+SELECT (s).seqincrement, (s).seqcache FROM (SELECT s FROM pg_sequence s WHERE seqrelid = 'shown'::regclass) AS s;
+CREATE VIEW seen AS SELECT seqincrement FROM pg_sequence WHERE seqrelid = 'shown'::regclass;
+CREATE FUNCTION seen() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT seqincrement FROM pg_sequence WHERE seqrelid = 'shown'::regclass $$;
+PREPARE seen AS SELECT seqincrement FROM pg_sequence WHERE seqrelid = 'shown'::regclass;
+SELECT *, seen() FROM seen;
+EXECUTE seen;
+ALTER SEQUENCE shown INCREMENT 20 RESTART;
+SELECT *, seen() FROM seen;
+EXECUTE seen;
+-- Not where rows of the catalog itself are meant, or the share is.
+SELECT seqincrement = 20 * :stride AS share FROM pg_sequence WHERE seqrelid = 'shown'::regclass AND ctid IS NOT NULL;
+SELECT seqincrement = 20 * :stride AS share FROM pg_sequence WHERE seqrelid = 'shown'::regclass FOR SHARE;
+SET onetrip.show_sequence_shares = on;
+SELECT seqincrement = 20 * :stride AS share FROM pg_sequence WHERE seqrelid = 'shown'::regclass;
+RESET onetrip.show_sequence_shares;
+SELECT start_value, increment, increment_here = 20 * :stride AS share FROM onetrip.sequences WHERE sequence_name = 'shown';
+SELECT onetrip.sequence_defined('shown'::regclass, 'middle', 0);
+SELECT onetrip.sequence_share_here(0, 'start') IS NULL AS none, onetrip.sequence_defined(0, 'start', 3) AS given;
+SELECT pg_sequence_last_value('shown') IS NULL AS unused, nextval('shown') <= pg_sequence_last_value('shown') AS used;
+SET ROLE pg_monitor;
+SELECT seqincrement FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid WHERE relname = 'shown';
+SELECT pg_sequence_last_value(c.oid) FROM pg_class c WHERE relname = 'shown';
+RESET ROLE;
+DROP FUNCTION seen();
+DROP VIEW seen;
+
 SET client_min_messages = warning;
 DROP SCHEMA sequence CASCADE;

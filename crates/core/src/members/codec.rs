@@ -173,10 +173,11 @@ fn hash(r: &mut Reader) -> Result<[u8; 32]> {
 fn put_joined(out: &mut BytesMut, joined: Joined) {
     out.put_slice(&joined.token);
     out.put_u64_le(joined.attempt);
+    out.put_u64_le(joined.expires_unix_s);
 }
 
 fn joined(r: &mut Reader) -> Result<Joined> {
-    Ok(Joined { token: hash(r)?, attempt: r.u64("attempt")? })
+    Ok(Joined { token: hash(r)?, attempt: r.u64("attempt")?, expires_unix_s: r.u64("expires")? })
 }
 
 fn count(r: &mut Reader, most: usize) -> Result<usize> {

@@ -76,6 +76,8 @@ pub struct Joined {
     /// Drawn anew whenever somebody asks with the token, so that nobody is taken for a member that another answer
     /// created.
     pub attempt: u64,
+    /// The token's; nobody joins again with it later.  Like a token's, checked by whoever proposes it.
+    pub expires_unix_s: u64,
 }
 
 /// Permission to join once.

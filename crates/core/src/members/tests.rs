@@ -29,7 +29,11 @@ fn join(n: u8) -> Change {
 }
 
 fn join_again(n: u8, attempt: u64) -> Change {
-    Change::Join { joined: Joined { token: [n; 32], attempt }, region: "x".into(), address: format!("10.0.1.{n}:1") }
+    Change::Join {
+        joined: Joined { token: [n; 32], attempt, expires_unix_s: u64::from(n) },
+        region: "x".into(),
+        address: format!("10.0.1.{n}:1"),
+    }
 }
 
 fn go(table: &mut Members, change: Change) -> Result<(), String> {
@@ -125,7 +129,7 @@ fn the_cluster_moves_its_leader_only_where_no_operator_has_chosen() {
     assert!(auto.is_shown_by(&t) && t.is_preferred(NodeId(2)) && !Change::PreferLeader("r2".into()).is_shown_by(&t));
     go(&mut t, token(1, MemberRole::Voter, None)).unwrap();
     let joins = Change::Join {
-        joined: Joined { token: [1; 32], attempt: 0 },
+        joined: Joined { token: [1; 32], attempt: 0, expires_unix_s: 1 },
         region: AUTO.into(),
         address: "10.0.1.1:1".into(),
     };
@@ -142,7 +146,7 @@ fn who_asks_again_with_a_token_gets_another_number() {
     assert_eq!(t.steps(&join_again(1, 1)), [Step::Out(NodeId(4)), Step::Learner(NodeId(5))]);
     go(&mut t, join_again(1, 1)).unwrap();
     assert!(t.removed(NodeId(4)) && !join(1).is_shown_by(&t) && join_again(1, 1).is_shown_by(&t));
-    let joined = Joined { token: [1; 32], attempt: 1 };
+    let joined = Joined { token: [1; 32], attempt: 1, expires_unix_s: 1 };
     assert_eq!(*t.joined_with(&[1; 32]).unwrap(), Member { id: NodeId(5), joined: Some(joined), ..first });
     let elsewhere = Change::Join { joined, region: "y".into(), address: "10.0.1.1:1".into() };
     assert!(go(&mut t, elsewhere).unwrap_err().contains("was used for node 5 in x at 10.0.1.1:1"));

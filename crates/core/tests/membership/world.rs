@@ -612,7 +612,7 @@ impl World {
         self.change(
             at,
             Change::Join {
-                joined: onetrip_core::Joined { token: hash, attempt: u64::from(id) },
+                joined: onetrip_core::Joined { token: hash, attempt: u64::from(id), expires_unix_s: 0 },
                 region: region(id),
                 address: format!("host:{id}"),
             },

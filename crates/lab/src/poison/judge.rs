@@ -1,6 +1,5 @@
 //! Are all regions equal, according to PostgreSQL's own tools too?  `onetrip check` compares rows and definitions;
-//! `pg_dump` and `pg_dumpall -g` must print the same statements in every region, in any order, except for what differs
-//! between regions by design.
+//! `pg_dump` and `pg_dumpall -g` must print the same statements in every region, in any order.
 
 use std::collections::BTreeMap;
 
@@ -48,12 +47,11 @@ async fn dump(program: &str, arguments: &[&str], conninfo: &str) -> Result<Strin
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The statements of a dump, each with how often it is there.  The numbers of a sequence are left out, because each
-/// region has its own share.
+/// The statements of a dump, each with how often it is there.
 fn parts(dump: &str) -> BTreeMap<String, usize> {
     let mut parts = BTreeMap::new();
     for part in dump.split("\n\n") {
-        let text: Vec<&str> = part.lines().filter(|line| !line.starts_with("--") && !is_share(line)).collect();
+        let text: Vec<&str> = part.lines().filter(|line| !line.starts_with("--")).collect();
         let text = text.join("\n").trim().to_string();
         // `\restrict` has another random key in each dump.
         if !text.is_empty() && !text.starts_with("\\restrict") && !text.starts_with("\\unrestrict") {
@@ -61,13 +59,6 @@ fn parts(dump: &str) -> BTreeMap<String, usize> {
         }
     }
     parts
-}
-
-fn is_share(line: &str) -> bool {
-    let line = line.trim();
-    ["START WITH", "INCREMENT BY", "MINVALUE", "MAXVALUE", "NO MINVALUE", "NO MAXVALUE", "CACHE", "ONETRIP"]
-        .iter()
-        .any(|start| line.starts_with(start))
 }
 
 fn differing(one: &BTreeMap<String, usize>, other: &BTreeMap<String, usize>) -> Option<String> {

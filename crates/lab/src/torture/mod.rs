@@ -21,7 +21,7 @@ mod extra_node;
 mod faults;
 mod ledger;
 mod plan;
-pub(crate) mod random;
+pub mod random;
 mod record;
 mod session;
 mod shim;

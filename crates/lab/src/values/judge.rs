@@ -23,13 +23,16 @@ pub struct Difference {
 /// Compares a table's rows in all regions, ordered by id; `bytes`: also by their bytes.
 pub async fn compare(clients: &[Client], table: &Table, bytes: bool) -> Result<Option<Difference>> {
     let name = &table.name;
-    // The attributes as they are on the page, with out-of-line values fetched.  The function accepts only a heap as the
-    // table whose columns it uses, so it gets a twin of the table.
+    // The attributes as they are on the page, with out-of-line values fetched: of this row alone, since those of a dead
+    // row on the page may be gone in part.  The function accepts only a heap as the table whose columns it uses, so it
+    // gets a twin of the table.
     let twin = name.replace("made.", "pg_temp.");
     let raw = match bytes {
         true => format!(
-            "(select concat_ws(' ', md5(t_attrs[2]::text), md5(t_attrs[3]::text)) from public.heap_page_item_attrs(
-                 public.get_raw_page({}, split_part(trim('(' from t.ctid::text), ',', 1)::int), {}::regclass, true)
+            "(select concat_ws(' ', md5(attrs[2]::text), md5(attrs[3]::text))
+              from public.heap_page_items(public.get_raw_page({}, split_part(trim('(' from t.ctid::text), ',', 1)::int)) item,
+                 lateral (select public.tuple_data_split({}::regclass, t_data, t_infomask, t_infomask2, t_bits, true) as attrs
+                          offset 0) as split
               where lp = trim(')' from split_part(t.ctid::text, ',', 2))::int)",
             quoted(name),
             quoted(&twin)

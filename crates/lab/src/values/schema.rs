@@ -66,8 +66,6 @@ pub struct Table {
     pub type_name: String,
     /// If the server refuses the first, there is no table; any other that it refuses is left out.
     pub statements: Vec<String>,
-    /// Whether it has a primary key, or another index as its replica identity.
-    pub identity: bool,
     pub generated: bool,
 }
 
@@ -80,17 +78,17 @@ pub fn plain_table(kind: &Type, number: usize) -> Table {
     let (name, type_name) = (format!("made.t{number}"), kind.name.clone());
     let statements =
         vec![format!("create table {name} (id bigint primary key, v {type_name}, w {type_name}, other int default 0, note text default '')")];
-    Table { name, of: kind.oid, type_name, statements, identity: true, generated: false }
+    Table { name, of: kind.oid, type_name, statements, generated: false }
 }
 
 fn table(generator: &mut Generator<'_>, kind: &Type, name: &str) -> Table {
     let type_name = kind.name.clone();
-    let mut identity = true;
     let mut generated = None;
     if generator.random.chance(25) {
         generated = generator.of_column(kind.oid, "v");
     }
-    let identity_kind = generator.random.draw(10);
+    let short = name.trim_start_matches("made.");
+    let identity_kind = generator.random.draw(14);
     let primary = if identity_kind < 6 { " primary key" } else { "" };
     let mut statements = vec![
         format!("create table {name} (id bigint{primary}, v {type_name}, w {type_name}, other int default 0, note text default '')"),
@@ -100,12 +98,15 @@ fn table(generator: &mut Generator<'_>, kind: &Type, name: &str) -> Table {
         0..=5 => {}
         6 | 7 => statements.push(format!("alter table {name} add primary key (id, v)")),
         8 => {
-            let short = name.trim_start_matches("made.");
             statements.push(format!("alter table {name} alter id set not null"));
             statements.push(format!("create unique index {short}_identity on {name} (id)"));
             statements.push(format!("alter table {name} replica identity using index {short}_identity"));
         }
-        _ => identity = false,
+        9 => statements.push(format!("alter table {name} alter id set not null, add unique (id)")),
+        10 => statements.push(format!("alter table {name} add primary key (id) deferrable initially deferred")),
+        // Only the whole row identifies it: found through an index, or by reading the table.
+        11 => statements.push(format!("create index on {name} (id)")),
+        _ => {}
     }
     if let Some((expression, of)) = &generated {
         if let Some(of) = generator.catalog.by_oid(*of) {
@@ -150,7 +151,7 @@ fn table(generator: &mut Generator<'_>, kind: &Type, name: &str) -> Table {
             "alter table {name} add foreign key (w) references {first} (v) on update cascade on delete set null"
         ));
     }
-    Table { name: name.to_string(), of: kind.oid, type_name, statements, identity, generated: generated.is_some() }
+    Table { name: name.to_string(), of: kind.oid, type_name, statements, generated: generated.is_some() }
 }
 
 /// Where an index goes.

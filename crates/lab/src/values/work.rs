@@ -100,10 +100,7 @@ fn statement(
             1 + 100_000 * generator.random.draw(3) as i64 + 10 * generator.random.draw(2 * tables.len() as u64) as i64
         }
     };
-    let mut kind = if insert { generator.random.draw(30) } else { generator.random.draw(100) };
-    if !table.identity && kind >= 65 {
-        kind = generator.random.draw(65);
-    }
+    let kind = if insert { generator.random.draw(30) } else { generator.random.draw(100) };
     let value = |generator: &mut Generator<'_>| generator.value(table.of);
     let mut ordinary = generator.random.chance(50);
     let mut ids = vec![id];

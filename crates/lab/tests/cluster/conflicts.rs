@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::lab::{apart, builder, duration, is, start_from, told, Lab, Session};
+use crate::lab::{apart, builder, duration, is, number, start_from, text, told, Lab, Session};
 use tokio_postgres::error::{DbError, SqlState};
 
 const ROUNDS: usize = 12;
@@ -104,6 +104,50 @@ async fn of_two_changes_of_one_row_one_wins() {
         meet(&lab, [round % 3, (round + 1) % 3], *bodies, "read committed", "public.t", &mut tally).await;
     }
     lab.check_equal(1).await;
+    seen_afterwards(&lab, &tally).await;
+}
+
+/// What the views say of the conflicts, to whom, and of a COMMIT.
+async fn seen_afterwards(lab: &Lab, tally: &Tally) {
+    let (mut certified, mut lost) = (0, 0);
+    for (region, session) in lab.sessions().await.iter().enumerate() {
+        certified +=
+            number(session, "select count(*) from onetrip.conflicts where kind = 'certification'").await.unwrap();
+        let odd = number(
+            session,
+            "select count(*) from onetrip.conflicts where \"table\" <> 'public.t' or role <> 'postgres' or lost_to_region = current_setting('onetrip.region')
+               or lost_to_entry > onetrip.position() or at > clock_timestamp()",
+        );
+        assert_eq!(odd.await.unwrap(), 0);
+        let all = number(session, "select count(*) from onetrip.conflicts").await.unwrap();
+        lost += all;
+        if region == 0 {
+            session.must("create role stranger; grant pg_monitor to stranger with admin option").await;
+        }
+        lab.everywhere().await;
+        session.must("set role stranger").await;
+        assert_eq!(
+            number(session, "select count(*) from onetrip.conflicts").await.unwrap(),
+            all,
+            "pg_monitor sees all"
+        );
+        session.must("reset role; create role nobody; set role nobody").await;
+        assert_eq!(number(session, "select count(*) from onetrip.conflicts").await.unwrap(), 0, "others' conflicts");
+        session.must("reset role; drop role nobody").await;
+        lab.everywhere().await;
+    }
+    assert_eq!(certified, tally.certified as i64);
+    assert_eq!(lost, tally.wins.iter().sum::<usize>() as i64);
+    let c = lab.session(2).await;
+    assert_eq!(number(&c, "select count(*) from onetrip.last_commit() where entry is null").await.unwrap(), 1);
+    c.must("begin; insert into t select g, 0 from generate_series(2000, 2100) g; commit; begin; insert into t values (1, 1) on conflict do nothing; rollback").await;
+    let said = text(
+        &c,
+        "select (entry = onetrip.position()) || ' ' || (bytes between 2000 and 20000) || ' ' || (verdict_ms between 39 and 5000)
+            || ' ' || (prepare_ms >= 0 and turn_ms >= 0 and local_ms >= 0 and prepare_ms + turn_ms + local_ms < 5000)
+            || ' ' || onetrip.outcome(transaction_id) from onetrip.last_commit()",
+    );
+    assert!(said.await.unwrap().starts_with("true true true true committed at "));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

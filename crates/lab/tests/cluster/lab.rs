@@ -434,11 +434,20 @@ pub fn unexpected_errors(lab: &Lab, region: usize, program: &str, allowed: &[&st
 
 /// Runs a script through the real psql in a region; it must succeed.  Returns what it printed.
 pub async fn psql(lab: &Lab, region: usize, script: &str) -> String {
+    psql_by(&lab.node(region).conninfo(), script).await
+}
+
+/// The same in another database of the region's server.
+pub async fn psql_in(lab: &Lab, region: usize, database: &str, script: &str) -> String {
+    psql_by(&format!("{} dbname={database}", lab.node(region).conninfo()), script).await
+}
+
+async fn psql_by(conninfo: &str, script: &str) -> String {
     use std::process::Stdio;
     use tokio::io::AsyncWriteExt;
     let work = async {
         let mut child = tokio::process::Command::new(onetrip_lab::postgres_bin().join("psql"))
-            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &lab.node(region).conninfo()])
+            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", conninfo])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -43,4 +43,5 @@ mod stored_values;
 mod stuck_worker;
 mod torture;
 mod values;
+mod whole_rows;
 mod workloads;

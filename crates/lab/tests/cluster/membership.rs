@@ -135,12 +135,14 @@ async fn a_postgresql_that_stores_values_otherwise_does_not_take_part() {
     let ports = onetrip_lab::ports::free_ports(3).expect("ports");
     let [http, port] = [ports[1], ports[2]].map(|port| port.to_string());
     let listen = format!("127.0.0.1:{}", ports[0]);
-    let token = lab.token(0, &[]).await.expect("a token");
+    let token = lab.data().join("token");
+    std::fs::write(&token, lab.token(0, &[]).await.expect("a token") + "\n").expect("write the token");
+    let token = token.display().to_string();
     let mut ask = vec![
         "join",
         "--from",
         lab.node(1).peer(),
-        "--token",
+        "--token-file",
         &token,
         "--region",
         "d",

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use crate::lab::{number, start, subjects, text, Lab};
+use crate::lab::{bounded, number, psql_in, start, subjects, text, Lab};
 
 const EACH: usize = 2_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_regions_never_draw_the_same_value() {
     let lab = start("sequences", "nextval, serial, identity and setval in three regions at once").await;
-    subjects!(lab, 2;
-        drawn_at_once, serial_and_identity, after_setval, drawn_alone, after_restart_of_a_server
+    subjects!(lab, 3;
+        drawn_at_once, serial_and_identity, after_setval, drawn_alone, after_restart_of_a_server, in_a_dump
     );
 }
 
@@ -157,4 +157,68 @@ async fn after_restart_of_a_server(lab: &Lab) {
     for value in before {
         assert!(!after.contains(&value), "{value} was given to a client and is given out again");
     }
+}
+
+/// A dump from any region has the definitions as they were written, and whoever loads it elsewhere goes on above all
+/// values that any region has used.
+async fn in_a_dump(lab: &Lab) {
+    let sessions = lab.sessions().await;
+    sessions[0]
+        .must(
+            "create schema dumped; create sequence dumped.down increment -5 start -7;
+             create sequence dumped.blocks increment 50 minvalue -10 start 3 cache 3; create sequence dumped.unused;
+             create table dumped.t (id serial, d int default nextval('dumped.down'), b int default nextval('dumped.blocks'),
+                i int generated always as identity (start 100 increment 2), region int)",
+        )
+        .await;
+    lab.everywhere().await;
+    // In another order, with other numbers of values, so that another region is ahead of the others each time.
+    for (round, order) in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]].into_iter().enumerate() {
+        for region in order {
+            let sql = format!(
+                "insert into dumped.t (region) select {region} from generate_series(1, {})",
+                1 + (round + region) % 3
+            );
+            sessions[region].must(&sql).await;
+            lab.everywhere().await;
+        }
+        for region in 0..3 {
+            let dumped = dump(lab, region).await;
+            for part in [
+                "START WITH -7\n    INCREMENT BY -5",
+                "START WITH 3\n    INCREMENT BY 50\n    MINVALUE -10",
+                "START WITH 100\n    INCREMENT BY 2",
+                "CACHE 3",
+            ] {
+                assert!(dumped.contains(part), "{part}: {dumped}");
+            }
+            lab.session(region).await.must("create database elsewhere").await;
+            psql_in(lab, region, "elsewhere", &dumped).await;
+            let collisions = psql_in(
+                lab,
+                region,
+                "elsewhere",
+                "insert into dumped.t (region) select 9 from generate_series(1, 30);
+                 select (select count(*) - count(distinct id) from dumped.t) + (select count(*) - count(distinct d) from dumped.t)
+                     + (select count(*) - count(distinct b) from dumped.t) + (select count(*) - count(distinct i) from dumped.t)
+                     + (select count(*) from dumped.t n join dumped.t o on n.region = 9 and o.region < 9
+                        where n.id <= o.id or n.d >= o.d or n.b <= o.b or n.i <= o.i)",
+            )
+            .await;
+            assert_eq!(collisions.trim(), "0", "round {round}, region {region}");
+            lab.session(region).await.must("drop database elsewhere").await;
+        }
+    }
+    assert_eq!(
+        lab.shows_alike("select count(*) from pg_sequences where schemaname = 'dumped' and last_value is null").await,
+        "1"
+    );
+}
+
+async fn dump(lab: &Lab, region: usize) -> String {
+    let mut command = tokio::process::Command::new(onetrip_lab::postgres_bin().join("pg_dump"));
+    command.args(["--schema=dumped", "--no-table-access-method", "-d", &lab.node(region).conninfo()]);
+    let output = bounded("pg_dump", command.kill_on_drop(true).output()).await.expect("run pg_dump");
+    assert!(output.status.success(), "pg_dump: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

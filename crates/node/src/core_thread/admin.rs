@@ -81,10 +81,14 @@ impl CoreThread {
             }
             AdminRequest::Join { secret_hash, region, address, unlike } => {
                 let token = members.tokens.iter().find(|t| t.hash == secret_hash);
-                if token.is_some_and(|t| t.expires_unix_s < now_unix_s()) {
+                let earlier = members.joined_with(&secret_hash);
+                let unused = token.map(|t| t.expires_unix_s);
+                let used = earlier.and_then(|m| m.joined).map(|joined| joined.expires_unix_s);
+                // A token that nobody knows is refused by the table.
+                let expires_unix_s = unused.or(used).unwrap_or(u64::MAX);
+                if expires_unix_s < now_unix_s() {
                     return Err("this token has expired; ask for a new one with `onetrip token`".into());
                 }
-                let earlier = members.joined_with(&secret_hash);
                 // The new node would take the place of one that is running.
                 if let Some(Member { id, region, .. }) = earlier.filter(|m| !m.voter && self.is_connected(m.id)) {
                     return Err(format!("node {id} in {region} joined with this token and runs already"));
@@ -94,7 +98,7 @@ impl CoreThread {
                     return Err(why);
                 }
                 let attempt = secret::draw_number().map_err(|e| e.to_string())?;
-                (Change::Join { joined: Joined { token: secret_hash, attempt }, region, address }, None)
+                (Change::Join { joined: Joined { token: secret_hash, attempt, expires_unix_s }, region, address }, None)
             }
             AdminRequest::Remove { node } => {
                 if !members.contains(node) {

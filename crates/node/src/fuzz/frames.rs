@@ -184,7 +184,7 @@ pub(super) fn command_seeds() -> Vec<Vec<u8>> {
     let changes = [
         Change::AddToken(token),
         Change::Join {
-            joined: onetrip_core::Joined { token: [1; 32], attempt: 1 },
+            joined: onetrip_core::Joined { token: [1; 32], attempt: 1, expires_unix_s: 9 },
             region: "r".into(),
             address: "host:1".into(),
         },

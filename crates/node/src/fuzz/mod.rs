@@ -65,6 +65,6 @@ fn member() -> Member {
         voter: true,
         slot: Some(0),
         replaces: None,
-        joined: Some(onetrip_core::Joined { token: [3; 32], attempt: 7 }),
+        joined: Some(onetrip_core::Joined { token: [3; 32], attempt: 7, expires_unix_s: 8 }),
     }
 }

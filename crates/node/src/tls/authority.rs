@@ -12,8 +12,6 @@ use onetrip_core::NodeId;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 use tokio_rustls::rustls;
@@ -85,10 +83,10 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Writes `ca.crt` and `ca.key` into `folder`, which must exist.
+    /// Writes `ca.key` and `ca.crt` into `folder`, which must exist.  A folder with a certificate is complete.
     pub fn save(&self, folder: &Path) -> Result<()> {
-        write_private(&folder.join(CA_CERTIFICATE), &self.certificate_pem)?;
-        write_private(&folder.join(CA_KEY), &self.key_pem())
+        write_private(&folder.join(CA_KEY), &self.key_pem())?;
+        write_private(&folder.join(CA_CERTIFICATE), &self.certificate_pem)
     }
 
     pub fn certificate_pem(&self) -> &str {
@@ -158,17 +156,9 @@ fn verify(certificate: &CertificateDer<'_>, authority: &CertificateDer<'static>,
         .map_err(|e| wrong(what, e))
 }
 
-/// Replaces the file.  Only its owner can read it, from its first byte on.
+/// Only its owner can read it.
 fn write_private(file: &Path, text: &str) -> Result<()> {
-    let unfinished = file.with_extension("unfinished");
-    let write = || {
-        let _ = std::fs::remove_file(&unfinished);
-        let mut opened = std::fs::File::options().create_new(true).write(true).mode(0o600).open(&unfinished)?;
-        opened.write_all(text.as_bytes())?;
-        opened.sync_all()?;
-        std::fs::rename(&unfinished, file)
-    };
-    write().map_err(Error::disk(file, "writing"))
+    crate::disk::replace_file(file, text, 0o600)
 }
 
 #[cfg(test)]

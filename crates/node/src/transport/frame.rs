@@ -24,7 +24,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 /// Room for an append with the largest entry, and what surrounds it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].

@@ -1,4 +1,4 @@
-//! A few hot rows, incremented from all regions.
+//! A few hot rows, incremented from all regions; also in a table without a key, some of whose rows are equal.
 
 use anyhow::Result;
 
@@ -19,9 +19,11 @@ impl Workload for Counters {
     fn tables(&self) -> String {
         format!(
             "create table counter (id int primary key, n bigint not null);
-             insert into counter select g, 0 from generate_series(0, {}) g;
-             create table counted (tag text primary key, id int not null)",
-            COUNTERS - 1
+             insert into counter select g, 0 from generate_series(0, {last}) g;
+             create table tally (id int, n bigint);
+             insert into tally select g, 0 from generate_series(0, {last}) g, generate_series(1, 3);
+             create table counted (tag text primary key, id int not null, in_tally bool not null)",
+            last = COUNTERS - 1
         )
     }
 
@@ -40,23 +42,29 @@ impl Workload for Counters {
         let id = if random.chance(70) { client.region as u64 % COUNTERS } else { random.draw(COUNTERS) };
         let lock = format!("select n from counter where id = {id} for no key update");
         let count = format!("update counter set n = n + 1 where id = {id}");
-        let note = format!("insert into counted values ('{}', {id})", client.tag());
-        let statements = match random.draw(3) {
-            0 => vec![lock, note, count],
-            1 => vec![note, count],
-            _ => vec![count, note],
+        let note = |in_tally: bool| format!("insert into counted values ('{}', {id}, {in_tally})", client.tag());
+        let tally =
+            format!("update tally set n = n + 1 where ctid = (select ctid from tally where id = {id} order by random() limit 1)");
+        let statements = match random.draw(5) {
+            0 => vec![lock, note(false), count],
+            1 => vec![note(false), count],
+            2 => vec![count, note(false)],
+            3 => vec![note(true), tally],
+            _ => vec![tally, note(true)],
         };
         session.transaction(&statements, expected).await.map(Step::Wrote)
     }
 
     async fn verify(&self, _region: usize, name: &str, session: &mut Session) -> Result<Vec<String>> {
         let mut wrong = self.ledger.compare(Self::NAME, name, &super::tags(session, "counted").await?);
-        let rows = session
-            .rows("select c.id, c.n, (select count(*) from counted where id = c.id) from counter c where n <> (select count(*) from counted where id = c.id)")
-            .await?;
-        wrong.extend(
-            rows.iter().map(|row| format!("{}: {name}: counter and its increments differ: {row:?}", Self::NAME)),
-        );
+        let counted = "select count(*) from counted where id = c.id and in_tally =";
+        for query in [
+            format!("select c.id, c.n, ({counted} false) from counter c where n <> ({counted} false)"),
+            format!("select c.id, sum(c.n), ({counted} true) from tally c group by id having sum(n) <> ({counted} true) or count(*) <> 3"),
+        ] {
+            let rows = session.rows(&query).await?;
+            wrong.extend(rows.iter().map(|row| format!("{}: {name}: what was counted and how often differ: {row:?}", Self::NAME)));
+        }
         Ok(wrong)
     }
 }

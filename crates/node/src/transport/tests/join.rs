@@ -70,7 +70,7 @@ fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<Atomi
                 voter: false,
                 slot: Some(2),
                 replaces: None,
-                joined: Some(onetrip_core::Joined { token: secret_hash, attempt: 1 }),
+                joined: Some(onetrip_core::Joined { token: secret_hash, attempt: 1, expires_unix_s: u64::MAX }),
             };
             let members = Arc::new(Members::bootstrap(vec![member.clone()], PreferredLeader::Region(region), 8));
             let encoded = checkpoint.clone();

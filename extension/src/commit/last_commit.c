@@ -1,0 +1,106 @@
+/*-------------------------------------------------------------------------
+ *
+ * last_commit.c
+ *	  What the last COMMIT of this session cost: onetrip.last_commit().
+ *
+ * The parts of a COMMIT, as this process sees them:
+ *
+ *	prepare		locks' keys, rehearsal of statements in other regions
+ *	verdict		from PROPOSE to the verdict: the one crossing of regions, the log
+ *	turn		until all earlier entries are committed here
+ *	local		PostgreSQL's own commit, until it is published
+ *
+ * Runs in backends.  What is called between the verdict and the local commit
+ * reads a clock and allocates nothing.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "access/htup_details.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "portability/instr_time.h"
+#include "utils/builtins.h"
+
+#include "shmem/shmem.h"
+
+PG_FUNCTION_INFO_V1(ot_last_commit);
+
+typedef struct CommitCost
+{
+	OtTxnId		txn;
+	OtLogIndex	entry;
+	uint64		bytes;
+	instr_time	marks[OT_COST_MARKS];
+} CommitCost;
+
+static CommitCost present;		/* of the COMMIT under way */
+static CommitCost last;			/* entry 0: none yet */
+
+/* A COMMIT that crosses regions begins. */
+void
+ot_cost_begin(OtTxnId txn)
+{
+	memset(&present, 0, sizeof(present));
+	present.txn = txn;
+	ot_cost_mark(OT_COST_BEGUN);
+}
+
+void
+ot_cost_mark(OtCostMark mark)
+{
+	INSTR_TIME_SET_CURRENT(present.marks[mark]);
+}
+
+/* The size of its PROPOSE frame. */
+void
+ot_cost_bytes(uint64 bytes)
+{
+	present.bytes = bytes;
+}
+
+/* It is committed here. */
+void
+ot_cost_end(OtLogIndex entry)
+{
+	ot_cost_mark(OT_COST_PUBLISHED);
+	present.entry = entry;
+	last = present;
+}
+
+static Datum
+last_commit_part(OtCostMark from)
+{
+	instr_time	part = last.marks[from + 1];
+
+	INSTR_TIME_SUBTRACT(part, last.marks[from]);
+	return Float8GetDatum(INSTR_TIME_GET_MILLISEC(part));
+}
+
+/* onetrip.last_commit() returns record; null if this session has had none. */
+Datum
+ot_last_commit(PG_FUNCTION_ARGS)
+{
+	TupleDesc	desc;
+	Datum		values[7];
+	bool		nulls[7] = {0};
+	char		id[OT_TXN_ID_TEXT_MAX];
+
+	ot_check_running();
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	if (last.entry.value == 0)
+		PG_RETURN_NULL();
+	values[0] = CStringGetTextDatum(ot_txn_to_text(last.txn, id));
+	values[1] = Int64GetDatum((int64) last.entry.value);
+	values[2] = Int64GetDatum((int64) last.bytes);
+	values[3] = last_commit_part(OT_COST_BEGUN);
+	values[4] = last_commit_part(OT_COST_PROPOSED);
+	values[5] = last_commit_part(OT_COST_DECIDED);
+	values[6] = last_commit_part(OT_COST_TURN);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}

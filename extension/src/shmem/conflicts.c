@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * conflicts.c
+ *	  The transactions of this server that lost against others lately.
+ *
+ * A transaction that gets 40001 because another one was first notes it here, in
+ * a ring in shared memory: a few hundred bytes, under a spinlock, since some do
+ * it while an error is reported and may hold any LWLock.  Nothing is allocated
+ * for it.  A restart of the server empties the ring.
+ *
+ * Runs in backends.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shmem/shmem.h"
+
+#include "catalog/pg_authid.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#define CONFLICTS_KEPT 1000
+
+typedef struct Conflict
+{
+	TimestampTz at;
+	OtConflictKind kind;
+	Oid			role;
+	int			pid;
+	OtLogIndex	entry;			/* that it lost to */
+	char		region[NAMEDATALEN];	/* of that entry */
+	char		table[NAMEDATALEN * 2];
+	char		application[NAMEDATALEN];
+} Conflict;
+
+typedef struct Conflicts
+{
+	slock_t		mutex;
+	uint64		count;			/* since the server started */
+	Conflict	items[CONFLICTS_KEPT];	/* number n is at n % CONFLICTS_KEPT */
+} Conflicts;
+
+static Conflicts *conflicts = NULL;
+
+PG_FUNCTION_INFO_V1(ot_recent_conflicts);
+
+static Size
+conflict_size(void)
+{
+	return sizeof(Conflicts);
+}
+
+static void
+conflict_attach_memory(void *memory, bool found)
+{
+	conflicts = memory;
+	if (!found)
+		SpinLockInit(&conflicts->mutex);
+}
+
+void
+ot_conflict_init(void)
+{
+	static const OtShmemPart part = {"onetrip conflicts", conflict_size, conflict_attach_memory};
+
+	ot_shmem_add(&part);
+}
+
+/* This process' transaction has lost; `table` is its name with its schema. */
+void
+ot_conflict_note(OtConflictKind kind, const char *table, const char *region, OtLogIndex entry)
+{
+	Conflict	conflict;
+
+	memset(&conflict, 0, sizeof(conflict));
+	conflict.at = ot_now();
+	conflict.kind = kind;
+	conflict.role = GetSessionUserId();
+	conflict.pid = MyProcPid;
+	conflict.entry = entry;
+	strlcpy(conflict.region, region, sizeof(conflict.region));
+	strlcpy(conflict.table, table, sizeof(conflict.table));
+	strlcpy(conflict.application, application_name ? application_name : "",
+			sizeof(conflict.application));
+	SpinLockAcquire(&conflicts->mutex);
+	conflicts->items[conflicts->count++ % CONFLICTS_KEPT] = conflict;
+	SpinLockRelease(&conflicts->mutex);
+}
+
+/* Copies number n; false if it is not there any more, or not yet. */
+static bool
+conflict_read(uint64 n, Conflict *conflict)
+{
+	bool		there;
+
+	SpinLockAcquire(&conflicts->mutex);
+	there = n < conflicts->count && n + CONFLICTS_KEPT >= conflicts->count;
+	if (there)
+		*conflict = conflicts->items[n % CONFLICTS_KEPT];
+	SpinLockRelease(&conflicts->mutex);
+	return there;
+}
+
+static const char *
+conflict_kind_name(OtConflictKind kind)
+{
+	switch (kind)
+	{
+		case OT_CONFLICT_CERTIFIED:
+			return "certification";
+		case OT_CONFLICT_TOO_OLD:
+			return "too old";
+		case OT_CONFLICT_EVICTED:
+			return "evicted";
+	}
+	return "?";
+}
+
+/* A name that was cut may end within a character. */
+static Datum
+conflict_text(char *name, Size size)
+{
+	name[pg_mbcliplen(name, strlen(name), size - 1)] = '\0';
+	return CStringGetTextDatum(name);
+}
+
+/*
+ * onetrip.recent_conflicts() returns setof record.  Others' conflicts are for
+ * those who may read all statistics.
+ */
+Datum
+ot_recent_conflicts(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	bool		all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	uint64		n = 0;
+	Conflict	conflict;
+
+	ot_check_running();
+	InitMaterializedSRF(fcinfo, 0);
+	SpinLockAcquire(&conflicts->mutex);
+	if (conflicts->count > CONFLICTS_KEPT)
+		n = conflicts->count - CONFLICTS_KEPT;
+	SpinLockRelease(&conflicts->mutex);
+	/* some may be overwritten meanwhile */
+	for (uint64 end = n + CONFLICTS_KEPT; n < end; n++)
+	{
+		Datum		values[8];
+		bool		nulls[8] = {0};
+
+		if (!conflict_read(n, &conflict) ||
+			(!all && !has_privs_of_role(GetUserId(), conflict.role)))
+			continue;
+		values[0] = TimestampTzGetDatum(conflict.at);
+		values[1] = CStringGetTextDatum(conflict_kind_name(conflict.kind));
+		values[2] = conflict_text(conflict.table, sizeof(conflict.table));
+		nulls[2] = conflict.table[0] == '\0';
+		values[3] = CStringGetTextDatum(GetUserNameFromId(conflict.role, true) ?
+										GetUserNameFromId(conflict.role, true) : "(dropped)");
+		values[4] = conflict_text(conflict.application, sizeof(conflict.application));
+		values[5] = Int32GetDatum(conflict.pid);
+		values[6] = conflict_text(conflict.region, sizeof(conflict.region));
+		nulls[6] = conflict.region[0] == '\0';
+		values[7] = Int64GetDatum((int64) conflict.entry.value);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
