@@ -4,6 +4,7 @@
 # be equal.
 #
 #   scripts/pg-regress.sh [regress] [isolation]      both by default
+#   scripts/pg-regress.sh --write                    no run: writes the list anew from what the last one saw
 #
 #   ONETRIP=FILE               this onetrip command (default: target/release/onetrip)
 #   ONETRIP_POSTGRES_BIN=DIR   PostgreSQL's programs, with the extension installed
@@ -107,6 +108,7 @@ build_libraries() {
 
 nodes=()
 plain=
+running=
 trap 'stop_all || true' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -150,7 +152,8 @@ start_cluster() {
     printf '[[region]]\nname = "%s"\n' "${regions[@]}" >"$1/topology.toml"
     sed -i '1i preferred_leader = "a"\n' "$1/topology.toml"
     own_folder "$1/nodes"
-    "$1/onetrip" init --topology "$1/topology.toml" --data "$1/nodes" --database $database --bin-dir "$bin" >"$1/init.log" 2>&1 ||
+    "$1/onetrip" init --topology "$1/topology.toml" --data "$1/nodes" --database $database --bin-dir "$bin" \
+        ${STRIDE:---dense-sequences} >"$1/init.log" 2>&1 ||
         { cat "$1/init.log" >&2; fail "onetrip init failed"; }
     for region in "${regions[@]}"; do
         echo "$server_settings" >>"$1/nodes/$region/postgres/postgresql.conf"
@@ -171,6 +174,7 @@ start_cluster() {
 
 stop_all() {
     local node
+    [ -z "$running" ] || kill -TERM "$running" 2>/dev/null || true
     if [ -n "$plain" ]; then
         as_user "$bin/pg_ctl" -D "$plain" -m fast -t 60 stop >/dev/null 2>&1 || true
         plain=
@@ -205,7 +209,9 @@ run_suite() {
     PGISOLATIONTIMEOUT=60 as_user timeout -k 10 "${SUITE_SECONDS:-3600}" "$program" --use-existing --dbname=$database \
         --host=127.0.0.1 --port="$port" --user=postgres --bindir="$source/bin" --inputdir="$source/$suite" --outputdir="$out" \
         --dlpath="$source/lib" "${options[@]}" >"$dir/$suite/$system.log" 2>&1 &
-    wait $! || status=$?
+    running=$!
+    wait $running || status=$?
+    running=
     [ $status -le 1 ] || { tail -n 5 "$dir/$suite/$system.log" >&2; say "$suite, $system: the suite ended with status $status" >&2; }
     rm -rf "${dir:?}/$suite/$system"
     mv "$out" "$dir/$suite/$system"
@@ -258,50 +264,90 @@ same() {
     return 1
 }
 
-# What the test shows in the cluster only, as a guess at the reason: its first message that only Onetrip has, else its
-# first error.
-guess() {
-    grep -aE '^> .*(ERROR|FATAL|WARNING): ' "$1" | sed -E 's/^> //; s/^psql:[^ ]* //' | sort | uniq -c | sort -rn |
-        sed -E 's/^ *[0-9]+ //' | head -n 1
+# What each message that only the cluster shows says about why a test differs.
+causes="serializable|isolation level SERIALIZABLE is not available
+prepare|cannot PREPARE a transaction that has used onetrip tables
+concurrently|cannot replicate (CREATE INDEX|DROP INDEX|DETACH PARTITION) CONCURRENTLY
+logical|cannot replicate a (publication|subscription)
+large object|cannot replicate a large object
+logged|cannot replicate SET LOGGED or SET UNLOGGED
+tablespace|cannot replicate (a change of a tablespace|ALTER ... ALL IN TABLESPACE)
+rewrite|cannot replicate (ADD COLUMN with a default|ALTER COLUMN TYPE with a USING)
+temporary|cannot make a temporary table a child|cannot replicate (DROP of temporary|a permanent)
+OID|cannot replicate (a value of type|a statement about \"pg_toast)
+foreign schema|cannot replicate IMPORT FOREIGN SCHEMA
+explain|cannot replicate CREATE MATERIALIZED VIEW under EXPLAIN
+local|will stay on this server
+refused|cannot replicate |cannot update or delete rows of table
+conflict|could not (commit|serialize)|canceled .* in favor|was first"
+
+# causes_of DIFF: all that fit, with commas; - if there are none.  `refused` is for those that fit nothing else.
+causes_of() {
+    local cause pattern seen=
+    while IFS='|' read -r cause pattern; do
+        [ "$cause" != refused ] || [ -z "$seen" ] || continue
+        ! grep -aqE "^> .*($pattern)" "$1" || seen=$seen,$cause
+    done <<<"$causes"
+    seen=${seen#,}
+    echo "${seen:--}"
 }
 
+# Compares what was seen with the list: each line there has suite, test, causes, and why.  A test whose cause is `timing` may
+# differ or not.
 compare() {
-    local suite=$1 work=$dir/$1 test listed known wrong=0
+    local suite=$1 work=$dir/$1 test seen why wrong=0
     rm -rf "$work/diffs"
     mkdir -p "$work/diffs"
     for test in $(sed -n 's/^test: //p' "$source/$suite/"*_schedule); do
         same "$suite" "$test" && continue
         diff "$work/plain/results/$test.out" "$work/cluster/results/$test.out" >"$work/diffs/$test" 2>&1 || true
-        printf '%s\t%s\t%s\n' "$suite" "$test" "$(guess "$work/diffs/$test")"
-    done >"$work/differing.tsv"
-    cut -f 2 "$work/differing.tsv" | LC_ALL=C sort >"$work/differing"
-    # A test whose cause is `timing` may differ or not.
-    awk -F '\t' -v suite="$suite" '$1 == suite {print $2}' "$list" | LC_ALL=C sort >"$work/listed"
-    awk -F '\t' -v suite="$suite" '$1 == suite && $3 == "timing" {print $2}' "$list" | LC_ALL=C sort >"$work/timing"
-    for test in $(LC_ALL=C comm -23 "$work/differing" "$work/listed"); do
+        printf '%s\t%s\n' "$test" "$(causes_of "$work/diffs/$test")"
+    done | LC_ALL=C sort >"$work/differing.tsv"
+    awk -F '\t' -v suite="$suite" '$1 == suite {print $2 "\t" $3}' "$list" | LC_ALL=C sort >"$work/listed.tsv"
+    while IFS=$'\t' read -r test seen; do
+        why=$(awk -F '\t' -v test="$test" '$1 == test {print $2}' "$work/listed.tsv")
+        [ "$why" != "$seen" ] && [ "$why" != timing ] || continue
         wrong=1
-        say "$suite/$test differs and is not listed: $(grep -P "\t$test\t" "$work/differing.tsv" | cut -f 3 | cut -c 1-100)"
-    done
-    for test in $(LC_ALL=C comm -13 "$work/differing" "$work/listed" | LC_ALL=C comm -23 - "$work/timing"); do
+        say "$suite/$test differs${why:+ by other causes than listed}: $seen: $(grep -am1 -E '^> .*(ERROR|FATAL|WARNING):' \
+            "$work/diffs/$test" | cut -c 3-100)"
+    done <"$work/differing.tsv"
+    for test in $(awk -F '\t' '$2 != "timing" {print $1}' "$work/listed.tsv" | LC_ALL=C comm -13 <(cut -f 1 "$work/differing.tsv") -); do
         wrong=1
         say "$suite/$test is listed and does not differ any more"
     done
-    # These are wrong wherever they come from.
-    if grep -aE '^> .*(server closed the connection|XX000|cache lookup failed|could not open relation with OID|unexpected|invalid memory)' \
+    # These are wrong wherever they are.
+    if grep -aE '^> .*(server closed the connection|XX000|cache lookup failed|could not open relation with OID|lacks attribute)' \
         "$work/diffs/"* >"$work/internal.txt"; then
         wrong=1
-        say "$suite: internal errors, see $work/internal.txt"
+        say "$suite: internal errors: $work/internal.txt"
     fi
-    known=$(wc -l <"$work/differing")
-    listed=$(wc -l <"$work/listed")
-    say "$suite: $known of $(count "$work/plain/results") tests differ, $listed are listed; see $work/diffs"
+    say "$suite: $(wc -l <"$work/differing.tsv") of $(count "$work/plain/results") tests differ," \
+        "$(wc -l <"$work/listed.tsv") are listed: $work/diffs"
     return $wrong
+}
+
+# Writes the list anew from what was seen; what it says about tests that stay is kept.
+write_list() {
+    local suite test seen why
+    for suite in regress isolation; do
+        [ -e "$dir/$suite/differing.tsv" ] || continue
+        while IFS=$'\t' read -r test seen; do
+            why=$(awk -F '\t' -v suite="$suite" -v test="$test" '$1 == suite && $2 == test {print $4}' "$list")
+            printf '%s\t%s\t%s\t%s\n' "$suite" "$test" "$seen" "$why"
+        done <"$dir/$suite/differing.tsv"
+    done >"$dir/list"
+    { head -n 1 "$list"; cat "$dir/list"; } >"$list.new"
+    mv "$list.new" "$list"
 }
 
 # ---- all of it ----
 
+if [ "${suites[*]}" = --write ]; then
+    write_list
+    exit
+fi
 for suite in "${suites[@]}"; do
-    case $suite in regress | isolation) ;; *) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
+    case $suite in regress | isolation) ;; *) sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
 done
 [ -x "$pgxs_test/regress/pg_regress" ] || fail "pg_regress is missing: install postgresql-server-dev-$major"
 mkdir -p "$dir"
