@@ -1,5 +1,5 @@
-//! `GET /status`, `GET /health`, and in a lab `POST /links`.  There is no password, so the port is on loopback unless
-//! `http_anywhere` is set.
+//! `GET /status`; `GET /health`, `/writable`, `/readable` and `/leader` for load balancers; and in a lab `POST /links`.
+//! There is no password, so the port is on loopback unless `http_anywhere` is set.
 
 use crate::bounded_listener::BoundedListener;
 use crate::config::NodeConfig;
@@ -7,11 +7,13 @@ use crate::inbox::{Event, Inbox};
 use crate::postgres::PostgresState;
 use crate::status::{report, CoreStatus, StatusReport};
 use crate::transport::Transport;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use onetrip_core::consensus::Role;
+use onetrip_core::MemberRole;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -31,7 +33,12 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Http {
     pub async fn run(self: Arc<Self>, listener: tokio::net::TcpListener) {
-        let routes = Router::new().route("/status", get(status)).route("/health", get(health));
+        let routes = Router::new()
+            .route("/status", get(status))
+            .route("/health", get(health))
+            .route("/writable", get(writable))
+            .route("/readable", get(readable))
+            .route("/leader", get(leader));
         #[cfg(feature = "lab")]
         let routes = if self.config.lab { routes.merge(crate::links::routes()) } else { routes };
         if let Err(e) = axum::serve(BoundedListener::new(listener), routes.with_state(self.clone())).await {
@@ -74,4 +81,66 @@ async fn health(State(http): State<Arc<Http>>) -> Response {
         return "ok\n".into_response();
     }
     (StatusCode::SERVICE_UNAVAILABLE, report.problems.join("\n") + "\n").into_response()
+}
+
+fn answer(refused: Option<String>) -> Response {
+    match refused {
+        None => "ok\n".into_response(),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
+    }
+}
+
+/// 200 if a client's transaction can be expected to commit here, else 503 and why not.
+async fn writable(State(http): State<Arc<Http>>) -> Response {
+    http.report().await.map_or_else(|| STUCK.into_response(), |report| answer(not_writable(&report)))
+}
+
+fn not_writable(report: &StatusReport) -> Option<String> {
+    if report.members.iter().any(|m| m.id == report.node && m.role == MemberRole::Replica) {
+        return Some("this node is a read replica".into());
+    }
+    let stuck =
+        || report.stuck_at.map(|at| format!("PostgreSQL cannot apply entry {at}, so nothing later commits here"));
+    let no_leader = || report.leader.is_none().then(|| "no leader: there is no majority here now".into());
+    not_serving(report).or_else(stuck).or_else(no_leader)
+}
+
+/// 200 if a client can read here; with `?max_lag=` (milliseconds), only if what it reads is not older than that as far
+/// as this node knows, which takes a leader.
+async fn readable(State(http): State<Arc<Http>>, RawQuery(query): RawQuery) -> Response {
+    let max_lag = match query.as_deref().map(|query| query.strip_prefix("max_lag=").and_then(|ms| ms.parse().ok())) {
+        Some(None) => {
+            return (StatusCode::BAD_REQUEST, "give a number of milliseconds: /readable?max_lag=500\n").into_response()
+        }
+        given => given.flatten(),
+    };
+    http.report().await.map_or_else(|| STUCK.into_response(), |report| answer(not_readable(&report, max_lag)))
+}
+
+fn not_readable(report: &StatusReport, max_lag: Option<f64>) -> Option<String> {
+    let too_old = |max_lag: f64| match (&report.leader, report.lag_ms) {
+        (None, _) => Some("no leader: how old the rows here are is not known".to_string()),
+        (_, None) => Some("how old the rows here are is not known yet".to_string()),
+        (_, Some(lag)) => (lag > max_lag).then(|| format!("the rows here are {lag:.0} ms old, {max_lag} are allowed")),
+    };
+    not_serving(report).or_else(|| max_lag.and_then(too_old))
+}
+
+fn not_serving(report: &StatusReport) -> Option<String> {
+    let Some(postgres) = &report.postgres else { return Some("this node has no PostgreSQL".into()) };
+    if postgres.state != crate::postgres::ServerState::Ready {
+        return Some("PostgreSQL does not take connections".into());
+    }
+    (!report.apply_worker || report.applied.is_none()).then(|| "the apply worker does not run".into())
+}
+
+/// 200 if this node leads, else 503 and who does.
+async fn leader(State(http): State<Arc<Http>>) -> Response {
+    let Some(report) = http.report().await else { return STUCK.into_response() };
+    let leader = report.leader.filter(|leader| leader.node != report.node);
+    answer(match (report.role, leader) {
+        (Role::Leader, _) => None,
+        (_, Some(leader)) => Some(format!("node {} in {} leads", leader.node, leader.region)),
+        (_, None) => Some("no leader".into()),
+    })
 }

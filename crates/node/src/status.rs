@@ -84,6 +84,8 @@ pub struct StatusReport {
     pub lag_entries: Option<u64>,
     pub lag_ms: Option<f64>,
     pub apply_worker: bool,
+    /// The entry that PostgreSQL cannot apply, however long it tries.
+    pub stuck_at: Option<LogIndex>,
     /// Entries that wait for the apply worker's credit.
     pub apply_queue: usize,
     pub backends: usize,
@@ -242,6 +244,7 @@ pub fn report(
         lag_entries: core.own.map(|p| p.lag_entries),
         lag_ms: core.own.map(|p| millis(p.lag)),
         apply_worker: core.router.worker_connected,
+        stuck_at: core.router.stuck_at,
         apply_queue: core.router.worker_queue,
         backends: core.router.backends,
         pending: core.router.pending,

@@ -68,6 +68,13 @@ typedef enum OtRead
 	OT_READ_FRESH
 } OtRead;
 
+/* The values of onetrip.new_tables. */
+typedef enum OtNewTables
+{
+	OT_NEW_TABLES_REPLICATED = 0,
+	OT_NEW_TABLES_LOCAL
+} OtNewTables;
+
 /* settings.c */
 extern char *ot_database;
 extern char *ot_region;
@@ -78,6 +85,7 @@ extern int	ot_sequence_stride;
 extern bool ot_show_sequence_shares;
 extern int	ot_commit_timeout_ms;
 extern int	ot_read;			/* OtRead */
+extern int	ot_new_tables;		/* OtNewTables */
 extern int	ot_max_apply_delay_ms;
 extern int	ot_rebuild_after_ms;
 extern int	ot_max_write_set_kb;

@@ -267,6 +267,13 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(relid, flags, params)
 #endif
 
+/* 17: a partitioned table may have an access method, for its partitions. */
+#if PG_VERSION_NUM >= 170000
+#define OT_ACCESS_METHOD_FOR_PARTITIONS(relid) get_rel_relam(relid)
+#else
+#define OT_ACCESS_METHOD_FOR_PARTITIONS(relid) InvalidOid
+#endif
+
 /* 16: the table's OID in its statistics has another name. */
 #if PG_VERSION_NUM >= 160000
 #define OT_COUNTED_TABLE(status) ((status)->id)

@@ -25,6 +25,7 @@ int			ot_sequence_stride = 1;
 bool		ot_show_sequence_shares = false;
 int			ot_commit_timeout_ms = 10000;
 int			ot_read = OT_READ_LOCAL;
+int			ot_new_tables = OT_NEW_TABLES_REPLICATED;
 int			ot_max_apply_delay_ms = 5000;
 int			ot_rebuild_after_ms = 60000;
 int			ot_max_write_set_kb = 256 * 1024;
@@ -36,6 +37,12 @@ int			ot_rehearse_lock_timeout_ms = 100;
 static const struct config_enum_entry read_values[] = {
 	{"local", OT_READ_LOCAL, false},
 	{"fresh", OT_READ_FRESH, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry new_tables_values[] = {
+	{"replicated", OT_NEW_TABLES_REPLICATED, false},
+	{"local", OT_NEW_TABLES_LOCAL, false},
 	{NULL, 0, false}
 };
 
@@ -96,6 +103,11 @@ ot_settings_init(void)
 							 "What a transaction sees of other regions' changes.",
 							 "local: what this server shows; fresh: at least everything that was acknowledged anywhere before.",
 							 &ot_read, OT_READ_LOCAL, read_values,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("onetrip.new_tables",
+							 "Whether a new table without USING is replicated.",
+							 "replicated: its rows travel; local: it is a heap table, with rows of its own in each region.",
+							 &ot_new_tables, OT_NEW_TABLES_REPLICATED, new_tables_values,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("onetrip.rehearse",
 							 "COMMIT of statements such as DDL tries them in the other regions first.",

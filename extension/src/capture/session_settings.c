@@ -80,6 +80,7 @@ static const char *const statement_settings[] = {
 	"check_function_bodies",
 	"default_table_access_method",
 	"default_tablespace",
+	"onetrip.new_tables",
 };
 
 /*
@@ -102,7 +103,7 @@ static OtNotedSettings noted;
 
 /*
  * Is it a setting of an extension or a user's own, which functions may read?
- * Those of onetrip are not among them: they describe the server.
+ * Those of onetrip are not among them: most describe the server.
  */
 static bool
 session_settings_is_custom(struct config_generic *record)

@@ -645,15 +645,15 @@ stored_type_decompress_composite(HeapTupleHeader row)
 	TupleDesc	cached = lookup_rowtype_tupdesc(type, -1);
 	/* A row from before a column was added stays without it. */
 	TupleDesc	desc = OT_FIRST_ATTRIBUTES(cached, Min(HeapTupleHeaderGetNatts(row), cached->natts));
-	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
-	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
+	Datum	   *values = palloc(sizeof(Datum) * cached->natts);
+	bool	   *nulls = palloc(sizeof(bool) * cached->natts);
 	HeapTupleData tuple = {
 		.t_len = HeapTupleHeaderGetDatumLength(row), .t_tableOid = InvalidOid, .t_data = row
 	};
+	HeapTuple	whole;
 
-	ReleaseTupleDesc(cached);
 	ItemPointerSetInvalid(&tuple.t_self);
-	heap_deform_tuple(&tuple, desc, values, nulls);
+	heap_deform_tuple(&tuple, cached, values, nulls);
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
@@ -661,9 +661,14 @@ stored_type_decompress_composite(HeapTupleHeader row)
 		if (!nulls[i] && !att->attisdropped && ot_type_contains_names(att->atttypid))
 			values[i] = ot_type_decompress(att->atttypid, values[i]);
 	}
-	desc->tdtypeid = type;
+	/* A copy of a descriptor lacks the versions of its columns, so it can make no row of the type. */
+	desc->tdtypeid = RECORDOID;
 	desc->tdtypmod = -1;
-	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+	whole = heap_form_tuple(desc, values, nulls);
+	HeapTupleHeaderSetTypeId(whole->t_data, type);
+	OT_SET_ROW_VERSION(whole->t_data, cached);
+	ReleaseTupleDesc(cached);
+	return HeapTupleGetDatum(whole);
 }
 
 static void

@@ -50,6 +50,6 @@ ot_check_unseen_writes(void)
 						get_rel_name(relid)),
 				 errdetail(UINT64_FORMAT " rows were changed, " UINT64_FORMAT " of them were seen. Code of an extension changes this table as if it were a catalog.",
 						   all, ot_write_set_rows(relid)),
-				 errhint("Make it local to each region: create the extension under SET default_table_access_method = heap.")));
+				 errhint("Make it local to each region: create the extension under SET onetrip.new_tables = local.")));
 	}
 }

@@ -87,6 +87,8 @@ typedef struct Recorded
 	bool		results;		/* its results travel: its functions are not
 								 * called again */
 	List	   *filled;			/* tables that an extension's script wrote to */
+	List	   *access_methods; /* where in the tree they are, if the statement
+								 * did not name them */
 } Recorded;
 
 /* A TRUNCATE under way. */
@@ -444,7 +446,7 @@ ddl_makes_type(Node *stmt)
 static void
 ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 {
-	if (IsA(node, RefreshMatViewStmt))
+	if (IsA(node, RefreshMatViewStmt) && ot_in_replicated_database())
 	{
 		RefreshMatViewStmt *refresh = (RefreshMatViewStmt *) node;
 
@@ -537,20 +539,23 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 					 DestReceiver *dest, QueryCompletion *completion)
 {
 	int			outer_depth = utility_depth;
+	List	   *access_methods = NIL;
+	Node	   *node = IsTransactionState() ?
+		ot_ddl_choose_access_method(pstmt->utilityStmt, &access_methods) : pstmt->utilityStmt;
 
 	if (replaying && utility_depth > 0 && context != PROCESS_UTILITY_SUBCOMMAND &&
-		!creating_extension && GetCommandLogLevel(pstmt->utilityStmt) == LOGSTMT_DDL)
+		!creating_extension && GetCommandLogLevel(node) == LOGSTMT_DDL)
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("a function that the statement calls runs %s in region \"%s\"",
-						GetCommandTagName(CreateCommandTag(pstmt->utilityStmt)), ot_region),
+						GetCommandTagName(CreateCommandTag(node)), ot_region),
 				 errdetail("It did not do so in the region that the statement comes from.")));
 	if (IsTransactionState())
-		ot_ddl_lock_relations(pstmt->utilityStmt);
+		ot_ddl_lock_relations(node);
 	PG_TRY();
 	{
 		utility_depth++;
-		ot_call_process_utility(prev_process_utility, pstmt, pstmt->utilityStmt, query,
+		ot_call_process_utility(prev_process_utility, pstmt, node, query,
 								read_only_tree,
 								replaying ? PROCESS_UTILITY_SUBCOMMAND : context,
 								params, env, dest, completion);
@@ -609,8 +614,10 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 						  "Let the event trigger write rows only, or disable it for the time being.");
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
-	{
 		node = ddl_record_statement(pstmt, node, query, &statement.text);
+	node = ot_ddl_choose_access_method(node, &statement.access_methods);
+	if (kind == OT_STATEMENT_SCHEMA)
+	{
 		statement.stmt = node;
 		statement.results = IsA(node, CreateTableAsStmt);
 	}
@@ -756,6 +763,8 @@ ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 	{
 		CommandCounterIncrement();
 		recorded->begun = GetCurrentCommandId(false);
+		/* the function may have changed settings, which are recorded anew */
+		ot_ddl_name_access_method(recorded->access_methods);
 		ot_write_set_statement(recorded->text, strlen(recorded->text));
 	}
 	pfree(outside);

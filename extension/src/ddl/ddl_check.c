@@ -22,11 +22,9 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
-#include "access/tableam.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
-#include "commands/dbcommands.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -327,7 +325,7 @@ ddl_check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const cha
 				break;
 			case AT_SetAccessMethod:
 				{
-					const char *to = command->name ? command->name : default_table_access_method;
+					const char *to = command->name ? command->name : ot_ddl_default_access_method();
 					bool		from_onetrip = ot_is_onetrip_table(rel);
 
 					if (from_onetrip != (strcmp(to, "onetrip") == 0))
@@ -447,49 +445,6 @@ ddl_check_from_current(VariableSetStmt *stmt)
 				  "Write the value into the statement.");
 }
 
-/*
- * A dump of another database says SET default_table_access_method = heap.
- * Rows of tables created under that setting stay on this server, which should
- * not go unnoticed.
- */
-static void
-ddl_check_warn_of_access_method(RangeVar *name, const char *access_method)
-{
-	if (access_method != NULL || name->relpersistence != RELPERSISTENCE_PERMANENT ||
-		strcmp(default_table_access_method, "onetrip") == 0)
-		return;
-	ereport(WARNING,
-			(errmsg("rows of table \"%s\" will stay on this server, since default_table_access_method is \"%s\"",
-					name->relname, default_table_access_method),
-			 errhint("Use the access method onetrip; dump with --no-table-access-method. If the rows are meant to be local, say so with USING.")));
-}
-
-void
-ot_ddl_check_create_as(CreateTableAsStmt *stmt)
-{
-	ddl_check_warn_of_access_method(stmt->into->rel, stmt->into->accessMethod);
-}
-
-/*
- * New tables are replicated because of the database's own setting of
- * default_table_access_method.  If a RESET removed it, nobody would notice
- * until much later.
- */
-static void
-ddl_check_database_reset(AlterDatabaseSetStmt *stmt)
-{
-	VariableSetStmt *set = stmt->setstmt;
-	bool		all = set->kind == VAR_RESET_ALL;
-
-	if (strcmp(stmt->dbname, ot_database) == 0 &&
-		(all || ((set->kind == VAR_RESET || set->kind == VAR_SET_DEFAULT) &&
-				 pg_strcasecmp(set->name, "default_table_access_method") == 0)))
-		ot_ddl_refuse(psprintf("ALTER DATABASE %s RESET %s", quote_identifier(stmt->dbname),
-							   all ? "ALL" : "default_table_access_method"),
-					  all ? "Reset each setting by its name. ALL would reset default_table_access_method as well, and new tables would stay on the server where their rows are written." :
-					  "New tables would stay on the server where their rows are written. If that is meant, set it to heap.");
-}
-
 /* Our code looks up the extension, its schema and its objects by name. */
 static void
 ddl_check_own_extension(Node *stmt)
@@ -540,11 +495,6 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 	ddl_check_own_extension(stmt);
 	switch (nodeTag(stmt))
 	{
-		case T_CreateStmt:
-			if (((CreateStmt *) stmt)->partspec == NULL)
-				ddl_check_warn_of_access_method(((CreateStmt *) stmt)->relation,
-												((CreateStmt *) stmt)->accessMethod);
-			break;
 		case T_AlterTableStmt:
 			ddl_check_alter_table((AlterTableStmt *) stmt, query);
 			break;
@@ -588,7 +538,6 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 			break;
 		case T_AlterDatabaseSetStmt:
 			ddl_check_from_current(((AlterDatabaseSetStmt *) stmt)->setstmt);
-			ddl_check_database_reset((AlterDatabaseSetStmt *) stmt);
 			break;
 		default:
 			break;

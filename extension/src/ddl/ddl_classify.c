@@ -78,7 +78,6 @@ ddl_classify_create_as(CreateTableAsStmt *stmt)
 		(name->schemaname && strcmp(name->schemaname, "pg_temp") == 0) ||
 		isTempNamespace(RangeVarGetCreationNamespace(name)))
 		return OT_STATEMENT_LOCAL;
-	ot_ddl_check_create_as(stmt);
 	ot_ddl_take_schema_key();
 	return OT_STATEMENT_CREATE_AS;
 }

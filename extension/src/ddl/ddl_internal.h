@@ -55,9 +55,13 @@ extern void ot_ddl_check_dependencies(void);
 
 /* ddl_check.c */
 extern void ot_ddl_check_everywhere(Node *stmt);
-extern void ot_ddl_check_create_as(CreateTableAsStmt *stmt);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
+
+/* ddl_new_table.c */
+extern const char *ot_ddl_default_access_method(void);
+extern Node *ot_ddl_choose_access_method(Node *stmt, List **places);
+extern void ot_ddl_name_access_method(List *places);
 
 /* elsewhere.c */
 extern bool ot_ddl_differs_elsewhere(Node *expression);

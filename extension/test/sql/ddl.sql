@@ -70,13 +70,6 @@ TRUNCATE unlogged, plain;
 ROLLBACK;
 TRUNCATE t, unlogged;
 
--- There is a warning for a table whose rows stay here although nobody wrote USING heap, as happens with dumps.
-SET default_table_access_method = heap;
-CREATE TABLE from_dump (id int PRIMARY KEY);
-CREATE TABLE from_dump_too AS SELECT 1 AS one;
-CREATE TEMP TABLE not_this (id int);
-RESET default_table_access_method;
-
 -- Local: nothing is recorded.
 CREATE TEMP TABLE temporary (id serial PRIMARY KEY, v text);
 BEGIN;

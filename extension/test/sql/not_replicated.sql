@@ -61,8 +61,15 @@ SHOW default_table_access_method;
 CREATE TABLE local_table (a int);
 INSERT INTO local_table VALUES (1);
 UPDATE local_table SET a = 2;
-DROP TABLE local_table;
+CREATE MATERIALIZED VIEW local_view AS SELECT a FROM local_table;
+BEGIN;
+REFRESH MATERIALIZED VIEW local_view;
+TRUNCATE local_table;
+REFRESH MATERIALIZED VIEW local_view WITH NO DATA;
+COMMIT;
+DROP TABLE local_table CASCADE;
 \c :replicated
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 SET search_path = not_replicated;
 
 SET client_min_messages = warning;

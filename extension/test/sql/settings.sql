@@ -36,13 +36,3 @@ SHOW onetrip.database;
 RESET ROLE;
 RESET onetrip.commit_timeout;
 DROP ROLE onetrip_test_user;
-
--- The setting that makes new tables replicated is not lost by accident.
-ALTER DATABASE onetrip RESET ALL;
-ALTER DATABASE onetrip RESET default_table_access_method;
-ALTER DATABASE onetrip SET default_table_access_method TO DEFAULT;
-BEGIN;
-ALTER DATABASE onetrip SET my.own = '1';
-ALTER DATABASE onetrip RESET my.own;
-ROLLBACK;
-SELECT setconfig::text ~ 'default_table_access_method=onetrip' AS kept FROM pg_db_role_setting WHERE setrole = 0;

@@ -432,8 +432,13 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
-    /// The last entry that this node's disk has.
+    /// The last entry that this node's disk has; or, if it is about to install a snapshot, the last entry that this
+    /// covers.  That one is committed, and so no committed entry that the disk has is newer.
     pub fn last_on_disk(&self) -> EntryId {
+        // Until it is installed, raft knows no terms below it, and takes what is on disk for less than it is.
+        if let Some((index, term)) = self.raft.to_install() {
+            return EntryId { term, index };
+        }
         let index = self.raft.persisted();
         let term = self.raft.term_at(index).unwrap_or_default();
         assert!(term > Term(0) || index == LogIndex::ZERO, "entry {index} is on disk and has no term");

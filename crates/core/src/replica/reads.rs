@@ -5,18 +5,18 @@
 //!            the newest that a majority names        <── half a round trip to the nearest majority, and back
 //!            an entry that is not older is decided here ──> READ_AT, the last committed entry
 //! ```
-//! Whatever was acknowledged is on the disks of a majority, and one of that majority is asked.  Of two logs the one
-//! with the newer last entry has everything that is committed in the other, which is why Raft's elections compare them
-//! (thesis, 3.6.1).  So this node has decided all that was acknowledged as soon as it has decided an entry that is not
-//! older than the newest named.  Neither the leader nor a clock has a part in it;
-//! `docs/decisions/2026-11-23-fresh-reads.md` has the argument.
+//! Whatever was acknowledged is on the disks of a majority, and one of that majority is asked: it names an entry that
+//! is not older.  Among committed entries a newer one comes later in the log.  So this node has decided all that was
+//! acknowledged as soon as it has decided an entry that is not older than the newest named.  Neither the leader nor a
+//! clock has a part in it; `docs/decisions/2026-11-23-fresh-reads.md` has the argument.
 //!
 //! Invariants:
 //! - A question leaves after the reads that it is for have begun, and its number is never used again, in no life of
 //!   this node.
-//! - What is named is on disk.
-//! - The majority is one of the configuration that is in force here when the question is answered.  If another one was
-//!   in force when it left, it is asked again: the change, like any entry, is decided here by then.
+//! - What is named is not older than any committed entry that this node has acknowledged.
+//! - The majority is one of the configuration that is in force here when the question is answered.  As soon as another
+//!   one is in force than when it left, it is asked again: whoever voted then may be gone.
+//! - Nothing is kept of a read that nobody waits for any more, for longer than until voters are asked again.
 
 use super::{Host, Replica, Store};
 use crate::checkpoint::Conf;
@@ -76,9 +76,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host.send_last_entry(peer, question, self.consensus.last_on_disk());
     }
 
-    /// A member has answered: its disk has this entry, and none that is newer.
+    /// A member has answered: its disk has this entry, and none that is newer.  What comes after the answers of a
+    /// majority is not needed, and may name an entry that is newer than what the read has to wait for.
     pub fn last_entry_of(&mut self, peer: NodeId, question: u64, last: EntryId) {
-        if let Some(open) = self.reads.open.iter_mut().find(|open| open.number == question) {
+        let open = self.reads.open.iter_mut().find(|open| open.number == question);
+        if let Some(open) = open.filter(|open| open.conf.votes(peer) && open.newest().is_none()) {
             open.named.insert(peer, last);
         }
     }
@@ -86,6 +88,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// Asks for the reads that have begun, and answers those of which enough is known.
     pub(super) fn work_reads<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         self.reads.waiting.extend(self.router.take_reads());
+        self.take_back();
         self.answer_reads();
         if !self.reads.waiting.is_empty() && self.reads.open.len() < OPEN_MAX {
             let readers = std::mem::take(&mut self.reads.waiting);
@@ -97,12 +100,19 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             // It may be the only voter.
             self.answer_reads();
         }
-        for question in self.reads.open.iter_mut().filter(|open| open.ask_again_at <= self.tick) {
-            question.ask_again_at = self.tick + ASK_AGAIN_TICKS;
-            question.readers.retain(|reader| self.router.waits_for_read(*reader));
-            let silent: Vec<NodeId> = question.voters().filter(|id| !question.named.contains_key(id)).collect();
-            host.send_question(&silent, question.number);
-        }
+        self.send_questions(host);
+    }
+
+    /// Takes back the reads of questions that left while another configuration was in force.
+    fn take_back(&mut self) {
+        let (conf, Reads { waiting, open, .. }) = (self.consensus.conf(), &mut self.reads);
+        open.retain_mut(|open| {
+            let is_in_force = open.conf == *conf;
+            if !is_in_force {
+                waiting.append(&mut open.readers);
+            }
+            is_in_force
+        });
     }
 
     fn answer_reads(&mut self) {
@@ -111,12 +121,32 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let is_answered = |open: &Question| open.newest().is_some_and(|newest| newest <= decided);
         // What the newest of them found was acknowledged covers the older ones.
         let Some(last) = self.reads.open.iter().rposition(is_answered) else { return };
-        let is_in_force = self.reads.open[last].conf == *self.consensus.conf();
-        let readers: Vec<Reader> = self.reads.open.drain(..=last).flat_map(|question| question.readers).collect();
-        if !is_in_force {
-            return self.reads.waiting.extend(readers);
-        }
         let at: LogIndex = self.certifier.last_committed();
-        readers.into_iter().for_each(|reader| self.router.answer_read(reader, at));
+        let readers = self.reads.open.drain(..=last).flat_map(|question| question.readers);
+        readers.for_each(|reader| self.router.answer_read(reader, at));
+    }
+
+    /// Sends the questions that are new, and again those that have been open for long.
+    fn send_questions<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        let (router, Reads { waiting, open, .. }) = (&self.router, &mut self.reads);
+        let is_open = |reader: &Reader| router.waits_for_read(*reader);
+        let mut is_time = false;
+        open.retain_mut(|question| {
+            if question.ask_again_at > self.tick {
+                return true;
+            }
+            is_time = true;
+            question.ask_again_at = self.tick + ASK_AGAIN_TICKS;
+            question.readers.retain(is_open);
+            if question.newest().is_none() && !question.readers.is_empty() {
+                let silent: Vec<NodeId> = question.voters().filter(|id| !question.named.contains_key(id)).collect();
+                host.send_question(&silent, question.number);
+            }
+            !question.readers.is_empty()
+        });
+        // There was no room for a question of these.
+        if is_time {
+            waiting.retain(is_open);
+        }
     }
 }

@@ -106,6 +106,8 @@ pub struct RouterStatus {
     pub pending: usize,
     pub worker_connected: bool,
     pub worker_queue: usize,
+    /// The entry that PostgreSQL cannot apply, however long it tries.
+    pub stuck_at: Option<LogIndex>,
     pub problem: Option<String>,
 }
 
@@ -700,6 +702,7 @@ impl<O: Outbox> Router<O> {
             pending: self.pending.len(),
             worker_connected: self.feed.is_some(),
             worker_queue: self.feed.as_ref().map_or(0, Feed::waiting),
+            stuck_at: self.stuck.as_ref().map(|(at, _)| *at),
             problem: self.problem.clone(),
         }
     }

@@ -1,6 +1,7 @@
 //! Members join, are promoted, are replaced and leave; with snapshots, and restarts in between.
 
 mod liar;
+mod reads;
 mod world;
 
 use bytes::Bytes;
@@ -8,7 +9,9 @@ use onetrip_core::certifier::{Limits, Outcome, Verdict};
 use onetrip_core::consensus::{Input, Message, Role};
 use onetrip_core::members::Change;
 use onetrip_core::replica::Host;
-use onetrip_core::{Checkpoint, Entry, LogIndex, MemberRole, NodeId, PreferredLeader, Term, TxnId};
+use onetrip_core::{
+    checkpoint, Checkpoint, Entry, EntryId, LogIndex, MemberRole, NodeId, PreferredLeader, Term, TxnId,
+};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, MessageType};
 use world::{region, voter, wanted, Disk, World, LEADER_REST_TICKS, SNAPSHOT_TICKS};
 
@@ -499,4 +502,47 @@ fn of_the_snapshots_that_come_while_one_is_opened_the_last_is_next() {
         installed.push(node.replica.certifier.decided());
     }
     assert_eq!(installed, [LogIndex(10), LogIndex(40)]);
+}
+
+/// Goal: a voter that is about to install a snapshot and is asked for the last entry on its disk (`Replica::question`)
+/// names none that is older than what it had, and goes on.  Method: the question comes after the snapshot has been
+/// opened, and before the work that follows from that; the voter knows what is committed, or has just started and does
+/// not.
+#[test]
+fn a_voter_that_is_about_to_install_a_snapshot_names_nothing_older() {
+    for starts_again in [false, true] {
+        let mut w = World::new();
+        w.until("node 1 leads", |w| w.leader() == Some(1));
+        (1..=3).for_each(|at| w.commit(at));
+        w.cut.insert(2);
+        (0..5).for_each(|_| w.commit(1));
+        w.cut_log(1);
+        let leader = &w.nodes[&1].replica;
+        let (term, raw) = (leader.consensus.leadership().term.0, leader.encoded_checkpoint());
+        let newest = leader.consensus.last_on_disk();
+        if starts_again {
+            w.crash(2);
+            w.restart(2);
+        }
+        let node = w.nodes.get_mut(&2).unwrap();
+        node.work().unwrap();
+        let before = node.replica.consensus.last_on_disk();
+        assert!(before > EntryId::default() && before < newest, "{before:?}, {newest:?}");
+        let mut message = Message { from: 1, to: 2, term, ..Message::default() };
+        message.set_msg_type(MessageType::MsgSnapshot);
+        let head = checkpoint::peek(&raw).unwrap();
+        message.mut_snapshot().data = raw;
+        let metadata = message.mut_snapshot().mut_metadata();
+        (metadata.index, metadata.term) = (head.index.0, head.term.0);
+        metadata.set_conf_state(ConfState::from(&head.conf));
+        node.replica.message(message, &mut node.host).unwrap();
+        let opened = node.host.opening.take().unwrap();
+        node.replica.opened(opened, &mut node.host);
+        node.replica.question(NodeId(1), 7, &mut node.host);
+        node.work().unwrap();
+        node.replica.question(NodeId(1), 8, &mut node.host);
+        let [(_, 7, first), (_, 8, second)] = node.host.named[..] else { panic!("{:?}", node.host.named) };
+        assert!(first >= before, "it had {before:?}, and named {first:?}");
+        assert_eq!(second, newest);
+    }
 }

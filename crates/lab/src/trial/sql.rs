@@ -27,6 +27,7 @@ const OWN: &[&str] = &[
     "ddl_classify.c",
     "ddl_extension.c",
     "ddl_lock.c",
+    "ddl_new_table.c",
     "ddl_temporary.c",
     "ddl_text.c",
     "elsewhere.c",

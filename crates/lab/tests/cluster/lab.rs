@@ -432,6 +432,17 @@ pub fn unexpected_errors(lab: &Lab, region: usize, program: &str, allowed: &[&st
         .collect()
 }
 
+/// GET on the port of a region's node: the status and the body.
+pub async fn ask(lab: &Lab, region: usize, path: &str) -> Result<(u16, String)> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(lab.node(region).http()).await.context("connect")?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
+    Ok((head.split(' ').nth(1).context("no status")?.parse()?, body.to_string()))
+}
+
 /// Runs a script through the real psql in a region; it must succeed.  Returns what it printed.
 pub async fn psql(lab: &Lab, region: usize, script: &str) -> String {
     psql_by(&lab.node(region).conninfo(), script).await

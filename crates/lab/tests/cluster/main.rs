@@ -15,6 +15,7 @@ mod census;
 mod check_finds;
 mod conflicts;
 mod ddl;
+mod dump;
 mod elsewhere;
 mod eviction;
 mod fresh;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lab::{number, start, text, until, Lab, Session, SOON};
+use crate::lab::{ask, number, start, text, until, Lab, Session, SOON};
 
 const COMMIT_TIMEOUT_MS: u64 = 1_500;
 
@@ -50,13 +50,48 @@ async fn hang_the_others(lab: &Lab, survivor: usize, ids: &mut u32) {
         reader.must("create temp table mine (x int); insert into mine values (1); drop table mine").await;
         session.must("select count(*) from t").await;
     }
+    until("the node to say that nobody can write here", SOON, || async {
+        let (status, why) = ask(lab, survivor, "/writable").await?;
+        Ok(status == 503 && why.starts_with("no leader"))
+    })
+    .await
+    .unwrap();
+    assert_eq!(ask(lab, survivor, "/readable").await.unwrap(), (200, "ok\n".to_string()));
+    assert_eq!(ask(lab, survivor, "/readable?max_lag=60000").await.unwrap().0, 503);
+    assert_eq!(ask(lab, survivor, "/leader").await.unwrap(), (503, "no leader\n".to_string()));
     for other in &others {
         lab.node(*other).resume().expect("SIGCONT");
     }
     writes_go_on(lab, ids).await;
+    serves_again(lab).await;
     for open in open {
         one_outcome(lab, &open).await;
     }
+}
+
+/// What load balancers hear of each node.
+async fn serves_again(lab: &Lab) {
+    for region in 0..3 {
+        for path in ["/writable", "/readable", "/readable?max_lag=60000", "/health"] {
+            until(&format!("{path} in region {region}"), SOON, || async { Ok(ask(lab, region, path).await?.0 == 200) })
+                .await
+                .unwrap();
+        }
+        let (status, why) = ask(lab, region, "/readable?max_lag=-1").await.unwrap();
+        assert!(status == 503 && why.contains("ms old"), "{status} {why}");
+        assert_eq!(ask(lab, region, "/readable?lag=1").await.unwrap().0, 400);
+    }
+    until("one leader, known to all", SOON, || async {
+        let mut answers = Vec::new();
+        for region in 0..3 {
+            answers.push(ask(lab, region, "/leader").await?);
+        }
+        let leads = answers.iter().position(|(status, _)| *status == 200);
+        let said = leads.map(|leads| format!("node {} in {} leads\n", lab.node(leads).id(), lab.node(leads).region()));
+        Ok(answers.iter().filter(|(status, why)| *status == 503 && Some(why) == said.as_ref()).count() == 2)
+    })
+    .await
+    .unwrap();
 }
 
 async fn ends_in_time(lab: &Lab, region: usize, session: &Session, row: u32) -> Open {

@@ -11,7 +11,7 @@ use crate::lab::{duration, start, subjects, Lab, Session};
 async fn tables_without_a_key_are_updated_in_any_region() {
     let lab = start("whole_rows", "tables without a primary key take updates and deletes in any region").await;
     subjects!(lab, 12;
-        equal_rows, every_kind_of_column, changed_tables, own_rows, many_rows, deferred_keys, moved_rows, nobody_is_evicted_in_vain,
+        equal_rows, every_kind_of_column, changed_tables, changed_row_types, own_rows, many_rows, deferred_keys, moved_rows, nobody_is_evicted_in_vain,
         equal_rows_conflict, everybody_moves_rows
     );
 }
@@ -111,6 +111,32 @@ async fn changed_tables(lab: &Lab) {
         "1more1,2more2,3late3,4late4,5late5,6late6,7late7,8late8",
     )
     .await;
+}
+
+/// Values of a row type from before and after a column was added to it or dropped from it.
+async fn changed_row_types(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    a.must(
+        "create type part as (a int, b text); create table parts (n int, p part, ps part[]);
+         insert into parts select g % 2, row(g / 3, 'x')::part, array[row(1, 'y')::part, null] from generate_series(1, 12) g",
+    )
+    .await;
+    b.must("alter type part add attribute c int").await;
+    lab.everywhere().await;
+    c.must("insert into parts values (0, row(1, 'x', null), null), (0, row(1, 'x', 5), null), (0, null, null)").await;
+    lab.everywhere().await;
+    lab.check_equal(1).await;
+    a.must("delete from parts where ctid = (select max(ctid) from parts where (p).c is null and (p).a = 1)").await;
+    lab.everywhere().await;
+    b.must("update parts set n = 2 where (p).a = 2; delete from parts where p is null").await;
+    lab.everywhere().await;
+    c.must("alter type part drop attribute b").await;
+    lab.everywhere().await;
+    a.must("insert into parts values (0, row(1, 5), null); delete from parts where n = 1").await;
+    lab.everywhere().await;
+    b.must("update parts set p.c = 6, ps = ps || row(1, 2)::part where (p).a = 1").await;
+    lab.everywhere().await;
+    lab.check_equal(1).await;
 }
 
 /// A transaction changes the rows that it made, some of which equal others.

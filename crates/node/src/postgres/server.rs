@@ -150,6 +150,14 @@ impl Server {
         lines
     }
 
+    /// If the user's own `shared_preload_libraries` would take the place of ours: both, ours first.
+    pub(super) fn libraries_with_ours(&self) -> Option<String> {
+        let output = self.command("postgres").args(["-C", "shared_preload_libraries", "-D"]).arg(self.data()).output();
+        // If the settings cannot be read, the server says so itself.
+        let output = output.ok().filter(|output| output.status.success())?;
+        with_ours(String::from_utf8_lossy(&output.stdout).trim())
+    }
+
     pub(super) fn log_end(&self) -> u64 {
         fs::metadata(self.log()).map_or(0, |m| m.len())
     }
@@ -173,6 +181,15 @@ impl Server {
         file.read_to_end(&mut bytes).ok()?;
         reason(&String::from_utf8_lossy(&bytes))
     }
+}
+
+fn with_ours(libraries: &str) -> Option<String> {
+    let is_ours = |name: &str| name.trim().trim_matches('"').rsplit('/').next() == Some("onetrip");
+    if libraries.split(',').any(is_ours) {
+        return None;
+    }
+    let others = if libraries.is_empty() { String::new() } else { format!(", {libraries}") };
+    Some(format!("onetrip{others}"))
 }
 
 /// The major version of the PostgreSQL with its programs in `bin_dir`.
@@ -226,6 +243,18 @@ pub(super) fn reason(log: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ours_is_added_to_the_libraries_of_the_user() {
+        for complete in ["onetrip", "pg_cron, onetrip", "$libdir/onetrip,auto_explain", " \"onetrip\" "] {
+            assert_eq!(with_ours(complete), None, "{complete}");
+        }
+        for (theirs, all) in
+            [("", "onetrip"), ("pg_cron", "onetrip, pg_cron"), ("not_onetrip,\"x\"", "onetrip, not_onetrip,\"x\"")]
+        {
+            assert_eq!(with_ours(theirs).as_deref(), Some(all));
+        }
+    }
 
     #[test]
     fn the_reason_is_the_last_fatal_line_with_its_hint() {

@@ -388,6 +388,9 @@ impl Keeper {
         let log = OpenOptions::new().create(true).append(true).open(&path).map_err(file_error("open", &path))?;
         let again = log.try_clone().map_err(file_error("open", &path))?;
         let mut command = Command::from(self.server.command("postgres"));
+        if let Some(libraries) = self.server.libraries_with_ours() {
+            command.arg("-c").arg(format!("shared_preload_libraries={libraries}"));
+        }
         command
             .arg("-D")
             .arg(self.server.data())
