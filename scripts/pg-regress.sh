@@ -9,7 +9,8 @@
 #   ONETRIP=FILE               this onetrip command (default: target/release/onetrip)
 #   ONETRIP_POSTGRES_BIN=DIR   PostgreSQL's programs, with the extension installed
 #   ONETRIP_REGRESS_DIR=DIR    sources, results and logs (default: /var/tmp/onetrip-pg-regress)
-#   SERIAL=1                   one test at a time, to see which one does something
+#   PARALLEL=1                 tests in groups at the same time, as PostgreSQL runs them: some get 40001 then, at random
+#   STRIDE=--stride=8          sequences in shares, as a cluster has them by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -204,7 +205,7 @@ run_suite() {
     regress) program=$pgxs_test/regress/pg_regress options=(--schedule="$source/regress/parallel_schedule") ;;
     isolation) program=$pgxs_test/isolation/pg_isolation_regress options=(--schedule="$source/isolation/isolation_schedule") ;;
     esac
-    [ -z "${SERIAL:-}" ] || options+=(--max-connections=1)
+    [ -n "${PARALLEL:-}" ] || options+=(--max-connections=1)
     # It is in the background so that this script reacts to a signal at once.
     PGISOLATIONTIMEOUT=60 as_user timeout -k 10 "${SUITE_SECONDS:-3600}" "$program" --use-existing --dbname=$database \
         --host=127.0.0.1 --port="$port" --user=postgres --bindir="$source/bin" --inputdir="$source/$suite" --outputdir="$out" \
@@ -235,7 +236,7 @@ statements() {
 judge_regions() {
     local work=$1 i what name wrong=0
     : >"$work/regions.txt"
-    "$work/onetrip" check --data "$work/nodes" --timeout 120 >"$work/check.txt" 2>&1 ||
+    "$work/onetrip" check --data "$work/nodes" --indexes --timeout 120 >"$work/check.txt" 2>&1 ||
         { wrong=1; echo "onetrip check: see check.txt"; tail -n 40 "$work/check.txt"; } >>"$work/regions.txt"
     for i in "${!regions[@]}"; do
         for what in "pg_dump --schema-only $database" "pg_dumpall --globals-only --no-role-passwords"; do
@@ -347,7 +348,7 @@ if [ "${suites[*]}" = --write ]; then
     exit
 fi
 for suite in "${suites[@]}"; do
-    case $suite in regress | isolation) ;; *) sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
+    case $suite in regress | isolation) ;; *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;; esac
 done
 [ -x "$pgxs_test/regress/pg_regress" ] || fail "pg_regress is missing: install postgresql-server-dev-$major"
 mkdir -p "$dir"
