@@ -136,7 +136,7 @@ impl World {
     /// The member that this attempt has made, as node `i` knows it.
     fn came_with(&self, i: usize, joined: &Joined) -> Option<Member> {
         let members = self.machines[i].node.as_ref()?.members();
-        members.joined_with(&joined.token).filter(|m| m.joined == Some(*joined)).cloned()
+        members.joined_by(joined).cloned()
     }
 
     /// The new member is given a checkpoint by the node that knows it.

@@ -76,7 +76,8 @@ pub struct Joined {
     /// Drawn anew whenever somebody asks with the token, so that nobody is taken for a member that another answer
     /// created.
     pub attempt: u64,
-    /// The token's; nobody joins again with it later.  Like a token's, checked by whoever proposes it.
+    /// The token's, which the table puts here; nobody joins again with it later.  Like a token's, checked by whoever
+    /// proposes it.
     pub expires_unix_s: u64,
 }
 
@@ -306,6 +307,12 @@ impl Members {
         self.members.iter().find(|m| m.joined.is_some_and(|joined| joined.token == *token))
     }
 
+    /// The member that this answer to a token has made, unless it is gone by now.
+    pub fn joined_by(&self, answer: &Joined) -> Option<&Member> {
+        let made = |joined: &Joined| joined.attempt == answer.attempt;
+        self.joined_with(&answer.token).filter(|m| m.joined.as_ref().is_some_and(made))
+    }
+
     /// What `change` would do to the Raft configuration of this table: nothing, for most changes.
     pub fn steps(&self, change: &Change) -> Vec<Step> {
         match change {
@@ -389,11 +396,11 @@ impl Members {
     /// This table with a new member.
     fn with(&self, joined: Joined, region: &RegionId, address: &str) -> Result<Members, Refused> {
         let mut table = self.clone();
-        let (role, replaces) = match self.joined_with(&joined.token) {
+        let (role, replaces, expires_unix_s) = match self.joined_with(&joined.token) {
             Some(earlier) => {
                 check_again(earlier, region, address)?;
                 table.members.retain(|m| m.id != earlier.id);
-                (earlier.role, earlier.replaces)
+                (earlier.role, earlier.replaces, earlier.joined.map_or(0, |earlier| earlier.expires_unix_s))
             }
             None => {
                 let Some(place) = self.tokens.iter().position(|t| t.hash == joined.token) else {
@@ -402,7 +409,7 @@ impl Members {
                     );
                 };
                 let token = table.tokens.remove(place);
-                (token.role, token.replaces)
+                (token.role, token.replaces, token.expires_unix_s)
             }
         };
         for (what, text) in [("region's name", region.as_str()), ("address", address)] {
@@ -425,6 +432,8 @@ impl Members {
             MemberRole::Witness | MemberRole::Replica => None,
         };
         let (id, region, address) = (table.next_id, region.clone(), address.to_owned());
+        // Whoever proposed this may not have known the token yet.
+        let joined = Joined { expires_unix_s, ..joined };
         table.members.push(Member { id, region, address, role, voter: false, slot, replaces, joined: Some(joined) });
         table.next_id = NodeId(id.0 + 1);
         table.tidy();
@@ -503,9 +512,7 @@ impl Change {
     pub fn is_shown_by(&self, members: &Members) -> bool {
         match self {
             Change::AddToken(token) => members.tokens.contains(token),
-            Change::Join { joined, .. } => {
-                members.joined_with(&joined.token).is_some_and(|m| m.joined == Some(*joined))
-            }
+            Change::Join { joined, .. } => members.joined_by(joined).is_some(),
             Change::Promote(id) => members.get(*id).is_some_and(|m| m.voter),
             Change::Remove(id) => members.removed(*id),
             Change::PreferLeader(preferred) => members.preferred() == *preferred,

@@ -119,7 +119,7 @@ impl CoreThread {
         match (&change, secret) {
             (Change::AddToken(_), Some(secret)) => Ok(AdminReply::Token(secret)),
             (Change::Join { joined, .. }, _) => {
-                let Some(member) = members.joined_with(&joined.token).filter(|m| m.joined == Some(*joined)) else {
+                let Some(member) = members.joined_by(joined) else {
                     return Err("the node that joined with this token has since been removed or asked again".into());
                 };
                 let frozen = self.replica.frozen_checkpoint();
