@@ -301,10 +301,13 @@ fresh_knows_level(QueryDesc *query)
 		case DestTuplestore:
 			return false;
 		case DestNone:
-			/* a portal that is starting, or EXPLAIN ANALYZE */
-			return (ActivePortal != NULL && ActivePortal->status == PORTAL_DEFINED &&
-					linitial(ActivePortal->stmts) == query->plannedstmt) ||
-				query->instrument_options != 0;
+
+			/*
+			 * A portal that is starting.  EXPLAIN ANALYZE cannot be told from a
+			 * statement of an SQL function that other extensions instrument.
+			 */
+			return ActivePortal != NULL && ActivePortal->status == PORTAL_DEFINED &&
+				linitial(ActivePortal->stmts) == query->plannedstmt;
 		default:
 			return true;
 	}

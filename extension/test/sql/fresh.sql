@@ -126,6 +126,35 @@ END $$;
 DO $$ BEGIN RAISE NOTICE '%', fresh.in_block(); RAISE NOTICE '%', fresh.one_count(); END $$;
 :questions
 
+-- The same while another extension instruments all queries, as EXPLAIN ANALYZE does.
+CREATE FUNCTION statements() RETURNS bigint STABLE LANGUAGE sql AS 'SELECT count(*) FROM fresh.t; SELECT count(*) FROM fresh.t';
+CREATE FUNCTION statements_in_block() RETURNS bigint STABLE LANGUAGE plpgsql AS $$
+DECLARE n bigint;
+BEGIN
+    BEGIN
+        n := fresh.statements();
+        RAISE division_by_zero;
+    EXCEPTION WHEN division_by_zero THEN NULL;
+    END;
+    RETURN n;
+END $$;
+LOAD 'auto_explain';
+SET auto_explain.log_min_duration = 0;
+SET auto_explain.log_analyze = on;
+SET auto_explain.log_nested_statements = on;
+BEGIN;
+SAVEPOINT s;
+WITH x AS (INSERT INTO t DEFAULT VALUES RETURNING statements_in_block()) SELECT count(*) FROM x;
+ROLLBACK;
+DO $$ BEGIN
+    BEGIN
+        RAISE NOTICE '%', (SELECT fresh.statements_in_block() = count(*) FROM fresh.t);
+    EXCEPTION WHEN division_by_zero THEN NULL;
+    END;
+END $$;
+SET auto_explain.log_min_duration = -1;
+:questions
+
 -- Other statements that read.
 CREATE TEMP TABLE copied AS SELECT count(*), one_count() FROM t;
 TABLE copied;
