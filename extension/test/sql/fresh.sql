@@ -293,6 +293,12 @@ SET onetrip.read = local;
 SELECT unit.use_socket(:'dir' || '/nobody');
 SET onetrip.read = fresh;
 SELECT count(*) FROM later;
+-- A node that hangs while its queue of connections is full.
+\! umask 0; perl -MSocket=:all -e 'socket(my $l, AF_UNIX, SOCK_STREAM, 0); bind($l, my $at = pack_sockaddr_un("$ENV{DIR}/full")); listen($l, 0); my @c; do { socket(my $c, AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0); push @c, $c } while connect($c[-1], $at); open my $f, ">", "$ENV{DIR}/is_full"; sleep 5' >$DIR/log 2>&1 & for i in $(seq 200); do [ -e $DIR/is_full ] && break; sleep 0.05; done
+SET onetrip.read = local;
+SELECT unit.use_socket(:'dir' || '/full');
+SET onetrip.read = fresh;
+SELECT count(*) FROM later;
 RESET onetrip.commit_timeout;
 SET onetrip.read = local;
 SELECT unit.use_socket(:'dir' || '/node.sock');
