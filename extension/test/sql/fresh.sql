@@ -224,6 +224,12 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) = one_count() AS same FROM t;
 COMMIT;
 :questions
+-- The end of a block does not ask: neither for itself nor for the next one.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+COMMIT AND CHAIN;
+COMMIT AND CHAIN;
+ROLLBACK;
+:questions
 SET onetrip.read = local;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SET LOCAL onetrip.read = fresh;
