@@ -301,10 +301,13 @@ fresh_knows_level(QueryDesc *query)
 		case DestTuplestore:
 			return false;
 		case DestNone:
-			/* a portal that is starting, or EXPLAIN ANALYZE */
-			return (ActivePortal != NULL && ActivePortal->status == PORTAL_DEFINED &&
-					linitial(ActivePortal->stmts) == query->plannedstmt) ||
-				query->instrument_options != 0;
+
+			/*
+			 * A portal that is starting.  EXPLAIN ANALYZE cannot be told from a
+			 * statement of an SQL function that other extensions instrument.
+			 */
+			return ActivePortal != NULL && ActivePortal->status == PORTAL_DEFINED &&
+				linitial(ActivePortal->stmts) == query->plannedstmt;
 		default:
 			return true;
 	}
@@ -384,6 +387,27 @@ fresh_before_copy(CopyStmt *stmt)
 }
 
 /*
+ * May the statement be followed by the first snapshot of its transaction, and
+ * turn on what this takes?
+ */
+static bool
+fresh_begins_or_sets(Node *stmt)
+{
+	if (!IsA(stmt, TransactionStmt))
+		return IsA(stmt, VariableSetStmt);
+	switch (((TransactionStmt *) stmt)->kind)
+	{
+		case TRANS_STMT_COMMIT:
+		case TRANS_STMT_ROLLBACK:
+		case TRANS_STMT_PREPARE:
+			/* what follows is another transaction */
+			return false;
+		default:
+			return true;
+	}
+}
+
+/*
  * Called after BEGIN or SET: in REPEATABLE READ, this is the time to ask.  A
  * SET outside of a block would ask in vain.
  */
@@ -405,7 +429,7 @@ ot_fresh_process_utility(PlannedStmt *pstmt, const char *query,
 						 DestReceiver *dest, QueryCompletion *completion)
 {
 	/* the statement's tree may be gone afterwards: COMMIT in a procedure */
-	bool		sets = IsA(pstmt->utilityStmt, VariableSetStmt) || IsA(pstmt->utilityStmt, TransactionStmt);
+	bool		sets = fresh_begins_or_sets(pstmt->utilityStmt);
 
 	if (unlikely(ot_read == OT_READ_FRESH) && IsA(pstmt->utilityStmt, CopyStmt))
 		fresh_before_copy((CopyStmt *) pstmt->utilityStmt);

@@ -182,7 +182,8 @@ agent_make_wait_set(OtAgent *agent)
 
 /*
  * Connects and queues HELLO.  false: that failed, see ot_agent_error().  Does
- * not wait: a Unix socket connects at once or not at all.
+ * not wait: a Unix socket connects at once, or not at all if the node's queue
+ * of connections is full.
  */
 bool
 ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durable)
@@ -205,15 +206,15 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 		agent_keep_error(agent, "could not reserve a file descriptor");
 		return false;
 	}
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	/* A connect() that waits in a full queue could not be interrupted. */
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd == PGINVALID_SOCKET)
 	{
 		agent_keep_error(agent, "could not make a socket");
 		ReleaseExternalFD();
 		return false;
 	}
-	if (connect(fd, (struct sockaddr *) &addr, sizeof(addr)) < 0 ||
-		!pg_set_noblock(fd))
+	if (connect(fd, (struct sockaddr *) &addr, sizeof(addr)) < 0)
 	{
 		agent_keep_error(agent, "could not connect to the node");
 		close(fd);

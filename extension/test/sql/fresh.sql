@@ -126,6 +126,35 @@ END $$;
 DO $$ BEGIN RAISE NOTICE '%', fresh.in_block(); RAISE NOTICE '%', fresh.one_count(); END $$;
 :questions
 
+-- The same while another extension instruments all queries, as EXPLAIN ANALYZE does.
+CREATE FUNCTION statements() RETURNS bigint STABLE LANGUAGE sql AS 'SELECT count(*) FROM fresh.t; SELECT count(*) FROM fresh.t';
+CREATE FUNCTION statements_in_block() RETURNS bigint STABLE LANGUAGE plpgsql AS $$
+DECLARE n bigint;
+BEGIN
+    BEGIN
+        n := fresh.statements();
+        RAISE division_by_zero;
+    EXCEPTION WHEN division_by_zero THEN NULL;
+    END;
+    RETURN n;
+END $$;
+LOAD 'auto_explain';
+SET auto_explain.log_min_duration = 0;
+SET auto_explain.log_analyze = on;
+SET auto_explain.log_nested_statements = on;
+BEGIN;
+SAVEPOINT s;
+WITH x AS (INSERT INTO t DEFAULT VALUES RETURNING statements_in_block()) SELECT count(*) FROM x;
+ROLLBACK;
+DO $$ BEGIN
+    BEGIN
+        RAISE NOTICE '%', (SELECT fresh.statements_in_block() = count(*) FROM fresh.t);
+    EXCEPTION WHEN division_by_zero THEN NULL;
+    END;
+END $$;
+SET auto_explain.log_min_duration = -1;
+:questions
+
 -- Other statements that read.
 CREATE TEMP TABLE copied AS SELECT count(*), one_count() FROM t;
 TABLE copied;
@@ -195,6 +224,12 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) = one_count() AS same FROM t;
 COMMIT;
 :questions
+-- The end of a block does not ask: neither for itself nor for the next one.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+COMMIT AND CHAIN;
+COMMIT AND CHAIN;
+ROLLBACK;
+:questions
 SET onetrip.read = local;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SET LOCAL onetrip.read = fresh;
@@ -262,6 +297,12 @@ SELECT count(*) FROM later;
 :questions
 SET onetrip.read = local;
 SELECT unit.use_socket(:'dir' || '/nobody');
+SET onetrip.read = fresh;
+SELECT count(*) FROM later;
+-- A node that hangs while its queue of connections is full.
+\! umask 0; perl -MSocket=:all -e 'socket(my $l, AF_UNIX, SOCK_STREAM, 0); bind($l, my $at = pack_sockaddr_un("$ENV{DIR}/full")); listen($l, 0); my @c; do { socket(my $c, AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0); push @c, $c } while connect($c[-1], $at); open my $f, ">", "$ENV{DIR}/is_full"; sleep 5' >$DIR/log 2>&1 & for i in $(seq 200); do [ -e $DIR/is_full ] && break; sleep 0.05; done
+SET onetrip.read = local;
+SELECT unit.use_socket(:'dir' || '/full');
 SET onetrip.read = fresh;
 SELECT count(*) FROM later;
 RESET onetrip.commit_timeout;
