@@ -327,26 +327,46 @@ rel_info_may_run_anything(Node *node, void *context)
 	return expression_tree_walker(node, rel_info_may_run_anything, context);
 }
 
+/* The type of what is put into the index: the index's own column may have another. */
+static Oid
+rel_info_indexed_type(Relation rel, Relation index_rel, int key)
+{
+	AttrNumber	attnum = index_rel->rd_index->indkey.values[key];
+	int			nexpressions = 0;
+
+	if (attnum > 0)
+		return TupleDescAttr(RelationGetDescr(rel), attnum - 1)->atttypid;
+	for (int i = 0; i < key; i++)
+		nexpressions += index_rel->rd_index->indkey.values[i] == 0;
+	return exprType(list_nth(RelationGetIndexExpressions(index_rel), nexpressions));
+}
+
 /*
- * Notes a B-tree on a type that has no comparison, such as an array of points.
+ * Notes an index on a type that has no comparison, such as an array of points.
  * It accepts a first value, but no second one; and two regions could each
- * insert a first one.
+ * insert a first one, or another region still have one that was rolled back.
+ * A hash index compares nothing when a value is put in.
  */
 static void
-rel_info_note_incomparable(OtRelInfo *info, Relation index_rel)
+rel_info_note_incomparable(OtRelInfo *info, Relation rel, Relation index_rel)
 {
-	if (index_rel->rd_rel->relam != BTREE_AM_OID)
+	if (index_rel->rd_rel->relam == HASH_AM_OID)
 		return;
 	for (int i = 0; i < index_rel->rd_index->indnkeyatts; i++)
 	{
-		Oid			opcintype = index_rel->rd_opcintype[i];
-		Oid			column = getBaseType(TupleDescAttr(RelationGetDescr(index_rel), i)->atttypid);
-
-		if ((opcintype == ANYARRAYOID || opcintype == RECORDOID) &&
-			!OidIsValid(lookup_type_cache(column, TYPECACHE_CMP_PROC)->cmp_proc))
+		switch (index_rel->rd_opcintype[i])
 		{
-			info->incomparable = RelationGetRelid(index_rel);
-			info->incomparable_column = index_rel->rd_index->indkey.values[i];
+			case ANYARRAYOID:
+			case RECORDOID:
+			case ANYRANGEOID:
+			case ANYMULTIRANGEOID:
+				if (ot_type_is_comparable(rel_info_indexed_type(rel, index_rel, i)))
+					break;
+				info->incomparable = RelationGetRelid(index_rel);
+				info->incomparable_column = index_rel->rd_index->indkey.values[i];
+				break;
+			default:
+				break;
 		}
 	}
 }
@@ -649,7 +669,7 @@ rel_info_build_entry(OtRelInfo *info, Relation rel)
 	{
 		Relation	index_rel = index_open(lfirst_oid(lc), AccessShareLock);
 
-		rel_info_note_incomparable(info, index_rel);
+		rel_info_note_incomparable(info, rel, index_rel);
 		rel_info_note_whole_index(info, index_rel);
 		rel_info_note_search_index(info, rel, index_rel, &search_best);
 		if (RelationGetIndexExpressions(index_rel) != NIL ||

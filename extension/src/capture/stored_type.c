@@ -44,6 +44,7 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -69,6 +70,7 @@ typedef struct StoredType
 	Layout		layout;
 	OtObjectKind object;
 	bool		by_oid;			/* contains something whose order is that of OIDs */
+	bool		comparable;		/* any two values can be compared for an order */
 	Oid			inner;			/* of elements or bounds; InvalidOid: none to look into */
 } StoredType;
 
@@ -135,20 +137,41 @@ stored_type_is_refused(Oid type)
 
 static StoredType stored_type_describe_known(Oid type);
 
-static bool
-stored_type_composite_by_oid(Oid type)
+static void
+stored_type_describe_composite(StoredType *stored, Oid type)
 {
 	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
-	bool		answer = false;
 
-	for (int i = 0; i < desc->natts && !answer; i++)
+	stored->layout = LAYOUT_COMPOSITE;
+	stored->comparable = true;
+	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
+		StoredType	column;
 
-		answer = !att->attisdropped && stored_type_describe_known(att->atttypid).by_oid;
+		if (att->attisdropped)
+			continue;
+		column = stored_type_describe_known(att->atttypid);
+		stored->by_oid |= column.by_oid;
+		stored->comparable &= column.comparable;
 	}
 	ReleaseTupleDesc(desc);
-	return answer;
+}
+
+/* Has the range a comparison for its bounds that looks up no other one? */
+static bool
+stored_type_range_compares(Oid range)
+{
+	switch (lookup_type_cache(range, TYPECACHE_RANGE_INFO)->rng_cmp_proc_finfo.fn_oid)
+	{
+		case F_BTARRAYCMP:
+		case F_BTRECORDCMP:
+		case F_RANGE_CMP:
+		case F_MULTIRANGE_CMP:
+			return false;
+		default:
+			return true;
+	}
 }
 
 static void
@@ -161,6 +184,7 @@ stored_type_describe_new(StoredType *stored, Oid type)
 	stored->layout = LAYOUT_PLAIN;
 	stored->object = OT_OBJECT_NONE;
 	stored->by_oid = false;
+	stored->comparable = OidIsValid(lookup_type_cache(base, TYPECACHE_CMP_PROC)->cmp_proc);
 	stored->inner = InvalidOid;
 
 	if (stored_type_is_refused(base))
@@ -182,10 +206,7 @@ stored_type_describe_new(StoredType *stored, Oid type)
 		stored->object = OT_OBJECT_ENUM_LABEL;
 	}
 	else if (typtype == TYPTYPE_COMPOSITE)
-	{
-		stored->layout = LAYOUT_COMPOSITE;
-		stored->by_oid = stored_type_composite_by_oid(base);
-	}
+		stored_type_describe_composite(stored, base);
 	else if (OidIsValid(element) || typtype == TYPTYPE_RANGE || typtype == TYPTYPE_MULTIRANGE)
 	{
 		StoredType	inner;
@@ -196,6 +217,9 @@ stored_type_describe_new(StoredType *stored, Oid type)
 			element = get_range_subtype(base);
 		inner = stored_type_describe_known(element);
 		stored->by_oid = inner.by_oid;
+		stored->comparable = inner.comparable ||
+			(typtype == TYPTYPE_MULTIRANGE && stored_type_range_compares(get_multirange_range(base))) ||
+			(typtype == TYPTYPE_RANGE && stored_type_range_compares(base));
 		if (inner.layout != LAYOUT_PLAIN)
 			stored->inner = element;
 		if (typtype == TYPTYPE_MULTIRANGE || typtype == TYPTYPE_RANGE)
@@ -252,6 +276,17 @@ bool
 ot_type_is_by_oid(Oid type)
 {
 	return stored_type_describe_known(type).by_oid;
+}
+
+/*
+ * Can any two values be compared?  PostgreSQL has one comparison for all arrays,
+ * and one for all composite types and ranges; it looks up that of the elements
+ * when it compares two, and finds none for an array of points.
+ */
+bool
+ot_type_is_comparable(Oid type)
+{
+	return stored_type_describe_known(type).comparable;
 }
 
 /* ---- finding OIDs ---- */

@@ -134,6 +134,36 @@ INSERT INTO searched SELECT 2, v, t FROM searched;
 UPDATE searched SET id = 3 WHERE id = 1;
 SELECT id, length(v), length(t) FROM searched ORDER BY id;
 
+-- An index that cannot compare two values of its type refuses the first one: elsewhere there may be another,
+-- if only of a transaction that was rolled back there.
+CREATE TYPE spot AS (at point, name text);
+CREATE TYPE spots AS RANGE (subtype = point[]);
+CREATE TYPE texts AS RANGE (subtype = text[]);
+CREATE FUNCTION first_value(type text, index text, value text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE state text;
+BEGIN
+    EXECUTE format('CREATE TABLE indexed (id int PRIMARY KEY, v %s)', type);
+    EXECUTE format('CREATE INDEX ON indexed USING %s', index);
+    BEGIN
+        INSERT INTO indexed VALUES (1, NULL);
+        EXECUTE format('INSERT INTO indexed VALUES (2, %s)', value);
+        state := 'accepted';
+    EXCEPTION WHEN feature_not_supported THEN
+        state := 'refused';
+    END;
+    DROP TABLE indexed;
+    RETURN state;
+EXCEPTION WHEN undefined_function OR undefined_object THEN
+    RETURN 'no such index: ' || sqlstate;
+END $$;
+SELECT type, index, first_value(type, index, value) FROM
+    (VALUES ('point[]', $$ARRAY[point '(0,0)']$$), ('spot', $$ROW(point '(0,0)', 'x')$$), ('spot[]', $$ARRAY[ROW(NULL, 'x')]::spot[]$$),
+        ('spots', $$spots(ARRAY[point '(0,0)'], NULL)$$), ('spots[]', $$ARRAY[spots(ARRAY[point '(0,0)'], NULL)]$$),
+        ('spots_multirange', $$'{empty}'::spots_multirange$$),
+        ('texts', $$texts(ARRAY['a'], ARRAY['b'])$$), ('text[]', $$ARRAY['a']$$), ('int4multirange', $$'{[1,2)}'$$)) AS t (type, value),
+    (VALUES ('btree (v)'), ('hash (v)'), ('gist (v)'), ('spgist (v)'), ('gin (v)'), ('brin (v)')) AS i (index)
+    ORDER BY type, index;
+
 -- None of that left anything behind.
 SELECT onetrip.pending_bytes(), (SELECT count(*) FROM onetrip.pending_keys());
 INSERT INTO t VALUES (4000, 'goes on');

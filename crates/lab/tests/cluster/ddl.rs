@@ -300,7 +300,7 @@ async fn refused(lab: &Lab) {
         assert_eq!(why.code().code(), "0A000", "{statement}: {}", why.message());
         assert!(why.hint().is_some_and(|hint| !hint.is_empty()), "{statement}: {} has no hint", why.message());
     }
-    let why = b.refused("create table shop.nokey as select 1 as x; update shop.nokey set x = 2").await;
+    let why = b.refused("create table shop.shared as select 1 as x; alter table shop.shared set unlogged").await;
     assert!(why.hint().is_some(), "{}", why.message());
     assert_eq!(number(&b, "select onetrip.position()").await.unwrap(), position, "nothing of it was proposed");
     lab.shows(
