@@ -346,7 +346,7 @@ ot_apply_take_turn(void)
 		return false;
 	has_turn = apply_wait_for_turn();
 	if (has_turn)
-		ot_position_wait_announced();
+		(void) ot_position_wait_announced();
 	return has_turn;
 }
 

@@ -28,6 +28,11 @@
  * gets a new snapshot and the active one stays.  It is recognized as older when
  * the next query is about to use it, by its number of completed transactions.
  *
+ * Plans that are out of date.  The plan of the query that asks is older than the
+ * answer.  If what it waited for changed names, and a table or type that the plan
+ * depends on or any function was invalidated meanwhile, the query fails with
+ * 40001: it would miss the rows of a partition that is attached now.
+ *
  * Runs in backends.  ERROR is raised before the query has done anything.  The
  * locks of a statement were taken when it was planned.  If an entry that the
  * server must show needs them, this transaction is evicted (apply/evict.c).
@@ -46,12 +51,14 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/plannodes.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
@@ -70,6 +77,81 @@ static struct
 	LocalTransactionId lxid;
 	uint64		completed;		/* that snapshot's snapXactCompletionCount */
 }			asked;
+
+/* The plan of a query that asks, and what was invalidated since it was made. */
+static struct
+{
+	PlannedStmt *plan;			/* NULL: none */
+	bool		is_outdated;
+	Oid			relation;		/* because of this table; InvalidOid: a function or
+								 * type */
+}			asking;
+
+/* ---- plans ---- */
+
+static void
+fresh_relation_changed(Datum arg, Oid relid)
+{
+	if (asking.plan == NULL ||
+		(OidIsValid(relid) && !list_member_oid(asking.plan->relationOids, relid)))
+		return;
+	asking.is_outdated = true;
+	asking.relation = relid;
+}
+
+/* A plan does not say which functions were computed when it was made. */
+static void
+fresh_function_changed(Datum arg, int cache, uint32 hash)
+{
+	asking.is_outdated |= asking.plan != NULL;
+}
+
+static void
+fresh_type_changed(Datum arg, int cache, uint32 hash)
+{
+	ListCell   *lc;
+
+	if (asking.plan == NULL)
+		return;
+	foreach(lc, asking.plan->invalItems)
+	{
+		PlanInvalItem *item = lfirst_node(PlanInvalItem, lc);
+
+		if (item->cacheId == cache && (hash == 0 || item->hashValue == hash))
+			asking.is_outdated = true;
+	}
+}
+
+static void
+fresh_watch_plan(PlannedStmt *plan)
+{
+	static bool registered = false;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(fresh_relation_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(PROCOID, fresh_function_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(TYPEOID, fresh_type_changed, (Datum) 0);
+	}
+	registered = true;
+	asking.plan = plan;
+	asking.is_outdated = false;
+	asking.relation = InvalidOid;
+}
+
+static void
+fresh_raise_outdated(void)
+{
+	char	   *name = OidIsValid(asking.relation) ? get_rel_name(asking.relation) : NULL;
+
+	ereport(ERROR,
+			(errcode(OT_ERR_LOST),
+			 name != NULL ?
+			 errmsg("could not read fresh: the definition of table \"%s\" has changed", name) :
+			 errmsg("could not read fresh: the definition of a function or type has changed"),
+			 errdetail("The query was planned before the server of region \"%s\" showed the change.", ot_region),
+			 errhint("Repeat the transaction.")));
+}
 
 /* ---- the question ---- */
 
@@ -118,8 +200,12 @@ fresh_raise_behind(OtLogIndex at)
 			 errhint("Repeat the transaction later or in another region, or read what this server shows: SET onetrip.read = local.")));
 }
 
-/* Waits until this server shows all that was acknowledged before now. */
-static void
+/*
+ * Waits until this server shows all that was acknowledged before now.  Returns
+ * whether names have changed since this session waited last, and so perhaps
+ * since the present query was planned.
+ */
+static bool
 fresh_wait(void)
 {
 	static uint64 last_number = 0;
@@ -141,7 +227,7 @@ fresh_wait(void)
 		fresh_raise_no_answer();
 	if (!ot_position_wait_shown(read.at, deadline))
 		fresh_raise_behind(read.at);
-	ot_position_wait_announced();
+	return ot_position_wait_announced();
 }
 
 /* ---- who asks ---- */
@@ -250,18 +336,32 @@ fresh_is_old(Snapshot snapshot)
 
 /*
  * Asks, at a point where this transaction has a snapshot already.  The caller
- * replaces it.
+ * replaces it.  plan: of the query that is about to run; NULL: what runs is
+ * planned later.
  */
 static void
-fresh_ask_with_snapshot(void)
+fresh_ask_with_snapshot(PlannedStmt *plan)
 {
+	bool		names_changed = false;
+
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("cannot read fresh: the transaction already has its snapshot"),
 				 errdetail("In REPEATABLE READ, a transaction waits for what was acknowledged elsewhere before it takes its only snapshot."),
 				 errhint("Begin it with BEGIN, and set onetrip.read before its first query.")));
-	fresh_wait();
+	fresh_watch_plan(plan);
+	PG_TRY();
+	{
+		names_changed = fresh_wait();
+	}
+	PG_FINALLY();
+	{
+		asking.plan = NULL;
+	}
+	PG_END_TRY();
+	if (names_changed && asking.is_outdated)
+		fresh_raise_outdated();
 	asked.completed = GetTransactionSnapshot()->snapXactCompletionCount;
 	asked.lxid = OT_LXID(MyProc);
 }
@@ -352,7 +452,7 @@ fresh_before_query(QueryDesc *query, int eflags)
 	{
 		if (fresh_is_of_catalogs(query->plannedstmt))
 			return;
-		fresh_ask_with_snapshot();
+		fresh_ask_with_snapshot(query->plannedstmt);
 	}
 	if (!IsolationUsesXactSnapshot() && fresh_is_old(query->snapshot))
 		fresh_replace_snapshot(query);
@@ -380,10 +480,30 @@ fresh_before_copy(CopyStmt *stmt)
 		/* if there is none of this name, COPY says so */
 		if (fresh_is_known_relation(RangeVarGetRelid(stmt->relation, NoLock, true)))
 			return;
-		fresh_ask_with_snapshot();
+		fresh_ask_with_snapshot(NULL);
 	}
 	if (!IsolationUsesXactSnapshot() && ActiveSnapshotSet() && fresh_is_old(GetActiveSnapshot()))
 		fresh_replace_active();
+}
+
+/*
+ * CALL of a procedure in SQL, whose queries are all planned before the first one
+ * runs.  In REPEATABLE READ that one says that it is too late.
+ */
+static void
+fresh_before_call(CallStmt *stmt)
+{
+	HeapTuple	tuple;
+	bool		in_sql;
+
+	if (IsolationUsesXactSnapshot() || !fresh_applies() || fresh_is_asked())
+		return;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(stmt->funcexpr->funcid));
+	in_sql = HeapTupleIsValid(tuple) && ((Form_pg_proc) GETSTRUCT(tuple))->prolang == SQLlanguageId;
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	if (in_sql)
+		fresh_ask_with_snapshot(NULL);
 }
 
 /*
@@ -418,7 +538,7 @@ fresh_before_first_snapshot(ProcessUtilityContext context)
 		(!IsTransactionBlock() && context == PROCESS_UTILITY_TOPLEVEL) ||
 		!fresh_applies() || fresh_is_asked())
 		return;
-	fresh_wait();
+	(void) fresh_wait();
 	asked.lxid = OT_LXID(MyProc);
 }
 
@@ -431,8 +551,13 @@ ot_fresh_process_utility(PlannedStmt *pstmt, const char *query,
 	/* the statement's tree may be gone afterwards: COMMIT in a procedure */
 	bool		sets = fresh_begins_or_sets(pstmt->utilityStmt);
 
-	if (unlikely(ot_read == OT_READ_FRESH) && IsA(pstmt->utilityStmt, CopyStmt))
-		fresh_before_copy((CopyStmt *) pstmt->utilityStmt);
+	if (unlikely(ot_read == OT_READ_FRESH))
+	{
+		if (IsA(pstmt->utilityStmt, CopyStmt))
+			fresh_before_copy((CopyStmt *) pstmt->utilityStmt);
+		else if (IsA(pstmt->utilityStmt, CallStmt))
+			fresh_before_call((CallStmt *) pstmt->utilityStmt);
+	}
 	if (prev_process_utility)
 		prev_process_utility(pstmt, query, read_only_tree, context, params, env,
 							 dest, completion);

@@ -45,6 +45,8 @@ static OtPositions *positions = NULL;
 /* This transaction changes names: it holds the lock for the schema key. */
 static bool names_change = false;
 static OtLogIndex announcing;
+/* What this process knows of names is no older than this entry. */
+static OtLogIndex names_known;
 
 PG_FUNCTION_INFO_V1(ot_position);
 PG_FUNCTION_INFO_V1(ot_wait_for);
@@ -153,7 +155,7 @@ ot_position_set_applied(OtLogIndex index)
 	SpinLockAcquire(&positions->mutex);
 	Assert(pg_atomic_read_u64(&positions->applied) < index.value);
 	if (names_change)
-		positions->unannounced = announcing = index;
+		positions->names_changed_at = positions->unannounced = announcing = index;
 	pg_atomic_write_u64(&positions->applied, index.value);
 	SpinLockRelease(&positions->mutex);
 }
@@ -247,6 +249,10 @@ ot_position_wait_caught_up(void)
 						 CATCH_UP_POLL_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	}
+	SpinLockAcquire(&positions->mutex);
+	if (positions->unannounced.value == 0)
+		names_known = positions->names_changed_at;
+	SpinLockRelease(&positions->mutex);
 }
 
 static void
@@ -372,16 +378,24 @@ ot_position_base_of_names(void)
 	return base;
 }
 
-/* Waits until the names that applied entries have changed can be seen here. */
-void
+/*
+ * Waits until the names that applied entries have changed can be seen here.
+ * Returns whether any have changed since the last call, or since the session
+ * began.
+ */
+bool
 ot_position_wait_announced(void)
 {
+	OtLogIndex	changed_at;
+	bool		changed;
+
 	for (;;)
 	{
 		bool		done;
 
 		SpinLockAcquire(&positions->mutex);
 		done = positions->unannounced.value == 0;
+		changed_at = positions->names_changed_at;
 		SpinLockRelease(&positions->mutex);
 		if (done)
 			break;
@@ -389,6 +403,9 @@ ot_position_wait_announced(void)
 		pg_usleep(ANNOUNCED_POLL_US);
 	}
 	AcceptInvalidationMessages();
+	changed = changed_at.value > names_known.value;
+	names_known = changed_at;
+	return changed;
 }
 
 /* ---- functions for SQL ---- */
@@ -446,6 +463,6 @@ ot_wait_for(PG_FUNCTION_ARGS)
 				 errmsg("region \"%s\" does not show log position " UINT64_FORMAT " within the timeout",
 						ot_region, index.value),
 				 errdetail("Its server shows " UINT64_FORMAT ".", ot_applied_index().value)));
-	ot_position_wait_announced();
+	(void) ot_position_wait_announced();
 	PG_RETURN_INT64((int64) ot_applied_index().value);
 }

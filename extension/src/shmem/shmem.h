@@ -59,6 +59,7 @@ typedef struct OtPositions
 	OtLogIndex	catch_up_to;	/* committed index after this server's start */
 	OtLogIndex	unannounced;	/* applied, but other processes may still see the
 								 * names from before it; 0: none */
+	OtLogIndex	names_changed_at;	/* applied last of those that change names */
 	pg_atomic_uint64 applied;	/* the applied index; once known, only the turn's
 								 * holder writes it */
 	pg_atomic_uint32 nwaiting;	/* processes that wait until an index is shown */
@@ -79,7 +80,7 @@ extern void ot_position_wake_waiting(OtLogIndex index);
 extern void ot_position_set_applied(OtLogIndex index);
 extern void ot_position_names_change(void);
 extern OtLogIndex ot_position_base_of_names(void);
-extern void ot_position_wait_announced(void);
+extern bool ot_position_wait_announced(void);
 extern OtLogIndex ot_applied_index(void);
 extern OtLogIndex ot_durable_index(void);
 extern RepOriginId ot_origin(void);

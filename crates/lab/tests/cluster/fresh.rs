@@ -51,6 +51,7 @@ async fn a_fresh_read_sees_what_was_acknowledged_elsewhere() {
     let (answer, copied) = copy(&lab).await;
     assert_eq!(copied, rows, "{answer}");
     waits_for_what_it_cannot_have_yet(&lab, rows).await;
+    what_was_planned_before_is_not_run(&lab).await;
     without_a_majority(&lab, rows).await;
     lab.check_equal(1).await;
 }
@@ -77,6 +78,8 @@ async fn waits_for_what_it_cannot_have_yet(lab: &Lab, rows: i64) {
         let shown = number(&local, "select count(*) from t").await.unwrap();
         assert!(shown > rows || !read.is_finished(), "it did not wait");
     }
+    // This invalidates the plan of the fresh read, but its meaning stays.
+    local.must("analyze t").await;
     lab.cut_link(0, 2, false).await.unwrap_or_else(|e| panic!("{e:#}"));
     assert_eq!(crate::lab::bounded("the fresh read", read).await.unwrap(), rows + 1);
     // The same by hand: the position of one region, waited for in another.
@@ -86,6 +89,75 @@ async fn waits_for_what_it_cannot_have_yet(lab: &Lab, rows: i64) {
     assert_eq!(number(&local, "select count(*) from t").await.unwrap(), rows + 2);
     let late = local.refused(&format!("select onetrip.wait_for({position} + 1000000, '100 ms')")).await;
     assert_eq!(late.code().code(), "55000", "{late:?}");
+}
+
+/// What region a changes while queries of region c wait, their plans do not know.
+async fn what_was_planned_before_is_not_run(lab: &Lab) {
+    const OUTDATED: [&str; 5] = [
+        "select count(*) from parted",
+        "execute counted",
+        "select answer() from t limit 1",
+        // Any function that has changed may have been computed for the plan.
+        "select answer_of_loop() from t limit 1",
+        "select max(parted.id) from parted, t",
+    ];
+    // CALL asks before the procedure is planned.
+    const RIGHT: &str = "call count_in_turn(0)";
+    let a = lab.session(0).await;
+    a.must(
+        "create table parted (id int primary key) partition by list (id);
+         create table parted_1 partition of parted for values in (1);
+         create table parted_2 (id int primary key);
+         insert into parted values (1);
+         insert into parted_2 values (2);
+         create function answer() returns bigint immutable language sql as 'select 1::bigint';
+         create function answer_of_loop() returns bigint language plpgsql as $$ begin return answer(); end $$;
+         create procedure count_in_turn(inout rows bigint) language sql
+             as 'select count(*) from t; select count(*) from parted'",
+    )
+    .await;
+    lab.everywhere().await;
+    let mut sessions = Vec::new();
+    for query in OUTDATED.into_iter().chain([RIGHT]) {
+        let c = lab.session(2).await;
+        c.must("set onetrip.read = fresh; set onetrip.commit_timeout = '60s'").await;
+        c.must("set plan_cache_mode = force_generic_plan; prepare counted as select count(*) from parted").await;
+        assert_eq!(number(&c, query).await.unwrap(), 1, "{query}");
+        sessions.push((c, query));
+    }
+    lab.cut_link(0, 2, true).await.unwrap_or_else(|e| panic!("{e:#}"));
+    a.must(
+        "alter table parted attach partition parted_2 for values in (2);
+         create or replace function answer() returns bigint immutable language sql as 'select 2::bigint'",
+    )
+    .await;
+    let count = sessions.len() as i64;
+    let reads: Vec<_> = sessions
+        .into_iter()
+        .map(|(c, query)| {
+            tokio::spawn(async move {
+                let answer = number(&c, query).await;
+                (c, query, answer)
+            })
+        })
+        .collect();
+    let local = lab.session(2).await;
+    let waiting = "select count(*) from pg_stat_activity
+        where state = 'active' and wait_event is not null and pid <> pg_backend_pid()
+        and backend_type = 'client backend'";
+    let all_wait = async || Ok::<_, anyhow::Error>(number(&local, waiting).await? == count);
+    until("all fresh reads wait", SOON, all_wait).await.unwrap();
+    lab.cut_link(0, 2, false).await.unwrap_or_else(|e| panic!("{e:#}"));
+    for read in reads {
+        let (c, query, answer) = crate::lab::bounded("the fresh read", read).await.unwrap();
+        if OUTDATED.contains(&query) {
+            let error = format!("{:#}", answer.expect_err(query));
+            assert!(error.contains("could not read fresh"), "{query}: {error}");
+        } else {
+            assert_eq!(answer.unwrap(), 2, "{query}");
+        }
+        assert_eq!(number(&c, query).await.unwrap(), 2, "{query}, once more");
+    }
 }
 
 async fn without_a_majority(lab: &Lab, rows: i64) {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::lab::{fragile, number, onetrip, start, text, told_db, until, Lab, Output, Session, HEALED, SOON};
 
+const PROPOSALS: &str = "select proposals from onetrip.status";
+
 async fn skip(lab: &Lab, region: usize, index: i64, args: &[&str]) -> Output {
     let (index, folder) = (index.to_string(), lab.node(region).folder().display().to_string());
     onetrip(&[&["skip", &index, "--data", &folder], args].concat()).await
@@ -141,14 +143,20 @@ async fn what_no_region_can_apply_is_left_out() {
     let pid = a.pid().await.unwrap();
     b.must("insert into fragile values (1, 'slow')").await;
     // The session is ended when its entry is decided and its turn has not come, so the apply worker has to commit it.
+    let client = lab.session(0).await;
+    let proposed = number(&client, PROPOSALS).await.unwrap();
     let end = async {
-        let client = lab.session(0).await;
+        until("the session has proposed", SOON, async || Ok(number(&client, PROPOSALS).await? > proposed))
+            .await
+            .unwrap_or_else(|e| panic!("{e:#}"));
         until("the session waits for its turn", SOON, || async {
             let status = lab.node(0).status().await?;
             Ok(status["last_committed"].as_u64() > status["applied"].as_u64().map(|at| at + 1))
         })
         .await
         .unwrap_or_else(|e| panic!("{e:#}"));
+        // Entries of the cluster's own may be among these; the verdict arrives long before the slow one ends.
+        tokio::time::sleep(Duration::from_millis(300)).await;
         client.must(&format!("select pg_terminate_backend({pid})")).await;
     };
     let (told, ()) = tokio::join!(a.run("insert into fragile values (2, 'poison')"), end);
