@@ -178,16 +178,34 @@ ddl_temporary_all_temporary(const Count *c, const char *what)
 	return c->temporary > 0;
 }
 
+/*
+ * Does the name say that the object is temporary?  With DROP ... IF EXISTS there
+ * need not be one.
+ */
+static bool
+ddl_temporary_is_named_temporary(Node *object)
+{
+	List	   *name = NIL;
+
+	if (IsA(object, List))
+		name = (List *) object;
+	else if (IsA(object, TypeName))
+		name = ((TypeName *) object)->names;
+	else if (IsA(object, ObjectWithArgs))
+		name = ((ObjectWithArgs *) object)->objname;
+	return list_length(name) > 1 && IsA(linitial(name), String) &&
+		strcmp(strVal(linitial(name)), "pg_temp") == 0;
+}
+
 static bool
 ddl_temporary_drops_temporary(DropStmt *stmt)
 {
 	Count		c = {0, 0};
 	ListCell   *lc;
 
-	if (!ot_ddl_session_has_temporary())
-		return false;
 	foreach(lc, stmt->objects)
-		ddl_temporary_count_one(&c, ddl_temporary_object_is_temporary(stmt->removeType, lfirst(lc)));
+		ddl_temporary_count_one(&c, ddl_temporary_is_named_temporary(lfirst(lc)) ||
+								ddl_temporary_object_is_temporary(stmt->removeType, lfirst(lc)));
 	return ddl_temporary_all_temporary(&c, "DROP");
 }
 

@@ -24,7 +24,15 @@ CREATE FUNCTION subject_function(oid) RETURNS int LANGUAGE sql IMMUTABLE AS 'SEL
 CREATE FUNCTION subject_trigger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 CREATE TABLE parted (l text) PARTITION BY LIST (l);
 
+-- What is dropped if it exists may not exist, and the session need not have anything temporary.
+DROP TABLE IF EXISTS pg_temp.tab;
+DROP TYPE IF EXISTS pg_temp.label, pg_temp.pair;
+DROP FUNCTION IF EXISTS pg_temp.subject_function(oid);
+DROP TRIGGER IF EXISTS one ON pg_temp.tab;
 CREATE TEMP TABLE tab (id int PRIMARY KEY, v text, of_this_session int);
+DROP TABLE IF EXISTS pg_temp.nothing;
+DROP VIEW IF EXISTS pg_temp.nothing, pg_temp.seen;
+DROP FUNCTION IF EXISTS pg_temp.subject_function(oid);
 CREATE TEMP VIEW seen AS SELECT 1 AS one, 2 AS two;
 CREATE TEMP SEQUENCE seq;
 CREATE TYPE pg_temp.label AS ENUM ('b', 'a');
