@@ -20,6 +20,7 @@ use onetrip_node::join::{self, JoinReply, JoinRequest, JoinToken};
 use onetrip_node::postgres::{become_user, facts, prepare_folder, ROOT_BECOMES};
 use serde_json::Value;
 
+use crate::join_token::GivenToken;
 use crate::lab::LabArgs;
 use crate::progress::Progress;
 use crate::start::{self, Foreground};
@@ -38,12 +39,8 @@ pub struct JoinArgs {
     /// The peer port of any member
     #[arg(long, value_name = "HOST:PORT")]
     from: String,
-    /// What `onetrip token` printed; others on this machine can see it while the command runs
-    #[arg(long, env = "ONETRIP_TOKEN", hide_env_values = true, required_unless_present = "token_file")]
-    token: Option<String>,
-    /// File that contains the token; `-`: standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    token: GivenToken,
     /// The region of this node: a new one, or one that has nodes already
     #[arg(long)]
     region: String,
@@ -79,7 +76,7 @@ pub struct JoinArgs {
 }
 
 pub fn run(args: &JoinArgs) -> Result<ExitCode> {
-    let token = token(args)?;
+    let token = args.token.take()?;
     let data = std::path::absolute(&args.data).context("find the data folder")?;
     if data.join(FILE_NAME).exists() {
         bail!("{} contains a node already: run it with `onetrip start`", data.display());
@@ -99,22 +96,6 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
         config,
         Foreground { until_stdin_closes: args.until_stdin_closes, quiet: true, beside: Some(watch) },
     )
-}
-
-fn token(args: &JoinArgs) -> Result<JoinToken> {
-    let (text, from) = match (&args.token, &args.token_file) {
-        (_, Some(file)) if file.as_os_str() == "-" => {
-            (std::io::read_to_string(std::io::stdin()).context("read the token")?, "standard input".to_string())
-        }
-        (_, Some(file)) => {
-            let text =
-                std::fs::read_to_string(file).with_context(|| format!("read the token from {}", file.display()))?;
-            (text, file.display().to_string())
-        }
-        (Some(token), None) => (token.clone(), "--token".to_string()),
-        (None, None) => return Err(BadUsage("give --token-file or --token".into()).into()),
-    };
-    text.trim().parse().map_err(|e| BadUsage(format!("{from}: {e}")).into())
 }
 
 /// Asks a member to let this node join, and writes its folder.

@@ -10,6 +10,7 @@ mod certificate;
 mod check;
 mod init;
 mod join;
+mod join_token;
 mod lab;
 mod leader;
 mod leave;

@@ -15,6 +15,7 @@ use crate::node_process::Node;
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(120);
+const TOKEN_PREFIX: &str = "onetrip-join-1.";
 const POLL: Duration = Duration::from_millis(25);
 
 impl Cluster {
@@ -49,7 +50,8 @@ impl Cluster {
     }
 
     /// Runs `onetrip join` in the foreground until it says that the node has joined, and stops it in order.  Returns
-    /// the place of the node, which does not run any more, and what the command printed.
+    /// the place of the node, which does not run any more, and what the command printed.  It is an error if the token
+    /// that it was called with is on the command line of the node that runs.
     pub async fn join_in_foreground(
         &mut self,
         asked: usize,
@@ -57,8 +59,9 @@ impl Cluster {
         token_args: &[&str],
     ) -> Result<(usize, String)> {
         let folder = self.new_folder(region);
+        let args = self.join_args(asked, region, token_args, &folder).await?;
         let mut child = Command::new(self.binary())
-            .args(self.join_args(asked, region, token_args, &folder).await?)
+            .args(&args)
             .arg("--until-stdin-closes")
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
@@ -75,13 +78,18 @@ impl Cluster {
                     break;
                 }
             }
+            let process = child.id().map(|id| format!("/proc/{id}/cmdline"));
+            let command_line = process.map(std::fs::read).transpose()?.unwrap_or_default();
             drop(child.stdin.take());
-            child.wait().await
+            std::io::Result::Ok((child.wait().await?, String::from_utf8_lossy(&command_line).into_owned()))
         };
         let ended = tokio::time::timeout(JOIN_TIMEOUT, follow).await;
-        let status = ended.with_context(|| format!("onetrip join does not end: {shown}"))??;
+        let (status, command_line) = ended.with_context(|| format!("onetrip join does not end: {shown}"))??;
         if !status.success() {
             bail!("onetrip join ended with {status}: {shown}");
+        }
+        if !command_line.contains("join") || command_line.contains(TOKEN_PREFIX) {
+            bail!("the command line of onetrip join is not without its token");
         }
         let node = Node::of_folder(folder, self.binary())?;
         Ok((self.add(node), shown))

@@ -9,7 +9,8 @@ use onetrip_core::agent::{Role, VerdictOutcome};
 use onetrip_core::{checkpoint, LogIndex, MemberRole, NodeId};
 use onetrip_node::join::{request_join, JoinRequest, JoinToken};
 use onetrip_node::tls::{Authority, FOLDER};
-use onetrip_node::{AdminReply, AdminRequest, Node, NodeConfig};
+use onetrip_node::{secret, AdminReply, AdminRequest, Node, NodeConfig};
+use std::time::{Duration, Instant};
 
 /// A node joins with a token through a member that did not make it, is promoted, and commits.  Asking again with the
 /// token gives another id until the node votes.  Once the node is removed, nothing lets it back in.
@@ -85,5 +86,31 @@ async fn a_node_joins_by_token_and_is_a_member_until_it_is_removed() -> Result<(
     let _ = back.stop().await;
     let error = request_join(&cluster.configs[0].listen.to_string(), &token, request()).await.err();
     ensure!(error.context("a used token was accepted")?.to_string().contains("used already"));
+    cluster.stop().await
+}
+
+/// Goal: whoever finds the token of a read replica after its time cannot take the replica's place, though that never
+/// votes and does not run.
+#[tokio::test]
+async fn a_used_token_expires() -> Result<()> {
+    let cluster = Cluster::start(0.0)?;
+    cluster.preferred_leads().await?;
+    let valid = Duration::from_secs(5);
+    let order = AdminRequest::Token { role: MemberRole::Replica, replaces: None, ttl_s: valid.as_secs() };
+    let AdminReply::Token(secret) = cluster.admin(0, order).await? else { bail!("no token") };
+    let made = Instant::now();
+    let join = |via| {
+        let (secret_hash, address) = (secret::hash(&secret), "10.0.0.4:7000".to_owned());
+        cluster.admin(via, AdminRequest::Join { secret_hash, region: "r4".into(), address, unlike: None })
+    };
+    for via in [1, 2] {
+        join(via).await.with_context(|| format!("through node {} after {:?}", via + 1, made.elapsed()))?;
+    }
+    // Whole seconds are compared.
+    tokio::time::sleep((valid + Duration::from_secs(2)).saturating_sub(made.elapsed())).await;
+    for via in 0..3 {
+        let refused = join(via).await.err().context("an expired token let somebody in")?.to_string();
+        ensure!(refused.contains("node 5 joined with this token, which has expired"), "{refused}");
+    }
     cluster.stop().await
 }

@@ -13,7 +13,7 @@ use crate::postgres::Postgres;
 use crate::trace;
 use crate::world::{Event, Link, Machine, Phase, World, TICK};
 use onetrip_core::replica::{Answer, NotDone, RequestId};
-use onetrip_core::{checkpoint, Change, Joined, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Token};
+use onetrip_core::{checkpoint, Change, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Token};
 
 const VOTERS_MAX: usize = 5;
 const REPLICAS_MAX: usize = 2;
@@ -75,8 +75,8 @@ impl World {
         let change = match self.operator.job.as_ref() {
             Some(Job::Token { token, .. }) => Change::AddToken(token.clone()),
             Some(Job::Join { token, region, address }) => {
-                let joined = Joined { token: *token, attempt: self.operator.requests, expires_unix_s: u64::MAX };
-                Change::Join { joined, region: region.clone(), address: address.clone() }
+                let (token, attempt) = (*token, self.operator.requests);
+                Change::Join { token, attempt, asked_unix_s: 0, region: region.clone(), address: address.clone() }
             }
             Some(Job::Remove(id)) => Change::Remove(*id),
             Some(Job::Prefer(preferred)) => Change::PreferLeader(preferred.clone()),
@@ -103,7 +103,7 @@ impl World {
     pub(crate) fn told(&mut self, i: usize, (id, change, result): Answer) {
         trace!(self.ctx, "n{} answers: {change}: {result:?}", i + 1);
         let joined = match (&change, &result) {
-            (Change::Join { joined, .. }, Ok(())) => self.came_with(i, joined),
+            (Change::Join { token, attempt, .. }, Ok(())) => self.came_with(i, token, *attempt),
             _ => None,
         };
         if let Some(member) = &joined {
@@ -134,9 +134,8 @@ impl World {
     }
 
     /// The member that this attempt has made, as node `i` knows it.
-    fn came_with(&self, i: usize, joined: &Joined) -> Option<Member> {
-        let members = self.machines[i].node.as_ref()?.members();
-        members.joined_by(joined).cloned()
+    fn came_with(&self, i: usize, token: &[u8; 32], attempt: u64) -> Option<Member> {
+        self.machines[i].node.as_ref()?.members().joined_by(token, attempt).cloned()
     }
 
     /// The new member is given a checkpoint by the node that knows it.

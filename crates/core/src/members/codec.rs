@@ -5,9 +5,10 @@
 //! | table | its head, u32 n, n × member, u32 n, n × token |
 //! | its head | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u8 leader is auto |
 //! | member | u32 id, str region, str address, u8 role, u8 voter, 3 × option (u32 slot, u32 replaces, joined) |
-//! | joined | 32 bytes hash of the token, u64 attempt |
+//! | joined | 32 bytes hash of the token, u64 attempt, u64 expires |
 //! | token | 32 bytes hash, u8 role, option (u32 replaces), u64 expires |
 //! | option | u8 0, or u8 1 and the value |
+//! | join | 32 bytes hash of the token, u64 attempt, u64 asked, str region, str address |
 //! | command | u64 expected version, u8 kind, the fields of that kind |
 //! | kind | 1 token, 2 join, 3 promote, 4 remove, 5 prefer leader, 6 move leader |
 
@@ -83,9 +84,11 @@ impl Command {
                 out.put_u8(1);
                 put_token(&mut out, token);
             }
-            Change::Join { joined, region, address } => {
+            Change::Join { token, attempt, asked_unix_s, region, address } => {
                 out.put_u8(2);
-                put_joined(&mut out, *joined);
+                out.put_slice(token);
+                out.put_u64_le(*attempt);
+                out.put_u64_le(*asked_unix_s);
                 put_str(&mut out, region.as_str());
                 put_str(&mut out, address);
             }
@@ -114,10 +117,13 @@ impl Command {
         let expected_version = r.u64("expected version")?;
         let change = match r.u8("command kind")? {
             1 => Change::AddToken(take_token(&mut r)?),
-            2 => {
-                let (joined, region) = (joined(&mut r)?, RegionId(r.str("region")?));
-                Change::Join { joined, region, address: r.str("address")? }
-            }
+            2 => Change::Join {
+                token: hash(&mut r)?,
+                attempt: r.u64("attempt")?,
+                asked_unix_s: r.u64("asked")?,
+                region: RegionId(r.str("region")?),
+                address: r.str("address")?,
+            },
             3 => Change::Promote(NodeId(r.u32("member id")?)),
             4 => Change::Remove(NodeId(r.u32("member id")?)),
             5 => Change::PreferLeader(PreferredLeader::from(r.str("region")?)),

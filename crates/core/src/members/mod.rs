@@ -73,11 +73,9 @@ pub struct Member {
 pub struct Joined {
     /// Hash of the token.
     pub token: [u8; 32],
-    /// Drawn anew whenever somebody asks with the token, so that nobody is taken for a member that another answer
-    /// created.
+    /// Of the [`Change::Join`] that let it in.
     pub attempt: u64,
-    /// The token's, which the table puts here; nobody joins again with it later.  Like a token's, checked by whoever
-    /// proposes it.
+    /// The token's.  After that nobody takes this member's place with it.
     pub expires_unix_s: u64,
 }
 
@@ -88,7 +86,7 @@ pub struct Token {
     pub hash: [u8; 32],
     pub role: MemberRole,
     pub replaces: Option<NodeId>,
-    /// Checked by whoever proposes that a node joins; the table itself knows no time.
+    /// Compared with the time in [`Change::Join`]; the table itself knows no time.
     pub expires_unix_s: u64,
 }
 
@@ -171,7 +169,13 @@ pub enum Change {
     /// replaces the one that joined with it, unless that one votes.  It gets a new id, because it need not have what
     /// the other has said that it has.
     Join {
-        joined: Joined,
+        /// Hash of the token.
+        token: [u8; 32],
+        /// Drawn anew whenever somebody asks with the token, so that nobody is taken for a member that another answer
+        /// created.
+        attempt: u64,
+        /// When the new node asked, by the clock of the member that it asked.
+        asked_unix_s: u64,
         region: RegionId,
         address: String,
     },
@@ -205,10 +209,14 @@ pub enum Step {
 #[error("{0}")]
 pub struct Refused(pub String);
 
+/// What to do about a member whose token lets nobody take its place.
+fn otherwise(id: NodeId) -> String {
+    format!("take it out with `onetrip leave --node {id}` and ask for a new token")
+}
+
 /// Whether somebody who asks again with the token of `earlier` may take its place.
 fn check_again(earlier: &Member, region: &RegionId, address: &str) -> Result<(), Refused> {
-    let id = earlier.id;
-    let otherwise = format!("take it out with `onetrip leave --node {id}` and ask for a new token");
+    let (id, otherwise) = (earlier.id, otherwise(earlier.id));
     if earlier.voter {
         return refused(format!("node {id} joined with this token and votes already; if it is lost, {otherwise}"));
     }
@@ -304,21 +312,38 @@ impl Members {
     }
 
     pub fn joined_with(&self, token: &[u8; 32]) -> Option<&Member> {
-        self.members.iter().find(|m| m.joined.is_some_and(|joined| joined.token == *token))
+        self.came_with(token).map(|(member, _)| member)
     }
 
-    /// The member that this answer to a token has made, unless it is gone by now.
-    pub fn joined_by(&self, answer: &Joined) -> Option<&Member> {
-        let made = |joined: &Joined| joined.attempt == answer.attempt;
-        self.joined_with(&answer.token).filter(|m| m.joined.as_ref().is_some_and(made))
+    /// The member that this answer to the token has made, unless it is gone by now.
+    pub fn joined_by(&self, token: &[u8; 32], attempt: u64) -> Option<&Member> {
+        self.came_with(token).filter(|(_, joined)| joined.attempt == attempt).map(|(member, _)| member)
+    }
+
+    fn came_with(&self, token: &[u8; 32]) -> Option<(&Member, Joined)> {
+        self.members.iter().find_map(|m| m.joined.filter(|joined| joined.token == *token).map(|joined| (m, joined)))
+    }
+
+    /// Refuses a token that has expired at this time, whether or not a member joined with it.
+    pub fn check_expiry(&self, token: &[u8; 32], asked_unix_s: u64) -> Result<(), Refused> {
+        match self.came_with(token) {
+            Some((Member { id, .. }, joined)) if joined.expires_unix_s < asked_unix_s => refused(format!(
+                "node {id} joined with this token, which has expired; if it is lost, {}",
+                otherwise(*id)
+            )),
+            None if self.tokens.iter().any(|t| t.hash == *token && t.expires_unix_s < asked_unix_s) => {
+                refused("this token has expired; ask for a new one with `onetrip token`")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What `change` would do to the Raft configuration of this table: nothing, for most changes.
     pub fn steps(&self, change: &Change) -> Vec<Step> {
         match change {
             Change::AddToken(_) | Change::PreferLeader(_) | Change::MoveLeader(_) => Vec::new(),
-            Change::Join { joined, .. } => {
-                let earlier = self.joined_with(&joined.token).filter(|m| !m.voter);
+            Change::Join { token, .. } => {
+                let earlier = self.joined_with(token).filter(|m| !m.voter);
                 earlier.map(|m| Step::Out(m.id)).into_iter().chain([Step::Learner(self.next_id)]).collect()
             }
             Change::Promote(id) => {
@@ -339,7 +364,10 @@ impl Members {
         }
         match &command.change {
             Change::AddToken(token) => self.add_token(token)?,
-            Change::Join { joined, region, address } => *self = self.with(*joined, region, address)?,
+            Change::Join { token, attempt, asked_unix_s, region, address } => {
+                self.check_expiry(token, *asked_unix_s)?;
+                *self = self.with(token, *attempt, region, address)?;
+            }
             Change::Promote(id) => self.promote(*id)?,
             Change::Remove(id) => self.remove(*id)?,
             Change::PreferLeader(PreferredLeader::Auto) => self.leader_is_auto = true,
@@ -394,16 +422,16 @@ impl Members {
     }
 
     /// This table with a new member.
-    fn with(&self, joined: Joined, region: &RegionId, address: &str) -> Result<Members, Refused> {
+    fn with(&self, token: &[u8; 32], attempt: u64, region: &RegionId, address: &str) -> Result<Members, Refused> {
         let mut table = self.clone();
-        let (role, replaces, expires_unix_s) = match self.joined_with(&joined.token) {
-            Some(earlier) => {
+        let (role, replaces, expires_unix_s) = match self.came_with(token) {
+            Some((earlier, joined)) => {
                 check_again(earlier, region, address)?;
                 table.members.retain(|m| m.id != earlier.id);
-                (earlier.role, earlier.replaces, earlier.joined.map_or(0, |earlier| earlier.expires_unix_s))
+                (earlier.role, earlier.replaces, joined.expires_unix_s)
             }
             None => {
-                let Some(place) = self.tokens.iter().position(|t| t.hash == joined.token) else {
+                let Some(place) = self.tokens.iter().position(|t| t.hash == *token) else {
                     return refused(
                         "this token is unknown or was used already; ask for a new one with `onetrip token`",
                     );
@@ -432,9 +460,8 @@ impl Members {
             MemberRole::Witness | MemberRole::Replica => None,
         };
         let (id, region, address) = (table.next_id, region.clone(), address.to_owned());
-        // Whoever proposed this may not have known the token yet.
-        let joined = Joined { expires_unix_s, ..joined };
-        table.members.push(Member { id, region, address, role, voter: false, slot, replaces, joined: Some(joined) });
+        let joined = Some(Joined { token: *token, attempt, expires_unix_s });
+        table.members.push(Member { id, region, address, role, voter: false, slot, replaces, joined });
         table.next_id = NodeId(id.0 + 1);
         table.tidy();
         Ok(table)
@@ -512,7 +539,7 @@ impl Change {
     pub fn is_shown_by(&self, members: &Members) -> bool {
         match self {
             Change::AddToken(token) => members.tokens.contains(token),
-            Change::Join { joined, .. } => members.joined_by(joined).is_some(),
+            Change::Join { token, attempt, .. } => members.joined_by(token, *attempt).is_some(),
             Change::Promote(id) => members.get(*id).is_some_and(|m| m.voter),
             Change::Remove(id) => members.removed(*id),
             Change::PreferLeader(preferred) => members.preferred() == *preferred,

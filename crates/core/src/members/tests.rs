@@ -29,11 +29,11 @@ fn join(n: u8) -> Change {
 }
 
 fn join_again(n: u8, attempt: u64) -> Change {
-    Change::Join {
-        joined: Joined { token: [n; 32], attempt, expires_unix_s: u64::MAX },
-        region: "x".into(),
-        address: format!("10.0.1.{n}:1"),
-    }
+    join_at(n, attempt, 0)
+}
+
+fn join_at(n: u8, attempt: u64, asked_unix_s: u64) -> Change {
+    Change::Join { token: [n; 32], attempt, asked_unix_s, region: "x".into(), address: format!("10.0.1.{n}:1") }
 }
 
 fn go(table: &mut Members, change: Change) -> Result<(), String> {
@@ -128,11 +128,8 @@ fn the_cluster_moves_its_leader_only_where_no_operator_has_chosen() {
     go(&mut t, auto.clone()).unwrap();
     assert!(auto.is_shown_by(&t) && t.is_preferred(NodeId(2)) && !Change::PreferLeader("r2".into()).is_shown_by(&t));
     go(&mut t, token(1, MemberRole::Voter, None)).unwrap();
-    let joins = Change::Join {
-        joined: Joined { token: [1; 32], attempt: 0, expires_unix_s: 1 },
-        region: AUTO.into(),
-        address: "10.0.1.1:1".into(),
-    };
+    let joins =
+        Change::Join { token: [1; 32], attempt: 0, asked_unix_s: 0, region: AUTO.into(), address: "10.0.1.1:1".into() };
     assert!(go(&mut t, joins).unwrap_err().contains("called auto"));
 }
 
@@ -148,11 +145,29 @@ fn who_asks_again_with_a_token_gets_another_number() {
     assert!(t.removed(NodeId(4)) && !join(1).is_shown_by(&t) && join_again(1, 1).is_shown_by(&t));
     let joined = Joined { token: [1; 32], attempt: 1, expires_unix_s: 1 };
     assert_eq!(*t.joined_with(&[1; 32]).unwrap(), Member { id: NodeId(5), joined: Some(joined), ..first });
-    let elsewhere = Change::Join { joined, region: "y".into(), address: "10.0.1.1:1".into() };
+    let elsewhere =
+        Change::Join { token: [1; 32], attempt: 2, asked_unix_s: 0, region: "y".into(), address: "10.0.1.1:1".into() };
     assert!(go(&mut t, elsewhere).unwrap_err().contains("was used for node 5 in x at 10.0.1.1:1"));
     go(&mut t, Change::Promote(NodeId(5))).unwrap();
     t.left_joint();
     assert!(t.removed(NodeId(2)) && t.voters().count() == 3);
+}
+
+/// A token is good until it expires, also for whoever asks again with it.  The time is that of the answer, so every
+/// table comes to the same.
+#[test]
+fn a_token_expires_for_the_first_node_and_for_each_that_asks_again() {
+    let mut t = three();
+    go(&mut t, token(5, MemberRole::Replica, None)).unwrap();
+    assert!(go(&mut t, join_at(5, 0, 6)).unwrap_err().contains("this token has expired; ask for a new one"));
+    go(&mut t, join_at(5, 0, 5)).unwrap();
+    go(&mut t, join_at(5, 1, 5)).unwrap();
+    let why = go(&mut t, join_at(5, 2, 6)).unwrap_err();
+    assert!(why.contains("node 5 joined with this token, which has expired"), "{why}");
+    assert!(why.contains("onetrip leave --node 5"), "{why}");
+    assert!(t.check_expiry(&[5; 32], 6).is_err() && t.check_expiry(&[5; 32], 5).is_ok());
+    assert!(t.check_expiry(&[6; 32], u64::MAX).is_ok(), "nobody knows that token");
+    assert_eq!(t.joined_by(&[5; 32], 1).map(|m| m.id), Some(NodeId(5)));
 }
 
 /// Any minority may be lost: with five voters three must have the rows, with three two.
@@ -180,7 +195,7 @@ fn change() -> impl Strategy<Value = Change> {
     let role = prop_oneof![Just(MemberRole::Voter), Just(MemberRole::Witness), Just(MemberRole::Replica)];
     prop_oneof![
         (0u8..9, role, proptest::option::of(1u32..9)).prop_map(|(n, role, old)| token(n, role, old)),
-        (0u8..9).prop_map(join),
+        (0u8..9, 0u64..9, 0u64..9).prop_map(|(n, attempt, asked)| join_at(n, attempt, asked)),
         (1u32..9).prop_map(|id| Change::Promote(NodeId(id))),
         (1u32..9).prop_map(|id| Change::Remove(NodeId(id))),
         (1u32..9).prop_map(|id| Change::PreferLeader(format!("r{id}").as_str().into())),

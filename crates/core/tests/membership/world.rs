@@ -616,7 +616,9 @@ impl World {
         self.change(
             at,
             Change::Join {
-                joined: onetrip_core::Joined { token: hash, attempt: u64::from(id), expires_unix_s: 0 },
+                token: hash,
+                attempt: u64::from(id),
+                asked_unix_s: 0,
                 region: region(id),
                 address: format!("host:{id}"),
             },

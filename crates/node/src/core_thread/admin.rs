@@ -3,7 +3,7 @@
 use super::CoreThread;
 use crate::inbox::{AdminReply, AdminRequest};
 use crate::secret::{self, Secret};
-use onetrip_core::members::{Change, Command, Joined, Members, Token};
+use onetrip_core::members::{Change, Command, Members, Token};
 use onetrip_core::replica::RequestId;
 use onetrip_core::{Member, MemberRole, NodeId};
 use std::collections::BTreeMap;
@@ -80,15 +80,12 @@ impl CoreThread {
                 (Change::AddToken(token), Some(secret))
             }
             AdminRequest::Join { secret_hash, region, address, unlike } => {
+                // The time of the answer is part of the change: this table may not have the token yet, and the one that
+                // the change finds has.
+                let asked_unix_s = now_unix_s();
+                members.check_expiry(&secret_hash, asked_unix_s).map_err(|why| why.0)?;
                 let token = members.tokens.iter().find(|t| t.hash == secret_hash);
                 let earlier = members.joined_with(&secret_hash);
-                let unused = token.map(|t| t.expires_unix_s);
-                let used = earlier.and_then(|m| m.joined).map(|joined| joined.expires_unix_s);
-                // A token that nobody knows is refused by the table.
-                let expires_unix_s = unused.or(used).unwrap_or(u64::MAX);
-                if expires_unix_s < now_unix_s() {
-                    return Err("this token has expired; ask for a new one with `onetrip token`".into());
-                }
                 // The new node would take the place of one that is running.
                 if let Some(Member { id, region, .. }) = earlier.filter(|m| !m.voter && self.is_connected(m.id)) {
                     return Err(format!("node {id} in {region} joined with this token and runs already"));
@@ -98,7 +95,7 @@ impl CoreThread {
                     return Err(why);
                 }
                 let attempt = secret::draw_number().map_err(|e| e.to_string())?;
-                (Change::Join { joined: Joined { token: secret_hash, attempt, expires_unix_s }, region, address }, None)
+                (Change::Join { token: secret_hash, attempt, asked_unix_s, region, address }, None)
             }
             AdminRequest::Remove { node } => {
                 if !members.contains(node) {
@@ -118,8 +115,8 @@ impl CoreThread {
         let members = self.replica.members();
         match (&change, secret) {
             (Change::AddToken(_), Some(secret)) => Ok(AdminReply::Token(secret)),
-            (Change::Join { joined, .. }, _) => {
-                let Some(member) = members.joined_by(joined) else {
+            (Change::Join { token, attempt, .. }, _) => {
+                let Some(member) = members.joined_by(token, *attempt) else {
                     return Err("the node that joined with this token has since been removed or asked again".into());
                 };
                 let frozen = self.replica.frozen_checkpoint();

@@ -183,11 +183,7 @@ pub(super) fn command_seeds() -> Vec<Vec<u8>> {
     let token = Token { hash: [1; 32], role: MemberRole::Witness, replaces: Some(NodeId(1)), expires_unix_s: 9 };
     let changes = [
         Change::AddToken(token),
-        Change::Join {
-            joined: onetrip_core::Joined { token: [1; 32], attempt: 1, expires_unix_s: 9 },
-            region: "r".into(),
-            address: "host:1".into(),
-        },
+        Change::Join { token: [1; 32], attempt: 1, asked_unix_s: 9, region: "r".into(), address: "host:1".into() },
         Change::Promote(NodeId(1)),
         Change::PreferLeader("r".into()),
     ];
