@@ -68,19 +68,26 @@ impl Authority {
 
     pub fn load(folder: &Path, cluster: &str) -> Result<Authority> {
         let (certificate, key) = (read(&folder.join(CA_CERTIFICATE))?, read(&folder.join(CA_KEY))?);
-        Authority::from_pem(cluster, &certificate, &key)
-            .map_err(|e| Error::Config { file: folder.join(CA_CERTIFICATE), why: e.to_string() })
+        Authority::from_pem(cluster, &certificate, &key).map_err(|e| Error::Config {
+            file: folder.join(CA_CERTIFICATE),
+            why: format!("{e}; if `onetrip certificate --new-authority` was interrupted, run it again"),
+        })
     }
 
     /// Loads the authority in `folder`; if there is none, makes a new one and saves it there.
     pub fn load_or_make(folder: &Path, cluster: &str) -> Result<Authority> {
-        if folder.join(CA_CERTIFICATE).exists() {
-            return Authority::load(folder, cluster);
+        let (certificate, key) = (folder.join(CA_CERTIFICATE), folder.join(CA_KEY));
+        match (certificate.exists(), key.exists()) {
+            (true, true) => Authority::load(folder, cluster),
+            (false, false) => {
+                let authority = Authority::new(cluster)?;
+                std::fs::create_dir_all(folder).map_err(Error::disk(folder, "making it"))?;
+                authority.save(folder)?;
+                Ok(authority)
+            }
+            (false, true) => Err(half(&key, CA_CERTIFICATE)),
+            (true, false) => Err(half(&certificate, CA_KEY)),
         }
-        let authority = Authority::new(cluster)?;
-        std::fs::create_dir_all(folder).map_err(Error::disk(folder, "making it"))?;
-        authority.save(folder)?;
-        Ok(authority)
     }
 
     /// Writes `ca.key` and `ca.crt` into `folder`, which must exist.  A folder with a certificate is complete.
@@ -132,6 +139,15 @@ impl Issued {
     }
 }
 
+/// Only `file` of an authority is there.  A new authority in its place could destroy one that is in use.
+fn half(file: &Path, other: &str) -> Error {
+    let why = format!(
+        "{other} is missing beside it: put it back; if no node has a certificate of this authority yet, since making \
+         it was interrupted, remove this file and run the command again"
+    );
+    Error::Config { file: file.to_owned(), why }
+}
+
 fn params(cluster: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -177,6 +193,27 @@ mod tests {
         verify(&der, &first.certificate, OffsetDateTime::now_utc()).unwrap();
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(std::fs::metadata(dir.path().join(CA_KEY)).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn half_an_authority_is_neither_used_nor_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("new/ca");
+        let make = || Authority::load_or_make(&folder, "orders").map(|a| a.fingerprint()).map_err(|e| e.to_string());
+        let first = make().unwrap();
+        assert_eq!(make().unwrap(), first);
+        for (lost, there) in [(CA_CERTIFICATE, CA_KEY), (CA_KEY, CA_CERTIFICATE)] {
+            let aside = dir.path().join(lost);
+            std::fs::rename(folder.join(lost), &aside).unwrap();
+            let why = make().unwrap_err();
+            assert!(why.contains(&format!("{there}: {lost} is missing beside it")), "{why}");
+            std::fs::rename(&aside, folder.join(lost)).unwrap();
+            assert_eq!(make().unwrap(), first);
+        }
+        // As `onetrip certificate --new-authority` leaves it if it is interrupted.
+        std::fs::write(folder.join(CA_KEY), Authority::new("orders").unwrap().key_pem()).unwrap();
+        let why = make().unwrap_err();
+        assert!(why.contains("--new-authority") && why.contains("run it again"), "{why}");
     }
 
     #[test]

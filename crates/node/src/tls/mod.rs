@@ -34,7 +34,7 @@ use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use tokio_rustls::rustls::{version, ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{self, version, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// The folder of these files in a node's folder.
@@ -127,14 +127,14 @@ impl Tls {
             .map_err(|e| wrong("preparing TLS", e))?
             .with_client_cert_verifier(clients)
             .with_single_cert(chain.clone(), private_key(&issued.key)?)
-            .map_err(|e| wrong("the node's key", e))?;
+            .map_err(key_is_wrong)?;
         server.send_tls13_tickets = 0;
         let mut client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&version::TLS13])
             .map_err(|e| wrong("preparing TLS", e))?
             .with_webpki_verifier(servers)
             .with_client_auth_cert(chain, private_key(&issued.key)?)
-            .map_err(|e| wrong("the node's key", e))?;
+            .map_err(key_is_wrong)?;
         client.resumption = Resumption::disabled();
         Ok(Tls {
             cluster: cluster.to_owned(),
@@ -218,6 +218,17 @@ fn roots(authority: &CertificateDer<'static>) -> Result<RootCertStore> {
 
 fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| wrong("reading the node's key", e))
+}
+
+/// If it is not the certificate's, replacing the two may have been interrupted.
+fn key_is_wrong(e: rustls::Error) -> Error {
+    let what = match e {
+        rustls::Error::InconsistentKeys(_) => {
+            "the node's key is not that of its certificate; make both anew with `onetrip certificate`"
+        }
+        _ => "the node's key",
+    };
+    wrong(what, e)
 }
 
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {

@@ -122,4 +122,8 @@ fn a_node_does_not_start_with_the_certificate_of_another() {
     assert!(load(2).unwrap().contains("expired"), "{:?}", load(2));
     authority.issue(NodeId(2)).unwrap().save(dir.path()).unwrap();
     assert_eq!(load(2), None);
+    // As `onetrip certificate` leaves it if it is interrupted.
+    std::fs::write(dir.path().join(NODE_KEY), authority.issue(NodeId(2)).unwrap().key).unwrap();
+    let why = load(2).unwrap();
+    assert!(why.contains("not that of its certificate; make both anew with `onetrip certificate`"), "{why}");
 }
