@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lab::{apart, builder, number, start_from, until, Lab, Session, SOON};
+use crate::lab::{apart, builder, number, start_from, text, until, Lab, Session, SOON};
 
 const COMMIT_TIMEOUT_MS: u64 = 1_500;
 
@@ -53,7 +53,19 @@ async fn a_fresh_read_sees_what_was_acknowledged_elsewhere() {
     waits_for_what_it_cannot_have_yet(&lab, rows).await;
     what_was_planned_before_is_not_run(&lab).await;
     without_a_majority(&lab, rows).await;
+    for_the_whole_database(&lab).await;
     lab.check_equal(1).await;
+}
+
+/// The sessions of the cluster's own work go on as they are.
+async fn for_the_whole_database(lab: &Lab) {
+    let a = lab.session(0).await;
+    a.must("alter database onetrip set onetrip.read = fresh").await;
+    lab.everywhere().await;
+    a.must("alter table t add column later int default 1").await;
+    let c = lab.session(2).await;
+    assert_eq!(text(&c, "show onetrip.read").await.unwrap(), "fresh");
+    c.must("select later from t").await;
 }
 
 /// COPY of a table does not run through the executor.
