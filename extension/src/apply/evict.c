@@ -180,7 +180,8 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
 	OtSlot	   *slot = &ot_slots->slots[OT_PROC_NUMBER(proc)];
 	uint32		state = pg_atomic_read_u32(&slot->state);
 	OtEviction	eviction;
-	bool		marked;
+	bool		is_first;
+	bool		marked = false;
 
 	memset(&eviction, 0, sizeof(eviction));
 	eviction.pid = proc->pid;
@@ -204,13 +205,19 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
 	strlcpy(eviction.table, table, sizeof(eviction.table));
 
 	SpinLockAcquire(&ot_slots->evict_mutex);
-	slot->eviction = eviction;
-	marked = pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_EVICTED);
+	is_first = !evict_is_marked(proc);
+	if (is_first)
+	{
+		slot->eviction = eviction;
+		marked = pg_atomic_compare_exchange_u32(&slot->state, &state, OT_SLOT_EVICTED);
+	}
 	SpinLockRelease(&ot_slots->evict_mutex);
-	if (!marked)
+	if (is_first && !marked)
 		return false;			/* it moved on; the caller looks again */
 
-	pg_atomic_fetch_add_u64(&ot_slots->evictions, 1);
+	/* Else another evictor was first; what that one noted stays. */
+	if (is_first)
+		pg_atomic_fetch_add_u64(&ot_slots->evictions, 1);
 	evict_press_process(proc, &slot->eviction);
 	return true;
 }
