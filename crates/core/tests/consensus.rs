@@ -21,6 +21,9 @@ struct World {
     wire: VecDeque<Sent>,
     /// A node that neither hears nor is heard.
     cut: Option<u64>,
+    /// A node, counted from 0, that syncs only when it is told to; and the last output of its that waits for that.
+    slow: Option<usize>,
+    unsynced: u64,
 }
 
 fn config(id: u32, applied: u64) -> Config {
@@ -50,10 +53,18 @@ fn members() -> Members {
     Members::bootstrap((1..=3).map(member).collect(), "r1".into(), 8)
 }
 
+fn say(wire: &mut VecDeque<Sent>, i: usize, out: &mut Output) {
+    wire.extend(out.send_after.drain(..).map(Sent::Message));
+    if let Some(notice) = out.notice {
+        wire.extend((0..3).filter(|to| *to != i).map(|to| Sent::Notice(i, to, notice)));
+    }
+}
+
 impl World {
     fn new() -> World {
         let disks: Vec<_> = (0..3).map(|_| MemStorage::new_with_conf_state((vec![1, 2, 3], vec![]))).collect();
-        let mut world = World { nodes: vec![], disks, committed: vec![vec![]; 3], wire: VecDeque::new(), cut: None };
+        let (nodes, committed, wire) = (vec![], vec![vec![]; 3], VecDeque::new());
+        let mut world = World { nodes, disks, committed, wire, cut: None, slow: None, unsynced: 0 };
         for i in 0..3 {
             world.nodes.push(None);
             world.start(i);
@@ -83,21 +94,40 @@ impl World {
                 self.committed[i].extend(out.committed.drain(..).map(|c| (c.index, c.data)));
             };
             keep(&mut out);
-            if let Some(persist) = out.persist.take() {
+            let persist = out.persist.take();
+            let mut is_durable = !node.waits_for_disk();
+            if let Some(persist) = persist.filter(|p| p.must_sync) {
                 let mut disk = self.disks[i].wl();
                 disk.append(&persist.entries).unwrap();
                 if let Some(hs) = persist.hard_state {
                     disk.set_hardstate(hs);
                 }
+                is_durable = self.slow != Some(i) || !persist.may_wait;
+                if !is_durable {
+                    self.unsynced = persist.number;
+                }
             }
-            node.persisted(&mut out);
+            if is_durable {
+                node.persisted(&mut out);
+            } else {
+                node.written(&mut out);
+                assert!(out.send_after.is_empty() && out.notice.is_none());
+            }
             keep(&mut out);
-            self.wire.extend(out.send_after.drain(..).map(Sent::Message));
-            if let Some(notice) = out.notice {
-                self.wire.extend((0..3).filter(|to| *to != i).map(|to| Sent::Notice(i, to, notice)));
-            }
+            say(&mut self.wire, i, &mut out);
         }
         panic!("node {} has work without end", i + 1);
+    }
+
+    /// The slow node's disk has everything by now.
+    fn sync(&mut self) {
+        let i = self.slow.expect("one is slow");
+        let (node, mut out) = (self.nodes[i].as_mut().expect("it runs"), Output::default());
+        node.synced(self.unsynced, &mut out);
+        assert!(!node.waits_for_disk());
+        say(&mut self.wire, i, &mut out);
+        self.work(i);
+        self.deliver();
     }
 
     fn give(&mut self, i: usize, input: Input) {
@@ -168,6 +198,118 @@ impl World {
         });
         all.filter(|t| !t.is_empty()).collect()
     }
+}
+
+/// Goal: a node's own copy of an entry counts only when it is durable, and until then it hands nothing out.
+/// Method: node 3 is away, so the entry needs both others; one of them writes it, and syncs it later.
+#[test]
+fn what_is_written_counts_once_it_is_durable() {
+    for slow in [0, 1] {
+        let mut world = World::new();
+        world.until("node 1 leads", |w| w.leads(0));
+        world.cut = Some(3);
+        world.slow = Some(slow);
+        world.propose(0, "one").unwrap();
+        world.propose(0, "two").unwrap();
+        world.ticks(3);
+        assert!(world.leads(0) && world.nodes[slow].as_ref().unwrap().waits_for_disk());
+        for i in [0, 1] {
+            assert!(world.texts(i).is_empty(), "node {} hands out {:?}", i + 1, world.texts(i));
+        }
+        assert_eq!(world.nodes[slow].as_ref().unwrap().last_on_disk().index, LogIndex(1));
+        world.sync();
+        for i in [0, 1] {
+            assert_eq!(world.texts(i), ["one", "two"], "node {}", i + 1);
+        }
+    }
+}
+
+/// Goal: a majority does not wait for a slow disk, not even for the leader's.
+#[test]
+fn two_disks_of_three_are_enough() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.slow = Some(0);
+    world.propose(0, "one").unwrap();
+    world.ticks(3);
+    assert_eq!((world.texts(1), world.texts(2)), (vec!["one"], vec!["one"]));
+    assert!(world.texts(0).is_empty(), "its own disk does not have it");
+    world.sync();
+    assert_eq!(world.texts(0), ["one"]);
+}
+
+fn append_to_3(term: u64, after: (u64, u64), entries: std::ops::RangeInclusive<u64>) -> Message {
+    let mut append = Message { from: 1, to: 3, term, log_term: after.0, index: after.1, ..Default::default() };
+    append.set_msg_type(MessageType::MsgAppend);
+    append.entries = entries.map(|index| raft::eraftpb::Entry { index, term, ..Default::default() }).collect();
+    append
+}
+
+/// Goal: of what a follower is asked to write, only entries that follow its log may wait for the disk; and what it says
+/// about an entry waits as long as the entry, also when it is sent the entry again.
+#[test]
+fn a_follower_acknowledges_nothing_before_its_disk_has_it() {
+    let disk = MemStorage::new_with_conf_state((vec![1, 2, 3], vec![]));
+    let mut node = Consensus::new(config(3, 0), disk.clone(), members().into()).unwrap();
+    let mut out = Output::default();
+    let give = |node: &mut Consensus<MemStorage>, out: &mut Output, append: Message, waits: bool| {
+        node.step(Input::Message(append)).unwrap();
+        assert!(node.poll(out));
+        let persist = out.persist.take().filter(|p| p.must_sync);
+        if let Some(persist) = &persist {
+            assert_eq!(persist.may_wait, waits, "{persist:?}");
+            let mut disk = disk.wl();
+            disk.append(&persist.entries).unwrap();
+            persist.hard_state.iter().for_each(|hs| disk.set_hardstate(hs.clone()));
+        }
+        match waits {
+            true => node.written(out),
+            false => node.persisted(out),
+        }
+        let said = out.send_after.iter().map(|m| (m.term, m.index)).collect::<Vec<_>>();
+        (persist.map_or(0, |p| p.number), said)
+    };
+    // A new term is a promise.
+    assert_eq!(give(&mut node, &mut out, append_to_3(2, (0, 0), 1..=2), false).1, [(2, 2)]);
+    let (first, said) = give(&mut node, &mut out, append_to_3(2, (2, 2), 3..=3), true);
+    assert!(said.is_empty() && out.notice.is_none());
+    let (second, said) = give(&mut node, &mut out, append_to_3(2, (2, 3), 4..=5), true);
+    assert!(said.is_empty());
+    let (nothing, said) = give(&mut node, &mut out, append_to_3(2, (2, 2), 3..=5), true);
+    assert!(said.is_empty() && nothing == 0 && node.last_on_disk().index == LogIndex(2));
+    node.synced(first, &mut out);
+    assert_eq!(out.send_after.iter().map(|m| m.index).collect::<Vec<_>>(), [3]);
+    assert_eq!(out.notice, Some(Notice { term: Term(2), index: LogIndex(3) }));
+    // The same entries are acknowledged once, with those that the last message repeated.
+    node.synced(second, &mut out);
+    assert_eq!(out.send_after.iter().map(|m| m.index).collect::<Vec<_>>(), [5]);
+    assert!(!node.waits_for_disk() && node.last_on_disk().index == LogIndex(5));
+    node.synced(second, &mut out);
+    assert!(out.send_after.is_empty() && out.notice.is_none());
+    assert!(!node.poll(&mut out));
+    // Entries that replace others are durable at once, and with them what waited.
+    let (_, said) = give(&mut node, &mut out, append_to_3(2, (2, 5), 6..=7), true);
+    assert!(said.is_empty());
+    assert_eq!(give(&mut node, &mut out, append_to_3(3, (2, 5), 6..=6), false).1, [(2, 7), (3, 6)]);
+    assert!(!node.waits_for_disk());
+    node.synced(u64::MAX, &mut out);
+    assert!(out.send_after.is_empty());
+}
+
+/// Goal: raft-rs panics when a node wins an election before its log is on its disk; such a node does not stand.
+#[test]
+fn who_waits_for_its_disk_does_not_stand_for_election() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.slow = Some(2);
+    world.propose(0, "one").unwrap();
+    world.cut = Some(3);
+    world.ticks(100);
+    let role = |w: &World| w.nodes[2].as_ref().unwrap().leadership().role;
+    assert_eq!(role(&world), Role::Follower);
+    world.sync();
+    world.ticks(100);
+    assert_eq!(role(&world), Role::Candidate);
 }
 
 #[test]

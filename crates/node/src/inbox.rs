@@ -42,6 +42,8 @@ pub enum Event {
     Opened(Box<onetrip_core::Result<Opened>>),
     /// Old entries have been read that Raft wants to send.
     Fetched,
+    /// More of the log is durable; the log itself says how much.
+    Synced,
     /// The node cannot go on.
     Broken(&'static str),
     /// Checkpoint, close the log, end.
@@ -130,6 +132,11 @@ impl Inbox {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// Wakes the core thread, if it does not have work anyway.  Never waits.
+    pub fn wake(&self, event: Event) {
+        let _ = self.0.try_send(event);
     }
 
     /// The same, for a thread that may block.

@@ -22,6 +22,8 @@ pub const SECOND: Micros = 1_000_000;
 pub enum InjectedBug {
     /// What consensus wants durable is written but not synced.
     SkipSync,
+    /// What is synced beside the node's work counts as durable as soon as it is written.
+    WrittenIsDurable,
     /// A key's base is what the node has decided, not what PostgreSQL has applied.
     HighBase,
     /// The strongest lock mode is proposed as the weakest.
@@ -115,6 +117,8 @@ pub struct Options {
     pub duplicate_per_million: u64,
     pub reorder_per_million: u64,
     pub sync_us_max: u64,
+    /// The log is synced beside the node's work.
+    pub syncs_beside: bool,
     /// How many nodes may lose their disks for good; never a majority.
     pub losses_max: usize,
     pub clients: usize,
@@ -173,6 +177,7 @@ impl Options {
             duplicate_per_million: network(&mut rng, 50_000),
             reorder_per_million: network(&mut rng, 100_000),
             sync_us_max: rng.between(100, 10_000),
+            syncs_beside: mix(seed ^ 18) % 2 == 0,
             losses_max: if rng.one_in(4) { (voters as usize - 1) / 2 } else { 0 },
             clients: rng.between(1, 6) as usize,
             keys: rng.between(3, 60),
@@ -194,6 +199,9 @@ impl Options {
         }
         if bug == Some(InjectedBug::BelieveName) {
             (o.checkpoint_entries, o.fault_every_ms) = (10, 200);
+        }
+        if bug == Some(InjectedBug::WrittenIsDurable) {
+            o.syncs_beside = true;
         }
         if bug == Some(InjectedBug::OtherWindow) {
             o.limits.window_entries = 20;

@@ -110,6 +110,8 @@ pub struct SimLog {
     written: Image,
     safe: Image,
     tail: VecDeque<Write>,
+    /// How many writes there have been, with those of the tail.
+    writes: u64,
     checkpoint: Option<Bytes>,
     /// What a loss of power may bring back: the new file has its name, but the folder is not synced yet.
     older: Option<Option<Bytes>>,
@@ -143,6 +145,7 @@ impl SimLog {
             written: image.clone(),
             safe: image,
             tail: VecDeque::new(),
+            writes: 0,
             checkpoint,
             older: None,
             starts: Vec::new(),
@@ -195,10 +198,23 @@ impl SimLog {
         let write = Write { entries: entries.to_vec(), hard_state: hard_state.cloned(), state: WriteState::Dirty };
         self.written.write(&write);
         self.tail.push_back(write);
+        self.writes += 1;
+    }
+
+    /// The number of the last write, for [`SimLog::sync_to`].
+    pub fn last_write(&self) -> u64 {
+        self.writes
     }
 
     pub fn sync(&mut self) {
-        self.tail.iter_mut().filter(|w| w.state == WriteState::Dirty).for_each(|w| w.state = WriteState::OnDisk);
+        self.sync_to(self.writes);
+    }
+
+    /// A sync that began right after that write.
+    pub fn sync_to(&mut self, write: u64) {
+        let of_tail = (write + self.tail.len() as u64).saturating_sub(self.writes) as usize;
+        let dirty = self.tail.iter_mut().take(of_tail).filter(|w| w.state == WriteState::Dirty);
+        dirty.for_each(|w| w.state = WriteState::OnDisk);
         while self.tail.front().is_some_and(|w| w.state == WriteState::OnDisk) {
             let write = self.tail.pop_front().expect("just seen");
             self.safe.write(&write);
@@ -238,6 +254,7 @@ impl SimLog {
                 let state = if is_on_disk { WriteState::OnDisk } else { write.state };
                 left.written.write(write);
                 left.tail.push_back(Write { state, ..write.clone() });
+                left.writes += 1;
             } else if is_on_disk {
                 left.safe.write(write);
                 left.written.write(write);

@@ -91,9 +91,21 @@ impl SimHost<'_> {
         }
     }
 
-    fn sync(&mut self, log: &mut SimLog) -> Result<()> {
+    /// How long a sync takes that begins now.
+    fn sync_takes(&mut self) -> Micros {
         let slow = if self.body.trouble.slow_until > self.body.clock || self.ctx.rng.one_in(500) { 50 } else { 1 };
-        self.body.clock += self.ctx.rng.between(50, self.ctx.options.sync_us_max) * slow;
+        self.ctx.rng.between(50, self.ctx.options.sync_us_max) * slow
+    }
+
+    fn sync(&mut self, log: &mut SimLog) -> Result<()> {
+        // It waits for one that is under way beside.
+        self.body.clock = self.body.clock.max(self.body.syncing_until) + self.sync_takes();
+        let last = log.last_write();
+        self.end_sync(log, last)
+    }
+
+    /// A sync ends that began right after that write.
+    pub fn end_sync(&mut self, log: &mut SimLog, write: u64) -> Result<()> {
         if std::mem::take(&mut self.body.trouble.next_sync_fails) {
             log.fail_sync(&mut self.ctx.rng);
             if self.ctx.options.bug != Some(InjectedBug::IgnoreSyncError) {
@@ -101,7 +113,7 @@ impl SimHost<'_> {
             }
         }
         if self.ctx.options.bug != Some(InjectedBug::SkipSync) {
-            log.sync();
+            log.sync_to(write);
         }
         Ok(())
     }
@@ -231,6 +243,28 @@ impl Host for SimHost<'_> {
         self.wrote(entries);
         self.stage(Stage::BeforeWrite)?;
         self.sync(log)
+    }
+
+    fn begin_append(
+        &mut self,
+        log: &mut SimLog,
+        entries: &[RaftEntry],
+        hard_state: Option<&HardState>,
+        number: u64,
+    ) -> Result<bool> {
+        if !self.ctx.options.syncs_beside {
+            return self.append(log, entries, hard_state).map(|()| true);
+        }
+        self.check_room("disk full")?;
+        log.write(entries, hard_state);
+        self.wrote(entries);
+        self.stage(Stage::BeforeWrite)?;
+        // What comes while a sync is under way waits for the next one.
+        let takes = self.sync_takes();
+        self.body.syncing_until = self.body.clock.max(self.body.syncing_until) + takes;
+        self.body.departures.push((self.body.syncing_until, Departure::Synced(number, log.last_write())));
+        self.ctx.events.add("log synced beside");
+        Ok(self.ctx.options.bug == Some(InjectedBug::WrittenIsDurable))
     }
 
     fn install_checkpoint(&mut self, log: &mut SimLog, (index, term): (LogIndex, Term), raw: &Bytes) -> Result<()> {

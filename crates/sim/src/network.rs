@@ -55,6 +55,10 @@ impl World {
                 let life = self.machines[i].life;
                 self.at(time, Event::Arrive(i, life, Arrival::Fetched));
             }
+            Departure::Synced(number, write) => {
+                let life = self.machines[i].life;
+                self.at(time, Event::Arrive(i, life, Arrival::Synced(number, write)));
+            }
             Departure::Checkpoint(index, conf, raw) => {
                 let life = self.machines[i].life;
                 self.at(time, Event::Arrive(i, life, Arrival::Renamed(raw)));

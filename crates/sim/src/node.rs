@@ -61,6 +61,9 @@ pub enum Arrival {
     Snapshot(Message),
     /// Old entries have been read by now.
     Fetched,
+    /// A sync beside the node's work, of what was written up to this output of consensus, has come to its end; it began
+    /// right after this write.
+    Synced(u64, u64),
     Tick(u32),
 }
 
@@ -79,6 +82,8 @@ pub enum Departure {
     Snapshot(Message),
     /// Old entries, which are read by then if the node lives that long.
     Fetched,
+    /// A sync, which ends then if the node lives that long ([`Arrival::Synced`]).
+    Synced(u64, u64),
 }
 
 /// Why a node stopped in the middle of its work.
@@ -117,6 +122,8 @@ pub struct Body {
     pub elected: bool,
     /// The node's own clock within one stretch of work.  While it writes, it is ahead of the world's.
     pub clock: Micros,
+    /// When the last sync that was begun beside the work will have ended.
+    pub syncing_until: Micros,
     pub departures: Vec<(Micros, Departure)>,
     /// When the link to each peer will have sent all that waits on its bulk channel.
     pub sending_until: BTreeMap<NodeId, Micros>,
@@ -219,6 +226,7 @@ impl Node {
             trouble: Trouble::default(),
             elected: false,
             clock: ctx.now,
+            syncing_until: 0,
             departures: Vec::new(),
             sending_until: BTreeMap::new(),
             skipping: None,
@@ -299,6 +307,10 @@ impl Node {
                 replica.opened(opened, host);
             }
             Arrival::Fetched => replica.fetched(host),
+            Arrival::Synced(number, write) => {
+                host.end_sync(replica.consensus.log_mut(), write)?;
+                replica.synced(number, host)?;
+            }
             Arrival::Tick(times) => (0..times).try_for_each(|_| replica.tick(host))?,
         }
         Ok(())

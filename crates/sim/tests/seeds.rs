@@ -62,6 +62,11 @@ fn a_skipped_sync_is_found() {
 }
 
 #[test]
+fn counting_as_durable_what_is_only_written_is_found() {
+    found(InjectedBug::WrittenIsDurable, 200, &LOST);
+}
+
+#[test]
 fn a_base_that_is_too_high_is_found() {
     found(InjectedBug::HighBase, 20, &["snapshot isolation"]);
 }

@@ -95,7 +95,9 @@ impl<S: Storage> Consensus<S> {
         timing.credit += timing.base;
         if timing.credit >= timing.wanted {
             timing.credit -= timing.wanted;
-            self.raft.tick();
+            if self.raft.leads() || !self.waits_for_disk() {
+                self.raft.tick();
+            }
         }
         let timing = &mut self.timing;
         timing.leaderless = if self.raft.leader().is_none() { timing.leaderless + 1 } else { 0 };

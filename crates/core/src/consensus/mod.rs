@@ -9,6 +9,9 @@
 //! 3. After each such output, call [`Consensus::persisted`] with it.  It adds to `send_after` and fills `notice`,
 //!    `restored` and `committed` with what is true only now that the disk has it.
 //!
+//! A `persist` that `may_wait` need only be written before going on.  Then call [`Consensus::written`] instead, and
+//! [`Consensus::synced`] once it is durable (`unsynced`).
+//!
 //! Why this order (Raft thesis, 3.8 and 10.2.1; etcd's `raft/doc.go`): a leader may send its entries while it writes
 //! them itself, because its own copy counts only when it is durable.  Everything that a follower or candidate says is a
 //! promise about its disk, so it waits for the disk.
@@ -31,6 +34,7 @@ mod proposals;
 mod raft_node;
 mod received;
 mod snapshot;
+mod unsynced;
 
 use crate::certifier::Limits;
 use crate::checkpoint::{Checkpoint, Conf};
@@ -54,6 +58,7 @@ use serde::Serialize;
 pub use snapshot::Opened;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use unsynced::Unsynced;
 
 /// Entries larger than this travel alone; smaller ones share a message up to this size.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -118,6 +123,11 @@ pub struct Persist {
     pub hard_state: Option<HardState>,
     /// False only if nothing but the commit index changed; then it may be written later, or never.
     pub must_sync: bool,
+    /// It need not be durable before going on ([`Consensus::written`]): `entries` follow the end of the log, and
+    /// nothing is promised.
+    pub may_wait: bool,
+    /// For [`Consensus::synced`]; rises from output to output.
+    pub number: u64,
 }
 
 /// A checkpoint of another node, which replaces this node's log.
@@ -205,6 +215,9 @@ pub struct Consensus<S: Storage> {
     /// The commit index that a restart will find, at least; and the one in the output that is being worked off.
     commit_durable: u64,
     commit_written: u64,
+    /// The term and the vote that the disk has.
+    promised: (u64, u64),
+    unsynced: Unsynced,
     /// The snapshot that raft has been given, decoded.
     incoming: Option<Box<Checkpoint>>,
     /// How far each member's PostgreSQL is.
@@ -222,7 +235,8 @@ impl<S: Storage> Consensus<S> {
     /// this node persisted; `members` is the table at that index.
     pub fn new(config: Config, log: S, members: Arc<Members>) -> Result<Self> {
         let timing = Timing::new(&config);
-        let conf = Conf::from(&log.initial_state()?.conf_state);
+        let state = log.initial_state()?;
+        let (conf, promised) = (Conf::from(&state.conf_state), promises(&state.hard_state));
         let applied = (config.applied, Term(log.term(config.applied.0)?));
         let raft = RaftNode::new(config.id, config.applied, config.election_ticks, timing.widest.clone(), log)?;
         let (commit_durable, last) = (raft.committed().0, raft.last());
@@ -238,6 +252,8 @@ impl<S: Storage> Consensus<S> {
             waiting: VecDeque::new(),
             commit_durable,
             commit_written: 0,
+            promised,
+            unsynced: Unsynced::default(),
             incoming: None,
             positions: BTreeMap::new(),
             timing,
@@ -357,6 +373,7 @@ impl<S: Storage> Consensus<S> {
             return false;
         }
         let mut ready = self.raft.ready();
+        let number = ready.number();
         out.send_now = ready.take_messages();
         out.send_after = ready.take_persisted_messages();
         let snapshot = (!ready.snapshot().is_empty()).then(|| {
@@ -371,26 +388,33 @@ impl<S: Storage> Consensus<S> {
         let entries = ready.take_entries();
         self.notices.appends(&entries);
         let (mut hard_state, mut must_sync) = (ready.hs().cloned(), ready.must_sync());
+        let last = self.raft.store().last_index().ok();
+        let mut may_wait = snapshot.is_none() && entries.first().is_some_and(|first| last == Some(first.index - 1));
         // A change of the configuration waits until the disk says that it is committed.
         if self.waiting.front().is_some_and(|change| change.index > self.commit_durable) {
             hard_state = Some(self.raft.hard_state());
-            must_sync = true;
+            (must_sync, may_wait) = (true, false);
+        }
+        if let Some(hard_state) = &hard_state {
+            may_wait &= promises(hard_state) == self.promised;
+            self.promised = promises(hard_state);
         }
         self.commit_written = hard_state.as_ref().filter(|_| must_sync).map_or(0, |hs| hs.commit);
         if !entries.is_empty() || hard_state.is_some() || snapshot.is_some() {
-            out.persist = Some(Persist { snapshot, entries, hard_state, must_sync });
+            out.persist = Some(Persist { snapshot, entries, hard_state, must_sync, may_wait, number });
         }
         self.ready = Some(ready);
         true
     }
 
-    /// To be called when the last output's `persist` is durable.  Keeps `send_after`, and adds what may be sent and
-    /// done only now.
+    /// To be called when the last output's `persist` is durable, and with it everything that was written before.  Keeps
+    /// `send_after`, and adds what may be sent and done only now.
     pub fn persisted(&mut self, out: &mut Output) {
         let ready = self.ready.take().expect("persisted() follows a poll() that gave work");
-        out.send_now.clear();
-        out.persist = None;
-        out.committed.clear();
+        let mut own = std::mem::take(&mut out.send_after);
+        out.clear();
+        self.take_unsynced(ready.number(), out);
+        out.send_after.append(&mut own);
         self.commit_durable = self.commit_durable.max(self.commit_written);
         let restored = !ready.snapshot().is_empty();
         let mut light = self.raft.advance_append(ready);
@@ -410,6 +434,44 @@ impl<S: Storage> Consensus<S> {
         self.raft.applied(self.applied.0);
         out.notice = self.notice(&out.send_after);
         self.fit_timing();
+    }
+
+    /// To be called instead of [`Self::persisted`] when the last output's `persist` can be read back and is not durable
+    /// yet; or when it has none that must be synced, while something [`Self::waits_for_disk`].  Keeps only what may be
+    /// done before [`Self::synced`].
+    pub fn written(&mut self, out: &mut Output) {
+        let ready = self.ready.take().expect("written() follows a poll() that gave work");
+        let send_after = std::mem::take(&mut out.send_after);
+        out.clear();
+        self.unsynced.push(ready.number(), ready.must_sync(), send_after, self.commit_written);
+        self.raft.advance_append_async(ready);
+        self.hand_out(true, &mut out.committed);
+        self.raft.applied(self.applied.0);
+        self.fit_timing();
+    }
+
+    /// Everything that was written up to output `number` is durable.  Fills `send_after` and `notice`; the next `poll`
+    /// gives the rest of what follows from that.
+    pub fn synced(&mut self, number: u64, out: &mut Output) {
+        assert!(self.ready.is_none(), "an output is being worked off");
+        out.clear();
+        if let Some(last) = self.take_unsynced(number, out) {
+            self.raft.on_persist_ready(last);
+        }
+        proposals::keep_last_acknowledgements(&mut out.send_after);
+        out.notice = self.notice(&out.send_after);
+        self.fit_timing();
+    }
+
+    /// Whether something has been written and is not durable yet.
+    pub fn waits_for_disk(&self) -> bool {
+        !self.unsynced.is_empty()
+    }
+
+    fn take_unsynced(&mut self, number: u64, out: &mut Output) -> Option<u64> {
+        let (last, commit) = self.unsynced.take_to(number, &mut out.send_after)?;
+        self.commit_durable = self.commit_durable.max(commit);
+        Some(last)
     }
 
     /// Hands out what is committed, up to a change of the configuration that may not be carried out yet.
@@ -463,6 +525,11 @@ impl<S: Storage> Consensus<S> {
             conf: self.conf.clone(),
         }
     }
+}
+
+/// What a node promises by a hard state: its term and its vote.
+fn promises(hard_state: &HardState) -> (u64, u64) {
+    (hard_state.term, hard_state.vote)
 }
 
 impl Output {

@@ -225,6 +225,15 @@ impl<S: Storage> RaftNode<S> {
         self.0.advance_append(ready)
     }
 
+    /// The ready's entries can be read from the log, and are not durable yet.
+    pub fn advance_append_async(&mut self, ready: Ready) {
+        self.0.advance_append_async(ready);
+    }
+
+    pub fn on_persist_ready(&mut self, number: u64) {
+        self.0.on_persist_ready(number);
+    }
+
     pub fn hard_state(&self) -> HardState {
         self.0.raft.hard_state()
     }

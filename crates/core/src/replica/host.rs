@@ -21,7 +21,8 @@ pub trait Store: Storage + Log {
     fn term_at(&self, index: LogIndex) -> Option<Term>;
     /// This life goes on from the checkpoint at `index`: everything up to there was committed.
     fn stand_on(&mut self, index: LogIndex, conf: &Conf);
-    /// Appends `entries`, and replaces what the log has from the first one's index on.  Durable on return.
+    /// Appends `entries`, and replaces what the log has from the first one's index on.  Durable on return, with
+    /// everything that was written before.
     fn append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>) -> Result<(), Self::Error>;
     /// Stores a checkpoint that came from another node, and marks it so.  Durable on return; the log may then end below
     /// it.
@@ -122,6 +123,17 @@ pub trait Host {
         hard_state: Option<&HardState>,
     ) -> Result<(), Self::Error> {
         Ok(store.append(entries, hard_state)?)
+    }
+    /// The same for entries that follow the end of the log and need not be durable on return.  `false`: they are not,
+    /// though they can be read, and [`super::Replica::synced`] will be called with this `number` or a higher one.
+    fn begin_append(
+        &mut self,
+        store: &mut Self::Store,
+        entries: &[RaftEntry],
+        hard_state: Option<&HardState>,
+        _number: u64,
+    ) -> Result<bool, Self::Error> {
+        self.append(store, entries, hard_state).map(|()| true)
     }
     fn install_checkpoint(
         &mut self,

@@ -401,15 +401,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.send(std::mem::take(&mut out.send_now), host)?;
         self.certify(std::mem::take(&mut out.committed), host)?;
         host.stage(Stage::BeforeWrite)?;
-        if let Some(persist) = out.persist.take() {
-            self.persist(persist, host)?;
-        }
-        self.consensus.persisted(out);
-        host.looks(&mut self.consensus, self.tick);
-        host.stage(Stage::Persisted)?;
-        self.send(std::mem::take(&mut out.send_after), host)?;
-        if let Some(notice) = out.notice {
-            self.tell(notice, host)?;
+        if self.persist(out.persist.take(), host)? {
+            self.consensus.persisted(out);
+            self.say_what_is_durable(out, host)?;
+        } else {
+            self.consensus.written(out);
+            host.looks(&mut self.consensus, self.tick);
         }
         if let Some(state) = out.restored.take() {
             self.restored(*state, host)?;

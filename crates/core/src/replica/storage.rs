@@ -12,7 +12,7 @@ use super::{Host, Replica, Stage, Store};
 #[cfg(doc)]
 use crate::certifier::Certifier;
 use crate::checkpoint;
-use crate::consensus::{Input, Installed, Message, Opened, Persist};
+use crate::consensus::{Input, Installed, Message, Opened, Output, Persist};
 use crate::ids::{LogIndex, Term};
 use crate::members::MemberRole;
 use crate::router::Outbox;
@@ -74,12 +74,14 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         Ok(None)
     }
 
-    /// Makes durable what consensus asks for.
+    /// Makes durable what consensus asks for, or begins to: whether all that has been written is durable.
     pub(super) fn persist<H: Host<Store = S, Outbox = O>>(
         &mut self,
-        persist: Persist,
+        persist: Option<Persist>,
         host: &mut H,
-    ) -> Result<(), H::Error> {
+    ) -> Result<bool, H::Error> {
+        // If only the commit index moved, the next write takes it along.
+        let Some(persist) = persist.filter(|p| p.must_sync) else { return Ok(!self.consensus.waits_for_disk()) };
         let store = self.consensus.log_mut();
         if let Some(Installed { index, term, data }) = persist.snapshot {
             host.install_checkpoint(store, (index, term), &data)?;
@@ -90,12 +92,37 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             host.stage(Stage::CheckpointSettled)?;
             self.checkpoint = index;
         }
-        // Otherwise only the commit index moved, and the next write takes it along.
-        if persist.must_sync {
-            host.append(store, &persist.entries, persist.hard_state.as_ref())?;
-            host.stage(Stage::Appended)?;
-        }
+        let (entries, hard_state) = (&persist.entries, persist.hard_state.as_ref());
+        let is_durable = match persist.may_wait {
+            true => host.begin_append(store, entries, hard_state, persist.number)?,
+            false => host.append(store, entries, hard_state).map(|()| true)?,
+        };
+        host.stage(Stage::Appended)?;
+        Ok(is_durable)
+    }
+
+    /// What was written up to output `number` is durable ([`Host::begin_append`]).
+    pub fn synced<H: Host<Store = S, Outbox = O>>(&mut self, number: u64, host: &mut H) -> Result<(), H::Error> {
+        let mut out = std::mem::take(&mut self.out);
+        self.consensus.synced(number, &mut out);
+        self.say_what_is_durable(&mut out, host)?;
+        self.out = out;
         Ok(())
+    }
+
+    /// Sends what waited for the disk.
+    pub(super) fn say_what_is_durable<H: Host<Store = S, Outbox = O>>(
+        &mut self,
+        out: &mut Output,
+        host: &mut H,
+    ) -> Result<(), H::Error> {
+        host.looks(&mut self.consensus, self.tick);
+        host.stage(Stage::Persisted)?;
+        self.send(std::mem::take(&mut out.send_after), host)?;
+        match out.notice.take() {
+            Some(notice) => self.tell(notice, host),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn open_snapshot<H: Host<Store = S, Outbox = O>>(

@@ -74,6 +74,8 @@ const POISON_SHARE: u32 = 4;
 const POISON_ROUND: Duration = Duration::from_secs(30);
 /// How many transactions each session of the poison has for one round: more than there is time for.
 const POISON_TRANSACTIONS: usize = 500;
+/// How much longer the syncs of a node and its PostgreSQL take, as on disks of other machines.
+const SYNC_SLOWER_US: [u64; 4] = [0, 500, 2_000, 5_000];
 const SMALL_LOG_BYTES: u64 = 1 << 20;
 /// The number of faults between two rests; at each rest every region must make progress.
 const FAULTS_UNTIL_REST: u64 = 8;
@@ -355,11 +357,13 @@ fn disks(cluster: &Cluster, folder: &Path) -> Result<Vec<Disk>> {
 fn clocks(cluster: &Cluster, options: &Options) -> Result<Vec<Clock>> {
     let folder = &options.folder;
     let shim = shim::build(folder)?;
-    let mut clocks = Vec::new();
+    let (mut clocks, mut random) = (Vec::new(), Random::new(options.seed));
     for node in cluster.nodes() {
         let clock = Clock::new(folder, node.region())?;
         shim::self_test(&clock, &shim)?;
         let mut environment = clock.environment(&shim);
+        let slower_us = SYNC_SLOWER_US[random.draw(SYNC_SLOWER_US.len() as u64) as usize];
+        environment.push(("ONETRIP_SLOW_SYNC_US".into(), slower_us.to_string()));
         if options.lying_fsync {
             environment.push(("ONETRIP_NO_SYNC".into(), "1".into()));
         }

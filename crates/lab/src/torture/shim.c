@@ -10,7 +10,8 @@
  *
  * With ONETRIP_NO_SYNC set, fsync(), fdatasync() and sync_file_range() do
  * nothing and report success, as a disk that lies would: this shows whether
- * the torture notices.
+ * the torture notices.  With ONETRIP_SLOW_SYNC_US set, fsync() and fdatasync()
+ * take so many microseconds longer, as on a disk that is far away.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
@@ -104,16 +105,28 @@ no_sync(void)
 	return getenv("ONETRIP_NO_SYNC") != NULL;
 }
 
+static int
+slowly(int result)
+{
+	const char *text = getenv("ONETRIP_SLOW_SYNC_US");
+	long		us = text == NULL ? 0 : atol(text);
+	struct timespec rest = {us / 1000000, us % 1000000 * 1000};
+
+	if (us > 0 && result == 0)
+		nanosleep(&rest, NULL);
+	return result;
+}
+
 int
 fsync(int fd)
 {
-	return no_sync() ? 0 : (int) syscall(SYS_fsync, fd);
+	return no_sync() ? 0 : slowly((int) syscall(SYS_fsync, fd));
 }
 
 int
 fdatasync(int fd)
 {
-	return no_sync() ? 0 : (int) syscall(SYS_fdatasync, fd);
+	return no_sync() ? 0 : slowly((int) syscall(SYS_fdatasync, fd));
 }
 
 int

@@ -1,5 +1,6 @@
 //! Wall clocks that jump: each node and its PostgreSQL run with `shim.c` preloaded, which reads the clock's offset from
-//! a file.  The same library can make fsync do nothing and report success, which the torture has to find.
+//! a file.  The same library makes syncs slow; and it can make them do nothing and report success, which the torture
+//! has to find.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

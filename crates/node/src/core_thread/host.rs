@@ -21,6 +21,7 @@ use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, Report, Stage};
 use onetrip_core::router;
 use onetrip_core::{Checkpoint, EntryId, LogIndex, Members, NodeId, Term, TxnId};
+use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -127,6 +128,16 @@ impl Host for NodeHost {
 
     fn save_starts(&mut self, _log: &mut RaftLog, starts: Vec<u64>) -> Result<()> {
         self.starts_file.save(&starts)
+    }
+
+    fn begin_append(
+        &mut self,
+        log: &mut RaftLog,
+        entries: &[RaftEntry],
+        hard_state: Option<&HardState>,
+        number: u64,
+    ) -> Result<bool> {
+        log.begin_append(entries, hard_state, number)
     }
 
     fn install_checkpoint(&mut self, log: &mut RaftLog, (index, term): (LogIndex, Term), raw: &Bytes) -> Result<()> {

@@ -107,6 +107,8 @@ impl CoreThread {
         let (checkpoint_file, state, mut log) = storage::open(&config)?;
         let own = inbox.clone();
         log.read_backlog_beside(move || own.send_blocking(Event::Fetched))?;
+        let own = inbox.clone();
+        log.sync_beside(move || own.wake(Event::Synced))?;
         let (checkpoint, last) = (state.index(), log.last_index());
         let archive = config.archive.as_ref().map(|a| Archive::start(&config, &a.folder, checkpoint)).transpose()?;
         tracing::info!(
@@ -248,6 +250,8 @@ impl CoreThread {
             }
             Event::Opened(opened) => replica.opened(*opened, host),
             Event::Fetched => replica.fetched(host),
+            // `advance` looks.
+            Event::Synced => {}
             Event::Broken(why) => return Err(Error::Internal(why.into())),
             Event::Stop => return Ok(Flow::Stop),
         }
@@ -264,6 +268,9 @@ impl CoreThread {
 
     /// Does all the work that follows from the events that were handled.
     fn advance(&mut self) -> Result<()> {
+        if let Some(number) = self.replica.consensus.log_mut().take_synced()? {
+            self.replica.synced(number, &mut self.host)?;
+        }
         self.replica.advance(&mut self.host)?;
         if let Some(archive) = &mut self.host.archive {
             archive.decided(self.replica.certifier.decided());

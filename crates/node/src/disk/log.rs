@@ -6,6 +6,7 @@
 //! - Entries are cut only when they are committed (the caller's duty), so nothing below the first is ever overwritten.
 //! - All segments but the last are durable to their end.  What an earlier life of the node left in the last one is made
 //!   durable before anybody reads it, unless that life closed the log.
+//! - No two threads sync a segment at the same time (`syncer`).
 //! - A record is written over durable zeros, so that syncing it changes no metadata of the file system.  A record that
 //!   is larger than those is synced twice.
 
@@ -13,6 +14,7 @@ use super::backlog::BacklogReader;
 use super::segment::{path_of, record_bytes, Previous, Segment, Slot, SlotReader, Tail, FIRST_RECORD_BYTES};
 use super::snapshot::SnapshotReader;
 use super::spare::Spare;
+use super::syncer::Syncer;
 use super::{sync_dir, CheckpointFile};
 use crate::error::{Error, Result};
 use bytes::Bytes;
@@ -23,6 +25,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A record that does not fit into this size begins a new segment; one that is larger has a segment of its own.  A log
 /// that must stay small has smaller segments.
@@ -34,6 +37,8 @@ const SPARE_FROM: u64 = 4;
 const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Bytes that an entry takes in a record besides its data.
 const ENTRY_HEAD_BYTES: u64 = 21;
+/// A sync that usually takes longer is done beside the core thread; that costs two switches between threads.
+const BESIDE_FROM: Duration = Duration::from_micros(200);
 /// This file says where the log ended at a clean stop.
 pub(crate) const CLOSED_FILE: &str = "closed";
 
@@ -45,6 +50,10 @@ pub struct RaftLog {
     snapshots: Option<SnapshotReader>,
     /// Reads entries that are not in memory, for members that are behind.  `None`: whoever asks for them reads them.
     backlog: Option<BacklogReader>,
+    /// Syncs beside the core thread.  `None`: each append syncs by itself.
+    syncer: Option<Syncer>,
+    /// How long a sync takes, on average lately.
+    sync_takes: Duration,
     /// Index and configuration of the last checkpoint.
     checkpoint: Option<(LogIndex, Conf)>,
     /// A member needs a newer checkpoint than there is.
@@ -115,6 +124,8 @@ impl RaftLog {
             conf: Conf::default(),
             snapshots: None,
             backlog: None,
+            syncer: None,
+            sync_takes: Duration::ZERO,
             checkpoint: None,
             wants_checkpoint: Cell::new(false),
             hard_state: HardState::default(),
@@ -141,6 +152,31 @@ impl RaftLog {
     pub fn read_backlog_beside(&mut self, tell: impl Fn() + Send + 'static) -> Result<()> {
         self.backlog = Some(BacklogReader::start(tell)?);
         Ok(())
+    }
+
+    /// From now on a thread of its own syncs what [`RaftLog::begin_append`] writes, if a sync takes long.  `tell` is
+    /// called after each sync of that thread: [`RaftLog::take_synced`] must be called then.
+    pub fn sync_beside(&mut self, tell: impl Fn() + Send + 'static) -> Result<()> {
+        self.syncer = Some(Syncer::start(tell)?);
+        Ok(())
+    }
+
+    /// What was written up to this number by [`RaftLog::begin_append`] is durable, if that is news.
+    pub fn take_synced(&mut self) -> Result<Option<u64>> {
+        let Some((number, took)) = self.syncer.as_mut().map_or(Ok(None), Syncer::take_synced)? else {
+            return Ok(None);
+        };
+        self.took(took);
+        Ok(Some(number))
+    }
+
+    /// Waits until nobody else syncs, so that a sync by this thread hears of every failure.
+    fn settle(&self) -> Result<()> {
+        self.syncer.as_ref().map_or(Ok(()), Syncer::settle)
+    }
+
+    fn took(&mut self, took: Duration) {
+        self.sync_takes = (self.sync_takes * 7 + took) / 8;
     }
 
     /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is
@@ -310,6 +346,7 @@ impl RaftLog {
 
     /// Notes that the log ends here.  Nothing may be appended afterwards.
     pub fn close(&mut self) -> Result<()> {
+        self.settle()?;
         self.spare.close()?;
         self.active().trim()?;
         let body = format!("{} {}", self.next_record, self.last());
@@ -322,6 +359,7 @@ impl RaftLog {
     }
 
     fn next_segment(&mut self, previous: Previous) -> Result<()> {
+        self.settle()?;
         let number = self.segments.back().map_or(0, |s| s.number + 1);
         if let Some(full) = self.segments.back_mut() {
             full.sync()?;
@@ -358,12 +396,14 @@ impl RaftLog {
             self.next_segment(previous)?;
         }
         let (number, segment_bytes) = (self.next_record, self.segment_bytes);
-        self.active().write_ahead(bytes, segment_bytes)?;
         let start = self.active().end;
+        if start + bytes > self.active().zeros_end {
+            self.settle()?;
+            self.active().write_ahead(bytes, segment_bytes)?;
+        }
         let slots = self.active().append(number, hard_state, None, None, entries)?;
         if sync {
-            self.active().sync()?;
-            self.active().confirm(start)?;
+            self.sync_from(start)?;
         }
         self.next_record += 1;
         if self.active().end > segment_bytes / SPARE_FROM {
@@ -385,6 +425,37 @@ impl RaftLog {
             self.cached_bytes -= self.cached.pop_front().map_or(0, |d| d.len());
         }
         Ok(())
+    }
+
+    /// Makes everything durable that has been appended; `start` is where the last record begins.
+    fn sync_from(&mut self, start: u64) -> Result<()> {
+        self.settle()?;
+        let began = Instant::now();
+        self.active().sync()?;
+        self.took(began.elapsed());
+        self.active().confirm(start)
+    }
+
+    /// Appends entries, which follow the last one.  `false`: they are not durable yet, and
+    /// [`RaftLog::take_synced`] will return this `number`, or a higher one, when they are.
+    pub fn begin_append(&mut self, entries: &[RaftEntry], hard_state: Option<&HardState>, number: u64) -> Result<bool> {
+        if self.syncer.is_none() || self.sync_takes < BESIDE_FROM {
+            self.append(entries, hard_state, true)?;
+            return Ok(true);
+        }
+        self.append(entries, hard_state, false)?;
+        let active = self.active();
+        if active.end > active.zeros_end {
+            // It has to be confirmed (`Segment::confirm`).
+            let start = active.end - record_bytes(hard_state, entries);
+            self.sync_from(start)?;
+            return Ok(true);
+        }
+        let (file, path) = (active.file.clone(), active.path.clone());
+        if let Some(syncer) = &self.syncer {
+            syncer.hand_over(file, path, number);
+        }
+        Ok(false)
     }
 
     /// Drops entries from `from` on, in memory.  On disk, the record that follows replaces them.

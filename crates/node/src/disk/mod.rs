@@ -15,6 +15,7 @@ pub(crate) mod segment;
 mod snapshot;
 mod spare;
 mod starts;
+mod syncer;
 
 pub(crate) use checkpoint::write_whole;
 pub use checkpoint::CheckpointFile;

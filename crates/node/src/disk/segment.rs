@@ -79,7 +79,7 @@ pub(crate) struct Segment {
     /// The lowest index of an entry in it.  A new leader's entries may go back to before `previous`, and so replace
     /// entries of earlier segments.
     pub lowest: u64,
-    file: Arc<File>,
+    pub file: Arc<File>,
     /// End of the records.
     pub end: u64,
     set_aside: u64,

@@ -525,6 +525,44 @@ fn records_larger_than_what_was_written_ahead_are_there_after_a_crash() {
     assert_eq!(contents(&open(dir.path()).unwrap()), all);
 }
 
+/// Goal: on a slow disk an append does not wait for the sync, can be read at once, and is told of when it is durable;
+/// and what must not wait leaves nothing behind that was begun before it.
+#[test]
+fn a_slow_disk_is_synced_beside_the_logs_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = RaftLog::open_with(dir.path(), 10_000).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    log.sync_beside(move || _ = tell.send(())).unwrap();
+    assert!(log.begin_append(&[entry(1, 1, b"on a fast disk")], None, 1).unwrap());
+    assert_eq!(log.take_synced().unwrap(), None);
+    log.sync_takes = BESIDE_FROM;
+    assert!(!log.begin_append(&[entry(2, 1, b"two")], Some(&hard(1, 1, 1)), 2).unwrap());
+    assert_eq!((log.last(), &log.read(LogIndex(2)).unwrap()[..]), (2, &b"two"[..]));
+    told.recv().unwrap();
+    assert_eq!(log.take_synced().unwrap(), Some(2));
+    assert_eq!(log.take_synced().unwrap(), None);
+    // It takes as long as it takes: this disk is not slow, and that is noticed.
+    while !log.begin_append(&[entry(log.last() + 1, 1, b"")], None, log.last() + 1).unwrap() {
+        told.recv().unwrap();
+        log.take_synced().unwrap();
+    }
+    log.sync_takes = BESIDE_FROM;
+    let last = log.last();
+    assert!(!log.begin_append(&[entry(last + 1, 1, b"waits")], None, last + 1).unwrap());
+    log.append(&[entry(last + 2, 1, b"is there")], Some(&hard(2, 3, 1)), true).unwrap();
+    assert_eq!(log.take_synced().unwrap(), Some(last + 1));
+    // A new segment begins only when the one before it is durable.
+    let segments = log.segments.len();
+    while log.segments.len() < segments + 2 {
+        log.sync_takes = BESIDE_FROM;
+        assert!(!log.begin_append(&[entry(log.last() + 1, 1, &[7; 3_000])], None, log.last() + 1).unwrap());
+    }
+    assert!(log.take_synced().unwrap().is_some_and(|number| number >= log.last() - 1));
+    let all = contents(&log);
+    drop(log);
+    assert_eq!(contents(&open(dir.path()).unwrap()), all);
+}
+
 /// Goal: Raft gets old entries only once another thread has read them, and never entries that have been replaced since.
 #[test]
 fn old_entries_are_read_beside_the_logs_thread() {
@@ -598,11 +636,16 @@ enum Step {
     CutShort(u64, usize),
     Crash,
     Close,
+    /// Synced beside.
+    BeginAppend(u64, usize),
+    TakeSynced,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => (1..4u64, 0..90usize).prop_map(|(n, len)| Step::Append(n, len)),
+        4 => (1..4u64, 0..90usize).prop_map(|(n, len)| Step::Append(n, len)),
+        4 => (1..4u64, 0..90usize).prop_map(|(n, len)| Step::BeginAppend(n, len)),
+        1 => Just(Step::TakeSynced),
         1 => (1..30u64).prop_map(Step::Whole),
         3 => (0..20u64, 0..4u64).prop_map(|(back, n)| Step::Replace(back, n)),
         2 => any::<u64>().prop_map(Step::Commit),
@@ -623,25 +666,39 @@ struct Model {
     committed: u64,
     /// The log was cut up to here at most.
     needed: u64,
+    /// The last number given to `begin_append`.
+    begun: u64,
 }
 
 impl Model {
-    fn append(&mut self, entries: u64, len: usize) {
+    fn append(&mut self, entries: u64, len: usize, beside: bool) {
         let first = self.kept.len() as u64 + 1;
         let entries: Vec<_> = (first..first + entries).map(|i| entry(i, self.term, &vec![i as u8; len])).collect();
-        self.log.as_mut().unwrap().append(&entries, Some(&hard(self.term, 1, self.committed)), true).unwrap();
+        let (log, hard_state) = (self.log.as_mut().unwrap(), hard(self.term, 1, self.committed));
+        if beside {
+            self.begun += 1;
+            log.sync_takes = BESIDE_FROM;
+            let is_durable = log.begin_append(&entries, Some(&hard_state), self.begun).unwrap();
+            assert_eq!(is_durable, log.active().end > log.active().zeros_end);
+        } else {
+            log.append(&entries, Some(&hard_state), true).unwrap();
+        }
         self.kept.extend(entries.iter().map(|e| (e.term, e.data.to_vec())));
     }
 
     fn reopen(&mut self) {
         drop(self.log.take());
-        self.log = Some(open(self.dir.path()).unwrap());
+        let mut log = open(self.dir.path()).unwrap();
+        log.sync_beside(|| ()).unwrap();
+        self.log = Some(log);
     }
 
     fn step(&mut self, step: &Step) {
         let log = self.log.as_mut().unwrap();
         match *step {
-            Step::Append(entries, len) => self.append(entries, len),
+            Step::Append(entries, len) => self.append(entries, len, false),
+            Step::BeginAppend(entries, len) => self.append(entries, len, true),
+            Step::TakeSynced => assert!(log.take_synced().unwrap().is_none_or(|synced| synced <= self.begun)),
             Step::Whole(back) => {
                 let last = self.kept.len() as u64;
                 let parts: Vec<_> =
@@ -654,7 +711,7 @@ impl Model {
                 let keep = (self.kept.len() as u64).saturating_sub(back).max(self.committed);
                 self.kept.truncate(keep as usize);
                 self.term += 1;
-                self.append(1 + more, 5);
+                self.append(1 + more, 5, false);
             }
             Step::Commit(upto) => self.committed += upto % (self.kept.len() as u64 - self.committed + 1),
             Step::Cut(upto) => {
@@ -713,8 +770,8 @@ proptest! {
     #[test]
     fn a_log_holds_what_was_written_last(steps in steps()) {
         let dir = tempfile::tempdir().unwrap();
-        let log = Some(open(dir.path()).unwrap());
-        let mut model = Model { dir, log, kept: Vec::new(), term: 1, committed: 0, needed: 0 };
+        let mut model = Model { dir, log: None, kept: Vec::new(), term: 1, committed: 0, needed: 0, begun: 0 };
+        model.reopen();
         for step in &steps {
             model.step(step);
             let log = model.log.as_ref().unwrap();
