@@ -22,6 +22,9 @@ pub enum Error {
     /// There is no leader to take this proposal; propose again when there is one.
     #[error("no leader takes proposals now")]
     NoLeader,
+    /// A change of the membership that would leave too few members with the rows.
+    #[error("a member may not leave while too few of those that stay are known to have the rows")]
+    RowsWouldGo,
     /// Entries were skipped or came twice; the caller's replay is wrong.
     #[error("entry {got} does not follow {last}")]
     OutOfOrder { last: LogIndex, got: LogIndex },

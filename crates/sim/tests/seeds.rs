@@ -20,6 +20,14 @@ fn a_member_without_rows_replaces_nobody() {
     passes(1795423172831674636);
 }
 
+/// A member that had the rows left, or was replaced, while the PostgreSQL of the only other one was being copied or was
+/// too far behind.
+#[test]
+fn the_last_members_with_the_rows_stay() {
+    passes(1795522731647147528);
+    passes(1795522731647156493);
+}
+
 #[test]
 fn fresh_seeds_pass() {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

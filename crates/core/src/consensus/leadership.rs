@@ -241,6 +241,7 @@ impl<S: Storage> Consensus<S> {
                 && m.role.votes()
                 && raft.follower(m.id).is_some_and(|f| f.active && near(f.matched.0))
                 && self.positions.get(&m.id).is_some_and(|applied: &LogIndex| near(applied.0))
+                && self.rows_stay(&Change::Promote(m.id))
         });
         let version = self.members.version;
         let mut commands = caught_up.map(|m| Command { expected_version: version, change: Change::Promote(m.id) });

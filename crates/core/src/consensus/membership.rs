@@ -5,7 +5,8 @@ use super::Consensus;
 use crate::checkpoint::Conf;
 use crate::entry::Entry;
 use crate::error::{Error, Result};
-use crate::members::{Command, Members, Step};
+use crate::ids::NodeId;
+use crate::members::{Change, Command, MemberRole, Members, Step};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry as RaftEntry, EntryType};
 use raft::Storage;
@@ -24,11 +25,37 @@ impl<S: Storage> Consensus<S> {
         let data = change.write_to_bytes().map_err(|e| Error::malformed("command", e.to_string()))?;
         let mut entry = RaftEntry { data: data.into(), ..Default::default() };
         entry.set_entry_type(EntryType::EntryConfChangeV2);
+        if self.raft.leads() && !self.rows_stay(&command.change) {
+            return Err(Error::RowsWouldGo);
+        }
         if self.removes_me(&entry) {
             self.hand_over();
             return Err(Error::NoLeader);
         }
         self.raft.propose(vec![entry])
+    }
+
+    /// Whether enough of the members that stay have the rows, as far as this leader knows ([`Members::rows_stay`]).
+    pub(super) fn rows_stay(&self, change: &Change) -> bool {
+        let steps = self.members.steps(change);
+        let with_rows = self.members.members.iter().filter(|m| m.role == MemberRole::Voter);
+        let data_voters = with_rows.filter(|m| m.voter || steps.contains(&Step::Voter(m.id))).map(|m| m.id);
+        let (leaving, staying): (Vec<NodeId>, Vec<NodeId>) =
+            data_voters.partition(|id| steps.contains(&Step::Out(*id)));
+        Members::rows_stay(&leaving, &staying, |id| self.has_rows(id))
+    }
+
+    /// It was heard of lately, and what its PostgreSQL shows can be brought on from this log.
+    fn has_rows(&self, id: NodeId) -> bool {
+        let is_here = id == self.config.id || self.raft.follower(id).is_some_and(|f| f.active);
+        let first = self.raft.store().first_index().unwrap_or(u64::MAX);
+        is_here && self.positions.get(&id).is_some_and(|shown| shown.0 + 1 >= first)
+    }
+
+    /// Whether this entry is a change that would leave too few members with the rows.
+    pub(super) fn loses_rows(&self, entry: &RaftEntry) -> bool {
+        entry.get_entry_type() == EntryType::EntryConfChangeV2
+            && command_of(entry).is_some_and(|command| !self.rows_stay(&command.change))
     }
 
     /// Whether this entry would remove this node, which leads.  A leader must be a voter, so another member takes over

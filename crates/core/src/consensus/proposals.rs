@@ -77,13 +77,15 @@ impl<S: Storage> Consensus<S> {
 
     /// Proposals of another member.
     pub(super) fn gather(&mut self, message: Message) {
-        if message.entries.iter().any(|entry| self.removes_me(entry)) {
+        // If this node does not lead, whoever proposed it proposes it again as soon as it hears of the leader.
+        if !self.raft.leads() {
+            return;
+        }
+        let entries: Vec<RaftEntry> = message.entries.into_iter().filter(|entry| !self.loses_rows(entry)).collect();
+        if entries.iter().any(|entry| self.removes_me(entry)) {
             return self.hand_over();
         }
-        // If this node does not lead, whoever proposed it proposes it again as soon as it hears of the leader.
-        if self.raft.leads() {
-            self.proposals.extend(message.entries);
-        }
+        self.proposals.extend(entries);
     }
 
     /// Hands all that was gathered to Raft.

@@ -311,6 +311,16 @@ impl Members {
         all.last().copied().unwrap_or_default()
     }
 
+    /// Whether the rows stay on enough data voters when those of `leaving` have gone.  If one of these has them, two
+    /// that stay must have them, or all if fewer stay; otherwise one.
+    pub fn rows_stay(leaving: &[NodeId], staying: &[NodeId], has_rows: impl Fn(NodeId) -> bool) -> bool {
+        let needed = match leaving.iter().any(|id| has_rows(*id)) {
+            true => staying.len().min(2),
+            false => leaving.len().min(1),
+        };
+        staying.iter().filter(|id| has_rows(**id)).count() >= needed
+    }
+
     pub fn joined_with(&self, token: &[u8; 32]) -> Option<&Member> {
         self.came_with(token).map(|(member, _)| member)
     }

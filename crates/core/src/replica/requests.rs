@@ -4,13 +4,14 @@
 //! Any node takes requests; the leader appends them.  A proposal may be lost, or may reach the log when the table that
 //! it was made for has changed.  Then the table's version is a new one, and the next proposal is made for that.
 
-use super::{Host, Replica, Store};
+use super::{Host, Replica, Store, SILENT_AFTER};
 use crate::certifier::Certifier;
 use crate::consensus::Input;
-use crate::ids::LogIndex;
-use crate::members::{Change, Command, Members};
+use crate::ids::{LogIndex, NodeId};
+use crate::members::{Change, Command, Members, Refused};
 use crate::router::Outbox;
 use bytes::Bytes;
+use std::time::Duration;
 
 /// 10 s, and 0.5 s between two proposals for the same table.
 const PATIENCE_TICKS: u64 = 500;
@@ -30,12 +31,19 @@ pub enum NotDone {
     #[error("{0}")]
     Refused(String),
     /// It may still be done later.
-    #[error("this was not decided within 10 s ({0}): is there a leader, and a majority? Ask again")]
+    #[error("this was not decided within 10 s ({0}): is there a leader, and a majority{rows}? Ask again", rows = rows(.0))]
     NotDecided(Change),
     #[error("too many requests are under way")]
     TooMany,
     #[error("it was not decided within 10 s whether log index {0} is left out: is there a leader, and a majority? Ask again")]
     NotLeftOut(LogIndex),
+}
+
+fn rows(change: &Change) -> &'static str {
+    match change {
+        Change::Remove(_) => ", and do the members that stay have the rows",
+        _ => "",
+    }
 }
 
 /// The result of a request: either the table shows the change, or why it does not.
@@ -70,7 +78,13 @@ pub(super) struct Requests {
 
 impl Requests {
     /// The changes that are to be proposed now, for the first time or again.
-    fn due(&mut self, tick: u64, members: &Members) -> Vec<Command> {
+    /// `loses_rows` says why a change may not be made although the table allows it.
+    fn due(
+        &mut self,
+        tick: u64,
+        members: &Members,
+        loses_rows: impl Fn(&Change) -> Result<(), Refused>,
+    ) -> Vec<Command> {
         let mut commands = Vec::new();
         for mut open in std::mem::take(&mut self.open) {
             let answer = |open: Open, result| (open.id, open.change, result);
@@ -84,7 +98,7 @@ impl Requests {
                 continue;
             }
             let command = Command { expected_version: members.version, change: open.change.clone() };
-            match members.clone().apply(&command) {
+            match members.clone().apply(&command).and_then(|()| loses_rows(&command.change)) {
                 Ok(_) => {
                     let last = open.proposed;
                     if last.is_none_or(|(version, at)| version != members.version || at + AGAIN_TICKS <= tick) {
@@ -186,11 +200,36 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// To be called on each tick, and when the table has changed.
     pub(super) fn work_requests<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
-        for command in self.requests.due(self.tick, &self.members) {
+        let now = host.now();
+        let mut requests = std::mem::take(&mut self.requests);
+        let due = requests.due(self.tick, &self.members, |change| self.keeps_rows(change, now));
+        self.requests = requests;
+        for command in due {
             self.step(Input::Change(command), host);
         }
         for raw in self.requests.due_skips(self.tick, &self.certifier) {
             self.step(Input::Propose(raw), host);
         }
+    }
+
+    /// The leader looks again, and knows better which rows its log leads on from.
+    fn keeps_rows(&self, change: &Change, now: Duration) -> Result<(), Refused> {
+        let Change::Remove(leaving) = *change else { return Ok(()) };
+        let has_rows = |id: NodeId| match id == self.id {
+            true => self.own_position().is_some_and(|(applied, _)| self.can_bring_on(applied)),
+            false => self.heard_within(id, now, SILENT_AFTER).is_some(),
+        };
+        let data_voters = self.members.voters().map(|m| m.id).filter(|id| self.members.is_data_voter(*id));
+        let (leaving, staying): (Vec<NodeId>, Vec<NodeId>) = data_voters.partition(|id| *id == leaving);
+        if Members::rows_stay(&leaving, &staying, has_rows) {
+            return Ok(());
+        }
+        let without: Vec<String> = staying.iter().filter(|id| !has_rows(**id)).map(|id| format!("node {id}")).collect();
+        Err(Refused(format!(
+            "the rows would be on too few members without node {}: the PostgreSQL of {} is away or does not have them; \
+             wait until `onetrip status` shows that it has caught up, or remove that node first",
+            leaving[0],
+            without.join(" and of ")
+        )))
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use onetrip_core::certifier::{Limits, Outcome, Verdict};
 use onetrip_core::consensus::{Input, Message, Role};
 use onetrip_core::members::Change;
-use onetrip_core::replica::Host;
+use onetrip_core::replica::{Host, NotDone, RequestId};
 use onetrip_core::{
     checkpoint, Checkpoint, Entry, EntryId, LogIndex, MemberRole, NodeId, PreferredLeader, Term, TxnId,
 };
@@ -92,6 +92,55 @@ fn the_last_leader_with_postgresql_is_replaced() {
     w.nodes.remove(&1);
     w.until("node 4 leads", |w| w.leader() == Some(4));
     w.commit(4);
+}
+
+/// Goal: no change of the membership leaves the cluster without rows, or with one copy of them where there were to be
+/// two.
+#[test]
+fn a_member_with_the_rows_stays_while_too_few_others_have_them() {
+    let mut w =
+        World::of(vec![voter(1, MemberRole::Voter), voter(2, MemberRole::Voter), voter(3, MemberRole::Witness)]);
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.without_rows.insert(2);
+    w.ticks(10);
+    for at in [1, 3] {
+        assert!(!w.changes(at, &Change::Remove(NodeId(1)), 30), "asked through node {at}");
+        assert_eq!(w.leader(), Some(1), "it does not hand over for that");
+    }
+    // A replacement has to wait too.
+    w.join(3, MemberRole::Voter, Some(1));
+    w.ticks(500);
+    assert!(!w.is_voter(4) && !w.nodes[&3].members().removed(NodeId(1)));
+    w.without_rows.clear();
+    w.until("the new one votes", |w| w.nodes[&3].members().removed(NodeId(1)));
+    w.nodes.remove(&1);
+    w.until("node 2 or 4 leads", |w| w.leader().is_some_and(|id| id != 3));
+    // One that has no rows may go while one has them.
+    w.without_rows.insert(2);
+    w.ticks(50);
+    w.change(3, Change::Remove(NodeId(2)));
+    w.commit(4);
+}
+
+/// Goal: who asks is told why.
+#[test]
+fn a_request_that_would_lose_the_rows_is_refused() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    w.ticks(100);
+    w.crash(3);
+    w.ticks(200);
+    let node = w.nodes.get_mut(&1).unwrap();
+    node.replica.ask(RequestId(1), Change::Remove(NodeId(2)), &mut node.host);
+    w.ticks(100);
+    let answers = w.nodes.get_mut(&1).unwrap().replica.take_answers();
+    let [(RequestId(1), _, Err(NotDone::Refused(why)))] = &answers[..] else { panic!("{answers:?}") };
+    assert!(why.contains("without node 2: the PostgreSQL of node 3 is away"), "{why}");
+    let node = w.nodes.get_mut(&1).unwrap();
+    node.replica.ask(RequestId(2), Change::Remove(NodeId(3)), &mut node.host);
+    w.ticks(100);
+    let answers = w.nodes.get_mut(&1).unwrap().replica.take_answers();
+    assert!(matches!(&answers[..], [(RequestId(2), _, Ok(()))]), "{answers:?}");
 }
 
 #[test]

@@ -389,6 +389,8 @@ pub struct World {
     pub wire: VecDeque<Sent>,
     /// Nodes that neither hear nor are heard.
     pub cut: BTreeSet<u32>,
+    /// Nodes whose PostgreSQL waits for a copy, as the others hear.
+    pub without_rows: BTreeSet<u32>,
     /// How many Raft snapshots are lost on the way before one arrives.
     pub lose_snapshots: u32,
     pub snapshots: u32,
@@ -434,6 +436,7 @@ impl World {
             stopped: BTreeMap::new(),
             wire: VecDeque::new(),
             cut: BTreeSet::new(),
+            without_rows: BTreeSet::new(),
             lose_snapshots: 0,
             snapshots: 0,
             log: BTreeMap::new(),
@@ -487,7 +490,8 @@ impl World {
         self.snapshots += std::mem::take(&mut host.snapshots);
         self.wire.extend(host.said.drain(..).map(Sent::Message));
         self.wire.extend(host.notices.drain(..).map(|(to, notice)| Sent::Notice(NodeId(id), to, notice)));
-        for report in host.reports.drain(..) {
+        for mut report in host.reports.drain(..) {
+            report.shown = report.shown.filter(|_| !self.without_rows.contains(&id));
             let to_each = others.iter().map(|to| Sent::Report(NodeId(id), *to, report.clone()));
             self.wire.extend(to_each);
         }
@@ -556,7 +560,8 @@ impl World {
             for id in ids {
                 let Some(node) = self.nodes.get_mut(&id) else { continue };
                 for (of, applied) in positions.iter().filter(|(of, _)| !self.cut.contains(of)) {
-                    node.step(Input::Position(NodeId(*of), Some(*applied)));
+                    let has_rows = !self.without_rows.contains(of);
+                    node.step(Input::Position(NodeId(*of), has_rows.then_some(*applied)));
                 }
                 node.host.ticks += 1;
                 node.replica.tick(&mut node.host).unwrap();
@@ -592,10 +597,16 @@ impl World {
 
     /// Changes the table through node `at`, asking again as a node does, until all nodes that are not cut off show it.
     pub fn change(&mut self, at: u32, change: Change) {
+        assert!(self.changes(at, &change, 300), "never decided: {change}");
+    }
+
+    /// The same; `false`: so many tries have changed nothing.
+    pub fn changes(&mut self, at: u32, change: &Change, tries: usize) -> bool {
         let before = self.nodes[&at].members().version;
-        for _ in 0..300 {
+        for _ in 0..tries {
             if self.nodes.get(&at).is_none_or(|n| n.members().version > before) {
-                return self.ticks(10);
+                self.ticks(10);
+                return true;
             }
             let node = self.nodes.get_mut(&at).unwrap();
             let command = Command { expected_version: node.members().version, change: change.clone() };
@@ -604,7 +615,7 @@ impl World {
             self.deliver();
             self.ticks(5);
         }
-        panic!("never decided: {change}");
+        false
     }
 
     /// A new member with the next id joins through `at` and starts from a checkpoint of that node.
