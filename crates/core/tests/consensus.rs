@@ -296,6 +296,26 @@ fn a_follower_acknowledges_nothing_before_its_disk_has_it() {
     assert!(out.send_after.is_empty());
 }
 
+/// Goal: the others need only one of their disks, not both, when the leader's hangs for long.
+#[test]
+fn a_leader_whose_disk_hangs_hands_over() {
+    let mut world = World::new();
+    world.until("node 1 leads", |w| w.leads(0));
+    world.slow = Some(0);
+    world.propose(0, "one").unwrap();
+    world.ticks(8);
+    let status = |w: &World| w.nodes[0].as_ref().unwrap().status();
+    assert_eq!((status(&world).leadership.role, status(&world).disk_silent_ticks), (Role::Leader, 8));
+    world.until("another node leads", |w| w.leads(1) || w.leads(2));
+    assert_eq!((world.texts(1), world.texts(2)), (vec!["one"], vec!["one"]));
+    // A new term is a promise, for which it has waited.
+    world.ticks(3);
+    assert_eq!(world.texts(0), ["one"]);
+    assert_eq!(status(&world).leadership.role, Role::Follower);
+    world.sync();
+    assert_eq!(status(&world).disk_silent_ticks, 0);
+}
+
 /// Goal: raft-rs panics when a node wins an election before its log is on its disk; such a node does not stand.
 #[test]
 fn who_waits_for_its_disk_does_not_stand_for_election() {

@@ -73,11 +73,11 @@ async fn status(State(http): State<Arc<Http>>) -> Response {
     }
 }
 
-/// 200 if this node knows a leader and its PostgreSQL takes connections, else 503 and the problems.
+/// 200 if this node knows a leader, its PostgreSQL takes connections and its disk answers, else 503 and the problems.
 async fn health(State(http): State<Arc<Http>>) -> Response {
     let Some(report) = http.report().await else { return STUCK.into_response() };
     let ready = report.postgres.as_ref().is_none_or(|p| p.state == crate::postgres::ServerState::Ready);
-    if report.leader.is_some() && ready {
+    if report.leader.is_some() && ready && report.disk_silent_ms.is_none() {
         return "ok\n".into_response();
     }
     (StatusCode::SERVICE_UNAVAILABLE, report.problems.join("\n") + "\n").into_response()
@@ -101,8 +101,10 @@ fn not_writable(report: &StatusReport) -> Option<String> {
     }
     let stuck =
         || report.stuck_at.map(|at| format!("PostgreSQL cannot apply entry {at}, so nothing later commits here"));
+    let disk =
+        || report.disk_silent_ms.map(|ms| format!("the disk of the log has synced nothing for {:.0} s", ms / 1e3));
     let no_leader = || report.leader.is_none().then(|| "no leader: there is no majority here now".into());
-    not_serving(report).or_else(stuck).or_else(no_leader)
+    not_serving(report).or_else(stuck).or_else(disk).or_else(no_leader)
 }
 
 /// 200 if a client can read here; with `?max_lag=` (milliseconds), only if what it reads is not older than that as far

@@ -16,11 +16,15 @@ use std::time::{Duration, Instant};
 /// A member that is within one of these counts as having caught up.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
 const CAUGHT_UP_TIME: Duration = Duration::from_secs(2);
+/// A disk that syncs nothing for longer is a problem.
+const DISK_SILENT_MAX: Duration = Duration::from_secs(1);
 
 /// The core thread's part.
 #[derive(Clone, Debug)]
 pub struct CoreStatus {
     pub raft: RaftStatus,
+    /// For how long the log's disk has synced nothing of what was written.
+    pub disk_silent: Duration,
     pub decided: LogIndex,
     /// The transaction whose parts arrive, and how many bytes of it have.
     pub arriving: Option<(TxnId, usize)>,
@@ -70,6 +74,9 @@ pub struct StatusReport {
     pub log_first: LogIndex,
     pub log_last: LogIndex,
     pub log_bytes: u64,
+    /// For how long the log's disk has synced nothing of what was written, if that is a problem.  Nothing commits in
+    /// this region meanwhile.
+    pub disk_silent_ms: Option<f64>,
     /// The last log index that this node has certified.
     pub decided: LogIndex,
     /// A transaction of more than 1 MiB that arrives in parts.
@@ -235,6 +242,7 @@ pub fn report(
         log_first: core.log_first,
         log_last: core.raft.last,
         log_bytes: core.log_bytes,
+        disk_silent_ms: (core.disk_silent > DISK_SILENT_MAX).then_some(millis(core.disk_silent)),
         decided: core.decided,
         arriving: core.arriving.map(|(txn, bytes)| Arriving { transaction: txn.to_string(), bytes }),
         last_committed: core.last_committed,
@@ -317,6 +325,14 @@ fn problems(
             None => "its PostgreSQL is not there yet".into(),
         };
         problems.push(format!("member {} in {} does not vote yet, it is catching up: {how_far}", m.id, m.region));
+    }
+    if core.disk_silent > DISK_SILENT_MAX {
+        problems.push(format!(
+            "the disk of the log has synced nothing for {} s, and nothing commits in this region until it does: see the kernel's \
+             log, and the folder {}",
+            core.disk_silent.as_secs(),
+            config.data_dir.display()
+        ));
     }
     if core.log_bytes > config.log_bytes_max {
         problems.push(format!(

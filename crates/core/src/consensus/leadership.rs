@@ -99,6 +99,9 @@ impl<S: Storage> Consensus<S> {
                 self.raft.tick();
             }
         }
+        if self.unsynced.tick() >= self.timing.base && self.raft.transferee().is_none() {
+            self.hand_over();
+        }
         let timing = &mut self.timing;
         timing.leaderless = if self.raft.leader().is_none() { timing.leaderless + 1 } else { 0 };
         timing.to_heartbeat = timing.to_heartbeat.saturating_sub(1);

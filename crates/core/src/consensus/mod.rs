@@ -197,6 +197,8 @@ pub struct Status {
     /// On the leader: how far each member's log is known to match.
     pub matched: Vec<(NodeId, LogIndex)>,
     pub conf: Conf,
+    /// For how many ticks nothing of what was written has become durable.
+    pub disk_silent_ticks: usize,
 }
 
 pub struct Consensus<S: Storage> {
@@ -523,6 +525,7 @@ impl<S: Storage> Consensus<S> {
             last: self.raft.last(),
             matched,
             conf: self.conf.clone(),
+            disk_silent_ticks: self.unsynced.silent_ticks(),
         }
     }
 }

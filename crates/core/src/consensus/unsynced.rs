@@ -9,12 +9,18 @@
 //!   durable before anything else happens; and so is all that was written before them.
 //! - Nobody stands for election meanwhile: the clock of a node that does not lead stands still, and raft-rs takes it
 //!   for granted that the log of a node which wins is on its disk.
+//! - A leader whose disk is silent for an election timeout hands over, as it would have lost its followers while it
+//!   waited for the disk itself: the commits of other regions should not need all the other disks.
 
 use raft::eraftpb::Message;
 use std::collections::VecDeque;
 
 #[derive(Default)]
-pub(super) struct Unsynced(VecDeque<Waiting>);
+pub(super) struct Unsynced {
+    outputs: VecDeque<Waiting>,
+    /// For how many ticks nothing has become durable although something waits for that.
+    silent_ticks: usize,
+}
 
 struct Waiting {
     number: u64,
@@ -27,12 +33,22 @@ struct Waiting {
 
 impl Unsynced {
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.outputs.is_empty()
+    }
+
+    /// For how many ticks the disk has kept something waiting, with this one.
+    pub fn tick(&mut self) -> usize {
+        self.silent_ticks = if self.is_empty() { 0 } else { self.silent_ticks + 1 };
+        self.silent_ticks
+    }
+
+    pub fn silent_ticks(&self) -> usize {
+        self.silent_ticks
     }
 
     pub fn push(&mut self, number: u64, writes: bool, send_after: Vec<Message>, commit: u64) {
         assert!(writes || !self.is_empty(), "output {number} waits for nothing");
-        self.0.push_back(Waiting { number, writes, send_after, commit });
+        self.outputs.push_back(Waiting { number, writes, send_after, commit });
     }
 
     /// Everything up to output `number` is durable.  Moves what may be sent now to the end of `send_after`; returns the
@@ -40,8 +56,9 @@ impl Unsynced {
     pub fn take_to(&mut self, number: u64, send_after: &mut Vec<Message>) -> Option<(u64, u64)> {
         let mut done: Option<(u64, u64)> = None;
         let is_done = |w: &Waiting| w.number <= number || !w.writes;
-        while self.0.front().is_some_and(is_done) {
-            let Some(mut first) = self.0.pop_front() else { break };
+        while self.outputs.front().is_some_and(is_done) {
+            let Some(mut first) = self.outputs.pop_front() else { break };
+            self.silent_ticks = 0;
             send_after.append(&mut first.send_after);
             done = Some((first.number, first.commit.max(done.map_or(0, |(_, commit)| commit))));
         }

@@ -290,8 +290,10 @@ impl CoreThread {
         if let (Some(problem), Some(why_not)) = (&mut router.problem, why_not) {
             problem.push_str(&format!("; PostgreSQL is not copied anew: {why_not}"));
         }
+        let raft = replica.consensus.status();
         CoreStatus {
-            raft: replica.consensus.status(),
+            disk_silent: TICK * raft.disk_silent_ticks as u32,
+            raft,
             decided: replica.certifier.decided(),
             arriving: replica.certifier.arriving().map(|arriving| (arriving.txn, arriving.len())),
             last_committed: replica.certifier.last_committed(),
