@@ -135,6 +135,17 @@ COMMENT ON VIEW onetrip.conflicts IS
     'The last 1,000 transactions of this server that got 40001 because another one was first.';
 GRANT SELECT ON onetrip.conflicts TO PUBLIC;
 
+CREATE FUNCTION onetrip.count_crossings(OUT cause text, OUT count bigint)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_count_crossings';
+COMMENT ON FUNCTION onetrip.count_crossings() IS
+    'How often something on this server had to ask other regions since the server started, by cause.';
+
+CREATE VIEW onetrip.crossings AS SELECT * FROM onetrip.count_crossings();
+COMMENT ON VIEW onetrip.crossings IS
+    'How often something on this server had to ask other regions since the server started, by cause.';
+GRANT SELECT ON onetrip.crossings TO PUBLIC;
+
 CREATE FUNCTION onetrip.last_commit(
     OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT prepare_ms float8,
     OUT verdict_ms float8, OUT turn_ms float8, OUT local_ms float8)

@@ -67,6 +67,7 @@ _PG_init(void)
 	ot_position_init();
 	ot_slot_init();
 	ot_conflict_init();
+	ot_crossing_init();
 	ot_worker_init();
 	ot_capture_init();
 	ot_turn_init();

@@ -248,10 +248,33 @@ ot_agent_open(OtAgent *agent, OtRole role, OtLogIndex applied, OtLogIndex durabl
 	return true;
 }
 
+static void
+agent_count(OtFrameType type)
+{
+	switch (type)
+	{
+		case OT_FRAME_PROPOSE:
+			ot_crossing_note(OT_CROSSING_COMMIT);
+			break;
+		case OT_FRAME_READ:
+			ot_crossing_note(OT_CROSSING_FRESH_READ);
+			break;
+		case OT_FRAME_REHEARSE:
+			ot_crossing_note(OT_CROSSING_REHEARSAL);
+			break;
+		case OT_FRAME_SETTLE:
+			ot_crossing_note(OT_CROSSING_SETTLE);
+			break;
+		default:				/* the node answers by itself */
+			break;
+	}
+}
+
 /* Begins a frame; append its body to the result, then ot_agent_frame_end(). */
 StringInfo
 ot_agent_frame(OtAgent *agent, OtFrameType type)
 {
+	agent_count(type);
 	if (agent->sent == agent->out.len)
 	{
 		resetStringInfo(&agent->out);

@@ -191,6 +191,22 @@ extern void ot_conflict_init(void);
 extern void ot_conflict_note(OtConflictKind kind, const char *table, const char *region,
 							 OtLogIndex entry);
 
+/* ---- crossings.c ---- */
+
+/* Why something had to ask other regions. */
+typedef enum OtCrossing
+{
+	OT_CROSSING_COMMIT = 0,
+	OT_CROSSING_FRESH_READ,
+	OT_CROSSING_REHEARSAL,
+	OT_CROSSING_SETTLE
+} OtCrossing;
+
+#define OT_CROSSINGS (OT_CROSSING_SETTLE + 1)
+
+extern void ot_crossing_init(void);
+extern void ot_crossing_note(OtCrossing cause);
+
 /* ---- worker_status.c ---- */
 
 /* What the apply worker is doing; only the worker writes it. */

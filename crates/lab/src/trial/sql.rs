@@ -21,6 +21,7 @@ const OWN: &[&str] = &[
     "commit.c",
     "conflicts.c",
     "contents.c",
+    "crossings.c",
     "ddl.c",
     "ddl_apply.c",
     "ddl_bounds.c",

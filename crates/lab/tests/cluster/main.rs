@@ -14,6 +14,7 @@ mod bad_input;
 mod census;
 mod check_finds;
 mod conflicts;
+mod crossings;
 mod ddl;
 mod dump;
 mod elsewhere;

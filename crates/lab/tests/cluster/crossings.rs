@@ -1,0 +1,123 @@
+//! Only COMMIT of a change, DDL's rehearsal and fresh reads ask other regions.
+
+use crate::lab::{apart, builder, number, psql, start_from, Lab};
+
+const CROSSED: &str = "select sum(count)::bigint from onetrip.crossings";
+
+/// What psql sends for its commands, and what drivers send when they connect.
+const CATALOGS: &str = r"
+    \d
+    \d+ t
+    \dt+
+    \di
+    \df
+    \dn+
+    \du
+    \l
+    \ds
+    \dv pg_catalog.pg_stat*
+    select * from information_schema.columns where table_name = 't';
+    select * from pg_catalog.pg_sequences;
+    show all;
+    copy t to stdout;
+";
+
+/// Each changes nothing that other regions would have to hear of.
+const STAYS: &[&str] = &[
+    "select * from t where id = 1",
+    "explain (analyze, buffers) select * from t join t other using (v)",
+    "prepare p as select * from t where id = $1; execute p(1); execute p(2); deallocate p",
+    "begin; declare c cursor for select * from t; fetch 2 from c; close c; commit",
+    "begin read only; select count(*) from t; commit",
+    "begin isolation level repeatable read; select count(*) from t; select max(v) from t; commit",
+    "begin; update t set v = v + 1; insert into t values (100, 0); delete from t where id = 2; rollback",
+    "begin; savepoint s; update t set v = 0; rollback to s; commit",
+    "begin; create table never (id int); alter table t add column never int; rollback",
+    "begin; truncate t; rollback",
+    "do $$ begin update t set v = 0; raise exception 'no'; exception when raise_exception then null; end $$",
+    "update t set v = 0 where false",
+    "insert into t values (1, 1) on conflict do nothing",
+    "select nextval('ids'), nextval('ids'), currval('ids')",
+    "create temp table mine (id int); insert into mine select generate_series(1, 100); update mine set id = 0",
+    "begin; create temp table gone (id int) on commit drop; insert into gone values (1); commit",
+    "set work_mem = '8MB'; reset work_mem; set search_path = pg_catalog, public; reset search_path",
+    "listen news; unlisten *",
+    "select pg_advisory_lock(1), pg_advisory_unlock(1)",
+    "analyze t",
+    "vacuum t",
+    "checkpoint",
+    "select onetrip.position(), onetrip.pending_keys(), * from onetrip.status",
+    "select * from onetrip.last_commit(), onetrip.conflicts",
+];
+
+/// Goal: the reader's bill is nothing.  Method: the regions are 300 ms apart, and the server's own counters say how
+/// often somebody asked the others; so this does not depend on how fast the machine is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_but_commits_and_fresh_reads_asks_other_regions() {
+    let about = "connecting, catalog queries, planning, reads, aborts, nextval: none of them asks other regions";
+    let lab = start_from("crossings", about, builder().topology(apart(300))).await;
+    let a = lab.session(0).await;
+    a.must("create table t (id int primary key, v int); create sequence ids").await;
+    a.must("insert into t select n, n from generate_series(1, 5) n").await;
+    lab.everywhere().await;
+    let c = lab.session(2).await;
+    let before = number(&c, CROSSED).await.unwrap();
+    for _ in 0..3 {
+        lab.session(2).await.must("select 1").await;
+    }
+    let told = psql(&lab, 2, CATALOGS).await;
+    assert!(told.contains("t_pkey") && !told.contains("ERROR"), "{told}");
+    nothing_crossed(&c, before, "connecting and catalog queries").await;
+    for statement in STAYS {
+        c.must(statement).await;
+        nothing_crossed(&c, before, statement).await;
+    }
+    // The extended protocol, as drivers use it.
+    let prepared = c.prepare("select v from t where id = $1").await.unwrap();
+    c.query(&prepared, &[&1]).await.unwrap();
+    nothing_crossed(&c, before, "a prepared statement of a driver").await;
+    the_first_query_after_ddl_elsewhere(&lab).await;
+    what_does_cross_is_counted(&lab).await;
+    lab.check_equal(1).await;
+}
+
+async fn nothing_crossed(c: &crate::lab::Session, before: i64, what: &str) {
+    assert_eq!(number(c, CROSSED).await.unwrap(), before, "{what}");
+}
+
+async fn the_first_query_after_ddl_elsewhere(lab: &Lab) {
+    let (a, c) = (lab.session(0).await, lab.session(2).await);
+    let before = number(&c, CROSSED).await.unwrap();
+    for statement in ["alter table t add column later int default 7", "create view seen as select * from t"] {
+        a.must(statement).await;
+        lab.everywhere().await;
+        c.must("select later from t").await;
+        nothing_crossed(&c, before, statement).await;
+    }
+    c.must("select * from seen").await;
+    nothing_crossed(&c, before, "a new view").await;
+}
+
+async fn what_does_cross_is_counted(lab: &Lab) {
+    let c = lab.session(2).await;
+    let count = |cause: &str| format!("select count from onetrip.crossings where cause = '{cause}'");
+    for (statement, commits, reads, rehearsals) in [
+        ("insert into t values (6, 6)", 1, 0, 0),
+        ("begin; insert into t values (7, 7); update t set v = 0; select count(*) from t; commit", 1, 0, 0),
+        ("create index on t (v)", 1, 0, 1),
+        ("set onetrip.read = fresh; select count(*) from t; reset onetrip.read", 0, 1, 0),
+        ("begin; set local onetrip.read = fresh; select 1 from t; select 2 from t; commit", 0, 1, 0),
+    ] {
+        let mut before = Vec::new();
+        for cause in ["commit", "fresh read", "rehearsal"] {
+            before.push(number(&c, &count(cause)).await.unwrap());
+        }
+        c.must(statement).await;
+        for (n, (cause, expected)) in
+            [("commit", commits), ("fresh read", reads), ("rehearsal", rehearsals)].into_iter().enumerate()
+        {
+            let now = number(&c, &count(cause)).await.unwrap();
+            assert_eq!(now - before[n], expected, "{cause}: {statement}");
+        }
+    }
+}
