@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use anyhow::{ensure, Context, Result};
 use onetrip_lab::page::{self, paragraph};
-use onetrip_lab::published::Published;
+use onetrip_lab::published::{connecting, Published};
 use onetrip_lab::report::Report;
 
 use crate::{Bench, Section};
@@ -49,17 +49,25 @@ pub async fn section(bench: &Bench) -> Result<Section> {
             published(&row.published.yugabytedb),
         ]);
     }
+    let head = ["connecting 10 clients to", "Onetrip", "Aurora DSQL", "YugabyteDB"];
+    let mut connections = vec![head.map(String::from).to_vec()];
+    let ms = |ms: Option<f64>| ms.map_or("-".to_string(), |ms| format!("{ms:.0}"));
+    for row in report.rows.iter().filter(|row| !row.secondary_index) {
+        let (aurora_dsql, yugabytedb) = connecting(&row.connected_to, report.clients);
+        let own = ms(row.measured.initial_connection_ms);
+        connections.push(vec![row.connected_to.clone(), own, ms(aurora_dsql), ms(yugabytedb)]);
+    }
     let about = |measurements: &str| {
         paragraph(&format!(
             "{} clients update one random row of 1,000; they are in us-east-1 and connect to each region in turn (`make \
              demo`). us-east-1 is 10 ms from us-east-2 and 62 ms from us-west-2, and these two are 50 ms apart. *limit* \
              is physics: the client's round trip plus one to the nearest majority. The times are in ms. Those of Aurora \
              DSQL and YugabyteDB are [published ones]({measurements}/2026-11-21-first-slice/published.md), measured in \
-             their providers' regions at these distances.",
+             their providers' regions at these distances. Clients connect here by password-less TCP without TLS.",
             report.clients
         ))
     };
-    let table = page::table(&lines);
+    let table = page::table(&lines) + "\n" + &page::table(&connections);
     let text = format!("{}\n{table}", about(".."));
     let readme = format!("{}\n{table}", about("docs/measurements"));
     Ok(Section { heading: "Published figures", text, readme, figures: vec![], files: vec![] })
