@@ -24,6 +24,7 @@ int			ot_sequence_slot = 0;
 int			ot_sequence_stride = 1;
 bool		ot_show_sequence_shares = false;
 int			ot_commit_timeout_ms = 10000;
+int			ot_max_trips = -1;
 int			ot_read = OT_READ_LOCAL;
 int			ot_new_tables = OT_NEW_TABLES_REPLICATED;
 int			ot_max_apply_delay_ms = 5000;
@@ -104,6 +105,11 @@ ot_settings_init(void)
 							 "local: what this server shows; fresh: at least everything that was acknowledged anywhere before.",
 							 &ot_read, OT_READ_LOCAL, read_values,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.max_trips",
+							"How many round trips to other regions a transaction may take.",
+							"COMMIT of a change takes one, DDL another one, and so does a fresh read; -1: any number.",
+							&ot_max_trips, -1, -1, INT_MAX,
+							PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("onetrip.new_tables",
 							 "Whether a new table without USING is replicated.",
 							 "replicated: its rows travel; local: it is a heap table, with rows of its own in each region.",

@@ -577,11 +577,13 @@ commit_let_go_of_origin(void)
 static void
 commit_at_pre_commit(void)
 {
+	bool		rehearses = ot_rehearse_statements && ot_write_set_has_statements();
 	OtVerdict	verdict;
 	OtTxnId		txn;
 
 	/* it may have become a read replica since the first change */
 	ot_check_writable();
+	ot_trips_take("commit", rehearses ? 2 : 1);
 	commit_wait_while_standing_still();
 	ot_sequence_lock_used();
 	if (own.state == OWN_ID_TOLD)
@@ -593,7 +595,7 @@ commit_at_pre_commit(void)
 
 	txn = commit_own_txn();
 	ot_cost_begin(txn);
-	if (ot_rehearse_statements && ot_write_set_has_statements())
+	if (rehearses)
 		ot_rehearse_elsewhere(agent, txn);
 	OT_STOP_POINT("before-propose");
 	/* raises ERROR if the transaction was evicted */

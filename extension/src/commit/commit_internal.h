@@ -47,6 +47,9 @@ typedef struct OtQuestion
 /* ask.c */
 extern bool ot_ask(const OtQuestion *question, TimestampTz deadline);
 
+/* trips.c */
+extern void ot_trips_take(const char *what, int trips);
+
 /* commit.c */
 extern bool ot_commit_connect(void);
 extern void ot_commit_proposed(void);

@@ -219,6 +219,7 @@ fresh_wait(void)
 		.state = &read,
 	};
 
+	ot_trips_take("read fresh", 1);
 	/* a cancel by the evictor must say what it is */
 	ot_session_watch_errors();
 	ot_eviction_check();

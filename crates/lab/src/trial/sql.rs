@@ -66,6 +66,7 @@ const OWN: &[&str] = &[
     "slots.c",
     "stop_point.c",
     "stored_type.c",
+    "trips.c",
     "turn.c",
     "unseen.c",
     "whole_row.c",

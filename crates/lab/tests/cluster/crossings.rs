@@ -78,6 +78,7 @@ async fn nothing_but_commits_and_fresh_reads_asks_other_regions() {
     nothing_crossed(&c, before, "a prepared statement of a driver").await;
     the_first_query_after_ddl_elsewhere(&lab).await;
     what_does_cross_is_counted(&lab).await;
+    no_more_than_is_allowed(&lab).await;
     lab.check_equal(1).await;
 }
 
@@ -120,4 +121,41 @@ async fn what_does_cross_is_counted(lab: &Lab) {
             assert_eq!(now - before[n], expected, "{cause}: {statement}");
         }
     }
+}
+
+/// Who would need more trips than allowed fails before anything is sent.
+async fn no_more_than_is_allowed(lab: &Lab) {
+    let c = lab.session(2).await;
+    let before = number(&c, CROSSED).await.unwrap();
+    for (max, statement) in [
+        (0, "insert into t values (8, 8)"),
+        (0, "select onetrip.advance()"),
+        (0, "begin; insert into t values (8, 8); commit"),
+        (1, "create table too_much (id int primary key)"),
+        (1, "begin; create table too_much (id int primary key); insert into t values (8, 8); commit"),
+        (0, "begin; set local onetrip.read = fresh; select count(*) from t; commit"),
+        (0, "begin isolation level repeatable read; set local onetrip.read = fresh; commit"),
+    ] {
+        c.must(&format!("set onetrip.max_trips = {max}")).await;
+        let error = c.refused(statement).await;
+        assert_eq!(error.code().code(), "53400", "{statement}: {error}");
+        c.must("rollback").await;
+        nothing_crossed(&c, before, statement).await;
+    }
+    // What was read fresh counts for the COMMIT.
+    let reads_and_writes =
+        "begin; set local onetrip.read = fresh; select count(*) from t; insert into t values (8, 8); commit";
+    c.must("set onetrip.max_trips = 1").await;
+    let error = c.refused(reads_and_writes).await;
+    assert_eq!(error.code().code(), "53400", "{error}");
+    c.must("rollback; set onetrip.max_trips = 2").await;
+    c.must(reads_and_writes).await;
+    // Each transaction of a procedure has its own.
+    c.must(
+        "create procedure two() language plpgsql as
+             $$ begin delete from t where id = 8; commit; insert into t values (8, 8); end $$",
+    )
+    .await;
+    c.must("set onetrip.max_trips = 1").await;
+    c.must("call two()").await;
 }

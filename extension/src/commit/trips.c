@@ -1,0 +1,45 @@
+/*-------------------------------------------------------------------------
+ *
+ * trips.c
+ *	  How many round trips to other regions a transaction may take
+ *	  (onetrip.max_trips).
+ *
+ * What has to be repeated, because a connection or a leader was lost or another
+ * region was behind, is not counted again.
+ *
+ * Runs in backends.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "storage/proc.h"
+
+/* what this transaction has taken */
+static struct
+{
+	LocalTransactionId lxid;
+	int			trips;
+}			taken;
+
+/* To be called before anything is sent.  Raises ERROR if that is too many. */
+void
+ot_trips_take(const char *what, int trips)
+{
+	if (taken.lxid != OT_LXID(MyProc))
+	{
+		taken.lxid = OT_LXID(MyProc);
+		taken.trips = 0;
+	}
+	if (ot_max_trips >= 0 && taken.trips + trips > ot_max_trips)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("cannot %s: the transaction would take more than %d round trips to other regions",
+						what, ot_max_trips),
+				 errdetail("It has taken %d, and would take %d more.", taken.trips, trips),
+				 errhint("The limit is onetrip.max_trips. COMMIT of a change takes one, and DDL another one, in which the other regions try it; a fresh read takes one.")));
+	taken.trips += trips;
+}
