@@ -292,6 +292,13 @@ fn a_follower_acknowledges_nothing_before_its_disk_has_it() {
     assert!(said.is_empty());
     assert_eq!(give(&mut node, &mut out, append_to_3(3, (2, 5), 6..=6), false).1, [(2, 7), (3, 6)]);
     assert!(!node.waits_for_disk());
+    // Also if the term is no news.
+    let mut heartbeat = Message { from: 2, to: 3, term: 4, ..Default::default() };
+    heartbeat.set_msg_type(MessageType::MsgHeartbeat);
+    give(&mut node, &mut out, heartbeat, false);
+    let mut append = append_to_3(4, (2, 5), 6..=8);
+    append.from = 2;
+    assert_eq!(give(&mut node, &mut out, append, false).1, [(4, 8)]);
     node.synced(u64::MAX, &mut out);
     assert!(out.send_after.is_empty());
 }

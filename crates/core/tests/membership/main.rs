@@ -101,7 +101,7 @@ fn a_member_with_the_rows_stays_while_too_few_others_have_them() {
     let mut w =
         World::of(vec![voter(1, MemberRole::Voter), voter(2, MemberRole::Voter), voter(3, MemberRole::Witness)]);
     w.until("node 1 leads", |w| w.leader() == Some(1));
-    w.without_rows.insert(2);
+    w.shown.insert(2, None);
     w.ticks(10);
     for at in [1, 3] {
         assert!(!w.changes(at, &Change::Remove(NodeId(1)), 30), "asked through node {at}");
@@ -111,15 +111,37 @@ fn a_member_with_the_rows_stays_while_too_few_others_have_them() {
     w.join(3, MemberRole::Voter, Some(1));
     w.ticks(500);
     assert!(!w.is_voter(4) && !w.nodes[&3].members().removed(NodeId(1)));
-    w.without_rows.clear();
+    w.shown.clear();
     w.until("the new one votes", |w| w.nodes[&3].members().removed(NodeId(1)));
     w.nodes.remove(&1);
     w.until("node 2 or 4 leads", |w| w.leader().is_some_and(|id| id != 3));
     // One that has no rows may go while one has them.
-    w.without_rows.insert(2);
+    w.shown.insert(2, None);
     w.ticks(50);
     w.change(3, Change::Remove(NodeId(2)));
     w.commit(4);
+}
+
+/// Goal: rows on a member that is away, or that no log leads on from, do not count.
+#[test]
+fn rows_that_may_never_be_seen_again_do_not_count() {
+    let mut w =
+        World::of(vec![voter(1, MemberRole::Voter), voter(2, MemberRole::Voter), voter(3, MemberRole::Witness)]);
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    (0..5).for_each(|_| w.commit(2));
+    w.shown.insert(2, Some(LogIndex(1)));
+    w.cut_log(1);
+    w.ticks(50);
+    assert!(!w.changes(3, &Change::Remove(NodeId(1)), 30), "the log begins after what node 2 shows");
+    w.shown.clear();
+    w.ticks(50);
+    w.crash(2);
+    w.ticks(200);
+    assert!(!w.changes(3, &Change::Remove(NodeId(1)), 30), "node 2 is away");
+    w.restart(2);
+    w.until("node 1 leads again", |w| w.leader() == Some(1));
+    w.ticks(50);
+    w.change(3, Change::Remove(NodeId(1)));
 }
 
 /// Goal: who asks is told why.

@@ -389,8 +389,8 @@ pub struct World {
     pub wire: VecDeque<Sent>,
     /// Nodes that neither hear nor are heard.
     pub cut: BTreeSet<u32>,
-    /// Nodes whose PostgreSQL waits for a copy, as the others hear.
-    pub without_rows: BTreeSet<u32>,
+    /// What the others hear of a node's PostgreSQL, if it does not show all; `None`: it waits for a copy.
+    pub shown: BTreeMap<u32, Option<LogIndex>>,
     /// How many Raft snapshots are lost on the way before one arrives.
     pub lose_snapshots: u32,
     pub snapshots: u32,
@@ -436,7 +436,7 @@ impl World {
             stopped: BTreeMap::new(),
             wire: VecDeque::new(),
             cut: BTreeSet::new(),
-            without_rows: BTreeSet::new(),
+            shown: BTreeMap::new(),
             lose_snapshots: 0,
             snapshots: 0,
             log: BTreeMap::new(),
@@ -491,7 +491,9 @@ impl World {
         self.wire.extend(host.said.drain(..).map(Sent::Message));
         self.wire.extend(host.notices.drain(..).map(|(to, notice)| Sent::Notice(NodeId(id), to, notice)));
         for mut report in host.reports.drain(..) {
-            report.shown = report.shown.filter(|_| !self.without_rows.contains(&id));
+            if let Some(shown) = self.shown.get(&id) {
+                report.shown = shown.map(|at| (at, at));
+            }
             let to_each = others.iter().map(|to| Sent::Report(NodeId(id), *to, report.clone()));
             self.wire.extend(to_each);
         }
@@ -560,8 +562,8 @@ impl World {
             for id in ids {
                 let Some(node) = self.nodes.get_mut(&id) else { continue };
                 for (of, applied) in positions.iter().filter(|(of, _)| !self.cut.contains(of)) {
-                    let has_rows = !self.without_rows.contains(of);
-                    node.step(Input::Position(NodeId(*of), has_rows.then_some(*applied)));
+                    let shown = self.shown.get(of).copied().unwrap_or(Some(*applied));
+                    node.step(Input::Position(NodeId(*of), shown));
                 }
                 node.host.ticks += 1;
                 node.replica.tick(&mut node.host).unwrap();
