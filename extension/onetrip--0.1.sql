@@ -146,6 +146,35 @@ COMMENT ON VIEW onetrip.crossings IS
     'How often something on this server had to ask other regions since the server started, by cause.';
 GRANT SELECT ON onetrip.crossings TO PUBLIC;
 
+CREATE FUNCTION onetrip.count_commits(
+    OUT part text, OUT up_to_ms float8, OUT count bigint, OUT part_sum_ms float8)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_count_commits';
+COMMENT ON FUNCTION onetrip.count_commits() IS
+    'How long the COMMITs of this server took since it started, as histograms by part.';
+
+CREATE VIEW onetrip.commit_histogram AS
+    SELECT part, up_to_ms, count,
+           (sum(count) OVER (PARTITION BY part ORDER BY up_to_ms))::bigint AS up_to_here, part_sum_ms
+      FROM onetrip.count_commits();
+COMMENT ON VIEW onetrip.commit_histogram IS
+    'How many COMMITs of this server took how long since it started, by part.';
+GRANT SELECT ON onetrip.commit_histogram TO PUBLIC;
+
+CREATE VIEW onetrip.commits AS
+    SELECT part, max(up_to_here) AS count, max(part_sum_ms) / max(up_to_here) AS mean_ms,
+           min(up_to_ms) FILTER (WHERE up_to_here >= 0.50 * total) AS p50_ms,
+           min(up_to_ms) FILTER (WHERE up_to_here >= 0.95 * total) AS p95_ms,
+           min(up_to_ms) FILTER (WHERE up_to_here >= 0.99 * total) AS p99_ms,
+           max(up_to_ms) AS max_ms
+      FROM (SELECT *, max(up_to_here) OVER (PARTITION BY part) AS total
+              FROM onetrip.commit_histogram) AS histogram
+     GROUP BY part
+     ORDER BY array_position(ARRAY['prepare', 'verdict', 'turn', 'local', 'whole'], part);
+COMMENT ON VIEW onetrip.commits IS
+    'How long the COMMITs of this server took since it started, by part.';
+GRANT SELECT ON onetrip.commits TO PUBLIC;
+
 CREATE FUNCTION onetrip.last_commit(
     OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT prepare_ms float8,
     OUT verdict_ms float8, OUT turn_ms float8, OUT local_ms float8)

@@ -68,6 +68,7 @@ _PG_init(void)
 	ot_slot_init();
 	ot_conflict_init();
 	ot_crossing_init();
+	ot_commit_times_init();
 	ot_worker_init();
 	ot_capture_init();
 	ot_turn_init();
@@ -76,6 +77,7 @@ _PG_init(void)
 	ot_sequence_init();
 	ot_evict_init();
 	ot_fresh_init();
+	ot_explain_init();
 	/* the hook that is installed last is called first */
 	ot_session_init();
 	ot_apply_register();

@@ -13,7 +13,17 @@
 
 #include "access/htup_details.h"
 #include "access/tableam.h"
+#include "commands/explain.h"
 #include "nodes/tidbitmap.h"
+#if PG_VERSION_NUM >= 180000
+#include "commands/explain_format.h"
+#include "commands/explain_state.h"
+#endif
+#if PG_VERSION_NUM < 170000
+#include "executor/instrument.h"
+#include "portability/instr_time.h"
+#include "tcop/tcopprot.h"
+#endif
 
 #if PG_VERSION_NUM < 150000
 #error "Onetrip needs PostgreSQL 15 or later"
@@ -294,5 +304,28 @@ typedef TBMIterator OtBitmapIterator;
 #else
 #define OT_SEQUENCE_RECORD_SET_FILE(record, rel) ((record).node = (rel)->rd_node)
 #endif
+
+/* 17: what EXPLAIN does with a query, if no extension does otherwise, has a name. */
+static inline void
+ot_standard_explain_one_query(Query *query, int cursor_options, IntoClause *into, ExplainState *es,
+							  const char *text, ParamListInfo params, QueryEnvironment *env)
+{
+#if PG_VERSION_NUM >= 170000
+	standard_ExplainOneQuery(query, cursor_options, into, es, text, params, env);
+#else
+	BufferUsage used = pgBufferUsage;
+	BufferUsage planning = {0};
+	PlannedStmt *plan;
+	instr_time	begun;
+	instr_time	ended;
+
+	INSTR_TIME_SET_CURRENT(begun);
+	plan = pg_plan_query(query, text, cursor_options, params);
+	INSTR_TIME_SET_CURRENT(ended);
+	INSTR_TIME_SUBTRACT(ended, begun);
+	BufferUsageAccumDiff(&planning, &pgBufferUsage, &used);
+	ExplainOnePlan(plan, into, es, text, params, env, &ended, es->buffers ? &planning : NULL);
+#endif
+}
 
 #endif							/* ONETRIP_COMPAT_H */

@@ -34,6 +34,16 @@ typedef enum OtKeyMode
 	OT_UPDATE = 3
 } OtKeyMode;
 
+#define OT_KEY_MODES (OT_UPDATE + 1)
+
+/* How much a transaction has captured so far. */
+typedef struct OtWriteSetSizes
+{
+	int64		rows;			/* written by way of the access method */
+	int64		bytes;			/* of operations */
+	int64		keys[OT_KEY_MODES];
+} OtWriteSetSizes;
+
 /*
  * How ddl, a wing above, learns of writes to tables.  It registers these
  * callbacks once, while the library is loaded.
@@ -67,6 +77,7 @@ extern StringInfo ot_write_set_append(void);
 extern void ot_write_set_touch(void);
 extern void ot_write_set_advance(void);
 extern uint64 ot_write_set_rows(Oid relid);
+extern void ot_write_set_sizes(OtWriteSetSizes *sizes);
 extern bool ot_write_set_is_empty(void);
 extern bool ot_write_set_has_statements(void);
 extern void ot_write_set_statement(const char *text, int len);

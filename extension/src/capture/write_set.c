@@ -342,6 +342,19 @@ ot_write_set_rows(Oid relid)
 	return rows;
 }
 
+void
+ot_write_set_sizes(OtWriteSetSizes *sizes)
+{
+	memset(sizes, 0, sizeof(*sizes));
+	if (!ws.active)
+		return;
+	sizes->bytes = ws.ops.len;
+	for (int i = 0; i < ws.ncounts; i++)
+		sizes->rows += ws.counts[i].rows;
+	for (int i = 0; i < ws.nkeys; i++)
+		sizes->keys[ws.keys[i].mode]++;
+}
+
 /* ---- keys ---- */
 
 void

@@ -574,16 +574,25 @@ commit_let_go_of_origin(void)
 
 /* ---- the events ---- */
 
+/* How many round trips a COMMIT would take now. */
+int
+ot_commit_trips(void)
+{
+	if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
+		return 0;
+	return ot_rehearse_statements && ot_write_set_has_statements() ? 2 : 1;
+}
+
 static void
 commit_at_pre_commit(void)
 {
-	bool		rehearses = ot_rehearse_statements && ot_write_set_has_statements();
+	int			trips = ot_commit_trips();
 	OtVerdict	verdict;
 	OtTxnId		txn;
 
 	/* it may have become a read replica since the first change */
 	ot_check_writable();
-	ot_trips_take("commit", rehearses ? 2 : 1);
+	ot_trips_take("commit", trips);
 	commit_wait_while_standing_still();
 	ot_sequence_lock_used();
 	if (own.state == OWN_ID_TOLD)
@@ -595,7 +604,7 @@ commit_at_pre_commit(void)
 
 	txn = commit_own_txn();
 	ot_cost_begin(txn);
-	if (rehearses)
+	if (trips > 1)
 		ot_rehearse_elsewhere(agent, txn);
 	OT_STOP_POINT("before-propose");
 	/* raises ERROR if the transaction was evicted */

@@ -17,6 +17,9 @@
 extern void ot_commit_init(void);
 extern void ot_commit_hold_turn(OtLogIndex index, bool flush);
 
+/* bill.c */
+extern void ot_explain_init(void);
+
 /* fresh.c */
 extern void ot_fresh_init(void);
 

@@ -49,10 +49,23 @@ extern bool ot_ask(const OtQuestion *question, TimestampTz deadline);
 
 /* trips.c */
 extern void ot_trips_take(const char *what, int trips);
+extern int	ot_trips_taken(void);
+
+/* fresh.c: what it cost this transaction to read fresh */
+typedef struct OtFreshCost
+{
+	bool		asked;			/* it has asked other regions */
+	OtLogIndex	at;				/* what this server had to show; 0: has not asked */
+	double		asked_ms;		/* until the answer came */
+	double		shown_ms;		/* from then until this server showed that */
+} OtFreshCost;
+
+extern OtFreshCost ot_fresh_cost(void);
 
 /* commit.c */
 extern bool ot_commit_connect(void);
 extern void ot_commit_proposed(void);
+extern int	ot_commit_trips(void);
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
 extern OtTxnId ot_commit_tell_id(void);

@@ -57,6 +57,7 @@
 #include "miscadmin.h"
 #include "nodes/plannodes.h"
 #include "tcop/pquery.h"
+#include "portability/instr_time.h"
 #include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -77,6 +78,13 @@ static struct
 	LocalTransactionId lxid;
 	uint64		completed;		/* that snapshot's snapXactCompletionCount */
 }			asked;
+
+/* What it cost the transaction that has waited last. */
+static struct
+{
+	LocalTransactionId lxid;
+	OtFreshCost cost;
+}			waited;
 
 /* The plan of a query that asks, and what was invalidated since it was made. */
 static struct
@@ -200,6 +208,20 @@ fresh_raise_behind(OtLogIndex at)
 			 errhint("Repeat the transaction later or in another region, or read what this server shows: SET onetrip.read = local.")));
 }
 
+/* And starts the clock again. */
+static double
+fresh_ms_since(instr_time *begun)
+{
+	instr_time	now;
+	instr_time	passed;
+
+	INSTR_TIME_SET_CURRENT(now);
+	passed = now;
+	INSTR_TIME_SUBTRACT(passed, *begun);
+	*begun = now;
+	return INSTR_TIME_GET_MILLISEC(passed);
+}
+
 /*
  * Waits until this server shows all that was acknowledged before now.  Returns
  * whether names have changed since this session waited last, and so perhaps
@@ -211,6 +233,8 @@ fresh_wait(void)
 	static uint64 last_number = 0;
 	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms);
 	OtReadAt	read = {.number = ++last_number};
+	instr_time	begun;
+	bool		names_changed;
 	OtQuestion	question = {
 		.type = OT_FRAME_READ,
 		.answer = OT_FRAME_READ_AT,
@@ -224,11 +248,28 @@ fresh_wait(void)
 	ot_session_watch_errors();
 	ot_eviction_check();
 	ot_position_attach();
+	waited.lxid = InvalidLocalTransactionId;
+	INSTR_TIME_SET_CURRENT(begun);
 	if (!ot_ask(&question, deadline))
 		fresh_raise_no_answer();
+	waited.cost.asked_ms = fresh_ms_since(&begun);
 	if (!ot_position_wait_shown(read.at, deadline))
 		fresh_raise_behind(read.at);
-	return ot_position_wait_announced();
+	names_changed = ot_position_wait_announced();
+	waited.cost.shown_ms = fresh_ms_since(&begun);
+	waited.cost.at = read.at;
+	waited.cost.asked = true;
+	waited.lxid = OT_LXID(MyProc);
+	return names_changed;
+}
+
+/* All zero if this transaction has not asked. */
+OtFreshCost
+ot_fresh_cost(void)
+{
+	static const OtFreshCost none = {0};
+
+	return waited.lxid == OT_LXID(MyProc) ? waited.cost : none;
 }
 
 /* ---- who asks ---- */

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * last_commit.c
- *	  What the last COMMIT of this session cost: onetrip.last_commit().
+ *	  What the last COMMIT of this session cost: onetrip.last_commit(); each
+ *	  adds to the server's histograms (shmem/commit_times.c).
  *
  * The parts of a COMMIT, as this process sees them:
  *
@@ -63,6 +64,15 @@ ot_cost_bytes(uint64 bytes)
 	present.bytes = bytes;
 }
 
+static uint64
+cost_microseconds(const CommitCost *cost, OtCostMark from, OtCostMark to)
+{
+	instr_time	part = cost->marks[to];
+
+	INSTR_TIME_SUBTRACT(part, cost->marks[from]);
+	return INSTR_TIME_GET_MICROSEC(part);
+}
+
 /* It is committed here. */
 void
 ot_cost_end(OtLogIndex entry)
@@ -70,15 +80,17 @@ ot_cost_end(OtLogIndex entry)
 	ot_cost_mark(OT_COST_PUBLISHED);
 	present.entry = entry;
 	last = present;
+	ot_commit_time_note(OT_COMMIT_PREPARE, cost_microseconds(&last, OT_COST_BEGUN, OT_COST_PROPOSED));
+	ot_commit_time_note(OT_COMMIT_VERDICT, cost_microseconds(&last, OT_COST_PROPOSED, OT_COST_DECIDED));
+	ot_commit_time_note(OT_COMMIT_TURN, cost_microseconds(&last, OT_COST_DECIDED, OT_COST_TURN));
+	ot_commit_time_note(OT_COMMIT_LOCAL, cost_microseconds(&last, OT_COST_TURN, OT_COST_PUBLISHED));
+	ot_commit_time_note(OT_COMMIT_WHOLE, cost_microseconds(&last, OT_COST_BEGUN, OT_COST_PUBLISHED));
 }
 
 static Datum
 last_commit_part(OtCostMark from)
 {
-	instr_time	part = last.marks[from + 1];
-
-	INSTR_TIME_SUBTRACT(part, last.marks[from]);
-	return Float8GetDatum(INSTR_TIME_GET_MILLISEC(part));
+	return Float8GetDatum(cost_microseconds(&last, from, from + 1) / 1000.0);
 }
 
 /* onetrip.last_commit() returns record; null if this session has had none. */

@@ -25,15 +25,19 @@ static struct
 	int			trips;
 }			taken;
 
+/* How many round trips this transaction has taken so far. */
+int
+ot_trips_taken(void)
+{
+	return taken.lxid == OT_LXID(MyProc) ? taken.trips : 0;
+}
+
 /* To be called before anything is sent.  Raises ERROR if that is too many. */
 void
 ot_trips_take(const char *what, int trips)
 {
-	if (taken.lxid != OT_LXID(MyProc))
-	{
-		taken.lxid = OT_LXID(MyProc);
-		taken.trips = 0;
-	}
+	taken.trips = ot_trips_taken();
+	taken.lxid = OT_LXID(MyProc);
 	if (ot_max_trips >= 0 && taken.trips + trips > ot_max_trips)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),

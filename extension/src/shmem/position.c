@@ -65,6 +65,7 @@ position_attach_memory(void *memory, bool found)
 		return;
 	SpinLockInit(&positions->mutex);
 	pg_atomic_init_u64(&positions->applied, 0);
+	pg_atomic_init_u64(&positions->applied_at, 0);
 	pg_atomic_init_u64(&positions->next_sequence, 0);
 	pg_atomic_init_u32(&positions->nwaiting, 0);
 	/* Two starts of one server must not share transaction ids. */
@@ -139,6 +140,13 @@ ot_applied_index(void)
 	return index;
 }
 
+/* When this server came to show that; 0: before it started. */
+TimestampTz
+ot_applied_at(void)
+{
+	return (TimestampTz) pg_atomic_read_u64(&positions->applied_at);
+}
+
 /* The index up to which entries would survive a crash of this server now. */
 OtLogIndex
 ot_durable_index(void)
@@ -158,6 +166,7 @@ ot_position_set_applied(OtLogIndex index)
 		positions->names_changed_at = positions->unannounced = announcing = index;
 	pg_atomic_write_u64(&positions->applied, index.value);
 	SpinLockRelease(&positions->mutex);
+	pg_atomic_write_u64(&positions->applied_at, (uint64) ot_now());
 }
 
 /* ---- transaction ids ---- */

@@ -62,6 +62,8 @@ typedef struct OtPositions
 	OtLogIndex	names_changed_at;	/* applied last of those that change names */
 	pg_atomic_uint64 applied;	/* the applied index; once known, only the turn's
 								 * holder writes it */
+	pg_atomic_uint64 applied_at;	/* when applied moved last, a TimestampTz; 0: not
+									 * since this server started */
 	pg_atomic_uint32 nwaiting;	/* processes that wait until an index is shown */
 	uint64		incarnation;	/* of this shared memory */
 	pg_atomic_uint64 next_sequence;
@@ -82,6 +84,7 @@ extern void ot_position_names_change(void);
 extern OtLogIndex ot_position_base_of_names(void);
 extern bool ot_position_wait_announced(void);
 extern OtLogIndex ot_applied_index(void);
+extern TimestampTz ot_applied_at(void);
 extern OtLogIndex ot_durable_index(void);
 extern RepOriginId ot_origin(void);
 extern uint64 ot_incarnation(void);
@@ -206,6 +209,23 @@ typedef enum OtCrossing
 
 extern void ot_crossing_init(void);
 extern void ot_crossing_note(OtCrossing cause);
+
+/* ---- commit_times.c ---- */
+
+/* The parts of a COMMIT; last_commit.c says what they are. */
+typedef enum OtCommitPart
+{
+	OT_COMMIT_PREPARE = 0,
+	OT_COMMIT_VERDICT,
+	OT_COMMIT_TURN,
+	OT_COMMIT_LOCAL,
+	OT_COMMIT_WHOLE
+} OtCommitPart;
+
+#define OT_COMMIT_PARTS (OT_COMMIT_WHOLE + 1)
+
+extern void ot_commit_times_init(void);
+extern void ot_commit_time_note(OtCommitPart part, uint64 microseconds);
 
 /* ---- worker_status.c ---- */
 

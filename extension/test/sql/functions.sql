@@ -26,6 +26,20 @@ SELECT onetrip.position() AS position \gset before_
 BEGIN; SELECT onetrip.advance(); ROLLBACK;
 BEGIN READ ONLY; SELECT onetrip.advance(); COMMIT;
 
+-- commits: each COMMIT of a change adds one to every part, and nothing else does.
+SELECT count AS commits FROM onetrip.commits WHERE part = 'whole' \gset before_
+INSERT INTO t VALUES (13);
+SELECT count(*) FROM t;
+BEGIN; INSERT INTO t VALUES (14); ROLLBACK;
+CREATE TEMP TABLE mine (id int);
+BEGIN; DELETE FROM t WHERE id = 13; INSERT INTO t VALUES (13); COMMIT;
+SELECT part, count - :before_commits AS more, 0 <= mean_ms AND p50_ms <= p95_ms AND p95_ms <= p99_ms AND p99_ms <= max_ms
+       AND mean_ms <= max_ms AS ordered FROM onetrip.commits;
+SELECT part, sum(count) = max(up_to_here) AS adds_up, bool_and(up_to_ms > 0) AS bounds FROM onetrip.commit_histogram
+ GROUP BY part ORDER BY part;
+SELECT sum(mean_ms * count) FILTER (WHERE part <> 'whole') / sum(mean_ms * count) FILTER (WHERE part = 'whole') BETWEEN 0.9 AND 1
+       AS parts_make_the_whole FROM onetrip.commits;
+
 -- outcome(): garbage, a transaction that never existed, null.
 SELECT onetrip.outcome('');
 SELECT onetrip.outcome('garbage');

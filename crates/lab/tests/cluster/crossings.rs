@@ -78,6 +78,7 @@ async fn nothing_but_commits_and_fresh_reads_asks_other_regions() {
     nothing_crossed(&c, before, "a prepared statement of a driver").await;
     the_first_query_after_ddl_elsewhere(&lab).await;
     what_does_cross_is_counted(&lab).await;
+    explain_says_what_is_asked(&lab).await;
     no_more_than_is_allowed(&lab).await;
     lab.check_equal(1).await;
 }
@@ -124,6 +125,39 @@ async fn what_does_cross_is_counted(lab: &Lab) {
 }
 
 /// Who would need more trips than allowed fails before anything is sent.
+/// `EXPLAIN (ANALYZE, DIST)` of a statement in region c, without its plan.
+async fn bill(c: &crate::lab::Session, statement: &str) -> serde_json::Value {
+    let sql = format!("explain (analyze, dist, format json) {statement}");
+    let answer = c.simple_query(&sql).await.unwrap();
+    let row = answer.iter().find_map(|m| match m {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let queries: serde_json::Value = serde_json::from_str(row.unwrap()).unwrap();
+    queries[1]["Distribution"].clone()
+}
+
+async fn explain_says_what_is_asked(lab: &Lab) {
+    let c = lab.session(2).await;
+    let position = number(&c, "select onetrip.position()").await.unwrap();
+    let local = bill(&c, "select count(*) from t").await;
+    assert_eq!((&local["Round Trips"], &local["Round Trips at COMMIT"]), (&0.into(), &0.into()), "{local}");
+    assert!(local["Snapshot Position"].as_i64() >= Some(position), "{local}, not {position}");
+    assert_eq!(local["Fresh Read"], serde_json::Value::Null);
+    c.must("set onetrip.read = fresh").await;
+    let fresh = bill(&c, "select count(*) from t").await;
+    assert_eq!((&fresh["Round Trips"], &fresh["Round Trips at COMMIT"]), (&1.into(), &0.into()), "{fresh}");
+    let asked = fresh["Fresh Read"]["Asked Other Regions"].as_f64().unwrap();
+    assert!((290.0..5_000.0).contains(&asked), "{fresh}: the others are 300 ms away");
+    c.must("begin; select 1 from t").await;
+    let later = bill(&c, "update t set v = v + 1").await;
+    c.must("rollback; reset onetrip.read").await;
+    assert_eq!((&later["Round Trips"], &later["Round Trips at COMMIT"]), (&0.into(), &1.into()), "{later}");
+    let verdicts = "select (p50_ms between 290 and 5000) and (mean_ms between 290 and 5000) and count > 2
+                    from onetrip.commits where part = 'verdict'";
+    assert!(c.query_one(verdicts, &[]).await.unwrap().get::<_, bool>(0));
+}
+
 async fn no_more_than_is_allowed(lab: &Lab) {
     let c = lab.session(2).await;
     let before = number(&c, CROSSED).await.unwrap();

@@ -1,0 +1,271 @@
+/*-------------------------------------------------------------------------
+ *
+ * bill.c
+ *	  EXPLAIN (ANALYZE, DIST): what a statement adds to the bill of its
+ *	  transaction.
+ *
+ * The server's EXPLAIN does not know the option, so it is taken out of the
+ * statement before that reads it, and what it stands for is printed behind each
+ * plan, as a group of its own.
+ *
+ * Runs in backends.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "access/xact.h"
+#include "commands/defrem.h"
+#include "commands/explain.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+#include "ddl/ddl.h"
+#include "shmem/shmem.h"
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+static ExplainOneQuery_hook_type prev_explain_one_query = NULL;
+
+/* The EXPLAIN that runs. */
+static struct
+{
+	bool		dist;			/* has the option */
+	OtLogIndex	position;		/* what its snapshot shows at least; 0: not known */
+}			explaining;
+
+/* ---- what is printed ---- */
+
+static const char *const key_modes[OT_KEY_MODES] = {
+	[OT_KEY_SHARE] = "KEY SHARE",
+	[OT_SHARE] = "SHARE",
+	[OT_NO_KEY_UPDATE] = "NO KEY UPDATE",
+	[OT_UPDATE] = "UPDATE",
+};
+
+/* A group; in text, a heading and lines below it. */
+static void
+bill_open(const char *name, ExplainState *es)
+{
+	ExplainOpenGroup(name, name, true, es);
+	if (es->format == EXPLAIN_FORMAT_TEXT)
+	{
+		appendStringInfoSpaces(es->str, es->indent * 2);
+		appendStringInfo(es->str, "%s:\n", name);
+		es->indent++;
+	}
+}
+
+static void
+bill_close(const char *name, ExplainState *es)
+{
+	if (es->format == EXPLAIN_FORMAT_TEXT)
+		es->indent--;
+	ExplainCloseGroup(name, name, true, es);
+}
+
+static void
+bill_keys(const int64 *keys, ExplainState *es)
+{
+	StringInfoData text;
+	int64		sum = 0;
+
+	if (es->format != EXPLAIN_FORMAT_TEXT)
+	{
+		ExplainOpenGroup("Keys", "Keys", true, es);
+		for (int mode = 0; mode < OT_KEY_MODES; mode++)
+			ExplainPropertyInteger(key_modes[mode], NULL, keys[mode], es);
+		ExplainCloseGroup("Keys", "Keys", true, es);
+		return;
+	}
+	initStringInfo(&text);
+	for (int mode = 0; mode < OT_KEY_MODES; mode++)
+	{
+		if (keys[mode] == 0)
+			continue;
+		appendStringInfo(&text, "%s%s " INT64_FORMAT, sum > 0 ? ", " : "", key_modes[mode], keys[mode]);
+		sum += keys[mode];
+	}
+	ExplainPropertyText("Keys", sum == 0 ? "none" : text.data, es);
+	pfree(text.data);
+}
+
+static void
+bill_snapshot(const OtFreshCost *fresh, ExplainState *es)
+{
+	OtLogIndex	position = explaining.position;
+
+	if (fresh->at.value > position.value)
+		position = fresh->at;
+	if (position.value == 0)
+		return;
+	ExplainPropertyInteger("Snapshot Position", NULL, (int64) position.value, es);
+	/* times differ from run to run, so they obey the option that leaves them out */
+	if (es->timing && ot_applied_at() != 0)
+		ExplainPropertyFloat("Shown For", "ms",
+							 TimestampDifferenceMilliseconds(ot_applied_at(), ot_now()), 0, es);
+}
+
+static void
+bill_print(const OtWriteSetSizes *before, int trips_before, ExplainState *es)
+{
+	OtWriteSetSizes sizes;
+	OtFreshCost fresh = ot_fresh_cost();
+
+	ot_write_set_sizes(&sizes);
+	for (int mode = 0; mode < OT_KEY_MODES; mode++)
+		sizes.keys[mode] -= before->keys[mode];
+
+	ExplainOpenGroup("Query", NULL, true, es);
+	bill_open("Distribution", es);
+	ExplainPropertyInteger("Rows Captured", NULL, sizes.rows - before->rows, es);
+	ExplainPropertyInteger("Write Set", "bytes", sizes.bytes - before->bytes, es);
+	bill_keys(sizes.keys, es);
+	bill_snapshot(&fresh, es);
+	if (fresh.asked && es->timing)
+	{
+		bill_open("Fresh Read", es);
+		ExplainPropertyFloat("Asked Other Regions", "ms", fresh.asked_ms, 3, es);
+		ExplainPropertyFloat("Waited Until Shown", "ms", fresh.shown_ms, 3, es);
+		bill_close("Fresh Read", es);
+	}
+	ExplainPropertyInteger("Round Trips", NULL, ot_trips_taken() - trips_before, es);
+	ExplainPropertyInteger("Round Trips at COMMIT", NULL, ot_commit_trips(), es);
+	bill_close("Distribution", es);
+	ExplainCloseGroup("Query", NULL, true, es);
+}
+
+static void
+ot_explain_one_query(Query *query, int cursor_options, IntoClause *into, ExplainState *es,
+					 const char *text, ParamListInfo params, QueryEnvironment *env)
+{
+	OtWriteSetSizes before;
+	int			trips_before = ot_trips_taken();
+
+	ot_write_set_sizes(&before);
+	if (prev_explain_one_query)
+		prev_explain_one_query(query, cursor_options, into, es, text, params, env);
+	else
+		ot_standard_explain_one_query(query, cursor_options, into, es, text, params, env);
+	if (unlikely(explaining.dist))
+		bill_print(&before, trips_before, es);
+}
+
+/* ---- the option ---- */
+
+/*
+ * Returns the statement without the option, and whether it asks for what the
+ * option stands for.  The statement itself stays as it is.
+ */
+static ExplainStmt *
+bill_take_option(ExplainStmt *stmt, bool *dist)
+{
+	ExplainStmt *copy;
+	List	   *options = NIL;
+	bool		analyze = false;
+	ListCell   *lc;
+
+	*dist = false;
+	foreach(lc, stmt->options)
+	{
+		DefElem    *option = lfirst_node(DefElem, lc);
+
+		if (strcmp(option->defname, "dist") == 0)
+		{
+			*dist = defGetBoolean(option);
+			continue;
+		}
+		if (strcmp(option->defname, "analyze") == 0)
+			analyze = defGetBoolean(option);
+		options = lappend(options, option);
+	}
+	if (list_length(options) == list_length(stmt->options))
+		return stmt;
+	if (*dist && !analyze)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("EXPLAIN option DIST requires ANALYZE")));
+	if (*dist && IsA(stmt->query, Query) &&
+		((Query *) stmt->query)->commandType == CMD_UTILITY &&
+		IsA(((Query *) stmt->query)->utilityStmt, ExecuteStmt))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("EXPLAIN option DIST does not work with EXECUTE"),
+				 errhint("Explain the statement that was prepared.")));
+	copy = makeNode(ExplainStmt);
+	*copy = *stmt;
+	copy->options = options;
+	return copy;
+}
+
+/*
+ * What the client's own statement reads is known exactly if its snapshot is
+ * taken after the position was read.  In REPEATABLE READ it may be older.
+ */
+static bool
+bill_renew_snapshot(ProcessUtilityContext context)
+{
+	if (context != PROCESS_UTILITY_TOPLEVEL || IsolationUsesXactSnapshot())
+		return false;
+	explaining.position = ot_applied_index();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	return true;
+}
+
+static void
+bill_run(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+			ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *env,
+			DestReceiver *dest, QueryCompletion *completion)
+{
+	ExplainStmt *stmt = (ExplainStmt *) pstmt->utilityStmt;
+	bool		pushed;
+
+	explaining.position.value = 0;
+	stmt = bill_take_option(stmt, &explaining.dist);
+	pushed = explaining.dist && bill_renew_snapshot(context);
+	ot_call_process_utility(prev_process_utility, pstmt, (Node *) stmt, query, read_only_tree,
+							context, params, env, dest, completion);
+	if (pushed)
+		PopActiveSnapshot();
+}
+
+static void
+ot_explain_process_utility(PlannedStmt *pstmt, const char *query,
+						   bool read_only_tree, ProcessUtilityContext context,
+						   ParamListInfo params, QueryEnvironment *env,
+						   DestReceiver *dest, QueryCompletion *completion)
+{
+	bool		outer_dist = explaining.dist;
+	OtLogIndex	outer_position = explaining.position;
+
+	if (likely(!IsA(pstmt->utilityStmt, ExplainStmt)))
+	{
+		ot_call_process_utility(prev_process_utility, pstmt, pstmt->utilityStmt, query,
+								read_only_tree, context, params, env, dest, completion);
+		return;
+	}
+	PG_TRY();
+	{
+		bill_run(pstmt, query, read_only_tree, context, params, env, dest, completion);
+	}
+	PG_FINALLY();
+	{
+		explaining.dist = outer_dist;
+		explaining.position = outer_position;
+	}
+	PG_END_TRY();
+}
+
+void
+ot_explain_init(void)
+{
+	prev_explain_one_query = ExplainOneQuery_hook;
+	ExplainOneQuery_hook = ot_explain_one_query;
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = ot_explain_process_utility;
+}
