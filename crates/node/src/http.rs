@@ -1,4 +1,4 @@
-//! `GET /status`; `GET /health`, `/writable`, `/readable` and `/leader` for load balancers; and in a lab `POST /links`.
+//! `GET /status` and `/metrics`; `GET /health`, `/writable`, `/readable` and `/leader` for load balancers; in a lab `POST /links`.
 //! There is no password, so the port is on loopback unless `http_anywhere` is set.
 
 use crate::bounded_listener::BoundedListener;
@@ -8,6 +8,7 @@ use crate::postgres::PostgresState;
 use crate::status::{report, CoreStatus, StatusReport};
 use crate::transport::Transport;
 use axum::extract::{RawQuery, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -35,6 +36,7 @@ impl Http {
     pub async fn run(self: Arc<Self>, listener: tokio::net::TcpListener) {
         let routes = Router::new()
             .route("/status", get(status))
+            .route("/metrics", get(metrics))
             .route("/health", get(health))
             .route("/writable", get(writable))
             .route("/readable", get(readable))
@@ -69,6 +71,13 @@ const STUCK: (StatusCode, &str) =
 async fn status(State(http): State<Arc<Http>>) -> Response {
     match http.report().await {
         Some(report) => Json(report).into_response(),
+        None => STUCK.into_response(),
+    }
+}
+
+async fn metrics(State(http): State<Arc<Http>>) -> Response {
+    match http.report().await {
+        Some(report) => ([(CONTENT_TYPE, crate::metrics::CONTENT_TYPE)], crate::metrics::text(&report)).into_response(),
         None => STUCK.into_response(),
     }
 }

@@ -9,7 +9,8 @@
 //! | `agent` | the socket through which PostgreSQL reaches its node | reading: io, answering: core |
 //! | [`tls`] | who is a member: certificates | io |
 //! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
-//! | `http` | `GET /status`, `GET /health` | io |
+//! | `http` | `GET /status`, `GET /health`, `GET /metrics` | io |
+//! | `metrics` | the status as metrics | io |
 //! | `links` | `POST /links`, in builds with the feature `lab` | io |
 //! | `admin` | the operators' socket: tokens, leaving, the preferred leader, entries to leave out, backups | io |
 //! | `write_set` | the changes of an entry that is left out, as text | core |
@@ -36,6 +37,7 @@ mod inbox;
 pub mod join;
 #[cfg(feature = "lab")]
 mod links;
+mod metrics;
 pub mod node;
 pub mod postgres;
 mod rebuild;

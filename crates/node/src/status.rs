@@ -18,6 +18,8 @@ const CAUGHT_UP_ENTRIES: u64 = 1_000;
 const CAUGHT_UP_TIME: Duration = Duration::from_secs(2);
 /// A disk that syncs nothing for longer is a problem.
 const DISK_SILENT_MAX: Duration = Duration::from_secs(1);
+/// A member that is connected and says nothing for longer is a problem.
+const MEMBER_SILENT_MAX: Duration = Duration::from_secs(5);
 
 /// The core thread's part.
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ pub struct CoreStatus {
     /// This node's PostgreSQL, and the others' as they reported it.
     pub own: Option<Position>,
     pub positions: BTreeMap<NodeId, Position>,
+    /// For how long other members have not said how far they are, which they do twice a second.
+    pub silent: BTreeMap<NodeId, Duration>,
     pub router: RouterStatus,
     /// Places for the leader, the best first; unknown while a round trip has not been measured.
     pub places: Option<Vec<Place>>,
@@ -175,6 +179,8 @@ pub struct MemberReport {
     pub this_node: bool,
     pub connected: bool,
     pub rtt_ms: Option<f64>,
+    /// For how long it has said nothing, if it has ever said something to this node and is not this node.
+    pub silent_ms: Option<f64>,
     /// Of its PostgreSQL.
     pub applied: Option<LogIndex>,
     pub durable: Option<LogIndex>,
@@ -201,6 +207,7 @@ fn member_report(m: &Member, config: &NodeConfig, core: &CoreStatus, peers: &[Pe
         this_node,
         connected: this_node || peer.is_some_and(|p| p.state.connected),
         rtt_ms: peer.and_then(|p| p.state.rtt_ms),
+        silent_ms: core.silent.get(&m.id).copied().map(millis),
         applied: position.map(|p| p.applied),
         durable: position.map(|p| p.durable),
         lag_entries: position.map(|p| p.lag_entries),
@@ -279,7 +286,9 @@ fn problems(
     let mut problems = Vec::new();
     let conf = &core.raft.conf;
     if core.raft.leadership.leader.is_none() {
-        let there = |id: &NodeId| *id == config.node || peers.iter().any(|p| p.id == *id && p.connected);
+        let is_silent = |id: &NodeId| core.silent.get(id).is_some_and(|silent| *silent > MEMBER_SILENT_MAX);
+        let heard = |id: &NodeId| peers.iter().any(|p| p.id == *id && p.connected) && !is_silent(id);
+        let there = |id: &NodeId| *id == config.node || heard(id);
         let short = [&conf.voters, &conf.outgoing].into_iter().find_map(|voters| {
             let (reachable, majority) = (voters.iter().filter(|id| there(id)).count(), voters.len() / 2 + 1);
             (!voters.is_empty() && reachable < majority).then_some((reachable, majority))
@@ -298,6 +307,17 @@ fn problems(
              come back, `onetrip token --replaces {}` lets a new one take its place",
             peer.id, peer.region, peer.id
         ));
+    }
+    for peer in peers.iter().filter(|p| p.connected) {
+        if let Some(silent) = core.silent.get(&peer.id).filter(|silent| **silent > MEMBER_SILENT_MAX) {
+            problems.push(format!(
+                "member {} in {} is connected and has said nothing for {} s: its process or its machine hangs, or nothing comes \
+                 through; it does not count towards a majority meanwhile",
+                peer.id,
+                peer.region,
+                silent.as_secs()
+            ));
+        }
     }
     for (id, matched) in core.raft.matched.iter().filter(|(_, m)| m.next() < core.log_first) {
         // 0 until a new leader has heard from it, which is no reason for alarm.

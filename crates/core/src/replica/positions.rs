@@ -84,6 +84,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.positions.iter().map(|(id, shown)| (*id, *shown))
     }
 
+    /// For how long each other member that has reported something has not reported anything.
+    pub fn silent(&self, now: Duration) -> impl Iterator<Item = (NodeId, Duration)> + '_ {
+        let others = self.ways.iter().filter(|(id, _)| **id != self.id);
+        others.map(move |(id, ways)| (*id, now.saturating_sub(ways.heard)))
+    }
+
     pub(super) fn heard_within(&self, peer: NodeId, now: Duration, within: Duration) -> Option<Shown> {
         self.positions.get(&peer).copied().filter(|shown| shown.heard + within > now)
     }

@@ -180,7 +180,7 @@ async fn backup_by_script(lab: &Lab, place: &Place) -> PathBuf {
 }
 
 /// Configures an archive for two of the nodes.
-fn archive(cluster: &Cluster) -> anyhow::Result<()> {
+pub fn archive(cluster: &Cluster) -> anyhow::Result<()> {
     for node in &cluster.nodes()[..2] {
         let folder = cluster.data().with_file_name("archive").join(node.region());
         fs::create_dir_all(&folder)?;

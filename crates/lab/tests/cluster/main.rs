@@ -29,6 +29,7 @@ mod left_out;
 mod load;
 mod long_fork;
 mod membership;
+mod metrics;
 mod no_majority;
 mod nothing_deadlocks;
 #[cfg(feature = "stop-points")]

@@ -56,6 +56,13 @@ async fn hang_the_others(lab: &Lab, survivor: usize, ids: &mut u32) {
     })
     .await
     .unwrap();
+    until("the node to count those that it does not hear", SOON, || async {
+        let (status, why) = ask(lab, survivor, "/health").await?;
+        let said = ["no leader: 1 of 2 needed members are reachable", "has said nothing for"];
+        Ok(status == 503 && said.iter().all(|said| why.contains(said)))
+    })
+    .await
+    .unwrap();
     assert_eq!(ask(lab, survivor, "/readable").await.unwrap(), (200, "ok\n".to_string()));
     assert_eq!(ask(lab, survivor, "/readable?max_lag=60000").await.unwrap().0, 503);
     assert_eq!(ask(lab, survivor, "/leader").await.unwrap(), (503, "no leader\n".to_string()));

@@ -302,6 +302,7 @@ impl CoreThread {
             members: replica.members().clone(),
             own: self.own_position(),
             positions: self.positions.iter().map(|(id, p)| (*id, self.lag_by_now(*p))).collect(),
+            silent: replica.silent(host.now()).collect(),
             log_bytes: replica.consensus.log().bytes(),
             router,
             places: replica.places(host.now()),
