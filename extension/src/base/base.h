@@ -85,6 +85,7 @@ extern int	ot_sequence_stride;
 extern bool ot_show_sequence_shares;
 extern int	ot_commit_timeout_ms;
 extern int	ot_max_trips;
+extern int	ot_max_staleness_ms;
 extern int	ot_read;			/* OtRead */
 extern int	ot_new_tables;		/* OtNewTables */
 extern int	ot_max_apply_delay_ms;

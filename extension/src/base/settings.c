@@ -25,6 +25,7 @@ int			ot_sequence_stride = 1;
 bool		ot_show_sequence_shares = false;
 int			ot_commit_timeout_ms = 10000;
 int			ot_max_trips = -1;
+int			ot_max_staleness_ms = -1;
 int			ot_read = OT_READ_LOCAL;
 int			ot_new_tables = OT_NEW_TABLES_REPLICATED;
 int			ot_max_apply_delay_ms = 5000;
@@ -105,6 +106,11 @@ ot_settings_init(void)
 							 "local: what this server shows; fresh: at least everything that was acknowledged anywhere before.",
 							 &ot_read, OT_READ_LOCAL, read_values,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.max_staleness",
+							"How old what a local read shows may be.",
+							"Older than that, it asks other regions as a fresh read does; -1: any age.",
+							&ot_max_staleness_ms, -1, -1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_trips",
 							"How many round trips to other regions a transaction may take.",
 							"COMMIT of a change takes one, DDL another one, and so does a fresh read; -1: any number.",

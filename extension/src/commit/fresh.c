@@ -2,7 +2,8 @@
  *
  * fresh.c
  *	  Fresh reads: a transaction that sees at least everything that was
- *	  acknowledged anywhere before it asked (onetrip.read = fresh).
+ *	  acknowledged anywhere before it asked (onetrip.read = fresh), or some time
+ *	  before it began (onetrip.max_staleness).
  *
  * Such a transaction asks its node once which entry this server must show, and
  * waits until it does.  Snapshots taken after that are new enough, so it does
@@ -17,6 +18,10 @@
  *
  * Queries of nothing but catalogs, built-in functions and what the extension
  * itself offers do not ask.  So onetrip.status can be read without a majority.
+ *
+ * With onetrip.max_staleness, a transaction that would ask looks first whether a
+ * session of this server has asked lately enough.  The answer to that question
+ * will do, and this server shows it already, or soon.
  *
  * Replacing the snapshot of a query.  The query has a reference to it, and it
  * usually is the active one, which functions that the query calls use too.  Of
@@ -56,8 +61,8 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/plannodes.h"
-#include "tcop/pquery.h"
 #include "portability/instr_time.h"
+#include "tcop/pquery.h"
 #include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -76,8 +81,20 @@ static ProcessUtility_hook_type prev_process_utility = NULL;
 static struct
 {
 	LocalTransactionId lxid;
+	int			bound_ms;		/* 0: it has asked itself; else another session's
+								 * question was no older than that */
 	uint64		completed;		/* that snapshot's snapXactCompletionCount */
 }			asked;
+
+/* The question of this server that was asked last, and the answer to it. */
+typedef struct LastAsked
+{
+	slock_t		mutex;
+	int64		at_us;			/* of fresh_clock_us(); 0: none yet */
+	OtLogIndex	index;
+} LastAsked;
+
+static LastAsked *last_asked = NULL;
 
 /* What it cost the transaction that has waited last. */
 static struct
@@ -161,6 +178,77 @@ fresh_raise_outdated(void)
 			 errhint("Repeat the transaction.")));
 }
 
+/* ---- what is new enough ---- */
+
+static inline bool
+fresh_is_wanted(void)
+{
+	return ot_read == OT_READ_FRESH || ot_max_staleness_ms >= 0;
+}
+
+/* A clock that nobody sets, and that goes on while the machine is suspended. */
+static int64
+fresh_clock_us(void)
+{
+	struct timespec now;
+
+#ifdef CLOCK_BOOTTIME
+	(void) clock_gettime(CLOCK_BOOTTIME, &now);
+#else
+	(void) clock_gettime(CLOCK_MONOTONIC, &now);
+#endif
+	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static Size
+fresh_memory_size(void)
+{
+	return sizeof(LastAsked);
+}
+
+static void
+fresh_attach_memory(void *memory, bool found)
+{
+	last_asked = memory;
+	if (!found)
+		SpinLockInit(&last_asked->mutex);
+}
+
+/*
+ * A server that shows `index` shows all that was acknowledged before `asked_us`,
+ * when the question was about to be sent.
+ */
+static void
+fresh_note_answer(int64 asked_us, OtLogIndex index)
+{
+	SpinLockAcquire(&last_asked->mutex);
+	if (asked_us > last_asked->at_us)
+	{
+		last_asked->at_us = asked_us;
+		last_asked->index = index;
+	}
+	SpinLockRelease(&last_asked->mutex);
+}
+
+/*
+ * Has a session of this server been told what it must show, and asked for it so
+ * lately that this is enough for onetrip.max_staleness?
+ */
+static bool
+fresh_is_known(OtLogIndex *index)
+{
+	int64		now_us = fresh_clock_us();
+	int64		asked_us;
+
+	if (ot_read == OT_READ_FRESH)
+		return false;
+	SpinLockAcquire(&last_asked->mutex);
+	asked_us = last_asked->at_us;
+	*index = last_asked->index;
+	SpinLockRelease(&last_asked->mutex);
+	return asked_us != 0 && now_us - asked_us < (int64) ot_max_staleness_ms * 1000;
+}
+
 /* ---- the question ---- */
 
 static void
@@ -194,7 +282,7 @@ fresh_raise_no_answer(void)
 			 ot_agent_is_open(agent) ?
 			 errdetail("It answers once a majority of regions has told it what is committed.") :
 			 errdetail("%s.", ot_agent_error(agent)),
-			 errhint("Repeat the transaction later, or read what this server shows: SET onetrip.read = local.")));
+			 errhint("Repeat the transaction later, or read what this server shows: SET onetrip.read = local, and onetrip.max_staleness = -1.")));
 }
 
 static void
@@ -205,7 +293,7 @@ fresh_raise_behind(OtLogIndex at)
 			 errmsg("cannot read fresh: the server of region \"%s\" is behind", ot_region),
 			 errdetail("It shows log index " UINT64_FORMAT " and must show " UINT64_FORMAT ".",
 					   ot_applied_index().value, at.value),
-			 errhint("Repeat the transaction later or in another region, or read what this server shows: SET onetrip.read = local.")));
+			 errhint("Repeat the transaction later or in another region, or read what this server shows: SET onetrip.read = local, and onetrip.max_staleness = -1.")));
 }
 
 /* And starts the clock again. */
@@ -235,6 +323,7 @@ fresh_wait(void)
 	OtReadAt	read = {.number = ++last_number};
 	instr_time	begun;
 	bool		names_changed;
+	bool		asks;
 	OtQuestion	question = {
 		.type = OT_FRAME_READ,
 		.answer = OT_FRAME_READ_AT,
@@ -243,22 +332,30 @@ fresh_wait(void)
 		.state = &read,
 	};
 
-	ot_trips_take("read fresh", 1);
+	asks = !fresh_is_known(&read.at);
+	if (asks)
+		ot_trips_take("read fresh", 1);
 	/* a cancel by the evictor must say what it is */
 	ot_session_watch_errors();
 	ot_eviction_check();
 	ot_position_attach();
 	waited.lxid = InvalidLocalTransactionId;
 	INSTR_TIME_SET_CURRENT(begun);
-	if (!ot_ask(&question, deadline))
-		fresh_raise_no_answer();
+	if (asks)
+	{
+		int64		asked_us = fresh_clock_us();
+
+		if (!ot_ask(&question, deadline))
+			fresh_raise_no_answer();
+		fresh_note_answer(asked_us, read.at);
+	}
 	waited.cost.asked_ms = fresh_ms_since(&begun);
 	if (!ot_position_wait_shown(read.at, deadline))
 		fresh_raise_behind(read.at);
 	names_changed = ot_position_wait_announced();
 	waited.cost.shown_ms = fresh_ms_since(&begun);
 	waited.cost.at = read.at;
-	waited.cost.asked = true;
+	waited.cost.asked = asks;
 	waited.lxid = OT_LXID(MyProc);
 	return names_changed;
 }
@@ -274,13 +371,24 @@ ot_fresh_cost(void)
 
 /* ---- who asks ---- */
 
+/* Whether this transaction has asked, for what the settings want by now. */
 static bool
 fresh_is_asked(void)
 {
-	return asked.lxid == OT_LXID(MyProc);
+	int			wanted_ms = ot_read == OT_READ_FRESH ? 0 : ot_max_staleness_ms;
+
+	return asked.lxid == OT_LXID(MyProc) && asked.bound_ms <= wanted_ms;
 }
 
-/* Is onetrip.read = fresh to be heeded in this process? */
+/* After fresh_wait(), and once the snapshots to come are known to be new enough. */
+static void
+fresh_note_asked(void)
+{
+	asked.lxid = OT_LXID(MyProc);
+	asked.bound_ms = waited.cost.asked ? 0 : ot_max_staleness_ms;
+}
+
+/* Are onetrip.read and onetrip.max_staleness to be heeded in this process? */
 static bool
 fresh_applies(void)
 {
@@ -391,7 +499,7 @@ fresh_ask_with_snapshot(PlannedStmt *plan)
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("cannot read fresh: the transaction already has its snapshot"),
 				 errdetail("In REPEATABLE READ, a transaction waits for what was acknowledged elsewhere before it takes its only snapshot."),
-				 errhint("Begin it with BEGIN, and set onetrip.read before its first query.")));
+				 errhint("Begin it with BEGIN, and set onetrip.read or onetrip.max_staleness before its first query.")));
 	fresh_watch_plan(plan);
 	PG_TRY();
 	{
@@ -405,7 +513,7 @@ fresh_ask_with_snapshot(PlannedStmt *plan)
 	if (names_changed && asking.is_outdated)
 		fresh_raise_outdated();
 	asked.completed = GetTransactionSnapshot()->snapXactCompletionCount;
-	asked.lxid = OT_LXID(MyProc);
+	fresh_note_asked();
 }
 
 /* Replaces the first active snapshot, whose level the caller knows. */
@@ -503,7 +611,7 @@ fresh_before_query(QueryDesc *query, int eflags)
 static void
 ot_fresh_executor_start(QueryDesc *query, int eflags)
 {
-	if (unlikely(ot_read == OT_READ_FRESH))
+	if (unlikely(fresh_is_wanted()))
 		fresh_before_query(query, eflags);
 	if (prev_executor_start)
 		prev_executor_start(query, eflags);
@@ -581,7 +689,7 @@ fresh_before_first_snapshot(ProcessUtilityContext context)
 		!fresh_applies() || fresh_is_asked())
 		return;
 	(void) fresh_wait();
-	asked.lxid = OT_LXID(MyProc);
+	fresh_note_asked();
 }
 
 static void
@@ -593,7 +701,7 @@ ot_fresh_process_utility(PlannedStmt *pstmt, const char *query,
 	/* the statement's tree may be gone afterwards: COMMIT in a procedure */
 	bool		sets = fresh_begins_or_sets(pstmt->utilityStmt);
 
-	if (unlikely(ot_read == OT_READ_FRESH))
+	if (unlikely(fresh_is_wanted()))
 	{
 		if (IsA(pstmt->utilityStmt, CopyStmt))
 			fresh_before_copy((CopyStmt *) pstmt->utilityStmt);
@@ -606,13 +714,16 @@ ot_fresh_process_utility(PlannedStmt *pstmt, const char *query,
 	else
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 								env, dest, completion);
-	if (unlikely(ot_read == OT_READ_FRESH) && sets)
+	if (unlikely(fresh_is_wanted()) && sets)
 		fresh_before_first_snapshot(context);
 }
 
 void
 ot_fresh_init(void)
 {
+	static const OtShmemPart part = {"onetrip last asked", fresh_memory_size, fresh_attach_memory};
+
+	ot_shmem_add(&part);
 	prev_executor_start = ExecutorStart_hook;
 	ExecutorStart_hook = ot_fresh_executor_start;
 	prev_process_utility = ProcessUtility_hook;

@@ -18,7 +18,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
-#define PARTS_MAX 8
+#define PARTS_MAX 16
 
 static OtShmemPart parts[PARTS_MAX];
 static int	nparts = 0;

@@ -70,6 +70,64 @@ ROLLBACK;
 SELECT count(*) FROM t \; SELECT count(*) FROM t;
 :questions
 
+-- onetrip.max_staleness: nobody asks while the last question of anybody is not too old.
+RESET onetrip.read;
+SET onetrip.max_staleness = '1h';
+SELECT count(*) FROM t;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT count(*) FROM t;
+COMMIT;
+SET onetrip.max_trips = 0;
+SELECT count(*), one_count() FROM t;
+RESET onetrip.max_trips;
+:questions
+SET onetrip.max_staleness = '100ms';
+SELECT pg_sleep(0.15);
+SELECT count(*) FROM t;
+:questions
+SET onetrip.max_staleness = 0;
+SELECT count(*) FROM t;
+BEGIN;
+SELECT count(*) FROM t;
+SELECT count(*) FROM t;
+COMMIT;
+:questions
+SET onetrip.max_trips = 0;
+SELECT count(*) FROM t;
+RESET onetrip.max_trips;
+:questions
+-- A transaction that wants it fresher than it has it asks once more, if it can.
+BEGIN;
+SET LOCAL onetrip.max_staleness = '1h';
+SELECT count(*) FROM t;
+SET LOCAL onetrip.read = fresh;
+SELECT count(*) FROM t;
+SET LOCAL onetrip.read = local;
+SET LOCAL onetrip.max_staleness = '1s';
+SELECT count(*) FROM t;
+COMMIT;
+:questions
+BEGIN;
+SET LOCAL onetrip.max_staleness = '1h';
+SELECT count(*) FROM t;
+SET LOCAL onetrip.max_staleness = 0;
+SELECT count(*) FROM t;
+COMMIT;
+:questions
+RESET onetrip.max_staleness;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL onetrip.max_staleness = '1h';
+SELECT count(*) FROM t;
+SET LOCAL onetrip.max_staleness = 0;
+SELECT count(*) FROM t;
+ROLLBACK;
+-- A fresh read asks, however lately somebody has.
+SET onetrip.max_staleness = '1h';
+SET onetrip.read = fresh;
+SELECT count(*) FROM t;
+:questions
+RESET onetrip.max_staleness;
+
 -- A prepared statement whose plan is kept.
 SET plan_cache_mode = force_generic_plan;
 PREPARE counts AS SELECT count(*), one_count() FROM t;

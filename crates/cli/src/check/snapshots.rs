@@ -91,8 +91,8 @@ pub async fn connect(conninfo: &str) -> Result<Client> {
         config.connect(NoTls).await.with_context(|| format!("connect to {}", shown(conninfo)))?;
     tokio::spawn(connection);
     // All regions are compared at one position, whatever the database says.
-    let own = "set onetrip.read = local; set onetrip.max_trips = -1";
-    client.batch_execute(own).await.context("set onetrip.read and onetrip.max_trips")?;
+    let own = "set onetrip.read = local; set onetrip.max_staleness = -1; set onetrip.max_trips = -1";
+    client.batch_execute(own).await.context("set how it reads")?;
     Ok(client)
 }
 

@@ -1,6 +1,7 @@
 //! Fresh reads see what was acknowledged in other regions, and ask for it only once in a transaction.
 
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use crate::lab::{apart, builder, number, start_from, text, until, Lab, Session, SOON};
 
@@ -52,7 +53,8 @@ async fn a_fresh_read_sees_what_was_acknowledged_elsewhere() {
     assert_eq!(copied, rows, "{answer}");
     waits_for_what_it_cannot_have_yet(&lab, rows).await;
     what_was_planned_before_is_not_run(&lab).await;
-    without_a_majority(&lab, rows).await;
+    no_older_than_allowed(&lab).await;
+    without_a_majority(&lab, number(&lab.session(0).await, "select count(*) from t").await.unwrap()).await;
     for_the_whole_database(&lab).await;
     lab.check_equal(1).await;
 }
@@ -101,6 +103,67 @@ async fn waits_for_what_it_cannot_have_yet(lab: &Lab, rows: i64) {
     assert_eq!(number(&local, "select count(*) from t").await.unwrap(), rows + 2);
     let late = local.refused(&format!("select onetrip.wait_for({position} + 1000000, '100 ms')")).await;
     assert_eq!(late.code().code(), "55000", "{late:?}");
+}
+
+/// While region a writes and region c gets nothing for a while, reads there with a bound of 300 ms see all that was
+/// acknowledged that long before; those without one do not.
+async fn no_older_than_allowed(lab: &Lab) {
+    const BOUND: Duration = Duration::from_millis(300);
+    const COUNT: &str = "select count(*) from counted_up";
+    const ASKED: &str = "select count from onetrip.crossings where cause = 'fresh read'";
+    let a = lab.session(0).await;
+    a.must("create table counted_up (n int primary key)").await;
+    lab.everywhere().await;
+    // When each row was acknowledged.
+    let acknowledged = Mutex::new(Vec::new());
+    let must_see = || {
+        let before = Instant::now() - BOUND;
+        acknowledged.lock().unwrap().iter().filter(|at| **at < before).count() as i64
+    };
+    let began = Instant::now();
+    let goes_on = || began.elapsed() < Duration::from_secs(5);
+    let writes = async {
+        while goes_on() {
+            let n = acknowledged.lock().unwrap().len();
+            a.must(&format!("insert into counted_up values ({n})")).await;
+            acknowledged.lock().unwrap().push(Instant::now());
+        }
+    };
+    let cuts = async {
+        for cut in [true, false] {
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            lab.cut_link(0, 2, cut).await.unwrap_or_else(|e| panic!("{e:#}"));
+        }
+    };
+    let session = lab.session(2).await;
+    let locals = async {
+        let (mut too_old, mut reads) = (0, 0);
+        while goes_on() {
+            let least = must_see();
+            too_old += usize::from(number(&session, COUNT).await.unwrap() < least);
+            reads += 1;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        (too_old, reads)
+    };
+    let bounded = lab.session(2).await;
+    bounded.must("set onetrip.max_staleness = '300ms'; set onetrip.commit_timeout = '60s'").await;
+    let before = number(&bounded, ASKED).await.unwrap();
+    let bound = async {
+        let mut reads = 0;
+        while goes_on() {
+            let least = must_see();
+            let seen = number(&bounded, COUNT).await.unwrap();
+            assert!(seen >= least, "{seen} of {least} rows after {:?}", began.elapsed());
+            reads += 1;
+        }
+        reads
+    };
+    let ((), (), (too_old, locals), reads) = tokio::join!(writes, cuts, locals, bound);
+    let asked = number(&bounded, ASKED).await.unwrap() - before;
+    println!("{reads} reads within {BOUND:?} asked {asked} times; {too_old} of {locals} local ones were older");
+    assert!(too_old > 0, "the local reads were never older than that, so this shows nothing");
+    assert!((3..=20).contains(&asked) && asked * 4 < reads, "{reads} reads asked {asked} times");
 }
 
 /// What region a changes while queries of region c wait, their plans do not know.

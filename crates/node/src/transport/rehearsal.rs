@@ -224,7 +224,7 @@ async fn connect(socket: &Path, database: &str, rehearsal: &Rehearsal) -> Result
     let options = format!(
         "-c statement_timeout={} -c lock_timeout={} -c default_transaction_isolation=read\\ committed \
          -c default_transaction_read_only=off -c session_replication_role=replica -c log_min_messages=fatal \
-         -c role=none -c onetrip.read=local -c client_connection_check_interval=100",
+         -c role=none -c onetrip.read=local -c onetrip.max_staleness=-1 -c client_connection_check_interval=100",
         rehearsal.timeout_ms, rehearsal.lock_timeout_ms
     );
     let mut config = tokio_postgres::Config::new();
