@@ -345,6 +345,12 @@ SET onetrip.commit_timeout = '200ms';
 \set VERBOSITY terse
 \! echo 'echo 1000000000000' >$DIR/answer
 SELECT count(*) FROM later;
+-- Nor is it there for a transaction that can do with that answer.
+SET onetrip.read = local;
+SET onetrip.max_staleness = '1h';
+SELECT count(*) FROM later;
+RESET onetrip.max_staleness;
+SET onetrip.read = fresh;
 \! echo 'echo silence' >$DIR/answer
 SELECT count(*) FROM later;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
