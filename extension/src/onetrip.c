@@ -80,5 +80,6 @@ _PG_init(void)
 	ot_explain_init();
 	/* the hook that is installed last is called first */
 	ot_session_init();
+	ot_retry_init();
 	ot_apply_register();
 }

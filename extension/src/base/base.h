@@ -85,6 +85,8 @@ extern int	ot_sequence_stride;
 extern bool ot_show_sequence_shares;
 extern int	ot_commit_timeout_ms;
 extern int	ot_max_trips;
+extern int	ot_statement_retries;
+extern bool ot_retry_procedures;
 extern int	ot_max_staleness_ms;
 extern int	ot_read;			/* OtRead */
 extern int	ot_new_tables;		/* OtNewTables */

@@ -252,9 +252,18 @@ typedef TBMIterator OtBitmapIterator;
 #if PG_VERSION_NUM >= 180000
 #define OT_EXECUTE_ONCE_PARAMETER
 #define OT_EXECUTE_ONCE_ARGUMENT
+#define OT_EXECUTE_ONCE(value)
 #else
 #define OT_EXECUTE_ONCE_PARAMETER , bool execute_once
 #define OT_EXECUTE_ONCE_ARGUMENT , execute_once
+#define OT_EXECUTE_ONCE(value) , value
+#endif
+
+/* 17: it says how much has arrived. */
+#if PG_VERSION_NUM >= 170000
+#define OT_CLIENT_DATA_IS_BUFFERED() (pq_buffer_remaining_data() > 0)
+#else
+#define OT_CLIENT_DATA_IS_BUFFERED() pq_buffer_has_data()
 #endif
 
 /* 17: there is no stack of override search paths any more. */

@@ -25,6 +25,8 @@ int			ot_sequence_stride = 1;
 bool		ot_show_sequence_shares = false;
 int			ot_commit_timeout_ms = 10000;
 int			ot_max_trips = -1;
+int			ot_statement_retries = 3;
+bool		ot_retry_procedures = false;
 int			ot_max_staleness_ms = -1;
 int			ot_read = OT_READ_LOCAL;
 int			ot_new_tables = OT_NEW_TABLES_REPLICATED;
@@ -116,6 +118,16 @@ ot_settings_init(void)
 							"COMMIT of a change takes one, DDL another one, and so does a fresh read; -1: any number.",
 							&ot_max_trips, -1, -1, INT_MAX,
 							PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.statement_retries",
+							"How often a statement that lost against another transaction is run again.",
+							"Only one that is a transaction of its own, and of which the client has been sent nothing.",
+							&ot_statement_retries, 3, 0, 100,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("onetrip.retry_procedures",
+							 "CALL and DO are run again as well.",
+							 "What they do outside of the database, and the messages that they send, are repeated.",
+							 &ot_retry_procedures, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("onetrip.new_tables",
 							 "Whether a new table without USING is replicated.",
 							 "replicated: its rows travel; local: it is a heap table, with rows of its own in each region.",

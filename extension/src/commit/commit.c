@@ -166,6 +166,17 @@ static struct
  */
 static bool last_is_done = true;
 static OtTxnId last_txn;
+static OtLogIndex last_index;
+
+/*
+ * A statement has been committed before its end (retry.c), and the transaction
+ * that is open now only brings its client the answer.
+ */
+static struct
+{
+	bool		is_open;
+	bool		holds_interrupts;
+}			answer;
 
 static void commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 								   void *arg);
@@ -342,10 +353,50 @@ commit_raise_handed_over(const char *why)
 			commit_say_committed(own.txn, committing.index, committing.other_tables, why));
 }
 
+/* May somebody ask for the outcome of this transaction by its id? */
+bool
+ot_commit_id_is_told(void)
+{
+	return own.state == OWN_ID_TOLD;
+}
+
+/*
+ * The transaction of a statement has been committed, and the client has not been
+ * told yet.  It must not be told anything else, so nothing may cancel what is
+ * left of the statement.  While the client takes rows, the session can be ended:
+ * that may take any time, and the client then has no answer at all.
+ */
+void
+ot_commit_begin_answer(bool has_rows)
+{
+	answer.is_open = true;
+	answer.holds_interrupts = !has_rows;
+	if (has_rows)
+		HOLD_CANCEL_INTERRUPTS();
+	else
+		HOLD_INTERRUPTS();
+}
+
+/* The transaction that brought the answer is over.  An ERROR let go by itself. */
+static void
+commit_end_answer(bool committed)
+{
+	if (likely(!answer.is_open))
+		return;
+	answer.is_open = false;
+	if (!committed)
+		return;
+	/* the server holds interrupts once more while it calls this */
+	if (!answer.holds_interrupts)
+		RESUME_CANCEL_INTERRUPTS();
+	else if (InterruptHoldoffCount > 1)
+		RESUME_INTERRUPTS();
+}
+
 bool
 ot_commit_minds_errors(void)
 {
-	return commit_is_decided() || commit_has_origin();
+	return commit_is_decided() || commit_has_origin() || answer.is_open;
 }
 
 /*
@@ -362,6 +413,12 @@ ot_commit_reword(const ErrorData *edata)
 	if (commit_has_origin())
 		replorigin_session_origin = InvalidRepOriginId;
 
+	if (answer.is_open)
+	{
+		commit_say_committed(last_txn, last_index, false,
+							 edata->message ? edata->message : "An error came between");
+		return true;
+	}
 	if (!commit_is_decided())
 		return false;
 	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
@@ -655,6 +712,7 @@ commit_at_pre_commit(void)
 	commit_own_id_enter(OWN_ID_FINAL);
 	last_is_done = false;
 	last_txn = txn;
+	last_index = verdict.at;
 	OT_STOP_POINT("verdict-received");
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
@@ -785,9 +843,13 @@ commit_xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_COMMIT:
 			commit_at_commit();
+			commit_end_answer(true);
+			ot_retry_at_end();
 			break;
 		case XACT_EVENT_ABORT:
 			commit_at_abort();
+			commit_end_answer(false);
+			ot_retry_at_end();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			ot_check_unseen_writes();

@@ -23,6 +23,9 @@ extern void ot_explain_init(void);
 /* fresh.c */
 extern void ot_fresh_init(void);
 
+/* retry.c */
+extern void ot_retry_init(void);
+
 /* outcome.c: in the apply worker */
 extern void ot_settle_connected(void);
 extern void ot_settle_ask(OtAgent *agent);

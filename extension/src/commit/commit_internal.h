@@ -69,6 +69,8 @@ extern int	ot_commit_trips(void);
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
 extern OtTxnId ot_commit_tell_id(void);
+extern bool ot_commit_id_is_told(void);
+extern void ot_commit_begin_answer(bool has_rows);
 extern bool ot_commit_minds_errors(void);
 extern bool ot_commit_reword(const ErrorData *edata);
 
@@ -97,6 +99,9 @@ extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);
 
 /* rehearse.c */
 extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
+
+/* retry.c */
+extern void ot_retry_at_end(void);
 
 /* session.c */
 extern void ot_session_keep_watching(void);

@@ -49,6 +49,7 @@ typedef struct Conflicts
 } Conflicts;
 
 static Conflicts *conflicts = NULL;
+static OtLogIndex own_last;
 
 PG_FUNCTION_INFO_V1(ot_recent_conflicts);
 
@@ -93,6 +94,14 @@ ot_conflict_note(OtConflictKind kind, const char *table, const char *region, OtL
 	SpinLockAcquire(&conflicts->mutex);
 	conflicts->items[conflicts->count++ % CONFLICTS_KEPT] = conflict;
 	SpinLockRelease(&conflicts->mutex);
+	own_last = entry;
+}
+
+/* The entry that a transaction of this process lost to last; 0: none has lost. */
+OtLogIndex
+ot_conflict_own_last(void)
+{
+	return own_last;
 }
 
 /* Copies number n; false if it is not there any more, or not yet. */

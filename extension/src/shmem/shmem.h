@@ -193,6 +193,7 @@ typedef enum OtConflictKind
 extern void ot_conflict_init(void);
 extern void ot_conflict_note(OtConflictKind kind, const char *table, const char *region,
 							 OtLogIndex entry);
+extern OtLogIndex ot_conflict_own_last(void);
 
 /* ---- crossings.c ---- */
 

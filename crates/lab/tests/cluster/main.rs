@@ -39,6 +39,7 @@ mod parts;
 mod poison;
 mod recipes;
 mod rehearsal;
+mod retries;
 mod rows;
 mod sequences;
 mod statements;
