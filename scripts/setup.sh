@@ -2,10 +2,11 @@
 # Prepares this machine to build and run Onetrip: installs what is missing, builds the extension and installs it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  For Debian 12, run by root or by a user with sudo.
 #
-#   scripts/setup.sh [tests|bench|lint]
+#   scripts/setup.sh [tests|bench|lint|clients]
 #
 # tests: also PostGIS, for its types, and pg_cron, since it must be preloaded and bypasses the access method.
 # bench: also ss, with which `make bench` counts packets.
+# clients: also the languages and drivers of `make test-clients` that Debian has; a language that is there already stays.
 # lint: also what `make lint` uses; the extension is not built then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -50,6 +51,12 @@ case "${1:-}" in
     "") ;;
     tests) wanted+=("postgresql-$PG_VERSION-postgis-3" "postgresql-$PG_VERSION-cron") ;;
     bench) wanted+=(iproute2) ;;
+    clients)
+        wanted+=(python3-psycopg libpostgresql-jdbc-java)
+        command -v go >/dev/null || wanted+=(golang-go)
+        command -v javac >/dev/null || wanted+=(default-jdk-headless)
+        command -v npm >/dev/null || wanted+=(npm)
+        ;;
     lint) wanted+=(shellcheck debian-archive-keyring) ;;
     *) fail "unknown argument $1" ;;
 esac

@@ -1,0 +1,113 @@
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.sql.Statement;
+import java.util.Set;
+import java.util.concurrent.ThreadLocalRandom;
+
+/** Transactions on Onetrip with pgJDBC: run again when they lose, and never twice when they have not. */
+public class Retry {
+    /** All regions, the nearest one first; with targetServerType=primary, the first that can be written is taken. */
+    private static final String URL = System.getenv("ONETRIP_JDBC_URL");
+    /** Lost to another transaction: nothing happened. */
+    private static final Set<String> LOST = Set.of("40001", "40P01");
+
+    private static Connection connection;
+
+    interface Work {
+        void run(Connection connection) throws SQLException;
+    }
+
+    static Connection connect() throws InterruptedException {
+        while (connection == null) {
+            try {
+                connection = DriverManager.getConnection(URL);
+                connection.setAutoCommit(false);
+            } catch (SQLException e) {
+                drop();
+                Thread.sleep(100); // an election, or a region that starts again
+            }
+        }
+        return connection;
+    }
+
+    static void drop() {
+        try {
+            if (connection != null) connection.close();
+        } catch (SQLException e) {
+            // It is gone either way.
+        }
+        connection = null;
+    }
+
+    static String ask(String sql, String... parameters) throws SQLException, InterruptedException {
+        try (PreparedStatement statement = connect().prepareStatement(sql)) {
+            for (int i = 0; i < parameters.length; i++) statement.setString(i + 1, parameters[i]);
+            try (ResultSet rows = statement.executeQuery()) {
+                rows.next();
+                return rows.getString(1);
+            }
+        }
+    }
+
+    /** Whether the transaction has committed, from any region; waits until that is certain. */
+    static boolean committed(String id) throws InterruptedException {
+        while (true) {
+            try {
+                String answer = ask("SELECT onetrip.outcome(?)", id);
+                connection.rollback();
+                if (answer.startsWith("committed")) return true;
+                if (answer.equals("aborted")) return false;
+            } catch (SQLException e) {
+                drop();
+            }
+            Thread.sleep(100);
+        }
+    }
+
+    /** Runs the work as one transaction, until it has committed once. */
+    static void run(Work work) throws SQLException, InterruptedException {
+        while (true) {
+            String id = null;
+            try {
+                // Costs nothing, and tells what became of a COMMIT that got no answer.
+                id = ask("SELECT onetrip.current_transaction_id()");
+                work.run(connection);
+                connection.commit();
+                return;
+            } catch (SQLException e) {
+                String state = e.getSQLState() == null ? "" : e.getSQLState();
+                if (LOST.contains(state)) {
+                    try {
+                        connection.rollback();
+                    } catch (SQLException gone) {
+                        drop();
+                    }
+                } else if (state.startsWith("08") || state.startsWith("57P")) {
+                    // The outcome is open: 08007 says so; the others, that the connection is gone.
+                    drop();
+                    if (id != null && committed(id)) return;
+                } else {
+                    connection.rollback();
+                    throw e;
+                }
+                Thread.sleep(ThreadLocalRandom.current().nextInt(20));
+            }
+        }
+    }
+
+    static void transfer(Connection connection) throws SQLException {
+        try (Statement statement = connection.createStatement()) {
+            statement.executeUpdate("UPDATE account SET balance = balance - 1 WHERE id = 1");
+            statement.executeUpdate("UPDATE account SET balance = balance + 1 WHERE id = 2");
+            statement.executeUpdate("INSERT INTO transfer VALUES ('java')");
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        for (int n = Integer.parseInt(args[0]); n > 0; n--) run(Retry::transfer);
+        System.out.println(ask("SELECT count(*) FROM transfer WHERE by = ?", "java"));
+    }
+}

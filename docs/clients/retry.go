@@ -1,0 +1,116 @@
+// Transactions on Onetrip with pgx: run again when they lose, and never twice when they have not.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"math/rand"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var conn *pgx.Conn
+
+func connect(ctx context.Context) *pgx.Conn {
+	for conn == nil || conn.IsClosed() {
+		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+		// All regions, the nearest one first; pgx takes the first that can be written.
+		next, err := pgx.Connect(limited, os.Getenv("ONETRIP_URL"))
+		cancel()
+		if err != nil {
+			time.Sleep(100 * time.Millisecond) // an election, or a region that starts again
+			continue
+		}
+		conn = next
+	}
+	return conn
+}
+
+func sqlState(err error) string {
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		return server.Code
+	}
+	return ""
+}
+
+// committed says whether the transaction has, from any region; it waits until that is certain.
+func committed(ctx context.Context, id string) bool {
+	for {
+		var answer string
+		err := connect(ctx).QueryRow(ctx, "SELECT onetrip.outcome($1)", id).Scan(&answer)
+		switch {
+		case err == nil && strings.HasPrefix(answer, "committed"):
+			return true
+		case err == nil && answer == "aborted":
+			return false
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// run runs work as one transaction, until it has committed once.
+func run(ctx context.Context, work func(pgx.Tx) error) error {
+	for {
+		var id string
+		err := pgx.BeginFunc(ctx, connect(ctx), func(tx pgx.Tx) error {
+			// Costs nothing, and tells what became of a COMMIT that got no answer.
+			err := tx.QueryRow(ctx, "SELECT onetrip.current_transaction_id()").Scan(&id)
+			if err != nil {
+				return err
+			}
+			return work(tx)
+		})
+		state := sqlState(err)
+		switch {
+		case err == nil:
+			return nil
+		case state == "40001" || state == "40P01": // lost to another transaction: nothing happened
+		case state == "08007" || state == "" || strings.HasPrefix(state, "57P"): // the outcome is open
+			if state != "08007" {
+				conn.Close(ctx)
+			}
+			if id != "" && committed(ctx, id) {
+				return nil
+			}
+		default:
+			return err
+		}
+		time.Sleep(time.Duration(rand.Intn(20)) * time.Millisecond)
+	}
+}
+
+func transfer(tx pgx.Tx) error {
+	for _, sql := range []string{
+		"UPDATE account SET balance = balance - 1 WHERE id = 1",
+		"UPDATE account SET balance = balance + 1 WHERE id = 2",
+		"INSERT INTO transfer VALUES ('go')",
+	} {
+		if _, err := tx.Exec(context.Background(), sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func main() {
+	n, err := strconv.Atoi(os.Args[1])
+	for ; err == nil && n > 0; n-- {
+		err = run(context.Background(), transfer)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	row := connect(context.Background()).QueryRow(context.Background(), "SELECT count(*) FROM transfer WHERE by = $1", "go")
+	if err := row.Scan(&n); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(n)
+}

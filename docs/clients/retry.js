@@ -1,0 +1,92 @@
+// Transactions on Onetrip with node-postgres: run again when they lose, and never twice when they have not.
+'use strict';
+const { Client } = require('pg');
+
+// node-postgres takes one host, so the regions are tried in turn, the nearest one first.
+const urls = process.env.ONETRIP_URLS.split(' ');
+// Lost to another transaction: nothing happened.
+const LOST = ['40001', '40P01'];
+
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+let client = null;
+
+async function connect() {
+  for (let n = 0; client === null; n++) {
+    const next = new Client({ connectionString: urls[n % urls.length], connectionTimeoutMillis: 5000 });
+    next.on('error', () => { if (client === next) client = null; });
+    try {
+      await next.connect();
+      const { rows } = await next.query('SHOW transaction_read_only');
+      if (rows[0].transaction_read_only === 'off') client = next;
+      else await next.end();
+    } catch {
+      next.end().catch(() => {});
+      await sleep(100); // an election, or a region that starts again
+    }
+  }
+  return client;
+}
+
+function drop() {
+  if (client !== null) client.end().catch(() => {});
+  client = null;
+}
+
+// Whether the transaction has committed, from any region; waits until that is certain.
+async function outcome(id) {
+  for (;;) {
+    try {
+      const { rows } = await (await connect()).query('SELECT onetrip.outcome($1)', [id]);
+      if (rows[0].outcome.startsWith('committed')) return true;
+      if (rows[0].outcome === 'aborted') return false;
+    } catch {
+      drop();
+    }
+    await sleep(100);
+  }
+}
+
+// Runs work(client) as one transaction, until it has committed once.
+async function run(work) {
+  for (;;) {
+    let id = null;
+    try {
+      const db = await connect();
+      await db.query('BEGIN');
+      // Costs nothing, and tells what became of a COMMIT that got no answer.
+      id = (await db.query('SELECT onetrip.current_transaction_id() AS id')).rows[0].id;
+      const result = await work(db);
+      await db.query('COMMIT');
+      return result;
+    } catch (error) {
+      const code = error.code ?? '';
+      if (LOST.includes(code)) {
+        await client?.query('ROLLBACK').catch(drop);
+      } else {
+        // 08007: the outcome is open.  57P..., or no SQLSTATE: the connection is gone.
+        if (/^[0-9A-Z]{5}$/.test(code) && code !== '08007' && !code.startsWith('57P')) {
+          await client?.query('ROLLBACK').catch(drop);
+          throw error;
+        }
+        if (code !== '08007') drop();
+        if (id !== null && (await outcome(id))) return null;
+      }
+      await sleep(Math.random() * 20);
+    }
+  }
+}
+
+async function transfer(db) {
+  await db.query('UPDATE account SET balance = balance - 1 WHERE id = 1');
+  await db.query('UPDATE account SET balance = balance + 1 WHERE id = 2');
+  await db.query("INSERT INTO transfer VALUES ('javascript')");
+}
+
+async function main() {
+  for (let n = Number(process.argv[2]); n > 0; n--) await run(transfer);
+  const { rows } = await (await connect()).query("SELECT count(*) FROM transfer WHERE by = 'javascript'");
+  console.log(rows[0].count);
+  drop();
+}
+
+main().catch((error) => { console.error(error); process.exit(1); });

@@ -1,0 +1,73 @@
+"""Transactions on Onetrip with psycopg 3: run again when they lose, and never twice when they have not."""
+
+import os
+import random
+import sys
+import time
+
+import psycopg
+
+# All regions, the nearest one first; libpq takes the first that can be written.
+URL = os.environ["ONETRIP_URL"]
+# Lost to another transaction: nothing happened.
+LOST = ("40001", "40P01")
+
+connection = None
+
+
+def connect():
+    global connection
+    while connection is None or connection.closed:
+        try:
+            connection = psycopg.connect(URL, connect_timeout=5, autocommit=True)
+        except psycopg.OperationalError:
+            time.sleep(0.1)  # an election, or a region that starts again
+    return connection
+
+
+def outcome(transaction_id):
+    """Whether the transaction has committed, from any region; waits until that is certain."""
+    while True:
+        try:
+            answer = connect().execute("SELECT onetrip.outcome(%s)", [transaction_id]).fetchone()[0]
+            if answer.startswith("committed"):
+                return True
+            if answer == "aborted":
+                return False
+        except psycopg.Error:
+            pass
+        time.sleep(0.1)
+
+
+def run(work):
+    """Runs work(connection) as one transaction, until it has committed once."""
+    while True:
+        transaction_id = None
+        try:
+            with connect().transaction():
+                # Costs nothing, and tells what became of a COMMIT that got no answer.
+                row = connection.execute("SELECT onetrip.current_transaction_id()").fetchone()
+                transaction_id = row[0]
+                return work(connection)
+        except psycopg.Error as error:
+            if error.sqlstate not in LOST:
+                # 08007: the outcome is open; without any code, the connection is gone.
+                if error.sqlstate not in (None, "08007") and not error.sqlstate.startswith("57P"):
+                    raise
+                if connection.closed or error.sqlstate is None:
+                    connection.close()
+                if transaction_id is not None and outcome(transaction_id):
+                    return None
+            time.sleep(random.uniform(0, 0.02))
+
+
+def transfer(connection):
+    connection.execute("UPDATE account SET balance = balance - 1 WHERE id = 1")
+    connection.execute("UPDATE account SET balance = balance + 1 WHERE id = 2")
+    connection.execute("INSERT INTO transfer VALUES ('python')")
+
+
+if __name__ == "__main__":
+    for _ in range(int(sys.argv[1])):
+        run(transfer)
+    print(connect().execute("SELECT count(*) FROM transfer WHERE by = 'python'").fetchone()[0])

@@ -1,0 +1,95 @@
+//! Transactions on Onetrip with tokio-postgres: run again when they lose, and never twice when they have not.
+
+use std::time::Duration;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error, NoTls, Transaction};
+
+struct Database {
+    /// All regions, the nearest one first; the first that can be written is taken.
+    url: String,
+    client: Option<Client>,
+}
+
+impl Database {
+    async fn connect(&mut self) -> &mut Client {
+        self.client = self.client.take().filter(|client| !client.is_closed());
+        while self.client.is_none() {
+            match tokio_postgres::connect(&self.url, NoTls).await {
+                Ok((client, connection)) => {
+                    tokio::spawn(connection);
+                    self.client = Some(client);
+                }
+                // An election, or a region that starts again.
+                Err(_) => pause(100).await,
+            }
+        }
+        self.client.as_mut().expect("the loop has ended")
+    }
+
+    /// Whether the transaction has committed, from any region; waits until that is certain.
+    async fn committed(&mut self, id: &str) -> bool {
+        loop {
+            let answer = self.connect().await.query_one("SELECT onetrip.outcome($1)", &[&id]).await;
+            match answer.map(|row| row.get::<_, String>(0)) {
+                Ok(answer) if answer.starts_with("committed") => return true,
+                Ok(answer) if answer == "aborted" => return false,
+                _ => pause(100).await,
+            }
+        }
+    }
+
+    /// Runs `work` as one transaction, until it has committed once.
+    async fn run(&mut self, work: impl AsyncFn(&Transaction<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        loop {
+            let mut id = None;
+            let attempt = async {
+                let transaction = self.connect().await.transaction().await?;
+                // Costs nothing, and tells what became of a COMMIT that got no answer.
+                let row = transaction.query_one("SELECT onetrip.current_transaction_id()", &[]).await?;
+                id = Some(row.get::<_, String>(0));
+                work(&transaction).await?;
+                transaction.commit().await
+            };
+            let Err(error) = attempt.await else { return Ok(()) };
+            match error.code() {
+                // Lost to another transaction: nothing happened.
+                Some(code) if *code == SqlState::T_R_SERIALIZATION_FAILURE => {}
+                Some(code) if *code == SqlState::T_R_DEADLOCK_DETECTED => {}
+                // 08007: the outcome is open; the others: the connection is gone.
+                Some(code) if code.code() != "08007" && !code.code().starts_with("57P") => return Err(error),
+                _ => {
+                    if let Some(id) = id {
+                        if self.committed(&id).await {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+            pause(u64::from(std::process::id()) % 20).await;
+        }
+    }
+}
+
+async fn pause(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+async fn transfer(transaction: &Transaction<'_>) -> Result<(), Error> {
+    transaction.execute("UPDATE account SET balance = balance - 1 WHERE id = 1", &[]).await?;
+    transaction.execute("UPDATE account SET balance = balance + 1 WHERE id = 2", &[]).await?;
+    transaction.execute("INSERT INTO transfer VALUES ('rust')", &[]).await?;
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::var("ONETRIP_URL")?;
+    let count: u32 = std::env::args().nth(1).ok_or("how many?")?.parse()?;
+    let mut database = Database { url, client: None };
+    for _ in 0..count {
+        database.run(transfer).await?;
+    }
+    let row = database.connect().await.query_one("SELECT count(*) FROM transfer WHERE by = 'rust'", &[]).await?;
+    println!("{}", row.get::<_, i64>(0));
+    Ok(())
+}
