@@ -209,6 +209,14 @@ CREATE FUNCTION onetrip.pending_bytes() RETURNS bigint
 COMMENT ON FUNCTION onetrip.pending_bytes() IS
     'Size of the changes that COMMIT will send to the other regions, so far.';
 
+-- ---- notifications ----
+
+-- Not STRICT: as in pg_notify(), a payload of NULL is an empty one.
+CREATE FUNCTION onetrip.pg_notify(text, text) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_notify';
+COMMENT ON FUNCTION onetrip.pg_notify(text, text) IS
+    'pg_notify() for every region; calls to pg_notify() are redirected here.';
+
 -- ---- sequences ----
 
 CREATE FUNCTION onetrip.setval(regclass, bigint) RETURNS bigint

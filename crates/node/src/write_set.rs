@@ -106,6 +106,10 @@ impl Lines {
                 r.u8("flags")?;
                 self.say(format!("emptied {name}"));
             }
+            b'N' => {
+                let (channel, payload) = (r.str("channel")?, r.str("payload")?);
+                self.say(format!("NOTIFY {}: '{}'", channel.escape_debug(), payload.escape_debug()));
+            }
             b'Q' => {
                 let name = format!("{}.{}", r.str("schema")?, r.str("name")?);
                 let value = r.u64("value")? as i64;
@@ -200,9 +204,10 @@ pub(crate) fn example() -> Vec<u8> {
         str("b"),
     ];
     let emptied = [b"E".to_vec(), str("public"), str("m"), vec![1]].concat();
+    let notify = [b"N".to_vec(), str("news"), str("a\nb")].concat();
     let insert = [b"I\0\0".to_vec(), row.clone()].concat();
     let update = [b"U\0\0\x02".to_vec(), row, vec![2], changed].concat();
-    [vec![FORMAT, b'T'], vec![0; 8], statement.concat(), emptied, table, insert, update].concat()
+    [vec![FORMAT, b'T'], vec![0; 8], notify, statement.concat(), emptied, table, insert, update].concat()
 }
 
 #[cfg(test)]
@@ -216,6 +221,7 @@ mod tests {
         assert_eq!(
             lines,
             [
+                r"NOTIFY news: 'a\nb'",
                 "as joe: drop table u",
                 "emptied public.m",
                 r"INSERT public.t: '\x05ab'",

@@ -12,11 +12,12 @@
  *
  * Entries that have already arrived share a transaction (a group) if they
  * follow each other and only change rows.  They become visible together, and
- * the commit record contains the position of the last one.  The worker never
- * waits for more entries to make a group larger, and a group ends before it
- * would delay its first entry noticeably: its entries, bytes and time are
- * limited, and an entry that has to wait long for a lock does so in its own
- * transaction.  If anything goes wrong in a group, it is rolled back and its
+ * the commit record contains the position of the last one.  Only one of them
+ * sends notifications, since PostgreSQL sends equal ones of a transaction once,
+ * but those of two transactions twice.  The worker never waits for more entries
+ * to make a group larger, and a group ends before it would delay its first
+ * entry noticeably: its entries, bytes and time are limited, and an entry that
+ * has to wait long for a lock does so in its own transaction.  If anything goes wrong in a group, it is rolled back and its
  * entries are applied one by one.  So an entry that cannot be applied fails
  * alone, after all earlier ones have become visible.
  *
@@ -205,6 +206,8 @@ apply_wait_for_turn(void)
 
 /* May the write set that was applied last have run user functions? */
 static bool ran_functions = false;
+/* Has one of the present transaction's write sets sent notifications? */
+static bool group_notifies = false;
 
 /* Applies a write set, in a transaction that may apply others as well. */
 static void
@@ -265,6 +268,10 @@ apply_write_set(OtReader *r)
 				ot_apply_rows_close();
 				CommandCounterIncrement();
 				ot_contents_apply_emptied(r);
+				break;
+			case 'N':
+				group_notifies = true;
+				ot_notify_apply(r);
 				break;
 			case 'Q':
 				CommandCounterIncrement();
@@ -372,6 +379,15 @@ static struct
 	bool		looks;			/* the next entry is being read */
 }			group;
 
+/* Notifications come first in a write set that may share a transaction. */
+static bool
+apply_notifies(const OtReader *r)
+{
+	OtReader	operations = {.at = r->at + 1, .end = r->end};
+
+	return r->at < r->end && ot_notify_comes_next(&operations);
+}
+
 static bool
 apply_may_share(const OtEntry *entry, const OtReader *r)
 {
@@ -402,6 +418,7 @@ apply_take_next(OtEntry *entry, OtReader *r)
 	ot_agent_get_entry(&body, &next);
 	group.looks = false;
 	if (next.previous.value != entry->at.value || !apply_may_share(&next, &body) ||
+		(group_notifies && apply_notifies(&body)) ||
 		group.bytes + (body.end - body.at) > GROUP_BYTES_MAX ||
 		ot_turn_backend_has(next.txn) || !ot_turn_extend(next.at))
 		return false;
@@ -516,6 +533,7 @@ apply_entry(OtReader *r)
 	MemoryContext old = MemoryContextSwitchTo(entry_context);
 
 	memset(&group, 0, sizeof(group));
+	group_notifies = false;
 	ot_agent_get_entry(r, &entry);
 	error_context_stack = &callback;
 

@@ -300,6 +300,26 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_COUNTED_TABLE(status) ((status)->t_id)
 #endif
 
+/* 16: one function checks the privileges on objects of all classes. */
+#if PG_VERSION_NUM >= 160000
+#define OT_FUNCTION_ACLCHECK(function, role) \
+	object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE)
+#else
+#define OT_FUNCTION_ACLCHECK(function, role) pg_proc_aclcheck(function, role, ACL_EXECUTE)
+#endif
+
+/*
+ * 17: how many pages the NOTIFY queue may have is a setting.  Before that it is
+ * full when it would reach the file that contains its oldest page.
+ */
+#if PG_VERSION_NUM >= 170000
+#define OT_NOTIFY_QUEUE_PAGES max_notify_queue_pages
+#define OT_NOTIFY_QUEUE_UNUSED 0
+#else
+#define OT_NOTIFY_QUEUE_PAGES 1048576
+#define OT_NOTIFY_QUEUE_UNUSED SLRU_PAGES_PER_SEGMENT
+#endif
+
 /* 16: the callback for a new file has another name. */
 #if PG_VERSION_NUM >= 160000
 #define OT_SET_NEW_FILE_CALLBACK relation_set_new_filelocator

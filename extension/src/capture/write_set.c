@@ -6,7 +6,8 @@
  * A transaction has one buffer of operations and one array of keys, and only
  * appends to them.  A savepoint notes how long they are, and rolling back to it
  * shortens them to that length, so changes, keys and the numbers of relations
- * disappear together.
+ * disappear together.  Notifications are kept apart from the other operations,
+ * since each of them is in the write set once, however often it is asked for.
  *
  * A (hash, mode) pair is recorded once, with its first and therefore lowest
  * base: the lock has been held since then, so no other transaction can have
@@ -75,6 +76,7 @@ typedef struct Mark
 {
 	int			nest_level;
 	int			ops_len;
+	int			notes_len;
 	int			nkeys;
 	int			nrelations;
 	int			first_relation;
@@ -118,6 +120,30 @@ typedef struct ObjectSlot
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
+/* A notification, by where its operation is. */
+typedef struct NoteSlot
+{
+	int			place;
+	uint32		hash;
+	char		status;			/* simplehash's */
+} NoteSlot;
+
+static uint32 write_set_note_hash(int place);
+static bool write_set_note_equal(int a, int b);
+
+#define SH_PREFIX notes
+#define SH_ELEMENT_TYPE NoteSlot
+#define SH_KEY_TYPE int
+#define SH_KEY place
+#define SH_HASH_KEY(tb, place) write_set_note_hash(place)
+#define SH_EQUAL(tb, a, b) write_set_note_equal(a, b)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, slot) (slot)->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
 #include "shmem/shmem.h"
 
 static struct
@@ -125,6 +151,8 @@ static struct
 	bool		active;
 	MemoryContext context;
 	StringInfoData ops;
+	StringInfoData notes;		/* 'N' operations, all different */
+	notes_hash *note_places;	/* NULL: there is none */
 	Key		   *keys;
 	int			nkeys;
 	int			max_keys;
@@ -187,6 +215,8 @@ write_set_start(void)
 	ws.max_objects = 8;
 	ws.objects = palloc(sizeof(ObjectId) * ws.max_objects);
 	ws.object_numbers = NULL;
+	memset(&ws.notes, 0, sizeof(ws.notes));
+	ws.note_places = NULL;
 	ws.max_marks = 8;
 	ws.marks = palloc(sizeof(Mark) * ws.max_marks);
 	ws.max_counts = 8;
@@ -207,7 +237,7 @@ write_set_start(void)
 bool
 ot_write_set_is_empty(void)
 {
-	return !ws.active || (ws.ops.len == 0 && ws.nkeys == 0);
+	return !ws.active || (ws.ops.len == 0 && ws.notes.len == 0 && ws.nkeys == 0);
 }
 
 bool
@@ -231,6 +261,7 @@ static void
 write_set_mark_place(Mark *mark)
 {
 	mark->ops_len = ws.ops.len;
+	mark->notes_len = ws.notes.len;
 	mark->nkeys = ws.nkeys;
 	mark->nrelations = ws.nrelations;
 	mark->first_relation = ws.first_relation;
@@ -261,6 +292,16 @@ write_set_cut_operations(const Mark *mark)
 	ws.first_object = mark->first_object;
 	ot_session_settings_forget(mark->settings);
 	ws.statement_end = -1;
+}
+
+static int	write_set_note_len(int place);
+
+static void
+write_set_cut_notes(int len)
+{
+	for (int place = len; place < ws.notes.len; place += write_set_note_len(place))
+		notes_delete(ws.note_places, place);
+	ws.notes.len = len;
 }
 
 void
@@ -301,6 +342,7 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 	}
 	ws.nkeys = mark->nkeys;
 	ws.ncounts = mark->ncounts;
+	write_set_cut_notes(mark->notes_len);
 	write_set_cut_operations(mark);
 }
 
@@ -348,7 +390,7 @@ ot_write_set_sizes(OtWriteSetSizes *sizes)
 	memset(sizes, 0, sizeof(*sizes));
 	if (!ws.active)
 		return;
-	sizes->bytes = ws.ops.len;
+	sizes->bytes = ws.ops.len + ws.notes.len;
 	for (int i = 0; i < ws.ncounts; i++)
 		sizes->rows += ws.counts[i].rows;
 	for (int i = 0; i < ws.nkeys; i++)
@@ -421,7 +463,8 @@ ot_write_set_key_table(uint32 key_number)
 void
 ot_write_set_check_size(void)
 {
-	if (unlikely(ws.ops.len / 1024 + (int64) ws.nkeys * KEY_BYTES / 1024 > ot_max_write_set_kb))
+	if (unlikely(ws.ops.len / 1024 + ws.notes.len / 1024 + (int64) ws.nkeys * KEY_BYTES / 1024 >
+				 ot_max_write_set_kb))
 		ereport(ERROR,
 				(errcode(OT_ERR_TOO_LARGE),
 				 errmsg("transaction changes more than onetrip.max_write_set (%d kB)",
@@ -583,11 +626,77 @@ ot_write_set_sequence(const char *schema, const char *name, int64 last_value,
 		ot_write_set_looks_names_up();
 }
 
+/* ---- notifications ---- */
+
+static int
+write_set_note_len(int place)
+{
+	const unsigned char *data = (const unsigned char *) ws.notes.data;
+	int			at = place + 1;
+
+	for (int i = 0; i < 2; i++)
+		at += 2 + (data[at] | data[at + 1] << 8);
+	return at - place;
+}
+
+static uint32
+write_set_note_hash(int place)
+{
+	return hash_bytes((const unsigned char *) ws.notes.data + place, write_set_note_len(place));
+}
+
+static bool
+write_set_note_equal(int a, int b)
+{
+	int			len = write_set_note_len(a);
+
+	return len == write_set_note_len(b) && memcmp(ws.notes.data + a, ws.notes.data + b, len) == 0;
+}
+
+/* Records a notification, unless the transaction has sent the same one before. */
+void
+ot_write_set_notification(const char *channel, const char *payload)
+{
+	int			place;
+	bool		found;
+
+	ot_write_set_touch();
+	if (ws.note_places == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(ws.context);
+
+		initStringInfo(&ws.notes);
+		ws.note_places = notes_create(ws.context, 16, NULL);
+		MemoryContextSwitchTo(old);
+	}
+	place = ws.notes.len;
+	ot_put_u8(&ws.notes, 'N');
+	ot_put_str(&ws.notes, channel);
+	ot_put_str(&ws.notes, payload);
+	notes_insert(ws.note_places, place, &found);
+	if (found)
+		ws.notes.len = place;
+	ot_write_set_check_size();
+}
+
+bool
+ot_write_set_has_notifications(void)
+{
+	return ws.active && ws.notes.len > 0;
+}
+
+/* How many bytes the notifications take in the write set. */
+uint64
+ot_write_set_notification_bytes(void)
+{
+	return ws.active ? ws.notes.len : 0;
+}
+
 /* Appends the entry in the format of docs/agent-protocol.md. */
 void
 ot_write_set_encode(OtTxnId txn, StringInfo out)
 {
-	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES + 10 + ws.ops.len);
+	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES + 10 + ws.notes.len + ws.ops.len);
 	ot_put_txn(out, txn);
 	ot_put_u8(out, 0);
 	ot_put_u32(out, ws.nkeys);
@@ -604,7 +713,7 @@ ot_write_set_encode(OtTxnId txn, StringInfo out)
 void
 ot_write_set_operations(StringInfo out)
 {
-	if (ws.ops.len == 0)
+	if (ws.ops.len == 0 && ws.notes.len == 0)
 		return;
 	ot_put_u8(out, OT_WRITE_SET_FORMAT);
 	if (ws.nlookups > 0)
@@ -612,6 +721,8 @@ ot_write_set_operations(StringInfo out)
 		ot_put_u8(out, 'T');
 		ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
 	}
+	if (ws.notes.len > 0)
+		appendBinaryStringInfo(out, ws.notes.data, ws.notes.len);
 	appendBinaryStringInfo(out, ws.ops.data, ws.ops.len);
 }
 
@@ -650,5 +761,5 @@ ot_pending_keys(PG_FUNCTION_ARGS)
 Datum
 ot_pending_bytes(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(ws.active ? ws.ops.len : 0);
+	PG_RETURN_INT64(ws.active ? ws.ops.len + ws.notes.len : 0);
 }

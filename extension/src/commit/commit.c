@@ -73,6 +73,7 @@
 #include "utils/timestamp.h"
 
 #include "capture/capture.h"
+#include "ddl/ddl.h"
 #include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
@@ -655,6 +656,12 @@ commit_at_pre_commit(void)
 	if (own.state == OWN_ID_TOLD)
 		ot_write_set_entry(own.base);
 	committing.other_tables = ot_held_locks_take_keys();
+	if (ot_write_set_has_notifications())
+	{
+		ot_notify_check_queue();
+		/* there may be no other key, and each entry has a base */
+		ot_write_set_advance();
+	}
 	/* The commit record contains the position, so there must be one. */
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
@@ -833,6 +840,7 @@ commit_xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			ot_check_unseen_writes();
+			ot_check_unseen_notifications();
 			if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
 			{
 				if (likely(ot_sequence_note_used()))
@@ -853,6 +861,11 @@ commit_xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			ot_check_unseen_writes();
+			/* PostgreSQL refuses it as well, later and in the same words */
+			if (ot_write_set_has_notifications())
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY")));
 			if (!ot_write_set_is_empty() || own.state == OWN_ID_TOLD || ot_held_locks_need_keys())
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),

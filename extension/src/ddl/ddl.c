@@ -707,11 +707,17 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 }
 
 static bool
+ddl_is_for_event_trigger(Oid function)
+{
+	return get_func_rettype(function) == EVENT_TRIGGEROID;
+}
+
+static bool
 ot_ddl_needs_fmgr_hook(Oid function)
 {
 	if (prev_needs_fmgr && prev_needs_fmgr(function))
 		return true;
-	return unlikely(recorded != NULL) && get_func_rettype(function) == EVENT_TRIGGEROID;
+	return unlikely(recorded != NULL) && ddl_is_for_event_trigger(function);
 }
 
 /*
@@ -735,7 +741,7 @@ ot_ddl_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 	if (event == FHET_START)
 	{
 		*arg = (Datum) 0;
-		if (recorded == NULL)
+		if (recorded == NULL || !ddl_is_for_event_trigger(flinfo->fn_oid))
 			return;
 		outside = MemoryContextAlloc(TopTransactionContext, sizeof(Outside));
 		outside->recorded = recorded;
@@ -780,6 +786,7 @@ ot_ddl_init(void)
 	};
 
 	ot_access_method_watch(&watch);
+	ot_notify_init();
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = ot_ddl_process_utility;
 	prev_object_access = object_access_hook;

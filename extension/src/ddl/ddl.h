@@ -27,6 +27,16 @@ extern void ot_call_process_utility(ProcessUtility_hook_type prev, PlannedStmt *
 /* ddl_apply.c */
 extern void ot_ddl_apply_statement(OtReader *r);	/* r is past the op byte 'S' */
 
+/* notify.c */
+/* pg_proc.dat's number of pg_notify */
+#define OT_PG_NOTIFY_OID 3036
+
+extern void ot_notify_init(void);
+extern void ot_check_unseen_notifications(void);
+extern void ot_notify_check_queue(void);
+extern bool ot_notify_comes_next(const OtReader *r);
+extern void ot_notify_apply(OtReader *r);	/* r is past the op byte 'N' */
+
 /* ddl_text.c */
 extern DefElem *ot_ddl_find_option(List *options, const char *name);
 

@@ -68,6 +68,7 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_language.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_sequence.h"
@@ -85,6 +86,7 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/formatting.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -111,6 +113,7 @@ typedef struct Alteration
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
 static planner_hook_type prev_planner = NULL;
+static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 
 /* While CREATE SEQUENCE runs: where to put the new relation's oid. */
 static Oid *created_sequence = NULL;
@@ -568,7 +571,7 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 }
 
 /*
- * ---- setval: redirected to onetrip.setval ----
+ * ---- setval and pg_notify: redirected to onetrip.setval and .pg_notify ----
  * pg_sequence is replaced, too (sequence_shown.c).
  * On a read replica nextval is redirected, too: onetrip.nextval knows which
  * sequence is meant, and refuses it unless it is temporary.
@@ -583,25 +586,99 @@ sequence_own_function(const char *function, int nargs)
 	return LookupFuncName(name, nargs, types, true);
 }
 
+static Oid
+sequence_own_notify(void)
+{
+	Oid			types[2] = {TEXTOID, TEXTOID};
+
+	return LookupFuncName(list_make2(makeString("onetrip"), makeString("pg_notify")), 2, types, true);
+}
+
+/* Replaces the function by ours, if it is one that is redirected. */
+static void
+sequence_redirect_call(Oid *function)
+{
+	Oid			ours = InvalidOid;
+
+	if (unlikely(*function == SETVAL_OID || *function == SETVAL3_OID))
+		ours = sequence_own_function("setval", *function == SETVAL_OID ? 2 : 3);
+	else if (unlikely(*function == OT_PG_NOTIFY_OID))
+		ours = sequence_own_notify();
+	else if (unlikely(*function == NEXTVAL_OID && ot_read_only))
+		ours = sequence_own_function("nextval", 1);
+	else if (unlikely(*function == LAST_VALUE_OID && ot_sequence_stride > 1))
+		ours = sequence_own_function("sequence_last_value", 1);
+	if (OidIsValid(ours))
+		*function = ours;
+}
+
+/* In a parsed body the numbers are those of functions, and of operators' functions. */
+static bool
+sequence_tree_calls(const char *tree, Oid function)
+{
+	char		call[32];
+
+	snprintf(call, sizeof(call), "funcid %u ", function);
+	return strstr(tree, call) != NULL;
+}
+
+/*
+ * Does the body of an SQL function seem to call setval or pg_notify?  If it
+ * were inlined, that would be after calls have been redirected, so it is not
+ * (PostgreSQL inlines nothing that a hook wants to see).
+ */
+static bool
+sequence_calls_redirected(Oid function)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	bool		found = false;
+	bool		in_text;
+	bool		isnull;
+	Datum		body;
+	char	   *source;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	if (((Form_pg_proc) GETSTRUCT(tuple))->prolang == SQLlanguageId)
+	{
+		body = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosqlbody, &isnull);
+		in_text = isnull;
+		if (in_text)
+			body = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &isnull);
+		source = TextDatumGetCString(body);
+		if (in_text)
+		{
+			char	   *lower = asc_tolower(source, strlen(source));
+
+			found = strstr(lower, "setval") != NULL || strstr(lower, "pg_notify") != NULL;
+			pfree(lower);
+		}
+		else
+			found = sequence_tree_calls(source, SETVAL_OID) || sequence_tree_calls(source, SETVAL3_OID) ||
+				sequence_tree_calls(source, OT_PG_NOTIFY_OID);
+		pfree(source);
+	}
+	ReleaseSysCache(tuple);
+	return found;
+}
+
+static bool
+ot_sequence_needs_fmgr_hook(Oid function)
+{
+	if (prev_needs_fmgr && prev_needs_fmgr(function))
+		return true;
+	return ot_sequence_is_active() && sequence_calls_redirected(function);
+}
+
 static bool
 sequence_redirect_calls(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
 	if (IsA(node, FuncExpr))
-	{
-		FuncExpr   *call = (FuncExpr *) node;
-		Oid			ours = InvalidOid;
-
-		if (unlikely(call->funcid == SETVAL_OID || call->funcid == SETVAL3_OID))
-			ours = sequence_own_function("setval", call->funcid == SETVAL_OID ? 2 : 3);
-		else if (unlikely(call->funcid == NEXTVAL_OID && ot_read_only))
-			ours = sequence_own_function("nextval", 1);
-		else if (unlikely(call->funcid == LAST_VALUE_OID && ot_sequence_stride > 1))
-			ours = sequence_own_function("sequence_last_value", 1);
-		if (OidIsValid(ours))
-			call->funcid = ours;
-	}
+		sequence_redirect_call(&((FuncExpr *) node)->funcid);
+	else if (IsA(node, OpExpr))
+		sequence_redirect_call(&((OpExpr *) node)->opfuncid);
 	else if (IsA(node, Query))
 	{
 		/* queries inside it first: what is put in its place stays as it is */
@@ -635,12 +712,17 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		!OidIsValid(*created_sequence))
 		*created_sequence = object_id;
 	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
-			 (object_id == SETVAL_OID || object_id == SETVAL3_OID) && ot_sequence_is_active())
+			 (object_id == SETVAL_OID || object_id == SETVAL3_OID ||
+			  object_id == OT_PG_NOTIFY_OID) && ot_sequence_is_active())
+	{
+		const char *function = object_id == OT_PG_NOTIFY_OID ? "pg_notify" : "setval";
+
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("setval() cannot be called from here"),
-				 errdetail("The call was not seen when its query was planned, for example because it is in a function that was inlined."),
-				 errhint("Call onetrip.setval(), which takes the same arguments.")));
+				 errmsg("%s() cannot be called from here", function),
+				 errdetail("The call is in no query, for example in the default of a column that COPY fills."),
+				 errhint("Call onetrip.%s(), which takes the same arguments.", function)));
+	}
 	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
 			 object_id == NEXTVAL_OID)
 	{
@@ -666,4 +748,6 @@ ot_sequence_init(void)
 	object_access_hook = ot_sequence_object_access;
 	prev_planner = planner_hook;
 	planner_hook = ot_planner;
+	prev_needs_fmgr = needs_fmgr_hook;
+	needs_fmgr_hook = ot_sequence_needs_fmgr_hook;
 }

@@ -74,6 +74,8 @@ COMMENT ON TABLE made IS 'made';
 REFRESH MATERIALIZED VIEW CONCURRENTLY seen;
 REFRESH MATERIALIZED VIEW seen;
 CREATE MATERIALIZED VIEW seen_too AS SELECT a FROM seen;
+NOTIFY heard, 'something';
+SELECT pg_notify('heard', repeat('x', n)) FROM generate_series(0, 40, 20) n;
 CREATE SCHEMA inner_schema CREATE TABLE inner_t (id int) CREATE VIEW inner_v AS SELECT id FROM inner_t;
 SELECT unit.write_set() AS statements \gset
 ROLLBACK;

@@ -71,6 +71,9 @@ SELECT onetrip.setval('s', 100);
 SELECT onetrip.nextval('s');
 ALTER SEQUENCE s RESTART;
 SELECT onetrip.advance();
+-- as on a hot standby
+NOTIFY heard;
+SELECT pg_notify('heard', 'x');
 \set VERBOSITY default
 
 -- What is still possible.

@@ -60,8 +60,15 @@ SELECT setval('up', 0);
 \echo :LAST_ERROR_SQLSTATE
 SELECT setval('own', 1);
 CREATE FUNCTION inlined(regclass, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT setval($1, $2)';
-SELECT inlined('up', 1);
+SELECT inlined('up', 3000), nextval('up') > 3000 AS goes_on;
+CREATE FUNCTION inlined_too(regclass, bigint) RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT setval($1, $2, true); END;
+SELECT inlined_too('up', 4000), nextval('up') > 4000 AS goes_on;
+CREATE TABLE filled (id int PRIMARY KEY, v bigint DEFAULT setval('up', 1));
+COPY filled (id) FROM stdin;
+1
+\.
 \echo :LAST_ERROR_SQLSTATE
+DROP TABLE filled;
 
 -- ALTER SEQUENCE changes the definition as written.
 ALTER SEQUENCE up RESTART;

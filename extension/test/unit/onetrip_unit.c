@@ -29,6 +29,9 @@
 #include "nodes/makefuncs.h"
 #include "pgstat.h"
 #include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -55,6 +58,7 @@ PG_FUNCTION_INFO_V1(unit_connect_with);
 PG_FUNCTION_INFO_V1(unit_use_socket);
 PG_FUNCTION_INFO_V1(unit_read_behind_end);
 PG_FUNCTION_INFO_V1(unit_delete_unseen);
+PG_FUNCTION_INFO_V1(unit_lag_in_queue);
 
 /* The values in the frames of testdata/agent/. */
 static const OtTxnId golden_txn = {2, UINT64CONST(0x1122334455667788), 77};
@@ -745,6 +749,11 @@ unit_operations(PG_FUNCTION_ARGS)
 			appendStringInfo(&line, " %s", ot_get_str(&r));
 			appendStringInfo(&line, " %d", ot_get_u8(&r));
 		}
+		else if (op == 'N')
+		{
+			appendStringInfo(&line, " %s", ot_get_str(&r));
+			appendStringInfo(&line, " '%s'", ot_get_str(&r));
+		}
 		else if (op == 'Q')
 		{
 			(void) ot_get_str(&r);
@@ -759,6 +768,61 @@ unit_operations(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/* What async.c of PostgreSQL 15 has in shared memory. */
+typedef struct QueuePlace
+{
+	int			page;
+	int			offset;
+} QueuePlace;
+
+typedef struct QueueListener
+{
+	int32		pid;
+	Oid			dboid;
+	int			next;
+	QueuePlace	pos;
+} QueueListener;
+
+typedef struct Queue
+{
+	QueuePlace	head;
+	QueuePlace	tail;
+	int			stop_page;
+	int			first;
+	TimestampTz warned_at;
+	QueueListener listeners[FLEXIBLE_ARRAY_MEMBER];
+} Queue;
+
+/*
+ * unit_lag_in_queue(pages int) returns void: makes this session, which must
+ * have run LISTEN, a listener that is so many pages of the NOTIFY queue behind.
+ * These pages do not exist, so nothing may be sent before it is 0 again.
+ */
+Datum
+unit_lag_in_queue(PG_FUNCTION_ARGS)
+{
+#if PG_VERSION_NUM < 160000
+	const int	all_pages = 2 * OT_NOTIFY_QUEUE_PAGES;
+	bool		found;
+	Queue	   *queue = ShmemInitStruct("Async Queue Control",
+										offsetof(Queue, listeners) +
+										(MaxBackends + 1) * sizeof(QueueListener), &found);
+	QueueListener *own = &queue->listeners[MyBackendId];
+
+	if (!found || own->pid != MyProcPid)
+		elog(ERROR, "this session does not listen");
+	LWLockAcquire(NotifyQueueTailLock, LW_EXCLUSIVE);
+	LWLockAcquire(NotifyQueueLock, LW_EXCLUSIVE);
+	own->pos = queue->head;
+	own->pos.page = (own->pos.page - PG_GETARG_INT32(0) + all_pages) % all_pages;
+	LWLockRelease(NotifyQueueLock);
+	LWLockRelease(NotifyQueueTailLock);
+	PG_RETURN_VOID();
+#else
+	elog(ERROR, "the NOTIFY queue of this version is not known");
+#endif
 }
 
 /*

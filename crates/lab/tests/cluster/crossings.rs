@@ -107,6 +107,9 @@ async fn what_does_cross_is_counted(lab: &Lab) {
         ("insert into t values (6, 6)", 1, 0, 0),
         ("begin; insert into t values (7, 7); update t set v = 0; select count(*) from t; commit", 1, 0, 0),
         ("create index on t (v)", 1, 0, 1),
+        ("notify news", 1, 0, 0),
+        ("begin; notify news, 'x'; insert into t values (80, 8); commit", 1, 0, 0),
+        ("begin; notify news; rollback", 0, 0, 0),
         ("set onetrip.read = fresh; select count(*) from t; reset onetrip.read", 0, 1, 0),
         ("begin; set local onetrip.read = fresh; select 1 from t; select 2 from t; commit", 0, 1, 0),
     ] {

@@ -32,6 +32,7 @@ mod membership;
 mod metrics;
 mod no_majority;
 mod nothing_deadlocks;
+mod notify;
 #[cfg(feature = "stop-points")]
 mod outcomes;
 mod partition;
