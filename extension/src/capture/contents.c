@@ -7,7 +7,8 @@
  * where running the statement again could give other rows:
  *	- in a materialized view, because of other snapshots, other sessions, or
  *	  random();
- *	- in what the script of an extension has inserted, because of serial keys.
+ *	- in what the script of an extension has inserted, because of serial keys;
+ *	- in a table that got a column with a volatile default.
  * The entry then says that the relation is empty, and after that its rows.  Of
  * a TRUNCATE the entry only says which tables it has emptied: triggers, CASCADE
  * and privileges are dealt with where it ran.

@@ -21,6 +21,10 @@
  *	  trigger does happens before its statement, so the statement is then
  *	  recorded anew, after those changes;
  *	- bounds of partitions (ddl_bounds.c).
+ * ADD COLUMN with a volatile default also travels with its results: other
+ * regions empty the table first, so that they compute nothing and check nothing,
+ * and all its rows follow the statement.
+ *
  * The script of an extension runs everywhere.  The contents of the tables that
  * it has filled travel as well (contents.c), since they may differ by region.
  *
@@ -61,6 +65,7 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_largeobject.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -87,6 +92,9 @@ typedef struct Recorded
 	bool		results;		/* its results travel: its functions are not
 								 * called again */
 	List	   *filled;			/* tables that an extension's script wrote to */
+	Oid			fills;			/* the table whose rows travel, with its
+								 * children's; InvalidOid: none */
+	List	   *emptied;		/* those that other regions have emptied before */
 	List	   *access_methods; /* where in the tree they are, if the statement
 								 * did not name them */
 } Recorded;
@@ -136,6 +144,8 @@ static bool renaming = false;	/* the innermost statement renames or moves an
 static bool creating = false;	/* ... or makes a type: PostgreSQL renames an
 								 * array type that has the new type's name */
 static CreateAs *create_as = NULL;
+static List *refilled = NIL;	/* tables that other regions have emptied, and
+								 * whose rows have not been captured again */
 static bool replaying = false;	/* the apply worker runs a statement, as
 								 * opposed to applying rows */
 
@@ -311,6 +321,13 @@ ot_ddl_check_function(const char *what)
 static void
 ddl_check_row_write(Relation rel)
 {
+	if (unlikely(refilled != NIL) && list_member_oid(refilled, RelationGetRelid(rel)))
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot change rows of table \"%s\" in an event trigger of the statement that adds a column to it",
+						RelationGetRelationName(rel)),
+				 errdetail("The default of the column is volatile, so all rows of the table travel once the statement is over."),
+				 errhint("Change the rows in a separate statement.")));
 	if (unlikely(recorded != NULL) && !recorded->results)
 		ot_ddl_check_function(psprintf("change rows of table \"%s\"",
 									   RelationGetRelationName(rel)));
@@ -360,6 +377,43 @@ ddl_note_filled(Recorded *statement)
 			ot_contents_note_matview(relid, false);
 		else if (get_rel_relkind(relid) == RELKIND_RELATION)
 			ot_contents_note(relid, 0);
+	}
+}
+
+/*
+ * Called before a statement is recorded that computes other values in each
+ * region, and therefore is to find no rows in the other regions.
+ */
+static void
+ddl_empty_first(Recorded *statement)
+{
+	ListCell   *lc;
+
+	foreach(lc, find_all_inheritors(statement->fills, NoLock, NULL))
+	{
+		if (get_rel_relkind(lfirst_oid(lc)) != RELKIND_RELATION || !ot_contents_of_travel(lfirst_oid(lc)))
+			continue;
+		ot_contents_emptied(lfirst_oid(lc), 0);
+		statement->emptied = lappend_oid(statement->emptied, lfirst_oid(lc));
+	}
+}
+
+/*
+ * Called when it is over.  The tables may have other children by then, or be
+ * gone: an event trigger can do that.
+ */
+static void
+ddl_note_refilled(Oid relid)
+{
+	ListCell   *lc;
+
+	CommandCounterIncrement();
+	if (get_rel_relkind(relid) == '\0')
+		return;
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		if (get_rel_relkind(lfirst_oid(lc)) == RELKIND_RELATION && ot_contents_of_travel(lfirst_oid(lc)))
+			ot_contents_note(lfirst_oid(lc), 0);
 	}
 }
 
@@ -462,6 +516,8 @@ ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 	}
 	if (truncation && !truncation->told)
 		ddl_note_truncated();
+	if (statement && OidIsValid(statement->fills))
+		ddl_note_refilled(statement->fills);
 	if (statement)
 		ddl_note_filled(statement);
 }
@@ -484,6 +540,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 	Truncation *outer_truncation = truncation;
 	bool		outer_renaming = renaming;
 	bool		outer_creating = creating;
+	List	   *outer_refilled = refilled;
 
 	PG_TRY();
 	{
@@ -495,6 +552,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		{
 			statement->begun = GetCurrentCommandId(false);
 			recorded = statement;
+			refilled = list_concat_copy(outer_refilled, statement->emptied);
 		}
 		if (running)
 		{
@@ -515,6 +573,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		renaming = outer_renaming;
 		creating = outer_creating;
 		create_as = outer_create_as;
+		refilled = outer_refilled;
 	}
 	PG_END_TRY();
 }
@@ -614,7 +673,12 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 						  "Let the event trigger write rows only, or disable it for the time being.");
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
+	{
+		statement.fills = ot_ddl_fills(node, query);
+		if (OidIsValid(statement.fills))
+			ddl_empty_first(&statement);
 		node = ddl_record_statement(pstmt, node, query, &statement.text);
+	}
 	node = ot_ddl_choose_access_method(node, &statement.access_methods);
 	if (kind == OT_STATEMENT_SCHEMA)
 	{

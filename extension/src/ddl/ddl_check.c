@@ -29,6 +29,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
 #include "parser/parse_coerce.h"
 #include "parser/parse_expr.h"
 #include "parser/parse_node.h"
@@ -95,6 +96,14 @@ ot_ddl_check_everywhere(Node *stmt)
 }
 
 /* ---- ALTER TABLE ---- */
+
+/* What an expression gives in other regions, in the order of what is worse. */
+typedef enum Values
+{
+	VALUES_SAME,
+	VALUES_VOLATILE,			/* other ones each time, so rows are rewritten */
+	VALUES_DIFFER
+} Values;
 
 /* Does the relation, or a child of it, have rows that travel? */
 static bool
@@ -174,12 +183,9 @@ ddl_check_refers_to_new(Node *node, void *context)
 	return raw_expression_tree_walker(node, ddl_check_refers_to_new, context);
 }
 
-/*
- * Does the expression give the same value in every region?  That includes the
- * cast to the column's type, which may call a user function.
- */
-static bool
-ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
+/* Includes the cast to the column's type, which may call a user function. */
+static Values
+ddl_check_computes(ParseState *pstate, Node *expression, TypeName *column_type)
 {
 	Oid			type;
 	int32		typmod;
@@ -187,8 +193,11 @@ ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_t
 	typenameTypeIdAndMod(pstate, column_type, &type, &typmod);
 	expression = coerce_to_target_type(pstate, expression, exprType(expression), type, typmod,
 									   COERCION_ASSIGNMENT, COERCE_IMPLICIT_CAST, -1);
-	/* there is no cast: the server will say so */
-	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
+	if (expression == NULL)		/* there is no cast: the server will say so */
+		return VALUES_SAME;
+	if (contain_volatile_functions(expression))
+		return VALUES_VOLATILE;
+	return ot_ddl_differs_elsewhere(expression) ? VALUES_DIFFER : VALUES_SAME;
 }
 
 /*
@@ -207,56 +216,59 @@ ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *
 	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
 														   false, true),
 					 false, true, true);
-	return ddl_check_computes_same(pstate,
-								   transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
-								   column_type);
+	return ddl_check_computes(pstate,
+							  transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
+							  column_type) == VALUES_SAME;
 }
 
-/*
- * Would ADD COLUMN give existing rows values that other regions could not
- * compute as well?
- */
-static bool
-ddl_check_adds_volatile_column(ParseState *pstate, Relation rel, AlterTableCmd *command)
+/* What values would ADD COLUMN give existing rows in other regions? */
+static Values
+ddl_check_adds(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
+	Values		worst = VALUES_SAME;
 	bool		has_default = false;
 	ListCell   *lc;
 
 	if (command->missing_ok && get_attnum(RelationGetRelid(rel), column->colname) != InvalidAttrNumber)
-		return false;
+		return VALUES_SAME;
 	if (ddl_check_is_serial(column->typeName))
-		return true;
+		worst = VALUES_VOLATILE;
 	foreach(lc, column->constraints)
 	{
 		Constraint *constraint = lfirst_node(Constraint, lc);
 
 		if (constraint->contype == CONSTR_IDENTITY)
-			return true;
+			worst = Max(worst, VALUES_VOLATILE);
 		if (constraint->contype == CONSTR_GENERATED)
 		{
 			has_default = true;
 			if (!ddl_check_generates_same(pstate, rel, constraint->raw_expr, column->typeName))
-				return true;
+				return VALUES_DIFFER;
 		}
 		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
 		{
+			Values		values = ddl_check_computes(pstate,
+													transformExpr(pstate, copyObject(constraint->raw_expr),
+																  EXPR_KIND_COLUMN_DEFAULT),
+													column->typeName);
+
 			has_default = true;
-			if (!ddl_check_computes_same(pstate,
-										 transformExpr(pstate, copyObject(constraint->raw_expr),
-													   EXPR_KIND_COLUMN_DEFAULT),
-										 column->typeName))
-				return true;
+			worst = Max(worst, values);
 		}
 	}
-	if (!has_default && column->typeName)
+	if (!has_default && column->typeName && !ddl_check_is_serial(column->typeName))
 	{
 		Node	   *def = get_typdefault(typenameTypeId(pstate, column->typeName));
 
-		if (def != NULL && !ddl_check_computes_same(pstate, def, column->typeName))
-			return true;
+		if (def != NULL)
+		{
+			Values		values = ddl_check_computes(pstate, def, column->typeName);
+
+			worst = Max(worst, values);
+		}
 	}
-	return false;
+	return worst;
 }
 
 static bool
@@ -281,7 +293,21 @@ ddl_check_converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *com
 		expression = (Node *) makeVar(1, attnum, att->atttypid, att->atttypmod,
 									  att->attcollation, 0);
 	}
-	return !ddl_check_computes_same(pstate, expression, column->typeName);
+	return ddl_check_computes(pstate, expression, column->typeName) != VALUES_SAME;
+}
+
+/* Does the statement do nothing but add columns? */
+static bool
+ddl_check_only_adds(AlterTableStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->cmds)
+	{
+		if (lfirst_node(AlterTableCmd, lc)->subtype != AT_AddColumn)
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -310,12 +336,20 @@ ddl_check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const cha
 		switch (command->subtype)
 		{
 			case AT_AddColumn:
-				if (ddl_check_adds_volatile_column(pstate, rel, command) &&
-					ddl_check_has_replicated_rows(relid, lockmode))
-					ot_ddl_refuse("ADD COLUMN with a default that differs from row to row or may differ between regions",
-								  of_type ? of_type :
-								  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT (or ADD GENERATED ... AS IDENTITY).");
-				break;
+				{
+					Values		values = ddl_check_adds(pstate, rel, command);
+
+					if (values == VALUES_SAME || !ddl_check_has_replicated_rows(relid, lockmode))
+						break;
+					if (values == VALUES_DIFFER || typed)
+						ot_ddl_refuse("ADD COLUMN with a default that may differ between regions",
+									  of_type ? of_type :
+									  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT.");
+					if (!ddl_check_only_adds(stmt))
+						ot_ddl_refuse("ADD COLUMN with a volatile default together with other commands",
+									  "Use an ALTER TABLE of its own for ADD COLUMN.");
+					break;
+				}
 			case AT_AlterColumnType:
 				if (ddl_check_converts_volatile(pstate, rel, command) &&
 					ddl_check_has_replicated_rows(relid, lockmode))
@@ -426,6 +460,42 @@ ddl_check_alter_table(AlterTableStmt *stmt, const char *query)
 		ddl_check_commands(stmt, relid, lockmode, query);
 	else
 		ddl_check_typed_tables(stmt, get_rel_type_id(relid), lockmode, query);
+}
+
+/*
+ * The table that the statement fills with values that other regions could not
+ * compute as well, so that its rows and those of its children have to travel;
+ * InvalidOid if it fills none so.  The statement has been checked.
+ */
+Oid
+ot_ddl_fills(Node *node, const char *query)
+{
+	AlterTableStmt *stmt = (AlterTableStmt *) node;
+	LOCKMODE	lockmode;
+	Oid			relid;
+	Relation	rel;
+	Values		worst = VALUES_SAME;
+	ListCell   *lc;
+
+	if (!IsA(node, AlterTableStmt) || stmt->objtype != OBJECT_TABLE || !ddl_check_only_adds(stmt))
+		return InvalidOid;
+	lockmode = AlterTableGetLockLevel(stmt->cmds);
+	relid = AlterTableLookupRelation(stmt, lockmode);
+	if (!OidIsValid(relid))
+		return InvalidOid;
+	rel = relation_open(relid, NoLock);
+	foreach(lc, stmt->cmds)
+	{
+		ParseState *pstate = make_parsestate(NULL);
+		Values		values;
+
+		pstate->p_sourcetext = query;
+		values = ddl_check_adds(pstate, rel, lfirst_node(AlterTableCmd, lc));
+		worst = Max(worst, values);
+		free_parsestate(pstate);
+	}
+	relation_close(rel, NoLock);
+	return worst != VALUES_SAME && ddl_check_has_replicated_rows(relid, lockmode) ? relid : InvalidOid;
 }
 
 /* ---- other statements ---- */

@@ -283,8 +283,8 @@ async fn refused(lab: &Lab) {
     let position = number(&b, "select onetrip.position()").await.unwrap();
     let statements = [
         "create index concurrently on shop.thing (stock)",
-        "alter table shop.thing add column r float8 default random()",
-        "alter table shop.thing add column s serial",
+        "alter table shop.thing add column r text default current_setting('work_mem')",
+        "alter table shop.thing add column s serial, alter column stock set default 7",
         "alter table shop.thing set unlogged",
         "alter table shop.thing set access method heap",
         "create publication p for all tables",

@@ -6,7 +6,7 @@ use crate::lab::{number, start, subjects, text, Lab};
 async fn what_a_statement_made_at_home_is_in_every_region() {
     let lab = start("recipes", "bounds, contents and side effects of DDL that no region could compute again").await;
     subjects!(lab, 1;
-        bounds_of_partitions, materialized_views, refreshed_while_others_write, functions, truncate,
+        bounds_of_partitions, columns_with_volatile_defaults, materialized_views, refreshed_while_others_write, functions, truncate,
         event_triggers, extensions
     );
 }
@@ -52,6 +52,38 @@ async fn bounds_of_partitions(lab: &Lab) {
     )
     .await;
     assert_eq!(made, "1 7 FOR VALUES FROM (1) TO (7)");
+}
+
+/// The rows of the table travel, and no other region computes any.
+async fn columns_with_volatile_defaults(lab: &Lab) {
+    let all = "select string_agg(f::text, ' ' order by id) from filled f";
+    let made = alike(
+        lab,
+        "create table filled (id int primary key, v text) partition by range (id);
+         create table filled_1 partition of filled for values from (0) to (100);
+         create table filled_2 partition of filled for values from (100) to (200);
+         create function only_at_home() returns float language plpgsql as $$ begin
+             if current_setting('onetrip.region') <> 'b' then raise 'not here'; end if; return random(); end $$;
+         insert into filled select g, repeat(md5(g::text), 200) from generate_series(50, 149) g;
+         update filled set v = 'changed' where id = 60;
+         alter table filled add column u uuid not null default gen_random_uuid(), add column r float default only_at_home() check (r >= 0);
+         update filled set v = 'changed again' where id = 61",
+        all,
+    )
+    .await;
+    alike(lab, "alter table filled add column s bigserial", all).await;
+    assert_ne!(
+        made,
+        alike(lab, "alter table filled alter r drop default; delete from filled where id = 70", all).await
+    );
+    let [a, _, c] = lab.sessions().await;
+    a.must("insert into filled values (1, 'a')").await;
+    c.must("insert into filled values (2, 'c'); update filled set v = 'of c' where s = (select s from filled where id = 149)").await;
+    lab.shows(
+        "select count(*) || ' ' || count(distinct u) || ' ' || count(distinct s) || ' ' || string_agg(v, ' ' order by id) filter (where length(v) < 100) from filled",
+        "101 101 101 a c changed changed again of c",
+    )
+    .await;
 }
 
 const LOG: &str = "create table log (id serial primary key, what text);
