@@ -17,9 +17,10 @@
  * but those of two transactions twice.  The worker never waits for more entries
  * to make a group larger, and a group ends before it would delay its first
  * entry noticeably: its entries, bytes and time are limited, and an entry that
- * has to wait long for a lock does so in its own transaction.  If anything goes wrong in a group, it is rolled back and its
- * entries are applied one by one.  So an entry that cannot be applied fails
- * alone, after all earlier ones have become visible.
+ * has to wait long for a lock does so in its own transaction.  If anything goes
+ * wrong in a group, it is rolled back and its entries are applied one by one.
+ * So an entry that cannot be applied fails alone, after all earlier ones have
+ * become visible.
  *
  * The worker cannot refuse an entry, since it is decided.  Rows are written
  * below the level of triggers and constraints: these ran where the transaction
