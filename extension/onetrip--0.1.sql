@@ -195,6 +195,58 @@ COMMENT ON TABLE onetrip.left_out IS
     'Entries of the log that were left out in every region (onetrip skip); written by the apply worker.';
 GRANT SELECT ON onetrip.left_out TO PUBLIC;
 
+-- ---- jobs ----
+
+-- Indexes of CREATE INDEX CONCURRENTLY that this server is to build, or has built.  Each server keeps its own table, with the
+-- OIDs that it has given.
+CREATE TABLE onetrip.job_here (
+    index oid PRIMARY KEY,
+    statement text NOT NULL,
+    search_path text NOT NULL,
+    attempts integer NOT NULL DEFAULT 0,
+    error text,
+    sqlstate text,
+    since timestamptz NOT NULL DEFAULT pg_catalog.now()
+) USING heap;
+COMMENT ON TABLE onetrip.job_here IS
+    'Indexes that this server builds by itself (CREATE INDEX CONCURRENTLY); written with the statement, and by the job worker.';
+
+-- What the regions tell each other about their jobs: replicated, and each node writes its own rows only.
+CREATE TABLE onetrip.job_report (
+    node_id integer,
+    index text,
+    region text NOT NULL,
+    "table" text NOT NULL,
+    statement text NOT NULL,
+    state text NOT NULL,
+    attempts integer NOT NULL,
+    error text,
+    since timestamptz NOT NULL,
+    changed timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    PRIMARY KEY (node_id, index)
+) USING onetrip;
+COMMENT ON TABLE onetrip.job_report IS
+    'What the regions last told about their jobs; written by the job workers.';
+
+-- An error may contain values of a row.
+CREATE VIEW onetrip.jobs AS
+SELECT r.region, r.node_id, r.statement, r."table", r.index, r.state,
+       p.phase || CASE WHEN p.blocks_total > 0
+                       THEN pg_catalog.format(' (%s %%)', p.blocks_done * 100 / p.blocks_total) ELSE '' END AS progress,
+       r.attempts, CASE WHEN pg_catalog.has_table_privilege(here.indrelid, 'SELECT') THEN r.error END AS error,
+       r.since, r.changed
+  FROM onetrip.job_report r
+  LEFT JOIN (SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, i.indexrelid, i.indrelid
+               FROM pg_catalog.pg_index i
+               JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) AS here ON here.name = r.index
+  LEFT JOIN pg_catalog.pg_stat_progress_create_index p
+    ON r.node_id = pg_catalog.current_setting('onetrip.node_id')::integer AND r.state <> 'done'
+   AND p.index_relid = here.indexrelid AND p.datname = pg_catalog.current_database();
+COMMENT ON VIEW onetrip.jobs IS
+    'Indexes of CREATE INDEX CONCURRENTLY in each region: building, done, or failed with an error; progress of this region only.';
+GRANT SELECT ON onetrip.jobs TO PUBLIC;
+
 -- ---- this transaction ----
 
 CREATE FUNCTION onetrip.pending_keys(

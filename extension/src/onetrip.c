@@ -76,6 +76,7 @@ _PG_init(void)
 	ot_ddl_init();
 	ot_sequence_init();
 	ot_evict_init();
+	ot_jobs_init();
 	ot_fresh_init();
 	ot_explain_init();
 	/* the hook that is installed last is called first */

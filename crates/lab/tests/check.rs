@@ -70,7 +70,7 @@ async fn tables_under_load_are_equal_at_one_position() -> Result<()> {
     for _ in 0..5 {
         let (code, result) = check(&cluster).await?;
         assert_eq!((code, &result["equal"]), (Some(0), &Value::Bool(true)), "{result}");
-        assert_eq!(result["tables"].as_array().map(Vec::len), Some(2), "{result}");
+        assert_eq!(result["tables"].as_array().map(Vec::len), Some(3), "{result}");
     }
     stop.store(true, Ordering::Relaxed);
     for writer in writers {

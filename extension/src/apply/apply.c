@@ -338,6 +338,25 @@ apply_take_over_start_time(TimestampTz started)
 #endif
 }
 
+/*
+ * Does such a failure have a cause that goes away by itself, or that a copy of
+ * another server would not remove?
+ */
+static bool
+apply_failure_passes(int sqlerrcode)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
+	{
+		case ERRCODE_TRANSACTION_ROLLBACK:
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+		case ERRCODE_OPERATOR_INTERVENTION:
+		case ERRCODE_SYSTEM_ERROR:
+			return true;
+		default:
+			return sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
+	}
+}
+
 /* The entry being applied, and whether its turn has come. */
 static OtEntry *current = NULL;
 static bool has_turn;
@@ -363,6 +382,24 @@ bool
 ot_apply_has_turn(void)
 {
 	return current == NULL || has_turn;
+}
+
+/*
+ * Has the entry failed before, in a way that will not pass by itself?
+ */
+bool
+ot_apply_has_failed(void)
+{
+	OtLogIndex	failing;
+	int			code;
+
+	if (likely(current == NULL))
+		return false;
+	SpinLockAcquire(&ot_worker->mutex);
+	failing = ot_worker->failing;
+	code = ot_worker->failing_with;
+	SpinLockRelease(&ot_worker->mutex);
+	return failing.value == current->at.value && !apply_failure_passes(code);
 }
 
 /* ---- entries that are applied together ---- */
@@ -593,25 +630,6 @@ apply_note_failure(const ErrorData *edata)
 	{
 		strlcpy(failure, edata->message ? edata->message : "an error", sizeof(failure));
 		failure_code = edata->sqlerrcode;
-	}
-}
-
-/*
- * Does such a failure have a cause that goes away by itself, or that a copy of
- * another server would not remove?
- */
-static bool
-apply_failure_passes(int sqlerrcode)
-{
-	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
-	{
-		case ERRCODE_TRANSACTION_ROLLBACK:
-		case ERRCODE_INSUFFICIENT_RESOURCES:
-		case ERRCODE_OPERATOR_INTERVENTION:
-		case ERRCODE_SYSTEM_ERROR:
-			return true;
-		default:
-			return sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 	}
 }
 

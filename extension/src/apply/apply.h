@@ -22,4 +22,8 @@ extern void ot_apply_operations(OtReader *r);
 extern void ot_evict_init(void);
 extern PGDLLEXPORT void ot_evictor_main(Datum arg);
 
+/* jobs.c */
+extern void ot_jobs_init(void);
+extern PGDLLEXPORT void ot_jobs_main(Datum arg);
+
 #endif							/* ONETRIP_APPLY_H */

@@ -46,6 +46,7 @@ extern void ot_apply_let_locks_go(void);
 extern void ot_apply_set_up_session(void);
 extern bool ot_apply_take_turn(void);
 extern bool ot_apply_has_turn(void);
+extern bool ot_apply_has_failed(void);
 
 /* left_out.c */
 extern void ot_left_out_apply(const OtEntry *entry, OtReader *r);

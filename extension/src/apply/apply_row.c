@@ -48,6 +48,7 @@
 #include "utils/snapmgr.h"
 
 #include "capture/capture.h"
+#include "ddl/ddl.h"
 #include "shmem/shmem.h"
 
 typedef struct OpenTable
@@ -252,6 +253,8 @@ apply_row_open_table(OpenTable *table)
 						table->schema, table->name, RelationGetNumberOfAttributes(table->rel),
 						ot_region, table->natts),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
+	if (unlikely(ot_apply_has_failed()))
+		ot_index_job_undo(table->rel);
 	apply_row_enter_user_context(&context, table->rel);
 	table->info = ot_rel_info(table->rel);
 	if (table->info->layout != table->layout)

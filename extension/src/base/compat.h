@@ -88,8 +88,10 @@ typedef RelFileNode OtRelFile;
 
 #if PG_VERSION_NUM >= 170000
 #define OT_BACKEND_ID(proc) ((proc)->vxid.procNumber)
+#define OT_PROC_OF_TRANSACTION(vxid) ProcNumberGetProc((vxid).procNumber)
 #else
 #define OT_BACKEND_ID(proc) ((proc)->backendId)
+#define OT_PROC_OF_TRANSACTION(vxid) BackendIdGetProc((vxid).backendId)
 #endif
 
 /*
@@ -284,6 +286,25 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(NULL, relid, flags, params)
 #else
 #define OT_REINDEX_RELATION(relid, flags, params) reindex_relation(relid, flags, params)
+#endif
+
+/*
+ * 16: DefineIndex() takes the number of partitions.  17: reindex_index() takes
+ * the statement that it is called for.
+ */
+#if PG_VERSION_NUM >= 160000
+#define OT_DEFINE_INDEX_UNBUILT(relid, stmt) \
+	DefineIndex(relid, stmt, InvalidOid, InvalidOid, InvalidOid, -1, false, true, true, true, false)
+#else
+#define OT_DEFINE_INDEX_UNBUILT(relid, stmt) \
+	DefineIndex(relid, stmt, InvalidOid, InvalidOid, InvalidOid, false, true, true, true, false)
+#endif
+#if PG_VERSION_NUM >= 170000
+#define OT_REINDEX_INDEX(index, persistence, params) \
+	reindex_index(NULL, index, false, persistence, params)
+#else
+#define OT_REINDEX_INDEX(index, persistence, params) \
+	reindex_index(index, false, persistence, params)
 #endif
 
 /* 17: a partitioned table may have an access method, for its partitions. */

@@ -68,6 +68,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_largeobject.h"
 #include "catalog/pg_type.h"
+#include "commands/event_trigger.h"
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -97,6 +98,7 @@ typedef struct Recorded
 	List	   *emptied;		/* those that other regions have emptied before */
 	List	   *access_methods; /* where in the tree they are, if the statement
 								 * did not name them */
+	Oid			index;			/* that CREATE INDEX CONCURRENTLY has made */
 } Recorded;
 
 /* A TRUNCATE under way. */
@@ -523,6 +525,32 @@ ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 }
 
 /*
+ * CREATE INDEX CONCURRENTLY, up to its first COMMIT.  Its event triggers fire
+ * here, in one transaction with the index's entry in the catalogs.
+ */
+static Oid
+ddl_define_index(IndexStmt *stmt, const char *query)
+{
+	bool		cleanup = EventTriggerBeginCompleteQuery();
+	Oid			index;
+
+	PG_TRY();
+	{
+		EventTriggerDDLCommandStart((Node *) stmt);
+		index = ot_index_define(stmt, query);
+		EventTriggerSQLDrop((Node *) stmt);
+		EventTriggerDDLCommandEnd((Node *) stmt);
+	}
+	PG_FINALLY();
+	{
+		if (cleanup)
+			EventTriggerEndCompleteQuery();
+	}
+	PG_END_TRY();
+	return index;
+}
+
+/*
  * Runs the statement with the static state set up for it.  `statement`,
  * `running` and `truncating` are NULL if it is no recorded statement, no
  * CREATE TABLE AS or no TRUNCATE, respectively.
@@ -560,9 +588,12 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 			create_as = running;
 		}
 
-		ot_call_process_utility(prev_process_utility, pstmt, node, query,
-								read_only_tree, context, params,
-								env, dest, completion);
+		if (statement && ot_index_is_job(node))
+			statement->index = ddl_define_index((IndexStmt *) node, query);
+		else
+			ot_call_process_utility(prev_process_utility, pstmt, node, query,
+									read_only_tree, context, params,
+									env, dest, completion);
 		ddl_note_results(node, statement, running);
 	}
 	PG_FINALLY();
@@ -610,14 +641,20 @@ ddl_replay_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 						GetCommandTagName(CreateCommandTag(node)), ot_region),
 				 errdetail("It did not do so in the region that the statement comes from.")));
 	if (IsTransactionState())
+	{
 		ot_ddl_lock_relations(node);
+		ot_index_jobs_finish(node);
+	}
 	PG_TRY();
 	{
 		utility_depth++;
-		ot_call_process_utility(prev_process_utility, pstmt, node, query,
-								read_only_tree,
-								replaying ? PROCESS_UTILITY_SUBCOMMAND : context,
-								params, env, dest, completion);
+		if (replaying && ot_index_is_job(node))
+			(void) ot_index_define((IndexStmt *) node, query);
+		else
+			ot_call_process_utility(prev_process_utility, pstmt, node, query,
+									read_only_tree,
+									replaying ? PROCESS_UTILITY_SUBCOMMAND : context,
+									params, env, dest, completion);
 	}
 	PG_FINALLY();
 	{
@@ -661,7 +698,10 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 
 	ot_ddl_check_everywhere(node);
 	if (context != PROCESS_UTILITY_SUBCOMMAND && ot_capturing())
+	{
+		ot_index_wait_politely(node, context);
 		kind = ot_ddl_classify(node, query);
+	}
 	if (kind != OT_STATEMENT_LOCAL)
 	{
 		const char *tag = GetCommandTagName(CreateCommandTag(node));
@@ -677,7 +717,9 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		statement.fills = ot_ddl_fills(node, query);
 		if (OidIsValid(statement.fills))
 			ddl_empty_first(&statement);
+		node = ot_index_without_concurrently(node);
 		node = ddl_record_statement(pstmt, node, query, &statement.text);
+		ot_index_jobs_finish(node);
 	}
 	node = ot_ddl_choose_access_method(node, &statement.access_methods);
 	if (kind == OT_STATEMENT_SCHEMA)
@@ -707,6 +749,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		ddl_show_temporary();
 	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
 		ot_ddl_check_dependencies();
+	if (OidIsValid(statement.index))
+		ot_index_await(statement.index);
 }
 
 /* ---- what happens inside a statement ---- */

@@ -236,6 +236,7 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 						(errcode(OT_ERR_PROTOCOL),
 						 errmsg("entry contains a statement that is not a utility statement")));
 			ot_ddl_lock_schema();
+			pstmt->utilityStmt = ot_index_without_concurrently(pstmt->utilityStmt);
 			ddl_apply_leave_to_results(pstmt->utilityStmt);
 			behind = ddl_apply_take_role_out(pstmt->utilityStmt);
 			ddl_apply_run_statement(pstmt, text, roleid, sec_context);

@@ -4,10 +4,8 @@
  *	  Refuses statements that must not be recorded as they are written.
  *
  * A recorded statement must do the same in every region.  A statement that
- * would not, for example a rewrite with random(), or that needs several
- * transactions, for example CREATE INDEX CONCURRENTLY, is refused here, before
- * it has done anything, with SQLSTATE 0A000 and a hint that says what to do
- * instead.
+ * would not, for example a rewrite with random(), is refused here, before it has
+ * done anything, with SQLSTATE 0A000 and a hint that says what to do instead.
  *
  * Runs in backends.
  *
@@ -429,15 +427,6 @@ ddl_check_alter_table(AlterTableStmt *stmt, const char *query)
 
 		switch (command->subtype)
 		{
-			case AT_DetachPartition:
-				if (((PartitionCmd *) command->def)->concurrent)
-					ot_ddl_refuse("DETACH PARTITION CONCURRENTLY",
-								  "Use DETACH PARTITION without CONCURRENTLY.");
-				break;
-			case AT_DetachPartitionFinalize:
-				ot_ddl_refuse("DETACH PARTITION FINALIZE",
-							  "Use DETACH PARTITION without CONCURRENTLY.");
-				break;
 			case AT_AddColumn:
 			case AT_AlterColumnType:
 			case AT_SetAccessMethod:
@@ -569,17 +558,15 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 			ddl_check_alter_table((AlterTableStmt *) stmt, query);
 			break;
 		case T_IndexStmt:
-			if (((IndexStmt *) stmt)->concurrent)
-				ot_ddl_refuse("CREATE INDEX CONCURRENTLY",
-							  "Use CREATE INDEX without CONCURRENTLY.");
+			/* regions that have built it would enforce it, and others not yet */
+			if (((IndexStmt *) stmt)->concurrent && ((IndexStmt *) stmt)->unique)
+				ot_ddl_refuse("CREATE UNIQUE INDEX CONCURRENTLY",
+							  "Use CREATE UNIQUE INDEX without CONCURRENTLY.");
 			break;
 		case T_DropStmt:
 			{
 				DropStmt   *drop = (DropStmt *) stmt;
 
-				if (drop->concurrent)
-					ot_ddl_refuse("DROP INDEX CONCURRENTLY",
-								  "Use DROP INDEX without CONCURRENTLY.");
 				if (drop->removeType == OBJECT_PUBLICATION)
 					ot_ddl_refuse("a publication",
 								  "Logical replication out of a replicated database is not supported yet.");

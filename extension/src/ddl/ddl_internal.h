@@ -59,6 +59,14 @@ extern Oid	ot_ddl_fills(Node *stmt, const char *query);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 
+/* ddl_index.c; more of it is in ddl.h */
+extern bool ot_index_is_job(Node *stmt);
+extern Node *ot_index_without_concurrently(Node *stmt);
+extern void ot_index_wait_politely(Node *stmt, ProcessUtilityContext context);
+extern Oid	ot_index_define(IndexStmt *stmt, const char *query);
+extern void ot_index_await(Oid index);
+extern void ot_index_jobs_finish(Node *stmt);
+
 /* ddl_new_table.c */
 extern const char *ot_ddl_default_access_method(void);
 extern Node *ot_ddl_choose_access_method(Node *stmt, List **places);

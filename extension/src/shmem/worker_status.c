@@ -14,6 +14,9 @@
  */
 #include "shmem/shmem.h"
 
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
 #include "utils/timestamp.h"
 
 OtWorkerStatus *ot_worker = NULL;
@@ -35,6 +38,7 @@ worker_status_attach_memory(void *memory, bool found)
 	pg_atomic_init_u64(&ot_worker->entries, 0);
 	pg_atomic_init_u64(&ot_worker->transactions, 0);
 	ot_worker->worker = -1;
+	ot_worker->job_worker = -1;
 }
 
 void
@@ -93,4 +97,26 @@ ot_worker_hint_retry(const char *hint)
 		return errhint("%s", hint);
 	return errhint("Region \"%s\" cannot apply log index " UINT64_FORMAT " and shows nothing newer, so changes made here will lose. Retry in another region; SELECT failing, failure FROM onetrip.status says why.",
 				   ot_region, at.value);
+}
+
+/* Called in the job worker when it starts. */
+void
+ot_worker_is_for_jobs(void)
+{
+	SpinLockAcquire(&ot_worker->mutex);
+	ot_worker->job_worker = OT_PROC_NUMBER(MyProc);
+	SpinLockRelease(&ot_worker->mutex);
+}
+
+/* There is a new job.  If the job worker is not there now, it looks when it is. */
+void
+ot_worker_wake_jobs(void)
+{
+	int			number;
+
+	SpinLockAcquire(&ot_worker->mutex);
+	number = ot_worker->job_worker;
+	SpinLockRelease(&ot_worker->mutex);
+	if (number >= 0)
+		SetLatch(&ProcGlobal->allProcs[number].procLatch);
 }

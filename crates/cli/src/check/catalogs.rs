@@ -48,6 +48,10 @@ const SHARES: &[(&str, &str, &str)] = &[
     ("pg_sequence", "seqmax", "seqcycle and seqincrement < 0"),
 ];
 
+/// The state of an index of CREATE INDEX CONCURRENTLY, which each region builds in its own time, counts as what it will
+/// be.
+const BUILT_BY_JOBS: &[&str] = &["indisready", "indisvalid"];
+
 /// Minor releases of 2026 store a version of each column in `attoptions`.  It is a position in one server's own WAL, so
 /// it is left out.
 const OPTIONS: &str = "(select array_agg(o order by place) from unnest(attoptions) with ordinality as u(o, place)
@@ -229,6 +233,10 @@ fn column(
     }
     if let Some(when) = listed(SHARES) {
         return made(Kind::Text, share(name, when));
+    }
+    if catalog == "pg_index" && BUILT_BY_JOBS.contains(&name) {
+        let built = format!("(indexrelid in (select index from onetrip.job_here) or {name})::text");
+        return made(Kind::Text, built);
     }
     match kind {
         _ if (catalog, name) == ("pg_attribute", "attoptions") => made(Kind::Text, OPTIONS.to_string()),

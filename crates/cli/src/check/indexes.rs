@@ -37,7 +37,7 @@ from pg_catalog.pg_index i
 join pg_catalog.pg_class c on c.oid = i.indexrelid
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 join pg_catalog.pg_am am on am.oid = c.relam
-where c.relkind = 'i' and c.relpersistence <> 't'
+where c.relkind = 'i' and c.relpersistence <> 't' and i.indisvalid
 order by 1";
 
 const AMCHECK: &str = "

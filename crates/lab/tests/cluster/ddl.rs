@@ -282,7 +282,7 @@ async fn refused(lab: &Lab) {
     let [_, b, _] = lab.sessions().await;
     let position = number(&b, "select onetrip.position()").await.unwrap();
     let statements = [
-        "create index concurrently on shop.thing (stock)",
+        "create unique index concurrently on shop.thing (stock)",
         "alter table shop.thing add column r text default current_setting('work_mem')",
         "alter table shop.thing add column s serial, alter column stock set default 7",
         "alter table shop.thing set unlogged",

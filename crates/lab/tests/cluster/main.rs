@@ -21,6 +21,7 @@ mod elsewhere;
 mod eviction;
 mod fresh;
 mod grouped_apply;
+mod jobs;
 mod kill9;
 mod lab;
 mod large;

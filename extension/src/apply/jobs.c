@@ -1,0 +1,377 @@
+/*-------------------------------------------------------------------------
+ *
+ * jobs.c
+ *	  The job worker: builds in this server what CREATE INDEX CONCURRENTLY of any
+ *	  region has left to it, and tells the other regions how far it is.
+ *
+ * What there is to do stands in onetrip.job_here, a local table with the OIDs of
+ * this server; an index is done when it is valid (ddl/ddl_index.c).  So nothing
+ * is lost with the worker, and a server that is a copy of another one goes on
+ * where that one was.  What has failed is tried again, after a pause that grows.
+ *
+ * Each region tells the others about its jobs in onetrip.job_report, a
+ * replicated table, in transactions like a client's.  Each writes its own rows
+ * only.  While the region is cut off it builds all the same, and tells later.
+ *
+ * The worker is an ordinary process to the evictor: an entry that needs a lock
+ * which a job holds has it cancelled after onetrip.max_apply_delay.  It is never
+ * in the way of a turn.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "apply/apply_internal.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "commit/commit.h"
+#include "ddl/ddl.h"
+#include "shmem/shmem.h"
+
+/* How often the worker looks for something to do. */
+#define LOOK_MS 1000
+/* The pause after a failure: doubled each time, up to the longest one. */
+#define RETRY_MS 1000
+#define RETRY_MAX_MS 60000
+
+typedef struct Job
+{
+	Oid			index;
+	Oid			table;			/* InvalidOid: the index is gone */
+	char	   *search_path;
+} Job;
+
+/* What this process knows of a job that has failed. */
+typedef struct Failed
+{
+	Oid			index;
+	int			attempts;
+	TimestampTz next;
+} Failed;
+
+static HTAB *failed = NULL;
+
+static void
+jobs_set_option(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+static void
+jobs_begin(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	ot_session_watch_errors();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+}
+
+static void
+jobs_end(void)
+{
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+static void
+jobs_execute(const char *query, int expected)
+{
+	if (SPI_execute(query, false, 0) != expected)
+		elog(ERROR, "cannot execute \"%s\"", query);
+}
+
+/*
+ * The jobs that are not done, or whose index is gone.  The list is in
+ * `context`.
+ */
+static List *
+jobs_read(MemoryContext context)
+{
+	List	   *jobs = NIL;
+
+	jobs_begin();
+	jobs_execute("SELECT j.index, i.indrelid, j.search_path FROM onetrip.job_here j "
+				 "LEFT JOIN pg_index i ON i.indexrelid = j.index AND i.indislive "
+				 "WHERE i.indexrelid IS NULL OR NOT i.indisvalid ORDER BY j.since, j.index", SPI_OK_SELECT);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		MemoryContext old = MemoryContextSwitchTo(context);
+		Job		   *job = palloc0(sizeof(Job));
+		bool		gone;
+		bool		isnull;
+
+		job->index = DatumGetObjectId(SPI_getbinval(row, desc, 1, &isnull));
+		job->table = DatumGetObjectId(SPI_getbinval(row, desc, 2, &gone));
+		if (gone)
+			job->table = InvalidOid;
+		job->search_path = TextDatumGetCString(SPI_getbinval(row, desc, 3, &isnull));
+		jobs = lappend(jobs, job);
+		MemoryContextSwitchTo(old);
+	}
+	jobs_end();
+	return jobs;
+}
+
+static void
+jobs_forget(const Job *job)
+{
+	jobs_begin();
+	jobs_execute(psprintf("DELETE FROM onetrip.job_here j WHERE index = %u "
+						  "AND NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = j.index)",
+						  job->index), SPI_OK_DELETE);
+	jobs_end();
+	(void) hash_search(failed, &job->index, HASH_REMOVE, NULL);
+}
+
+/* Keeps the error for the report, and when to try again. */
+static void
+jobs_note_failure(const Job *job, const char *message, int code)
+{
+	bool		found;
+	Failed	   *entry = hash_search(failed, &job->index, HASH_ENTER, &found);
+	int			pause;
+	Oid			types[] = {TEXTOID, TEXTOID};
+	Datum		args[2];
+
+	if (!found)
+		entry->attempts = 0;
+	pause = RETRY_MS << Min(entry->attempts, 16);
+	entry->attempts++;
+	entry->next = TimestampTzPlusMilliseconds(ot_now(), Min(pause, RETRY_MAX_MS));
+	jobs_begin();
+	args[0] = CStringGetTextDatum(message);
+	args[1] = CStringGetTextDatum(unpack_sql_state(code));
+	if (SPI_execute_with_args(psprintf("UPDATE onetrip.job_here SET attempts = attempts + 1, error = $1, sqlstate = $2 WHERE index = %u",
+									   job->index), 2, types, args, NULL, false, 0) != SPI_OK_UPDATE)
+		elog(ERROR, "cannot write onetrip.job_here");
+	jobs_end();
+}
+
+/* What is told of an error.  A file name in it, for example, may not be valid text. */
+static char *
+jobs_message(const ErrorData *edata)
+{
+	char	   *message = pnstrdup(edata->message, pg_mbcliplen(edata->message, strlen(edata->message), 1000));
+
+	return pg_verifymbstr(message, strlen(message), true) ? message : pstrdup("see the server's log");
+}
+
+/*
+ * Runs one step of a job or of a report, which may fail.  Returns the error's
+ * message, in the context of the caller, and its SQLSTATE, or NULL.
+ */
+static char *
+jobs_try(void (*step) (const Job *job), const Job *job, int *code)
+{
+	MemoryContext old = CurrentMemoryContext;
+	char	   *volatile message = NULL;
+
+	PG_TRY();
+	{
+		step(job);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(old);
+		edata = CopyErrorData();
+		FlushErrorState();
+		/* releases what the session has locked as well */
+		AbortCurrentTransaction();
+		pgstat_report_activity(STATE_IDLE, NULL);
+		QueryCancelPending = false;
+		ereport(LOG,
+				(errcode(edata->sqlerrcode),
+				 errmsg("onetrip job worker: %s", edata->message)));
+		message = jobs_message(edata);
+		*code = edata->sqlerrcode;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(old);
+	return message;
+}
+
+/*
+ * Builds the index, unless somebody has a lock on the table that the job would
+ * have to wait for, such as VACUUM.
+ */
+static void
+jobs_build(const Job *job)
+{
+	LockRelId	locked = {job->table, MyDatabaseId};
+	LOCKTAG		tag;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	ot_session_watch_errors();
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, job->table);
+	if (LockAcquire(&tag, ShareUpdateExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+	{
+		CommitTransactionCommand();
+		return;
+	}
+	jobs_set_option("search_path", job->search_path);
+	pgstat_report_activity(STATE_RUNNING, "CREATE INDEX CONCURRENTLY");
+	ot_index_build(job->table, job->index);
+	UnlockRelationIdForSession(&locked, ShareUpdateExclusiveLock);
+	CommitTransactionCommand();
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/* What this region should have told the others; its columns are those of onetrip.job_report. */
+#define REPORT \
+	"SELECT current_setting('onetrip.node_id')::integer AS node_id, " \
+	"format('%I.%I', n.nspname, c.relname) AS index, current_setting('onetrip.region') AS region, " \
+	"format('%I.%I', tn.nspname, t.relname) AS \"table\", j.statement, " \
+	"CASE WHEN i.indisvalid THEN 'done' WHEN j.error IS NOT NULL THEN 'failed' ELSE 'building' END AS state, " \
+	"j.attempts, CASE WHEN NOT i.indisvalid THEN j.error END AS error, j.since " \
+	"FROM onetrip.job_here j JOIN pg_index i ON i.indexrelid = j.index " \
+	"JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace " \
+	"JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace tn ON tn.oid = t.relnamespace"
+
+/* The columns that are compared, by their text. */
+#define SAME \
+	"ROW(r.node_id, r.index, r.region, r.\"table\", r.statement, r.state, r.attempts, r.error, r.since)::text = " \
+	"ROW(n.node_id, n.index, n.region, n.\"table\", n.statement, n.state, n.attempts, n.error, n.since)::text"
+
+static void
+jobs_report(const Job *job)
+{
+	bool		differs;
+
+	jobs_begin();
+	jobs_execute("WITH n AS (" REPORT ") SELECT FROM n FULL JOIN "
+				 "(SELECT * FROM onetrip.job_report WHERE node_id = current_setting('onetrip.node_id')::integer) r "
+				 "ON r.index = n.index WHERE (" SAME ") IS NOT TRUE", SPI_OK_SELECT);
+	differs = SPI_processed > 0;
+	jobs_end();
+	if (!differs || ot_read_only)
+		return;
+	jobs_begin();
+	jobs_execute("WITH n AS (" REPORT ") DELETE FROM onetrip.job_report r "
+				 "WHERE r.node_id = current_setting('onetrip.node_id')::integer "
+				 "AND NOT EXISTS (SELECT FROM n WHERE n.index = r.index)", SPI_OK_DELETE);
+	jobs_execute("WITH n AS (" REPORT ") INSERT INTO onetrip.job_report AS r "
+				 "(node_id, index, region, \"table\", statement, state, attempts, error, since) SELECT * FROM n "
+				 "ON CONFLICT (node_id, index) DO UPDATE SET region = excluded.region, \"table\" = excluded.\"table\", "
+				 "statement = excluded.statement, state = excluded.state, attempts = excluded.attempts, "
+				 "error = excluded.error, since = excluded.since, changed = now() "
+				 "WHERE ROW(r.region, r.\"table\", r.statement, r.state, r.attempts, r.error, r.since)::text <> "
+				 "ROW(excluded.region, excluded.\"table\", excluded.statement, excluded.state, excluded.attempts, "
+				 "excluded.error, excluded.since)::text", SPI_OK_INSERT);
+	jobs_end();
+}
+
+static void
+jobs_look(MemoryContext context)
+{
+	List	   *jobs = jobs_read(context);
+	ListCell   *lc;
+	int			code;
+
+	if (jobs != NIL)
+		(void) jobs_try(jobs_report, NULL, &code);
+	foreach(lc, jobs)
+	{
+		Job		   *job = lfirst(lc);
+		Failed	   *entry = hash_search(failed, &job->index, HASH_FIND, NULL);
+		char	   *message;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!OidIsValid(job->table))
+		{
+			jobs_forget(job);
+			continue;
+		}
+		if (entry != NULL && entry->next > ot_now())
+			continue;
+		message = jobs_try(jobs_build, job, &code);
+		jobs_set_option("search_path", "pg_catalog");
+		if (message != NULL)
+			jobs_note_failure(job, message, code);
+	}
+	(void) jobs_try(jobs_report, NULL, &code);
+}
+
+void
+ot_jobs_main(Datum arg)
+{
+	HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(Failed)};
+	MemoryContext context;
+
+	pqsignal(SIGTERM, die);
+	pqsignal(SIGINT, StatementCancelHandler);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(ot_database, NULL, 0);
+	/* settings that an operator makes for clients */
+	jobs_set_option("search_path", "pg_catalog");
+	jobs_set_option("statement_timeout", "0");
+	jobs_set_option("lock_timeout", "0");
+	jobs_set_option("idle_in_transaction_session_timeout", "0");
+	jobs_set_option("default_transaction_isolation", "read committed");
+	jobs_set_option("default_transaction_read_only", "off");
+	jobs_set_option("role", "none");
+	pgstat_report_appname("onetrip job worker");
+	ot_worker_is_for_jobs();
+	failed = hash_create("onetrip failed jobs", 16, &control, HASH_ELEM | HASH_BLOBS);
+	context = AllocSetContextCreate(TopMemoryContext, "onetrip jobs", ALLOCSET_DEFAULT_SIZES);
+
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		MemoryContextSwitchTo(context);
+		jobs_look(context);
+		MemoryContextSwitchTo(TopMemoryContext);
+		MemoryContextReset(context);
+		pgstat_report_stat(false);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOOK_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+void
+ot_jobs_init(void)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION,
+		.bgw_start_time = BgWorkerStart_RecoveryFinished,
+		.bgw_restart_time = 1,
+	};
+
+	strlcpy(worker.bgw_name, "onetrip job worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "onetrip job worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "onetrip", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "ot_jobs_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}

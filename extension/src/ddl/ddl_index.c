@@ -1,0 +1,736 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl_index.c
+ *	  CREATE INDEX CONCURRENTLY as a job in every region, and statements that
+ *	  wait for their locks without holding others up.
+ *
+ * CREATE INDEX CONCURRENTLY is recorded as it is written.  What it does in log
+ * order, in the session and in the apply worker alike, takes no time: the
+ * index gets its entry in the catalogs, under its name, with no contents and
+ * neither ready nor valid, as after PostgreSQL's own first transaction.  A row
+ * in onetrip.job_here says that this server is to build it.  So later
+ * statements in the log find the index in every region, whether it is built
+ * there or not.  The building is local: the job worker (apply/jobs.c) does it in
+ * each region, and the session waits for that of its own.  A job may begin anew
+ * at any time.
+ *
+ * Where an index is not built yet, rows are written that it could not take (an
+ * expression that fails, a value that is too long), and they arrive where it is
+ * built.  The apply worker then takes the index out of use (ot_index_job_undo()),
+ * rather than stand still; its job fails as it does in the region of the row.
+ * This cannot be done for uniqueness, which somebody may rely on, so
+ * CREATE UNIQUE INDEX CONCURRENTLY is refused (ddl_check.c).
+ *
+ * A few statements do something else if an index is not valid.  Before one of
+ * them, in every region, indexes that are not built yet are built at once
+ * (ot_index_jobs_finish()).
+ *
+ * DROP INDEX CONCURRENTLY and DETACH PARTITION CONCURRENTLY have nothing to
+ * build.  They are recorded, and run, without CONCURRENTLY; what is left of it
+ * is that they wait for their locks politely, as the entry of a new index does.
+ *
+ * Runs in backends, in the apply worker and in the job worker.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl/ddl_internal.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
+#include "catalog/partition.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/event_trigger.h"
+#include "commands/progress.h"
+#include "commands/tablecmds.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_utilcmd.h"
+#include "partitioning/partdesc.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "storage/sinvaladt.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "capture/capture.h"
+#include "shmem/shmem.h"
+
+/*
+ * An attempt to lock a table holds up those who come after it, so it is given up
+ * after this time, and the next one is made later.
+ */
+#define ATTEMPT_MS 100
+#define PAUSE_MS 500
+/* How often a job looks whether those whom it waits for are there. */
+#define WAIT_MS 50
+
+/* Columns of onetrip.job_here. */
+#define JOB_ERROR 5
+#define JOB_SQLSTATE 6
+
+/* ---- waiting for locks politely ---- */
+
+static void
+ddl_index_pause(int ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+static PartitionCmd *
+ddl_index_detach_of(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (!IsA(stmt, AlterTableStmt))
+		return NULL;
+	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		if (command->subtype == AT_DetachPartition && ((PartitionCmd *) command->def)->concurrent)
+			return (PartitionCmd *) command->def;
+	}
+	return NULL;
+}
+
+static bool
+ddl_index_is_drop(Node *stmt)
+{
+	return IsA(stmt, DropStmt) && ((DropStmt *) stmt)->removeType == OBJECT_INDEX &&
+		((DropStmt *) stmt)->concurrent;
+}
+
+/* Is it a CREATE INDEX CONCURRENTLY? */
+bool
+ot_index_is_job(Node *stmt)
+{
+	return IsA(stmt, IndexStmt) && ((IndexStmt *) stmt)->concurrent;
+}
+
+/*
+ * The same statement without CONCURRENTLY, if it is one that runs without it in
+ * every region; else the statement itself.
+ */
+Node *
+ot_index_without_concurrently(Node *stmt)
+{
+	if (ddl_index_is_drop(stmt))
+	{
+		stmt = copyObject(stmt);
+		((DropStmt *) stmt)->concurrent = false;
+	}
+	else if (ddl_index_detach_of(stmt))
+	{
+		stmt = copyObject(stmt);
+		ddl_index_detach_of(stmt)->concurrent = false;
+	}
+	return stmt;
+}
+
+/* What PostgreSQL refuses for DROP INDEX CONCURRENTLY, it refuses here too. */
+static void
+ddl_index_check_drop(DropStmt *stmt, Oid index)
+{
+	if (list_length(stmt->objects) != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("DROP INDEX CONCURRENTLY does not support dropping multiple objects")));
+	if (stmt->behavior == DROP_CASCADE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("DROP INDEX CONCURRENTLY does not support CASCADE")));
+	if (OidIsValid(index) && get_rel_relkind(index) == RELKIND_PARTITIONED_INDEX)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot drop partitioned index \"%s\" concurrently", get_rel_name(index))));
+}
+
+/* Likewise for DETACH PARTITION CONCURRENTLY. */
+static void
+ddl_index_check_detach(Oid parent)
+{
+	Relation	rel;
+	Oid			by_default;
+
+	if (!OidIsValid(parent) || get_rel_relkind(parent) != RELKIND_PARTITIONED_TABLE)
+		return;
+	rel = table_open(parent, AccessShareLock);
+	by_default = get_default_oid_from_partdesc(RelationGetPartitionDesc(rel, true));
+	table_close(rel, AccessShareLock);
+	if (OidIsValid(by_default))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot detach partitions concurrently when a default partition exists")));
+}
+
+/* Finds the relation that the statement locks, and in which mode. */
+static Oid
+ddl_index_table_of(Node *stmt, LOCKMODE *mode)
+{
+	Oid			relid;
+
+	*mode = AccessExclusiveLock;
+	if (ot_index_is_job(stmt))
+	{
+		*mode = ShareLock;
+		return RangeVarGetRelid(((IndexStmt *) stmt)->relation, NoLock, true);
+	}
+	if (ddl_index_is_drop(stmt))
+	{
+		DropStmt   *drop = (DropStmt *) stmt;
+
+		relid = RangeVarGetRelid(makeRangeVarFromNameList(linitial(drop->objects)), NoLock, true);
+		ddl_index_check_drop(drop, relid);
+		return OidIsValid(relid) && (get_rel_relkind(relid) == RELKIND_INDEX) ?
+			IndexGetRelation(relid, true) : InvalidOid;
+	}
+	relid = RangeVarGetRelid(((AlterTableStmt *) stmt)->relation, NoLock, true);
+	ddl_index_check_detach(relid);
+	return relid;
+}
+
+/*
+ * One attempt to get the lock that stands for the schema key, and then the
+ * table's.  What was acquired is given back if it fails.
+ */
+static bool
+ddl_index_try_lock(Oid relid, LOCKMODE mode)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	int			own_timeout = LockTimeout;
+	volatile bool got = true;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		LockTimeout = own_timeout > 0 ? Min(own_timeout, ATTEMPT_MS) : ATTEMPT_MS;
+		ot_ddl_lock_schema();
+		LockRelationOid(relid, mode);
+		LockTimeout = own_timeout;
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		int			code = geterrcode();
+
+		LockTimeout = own_timeout;
+		if (code != ERRCODE_LOCK_NOT_AVAILABLE && code != ERRCODE_T_R_DEADLOCK_DETECTED)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		got = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return got;
+}
+
+/*
+ * Called before a statement with CONCURRENTLY is recorded: waits until the locks
+ * that it needs can be had at once, or nearly so.  Those of a table of another
+ * owner are not asked for: the statement will fail.
+ */
+void
+ot_index_wait_politely(Node *stmt, ProcessUtilityContext context)
+{
+	TimestampTz since = ot_now();
+	LOCKMODE	mode;
+	Oid			relid;
+
+	if (ot_index_is_job(stmt))
+		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "CREATE INDEX CONCURRENTLY");
+	else if (ddl_index_is_drop(stmt))
+		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "DROP INDEX CONCURRENTLY");
+	else if (ddl_index_detach_of(stmt))
+		PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL,
+								  "ALTER TABLE ... DETACH CONCURRENTLY");
+	else
+		return;
+	relid = ddl_index_table_of(stmt, &mode);
+	if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid) ||
+		get_rel_persistence(relid) == RELPERSISTENCE_TEMP)
+		return;
+	while (!ddl_index_try_lock(relid, mode))
+	{
+		if (LockTimeout > 0 && TimestampDifferenceExceeds(since, ot_now(), LockTimeout))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("canceling statement due to lock timeout")));
+		ddl_index_pause(PAUSE_MS);
+		/* by now the name may be another table's */
+		relid = ddl_index_table_of(stmt, &mode);
+		if (!OidIsValid(relid) || !OT_OWNS_RELATION(relid))
+			return;
+	}
+}
+
+/* ---- the index's entry in the catalogs ---- */
+
+static void
+ddl_index_set_state(Oid index, bool ready, bool valid)
+{
+	Relation	catalog = table_open(IndexRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", index);
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	form->indisready = ready;
+	form->indisvalid = valid;
+	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+	CacheInvalidateRelcacheByRelid(form->indrelid);
+	heap_freetuple(tuple);
+	table_close(catalog, RowExclusiveLock);
+	CommandCounterIncrement();
+}
+
+/*
+ * Tables of the schema onetrip are written as a superuser.  The statements here
+ * contain no names that a user's search_path could give another meaning.
+ */
+static void
+ddl_index_note_job(Oid index, const char *statement)
+{
+	Oid			types[] = {OIDOID, TEXTOID, TEXTOID};
+	Datum		args[] = {
+		ObjectIdGetDatum(index), CStringGetTextDatum(statement),
+		CStringGetTextDatum(namespace_search_path)
+	};
+	Oid			user;
+	int			sec_context;
+
+	GetUserIdAndSecContext(&user, &sec_context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (SPI_execute_with_args("INSERT INTO onetrip.job_here (index, statement, search_path) VALUES ($1, $2, $3)",
+							  3, types, args, NULL, false, 0) != SPI_OK_INSERT)
+		elog(ERROR, "cannot write onetrip.job_here");
+	SPI_finish();
+	SetUserIdAndSecContext(user, sec_context);
+}
+
+/*
+ * Carries out what CREATE INDEX CONCURRENTLY does in log order.  Returns the
+ * index, or InvalidOid if there is one already (IF NOT EXISTS).
+ */
+Oid
+ot_index_define(IndexStmt *stmt, const char *query)
+{
+	IndexStmt  *plain = copyObject(stmt);
+	Oid			relid = RangeVarGetRelidExtended(stmt->relation, ShareLock, 0,
+												 RangeVarCallbackOwnsRelation, NULL);
+	ObjectAddress address;
+
+	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot create index on partitioned table \"%s\" concurrently",
+						get_rel_name(relid))));
+	plain->concurrent = false;
+	plain = transformIndexStmt(relid, plain, query);
+	EventTriggerAlterTableStart((Node *) stmt);
+	address = OT_DEFINE_INDEX_UNBUILT(relid, plain);
+	EventTriggerCollectSimpleCommand(address, InvalidObjectAddress, (Node *) stmt);
+	EventTriggerAlterTableEnd();
+	if (!OidIsValid(address.objectId))
+		return InvalidOid;
+	CommandCounterIncrement();
+	ddl_index_set_state(address.objectId, false, false);
+	ddl_index_note_job(address.objectId, "CREATE INDEX CONCURRENTLY");
+	return address.objectId;
+}
+
+/* ---- building it ---- */
+
+static bool
+ddl_index_read_state(Oid index, Form_pg_index state)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	memcpy(state, GETSTRUCT(tuple), offsetof(FormData_pg_index, indkey));
+	ReleaseSysCache(tuple);
+	return state->indislive;
+}
+
+/* Another attempt may have ended in the midst, and left something in the file. */
+static void
+ddl_index_empty(Oid index)
+{
+	Relation	rel = index_open(index, ShareUpdateExclusiveLock);
+
+	if (RelationGetNumberOfBlocks(rel) > 0)
+		OT_SET_NEW_FILE(rel);
+	index_close(rel, NoLock);
+	CommandCounterIncrement();
+}
+
+/*
+ * The job worker does not wait for a transaction that waits for a lock itself,
+ * perhaps for the job's: a session of a client would be the victim of the
+ * deadlock.  The job gives up, and begins anew later.
+ */
+static void
+ddl_index_check_no_deadlock(VirtualTransactionId transaction)
+{
+	PGPROC	   *proc = OT_PROC_OF_TRANSACTION(transaction);
+
+	if (proc != NULL && proc->waitLock != NULL && !VirtualXactLock(transaction, false))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("a transaction that the job has to wait for waits for a lock")));
+}
+
+/* Waits for those who may change rows of the table, as of now. */
+static void
+ddl_index_wait_for_writers(LOCKTAG tag)
+{
+	int			count;
+	VirtualTransactionId *writers = GetLockConflicts(&tag, ShareLock, &count);
+
+	for (int i = 0; i < count; i++)
+	{
+		while (!VirtualXactLock(writers[i], false))
+		{
+			ddl_index_check_no_deadlock(writers[i]);
+			ddl_index_pause(WAIT_MS);
+		}
+	}
+	pfree(writers);
+}
+
+static VirtualTransactionId *
+ddl_index_old_snapshots(TransactionId xmin, int *count)
+{
+	return GetCurrentVirtualXIDs(xmin, true, false,
+								 PROC_IS_AUTOVACUUM | PROC_IN_VACUUM | PROC_IN_SAFE_IC, count);
+}
+
+static bool
+ddl_index_has(VirtualTransactionId *list, int count, VirtualTransactionId which)
+{
+	for (int i = 0; i < count; i++)
+	{
+		if (VirtualTransactionIdEquals(list[i], which))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Waits for those who have a snapshot from before the index had all rows.  Later
+ * ones are none of them, even if their xmin is as old.
+ */
+static void
+ddl_index_wait_for_snapshots(TransactionId xmin)
+{
+	int			count;
+	VirtualTransactionId *old = ddl_index_old_snapshots(xmin, &count);
+
+	for (int i = 0; i < count; i++)
+	{
+		for (;;)
+		{
+			int			now_count;
+			VirtualTransactionId *now = ddl_index_old_snapshots(xmin, &now_count);
+			bool		there = ddl_index_has(now, now_count, old[i]);
+
+			pfree(now);
+			if (!there)
+				break;
+			ddl_index_check_no_deadlock(old[i]);
+			ddl_index_pause(WAIT_MS);
+		}
+	}
+	pfree(old);
+}
+
+/*
+ * Builds the index of a job, in transactions as PostgreSQL's CREATE INDEX
+ * CONCURRENTLY does; the functions that do the work are PostgreSQL's.  Called in
+ * a transaction that has no snapshot and holds no lock; returns in another one.
+ * The caller holds a lock for its session on the table, which keeps out other
+ *XX */
+void
+ot_index_build(Oid table, Oid index)
+{
+	FormData_pg_index state;
+	LOCKTAG		tag;
+	Snapshot	snapshot;
+	TransactionId xmin;
+	const int	params[] = {PROGRESS_CREATEIDX_COMMAND, PROGRESS_CREATEIDX_INDEX_OID};
+	const int64 values[] = {PROGRESS_CREATEIDX_COMMAND_CREATE_CONCURRENTLY, index};
+
+	if (!ddl_index_read_state(index, &state) || state.indrelid != table || state.indisvalid)
+		return;
+	pgstat_progress_start_command(PROGRESS_COMMAND_CREATE_INDEX, table);
+	pgstat_progress_update_multi_param(2, params, values);
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+	if (!state.indisready)
+	{
+		/* Those who do not know of it yet might break a chain of heap-only updates. */
+		ddl_index_wait_for_writers(tag);
+		CommitTransactionCommand();
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		ddl_index_empty(index);
+		index_concurrently_build(table, index);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		StartTransactionCommand();
+	}
+	OT_STOP_POINT("index-ready");
+	ddl_index_wait_for_writers(tag);
+	CommitTransactionCommand();
+	StartTransactionCommand();
+	snapshot = RegisterSnapshot(GetTransactionSnapshot());
+	PushActiveSnapshot(snapshot);
+	validate_index(table, index, snapshot);
+	xmin = snapshot->xmin;
+	PopActiveSnapshot();
+	UnregisterSnapshot(snapshot);
+	InvalidateCatalogSnapshot();
+	CommitTransactionCommand();
+	StartTransactionCommand();
+	ddl_index_wait_for_snapshots(xmin);
+	index_set_state_flags(index, INDEX_CREATE_SET_VALID);
+	CacheInvalidateRelcacheByRelid(table);
+	CommitTransactionCommand();
+	StartTransactionCommand();
+	pgstat_progress_end_command();
+}
+
+/* ---- the session that waits for it ---- */
+
+/*
+ * Raises the error with which the job has failed here, unless it is one that the
+ * next attempt may not have: an entry that came first, or a lock.
+ */
+static void
+ddl_index_raise_failure(Oid index)
+{
+	Relation	jobs = table_openrv(makeRangeVar("onetrip", "job_here", -1), AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	job;
+	char	   *error = NULL;
+	int			code = 0;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(index));
+	scan = systable_beginscan(jobs, InvalidOid, false, NULL, 1, &key);
+	job = systable_getnext(scan);
+	if (HeapTupleIsValid(job))
+	{
+		bool		no_code;
+		bool		no_error;
+		Datum		of_code = heap_getattr(job, JOB_SQLSTATE, RelationGetDescr(jobs), &no_code);
+		Datum		of_error = heap_getattr(job, JOB_ERROR, RelationGetDescr(jobs), &no_error);
+
+		if (!no_code && !no_error)
+		{
+			const char *letters = TextDatumGetCString(of_code);
+
+			code = MAKE_SQLSTATE(letters[0], letters[1], letters[2], letters[3], letters[4]);
+			error = TextDatumGetCString(of_error);
+		}
+	}
+	systable_endscan(scan);
+	table_close(jobs, AccessShareLock);
+	if (error == NULL || code == ERRCODE_LOCK_NOT_AVAILABLE || code == ERRCODE_QUERY_CANCELED ||
+		ERRCODE_TO_CATEGORY(code) == ERRCODE_TRANSACTION_ROLLBACK)
+		return;
+	ereport(ERROR,
+			(errcode(code),
+			 errmsg("%s", error),
+			 errdetail("Index \"%s\" is in the catalogs and not valid.", get_rel_name(index)),
+			 errhint("It is tried again until it succeeds or the index is dropped; onetrip.jobs shows it.")));
+}
+
+/*
+ * Commits what CREATE INDEX CONCURRENTLY has recorded, and waits until the job
+ * worker has built the index in this region.  Holds no lock and no snapshot
+ * meanwhile, so it is in nobody's way.
+ */
+void
+ot_index_await(Oid index)
+{
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	CommitTransactionCommand();
+	ot_worker_wake_jobs();
+	for (;;)
+	{
+		FormData_pg_index state;
+
+		StartTransactionCommand();
+		if (!ddl_index_read_state(index, &state))
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("the index was dropped before it was built")));
+		if (state.indisvalid)
+			return;
+		ddl_index_raise_failure(index);
+		CommitTransactionCommand();
+		ddl_index_pause(WAIT_MS);
+	}
+}
+
+/* ---- statements that depend on whether an index is valid ---- */
+
+/* The indexes of the table that are jobs, and not valid if `unbuilt`. */
+List *
+ot_index_jobs_of(Relation rel, bool unbuilt)
+{
+	List	   *found = NIL;
+	Relation	jobs;
+	ListCell   *lc;
+
+	jobs = table_openrv(makeRangeVar("onetrip", "job_here", -1), AccessShareLock);
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Oid			index = lfirst_oid(lc);
+		FormData_pg_index state;
+		ScanKeyData key;
+		SysScanDesc scan;
+
+		if (!ddl_index_read_state(index, &state) || (unbuilt && state.indisvalid))
+			continue;
+		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(index));
+		scan = systable_beginscan(jobs, InvalidOid, false, NULL, 1, &key);
+		if (HeapTupleIsValid(systable_getnext(scan)))
+			found = lappend_oid(found, index);
+		systable_endscan(scan);
+	}
+	table_close(jobs, AccessShareLock);
+	return found;
+}
+
+static void
+ddl_index_finish_of(RangeVar *name)
+{
+	Oid			relid = name ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
+	ListCell   *lc;
+
+	if (OidIsValid(relid) && (get_rel_relkind(relid) == RELKIND_INDEX ||
+							  get_rel_relkind(relid) == RELKIND_PARTITIONED_INDEX))
+		relid = IndexGetRelation(relid, true);
+	/* the statement will fail */
+	if (!OidIsValid(relid) || (!ot_is_apply_worker && !OT_OWNS_RELATION(relid)))
+		return;
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		List	   *unbuilt;
+		bool		jobs;
+		ListCell   *index;
+		ReindexParams params = {0};
+
+		if (rel == NULL)
+			continue;
+		jobs = ot_index_jobs_of(rel, false) != NIL;
+		unbuilt = ot_index_jobs_of(rel, true);
+		relation_close(rel, NoLock);
+		/* where it is not built yet, its locks are stronger than the statement's */
+		if (jobs && !ot_is_apply_worker)
+			ot_ddl_take_relation_key(lfirst_oid(lc));
+		foreach(index, unbuilt)
+			OT_REINDEX_INDEX(lfirst_oid(index), get_rel_persistence(lfirst_oid(lc)), &params);
+		CommandCounterIncrement();
+	}
+}
+
+/*
+ * Called before a statement runs, in a backend or in the apply worker.  CLUSTER
+ * ON fails for an index that is not valid, and an index that is not valid
+ * cannot become that of a partition: another one would be made.  So such indexes
+ * are built now.  The statement waits for that, in every region where the job
+ * is not done.
+ */
+void
+ot_index_jobs_finish(Node *stmt)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, IndexStmt))
+	{
+		RangeVar   *name = ((IndexStmt *) stmt)->relation;
+		Oid			relid = name ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
+
+		if (OidIsValid(relid) && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+			ddl_index_finish_of(name);
+	}
+	if (!IsA(stmt, AlterTableStmt))
+		return;
+	foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		if (command->subtype == AT_ClusterOn)
+			ddl_index_finish_of(((AlterTableStmt *) stmt)->relation);
+		else if (command->subtype == AT_AttachPartition)
+			ddl_index_finish_of(((PartitionCmd *) command->def)->name);
+	}
+}
+
+/*
+ * Called in the apply worker, for a table of an entry that could not be applied
+ * before: takes indexes that are jobs out of use, in case one of them is the
+ * reason.  The job worker builds them anew.
+ */
+void
+ot_index_job_undo(Relation rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, ot_index_jobs_of(rel, false))
+	{
+		FormData_pg_index state;
+
+		if (!ddl_index_read_state(lfirst_oid(lc), &state) || !state.indisready || state.indisunique)
+			continue;
+		ereport(LOG,
+				(errmsg("index \"%s\" of table \"%s\" is taken out of use and built anew",
+						get_rel_name(lfirst_oid(lc)), RelationGetRelationName(rel)),
+				 errdetail("An entry could not be applied, perhaps because this index cannot take a row.")));
+		ddl_index_set_state(lfirst_oid(lc), false, false);
+	}
+}
