@@ -336,6 +336,12 @@ ot_jobs_main(Datum arg)
 	jobs_set_option("default_transaction_isolation", "read committed");
 	jobs_set_option("default_transaction_read_only", "off");
 	jobs_set_option("role", "none");
+	jobs_set_option("onetrip.read", "local");
+	jobs_set_option("onetrip.max_staleness", "-1");
+	jobs_set_option("onetrip.max_trips", "-1");
+#if PG_VERSION_NUM >= 170000
+	jobs_set_option("transaction_timeout", "0");
+#endif
 	pgstat_report_appname("onetrip job worker");
 	ot_worker_is_for_jobs();
 	failed = hash_create("onetrip failed jobs", 16, &control, HASH_ELEM | HASH_BLOBS);
