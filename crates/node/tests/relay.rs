@@ -37,8 +37,8 @@ async fn all_have(cluster: &Cluster, places: impl IntoIterator<Item = usize>) ->
 }
 
 /// A cluster whose leader, the only node in r1, has begun to use a relay in r2.
-async fn relaying(agent_sequence: &mut u64) -> Result<(Cluster, Agent)> {
-    let cluster = Cluster::start_in(&["r1", "r2", "r2", "r2", "r3"], 20.0)?;
+async fn relaying(one_way_ms: f64, agent_sequence: &mut u64) -> Result<(Cluster, Agent)> {
+    let cluster = Cluster::start_in(&["r1", "r2", "r2", "r2", "r3"], one_way_ms)?;
     cluster.preferred_leads().await?;
     let mut agent = cluster.backend(0).await?;
     loop {
@@ -55,9 +55,10 @@ async fn relaying(agent_sequence: &mut u64) -> Result<(Cluster, Agent)> {
 
 #[tokio::test]
 async fn entries_cross_to_a_region_with_several_nodes_once() -> Result<()> {
-    const COMMITS: u64 = 60;
+    const COMMITS: u64 = 20;
     let mut sequence = 0;
-    let (cluster, mut agent) = relaying(&mut sequence).await?;
+    // So far that a busy machine is not taken for a late member.
+    let (cluster, mut agent) = relaying(200.0, &mut sequence).await?;
     let before = counted(&cluster, 0, "sent_bytes").await?;
     for n in 1..=COMMITS {
         commit(&mut agent, sequence + n).await?;
@@ -65,8 +66,8 @@ async fn entries_cross_to_a_region_with_several_nodes_once() -> Result<()> {
     all_have(&cluster, 0..5).await?;
     let crossed = counted(&cluster, 0, "sent_bytes").await? - before;
     let entries = COMMITS * BYTES as u64;
-    // Three copies without a relay.  A busy machine may be late now and then, and is then sent more than one.
-    ensure!(crossed < entries * 2, "{crossed} bytes crossed for entries of {entries}");
+    // Three copies without a relay.
+    ensure!(crossed < entries * 3 / 2, "{crossed} bytes crossed for entries of {entries}");
     cluster.stop().await
 }
 
@@ -76,7 +77,7 @@ async fn entries_cross_to_a_region_with_several_nodes_once() -> Result<()> {
 async fn a_relay_that_stands_still_holds_nothing_up() -> Result<()> {
     const COMMITS: u64 = 60;
     let mut sequence = 0;
-    let (cluster, mut agent) = relaying(&mut sequence).await?;
+    let (cluster, mut agent) = relaying(20.0, &mut sequence).await?;
     // Until the one that is the relay now has nothing more to say.
     let before = [
         counted(&cluster, 1, "relayed_bytes").await?,

@@ -15,8 +15,8 @@ struct Group {
 }
 
 impl Group {
-    /// Connected, 20 ms away from node 1, and known to be near each other.
-    async fn start(tls: bool) -> Group {
+    /// Connected, at this round trip from node 1, and known to be near each other.
+    async fn start(tls: bool, round_trip_ms: u64) -> Group {
         let pair = group(tls, "", &["near", "far", "far", "far"], &[None, None, None, None]).await;
         until("all connections", || {
             pair.sides.iter().all(|s| s.transport.peers().iter().filter(|p| p.connected).count() == 3)
@@ -24,12 +24,13 @@ impl Group {
         .await;
         let group = Group { delays: pair.sides[0].transport.start_delays().unwrap(), pair };
         for to in FAR {
-            group.set_link(1, to, LinkSettings { one_way_ms: 20.0, ..Default::default() });
+            group.set_link(1, to, LinkSettings { one_way_ms: round_trip_ms as f64, ..Default::default() });
         }
         let one = &group.side(1).transport;
         until("round trips over this distance", || {
             group.report();
-            let far = |id: &u32| one.way(NodeId(*id)).is_some_and(|way| way.least > Duration::from_millis(20));
+            let least = Duration::from_millis(round_trip_ms);
+            let far = |id: &u32| one.way(NodeId(*id)).is_some_and(|way| way.least >= least);
             FAR.iter().all(far)
         })
         .await;
@@ -121,7 +122,8 @@ impl Drop for Group {
 #[tokio::test]
 async fn entries_cross_to_a_region_once() {
     for tls in [false, true] {
-        let group = Group::start(tls).await;
+        // So far that a busy machine is not taken for a late member.
+        let group = Group::start(tls, 1_000).await;
         let mut got = Default::default();
         // Nobody is a relay before it has been sent something in this term.
         group.send(0);
@@ -130,14 +132,14 @@ async fn entries_cross_to_a_region_once() {
         for index in 1..=20 {
             group.report();
             group.send(index);
-            group.all_receive(index + 1, &mut got).await;
         }
+        group.all_receive(21, &mut got).await;
         let crossed = group.counted(1, |link| &link.sent_bytes) - before;
         let relayed: u64 = FAR.iter().map(|id| group.counted(*id, |link| &link.relayed_bytes)).sum();
         let entries = 20 * BYTES as u64;
-        // Without a relay it is three times as much.  A busy machine may be late now and then.
-        assert!(crossed < entries * 3 / 2, "{crossed} bytes for {entries}, tls {tls}");
-        assert!(relayed > entries * 3 / 2, "{relayed} bytes were handed on, tls {tls}");
+        // Without a relay it is three times as much.
+        assert!(crossed < entries * 11 / 10, "{crossed} bytes for {entries}, tls {tls}");
+        assert!(relayed > entries * 2, "{relayed} bytes were handed on, tls {tls}");
     }
 }
 
@@ -145,7 +147,7 @@ async fn entries_cross_to_a_region_once() {
 /// it.
 #[tokio::test]
 async fn a_relay_that_hands_nothing_on_is_done_without() {
-    let group = Group::start(true).await;
+    let group = Group::start(true, 20).await;
     let mut got = Default::default();
     group.send(0);
     group.all_receive(1, &mut got).await;
@@ -168,7 +170,7 @@ async fn a_relay_that_hands_nothing_on_is_done_without() {
 /// a relay may send, and what it may not.
 #[tokio::test]
 async fn only_its_sender_can_make_an_append() {
-    let group = Group::start(true).await;
+    let group = Group::start(true, 20).await;
     let (one, two, three) = (&group.side(1).transport, &group.side(2).transport, group.side(3));
     let relayed = |key: &Secret, index: u64, entries: &Entries| {
         let mut head = append(1, 3, index, 10);
