@@ -48,7 +48,9 @@ fn main() -> Result<()> {
         bail!("it was not ended");
     }
     let seconds = first.map_or(Ok(15), |s| s.parse())?;
-    println!("entry bytes  relay    all run: commits  to r2, bytes each  p50 ms  p99.9   one stopped: p50 ms  p99.9    max");
+    println!(
+        "entry bytes  relay    all run: commits  to r2, bytes each  p50 ms  p99.9   one stopped: p50 ms  p99.9    max"
+    );
     for bytes in [200, 8_000] {
         for relay in [false, true, false, true] {
             runtime.block_on(measure(bytes, relay, Duration::from_secs(seconds)))?;

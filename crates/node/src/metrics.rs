@@ -175,7 +175,9 @@ fn members(page: &mut Page, report: &StatusReport) {
         m.lag_ms.map(seconds)
     });
     page.frames(report, "member_sent", "Frames that were sent to it", |peer| peer.sent_bytes);
-    page.frames(report, "member_relayed", "Those that this node has handed on to it for others", |peer| peer.relayed_bytes);
+    page.frames(report, "member_relayed", "Those that this node has handed on to it for others", |peer| {
+        peer.relayed_bytes
+    });
 }
 
 fn archive(page: &mut Page, report: &StatusReport) {

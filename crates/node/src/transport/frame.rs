@@ -505,7 +505,7 @@ pub(crate) fn examples() -> Vec<Frame> {
         append.mut_entries().push(raft::eraftpb::Entry { data, index, term: 3, ..Default::default() });
     }
     let mut head = append.clone();
-    let entries = Entries::take(&mut head, None);
+    let entries = Entries::take(&mut head, None).0;
     let relayed = |same| Frame::Relayed(Relayed::new(&RELAY_KEY, &head, &entries, same));
     let (relayed, same) = (relayed(false), relayed(true));
     let mut snapshot = Message { from: 1, to: 2, term: 3, ..Default::default() };

@@ -41,12 +41,12 @@ use crate::tls::{self, PeerSocket, Tls};
 use accept::{Refusals, Unauthenticated};
 use frame::{Channel, Encoded, Frame};
 use link::Link;
-use relay::{Relays, Route, Way};
-use relayed::{Entries, Keys, Relayed};
 use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
 use onetrip_core::replica::Report;
 use onetrip_core::{EntryId, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
+use relay::{Relays, Route, Way};
+use relayed::{Entries, Keys, Relayed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -298,6 +298,10 @@ impl Transport {
 
     fn send_append(&self, message: Message) -> bool {
         let mut relaying = self.relaying();
+        if !relaying.relays.shares_region(NodeId(message.to as u32)) {
+            drop(relaying);
+            return self.send_directly(message);
+        }
         let Route { before, relay } = relaying.relays.route(&message, Instant::now(), |id| self.way(id));
         for message in before {
             self.send_directly(message);
@@ -308,18 +312,15 @@ impl Transport {
         };
         let key = self.relay_keys.to(NodeId(message.to as u32));
         let last = relaying.last.get(&link.id).filter(|(on, _)| on.as_ptr() == Arc::as_ptr(&queue));
-        let last = last.map(|(_, entries)| entries.bytes.clone());
         let mut head = message;
-        let entries = Entries::take(&mut head, relaying.last.get(&link.id).map(|(_, entries)| entries));
-        let same = !entries.bytes.is_empty() && last.is_some_and(|last| last == entries.bytes);
+        let (entries, same) = Entries::take(&mut head, last.map(|(_, entries)| entries));
         let frame = Frame::Relayed(Relayed::new(&key, &head, &entries, same)).encode();
-        if !entries.bytes.is_empty() {
+        let sent = self.send_to(&link, Channel::Bulk, frame);
+        if sent && !entries.bytes.is_empty() {
             relaying.last.insert(link.id, (Arc::downgrade(&queue), entries));
         }
-        if NodeId(head.to as u32) != link.id {
-            self.relayed.notify_one();
-        }
-        self.send_to(&link, Channel::Bulk, frame)
+        self.relayed.notify_one();
+        sent
     }
 
     /// What is known about the way to a member, for the choice of relays.

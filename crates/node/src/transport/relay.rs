@@ -28,6 +28,8 @@ const ALONE_MAX: Duration = Duration::from_secs(64);
 const IN_STEP: u64 = 256;
 /// More than this is not kept for one follower.
 const KEPT_BYTES_MAX: usize = 32 << 20;
+/// More appends than this are not remembered.  Raft sends half as many before it waits for an answer.
+const SENT_MAX: usize = 8192;
 
 /// What is known about the way to a member.  There is none to a member that is not connected, that has not been heard
 /// of lately, or to which too much waits already.
@@ -124,6 +126,11 @@ impl Relays {
         self.regions.get_mut(self.homes.get(&id)?)?.members.get_mut(&id)
     }
 
+    /// Whether others are in this member's region, which is not this node's.
+    pub fn shares_region(&self, id: NodeId) -> bool {
+        self.homes.contains_key(&id)
+    }
+
     /// Takes the round trips that a member reports.
     pub fn reported(&mut self, from: NodeId, round_trips: &[(NodeId, u32)]) {
         if let Some(follower) = self.follower(from) {
@@ -160,6 +167,9 @@ impl Relays {
             false => Vec::new(),
         };
         if !append.entries.is_empty() {
+            if follower.sent.len() == SENT_MAX {
+                follower.forget();
+            }
             let relayed = relay.filter(|relay| *relay != to).map(|relay| (relay, append.clone()));
             follower.kept_bytes += relayed.as_ref().map_or(0, |(_, message)| bytes_of(message));
             follower.sent_to = last;
@@ -338,7 +348,8 @@ mod tests {
     }
 
     fn append(to: u32, index: u64) -> Message {
-        let mut append = Message { from: HERE.0.into(), to: to.into(), term: 1, index, log_term: 1, ..Message::default() };
+        let mut append =
+            Message { from: HERE.0.into(), to: to.into(), term: 1, index, log_term: 1, ..Message::default() };
         let data = Bytes::from_static(b"entry");
         append.mut_entries().push(raft::eraftpb::Entry { index: index + 1, term: 1, data, ..Default::default() });
         append

@@ -65,13 +65,13 @@ fn tagged(key: &Secret, head: &[u8], digest: &[u8; 32]) -> [u8; TAG_BYTES] {
 }
 
 impl Entries {
-    /// Takes them out of the message.  `last`: what was sent before, to be used again if it is the same bytes.
-    pub fn take(message: &mut Message, last: Option<&Entries>) -> Entries {
+    /// Takes them out of the message.  `last`: what was sent before.  True: there are some, and they are the same bytes.
+    pub fn take(message: &mut Message, last: Option<&Entries>) -> (Entries, bool) {
         let message = Message { entries: std::mem::take(&mut message.entries), ..Message::default() };
         let bytes = Bytes::from(message.write_to_bytes().expect("writing to memory"));
         match last.filter(|last| last.bytes == bytes) {
-            Some(last) => last.clone(),
-            None => Entries { digest: crate::tls::sha256(&bytes), bytes },
+            Some(last) => (last.clone(), !bytes.is_empty()),
+            None => (Entries { digest: crate::tls::sha256(&bytes), bytes }, false),
         }
     }
 }

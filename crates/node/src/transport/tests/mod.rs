@@ -359,8 +359,19 @@ impl Write for Log {
 fn hello(from: u32, to: u32) -> Bytes {
     let (from, to, purpose) = (NodeId(from), NodeId(to), Purpose::Frames(Channel::Bulk));
     let (cluster, region, address) = ("test".into(), "r".into(), "127.0.0.1:1".into());
-    Frame::Hello(Hello { version: VERSION, cluster, beginning: 0, from, region, address, to, purpose, relay_key: [0; 32], postgres: None })
-        .encode()
+    Frame::Hello(Hello {
+        version: VERSION,
+        cluster,
+        beginning: 0,
+        from,
+        region,
+        address,
+        to,
+        purpose,
+        relay_key: [0; 32],
+        postgres: None,
+    })
+    .encode()
 }
 
 /// Whether the other end answers this hello with a welcome.

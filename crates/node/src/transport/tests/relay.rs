@@ -69,7 +69,8 @@ impl Group {
             let sent = Message { commit, ..append(1, id, message.index, BYTES) };
             assert!(from == NodeId(1) && *message == sent, "{id} got another message");
             got.insert(message.index);
-            let mut answer = Message { from: id.into(), to: 1, term: 1, index: message.index + 1, ..Default::default() };
+            let mut answer =
+                Message { from: id.into(), to: 1, term: 1, index: message.index + 1, ..Default::default() };
             answer.set_msg_type(MessageType::MsgAppendResponse);
             self.side(id).transport.send_raft(answer);
         }
@@ -174,10 +175,10 @@ async fn only_its_sender_can_make_an_append() {
     let (one, two, three) = (&group.side(1).transport, &group.side(2).transport, group.side(3));
     let relayed = |key: &Secret, index: u64, entries: &Entries| {
         let mut head = append(1, 3, index, 10);
-        Entries::take(&mut head, None);
+        let _ = Entries::take(&mut head, None);
         Relayed::new(key, &head, entries, false)
     };
-    let entries = |index| Entries::take(&mut append(1, 3, index, 10), None);
+    let entries = |index| Entries::take(&mut append(1, 3, index, 10), None).0;
     let send = |relayed: Relayed| {
         let link = two.link(NodeId(3)).unwrap();
         assert!(two.send_to(&link, Channel::Bulk, Frame::Relayed(relayed).encode()));
@@ -192,12 +193,12 @@ async fn only_its_sender_can_make_an_append() {
     send(mixed);
     // Entries of a frame that was lost.
     let mut head = append(1, 3, 5, 10);
-    let of_five = Entries::take(&mut head, None);
+    let of_five = Entries::take(&mut head, None).0;
     send(Relayed::new(&key, &head, &of_five, true));
     send(relayed(&key, 6, &entries(6)));
     // Those of the frame before, which it has.
     let mut head = Message { commit: 6, ..append(1, 3, 6, 10) };
-    let of_six = Entries::take(&mut head, None);
+    let of_six = Entries::take(&mut head, None).0;
     send(Relayed::new(&key, &head, &of_six, true));
     let mut all = Vec::new();
     until("the two that node 1 has made", || {
@@ -211,7 +212,7 @@ async fn only_its_sender_can_make_an_append() {
     // A relay hands on what its sender itself gave it, and appends only.
     let (log, _guard) = Log::start();
     let mut head = append(1, 4, 7, 10);
-    let of_seven = Entries::take(&mut head, None);
+    let of_seven = Entries::take(&mut head, None).0;
     send(Relayed::new(&key, &head, &of_seven, false));
     until("the end of that connection", || log.text().contains("a message from 1 to 4")).await;
     until("a new one", || two.link(NodeId(3)).unwrap().is_connected()).await;
@@ -219,7 +220,7 @@ async fn only_its_sender_can_make_an_append() {
     vote.set_msg_type(MessageType::MsgRequestVote);
     until("the end of that one too", || {
         let link = two.link(NodeId(3)).unwrap();
-        let nothing = Entries::take(&mut Message::default(), None);
+        let nothing = Entries::take(&mut Message::default(), None).0;
         two.send_to(&link, Channel::Bulk, Frame::Relayed(Relayed::new(&key, &vote, &nothing, false)).encode());
         log.text().contains("malformed relayed append: MsgRequestVote")
     })
