@@ -75,6 +75,17 @@ async fn entries_cross_to_a_region_with_several_nodes_once() -> Result<()> {
 /// it sends leaves it any more, as in a process that is stopped.
 #[tokio::test]
 async fn a_relay_that_stands_still_holds_nothing_up() -> Result<()> {
+    pass_by(&[1, 2, 3, 4, 5], "\"cut\": true").await
+}
+
+/// The same for one that acknowledges and is heard of, and hands nothing on.
+#[tokio::test]
+async fn a_relay_that_hands_nothing_on_holds_nothing_up() -> Result<()> {
+    pass_by(&[2, 3, 4], "\"loss\": 1").await
+}
+
+/// What happens to the links from the relay to these nodes.
+async fn pass_by(to: &[usize], settings: &str) -> Result<()> {
     const COMMITS: u64 = 60;
     let mut sequence = 0;
     let (cluster, mut agent) = relaying(20.0, &mut sequence).await?;
@@ -94,8 +105,8 @@ async fn a_relay_that_stands_still_holds_nothing_up() -> Result<()> {
         }
     }
     let still = still.unwrap_or(FAR[0]);
-    for peer in (1..=5).filter(|peer| *peer != still + 1) {
-        let body = format!("{{\"peer\": {peer}, \"cut\": true}}");
+    for peer in to.iter().filter(|peer| **peer != still + 1) {
+        let body = format!("{{\"peer\": {peer}, {settings}}}");
         http(cluster.configs[still].http, "POST", "/links", &body).await?;
     }
     let handed_on = counted(&cluster, still, "relayed_bytes").await?;
