@@ -4,6 +4,7 @@
 
 use crate::postgres::ServerState;
 use crate::status::{MemberReport, StatusReport};
+use crate::transport::PeerState;
 use onetrip_core::consensus::Role;
 use onetrip_core::LogIndex;
 use prometheus_client::encoding::text::encode;
@@ -72,6 +73,16 @@ impl Page {
             value(m).map(|value| (labels, value))
         });
         self.samples(name, help, unit, samples);
+    }
+
+    /// Bytes of frames for each other member, since this node started.
+    fn frames(&mut self, report: &StatusReport, name: &str, help: &str, value: impl Fn(&PeerState) -> u64) {
+        let family = Family::<Labels, Counter>::default();
+        for peer in report.peers.iter().map(|peer| &peer.state) {
+            let labels = vec![("member", peer.id.to_string()), ("member_region", peer.region.to_string())];
+            family.get_or_create(&labels).inc_by(value(peer));
+        }
+        self.0.register_with_unit(name, help, Unit::Bytes, family);
     }
 }
 
@@ -162,6 +173,10 @@ fn members(page: &mut Page, report: &StatusReport) {
     });
     page.of_members(report, ("member_lag", Some(Unit::Seconds)), "How old the first of them is", |m| {
         m.lag_ms.map(seconds)
+    });
+    page.frames(report, "member_sent", "Frames that were sent to it", |peer| peer.sent_bytes);
+    page.frames(report, "member_relayed", "Those that this node has handed on to it for others", |peer| {
+        peer.relayed_bytes
     });
 }
 

@@ -24,6 +24,9 @@ pub(super) fn peer_frames(bytes: &[u8]) {
                 }
                 (back, frame) => assert_eq!(back.ok().flatten().as_ref(), Some(frame)),
             }
+            if let Frame::Relayed(relayed) = &frame {
+                let _ = (relayed.ends(), relayed.open(&frame::RELAY_KEY));
+            }
             if let Frame::Joined { head, .. } = &frame {
                 let _ = JoinReply::decode(head);
             }

@@ -10,6 +10,7 @@ use super::frame::{
     read_frame, Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION,
 };
 use super::link::{set_options, Link};
+use super::relayed::Relayed;
 use super::tunnel::Tunnel;
 use super::Transport;
 use crate::facts::Facts;
@@ -20,8 +21,10 @@ use crate::tls::PeerStream;
 use bytes::{Bytes, BytesMut};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::{Members, NodeId, RegionId};
+use raft::eraftpb::MessageType;
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -302,7 +305,8 @@ impl Transport {
         drop(peers);
         let (region, address) = own.unwrap_or_else(|| (self.region.clone(), String::new()));
         let (cluster, postgres) = (self.cluster.clone(), self.facts.clone());
-        Hello { version: VERSION, cluster, beginning, from: self.me, region, address, to, purpose, postgres }
+        let (version, from, relay_key) = (VERSION, self.me, self.relay_keys.to(to));
+        Hello { version, cluster, beginning, from, region, address, to, purpose, relay_key, postgres }
     }
 
     /// Why a PostgreSQL with these facts cannot be a member's.  A witness can tell as well: it compares them with what
@@ -348,7 +352,7 @@ impl Transport {
         self.suits(hello)?;
         let mut peers = self.peers.write().expect("no code that holds this lock panics");
         match peers.links.get(&hello.from) {
-            Some(link) => Ok(link.told(&hello.postgres)),
+            Some(link) => Ok(link.told(hello)),
             None if hello.from < peers.next_id => {
                 Err(PeerError::Removed(format!("node {} was removed from the cluster", hello.from)))
             }
@@ -356,16 +360,46 @@ impl Transport {
             None if hello.from != self.me && peers.links.len() < MEMBERS_MAX => {
                 let link = self.new_link(hello.from, hello.region.clone(), hello.address.clone());
                 peers.links.insert(hello.from, link.clone());
-                Ok(link.told(&hello.postgres))
+                Ok(link.told(hello))
             }
             None => Err(PeerError::Refused(format!("node {} is no member here", hello.from))),
         }
     }
 
+    /// Takes an append that came through a relay, or hands it on as one.
+    async fn take_relayed(&self, link: &Arc<Link>, relayed: Relayed) -> Result<()> {
+        let (from, to) = relayed.ends()?;
+        if to == self.me {
+            let Some(sender) = self.link(from) else { return Ok(()) };
+            let key = *sender.relay_key.lock().expect("no code that holds this lock panics");
+            // A tag does not fit if the sender has begun anew meanwhile, or a lab has lost the frame before.
+            match key.map_or(Ok(None), |key| relayed.open(&key)) {
+                Ok(Some(message)) => self.inbox.send(Event::Peer(from, PeerEvent::Raft(Box::new(message)))).await,
+                Err(why) if from == link.id => return Err(why),
+                // The relay is not to blame.
+                Err(why) => tracing::warn!(peer = %from, "passed over what a peer sent through another: {why}"),
+                Ok(None) => tracing::debug!(peer = %link.id, %from, "passed over an append that is not its sender's"),
+            }
+            return Ok(());
+        }
+        if from != link.id {
+            return Err(PeerError::Violation(format!("a message from {from} to {to}")));
+        }
+        // A member whose table is older or newer may name one that is not here.
+        if let Some(follower) = self.link(to).filter(|follower| follower.region == self.region) {
+            let frame = Frame::Relayed(relayed).encode();
+            follower.relayed_bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+            self.send_to(&follower, Channel::Bulk, frame);
+        }
+        Ok(())
+    }
+
     /// Returns when the connection ends; an error says what the peer did wrong.
     async fn receive_frames(self: &Arc<Self>, link: &Arc<Link>, stream: &mut PeerStream) -> Result<()> {
         let mut buf = BytesMut::with_capacity(64 << 10);
+        let mut entries = Bytes::new();
         loop {
+            link.heard(self.now_ns());
             while let Some(frame) = Frame::take(&mut buf, FRAME_BYTES_MAX)? {
                 match frame {
                     Frame::Raft(message) => {
@@ -373,9 +407,17 @@ impl Transport {
                             let why = format!("a message from {} to {}", message.from, message.to);
                             return Err(PeerError::Violation(why));
                         }
+                        if message.get_msg_type() == MessageType::MsgAppendResponse {
+                            self.relaying().relays.answered(&message, Instant::now());
+                        }
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Raft(message))).await;
                     }
+                    Frame::Relayed(mut relayed) => {
+                        relayed.complete(&mut entries);
+                        self.take_relayed(link, relayed).await?;
+                    }
                     Frame::Report(report) => {
+                        self.relaying().relays.reported(link.id, &report.round_trips);
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Report(report))).await;
                     }
                     Frame::Notice(notice) => {

@@ -6,6 +6,7 @@
 
 use super::error::{PeerError, Result};
 use super::rehearsal::Answer;
+use super::relayed::Relayed;
 use crate::facts::Facts;
 use crate::join::JoinRequest;
 use crate::secret::Secret;
@@ -24,7 +25,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 /// Room for an append with the largest entry, and what surrounds it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -69,6 +70,8 @@ pub struct Hello {
     pub address: String,
     pub to: NodeId,
     pub purpose: Purpose,
+    /// For what the caller sends through others ([`Relayed`]).
+    pub relay_key: Secret,
     /// About the caller's PostgreSQL; a witness has none.
     pub postgres: Option<Facts>,
 }
@@ -102,6 +105,8 @@ pub enum Frame {
         checkpoint: Bytes,
     },
     Raft(Box<Message>),
+    /// An append whose entries cross to a region once, or what a relay hands on of it.
+    Relayed(Relayed),
     /// How much of the log the sender's disk has.
     Notice(Notice),
     /// Asks for the last entry on the receiver's disk.
@@ -138,7 +143,6 @@ pub enum Frame {
 pub struct Encoded([Bytes; 2]);
 
 impl Encoded {
-    #[cfg(feature = "lab")]
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
     }
@@ -210,6 +214,7 @@ impl Frame {
                     Purpose::Frames(channel) => channel as u8,
                     Purpose::Postgres => 2,
                 });
+                out.put_slice(&h.relay_key);
                 Facts::put(h.postgres.as_ref(), &mut out);
             }
             Frame::HelloReply(reply) => {
@@ -248,6 +253,10 @@ impl Frame {
                 let mut writer = out.writer();
                 message.write_to_writer(&mut writer).expect("writing to memory");
                 out = writer.into_inner();
+            }
+            Frame::Relayed(relayed) => {
+                out.put_u8(15);
+                relayed.put(&mut out);
             }
             Frame::Report(Report { shown, round_trips }) => {
                 out.put_u8(3);
@@ -385,6 +394,7 @@ fn decode(body: Bytes) -> Result<Frame> {
                     2 => Purpose::Postgres,
                     other => return Err(malformed(format!("hello for purpose {other}"))),
                 },
+                relay_key: r.take(32, "key")?.as_ref().try_into().expect("32 bytes were taken"),
                 postgres: Facts::read(&mut r)?,
             })
         }
@@ -404,6 +414,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             consensus::check(&message)?;
             return Ok(Frame::Raft(Box::new(message)));
         }
+        15 => return Ok(Frame::Relayed(Relayed::read(r)?)),
         3 => {
             let shown = match r.u8("shown")? {
                 0 => None,
@@ -461,9 +472,14 @@ fn decode(body: Bytes) -> Result<Frame> {
     Ok(frame)
 }
 
+/// The key of the examples.
+#[cfg(any(test, feature = "lab"))]
+pub(crate) const RELAY_KEY: Secret = [5; 32];
+
 /// At least one frame of each kind.
 #[cfg(any(test, feature = "lab"))]
 pub(crate) fn examples() -> Vec<Frame> {
+    use super::relayed::Entries;
     use onetrip_core::LogIndex;
 
     let hello = |purpose| Hello {
@@ -475,6 +491,7 @@ pub(crate) fn examples() -> Vec<Frame> {
         address: "h:1".into(),
         to: NodeId(2),
         purpose,
+        relay_key: RELAY_KEY,
         postgres: (purpose == Purpose::Postgres).then(Facts::example),
     };
     let join = |postgres| {
@@ -487,6 +504,10 @@ pub(crate) fn examples() -> Vec<Frame> {
         let data = Bytes::from(vec![index as u8; 40]);
         append.mut_entries().push(raft::eraftpb::Entry { data, index, term: 3, ..Default::default() });
     }
+    let mut head = append.clone();
+    let entries = Entries::take(&mut head, None).0;
+    let relayed = |same| Frame::Relayed(Relayed::new(&RELAY_KEY, &head, &entries, same));
+    let (relayed, same) = (relayed(false), relayed(true));
     let mut snapshot = Message { from: 1, to: 2, term: 3, ..Default::default() };
     snapshot.set_msg_type(MessageType::MsgSnapshot);
     (snapshot.mut_snapshot().mut_metadata().index, snapshot.mut_snapshot().mut_metadata().term) = (7, 2);
@@ -513,6 +534,8 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Raft(Box::new(append)),
         Frame::Raft(Box::new(propose)),
         Frame::Raft(Box::new(snapshot)),
+        relayed,
+        same,
         Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }),
         Frame::Report(Report {
             shown: Some((LogIndex(11), LogIndex(9))),

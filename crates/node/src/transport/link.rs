@@ -2,17 +2,19 @@
 //! dials.
 
 use super::error::{PeerError, Result};
-use super::frame::{read_frame, Channel, Encoded, Frame, HelloReply, Purpose, HELLO_BYTES_MAX};
+use super::frame::{read_frame, Channel, Encoded, Frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX};
 use super::round_trips::RoundTrips;
 use super::wan::Shape;
 use super::Transport;
 use crate::facts::Facts;
 use crate::inbox::{Event, PeerEvent};
+use crate::secret::Secret;
 use crate::send_queue::{NotSent, SendQueue};
 use crate::tls::{PeerSocket, PeerStream};
 use bytes::BytesMut;
 use nix::sys::socket::{setsockopt, sockopt};
 use onetrip_core::{NodeId, RegionId};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -49,6 +51,13 @@ pub(super) struct Link {
     pub trouble: Mutex<Option<String>>,
     /// What its last hello said about its PostgreSQL.
     pub facts: Mutex<Option<Facts>>,
+    /// The key that its last hello gave for what it sends through relays.
+    pub relay_key: Mutex<Option<Secret>>,
+    /// When something came from it last, by the transport's clock.
+    heard_ns: AtomicU64,
+    /// Bytes of the frames for it, and of those among them that this node hands on for others.
+    pub sent_bytes: AtomicU64,
+    pub relayed_bytes: AtomicU64,
     /// `true` once this link is not to be dialled any more: the peer was removed, or says that this node was.
     removed: watch::Sender<bool>,
 }
@@ -65,6 +74,10 @@ impl Link {
             round_trips: Mutex::default(),
             trouble: Mutex::new(Some("not connected yet".into())),
             facts: Mutex::default(),
+            relay_key: Mutex::default(),
+            heard_ns: AtomicU64::default(),
+            sent_bytes: AtomicU64::default(),
+            relayed_bytes: AtomicU64::default(),
             removed: watch::Sender::new(false),
         }
     }
@@ -83,10 +96,19 @@ impl Link {
         trips.least().zip(trips.median())
     }
 
-    /// Keeps what the peer's hello said about its PostgreSQL.
-    pub fn told(self: &Arc<Link>, facts: &Option<Facts>) -> Arc<Link> {
-        self.facts.lock().expect("no code that holds this lock panics").clone_from(facts);
+    /// Keeps what the peer's hello said.
+    pub fn told(self: &Arc<Link>, hello: &Hello) -> Arc<Link> {
+        self.facts.lock().expect("no code that holds this lock panics").clone_from(&hello.postgres);
+        *self.relay_key.lock().expect("no code that holds this lock panics") = Some(hello.relay_key);
         self.clone()
+    }
+
+    pub fn heard(&self, now_ns: u64) {
+        self.heard_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    pub fn silent(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(now_ns.saturating_sub(self.heard_ns.load(Ordering::Relaxed)))
     }
 
     pub fn is_connected(&self) -> bool {

@@ -7,9 +7,9 @@
 //! Invariants:
 //! - A frame reaches the core only from a peer whose hello named this cluster and the id of a member, or an id newer
 //!   than this node's table of members; with certificates, the peer has proved that the id is its own.  A Raft message
-//!   must name that id as its sender.
+//!   must name that id as its sender, or have a tag of the sender that it names ([`relayed`]).
 //! - The frames of one channel of one link keep their order.  Any of them may be lost; none arrives twice, unless a lab
-//!   asks for that.
+//!   asks for that.  An append that was relayed may come again, directly.
 //! - Invalid input from an unauthenticated or faulty peer ends that connection and is logged; it does no other harm.
 
 mod accept;
@@ -17,6 +17,8 @@ mod error;
 pub(crate) mod frame;
 mod link;
 mod rehearsal;
+mod relay;
+mod relayed;
 mod round_trips;
 #[cfg(test)]
 mod tests;
@@ -33,8 +35,9 @@ use crate::error::Result;
 use crate::facts::Facts;
 use crate::inbox::Inbox;
 use crate::join::{ClusterSettings, JoinToken};
-use crate::secret::Secret;
-use crate::tls::{self, Tls};
+use crate::secret::{self, Secret};
+use crate::send_queue::SendQueue;
+use crate::tls::{self, PeerSocket, Tls};
 use accept::{Refusals, Unauthenticated};
 use frame::{Channel, Encoded, Frame};
 use link::Link;
@@ -42,13 +45,16 @@ use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
 use onetrip_core::replica::Report;
 use onetrip_core::{EntryId, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
+use relay::{Relays, Route, Way};
+use relayed::{Entries, Keys, Relayed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, Semaphore};
+use tokio::sync::{mpsc, Notify, Semaphore};
 use wan::Wan;
 
 pub struct Transport {
@@ -67,6 +73,10 @@ pub struct Transport {
     tunnels: Arc<Semaphore>,
     asked: rehearsal::Asked,
     rehearsal_places: Arc<Semaphore>,
+    relaying: Mutex<Relaying>,
+    /// Something was relayed.
+    relayed: Notify,
+    relay_keys: Keys,
     postgres_socket: Option<PathBuf>,
     /// About this node's PostgreSQL.
     facts: Option<Facts>,
@@ -90,6 +100,20 @@ struct Peers {
     beginning: u32,
 }
 
+/// What goes through others.  The lock is held until a frame is in its queue, so that frames leave in the order in
+/// which they were thought of.
+#[derive(Default)]
+struct Relaying {
+    relays: Relays,
+    /// The entries that were sent to each relay last, and on which connection.
+    last: BTreeMap<NodeId, (Weak<SendQueue<PeerSocket>>, Entries)>,
+}
+
+/// A member that has said nothing for longer is not waited for: it answers a heartbeat every 100 ms.
+const RELAY_SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Late appends are looked for no more often than this.
+const LOOK_FOR_LATE_EVERY: Duration = Duration::from_millis(5);
+
 /// What this node knows about its link to one peer.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerState {
@@ -105,6 +129,9 @@ pub struct PeerState {
     pub rtt_median: Option<Duration>,
     /// Major version of its PostgreSQL, if it has one and has said so.
     pub postgres_version: Option<u16>,
+    /// Bytes of the frames that were sent to it, and of those among them that this node has handed on for others.
+    pub sent_bytes: u64,
+    pub relayed_bytes: u64,
     #[serde(skip)]
     pub trouble: Option<String>,
     #[serde(skip)]
@@ -143,6 +170,9 @@ impl Transport {
             tunnels: Arc::new(Semaphore::new(tunnel::TUNNELS_MAX)),
             asked: Default::default(),
             rehearsal_places: Arc::new(Semaphore::new(rehearsal::PLACES)),
+            relaying: Mutex::default(),
+            relayed: Notify::new(),
+            relay_keys: Keys::new(&secret::draw()?),
             postgres_socket: config.postgres.as_ref().map(|p| config.data_dir.join(format!(".s.PGSQL.{}", p.port))),
             facts,
             settings: ClusterSettings {
@@ -163,6 +193,12 @@ impl Transport {
         let peers = members.members.iter().map(|m| (m.id, m.region.clone(), m.address.clone()));
         self.peers.write().expect("no code that holds this lock panics").beginning = members.beginning;
         self.set_peers(peers, members.next_id);
+        let others = members.members.iter().filter(|m| m.id != self.me);
+        self.relaying().relays.set(&self.region, others.map(|m| (m.id, m.region.clone(), m.voter)));
+    }
+
+    fn relaying(&self) -> MutexGuard<'_, Relaying> {
+        self.relaying.lock().expect("no code that holds this lock panics")
     }
 
     /// Adds and removes links, so that there is one to each of `members` except this node.  Ids below `next_id` that
@@ -223,6 +259,7 @@ impl Transport {
     pub async fn run(self: Arc<Self>, listener: TcpListener) {
         let to_dial = self.to_dial.lock().expect("no code that holds this lock panics").take();
         let mut to_dial = to_dial.expect("the transport runs once");
+        tokio::spawn(self.clone().serve_late_directly());
         let transport = self.clone();
         tokio::spawn(async move {
             while let Some(link) = to_dial.recv().await {
@@ -253,6 +290,66 @@ impl Transport {
 
     /// Sends a Raft message to the peer it names.  It may be lost; only a full queue is reported (`false`).
     pub fn send_raft(&self, message: Message) -> bool {
+        if message.get_msg_type() == MessageType::MsgAppend {
+            return self.send_append(message);
+        }
+        self.send_directly(message)
+    }
+
+    fn send_append(&self, message: Message) -> bool {
+        let mut relaying = self.relaying();
+        if !relaying.relays.shares_region(NodeId(message.to as u32)) {
+            drop(relaying);
+            return self.send_directly(message);
+        }
+        let Route { before, relay } = relaying.relays.route(&message, Instant::now(), |id| self.way(id));
+        for message in before {
+            self.send_directly(message);
+        }
+        let link = relay.and_then(|relay| self.link(relay));
+        let Some((link, queue)) = link.and_then(|link| link.queue(Channel::Bulk).map(|queue| (link, queue))) else {
+            return self.send_directly(message);
+        };
+        let key = self.relay_keys.to(NodeId(message.to as u32));
+        let last = relaying.last.get(&link.id).filter(|(on, _)| on.as_ptr() == Arc::as_ptr(&queue));
+        let mut head = message;
+        let (entries, same) = Entries::take(&mut head, last.map(|(_, entries)| entries));
+        let frame = Frame::Relayed(Relayed::new(&key, &head, &entries, same)).encode();
+        let sent = self.send_to(&link, Channel::Bulk, frame);
+        if sent && !entries.bytes.is_empty() {
+            relaying.last.insert(link.id, (Arc::downgrade(&queue), entries));
+        }
+        self.relayed.notify_one();
+        sent
+    }
+
+    /// What is known about the way to a member, for the choice of relays.
+    fn way(&self, id: NodeId) -> Option<Way> {
+        let link = self.link(id)?;
+        let queue = link.queue(Channel::Bulk).filter(|queue| link.is_connected() && !queue.is_full())?;
+        let (least, median) = link.round_trip()?;
+        let there = !link.shape.is_full() && link.silent(self.now_ns()) <= RELAY_SILENCE_MAX + median;
+        there.then(|| Way { least, median, waits: queue.waiting_bytes() > 0 })
+    }
+
+    /// Sends what was relayed and is not acknowledged in time to its follower.
+    async fn serve_late_directly(self: Arc<Self>) {
+        loop {
+            let next = self.relaying().relays.next_late();
+            let Some(next) = next else {
+                self.relayed.notified().await;
+                continue;
+            };
+            let soon = Instant::now() + LOOK_FOR_LATE_EVERY;
+            tokio::time::sleep_until(next.max(soon).into()).await;
+            let mut relaying = self.relaying();
+            for message in relaying.relays.late(Instant::now(), |id| self.way(id)) {
+                self.send_directly(message);
+            }
+        }
+    }
+
+    fn send_directly(&self, message: Message) -> bool {
         let Some(link) = self.link(NodeId(message.to as u32)) else { return true };
         let channel = match message.get_msg_type() {
             MessageType::MsgAppend | MessageType::MsgSnapshot => Channel::Bulk,
@@ -307,7 +404,9 @@ impl Transport {
     }
 
     fn send_to(&self, link: &Arc<Link>, channel: Channel, frame: impl Into<Encoded>) -> bool {
-        self.wan.send(link, channel, frame.into())
+        let frame = frame.into();
+        link.sent_bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
+        self.wan.send(link, channel, frame)
     }
 
     /// What the link to `peer` does to the frames that this node sends.  `None`: there is no such peer.
@@ -336,6 +435,8 @@ impl Transport {
             rtt_least: l.round_trip().map(|(least, _)| least),
             rtt_median: l.round_trip().map(|(_, median)| median),
             postgres_version: l.facts.lock().expect("no code that holds this lock panics").as_ref().map(|f| f.version),
+            sent_bytes: l.sent_bytes.load(Ordering::Relaxed),
+            relayed_bytes: l.relayed_bytes.load(Ordering::Relaxed),
             trouble: l.trouble.lock().expect("no code that holds this lock panics").clone(),
             cut: l.shape.is_cut(),
         };

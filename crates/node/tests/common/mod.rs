@@ -30,7 +30,7 @@ pub async fn wait_for<T, F: Future<Output = Result<T>>>(what: &str, mut attempt:
     }
 }
 
-/// Three nodes in regions r1 (preferred leader), r2 and r3.
+/// Three nodes in regions r1 (preferred leader), r2 and r3; or as many as a test asks for.
 pub struct Cluster {
     pub nodes: Vec<Option<Node>>,
     pub configs: Vec<NodeConfig>,
@@ -40,37 +40,48 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(one_way_ms: f64) -> Result<Cluster> {
-        let mut cluster = Cluster::prepare(one_way_ms)?;
-        for i in 0..3 {
+        Cluster::start_in(&["r1", "r2", "r3"], one_way_ms)
+    }
+
+    /// The same with a node in each of these regions, which may be named more than once.
+    pub fn start_in(regions: &[&str], one_way_ms: f64) -> Result<Cluster> {
+        let mut cluster = Cluster::prepare_in(regions, one_way_ms)?;
+        for i in 0..regions.len() {
             cluster.start_node(i)?;
         }
         Ok(cluster)
     }
 
     pub fn prepare(one_way_ms: f64) -> Result<Cluster> {
+        Cluster::prepare_in(&["r1", "r2", "r3"], one_way_ms)
+    }
+
+    pub fn prepare_in(regions: &[&str], one_way_ms: f64) -> Result<Cluster> {
         let dir = tempfile::tempdir()?;
-        // All six listeners are kept open until all ports are known, so that the OS gives six different ones.
+        let nodes = regions.len() as u32;
+        // All listeners are kept open until all ports are known, so that the OS gives different ones.
         let held: Vec<TcpListener> =
-            (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
+            (0..2 * nodes).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
         let ports: Vec<SocketAddr> = held.iter().map(|l| l.local_addr()).collect::<std::io::Result<_>>()?;
         let mut configs = Vec::new();
         let authority = Authority::new("test")?;
-        let region = |id: u32| RegionId(format!("r{id}"));
-        for me in 1..=3u32 {
+        let region = |id: u32| RegionId::from(regions[id as usize - 1]);
+        for me in 1..=nodes {
             let member = |id: u32| Member {
                 id: NodeId(id),
                 region: region(id),
                 address: ports[id as usize - 1],
                 role: MemberRole::Voter,
             };
-            let data_dir = dir.path().join(format!("r{me}"));
+            let data_dir = dir.path().join(format!("n{me}"));
             std::fs::create_dir(&data_dir)?;
+            let others = (1..=nodes).map(region).filter(|other| *other != region(me));
             let config = NodeConfig {
                 cluster: "test".into(),
                 node: NodeId(me),
                 region: region(me),
                 listen: ports[me as usize - 1],
-                http: ports[me as usize + 2],
+                http: ports[(me + nodes) as usize - 1],
                 preferred_leader: "r1".into(),
                 window_entries: 100_000,
                 sequence_stride: 8,
@@ -79,10 +90,10 @@ impl Cluster {
                 lab: true,
                 tls: true,
                 http_anywhere: false,
-                one_way_ms: (1..=3).filter(|id| *id != me).map(|id| (region(id), one_way_ms)).collect(),
+                one_way_ms: others.map(|other| (other, one_way_ms)).collect(),
                 postgres: None,
                 archive: None,
-                members: (1..=3).map(member).collect(),
+                members: (1..=nodes).map(member).collect(),
                 log_bytes_max: 4 << 30,
                 data_dir,
             };
@@ -90,7 +101,7 @@ impl Cluster {
             tls::write_folder(&config.data_dir, &authority, &authority.issue(config.node)?)?;
             configs.push(config);
         }
-        Ok(Cluster { nodes: vec![None, None, None], configs, authority, dir })
+        Ok(Cluster { nodes: regions.iter().map(|_| None).collect(), configs, authority, dir })
     }
 
     pub fn start_node(&mut self, i: usize) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Transports on real sockets, with unauthenticated connections of every kind.
 
 mod join;
+mod relay;
 
 use super::frame::{read_frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX, VERSION};
 use super::*;
@@ -36,10 +37,15 @@ async fn pair(tls: bool, extra: &str) -> Pair {
 
 /// The same, with these facts about their PostgreSQLs.
 async fn pair_with(tls: bool, extra: &str, facts: [Option<Facts>; 2]) -> Pair {
+    group(tls, extra, &["r0", "r1"], &facts).await
+}
+
+/// Members in these regions, with these facts.
+async fn group(tls: bool, extra: &str, regions: &[&str], facts: &[Option<Facts>]) -> Pair {
     let dir = tempfile::tempdir().unwrap();
     let authority = tls.then(|| Authority::new("test").unwrap());
     let mut listeners = Vec::new();
-    for _ in 0..2 {
+    for _ in regions {
         listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
     }
     let addresses: Vec<_> = listeners.iter().map(|l| l.local_addr().unwrap()).collect();
@@ -51,14 +57,17 @@ async fn pair_with(tls: bool, extra: &str, facts: [Option<Facts>; 2]) -> Pair {
             authority.save(&folder.join(tls::FOLDER)).unwrap();
             authority.issue(NodeId(i as u32 + 1)).unwrap().save(&folder.join(tls::FOLDER)).unwrap();
         }
+        let member = |(n, region): (usize, &&str)| {
+            format!("[[member]]\nid = {}\nregion = \"{region}\"\naddress = \"{}\"\n", n + 1, addresses[n])
+        };
+        let members: String = regions.iter().enumerate().map(member).collect();
         let text = format!(
-            "cluster = \"test\"\nnode = {}\nregion = \"r{i}\"\nlisten = \"{}\"\nhttp = \"127.0.0.1:1\"\ntls = {tls}\n\
-             preferred_leader = \"r0\"\nlab = true\n{extra}\n\
-             [[member]]\nid = 1\nregion = \"r0\"\naddress = \"{}\"\n[[member]]\nid = 2\nregion = \"r1\"\naddress = \"{}\"\n",
+            "cluster = \"test\"\nnode = {}\nregion = \"{}\"\nlisten = \"{}\"\nhttp = \"127.0.0.1:1\"\ntls = {tls}\n\
+             preferred_leader = \"{}\"\nlab = true\n{extra}\n{members}",
             i + 1,
+            regions[i],
             addresses[i],
-            addresses[0],
-            addresses[1]
+            regions[0]
         );
         std::fs::write(folder.join("node.toml"), text).unwrap();
         let (inbox, events) = Inbox::new();
@@ -350,8 +359,19 @@ impl Write for Log {
 fn hello(from: u32, to: u32) -> Bytes {
     let (from, to, purpose) = (NodeId(from), NodeId(to), Purpose::Frames(Channel::Bulk));
     let (cluster, region, address) = ("test".into(), "r".into(), "127.0.0.1:1".into());
-    Frame::Hello(Hello { version: VERSION, cluster, beginning: 0, from, region, address, to, purpose, postgres: None })
-        .encode()
+    Frame::Hello(Hello {
+        version: VERSION,
+        cluster,
+        beginning: 0,
+        from,
+        region,
+        address,
+        to,
+        purpose,
+        relay_key: [0; 32],
+        postgres: None,
+    })
+    .encode()
 }
 
 /// Whether the other end answers this hello with a welcome.
