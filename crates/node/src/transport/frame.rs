@@ -24,7 +24,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 /// Room for an append with the largest entry, and what surrounds it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -38,8 +38,8 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Channel {
-    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads, small
-    /// proposals.
+    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads and
+    /// leases, small proposals.
     Control = 0,
     /// Appends, snapshots and rehearsals, of any size, and large proposals.
     Bulk = 1,
@@ -110,6 +110,15 @@ pub enum Frame {
     },
     /// The last entry on the sender's disk.
     LastEntry {
+        question: u64,
+        last: EntryId,
+    },
+    /// Asks for the promise that makes a read lease.
+    LeaseQuestion {
+        question: u64,
+    },
+    /// That promise, and the last entry on the sender's disk.
+    Promise {
         question: u64,
         last: EntryId,
     },
@@ -277,6 +286,16 @@ impl Frame {
                 out.put_u64_le(term.0);
                 out.put_u64_le(index.0);
             }
+            Frame::LeaseQuestion { question } => {
+                out.put_u8(15);
+                out.put_u64_le(*question);
+            }
+            Frame::Promise { question, last: EntryId { term, index } } => {
+                out.put_u8(16);
+                out.put_u64_le(*question);
+                out.put_u64_le(term.0);
+                out.put_u64_le(index.0);
+            }
             Frame::Ping { sent_ns } => {
                 out.put_u8(4);
                 out.put_u64_le(*sent_ns);
@@ -424,6 +443,11 @@ fn decode(body: Bytes) -> Result<Frame> {
             let (question, term) = (r.u64("question")?, Term(r.u64("term")?));
             Frame::LastEntry { question, last: EntryId { term, index: r.index("index")? } }
         }
+        15 => Frame::LeaseQuestion { question: r.u64("question")? },
+        16 => {
+            let (question, term) = (r.u64("question")?, Term(r.u64("term")?));
+            Frame::Promise { question, last: EntryId { term, index: r.index("index")? } }
+        }
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
         6 => {
@@ -522,6 +546,8 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
         Frame::Question { question: 7 },
         Frame::LastEntry { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
+        Frame::LeaseQuestion { question: 7 },
+        Frame::Promise { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
         join(None),
         join(Some(Facts::example())),
         Frame::JoinRefused("no".into()),
