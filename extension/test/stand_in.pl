@@ -54,12 +54,12 @@ sub serve {
                 my $said = `sh $dir/answer`;
                 return if $said =~ /lost/;
                 if ($said =~ /silence/) {
-                    $late .= pack 'VCQ<Q<', 17, 0x86, $number, 0;
+                    $late .= pack 'VCQ<Q<C', 18, 0x86, $number, 0, 1;
                     next;
                 }
-                $late .= pack 'VCQ<Q<', 17, 0x86, $number - 1, 0 if $said =~ /stale/;
+                $late .= pack 'VCQ<Q<C', 18, 0x86, $number - 1, 0, 1 if $said =~ /stale/;
                 my ($at) = $said =~ /(\d+)/;
-                syswrite($backend, $late . pack('VCQ<Q<', 17, 0x86, $number, $at // 0));
+                syswrite($backend, $late . pack('VCQ<Q<C', 18, 0x86, $number, $at // 0, 1));
                 $late = '';
             }
         }

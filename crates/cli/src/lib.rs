@@ -13,6 +13,7 @@ mod join;
 mod join_token;
 mod lab;
 mod leader;
+mod leases;
 mod leave;
 mod log_line;
 mod nodes;
@@ -56,6 +57,7 @@ enum Command {
     Join(join::JoinArgs),
     Leave(leave::LeaveArgs),
     Leader(leader::LeaderArgs),
+    Leases(leases::LeasesArgs),
     Skip(skip::SkipArgs),
     Certificate(certificate::CertificateArgs),
 }
@@ -85,6 +87,7 @@ pub fn main() -> ExitCode {
         Command::Join(args) => join::run(&args),
         Command::Leave(args) => leave::run(&args),
         Command::Leader(args) => leader::run(&args),
+        Command::Leases(args) => leases::run(&args),
         Command::Skip(args) => skip::run(&args),
         Command::Certificate(args) => certificate::run(&args),
     };

@@ -67,6 +67,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
             print!("\nround trips in ms, as the node on the left measures them\n{}", render(&round_trips, 2));
         }
         print!("{}", place_of_leader(&answers));
+        print!("{}", leases(&answers));
         for problem in &problems {
             println!("! {problem}");
         }
@@ -204,6 +205,23 @@ fn place_of_leader(answers: &[Answer]) -> String {
         "\nthe leader belongs in {preferred} ({by}); a COMMIT takes, in ms of round trips, with the\n{}",
         render(&lines, 1)
     )
+}
+
+/// Which regions hold read leases, and where these are in force.
+fn leases(answers: &[Answer]) -> String {
+    let Some(told) = nodes::newest(answers.iter().map(|a| &a.status)) else { return String::new() };
+    let regions: Vec<String> = told["lease_regions"].as_array().into_iter().flatten().map(text).collect();
+    if regions.is_empty() {
+        return String::new();
+    }
+    let holders =
+        answers.iter().filter_map(|a| a.status.as_ref().ok()).filter(|s| regions.contains(&text(&s["region"])));
+    let state = |s: &Value| match s["has_lease"].as_bool() {
+        Some(true) => format!("node {} asks nobody", text(&s["node"])),
+        _ => format!("node {} asks a majority, until every member answers it", text(&s["node"])),
+    };
+    let states: Vec<String> = holders.map(state).collect();
+    format!("\nread leases belong to {}; {}\n", regions.join(", "), states.join(", "))
 }
 
 /// What is wrong and what to do: each problem once, with the nodes that report it.

@@ -168,9 +168,11 @@ pub enum ToPostgres {
         failure: Option<(RegionId, Failure)>,
         untried: String,
     },
+    /// `asked`: other regions were asked for it.
     ReadAt {
         number: u64,
         at: LogIndex,
+        asked: bool,
     },
 }
 
@@ -402,7 +404,15 @@ impl ToPostgres {
                 },
                 untried: r.str("untried")?,
             },
-            READ_AT => ToPostgres::ReadAt { number: r.u64("number")?, at: r.index("at")? },
+            READ_AT => {
+                let (number, at) = (r.u64("number")?, r.index("at")?);
+                let asked = match r.u8("asked")? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(r.error(format!("READ_AT with the mark {other}"))),
+                };
+                ToPostgres::ReadAt { number, at, asked }
+            }
             other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
         };
         r.end()?;
@@ -451,10 +461,11 @@ impl ToPostgres {
                 }
                 put_str(&mut out, untried);
             }
-            ToPostgres::ReadAt { number, at } => {
+            ToPostgres::ReadAt { number, at, asked } => {
                 out.put_u8(READ_AT);
                 out.put_u64_le(*number);
                 out.put_u64_le(at.0);
+                out.put_u8(u8::from(*asked));
             }
         }
         finish(out)

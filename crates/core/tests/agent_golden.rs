@@ -96,7 +96,7 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("verdict_cancelled", verdict(VerdictOutcome::Cancelled, 1006, 0, NO_KEY, "us-east-2", "")),
         ("verdict_full", verdict(VerdictOutcome::Full, 0, 0, NO_KEY, "us-east-2", "no room")),
         ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
-        ("read_at", ToPostgres::ReadAt { number: 7, at: LogIndex(1200) }),
+        ("read_at", ToPostgres::ReadAt { number: 7, at: LogIndex(1200), asked: true }),
         ("outcome_is_committed", outcome_is(OutcomeState::Committed, 1006)),
         ("outcome_is_aborted", outcome_is(OutcomeState::Aborted, 1006)),
         ("outcome_is_older_than_kept", outcome_is(OutcomeState::OlderThanKept, 0)),

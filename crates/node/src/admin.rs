@@ -14,6 +14,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use onetrip_core::members::Change;
 use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::PermissionsExt;
@@ -98,6 +99,12 @@ struct LeaderOrder {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct LeasesOrder {
+    regions: Vec<RegionId>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SkipOrder {
     index: LogIndex,
     /// Even while a member that may show it cannot be reached.
@@ -133,6 +140,7 @@ pub(crate) fn read_orders(body: &[u8]) {
     let _ = serde_json::from_slice::<TokenOrder>(body);
     let _ = serde_json::from_slice::<LeaveOrder>(body);
     let _ = serde_json::from_slice::<LeaderOrder>(body);
+    let _ = serde_json::from_slice::<LeasesOrder>(body);
     let _ = serde_json::from_slice::<SkipOrder>(body);
     let _ = serde_json::from_slice::<Retained>(body);
 }
@@ -144,6 +152,7 @@ impl Admin {
             .route("/token", post(token))
             .route("/leave", post(leave))
             .route("/leader", post(leader))
+            .route("/leases", post(leases))
             .route("/skip", post(skip))
             .route("/members", get(members))
             .route("/retain", post(retain))
@@ -208,6 +217,11 @@ async fn leave(State(admin): State<Arc<Admin>>, Json(order): Json<LeaveOrder>) -
 async fn leader(State(admin): State<Arc<Admin>>, Json(order): Json<LeaderOrder>) -> Answer<Done> {
     let members = members_of(admin.ask(AdminRequest::PreferLeader(order.region)).await?)?;
     Ok(Json(Done { means: means(&members) }))
+}
+
+async fn leases(State(admin): State<Arc<Admin>>, Json(order): Json<LeasesOrder>) -> Answer<Done> {
+    let members = members_of(admin.ask(AdminRequest::LeaseRegions(order.regions)).await?)?;
+    Ok(Json(Done { means: Change::LeaseRegions(members.lease_regions.clone()).to_string() }))
 }
 
 async fn skip(State(admin): State<Arc<Admin>>, Json(order): Json<SkipOrder>) -> Answer<Skipped> {

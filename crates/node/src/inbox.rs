@@ -69,6 +69,7 @@ pub enum AdminRequest {
         node: NodeId,
     },
     PreferLeader(PreferredLeader),
+    LeaseRegions(Vec<RegionId>),
     Members,
 }
 
@@ -105,6 +106,10 @@ pub enum PeerEvent {
     Question(u64),
     /// The last entry on its disk, in answer to a question.
     LastEntry(u64, EntryId),
+    /// It asks for the promise that makes a read lease.
+    LeaseQuestion(u64),
+    /// It promises what was asked for, and names the last entry on its disk.
+    Promise(u64, EntryId),
     Report(Report),
     Unreachable,
     /// Both channels to it are connected, one of them anew; what was sent before may be lost.

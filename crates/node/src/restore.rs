@@ -235,6 +235,7 @@ impl Restore<'_> {
             joined: None,
         };
         Members {
+            lease_regions: Vec::new(),
             version: old.version + 1,
             beginning: old.beginning,
             members: vec![me],

@@ -43,6 +43,7 @@ pub struct CoreStatus {
     pub router: RouterStatus,
     /// Places for the leader, the best first; unknown while a round trip has not been measured.
     pub places: Option<Vec<Place>>,
+    pub has_lease: bool,
     pub leader_settled: bool,
     pub archive: Option<ArchiveReport>,
 }
@@ -109,6 +110,9 @@ pub struct StatusReport {
     pub preferred_leader: RegionId,
     /// `auto`, or the region that an operator has chosen.
     pub preferred_by: PreferredLeader,
+    /// The regions that hold read leases; and whether this node could answer a fresh read now without asking anybody.
+    pub lease_regions: Vec<RegionId>,
+    pub has_lease: bool,
     /// The leader is where it belongs, and if the cluster chooses that, no other place is better.
     pub leader_settled: bool,
     /// How long a COMMIT takes with the leader in each place, by measured round trips; the best first.  Absent while a
@@ -268,6 +272,8 @@ pub fn report(
         members_version: core.members.version,
         preferred_leader: core.members.preferred_leader.clone(),
         preferred_by: core.members.preferred(),
+        lease_regions: core.members.lease_regions.clone(),
+        has_lease: core.has_lease,
         leader_settled: core.leader_settled,
         leader_places: core.places.map(|all| all.iter().map(|place| place_report(place, &core.members)).collect()),
         joint: core.raft.conf.is_joint(),

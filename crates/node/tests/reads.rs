@@ -16,7 +16,7 @@ async fn read(backend: &mut Agent, number: u64) -> Result<LogIndex> {
 
 async fn answer(backend: &mut Agent, number: u64) -> Result<LogIndex> {
     match backend.receive().await? {
-        ToPostgres::ReadAt { number: answered, at } if answered == number => Ok(at),
+        ToPostgres::ReadAt { number: answered, at, .. } if answered == number => Ok(at),
         other => anyhow::bail!("READ {number} was answered with {other:?}"),
     }
 }

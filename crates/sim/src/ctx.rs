@@ -9,7 +9,7 @@ use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Limits;
 use onetrip_core::parts::PartSizes;
 use onetrip_core::{Checkpoint, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Simulated microseconds since the start of the run.
 pub type Micros = u64;
@@ -44,6 +44,16 @@ pub enum InjectedBug {
     NamesDecided,
     /// Every answer counts for the last question asked.
     AnyAnswer,
+    /// Clocks differ by more than read leases allow for.
+    ClocksDrift,
+    /// Entries are decided whatever was promised to the holders of read leases.
+    BreaksPromises,
+    /// A node that starts does not wait until the promises of its earlier life have run out.
+    ForgetsPromises,
+    /// The promise of one member passes for that of all.
+    OneSpeaksForAll,
+    /// A promise comes without the last entry on the disk of who made it.
+    PromiseNamesNothing,
     /// The apply worker is welcomed before the node knows how much of its log is committed.
     EarlyWelcome,
     /// Clients are told that a transaction has aborted as long as it is not in the log.
@@ -129,6 +139,8 @@ pub struct Options {
     pub safety: Micros,
     /// How likely an entry is to be one that some PostgreSQL cannot apply.
     pub poison_per_million: u64,
+    /// These regions hold read leases from the start, by bits.
+    pub lease_regions: u64,
     pub bug: Option<InjectedBug>,
 }
 
@@ -186,8 +198,33 @@ impl Options {
             commit_timeout: rng.between(2, 10) * SECOND,
             safety: rng.between(10, 40) * SECOND,
             poison_per_million: *[0, 0, 0, 5_000].get(rng.below(4) as usize).expect("below 4"),
+            lease_regions: if mix(seed ^ 19) % 3 == 0 { mix(seed ^ 20) } else { 0 },
             bug,
         };
+        let is_of_leases = matches!(
+            bug,
+            Some(
+                InjectedBug::ClocksDrift
+                    | InjectedBug::BreaksPromises
+                    | InjectedBug::ForgetsPromises
+                    | InjectedBug::OneSpeaksForAll
+                    | InjectedBug::PromiseNamesNothing
+            )
+        );
+        if bug.is_some() {
+            o.lease_regions = if is_of_leases { 1 << (mix(seed ^ 20) % 3) } else { 0 };
+        }
+        if is_of_leases {
+            // Leases that are in force, and members that come and go faster than these run out.
+            (o.voters, o.witness, o.in_region, o.one_way_ms_max) = (3, false, 1, 20);
+            (o.election_ticks, o.patience, o.fault_every_ms, o.operate_per_million) = (20, 1, 200, 0);
+            (o.keys, o.clients, o.poison_per_million, o.losses_max) = (o.keys.min(10), 6, 0, 0);
+            o.parts.whole_max = usize::MAX;
+        }
+        if bug == Some(InjectedBug::ClocksDrift) {
+            // Who waits for a COMMIT while cut off does not read.
+            o.commit_timeout = 200 * MS;
+        }
         if matches!(bug, Some(InjectedBug::ShowsLeftOut | InjectedBug::SkipTakesNothing)) {
             (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
         }
@@ -241,6 +278,16 @@ impl Options {
         }
     }
 
+    /// How fast the clock of a node goes, per mille.  Read leases allow for what is drawn here, and for no more.
+    pub fn pace(&self, id: NodeId) -> u64 {
+        let drawn = mix(self.seed ^ mix(u64::from(id.0) << 32 | 21));
+        match self.bug {
+            Some(InjectedBug::ClocksDrift) => [200, 1_800][drawn as usize % 2],
+            _ if self.lease_regions == 0 => 1_000,
+            _ => [950, 1_000, 1_050][drawn as usize % 3],
+        }
+    }
+
     /// The first table of members, which all nodes begin with.
     pub fn members(&self) -> Members {
         let region = |id: u32| RegionId::from(format!("r{}", (id - 1) / self.in_region + 1).as_str());
@@ -257,6 +304,10 @@ impl Options {
         let preferred = region(self.preferred);
         let mut members = Members::bootstrap((1..=self.voters).map(member).collect(), preferred.as_str().into(), 16);
         members.leader_is_auto = self.leader_is_auto;
+        let regions: BTreeSet<RegionId> =
+            members.members.iter().filter(|m| m.role.has_postgres()).map(|m| m.region.clone()).collect();
+        members.lease_regions =
+            (0..).zip(regions).filter(|(n, _)| self.lease_regions >> n & 1 == 1).map(|(_, r)| r).collect();
         match self.bug {
             Some(InjectedBug::OtherWindow) => members,
             _ => Checkpoint::bootstrap(members, self.limits).members,

@@ -117,6 +117,8 @@ pub struct SimLog {
     older: Option<Option<Bytes>>,
     /// The incarnations that PostgreSQL has run as and that the log may not contain yet.
     pub starts: Vec<u64>,
+    /// There may be promises that read leases rest on.
+    pub promised: bool,
     /// A member needs a newer checkpoint than there is.
     wants_checkpoint: Cell<bool>,
     reading: RefCell<Option<Reading>>,
@@ -149,6 +151,7 @@ impl SimLog {
             checkpoint,
             older: None,
             starts: Vec::new(),
+            promised: false,
             wants_checkpoint: Cell::new(false),
             reading: RefCell::default(),
             reads: Cell::new(0),
@@ -236,8 +239,11 @@ impl SimLog {
 
     /// What the next life finds.
     pub fn after(&self, end: End, rng: &mut Rng) -> SimLog {
-        let mut left =
-            SimLog { starts: self.starts.clone(), ..SimLog::from(self.safe.clone(), self.checkpoint.clone()) };
+        let mut left = SimLog {
+            starts: self.starts.clone(),
+            promised: self.promised,
+            ..SimLog::from(self.safe.clone(), self.checkpoint.clone())
+        };
         match (&self.older, end) {
             (Some(older), End::Power) if rng.one_in(2) => left.checkpoint = older.clone(),
             (older, End::Process) => left.older = older.clone(),

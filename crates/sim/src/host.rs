@@ -35,6 +35,11 @@ pub struct SimHost<'a> {
 }
 
 impl Body {
+    /// The node's own clock: faster or slower than the world's, always by as much.
+    pub fn time(&self, at: Micros) -> Duration {
+        Duration::from_micros(at / 1_000 * self.pace + at % 1_000 * self.pace / 1_000)
+    }
+
     /// Passes on what the router has said.
     pub fn answer(&mut self) {
         let said = std::mem::take(&mut *self.said.lock().expect("one thread"));
@@ -157,7 +162,7 @@ impl Host for SimHost<'_> {
     type Outbox = Wire;
 
     fn now(&self) -> Duration {
-        Duration::from_micros(self.body.clock)
+        self.body.time(self.body.clock)
     }
 
     fn stage(&mut self, _stage: Stage) -> Result<()> {
@@ -211,6 +216,24 @@ impl Host for SimHost<'_> {
             last.index = self.body.decided.last_key_value().map_or(LogIndex::ZERO, |(index, _)| last.index.min(*index));
         }
         self.body.departures.push((self.body.clock, Departure::LastEntry(to, question, last)));
+    }
+
+    fn send_lease_question(&mut self, to: &[NodeId], question: u64) {
+        let clock = self.body.clock;
+        self.body.departures.extend(to.iter().map(|to| (clock, Departure::LeaseQuestion(*to, question))));
+    }
+
+    fn send_promise(&mut self, to: NodeId, question: u64, mut last: EntryId) {
+        if self.ctx.options.bug == Some(InjectedBug::PromiseNamesNothing) {
+            last = EntryId { term: Term(0), index: LogIndex::ZERO };
+        }
+        self.ctx.events.add("lease promised");
+        self.body.departures.push((self.body.clock, Departure::Promise(to, question, last)));
+    }
+
+    fn save_promised(&mut self, log: &mut SimLog, promised: bool) -> Result<()> {
+        log.promised = promised;
+        Ok(())
     }
 
     fn send_report(&mut self, own: &Report) {

@@ -37,6 +37,17 @@ impl World {
                 let to = to.0 as usize - 1;
                 self.transmit(i, to, time, &|| Arrival::LastEntry(NodeId(i as u32 + 1), question, last));
             }
+            Departure::LeaseQuestion(to, question) => {
+                let to = to.0 as usize - 1;
+                if to < self.machines.len() {
+                    self.transmit(i, to, time, &|| Arrival::LeaseQuestion(NodeId(i as u32 + 1), question));
+                }
+            }
+            Departure::Promise(to, question, last) => {
+                trace!(self.ctx, "n{} promises to {to} by {time}, with {last:?}", i + 1);
+                let to = to.0 as usize - 1;
+                self.transmit(i, to, time, &|| Arrival::Promise(NodeId(i as u32 + 1), question, last));
+            }
             Departure::Report(report) => {
                 for to in (0..self.machines.len()).filter(|to| *to != i) {
                     self.transmit(i, to, time, &|| Arrival::Report(NodeId(i as u32 + 1), report.clone()));

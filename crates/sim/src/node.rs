@@ -17,7 +17,6 @@ use onetrip_core::router::Router;
 use onetrip_core::{Change, Checkpoint, Conf, EntryId, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 const HEARTBEAT_TICKS: usize = 5;
 /// Shorter than some snapshots take to leave on a narrow link.
@@ -40,6 +39,8 @@ pub enum Arrival {
     /// From whom, and the number of the question.
     Question(NodeId, u64),
     LastEntry(NodeId, u64, EntryId),
+    LeaseQuestion(NodeId, u64),
+    Promise(NodeId, u64, EntryId),
     /// What a member reports of itself.
     Report(NodeId, Report),
     Unreachable(NodeId),
@@ -73,6 +74,8 @@ pub enum Departure {
     /// To whom, and the number of the question.
     Question(NodeId, u64),
     LastEntry(NodeId, u64, EntryId),
+    LeaseQuestion(NodeId, u64),
+    Promise(NodeId, u64, EntryId),
     /// This is sent in any case, since a connection is always tried again.
     Report(Report),
     Agent(FromNode),
@@ -135,6 +138,8 @@ pub struct Body {
     pub snapshots_leave: BTreeMap<NodeId, (Micros, Option<LogIndex>)>,
     pub overheard: Overheard,
     pub last_question: u64,
+    /// By how much its own clock goes on in a millisecond of the world, in microseconds.
+    pub pace: u64,
 }
 
 pub struct Node {
@@ -207,9 +212,10 @@ impl Node {
             snapshot_ticks: SNAPSHOT_TICKS,
         };
         trace!(ctx, "n{id} starts, life {life}: log {}..{}, {state:?}", log.first_index(), log.last_index());
+        let has_promised = log.promised && ctx.options.bug != Some(InjectedBug::ForgetsPromises);
         let (starts, running) = (log.starts.clone(), state.certifier.running_incarnation(id));
         let members = Arc::new(state.members.clone());
-        let mut replica = Replica::new(settings, config, state, log, &starts)?;
+        let mut replica = Replica::new(settings, config, state, log, &starts, has_promised)?;
         replica.consensus.set_message_bytes_max(ctx.options.message_bytes_max);
         if ctx.options.bug == Some(InjectedBug::EarlyWelcome) {
             replica.router = Router::new(id, ctx.region(id), ctx.options.parts, LogIndex::ZERO, &starts, running);
@@ -234,6 +240,7 @@ impl Node {
             snapshots_leave: BTreeMap::new(),
             overheard: Overheard::default(),
             last_question: 0,
+            pace: ctx.options.pace(id),
         };
         let mut node = Node { id, replica, body, busy_until: ctx.now };
         node.replica.start(postgres_is_there, &mut SimHost { body: &mut node.body, ctx })?;
@@ -280,6 +287,17 @@ impl Node {
             Arrival::Notice(peer, notice) => replica.notice(peer, notice, host),
             Arrival::Question(peer, question) => replica.question(peer, question, host),
             Arrival::LastEntry(peer, question, last) => replica.last_entry_of(peer, question, last),
+            Arrival::LeaseQuestion(peer, question) => {
+                replica.lease_question(peer, question, host)?;
+                if host.ctx.options.bug == Some(InjectedBug::BreaksPromises) {
+                    replica.consensus.release(peer);
+                }
+            }
+            Arrival::Promise(_, question, last) if host.ctx.options.bug == Some(InjectedBug::OneSpeaksForAll) => {
+                let members = host.body.members.clone();
+                members.members.iter().for_each(|m| replica.promise_of(m.id, question, last));
+            }
+            Arrival::Promise(peer, question, last) => replica.promise_of(peer, question, last),
             Arrival::Unreachable(peer) => {
                 host.body.snapshots_leave.remove(&peer);
                 replica.unreachable(peer, host);
@@ -291,6 +309,9 @@ impl Node {
             Arrival::Removed => return Err(Stop::Removed),
             Arrival::Report(peer, report) => replica.report(peer, report, host),
             Arrival::Agent(frame) => {
+                if matches!(frame, ToNode::Read { .. }) && replica.has_lease(host) {
+                    host.ctx.events.add("fresh read under a lease");
+                }
                 let event = frame.for_router(&host.body.said);
                 replica.agent(event, host)?;
             }
@@ -377,7 +398,7 @@ impl Node {
 
     /// The leader is where it belongs, and no other place is better, as far as this node knows.
     pub fn leader_is_settled(&self, now: Micros) -> bool {
-        self.replica.leader_is_settled(Duration::from_micros(now))
+        self.replica.leader_is_settled(self.body.time(now))
     }
 
     pub fn leader_goes_to_and_fro(&self) -> bool {
@@ -385,7 +406,7 @@ impl Node {
     }
 
     pub fn places(&self, now: Micros) -> Option<Vec<Place>> {
-        self.replica.places(Duration::from_micros(now))
+        self.replica.places(self.body.time(now))
     }
 
     pub fn is_leader(&self) -> bool {

@@ -14,6 +14,7 @@ use crate::trace;
 use crate::world::{Event, Link, Machine, Phase, World, TICK};
 use onetrip_core::replica::{Answer, NotDone, RequestId};
 use onetrip_core::{checkpoint, Change, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Token};
+use std::collections::BTreeSet;
 
 const VOTERS_MAX: usize = 5;
 const REPLICAS_MAX: usize = 2;
@@ -26,6 +27,7 @@ enum Job {
     Join { token: [u8; 32], region: RegionId, address: String },
     Remove(NodeId),
     Prefer(PreferredLeader),
+    Leases(Vec<RegionId>),
 }
 
 /// Which node it has asked, in which life of that node, and when.
@@ -80,6 +82,7 @@ impl World {
             }
             Some(Job::Remove(id)) => Change::Remove(*id),
             Some(Job::Prefer(preferred)) => Change::PreferLeader(preferred.clone()),
+            Some(Job::Leases(regions)) => Change::LeaseRegions(regions.clone()),
             None => return,
         };
         self.operator.requests += 1;
@@ -223,6 +226,11 @@ impl World {
             4 if any.role == MemberRole::Replica && self.ctx.rng.one_in(2) => self.begin_anew(&any),
             4 if any.role == MemberRole::Replica || voters > 3 => Some(Job::Remove(any.id)),
             5 if may_join && any.voter => Some(self.token(any.role, Some(any.id), members)),
+            6 if self.ctx.options.lease_regions != 0 && self.ctx.rng.one_in(2) => {
+                let regions = all.iter().filter(|m| m.role.has_postgres()).map(|m| m.region.clone());
+                let drawn: BTreeSet<RegionId> = regions.filter(|_| self.ctx.rng.one_in(2)).collect();
+                Some(Job::Leases(drawn.into_iter().collect()))
+            }
             6 if !members.leader_is_auto => Some(Job::Prefer(PreferredLeader::Auto)),
             6 | 7 if any.voter && any.role == MemberRole::Voter => {
                 Some(Job::Prefer(PreferredLeader::Region(any.region)))

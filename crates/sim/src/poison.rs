@@ -163,14 +163,14 @@ impl Copying {
 impl Node {
     /// The entry at which this node's PostgreSQL stands still, if the rules allow it to be left out.
     pub(crate) fn leave_out(&mut self, force: bool, ctx: &mut Ctx) -> Result<()> {
-        let now = Duration::from_micros(self.body.clock);
+        let now = self.body.time(self.body.clock);
         let Some(index) = self.replica.stands_at().filter(|_| self.body.skipping.is_none()) else { return Ok(()) };
         if let Some(why) = self.replica.why_not_left_out(index, force, now) {
             trace!(ctx, "n{} does not leave out {index}: {why}", self.id);
             return Ok(());
         }
         let decided = self.body.decided.get(&index).map_or(0, |at| *at);
-        if !force && Duration::from_micros(decided) + STILL_AFTER > now {
+        if !force && self.body.time(decided) + STILL_AFTER > now {
             ctx.checker.fail(format!("node {} leaves out {index}, which was decided a moment ago", self.id));
         }
         let entry = parts::read(self.replica.consensus.log(), index)?;

@@ -238,7 +238,7 @@ impl Postgres {
                     self.verdict(slot, &verdict, ctx);
                 }
             }
-            Some(ToPostgres::ReadAt { number, at }) => {
+            Some(ToPostgres::ReadAt { number, at, .. }) => {
                 if let Some(slot) = self.slot_of(conn) {
                     self.read_at(slot, number, at, ctx);
                 }

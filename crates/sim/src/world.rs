@@ -477,7 +477,8 @@ impl World {
     }
 
     pub(crate) fn restart_node_later(&mut self, i: usize) {
-        let wait = if self.ctx.rng.one_in(3) { 10 * SECOND } else { 500 * MS };
+        let is_long = self.ctx.rng.one_in(3) && self.ctx.options.bug != Some(InjectedBug::ForgetsPromises);
+        let wait = if is_long { 10 * SECOND } else { 500 * MS };
         let time = self.ctx.now + self.ctx.rng.between(MS, wait);
         let life = self.machines[i].life + 1;
         self.at(time, Event::StartNode(i, life));

@@ -173,6 +173,31 @@ fn a_fresh_read_that_rests_on_an_earlier_answer_is_found() {
 }
 
 #[test]
+fn clocks_that_differ_by_more_than_leases_allow_for_are_found() {
+    found(InjectedBug::ClocksDrift, 400, &["stale fresh read"]);
+}
+
+#[test]
+fn a_node_that_decides_what_the_holder_of_a_lease_lacks_is_found() {
+    found(InjectedBug::BreaksPromises, 400, &["stale fresh read"]);
+}
+
+#[test]
+fn a_node_that_forgets_its_promises_when_it_starts_is_found() {
+    found(InjectedBug::ForgetsPromises, 2_000, &["stale fresh read"]);
+}
+
+#[test]
+fn a_lease_of_one_member_is_found() {
+    found(InjectedBug::OneSpeaksForAll, 2_000, &["stale fresh read"]);
+}
+
+#[test]
+fn a_promise_without_what_was_decided_before_is_found() {
+    found(InjectedBug::PromiseNamesNothing, 2_000, &["stale fresh read"]);
+}
+
+#[test]
 fn a_log_that_is_cut_between_the_parts_of_a_transaction_is_found() {
     found(InjectedBug::CutBetweenParts, 400, &["still to be fed and no longer there"]);
 }

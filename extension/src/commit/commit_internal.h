@@ -49,6 +49,7 @@ extern bool ot_ask(const OtQuestion *question, TimestampTz deadline);
 
 /* trips.c */
 extern void ot_trips_take(const char *what, int trips);
+extern void ot_trips_give_back(int trips);
 extern int	ot_trips_taken(void);
 
 /* fresh.c: what it cost this transaction to read fresh */

@@ -346,7 +346,14 @@ fresh_wait(void)
 		int64		asked_us = fresh_clock_us();
 
 		if (!ot_ask(&question, deadline))
+		{
+			ot_crossing_note(OT_CROSSING_FRESH_READ);
 			fresh_raise_no_answer();
+		}
+		if (read.others_asked)
+			ot_crossing_note(OT_CROSSING_FRESH_READ);
+		else
+			ot_trips_give_back(1);
 		fresh_note_answer(asked_us, read.at);
 	}
 	waited.cost.asked_ms = fresh_ms_since(&begun);

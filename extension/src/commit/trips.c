@@ -47,3 +47,11 @@ ot_trips_take(const char *what, int trips)
 				 errhint("The limit is onetrip.max_trips. COMMIT of a change takes one, and DDL another one, in which the other regions try it; a fresh read takes one.")));
 	taken.trips += trips;
 }
+
+/* After ot_trips_take(), if so many were not needed. */
+void
+ot_trips_give_back(int trips)
+{
+	Assert(ot_trips_taken() >= trips);
+	taken.trips -= trips;
+}

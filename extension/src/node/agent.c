@@ -256,16 +256,13 @@ agent_count(OtFrameType type)
 		case OT_FRAME_PROPOSE:
 			ot_crossing_note(OT_CROSSING_COMMIT);
 			break;
-		case OT_FRAME_READ:
-			ot_crossing_note(OT_CROSSING_FRESH_READ);
-			break;
 		case OT_FRAME_REHEARSE:
 			ot_crossing_note(OT_CROSSING_REHEARSAL);
 			break;
 		case OT_FRAME_SETTLE:
 			ot_crossing_note(OT_CROSSING_SETTLE);
 			break;
-		default:				/* the node answers by itself */
+		default:				/* the node answers by itself, or says whether it did */
 			break;
 	}
 }
@@ -617,4 +614,5 @@ ot_agent_get_read_at(OtReader *body, OtReadAt *answer)
 {
 	answer->number = ot_get_u64(body);
 	answer->at.value = ot_get_u64(body);
+	answer->others_asked = ot_get_u8(body) != 0;
 }

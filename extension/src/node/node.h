@@ -146,6 +146,7 @@ typedef struct OtReadAt
 {
 	uint64		number;			/* of the question */
 	OtLogIndex	at;
+	bool		others_asked;	/* for this answer; not under a read lease */
 } OtReadAt;
 
 typedef struct OtAgent OtAgent;

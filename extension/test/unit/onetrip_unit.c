@@ -357,8 +357,9 @@ decode(OtFrameType type, OtReader *body)
 				OtReadAt	read;
 
 				ot_agent_get_read_at(body, &read);
-				return psprintf("READ_AT number " UINT64_FORMAT " at " UINT64_FORMAT,
-								read.number, read.at.value);
+				return psprintf("READ_AT number " UINT64_FORMAT " at " UINT64_FORMAT " %s",
+								read.number, read.at.value,
+								read.others_asked ? "asked others" : "asked nobody");
 			}
 		default:
 			elog(ERROR, "the node does not send frames of type 0x%02x", type);

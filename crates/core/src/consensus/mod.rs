@@ -19,6 +19,7 @@
 //! Invariants:
 //! - `committed` gives each log index once, in order, starting after `Config::applied`, and only indexes that this node
 //!   has persisted.
+//! - Nothing is handed out that the holder of a read lease may lack (`promised`).
 //! - No delay is ever added to gather a batch; what waits together leaves together (`proposals`).
 //! - The table of members and the Raft configuration are those at the last index handed out (`applied`).  A change of
 //!   the configuration is carried out only when the disk says that it is committed.  Otherwise a node could restart in
@@ -30,6 +31,7 @@ mod backlog;
 mod leadership;
 mod membership;
 mod notices;
+mod promised;
 mod proposals;
 mod raft_node;
 mod received;
@@ -56,7 +58,7 @@ use raft_node::RaftNode;
 pub use received::check;
 use serde::Serialize;
 pub use snapshot::Opened;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use unsynced::Unsynced;
 
@@ -212,7 +214,8 @@ pub struct Consensus<S: Storage> {
     conf: Conf,
     /// Index and term of the last entry handed out.
     applied: (LogIndex, Term),
-    /// Committed but not handed out, because a change of the configuration is first in line.
+    /// Committed but not handed out, because the first in line is a change of the configuration or what a holder of a
+    /// lease may lack.
     waiting: VecDeque<RaftEntry>,
     /// The commit index that a restart will find, at least; and the one in the output that is being worked off.
     commit_durable: u64,
@@ -230,6 +233,8 @@ pub struct Consensus<S: Storage> {
     /// The followers that are not near.
     behind: BTreeMap<NodeId, Behind>,
     notices: Notices,
+    /// Holders of read leases to which this member is bound.
+    holders: BTreeSet<NodeId>,
 }
 
 impl<S: Storage> Consensus<S> {
@@ -262,6 +267,7 @@ impl<S: Storage> Consensus<S> {
             near: LogIndex::ZERO,
             behind: BTreeMap::new(),
             notices: Notices::new(last),
+            holders: BTreeSet::new(),
         };
         consensus.take_seat();
         consensus.fit_timing();
@@ -371,7 +377,8 @@ impl<S: Storage> Consensus<S> {
         assert!(self.ready.is_none(), "the last output has not been reported as persisted");
         out.clear();
         self.propose_all(&mut out.not_taken);
-        if !self.raft.has_ready() && self.waiting.is_empty() {
+        let is_held_back = |first: &RaftEntry| !self.may_hand_out(LogIndex(first.index));
+        if !self.raft.has_ready() && self.waiting.front().is_none_or(is_held_back) {
             return false;
         }
         let mut ready = self.raft.ready();
@@ -476,9 +483,13 @@ impl<S: Storage> Consensus<S> {
         Some(last)
     }
 
-    /// Hands out what is committed, up to a change of the configuration that may not be carried out yet.
+    /// Hands out what is committed, up to a change of the configuration that may not be carried out yet, or what a
+    /// holder of a lease may lack.
     fn hand_out(&mut self, may_change: bool, committed: &mut Vec<Committed>) {
         while let Some(entry) = self.waiting.front() {
+            if !self.may_hand_out(LogIndex(entry.index)) {
+                return;
+            }
             let changes = entry.get_entry_type() != EntryType::EntryNormal;
             if changes && (!may_change || entry.index > self.commit_durable) {
                 return;

@@ -71,6 +71,11 @@ impl Notices {
         self
     }
 
+    /// Up to which index `member` has said that it has the log of this term's leader, or of a later one's.
+    pub fn of(&self, member: NodeId, term: Term) -> Option<LogIndex> {
+        self.heard.get(&member).filter(|n| n.term >= term).map(|n| n.index)
+    }
+
     /// Up to which index a majority, and this member too, is known to have the leader's log.
     fn quorum_index(&self, me: NodeId, conf: &Conf) -> LogIndex {
         let majority = |voters: &Vec<NodeId>| {
@@ -116,11 +121,12 @@ impl<S: Storage> Consensus<S> {
             true => self.raft.persisted(),
             false => sent.iter().filter_map(acknowledged).max().unwrap_or_default(),
         };
-        let is_voter = self.conf.votes(self.config.id);
+        // A holder of a lease that does not vote is waited for too, though it is not counted.
+        let is_heard = self.conf.votes(self.config.id) || self.members.holds_lease(self.config.id);
         let notices = self.notices.in_term(term);
         notices.matched = matched.max(notices.matched);
         let index = notices.matched;
-        let is_news = is_voter && index > notices.told;
+        let is_news = is_heard && index > notices.told;
         if is_news {
             notices.told = index;
         }

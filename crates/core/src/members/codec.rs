@@ -3,14 +3,15 @@
 //! | what | bytes |
 //! |---|---|
 //! | table | its head, u32 n, n × member, u32 n, n × token |
-//! | its head | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u8 leader is auto |
+//! | its head | u64 version, u32 beginning, u32 next id, u32 stride, str preferred leader, u8 leader is auto, regions |
+//! | regions | u32 n, n × str, those that hold read leases |
 //! | member | u32 id, str region, str address, u8 role, u8 voter, 3 × option (u32 slot, u32 replaces, joined) |
 //! | joined | 32 bytes hash of the token, u64 attempt, u64 expires |
 //! | token | 32 bytes hash, u8 role, option (u32 replaces), u64 expires |
 //! | option | u8 0, or u8 1 and the value |
 //! | join | 32 bytes hash of the token, u64 attempt, u64 asked, str region, str address |
 //! | command | u64 expected version, u8 kind, the fields of that kind |
-//! | kind | 1 token, 2 join, 3 promote, 4 remove, 5 prefer leader, 6 move leader |
+//! | kind | 1 token, 2 join, 3 promote, 4 remove, 5 prefer leader, 6 move leader, 7 lease regions |
 
 use super::{Change, Command, Joined, Member, MemberRole, Members, PreferredLeader, Token, MEMBERS_MAX, TOKENS_MAX};
 use crate::error::Result;
@@ -26,6 +27,7 @@ impl Members {
         out.put_u32_le(self.stride);
         put_str(out, self.preferred_leader.as_str());
         out.put_u8(u8::from(self.leader_is_auto));
+        put_regions(out, &self.lease_regions);
         out.put_u32_le(self.members.len() as u32);
         for m in &self.members {
             out.put_u32_le(m.id.0);
@@ -49,9 +51,19 @@ impl Members {
         let next_id = NodeId(r.u32("next id")?);
         let stride = r.u32("stride")?;
         let (preferred_leader, leader_is_auto) = (RegionId(r.str("preferred leader")?), flag(r)?);
+        let lease_regions = take_regions(r)?;
         let (members, tokens) = (Vec::new(), Vec::new());
-        let mut table =
-            Members { version, beginning, members, preferred_leader, leader_is_auto, next_id, stride, tokens };
+        let mut table = Members {
+            version,
+            beginning,
+            members,
+            preferred_leader,
+            leader_is_auto,
+            lease_regions,
+            next_id,
+            stride,
+            tokens,
+        };
         for _ in 0..count(r, MEMBERS_MAX)? {
             let member = Member {
                 id: NodeId(r.u32("member id")?),
@@ -108,6 +120,10 @@ impl Command {
                 out.put_u8(6);
                 put_str(&mut out, region.as_str());
             }
+            Change::LeaseRegions(regions) => {
+                out.put_u8(7);
+                put_regions(&mut out, regions);
+            }
         }
         out.freeze()
     }
@@ -128,6 +144,7 @@ impl Command {
             4 => Change::Remove(NodeId(r.u32("member id")?)),
             5 => Change::PreferLeader(PreferredLeader::from(r.str("region")?)),
             6 => Change::MoveLeader(RegionId(r.str("region")?)),
+            7 => Change::LeaseRegions(take_regions(&mut r)?),
             other => return Err(r.error(format!("unknown kind {other}"))),
         };
         r.end()?;
@@ -192,6 +209,15 @@ fn count(r: &mut Reader, most: usize) -> Result<usize> {
         return Err(r.error(format!("{n} elements announced, {most} at most")));
     }
     Ok(n)
+}
+
+fn put_regions(out: &mut BytesMut, regions: &[RegionId]) {
+    out.put_u32_le(regions.len() as u32);
+    regions.iter().for_each(|region| put_str(out, region.as_str()));
+}
+
+fn take_regions(r: &mut Reader) -> Result<Vec<RegionId>> {
+    (0..count(r, MEMBERS_MAX)?).map(|_| Ok(RegionId(r.str("region")?))).collect()
 }
 
 fn put_token(out: &mut BytesMut, token: &Token) {

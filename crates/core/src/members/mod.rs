@@ -155,6 +155,8 @@ pub struct Members {
     pub preferred_leader: RegionId,
     /// Whether the cluster chooses that by itself.
     pub leader_is_auto: bool,
+    /// Their members answer fresh reads without asking anybody (`replica::leases`).
+    pub lease_regions: Vec<RegionId>,
     pub next_id: NodeId,
     /// Sequences step by this much; it is also the number of slots.
     pub stride: u32,
@@ -187,6 +189,8 @@ pub enum Change {
     /// The leader says where it should be, if the cluster chooses that by itself.  If an operator has chosen, this
     /// moves nothing.
     MoveLeader(RegionId),
+    /// An operator says which regions hold read leases.
+    LeaseRegions(Vec<RegionId>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,8 +255,17 @@ impl Members {
                 first.map_or_else(RegionId::default, |m| m.region.clone())
             }
         };
-        let tokens = Vec::new();
-        Members { version: 0, beginning: 0, members, preferred_leader, leader_is_auto, next_id, stride, tokens }
+        Members {
+            version: 0,
+            beginning: 0,
+            members,
+            preferred_leader,
+            leader_is_auto,
+            lease_regions: Vec::new(),
+            next_id,
+            stride,
+            tokens: Vec::new(),
+        }
     }
 
     /// Who decides where the leader should be; if that is an operator, also where.
@@ -291,6 +304,11 @@ impl Members {
     /// A voter with a PostgreSQL.
     pub fn is_data_voter(&self, id: NodeId) -> bool {
         self.get(id).is_some_and(is_data_voter)
+    }
+
+    /// It has a PostgreSQL in a region that holds read leases.
+    pub fn holds_lease(&self, id: NodeId) -> bool {
+        self.get(id).is_some_and(|m| m.role.has_postgres() && self.lease_regions.contains(&m.region))
     }
 
     /// A voter with a PostgreSQL, in the region where the leader should be, that is not about to be replaced.
@@ -351,7 +369,9 @@ impl Members {
     /// What `change` would do to the Raft configuration of this table: nothing, for most changes.
     pub fn steps(&self, change: &Change) -> Vec<Step> {
         match change {
-            Change::AddToken(_) | Change::PreferLeader(_) | Change::MoveLeader(_) => Vec::new(),
+            Change::AddToken(_) | Change::PreferLeader(_) | Change::MoveLeader(_) | Change::LeaseRegions(_) => {
+                Vec::new()
+            }
             Change::Join { token, .. } => {
                 let earlier = self.joined_with(token).filter(|m| !m.voter);
                 earlier.map(|m| Step::Out(m.id)).into_iter().chain([Step::Learner(self.next_id)]).collect()
@@ -391,6 +411,10 @@ impl Members {
                     self.preferred_leader = region.clone();
                 }
             }
+            Change::LeaseRegions(regions) => {
+                regions.iter().try_for_each(|region| self.check_may_read(region))?;
+                self.lease_regions = regions.clone();
+            }
         }
         self.version += 1;
         Ok(())
@@ -400,6 +424,13 @@ impl Members {
         match self.members.iter().any(|m| m.role == MemberRole::Voter && &m.region == region) {
             true => Ok(()),
             false => refused(format!("region {region} has no voter with PostgreSQL")),
+        }
+    }
+
+    fn check_may_read(&self, region: &RegionId) -> Result<(), Refused> {
+        match self.members.iter().any(|m| m.role.has_postgres() && &m.region == region) {
+            true => Ok(()),
+            false => refused(format!("region {region} has no PostgreSQL that could read")),
         }
     }
 
@@ -525,7 +556,7 @@ impl Members {
         self.version += 1;
     }
 
-    /// Removes whatever names a member that is gone; the leader's place moves if no data voter is left there.
+    /// Removes whatever names a member or a region that is gone; the leader's place moves if no data voter is left there.
     fn tidy(&mut self) {
         let ids: Vec<NodeId> = self.members.iter().map(|m| m.id).collect();
         let gone = |id: &mut NodeId| !ids.contains(id);
@@ -535,6 +566,9 @@ impl Members {
         for token in &mut self.tokens {
             token.replaces.take_if(gone);
         }
+        let regions: Vec<&RegionId> =
+            self.members.iter().filter(|m| m.role.has_postgres()).map(|m| &m.region).collect();
+        self.lease_regions.retain(|region| regions.contains(&region));
         let data = |m: &&Member| m.role == MemberRole::Voter;
         if !self.members.iter().filter(data).any(|m| m.region == self.preferred_leader) {
             if let Some(other) = self.members.iter().filter(data).max_by_key(|m| (m.voter, u32::MAX - m.id.0)) {
@@ -554,6 +588,7 @@ impl Change {
             Change::Remove(id) => members.removed(*id),
             Change::PreferLeader(preferred) => members.preferred() == *preferred,
             Change::MoveLeader(region) => members.preferred_leader == *region,
+            Change::LeaseRegions(regions) => members.lease_regions == *regions,
         }
     }
 }
@@ -568,6 +603,11 @@ impl fmt::Display for Change {
             Change::PreferLeader(PreferredLeader::Auto) => write!(f, "the cluster chooses where the leader belongs"),
             Change::PreferLeader(PreferredLeader::Region(region)) => write!(f, "the leader belongs in {region}"),
             Change::MoveLeader(region) => write!(f, "the leader moves to {region}"),
+            Change::LeaseRegions(regions) if regions.is_empty() => write!(f, "no region holds a read lease"),
+            Change::LeaseRegions(regions) => {
+                let names: Vec<&str> = regions.iter().map(RegionId::as_str).collect();
+                write!(f, "read leases are held in {}", names.join(", "))
+            }
         }
     }
 }

@@ -133,6 +133,24 @@ fn the_cluster_moves_its_leader_only_where_no_operator_has_chosen() {
     assert!(go(&mut t, joins).unwrap_err().contains("called auto"));
 }
 
+fn leases(ids: impl Iterator<Item = u32>) -> Change {
+    Change::LeaseRegions(ids.map(|id| format!("r{id}").as_str().into()).collect())
+}
+
+/// Goal: leases belong to regions with a PostgreSQL, as long as there is one.
+#[test]
+fn read_leases_belong_to_regions_that_can_read() {
+    let mut t = three();
+    assert!(go(&mut t, leases([2, 9].into_iter())).unwrap_err().contains("region r9 has no PostgreSQL"));
+    assert!(!t.holds_lease(NodeId(2)));
+    go(&mut t, leases([2, 3].into_iter())).unwrap();
+    assert!(!t.holds_lease(NodeId(1)) && t.holds_lease(NodeId(2)) && t.holds_lease(NodeId(3)));
+    go(&mut t, Change::Remove(NodeId(2))).unwrap();
+    assert!(leases([3].into_iter()).is_shown_by(&t), "{:?}", t.lease_regions);
+    go(&mut t, leases([].into_iter())).unwrap();
+    assert!(!t.holds_lease(NodeId(3)));
+}
+
 /// Two answers to one token make two members, and the second removes the first; what the first was to replace stays.
 #[test]
 fn who_asks_again_with_a_token_gets_another_number() {
@@ -201,6 +219,7 @@ fn change() -> impl Strategy<Value = Change> {
         (1u32..9).prop_map(|id| Change::PreferLeader(format!("r{id}").as_str().into())),
         (1u32..9).prop_map(|id| Change::MoveLeader(format!("r{id}").as_str().into())),
         Just(Change::PreferLeader(PreferredLeader::Auto)),
+        proptest::collection::btree_set(1u32..5, 0..3).prop_map(|ids| leases(ids.into_iter())),
     ]
 }
 

@@ -88,7 +88,8 @@ pub trait Host {
     type Store: Store;
     type Outbox: Outbox;
 
-    /// A monotonic clock; where it starts does not matter.
+    /// A monotonic clock, read anew on every call; where it starts does not matter.  Read leases rest on how fast it goes
+    /// ([`super::leases::DRIFT_MAX_PERCENT`]), also while the machine sleeps.
     fn now(&self) -> Duration;
     /// `Err` ends the replica at this point.
     fn stage(&mut self, stage: Stage) -> Result<(), Self::Error>;
@@ -106,6 +107,10 @@ pub trait Host {
     fn send_question(&mut self, to: &[NodeId], question: u64);
     /// Answers such a question ([`super::Replica::last_entry_of`]).
     fn send_last_entry(&mut self, to: NodeId, question: u64, last: EntryId);
+    /// Asks each of these nodes for a promise ([`super::Replica::lease_question`]).  Like a question.
+    fn send_lease_question(&mut self, to: &[NodeId], question: u64);
+    /// Promises what was asked for ([`super::Replica::promise_of`]).
+    fn send_promise(&mut self, to: NodeId, question: u64, last: EntryId);
     /// Sends this node's report to all members.
     fn send_report(&mut self, own: &Report);
     /// The lowest round trips to the other members measured lately, in microseconds.  Members that are not connected
@@ -116,6 +121,8 @@ pub trait Host {
 
     /// Saves the incarnations that PostgreSQL has run as and that the log may not contain yet; durable on return.
     fn save_starts(&mut self, store: &mut Self::Store, starts: Vec<u64>) -> Result<(), Self::Error>;
+    /// Saves whether this node may be bound by promises ([`super::leases`]); durable on return.
+    fn save_promised(&mut self, store: &mut Self::Store, promised: bool) -> Result<(), Self::Error>;
     fn append(
         &mut self,
         store: &mut Self::Store,

@@ -23,11 +23,13 @@
 //! | `positions` | how far each PostgreSQL is, and how far apart the members are |
 //! | `leader_place` | where the leader should be, and how it is moved there |
 //! | `reads` | fresh reads: what a server must show |
+//! | [`leases`] | read leases: what makes a fresh read need nobody |
 //! | `requests` | what somebody asked for: changes of the membership, entries to be left out |
 //! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
 
 pub mod host;
 mod leader_place;
+pub mod leases;
 mod positions;
 mod reads;
 mod rebuild;
@@ -36,6 +38,7 @@ mod storage;
 
 use host::ends;
 pub use host::{Host, Stage, Store};
+use leases::Leases;
 use positions::Ways;
 pub use positions::{Report, Shown, SILENT_AFTER};
 use reads::Reads;
@@ -127,6 +130,7 @@ pub struct Replica<S: Store, O> {
     looks: Looks,
     requests: Requests,
     reads: Reads,
+    leases: Leases,
     /// The table has changed since the requests were last worked on.
     members_changed: bool,
     leadership: Option<Leadership>,
@@ -151,13 +155,15 @@ macro_rules! context {
 
 impl<S: Store, O: Outbox> Replica<S, O> {
     /// Goes on from what earlier lives of the node left behind: `state` is the checkpoint and `store` the log, in order
-    /// with each other ([`Replica::put_in_order`]); `starts` is what [`Host::save_starts`] was last given.
+    /// with each other ([`Replica::put_in_order`]); `starts` and `has_promised` are what [`Host::save_starts`] and
+    /// [`Host::save_promised`] were last given.
     pub fn new(
         settings: Settings,
         config: Config,
         state: Checkpoint,
         store: S,
         starts: &[u64],
+        has_promised: bool,
     ) -> crate::Result<Replica<S, O>> {
         let (id, checkpoint, (_, last)) = (config.id, state.index(), ends(&store));
         let members = Arc::new(state.members);
@@ -166,6 +172,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             id,
             router: Router::new(id, settings.region.clone(), settings.parts, last, starts, running),
             reads: Reads::new(settings.first_question),
+            leases: Leases::new(has_promised),
             settings,
             consensus: Consensus::new(config, store, members.clone())?,
             certifier: state.certifier,
@@ -199,6 +206,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         host: &mut H,
     ) -> Result<(), H::Error> {
         host.looks(&mut self.consensus, self.tick);
+        self.start_leases(host);
         self.set_members(self.members.clone(), host)?;
         if self.settings.has_postgres && !postgres_is_there {
             self.order_rebuild(host);
@@ -208,6 +216,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// Takes a message from a peer whose identity the host has checked.
     pub fn message<H: Host<Store = S, Outbox = O>>(&mut self, message: Message, host: &mut H) -> Result<(), H::Error> {
+        if self.is_bound(host) {
+            return Ok(());
+        }
         if self.consensus.lacks(&message) {
             return self.open_snapshot(message, host);
         }
@@ -323,7 +334,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 
     pub fn tick<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        if self.is_bound(host) {
+            return Ok(());
+        }
         self.tick += 1;
+        self.work_leases(host)?;
         if self.tick % NEAR_TICKS == 0 {
             self.consensus.set_near(self.consensus.log().index_leaving(self.settings.near_bytes));
         }
@@ -354,6 +369,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// Does everything that consensus has to do.
     pub fn advance<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) -> Result<(), H::Error> {
+        if self.is_bound(host) {
+            return Ok(());
+        }
         loop {
             for (peer, what) in std::mem::take(&mut self.not_sent) {
                 self.step(Input::NotSent(peer, what), host);

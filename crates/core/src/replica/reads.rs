@@ -3,6 +3,7 @@
 //! ```text
 //!   READ ──> "which is the last entry on your disk?" ──> every voter
 //!            the newest that a majority names        <── half a round trip to the nearest majority, and back
+//!            (with a lease it is known already: `leases`)
 //!            an entry that is not older is decided here ──> READ_AT, the last committed entry
 //! ```
 //! Whatever was acknowledged is on the disks of a majority, and one of that majority is asked: it names an entry that
@@ -45,6 +46,8 @@ struct Question {
     readers: Vec<Reader>,
     conf: Conf,
     named: BTreeMap<NodeId, EntryId>,
+    /// This node held a lease when the reads had begun: the newest entry that they have to wait for.
+    leased: Option<EntryId>,
     ask_again_at: u64,
 }
 
@@ -53,8 +56,11 @@ impl Question {
         self.conf.voters.iter().chain(&self.conf.outgoing).copied()
     }
 
-    /// The newest entry that was named, once a majority has named one.
+    /// The newest entry that was named, once a majority has named one, or by those whose promises make the lease.
     fn newest(&self) -> Option<EntryId> {
+        if self.leased.is_some() {
+            return self.leased;
+        }
         let is_majority = |voters: &Vec<NodeId>| {
             let named = voters.iter().filter(|id| self.named.contains_key(id)).count();
             voters.is_empty() || named > voters.len() / 2
@@ -67,6 +73,13 @@ impl Question {
 impl Reads {
     pub fn new(first_question: u64) -> Reads {
         Reads { waiting: Vec::new(), open: VecDeque::new(), next: first_question }
+    }
+
+    /// The number of another question.
+    pub fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        number
     }
 }
 
@@ -92,12 +105,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.answer_reads();
         if !self.reads.waiting.is_empty() && self.reads.open.len() < OPEN_MAX {
             let readers = std::mem::take(&mut self.reads.waiting);
-            let number = self.reads.next;
-            self.reads.next = number.wrapping_add(1);
+            let number = self.reads.number();
             let named = BTreeMap::from([(self.id, self.consensus.last_on_disk())]);
             let conf = self.consensus.conf().clone();
-            self.reads.open.push_back(Question { number, readers, conf, named, ask_again_at: self.tick });
-            // It may be the only voter.
+            // The clock is looked at after the reads have begun.
+            let leased = self.lease(host);
+            self.reads.open.push_back(Question { number, readers, conf, named, leased, ask_again_at: self.tick });
+            // Perhaps all is known that it takes.
             self.answer_reads();
         }
         self.send_questions(host);
@@ -122,8 +136,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         // What the newest of them found was acknowledged covers the older ones.
         let Some(last) = self.reads.open.iter().rposition(is_answered) else { return };
         let at: LogIndex = self.certifier.last_committed();
-        let readers = self.reads.open.drain(..=last).flat_map(|question| question.readers);
-        readers.for_each(|reader| self.router.answer_read(reader, at));
+        for Question { readers, leased, .. } in self.reads.open.drain(..=last) {
+            readers.into_iter().for_each(|reader| self.router.answer_read(reader, at, leased.is_none()));
+        }
     }
 
     /// Sends the questions that are new, and again those that have been open for long.

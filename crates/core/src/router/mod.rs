@@ -595,11 +595,11 @@ impl<O: Outbox> Router<O> {
         self.conns.get(&conn).is_some_and(|c| c.reading == Some(number))
     }
 
-    /// Everything that was acknowledged before this READ is visible at `at`.
-    pub fn answer_read(&mut self, (conn, number): (ConnId, u64), at: LogIndex) {
+    /// Everything that was acknowledged before this READ is visible at `at`.  `asked`: others were asked for it.
+    pub fn answer_read(&mut self, (conn, number): (ConnId, u64), at: LogIndex, asked: bool) {
         if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.reading == Some(number)) {
             c.reading = None;
-            c.outbox.send([ToPostgres::ReadAt { number, at }.encode()]);
+            c.outbox.send([ToPostgres::ReadAt { number, at, asked }.encode()]);
         }
     }
 

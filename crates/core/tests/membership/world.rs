@@ -29,6 +29,8 @@ pub struct Disk {
     pub conf: Conf,
     pub checkpoint: Option<Bytes>,
     pub wants_checkpoint: Cell<bool>,
+    /// There may be promises that read leases rest on.
+    pub promised: bool,
 }
 
 impl Disk {
@@ -186,6 +188,10 @@ pub struct TestHost {
     pub questions: Vec<(Vec<NodeId>, u64)>,
     /// Answers to questions for fresh reads: whom, which, and what it named.
     pub named: Vec<(NodeId, u64, EntryId)>,
+    /// The same for read leases.
+    lease_questions: Vec<(Vec<NodeId>, u64)>,
+    promises: Vec<(NodeId, u64, EntryId)>,
+    last_notice: Option<Notice>,
     /// The link to these is narrow, and what was sent last is still leaving.
     pub sending: BTreeSet<NodeId>,
     /// The round trips that it measures.
@@ -225,7 +231,8 @@ impl Host for TestHost {
         self.sending.contains(&to)
     }
     fn send_notice(&mut self, to: &[NodeId], notice: Notice) {
-        assert!(self.has_written, "a notice is a promise about the disk");
+        let is_repeated = self.last_notice.replace(notice) == Some(notice);
+        assert!(self.has_written || is_repeated, "a notice is a promise about the disk");
         self.notices.extend(to.iter().map(|to| (*to, notice)));
     }
     fn send_question(&mut self, to: &[NodeId], question: u64) {
@@ -233,6 +240,16 @@ impl Host for TestHost {
     }
     fn send_last_entry(&mut self, to: NodeId, question: u64, last: EntryId) {
         self.named.push((to, question, last));
+    }
+    fn send_lease_question(&mut self, to: &[NodeId], question: u64) {
+        self.lease_questions.push((to.to_vec(), question));
+    }
+    fn send_promise(&mut self, to: NodeId, question: u64, last: EntryId) {
+        self.promises.push((to, question, last));
+    }
+    fn save_promised(&mut self, disk: &mut Disk, promised: bool) -> Result<(), End> {
+        disk.promised = promised;
+        Ok(())
     }
     fn send_report(&mut self, own: &Report) {
         self.reports.push(own.clone());
@@ -329,7 +346,8 @@ impl Node {
             still_after: Duration::from_secs(5),
         };
         let mut host = TestHost { durable_commit: disk.hard_state.commit, ..TestHost::default() };
-        let mut replica = Replica::new(settings, config, state, disk, &[]).unwrap();
+        let promised = disk.promised;
+        let mut replica = Replica::new(settings, config, state, disk, &[], promised).unwrap();
         replica.start(false, &mut host).unwrap();
         Node { replica, host }
     }
@@ -375,6 +393,8 @@ pub enum Sent {
     Message(Message),
     Notice(NodeId, NodeId, Notice),
     Report(NodeId, NodeId, Report),
+    LeaseQuestion(NodeId, NodeId, u64),
+    Promise(NodeId, NodeId, u64, EntryId),
 }
 
 /// 10 s.
@@ -490,6 +510,11 @@ impl World {
         self.snapshots += std::mem::take(&mut host.snapshots);
         self.wire.extend(host.said.drain(..).map(Sent::Message));
         self.wire.extend(host.notices.drain(..).map(|(to, notice)| Sent::Notice(NodeId(id), to, notice)));
+        for (to, question) in host.lease_questions.drain(..) {
+            self.wire.extend(to.into_iter().map(|to| Sent::LeaseQuestion(NodeId(id), to, question)));
+        }
+        let promises = host.promises.drain(..);
+        self.wire.extend(promises.map(|(to, question, last)| Sent::Promise(NodeId(id), to, question, last)));
         for mut report in host.reports.drain(..) {
             if let Some(shown) = self.shown.get(&id) {
                 report.shown = shown.map(|at| (at, at));
@@ -530,7 +555,10 @@ impl World {
             let Some(sent) = self.wire.pop_front() else { return };
             let (from, to) = match &sent {
                 Sent::Message(message) => (message.from as u32, message.to as u32),
-                Sent::Notice(from, to, _) | Sent::Report(from, to, _) => (from.0, to.0),
+                Sent::Notice(from, to, _)
+                | Sent::Report(from, to, _)
+                | Sent::LeaseQuestion(from, to, _)
+                | Sent::Promise(from, to, ..) => (from.0, to.0),
             };
             if self.cut.contains(&from) || self.cut.contains(&to) {
                 continue;
@@ -548,6 +576,10 @@ impl World {
                     }
                     Sent::Notice(from, _, notice) => node.step(Input::Notice(from, notice)),
                     Sent::Report(from, _, report) => node.replica.report(from, report, &mut node.host),
+                    Sent::LeaseQuestion(from, _, question) => {
+                        node.replica.lease_question(from, question, &mut node.host).unwrap();
+                    }
+                    Sent::Promise(from, _, question, last) => node.replica.promise_of(from, question, last),
                 }
                 self.work(to);
             }

@@ -26,6 +26,7 @@ mod kill9;
 mod lab;
 mod large;
 mod leader_place;
+mod leases;
 mod left_out;
 mod load;
 mod long_fork;

@@ -104,6 +104,11 @@ impl CoreThread {
                 (Change::Remove(node), None)
             }
             AdminRequest::PreferLeader(preferred) => (Change::PreferLeader(preferred), None),
+            AdminRequest::LeaseRegions(mut regions) => {
+                regions.sort_unstable();
+                regions.dedup();
+                (Change::LeaseRegions(regions), None)
+            }
         }))
     }
 

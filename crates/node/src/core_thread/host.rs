@@ -14,6 +14,7 @@ use crate::span;
 use crate::stop::stop_point;
 use crate::transport::Transport;
 use bytes::Bytes;
+use nix::time::{clock_gettime, ClockId};
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits};
 use onetrip_core::checkpoint::Frozen;
 use onetrip_core::consensus::{Committed, Leadership, Message, Notice, Opened};
@@ -23,7 +24,7 @@ use onetrip_core::router;
 use onetrip_core::{Checkpoint, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// An election timeout is at least this many round trips to the farthest voter, but no longer than 10 s.
@@ -36,6 +37,7 @@ pub(super) struct NodeHost {
     pub inbox: Inbox,
     pub checkpoint_file: CheckpointFile,
     pub starts_file: StartsFile,
+    pub promised_file: StartsFile,
     pub archive: Option<Archive>,
     pub retained: Retained,
     pub healing: Healing,
@@ -43,7 +45,6 @@ pub(super) struct NodeHost {
     pub orders: watch::Sender<Option<RebuildFrom>>,
     /// The table of members has changed since the core thread last looked.
     pub members_changed: bool,
-    pub started: Instant,
 }
 
 impl NodeHost {
@@ -66,7 +67,9 @@ impl Host for NodeHost {
     type Outbox = AgentQueue;
 
     fn now(&self) -> Duration {
-        self.started.elapsed()
+        // It counts while the machine sleeps.
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock");
+        now.into()
     }
 
     fn stage(&mut self, stage: Stage) -> Result<()> {
@@ -108,6 +111,14 @@ impl Host for NodeHost {
         self.transport.send_last_entry(to, question, last);
     }
 
+    fn send_lease_question(&mut self, to: &[NodeId], question: u64) {
+        self.transport.send_lease_question(to, question);
+    }
+
+    fn send_promise(&mut self, to: NodeId, question: u64, last: EntryId) {
+        self.transport.send_promise(to, question, last);
+    }
+
     fn send_report(&mut self, own: &Report) {
         self.transport.send_report(own);
     }
@@ -128,6 +139,10 @@ impl Host for NodeHost {
 
     fn save_starts(&mut self, _log: &mut RaftLog, starts: Vec<u64>) -> Result<()> {
         self.starts_file.save(&starts)
+    }
+
+    fn save_promised(&mut self, _log: &mut RaftLog, promised: bool) -> Result<()> {
+        self.promised_file.save(&[u64::from(promised)])
     }
 
     fn begin_append(

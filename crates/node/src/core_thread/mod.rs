@@ -140,7 +140,12 @@ impl CoreThread {
             first_question: secret::draw_number()?,
         };
         let starts_file = StartsFile::new(config.data_dir.join("starts"));
-        let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?)?;
+        let promised_file = StartsFile::new(config.data_dir.join("promised"));
+        let has_promised = promised_file.load()?.contains(&1);
+        if has_promised {
+            tracing::info!("read leases may rest on what this node promised: it waits until they have run out");
+        }
+        let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?, has_promised)?;
         let postgres_is_there = config.data_dir.join("postgres").join("PG_VERSION").is_file();
         let host = NodeHost {
             healing: Healing::new(&config.data_dir),
@@ -149,11 +154,11 @@ impl CoreThread {
             inbox,
             checkpoint_file,
             starts_file,
+            promised_file,
             archive,
             retained: Retained::default(),
             orders,
             members_changed: false,
-            started: Instant::now(),
         };
         let mut core = CoreThread {
             replica,
@@ -224,6 +229,8 @@ impl CoreThread {
             Event::Peer(peer, PeerEvent::Notice(notice)) => replica.notice(peer, notice, host),
             Event::Peer(peer, PeerEvent::Question(question)) => replica.question(peer, question, host),
             Event::Peer(peer, PeerEvent::LastEntry(question, last)) => replica.last_entry_of(peer, question, last),
+            Event::Peer(peer, PeerEvent::LeaseQuestion(question)) => replica.lease_question(peer, question, host)?,
+            Event::Peer(peer, PeerEvent::Promise(question, last)) => replica.promise_of(peer, question, last),
             Event::Peer(peer, PeerEvent::Report(report)) => self.report_of(peer, report),
             Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,
@@ -306,6 +313,7 @@ impl CoreThread {
             log_bytes: replica.consensus.log().bytes(),
             router,
             places: replica.places(host.now()),
+            has_lease: replica.has_lease(host),
             leader_settled: replica.leader_is_settled(host.now()),
             archive: host.archive.as_ref().map(|a| a.report(replica.certifier.decided())),
         }

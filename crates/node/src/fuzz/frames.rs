@@ -189,6 +189,7 @@ pub(super) fn command_seeds() -> Vec<Vec<u8>> {
         Change::Join { token: [1; 32], attempt: 1, asked_unix_s: 9, region: "r".into(), address: "host:1".into() },
         Change::Promote(NodeId(1)),
         Change::PreferLeader("r".into()),
+        Change::LeaseRegions(vec!["r".into()]),
     ];
     let commands = changes.map(|change| Command { expected_version: 0, change }.encode().to_vec());
     let all = commands.iter().flat_map(|command| [&[command.len() as u8], &command[..]].concat()).collect();

@@ -66,6 +66,7 @@ pub(super) fn order_seeds() -> Vec<Vec<u8>> {
         r#"{"role":"voter","replaces":2,"ttl_s":3600}"#,
         r#"{"node":3,"force":false}"#,
         r#"{"region":"a"}"#,
+        r#"{"regions":["a","b"]}"#,
         r#"{"index":17,"force":true}"#,
         r#"{"index":null}"#,
         r#"{"peer":2,"cut":true,"one_way_ms":40,"jitter_ms":5,"loss":0.5,"duplicate":0.1,"mbit_per_s":100}"#,

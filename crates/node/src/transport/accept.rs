@@ -429,6 +429,12 @@ impl Transport {
                     Frame::LastEntry { question, last } => {
                         self.inbox.send(Event::Peer(link.id, PeerEvent::LastEntry(question, last))).await;
                     }
+                    Frame::LeaseQuestion { question } => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::LeaseQuestion(question))).await;
+                    }
+                    Frame::Promise { question, last } => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Promise(question, last))).await;
+                    }
                     Frame::Ping { sent_ns } => {
                         self.send_to(link, Channel::Control, Frame::Pong { sent_ns }.encode());
                     }

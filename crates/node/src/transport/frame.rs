@@ -39,8 +39,8 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Channel {
-    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads, small
-    /// proposals.
+    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads and
+    /// leases, small proposals.
     Control = 0,
     /// Appends, snapshots and rehearsals, of any size, and large proposals.
     Bulk = 1,
@@ -115,6 +115,15 @@ pub enum Frame {
     },
     /// The last entry on the sender's disk.
     LastEntry {
+        question: u64,
+        last: EntryId,
+    },
+    /// Asks for the promise that makes a read lease.
+    LeaseQuestion {
+        question: u64,
+    },
+    /// That promise, and the last entry on the sender's disk.
+    Promise {
         question: u64,
         last: EntryId,
     },
@@ -255,7 +264,7 @@ impl Frame {
                 out = writer.into_inner();
             }
             Frame::Relayed(relayed) => {
-                out.put_u8(15);
+                out.put_u8(17);
                 relayed.put(&mut out);
             }
             Frame::Report(Report { shown, round_trips }) => {
@@ -282,6 +291,16 @@ impl Frame {
             }
             Frame::LastEntry { question, last: EntryId { term, index } } => {
                 out.put_u8(14);
+                out.put_u64_le(*question);
+                out.put_u64_le(term.0);
+                out.put_u64_le(index.0);
+            }
+            Frame::LeaseQuestion { question } => {
+                out.put_u8(15);
+                out.put_u64_le(*question);
+            }
+            Frame::Promise { question, last: EntryId { term, index } } => {
+                out.put_u8(16);
                 out.put_u64_le(*question);
                 out.put_u64_le(term.0);
                 out.put_u64_le(index.0);
@@ -414,7 +433,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             consensus::check(&message)?;
             return Ok(Frame::Raft(Box::new(message)));
         }
-        15 => return Ok(Frame::Relayed(Relayed::read(r)?)),
+        17 => return Ok(Frame::Relayed(Relayed::read(r)?)),
         3 => {
             let shown = match r.u8("shown")? {
                 0 => None,
@@ -434,6 +453,11 @@ fn decode(body: Bytes) -> Result<Frame> {
         14 => {
             let (question, term) = (r.u64("question")?, Term(r.u64("term")?));
             Frame::LastEntry { question, last: EntryId { term, index: r.index("index")? } }
+        }
+        15 => Frame::LeaseQuestion { question: r.u64("question")? },
+        16 => {
+            let (question, term) = (r.u64("question")?, Term(r.u64("term")?));
+            Frame::Promise { question, last: EntryId { term, index: r.index("index")? } }
         }
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
@@ -545,6 +569,8 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
         Frame::Question { question: 7 },
         Frame::LastEntry { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
+        Frame::LeaseQuestion { question: 7 },
+        Frame::Promise { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
         join(None),
         join(Some(Facts::example())),
         Frame::JoinRefused("no".into()),

@@ -396,6 +396,18 @@ impl Transport {
         }
     }
 
+    pub fn send_lease_question(&self, to: &[NodeId], question: u64) {
+        for link in to.iter().filter_map(|id| self.link(*id)) {
+            self.send_to(&link, Channel::Control, Frame::LeaseQuestion { question }.encode());
+        }
+    }
+
+    pub fn send_promise(&self, to: NodeId, question: u64, last: EntryId) {
+        if let Some(link) = self.link(to) {
+            self.send_to(&link, Channel::Control, Frame::Promise { question, last }.encode());
+        }
+    }
+
     pub fn send_report(&self, report: &Report) {
         let frame = Frame::Report(report.clone()).encode();
         for link in self.links() {
