@@ -170,14 +170,15 @@ CREATE VIEW onetrip.commits AS
       FROM (SELECT *, max(up_to_here) OVER (PARTITION BY part) AS total
               FROM onetrip.commit_histogram) AS histogram
      GROUP BY part
-     ORDER BY array_position(ARRAY['prepare', 'verdict', 'turn', 'local', 'whole'], part);
+     ORDER BY array_position(ARRAY['prepare', 'verdict', 'turn', 'local', 'everywhere', 'whole'], part);
 COMMENT ON VIEW onetrip.commits IS
     'How long the COMMITs of this server took since it started, by part.';
 GRANT SELECT ON onetrip.commits TO PUBLIC;
 
 CREATE FUNCTION onetrip.last_commit(
-    OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT prepare_ms float8,
-    OUT verdict_ms float8, OUT turn_ms float8, OUT local_ms float8)
+    OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT round_trips integer,
+    OUT held_by text[], OUT prepare_ms float8, OUT verdict_ms float8, OUT turn_ms float8,
+    OUT local_ms float8, OUT everywhere_ms float8)
     RETURNS record
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_last_commit';
 COMMENT ON FUNCTION onetrip.last_commit() IS

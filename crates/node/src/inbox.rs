@@ -105,6 +105,8 @@ pub enum PeerEvent {
     Question(u64),
     /// The last entry on its disk, in answer to a question.
     LastEntry(u64, EntryId),
+    /// It asks for a report as soon as this node's server shows this entry.
+    Await(LogIndex),
     Report(Report),
     Unreachable,
     /// Both channels to it are connected, one of them anew; what was sent before may be lost.

@@ -213,8 +213,13 @@ impl Host for SimHost<'_> {
         self.body.departures.push((self.body.clock, Departure::LastEntry(to, question, last)));
     }
 
-    fn send_report(&mut self, own: &Report) {
-        self.body.departures.push((self.body.clock, Departure::Report(own.clone())));
+    fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report) {
+        self.body.departures.push((self.body.clock, Departure::Report(to.map(<[NodeId]>::to_vec), own.clone())));
+    }
+
+    fn send_await(&mut self, to: &[NodeId], at: LogIndex) {
+        let clock = self.body.clock;
+        self.body.departures.extend(to.iter().map(|to| (clock, Departure::Await(*to, at))));
     }
 
     /// Now and then a link is not measured, and all measurements are a little too long.

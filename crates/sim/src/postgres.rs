@@ -243,8 +243,8 @@ impl Postgres {
                     self.read_at(slot, number, at, ctx);
                 }
             }
-            // Nobody here asks for a rehearsal.
-            Some(ToPostgres::Rehearsed { .. }) => {}
+            // Nobody here asks for a rehearsal, or waits for the other servers.
+            Some(ToPostgres::Rehearsed { .. } | ToPostgres::Shown { .. }) => {}
             Some(ToPostgres::OutcomeIs { txn, state, at }) => {
                 if state != OutcomeState::NotSoFar {
                     self.given_up.retain(|g| g.txn != txn);

@@ -9,7 +9,9 @@
  *				as 08007	commit				wait for the turn, take the origin
  *	(the server's own steps up to the commit record)
  *				as 08007	commit				nothing of ours
- *	COMMIT		no			commit				publish, release the origin
+ *	COMMIT		no			commit				publish, release the origin; after the
+ *											locks: perhaps wait for the other regions
+ *											(everywhere.c)
  *	ABORT		no			none, abort			forget
  *				no			not known, commit	close the connection: the node then
  *											leaves the entry to the apply worker
@@ -132,6 +134,7 @@ static struct
 {
 	CommitPhase phase;
 	bool		other_tables;	/* it wrote tables that are not replicated */
+	bool		everywhere;		/* its client waits until all regions show it */
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
 	int			saved_synchronous_commit;
@@ -191,6 +194,7 @@ ot_commit_init(void)
 	RegisterXactCallback(commit_xact_callback, NULL);
 	RegisterSubXactCallback(commit_subxact_callback, NULL);
 	RegisterResourceReleaseCallback(commit_show_own_commit, NULL);
+	ot_everywhere_init();
 }
 
 /* ---- states ---- */
@@ -632,13 +636,19 @@ commit_let_go_of_origin(void)
 
 /* ---- the events ---- */
 
+static bool
+commit_is_rehearsed(void)
+{
+	return ot_rehearse_statements && ot_write_set_has_statements();
+}
+
 /* How many round trips a COMMIT would take now. */
 int
 ot_commit_trips(void)
 {
 	if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
 		return 0;
-	return ot_rehearse_statements && ot_write_set_has_statements() ? 2 : 1;
+	return 1 + commit_is_rehearsed() + (ot_ack == OT_ACK_APPLIED_EVERYWHERE);
 }
 
 static void
@@ -651,6 +661,7 @@ commit_at_pre_commit(void)
 	/* it may have become a read replica since the first change */
 	ot_check_writable();
 	ot_trips_take("commit", trips);
+	committing.everywhere = ot_ack == OT_ACK_APPLIED_EVERYWHERE;
 	commit_wait_while_standing_still();
 	ot_sequence_lock_used();
 	if (own.state == OWN_ID_TOLD)
@@ -667,8 +678,8 @@ commit_at_pre_commit(void)
 	(void) ot_commit_agent();
 
 	txn = commit_own_txn();
-	ot_cost_begin(txn);
-	if (trips > 1)
+	ot_cost_begin(txn, trips);
+	if (commit_is_rehearsed())
 		ot_rehearse_elsewhere(agent, txn);
 	OT_STOP_POINT("before-propose");
 	/* raises ERROR if the transaction was evicted */
@@ -720,6 +731,7 @@ commit_at_pre_commit(void)
 	last_is_done = false;
 	last_txn = txn;
 	last_index = verdict.at;
+	ot_cost_held_by(verdict.message);
 	OT_STOP_POINT("verdict-received");
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
@@ -743,7 +755,11 @@ commit_at_commit(void)
 	}
 	if (decided)
 	{
-		ot_cost_end(committing.index);
+		ot_cost_committed(committing.index);
+		if (committing.everywhere)
+			ot_everywhere_begin(committing.index);
+		else
+			ot_cost_end(false);
 		OT_STOP_POINT("published");
 	}
 	ot_turn_forget(true);

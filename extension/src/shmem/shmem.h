@@ -203,10 +203,11 @@ typedef enum OtCrossing
 	OT_CROSSING_COMMIT = 0,
 	OT_CROSSING_FRESH_READ,
 	OT_CROSSING_REHEARSAL,
-	OT_CROSSING_SETTLE
+	OT_CROSSING_SETTLE,
+	OT_CROSSING_AWAIT
 } OtCrossing;
 
-#define OT_CROSSINGS (OT_CROSSING_SETTLE + 1)
+#define OT_CROSSINGS (OT_CROSSING_AWAIT + 1)
 
 extern void ot_crossing_init(void);
 extern void ot_crossing_note(OtCrossing cause);
@@ -220,6 +221,7 @@ typedef enum OtCommitPart
 	OT_COMMIT_VERDICT,
 	OT_COMMIT_TURN,
 	OT_COMMIT_LOCAL,
+	OT_COMMIT_EVERYWHERE,
 	OT_COMMIT_WHOLE
 } OtCommitPart;
 

@@ -224,6 +224,7 @@ impl CoreThread {
             Event::Peer(peer, PeerEvent::Notice(notice)) => replica.notice(peer, notice, host),
             Event::Peer(peer, PeerEvent::Question(question)) => replica.question(peer, question, host),
             Event::Peer(peer, PeerEvent::LastEntry(question, last)) => replica.last_entry_of(peer, question, last),
+            Event::Peer(peer, PeerEvent::Await(at)) => replica.awaits(peer, at),
             Event::Peer(peer, PeerEvent::Report(report)) => self.report_of(peer, report),
             Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,

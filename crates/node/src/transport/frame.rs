@@ -16,7 +16,7 @@ use onetrip_core::consensus::{self, Message, Notice};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::replica::Report;
 use onetrip_core::wire::{put_str, Reader};
-use onetrip_core::{checkpoint, EntryId, NodeId, RegionId, Term};
+use onetrip_core::{checkpoint, EntryId, LogIndex, NodeId, RegionId, Term};
 use protobuf::rt::compute_raw_varint32_size;
 use protobuf::wire_format::WireType::WireTypeLengthDelimited;
 use protobuf::{CodedOutputStream, Message as _};
@@ -24,7 +24,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 /// Room for an append with the largest entry, and what surrounds it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -38,8 +38,8 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Channel {
-    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads, small
-    /// proposals.
+    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads and for
+    /// positions, small proposals.
     Control = 0,
     /// Appends, snapshots and rehearsals, of any size, and large proposals.
     Bulk = 1,
@@ -112,6 +112,10 @@ pub enum Frame {
     LastEntry {
         question: u64,
         last: EntryId,
+    },
+    /// Asks for a report as soon as the receiver's server shows this entry.
+    Await {
+        at: LogIndex,
     },
     /// How far the sender's server is, and how long round trips from the sender to the other nodes take.
     Report(Report),
@@ -277,6 +281,10 @@ impl Frame {
                 out.put_u64_le(term.0);
                 out.put_u64_le(index.0);
             }
+            Frame::Await { at } => {
+                out.put_u8(15);
+                out.put_u64_le(at.0);
+            }
             Frame::Ping { sent_ns } => {
                 out.put_u8(4);
                 out.put_u64_le(*sent_ns);
@@ -424,6 +432,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             let (question, term) = (r.u64("question")?, Term(r.u64("term")?));
             Frame::LastEntry { question, last: EntryId { term, index: r.index("index")? } }
         }
+        15 => Frame::Await { at: r.index("at")? },
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
         6 => {
@@ -522,6 +531,7 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
         Frame::Question { question: 7 },
         Frame::LastEntry { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
+        Frame::Await { at: LogIndex(12) },
         join(None),
         join(Some(Facts::example())),
         Frame::JoinRefused("no".into()),
