@@ -525,10 +525,12 @@ commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 	Oid			relid = ot_write_set_key_table(verdict->key_number);
 	char	   *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
 	char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
+	OtConflictKey key;
 
 	ot_txn_to_text(txn, text);
+	ot_describe_key(verdict->key_number, &key);
 	ot_conflict_note(verdict->outcome == OT_OUTCOME_WINDOW ? OT_CONFLICT_TOO_OLD : OT_CONFLICT_CERTIFIED,
-					 name ? psprintf("%s.%s", schema, name) : "",
+					 relid, name ? psprintf("%s.%s", schema, name) : "", &key,
 					 verdict->outcome == OT_OUTCOME_WINDOW ? "" : verdict->region, verdict->other);
 	if (verdict->outcome == OT_OUTCOME_WINDOW)
 		ereport(ERROR,
@@ -741,6 +743,15 @@ commit_at_pre_commit(void)
 	OT_STOP_POINT("turn-held");
 }
 
+/* Counts this COMMIT for the tables that it has changed, or the first of them. */
+static void
+commit_count_tables(void)
+{
+	Oid			relids[64];
+
+	ot_conflict_count_commit(relids, ot_write_set_tables(relids, lengthof(relids)));
+}
+
 static void
 commit_at_commit(void)
 {
@@ -755,6 +766,7 @@ commit_at_commit(void)
 	}
 	if (decided)
 	{
+		commit_count_tables();
 		ot_cost_committed(committing.index);
 		if (committing.everywhere)
 			ot_everywhere_begin(committing.index);
