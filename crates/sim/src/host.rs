@@ -214,7 +214,12 @@ impl Host for SimHost<'_> {
     }
 
     fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report) {
-        self.body.departures.push((self.body.clock, Departure::Report(to.map(<[NodeId]>::to_vec), own.clone())));
+        let mut own = own.clone();
+        if self.ctx.options.bug == Some(InjectedBug::TellsDecided) && to.is_some() {
+            let decided = self.body.decided.last_key_value().map_or(LogIndex::ZERO, |(index, _)| *index);
+            own.shown = own.shown.map(|(applied, durable)| (applied.max(decided), durable));
+        }
+        self.body.departures.push((self.body.clock, Departure::Report(to.map(<[NodeId]>::to_vec), own)));
     }
 
     fn send_await(&mut self, to: &[NodeId], at: LogIndex) {

@@ -243,8 +243,12 @@ impl Postgres {
                     self.read_at(slot, number, at, ctx);
                 }
             }
-            // Nobody here asks for a rehearsal, or waits for the other servers.
-            Some(ToPostgres::Rehearsed { .. } | ToPostgres::Shown { .. }) => {}
+            Some(ToPostgres::Shown { at, missing }) => {
+                ctx.events.add(if missing.is_empty() { "shown everywhere" } else { "not shown everywhere" });
+                ctx.shown_everywhere = missing.is_empty().then_some(at);
+            }
+            // Nobody here asks for a rehearsal.
+            Some(ToPostgres::Rehearsed { .. }) => {}
             Some(ToPostgres::OutcomeIs { txn, state, at }) => {
                 if state != OutcomeState::NotSoFar {
                     self.given_up.retain(|g| g.txn != txn);
