@@ -123,17 +123,35 @@ COMMENT ON VIEW onetrip.status IS
 GRANT SELECT ON onetrip.status TO PUBLIC;
 
 CREATE FUNCTION onetrip.recent_conflicts(
-    OUT at timestamptz, OUT kind text, OUT "table" text, OUT role text, OUT application text,
+    OUT at timestamptz, OUT kind text, OUT "table" text, OUT key text, OUT role text, OUT application text,
     OUT pid integer, OUT lost_to_region text, OUT lost_to_entry bigint)
     RETURNS SETOF record
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_recent_conflicts';
 COMMENT ON FUNCTION onetrip.recent_conflicts() IS
     'The last 1,000 transactions of this server that got 40001 because another one was first.';
 
-CREATE VIEW onetrip.conflicts AS SELECT * FROM onetrip.recent_conflicts();
+CREATE VIEW onetrip.conflicts AS
+    SELECT *, pg_catalog.clock_timestamp() - at AS ago, pg_catalog.current_setting('onetrip.region') AS region
+      FROM onetrip.recent_conflicts();
 COMMENT ON VIEW onetrip.conflicts IS
     'The last 1,000 transactions of this server that got 40001 because another one was first.';
 GRANT SELECT ON onetrip.conflicts TO PUBLIC;
+
+CREATE FUNCTION onetrip.count_conflicts(
+    OUT "table" text, OUT commits bigint, OUT lost_at_commit bigint, OUT too_old bigint,
+    OUT evicted bigint)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_count_conflicts';
+COMMENT ON FUNCTION onetrip.count_conflicts() IS
+    'How many transactions of this server changed a table and committed, or lost because of it, since the server started.';
+
+CREATE VIEW onetrip.conflicts_by_table AS
+    SELECT *, (lost_at_commit + too_old + evicted)::float8
+              / nullif(commits + lost_at_commit + too_old + evicted, 0) AS lost_share
+      FROM onetrip.count_conflicts();
+COMMENT ON VIEW onetrip.conflicts_by_table IS
+    'How many transactions of this server changed a table and committed, or lost because of it, since the server started.';
+GRANT SELECT ON onetrip.conflicts_by_table TO PUBLIC;
 
 CREATE FUNCTION onetrip.count_crossings(OUT cause text, OUT count bigint)
     RETURNS SETOF record
@@ -170,14 +188,15 @@ CREATE VIEW onetrip.commits AS
       FROM (SELECT *, max(up_to_here) OVER (PARTITION BY part) AS total
               FROM onetrip.commit_histogram) AS histogram
      GROUP BY part
-     ORDER BY array_position(ARRAY['prepare', 'verdict', 'turn', 'local', 'whole'], part);
+     ORDER BY array_position(ARRAY['prepare', 'verdict', 'turn', 'local', 'everywhere', 'whole'], part);
 COMMENT ON VIEW onetrip.commits IS
     'How long the COMMITs of this server took since it started, by part.';
 GRANT SELECT ON onetrip.commits TO PUBLIC;
 
 CREATE FUNCTION onetrip.last_commit(
-    OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT prepare_ms float8,
-    OUT verdict_ms float8, OUT turn_ms float8, OUT local_ms float8)
+    OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT round_trips integer,
+    OUT held_by text[], OUT prepare_ms float8, OUT verdict_ms float8, OUT turn_ms float8,
+    OUT local_ms float8, OUT everywhere_ms float8)
     RETURNS record
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_last_commit';
 COMMENT ON FUNCTION onetrip.last_commit() IS

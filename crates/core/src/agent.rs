@@ -54,6 +54,10 @@ pub enum FromPostgres {
     Read {
         number: u64,
     },
+    /// A backend's entry is committed here; it asks to be told when all other servers show it.
+    Await {
+        at: LogIndex,
+    },
     /// A backend that is about to propose statements wants them rehearsed in the other regions.
     Rehearse {
         txn: TxnId,
@@ -174,6 +178,11 @@ pub enum ToPostgres {
         at: LogIndex,
         asked: bool,
     },
+    /// `missing`: the regions whose servers may not show it yet, and why, as text for people.
+    Shown {
+        at: LogIndex,
+        missing: String,
+    },
 }
 
 const HELLO: u8 = 0x01;
@@ -185,12 +194,14 @@ const SETTLE: u8 = 0x06;
 const STUCK: u8 = 0x07;
 const REHEARSE: u8 = 0x08;
 const READ: u8 = 0x09;
+const AWAIT: u8 = 0x0a;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
 const ENTRY: u8 = 0x84;
 const REHEARSED: u8 = 0x85;
 const READ_AT: u8 = 0x86;
+const SHOWN: u8 = 0x87;
 
 /// Frames that contain a write set, and so may be large; both begin with a transaction id.
 pub fn is_large(frame_type: u8) -> bool {
@@ -246,6 +257,7 @@ impl FromPostgres {
                 return Ok(FromPostgres::Rehearse { txn: r.txn()?, rehearsal: Rehearsal::read(r)? });
             }
             READ => FromPostgres::Read { number: r.u64("number")? },
+            AWAIT => FromPostgres::Await { at: r.index("at")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -299,6 +311,10 @@ impl FromPostgres {
             FromPostgres::Read { number } => {
                 out.put_u8(READ);
                 out.put_u64_le(*number);
+            }
+            FromPostgres::Await { at } => {
+                out.put_u8(AWAIT);
+                out.put_u64_le(at.0);
             }
             FromPostgres::Rehearse { txn, rehearsal } => {
                 out.put_u8(REHEARSE);
@@ -413,6 +429,7 @@ impl ToPostgres {
                 };
                 ToPostgres::ReadAt { number, at, asked }
             }
+            SHOWN => ToPostgres::Shown { at: r.index("at")?, missing: r.str("missing")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
         };
         r.end()?;
@@ -466,6 +483,11 @@ impl ToPostgres {
                 out.put_u64_le(*number);
                 out.put_u64_le(at.0);
                 out.put_u8(u8::from(*asked));
+            }
+            ToPostgres::Shown { at, missing } => {
+                out.put_u8(SHOWN);
+                out.put_u64_le(at.0);
+                put_str(&mut out, missing);
             }
         }
         finish(out)

@@ -48,6 +48,7 @@ fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
         ("done", FromPostgres::Done(TXN)),
         ("settle", FromPostgres::Settle(TXN)),
         ("read", FromPostgres::Read { number: 7 }),
+        ("await", FromPostgres::Await { at: LogIndex(1006) }),
         ("stuck", FromPostgres::Stuck { at: LogIndex(1001), message: "role \"nowhere\" does not exist".into() }),
         (
             "rehearse",
@@ -89,7 +90,7 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
     let region = RegionId::from("us-east-2");
     vec![
         ("welcome", ToPostgres::Welcome { version: 1, node: NodeId(2), region, committed: LogIndex(1005) }),
-        ("verdict_commit", verdict(VerdictOutcome::Commit, 1006, 1004, NO_KEY, "us-east-2", "")),
+        ("verdict_commit", verdict(VerdictOutcome::Commit, 1006, 1004, NO_KEY, "us-east-2", "us-east-2, eu")),
         ("verdict_conflict", verdict(VerdictOutcome::Conflict, 1006, 1003, 3, "us-west-2", "")),
         ("verdict_window", verdict(VerdictOutcome::Window, 1006, 900, 0, "us-east-2", "")),
         ("verdict_refused", verdict(VerdictOutcome::Refused, 0, 0, NO_KEY, "us-east-2", refused)),
@@ -97,6 +98,8 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("verdict_full", verdict(VerdictOutcome::Full, 0, 0, NO_KEY, "us-east-2", "no room")),
         ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
         ("read_at", ToPostgres::ReadAt { number: 7, at: LogIndex(1200), asked: true }),
+        ("shown", ToPostgres::Shown { at: LogIndex(1006), missing: String::new() }),
+        ("shown_missing", ToPostgres::Shown { at: LogIndex(1006), missing: "\"eu\" is away".into() }),
         ("outcome_is_committed", outcome_is(OutcomeState::Committed, 1006)),
         ("outcome_is_aborted", outcome_is(OutcomeState::Aborted, 1006)),
         ("outcome_is_older_than_kept", outcome_is(OutcomeState::OlderThanKept, 0)),

@@ -142,7 +142,7 @@ fn what_is_left_out_is_taken_back_from_the_worker() {
     let skip = Entry::decode(log.0[1].clone()).unwrap();
     let decision = certifier.certify(LogIndex(2), &skip).unwrap();
     committed_indexes.push(LogIndex(2));
-    router.decided(LogIndex(2), txn, decision, &context!());
+    router.decided(LogIndex(2), txn, decision, String::new(), &context!());
     assert_eq!(said(), [None], "the connection ends");
 
     router.handle(opened(2), &mut context!()).unwrap();

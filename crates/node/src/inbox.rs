@@ -110,6 +110,8 @@ pub enum PeerEvent {
     LeaseQuestion(u64),
     /// It promises what was asked for, and names the last entry on its disk.
     Promise(u64, EntryId),
+    /// It asks for a report as soon as this node's server shows this entry.
+    Await(LogIndex),
     Report(Report),
     Unreachable,
     /// Both channels to it are connected, one of them anew; what was sent before may be lost.

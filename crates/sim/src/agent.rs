@@ -17,6 +17,7 @@ pub enum ToNode {
     Outcome { conn: ConnId, txn: TxnId },
     Settle { conn: ConnId, txn: TxnId },
     Read { conn: ConnId, number: u64 },
+    Await { conn: ConnId, at: LogIndex },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
     Stuck { conn: ConnId, at: LogIndex },
@@ -70,7 +71,8 @@ impl ToNode {
         match self {
             ToNode::Hello { conn, .. } | ToNode::Propose { conn, .. } | ToNode::Outcome { conn, .. } => *conn,
             ToNode::Settle { conn, .. } | ToNode::Position { conn, .. } | ToNode::Done { conn, .. } => *conn,
-            ToNode::Read { conn, .. } | ToNode::Stuck { conn, .. } | ToNode::Closed { conn } => *conn,
+            ToNode::Read { conn, .. } | ToNode::Await { conn, .. } => *conn,
+            ToNode::Stuck { conn, .. } | ToNode::Closed { conn } => *conn,
         }
     }
 
@@ -82,6 +84,7 @@ impl ToNode {
             ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw, permit: None },
             ToNode::Outcome { conn, txn } => AgentEvent::Outcome { conn, txn },
             ToNode::Read { conn, number } => AgentEvent::Read { conn, number },
+            ToNode::Await { conn, at } => AgentEvent::Await { conn, at },
             ToNode::Settle { conn, txn } => AgentEvent::Settle { conn, txn },
             ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },
             ToNode::Done { conn, txn } => AgentEvent::Done { conn, txn },

@@ -42,6 +42,8 @@ pub enum InjectedBug {
     BelieveName,
     /// A node that is asked for a fresh read names the last entry that it has decided, not the last one on its disk.
     NamesDecided,
+    /// Who is asked to tell when its server shows an entry tells when it has decided it.
+    TellsDecided,
     /// Every answer counts for the last question asked.
     AnyAnswer,
     /// Clocks differ by more than read leases allow for.
@@ -371,6 +373,8 @@ pub struct Ctx {
     /// Clients that have got no answer yet.
     pub questions: Vec<Question>,
     pub regions: BTreeMap<NodeId, RegionId>,
+    /// A session has just been told that all servers show this entry.
+    pub shown_everywhere: Option<LogIndex>,
     /// How long each way between two nodes takes.
     pub delays: BTreeMap<(NodeId, NodeId), Micros>,
     pub next_process: u64,

@@ -236,8 +236,18 @@ impl Host for SimHost<'_> {
         Ok(())
     }
 
-    fn send_report(&mut self, own: &Report) {
-        self.body.departures.push((self.body.clock, Departure::Report(own.clone())));
+    fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report) {
+        let mut own = own.clone();
+        if self.ctx.options.bug == Some(InjectedBug::TellsDecided) && to.is_some() {
+            let decided = self.body.decided.last_key_value().map_or(LogIndex::ZERO, |(index, _)| *index);
+            own.shown = own.shown.map(|(applied, durable)| (applied.max(decided), durable));
+        }
+        self.body.departures.push((self.body.clock, Departure::Report(to.map(<[NodeId]>::to_vec), own)));
+    }
+
+    fn send_await(&mut self, to: &[NodeId], at: LogIndex) {
+        let clock = self.body.clock;
+        self.body.departures.extend(to.iter().map(|to| (clock, Departure::Await(*to, at))));
     }
 
     /// Now and then a link is not measured, and all measurements are a little too long.

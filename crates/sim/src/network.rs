@@ -48,8 +48,15 @@ impl World {
                 let to = to.0 as usize - 1;
                 self.transmit(i, to, time, &|| Arrival::Promise(NodeId(i as u32 + 1), question, last));
             }
-            Departure::Report(report) => {
-                for to in (0..self.machines.len()).filter(|to| *to != i) {
+            Departure::Await(to, at) => {
+                let to = to.0 as usize - 1;
+                if to < self.machines.len() {
+                    self.transmit(i, to, time, &|| Arrival::Await(NodeId(i as u32 + 1), at));
+                }
+            }
+            Departure::Report(only, report) => {
+                let is_meant = |to: &usize| only.as_ref().is_none_or(|only| only.contains(&NodeId(*to as u32 + 1)));
+                for to in (0..self.machines.len()).filter(|to| *to != i && is_meant(to)) {
                     self.transmit(i, to, time, &|| Arrival::Report(NodeId(i as u32 + 1), report.clone()));
                 }
             }

@@ -41,6 +41,8 @@ pub enum Arrival {
     LastEntry(NodeId, u64, EntryId),
     LeaseQuestion(NodeId, u64),
     Promise(NodeId, u64, EntryId),
+    /// From whom, and the entry that this node's server is to show.
+    Await(NodeId, LogIndex),
     /// What a member reports of itself.
     Report(NodeId, Report),
     Unreachable(NodeId),
@@ -76,8 +78,9 @@ pub enum Departure {
     LastEntry(NodeId, u64, EntryId),
     LeaseQuestion(NodeId, u64),
     Promise(NodeId, u64, EntryId),
-    /// This is sent in any case, since a connection is always tried again.
-    Report(Report),
+    Await(NodeId, LogIndex),
+    /// To whom (`None`: everyone).  This is sent in any case, since a connection is always tried again.
+    Report(Option<Vec<NodeId>>, Report),
     Agent(FromNode),
     /// A checkpoint, which is written by then if the node lives that long.
     Checkpoint(LogIndex, Conf, Bytes),
@@ -285,6 +288,7 @@ impl Node {
         match arrival {
             Arrival::Raft(message) => replica.message(message, host)?,
             Arrival::Notice(peer, notice) => replica.notice(peer, notice, host),
+            Arrival::Await(peer, at) => replica.awaits(peer, at),
             Arrival::Question(peer, question) => replica.question(peer, question, host),
             Arrival::LastEntry(peer, question, last) => replica.last_entry_of(peer, question, last),
             Arrival::LeaseQuestion(peer, question) => {

@@ -243,6 +243,10 @@ impl Postgres {
                     self.read_at(slot, number, at, ctx);
                 }
             }
+            Some(ToPostgres::Shown { at, missing }) => {
+                ctx.events.add(if missing.is_empty() { "shown everywhere" } else { "not shown everywhere" });
+                ctx.shown_everywhere = missing.is_empty().then_some(at);
+            }
             // Nobody here asks for a rehearsal.
             Some(ToPostgres::Rehearsed { .. }) => {}
             Some(ToPostgres::OutcomeIs { txn, state, at }) => {

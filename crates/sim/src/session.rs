@@ -406,6 +406,8 @@ impl Postgres {
         self.acknowledged += 1;
         if ctx.rng.one_in(3) {
             self.wishes.extend(self.sessions[slot].conn.map(|conn| Wish::Send(ToNode::Done { conn, txn })));
+        } else if ctx.rng.one_in(3) {
+            self.wishes.extend(self.sessions[slot].conn.map(|conn| Wish::Send(ToNode::Await { conn, at })));
         }
         self.wake(slot, ctx.now + ctx.rng.between(MS, 100 * MS));
     }

@@ -161,6 +161,7 @@ impl World {
             history: histories::History::default(),
             questions: Vec::new(),
             regions: BTreeMap::new(),
+            shown_everywhere: None,
             delays: BTreeMap::new(),
             next_process: 0,
             next_value: 0,
@@ -243,6 +244,9 @@ impl World {
             Event::Stream(from, to, channel, number, what) => self.on_stream((from, to), channel, number, what),
             Event::ToPostgres(i, incarnation, frame) => {
                 self.with_postgres(i, incarnation, |p, _, _, ctx| p.receive(frame, ctx));
+                if let Some(at) = self.ctx.shown_everywhere.take() {
+                    self.check_shown_everywhere(i, at);
+                }
             }
             Event::Session(i, incarnation, slot, wake) => {
                 self.with_postgres(i, incarnation, |p, decided, next_conn, ctx| {
@@ -361,6 +365,18 @@ impl World {
     }
 
     /// Lets PostgreSQL `i` do something, and carries out its wishes.  `false`: it is no longer in that incarnation.
+    /// A session of machine `i` was told that the servers of all members show `at`: nobody can read there what is older.
+    fn check_shown_everywhere(&mut self, i: usize, at: LogIndex) {
+        let Some(members) = self.machines[i].node.as_ref().map(|n| n.members().clone()) else { return };
+        for server in self.machines.iter().filter_map(|m| m.postgres.as_ref()) {
+            let serves = members.contains(server.node) && server.up && server.lets_clients_in();
+            if serves && server.applied < at {
+                let why = format!("p{} shows {}, and all were said to show {at}", server.node, server.applied);
+                self.ctx.checker.fail(why);
+            }
+        }
+    }
+
     pub(crate) fn with_postgres(
         &mut self,
         i: usize,

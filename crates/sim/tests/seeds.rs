@@ -168,6 +168,11 @@ fn a_fresh_read_that_rests_on_what_others_have_decided_is_found() {
 }
 
 #[test]
+fn a_commit_that_is_said_to_be_shown_before_it_is_is_found() {
+    found(InjectedBug::TellsDecided, 400, &["all were said to show"]);
+}
+
+#[test]
 fn a_fresh_read_that_rests_on_an_earlier_answer_is_found() {
     found(InjectedBug::AnyAnswer, 2_000, &["stale fresh read"]);
 }

@@ -175,7 +175,7 @@ evict_is_marked(PGPROC *proc)
 
 /* Marks and signals one process.  Returns false if it must be left alone. */
 static bool
-evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
+evict_proc(PGPROC *proc, OtEvictionWhy why, Oid relid, const char *table)
 {
 	OtSlot	   *slot = &ot_slots->slots[OT_PROC_NUMBER(proc)];
 	uint32		state = pg_atomic_read_u32(&slot->state);
@@ -202,6 +202,7 @@ evict_proc(PGPROC *proc, OtEvictionWhy why, const char *table)
 	eviction.index = ot_worker->applying;
 	memcpy(eviction.region, ot_worker->applying_region, sizeof(eviction.region));
 	SpinLockRelease(&ot_worker->mutex);
+	eviction.relid = relid;
 	strlcpy(eviction.table, table, sizeof(eviction.table));
 
 	SpinLockAcquire(&ot_slots->evict_mutex);
@@ -253,13 +254,16 @@ ot_evict_xid(TransactionId xid, Relation rel)
 	if (proc == NULL || proc->xid != xid)
 		return;
 	evict_table_name(rel, table, sizeof(table));
-	(void) evict_proc(proc, OT_EVICTED_WRITER, table);
+	(void) evict_proc(proc, OT_EVICTED_WRITER, RelationGetRelid(rel), table);
 }
 
 /* ---- the evictor ---- */
 
-/* The name of the table that the worker waits for, for messages. */
-static void
+/*
+ * The table that the worker waits for, if that is known, and its name for
+ * messages.
+ */
+static Oid
 evict_describe_wait(const LOCKTAG *tag, char *out, size_t size)
 {
 	char	   *name = NULL;
@@ -282,6 +286,7 @@ evict_describe_wait(const LOCKTAG *tag, char *out, size_t size)
 		snprintf(out, size, "%s.%s", schema, name);
 	else
 		strlcpy(out, "(unknown)", size);
+	return relid;
 }
 
 static void
@@ -379,6 +384,7 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 		LockInstanceData *mine = NULL;
 		LOCKMASK	conflicts;
 		char		table[NAMEDATALEN * 2];
+		Oid			relid;
 
 		for (int j = 0; j < blocked->num_locks; j++)
 		{
@@ -388,7 +394,7 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 		if (mine == NULL || evict_is_short_lock(&mine->locktag))
 			continue;
 		conflicts = GetLockTagsMethodTable(&mine->locktag)->conflictTab[mine->waitLockMode];
-		evict_describe_wait(&mine->locktag, table, sizeof(table));
+		relid = evict_describe_wait(&mine->locktag, table, sizeof(table));
 
 		for (int j = 0; j < blocked->num_locks; j++)
 		{
@@ -418,7 +424,7 @@ evict_clear_the_way(PGPROC *worker, OtLogIndex applying, TimestampTz since)
 					 evict_may_stay(proc, applying, since, &why))
 				continue;
 			else
-				(void) evict_proc(proc, why, table);
+				(void) evict_proc(proc, why, relid, table);
 		}
 	}
 }

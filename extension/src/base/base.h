@@ -68,6 +68,13 @@ typedef enum OtRead
 	OT_READ_FRESH
 } OtRead;
 
+/* The values of onetrip.ack. */
+typedef enum OtAck
+{
+	OT_ACK_QUORUM = 0,
+	OT_ACK_APPLIED_EVERYWHERE
+} OtAck;
+
 /* The values of onetrip.new_tables. */
 typedef enum OtNewTables
 {
@@ -84,6 +91,7 @@ extern int	ot_sequence_slot;
 extern int	ot_sequence_stride;
 extern bool ot_show_sequence_shares;
 extern int	ot_commit_timeout_ms;
+extern int	ot_ack;
 extern int	ot_max_trips;
 extern int	ot_statement_retries;
 extern bool ot_retry_procedures;

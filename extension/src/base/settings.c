@@ -24,6 +24,7 @@ int			ot_sequence_slot = 0;
 int			ot_sequence_stride = 1;
 bool		ot_show_sequence_shares = false;
 int			ot_commit_timeout_ms = 10000;
+int			ot_ack = OT_ACK_QUORUM;
 int			ot_max_trips = -1;
 int			ot_statement_retries = 3;
 bool		ot_retry_procedures = false;
@@ -41,6 +42,12 @@ int			ot_rehearse_lock_timeout_ms = 100;
 static const struct config_enum_entry read_values[] = {
 	{"local", OT_READ_LOCAL, false},
 	{"fresh", OT_READ_FRESH, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry ack_values[] = {
+	{"quorum", OT_ACK_QUORUM, false},
+	{"applied_everywhere", OT_ACK_APPLIED_EVERYWHERE, false},
 	{NULL, 0, false}
 };
 
@@ -103,6 +110,11 @@ ot_settings_init(void)
 							"After that COMMIT ends with SQLSTATE 08007, outcome not known yet, and a fresh read with 55000.",
 							&ot_commit_timeout_ms, 10000, 1, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomEnumVariable("onetrip.ack",
+							 "When COMMIT of a change is answered.",
+							 "quorum: once a majority of regions has it; applied_everywhere: once every region that is connected shows it.",
+							 &ot_ack, OT_ACK_QUORUM, ack_values,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("onetrip.read",
 							 "What a transaction sees of other regions' changes.",
 							 "local: what this server shows; fresh: at least everything that was acknowledged anywhere before.",
@@ -115,7 +127,7 @@ ot_settings_init(void)
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_trips",
 							"How many round trips to other regions a transaction may take.",
-							"COMMIT of a change takes one, DDL another one, and so does a fresh read; -1: any number.",
+							"COMMIT of a change takes one; DDL, a fresh read, and onetrip.ack = applied_everywhere take another one each; -1: any number.",
 							&ot_max_trips, -1, -1, INT_MAX,
 							PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.statement_retries",

@@ -33,10 +33,12 @@
 
 #include "access/detoast.h"
 #include "access/heapam.h"
+#include "access/genam.h"
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "access/sysattr.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "common/hashfn.h"
@@ -308,7 +310,7 @@ capture_take_unique_values(OtRelInfo *info, TupleTableSlot *slot)
 		OtHash		hash;
 
 		if (capture_hash_index_value(&info->indexes[i], slot, &hash))
-			ot_write_set_key_now(hash, OT_UPDATE, info->relid);
+			ot_write_set_row_key(hash, OT_UPDATE, info->relid, &slot->tts_tid);
 	}
 }
 
@@ -334,7 +336,7 @@ capture_take_identity(OtRelInfo *info, TupleTableSlot *slot, OtKeyMode mode)
 	if (info->identity < 0)
 		capture_take_whole_row(info, slot, mode);
 	else if (capture_hash_index_value(&info->indexes[info->identity], slot, &hash))
-		ot_write_set_key_now(hash, mode, info->relid);
+		ot_write_set_row_key(hash, mode, info->relid, &slot->tts_tid);
 }
 
 /* ---- rows ---- */
@@ -650,9 +652,9 @@ capture_take_changed_unique_values(OtRelInfo *info, TupleTableSlot *before, Tupl
 		if (was && is && hash_before.value == hash_after.value && !info->indexes[i].coarse)
 			continue;
 		if (was)
-			ot_write_set_key_now(hash_before, OT_UPDATE, info->relid);
+			ot_write_set_row_key(hash_before, OT_UPDATE, info->relid, &before->tts_tid);
 		if (is)
-			ot_write_set_key_now(hash_after, OT_UPDATE, info->relid);
+			ot_write_set_row_key(hash_after, OT_UPDATE, info->relid, &after->tts_tid);
 	}
 }
 
@@ -687,6 +689,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	memcpy(before->tts_values, old_values, sizeof(Datum) * desc->natts);
 	memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
 	ExecStoreVirtualTuple(before);
+	before->tts_tid = *otid;
 	capture_take_identity(info, before, capture_row_lock_to_mode(lockmode));
 	/* A heap-only update leaves every indexed column as it was. */
 	if (indexes_changed)
@@ -729,6 +732,7 @@ ot_capture_delete(Relation rel, ItemPointer tid)
 	capture_fetch_stored(rel, tid, &stored, &buffer);
 	heap_deform_tuple(&stored, desc, before->tts_values, before->tts_isnull);
 	ExecStoreVirtualTuple(before);
+	before->tts_tid = *tid;
 	ot_session_settings_note(info->runs_functions, info->runs_users_code);
 	capture_take_unique_values(info, before);
 	if (info->identity < 0)
@@ -754,4 +758,95 @@ ot_capture_lock(Relation rel, TupleTableSlot *slot, LockTupleMode mode)
 	capture_take_identity(info, slot, capture_row_lock_to_mode(mode));
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
+}
+
+/* ---- what a key was of ---- */
+
+/*
+ * The unique index that has this key of the row at tid, and the row's values in
+ * it.  Only those that are columns: this runs no functions of users.
+ */
+static OtIndex *
+capture_find_index(Relation rel, ItemPointer tid, OtHash hash, Datum *values, bool *nulls)
+{
+	OtRelInfo  *info = ot_rel_info(rel);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
+	HeapTupleData stored;
+	Buffer		buffer;
+
+	stored.t_self = *tid;
+	/* it need not be there any more, nor be the row that it was */
+	if (!heap_fetch(rel, SnapshotAny, &stored, &buffer, false))
+		return NULL;
+	heap_deform_tuple(heap_copytuple(&stored), RelationGetDescr(rel), slot->tts_values, slot->tts_isnull);
+	ReleaseBuffer(buffer);
+	ExecStoreVirtualTuple(slot);
+	for (int i = 0; i < info->nindexes; i++)
+	{
+		OtIndex    *index = &info->indexes[i];
+		OtHash		found;
+
+		if (index->coarse || index->computed ||
+			!capture_hash_index_value(index, slot, &found) || found.value != hash.value)
+			continue;
+		for (int k = 0; k < index->nkeys; k++)
+			values[k] = slot_getattr(slot, index->attnums[k], &nulls[k]);
+		return index;
+	}
+	return NULL;
+}
+
+static void
+capture_describe_key(Relation rel, ItemPointer tid, OtHash hash, OtConflictKey *key)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	OtIndex    *index = capture_find_index(rel, tid, hash, values, nulls);
+	Relation	index_rel;
+	char	   *text;
+
+	if (index == NULL)
+		return;
+	index_rel = index_open(index->oid, AccessShareLock);
+	/* NULL if the user may not see them */
+	text = BuildIndexValueDescription(index_rel, values, nulls);
+	index_close(index_rel, NoLock);
+	if (text == NULL)
+		return;
+	strlcpy(key->text, text, sizeof(key->text));
+	key->ncolumns = index->nkeys;
+	memcpy(key->columns, index->attnums, sizeof(AttrNumber) * index->nkeys);
+}
+
+/*
+ * The columns and values of a key of this transaction, as PostgreSQL prints
+ * those of a unique violation; empty if they are not known, or this user may not
+ * see them.  For a transaction that is about to fail: an ERROR in here, of a
+ * type's output function for example, is passed over.
+ */
+void
+ot_describe_key(uint32 key_number, OtConflictKey *key)
+{
+	OtHash		hash;
+	ItemPointerData tid = ot_write_set_key_row(key_number, &hash);
+	Oid			relid = ot_write_set_key_table(key_number);
+	MemoryContext old = CurrentMemoryContext;
+
+	memset(key, 0, sizeof(*key));
+	if (!ItemPointerIsValid(&tid) || !OidIsValid(relid))
+		return;
+	PG_TRY();
+	{
+		Relation	rel = table_open(relid, AccessShareLock);
+
+		capture_describe_key(rel, &tid, hash, key);
+		table_close(rel, NoLock);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(old);
+		FlushErrorState();
+		memset(key, 0, sizeof(*key));
+	}
+	PG_END_TRY();
 }

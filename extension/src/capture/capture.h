@@ -18,6 +18,7 @@
 #include "capture/session_settings.h"
 #include "capture/stored_type.h"
 #include "node/node.h"
+#include "shmem/shmem.h"
 
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
@@ -72,6 +73,7 @@ extern const TableAmRoutine *ot_heap_routine(void);
 
 extern void ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid);
 extern void ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid);
+extern void ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerData *tid);
 extern void ot_write_set_entry(OtLogIndex base);
 extern StringInfo ot_write_set_append(void);
 extern void ot_write_set_touch(void);
@@ -89,6 +91,8 @@ extern uint64 ot_write_set_notification_bytes(void);
 extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
 extern void ot_write_set_operations(StringInfo out);
 extern Oid	ot_write_set_key_table(uint32 key_number);
+extern ItemPointerData ot_write_set_key_row(uint32 key_number, OtHash *hash);
+extern int	ot_write_set_tables(Oid *relids, int max);
 extern void ot_write_set_subxact_start(int nest_level);
 extern void ot_write_set_subxact_end(int nest_level, bool committed);
 extern void ot_write_set_reset(void);
@@ -100,6 +104,7 @@ extern OtHash ot_hash_schema(void);
 extern OtHash ot_hash_code(void);
 extern OtHash ot_hash_relation(Oid relid);
 extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
+extern void ot_describe_key(uint32 key_number, OtConflictKey *key);
 
 /* whole_row.c */
 extern void ot_whole_row_prepare(OtRelInfo *info, TupleDesc desc, Datum *values, const bool *nulls);

@@ -68,6 +68,7 @@ typedef struct Key
 	uint64		hash;
 	uint64		base;
 	Oid			relid;			/* for messages; InvalidOid: the schema */
+	ItemPointerData tid;		/* likewise: a row that has it; or invalid */
 	uint8		mode;
 } Key;
 
@@ -399,8 +400,8 @@ ot_write_set_sizes(OtWriteSetSizes *sizes)
 
 /* ---- keys ---- */
 
-void
-ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
+static void
+write_set_add_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid, const ItemPointerData *tid)
 {
 	KeyId		id = {hash.value, mode};
 	bool		found;
@@ -420,7 +421,17 @@ ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
 	key->mode = mode;
 	key->base = base.value;
 	key->relid = relid;
+	if (tid != NULL)
+		key->tid = *tid;
+	else
+		ItemPointerSetInvalid(&key->tid);
 	ot_write_set_check_size();
+}
+
+void
+ot_write_set_key(OtHash hash, OtKeyMode mode, OtLogIndex base, Oid relid)
+{
+	write_set_add_key(hash, mode, base, relid, NULL);
 }
 
 void
@@ -428,6 +439,14 @@ ot_write_set_key_now(OtHash hash, OtKeyMode mode, Oid relid)
 {
 	ot_write_set_touch();
 	ot_write_set_key(hash, mode, ot_applied_index(), relid);
+}
+
+/* The same for a key of the row at tid. */
+void
+ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerData *tid)
+{
+	ot_write_set_touch();
+	write_set_add_key(hash, mode, ot_applied_index(), relid, tid);
 }
 
 /* Takes a key that conflicts with nothing, so that COMMIT proposes an entry. */
@@ -452,6 +471,40 @@ Oid
 ot_write_set_key_table(uint32 key_number)
 {
 	return key_number < (uint32) ws.nkeys ? ws.keys[key_number].relid : InvalidOid;
+}
+
+/*
+ * A row that had the key when it was taken, or an invalid TID; and the key's
+ * hash.
+ */
+ItemPointerData
+ot_write_set_key_row(uint32 key_number, OtHash *hash)
+{
+	ItemPointerData none;
+
+	ItemPointerSetInvalid(&none);
+	if (key_number >= (uint32) ws.nkeys)
+		return none;
+	hash->value = ws.keys[key_number].hash;
+	return ws.keys[key_number].tid;
+}
+
+/* Copies the tables whose rows were changed, each once, and returns how many. */
+int
+ot_write_set_tables(Oid *relids, int max)
+{
+	int			n = 0;
+
+	for (int i = 0; ws.active && i < ws.nrelations && n < max; i++)
+	{
+		int			seen = 0;
+
+		while (seen < n && relids[seen] != ws.relids[i])
+			seen++;
+		if (seen == n)
+			relids[n++] = ws.relids[i];
+	}
+	return n;
 }
 
 /* ---- operations ---- */

@@ -9,7 +9,9 @@
  *				as 08007	commit				wait for the turn, take the origin
  *	(the server's own steps up to the commit record)
  *				as 08007	commit				nothing of ours
- *	COMMIT		no			commit				publish, release the origin
+ *	COMMIT		no			commit				publish, release the origin; after the
+ *											locks: perhaps wait for the other regions
+ *											(everywhere.c)
  *	ABORT		no			none, abort			forget
  *				no			not known, commit	close the connection: the node then
  *											leaves the entry to the apply worker
@@ -132,6 +134,7 @@ static struct
 {
 	CommitPhase phase;
 	bool		other_tables;	/* it wrote tables that are not replicated */
+	bool		everywhere;		/* its client waits until all regions show it */
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
 	int			saved_synchronous_commit;
@@ -191,6 +194,7 @@ ot_commit_init(void)
 	RegisterXactCallback(commit_xact_callback, NULL);
 	RegisterSubXactCallback(commit_subxact_callback, NULL);
 	RegisterResourceReleaseCallback(commit_show_own_commit, NULL);
+	ot_everywhere_init();
 }
 
 /* ---- states ---- */
@@ -521,10 +525,12 @@ commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 	Oid			relid = ot_write_set_key_table(verdict->key_number);
 	char	   *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
 	char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
+	OtConflictKey key;
 
 	ot_txn_to_text(txn, text);
+	ot_describe_key(verdict->key_number, &key);
 	ot_conflict_note(verdict->outcome == OT_OUTCOME_WINDOW ? OT_CONFLICT_TOO_OLD : OT_CONFLICT_CERTIFIED,
-					 name ? psprintf("%s.%s", schema, name) : "",
+					 relid, name ? psprintf("%s.%s", schema, name) : "", &key,
 					 verdict->outcome == OT_OUTCOME_WINDOW ? "" : verdict->region, verdict->other);
 	if (verdict->outcome == OT_OUTCOME_WINDOW)
 		ereport(ERROR,
@@ -632,13 +638,19 @@ commit_let_go_of_origin(void)
 
 /* ---- the events ---- */
 
+static bool
+commit_is_rehearsed(void)
+{
+	return ot_rehearse_statements && ot_write_set_has_statements();
+}
+
 /* How many round trips a COMMIT would take now. */
 int
 ot_commit_trips(void)
 {
 	if (ot_write_set_is_empty() && own.state != OWN_ID_TOLD)
 		return 0;
-	return ot_rehearse_statements && ot_write_set_has_statements() ? 2 : 1;
+	return 1 + commit_is_rehearsed() + (ot_ack == OT_ACK_APPLIED_EVERYWHERE);
 }
 
 static void
@@ -651,6 +663,7 @@ commit_at_pre_commit(void)
 	/* it may have become a read replica since the first change */
 	ot_check_writable();
 	ot_trips_take("commit", trips);
+	committing.everywhere = ot_ack == OT_ACK_APPLIED_EVERYWHERE;
 	commit_wait_while_standing_still();
 	ot_sequence_lock_used();
 	if (own.state == OWN_ID_TOLD)
@@ -667,8 +680,8 @@ commit_at_pre_commit(void)
 	(void) ot_commit_agent();
 
 	txn = commit_own_txn();
-	ot_cost_begin(txn);
-	if (trips > 1)
+	ot_cost_begin(txn, trips);
+	if (commit_is_rehearsed())
 		ot_rehearse_elsewhere(agent, txn);
 	OT_STOP_POINT("before-propose");
 	/* raises ERROR if the transaction was evicted */
@@ -720,6 +733,7 @@ commit_at_pre_commit(void)
 	last_is_done = false;
 	last_txn = txn;
 	last_index = verdict.at;
+	ot_cost_held_by(verdict.message);
 	OT_STOP_POINT("verdict-received");
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
@@ -727,6 +741,15 @@ commit_at_pre_commit(void)
 	ot_cost_mark(OT_COST_TURN);
 	ot_commit_hold_turn(verdict.at, committing.other_tables);
 	OT_STOP_POINT("turn-held");
+}
+
+/* Counts this COMMIT for the tables that it has changed, or the first of them. */
+static void
+commit_count_tables(void)
+{
+	Oid			relids[64];
+
+	ot_conflict_count_commit(relids, ot_write_set_tables(relids, lengthof(relids)));
 }
 
 static void
@@ -743,7 +766,12 @@ commit_at_commit(void)
 	}
 	if (decided)
 	{
-		ot_cost_end(committing.index);
+		commit_count_tables();
+		ot_cost_committed(committing.index);
+		if (committing.everywhere)
+			ot_everywhere_begin(committing.index);
+		else
+			ot_cost_end(false);
 		OT_STOP_POINT("published");
 	}
 	ot_turn_forget(true);

@@ -75,6 +75,10 @@ extern void ot_commit_begin_answer(bool has_rows);
 extern bool ot_commit_minds_errors(void);
 extern bool ot_commit_reword(const ErrorData *edata);
 
+/* everywhere.c */
+extern void ot_everywhere_init(void);
+extern void ot_everywhere_begin(OtLogIndex at);
+
 /* held_locks.c */
 extern bool ot_held_locks_take_keys(void);
 extern bool ot_held_locks_need_keys(void);
@@ -87,13 +91,16 @@ typedef enum OtCostMark
 	OT_COST_DECIDED,
 	OT_COST_TURN,
 	OT_COST_PUBLISHED,
+	OT_COST_EVERYWHERE,			/* or its wait ended otherwise */
 	OT_COST_MARKS
 } OtCostMark;
 
-extern void ot_cost_begin(OtTxnId txn);
+extern void ot_cost_begin(OtTxnId txn, int trips);
 extern void ot_cost_mark(OtCostMark mark);
 extern void ot_cost_bytes(uint64 bytes);
-extern void ot_cost_end(OtLogIndex entry);
+extern void ot_cost_held_by(const char *regions);
+extern void ot_cost_committed(OtLogIndex entry);
+extern void ot_cost_end(bool everywhere);
 
 /* proposal.c */
 extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);

@@ -10,6 +10,8 @@
  *	verdict		from PROPOSE to the verdict: the one crossing of regions, the log
  *	turn		until all earlier entries are committed here
  *	local		PostgreSQL's own commit, until it is published
+ *	everywhere	with onetrip.ack = applied_everywhere, until the other regions
+ *				show it too
  *
  * Runs in backends.  What is called between the verdict and the local commit
  * reads a clock and allocates nothing.
@@ -22,6 +24,7 @@
 #include "commit/commit_internal.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_collation.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "portability/instr_time.h"
@@ -36,6 +39,9 @@ typedef struct CommitCost
 	OtTxnId		txn;
 	OtLogIndex	entry;
 	uint64		bytes;
+	int			trips;
+	char		held_by[256];	/* regions, as the VERDICT says */
+	bool		everywhere;		/* waited for the other regions to show it */
 	instr_time	marks[OT_COST_MARKS];
 } CommitCost;
 
@@ -44,10 +50,11 @@ static CommitCost last;			/* entry 0: none yet */
 
 /* A COMMIT that crosses regions begins. */
 void
-ot_cost_begin(OtTxnId txn)
+ot_cost_begin(OtTxnId txn, int trips)
 {
 	memset(&present, 0, sizeof(present));
 	present.txn = txn;
+	present.trips = trips;
 	ot_cost_mark(OT_COST_BEGUN);
 }
 
@@ -64,6 +71,13 @@ ot_cost_bytes(uint64 bytes)
 	present.bytes = bytes;
 }
 
+/* Whose disks had it when it was decided. */
+void
+ot_cost_held_by(const char *regions)
+{
+	strlcpy(present.held_by, regions, sizeof(present.held_by));
+}
+
 static uint64
 cost_microseconds(const CommitCost *cost, OtCostMark from, OtCostMark to)
 {
@@ -75,16 +89,30 @@ cost_microseconds(const CommitCost *cost, OtCostMark from, OtCostMark to)
 
 /* It is committed here. */
 void
-ot_cost_end(OtLogIndex entry)
+ot_cost_committed(OtLogIndex entry)
 {
 	ot_cost_mark(OT_COST_PUBLISHED);
 	present.entry = entry;
+}
+
+/* Its client is going to be answered; has it waited for the other regions? */
+void
+ot_cost_end(bool everywhere)
+{
+	if (everywhere)
+		ot_cost_mark(OT_COST_EVERYWHERE);
+	present.everywhere = everywhere;
 	last = present;
 	ot_commit_time_note(OT_COMMIT_PREPARE, cost_microseconds(&last, OT_COST_BEGUN, OT_COST_PROPOSED));
 	ot_commit_time_note(OT_COMMIT_VERDICT, cost_microseconds(&last, OT_COST_PROPOSED, OT_COST_DECIDED));
 	ot_commit_time_note(OT_COMMIT_TURN, cost_microseconds(&last, OT_COST_DECIDED, OT_COST_TURN));
 	ot_commit_time_note(OT_COMMIT_LOCAL, cost_microseconds(&last, OT_COST_TURN, OT_COST_PUBLISHED));
-	ot_commit_time_note(OT_COMMIT_WHOLE, cost_microseconds(&last, OT_COST_BEGUN, OT_COST_PUBLISHED));
+	if (everywhere)
+		ot_commit_time_note(OT_COMMIT_EVERYWHERE,
+							cost_microseconds(&last, OT_COST_PUBLISHED, OT_COST_EVERYWHERE));
+	ot_commit_time_note(OT_COMMIT_WHOLE,
+						cost_microseconds(&last, OT_COST_BEGUN,
+										  everywhere ? OT_COST_EVERYWHERE : OT_COST_PUBLISHED));
 }
 
 static Datum
@@ -98,8 +126,8 @@ Datum
 ot_last_commit(PG_FUNCTION_ARGS)
 {
 	TupleDesc	desc;
-	Datum		values[7];
-	bool		nulls[7] = {0};
+	Datum		values[10];
+	bool		nulls[10] = {0};
 	char		id[OT_TXN_ID_TEXT_MAX];
 
 	ot_check_running();
@@ -110,9 +138,17 @@ ot_last_commit(PG_FUNCTION_ARGS)
 	values[0] = CStringGetTextDatum(ot_txn_to_text(last.txn, id));
 	values[1] = Int64GetDatum((int64) last.entry.value);
 	values[2] = Int64GetDatum((int64) last.bytes);
-	values[3] = last_commit_part(OT_COST_BEGUN);
-	values[4] = last_commit_part(OT_COST_PROPOSED);
-	values[5] = last_commit_part(OT_COST_DECIDED);
-	values[6] = last_commit_part(OT_COST_TURN);
+	values[3] = Int32GetDatum(last.trips);
+	values[4] = DirectFunctionCall2Coll(text_to_array, C_COLLATION_OID,
+										CStringGetTextDatum(last.held_by), CStringGetTextDatum(", "));
+	/* after a lost connection the node does not say it again */
+	nulls[4] = last.held_by[0] == '\0';
+	values[5] = last_commit_part(OT_COST_BEGUN);
+	values[6] = last_commit_part(OT_COST_PROPOSED);
+	values[7] = last_commit_part(OT_COST_DECIDED);
+	values[8] = last_commit_part(OT_COST_TURN);
+	nulls[9] = !last.everywhere;
+	if (last.everywhere)
+		values[9] = last_commit_part(OT_COST_PUBLISHED);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }

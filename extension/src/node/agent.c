@@ -262,6 +262,9 @@ agent_count(OtFrameType type)
 		case OT_FRAME_SETTLE:
 			ot_crossing_note(OT_CROSSING_SETTLE);
 			break;
+		case OT_FRAME_AWAIT:
+			ot_crossing_note(OT_CROSSING_AWAIT);
+			break;
 		default:				/* the node answers by itself, or says whether it did */
 			break;
 	}
@@ -615,4 +618,15 @@ ot_agent_get_read_at(OtReader *body, OtReadAt *answer)
 	answer->number = ot_get_u64(body);
 	answer->at.value = ot_get_u64(body);
 	answer->others_asked = ot_get_u8(body) != 0;
+}
+
+/* false: not a SHOWN.  No ERROR, since the transaction is committed. */
+bool
+ot_agent_get_shown(OtReader *body, OtShown *shown)
+{
+	if (body->end - body->at < 8)
+		return false;
+	shown->at.value = ot_get_u64(body);
+	return agent_get_str_into(body, shown->missing, sizeof(shown->missing)) &&
+		body->at == body->end;
 }

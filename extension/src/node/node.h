@@ -62,12 +62,14 @@ typedef enum OtFrameType
 	OT_FRAME_STUCK = 0x07,
 	OT_FRAME_REHEARSE = 0x08,
 	OT_FRAME_READ = 0x09,
+	OT_FRAME_AWAIT = 0x0a,
 	OT_FRAME_WELCOME = 0x81,
 	OT_FRAME_VERDICT = 0x82,
 	OT_FRAME_OUTCOME_IS = 0x83,
 	OT_FRAME_ENTRY = 0x84,
 	OT_FRAME_REHEARSED = 0x85,
-	OT_FRAME_READ_AT = 0x86
+	OT_FRAME_READ_AT = 0x86,
+	OT_FRAME_SHOWN = 0x87
 } OtFrameType;
 
 typedef enum OtRole
@@ -149,6 +151,13 @@ typedef struct OtReadAt
 	bool		others_asked;	/* for this answer; not under a read lease */
 } OtReadAt;
 
+/* The answer to AWAIT. */
+typedef struct OtShown
+{
+	OtLogIndex	at;
+	char		missing[1024];	/* which regions may not show it, and why */
+} OtShown;
+
 typedef struct OtAgent OtAgent;
 
 extern OtAgent *ot_agent_create(MemoryContext context);
@@ -175,5 +184,6 @@ extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
 extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
 extern void ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer);
 extern void ot_agent_get_read_at(OtReader *body, OtReadAt *answer);
+extern bool ot_agent_get_shown(OtReader *body, OtShown *shown);
 
 #endif							/* ONETRIP_NODE_H */

@@ -41,6 +41,7 @@ static const char *const names[OT_COMMIT_PARTS] = {
 	[OT_COMMIT_VERDICT] = "verdict",
 	[OT_COMMIT_TURN] = "turn",
 	[OT_COMMIT_LOCAL] = "local",
+	[OT_COMMIT_EVERYWHERE] = "everywhere",
 	[OT_COMMIT_WHOLE] = "whole",
 };
 

@@ -8,6 +8,10 @@
  * it while an error is reported and may hold any LWLock.  Nothing is allocated
  * for it.  A restart of the server empties the ring.
  *
+ * Beside it are counters by table: COMMITs that changed its rows, and
+ * transactions that lost because of it.  They are found by the table's OID in an
+ * array of fixed size; tables that find no place there are not counted.
+ *
  * Runs in backends.
  *
  * Copyright 2026 The Onetrip authors
@@ -18,6 +22,7 @@
 #include "shmem/shmem.h"
 
 #include "catalog/pg_authid.h"
+#include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
@@ -25,6 +30,9 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #define CONFLICTS_KEPT 1000
@@ -34,6 +42,8 @@ typedef struct Conflict
 	TimestampTz at;
 	OtConflictKind kind;
 	Oid			role;
+	Oid			relid;			/* InvalidOid: no table, or not known */
+	OtConflictKey key;
 	int			pid;
 	OtLogIndex	entry;			/* that it lost to */
 	char		region[NAMEDATALEN];	/* of that entry */
@@ -41,17 +51,30 @@ typedef struct Conflict
 	char		application[NAMEDATALEN];
 } Conflict;
 
+#define TABLES_MAX 1024			/* a power of two */
+/* Places that are looked at for a table. */
+#define PROBES 32
+
+typedef struct TableCounts
+{
+	pg_atomic_uint32 relid;		/* InvalidOid: free; never changed again */
+	pg_atomic_uint64 commits;
+	pg_atomic_uint64 lost[OT_CONFLICT_KINDS];
+} TableCounts;
+
 typedef struct Conflicts
 {
 	slock_t		mutex;
 	uint64		count;			/* since the server started */
 	Conflict	items[CONFLICTS_KEPT];	/* number n is at n % CONFLICTS_KEPT */
+	TableCounts tables[TABLES_MAX];
 } Conflicts;
 
 static Conflicts *conflicts = NULL;
 static OtLogIndex own_last;
 
 PG_FUNCTION_INFO_V1(ot_recent_conflicts);
+PG_FUNCTION_INFO_V1(ot_count_conflicts);
 
 static Size
 conflict_size(void)
@@ -63,8 +86,18 @@ static void
 conflict_attach_memory(void *memory, bool found)
 {
 	conflicts = memory;
-	if (!found)
-		SpinLockInit(&conflicts->mutex);
+	if (found)
+		return;
+	SpinLockInit(&conflicts->mutex);
+	for (int i = 0; i < TABLES_MAX; i++)
+	{
+		TableCounts *counts = &conflicts->tables[i];
+
+		pg_atomic_init_u32(&counts->relid, InvalidOid);
+		pg_atomic_init_u64(&counts->commits, 0);
+		for (int kind = 0; kind < OT_CONFLICT_KINDS; kind++)
+			pg_atomic_init_u64(&counts->lost[kind], 0);
+	}
 }
 
 void
@@ -75,9 +108,90 @@ ot_conflict_init(void)
 	ot_shmem_add(&part);
 }
 
-/* This process' transaction has lost; `table` is its name with its schema. */
+/* ---- by table ---- */
+
+/* NULL: there is no place for it. */
+static TableCounts *
+conflict_counts_of(Oid relid)
+{
+	uint32		at = murmurhash32(relid);
+
+	for (int probe = 0; probe < PROBES; probe++, at++)
+	{
+		TableCounts *counts = &conflicts->tables[at % TABLES_MAX];
+		uint32		there = pg_atomic_read_u32(&counts->relid);
+
+		if (there == InvalidOid &&
+			pg_atomic_compare_exchange_u32(&counts->relid, &there, relid))
+			return counts;
+		if (there == relid)
+			return counts;
+	}
+	return NULL;
+}
+
+/* A COMMIT has changed rows of these tables. */
 void
-ot_conflict_note(OtConflictKind kind, const char *table, const char *region, OtLogIndex entry)
+ot_conflict_count_commit(const Oid *relids, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		TableCounts *counts = conflict_counts_of(relids[i]);
+
+		if (counts != NULL)
+			pg_atomic_fetch_add_u64(&counts->commits, 1);
+	}
+}
+
+static void
+conflict_count_lost(OtConflictKind kind, Oid relid)
+{
+	TableCounts *counts = OidIsValid(relid) ? conflict_counts_of(relid) : NULL;
+
+	if (counts != NULL)
+		pg_atomic_fetch_add_u64(&counts->lost[kind], 1);
+}
+
+/*
+ * onetrip.count_conflicts() returns setof record; dropped tables are left out,
+ * and elsewhere than in the replicated database all are.
+ */
+Datum
+ot_count_conflicts(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	ot_check_running();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < TABLES_MAX && ot_in_replicated_database(); i++)
+	{
+		TableCounts *counts = &conflicts->tables[i];
+		Oid			relid = pg_atomic_read_u32(&counts->relid);
+		char	   *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
+		char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
+		Datum		values[1 + 1 + OT_CONFLICT_KINDS];
+		bool		nulls[1 + 1 + OT_CONFLICT_KINDS] = {0};
+
+		if (schema == NULL)
+			continue;
+		values[0] = CStringGetTextDatum(psprintf("%s.%s", schema, name));
+		values[1] = Int64GetDatum((int64) pg_atomic_read_u64(&counts->commits));
+		for (int kind = 0; kind < OT_CONFLICT_KINDS; kind++)
+			values[2 + kind] = Int64GetDatum((int64) pg_atomic_read_u64(&counts->lost[kind]));
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* ---- one by one ---- */
+
+/*
+ * This process' transaction has lost; `table` is the table's name with its
+ * schema, and `key` may be NULL.
+ */
+void
+ot_conflict_note(OtConflictKind kind, Oid relid, const char *table, const OtConflictKey *key,
+				 const char *region, OtLogIndex entry)
 {
 	Conflict	conflict;
 
@@ -85,6 +199,9 @@ ot_conflict_note(OtConflictKind kind, const char *table, const char *region, OtL
 	conflict.at = ot_now();
 	conflict.kind = kind;
 	conflict.role = GetSessionUserId();
+	conflict.relid = relid;
+	if (key != NULL)
+		conflict.key = *key;
 	conflict.pid = MyProcPid;
 	conflict.entry = entry;
 	strlcpy(conflict.region, region, sizeof(conflict.region));
@@ -94,6 +211,7 @@ ot_conflict_note(OtConflictKind kind, const char *table, const char *region, OtL
 	SpinLockAcquire(&conflicts->mutex);
 	conflicts->items[conflicts->count++ % CONFLICTS_KEPT] = conflict;
 	SpinLockRelease(&conflicts->mutex);
+	conflict_count_lost(kind, relid);
 	own_last = entry;
 }
 
@@ -142,6 +260,33 @@ conflict_text(char *name, Size size)
 }
 
 /*
+ * May the user see the values of the key?  As with a unique violation: who may
+ * SELECT these columns of the table, unless its rows are under row security.
+ */
+static bool
+conflict_may_see_key(const Conflict *conflict)
+{
+	Oid			relid = conflict->relid;
+	Oid			user = GetUserId();
+	bool		missing = false;
+
+	/* in another database the OID is another table's */
+	if (conflict->key.ncolumns == 0 || !OidIsValid(relid) || !ot_in_replicated_database() ||
+		!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)) ||
+		check_enable_rls(relid, user, true) == RLS_ENABLED)
+		return false;
+	if (pg_class_aclcheck_ext(relid, user, ACL_SELECT, &missing) == ACLCHECK_OK)
+		return true;
+	for (int i = 0; i < conflict->key.ncolumns; i++)
+	{
+		if (pg_attribute_aclcheck_ext(relid, conflict->key.columns[i], user, ACL_SELECT,
+									  &missing) != ACLCHECK_OK)
+			return false;
+	}
+	return true;
+}
+
+/*
  * onetrip.recent_conflicts() returns setof record.  Others' conflicts are for
  * those who may read all statistics.
  */
@@ -162,8 +307,8 @@ ot_recent_conflicts(PG_FUNCTION_ARGS)
 	/* some may be overwritten meanwhile */
 	for (uint64 end = n + CONFLICTS_KEPT; n < end; n++)
 	{
-		Datum		values[8];
-		bool		nulls[8] = {0};
+		Datum		values[9];
+		bool		nulls[9] = {0};
 
 		if (!conflict_read(n, &conflict) ||
 			(!all && !has_privs_of_role(GetUserId(), conflict.role)))
@@ -172,13 +317,16 @@ ot_recent_conflicts(PG_FUNCTION_ARGS)
 		values[1] = CStringGetTextDatum(conflict_kind_name(conflict.kind));
 		values[2] = conflict_text(conflict.table, sizeof(conflict.table));
 		nulls[2] = conflict.table[0] == '\0';
-		values[3] = CStringGetTextDatum(GetUserNameFromId(conflict.role, true) ?
+		nulls[3] = !conflict_may_see_key(&conflict);
+		if (!nulls[3])
+			values[3] = conflict_text(conflict.key.text, sizeof(conflict.key.text));
+		values[4] = CStringGetTextDatum(GetUserNameFromId(conflict.role, true) ?
 										GetUserNameFromId(conflict.role, true) : "(dropped)");
-		values[4] = conflict_text(conflict.application, sizeof(conflict.application));
-		values[5] = Int32GetDatum(conflict.pid);
-		values[6] = conflict_text(conflict.region, sizeof(conflict.region));
-		nulls[6] = conflict.region[0] == '\0';
-		values[7] = Int64GetDatum((int64) conflict.entry.value);
+		values[5] = conflict_text(conflict.application, sizeof(conflict.application));
+		values[6] = Int32GetDatum(conflict.pid);
+		values[7] = conflict_text(conflict.region, sizeof(conflict.region));
+		nulls[7] = conflict.region[0] == '\0';
+		values[8] = Int64GetDatum((int64) conflict.entry.value);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

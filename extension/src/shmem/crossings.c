@@ -29,6 +29,7 @@ static const char *const names[OT_CROSSINGS] = {
 	[OT_CROSSING_FRESH_READ] = "fresh read",
 	[OT_CROSSING_REHEARSAL] = "rehearsal",
 	[OT_CROSSING_SETTLE] = "outcome settled",
+	[OT_CROSSING_AWAIT] = "applied everywhere",
 };
 
 static Crossings *crossings = NULL;

@@ -55,7 +55,8 @@ eviction_say_evicted(const OtEviction *eviction, bool ends)
 {
 	const char *region = eviction->region;
 
-	ot_conflict_note(OT_CONFLICT_EVICTED, eviction->table, region, eviction->index);
+	ot_conflict_note(OT_CONFLICT_EVICTED, eviction->relid, eviction->table, NULL, region,
+					 eviction->index);
 	errcode(OT_ERR_LOST);
 	switch (eviction->why)
 	{

@@ -142,6 +142,7 @@ typedef struct OtEviction
 								 * by itself; 0: neither */
 	bool		conflict;		/* was sent a conflict, which it has to serve */
 	bool		ended;			/* was told to end */
+	Oid			relid;			/* of the table; or InvalidOid */
 	char		region[NAMEDATALEN];
 	char		table[NAMEDATALEN * 2];
 } OtEviction;
@@ -190,9 +191,20 @@ typedef enum OtConflictKind
 	OT_CONFLICT_EVICTED			/* it was in the way of an entry */
 } OtConflictKind;
 
+#define OT_CONFLICT_KINDS (OT_CONFLICT_EVICTED + 1)
+
+/* A key's columns and its values in them, as text. */
+typedef struct OtConflictKey
+{
+	int			ncolumns;		/* 0: not known, or its owner may not see it */
+	AttrNumber	columns[INDEX_MAX_KEYS];
+	char		text[256];		/* may be cut within a character */
+} OtConflictKey;
+
 extern void ot_conflict_init(void);
-extern void ot_conflict_note(OtConflictKind kind, const char *table, const char *region,
-							 OtLogIndex entry);
+extern void ot_conflict_note(OtConflictKind kind, Oid relid, const char *table,
+							 const OtConflictKey *key, const char *region, OtLogIndex entry);
+extern void ot_conflict_count_commit(const Oid *relids, int n);
 extern OtLogIndex ot_conflict_own_last(void);
 
 /* ---- crossings.c ---- */
@@ -203,10 +215,11 @@ typedef enum OtCrossing
 	OT_CROSSING_COMMIT = 0,
 	OT_CROSSING_FRESH_READ,
 	OT_CROSSING_REHEARSAL,
-	OT_CROSSING_SETTLE
+	OT_CROSSING_SETTLE,
+	OT_CROSSING_AWAIT
 } OtCrossing;
 
-#define OT_CROSSINGS (OT_CROSSING_SETTLE + 1)
+#define OT_CROSSINGS (OT_CROSSING_AWAIT + 1)
 
 extern void ot_crossing_init(void);
 extern void ot_crossing_note(OtCrossing cause);
@@ -220,6 +233,7 @@ typedef enum OtCommitPart
 	OT_COMMIT_VERDICT,
 	OT_COMMIT_TURN,
 	OT_COMMIT_LOCAL,
+	OT_COMMIT_EVERYWHERE,
 	OT_COMMIT_WHOLE
 } OtCommitPart;
 

@@ -267,6 +267,11 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		frame = ot_agent_frame(pair->agent, OT_FRAME_READ);
 		ot_put_u64(frame, 7);
 	}
+	else if (strcmp(name, "await") == 0)
+	{
+		frame = ot_agent_frame(pair->agent, OT_FRAME_AWAIT);
+		ot_put_u64(frame, 1006);
+	}
 	else if (strcmp(name, "rehearse") == 0)
 	{
 		frame = ot_agent_frame(pair->agent, OT_FRAME_REHEARSE);
@@ -360,6 +365,16 @@ decode(OtFrameType type, OtReader *body)
 				return psprintf("READ_AT number " UINT64_FORMAT " at " UINT64_FORMAT " %s",
 								read.number, read.at.value,
 								read.others_asked ? "asked others" : "asked nobody");
+			}
+		case OT_FRAME_SHOWN:
+			{
+				OtShown		shown;
+
+				if (!ot_agent_get_shown(body, &shown))
+					ereport(ERROR,
+							(errcode(OT_ERR_PROTOCOL), errmsg("not a SHOWN")));
+				return psprintf("SHOWN at " UINT64_FORMAT " missing \"%s\"",
+								shown.at.value, shown.missing);
 			}
 		default:
 			elog(ERROR, "the node does not send frames of type 0x%02x", type);

@@ -103,6 +103,19 @@ impl<S: Storage> Consensus<S> {
         self.commit_what_is_heard();
     }
 
+    /// The voters whose disks are known here to have the entry at `at`, which is committed.  A follower that its leader
+    /// has told so, before the notices came, may know of less than a majority.
+    pub fn holders(&self, at: LogIndex) -> impl Iterator<Item = NodeId> + '_ {
+        let (me, term) = (self.config.id, self.raft.term());
+        self.conf.voters.iter().copied().filter(move |id| {
+            let heard = self.notices.heard.get(id).is_some_and(|heard| heard.term == term && heard.index >= at);
+            match *id == me {
+                true => self.raft.persisted() >= at,
+                false => heard || (self.raft.leads() && self.raft.follower(*id).is_some_and(|f| f.matched >= at)),
+            }
+        })
+    }
+
     /// The last notice of this term, for a member that may have missed it.
     pub fn last_notice(&self) -> Option<Notice> {
         let Notices { term, told, .. } = self.notices;

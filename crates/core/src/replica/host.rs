@@ -111,8 +111,11 @@ pub trait Host {
     fn send_lease_question(&mut self, to: &[NodeId], question: u64);
     /// Promises what was asked for ([`super::Replica::promise_of`]).
     fn send_promise(&mut self, to: NodeId, question: u64, last: EntryId);
-    /// Sends this node's report to all members.
-    fn send_report(&mut self, own: &Report);
+    /// Sends this node's report to these members; `None`: to all.
+    fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report);
+    /// Asks each of these nodes for a report as soon as its server shows `at` ([`super::Replica::awaits`]).  That may be
+    /// lost; it must not wait behind anything large.
+    fn send_await(&mut self, to: &[NodeId], at: LogIndex);
     /// The lowest round trips to the other members measured lately, in microseconds.  Members that are not connected
     /// are not among them.
     fn round_trips(&mut self) -> Vec<(NodeId, u32)>;

@@ -24,9 +24,11 @@
 //! | `leader_place` | where the leader should be, and how it is moved there |
 //! | `reads` | fresh reads: what a server must show |
 //! | [`leases`] | read leases: what makes a fresh read need nobody |
+//! | `everywhere` | COMMITs that wait until every server shows them |
 //! | `requests` | what somebody asked for: changes of the membership, entries to be left out |
 //! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
 
+mod everywhere;
 pub mod host;
 mod leader_place;
 pub mod leases;
@@ -36,6 +38,8 @@ mod rebuild;
 mod requests;
 mod storage;
 
+use everywhere::Everywhere;
+pub use everywhere::STILL_AFTER;
 use host::ends;
 pub use host::{Host, Stage, Store};
 use leases::Leases;
@@ -131,6 +135,7 @@ pub struct Replica<S: Store, O> {
     requests: Requests,
     reads: Reads,
     leases: Leases,
+    everywhere: Everywhere,
     /// The table has changed since the requests were last worked on.
     members_changed: bool,
     leadership: Option<Leadership>,
@@ -191,6 +196,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             rebuild: None,
             looks: Looks::default(),
             requests: Requests::default(),
+            everywhere: Everywhere::default(),
             members_changed: false,
             leadership: None,
             tick: 0,
@@ -355,11 +361,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             return Ok(());
         }
         self.looks.look(host.now(), self.certifier.decided(), self.settings.still_after);
-        let own = self.own_position().filter(|(applied, _)| self.can_bring_on(*applied));
-        self.step(Input::Position(self.id, own.map(|(applied, _)| self.shows(applied))), host);
-        let round_trips = host.round_trips();
-        self.ways.insert(self.id, Ways { round_trips: round_trips.iter().copied().collect(), heard: host.now() });
-        host.send_report(&Report { shown: own, round_trips });
+        let report = self.own_report(host);
+        let own = report.shown.map(|(applied, _)| self.shows(applied));
+        self.step(Input::Position(self.id, own), host);
+        let round_trips = report.round_trips.iter().copied().collect();
+        self.ways.insert(self.id, Ways { round_trips, heard: host.now() });
+        host.send_report(None, &report);
         self.place_leader(host);
         self.heal(host);
         self.consensus.set_election_ticks(host.election_ticks(&self.members));
@@ -409,6 +416,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
                 self.work_requests(host);
             }
             self.work_reads(host);
+            self.work_awaits(host);
             if !self.notice_leader(host)? && !members_changed && !proposes_parts {
                 return Ok(());
             }
@@ -476,11 +484,24 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             if !matches!(decision, Decision::Part { .. }) {
                 self.traffic.committed(txn.node);
             }
-            self.router.decided(entry.index, txn, decision, &context!(self));
+            let held_by = if self.router.is_pending(&txn) { self.held_by(entry.index) } else { String::new() };
+            self.router.decided(entry.index, txn, decision, held_by, &context!(self));
             host.stage(Stage::Told)?;
         }
         self.router.feed_worker(&context!(self))?;
         host.stage(Stage::Fed)
+    }
+
+    /// The regions of the voters whose disks are known here to have the entry at `at`, for people.
+    fn held_by(&self, at: LogIndex) -> String {
+        let mut regions: Vec<&str> = Vec::new();
+        for id in self.consensus.holders(at) {
+            let region = self.members.region_of(id).map_or("", RegionId::as_str);
+            if !regions.contains(&region) {
+                regions.push(region);
+            }
+        }
+        regions.join(", ")
     }
 
     fn set_members<H: Host<Store = S, Outbox = O>>(

@@ -51,6 +51,8 @@ struct Conn<O> {
     in_doubt: Option<(TxnId, LogIndex)>,
     /// The number of its open READ.
     reading: Option<u64>,
+    /// The entry of its open AWAIT.
+    awaiting: Option<LogIndex>,
 }
 
 struct Pending {
@@ -95,6 +97,8 @@ pub struct Router<O> {
     events: Vec<Event>,
     /// Connections with a READ that nobody has looked at yet, and its number.
     reads: Vec<(ConnId, u64)>,
+    /// The same for AWAIT, and its entry.
+    awaits: Vec<(ConnId, LogIndex)>,
 }
 
 /// For `GET /status`.
@@ -153,6 +157,7 @@ impl<O: Outbox> Router<O> {
             stuck: None,
             events: Vec::new(),
             reads: Vec::new(),
+            awaits: Vec::new(),
         }
     }
 
@@ -206,6 +211,15 @@ impl<O: Outbox> Router<O> {
                 if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.is_backend) {
                     c.reading = Some(number);
                     self.reads.push((conn, number));
+                }
+            }
+            AgentEvent::Await { conn, at } => {
+                let is_decided = at <= context.certifier.decided();
+                if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.is_backend && is_decided) {
+                    // It is committed here, as with DONE.
+                    c.in_doubt.take_if(|(_, doubted)| *doubted == at);
+                    c.awaiting = Some(at);
+                    self.awaits.push((conn, at));
                 }
             }
             AgentEvent::Closed { conn } => self.closed(conn),
@@ -290,7 +304,8 @@ impl<O: Outbox> Router<O> {
         } else {
             outbox.send([welcome]);
         }
-        self.conns.insert(conn, Conn { outbox, is_backend, waiting: None, in_doubt: None, reading: None });
+        let fresh = Conn { outbox, is_backend, waiting: None, in_doubt: None, reading: None, awaiting: None };
+        self.conns.insert(conn, fresh);
         Ok(())
     }
 
@@ -380,7 +395,7 @@ impl<O: Outbox> Router<O> {
                     }
                     (_, previous) => previous.unwrap_or(LogIndex::ZERO),
                 };
-                self.tell(conn, txn, at, verdict, previous, context.members);
+                self.tell(conn, (txn, at), verdict, previous, String::new(), context.members);
                 return None;
             }
             Outcome::OlderThanKept => {
@@ -452,7 +467,15 @@ impl<O: Outbox> Router<O> {
     }
 
     /// Rule 1, at the moment of certification.  [`Router::feed_worker`] sends what the apply worker is to get.
-    pub fn decided<L>(&mut self, at: LogIndex, txn: TxnId, decision: Decision, context: &Context<'_, L>) {
+    /// `held_by`: the regions whose disks are known to have it, if a session here waits for it.
+    pub fn decided<L>(
+        &mut self,
+        at: LogIndex,
+        txn: TxnId,
+        decision: Decision,
+        held_by: String,
+        context: &Context<'_, L>,
+    ) {
         for conn in self.settling.decided(&txn) {
             self.answer(conn, txn, context.certifier);
         }
@@ -475,7 +498,7 @@ impl<O: Outbox> Router<O> {
             if let Some(c) = self.conns.get_mut(&waiting.conn) {
                 c.waiting = None;
             }
-            self.tell(waiting.conn, txn, at, verdict, previous, context.members);
+            self.tell(waiting.conn, (txn, at), verdict, previous, held_by, context.members);
         } else if let Some(feed) = self.feed.as_mut().filter(|_| verdict == Verdict::Commit) {
             feed.push(at, previous);
         }
@@ -532,10 +555,10 @@ impl<O: Outbox> Router<O> {
     fn tell(
         &mut self,
         conn: ConnId,
-        txn: TxnId,
-        at: LogIndex,
+        (txn, at): (TxnId, LogIndex),
         verdict: Verdict,
         previous: LogIndex,
+        held_by: String,
         members: &Members,
     ) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
@@ -551,7 +574,8 @@ impl<O: Outbox> Router<O> {
             Verdict::Window { oldest, key } => (VerdictOutcome::Window, LogIndex(oldest.0), key, own()),
             Verdict::Cancelled | Verdict::NotMember => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
         };
-        let frame = VerdictFrame { txn, outcome, at, other, key, region, message: String::new() };
+        let message = if verdict == Verdict::Commit { held_by } else { String::new() };
+        let frame = VerdictFrame { txn, outcome, at, other, key, region, message };
         c.outbox.send([ToPostgres::Verdict(frame).encode()]);
     }
 
@@ -600,6 +624,19 @@ impl<O: Outbox> Router<O> {
         if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.reading == Some(number)) {
             c.reading = None;
             c.outbox.send([ToPostgres::ReadAt { number, at, asked }.encode()]);
+        }
+    }
+
+    /// The connections that have sent an AWAIT since the last call, and its entry.
+    pub fn take_awaits(&mut self) -> Vec<(ConnId, LogIndex)> {
+        std::mem::take(&mut self.awaits)
+    }
+
+    /// Every server shows `at`, except for those in `missing`.
+    pub fn answer_await(&mut self, conn: ConnId, at: LogIndex, missing: String) {
+        if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.awaiting == Some(at)) {
+            c.awaiting = None;
+            c.outbox.send([ToPostgres::Shown { at, missing }.encode()]);
         }
     }
 

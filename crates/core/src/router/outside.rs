@@ -42,6 +42,7 @@ pub enum AgentEvent<O> {
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
     Read { conn: ConnId, number: u64 },
+    Await { conn: ConnId, at: LogIndex },
     Stuck { conn: ConnId, at: LogIndex, message: String },
     Closed { conn: ConnId },
 }

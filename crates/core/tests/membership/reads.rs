@@ -1,6 +1,6 @@
 //! What becomes of a fresh read while members come and go.  Questions and answers are carried by hand.
 
-use crate::world::{Nobody, Node, World};
+use crate::world::{Node, World};
 use onetrip_core::agent::{Hello, Role, VERSION};
 use onetrip_core::members::Change;
 use onetrip_core::router::{AgentEvent, ConnId};
@@ -13,7 +13,7 @@ fn backend(node: &mut Node) {
     let role = Role::Backend;
     let (pid, incarnation, applied, durable) = (1, 1, LogIndex::ZERO, LogIndex::ZERO);
     let hello = Hello { version: VERSION, role, pid, incarnation, applied, durable };
-    let opened = AgentEvent::Opened { conn: CONN, hello, outbox: Arc::new(Nobody) };
+    let opened = AgentEvent::Opened { conn: CONN, hello, outbox: Arc::default() };
     node.replica.agent(opened, &mut node.host).unwrap();
 }
 

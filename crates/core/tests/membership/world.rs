@@ -15,7 +15,7 @@ use onetrip_core::{
 };
 use raft::eraftpb::{ConfState, Entry as RaftEntry, EntryType, HardState, MessageType, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,12 +154,14 @@ impl Store for Disk {
     }
 }
 
-/// An outbox to no PostgreSQL: none is connected.
-pub struct Nobody;
+/// An outbox to nobody, who keeps what comes.
+#[derive(Default)]
+pub struct Nobody(pub RefCell<Vec<Bytes>>);
 
 impl Outbox for Nobody {
-    fn send<const N: usize>(&self, _: [Bytes; N]) -> bool {
-        false
+    fn send<const N: usize>(&self, frame: [Bytes; N]) -> bool {
+        self.0.borrow_mut().push(frame.concat().into());
+        true
     }
     fn close(&self) {}
 }
@@ -183,7 +185,9 @@ pub struct TestHost {
     ticks: u64,
     said: Vec<Message>,
     notices: Vec<(NodeId, Notice)>,
-    reports: Vec<Report>,
+    reports: Vec<(Option<Vec<NodeId>>, Report)>,
+    /// Who was asked for a report as soon as it shows which entry.
+    pub awaited: Vec<(Vec<NodeId>, LogIndex)>,
     /// Questions for fresh reads: whom it asked, and the number.
     pub questions: Vec<(Vec<NodeId>, u64)>,
     /// Answers to questions for fresh reads: whom, which, and what it named.
@@ -251,8 +255,11 @@ impl Host for TestHost {
         disk.promised = promised;
         Ok(())
     }
-    fn send_report(&mut self, own: &Report) {
-        self.reports.push(own.clone());
+    fn send_await(&mut self, to: &[NodeId], at: LogIndex) {
+        self.awaited.push((to.to_vec(), at));
+    }
+    fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report) {
+        self.reports.push((to.map(<[NodeId]>::to_vec), own.clone()));
     }
     fn round_trips(&mut self) -> Vec<(NodeId, u32)> {
         self.round_trips.clone()
@@ -383,6 +390,7 @@ impl Node {
         self.host.said.clear();
         self.host.notices.clear();
         self.host.reports.clear();
+        self.host.awaited.clear();
         self.host.handed_out.clear();
         Ok(())
     }
@@ -395,6 +403,7 @@ pub enum Sent {
     Report(NodeId, NodeId, Report),
     LeaseQuestion(NodeId, NodeId, u64),
     Promise(NodeId, NodeId, u64, EntryId),
+    Await(NodeId, NodeId, LogIndex),
 }
 
 /// 10 s.
@@ -515,11 +524,15 @@ impl World {
         }
         let promises = host.promises.drain(..);
         self.wire.extend(promises.map(|(to, question, last)| Sent::Promise(NodeId(id), to, question, last)));
-        for mut report in host.reports.drain(..) {
+        for (to, at) in host.awaited.drain(..) {
+            self.wire.extend(to.into_iter().map(|to| Sent::Await(NodeId(id), to, at)));
+        }
+        for (only, mut report) in host.reports.drain(..) {
             if let Some(shown) = self.shown.get(&id) {
                 report.shown = shown.map(|at| (at, at));
             }
-            let to_each = others.iter().map(|to| Sent::Report(NodeId(id), *to, report.clone()));
+            let meant = others.iter().filter(|to| only.as_ref().is_none_or(|only| only.contains(to)));
+            let to_each = meant.map(|to| Sent::Report(NodeId(id), *to, report.clone()));
             self.wire.extend(to_each);
         }
         for entry in host.handed_out.drain(..) {
@@ -557,6 +570,7 @@ impl World {
                 Sent::Message(message) => (message.from as u32, message.to as u32),
                 Sent::Notice(from, to, _)
                 | Sent::Report(from, to, _)
+                | Sent::Await(from, to, _)
                 | Sent::LeaseQuestion(from, to, _)
                 | Sent::Promise(from, to, ..) => (from.0, to.0),
             };
@@ -575,6 +589,7 @@ impl World {
                         node.replica.message(message, &mut node.host).unwrap();
                     }
                     Sent::Notice(from, _, notice) => node.step(Input::Notice(from, notice)),
+                    Sent::Await(from, _, at) => node.replica.awaits(from, at),
                     Sent::Report(from, _, report) => node.replica.report(from, report, &mut node.host),
                     Sent::LeaseQuestion(from, _, question) => {
                         node.replica.lease_question(from, question, &mut node.host).unwrap();

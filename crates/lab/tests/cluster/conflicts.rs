@@ -105,6 +105,7 @@ async fn of_two_changes_of_one_row_one_wins() {
     }
     lab.check_equal(1).await;
     seen_afterwards(&lab, &tally).await;
+    keys_are_for_who_may_read_them(&lab).await;
 }
 
 /// What the views say of the conflicts, to whom, and of a COMMIT.
@@ -116,7 +117,7 @@ async fn seen_afterwards(lab: &Lab, tally: &Tally) {
         let odd = number(
             session,
             "select count(*) from onetrip.conflicts where \"table\" <> 'public.t' or role <> 'postgres' or lost_to_region = current_setting('onetrip.region')
-               or lost_to_entry > onetrip.position() or at > clock_timestamp()",
+               or lost_to_entry > onetrip.position() or at > clock_timestamp() or ago < '0' or region <> current_setting('onetrip.region')",
         );
         assert_eq!(odd.await.unwrap(), 0);
         let all = number(session, "select count(*) from onetrip.conflicts").await.unwrap();
@@ -136,6 +137,16 @@ async fn seen_afterwards(lab: &Lab, tally: &Tally) {
         session.must("reset role; drop role nobody").await;
         lab.everywhere().await;
     }
+    let (mut counted, mut committed) = (0, 0);
+    for session in lab.sessions().await {
+        let of_t = "from onetrip.conflicts_by_table where \"table\" = 'public.t' and lost_share between 0 and 1";
+        let sum = format!("select coalesce(sum(lost_at_commit + too_old + evicted)::bigint, 0) {of_t}");
+        counted += number(&session, &sum).await.unwrap();
+        committed += number(&session, &format!("select coalesce(sum(commits)::bigint, 0) {of_t}")).await.unwrap();
+    }
+    let wins = tally.wins.iter().sum::<usize>() as i64;
+    // What filled the table counts too.
+    assert_eq!((counted, committed), (lost, wins + 1));
     assert_eq!(certified, tally.certified as i64);
     assert_eq!(lost, tally.wins.iter().sum::<usize>() as i64);
     let c = lab.session(2).await;
@@ -148,6 +159,42 @@ async fn seen_afterwards(lab: &Lab, tally: &Tally) {
             || ' ' || onetrip.outcome(transaction_id) from onetrip.last_commit()",
     );
     assert!(said.await.unwrap().starts_with("true true true true committed at "));
+}
+
+/// The values of a loser's key are for those who may read these columns, and the rows.
+async fn keys_are_for_who_may_read_them(lab: &Lab) {
+    const CERTIFIED: &str = "select count(*) from onetrip.conflicts where kind = 'certification'";
+    const KEYS: &str = "select count(key) from onetrip.conflicts";
+    let a = lab.session(0).await;
+    let mut seen = 0;
+    let sessions = lab.sessions().await;
+    for session in &sessions {
+        let keys =
+            number(session, &format!("{KEYS} where key ~ '^\\(id\\)=\\((1|2|3|4|1003|1004)\\)$'")).await.unwrap();
+        assert_eq!(keys, number(session, CERTIFIED).await.unwrap(), "every one that was certified has its key");
+        assert_eq!(keys, number(session, KEYS).await.unwrap(), "no other has one");
+        seen += keys;
+    }
+    assert!(seen > 0);
+    for (change, may) in [
+        ("grant select (v) on t to stranger", false),
+        ("grant select (id) on t to stranger", true),
+        ("alter table t enable row level security", false),
+        ("alter table t disable row level security", true),
+        ("revoke select (id) on t from stranger", false),
+        ("grant select on t to stranger", true),
+        ("drop table t", false),
+    ] {
+        a.must(change).await;
+        lab.everywhere().await;
+        let mut seen_now = 0;
+        for session in &sessions {
+            session.must("set role stranger").await;
+            seen_now += number(session, KEYS).await.unwrap();
+            session.must("reset role").await;
+        }
+        assert_eq!(seen_now, if may { seen } else { 0 }, "after {change}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

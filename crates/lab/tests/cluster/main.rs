@@ -18,6 +18,7 @@ mod crossings;
 mod ddl;
 mod dump;
 mod elsewhere;
+mod everywhere;
 mod eviction;
 mod fresh;
 mod grouped_apply;

@@ -230,6 +230,7 @@ impl AgentServer {
                 FromPostgres::Outcome(txn) => AgentEvent::Outcome { conn, txn },
                 FromPostgres::Settle(txn) => AgentEvent::Settle { conn, txn },
                 FromPostgres::Read { number } => AgentEvent::Read { conn, number },
+                FromPostgres::Await { at } => AgentEvent::Await { conn, at },
                 FromPostgres::Position { applied, durable } if is_worker => {
                     AgentEvent::Position { conn, applied, durable }
                 }
@@ -289,6 +290,7 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Outcome(_) => "OUTCOME",
         FromPostgres::Settle(_) => "SETTLE",
         FromPostgres::Read { .. } => "READ",
+        FromPostgres::Await { .. } => "AWAIT",
         FromPostgres::Position { .. } => "POSITION",
         FromPostgres::Stuck { .. } => "STUCK",
         FromPostgres::Done(_) => "DONE",

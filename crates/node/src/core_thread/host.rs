@@ -119,8 +119,12 @@ impl Host for NodeHost {
         self.transport.send_promise(to, question, last);
     }
 
-    fn send_report(&mut self, own: &Report) {
-        self.transport.send_report(own);
+    fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report) {
+        self.transport.send_report(to, own);
+    }
+
+    fn send_await(&mut self, to: &[NodeId], at: LogIndex) {
+        self.transport.send_await(to, at);
     }
 
     fn round_trips(&mut self) -> Vec<(NodeId, u32)> {

@@ -108,6 +108,8 @@ pub(super) fn agent_frame_seeds() -> Vec<Vec<u8>> {
         ToPostgres::Rehearsed { txn: txn(), failure: Some(("r".into(), failure())), untried: "s".into() }
             .encode()
             .to_vec(),
+        FromPostgres::Await { at }.encode().to_vec(),
+        ToPostgres::Shown { at, missing: "s".into() }.encode().to_vec(),
         welcome.encode().to_vec(),
         entry.encode().to_vec(),
     ]

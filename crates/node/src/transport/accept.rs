@@ -435,6 +435,9 @@ impl Transport {
                     Frame::Promise { question, last } => {
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Promise(question, last))).await;
                     }
+                    Frame::Await { at } => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Await(at))).await;
+                    }
                     Frame::Ping { sent_ns } => {
                         self.send_to(link, Channel::Control, Frame::Pong { sent_ns }.encode());
                     }

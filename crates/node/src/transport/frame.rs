@@ -17,7 +17,7 @@ use onetrip_core::consensus::{self, Message, Notice};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::replica::Report;
 use onetrip_core::wire::{put_str, Reader};
-use onetrip_core::{checkpoint, EntryId, NodeId, RegionId, Term};
+use onetrip_core::{checkpoint, EntryId, LogIndex, NodeId, RegionId, Term};
 use protobuf::rt::compute_raw_varint32_size;
 use protobuf::wire_format::WireType::WireTypeLengthDelimited;
 use protobuf::{CodedOutputStream, Message as _};
@@ -39,8 +39,8 @@ pub const HELLO_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Channel {
-    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads and
-    /// leases, small proposals.
+    /// Small and urgent: heartbeats, votes, acknowledgements, notices, positions, questions for fresh reads, leases and
+    /// positions, small proposals.
     Control = 0,
     /// Appends, snapshots and rehearsals, of any size, and large proposals.
     Bulk = 1,
@@ -126,6 +126,10 @@ pub enum Frame {
     Promise {
         question: u64,
         last: EntryId,
+    },
+    /// Asks for a report as soon as the receiver's server shows this entry.
+    Await {
+        at: LogIndex,
     },
     /// How far the sender's server is, and how long round trips from the sender to the other nodes take.
     Report(Report),
@@ -305,6 +309,10 @@ impl Frame {
                 out.put_u64_le(term.0);
                 out.put_u64_le(index.0);
             }
+            Frame::Await { at } => {
+                out.put_u8(18);
+                out.put_u64_le(at.0);
+            }
             Frame::Ping { sent_ns } => {
                 out.put_u8(4);
                 out.put_u64_le(*sent_ns);
@@ -459,6 +467,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             let (question, term) = (r.u64("question")?, Term(r.u64("term")?));
             Frame::Promise { question, last: EntryId { term, index: r.index("index")? } }
         }
+        18 => Frame::Await { at: r.index("at")? },
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
         6 => {
@@ -571,6 +580,7 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::LastEntry { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
         Frame::LeaseQuestion { question: 7 },
         Frame::Promise { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
+        Frame::Await { at: LogIndex(12) },
         join(None),
         join(Some(Facts::example())),
         Frame::JoinRefused("no".into()),

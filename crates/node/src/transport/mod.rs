@@ -43,7 +43,7 @@ use frame::{Channel, Encoded, Frame};
 use link::Link;
 use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
 use onetrip_core::replica::Report;
-use onetrip_core::{EntryId, Members, NodeId, RegionId};
+use onetrip_core::{EntryId, LogIndex, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use relay::{Relays, Route, Way};
 use relayed::{Entries, Keys, Relayed};
@@ -408,10 +408,17 @@ impl Transport {
         }
     }
 
-    pub fn send_report(&self, report: &Report) {
+    /// `None`: to all.
+    pub fn send_report(&self, to: Option<&[NodeId]>, report: &Report) {
         let frame = Frame::Report(report.clone()).encode();
-        for link in self.links() {
+        for link in self.links().into_iter().filter(|link| to.is_none_or(|to| to.contains(&link.id))) {
             self.send_to(&link, Channel::Control, frame.clone());
+        }
+    }
+
+    pub fn send_await(&self, to: &[NodeId], at: LogIndex) {
+        for link in to.iter().filter_map(|id| self.link(*id)) {
+            self.send_to(&link, Channel::Control, Frame::Await { at }.encode());
         }
     }
 
