@@ -187,13 +187,15 @@ typedef enum OtConflictKind
 {
 	OT_CONFLICT_CERTIFIED = 0,	/* another one was first in the log */
 	OT_CONFLICT_TOO_OLD,		/* too old to be checked */
-	OT_CONFLICT_EVICTED			/* it was in the way of an entry */
+	OT_CONFLICT_EVICTED,		/* it was in the way of an entry */
+	OT_CONFLICT_RESERVED		/* a region that had lost often is to go first */
 } OtConflictKind;
 
 extern void ot_conflict_init(void);
 extern void ot_conflict_note(OtConflictKind kind, const char *table, const char *region,
 							 OtLogIndex entry);
 extern OtLogIndex ot_conflict_own_last(void);
+extern OtConflictKind ot_conflict_own_last_kind(void);
 
 /* ---- crossings.c ---- */
 

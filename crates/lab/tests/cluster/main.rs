@@ -19,6 +19,7 @@ mod ddl;
 mod dump;
 mod elsewhere;
 mod eviction;
+mod fairness;
 mod fresh;
 mod grouped_apply;
 mod kill9;
