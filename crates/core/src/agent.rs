@@ -98,6 +98,8 @@ pub enum VerdictOutcome {
     Cancelled = 5,
     /// Like `Refused`, but only for want of room: worth repeating.
     Full = 6,
+    /// Aborted in favour of another region, which lost on that key again and again.
+    Reserved = 7,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -380,6 +382,7 @@ impl ToPostgres {
                     4 => VerdictOutcome::Refused,
                     5 => VerdictOutcome::Cancelled,
                     6 => VerdictOutcome::Full,
+                    7 => VerdictOutcome::Reserved,
                     other => return Err(r.error(format!("VERDICT with outcome {other}"))),
                 };
                 ToPostgres::Verdict(VerdictFrame {

@@ -96,6 +96,7 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("verdict_refused", verdict(VerdictOutcome::Refused, 0, 0, NO_KEY, "us-east-2", refused)),
         ("verdict_cancelled", verdict(VerdictOutcome::Cancelled, 1006, 0, NO_KEY, "us-east-2", "")),
         ("verdict_full", verdict(VerdictOutcome::Full, 0, 0, NO_KEY, "us-east-2", "no room")),
+        ("verdict_reserved", verdict(VerdictOutcome::Reserved, 1006, 1003, 3, "us-west-2", "")),
         ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
         ("read_at", ToPostgres::ReadAt { number: 7, at: LogIndex(1200), asked: true }),
         ("shown", ToPostgres::Shown { at: LogIndex(1006), missing: String::new() }),

@@ -65,7 +65,7 @@ fn the_tables_of_cases_hold() {
         }
         cases += 1;
     }
-    assert_eq!(cases, 25);
+    assert_eq!(cases, 28);
 }
 
 fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
@@ -104,6 +104,9 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
             format!("conflict with {other} of {origin} at key {key}")
         }
         Decision::Decided { verdict: Verdict::Window { oldest, key }, .. } => format!("window {oldest} at key {key}"),
+        Decision::Decided { verdict: Verdict::Reserved { by, key, node }, .. } => {
+            format!("reserved for {node} by {by} at key {key}")
+        }
         Decision::Decided { verdict: Verdict::NotMember, .. } => "not a member".into(),
         Decision::Decided { verdict: Verdict::Cancelled, .. } => "cancelled".into(),
         Decision::NoTransaction => "none".into(),
@@ -168,6 +171,18 @@ struct Model {
     index: u64,
     committed: Vec<(u64, NodeId, Vec<Key>)>,
     decided: Vec<(TxnId, u64)>,
+    /// Losses that count, and keys that have been reserved and not been given back.
+    losses: Vec<(NodeId, Key)>,
+    /// Until when each of them counts for the next.
+    counts_until: Vec<(NodeId, u64, u64)>,
+    reserved: Vec<ReservedKey>,
+}
+
+struct ReservedKey {
+    node: NodeId,
+    key: Key,
+    by: u64,
+    until: u64,
 }
 
 impl Model {
@@ -178,11 +193,67 @@ impl Model {
         }
         self.decided.push((txn, self.index));
         let previous = LogIndex(self.committed.last().map_or(0, |c| c.0));
-        let verdict = self.judge(keys);
-        if verdict == Verdict::Commit {
-            self.committed.push((self.index, txn.node, keys.to_vec()));
+        let verdict = match self.judge(keys) {
+            Verdict::Commit => self.reserved_for_others(txn.node, keys).unwrap_or(Verdict::Commit),
+            lost => lost,
+        };
+        match verdict {
+            Verdict::Commit => {
+                self.committed.push((self.index, txn.node, keys.to_vec()));
+                for key in keys {
+                    let is_over = |node: NodeId, its: &Key| node == txn.node && its.hash == key.hash;
+                    let strongest = |all: &mut dyn Iterator<Item = &Key>| all.map(|k| k.mode).max();
+                    let lost = self.losses.iter().filter(|(node, its)| is_over(*node, its));
+                    if strongest(&mut lost.map(|l| &l.1)).is_some_and(|mode| mode <= key.mode) {
+                        self.losses.retain(|(node, its)| !is_over(*node, its));
+                    }
+                    let its = self.reserved.iter().filter(|r| is_over(r.node, &r.key));
+                    if strongest(&mut its.map(|r| &r.key)).is_some_and(|mode| mode <= key.mode) {
+                        self.reserved.retain(|r| !is_over(r.node, &r.key));
+                    }
+                }
+            }
+            Verdict::Conflict { key, .. } => self.lost(txn.node, keys, keys[key as usize]),
+            _ => {}
         }
         Decision::Decided { verdict, previous }
+    }
+
+    /// The first key that another node has reserved in a conflicting mode, and the first to reserve it.
+    fn reserved_for_others(&self, node: NodeId, keys: &[Key]) -> Option<Verdict> {
+        for (number, key) in keys.iter().enumerate() {
+            let others = self.reserved.iter().filter(|r| r.node != node && r.until >= self.index);
+            let others = others.filter(|r| r.key.hash == key.hash && r.key.mode.conflicts_with(key.mode));
+            if let Some(first) = others.min_by_key(|r| r.by) {
+                return Some(Verdict::Reserved { by: LogIndex(first.by), key: number as u32, node: first.node });
+            }
+        }
+        None
+    }
+
+    fn lost(&mut self, node: NodeId, keys: &[Key], on: Key) {
+        let its = self.counts_until.iter().rev().find(|(of, hash, _)| *of == node && *hash == on.hash);
+        if its.is_some_and(|(.., until)| *until < self.index) {
+            self.losses.retain(|(of, key)| *of != node || key.hash != on.hash);
+        }
+        let until = self.index + (3 * (self.index - on.base.0)).clamp(10, 1_500);
+        self.counts_until.push((node, on.hash, until));
+        self.losses.push((node, on));
+        let count = self.losses.iter().filter(|(of, key)| *of == node && key.hash == on.hash).count();
+        self.reserved.retain(|r| r.until > self.index);
+        if count < 3 || self.reserved_for_others(node, keys).is_some() {
+            return;
+        }
+        let writes = |key: &&Key| matches!(key.mode, LockMode::NoKeyUpdate | LockMode::Update);
+        let keys: Vec<Key> = keys.iter().filter(|key| writes(key) || key.hash == on.hash).copied().collect();
+        self.losses.retain(|(of, lost)| *of != node || keys.iter().all(|key| key.hash != lost.hash));
+        for key in &keys {
+            // Nothing becomes longer or stronger.
+            let is_before = |r: &ReservedKey| r.node == node && r.key.hash == key.hash && r.by < self.index;
+            if !self.reserved.iter().any(is_before) {
+                self.reserved.push(ReservedKey { node, key: *key, by: self.index, until });
+            }
+        }
     }
 
     /// The newest committed entry that is out of the window: from it on there are too many entries or keys.
@@ -255,7 +326,7 @@ proptest! {
         restart_at in 0usize..120,
     ) {
         let limits = Limits { window_entries, window_keys, outcomes: 1_000, ..Limits::default() };
-        let mut model = Model { limits, index: 0, committed: vec![], decided: vec![] };
+        let mut model = Model { limits, index: 0, committed: vec![], decided: vec![], losses: vec![], counts_until: vec![], reserved: vec![] };
         let mut real = Certifier::new(limits);
         let mut committed_indexes = CommittedIndexes::default();
         let mut straight = Certifier::new(limits);
@@ -367,4 +438,89 @@ fn entries_out_of_order_are_refused() {
     c.skip(LogIndex(1)).unwrap();
     assert!(matches!(c.skip(LogIndex(1)), Err(Error::OutOfOrder { .. })));
     assert!(matches!(c.certify(LogIndex(3), &entry(txn(1, 1), &[])), Err(Error::OutOfOrder { .. })));
+}
+
+/// Node 1 commits key 7 again and again, and node 2 loses on it three times; returns the next index.
+fn lose_three_times(c: &mut Certifier, keys: &[u64]) -> u64 {
+    for n in 0..3 {
+        let key = |hash, base| Key { hash, mode: LockMode::Update, base: Base(base) };
+        let base = c.decided().0;
+        c.certify(LogIndex(base + 1), &entry(txn(1, base), &[key(7, base)])).unwrap();
+        let keys: Vec<Key> = keys.iter().map(|hash| key(*hash, base)).collect();
+        let lost = c.certify(LogIndex(base + 2), &entry(txn(2, base), &keys)).unwrap();
+        assert!(matches!(lost, Decision::Decided { verdict: Verdict::Conflict { .. }, .. }), "try {n}: {lost:?}");
+    }
+    c.decided().0 + 1
+}
+
+/// What node 3 gets that has seen everything and wants this key.
+fn wants(c: &mut Certifier, index: u64, hash: u64) -> Verdict {
+    let key = Key { hash, mode: LockMode::Update, base: Base(index - 1) };
+    match c.certify(LogIndex(index), &entry(txn(3, index), &[key])).unwrap() {
+        Decision::Decided { verdict, .. } => verdict,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_reserved_for_a_node_that_never_comes_again_ends_though_nothing_commits() {
+    let mut c = Certifier::new(Limits::default());
+    let first = lose_three_times(&mut c, &[7, 8]);
+    let refused = (first..).take_while(|index| wants(&mut c, *index, 7) != Verdict::Commit).count();
+    assert_eq!(refused, 10, "a short try is given the shortest time");
+}
+
+#[test]
+fn what_is_reserved_for_a_node_ends_with_its_membership() {
+    let mut c = Certifier::new(Limits::default());
+    let first = lose_three_times(&mut c, &[7]);
+    let reserved = Verdict::Reserved { by: LogIndex(first - 1), key: 0, node: NodeId(2) };
+    assert_eq!(wants(&mut c, first, 7), reserved);
+    let (mut again, _) = load(save(&c, &CommittedIndexes::default()), Limits::default()).unwrap();
+    assert_eq!(again.outcome(&txn(3, first)), Outcome::Decided { at: LogIndex(first), verdict: reserved });
+    for c in [&mut c, &mut again] {
+        assert_eq!(wants(c, first + 1, 7), reserved, "also after a checkpoint");
+        c.end(NodeId(2));
+        assert_eq!(wants(c, first + 2, 7), Verdict::Commit);
+    }
+}
+
+#[test]
+fn a_large_entry_has_nothing_reserved() {
+    let keys: Vec<u64> = (7..7 + 1_001).collect();
+    let mut c = Certifier::new(Limits::default());
+    let first = lose_three_times(&mut c, &keys);
+    assert_eq!(wants(&mut c, first, 7), Verdict::Commit);
+    let mut c = Certifier::new(Limits::default());
+    let first = lose_three_times(&mut c, &keys[..1_000]);
+    assert_ne!(wants(&mut c, first, 7), Verdict::Commit);
+}
+
+#[test]
+fn what_leaves_an_entry_out_is_not_held_up() {
+    let mut c = Certifier::new(Limits::default());
+    let first = lose_three_times(&mut c, &[7]);
+    let key = Key { hash: 7, mode: LockMode::Update, base: Base(0) };
+    let skip = Entry::decode(entry(txn(1, 0), &[key]).encode_skip(LogIndex(1))).unwrap();
+    let got = c.certify(LogIndex(first), &skip).unwrap();
+    assert!(matches!(got, Decision::LeavesOut { .. }), "{got:?}");
+}
+
+#[test]
+fn a_node_that_loses_now_and_then_is_not_favoured() {
+    for (between, is_reserved) in [(8, true), (9, false)] {
+        let mut c = Certifier::new(Limits::default());
+        for _ in 0..3 {
+            for _ in 0..between {
+                c.skip(c.decided().next()).unwrap();
+            }
+            let base = c.decided().0;
+            let key = [Key { hash: 7, mode: LockMode::Update, base: Base(base) }];
+            c.certify(LogIndex(base + 1), &entry(txn(1, base), &key)).unwrap();
+            c.certify(LogIndex(base + 2), &entry(txn(2, base), &key)).unwrap();
+        }
+        let index = c.decided().0 + 1;
+        let reserved = matches!(wants(&mut c, index, 7), Verdict::Reserved { .. });
+        assert_eq!(reserved, is_reserved, "{between} entries between its losses");
+    }
 }

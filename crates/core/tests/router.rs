@@ -8,7 +8,7 @@ use onetrip_core::agent::{take_frame, EntryFlags, Hello, OutcomeState, Role, ToP
 use onetrip_core::certifier::{Certifier, CommittedIndexes, Limits};
 use onetrip_core::parts::PartSizes;
 use onetrip_core::router::{AgentEvent, ConnId, Context, Log, Outbox, Router};
-use onetrip_core::{Entry, Error, LogIndex, Members, NodeId, TxnId};
+use onetrip_core::{Base, Entry, Error, Key, LockMode, LogIndex, Members, NodeId, TxnId};
 use std::sync::{Arc, Mutex};
 
 /// Frames; `None` is the end of the connection.
@@ -84,6 +84,42 @@ fn a_verdict_whose_place_is_not_known_is_not_told() {
             other => panic!("forgotten {forgotten}: {other:?}"),
         }
     }
+}
+
+/// Goal: what is certain to lose does not cross regions first.  Method: a backend proposes a row that another node has
+/// committed since, and then one that nobody has.
+#[test]
+fn what_has_lost_already_is_not_proposed() {
+    let (mut certifier, mut committed_indexes) = (Certifier::new(Limits::default()), CommittedIndexes::default());
+    let of = |node, sequence, base| {
+        let txn = TxnId { node: NodeId(node), incarnation: 1, sequence };
+        let key = Key { hash: 7, mode: LockMode::Update, base: Base(base) };
+        (txn, Entry::encode(&txn, &[key], b""))
+    };
+    certifier.certify(LogIndex(1), &Entry::decode(of(2, 1, 0).1).unwrap()).unwrap();
+    let members = Members::bootstrap(vec![], "r".into(), 1);
+    let mut context = Context {
+        certifier: &certifier,
+        committed_indexes: &mut committed_indexes,
+        log: &NoLog,
+        members: &members,
+        tick: 0,
+    };
+    let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
+    let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
+    let hello = Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
+    router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+    let (txn, raw) = of(1, 1, 0);
+    let propose = AgentEvent::Propose { conn, txn, raw, permit: None };
+    assert!(router.handle(propose, &mut context).unwrap().is_none());
+    let Some(Some(ToPostgres::Verdict(verdict))) = wire.0.lock().unwrap().pop() else { panic!("no verdict") };
+    let told = (verdict.txn, verdict.outcome, verdict.at, verdict.other, verdict.key);
+    assert_eq!(told, (txn, VerdictOutcome::Conflict, zero, LogIndex(1), 0));
+    assert!(!router.is_pending(&txn));
+    let (txn, raw) = of(1, 2, 1);
+    let propose = AgentEvent::Propose { conn, txn, raw: raw.clone(), permit: None };
+    assert_eq!(router.handle(propose, &mut context).unwrap(), Some(raw));
+    assert!(router.is_pending(&txn));
 }
 
 struct TwoEntries([Bytes; 2]);

@@ -92,7 +92,10 @@ async fn a_restored_log_is_decided_as_it_was_and_goes_on() -> Result<()> {
     let mut decided = Vec::new();
     for n in 1..=10 {
         let own = a.commit(n, &[update(n, LogIndex(0))], b"from a").await?;
-        let late = c.commit(n, &[update(n, LogIndex(0)), update(100 + n, LogIndex(0))], b"from c").await?;
+        // So many keys that its node does not see at once that it has lost.
+        let others = (0..1_000).map(|k| update(10_000 * n + k, LogIndex(0)));
+        let keys: Vec<_> = [update(n, LogIndex(0))].into_iter().chain(others).collect();
+        let late = c.commit(n, &keys, b"from c").await?;
         assert_eq!((own.outcome, late.outcome), (VerdictOutcome::Commit, VerdictOutcome::Conflict));
         decided.push((a.txn(n), OutcomeState::Committed, own.at));
         decided.push((c.txn(n), OutcomeState::Aborted, late.at));

@@ -7,7 +7,7 @@ use crate::rows::{self, Rows};
 use bytes::Bytes;
 use onetrip_checker::Value;
 use onetrip_core::certifier::{Decision, Limits, Outcome, Verdict};
-use onetrip_core::{Conf, Entry, EntryKind, LockMode, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{Conf, Entry, EntryKind, Key, LockMode, LogIndex, Members, NodeId, Term, TxnId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -399,6 +399,7 @@ impl Checker {
                 });
                 is_lost && of.is_some_and(|t| t.node == origin)
             }
+            Verdict::Reserved { by, key, node } => self.is_reserved(index, by, node, entry, key),
             Verdict::Window { oldest, key } => {
                 let base = entry.keys().nth(key as usize).map(|k| k.base);
                 oldest.0 == self.floor().0 && base.is_some_and(|base| base < oldest)
@@ -409,6 +410,41 @@ impl Checker {
         if !is_justified {
             self.fail(format!("{index} aborts for {verdict:?}, which the log does not bear out"));
         }
+    }
+
+    /// Key number `key` of the entry at `index` is reserved for another node: the entry `by` of that node lost, as two
+    /// before it had on the same key, and since then the node has not committed with the key, nor had the time for it.
+    fn is_reserved(&self, index: LogIndex, by: LogIndex, node: NodeId, entry: &Entry, key: u32) -> bool {
+        let Some(wanted) = entry.keys().nth(key as usize).filter(|_| by < index && node != entry.txn.node) else {
+            return false;
+        };
+        let Some((loser, lost_on)) = self.loss(by).filter(|(loser, _)| loser.txn.node == node) else { return false };
+        let is_kept = |k: &Key| k.hash == lost_on.hash || matches!(k.mode, LockMode::NoKeyUpdate | LockMode::Update);
+        let its = loser.keys().filter(|k| is_kept(k) && k.hash == wanted.hash && meet(k.mode, wanted.mode));
+        let Some(mode) = its.map(|k| k.mode).max() else { return false };
+        let time = (3 * (by.0 - lost_on.base.0)).clamp(10, 1_500);
+        let commits = |from: LogIndex, to: LogIndex, hash: u64, mode: LockMode| {
+            let between = self.committed.iter().rev().skip_while(move |i| **i >= to).take_while(move |i| **i > from);
+            between.filter(move |i| {
+                Entry::decode(self.entry_at(**i)).is_ok_and(|entry| {
+                    let is_own = entry.kind == EntryKind::Transaction && entry.txn.node == node;
+                    is_own && entry.keys().any(|k| k.hash == hash && k.mode >= mode)
+                })
+            })
+        };
+        let last = commits(LogIndex::ZERO, by, lost_on.hash, LockMode::Update).next();
+        let losses = (last.map_or(1, |last| last.0 + 1)..=by.0)
+            .filter(|at| self.loss(LogIndex(*at)).is_some_and(|(e, k)| e.txn.node == node && k.hash == lost_on.hash));
+        index.0 <= by.0 + time && losses.count() >= 3 && commits(by, index, wanted.hash, mode).next().is_none()
+    }
+
+    /// The entry at this index, if it lost because of a conflict, and the key on which it did.
+    fn loss(&self, index: LogIndex) -> Option<(Entry, Key)> {
+        let decision = self.log.get(index.0 as usize - 1)?.decision;
+        let Some(Decision::Decided { verdict: Verdict::Conflict { key, .. }, .. }) = decision else { return None };
+        let entry = Entry::decode(self.entry_at(index)).ok()?;
+        let key = entry.keys().nth(key as usize)?;
+        Some((entry, key))
     }
 
     /// A PostgreSQL that showed everything up to `applied` now shows `at` as well.
@@ -498,7 +534,7 @@ fn meet(a: LockMode, b: LockMode) -> bool {
 mod tests {
     use super::*;
     use crate::rows::Row;
-    use onetrip_core::{Base, Key, Member, MemberRole};
+    use onetrip_core::{Base, Member, MemberRole};
 
     #[test]
     fn the_two_lock_tables_agree() {

@@ -88,6 +88,8 @@ pub enum InjectedBug {
     CutBetweenParts,
     /// One node takes a part that arrives again for the next part.
     RepeatPart,
+    /// One node goes on from its checkpoint without what is reserved.
+    ForgetReserved,
     /// One node begins with another window, and nobody compares (`Members::beginning`).
     OtherWindow,
 }
@@ -241,6 +243,9 @@ impl Options {
         }
         if bug == Some(InjectedBug::WrittenIsDurable) {
             o.syncs_beside = true;
+        }
+        if bug == Some(InjectedBug::ForgetReserved) {
+            (o.keys, o.checkpoint_entries, o.fault_every_ms) = (3, 10, 500);
         }
         if bug == Some(InjectedBug::OtherWindow) {
             o.limits.window_entries = 20;

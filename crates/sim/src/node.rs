@@ -182,6 +182,9 @@ impl Node {
             // Nobody compares.
             state.members.beginning = 0;
         }
+        if o.bug == Some(InjectedBug::ForgetReserved) && id == NodeId(1) {
+            state.certifier.forget_what_is_reserved();
+        }
         if o.bug == Some(InjectedBug::LearnerVotes) && state.installed && !state.conf.votes(id) {
             state.conf.learners.retain(|learner| *learner != id);
             state.conf.voters.push(id);

@@ -155,8 +155,11 @@ impl Postgres {
                     self.unknown(slot, txn, work, ctx);
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
                 }
-                _ => {
-                    ctx.events.add("lost at certification");
+                outcome => {
+                    ctx.events.add(match outcome {
+                        VerdictOutcome::Reserved => "lost to a reservation",
+                        _ => "lost at certification",
+                    });
                     ctx.checker.tells_aborted(txn, "verdict abort");
                     ended(work, ClientOutcome::Aborted, ctx);
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));

@@ -213,6 +213,11 @@ fn a_part_that_counts_twice_on_one_node_is_found() {
 }
 
 #[test]
+fn a_node_that_forgets_what_is_reserved_is_found() {
+    found(InjectedBug::ForgetReserved, 400, &["the first Some(Decided", "remembers other outcomes"]);
+}
+
+#[test]
 fn a_node_with_another_window_is_found() {
     found(InjectedBug::OtherWindow, 20, &["the first Some(Decided", "remembers other outcomes"]);
 }

@@ -529,7 +529,8 @@ commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 
 	ot_txn_to_text(txn, text);
 	ot_describe_key(verdict->key_number, &key);
-	ot_conflict_note(verdict->outcome == OT_OUTCOME_WINDOW ? OT_CONFLICT_TOO_OLD : OT_CONFLICT_CERTIFIED,
+	ot_conflict_note(verdict->outcome == OT_OUTCOME_WINDOW ? OT_CONFLICT_TOO_OLD :
+					 verdict->outcome == OT_OUTCOME_RESERVED ? OT_CONFLICT_RESERVED : OT_CONFLICT_CERTIFIED,
 					 relid, name ? psprintf("%s.%s", schema, name) : "", &key,
 					 verdict->outcome == OT_OUTCOME_WINDOW ? "" : verdict->region, verdict->other);
 	if (verdict->outcome == OT_OUTCOME_WINDOW)
@@ -539,6 +540,16 @@ commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
 						   verdict->other.value),
 				 ot_worker_hint_retry("Retry the transaction; keep write transactions shorter.")));
+	if (verdict->outcome == OT_OUTCOME_RESERVED)
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not commit: region \"%s\" is to go first", verdict->region),
+				 name ?
+				 errdetail("Transactions of region \"%s\" have lost again and again, at log index " UINT64_FORMAT " for the last time. What this one touched in table \"%s.%s\" is kept for their next try.",
+						   verdict->region, verdict->other.value, schema, name) :
+				 errdetail("Transactions of region \"%s\" have lost again and again, at log index " UINT64_FORMAT " for the last time. What this one changed in the schema is kept for their next try.",
+						   verdict->region, verdict->other.value),
+				 ot_worker_hint_retry("Retry the transaction.")));
 	ereport(ERROR,
 			(errcode(OT_ERR_LOST),
 			 errmsg("could not commit: a concurrent transaction in region \"%s\" was first",
@@ -699,8 +710,11 @@ commit_at_pre_commit(void)
 			break;
 		case OT_OUTCOME_CONFLICT:
 		case OT_OUTCOME_WINDOW:
+		case OT_OUTCOME_RESERVED:
 			commit_enter(COMMIT_REFUSED);
-			commit_own_id_enter(OWN_ID_FINAL);
+			/* if it lost before it was in the log, it has no outcome yet */
+			if (verdict.at.value != 0)
+				commit_own_id_enter(OWN_ID_FINAL);
 			commit_raise_lost(txn, &verdict);
 			break;
 		case OT_OUTCOME_CANCELLED:

@@ -62,6 +62,9 @@
 #include "ddl/ddl.h"
 #include "shmem/shmem.h"
 
+/* How long a statement lets another region go first before it is run again. */
+#define GO_FIRST_MS 100
+
 static ExecutorRun_hook_type prev_executor_run = NULL;
 static ExecutorFinish_hook_type prev_executor_finish = NULL;
 static ExecutorEnd_hook_type prev_executor_end = NULL;
@@ -247,6 +250,13 @@ retry_wait(void)
 	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms);
 
 	ot_session_watch_errors();
+	if (ot_conflict_own_last_kind() == OT_CONFLICT_RESERVED)
+	{
+		/* That entry was the favoured region's last loss: its commit comes later, or does not come. */
+		deadline = TimestampTzPlusMilliseconds(ot_now(), Min(GO_FIRST_MS, ot_commit_timeout_ms));
+		(void) ot_position_wait_shown(ot_conflict_own_last(), deadline);
+		return true;
+	}
 	return ot_position_wait_shown(ot_conflict_own_last(), deadline);
 }
 

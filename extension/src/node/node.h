@@ -85,7 +85,8 @@ typedef enum OtOutcome
 	OT_OUTCOME_WINDOW = 3,
 	OT_OUTCOME_REFUSED = 4,
 	OT_OUTCOME_CANCELLED = 5,
-	OT_OUTCOME_FULL = 6
+	OT_OUTCOME_FULL = 6,
+	OT_OUTCOME_RESERVED = 7
 } OtOutcome;
 
 typedef struct OtVerdict

@@ -72,6 +72,7 @@ typedef struct Conflicts
 
 static Conflicts *conflicts = NULL;
 static OtLogIndex own_last;
+static OtConflictKind own_last_kind;
 
 PG_FUNCTION_INFO_V1(ot_recent_conflicts);
 PG_FUNCTION_INFO_V1(ot_count_conflicts);
@@ -213,6 +214,7 @@ ot_conflict_note(OtConflictKind kind, Oid relid, const char *table, const OtConf
 	SpinLockRelease(&conflicts->mutex);
 	conflict_count_lost(kind, relid);
 	own_last = entry;
+	own_last_kind = kind;
 }
 
 /* The entry that a transaction of this process lost to last; 0: none has lost. */
@@ -220,6 +222,13 @@ OtLogIndex
 ot_conflict_own_last(void)
 {
 	return own_last;
+}
+
+/* Why it lost. */
+OtConflictKind
+ot_conflict_own_last_kind(void)
+{
+	return own_last_kind;
 }
 
 /* Copies number n; false if it is not there any more, or not yet. */
@@ -247,6 +256,8 @@ conflict_kind_name(OtConflictKind kind)
 			return "too old";
 		case OT_CONFLICT_EVICTED:
 			return "evicted";
+		case OT_CONFLICT_RESERVED:
+			return "reserved";
 	}
 	return "?";
 }

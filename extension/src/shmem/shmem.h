@@ -188,7 +188,8 @@ typedef enum OtConflictKind
 {
 	OT_CONFLICT_CERTIFIED = 0,	/* another one was first in the log */
 	OT_CONFLICT_TOO_OLD,		/* too old to be checked */
-	OT_CONFLICT_EVICTED			/* it was in the way of an entry */
+	OT_CONFLICT_EVICTED,		/* it was in the way of an entry */
+	OT_CONFLICT_RESERVED		/* a region that had lost often is to go first */
 } OtConflictKind;
 
 #define OT_CONFLICT_KINDS (OT_CONFLICT_EVICTED + 1)
@@ -206,6 +207,7 @@ extern void ot_conflict_note(OtConflictKind kind, Oid relid, const char *table,
 							 const OtConflictKey *key, const char *region, OtLogIndex entry);
 extern void ot_conflict_count_commit(const Oid *relids, int n);
 extern OtLogIndex ot_conflict_own_last(void);
+extern OtConflictKind ot_conflict_own_last_kind(void);
 
 /* ---- crossings.c ---- */
 

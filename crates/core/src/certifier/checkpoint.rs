@@ -9,6 +9,8 @@
 //! | outcomes | u64 n, n × (txn, index at, u8 outcome, u64 other, u32 key, u32 origin) |
 //! | dropped | u64 n, n × (u32 node, u64 incarnation, u64 sequence) |
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index at which it ended; 0 if it runs) |
+//! | losses | u64 n, n × (u64 hash, u32 node, u32 count, u8 mode, index until) |
+//! | reserved keys | u64 n, n × (u64 hash, u32 node, u8 mode, index by, index until) |
 //! | left out | u64 n, n × (index, index of the entry that leaves it out) |
 //! | to arrive in parts | u64 n, n × txn, the next one first |
 //! | committed indexes | index known after, u64 n, n × index |
@@ -16,6 +18,7 @@
 //! The map of taken keys is not stored: it follows from the window and is rebuilt from it.
 
 use super::outcomes::{Outcomes, Record};
+use super::reserved::{Losses, Reservation, Reserved};
 use super::{Certifier, CommittedIndexes, FixedMap, Limits, Verdict, WindowEntry};
 use crate::entry::LockMode;
 use crate::error::{Error, Result};
@@ -45,6 +48,7 @@ pub(crate) struct Frozen {
     records: VecDeque<Record>,
     highest_dropped: BTreeMap<(NodeId, u64), u64>,
     incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
+    reserved: Reserved,
     left_out: BTreeMap<LogIndex, LogIndex>,
     waiting: Vec<TxnId>,
 }
@@ -57,6 +61,8 @@ impl Frozen {
                 + self.records.len() * 45
                 + self.highest_dropped.len() * 20
                 + self.incarnations.len() * 20
+                + self.reserved.losses.len() * 25
+                + self.reserved.keys.len() * 29
                 + self.left_out.len() * 16
                 + self.waiting.len() * 20
                 + committed_indexes.indexes.len() * 8,
@@ -88,6 +94,7 @@ impl Frozen {
                 Verdict::Window { oldest, key } => (3, oldest.0, key, 0),
                 Verdict::Cancelled => (4, 0, 0, 0),
                 Verdict::NotMember => (5, 0, 0, 0),
+                Verdict::Reserved { by, key, node } => (6, by.0, key, node.0),
             };
             out.put_u8(code);
             out.put_u64_le(other);
@@ -105,6 +112,22 @@ impl Frozen {
             out.put_u32_le(node.0);
             out.put_u64_le(*incarnation);
             out.put_u64_le(ended.map_or(0, |at| at.0));
+        }
+        out.put_u64_le(self.reserved.losses.len() as u64);
+        for ((hash, node), losses) in &self.reserved.losses {
+            out.put_u64_le(*hash);
+            out.put_u32_le(node.0);
+            out.put_u32_le(losses.count);
+            out.put_u8(losses.mode as u8);
+            out.put_u64_le(losses.until.0);
+        }
+        out.put_u64_le(self.reserved.keys.len() as u64);
+        for ((hash, node), reservation) in &self.reserved.keys {
+            out.put_u64_le(*hash);
+            out.put_u32_le(node.0);
+            out.put_u8(reservation.mode as u8);
+            out.put_u64_le(reservation.by.0);
+            out.put_u64_le(reservation.until.0);
         }
         out.put_u64_le(self.left_out.len() as u64);
         for (left_out, by) in &self.left_out {
@@ -135,6 +158,7 @@ impl Certifier {
             records: self.outcomes.records.clone(),
             highest_dropped: self.outcomes.highest_dropped.clone(),
             incarnations: self.outcomes.incarnations.clone(),
+            reserved: self.reserved.clone(),
             left_out: self.left_out.clone(),
             waiting: self.arriving.iter().map(|arriving| arriving.txn).chain(self.waiting.iter().copied()).collect(),
         }
@@ -181,6 +205,7 @@ impl Certifier {
                 3 => Verdict::Window { oldest: Base(other), key },
                 4 => Verdict::Cancelled,
                 5 => Verdict::NotMember,
+                6 => Verdict::Reserved { by: LogIndex(other), key, node: origin },
                 _ => return Err(r.error(format!("outcome {code}"))),
             };
             outcomes.put(txn, at, verdict);
@@ -195,6 +220,16 @@ impl Certifier {
             outcomes.incarnations.insert(who, (ended != LogIndex::ZERO).then_some(ended));
         }
         c.outcomes = outcomes;
+        for _ in 0..count(r, 25)? {
+            let of = (r.u64("hash")?, NodeId(r.u32("node")?));
+            let losses = Losses { count: r.u32("losses")?, mode: mode(r)?, until: r.index("until")? };
+            c.reserved.losses.insert(of, losses);
+        }
+        for _ in 0..count(r, 29)? {
+            let of = (r.u64("hash")?, NodeId(r.u32("node")?));
+            let reservation = Reservation { mode: mode(r)?, by: r.index("by")?, until: r.index("until")? };
+            c.reserved.keys.insert(of, reservation);
+        }
         for _ in 0..count(r, 16)? {
             let (left_out, by) = (r.index("left out")?, r.index("left out by")?);
             if by <= left_out {
@@ -222,6 +257,11 @@ fn count(r: &mut Reader, bytes_each: usize) -> Result<usize> {
         return Err(r.error(format!("{n} elements announced, {} bytes left", r.left())));
     }
     Ok(n as usize)
+}
+
+fn mode(r: &mut Reader) -> Result<LockMode> {
+    let mode = r.u8("mode")?;
+    LockMode::from_u8(mode).ok_or_else(|| r.error("a lock mode above 3"))
 }
 
 fn rebuild_taken(

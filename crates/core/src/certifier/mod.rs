@@ -13,12 +13,14 @@
 //! - An entry that is left out of every PostgreSQL ([`Certifier::left_out_by`]) was certified like any other, and its
 //!   verdict stays.  The entry that leaves it out takes the same keys again, so that whoever saw the changes conflicts
 //!   with it.
+//! - An entry also aborts if a key of it is reserved for another node, which lost on it again and again (`reserved`).
 //! - A certifier rebuilt from a checkpoint gives the same answers as the original.
 
 pub(crate) mod checkpoint;
 mod committed_indexes;
 mod fixed_map;
 mod outcomes;
+mod reserved;
 
 pub use committed_indexes::CommittedIndexes;
 pub use outcomes::Outcome;
@@ -29,6 +31,7 @@ use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use crate::parts::Arriving;
 use fixed_map::FixedMap;
 use outcomes::Outcomes;
+use reserved::Reserved;
 use std::collections::{BTreeMap, VecDeque};
 
 /// How much is kept.  Verdicts depend on it, so it is the same on all nodes of a cluster and never changes.
@@ -58,6 +61,12 @@ pub enum Verdict {
         other: LogIndex,
         key: u32,
         origin: NodeId,
+    },
+    /// Key number `key` is reserved for node `node`, whose entry `by` was the last of several to lose.
+    Reserved {
+        by: LogIndex,
+        key: u32,
+        node: NodeId,
     },
     /// The base of key number `key` is below the window; `oldest` would have been high enough.
     Window {
@@ -116,6 +125,7 @@ pub struct Certifier {
     window_modes: VecDeque<u8>,
     taken: FixedMap<u64, Taken>,
     outcomes: Outcomes,
+    reserved: Reserved,
     /// The entries that are left out of every PostgreSQL, each with the entry that leaves it out.
     left_out: BTreeMap<LogIndex, LogIndex>,
     /// The one transaction whose parts count now, and those that wait until it has arrived.
@@ -135,6 +145,7 @@ impl Certifier {
             window_modes: VecDeque::new(),
             taken: FixedMap::default(),
             outcomes: Outcomes::new(&limits),
+            reserved: Reserved::default(),
             left_out: BTreeMap::new(),
             arriving: None,
             waiting: VecDeque::new(),
@@ -189,6 +200,13 @@ impl Certifier {
         self.decide(index, entry, Self::judge)
     }
 
+    /// Why this entry aborts wherever it comes in the log from now on, if that is certain: a conflict with what has
+    /// committed does not go away.
+    pub fn has_lost(&self, entry: &Entry) -> Option<Verdict> {
+        let verdict = (entry.kind == EntryKind::Transaction).then(|| self.judge(entry))?;
+        Some(verdict).filter(|verdict| matches!(verdict, Verdict::Conflict { .. } | Verdict::Window { .. }))
+    }
+
     /// Decides an entry of a node that is not a member at this index: it commits nothing.
     pub fn refuse(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
         self.decide(index, entry, |_, _| Verdict::NotMember)
@@ -198,6 +216,7 @@ impl Certifier {
     /// are aborted.
     pub fn end(&mut self, node: NodeId) {
         self.outcomes.end(node, self.decided);
+        self.reserved.end(node);
         self.waiting.retain(|txn| txn.node != node);
         self.arriving.take_if(|arriving| arriving.txn.node == node);
         self.next_arrives();
@@ -275,8 +294,16 @@ impl Certifier {
         }
         let verdict = if entry.kind == EntryKind::Cancel { Verdict::Cancelled } else { judge(self, entry) };
         let previous = self.last_committed;
-        if verdict == Verdict::Commit {
-            self.take(index, entry);
+        match verdict {
+            Verdict::Commit => {
+                self.take(index, entry);
+                self.reserved.committed(entry);
+            }
+            Verdict::Conflict { key, .. } => {
+                let key = entry.keys().nth(key as usize).expect("the verdict names one of its keys");
+                self.reserved.lost(index, entry, key);
+            }
+            _ => {}
         }
         self.outcomes.put(entry.txn, index, verdict);
         Decision::Decided { verdict, previous }
@@ -315,7 +342,7 @@ impl Certifier {
         Ok(())
     }
 
-    /// Reports the first key that makes the entry abort.
+    /// Reports the first key that makes the entry abort; a reserved one only if there is no other.
     fn judge(&self, entry: &Entry) -> Verdict {
         // It names other parts than those that have arrived (`put_together`).
         if entry.kind == EntryKind::Whole {
@@ -336,7 +363,16 @@ impl Certifier {
                 return Verdict::Conflict { other, key: number as u32, origin: self.origin_of(other) };
             }
         }
-        Verdict::Commit
+        match self.reserved.in_the_way(self.decided, entry) {
+            Some((key, by, node)) => Verdict::Reserved { by, key, node },
+            None => Verdict::Commit,
+        }
+    }
+
+    /// What no node may do: tests make one do it.
+    #[doc(hidden)]
+    pub fn forget_what_is_reserved(&mut self) {
+        self.reserved = Reserved::default();
     }
 
     fn origin_of(&self, index: LogIndex) -> NodeId {

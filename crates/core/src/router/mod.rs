@@ -42,6 +42,8 @@ const ABANDONED_TICKS: u64 = 100;
 const BEGINS_MAX: u32 = 3;
 /// PostgreSQL may end at an entry this often before the entry is taken for the cause.
 const LIVES_MAX: u32 = 3;
+/// An entry with more keys than this is proposed even if it has lost already: looking would take too long.
+const JUDGED_KEYS_MAX: usize = 1_000;
 
 struct Conn<O> {
     outbox: Arc<O>,
@@ -409,6 +411,12 @@ impl<O: Outbox> Router<O> {
                 return None;
             }
         }
+        // It need not cross regions to lose, and hold its locks meanwhile, for which the apply worker may be waiting.
+        let entry = Entry::decode(raw.clone()).ok().filter(|entry| entry.key_count() <= JUDGED_KEYS_MAX);
+        if let Some(verdict) = entry.and_then(|entry| context.certifier.has_lost(&entry)) {
+            self.tell(conn, txn, LogIndex::ZERO, verdict, LogIndex::ZERO, context.members);
+            return None;
+        }
         if let Some(c) = self.conns.get_mut(&conn) {
             c.waiting = Some(txn);
         }
@@ -570,6 +578,9 @@ impl<O: Outbox> Router<O> {
             }
             Verdict::Conflict { other, key, origin } => {
                 (VerdictOutcome::Conflict, other, key, members.region_of(origin).cloned().unwrap_or_default())
+            }
+            Verdict::Reserved { by, key, node } => {
+                (VerdictOutcome::Reserved, by, key, members.region_of(node).cloned().unwrap_or_default())
             }
             Verdict::Window { oldest, key } => (VerdictOutcome::Window, LogIndex(oldest.0), key, own()),
             Verdict::Cancelled | Verdict::NotMember => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),

@@ -20,6 +20,7 @@ mod dump;
 mod elsewhere;
 mod everywhere;
 mod eviction;
+mod fairness;
 mod fresh;
 mod grouped_apply;
 mod jobs;
