@@ -414,7 +414,7 @@ impl<O: Outbox> Router<O> {
         // It need not cross regions to lose, and hold its locks meanwhile, for which the apply worker may be waiting.
         let entry = Entry::decode(raw.clone()).ok().filter(|entry| entry.key_count() <= JUDGED_KEYS_MAX);
         if let Some(verdict) = entry.and_then(|entry| context.certifier.has_lost(&entry)) {
-            self.tell(conn, txn, LogIndex::ZERO, verdict, LogIndex::ZERO, context.members);
+            self.tell(conn, (txn, LogIndex::ZERO), verdict, LogIndex::ZERO, String::new(), context.members);
             return None;
         }
         if let Some(c) = self.conns.get_mut(&conn) {
