@@ -368,15 +368,15 @@ ot_commit_id_is_told(void)
 /*
  * The transaction of a statement has been committed, and the client has not been
  * told yet.  It must not be told anything else, so nothing may cancel what is
- * left of the statement.  While the client takes rows, the session can be ended:
- * that may take any time, and the client then has no answer at all.
+ * left of the statement.  Where that waits for the client, to take rows or to
+ * send the rest of its Sync, the session can be ended: that may take any time.
  */
 void
-ot_commit_begin_answer(bool has_rows)
+ot_commit_begin_answer(bool waits_for_client)
 {
 	answer.is_open = true;
-	answer.holds_interrupts = !has_rows;
-	if (has_rows)
+	answer.holds_interrupts = !waits_for_client;
+	if (waits_for_client)
 		HOLD_CANCEL_INTERRUPTS();
 	else
 		HOLD_INTERRUPTS();
@@ -391,9 +391,15 @@ commit_end_answer(bool committed)
 	answer.is_open = false;
 	if (!committed)
 		return;
-	/* the server holds interrupts once more while it calls this */
+	/*
+	 * An ERROR that somebody caught has let go too.  The server holds interrupts
+	 * once more while it calls this.
+	 */
 	if (!answer.holds_interrupts)
-		RESUME_CANCEL_INTERRUPTS();
+	{
+		if (QueryCancelHoldoffCount > 0)
+			RESUME_CANCEL_INTERRUPTS();
+	}
 	else if (InterruptHoldoffCount > 1)
 		RESUME_INTERRUPTS();
 }

@@ -71,7 +71,7 @@ pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
 extern OtTxnId ot_commit_tell_id(void);
 extern bool ot_commit_id_is_told(void);
-extern void ot_commit_begin_answer(bool has_rows);
+extern void ot_commit_begin_answer(bool waits_for_client);
 extern bool ot_commit_minds_errors(void);
 extern bool ot_commit_reword(const ErrorData *edata);
 

@@ -15,7 +15,7 @@
  * store.
  *
  * What follows a commit, up to the end of the statement, is a transaction that
- * does nothing.  Until its end, interrupts are held: the client must not be told
+ * does nothing.  Until its end, cancels are held: the client must not be told
  * that the statement failed (ot_commit_begin_answer() in commit.c).
  *
  * Which statements: INSERT, UPDATE, DELETE and MERGE, also WITH them, and CALL and
@@ -122,7 +122,7 @@ retry_is_explained(void)
 {
 	const char *value;
 
-	if (likely(ExecutorEnd_hook == ot_retry_executor_end))
+	if (likely(ExecutorEnd_hook == ot_retry_executor_end && prev_executor_end == NULL))
 		return false;
 	value = GetConfigOption("auto_explain.log_min_duration", true, false);
 	return value != NULL && strcmp(value, "-1") != 0;
@@ -151,7 +151,8 @@ retry_applies(PlannedStmt *stmt)
 /* ---- one try ---- */
 
 /*
- * Ends what standard_ExecutorEnd() ends, but keeps the memory.
+ * Ends what standard_ExecutorEnd() ends, but keeps the memory, and leaves nothing
+ * for it to end but that: it is still called, with the hooks of other extensions.
  */
 static void
 retry_close(QueryDesc *query)
@@ -166,6 +167,11 @@ retry_close(QueryDesc *query)
 	ExecResetTupleTable(estate->es_tupleTable, false);
 	ExecCloseResultRelations(estate);
 	ExecCloseRangeTableRelations(estate);
+	estate->es_subplanstates = NIL;
+	estate->es_tupleTable = NIL;
+	estate->es_opened_result_relations = NIL;
+	estate->es_trig_target_relations = NIL;
+	estate->es_range_table_size = 0;
 	UnregisterSnapshot(estate->es_snapshot);
 	estate->es_snapshot = InvalidSnapshot;
 	MemoryContextSwitchTo(old);
@@ -300,7 +306,7 @@ retry_commit(Retry *retry)
 	}
 	CommitTransactionCommand();
 	retry->ends = true;
-	ot_commit_begin_answer(ActivePortal->holdStore != NULL);
+	ot_commit_begin_answer(ActivePortal->visible || ActivePortal->holdStore != NULL);
 	StartTransactionCommand();
 	MemoryContextSwitchTo(retry->context);
 	/* the portal of a query removes it when it has run */
@@ -352,6 +358,7 @@ retry_begin_anew(Retry *retry)
 	/* it is gone when the transaction has ended */
 	if (retry->running)
 		retry->running->snapshot = InvalidSnapshot;
+	ActivePortal->portalSnapshot = NULL;
 	AbortCurrentTransaction();
 	StartTransactionCommand();
 	MemoryContextSwitchTo(retry->context);
@@ -422,6 +429,9 @@ retry_run(Retry *retry)
 	} while (again);
 	if (retry->running != retry->query)
 		retry_show_last_try(retry);
+	/* the statement itself may have turned it on */
+	if (done.committed && retry->query && retry_is_explained())
+		retry->query->totaltime = NULL;
 }
 
 /* The transaction is over, and so is every statement of it. */
@@ -501,16 +511,10 @@ ot_retry_executor_end(QueryDesc *query)
 	if (query == done.query)
 	{
 		done.query = NULL;
+		/* its nodes have ended (retry_close()) */
 		if (done.committed)
-		{
-			done.committed = false;
-			MemoryContextDelete(query->estate->es_query_cxt);
-			query->tupDesc = NULL;
-			query->estate = NULL;
 			query->planstate = NULL;
-			query->totaltime = NULL;
-			return;
-		}
+		done.committed = false;
 	}
 	if (prev_executor_end)
 		prev_executor_end(query);
