@@ -364,8 +364,8 @@ impl World {
         }
     }
 
-    /// Lets PostgreSQL `i` do something, and carries out its wishes.  `false`: it is no longer in that incarnation.
-    /// A session of machine `i` was told that the servers of all members show `at`: nobody can read there what is older.
+    /// A session of machine `i` was told that the servers of all members show `at`: nobody can read there what is
+    /// older.
     fn check_shown_everywhere(&mut self, i: usize, at: LogIndex) {
         let Some(members) = self.machines[i].node.as_ref().map(|n| n.members().clone()) else { return };
         for server in self.machines.iter().filter_map(|m| m.postgres.as_ref()) {
@@ -377,6 +377,7 @@ impl World {
         }
     }
 
+    /// Lets PostgreSQL `i` do something, and carries out its wishes.  `false`: it is no longer in that incarnation.
     pub(crate) fn with_postgres(
         &mut self,
         i: usize,

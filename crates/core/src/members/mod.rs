@@ -556,7 +556,8 @@ impl Members {
         self.version += 1;
     }
 
-    /// Removes whatever names a member or a region that is gone; the leader's place moves if no data voter is left there.
+    /// Removes whatever names a member or a region that is gone; the leader's place moves if no data voter is left
+    /// there.
     fn tidy(&mut self) {
         let ids: Vec<NodeId> = self.members.iter().map(|m| m.id).collect();
         let gone = |id: &mut NodeId| !ids.contains(id);

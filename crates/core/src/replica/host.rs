@@ -88,8 +88,8 @@ pub trait Host {
     type Store: Store;
     type Outbox: Outbox;
 
-    /// A monotonic clock, read anew on every call; where it starts does not matter.  Read leases rest on how fast it goes
-    /// ([`super::leases::DRIFT_MAX_PERCENT`]), also while the machine sleeps.
+    /// A monotonic clock, read anew on every call; where it starts does not matter.  Read leases rest on how fast it
+    /// goes ([`super::leases::DRIFT_MAX_PERCENT`]), also while the machine sleeps.
     fn now(&self) -> Duration;
     /// `Err` ends the replica at this point.
     fn stage(&mut self, stage: Stage) -> Result<(), Self::Error>;
@@ -113,8 +113,8 @@ pub trait Host {
     fn send_promise(&mut self, to: NodeId, question: u64, last: EntryId);
     /// Sends this node's report to these members; `None`: to all.
     fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report);
-    /// Asks each of these nodes for a report as soon as its server shows `at` ([`super::Replica::awaits`]).  That may be
-    /// lost; it must not wait behind anything large.
+    /// Asks each of these nodes for a report as soon as its server shows `at` ([`super::Replica::awaits`]).  That may
+    /// be lost; it must not wait behind anything large.
     fn send_await(&mut self, to: &[NodeId], at: LogIndex);
     /// The lowest round trips to the other members measured lately, in microseconds.  Members that are not connected
     /// are not among them.

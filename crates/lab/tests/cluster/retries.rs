@@ -224,7 +224,7 @@ async fn without_retries_one_of_two_fails(lab: &Lab) {
     lab.shows("select v from hot where id = 6", &(2 * ROUNDS - failed).to_string()).await;
 }
 
-/// Bytes of the protocol, since drivers do not send two Executes before one Sync when they are told to run two statements.
+/// Bytes of the protocol: drivers that are told to run two statements do not send two Executes before one Sync.
 struct Raw(TcpStream);
 
 impl Raw {

@@ -281,8 +281,8 @@ impl Follower {
         self.acknowledged.is_some_and(|at| now < at + patience)
     }
 
-    /// It has not acknowledged in time what it was sent.  `waits`: the link to it is full, which is not its fault as long
-    /// as it gets on.
+    /// It has not acknowledged in time what it was sent.  `waits`: the link to it is full, which is not its fault as
+    /// long as it gets on.
     fn is_late(&self, now: Instant, waits: bool) -> bool {
         self.sent.front().is_some_and(|sent| sent.late_at <= now) && !(waits && self.moves(now))
     }

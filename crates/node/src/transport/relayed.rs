@@ -65,7 +65,8 @@ fn tagged(key: &Secret, head: &[u8], digest: &[u8; 32]) -> [u8; TAG_BYTES] {
 }
 
 impl Entries {
-    /// Takes them out of the message.  `last`: what was sent before.  True: there are some, and they are the same bytes.
+    /// Takes them out of the message.  `last`: what was sent before.  True: there are some, and their bytes are the
+    /// same.
     pub fn take(message: &mut Message, last: Option<&Entries>) -> (Entries, bool) {
         let message = Message { entries: std::mem::take(&mut message.entries), ..Message::default() };
         let bytes = Bytes::from(message.write_to_bytes().expect("writing to memory"));
