@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p onetrip-node --example relay [seconds per measurement]`
 //! Five voters, a process each, without PostgreSQL: one in r1, which leads, three in r2 at a round trip of 20 ms, one
-//! in r3 at 60 ms.  Clients commit at the leader, first with all nodes running, then with one node of r2 stopped (SIGSTOP)
-//! after a second: the relay.  Without a relay: the same distances, with each node of r2 in a region of its own name.
+//! in r3 at 60 ms.  Clients commit at the leader, first with all nodes running, then with one node of r2 stopped
+//! (SIGSTOP) after a second: the relay.  Without a relay: the same distances, with each node of r2 in a region of its
+//! own name.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
