@@ -139,15 +139,15 @@ GRANT SELECT ON onetrip.conflicts TO PUBLIC;
 
 CREATE FUNCTION onetrip.count_conflicts(
     OUT "table" text, OUT commits bigint, OUT lost_at_commit bigint, OUT too_old bigint,
-    OUT evicted bigint)
+    OUT evicted bigint, OUT reserved bigint)
     RETURNS SETOF record
     LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_count_conflicts';
 COMMENT ON FUNCTION onetrip.count_conflicts() IS
     'How many transactions of this server changed a table and committed, or lost because of it, since the server started.';
 
 CREATE VIEW onetrip.conflicts_by_table AS
-    SELECT *, (lost_at_commit + too_old + evicted)::float8
-              / nullif(commits + lost_at_commit + too_old + evicted, 0) AS lost_share
+    SELECT *, (lost_at_commit + too_old + evicted + reserved)::float8
+              / nullif(commits + lost_at_commit + too_old + evicted + reserved, 0) AS lost_share
       FROM onetrip.count_conflicts();
 COMMENT ON VIEW onetrip.conflicts_by_table IS
     'How many transactions of this server changed a table and committed, or lost because of it, since the server started.';

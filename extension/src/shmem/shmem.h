@@ -192,7 +192,7 @@ typedef enum OtConflictKind
 	OT_CONFLICT_RESERVED		/* a region that had lost often is to go first */
 } OtConflictKind;
 
-#define OT_CONFLICT_KINDS (OT_CONFLICT_EVICTED + 1)
+#define OT_CONFLICT_KINDS (OT_CONFLICT_RESERVED + 1)
 
 /* A key's columns and its values in them, as text. */
 typedef struct OtConflictKey

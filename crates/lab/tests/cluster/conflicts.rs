@@ -153,7 +153,7 @@ async fn seen_afterwards(lab: &Lab, tally: &Tally) {
     let (mut counted, mut committed) = (0, 0);
     for session in lab.sessions().await {
         let of_t = "from onetrip.conflicts_by_table where \"table\" = 'public.t' and lost_share between 0 and 1";
-        let sum = format!("select coalesce(sum(lost_at_commit + too_old + evicted)::bigint, 0) {of_t}");
+        let sum = format!("select coalesce(sum(lost_at_commit + too_old + evicted + reserved)::bigint, 0) {of_t}");
         counted += number(&session, &sum).await.unwrap();
         committed += number(&session, &format!("select coalesce(sum(commits)::bigint, 0) {of_t}")).await.unwrap();
     }
