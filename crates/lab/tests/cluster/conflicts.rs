@@ -176,7 +176,7 @@ async fn seen_afterwards(lab: &Lab, tally: &Tally) {
 
 /// The values of a loser's key are for those who may read these columns, and the rows.
 async fn keys_are_for_who_may_read_them(lab: &Lab) {
-    const CERTIFIED: &str = "select count(*) from onetrip.conflicts where kind = 'certification'";
+    const CERTIFIED: &str = "select count(*) from onetrip.conflicts where kind in ('certification', 'reserved')";
     const KEYS: &str = "select count(key) from onetrip.conflicts";
     let a = lab.session(0).await;
     let mut seen = 0;
