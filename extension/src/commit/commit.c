@@ -391,6 +391,7 @@ commit_end_answer(bool committed)
 	answer.is_open = false;
 	if (!committed)
 		return;
+
 	/*
 	 * An ERROR that somebody caught has let go too.  The server holds interrupts
 	 * once more while it calls this.
