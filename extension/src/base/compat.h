@@ -14,6 +14,7 @@
 #include "access/htup_details.h"
 #include "access/tableam.h"
 #include "commands/explain.h"
+#include "commands/prepare.h"
 #include "nodes/tidbitmap.h"
 #if PG_VERSION_NUM >= 180000
 #include "commands/explain_format.h"
@@ -375,6 +376,23 @@ ot_standard_explain_one_query(Query *query, int cursor_options, IntoClause *into
 	INSTR_TIME_SUBTRACT(ended, begun);
 	BufferUsageAccumDiff(&planning, &pgBufferUsage, &used);
 	ExplainOnePlan(plan, into, es, text, params, env, &ended, es->buffers ? &planning : NULL);
+#endif
+}
+
+/* 18: what EXPLAIN EXECUTE needs from outside comes in a ParseState. */
+static inline void
+ot_explain_execute(ExecuteStmt *stmt, IntoClause *into, ExplainState *es, const char *text,
+				   ParamListInfo params, QueryEnvironment *env)
+{
+#if PG_VERSION_NUM >= 180000
+	ParseState *pstate = make_parsestate(NULL);
+
+	pstate->p_sourcetext = text;
+	pstate->p_queryEnv = env;
+	ExplainExecuteQuery(stmt, into, es, pstate, params);
+	free_parsestate(pstate);
+#else
+	ExplainExecuteQuery(stmt, into, es, text, params, env);
 #endif
 }
 

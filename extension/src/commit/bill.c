@@ -20,6 +20,7 @@
 #include "access/xact.h"
 #include "commands/defrem.h"
 #include "commands/explain.h"
+#include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
 #include "utils/snapmgr.h"
@@ -140,6 +141,57 @@ bill_print(const OtWriteSetSizes *before, int trips_before, ExplainState *es)
 	ExplainCloseGroup("Query", NULL, true, es);
 }
 
+/* ---- EXECUTE ---- */
+
+/*
+ * The server explains EXECUTE without calling the hook for queries.  So a query
+ * stands in for it until the hook is called: a SELECT of nothing, which is the
+ * only one that has a utility statement.
+ */
+static bool
+bill_stands_for_execute(const Query *query)
+{
+	return query->commandType == CMD_SELECT && query->utilityStmt != NULL;
+}
+
+static Query *
+bill_execute_as_query(const Query *query)
+{
+	Query	   *select = makeNode(Query);
+
+	select->commandType = CMD_SELECT;
+	select->querySource = query->querySource;
+	select->canSetTag = query->canSetTag;
+	select->utilityStmt = query->utilityStmt;
+	select->jointree = makeFromExpr(NIL, NULL);
+	select->stmt_location = query->stmt_location;
+	select->stmt_len = query->stmt_len;
+	return select;
+}
+
+/* Returns the query of an EXPLAIN in which EXECUTE, also that of CREATE TABLE AS, is such a query. */
+static Node *
+bill_with_execute(Node *node)
+{
+	Query	   *query = (Query *) node;
+
+	if (!IsA(node, Query) || query->commandType != CMD_UTILITY)
+		return node;
+	if (IsA(query->utilityStmt, ExecuteStmt))
+		return (Node *) bill_execute_as_query(query);
+	if (IsA(query->utilityStmt, CreateTableAsStmt))
+	{
+		CreateTableAsStmt *create = makeNode(CreateTableAsStmt);
+
+		*create = *(CreateTableAsStmt *) query->utilityStmt;
+		create->query = bill_with_execute(create->query);
+		query = makeNode(Query);
+		*query = *(Query *) node;
+		query->utilityStmt = (Node *) create;
+	}
+	return (Node *) query;
+}
+
 static void
 ot_explain_one_query(Query *query, int cursor_options, IntoClause *into, ExplainState *es,
 					 const char *text, ParamListInfo params, QueryEnvironment *env)
@@ -148,7 +200,9 @@ ot_explain_one_query(Query *query, int cursor_options, IntoClause *into, Explain
 	int			trips_before = ot_trips_taken();
 
 	ot_write_set_sizes(&before);
-	if (prev_explain_one_query)
+	if (bill_stands_for_execute(query))
+		ot_explain_execute((ExecuteStmt *) query->utilityStmt, into, es, text, params, env);
+	else if (prev_explain_one_query)
 		prev_explain_one_query(query, cursor_options, into, es, text, params, env);
 	else
 		ot_standard_explain_one_query(query, cursor_options, into, es, text, params, env);
@@ -190,16 +244,11 @@ bill_take_option(ExplainStmt *stmt, bool *dist)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("EXPLAIN option DIST requires ANALYZE")));
-	if (*dist && IsA(stmt->query, Query) &&
-		((Query *) stmt->query)->commandType == CMD_UTILITY &&
-		IsA(((Query *) stmt->query)->utilityStmt, ExecuteStmt))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("EXPLAIN option DIST does not work with EXECUTE"),
-				 errhint("Explain the statement that was prepared.")));
 	copy = makeNode(ExplainStmt);
 	*copy = *stmt;
 	copy->options = options;
+	if (*dist)
+		copy->query = bill_with_execute(copy->query);
 	return copy;
 }
 

@@ -86,9 +86,15 @@ COMMIT;
 EXPLAIN (ANALYZE, DIST OFF, COSTS OFF, TIMING OFF, SUMMARY OFF) SELECT 1;
 EXPLAIN (DIST) SELECT 1;
 EXPLAIN (ANALYZE, DIST maybe) SELECT 1;
-PREPARE prepared AS SELECT 1;
-EXPLAIN (ANALYZE, DIST) EXECUTE prepared;
-EXPLAIN (ANALYZE OFF, DIST OFF, COSTS OFF) EXECUTE prepared;
+-- EXECUTE: the sum of what was prepared, with its parameters; also under CREATE TABLE AS.
+PREPARE prepared(int) AS UPDATE visit SET v = v + $1 WHERE id <= $1;
+SELECT bill ->> 'Rows Captured' AS rows FROM (SELECT bill_json('EXECUTE prepared(' || n || ')') FROM generate_series(0, 2) n) b(bill);
+SELECT bill('EXECUTE prepared(1 + 1)');
+EXPLAIN (ANALYZE, DIST) EXECUTE absent;
+PREPARE selected(int) AS SELECT n FROM generate_series(1, $1) n;
+SELECT bill ->> 'Rows Captured' AS rows FROM bill_json('CREATE TABLE executed AS EXECUTE selected(4)') bill;
+SELECT count(*) FROM executed;
+EXPLAIN (ANALYZE OFF, DIST OFF, COSTS OFF) EXECUTE selected(1);
 -- CREATE TABLE AS runs under EXPLAIN as well, in every region.
 SELECT bill ->> 'Rows Captured' AS rows, bill ->> 'Round Trips at COMMIT' AS trips
   FROM bill_json('CREATE TABLE filled AS SELECT n FROM generate_series(1, 3) n') bill;
