@@ -94,6 +94,7 @@ extern int	ot_commit_timeout_ms;
 extern int	ot_ack;
 extern int	ot_max_trips;
 extern int	ot_statement_retries;
+extern bool ot_commit_notices;
 extern bool ot_retry_procedures;
 extern int	ot_max_staleness_ms;
 extern int	ot_read;			/* OtRead */

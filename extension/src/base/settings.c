@@ -27,6 +27,7 @@ int			ot_commit_timeout_ms = 10000;
 int			ot_ack = OT_ACK_QUORUM;
 int			ot_max_trips = -1;
 int			ot_statement_retries = 3;
+bool		ot_commit_notices = false;
 bool		ot_retry_procedures = false;
 int			ot_max_staleness_ms = -1;
 int			ot_read = OT_READ_LOCAL;
@@ -139,6 +140,11 @@ ot_settings_init(void)
 							 "CALL and DO are run again as well.",
 							 "What they do outside of the database, and the messages that they send, are repeated.",
 							 &ot_retry_procedures, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("onetrip.commit_notices",
+							 "Each COMMIT of a change tells its client what it has cost.",
+							 "A notice, with the parts of its time as DETAIL.",
+							 &ot_commit_notices, false,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("onetrip.new_tables",
 							 "Whether a new table without USING is replicated.",

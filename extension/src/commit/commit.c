@@ -194,6 +194,8 @@ ot_commit_init(void)
 	RegisterXactCallback(commit_xact_callback, NULL);
 	RegisterSubXactCallback(commit_subxact_callback, NULL);
 	RegisterResourceReleaseCallback(commit_show_own_commit, NULL);
+	/* called in the opposite order: the notice comes once the wait is over */
+	ot_cost_init();
 	ot_everywhere_init();
 }
 

@@ -101,6 +101,7 @@ extern void ot_cost_bytes(uint64 bytes);
 extern void ot_cost_held_by(const char *regions);
 extern void ot_cost_committed(OtLogIndex entry);
 extern void ot_cost_end(bool everywhere);
+extern void ot_cost_init(void);
 
 /* proposal.c */
 extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);

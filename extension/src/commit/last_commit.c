@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * last_commit.c
- *	  What the last COMMIT of this session cost: onetrip.last_commit(); each
- *	  adds to the server's histograms (shmem/commit_times.c).
+ *	  What the last COMMIT of this session cost: onetrip.last_commit(), and the
+ *	  notice of onetrip.commit_notices; each adds to the server's histograms
+ *	  (shmem/commit_times.c).
  *
  * The parts of a COMMIT, as this process sees them:
  *
@@ -27,8 +28,12 @@
 #include "catalog/pg_collation.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
 
 #include "shmem/shmem.h"
 
@@ -47,6 +52,7 @@ typedef struct CommitCost
 
 static CommitCost present;		/* of the COMMIT under way */
 static CommitCost last;			/* entry 0: none yet */
+static bool notice_due;			/* the client wants to be told what "last" cost, and has not been */
 
 /* A COMMIT that crosses regions begins. */
 void
@@ -103,6 +109,7 @@ ot_cost_end(bool everywhere)
 		ot_cost_mark(OT_COST_EVERYWHERE);
 	present.everywhere = everywhere;
 	last = present;
+	notice_due = ot_commit_notices;
 	ot_commit_time_note(OT_COMMIT_PREPARE, cost_microseconds(&last, OT_COST_BEGUN, OT_COST_PROPOSED));
 	ot_commit_time_note(OT_COMMIT_VERDICT, cost_microseconds(&last, OT_COST_PROPOSED, OT_COST_DECIDED));
 	ot_commit_time_note(OT_COMMIT_TURN, cost_microseconds(&last, OT_COST_DECIDED, OT_COST_TURN));
@@ -151,4 +158,67 @@ ot_last_commit(PG_FUNCTION_ARGS)
 	if (last.everywhere)
 		values[9] = last_commit_part(OT_COST_PUBLISHED);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* ---- the notice ---- */
+
+static double
+cost_ms(OtCostMark from, OtCostMark to)
+{
+	return cost_microseconds(&last, from, to) / 1000.0;
+}
+
+static void
+cost_notice(void)
+{
+	StringInfoData parts;
+
+	initStringInfo(&parts);
+	appendStringInfo(&parts, "Prepare %.1f ms, verdict %.1f ms, turn %.1f ms, local commit %.1f ms",
+					 cost_ms(OT_COST_BEGUN, OT_COST_PROPOSED), cost_ms(OT_COST_PROPOSED, OT_COST_DECIDED),
+					 cost_ms(OT_COST_DECIDED, OT_COST_TURN), cost_ms(OT_COST_TURN, OT_COST_PUBLISHED));
+	if (last.everywhere)
+		appendStringInfo(&parts, ", everywhere %.1f ms", cost_ms(OT_COST_PUBLISHED, OT_COST_EVERYWHERE));
+	if (last.held_by[0] != '\0')
+		appendStringInfo(&parts, "; on disk in %s", last.held_by);
+	ereport(NOTICE,
+			(errmsg_plural("committed as entry %llu with %d round trip, in %.1f ms",
+						   "committed as entry %llu with %d round trips, in %.1f ms",
+						   last.trips, (unsigned long long) last.entry.value, last.trips,
+						   cost_ms(OT_COST_BEGUN, last.everywhere ? OT_COST_EVERYWHERE : OT_COST_PUBLISHED)),
+			 errdetail_internal("%s.", parts.data)));
+	pfree(parts.data);
+}
+
+/*
+ * The transaction is committed and has no locks.  This is the middle of
+ * CommitTransaction(), where an ERROR would be a PANIC, so whatever is raised
+ * is let go; then there is no notice.
+ */
+static void
+cost_after_locks(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
+
+	if (likely(!notice_due) || phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level)
+		return;
+	notice_due = false;
+	PG_TRY();
+	{
+		cost_notice();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		InterruptHoldoffCount = holdoff;
+	}
+	PG_END_TRY();
+}
+
+void
+ot_cost_init(void)
+{
+	RegisterResourceReleaseCallback(cost_after_locks, NULL);
 }
