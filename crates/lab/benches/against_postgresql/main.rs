@@ -9,11 +9,13 @@
 //! | [`throughput`] | commits a second and what each costs, with 1 to 64 clients |
 //! | [`indexes`], [`rows`], [`voters`] | the same with more indexes, rows in a transaction, and voters |
 //! | [`statements`] | 100,000 rows in one statement, which crosses regions once |
+//! | [`far`] | reads and updates 78 and 100 ms from the others, beside published figures of other databases |
 //!
 //! A run of all parts writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and the
 //! tables between the marks in the README of the repository.  `--only regions,rows` runs only these parts; their tables
 //! then go to standard output, to `--out` if it is given, and never to the README.
 
+mod far;
 mod figure;
 mod indexes;
 mod published;
@@ -64,6 +66,7 @@ enum Part {
     Rows,
     Statements,
     Voters,
+    Far,
 }
 
 pub struct Bench {
@@ -96,6 +99,7 @@ impl Part {
             Part::Rows => "rows",
             Part::Statements => "statements",
             Part::Voters => "voters",
+            Part::Far => "far",
         }
     }
 
@@ -108,6 +112,7 @@ impl Part {
             Part::Rows => rows::section(bench).await,
             Part::Statements => statements::section(bench).await,
             Part::Voters => voters::section(bench).await,
+            Part::Far => far::section(bench).await,
         }
     }
 }
