@@ -214,6 +214,53 @@ COMMENT ON TABLE onetrip.left_out IS
     'Entries of the log that were left out in every region (onetrip skip); written by the apply worker.';
 GRANT SELECT ON onetrip.left_out TO PUBLIC;
 
+-- ---- prepared transactions ----
+
+-- What transactions that are prepared in the cluster are going to change.  Each server keeps its own table, in step with the
+-- log; the contents are not replicated as rows.  It contains rows of tables that a role may not be allowed to read.
+CREATE TABLE onetrip.prepared (
+    gid text COLLATE "C" PRIMARY KEY,
+    owner oid NOT NULL,
+    region text NOT NULL,
+    prepared timestamptz NOT NULL,
+    log_index bigint NOT NULL,
+    write_set bytea NOT NULL
+) USING heap;
+COMMENT ON TABLE onetrip.prepared IS
+    'Transactions that are prepared and neither committed nor rolled back; written by the apply worker.';
+
+CREATE VIEW onetrip.prepared_xacts AS
+    SELECT p.gid,
+           pg_catalog.pg_get_userbyid(p.owner) AS owner,
+           p.region,
+           pg_catalog.current_database() AS database,
+           p.prepared,
+           p.log_index,
+           pg_catalog.octet_length(p.write_set) AS bytes
+      FROM onetrip.prepared AS p;
+COMMENT ON VIEW onetrip.prepared_xacts IS
+    'Transactions that are prepared in the cluster; COMMIT PREPARED and ROLLBACK PREPARED work in every region.';
+GRANT SELECT ON onetrip.prepared_xacts TO PUBLIC;
+
+-- PostgreSQL's own function, under a name that is not redirected.
+CREATE FUNCTION onetrip.local_prepared_xact(
+    OUT transaction xid, OUT gid text, OUT prepared timestamptz, OUT ownerid oid, OUT dbid oid)
+    RETURNS SETOF record LANGUAGE internal STRICT VOLATILE PARALLEL SAFE AS 'pg_prepared_xact';
+COMMENT ON FUNCTION onetrip.local_prepared_xact() IS
+    'Transactions that PostgreSQL itself has prepared on this server, which have used no onetrip table.';
+
+CREATE FUNCTION onetrip.pg_prepared_xact(
+    OUT transaction xid, OUT gid text, OUT prepared timestamptz, OUT ownerid oid, OUT dbid oid)
+    RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT l.transaction, l.gid, l.prepared, l.ownerid, l.dbid FROM onetrip.local_prepared_xact() AS l
+    UNION ALL
+    SELECT '0'::xid, p.gid, p.prepared, p.owner, d.oid
+      FROM onetrip.prepared AS p, pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database();
+END;
+COMMENT ON FUNCTION onetrip.pg_prepared_xact() IS
+    'What pg_prepared_xacts shows; calls to pg_prepared_xact() are redirected here.';
+
 -- ---- jobs ----
 
 -- Indexes of CREATE INDEX CONCURRENTLY that this server is to build, or has built.  Each server keeps its own table, with the

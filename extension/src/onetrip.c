@@ -78,6 +78,7 @@ _PG_init(void)
 	ot_evict_init();
 	ot_jobs_init();
 	ot_fresh_init();
+	ot_prepared_init();
 	ot_explain_init();
 	/* the hook that is installed last is called first */
 	ot_session_init();

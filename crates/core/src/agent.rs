@@ -100,6 +100,12 @@ pub enum VerdictOutcome {
     Full = 6,
     /// Aborted in favour of another region, which lost on that key again and again.
     Reserved = 7,
+    /// Aborted because a prepared transaction holds that key.
+    Held = 8,
+    /// Like `Commit`, but the apply worker commits the entry here, too.
+    ByWorker = 9,
+    /// Aborted because prepared transactions hold as many keys, or are as many, as can be.
+    NoRoom = 10,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +129,8 @@ pub enum OutcomeState {
     OlderThanKept = 3,
     /// Committed, and since then left out of every PostgreSQL: nobody shows it.
     LeftOut = 4,
+    /// Prepared (PREPARE TRANSACTION); whether it has been ended since is not said here.
+    Prepared = 5,
 }
 
 /// What an ENTRY is besides a transaction's changes.
@@ -383,6 +391,9 @@ impl ToPostgres {
                     5 => VerdictOutcome::Cancelled,
                     6 => VerdictOutcome::Full,
                     7 => VerdictOutcome::Reserved,
+                    8 => VerdictOutcome::Held,
+                    9 => VerdictOutcome::ByWorker,
+                    10 => VerdictOutcome::NoRoom,
                     other => return Err(r.error(format!("VERDICT with outcome {other}"))),
                 };
                 ToPostgres::Verdict(VerdictFrame {
@@ -403,6 +414,7 @@ impl ToPostgres {
                     2 => OutcomeState::Aborted,
                     3 => OutcomeState::OlderThanKept,
                     4 => OutcomeState::LeftOut,
+                    5 => OutcomeState::Prepared,
                     other => return Err(r.error(format!("OUTCOME_IS with state {other}"))),
                 },
                 at: r.index("at")?,

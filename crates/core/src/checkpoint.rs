@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 const MAGIC: u32 = 0x314b_544f; // "OTK1"
-const VERSION: u16 = 7;
+const VERSION: u16 = 8;
 const WHAT: &str = "checkpoint";
 /// Far apart, so that no small damage turns one into the other.
 const MADE: u16 = 0x4d4d;

@@ -2,7 +2,7 @@
 //!
 //! An entry of a node that is not a member at that index commits nothing, whoever let it into the log.
 
-use crate::certifier::{Certifier, CommittedIndexes, Decision, Verdict};
+use crate::certifier::{Certifier, CommittedIndexes, Decision};
 use crate::consensus::Committed;
 use crate::entry::{Entry, EntryKind};
 use crate::error::Result;
@@ -34,7 +34,7 @@ pub fn decide(
     let is_member = members.contains(entry.txn.node);
     let decision = match entry.kind {
         EntryKind::Part if is_member => certifier.take_part(index, &entry)?,
-        EntryKind::Transaction | EntryKind::Whole if !is_member => certifier.refuse(index, &entry)?,
+        kind if !is_member && (kind.is_of_backend() || kind == EntryKind::Whole) => certifier.refuse(index, &entry)?,
         EntryKind::Incarnation | EntryKind::Part if !is_member => {
             certifier.skip(index)?;
             return Ok(None);
@@ -42,7 +42,12 @@ pub fn decide(
         // A transaction can be cancelled or left out even if its node is not a member any more.
         _ => certifier.certify(index, &entry)?,
     };
-    if matches!(decision, Decision::Decided { verdict: Verdict::Commit, .. } | Decision::LeavesOut { .. }) {
+    let commits = match decision {
+        Decision::Decided { verdict, .. } => verdict.commits(),
+        Decision::LeavesOut { .. } => true,
+        _ => false,
+    };
+    if commits {
         committed_indexes.push(index);
     }
     Ok(Some((entry.txn, decision)))

@@ -70,6 +70,33 @@ pub enum EntryKind {
     Part = 5,
     /// Stands for transaction `txn`, all of whose parts are in the log; it names them.
     Whole = 6,
+    /// PREPARE TRANSACTION: the keys are held until the transaction is ended.  The first of them is its name.
+    Prepare = 7,
+    /// COMMIT PREPARED: the only key is the name of what is to be committed, with a base at which its author saw that.
+    CommitPrepared = 8,
+    /// ROLLBACK PREPARED, likewise.
+    RollbackPrepared = 9,
+}
+
+impl EntryKind {
+    const ALL: [EntryKind; 10] = {
+        use EntryKind::*;
+        [Transaction, Command, Cancel, Incarnation, Skip, Part, Whole, Prepare, CommitPrepared, RollbackPrepared]
+    };
+
+    pub fn from_u8(kind: u8) -> Option<EntryKind> {
+        EntryKind::ALL.get(usize::from(kind)).copied()
+    }
+
+    pub fn ends_prepared(self) -> bool {
+        matches!(self, EntryKind::CommitPrepared | EntryKind::RollbackPrepared)
+    }
+
+    /// A backend proposes it, and PostgreSQL gets it if it commits.
+    pub fn is_of_backend(self) -> bool {
+        use EntryKind::*;
+        matches!(self, Transaction | Prepare | CommitPrepared | RollbackPrepared)
+    }
 }
 
 /// What an [`EntryKind::Part`] says.
@@ -96,16 +123,8 @@ impl Entry {
     pub fn decode(raw: Bytes) -> Result<Entry> {
         let mut r = Reader::new("entry", raw);
         let txn = r.txn()?;
-        let kind = match r.u8("kind")? {
-            0 => EntryKind::Transaction,
-            1 => EntryKind::Command,
-            2 => EntryKind::Cancel,
-            3 => EntryKind::Incarnation,
-            4 => EntryKind::Skip,
-            5 => EntryKind::Part,
-            6 => EntryKind::Whole,
-            other => return Err(r.error(format!("unknown kind {other}"))),
-        };
+        let kind = r.u8("kind")?;
+        let Some(kind) = EntryKind::from_u8(kind) else { return Err(r.error(format!("unknown kind {kind}"))) };
         let nkeys = r.u32("nkeys")? as usize;
         let keys = r.take(nkeys * KEY_BYTES, "keys")?;
         if let Some(bad) = keys.chunks_exact(KEY_BYTES).position(|k| LockMode::from_u8(k[8]).is_none()) {
@@ -121,6 +140,17 @@ impl Entry {
 
     pub fn encode(txn: &TxnId, keys: &[Key], write_set: &[u8]) -> Bytes {
         Entry::encode_as(EntryKind::Transaction, txn, keys, write_set)
+    }
+
+    /// See [`EntryKind::Prepare`].
+    pub fn encode_prepare(txn: &TxnId, keys: &[Key], write_set: &[u8]) -> Bytes {
+        Entry::encode_as(EntryKind::Prepare, txn, keys, write_set)
+    }
+
+    /// See [`EntryKind::CommitPrepared`] and [`EntryKind::RollbackPrepared`].
+    pub fn encode_end(txn: &TxnId, commit: bool, name: u64, base: Base, write_set: &[u8]) -> Bytes {
+        let kind = if commit { EntryKind::CommitPrepared } else { EntryKind::RollbackPrepared };
+        Entry::encode_as(kind, txn, &[Key { hash: name, mode: LockMode::Update, base }], write_set)
     }
 
     /// See [`EntryKind::Cancel`].

@@ -91,7 +91,7 @@ impl Arriving {
             return None;
         }
         let entry = Entry::decode(self.bytes.freeze()).ok()?;
-        (entry.txn == whole.txn && entry.kind == EntryKind::Transaction).then_some(entry)
+        (entry.txn == whole.txn && entry.kind.is_of_backend()).then_some(entry)
     }
 }
 

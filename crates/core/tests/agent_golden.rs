@@ -97,6 +97,8 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("verdict_cancelled", verdict(VerdictOutcome::Cancelled, 1006, 0, NO_KEY, "us-east-2", "")),
         ("verdict_full", verdict(VerdictOutcome::Full, 0, 0, NO_KEY, "us-east-2", "no room")),
         ("verdict_reserved", verdict(VerdictOutcome::Reserved, 1006, 1003, 3, "us-west-2", "")),
+        ("verdict_held", verdict(VerdictOutcome::Held, 1006, 1003, 3, "us-west-2", "")),
+        ("verdict_by_worker", verdict(VerdictOutcome::ByWorker, 1006, 1004, NO_KEY, "us-east-2", "us-east-2, eu")),
         ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
         ("read_at", ToPostgres::ReadAt { number: 7, at: LogIndex(1200), asked: true }),
         ("shown", ToPostgres::Shown { at: LogIndex(1006), missing: String::new() }),
@@ -105,6 +107,7 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("outcome_is_aborted", outcome_is(OutcomeState::Aborted, 1006)),
         ("outcome_is_older_than_kept", outcome_is(OutcomeState::OlderThanKept, 0)),
         ("outcome_is_left_out", outcome_is(OutcomeState::LeftOut, 1008)),
+        ("outcome_is_prepared", outcome_is(OutcomeState::Prepared, 1006)),
         (
             "entry",
             ToPostgres::Entry {

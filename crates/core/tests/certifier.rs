@@ -109,6 +109,8 @@ fn run(c: &mut Certifier, index: LogIndex, input: &str) -> String {
         }
         Decision::Decided { verdict: Verdict::NotMember, .. } => "not a member".into(),
         Decision::Decided { verdict: Verdict::Cancelled, .. } => "cancelled".into(),
+        // Prepared transactions have tests of their own.
+        Decision::Decided { verdict, .. } => panic!("{verdict:?}"),
         Decision::NoTransaction => "none".into(),
         Decision::Part { counts } => format!("part, counts: {counts}"),
         Decision::LeavesOut { left_out, previous } => format!("leaves out {left_out} after {previous}"),

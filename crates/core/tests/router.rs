@@ -122,6 +122,75 @@ fn what_has_lost_already_is_not_proposed() {
     assert!(router.is_pending(&txn));
 }
 
+/// Goal: the apply worker commits what is prepared, and what ends it, in every PostgreSQL; the session is told, and is not
+/// in doubt: the worker goes on when it ends.
+#[test]
+fn the_worker_gets_what_is_prepared_here_too() {
+    let (mut certifier, mut committed_indexes) = (Certifier::new(Limits::default()), CommittedIndexes::default());
+    let key = Key { hash: 7, mode: LockMode::Update, base: Base(0) };
+    let txn = |sequence| TxnId { node: NodeId(1), incarnation: 1, sequence };
+    let raw = [Entry::encode_prepare(&txn(1), &[key], b"row"), Entry::encode_end(&txn(2), true, 7, Base(1), b"end")];
+    let log = TwoEntries(raw.clone());
+    let members = Members::bootstrap(vec![], "r".into(), 1);
+    let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
+    let [session, worker] = [Arc::new(Wire::default()), Arc::new(Wire::default())];
+    let zero = LogIndex::ZERO;
+    for (n, role, wire) in [(1, Role::Backend, &session), (2, Role::ApplyWorker, &worker)] {
+        let hello = Hello { version: VERSION, role, pid: 1, incarnation: 1, applied: zero, durable: zero };
+        let opened = AgentEvent::Opened { conn: ConnId(n), hello, outbox: wire.clone() };
+        let mut context = Context {
+            certifier: &certifier,
+            committed_indexes: &mut committed_indexes,
+            log: &log,
+            members: &members,
+            tick: 0,
+        };
+        router.handle(opened, &mut context).unwrap();
+    }
+    for (n, raw) in (1..).zip(raw) {
+        let (at, conn) = (LogIndex(n), ConnId(1));
+        let mut context = Context {
+            certifier: &certifier,
+            committed_indexes: &mut committed_indexes,
+            log: &log,
+            members: &members,
+            tick: 0,
+        };
+        let propose = AgentEvent::Propose { conn, txn: txn(n), raw: raw.clone(), permit: None };
+        assert!(router.handle(propose, &mut context).unwrap().is_some());
+        let decision = certifier.certify(at, &Entry::decode(raw).unwrap()).unwrap();
+        let context = Context {
+            certifier: &certifier,
+            committed_indexes: &mut committed_indexes,
+            log: &log,
+            members: &members,
+            tick: 0,
+        };
+        router.decided(at, txn(n), decision, String::new(), &context);
+        router.feed_worker(&context).unwrap();
+        let Some(Some(ToPostgres::Verdict(verdict))) = session.0.lock().unwrap().pop() else { panic!("no verdict") };
+        assert_eq!((verdict.outcome, verdict.at), (VerdictOutcome::ByWorker, at));
+        let Some(Some(ToPostgres::Entry { at: fed, .. })) = worker.0.lock().unwrap().pop() else { panic!("no entry") };
+        assert_eq!(fed, at);
+    }
+    let mut context = Context {
+        certifier: &certifier,
+        committed_indexes: &mut committed_indexes,
+        log: &log,
+        members: &members,
+        tick: 0,
+    };
+    for n in [1, 2] {
+        router.handle(AgentEvent::Outcome { conn: ConnId(1), txn: txn(n) }, &mut context).unwrap();
+        let Some(Some(ToPostgres::OutcomeIs { state, .. })) = session.0.lock().unwrap().pop() else {
+            panic!("no outcome")
+        };
+        assert_eq!(state, if n == 1 { OutcomeState::Prepared } else { OutcomeState::Committed });
+    }
+    router.handle(AgentEvent::Closed { conn: ConnId(1) }, &mut context).unwrap();
+    assert!(router.is_fed());
+}
+
 struct TwoEntries([Bytes; 2]);
 
 impl Log for TwoEntries {

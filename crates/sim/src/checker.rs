@@ -3,6 +3,7 @@
 //! It shares no code with the certifier: the history is kept whole and snapshot isolation is checked by its definition,
 //! on the keys and bases that the transactions really had, not on those that were proposed.
 
+use crate::prepared::{self, Step};
 use crate::rows::{self, Rows};
 use bytes::Bytes;
 use onetrip_checker::Value;
@@ -30,6 +31,14 @@ impl TrueKey {
     }
 }
 
+/// A transaction that is prepared and not ended.
+struct Held {
+    index: LogIndex,
+    txn: TxnId,
+    /// As they were proposed, the name first.
+    keys: Vec<Key>,
+}
+
 struct Decided {
     data: Bytes,
     /// The transaction that this entry stands for, if its bytes arrived in parts.
@@ -52,6 +61,11 @@ pub struct Checker {
     /// For each entry that is no transaction: whose transactions it ended, those of one incarnation, or all of a
     /// node that left.
     ended: BTreeMap<LogIndex, Vec<(NodeId, Option<u64>)>>,
+    /// By name; and for each committed entry that prepares or ends a transaction: the one whose rows it writes.
+    held: BTreeMap<u64, Held>,
+    writes_of: BTreeMap<LogIndex, Option<LogIndex>>,
+    /// How many keys a committed entry has taken.
+    key_counts: BTreeMap<LogIndex, u64>,
     told_committed: BTreeMap<TxnId, LogIndex>,
     told_aborted: BTreeMap<TxnId, &'static str>,
     leaders: BTreeMap<Term, NodeId>,
@@ -186,7 +200,15 @@ impl Checker {
             Err(e) => return self.fail(format!("entry {index} was decided but is none: {e}")),
         };
         match decision {
-            Decision::Decided { verdict: Verdict::Commit, previous } => self.commits(index, previous, &entry),
+            Decision::Decided { verdict, previous } if verdict.commits() => {
+                self.commits(index, previous, &entry);
+                match verdict {
+                    Verdict::Commit => self.takes(index, &entry),
+                    Verdict::Prepared => self.prepares(index, &entry),
+                    _ => self.ends_prepared(index, &entry),
+                }
+                self.committed.push(index);
+            }
             Decision::Decided { verdict, .. } => self.aborts(index, verdict, &entry),
             Decision::LeavesOut { left_out, previous } => self.leaves_out(index, left_out, previous, &entry),
             Decision::Part { .. } => {}
@@ -272,9 +294,8 @@ impl Checker {
     fn floor(&self) -> LogIndex {
         let (mut entries, mut keys) = (0, 0);
         let is_forgotten = |index: &&LogIndex| {
-            let entry = Entry::decode(self.entry_at(**index));
             entries += 1;
-            keys += entry.map_or(0, |entry| entry.key_count() as u64);
+            keys += self.key_counts.get(*index).copied().unwrap_or(0);
             entries > self.limits.window_entries || keys > self.limits.window_keys
         };
         self.committed.iter().rev().find(is_forgotten).copied().unwrap_or(LogIndex::ZERO)
@@ -292,10 +313,27 @@ impl Checker {
             let why = format!("transaction {txn} commits at {index}, but its client was told: {why}");
             self.fail(why);
         }
-        let Some(keys) = self.truth.get(&txn).cloned() else {
-            return self.fail(format!("{index} holds {txn}, which nobody proposed"));
-        };
+        if !self.truth.contains_key(&txn) {
+            self.fail(format!("{index} holds {txn}, which nobody proposed"));
+        }
+    }
+
+    /// By this index nobody else has committed what the transaction has locked since, nor does a prepared one hold it.
+    fn keys_are_free(&mut self, index: LogIndex, txn: TxnId) {
+        let keys = self.truth.get(&txn).cloned().unwrap_or_default();
         for key in &keys {
+            let holders = self.held.values().filter(|held| held.txn != txn);
+            let meets = |held: &&Held| {
+                let theirs = self.truth.get(&held.txn).map_or(&[][..], Vec::as_slice);
+                theirs.iter().any(|k| k.hash == key.hash && meet(k.mode, key.mode))
+            };
+            if let Some(held) = { holders }.find(meets) {
+                let why = format!(
+                    "{txn} at {index} takes key {}, which {} has held since {}",
+                    key.hash, held.txn, held.index
+                );
+                return self.fail(why);
+            }
             let others = self.taken.get(&key.hash).map_or(&[][..], Vec::as_slice);
             let lost_to = others.iter().rev().take_while(|(i, _)| *i > key.base).find(|(_, m)| meet(*m, key.mode));
             if let Some((other, mode)) = lost_to {
@@ -306,7 +344,43 @@ impl Checker {
                 return self.fail(why);
             }
         }
-        for key in &keys {
+    }
+
+    fn prepares(&mut self, index: LogIndex, entry: &Entry) {
+        self.keys_are_free(index, entry.txn);
+        let keys: Vec<Key> = entry.keys().collect();
+        let Some(name) = keys.first().map(|key| key.hash) else {
+            return self.fail(format!("{index} prepares something without a name"));
+        };
+        if self.held.insert(name, Held { index, txn: entry.txn, keys }).is_some() {
+            self.fail(format!("{index} prepares something under a name that is in use"));
+        }
+        self.writes_of.insert(index, None);
+        self.key_counts.insert(index, 0);
+    }
+
+    fn ends_prepared(&mut self, index: LogIndex, entry: &Entry) {
+        let name = entry.keys().next().map_or(0, |key| key.hash);
+        let Some(held) = self.held.remove(&name) else {
+            return self.fail(format!("{index} ends what is not prepared"));
+        };
+        let commits = entry.kind == EntryKind::CommitPrepared;
+        if commits {
+            self.takes_of(index, held.txn);
+        }
+        self.taken.entry(name).or_default().push((index, LockMode::Update));
+        self.writes_of.insert(index, commits.then_some(held.index));
+        self.key_counts.insert(index, if commits { held.keys.len() as u64 } else { 1 });
+    }
+
+    fn takes(&mut self, index: LogIndex, entry: &Entry) {
+        self.key_counts.insert(index, entry.key_count() as u64);
+        self.takes_of(index, entry.txn);
+    }
+
+    fn takes_of(&mut self, index: LogIndex, txn: TxnId) {
+        self.keys_are_free(index, txn);
+        for key in &self.truth.get(&txn).cloned().unwrap_or_default() {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
             if key.writes() {
                 let now = self.store.entry(key.hash).or_default();
@@ -319,7 +393,6 @@ impl Checker {
                 *now += 1;
             }
         }
-        self.committed.push(index);
     }
 
     pub fn asks_to_leave_out(&mut self, index: LogIndex) {
@@ -341,6 +414,7 @@ impl Checker {
         for key in self.truth.get(&entry.txn).cloned().unwrap_or_default() {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
         }
+        self.key_counts.insert(index, entry.key_count() as u64);
         self.committed.push(index);
     }
 
@@ -378,9 +452,16 @@ impl Checker {
         let mut rows = Rows::default();
         let shown = self.committed.iter().take_while(|index| **index <= upto);
         for index in shown.filter(|index| !left_out.contains(*index)) {
-            let entry = Entry::decode(self.entry_at(*index));
-            if let Some(entry) = entry.ok().filter(|entry| entry.leaves_out().is_none()) {
-                rows.write(*index, &rows::decode(entry.write_set));
+            let of = self.writes_of.get(index).copied().unwrap_or(Some(*index));
+            let entry = of.and_then(|of| Entry::decode(self.entry_at(of)).ok());
+            if let Some(entry) = entry.filter(|entry| entry.leaves_out().is_none()) {
+                rows.write(
+                    *index,
+                    &match prepared::step(&entry.write_set) {
+                        Some(Step::Keep { rows, .. }) => rows,
+                        _ => rows::decode(entry.write_set),
+                    },
+                );
             }
         }
         rows
@@ -390,7 +471,14 @@ impl Checker {
     fn aborts(&mut self, index: LogIndex, verdict: Verdict, entry: &Entry) {
         self.aborted_txns.insert(entry.txn, index);
         let is_justified = match verdict {
-            Verdict::Commit => false,
+            Verdict::Commit | Verdict::Prepared | Verdict::Ended | Verdict::NoRoom => false,
+            Verdict::Held { by, key, origin } => {
+                let held = self.held.values().find(|held| held.index == by && held.txn.node == origin);
+                let wanted = entry.keys().nth(key as usize).filter(|_| !entry.kind.ends_prepared());
+                held.zip(wanted).is_some_and(|(held, wanted)| {
+                    held.keys.iter().any(|k| k.hash == wanted.hash && meet(k.mode, wanted.mode))
+                })
+            }
             Verdict::Conflict { other, key, origin } => {
                 let of = self.log.get(other.0 as usize - 1).and_then(|d| Entry::peek_txn(&d.data).ok());
                 let is_lost = entry.keys().nth(key as usize).is_some_and(|k| {
@@ -403,6 +491,10 @@ impl Checker {
             Verdict::Window { oldest, key } => {
                 let base = entry.keys().nth(key as usize).map(|k| k.base);
                 oldest.0 == self.floor().0 && base.is_some_and(|base| base < oldest)
+            }
+            Verdict::Cancelled if entry.kind.ends_prepared() => {
+                let name = entry.keys().next();
+                !name.is_some_and(|name| self.held.get(&name.hash).is_some_and(|held| held.index.0 <= name.base.0))
             }
             Verdict::Cancelled => entry.kind == EntryKind::Cancel,
             Verdict::NotMember => !self.newest_members().contains(entry.txn.node),
@@ -427,7 +519,8 @@ impl Checker {
             let between = self.committed.iter().rev().skip_while(move |i| **i >= to).take_while(move |i| **i > from);
             between.filter(move |i| {
                 Entry::decode(self.entry_at(**i)).is_ok_and(|entry| {
-                    let is_own = entry.kind == EntryKind::Transaction && entry.txn.node == node;
+                    let is_counted = matches!(entry.kind, EntryKind::Transaction | EntryKind::Prepare);
+                    let is_own = is_counted && entry.txn.node == node;
                     is_own && entry.keys().any(|k| k.hash == hash && k.mode >= mode)
                 })
             })
@@ -442,7 +535,7 @@ impl Checker {
     fn loss(&self, index: LogIndex) -> Option<(Entry, Key)> {
         let decision = self.log.get(index.0 as usize - 1)?.decision;
         let Some(Decision::Decided { verdict: Verdict::Conflict { key, .. }, .. }) = decision else { return None };
-        let entry = Entry::decode(self.entry_at(index)).ok()?;
+        let entry = Entry::decode(self.entry_at(index)).ok().filter(|entry| !entry.kind.ends_prepared())?;
         let key = entry.keys().nth(key as usize)?;
         Some((entry, key))
     }
@@ -474,7 +567,7 @@ impl Checker {
     pub fn tells_outcome(&mut self, node: NodeId, decided: LogIndex, txn: TxnId, outcome: Outcome) {
         let known = self.decided_at(&txn);
         match outcome {
-            Outcome::Decided { at, verdict: Verdict::Commit } => self.tells_committed(txn, at),
+            Outcome::Decided { at, verdict } if verdict.commits() => self.tells_committed(txn, at),
             Outcome::Decided { at, .. } => {
                 self.tells_aborted(txn, "the outcome is abort");
                 if known != Some(at) && !self.ends(at, &txn) {

@@ -4,7 +4,7 @@ use crate::checker::Checker;
 use crate::poison::Poison;
 use crate::rng::{mix, Rng};
 use crate::session::Question;
-use onetrip_checker::{ClientOutcome, History, Time};
+use onetrip_checker::{ClientOutcome, History, Time, Txn};
 use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Limits;
 use onetrip_core::parts::PartSizes;
@@ -90,6 +90,10 @@ pub enum InjectedBug {
     RepeatPart,
     /// One node goes on from its checkpoint without what is reserved.
     ForgetReserved,
+    /// One node goes on from its checkpoint without what prepared transactions hold.
+    ForgetHeld,
+    /// PREPARE TRANSACTION is proposed without the keys of what was only locked.
+    HoldsHalf,
     /// One node begins with another window, and nobody compares (`Members::beginning`).
     OtherWindow,
 }
@@ -244,7 +248,7 @@ impl Options {
         if bug == Some(InjectedBug::WrittenIsDurable) {
             o.syncs_beside = true;
         }
-        if bug == Some(InjectedBug::ForgetReserved) {
+        if matches!(bug, Some(InjectedBug::ForgetReserved | InjectedBug::ForgetHeld)) {
             (o.keys, o.checkpoint_entries, o.fault_every_ms) = (3, 10, 500);
         }
         if bug == Some(InjectedBug::OtherWindow) {
@@ -332,7 +336,7 @@ impl Ctx {
     pub fn answered(&mut self, txn: TxnId, state: OutcomeState, at: LogIndex) {
         let outcome = match state {
             OutcomeState::NotSoFar => return,
-            OutcomeState::Committed => {
+            OutcomeState::Committed | OutcomeState::Prepared => {
                 self.checker.tells_committed(txn, at);
                 ClientOutcome::FoundCommitted
             }
@@ -377,6 +381,8 @@ pub struct Ctx {
     pub history: History,
     /// Clients that have got no answer yet.
     pub questions: Vec<Question>,
+    /// Transactions that were to be prepared, and that no client knows to have ended.
+    pub prepared: BTreeMap<TxnId, Txn>,
     pub regions: BTreeMap<NodeId, RegionId>,
     /// A session has just been told that all servers show this entry.
     pub shown_everywhere: Option<LogIndex>,

@@ -5,6 +5,7 @@ use crate::ctx::{Micros, MS, SECOND};
 use crate::node::Trouble;
 use crate::trace;
 use crate::world::{Event, Machine, Phase, World, TICK};
+use onetrip_checker::{ClientOutcome, Time};
 use onetrip_core::certifier::Outcome;
 use onetrip_core::placement::{is_worth, Place};
 use onetrip_core::{LogIndex, NodeId};
@@ -165,6 +166,10 @@ impl World {
         }
         for question in std::mem::take(&mut self.ctx.questions) {
             self.ctx.history.push(question.record);
+        }
+        for mut record in std::mem::take(&mut self.ctx.prepared).into_values() {
+            (record.outcome, record.completed) = (ClientOutcome::Unknown, Time(self.ctx.now));
+            self.ctx.history.push(record);
         }
         for p in self.machines.iter().filter(|m| m.is_here()).filter_map(|m| m.postgres.as_ref()) {
             self.ctx.history.at_rest(p.region.clone(), p.rows.lists());

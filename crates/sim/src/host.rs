@@ -13,7 +13,7 @@ use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, RebuildFrom, Report, Stage};
-use onetrip_core::{Checkpoint, Entry, EntryId, EntryKind, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{Checkpoint, Entry, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl SimHost<'_> {
             return Some(certifier.skip(entry.index).map(|()| None));
         }
         let decoded = entry.transaction().and_then(|raw| Entry::decode(raw.clone()).ok())?;
-        if decoded.kind != EntryKind::Transaction || members.contains(decoded.txn.node) {
+        if !decoded.kind.is_of_backend() || members.contains(decoded.txn.node) {
             return None;
         }
         Some(certifier.certify(entry.index, &decoded).map(|decision| Some((decoded.txn, decision))))

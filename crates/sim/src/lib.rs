@@ -29,6 +29,7 @@ mod notices;
 mod operator;
 mod poison;
 mod postgres;
+mod prepared;
 mod rng;
 mod rows;
 mod session;

@@ -185,6 +185,9 @@ impl Node {
         if o.bug == Some(InjectedBug::ForgetReserved) && id == NodeId(1) {
             state.certifier.forget_what_is_reserved();
         }
+        if o.bug == Some(InjectedBug::ForgetHeld) && id == NodeId(1) {
+            state.certifier.forget_what_is_held();
+        }
         if o.bug == Some(InjectedBug::LearnerVotes) && state.installed && !state.conf.votes(id) {
             state.conf.learners.retain(|learner| *learner != id);
             state.conf.voters.push(id);

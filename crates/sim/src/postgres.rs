@@ -12,6 +12,7 @@
 use crate::agent::{ConnId, FromNode, ToNode};
 use crate::ctx::{Ctx, Micros, MS};
 use crate::poison;
+use crate::prepared::{self, Kept, Step};
 use crate::rows::{self, Row, Rows};
 use crate::session::{Doing, GivenUp, Session};
 use crate::trace;
@@ -31,6 +32,8 @@ pub(crate) struct Fed {
     pub txn: TxnId,
     pub flags: EntryFlags,
     pub rows: Vec<Row>,
+    /// It prepares a transaction, or ends one.
+    pub step: Option<Step>,
     /// The entry that this one leaves out.
     pub left_out: Option<LogIndex>,
 }
@@ -56,6 +59,8 @@ pub struct Postgres {
     pub applied: LogIndex,
     pub durable: LogIndex,
     pub rows: Rows,
+    /// What is prepared.
+    pub(crate) prepared: Vec<Kept>,
     /// Entries that are left out: it shows their place in the order, and nothing else of them.
     pub(crate) left_out: BTreeSet<LogIndex>,
     /// The entry that the worker could not apply, how often that has failed, and since when.
@@ -91,6 +96,7 @@ impl Postgres {
             applied: LogIndex::ZERO,
             durable: LogIndex::ZERO,
             rows: Rows::default(),
+            prepared: Vec::new(),
             left_out: BTreeSet::new(),
             failing: None,
             journal: VecDeque::new(),
@@ -132,6 +138,7 @@ impl Postgres {
         self.journal.truncate(kept);
         self.applied = self.journal.back().copied().unwrap_or(self.durable);
         self.rows.back_to(self.applied);
+        self.prepared_back_to(self.applied);
         self.left_out.split_off(&self.applied.next());
         self.failing = None;
         trace!(ctx, "p{} crashes, back from {before} to {}", self.node, self.applied);
@@ -149,6 +156,7 @@ impl Postgres {
         assert!(!self.up, "it is stopped first");
         (self.rows, self.applied, self.durable) = (donor.rows.clone(), donor.applied, donor.applied);
         self.left_out = donor.left_out.clone();
+        self.prepared = donor.prepared.clone();
         self.journal.clear();
         self.made = true;
     }
@@ -228,8 +236,10 @@ impl Postgres {
             Some(ToPostgres::Entry { at, previous, flags, txn, write_set, .. }) => {
                 if self.worker == Some(conn) {
                     let left_out = flags.leaves_out.then(|| poison::index(&write_set));
-                    let rows = if flags == EntryFlags::default() { rows::decode(write_set) } else { Vec::new() };
-                    self.queue.push_back(Fed { at, previous, txn, flags, rows, left_out });
+                    let step = prepared::step(&write_set).filter(|_| flags == EntryFlags::default());
+                    let is_plain = flags == EntryFlags::default() && step.is_none();
+                    let rows = if is_plain { rows::decode(write_set) } else { Vec::new() };
+                    self.queue.push_back(Fed { at, previous, txn, flags, rows, step, left_out });
                     self.wake_worker(ctx.now + ctx.rng.between(10, 2 * MS));
                 }
             }
@@ -309,10 +319,13 @@ impl Postgres {
             }
             return;
         }
-        let Some(fed) = self.queue.pop_front() else { return };
+        let Some(mut fed) = self.queue.pop_front() else { return };
         if self.applied >= fed.at {
             self.report();
             return self.progress(ctx);
+        }
+        if let (Some(Step::End { name, commit }), true) = (&fed.step, self.applied == fed.previous) {
+            fed.rows = self.rows_of_step(*name, *commit);
         }
         let has_backend = self.sessions.iter().any(|s| s.open_txn() == Some(fed.txn));
         if has_backend || self.applied != fed.previous || !self.make_way(&fed, ctx) {
@@ -329,6 +342,9 @@ impl Postgres {
                 false => "left out",
             });
             self.left_out.insert(fed.at);
+        }
+        if let Some(step) = fed.step.take() {
+            fed.rows = self.take_step(fed.at, fed.txn, step, ctx);
         }
         self.commit(fed.at, &fed.rows, ctx);
         if fed.left_out.is_some() {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const LIST_MAX: usize = 16;
 
 /// A changed row as it travels: how many values it has now, and the last one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub hash: u64,
     pub mode: LockMode,

@@ -7,6 +7,7 @@ use crate::agent::{ConnId, ToNode};
 use crate::checker::TrueKey;
 use crate::ctx::{Ctx, InjectedBug, Micros, MS};
 use crate::postgres::{Postgres, Wish, RECONNECT};
+use crate::prepared::{self, What};
 use crate::rows::{self, Row, Rows};
 use crate::trace;
 use bytes::Bytes;
@@ -24,6 +25,7 @@ pub struct Work {
     pub keys: Vec<TrueKey>,
     statements_left: u64,
     read_only: bool,
+    what: What,
 }
 
 pub enum Doing {
@@ -110,6 +112,10 @@ fn changed_rows(keys: &[TrueKey]) -> Vec<Row> {
 }
 
 fn ended(mut work: Work, outcome: ClientOutcome, ctx: &mut Ctx) {
+    // What somebody else's transaction has become is in that one's record.
+    if matches!(work.what, What::End { .. }) {
+        return;
+    }
     (work.record.outcome, work.record.completed) = (outcome, Time(ctx.now));
     ctx.history.push(work.record);
 }
@@ -131,7 +137,9 @@ impl Postgres {
     fn unknown(&mut self, slot: usize, txn: TxnId, mut work: Work, ctx: &mut Ctx) {
         self.sessions[slot].process = Process(0);
         (work.record.outcome, work.record.completed) = (ClientOutcome::Unknown, Time(ctx.now));
-        ctx.questions.push(Question { txn, record: work.record });
+        if work.what == What::Commit {
+            ctx.questions.push(Question { txn, record: work.record });
+        }
         self.given_up.push(GivenUp { txn, since: ctx.now, settled_on: None });
     }
 
@@ -151,6 +159,16 @@ impl Postgres {
                     self.sessions[slot].doing = Doing::Decided { txn, work, at, previous, ready: false };
                     self.wake(slot, ctx.now + ctx.rng.between(10, 2 * MS));
                 }
+                VerdictOutcome::ByWorker => {
+                    ctx.checker.tells_committed(txn, verdict.at);
+                    match work.what {
+                        What::End { of, commit } => ctx.prepared_ends(of, commit),
+                        // Who ends it completes it; meanwhile this client may go on as another one.
+                        _ => self.sessions[slot].process = Process(0),
+                    }
+                    ctx.events.add(if work.what == What::Prepare { "prepared" } else { "ended what was prepared" });
+                    self.wake(slot, ctx.now + ctx.rng.between(MS, 100 * MS));
+                }
                 VerdictOutcome::Refused | VerdictOutcome::Full if sent_before => {
                     self.unknown(slot, txn, work, ctx);
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
@@ -158,9 +176,11 @@ impl Postgres {
                 outcome => {
                     ctx.events.add(match outcome {
                         VerdictOutcome::Reserved => "lost to a reservation",
+                        VerdictOutcome::Held => "lost to what is prepared",
                         _ => "lost at certification",
                     });
                     ctx.checker.tells_aborted(txn, "verdict abort");
+                    ctx.prepared.remove(&txn);
                     ended(work, ClientOutcome::Aborted, ctx);
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
                 }
@@ -214,6 +234,13 @@ impl Postgres {
                 again = ctx.now + RECONNECT;
                 Doing::Idle
             }
+            Doing::Idle if !self.read_only && ctx.rng.one_in(5) => match self.propose_end(slot, node, ctx) {
+                Some((doing, until)) => {
+                    again = until;
+                    doing
+                }
+                None => Doing::Idle,
+            },
             Doing::Idle => match self.begin(slot, ctx) {
                 work if ctx.rng.one_in(6) => {
                     again = ctx.now;
@@ -297,7 +324,7 @@ impl Postgres {
             ops: Vec::new(),
         };
         let (read_only, statements_left) = (self.read_only || ctx.rng.one_in(4), ctx.rng.between(1, STATEMENTS_MAX));
-        Work { record, snapshot: None, keys: Vec::new(), statements_left, read_only }
+        Work { record, snapshot: None, keys: Vec::new(), statements_left, read_only, what: What::Commit }
     }
 
     /// A plain read; or a row lock, and then its base.  A session that meets a lock, or a row that is too new,
@@ -338,7 +365,18 @@ impl Postgres {
         Doing::Running(work)
     }
 
-    fn begin_commit(&mut self, slot: usize, work: Work, node: Option<LogIndex>, ctx: &mut Ctx) -> Doing {
+    /// COMMIT PREPARED or ROLLBACK PREPARED, of whatever this PostgreSQL keeps.
+    fn propose_end(&mut self, slot: usize, node: Option<LogIndex>, ctx: &mut Ctx) -> Option<(Doing, Micros)> {
+        let conn = self.sessions[slot].conn.filter(|_| node.is_some() && !self.stands_still(ctx))?;
+        let (txn, what, raw) = self.end_prepared(ctx)?;
+        let mut work = self.begin(slot, ctx);
+        work.what = what;
+        self.wishes.push(Wish::Send(ToNode::Propose { conn, txn, raw: raw.clone() }));
+        let until = ctx.now + ctx.options.commit_timeout;
+        Some((Doing::Proposed { txn, work, raw, until, sent_on: Some(conn), sent_before: false }, until))
+    }
+
+    fn begin_commit(&mut self, slot: usize, mut work: Work, node: Option<LogIndex>, ctx: &mut Ctx) -> Doing {
         if work.keys.is_empty() {
             // Read-only: nobody is asked.
             ended(work, ClientOutcome::Committed, ctx);
@@ -355,9 +393,13 @@ impl Postgres {
         }
         self.sequence += 1;
         let txn = TxnId { node: self.node, incarnation: self.incarnation, sequence: self.sequence };
-        ctx.poison(txn);
+        if ctx.rng.one_in(8) {
+            work.what = What::Prepare;
+        } else {
+            ctx.poison(txn);
+        }
         let bug = ctx.options.bug;
-        let proposed: Vec<Key> = work
+        let mut proposed: Vec<Key> = work
             .keys
             .iter()
             .map(|k| Key {
@@ -372,7 +414,22 @@ impl Postgres {
                 },
             })
             .collect();
-        let raw = Entry::encode(&txn, &proposed, &rows::encode(&changed_rows(&work.keys)));
+        let rows = changed_rows(&work.keys);
+        let raw = match work.what {
+            What::Prepare => {
+                let name = prepared::draw_name(ctx);
+                if bug == Some(InjectedBug::HoldsHalf) {
+                    proposed.retain(|k| matches!(k.mode, LockMode::NoKeyUpdate | LockMode::Update));
+                    proposed.iter_mut().for_each(|k| k.mode = LockMode::KeyShare);
+                }
+                proposed.insert(0, Key { hash: name, mode: LockMode::Update, base: Base(self.applied.0) });
+                // Whoever ends it will say what became of it.
+                ctx.prepared.insert(txn, work.record.clone());
+                self.sessions[slot].process = Process(0);
+                Entry::encode_prepare(&txn, &proposed, &prepared::encode_keep(name, &rows))
+            }
+            _ => Entry::encode(&txn, &proposed, &rows::encode(&rows)),
+        };
         ctx.checker.proposes(txn, work.keys.clone());
         ctx.events.add("proposed");
         self.wishes.push(Wish::Send(ToNode::Propose { conn, txn, raw: raw.clone() }));

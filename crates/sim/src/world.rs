@@ -160,6 +160,7 @@ impl World {
             checker,
             history: histories::History::default(),
             questions: Vec::new(),
+            prepared: BTreeMap::new(),
             regions: BTreeMap::new(),
             shown_everywhere: None,
             delays: BTreeMap::new(),

@@ -214,6 +214,12 @@ fn a_part_that_counts_twice_on_one_node_is_found() {
 
 #[test]
 fn a_node_that_forgets_what_is_reserved_is_found() {
+    found(
+        InjectedBug::ForgetHeld,
+        400,
+        &["the first Some(Decided", "remembers other outcomes", "which the log does not bear"],
+    );
+    found(InjectedBug::HoldsHalf, 400, &["has held since", "snapshot isolation", "lost update"]);
     found(InjectedBug::ForgetReserved, 400, &["the first Some(Decided", "remembers other outcomes"]);
 }
 

@@ -205,10 +205,32 @@ apply_wait_for_turn(void)
 	}
 }
 
+/* The entry being applied, and whether its turn has come. */
+static OtEntry *current = NULL;
+static bool has_turn;
+
 /* May the write set that was applied last have run user functions? */
 static bool ran_functions = false;
 /* Has one of the present transaction's write sets sent notifications? */
 static bool group_notifies = false;
+
+static void apply_write_set(OtReader *r);
+static bool apply_looks_names_up(const OtReader *r, TimestampTz *started);
+static void apply_take_over_start_time(TimestampTz started);
+
+/* COMMIT PREPARED and ROLLBACK PREPARED, in a transaction of their own. */
+static void
+apply_prepared(OtReader *r)
+{
+	OtReader	prepared;
+	TimestampTz started;
+
+	if (!ot_prepared_end(r, &prepared))
+		return;
+	if (apply_looks_names_up(&prepared, &started))
+		apply_take_over_start_time(started);
+	apply_write_set(&prepared);
+}
 
 /* Applies a write set, in a transaction that may apply others as well. */
 static void
@@ -277,6 +299,14 @@ apply_write_set(OtReader *r)
 			case 'Q':
 				CommandCounterIncrement();
 				ot_sequence_apply(r);
+				break;
+			case 'P':
+				ot_apply_rows_close();
+				ot_prepared_keep(r, current);
+				break;
+			case 'X':
+				ot_apply_rows_close();
+				apply_prepared(r);
 				break;
 			default:
 				ereport(ERROR,
@@ -356,10 +386,6 @@ apply_failure_passes(int sqlerrcode)
 			return sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 	}
 }
-
-/* The entry being applied, and whether its turn has come. */
-static OtEntry *current = NULL;
-static bool has_turn;
 
 /*
  * Takes the turn now, if it is not taken yet, and waits until the names that

@@ -51,6 +51,10 @@ extern bool ot_apply_has_failed(void);
 /* left_out.c */
 extern void ot_left_out_apply(const OtEntry *entry, OtReader *r);
 
+/* prepared_here.c */
+extern void ot_prepared_keep(OtReader *r, const OtEntry *entry);
+extern bool ot_prepared_end(OtReader *r, OtReader *prepared);
+
 /* apply_row.c: all called in one transaction, between begin and close */
 extern void ot_apply_rows_begin(void);
 extern void ot_apply_rows_begin_write_set(void);

@@ -65,6 +65,15 @@ extern bool ot_contents_of_travel(Oid relid);
 extern const TableAmRoutine *ot_heap_routine(void);
 
 /* write_set.c */
+/* What an entry is, in the log. */
+typedef enum OtEntryKind
+{
+	OT_ENTRY_TRANSACTION = 0,
+	OT_ENTRY_PREPARE = 7,
+	OT_ENTRY_COMMIT_PREPARED = 8,
+	OT_ENTRY_ROLLBACK_PREPARED = 9
+} OtEntryKind;
+
 /* The first byte of a write set. */
 #define OT_WRITE_SET_FORMAT	2
 
@@ -88,6 +97,8 @@ extern void ot_write_set_sequence(const char *schema, const char *name, int64 la
 extern void ot_write_set_notification(const char *channel, const char *payload);
 extern bool ot_write_set_has_notifications(void);
 extern uint64 ot_write_set_notification_bytes(void);
+extern bool ot_write_set_sets_sequence(void);
+extern void ot_write_set_wrap(OtEntryKind kind, OtHash name, OtLogIndex base, StringInfo operations);
 extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
 extern void ot_write_set_operations(StringInfo out);
 extern Oid	ot_write_set_key_table(uint32 key_number);

@@ -182,6 +182,10 @@ static struct
 	RowCount   *counts;
 	int			ncounts;
 	int			max_counts;
+	bool		sets_sequence;	/* setval() was called, perhaps in a subtransaction
+								 * that was rolled back */
+	OtEntryKind kind;
+	StringInfo	wrapped;		/* if not NULL, in place of the operations */
 }			ws;
 
 static void write_set_start(void);
@@ -226,6 +230,9 @@ write_set_start(void)
 	ws.nkeys = ws.nrelations = ws.nobjects = ws.nstatements = ws.nlookups = ws.nmarks = 0;
 	ws.first_relation = ws.first_object = 0;
 	ws.statement_end = -1;
+	ws.sets_sequence = false;
+	ws.kind = OT_ENTRY_TRANSACTION;
+	ws.wrapped = NULL;
 	ot_session_settings_forget((OtNotedSettings) {0});
 	MemoryContextSwitchTo(old);
 
@@ -676,7 +683,17 @@ ot_write_set_sequence(const char *schema, const char *name, int64 last_value,
 	 * own.  Raising a sequence twice does no harm.
 	 */
 	if (flags & OT_SEQUENCE_EXACT)
+	{
 		ot_write_set_looks_names_up();
+		ws.sets_sequence = true;
+	}
+}
+
+/* Has the transaction called setval(), which no rollback undoes? */
+bool
+ot_write_set_sets_sequence(void)
+{
+	return ws.active && ws.sets_sequence;
 }
 
 /* ---- notifications ---- */
@@ -745,13 +762,31 @@ ot_write_set_notification_bytes(void)
 	return ws.active ? ws.notes.len : 0;
 }
 
+/*
+ * Makes this an entry of another kind, whose first key is `name` and which has
+ * these operations in place of those recorded so far.  They are not copied.
+ */
+void
+ot_write_set_wrap(OtEntryKind kind, OtHash name, OtLogIndex base, StringInfo operations)
+{
+	Key			first;
+
+	ot_write_set_key(name, OT_UPDATE, base, InvalidOid);
+	first = ws.keys[0];
+	ws.keys[0] = ws.keys[ws.nkeys - 1];
+	ws.keys[ws.nkeys - 1] = first;
+	ws.kind = kind;
+	ws.wrapped = operations;
+}
+
 /* Appends the entry in the format of docs/agent-protocol.md. */
 void
 ot_write_set_encode(OtTxnId txn, StringInfo out)
 {
-	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES + 10 + ws.notes.len + ws.ops.len);
+	enlargeStringInfo(out, OT_TXN_ID_BYTES + 5 + ws.nkeys * KEY_BYTES +
+					  (ws.wrapped ? ws.wrapped->len : 10 + ws.notes.len + ws.ops.len));
 	ot_put_txn(out, txn);
-	ot_put_u8(out, 0);
+	ot_put_u8(out, ws.kind);
 	ot_put_u32(out, ws.nkeys);
 	for (int i = 0; i < ws.nkeys; i++)
 	{
@@ -759,7 +794,10 @@ ot_write_set_encode(OtTxnId txn, StringInfo out)
 		ot_put_u8(out, ws.keys[i].mode);
 		ot_put_u64(out, ws.keys[i].base);
 	}
-	ot_write_set_operations(out);
+	if (ws.wrapped)
+		appendBinaryStringInfo(out, ws.wrapped->data, ws.wrapped->len);
+	else
+		ot_write_set_operations(out);
 }
 
 /* Appends the operations, without the keys. */

@@ -19,6 +19,11 @@
  *											the worker also has it settled
  *	PRE_PREPARE	yes			none				refuse if something was captured
  *
+ * PREPARE TRANSACTION of such a transaction, COMMIT PREPARED and ROLLBACK
+ * PREPARED of it (prepared.c) propose their entry while the statement runs.
+ * The apply worker commits it here, too: the phase is HANDED_OVER, and the
+ * local transaction ends without a change.
+ *
  * Until PROPOSE has been sent completely, any interrupt ends the transaction
  * as in PostgreSQL.  After that the entry may be in the log: on a cancel, a
  * timeout or a termination we may only report that the outcome is not known
@@ -100,6 +105,8 @@ static OtAgent *agent = NULL;
  *	DECIDING	the entry may be in the log; the verdict is not known
  *	REFUSED		a verdict other than commit; it is reported by an ERROR
  *	DECIDED		verdict commit; waits for its turn, or got an ERROR since
+ *	HANDED_OVER	committed, by the apply worker; nothing more is done about it
+ *				here, but wait until it is visible
  *	READY		verdict commit; has the turn and the replication origin
  *	APPLYING	in the apply worker: has the turn and the origin for an entry
  *
@@ -111,6 +118,7 @@ typedef enum CommitPhase
 	COMMIT_PROPOSING,
 	COMMIT_DECIDING,
 	COMMIT_REFUSED,
+	COMMIT_HANDED_OVER,
 	COMMIT_DECIDED,
 	COMMIT_READY,
 	COMMIT_APPLYING
@@ -124,6 +132,7 @@ static const int phase_before[] = {
 	[COMMIT_PROPOSING] = PHASE(IDLE),
 	[COMMIT_DECIDING] = PHASE(PROPOSING),
 	[COMMIT_REFUSED] = PHASE(PROPOSING) | PHASE(DECIDING),
+	[COMMIT_HANDED_OVER] = PHASE(DECIDING),
 	[COMMIT_DECIDED] = PHASE(DECIDING) | PHASE(READY),
 	[COMMIT_READY] = PHASE(DECIDED),
 	[COMMIT_APPLYING] = PHASE(IDLE)
@@ -213,6 +222,12 @@ static inline bool
 commit_is_decided(void)
 {
 	return committing.phase == COMMIT_DECIDED || committing.phase == COMMIT_READY;
+}
+
+static inline bool
+commit_is_handed_over(void)
+{
+	return committing.phase == COMMIT_HANDED_OVER;
 }
 
 static inline bool
@@ -410,7 +425,7 @@ commit_end_answer(bool committed)
 bool
 ot_commit_minds_errors(void)
 {
-	return commit_is_decided() || commit_has_origin() || answer.is_open;
+	return commit_is_decided() || commit_is_handed_over() || commit_has_origin() || answer.is_open;
 }
 
 /*
@@ -433,7 +448,7 @@ ot_commit_reword(const ErrorData *edata)
 							 edata->message ? edata->message : "An error came between");
 		return true;
 	}
-	if (!commit_is_decided())
+	if (!commit_is_decided() && !commit_is_handed_over())
 		return false;
 	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
 	{
@@ -559,6 +574,17 @@ commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 				 errdetail("Transactions of region \"%s\" have lost again and again, at log index " UINT64_FORMAT " for the last time. What this one changed in the schema is kept for their next try.",
 						   verdict->region, verdict->other.value),
 				 ot_worker_hint_retry("Retry the transaction.")));
+	if (verdict->outcome == OT_OUTCOME_HELD)
+		ereport(ERROR,
+				(errcode(OT_ERR_LOST),
+				 errmsg("could not commit: a prepared transaction of region \"%s\" holds what this one needs",
+						verdict->region),
+				 name ?
+				 errdetail("Both touched table \"%s.%s\"; the other one was prepared at log index " UINT64_FORMAT " and is neither committed nor rolled back.",
+						   schema, name, verdict->other.value) :
+				 errdetail("Both touched the schema; the other one was prepared at log index " UINT64_FORMAT " and is neither committed nor rolled back.",
+						   verdict->other.value),
+				 errhint("Retry the transaction once that is done: COMMIT PREPARED or ROLLBACK PREPARED, in any region. See onetrip.prepared_xacts.")));
 	ereport(ERROR,
 			(errcode(OT_ERR_LOST),
 			 errmsg("could not commit: a concurrent transaction in region \"%s\" was first",
@@ -673,12 +699,113 @@ ot_commit_trips(void)
 	return 1 + commit_is_rehearsed() + (ot_ack == OT_ACK_APPLIED_EVERYWHERE);
 }
 
+/*
+ * Rehearses and proposes the write set, and waits for the verdict.  Returns if
+ * that is commit: the phase is then DECIDED or HANDED_OVER.
+ */
+static void
+commit_decide(int trips, void (*wrap) (void), OtVerdict *verdict)
+{
+	OtTxnId		txn;
+
+	(void) ot_commit_agent();
+	txn = commit_own_txn();
+	ot_cost_begin(txn, trips);
+	if (commit_is_rehearsed())
+		ot_rehearse_elsewhere(agent, txn);
+	if (wrap != NULL)
+		wrap();
+	OT_STOP_POINT("before-propose");
+	/* raises ERROR if the transaction was evicted */
+	ot_turn_begin_proposing(txn);
+	HOLD_INTERRUPTS();
+	commit_enter(COMMIT_PROPOSING);
+	ot_cost_mark(OT_COST_PROPOSED);
+	commit_propose_and_wait(txn, verdict);
+	ot_cost_mark(OT_COST_DECIDED);
+
+	switch (verdict->outcome)
+	{
+		case OT_OUTCOME_COMMIT:
+			commit_enter(COMMIT_DECIDED);
+			break;
+		case OT_OUTCOME_BY_WORKER:
+			commit_enter(COMMIT_HANDED_OVER);
+			break;
+		case OT_OUTCOME_CONFLICT:
+		case OT_OUTCOME_WINDOW:
+		case OT_OUTCOME_RESERVED:
+		case OT_OUTCOME_HELD:
+			commit_enter(COMMIT_REFUSED);
+			/* if it lost before it was in the log, it has no outcome yet */
+			if (verdict->at.value != 0)
+				commit_own_id_enter(OWN_ID_FINAL);
+			ot_prepared_raise_name(verdict);
+			commit_raise_lost(txn, verdict);
+			break;
+		case OT_OUTCOME_CANCELLED:
+			commit_enter(COMMIT_REFUSED);
+			commit_own_id_enter(OWN_ID_FINAL);
+			ot_prepared_raise_name(verdict);
+			commit_raise_cancelled(txn);
+			break;
+		case OT_OUTCOME_NO_ROOM:
+			commit_enter(COMMIT_REFUSED);
+			commit_own_id_enter(OWN_ID_FINAL);
+			ot_prepared_raise_no_room();
+			break;
+		case OT_OUTCOME_REFUSED:
+			commit_enter(COMMIT_REFUSED);
+			ereport(ERROR,
+					(errcode(OT_ERR_NOT_NOW),
+					 errmsg("the node of region \"%s\" refused the transaction", ot_region),
+					 errdetail("%s", verdict->message)));
+			break;
+		case OT_OUTCOME_FULL:
+			commit_enter(COMMIT_REFUSED);
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("the node of region \"%s\" has no room for the transaction now", ot_region),
+					 errdetail("%s.", verdict->message),
+					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
+			break;
+		default:
+			ot_commit_raise_unknown(txn);
+	}
+
+	/* Committed, from here on. */
+	committing.index = verdict->at;
+	commit_own_id_enter(OWN_ID_FINAL);
+	ot_cost_held_by(verdict->message);
+	OT_STOP_POINT("verdict-received");
+}
+
+/*
+ * The way through PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED.
+ * `wrap` makes the write set the entry's (ot_write_set_wrap).  When this
+ * returns, the entry is committed, and interrupts are held until the transaction
+ * ends, which must change nothing here.  `changes`: what it changes is shown.
+ */
+void
+ot_commit_hand_over(const char *what, bool changes, void (*wrap) (void))
+{
+	bool		everywhere = changes && ot_ack == OT_ACK_APPLIED_EVERYWHERE;
+	int			trips = 1 + commit_is_rehearsed() + everywhere;
+	OtVerdict	verdict;
+
+	ot_check_writable();
+	ot_trips_take(what, trips);
+	committing.everywhere = everywhere;
+	commit_wait_while_standing_still();
+	commit_decide(trips, wrap, &verdict);
+	ot_write_set_reset();
+}
+
 static void
 commit_at_pre_commit(void)
 {
 	int			trips = ot_commit_trips();
 	OtVerdict	verdict;
-	OtTxnId		txn;
 
 	/* it may have become a read replica since the first change */
 	ot_check_writable();
@@ -697,67 +824,10 @@ commit_at_pre_commit(void)
 	}
 	/* The commit record contains the position, so there must be one. */
 	(void) GetTopTransactionId();
-	(void) ot_commit_agent();
-
-	txn = commit_own_txn();
-	ot_cost_begin(txn, trips);
-	if (commit_is_rehearsed())
-		ot_rehearse_elsewhere(agent, txn);
-	OT_STOP_POINT("before-propose");
-	/* raises ERROR if the transaction was evicted */
-	ot_turn_begin_proposing(txn);
-	HOLD_INTERRUPTS();
-	commit_enter(COMMIT_PROPOSING);
-	ot_cost_mark(OT_COST_PROPOSED);
-	commit_propose_and_wait(txn, &verdict);
-	ot_cost_mark(OT_COST_DECIDED);
-
-	switch (verdict.outcome)
-	{
-		case OT_OUTCOME_COMMIT:
-			commit_enter(COMMIT_DECIDED);
-			break;
-		case OT_OUTCOME_CONFLICT:
-		case OT_OUTCOME_WINDOW:
-		case OT_OUTCOME_RESERVED:
-			commit_enter(COMMIT_REFUSED);
-			/* if it lost before it was in the log, it has no outcome yet */
-			if (verdict.at.value != 0)
-				commit_own_id_enter(OWN_ID_FINAL);
-			commit_raise_lost(txn, &verdict);
-			break;
-		case OT_OUTCOME_CANCELLED:
-			commit_enter(COMMIT_REFUSED);
-			commit_own_id_enter(OWN_ID_FINAL);
-			commit_raise_cancelled(txn);
-			break;
-		case OT_OUTCOME_REFUSED:
-			commit_enter(COMMIT_REFUSED);
-			ereport(ERROR,
-					(errcode(OT_ERR_NOT_NOW),
-					 errmsg("the node of region \"%s\" refused the transaction", ot_region),
-					 errdetail("%s", verdict.message)));
-			break;
-		case OT_OUTCOME_FULL:
-			commit_enter(COMMIT_REFUSED);
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-					 errmsg("the node of region \"%s\" has no room for the transaction now", ot_region),
-					 errdetail("%s.", verdict.message),
-					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
-			break;
-		default:
-			ot_commit_raise_unknown(txn);
-	}
-
-	/* Committed, from here on. */
-	committing.index = verdict.at;
-	commit_own_id_enter(OWN_ID_FINAL);
+	commit_decide(trips, NULL, &verdict);
 	last_is_done = false;
-	last_txn = txn;
+	last_txn = own.txn;
 	last_index = verdict.at;
-	ot_cost_held_by(verdict.message);
-	OT_STOP_POINT("verdict-received");
 	ot_turn_decided(verdict.at, verdict.other);
 	OT_STOP_POINT("turn-waiting");
 	commit_wait_for_turn();
@@ -775,11 +845,40 @@ commit_count_tables(void)
 	ot_conflict_count_commit(relids, ot_write_set_tables(relids, lengthof(relids)));
 }
 
+/*
+ * An entry of this session that the apply worker commits in its place.  The
+ * session's next statement must see it.
+ */
+static OtLogIndex own_commit;
+
+/*
+ * The transaction that has handed its entry over ends.  Interrupts have been
+ * held since the proposal, unless an ERROR has reset the count; the server holds
+ * them once more while it calls this.
+ */
+static void
+commit_end_handed_over(bool committed)
+{
+	if (!proc_exit_inprogress)
+		own_commit = committing.index;
+	ot_cost_mark(OT_COST_TURN);
+	ot_cost_committed(committing.index);
+	if (committed && committing.everywhere)
+		ot_everywhere_begin(committing.index);
+	else
+		ot_cost_end(false);
+	if (InterruptHoldoffCount > 1)
+		RESUME_INTERRUPTS();
+	ot_session_end_later();
+}
+
 static void
 commit_at_commit(void)
 {
 	bool		decided = commit_is_decided();
 
+	if (commit_is_handed_over())
+		commit_end_handed_over(true);
 	if (decided)
 		OT_STOP_POINT("committed");
 	if (commit_has_origin())
@@ -814,12 +913,6 @@ commit_at_commit(void)
 	ot_sequence_told_used();
 	ot_write_set_reset();
 }
-
-/*
- * An entry of this session that the apply worker commits in its place.  The
- * session's next statement must see it.
- */
-static OtLogIndex own_commit;
 
 /*
  * Waits until the worker has committed own_commit.  By now this transaction has
@@ -861,6 +954,8 @@ commit_at_abort(void)
 
 	if (decided && !proc_exit_inprogress)
 		own_commit = committing.index;
+	if (commit_is_handed_over())
+		commit_end_handed_over(false);
 	ot_sequence_note_aborted();
 	commit_let_go_of_origin();
 	if (undecided || decided ||
@@ -921,7 +1016,9 @@ commit_xact_callback(XactEvent event, void *arg)
 				ereport(ERROR,
 						(errcode(OT_ERR_NOT_REPLICATED),
 						 errmsg("cannot PREPARE a transaction that has used onetrip tables"),
-						 errdetail("A prepared transaction keeps its locks, and changes from other regions would wait for them."),
+						 own.state == OWN_ID_TOLD ?
+						 errdetail("Its id was asked for (onetrip.current_transaction_id()), so it must have an outcome of its own.") :
+						 errdetail("PREPARE TRANSACTION was not run as a statement of its own."),
 						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));
 			break;
 		case XACT_EVENT_PREPARE:

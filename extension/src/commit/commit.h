@@ -23,6 +23,9 @@ extern void ot_explain_init(void);
 /* fresh.c */
 extern void ot_fresh_init(void);
 
+/* prepared.c */
+extern void ot_prepared_init(void);
+
 /* retry.c */
 extern void ot_retry_init(void);
 

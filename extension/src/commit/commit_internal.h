@@ -67,6 +67,7 @@ extern OtFreshCost ot_fresh_cost(void);
 extern bool ot_commit_connect(void);
 extern void ot_commit_proposed(void);
 extern int	ot_commit_trips(void);
+extern void ot_commit_hand_over(const char *what, bool changes, void (*wrap) (void));
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
 extern OtTxnId ot_commit_tell_id(void);
@@ -82,6 +83,7 @@ extern void ot_everywhere_begin(OtLogIndex at);
 /* held_locks.c */
 extern bool ot_held_locks_take_keys(void);
 extern bool ot_held_locks_need_keys(void);
+extern char *ot_held_locks_written_here(void);
 
 /* last_commit.c: the points in time between which the parts of a COMMIT lie */
 typedef enum OtCostMark
@@ -102,6 +104,10 @@ extern void ot_cost_held_by(const char *regions);
 extern void ot_cost_committed(OtLogIndex entry);
 extern void ot_cost_end(bool everywhere);
 extern void ot_cost_init(void);
+
+/* prepared.c */
+pg_noreturn extern void ot_prepared_raise_no_room(void);
+extern void ot_prepared_raise_name(const OtVerdict *verdict);
 
 /* proposal.c */
 extern void ot_propose(OtAgent *agent, OtTxnId txn, OtVerdict *verdict);

@@ -124,3 +124,33 @@ ot_held_locks_need_keys(void)
 	}
 	return found;
 }
+
+/*
+ * The name of a table that the transaction may have written and that is not
+ * replicated, or NULL.
+ */
+char *
+ot_held_locks_written_here(void)
+{
+	int			count;
+	OtHeldLock *locks = ot_held_locks(&count);
+	char	   *name = NULL;
+
+	for (int i = 0; i < count && name == NULL; i++)
+	{
+		HeapTuple	tuple;
+		Form_pg_class form;
+
+		if (locks[i].mode < RowExclusiveLock)
+			continue;
+		tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		form = (Form_pg_class) GETSTRUCT(tuple);
+		if (form->relkind == RELKIND_RELATION && form->relpersistence != RELPERSISTENCE_TEMP &&
+			!ot_contents_travel(form))
+			name = psprintf("%s.%s", get_namespace_name(form->relnamespace), NameStr(form->relname));
+		ReleaseSysCache(tuple);
+	}
+	return name;
+}

@@ -107,6 +107,8 @@ outcome_of_text(char *id, bool settle)
 			PG_RETURN_TEXT_P(cstring_to_text("unknown"));
 		case OT_STATE_COMMITTED:
 			PG_RETURN_TEXT_P(cstring_to_text(psprintf("committed at " UINT64_FORMAT, at.value)));
+		case OT_STATE_PREPARED:
+			PG_RETURN_TEXT_P(cstring_to_text(psprintf("prepared at " UINT64_FORMAT, at.value)));
 		case OT_STATE_LEFT_OUT:
 			PG_RETURN_TEXT_P(cstring_to_text(psprintf("left out at " UINT64_FORMAT, at.value)));
 		case OT_STATE_ABORTED:

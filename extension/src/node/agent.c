@@ -551,7 +551,7 @@ ot_agent_get_verdict(OtReader *body, OtVerdict *verdict)
 	return agent_get_str_into(body, verdict->region, sizeof(verdict->region)) &&
 		agent_get_str_into(body, verdict->message, sizeof(verdict->message)) &&
 		body->at == body->end &&
-		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_RESERVED;
+		verdict->outcome >= OT_OUTCOME_COMMIT && verdict->outcome <= OT_OUTCOME_NO_ROOM;
 }
 
 /* Returns the last committed entry.  ERROR 08P01 if the body ends too early. */

@@ -86,7 +86,10 @@ typedef enum OtOutcome
 	OT_OUTCOME_REFUSED = 4,
 	OT_OUTCOME_CANCELLED = 5,
 	OT_OUTCOME_FULL = 6,
-	OT_OUTCOME_RESERVED = 7
+	OT_OUTCOME_RESERVED = 7,
+	OT_OUTCOME_HELD = 8,
+	OT_OUTCOME_BY_WORKER = 9,
+	OT_OUTCOME_NO_ROOM = 10
 } OtOutcome;
 
 typedef struct OtVerdict
@@ -119,7 +122,8 @@ typedef enum OtState
 	OT_STATE_COMMITTED = 1,
 	OT_STATE_ABORTED = 2,
 	OT_STATE_OLDER_THAN_KEPT = 3,
-	OT_STATE_LEFT_OUT = 4
+	OT_STATE_LEFT_OUT = 4,
+	OT_STATE_PREPARED = 5
 } OtState;
 
 typedef struct OtOutcomeIs

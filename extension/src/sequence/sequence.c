@@ -92,11 +92,12 @@
 #include "utils/syscache.h"
 #include "ddl/ddl.h"
 
-/* pg_proc.dat's numbers of nextval, both setval, and pg_sequence_last_value */
+/* pg_proc.dat's numbers of nextval, both setval, pg_sequence_last_value, and pg_prepared_xact */
 #define NEXTVAL_OID 1574
 #define SETVAL_OID 1576
 #define SETVAL3_OID 1765
 #define LAST_VALUE_OID 4032
+#define PREPARED_XACT_OID 1065
 
 /* An ALTER SEQUENCE under way. */
 typedef struct Alteration
@@ -572,7 +573,8 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 
 /*
  * ---- setval and pg_notify: redirected to onetrip.setval and .pg_notify ----
- * pg_sequence is replaced, too (sequence_shown.c).
+ * pg_sequence is replaced, too (sequence_shown.c), and pg_prepared_xact(), which
+ * the view pg_prepared_xacts calls (commit/prepared.c).
  * On a read replica nextval is redirected, too: onetrip.nextval knows which
  * sequence is meant, and refuses it unless it is temporary.
  */
@@ -600,7 +602,9 @@ sequence_redirect_call(Oid *function)
 {
 	Oid			ours = InvalidOid;
 
-	if (unlikely(*function == SETVAL_OID || *function == SETVAL3_OID))
+	if (unlikely(*function == PREPARED_XACT_OID))
+		ours = LookupFuncName(list_make2(makeString("onetrip"), makeString("pg_prepared_xact")), 0, NULL, true);
+	else if (unlikely(*function == SETVAL_OID || *function == SETVAL3_OID))
 		ours = sequence_own_function("setval", *function == SETVAL_OID ? 2 : 3);
 	else if (unlikely(*function == OT_PG_NOTIFY_OID))
 		ours = sequence_own_notify();

@@ -54,7 +54,7 @@ SELECT name, pg_temp.changed(bytes) FROM golden WHERE name IN ('verdict_refused'
 
 -- A VERDICT with bytes after its end, or with an invalid outcome.
 SELECT unit.decode_body(130, pg_temp.body(bytes) || '\x00') FROM golden WHERE name = 'verdict_commit';
-SELECT unit.decode_body(130, set_byte(pg_temp.body(bytes), 20, 9)) FROM golden WHERE name = 'verdict_commit';
+SELECT unit.decode_body(130, set_byte(pg_temp.body(bytes), 20, 99)) FROM golden WHERE name = 'verdict_commit';
 -- Names longer than the buffers are cut, not written past them.
 SELECT length(unit.decode_body(130, substr(bytes, 6, 41) || '\xffff' || convert_to(repeat('r', 65535), 'UTF8') || '\xffff' || convert_to(repeat('m', 65535), 'UTF8')))
     FROM golden WHERE name = 'verdict_commit';

@@ -11,12 +11,14 @@
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index at which it ended; 0 if it runs) |
 //! | losses | u64 n, n × (u64 hash, u32 node, u32 count, u8 mode, index until) |
 //! | reserved keys | u64 n, n × (u64 hash, u32 node, u8 mode, index by, index until) |
+//! | held | u64 n, n × (u64 name, index prepared at, u32 node, u32 keys); u64 n, n × (u64 hash, u8 mode) |
 //! | left out | u64 n, n × (index, index of the entry that leaves it out) |
 //! | to arrive in parts | u64 n, n × txn, the next one first |
 //! | committed indexes | index known after, u64 n, n × index |
 //!
 //! The map of taken keys is not stored: it follows from the window and is rebuilt from it.
 
+use super::held::Prepared;
 use super::outcomes::{Outcomes, Record};
 use super::reserved::{Losses, Reservation, Reserved};
 use super::{Certifier, CommittedIndexes, FixedMap, Limits, Verdict, WindowEntry};
@@ -49,6 +51,7 @@ pub(crate) struct Frozen {
     highest_dropped: BTreeMap<(NodeId, u64), u64>,
     incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
     reserved: Reserved,
+    held: BTreeMap<u64, Prepared>,
     left_out: BTreeMap<LogIndex, LogIndex>,
     waiting: Vec<TxnId>,
 }
@@ -63,6 +66,7 @@ impl Frozen {
                 + self.incarnations.len() * 20
                 + self.reserved.losses.len() * 25
                 + self.reserved.keys.len() * 29
+                + self.held.values().map(|held| 24 + held.keys.len() * 9).sum::<usize>()
                 + self.left_out.len() * 16
                 + self.waiting.len() * 20
                 + committed_indexes.indexes.len() * 8,
@@ -95,6 +99,10 @@ impl Frozen {
                 Verdict::Cancelled => (4, 0, 0, 0),
                 Verdict::NotMember => (5, 0, 0, 0),
                 Verdict::Reserved { by, key, node } => (6, by.0, key, node.0),
+                Verdict::Prepared => (7, 0, 0, 0),
+                Verdict::Ended => (8, 0, 0, 0),
+                Verdict::Held { by, key, origin } => (9, by.0, key, origin.0),
+                Verdict::NoRoom => (10, 0, 0, 0),
             };
             out.put_u8(code);
             out.put_u64_le(other);
@@ -129,6 +137,18 @@ impl Frozen {
             out.put_u64_le(reservation.by.0);
             out.put_u64_le(reservation.until.0);
         }
+        out.put_u64_le(self.held.len() as u64);
+        for (name, held) in &self.held {
+            out.put_u64_le(*name);
+            out.put_u64_le(held.index.0);
+            out.put_u32_le(held.node.0);
+            out.put_u32_le(held.keys.len() as u32);
+        }
+        out.put_u64_le(self.held.values().map(|held| held.keys.len() as u64).sum());
+        for (hash, mode) in self.held.values().flat_map(|held| &held.keys) {
+            out.put_u64_le(*hash);
+            out.put_u8(*mode as u8);
+        }
         out.put_u64_le(self.left_out.len() as u64);
         for (left_out, by) in &self.left_out {
             out.put_u64_le(left_out.0);
@@ -159,6 +179,7 @@ impl Certifier {
             highest_dropped: self.outcomes.highest_dropped.clone(),
             incarnations: self.outcomes.incarnations.clone(),
             reserved: self.reserved.clone(),
+            held: self.held.by_name.clone(),
             left_out: self.left_out.clone(),
             waiting: self.arriving.iter().map(|arriving| arriving.txn).chain(self.waiting.iter().copied()).collect(),
         }
@@ -206,6 +227,10 @@ impl Certifier {
                 4 => Verdict::Cancelled,
                 5 => Verdict::NotMember,
                 6 => Verdict::Reserved { by: LogIndex(other), key, node: origin },
+                7 => Verdict::Prepared,
+                8 => Verdict::Ended,
+                9 => Verdict::Held { by: LogIndex(other), key, origin },
+                10 => Verdict::NoRoom,
                 _ => return Err(r.error(format!("outcome {code}"))),
             };
             outcomes.put(txn, at, verdict);
@@ -230,6 +255,7 @@ impl Certifier {
             let reservation = Reservation { mode: mode(r)?, by: r.index("by")?, until: r.index("until")? };
             c.reserved.keys.insert(of, reservation);
         }
+        take_held(r, &mut c)?;
         for _ in 0..count(r, 16)? {
             let (left_out, by) = (r.index("left out")?, r.index("left out by")?);
             if by <= left_out {
@@ -247,6 +273,27 @@ impl Certifier {
         }
         Ok((c, committed_indexes))
     }
+}
+
+fn take_held(r: &mut Reader, c: &mut Certifier) -> Result<()> {
+    let mut heads = Vec::new();
+    for _ in 0..count(r, 24)? {
+        let (name, index) = (r.u64("name")?, r.index("prepared at")?);
+        heads.push((name, index, NodeId(r.u32("node")?), r.u32("keys")? as usize));
+    }
+    let mut left = count(r, 9)?;
+    for (name, index, node, keys) in heads {
+        left = left.checked_sub(keys).ok_or_else(|| r.error("what is held has more keys than there are"))?;
+        let mut held = Vec::with_capacity(keys);
+        for _ in 0..keys {
+            held.push((r.u64("held")?, mode(r)?));
+        }
+        c.held.put(name, Prepared { index, node, keys: held });
+    }
+    if left > 0 {
+        return Err(r.error(format!("{left} keys are held by nobody")));
+    }
+    Ok(())
 }
 
 /// Reads a count.  There must still be `bytes_each` bytes for each element, so that a wrong count cannot make us

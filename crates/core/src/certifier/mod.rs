@@ -13,16 +13,20 @@
 //! - An entry that is left out of every PostgreSQL ([`Certifier::left_out_by`]) was certified like any other, and its
 //!   verdict stays.  The entry that leaves it out takes the same keys again, so that whoever saw the changes conflicts
 //!   with it.
-//! - An entry also aborts if a key of it is reserved for another node, which lost on it again and again (`reserved`).
+//! - An entry also aborts if a key of it is held by a prepared transaction (`held`), or is reserved for another node,
+//!   which lost on it again and again (`reserved`).
+//! - What a prepared transaction holds is taken when it is committed, at that index.
 //! - A certifier rebuilt from a checkpoint gives the same answers as the original.
 
 pub(crate) mod checkpoint;
 mod committed_indexes;
 mod fixed_map;
+mod held;
 mod outcomes;
 mod reserved;
 
 pub use committed_indexes::CommittedIndexes;
+pub use held::Prepared;
 pub use outcomes::Outcome;
 
 use crate::entry::{Entry, EntryKind, LockMode};
@@ -30,6 +34,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Base, LogIndex, NodeId, TxnId};
 use crate::parts::Arriving;
 use fixed_map::FixedMap;
+use held::Held;
 use outcomes::Outcomes;
 use reserved::Reserved;
 use std::collections::{BTreeMap, VecDeque};
@@ -56,6 +61,10 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Commit,
+    /// Like `Commit`, for PREPARE TRANSACTION: every PostgreSQL gets the entry, its own too, and keeps it.
+    Prepared,
+    /// Like `Commit`, for COMMIT PREPARED and ROLLBACK PREPARED: every PostgreSQL gets the entry, its own too.
+    Ended,
     /// It lost to the committed entry `other` of node `origin` because of key number `key`.
     Conflict {
         other: LogIndex,
@@ -68,16 +77,36 @@ pub enum Verdict {
         key: u32,
         node: NodeId,
     },
+    /// Key number `key` is held by the transaction of node `origin` that was prepared at `by` and is not ended yet.
+    Held {
+        by: LogIndex,
+        key: u32,
+        origin: NodeId,
+    },
+    /// No more can be held ready by prepared transactions.
+    NoRoom,
     /// The base of key number `key` is below the window; `oldest` would have been high enough.
     Window {
         oldest: Base,
         key: u32,
     },
     /// Before it reached the log, an earlier entry had ruled that it may not commit any more; or the parts that it
-    /// names are not those that arrived.
+    /// names are not those that arrived; or what it is to end is not held.
     Cancelled,
     /// The node that it came from was not a member at that index.
     NotMember,
+}
+
+impl Verdict {
+    /// The entry is one of those that each PostgreSQL commits, in their order.
+    pub fn commits(self) -> bool {
+        matches!(self, Verdict::Commit) || self.is_for_workers()
+    }
+
+    /// The apply worker commits it in every PostgreSQL, also in the one that it came from.
+    pub fn is_for_workers(self) -> bool {
+        matches!(self, Verdict::Prepared | Verdict::Ended)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +155,7 @@ pub struct Certifier {
     taken: FixedMap<u64, Taken>,
     outcomes: Outcomes,
     reserved: Reserved,
+    held: Held,
     /// The entries that are left out of every PostgreSQL, each with the entry that leaves it out.
     left_out: BTreeMap<LogIndex, LogIndex>,
     /// The one transaction whose parts count now, and those that wait until it has arrived.
@@ -146,6 +176,7 @@ impl Certifier {
             taken: FixedMap::default(),
             outcomes: Outcomes::new(&limits),
             reserved: Reserved::default(),
+            held: Held::default(),
             left_out: BTreeMap::new(),
             arriving: None,
             waiting: VecDeque::new(),
@@ -190,6 +221,11 @@ impl Certifier {
         self.left_out.get(&index).copied()
     }
 
+    /// The transactions that are prepared and not ended, by name.
+    pub fn prepared(&self) -> &BTreeMap<u64, Prepared> {
+        &self.held.by_name
+    }
+
     /// Passes over an index that contains no transaction (a leader's first entry): it commits nothing.
     pub fn skip(&mut self, index: LogIndex) -> Result<()> {
         self.follow(index)
@@ -203,7 +239,7 @@ impl Certifier {
     /// Why this entry aborts wherever it comes in the log from now on, if that is certain: a conflict with what has
     /// committed does not go away.
     pub fn has_lost(&self, entry: &Entry) -> Option<Verdict> {
-        let verdict = (entry.kind == EntryKind::Transaction).then(|| self.judge(entry))?;
+        let verdict = entry.kind.is_of_backend().then(|| self.judge(entry))?;
         Some(verdict).filter(|verdict| matches!(verdict, Verdict::Conflict { .. } | Verdict::Window { .. }))
     }
 
@@ -296,10 +332,16 @@ impl Certifier {
         let previous = self.last_committed;
         match verdict {
             Verdict::Commit => {
-                self.take(index, entry);
+                self.take(index, entry.txn.node, entry.keys().map(|key| (key.hash, key.mode)));
                 self.reserved.committed(entry);
             }
-            Verdict::Conflict { key, .. } => {
+            Verdict::Prepared => {
+                self.take(index, entry.txn.node, []);
+                self.reserved.committed(entry);
+                self.held.prepare(index, entry);
+            }
+            Verdict::Ended => self.end_prepared(index, entry),
+            Verdict::Conflict { key, .. } if !entry.kind.ends_prepared() => {
                 let key = entry.keys().nth(key as usize).expect("the verdict names one of its keys");
                 self.reserved.lost(index, entry, key);
             }
@@ -317,7 +359,7 @@ impl Certifier {
             return Decision::Duplicate { first: *first };
         }
         let is_committed = match self.outcomes.get(&entry.txn) {
-            Outcome::Decided { at, verdict: Verdict::Commit } if at == left_out => true,
+            Outcome::Decided { at, verdict } if verdict.commits() && at == left_out => true,
             Outcome::Decided { .. } => self.left_out.values().any(|by| *by == left_out),
             Outcome::OlderThanKept => true,
             Outcome::Unknown => false,
@@ -326,12 +368,24 @@ impl Certifier {
             return Decision::Stale;
         }
         let previous = self.last_committed;
-        self.take(index, entry);
+        self.take(index, entry.txn.node, entry.keys().map(|key| (key.hash, key.mode)));
+        self.held.leave_out(left_out);
         self.left_out.insert(left_out, index);
         if self.left_out.len() > LEFT_OUT_MAX {
             self.left_out.pop_first();
         }
         Decision::LeavesOut { left_out, previous }
+    }
+
+    /// What was held is taken here if it is committed; if not, nothing but its name is, so that a name is used again
+    /// only by somebody who has seen this.
+    fn end_prepared(&mut self, index: LogIndex, entry: &Entry) {
+        let name = entry.keys().next().map(|key| (key.hash, key.mode));
+        let held = name.and_then(|(name, _)| self.held.release(name));
+        match held.filter(|_| entry.kind == EntryKind::CommitPrepared) {
+            Some(held) => self.take(index, entry.txn.node, held.keys),
+            None => self.take(index, entry.txn.node, name),
+        }
     }
 
     fn follow(&mut self, index: LogIndex) -> Result<()> {
@@ -342,7 +396,7 @@ impl Certifier {
         Ok(())
     }
 
-    /// Reports the first key that makes the entry abort; a reserved one only if there is no other.
+    /// Reports the first key that makes the entry abort; a held one only if there is no other, and then a reserved one.
     fn judge(&self, entry: &Entry) -> Verdict {
         // It names other parts than those that have arrived (`put_together`).
         if entry.kind == EntryKind::Whole {
@@ -363,9 +417,21 @@ impl Certifier {
                 return Verdict::Conflict { other, key: number as u32, origin: self.origin_of(other) };
             }
         }
-        match self.reserved.in_the_way(self.decided, entry) {
-            Some((key, by, node)) => Verdict::Reserved { by, key, node },
-            None => Verdict::Commit,
+        if entry.kind.ends_prepared() {
+            return if self.held.ended_by(entry).is_some() { Verdict::Ended } else { Verdict::Cancelled };
+        }
+        if let Some((key, held)) = self.held.in_the_way(entry) {
+            return Verdict::Held { by: held.index, key, origin: held.node };
+        }
+        if let Some((key, by, node)) = self.reserved.in_the_way(self.decided, entry) {
+            return Verdict::Reserved { by, key, node };
+        }
+        match entry.kind {
+            // It has no name.
+            EntryKind::Prepare if entry.key_count() == 0 => Verdict::Cancelled,
+            EntryKind::Prepare if !self.held.has_room_for(entry) => Verdict::NoRoom,
+            EntryKind::Prepare => Verdict::Prepared,
+            _ => Verdict::Commit,
         }
     }
 
@@ -375,21 +441,27 @@ impl Certifier {
         self.reserved = Reserved::default();
     }
 
+    /// What no node may do, likewise.
+    #[doc(hidden)]
+    pub fn forget_what_is_held(&mut self) {
+        self.held = Held::default();
+    }
+
     fn origin_of(&self, index: LogIndex) -> NodeId {
         let at = self.window.binary_search_by_key(&index, |e| e.index);
         self.window[at.expect("`taken` contains only indexes of the window")].origin
     }
 
-    fn take(&mut self, index: LogIndex, entry: &Entry) {
+    fn take(&mut self, index: LogIndex, origin: NodeId, keys: impl IntoIterator<Item = (u64, LockMode)>) {
         self.last_committed = index;
         let before = self.window_hashes.len();
-        for key in entry.keys() {
-            self.window_hashes.push_back(key.hash);
-            self.window_modes.push_back(key.mode as u8);
-            self.taken.entry(key.hash).or_default()[key.mode as usize] = index;
+        for (hash, mode) in keys {
+            self.window_hashes.push_back(hash);
+            self.window_modes.push_back(mode as u8);
+            self.taken.entry(hash).or_default()[mode as usize] = index;
         }
         let keys = (self.window_hashes.len() - before) as u32;
-        self.window.push_back(WindowEntry { index, origin: entry.txn.node, keys });
+        self.window.push_back(WindowEntry { index, origin, keys });
         while self.window.len() as u64 > self.limits.window_entries
             || self.window_hashes.len() as u64 > self.limits.window_keys
         {

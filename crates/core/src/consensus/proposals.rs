@@ -62,7 +62,7 @@ impl Logged {
 /// `None`: the entry is not a transaction.
 fn transaction(entry: &RaftEntry) -> Option<TxnId> {
     let is_transaction = entry.get_entry_type() == EntryType::EntryNormal
-        && entry.data.get(KIND_AT) == Some(&(EntryKind::Transaction as u8));
+        && entry.data.get(KIND_AT).is_some_and(|kind| EntryKind::from_u8(*kind).is_some_and(EntryKind::is_of_backend));
     Entry::peek_txn(&entry.data).ok().filter(|_| is_transaction)
 }
 

@@ -507,7 +507,11 @@ impl<O: Outbox> Router<O> {
                 c.waiting = None;
             }
             self.tell(waiting.conn, (txn, at), verdict, previous, held_by, context.members);
-        } else if let Some(feed) = self.feed.as_mut().filter(|_| verdict == Verdict::Commit) {
+            if !verdict.is_for_workers() {
+                return;
+            }
+        }
+        if let Some(feed) = self.feed.as_mut().filter(|_| verdict.commits()) {
             feed.push(at, previous);
         }
     }
@@ -548,8 +552,9 @@ impl<O: Outbox> Router<O> {
     fn answer(&self, conn: ConnId, txn: TxnId, certifier: &Certifier) {
         let (state, at) = match certifier.outcome(&txn) {
             Outcome::Unknown => (OutcomeState::NotSoFar, LogIndex::ZERO),
-            Outcome::Decided { at, verdict: Verdict::Commit } => match certifier.left_out_by(at) {
+            Outcome::Decided { at, verdict } if verdict.commits() => match certifier.left_out_by(at) {
                 Some(by) => (OutcomeState::LeftOut, by),
+                None if verdict == Verdict::Prepared => (OutcomeState::Prepared, at),
                 None => (OutcomeState::Committed, at),
             },
             Outcome::Decided { at, .. } => (OutcomeState::Aborted, at),
@@ -576,6 +581,11 @@ impl<O: Outbox> Router<O> {
                 c.in_doubt = Some((txn, at));
                 (VerdictOutcome::Commit, previous, NO_KEY, own())
             }
+            Verdict::Prepared | Verdict::Ended => (VerdictOutcome::ByWorker, previous, NO_KEY, own()),
+            Verdict::Held { by, key, origin } => {
+                (VerdictOutcome::Held, by, key, members.region_of(origin).cloned().unwrap_or_default())
+            }
+            Verdict::NoRoom => (VerdictOutcome::NoRoom, LogIndex::ZERO, NO_KEY, own()),
             Verdict::Conflict { other, key, origin } => {
                 (VerdictOutcome::Conflict, other, key, members.region_of(origin).cloned().unwrap_or_default())
             }
@@ -585,7 +595,7 @@ impl<O: Outbox> Router<O> {
             Verdict::Window { oldest, key } => (VerdictOutcome::Window, LogIndex(oldest.0), key, own()),
             Verdict::Cancelled | Verdict::NotMember => (VerdictOutcome::Cancelled, LogIndex::ZERO, NO_KEY, own()),
         };
-        let message = if verdict == Verdict::Commit { held_by } else { String::new() };
+        let message = if verdict.commits() { held_by } else { String::new() };
         let frame = VerdictFrame { txn, outcome, at, other, key, region, message };
         c.outbox.send([ToPostgres::Verdict(frame).encode()]);
     }

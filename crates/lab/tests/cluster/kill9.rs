@@ -59,7 +59,7 @@ async fn backend(lab: &Lab, victim: usize) {
 }
 
 /// Kills all processes of a server; the postmaster first, so that it starts no new ones.
-fn whole_postgres(lab: &Lab, victim: usize) {
+pub fn whole_postgres(lab: &Lab, victim: usize) {
     let node = lab.node(victim);
     let processes = postmaster::processes(&node.postgres_data());
     node.kill9_postgres().expect("kill PostgreSQL");

@@ -42,6 +42,7 @@ mod outcomes;
 mod partition;
 mod parts;
 mod poison;
+mod prepared;
 mod recipes;
 mod rehearsal;
 mod retries;

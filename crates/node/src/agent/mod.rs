@@ -23,7 +23,7 @@ use onetrip_core::agent::{
     is_large, take_frame, FromPostgres, Rehearsal, Role, ToPostgres, VerdictOutcome, MAX_FRAME_BYTES, VERSION,
 };
 use onetrip_core::router::{self, refusal_as, ConnId};
-use onetrip_core::{Entry, EntryKind, NodeId, RegionId, TxnId};
+use onetrip_core::{Entry, NodeId, RegionId, TxnId};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -265,7 +265,7 @@ impl AgentServer {
         if entry.txn.node != self.me {
             return Err(format!("transaction {} does not belong to node {}", entry.txn, self.me));
         }
-        if entry.kind != EntryKind::Transaction {
+        if !entry.kind.is_of_backend() {
             return Err(format!("a backend may not propose an entry of kind {:?}", entry.kind));
         }
         if ordered(&self.folder, "refuse") {

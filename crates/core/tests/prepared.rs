@@ -1,0 +1,176 @@
+//! Prepared transactions: what they hold, until when, and where that is kept.
+
+use bytes::Bytes;
+use onetrip_core::certifier::{Certifier, CommittedIndexes, Decision, Limits, Outcome, Verdict};
+use onetrip_core::{checkpoint, Base, Checkpoint, Conf, Entry, Key, LockMode, LogIndex, Members, NodeId, Term, TxnId};
+
+const NAME: u64 = 1 << 40;
+
+fn txn(node: u32, sequence: u64) -> TxnId {
+    TxnId { node: NodeId(node), incarnation: 1, sequence }
+}
+
+fn key(hash: u64, mode: LockMode, base: u64) -> Key {
+    Key { hash, mode, base: Base(base) }
+}
+
+/// Certifies entries one after another, and before each of them goes through a checkpoint.
+struct Log {
+    certifier: Certifier,
+    next: u64,
+}
+
+impl Log {
+    fn new() -> Log {
+        Log { certifier: Certifier::new(Limits::default()), next: 1 }
+    }
+
+    fn decide(&mut self, raw: Bytes) -> Decision {
+        self.through_a_checkpoint();
+        let decision = self.certifier.certify(LogIndex(self.next), &Entry::decode(raw).unwrap()).unwrap();
+        self.next += 1;
+        decision
+    }
+
+    fn verdict(&mut self, raw: Bytes) -> Verdict {
+        match self.decide(raw) {
+            Decision::Decided { verdict, .. } => verdict,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn through_a_checkpoint(&mut self) {
+        let members = Members::bootstrap(vec![], "r".into(), 1);
+        let conf = Conf { voters: vec![NodeId(1)], ..Conf::default() };
+        let raw = checkpoint::encode(Term(1), &conf, &members, &self.certifier, &CommittedIndexes::default());
+        let back = Checkpoint::decode(raw.clone(), Limits::default()).unwrap();
+        assert_eq!(back.encode(), raw);
+        self.certifier = back.certifier;
+    }
+
+    /// Node 1 prepares something of that name that writes row 7.
+    fn prepare(&mut self, sequence: u64, name: u64, base: u64) -> Verdict {
+        let keys = [key(name, LockMode::Update, base), key(7, LockMode::Update, base)];
+        self.verdict(Entry::encode_prepare(&txn(1, sequence), &keys, b"rows"))
+    }
+
+    fn write(&mut self, sequence: u64, hash: u64, mode: LockMode, base: u64) -> Verdict {
+        self.verdict(Entry::encode(&txn(2, sequence), &[key(hash, mode, base)], b""))
+    }
+
+    fn end(&mut self, sequence: u64, commit: bool, name: u64, base: u64) -> Verdict {
+        self.verdict(Entry::encode_end(&txn(3, sequence), commit, name, Base(base), b""))
+    }
+}
+
+#[test]
+fn what_is_prepared_is_held_until_it_is_ended() {
+    let mut log = Log::new();
+    assert_eq!(log.prepare(1, NAME, 0), Verdict::Prepared);
+    // Whatever base it has, a conflicting entry loses; others do not.
+    let held = Verdict::Held { by: LogIndex(1), key: 0, origin: NodeId(1) };
+    assert_eq!(log.write(1, 7, LockMode::Update, 1), held);
+    assert_eq!(log.write(2, 7, LockMode::KeyShare, 2), held);
+    assert_eq!(log.write(3, 8, LockMode::Update, 0), Verdict::Commit);
+    // The node that it came from ends, and so does its PostgreSQL.
+    log.verdict_of_nothing(Entry::encode_incarnation(NodeId(1), 2, 1));
+    log.certifier.end(NodeId(1));
+    assert_eq!(log.write(4, 7, LockMode::Update, 4), held);
+    assert_eq!(log.certifier.prepared().len(), 1);
+    assert_eq!(log.end(1, true, NAME, 5), Verdict::Ended);
+    // From here on it is like any committed entry, at this index.
+    let lost = Verdict::Conflict { other: LogIndex(7), key: 0, origin: NodeId(3) };
+    assert_eq!(log.write(5, 7, LockMode::Update, 6), lost);
+    assert_eq!(log.write(6, 7, LockMode::Update, 7), Verdict::Commit);
+    assert!(log.certifier.prepared().is_empty());
+}
+
+impl Log {
+    fn verdict_of_nothing(&mut self, raw: Bytes) {
+        assert_eq!(self.decide(raw), Decision::NoTransaction);
+    }
+}
+
+#[test]
+fn what_is_rolled_back_has_taken_nothing() {
+    let mut log = Log::new();
+    assert_eq!(log.prepare(1, NAME, 0), Verdict::Prepared);
+    assert_eq!(log.end(1, false, NAME, 1), Verdict::Ended);
+    assert_eq!(log.write(1, 7, LockMode::Update, 0), Verdict::Commit);
+    // Its name is free again for whoever has seen that, and for nobody else.
+    let in_use = Verdict::Conflict { other: LogIndex(2), key: 0, origin: NodeId(3) };
+    assert_eq!(log.prepare(2, NAME, 1), in_use);
+    assert_eq!(log.prepare(3, NAME, 3), Verdict::Prepared);
+}
+
+#[test]
+fn a_name_is_used_once_and_ended_once() {
+    let mut log = Log::new();
+    assert_eq!(log.end(1, true, NAME, 0), Verdict::Cancelled, "there is none");
+    assert_eq!(log.prepare(1, NAME, 1), Verdict::Prepared);
+    let in_use = Verdict::Held { by: LogIndex(2), key: 0, origin: NodeId(1) };
+    assert_eq!(log.prepare(2, NAME, 2), in_use);
+    assert_eq!(log.end(2, true, NAME, 1), Verdict::Cancelled, "its author has not seen it");
+    assert_eq!(log.end(3, false, NAME, 4), Verdict::Ended);
+    let lost = Verdict::Conflict { other: LogIndex(5), key: 0, origin: NodeId(3) };
+    assert_eq!(log.end(4, true, NAME, 4), lost, "somebody else was first");
+    assert_eq!(log.end(5, true, NAME, 6), Verdict::Cancelled);
+    assert!(matches!(log.certifier.outcome(&txn(1, 1)), Outcome::Decided { verdict: Verdict::Prepared, .. }));
+}
+
+#[test]
+fn a_prepare_is_certified_like_a_commit() {
+    let mut log = Log::new();
+    assert_eq!(log.write(1, 7, LockMode::Update, 0), Verdict::Commit);
+    let lost = Verdict::Conflict { other: LogIndex(1), key: 1, origin: NodeId(2) };
+    assert_eq!(log.prepare(1, NAME, 0), lost);
+    assert_eq!(log.verdict(Entry::encode_prepare(&txn(1, 2), &[], b"")), Verdict::Cancelled, "it has no name");
+    assert!(log.certifier.prepared().is_empty());
+}
+
+/// The strongest of several modes counts, and two that share a key may end in any order.
+#[test]
+fn a_key_may_be_held_by_several() {
+    let mut log = Log::new();
+    let shares = |name: u64, sequence: u64| {
+        let keys = [key(name, LockMode::Update, 0), key(7, LockMode::KeyShare, 0), key(7, LockMode::Share, 0)];
+        Entry::encode_prepare(&txn(1, sequence), &keys, b"")
+    };
+    assert_eq!(log.verdict(shares(NAME, 1)), Verdict::Prepared);
+    assert_eq!(log.verdict(shares(NAME + 1, 2)), Verdict::Prepared);
+    assert_eq!(log.write(1, 7, LockMode::Share, 2), Verdict::Commit);
+    let held = |by| Verdict::Held { by: LogIndex(by), key: 0, origin: NodeId(1) };
+    assert_eq!(log.write(2, 7, LockMode::NoKeyUpdate, 3), held(1));
+    assert_eq!(log.end(1, false, NAME, 4), Verdict::Ended);
+    assert_eq!(log.write(3, 7, LockMode::NoKeyUpdate, 5), held(2));
+    assert_eq!(log.end(2, false, NAME + 1, 6), Verdict::Ended);
+    assert_eq!(log.write(4, 7, LockMode::NoKeyUpdate, 7), Verdict::Commit);
+}
+
+#[test]
+fn what_can_be_held_is_limited() {
+    let mut log = Log::new();
+    let many = |name: u64, sequence: u64, keys: u64| {
+        let first = [key(name, LockMode::Update, 0)].into_iter();
+        let keys: Vec<Key> = first.chain((0..keys).map(|n| key(n, LockMode::KeyShare, 0))).collect();
+        Entry::encode_prepare(&txn(1, sequence), &keys, b"")
+    };
+    assert_eq!(log.verdict(many(NAME, 1, 600_000)), Verdict::Prepared);
+    assert_eq!(log.verdict(many(NAME + 1, 2, 600_000)), Verdict::NoRoom);
+    assert_eq!(log.verdict(many(NAME + 2, 3, 100)), Verdict::Prepared);
+    assert_eq!(log.end(1, true, NAME, 2), Verdict::Ended);
+    assert_eq!(log.verdict(many(NAME + 3, 4, 600_000)), Verdict::Prepared);
+}
+
+/// An entry that is left out everywhere holds nothing.
+#[test]
+fn what_is_left_out_is_not_held() {
+    let mut log = Log::new();
+    assert_eq!(log.prepare(1, NAME, 0), Verdict::Prepared);
+    let keys = [key(NAME, LockMode::Update, 0), key(7, LockMode::Update, 0)];
+    let prepared = Entry::decode(Entry::encode_prepare(&txn(1, 1), &keys, b"rows")).unwrap();
+    let decision = log.decide(prepared.encode_skip(LogIndex(1)));
+    assert_eq!(decision, Decision::LeavesOut { left_out: LogIndex(1), previous: LogIndex(1) });
+    assert_eq!(log.write(1, 7, LockMode::Update, 2), Verdict::Commit);
+    assert_eq!(log.end(1, true, NAME, 3), Verdict::Cancelled);
+}

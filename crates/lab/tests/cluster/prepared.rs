@@ -1,0 +1,138 @@
+//! Prepared transactions: they hold what they have changed in every region, outlive the region and the servers that they
+//! came from, and are committed or rolled back from any region, once.
+
+use tokio_postgres::error::SqlState;
+
+use crate::kill9::whole_postgres;
+use crate::lab::{bounded, start, told_db, until, Lab, Session, SOON};
+
+const LISTED: &str = "select coalesce(string_agg(concat_ws(' ', gid, owner, database, region, prepared, log_index), ', ' order by gid), '') \
+     from onetrip.prepared_xacts";
+const ROWS: &str = "select string_agg(id || '=' || v, ' ' order by id) from accounts";
+
+async fn loses(session: &Session, sql: &str) {
+    let error = session.refused(sql).await;
+    let said = told_db(&error);
+    assert_eq!(error.code(), &SqlState::T_R_SERIALIZATION_FAILURE, "{sql}: {said}");
+    assert!(error.message().contains("a prepared transaction of region"), "{sql}: {said}");
+}
+
+async fn is_refused(session: &Session, sql: &str, state: &SqlState) {
+    let error = session.refused(sql).await;
+    assert_eq!(error.code(), state, "{sql}: {}", told_db(&error));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prepared_transaction_outlives_its_region_and_is_ended_from_another() {
+    let lab = start("prepared", "PREPARE TRANSACTION in one region, which is lost; COMMIT PREPARED in another").await;
+    let [a, b, c] = lab.sessions().await;
+    a.must("create table accounts (id int primary key, v int)").await;
+    a.must("insert into accounts select i, 0 from generate_series(1, 3) i").await;
+    a.must("create role clerk; create role other; grant all on accounts to clerk, other").await;
+    lab.everywhere().await;
+
+    a.must("set role clerk").await;
+    a.must(
+        "begin; update accounts set v = 1 where id = 1; insert into accounts values (4, 1); prepare transaction 'one'",
+    )
+    .await;
+    a.must("begin; delete from accounts where id = 2; prepare transaction 'two'").await;
+    a.must("reset role").await;
+    lab.everywhere().await;
+    let listed = lab.shows_alike(LISTED).await;
+    assert!(listed.starts_with("one clerk ") && listed.contains(", two clerk "), "{listed}");
+    lab.shows(
+        "select string_agg(gid, ' ' order by gid) from pg_prepared_xacts where database = current_database()",
+        "one two",
+    )
+    .await;
+    lab.shows(ROWS, "1=0 2=0 3=0").await;
+    for session in [&a, &b, &c] {
+        loses(session, "update accounts set v = 9 where id = 1").await;
+        loses(session, "insert into accounts values (4, 9)").await;
+        loses(session, "alter table accounts add column w int").await;
+        is_refused(session, "commit prepared 'none'", &SqlState::UNDEFINED_OBJECT).await;
+    }
+    b.must("begin; update accounts set v = 9 where id = 3").await;
+    is_refused(&b, "prepare transaction 'one'", &SqlState::DUPLICATE_OBJECT).await;
+    b.must("update accounts set v = 3 where id = 3").await;
+    b.must("create table unrelated (id int primary key)").await;
+
+    // Its region is lost for now. What it prepared is not.
+    drop(a);
+    lab.node(0).kill9().expect("kill the node");
+    whole_postgres(&lab, 0);
+    until("the others go on", SOON, || async { Ok(b.run("update accounts set v = v + 1 where id = 3").await.is_ok()) })
+        .await
+        .unwrap();
+    loses(&b, "update accounts set v = 9 where id = 1").await;
+    b.must("set role other").await;
+    is_refused(&b, "commit prepared 'one'", &SqlState::INSUFFICIENT_PRIVILEGE).await;
+    b.must("set role clerk").await;
+    b.must("commit prepared 'one'").await;
+    b.must("reset role").await;
+    until("the other region shows it", SOON, || async { Ok(crate::lab::text(&c, ROWS).await? == "1=1 2=0 3=4 4=1") })
+        .await
+        .unwrap();
+    is_refused(&c, "commit prepared 'one'", &SqlState::UNDEFINED_OBJECT).await;
+    c.must("rollback prepared 'two'").await;
+    c.must("update accounts set v = 2 where id = 2").await;
+    lab.node(0).restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+    lab.everywhere().await;
+    lab.shows(ROWS, "1=1 2=2 3=4 4=1").await;
+    lab.shows(LISTED, "").await;
+
+    everything_restarts(&lab, c).await;
+    two_end_it_at_once(&lab).await;
+    lab.check_equal(2).await;
+}
+
+/// All nodes and servers are killed while something is prepared.
+async fn everything_restarts(lab: &Lab, session: Session) {
+    session.must("begin; update accounts set v = 30 where id = 3; prepare transaction 'three'").await;
+    lab.everywhere().await;
+    let listed = lab.shows_alike(LISTED).await;
+    drop(session);
+    for node in lab.nodes() {
+        node.kill9().expect("kill the node");
+    }
+    (0..3).for_each(|region| whole_postgres(lab, region));
+    for node in lab.nodes() {
+        node.start().unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    until("they come back", 3 * SOON, || async {
+        let session = lab.connect(1).await?;
+        Ok(session.batch_execute("update accounts set v = 3 where id = 2").await.is_ok())
+    })
+    .await
+    .unwrap();
+    lab.everywhere().await;
+    assert_eq!(lab.shows_alike(LISTED).await, listed);
+    let [a, b, _] = lab.sessions().await;
+    loses(&b, "update accounts set v = 9 where id = 3").await;
+    bounded("COMMIT PREPARED", a.must("commit prepared 'three'")).await;
+    lab.everywhere().await;
+    lab.shows(ROWS, "1=1 2=3 3=30 4=1").await;
+}
+
+/// Of several that end it at once, in different regions and differently, one does.
+async fn two_end_it_at_once(lab: &Lab) {
+    let sessions = lab.sessions().await;
+    for round in 100..110 {
+        sessions[0].must(&format!("begin; insert into accounts values ({round}, 1); prepare transaction 'race'")).await;
+        lab.everywhere().await;
+        let [a, b, c] = &sessions;
+        let (a, b, c) = tokio::join!(
+            a.run("commit prepared 'race'"),
+            b.run("rollback prepared 'race'"),
+            c.run("commit prepared 'race'")
+        );
+        for error in [&a, &b, &c].into_iter().filter_map(|result| result.as_ref().err()) {
+            assert_eq!(error.code(), Some(&SqlState::UNDEFINED_OBJECT), "{error:?}");
+        }
+        assert_eq!([&a, &b, &c].into_iter().filter(|result| result.is_ok()).count(), 1, "{a:?} {b:?} {c:?}");
+        lab.everywhere().await;
+        let there = if b.is_ok() { "0" } else { "1" };
+        lab.shows(&format!("select count(*)::text from accounts where id = {round}"), there).await;
+    }
+}

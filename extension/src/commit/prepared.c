@@ -1,0 +1,414 @@
+/*-------------------------------------------------------------------------
+ *
+ * prepared.c
+ *	  PREPARE TRANSACTION of a transaction that has used onetrip tables, COMMIT
+ *	  PREPARED and ROLLBACK PREPARED of it.
+ *
+ * Nothing of a prepared transaction stays in this PostgreSQL but a row of the
+ * table onetrip.prepared, as in every other.  PREPARE TRANSACTION proposes an
+ * entry with the transaction's keys, which the certifier holds from then on, and
+ * with its write set, which the apply worker of every region keeps in that
+ * table; the local transaction is rolled back.  COMMIT PREPARED, in any region,
+ * proposes an entry with which every worker applies what it has kept.  So a
+ * prepared transaction outlives whatever server or region it came from.
+ *
+ * A transaction that has used no onetrip table is prepared by PostgreSQL, on
+ * this server alone.
+ *
+ * Runs in backends, where the statement is run: its transaction can still be
+ * rolled back then.  docs/decisions/2026-11-25-prepared-transactions.md says why.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "access/twophase.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_type.h"
+#include "commands/async.h"
+#include "commands/trigger.h"
+#include "common/hashfn.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "capture/capture.h"
+#include "ddl/ddl.h"
+#include "sequence/sequence.h"
+#include "shmem/shmem.h"
+
+/* PostgreSQL's limit, with the zero at the end (twophase.c). */
+#define GID_BYTES_MAX 200
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+
+/* The statement that is running: for messages, and for prepared_wrap(). */
+static struct
+{
+	OtEntryKind kind;			/* OT_ENTRY_TRANSACTION: none */
+	const char *gid;
+	OtLogIndex	base;			/* read before it was looked for */
+	StringInfoData operations;
+}			ending;
+
+/* ---- names ---- */
+
+static OtHash
+prepared_name(const char *gid)
+{
+	char	   *text = psprintf("prepared %s", gid);
+	OtHash		hash = {hash_bytes_extended((const unsigned char *) text, strlen(text), 0)};
+
+	pfree(text);
+	return hash;
+}
+
+static void
+prepared_raise_in_use(const char *gid)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DUPLICATE_OBJECT),
+			 errmsg("transaction identifier \"%s\" is already in use", gid)));
+}
+
+/*
+ * Called when the entry has lost.  If that is because of its name, says so in
+ * PostgreSQL's words.
+ */
+void
+ot_prepared_raise_name(const OtVerdict *verdict)
+{
+	if (ending.kind == OT_ENTRY_PREPARE && verdict->key_number == 0 &&
+		(verdict->outcome == OT_OUTCOME_CONFLICT || verdict->outcome == OT_OUTCOME_HELD))
+		prepared_raise_in_use(ending.gid);
+	if ((ending.kind == OT_ENTRY_COMMIT_PREPARED || ending.kind == OT_ENTRY_ROLLBACK_PREPARED) &&
+		(verdict->outcome == OT_OUTCOME_CONFLICT || verdict->outcome == OT_OUTCOME_CANCELLED))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("prepared transaction with identifier \"%s\" does not exist", ending.gid),
+				 errdetail("Another session, perhaps in another region, has committed it or rolled it back.")));
+}
+
+void
+ot_prepared_raise_no_room(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("no more can be prepared: 10000 transactions, or 1000000 keys of all of them together, are held"),
+			 errhint("Commit or roll back some of those in onetrip.prepared_xacts.")));
+}
+
+/* ---- what is prepared ---- */
+
+/*
+ * Runs a query about one gid as superuser: the table contains rows of others.
+ * The query has up to one row with one column of type oid.
+ */
+static bool
+prepared_query(const char *query, const char *gid, Oid *result)
+{
+	Oid			types[] = {TEXTOID};
+	Datum		args[] = {CStringGetTextDatum(gid)};
+	bool		found;
+	bool		isnull;
+	Oid			user;
+	int			security;
+
+	GetUserIdAndSecContext(&user, &security);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, security | SECURITY_LOCAL_USERID_CHANGE);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (SPI_execute_with_args(query, 1, types, args, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "cannot read what is prepared");
+	found = SPI_processed == 1;
+	if (found)
+		*result = DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
+	SPI_finish();
+	PopActiveSnapshot();
+	SetUserIdAndSecContext(user, security);
+	return found;
+}
+
+/* Is it prepared in the cluster, as far as this region shows, and whose is it? */
+static bool
+prepared_find(const char *gid, Oid *owner)
+{
+	ending.base = ot_applied_index();
+	return prepared_query("SELECT owner FROM onetrip.prepared WHERE gid OPERATOR(pg_catalog.=) $1", gid, owner);
+}
+
+/* Is it prepared by PostgreSQL, on this server only? */
+static bool
+prepared_find_local(const char *gid)
+{
+	Oid			owner;
+
+	return max_prepared_xacts > 0 &&
+		prepared_query("SELECT ownerid FROM onetrip.local_prepared_xact() WHERE gid OPERATOR(pg_catalog.=) $1",
+					   gid, &owner);
+}
+
+/* The same as prepared_find(), after asking what has been acknowledged anywhere. */
+static bool
+prepared_find_fresh(const char *gid, Oid *owner)
+{
+	int			nest_level = NewGUCNestLevel();
+	bool		found;
+
+	(void) set_config_option("onetrip.read", "fresh", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	found = prepared_find(gid, owner);
+	AtEOXact_GUC(true, nest_level);
+	return found;
+}
+
+/* ---- PREPARE TRANSACTION ---- */
+
+static void
+prepared_refuse(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot PREPARE a transaction that has %s", what)));
+}
+
+/* What PostgreSQL refuses to prepare, in its words. */
+static void
+prepared_check_as_postgresql(void)
+{
+	Oid			found;
+
+	if (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE)
+		prepared_refuse("operated on temporary objects");
+	if (XactHasExportedSnapshots())
+		prepared_refuse("exported snapshots");
+	if (ot_write_set_has_notifications())
+		prepared_refuse("executed LISTEN, UNLISTEN, or NOTIFY");
+	AtPrepare_Notify();
+	if (prepared_query("SELECT 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid FROM pg_catalog.pg_cursors WHERE is_holdable "
+					   "AND creation_time OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp() AND $1 IS NOT NULL", "", &found))
+		prepared_refuse("created a cursor WITH HOLD");
+}
+
+/* What the entry could not bring back here, where it is rolled back. */
+static void
+prepared_check_own(void)
+{
+	char	   *table = ot_held_locks_written_here();
+
+	if (table != NULL)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has used onetrip tables and written table \"%s\", which is not replicated",
+						table),
+				 errhint("Use a transaction of its own for each kind of table.")));
+	if (ot_write_set_has_statements())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has run a statement which all regions run"),
+				 errdetail("Changes of definitions are not kept for later."),
+				 errhint("Run DDL in a transaction of its own, with COMMIT.")));
+	if (ot_write_set_sets_sequence())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot PREPARE a transaction that has called setval()"),
+				 errdetail("It takes effect at once, and must not do so a second time."),
+				 errhint("Call setval() in a transaction of its own.")));
+}
+
+/* The write set becomes what every worker keeps. */
+static void
+prepared_wrap_prepare(void)
+{
+	StringInfo	out = &ending.operations;
+	int			length_at;
+
+	initStringInfo(out);
+	ot_put_u8(out, OT_WRITE_SET_FORMAT);
+	ot_put_u8(out, 'T');		/* the owner's name is looked up */
+	ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
+	ot_put_u8(out, 'P');
+	ot_put_str(out, ending.gid);
+	ot_put_str(out, GetUserNameFromId(GetUserId(), false));
+	ot_put_u64(out, (uint64) GetCurrentTimestamp());
+	length_at = out->len;
+	ot_put_u32(out, 0);
+	ot_write_set_operations(out);
+	for (int i = 0; i < 4; i++)
+		out->data[length_at + i] = (char) ((uint32) (out->len - length_at - 4) >> (8 * i));
+	ot_write_set_wrap(OT_ENTRY_PREPARE, prepared_name(ending.gid), ending.base, out);
+}
+
+/*
+ * Prepares the transaction in the cluster and rolls it back here.  false: it is
+ * none that the cluster needs to know of.
+ */
+static bool
+prepared_try(const char *gid)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	Oid			found;
+
+	/* As in PostgreSQL, open savepoints are released, and triggers run first. */
+	while (GetCurrentTransactionNestLevel() > 1)
+	{
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	AfterTriggerFireDeferred();
+	ot_check_unseen_writes();
+	ot_check_unseen_notifications();
+	if (ot_commit_id_is_told() || (ot_write_set_is_empty() && !ot_held_locks_need_keys()))
+		return false;
+
+	if (strlen(gid) >= GID_BYTES_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("transaction identifier \"%s\" is too long", gid)));
+	prepared_check_as_postgresql();
+	prepared_check_own();
+	if (prepared_find(gid, &found) || prepared_find_local(gid))
+		prepared_raise_in_use(gid);
+
+	ot_sequence_lock_used();
+	(void) ot_held_locks_take_keys();
+	ending.kind = OT_ENTRY_PREPARE;
+	ending.gid = gid;
+	ot_commit_hand_over("prepare", false, prepared_wrap_prepare);
+
+	/* SET takes effect as with PostgreSQL's own PREPARE TRANSACTION. */
+	AtEOXact_GUC(true, 1);
+	UserAbortTransactionBlock(false);
+	return true;
+}
+
+/* As in PostgreSQL, PREPARE TRANSACTION ends the transaction even if it fails. */
+static bool
+prepared_prepare(const char *gid)
+{
+	bool		done;
+
+	PG_TRY();
+	{
+		done = prepared_try(gid);
+	}
+	PG_CATCH();
+	{
+		UserAbortTransactionBlock(false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return done;
+}
+
+/* ---- COMMIT PREPARED, ROLLBACK PREPARED ---- */
+
+static void
+prepared_wrap_end(void)
+{
+	StringInfo	out = &ending.operations;
+
+	initStringInfo(out);
+	ot_put_u8(out, OT_WRITE_SET_FORMAT);
+	ot_put_u8(out, 'T');		/* so may what was prepared look names up */
+	ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
+	ot_put_u8(out, 'X');
+	ot_put_str(out, ending.gid);
+	ot_put_u8(out, ending.kind == OT_ENTRY_COMMIT_PREPARED);
+	ot_write_set_touch();
+	ot_write_set_wrap(ending.kind, prepared_name(ending.gid), ending.base, out);
+}
+
+/* false: the cluster does not know it, but perhaps PostgreSQL does. */
+static bool
+prepared_end(const char *gid, bool commit)
+{
+	Oid			owner;
+	Oid			user = GetUserId();
+
+	if (!prepared_find(gid, &owner) &&
+		(prepared_find_local(gid) || !prepared_find_fresh(gid, &owner)))
+		return false;
+	if (user != owner && !superuser_arg(user))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to finish prepared transaction"),
+				 errhint("Must be superuser or the user that prepared the transaction.")));
+	ending.kind = commit ? OT_ENTRY_COMMIT_PREPARED : OT_ENTRY_ROLLBACK_PREPARED;
+	ending.gid = gid;
+	ot_commit_hand_over(commit ? "commit a prepared transaction" : "roll back a prepared transaction",
+						commit, prepared_wrap_end);
+	return true;
+}
+
+/* ---- the hook ---- */
+
+static bool
+prepared_run(const TransactionStmt *stmt, ProcessUtilityContext context)
+{
+	if (!ot_preloaded || !IsUnderPostmaster || ot_is_apply_worker || !IsTransactionState() ||
+		!ot_in_replicated_database() || !OidIsValid(ot_access_method_oid()))
+		return false;
+	switch (stmt->kind)
+	{
+		case TRANS_STMT_PREPARE:
+			if (!IsTransactionBlock())
+				return false;
+			return prepared_prepare(stmt->gid);
+		case TRANS_STMT_COMMIT_PREPARED:
+			PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "COMMIT PREPARED");
+			return prepared_end(stmt->gid, true);
+		case TRANS_STMT_ROLLBACK_PREPARED:
+			PreventInTransactionBlock(context == PROCESS_UTILITY_TOPLEVEL, "ROLLBACK PREPARED");
+			return prepared_end(stmt->gid, false);
+		default:
+			return false;
+	}
+}
+
+static void
+ot_prepared_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+							ProcessUtilityContext context, ParamListInfo params,
+							QueryEnvironment *env, DestReceiver *dest,
+							QueryCompletion *completion)
+{
+	if (IsA(pstmt->utilityStmt, TransactionStmt))
+	{
+		bool		done;
+
+		PG_TRY();
+		{
+			done = prepared_run((TransactionStmt *) pstmt->utilityStmt, context);
+		}
+		PG_FINALLY();
+		{
+			memset(&ending, 0, sizeof(ending));
+		}
+		PG_END_TRY();
+		if (done)
+			return;
+	}
+	if (prev_process_utility)
+		prev_process_utility(pstmt, query, read_only_tree, context, params, env, dest, completion);
+	else
+		standard_ProcessUtility(pstmt, query, read_only_tree, context, params, env, dest, completion);
+}
+
+void
+ot_prepared_init(void)
+{
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = ot_prepared_process_utility;
+}

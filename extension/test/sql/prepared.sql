@@ -1,0 +1,240 @@
+-- Goal: a prepared transaction holds what it has changed until it is committed or rolled back, and is nowhere else than in the log.
+-- Method: each way to prepare, to end and to lose; what PostgreSQL refuses, and what only Onetrip does. Other regions are in the cluster tests.
+\set VERBOSITY terse
+CREATE TABLE p (id int PRIMARY KEY, v text);
+CREATE TABLE p_child (id int PRIMARY KEY, p int REFERENCES p);
+CREATE TABLE p_local (id int) USING heap;
+CREATE UNLOGGED TABLE p_unlogged (id int);
+CREATE SEQUENCE p_numbers;
+CREATE ROLE p_owner;
+CREATE ROLE p_other;
+GRANT ALL ON p, p_child TO p_owner, p_other;
+INSERT INTO p VALUES (1, 'one'), (2, 'two'), (3, 'three');
+
+-- Prepared and committed. Until then it cannot be seen, and what it touched cannot be changed.
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+INSERT INTO p VALUES (4, 'prepared');
+SAVEPOINT a;
+INSERT INTO p VALUES (5, 'rolled back');
+ROLLBACK TO a;
+SAVEPOINT b;
+DELETE FROM p WHERE id = 3;
+PREPARE TRANSACTION 'first';
+SELECT * FROM p ORDER BY id;
+SELECT gid, owner = current_user AS mine, region, database, prepared <= clock_timestamp() AS dated, log_index > 0 AS logged, bytes > 0 AS kept
+    FROM onetrip.prepared_xacts;
+SELECT gid, owner = current_user AS mine, database, transaction FROM pg_prepared_xacts;
+UPDATE p SET v = 'conflict' WHERE id = 1;
+\echo :LAST_ERROR_SQLSTATE
+INSERT INTO p VALUES (4, 'conflict');
+\echo :LAST_ERROR_SQLSTATE
+ALTER TABLE p ADD COLUMN w int;
+\echo :LAST_ERROR_SQLSTATE
+UPDATE p SET v = 'free' WHERE id = 2;
+CREATE TABLE p_free (id int PRIMARY KEY);
+DROP TABLE p_free;
+COMMIT PREPARED 'first';
+SELECT * FROM p ORDER BY id;
+SELECT count(*) FROM onetrip.prepared_xacts;
+UPDATE p SET v = 'again' WHERE id = 1;
+COMMIT PREPARED 'first';
+\echo :LAST_ERROR_SQLSTATE
+
+-- Rolled back: nothing has happened, and the name can be used again.
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'first';
+ROLLBACK PREPARED 'first';
+SELECT v FROM p WHERE id = 1;
+UPDATE p SET v = 'one' WHERE id = 1;
+ROLLBACK PREPARED 'first';
+\echo :LAST_ERROR_SQLSTATE
+
+-- A name is in use once. PREPARE TRANSACTION that fails rolls back.
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'twice';
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 2;
+PREPARE TRANSACTION 'twice';
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'conflict';
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK PREPARED 'twice';
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+SELECT repeat('x', 200) AS long, repeat('x', 199) AS short \gset
+PREPARE TRANSACTION :'long';
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION :'short';
+ROLLBACK PREPARED :'short';
+
+-- Only its owner and superusers end it.
+SET ROLE p_owner;
+BEGIN;
+UPDATE p SET v = 'by owner' WHERE id = 1;
+PREPARE TRANSACTION 'owned';
+SET ROLE p_other;
+SELECT gid, owner FROM onetrip.prepared_xacts;
+SELECT gid, owner FROM pg_prepared_xacts;
+SELECT write_set FROM onetrip.prepared;
+\echo :LAST_ERROR_SQLSTATE
+COMMIT PREPARED 'owned';
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK PREPARED 'owned';
+\echo :LAST_ERROR_SQLSTATE
+SET ROLE p_owner;
+COMMIT PREPARED 'owned';
+BEGIN;
+UPDATE p SET v = 'by superuser' WHERE id = 1;
+PREPARE TRANSACTION 'owned';
+RESET ROLE;
+COMMIT PREPARED 'owned';
+SELECT v FROM p WHERE id = 1;
+
+-- Not in a block, not in a function, and nothing in a block that has failed.
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'blocks';
+BEGIN;
+COMMIT PREPARED 'blocks';
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+DO $$ BEGIN EXECUTE 'ROLLBACK PREPARED ''blocks'''; END $$;
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK PREPARED 'blocks';
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+SELECT 1/0;
+PREPARE TRANSACTION 'failed';
+BEGIN;
+PREPARE TRANSACTION 'empty';
+\echo :LAST_ERROR_SQLSTATE
+PREPARE TRANSACTION 'no block';
+SELECT count(*) FROM onetrip.prepared_xacts;
+
+-- Deferred triggers and constraints run at PREPARE TRANSACTION.
+CREATE FUNCTION p_follow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO p VALUES (new.id + 100, 'by trigger'); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER p_follows AFTER INSERT ON p_child DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION p_follow();
+ALTER TABLE p_child ALTER CONSTRAINT p_child_p_fkey DEFERRABLE INITIALLY DEFERRED;
+BEGIN;
+INSERT INTO p_child VALUES (1, 2);
+PREPARE TRANSACTION 'deferred';
+DELETE FROM p WHERE id = 2;
+\echo :LAST_ERROR_SQLSTATE
+COMMIT PREPARED 'deferred';
+SELECT * FROM p WHERE id > 100;
+BEGIN;
+INSERT INTO p_child VALUES (2, 999);
+PREPARE TRANSACTION 'violates';
+\echo :LAST_ERROR_SQLSTATE
+
+-- Row locks and reads are held as well; values drawn from a sequence are not drawn again.
+BEGIN;
+SELECT v FROM p WHERE id = 2 FOR UPDATE;
+INSERT INTO p VALUES (nextval('p_numbers') + 1000, 'drawn');
+PREPARE TRANSACTION 'locks';
+UPDATE p SET v = 'conflict' WHERE id = 2;
+\echo :LAST_ERROR_SQLSTATE
+SELECT nextval('p_numbers') > 1 AS another;
+COMMIT PREPARED 'locks';
+BEGIN;
+SELECT count(*) > 0 AS read FROM p;
+PREPARE TRANSACTION 'read';
+DROP TABLE p_child;
+\echo :LAST_ERROR_SQLSTATE
+ALTER TABLE p ALTER v SET STATISTICS 1;
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK PREPARED 'read';
+
+-- SET takes effect, SET LOCAL does not.
+BEGIN;
+SET application_name = 'kept';
+SET LOCAL work_mem = '1234kB';
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'set';
+SHOW application_name;
+SELECT current_setting('work_mem') = '1234kB' AS local;
+COMMIT PREPARED 'set';
+
+-- A value out of line, and nothing of it is shown before.
+BEGIN;
+INSERT INTO p SELECT 2000, string_agg(md5(i::text), '') FROM generate_series(1, 5000) i;
+PREPARE TRANSACTION 'large';
+COMMIT PREPARED 'large';
+SELECT length(v) FROM p WHERE id = 2000;
+
+-- Refused as in PostgreSQL.
+BEGIN;
+CREATE TEMP TABLE p_temporary (id int);
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'no';
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+NOTIFY p_channel;
+PREPARE TRANSACTION 'no';
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+LISTEN p_channel;
+PREPARE TRANSACTION 'no';
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+DECLARE held CURSOR WITH HOLD FOR SELECT 1;
+PREPARE TRANSACTION 'no';
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+SELECT pg_export_snapshot() IS NOT NULL AS exported;
+PREPARE TRANSACTION 'no';
+
+-- Refused by Onetrip.
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+INSERT INTO p_local VALUES (1);
+PREPARE TRANSACTION 'no';
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+INSERT INTO p_unlogged VALUES (1);
+PREPARE TRANSACTION 'no';
+BEGIN;
+CREATE TABLE p_new (id int);
+PREPARE TRANSACTION 'no';
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+SELECT setval('p_numbers', 1000);
+PREPARE TRANSACTION 'no';
+\echo :LAST_ERROR_SQLSTATE
+SELECT v FROM p WHERE id = 1;
+SELECT count(*) FROM onetrip.prepared_xacts;
+
+-- What has used no onetrip table is PostgreSQL's own, and is not allowed by its default.
+BEGIN;
+INSERT INTO p_local VALUES (1);
+PREPARE TRANSACTION 'local';
+\echo :LAST_ERROR_SQLSTATE
+
+-- The transaction's id has the outcome of PREPARE TRANSACTION; what COMMIT PREPARED cost is shown.
+BEGIN;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'outcome';
+SELECT onetrip.outcome(transaction_id) = 'prepared at ' || entry AS prepared, round_trips FROM onetrip.last_commit();
+SELECT p.log_index = l.entry AS same FROM onetrip.prepared_xacts p, onetrip.last_commit() l;
+COMMIT PREPARED 'outcome';
+SELECT onetrip.outcome(transaction_id) = 'committed at ' || entry AS committed, round_trips FROM onetrip.last_commit();
+SET onetrip.ack = applied_everywhere;
+BEGIN;
+UPDATE p SET v = 'everywhere' WHERE id = 1;
+PREPARE TRANSACTION 'everywhere';
+COMMIT PREPARED 'everywhere';
+SELECT round_trips, everywhere_ms IS NOT NULL AS waited FROM onetrip.last_commit();
+RESET onetrip.ack;
+SELECT v FROM p WHERE id = 1;
+DROP TABLE p_child, p, p_local, p_unlogged;
+DROP SEQUENCE p_numbers;
+DROP ROLE p_owner, p_other;
