@@ -68,6 +68,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         }
         print!("{}", place_of_leader(&answers));
         print!("{}", leases(&answers));
+        print!("{}", prepared(&answers));
         for problem in &problems {
             println!("! {problem}");
         }
@@ -222,6 +223,21 @@ fn leases(answers: &[Answer]) -> String {
     };
     let states: Vec<String> = holders.map(state).collect();
     format!("\nread leases belong to {}; {}\n", regions.join(", "), states.join(", "))
+}
+
+/// How many transactions are prepared and wait for somebody who ends them.
+fn prepared(answers: &[Answer]) -> String {
+    let Some(told) = nodes::newest(answers.iter().map(|a| &a.status)) else { return String::new() };
+    let (count, since, decided) = (&told["prepared"], &told["prepared_since"], &told["decided"]);
+    match count.as_u64() {
+        None | Some(0) => String::new(),
+        Some(_) => format!(
+            "\nprepared transactions: {}, the oldest since log index {} of {}; see onetrip.prepared_xacts\n",
+            text(count),
+            text(since),
+            text(decided)
+        ),
+    }
 }
 
 /// What is wrong and what to do: each problem once, with the nodes that report it.

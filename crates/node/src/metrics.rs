@@ -118,6 +118,13 @@ fn log(page: &mut Page, report: &StatusReport) {
     page.index("commit_index", "The last entry that is known here to be on a majority", report.commit);
     page.index("decided_index", "The last entry that this node has certified", report.decided);
     page.index("last_committed_index", "The last entry that committed a transaction", report.last_committed);
+    page.number(
+        "prepared_transactions",
+        "Transactions that are prepared and neither committed nor rolled back",
+        report.prepared as f64,
+    );
+    let entries = report.prepared_since.map_or(0, |since| report.decided.0.saturating_sub(since.0));
+    page.number("prepared_oldest_entries", "Entries since the oldest of them was prepared", entries as f64);
     page.index("checkpoint_index", "The entry up to which the certifier is saved", report.checkpoint);
     page.index("log_first_index", "The first entry of the log on disk", report.log_first);
     page.index("log_last_index", "The last entry of the log", report.log_last);

@@ -30,6 +30,9 @@ pub struct CoreStatus {
     pub decided: LogIndex,
     /// The transaction whose parts arrive, and how many bytes of it have.
     pub arriving: Option<(TxnId, usize)>,
+    /// Transactions that are prepared and that nobody has ended, and the entry of the oldest.
+    pub prepared: usize,
+    pub prepared_since: Option<LogIndex>,
     pub last_committed: LogIndex,
     pub log_first: LogIndex,
     pub checkpoint: LogIndex,
@@ -86,6 +89,9 @@ pub struct StatusReport {
     pub decided: LogIndex,
     /// A transaction of more than 1 MiB that arrives in parts.
     pub arriving: Option<Arriving>,
+    /// Transactions that are prepared and that nobody has ended, and the entry of the oldest.
+    pub prepared: usize,
+    pub prepared_since: Option<LogIndex>,
     /// The last committed transaction.
     pub last_committed: LogIndex,
     pub checkpoint: LogIndex,
@@ -274,6 +280,8 @@ pub fn report(
         preferred_by: core.members.preferred(),
         lease_regions: core.members.lease_regions.clone(),
         has_lease: core.has_lease,
+        prepared: core.prepared,
+        prepared_since: core.prepared_since,
         leader_settled: core.leader_settled,
         leader_places: core.places.map(|all| all.iter().map(|place| place_report(place, &core.members)).collect()),
         joint: core.raft.conf.is_joint(),

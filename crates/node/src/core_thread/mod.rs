@@ -304,6 +304,8 @@ impl CoreThread {
             raft,
             decided: replica.certifier.decided(),
             arriving: replica.certifier.arriving().map(|arriving| (arriving.txn, arriving.len())),
+            prepared: replica.certifier.prepared().len(),
+            prepared_since: replica.certifier.prepared().values().map(|prepared| prepared.index).min(),
             last_committed: replica.certifier.last_committed(),
             log_first: replica.consensus.log().first_index(),
             checkpoint: replica.checkpoint(),
