@@ -226,6 +226,7 @@ CREATE TABLE onetrip.prepared (
     log_index bigint NOT NULL,
     write_set bytea NOT NULL
 ) USING heap;
+ALTER TABLE onetrip.prepared ALTER COLUMN write_set SET STORAGE EXTERNAL;
 COMMENT ON TABLE onetrip.prepared IS
     'Transactions that are prepared and neither committed nor rolled back; written by the apply worker.';
 

@@ -116,6 +116,18 @@ impl Lines {
                 r.u8("flags")?;
                 self.say(format!("sequence {name}: {value}"));
             }
+            b'P' => {
+                let (gid, owner) = (r.str("gid")?, r.str("owner")?);
+                r.u64("prepared")?;
+                let length = r.u32("length")? as usize;
+                self.say(format!("as {owner}: PREPARE TRANSACTION '{}', of:", gid.escape_debug()));
+                self.all(Reader::new("prepared write set", r.take(length, "write set")?))?;
+            }
+            b'X' => {
+                let gid = r.str("gid")?;
+                let what = if r.u8("commit")? == 0 { "ROLLBACK" } else { "COMMIT" };
+                self.say(format!("{what} PREPARED '{}'", gid.escape_debug()));
+            }
             other => return Err(r.error(format!("operation 0x{other:02x} is unknown"))),
         }
         Ok(())

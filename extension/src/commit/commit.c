@@ -147,6 +147,9 @@ static struct
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
 	int			saved_synchronous_commit;
+	Oid			user;			/* if the entry is handed over: as whom the session
+								 * goes on */
+	int			security;
 }			committing;
 
 /*
@@ -796,6 +799,7 @@ ot_commit_hand_over(const char *what, bool changes, void (*wrap) (void))
 	ot_check_writable();
 	ot_trips_take(what, trips);
 	committing.everywhere = everywhere;
+	GetUserIdAndSecContext(&committing.user, &committing.security);
 	commit_wait_while_standing_still();
 	commit_decide(trips, wrap, &verdict);
 	ot_write_set_reset();
@@ -861,6 +865,9 @@ commit_end_handed_over(bool committed)
 {
 	if (!proc_exit_inprogress)
 		own_commit = committing.index;
+	/* a rollback takes SET ROLE back, and the settings have been kept */
+	if (!committed)
+		SetUserIdAndSecContext(committing.user, committing.security);
 	ot_cost_mark(OT_COST_TURN);
 	ot_cost_committed(committing.index);
 	if (committed && committing.everywhere)

@@ -62,6 +62,7 @@ typedef struct OtFreshCost
 } OtFreshCost;
 
 extern OtFreshCost ot_fresh_cost(void);
+extern void ot_fresh_wait(void);
 
 /* commit.c */
 extern bool ot_commit_connect(void);

@@ -395,6 +395,24 @@ fresh_note_asked(void)
 	asked.bound_ms = waited.cost.asked ? 0 : ot_max_staleness_ms;
 }
 
+/* The same, whatever onetrip.read and onetrip.max_staleness are. */
+void
+ot_fresh_wait(void)
+{
+	int			read = ot_read;
+
+	PG_TRY();
+	{
+		ot_read = OT_READ_FRESH;
+		(void) fresh_wait();
+	}
+	PG_FINALLY();
+	{
+		ot_read = read;
+	}
+	PG_END_TRY();
+}
+
 /* Are onetrip.read and onetrip.max_staleness to be heeded in this process? */
 static bool
 fresh_applies(void)

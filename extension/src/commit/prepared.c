@@ -46,6 +46,8 @@
 #include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
+/* A row of onetrip.prepared must be a value that PostgreSQL can read and write. */
+#define PREPARED_BYTES_MAX (256 * 1024 * 1024)
 /* PostgreSQL's limit, with the zero at the end (twophase.c). */
 #define GID_BYTES_MAX 200
 
@@ -125,7 +127,8 @@ prepared_query(const char *query, const char *gid, Oid *result)
 
 	GetUserIdAndSecContext(&user, &security);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, security | SECURITY_LOCAL_USERID_CHANGE);
-	PushActiveSnapshot(GetTransactionSnapshot());
+	/* not that of a REPEATABLE READ transaction: it may have looked before */
+	PushActiveSnapshot(GetLatestSnapshot());
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	if (SPI_execute_with_args(query, 1, types, args, NULL, true, 1) != SPI_OK_SELECT)
@@ -156,20 +159,6 @@ prepared_find_local(const char *gid)
 	return max_prepared_xacts > 0 &&
 		prepared_query("SELECT ownerid FROM onetrip.local_prepared_xact() WHERE gid OPERATOR(pg_catalog.=) $1",
 					   gid, &owner);
-}
-
-/* The same as prepared_find(), after asking what has been acknowledged anywhere. */
-static bool
-prepared_find_fresh(const char *gid, Oid *owner)
-{
-	int			nest_level = NewGUCNestLevel();
-	bool		found;
-
-	(void) set_config_option("onetrip.read", "fresh", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	found = prepared_find(gid, owner);
-	AtEOXact_GUC(true, nest_level);
-	return found;
 }
 
 /* ---- PREPARE TRANSACTION ---- */
@@ -246,6 +235,11 @@ prepared_wrap_prepare(void)
 	ot_write_set_operations(out);
 	for (int i = 0; i < 4; i++)
 		out->data[length_at + i] = (char) ((uint32) (out->len - length_at - 4) >> (8 * i));
+	if (out->len > PREPARED_BYTES_MAX)
+		ereport(ERROR,
+				(errcode(OT_ERR_TOO_LARGE),
+				 errmsg("cannot PREPARE a transaction that changes more than %d MB", PREPARED_BYTES_MAX / 1024 / 1024),
+				 errhint("Split the work into several transactions.")));
 	ot_write_set_wrap(OT_ENTRY_PREPARE, prepared_name(ending.gid), ending.base, out);
 }
 
@@ -338,9 +332,15 @@ prepared_end(const char *gid, bool commit)
 	Oid			owner;
 	Oid			user = GetUserId();
 
-	if (!prepared_find(gid, &owner) &&
-		(prepared_find_local(gid) || !prepared_find_fresh(gid, &owner)))
-		return false;
+	if (!prepared_find(gid, &owner))
+	{
+		/* It may have been prepared in another region just now. */
+		if (prepared_find_local(gid))
+			return false;
+		ot_fresh_wait();
+		if (!prepared_find(gid, &owner))
+			return false;
+	}
 	if (user != owner && !superuser_arg(user))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -378,13 +378,23 @@ prepared_run(const TransactionStmt *stmt, ProcessUtilityContext context)
 	}
 }
 
+static bool
+prepared_is_one(Node *node)
+{
+	TransactionStmt *stmt = (TransactionStmt *) node;
+
+	return IsA(node, TransactionStmt) &&
+		(stmt->kind == TRANS_STMT_PREPARE || stmt->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 stmt->kind == TRANS_STMT_ROLLBACK_PREPARED);
+}
+
 static void
 ot_prepared_process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 							ProcessUtilityContext context, ParamListInfo params,
 							QueryEnvironment *env, DestReceiver *dest,
 							QueryCompletion *completion)
 {
-	if (IsA(pstmt->utilityStmt, TransactionStmt))
+	if (unlikely(prepared_is_one(pstmt->utilityStmt)))
 	{
 		bool		done;
 

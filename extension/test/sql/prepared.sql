@@ -161,6 +161,27 @@ PREPARE TRANSACTION 'set';
 SHOW application_name;
 SELECT current_setting('work_mem') = '1234kB' AS local;
 COMMIT PREPARED 'set';
+BEGIN;
+SET ROLE p_owner;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'role';
+SELECT current_user, current_setting('role') AS role, owner FROM onetrip.prepared_xacts;
+RESET ROLE;
+ROLLBACK PREPARED 'role';
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+UPDATE p SET v = 'repeatable' WHERE id = 1;
+PREPARE TRANSACTION 'repeatable';
+SET default_transaction_isolation = 'repeatable read';
+COMMIT PREPARED 'repeatable';
+COMMIT PREPARED 'repeatable';
+RESET default_transaction_isolation;
+SELECT v FROM p WHERE id = 1;
+-- In one message.
+BEGIN\; UPDATE p SET v = 'one message' WHERE id = 1\; PREPARE TRANSACTION 'message'\; SELECT gid FROM onetrip.prepared_xacts;
+COMMIT PREPARED 'message';
+UPDATE p SET v = 'no block' WHERE id = 1\; PREPARE TRANSACTION 'message';
+ROLLBACK PREPARED 'message';
+SELECT v FROM p WHERE id = 1;
 
 -- A value out of line, and nothing of it is shown before.
 BEGIN;

@@ -52,6 +52,8 @@ const OWN: &[&str] = &[
     "outcome.c",
     "own_locks.c",
     "position.c",
+    "prepared.c",
+    "prepared_here.c",
     "process.c",
     "proposal.c",
     "rehearse.c",

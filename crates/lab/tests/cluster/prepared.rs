@@ -83,6 +83,7 @@ async fn a_prepared_transaction_outlives_its_region_and_is_ended_from_another() 
     lab.shows(LISTED, "").await;
 
     everything_restarts(&lab, c).await;
+    at_once_in_another_region(&lab).await;
     two_end_it_at_once(&lab).await;
     lab.check_equal(2).await;
 }
@@ -101,6 +102,9 @@ async fn everything_restarts(lab: &Lab, session: Session) {
         node.start().unwrap_or_else(|e| panic!("{e:#}"));
     }
     until("they come back", 3 * SOON, || async {
+        for region in 0..3 {
+            lab.connect(region).await?;
+        }
         let session = lab.connect(1).await?;
         Ok(session.batch_execute("update accounts set v = 3 where id = 2").await.is_ok())
     })
@@ -113,6 +117,18 @@ async fn everything_restarts(lab: &Lab, session: Session) {
     bounded("COMMIT PREPARED", a.must("commit prepared 'three'")).await;
     lab.everywhere().await;
     lab.shows(ROWS, "1=1 2=3 3=30 4=1").await;
+}
+
+/// Whoever has been told that it is prepared can end it in any region, without a pause.
+async fn at_once_in_another_region(lab: &Lab) {
+    let [a, b, c] = lab.sessions().await;
+    b.must("set default_transaction_isolation = 'repeatable read'").await;
+    for round in 50..60 {
+        a.must(&format!("begin; insert into accounts values ({round}, 1); prepare transaction 'quick'")).await;
+        [&b, &c][round % 2].must("commit prepared 'quick'").await;
+    }
+    lab.everywhere().await;
+    lab.shows("select count(*)::text from accounts where id between 50 and 59", "10").await;
 }
 
 /// Of several that end it at once, in different regions and differently, one does.
