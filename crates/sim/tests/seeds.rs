@@ -213,13 +213,21 @@ fn a_part_that_counts_twice_on_one_node_is_found() {
 }
 
 #[test]
-fn a_node_that_forgets_what_is_reserved_is_found() {
+fn a_node_that_forgets_what_is_held_is_found() {
     found(
         InjectedBug::ForgetHeld,
         400,
         &["the first Some(Decided", "remembers other outcomes", "which the log does not bear"],
     );
+}
+
+#[test]
+fn a_prepared_transaction_that_holds_half_of_its_keys_is_found() {
     found(InjectedBug::HoldsHalf, 400, &["has held since", "snapshot isolation", "lost update"]);
+}
+
+#[test]
+fn a_node_that_forgets_what_is_reserved_is_found() {
     found(InjectedBug::ForgetReserved, 400, &["the first Some(Decided", "remembers other outcomes"]);
 }
 
@@ -238,6 +246,21 @@ fn entries_are_left_out_and_copied_over_in_some_seeds() {
         events.merge(&run(Options::draw(seed, None), false).events);
         if wanted.iter().all(|what| events.0.get(what).is_some_and(|n| *n > 10)) {
             println!("all of it after {seed} seeds");
+            return;
+        }
+    }
+    panic!("not enough of {wanted:?}: {events:?}");
+}
+
+/// Goal: the same for prepared transactions.
+#[test]
+fn what_is_prepared_is_ended_and_stands_in_the_way_in_some_seeds() {
+    let mut events = onetrip_sim::Stats::default();
+    let wanted =
+        ["prepared", "committed what was prepared", "rolled back what was prepared", "lost to what is prepared"];
+    for seed in 1..=200 {
+        events.merge(&run(Options::draw(seed, None), false).events);
+        if wanted.iter().all(|what| events.0.get(what).is_some_and(|n| *n > 10)) {
             return;
         }
     }

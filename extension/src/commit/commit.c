@@ -147,8 +147,8 @@ static struct
 	OtLogIndex	index;			/* of its entry after a verdict of commit, or of
 								 * the worker's entry */
 	int			saved_synchronous_commit;
-	Oid			user;			/* if the entry is handed over: as whom the session
-								 * goes on */
+	OtEntryKind kind;			/* of the entry */
+	Oid			user;			/* if it is handed over: as whom the session goes on */
 	int			security;
 }			committing;
 
@@ -361,6 +361,19 @@ commit_say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const cha
 	}
 }
 
+/* The same, of PREPARE TRANSACTION, COMMIT PREPARED or ROLLBACK PREPARED. */
+static void
+commit_say_handed_over(const char *why)
+{
+	char		text[OT_TXN_ID_TEXT_MAX];
+
+	errcode(OT_ERR_OUTCOME_UNKNOWN);
+	errmsg("outcome of transaction %s: %s at " UINT64_FORMAT, ot_txn_to_text(own.txn, text),
+		   committing.kind == OT_ENTRY_PREPARE ? "prepared" : "committed", committing.index.value);
+	errdetail("%s. onetrip.prepared_xacts shows it shortly.", why);
+	errhint("Do not repeat the statement.");
+}
+
 void
 ot_commit_raise_unknown(OtTxnId txn)
 {
@@ -451,7 +464,12 @@ ot_commit_reword(const ErrorData *edata)
 							 edata->message ? edata->message : "An error came between");
 		return true;
 	}
-	if (!commit_is_decided() && !commit_is_handed_over())
+	if (commit_is_handed_over())
+	{
+		commit_say_handed_over(edata->message ? edata->message : "An error came between");
+		return true;
+	}
+	if (!commit_is_decided())
 		return false;
 	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
 	{
@@ -787,18 +805,19 @@ commit_decide(int trips, void (*wrap) (void), OtVerdict *verdict)
  * The way through PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED.
  * `wrap` makes the write set the entry's (ot_write_set_wrap).  When this
  * returns, the entry is committed, and interrupts are held until the transaction
- * ends, which must change nothing here.  `changes`: what it changes is shown.
+ * ends, which must change nothing here.
  */
 void
-ot_commit_hand_over(const char *what, bool changes, void (*wrap) (void))
+ot_commit_hand_over(const char *what, OtEntryKind kind, void (*wrap) (void))
 {
-	bool		everywhere = changes && ot_ack == OT_ACK_APPLIED_EVERYWHERE;
+	bool		everywhere = kind == OT_ENTRY_COMMIT_PREPARED && ot_ack == OT_ACK_APPLIED_EVERYWHERE;
 	int			trips = 1 + commit_is_rehearsed() + everywhere;
 	OtVerdict	verdict;
 
 	ot_check_writable();
 	ot_trips_take(what, trips);
 	committing.everywhere = everywhere;
+	committing.kind = kind;
 	GetUserIdAndSecContext(&committing.user, &committing.security);
 	commit_wait_while_standing_still();
 	commit_decide(trips, wrap, &verdict);

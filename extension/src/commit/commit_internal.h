@@ -15,6 +15,8 @@
 
 #include "utils/timestamp.h"
 
+#include "capture/capture.h"
+
 /*
  * How long a cancelled COMMIT still waits for a verdict that may be on its way,
  * or for its turn.
@@ -68,7 +70,7 @@ extern void ot_fresh_wait(void);
 extern bool ot_commit_connect(void);
 extern void ot_commit_proposed(void);
 extern int	ot_commit_trips(void);
-extern void ot_commit_hand_over(const char *what, bool changes, void (*wrap) (void));
+extern void ot_commit_hand_over(const char *what, OtEntryKind kind, void (*wrap) (void));
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
 extern OtTxnId ot_commit_tell_id(void);

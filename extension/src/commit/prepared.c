@@ -280,7 +280,7 @@ prepared_try(const char *gid)
 	(void) ot_held_locks_take_keys();
 	ending.kind = OT_ENTRY_PREPARE;
 	ending.gid = gid;
-	ot_commit_hand_over("prepare", false, prepared_wrap_prepare);
+	ot_commit_hand_over("prepare", ending.kind, prepared_wrap_prepare);
 
 	/* SET takes effect as with PostgreSQL's own PREPARE TRANSACTION. */
 	AtEOXact_GUC(true, 1);
@@ -349,7 +349,7 @@ prepared_end(const char *gid, bool commit)
 	ending.kind = commit ? OT_ENTRY_COMMIT_PREPARED : OT_ENTRY_ROLLBACK_PREPARED;
 	ending.gid = gid;
 	ot_commit_hand_over(commit ? "commit a prepared transaction" : "roll back a prepared transaction",
-						commit, prepared_wrap_end);
+						ending.kind, prepared_wrap_end);
 	return true;
 }
 
