@@ -873,6 +873,7 @@ commit_count_tables(void)
  * session's next statement must see it.
  */
 static OtLogIndex own_commit;
+static bool own_is_handed_over; /* it was the worker's from the start */
 
 /*
  * The transaction that has handed its entry over ends.  Interrupts have been
@@ -883,7 +884,10 @@ static void
 commit_end_handed_over(bool committed)
 {
 	if (!proc_exit_inprogress)
+	{
 		own_commit = committing.index;
+		own_is_handed_over = true;
+	}
 	/* a rollback takes SET ROLE back, and the settings have been kept */
 	if (!committed)
 		SetUserIdAndSecContext(committing.user, committing.security);
@@ -945,24 +949,37 @@ commit_at_commit(void)
  * released the locks that the worker may need.  The client has its error
  * already; its next command waits here, so that it never sees a state from
  * before its own commit.
+ *
+ * The client of an entry that was handed over has no answer yet, so it waits as
+ * long as COMMIT waits for its turn: until this region stands still, or until it
+ * cancels the statement, which is then answered as having succeeded.
  */
 static void
 commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
 {
 	OtLogIndex	index = own_commit;
+	bool		handed_over = own_is_handed_over;
 
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level || index.value == 0)
 		return;
 	own_commit.value = 0;
+	own_is_handed_over = false;
 	for (int waited = 0; ot_applied_index().value < index.value; waited++)
 	{
 		if (ProcDiePending)
 			return;
-		if (waited == SHOW_OWN_MS)
+		if (handed_over && QueryCancelPending)
+		{
+			QueryCancelPending = false;
+			return;
+		}
+		if (handed_over ?
+			waited % STANDSTILL_POLL_MS == 0 && ot_worker_stands_at(ot_commit_timeout_ms).value != 0 :
+			waited == SHOW_OWN_MS)
 		{
 			ereport(LOG,
-					(errmsg("ending a session that cannot be shown its own commit at " UINT64_FORMAT " within %d ms",
-							index.value, SHOW_OWN_MS)));
+					(errmsg("ending a session that cannot be shown its own commit at " UINT64_FORMAT,
+							index.value)));
 			(void) kill(MyProcPid, SIGTERM);
 			return;
 		}
