@@ -356,10 +356,10 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
     // Malformed, foreign and too large entries are refused, and the connection goes on.
     let mut agent = cluster.backend(0).await?;
     let mut bad_kind = FromPostgres::Propose(onetrip_core::Entry::encode(&agent.txn(6), &[], b"")).encode().to_vec();
-    bad_kind[25] = 9;
+    bad_kind[25] = 99;
     agent.send_raw(&bad_kind).await?;
     let verdict = agent.verdict().await?;
-    ensure!(verdict.outcome == VerdictOutcome::Refused && verdict.message.contains("kind 9"), "{verdict:?}");
+    ensure!(verdict.outcome == VerdictOutcome::Refused && verdict.message.contains("kind 99"), "{verdict:?}");
     let foreign = TxnId { node: onetrip_core::NodeId(2), ..agent.txn(6) };
     agent.send(&FromPostgres::Propose(onetrip_core::Entry::encode(&foreign, &[], b""))).await?;
     ensure!(agent.verdict().await?.outcome == VerdictOutcome::Refused);
