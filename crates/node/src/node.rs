@@ -6,14 +6,16 @@
 
 use crate::admin::{self, Admin};
 use crate::agent::{self, AgentServer};
+use crate::cluster::{self, Latest};
 use crate::config::NodeConfig;
 use crate::core_thread::CoreThread;
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::http::{Http, PostgresWatch};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
-use crate::postgres::{self, Rebuild, RebuildFrom, Supervisor};
+use crate::postgres::{self, Counts, Rebuild, RebuildFrom, Supervisor};
 use crate::rebuild::OtherMembers;
+use crate::space::Disks;
 use crate::span;
 use crate::transport::Transport;
 use nix::fcntl::{Flock, FlockArg};
@@ -22,6 +24,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 use tracing::{Instrument, Span};
 
@@ -112,12 +115,21 @@ impl Node {
             transport: transport.clone(),
             limits: Default::default(),
         };
-        let pages = Http {
+        let pages = Arc::new(Http {
             config: config.clone(),
             transport: transport.clone(),
             inbox: inbox.clone(),
             postgres: postgres.clone(),
-        };
+            counts: Counts::of(&config),
+            disks: Disks::watch(config.clone())?,
+            latest: Latest::default(),
+            started: Instant::now(),
+        });
+        let own = Arc::downgrade(&pages);
+        transport.set_own_status(Box::new(move || {
+            let own = own.clone();
+            Box::pin(async move { cluster::own_status(&*own.upgrade()?).await })
+        }));
         let admin = Admin { config: config.clone(), transport: transport.clone(), inbox: inbox.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Error::Internal(format!("starting the io runtime: {e}")))?;
@@ -140,7 +152,7 @@ impl Node {
         let io = span::spawn_thread("onetrip-io", move || {
             let (peers, http, agents, operators) = registered;
             runtime.spawn(io_transport.run(peers));
-            runtime.spawn(Arc::new(pages).run(http));
+            runtime.spawn(pages.run(http));
             runtime.spawn(Arc::new(server).run(agents));
             runtime.spawn(Arc::new(admin).run(operators));
             // It returns when the node is stopped, or was dropped.

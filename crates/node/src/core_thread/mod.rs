@@ -89,6 +89,8 @@ pub struct CoreThread {
     /// How far the other members' PostgreSQL servers are, as they last reported.
     positions: BTreeMap<NodeId, Position>,
     lag: LagClock,
+    /// Since when no leader is known.
+    leaderless: Option<Instant>,
 }
 
 enum Flow {
@@ -167,6 +169,7 @@ impl CoreThread {
             admin: AdminRequests::default(),
             positions: BTreeMap::new(),
             lag: LagClock::default(),
+            leaderless: None,
         };
         core.replica.start(postgres_is_there, &mut core.host)?;
         Ok(core)
@@ -270,6 +273,10 @@ impl CoreThread {
         self.lag.decided(self.replica.certifier.last_committed(), Instant::now());
         self.withdraw_requests();
         self.replica.tick(&mut self.host)?;
+        self.leaderless = match self.replica.consensus.leadership().leader {
+            Some(_) => None,
+            None => self.leaderless.or(Some(Instant::now())),
+        };
         self.forget_lag();
         Ok(())
     }
@@ -317,6 +324,8 @@ impl CoreThread {
             has_lease: replica.has_lease(host),
             leader_settled: replica.leader_is_settled(host.now()),
             archive: host.archive.as_ref().map(|a| a.report(replica.certifier.decided())),
+            leaderless: self.leaderless.map(|since| since.elapsed()),
+            round_trips: replica.round_trips().map(|(ends, us)| (ends, Duration::from_micros(us.into()))).collect(),
         }
     }
 

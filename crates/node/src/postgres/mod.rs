@@ -20,6 +20,7 @@
 
 mod base_backup;
 mod bootstrap;
+mod counts;
 mod donor;
 mod facts;
 mod os_user;
@@ -33,6 +34,7 @@ use std::path::{Path, PathBuf};
 
 pub use base_backup::{remove_folder, BaseBackup, CopyProgress};
 pub use bootstrap::bootstrap;
+pub(crate) use counts::Counts;
 pub use donor::{is_own_user, Boxed, Donor, Donors, Stream};
 pub use facts::facts;
 pub use onetrip_core::replica::RebuildFrom;

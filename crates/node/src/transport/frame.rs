@@ -7,6 +7,7 @@
 use super::error::{PeerError, Result};
 use super::rehearsal::Answer;
 use super::relayed::Relayed;
+use super::statuses::STATUS_BYTES_MAX;
 use crate::facts::Facts;
 use crate::join::JoinRequest;
 use crate::secret::Secret;
@@ -25,7 +26,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 /// Room for an append with the largest entry, and what surrounds it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -148,6 +149,15 @@ pub enum Frame {
     Rehearsed {
         id: u64,
         answer: Answer,
+    },
+    /// Asks what the receiver says of itself.
+    AskStatus {
+        id: u64,
+    },
+    /// `report`: as JSON, at most [`STATUS_BYTES_MAX`] bytes.
+    Status {
+        id: u64,
+        report: Bytes,
     },
 }
 
@@ -341,6 +351,15 @@ impl Frame {
                     }
                 }
             }
+            Frame::AskStatus { id } => {
+                out.put_u8(30);
+                out.put_u64_le(*id);
+            }
+            Frame::Status { id, report } => {
+                out.put_u8(31);
+                out.put_u64_le(*id);
+                out.put_slice(report);
+            }
         }
         let body = (out.len() - 8) as u32;
         let crc = crc32fast::hash(&out[8..]);
@@ -499,6 +518,14 @@ fn decode(body: Bytes) -> Result<Frame> {
                 other => return Err(malformed(format!("answer {other} to a rehearsal"))),
             },
         },
+        30 => Frame::AskStatus { id: r.u64("id")? },
+        31 => {
+            let (id, report) = (r.u64("id")?, r.rest());
+            if report.len() > STATUS_BYTES_MAX {
+                return Err(malformed(format!("a status of {} bytes, {STATUS_BYTES_MAX} at most", report.len())));
+            }
+            return Ok(Frame::Status { id, report });
+        }
         other => return Err(malformed(format!("kind {other}"))),
     };
     r.end()?;
@@ -591,6 +618,8 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Rehearsed { id: 3, answer: Answer::Fine },
         Frame::Rehearsed { id: 3, answer: Answer::Fails(failure) },
         Frame::Rehearsed { id: 3, answer: Answer::Untried("busy".into()) },
+        Frame::AskStatus { id: 4 },
+        Frame::Status { id: 4, report: Bytes::from_static(b"{\"node\":1}") },
     ]
 }
 
