@@ -1,7 +1,7 @@
 //! The whole cluster as one node sees it (`GET /cluster`, docs/status.md): what each member says of itself, and where a
 //! member says nothing, what is known of it here.
 //!
-//! The members are asked when somebody asks this node, by the peers' control channel.  Nothing that commits waits for
+//! The members are asked when somebody asks this node (by HTTP, or a session of its PostgreSQL), by the peers' control channel.  Nothing that commits waits for
 //! that, and however many ask, the members are asked a few times a second at most.
 
 use crate::http::Http;
@@ -225,13 +225,13 @@ fn view<'a>(
     let itself = now.get(&m.id);
     let index = |field: &str, here: Option<LogIndex>| itself.and_then(|r| r[field].as_u64()).map(LogIndex).or(here);
     let applied = index("applied", m.applied);
-    // Who is cut off decides nothing, and so does not know what it lacks: the others do.
+    // Of one that is cut off, the member that has decided most knows best.
     let of_others = |field: &'static str| {
         let others = now.values().flat_map(|r| r["members"].as_array().into_iter().flatten());
         others.filter(|o| o["id"].as_u64() == Some(m.id.0.into())).filter_map(move |o| o[field].as_f64())
     };
     let of_itself = |field: &str| itself.and_then(|r| r[field].as_f64());
-    let lag_ms = of_others("lag_ms").chain(of_itself("lag_ms")).chain(m.lag_ms).reduce(f64::max);
+    let lag_ms = of_itself("lag_ms").or_else(|| of_others("lag_ms").chain(m.lag_ms).reduce(f64::max));
     let committed = now.values().filter_map(|r| r["last_committed"].as_u64()).chain([own.last_committed.0]).max();
     let lag_entries = applied.map(|applied| committed.unwrap_or_default().saturating_sub(applied.0));
     let place = own.leader_places.iter().flatten().find(|p| own.leader.as_ref().is_some_and(|l| l.node == p.node));

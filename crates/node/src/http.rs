@@ -110,7 +110,7 @@ async fn status(State(http): State<Arc<Http>>) -> Response {
     }
 }
 
-async fn cluster(State(http): State<Arc<Http>>) -> Response {
+pub(crate) async fn cluster(State(http): State<Arc<Http>>) -> Response {
     match cluster::cluster(&http).await {
         Some(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
         None => STUCK.into_response(),

@@ -57,7 +57,7 @@ mod write_set;
 pub const IS_FOR_TESTS: bool = cfg!(any(feature = "lab", feature = "stop-points"));
 
 pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};
-pub use error::{Error, Result};
+pub use error::{without_errno, Error, Result};
 pub use facts::Facts;
 pub use inbox::{AdminReply, AdminRequest};
 pub use node::{run, Node};

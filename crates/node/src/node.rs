@@ -97,7 +97,8 @@ impl Node {
         let lock = lock_data_dir(&config)?;
         let (inbox, events) = Inbox::new();
         let transport = Transport::new(&config, facts, inbox.clone())?;
-        // The log is verified before anything listens.
+        // A port that is taken is found before the log is read, which may take long; nothing listens until it is read.
+        drop((listen(config.listen, "the peer port")?, listen(config.http, "the HTTP port")?));
         let (rebuild, rebuild_orders) = watch::channel(None);
         let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone(), rebuild)?;
         let peers = listen(config.listen, "the peer port")?;
@@ -106,15 +107,6 @@ impl Node {
         let operators = admin::listen(&config)?;
 
         let postgres = Arc::new(PostgresWatch::new());
-        let server = AgentServer {
-            me: config.node,
-            region: config.region.clone(),
-            folder: config.data_dir.clone(),
-            max_entry_bytes: config.max_entry_bytes,
-            inbox: inbox.clone(),
-            transport: transport.clone(),
-            limits: Default::default(),
-        };
         let pages = Arc::new(Http {
             config: config.clone(),
             transport: transport.clone(),
@@ -130,7 +122,18 @@ impl Node {
             let own = own.clone();
             Box::pin(async move { cluster::own_status(&*own.upgrade()?).await })
         }));
-        let admin = Admin { config: config.clone(), transport: transport.clone(), inbox: inbox.clone() };
+        let server = AgentServer {
+            me: config.node,
+            region: config.region.clone(),
+            folder: config.data_dir.clone(),
+            max_entry_bytes: config.max_entry_bytes,
+            inbox: inbox.clone(),
+            transport: transport.clone(),
+            limits: Default::default(),
+            http: pages.clone(),
+        };
+        let admin =
+            Admin { config: config.clone(), transport: transport.clone(), inbox: inbox.clone(), http: pages.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Error::Internal(format!("starting the io runtime: {e}")))?;
         let registered = {

@@ -2,6 +2,7 @@
 
 use crate::archive::ArchiveReport;
 use crate::config::NodeConfig;
+use crate::error::without_errno;
 use crate::postgres::{PostgresState, ServerState};
 use crate::space::Space;
 use crate::transport::PeerState;
@@ -22,7 +23,7 @@ const CAUGHT_UP_TIME: Duration = Duration::from_secs(2);
 /// A disk that syncs nothing for longer is a problem.
 const DISK_SILENT_MAX: Duration = Duration::from_secs(1);
 /// An election that takes longer is a problem.
-const ELECTION_MAX: Duration = Duration::from_secs(5);
+pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(5);
 const EXPIRES_SOON_DAYS: i64 = (crate::tls::EXPIRES_SOON.as_secs() / 86_400) as i64;
 /// A member that is connected and says nothing for longer is a problem.
 const MEMBER_SILENT_MAX: Duration = Duration::from_secs(5);
@@ -481,7 +482,7 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
             );
         }
     }
-    problems
+    problems.into_iter().map(without_errno).collect()
 }
 
 fn ids(ids: &[NodeId]) -> Vec<u32> {

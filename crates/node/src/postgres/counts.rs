@@ -73,11 +73,14 @@ fn query() -> String {
     )
 }
 
+/// The counts, or why the server does not tell them.
+pub type Told = Result<Value, String>;
+
 /// Asks the server, at most once at a time.
 pub struct Counts {
     socket: PathBuf,
     database: String,
-    last: Mutex<Option<(Instant, Arc<Result<Value, String>>)>>,
+    last: Mutex<Option<(Instant, Arc<Told>)>>,
 }
 
 impl Counts {
@@ -88,8 +91,7 @@ impl Counts {
         Some(Counts { socket, database: postgres.database.clone(), last: Mutex::default() })
     }
 
-    /// The counts now; or why the server does not tell them.
-    pub async fn now(&self) -> Arc<Result<Value, String>> {
+    pub async fn now(&self) -> Arc<Told> {
         let mut last = self.last.lock().await;
         if let Some((_, told)) = last.as_ref().filter(|(at, _)| at.elapsed() < GOOD_FOR) {
             return told.clone();
@@ -100,7 +102,7 @@ impl Counts {
         told
     }
 
-    async fn ask(&self) -> Result<Value, String> {
+    async fn ask(&self) -> Told {
         let stream = UnixStream::connect(&self.socket).await.map_err(|_| "it takes no connections".to_string())?;
         let mut config = tokio_postgres::Config::new();
         // No ALTER ROLE or ALTER DATABASE makes this wait for other regions, or run on after nobody waits for it.

@@ -39,6 +39,7 @@ pub use donor::{is_own_user, Boxed, Donor, Donors, Stream};
 pub use facts::facts;
 pub use onetrip_core::replica::RebuildFrom;
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
+pub use process::end_bootstrap_below;
 pub use rebuild::{CopyState, Rebuild, HEALED_FILE};
 pub use server::Server;
 pub use supervisor::{PostgresState, ServerState, Supervisor};

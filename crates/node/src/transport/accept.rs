@@ -416,9 +416,9 @@ impl Transport {
                         relayed.complete(&mut entries);
                         self.take_relayed(link, relayed).await?;
                     }
-                    Frame::Report(report) => {
+                    Frame::Report(report, decided) => {
                         self.relaying().relays.reported(link.id, &report.round_trips);
-                        self.inbox.send(Event::Peer(link.id, PeerEvent::Report(report))).await;
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Report(report, decided))).await;
                     }
                     Frame::Notice(notice) => {
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Notice(notice))).await;

@@ -8,6 +8,7 @@ use super::error::{PeerError, Result};
 use super::rehearsal::Answer;
 use super::relayed::Relayed;
 use super::statuses::STATUS_BYTES_MAX;
+use crate::core_thread::lag::{Told, TOLD_MAX};
 use crate::facts::Facts;
 use crate::join::JoinRequest;
 use crate::secret::Secret;
@@ -132,8 +133,9 @@ pub enum Frame {
     Await {
         at: LogIndex,
     },
-    /// How far the sender's server is, and how long round trips from the sender to the other nodes take.
-    Report(Report),
+    /// How far the sender's server is, and how long round trips from the sender to the other nodes take; and while a
+    /// server is behind, when the sender decided some entries.
+    Report(Report, Told),
     Ping {
         sent_ns: u64,
     },
@@ -281,7 +283,7 @@ impl Frame {
                 out.put_u8(17);
                 relayed.put(&mut out);
             }
-            Frame::Report(Report { shown, round_trips }) => {
+            Frame::Report(Report { shown, round_trips }, decided) => {
                 out.put_u8(3);
                 out.put_u8(u8::from(shown.is_some()));
                 if let Some((applied, durable)) = shown {
@@ -292,6 +294,11 @@ impl Frame {
                 for (to, us) in round_trips {
                     out.put_u32_le(to.0);
                     out.put_u32_le(*us);
+                }
+                out.put_u8(decided.len() as u8);
+                for (index, ms) in decided {
+                    out.put_u64_le(index.0);
+                    out.put_u32_le(*ms);
                 }
             }
             Frame::Notice(Notice { term, index }) => {
@@ -473,7 +480,12 @@ fn decode(body: Bytes) -> Result<Frame> {
             }
             let round_trip = |_| Ok((NodeId(r.u32("peer")?), r.u32("round trip")?));
             let round_trips = (0..n).map(round_trip).collect::<Result<Vec<_>>>()?;
-            Frame::Report(Report { shown, round_trips })
+            let n = usize::from(r.u8("times")?);
+            if n > TOLD_MAX {
+                return Err(malformed(format!("{n} times in a report, {TOLD_MAX} at most")));
+            }
+            let time = |_| Ok((r.index("decided")?, r.u32("age")?));
+            Frame::Report(Report { shown, round_trips }, (0..n).map(time).collect::<Result<_>>()?)
         }
         12 => Frame::Notice(Notice { term: Term(r.u64("term")?), index: r.index("index")? }),
         13 => Frame::Question { question: r.u64("question")? },
@@ -596,12 +608,18 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Raft(Box::new(snapshot)),
         relayed,
         same,
-        Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }),
-        Frame::Report(Report {
-            shown: Some((LogIndex(11), LogIndex(9))),
-            round_trips: vec![(NodeId(2), 10_000), (NodeId(3), 62_000), (NodeId(7), u32::MAX)],
-        }),
-        Frame::Report(Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] }),
+        Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }, Vec::new()),
+        Frame::Report(
+            Report {
+                shown: Some((LogIndex(11), LogIndex(9))),
+                round_trips: vec![(NodeId(2), 10_000), (NodeId(3), 62_000), (NodeId(7), u32::MAX)],
+            },
+            vec![(LogIndex(12), 210_000), (LogIndex(14), 2_000)],
+        ),
+        Frame::Report(
+            Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] },
+            vec![(LogIndex(12), u32::MAX)],
+        ),
         Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
         Frame::Question { question: 7 },
         Frame::LastEntry { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },

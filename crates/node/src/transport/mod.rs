@@ -34,6 +34,7 @@ pub(crate) use statuses::{OwnStatus, STATUS_BYTES_MAX};
 pub use wan::LinkSettings;
 
 use crate::config::NodeConfig;
+use crate::core_thread::lag::Told;
 use crate::error::Result;
 use crate::facts::Facts;
 use crate::inbox::Inbox;
@@ -424,9 +425,9 @@ impl Transport {
         }
     }
 
-    /// `None`: to all.
-    pub fn send_report(&self, to: Option<&[NodeId]>, report: &Report) {
-        let frame = Frame::Report(report.clone()).encode();
+    /// `to`: `None` is to all.  `decided`: when this node decided some entries.
+    pub fn send_report(&self, to: Option<&[NodeId]>, report: &Report, decided: Told) {
+        let frame = Frame::Report(report.clone(), decided).encode();
         for link in self.links().into_iter().filter(|link| to.is_none_or(|to| to.contains(&link.id))) {
             self.send_to(&link, Channel::Control, frame.clone());
         }
