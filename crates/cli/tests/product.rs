@@ -155,7 +155,7 @@ fn nobody_reads(data: &Path, folder: &Path) -> Result<()> {
         &["check"],
         &["check", "--json"],
         &["token"],
-        &["leases"],
+        &["leases", "--none"],
         &["leader", "--to", "auto"],
         &["certificate"],
     ];

@@ -223,13 +223,16 @@ fn view<'a>(
     };
     // Of its own position a member knows best.
     let itself = now.get(&m.id);
-    let index = |field: &str, here: Option<LogIndex>| itself.and_then(|r| r[field].as_u64()).map(LogIndex).or(here);
-    let applied = index("applied", m.applied);
     // Of one that is cut off, the member that has decided most knows best.
     let of_others = |field: &'static str| {
         let others = now.values().flat_map(|r| r["members"].as_array().into_iter().flatten());
         others.filter(|o| o["id"].as_u64() == Some(m.id.0.into())).filter_map(move |o| o[field].as_f64())
     };
+    let index = |field: &'static str, here: Option<LogIndex>| {
+        let told = of_others(field).reduce(f64::max).map(|index| LogIndex(index as u64));
+        itself.and_then(|r| r[field].as_u64()).map(LogIndex).or(here).or(told)
+    };
+    let applied = index("applied", m.applied);
     let of_itself = |field: &str| itself.and_then(|r| r[field].as_f64());
     let lag_ms = of_itself("lag_ms").or_else(|| of_others("lag_ms").chain(m.lag_ms).reduce(f64::max));
     let committed = now.values().filter_map(|r| r["last_committed"].as_u64()).chain([own.last_committed.0]).max();
