@@ -1,8 +1,9 @@
 //! The whole cluster as one node sees it (`GET /cluster`, docs/status.md): what each member says of itself, and where a
 //! member says nothing, what is known of it here.
 //!
-//! The members are asked when somebody asks this node (by HTTP, or a session of its PostgreSQL), by the peers' control channel.  Nothing that commits waits for
-//! that, and however many ask, the members are asked a few times a second at most.
+//! The members are asked when somebody asks this node (by HTTP, or from a session of its PostgreSQL), by the peers'
+//! control channel.  Nothing that commits waits for that, and however many ask, the members are asked a few times a
+//! second at most.
 
 use crate::http::Http;
 use crate::status::{millis, CoreStatus, MemberReport, PlaceReport, Quorum, StatusReport};
