@@ -1,5 +1,5 @@
-//! `GET /status`, `/cluster` and `/metrics`; `GET /health`, `/writable`, `/readable` and `/leader` for load balancers; in
-//! a lab `POST /links`.
+//! `GET /status`, `/cluster` and `/metrics`; `GET /health`, `/writable`, `/readable` and `/leader` for load balancers;
+//! in a lab `POST /links`.
 //! There is no password, so the port is on loopback unless `http_anywhere` is set.
 
 use crate::bounded_listener::BoundedListener;
