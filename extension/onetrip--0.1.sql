@@ -193,6 +193,65 @@ COMMENT ON VIEW onetrip.commits IS
     'How long the COMMITs of this server took since it started, by part.';
 GRANT SELECT ON onetrip.commits TO PUBLIC;
 
+-- ---- the whole cluster ----
+
+CREATE FUNCTION onetrip.cluster() RETURNS jsonb
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_cluster_now';
+COMMENT ON FUNCTION onetrip.cluster() IS
+    'How the whole cluster is now, as this region''s node sees it, which asks the others: as GET /cluster of the node.';
+-- It tells addresses and folders of machines.
+REVOKE ALL ON FUNCTION onetrip.cluster() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION onetrip.cluster() TO pg_monitor;
+
+CREATE VIEW onetrip.members AS
+SELECT (m ->> 'id')::integer AS node_id, m ->> 'region' AS region, m ->> 'address' AS address, m ->> 'role' AS role,
+       (m ->> 'voter')::boolean AS voter, (m ->> 'leads')::boolean AS leads, m ->> 'heard' AS heard,
+       pg_catalog.make_interval(secs => (m ->> 'report_age_ms')::float8 / 1000) AS report_age,
+       m #>> '{report,version}' AS version, m #>> '{report,counts,version}' AS postgres_version,
+       m #>> '{report,postgres,state}' AS postgres_state, (m #>> '{report,counts,sessions}')::integer AS sessions,
+       COALESCE((SELECT (c ->> 'count')::bigint
+                   FROM pg_catalog.jsonb_path_query(m, '$.report.counts.commits[*]') AS c
+                  WHERE c ->> 'part' = 'whole'),
+                CASE pg_catalog.jsonb_typeof(m #> '{report,counts}') WHEN 'object' THEN 0 END) AS commits,
+       (SELECT pg_catalog.sum(l.value::bigint)::bigint
+          FROM pg_catalog.jsonb_path_query(m, '$.report.counts.lost') AS lost,
+               pg_catalog.jsonb_each_text(lost) AS l) AS lost,
+       (m ->> 'limit_ms')::float8 AS limit_ms, (m ->> 'with_leader_ms')::float8 AS with_leader_ms,
+       ARRAY(SELECT p #>> '{}' FROM pg_catalog.jsonb_path_query(m, '$.report.problems[*]') AS p) AS problems
+  FROM pg_catalog.jsonb_array_elements(onetrip.cluster() -> 'members') AS m;
+COMMENT ON VIEW onetrip.members IS
+    'The members of the cluster: what each is, whether it answers now, and what it said last of itself.';
+GRANT SELECT ON onetrip.members TO pg_monitor;
+
+CREATE VIEW onetrip.links AS
+SELECT (one ->> 'id')::integer AS node_id, one ->> 'region' AS region,
+       (other ->> 'id')::integer AS to_node_id, other ->> 'region' AS to_region,
+       (SELECT (r ->> 'ms')::float8
+          FROM pg_catalog.jsonb_array_elements(cluster -> 'round_trips') AS r
+         WHERE r -> 'from' = LEAST(one -> 'id', other -> 'id')
+           AND r -> 'to' = GREATEST(one -> 'id', other -> 'id')) AS round_trip_ms,
+       (SELECT (p ->> 'connected')::boolean
+          FROM pg_catalog.jsonb_path_query(one, '$.report.peers[*]') AS p
+         WHERE p -> 'id' = other -> 'id' AND one ->> 'heard' = 'now') AS connected
+  FROM onetrip.cluster() AS cluster,
+       pg_catalog.jsonb_array_elements(cluster -> 'members') AS one,
+       pg_catalog.jsonb_array_elements(cluster -> 'members') AS other
+ WHERE one -> 'id' <> other -> 'id';
+COMMENT ON VIEW onetrip.links IS
+    'The ways between members: the round trip, and whether the first is connected to the other.';
+GRANT SELECT ON onetrip.links TO pg_monitor;
+
+CREATE VIEW onetrip.lag AS
+SELECT (m ->> 'id')::integer AS node_id, m ->> 'region' AS region, (m ->> 'applied')::bigint AS applied,
+       (m ->> 'durable')::bigint AS durable, (m ->> 'lag_entries')::bigint AS entries,
+       pg_catalog.make_interval(secs => (m ->> 'lag_ms')::float8 / 1000) AS behind,
+       (m ->> 'caught_up')::boolean AS caught_up, m ->> 'heard' AS heard
+  FROM pg_catalog.jsonb_array_elements(onetrip.cluster() -> 'members') AS m
+ WHERE m ->> 'role' <> 'witness';
+COMMENT ON VIEW onetrip.lag IS
+    'How far each region''s server is behind what is committed in the cluster, in entries and in time.';
+GRANT SELECT ON onetrip.lag TO pg_monitor;
+
 CREATE FUNCTION onetrip.last_commit(
     OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT round_trips integer,
     OUT held_by text[], OUT prepare_ms float8, OUT verdict_ms float8, OUT turn_ms float8,

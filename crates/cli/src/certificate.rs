@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use onetrip_client::say;
 use onetrip_node::postgres::{become_user, ROOT_BECOMES};
 use onetrip_node::tls::{self, Authority};
 use onetrip_node::NodeConfig;
@@ -40,6 +41,6 @@ pub fn run(args: &CertificateArgs) -> Result<ExitCode> {
         None => Authority::load(&data.join(tls::FOLDER), &node.cluster)?,
     };
     tls::write_folder(&data, &authority, &authority.issue(node.node)?)?;
-    println!("node {}: new certificate in {}; restart the node", node.node, data.join(tls::FOLDER).display());
+    say!("node {}: new certificate in {}; restart the node", node.node, data.join(tls::FOLDER).display());
     Ok(ExitCode::SUCCESS)
 }

@@ -1,19 +1,23 @@
 //! `onetrip init`: makes the folders of a cluster's nodes, each with its node.toml and its PostgreSQL.
 //!
-//! All or nothing: a call that fails removes what it has made, and never touches what was there before.
+//! All or nothing: a call that fails removes what it has made, and what one left that was interrupted is removed by the
+//! next; neither touches what was there before.
 
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use nix::fcntl::{Flock, FlockArg};
 use onetrip_client::postgres::bin_dir;
-use onetrip_client::{ports, Topology};
+use onetrip_client::{ports, say, Topology};
 use onetrip_core::{MemberRole, NodeId, RegionId};
 use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
-use onetrip_node::postgres::{become_user, bootstrap, prepare_folder, Server, ROOT_BECOMES};
+use onetrip_node::postgres::{become_user, bootstrap, end_bootstrap_below, prepare_folder, Server, ROOT_BECOMES};
 use onetrip_node::tls::{self, Authority};
 
 use crate::lab::LabArgs;
@@ -85,6 +89,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             return Err(BadUsage(why.into()).into());
         }
     }
+    let mut unfinished = Unfinished::take(&data)?;
     for node in &nodes {
         if node.data_dir.join(FILE_NAME).exists() {
             bail!("{} contains a node already; nothing was changed", node.data_dir.display());
@@ -94,15 +99,13 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         }
     }
     let authority = authority(args, &nodes)?;
-    if let Err(e) = make(&nodes, authority.as_ref()) {
-        for node in &nodes {
-            let _ = std::fs::remove_dir_all(&node.data_dir);
-        }
-        return Err(e);
-    }
+    unfinished.note(&nodes)?;
+    // An error leaves nothing behind: `unfinished` sees to that.
+    make(&nodes, authority.as_ref())?;
+    unfinished.done()?;
     for node in &nodes {
         let port = node.postgres.as_ref().map_or(0, |p| p.port);
-        println!(
+        say!(
             "{}: {} (PostgreSQL port {port}); start it with: onetrip start --data {}",
             node.region,
             node.data_dir.display(),
@@ -110,6 +113,68 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What an `init` that is under way is making, noted in a file beside the nodes' folders, so that one which was
+/// interrupted at any point leaves nothing in the way of the next try.
+pub struct Unfinished {
+    data: PathBuf,
+    file: Flock<File>,
+}
+
+impl Unfinished {
+    const FILE: &'static str = "init.unfinished";
+
+    /// Removes what an interrupted `init` has left in `data`.  The file is locked while an `init` runs.
+    fn take(data: &Path) -> Result<Unfinished> {
+        let path = data.join(Self::FILE);
+        let open = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
+        let file =
+            open.with_context(|| format!("cannot write in {}: does it belong to another user?", data.display()))?;
+        let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
+            bail!("another `onetrip init` is at work in {}", data.display());
+        };
+        let unfinished = Unfinished { data: data.to_owned(), file };
+        unfinished.remove_nodes();
+        unfinished.file.set_len(0).with_context(|| format!("write {}", path.display()))?;
+        Ok(unfinished)
+    }
+
+    fn note(&mut self, nodes: &[NodeConfig]) -> Result<()> {
+        let names: String = nodes.iter().map(|node| format!("{}\n", node.region)).collect();
+        let mut file = &*self.file;
+        let written = file.rewind().and_then(|()| file.write_all(names.as_bytes())).and_then(|()| file.sync_all());
+        written.with_context(|| format!("write {}", self.data.join(Self::FILE).display()))
+    }
+
+    /// The regions whose folders in `data` are not complete.
+    pub fn regions(data: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(data.join(Self::FILE)).unwrap_or_default();
+        // One that was written in part names nothing that exists.
+        text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).map(String::from).collect()
+    }
+
+    fn remove_nodes(&self) {
+        for region in Self::regions(&self.data) {
+            let folder = self.data.join(&region);
+            let mut parts = Path::new(&region).components();
+            if matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && folder.is_dir() {
+                end_bootstrap_below(&folder);
+                let _ = std::fs::remove_dir_all(&folder);
+            }
+        }
+    }
+
+    fn done(self) -> Result<()> {
+        self.file.set_len(0).with_context(|| format!("write {}", self.data.join(Self::FILE).display()))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.remove_nodes();
+        let _ = std::fs::remove_file(self.data.join(Self::FILE));
+    }
 }
 
 fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Result<Vec<NodeConfig>> {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use onetrip_client::{complain, say};
 use onetrip_client::{http, ports, postgres};
 use onetrip_core::{Checkpoint, MemberRole, RegionId};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
@@ -86,15 +87,20 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
     let config = prepare(args, &token, &data)?;
     let what = format!("node {} of cluster {}, in {}", config.node, config.cluster, config.region);
     if args.prepare_only {
-        println!("{what}: {}; start it with: onetrip start --data {}", data.display(), data.display());
+        say!("{what}: {}; start it with: onetrip start --data {}", data.display(), data.display());
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{what}: the cluster has accepted it");
+    complain!("{what}: the cluster has accepted it");
     let address = config.http.to_string();
     let watch = Box::pin(async move { follow(&address).await });
     start::foreground(
         config,
-        Foreground { until_stdin_closes: args.until_stdin_closes, quiet: true, beside: Some(watch) },
+        Foreground {
+            until_stdin_closes: args.until_stdin_closes,
+            quiet: true,
+            beside: Some(watch),
+            ..Foreground::default()
+        },
     )
 }
 

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use onetrip_client::complain;
 use onetrip_node::join::JoinToken;
 
 use crate::BadUsage;
@@ -57,7 +58,7 @@ fn first_line(file: &Path) -> std::io::Result<String> {
     let from: Box<dyn Read> = match file == Path::new("-") {
         true => {
             if stdin().is_terminal() {
-                eprint!("token: ");
+                onetrip_client::out::error_text(format_args!("token: "));
             }
             Box::new(stdin())
         }
@@ -78,7 +79,7 @@ fn leave_command_line() {
         Ok(program) => Command::new(program).arg0(name).args(args).env(VARIABLE, token).exec(),
         Err(why) => why,
     };
-    eprintln!("onetrip: the token stays on this process's command line: {why}");
+    complain!("onetrip: the token stays on this process's command line: {why}");
 }
 
 fn without_token(mut args: impl Iterator<Item = OsString>) -> (Vec<OsString>, Option<OsString>) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use onetrip_client::say;
 use onetrip_core::members::AUTO;
 use serde_json::json;
 
@@ -35,12 +36,12 @@ pub fn run(args: &LeaderArgs) -> Result<ExitCode> {
     if args.to == AUTO {
         let status = admin.status()?;
         let now = status["preferred_leader"].as_str().unwrap_or("no region");
-        println!("the cluster chooses where the leader belongs: in {now} for now");
+        say!("the cluster chooses where the leader belongs: in {now} for now");
         return Ok(ExitCode::SUCCESS);
     }
     wait_for(MOVE_TIMEOUT, "the cluster prefers that region now, but the leader has not moved there", || {
         Ok(admin.status()?["leader"]["region"].as_str() == Some(&args.to))
     })?;
-    println!("{} leads", args.to);
+    say!("{} leads", args.to);
     Ok(ExitCode::SUCCESS)
 }

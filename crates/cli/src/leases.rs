@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::admin::Admin;
+use onetrip_client::say;
 
 /// Say which regions hold read leases
 ///
@@ -31,6 +32,6 @@ pub struct LeasesArgs {
 pub fn run(args: &LeasesArgs) -> Result<ExitCode> {
     let admin = Admin::of(&args.data)?;
     let done = admin.post("/leases", &json!({ "regions": args.regions }))?;
-    println!("{}", done["means"].as_str().unwrap_or_default());
+    say!("{}", done["means"].as_str().unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::admin::{wait_for, Admin};
+use onetrip_client::say;
 
 /// How long the node that has left may take to stop, with its PostgreSQL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,10 +41,10 @@ pub fn run(args: &LeaveArgs) -> Result<ExitCode> {
         None => bail!("{} contains several nodes: say with --node which one leaves", args.data.display()),
     };
     let answer = admin.post("/leave", &json!({ "node": node, "force": args.force }))?;
-    println!("node {node} has left; {}", answer["means"].as_str().unwrap_or_default());
+    say!("node {node} has left; {}", answer["means"].as_str().unwrap_or_default());
     if node == admin.node.node.0 {
         wait_for(STOP_TIMEOUT, "the node is still running", || Ok(!admin.answers()))?;
-        println!("it has stopped; {} can be removed", admin.node.data_dir.display());
+        say!("it has stopped; {} can be removed", admin.node.data_dir.display());
     }
     Ok(ExitCode::SUCCESS)
 }

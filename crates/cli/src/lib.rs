@@ -4,6 +4,8 @@
 //! Exit codes: 0 all is well; 1 the command failed, `check` found a difference, or `status` a problem; 2 it was called
 //! wrongly.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod admin;
 mod backup;
 mod certificate;
@@ -24,6 +26,8 @@ mod start;
 mod status;
 mod token;
 
+use onetrip_client::{complain, out};
+use onetrip_node::without_errno;
 use std::process::ExitCode;
 
 #[cfg(feature = "lab")]
@@ -91,10 +95,11 @@ pub fn main() -> ExitCode {
         Command::Skip(args) => skip::run(&args),
         Command::Certificate(args) => certificate::run(&args),
     };
+    let result = result.map(|code| if out::failed() { ExitCode::FAILURE } else { code });
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("onetrip: {}", told(&error));
+            complain!("onetrip: {}", without_errno(told(&error)));
             ExitCode::from(if error.is::<BadUsage>() { 2 } else { 1 })
         }
     }

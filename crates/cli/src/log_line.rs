@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use onetrip_node::without_errno;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
@@ -12,15 +13,25 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::EnvFilter;
 
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// A line for people
+    #[default]
+    Text,
+    /// A JSON object
+    Json,
+}
+
 /// From now on this process logs to standard error.  `RUST_LOG` chooses how much is logged; without it `level` does.
-pub fn to_stderr(level: &str) {
+pub fn to_stderr(level: &str, format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(with_spans(filter))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .event_format(LogLine)
-        .init();
+    let lines = tracing_subscriber::fmt().with_env_filter(with_spans(filter)).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => lines.with_ansi(false).event_format(LogLine).init(),
+        // The event's fields are beside `message`, and the node's own in `span`.
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).init(),
+    }
 }
 
 /// Lets the node's span pass whatever the filter says, so that every line that is logged says which node it comes from.
@@ -36,8 +47,10 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, ctx: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(&self, ctx: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let about = event.metadata();
+        let mut text = String::new();
+        let mut out = Writer::new(&mut text);
         SystemTime.format_time(&mut out)?;
         write!(out, " {:>5} {}: ", about.level(), about.target())?;
         let mut message = Only { message: true, visitor: DefaultVisitor::new(out.by_ref(), true) };
@@ -49,7 +62,7 @@ where
         }
         let mut fields = Only { message: false, visitor: DefaultVisitor::new(out.by_ref(), false) };
         event.record(&mut fields);
-        writeln!(out)
+        writeln!(line, "{}", without_errno(text))
     }
 }
 

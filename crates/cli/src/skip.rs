@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::admin::Admin;
+use onetrip_client::say;
 
 /// At most this many changes are printed; the file contains all of them.
 const LINES_MAX: usize = 20;
@@ -36,15 +37,15 @@ pub fn run(args: &SkipArgs) -> Result<ExitCode> {
     let admin = Admin::of(&args.data)?;
     let answer = admin.post("/skip", &json!({ "index": args.index, "force": args.force }))?;
     let text = |field: &str| answer[field].as_str().unwrap_or("?").to_owned();
-    println!("log index {} is left out in every region, by log index {}", args.index, answer["by"]);
-    println!("transaction {} of region {}, which changed:", text("transaction"), text("region"));
+    say!("log index {} is left out in every region, by log index {}", args.index, answer["by"]);
+    say!("transaction {} of region {}, which changed:", text("transaction"), text("region"));
     let changes: Vec<&str> = answer["changes"].as_array().into_iter().flatten().filter_map(|l| l.as_str()).collect();
     for line in changes.iter().take(LINES_MAX) {
-        println!("  {line}");
+        say!("  {line}");
     }
     if changes.len() > LINES_MAX {
-        println!("  and {} more lines", changes.len() - LINES_MAX);
+        say!("  and {} more lines", changes.len() - LINES_MAX);
     }
-    println!("kept in {} and, to be read, in {}.txt", text("kept"), text("kept"));
+    say!("kept in {} and, to be read, in {}.txt", text("kept"), text("kept"));
     Ok(ExitCode::SUCCESS)
 }

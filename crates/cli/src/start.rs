@@ -12,7 +12,9 @@ use onetrip_node::postgres::{become_user, ROOT_BECOMES};
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{signal, SignalKind};
 
-use crate::{log_line, BadUsage};
+use crate::init::Unfinished;
+use crate::log_line::{self, LogFormat};
+use crate::BadUsage;
 
 /// Run a node and its PostgreSQL in the foreground
 ///
@@ -26,6 +28,9 @@ pub struct StartArgs {
     /// User to run as, if called by root [default: the user that the node was made with]
     #[arg(long)]
     user: Option<String>,
+    /// How a line of the log looks
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    log_format: LogFormat,
     /// Stop when standard input ends, so that the node stops when its parent process dies
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
@@ -43,10 +48,15 @@ pub fn run(args: &StartArgs) -> Result<ExitCode> {
         return Err(BadUsage(format!("{} contains no {FILE_NAME}: {hint}", args.data.display())).into());
     }
     let config = NodeConfig::load(&args.data)?;
+    if config.data_dir.parent().is_some_and(|beside| Unfinished::regions(beside).contains(&config.region.to_string())) {
+        let why = "`onetrip init` was interrupted before this node was complete: call it again";
+        return Err(BadUsage(format!("{}: {why}", args.data.display())).into());
+    }
     let configured = config.postgres.as_ref().and_then(|p| p.user.as_deref());
     // Before anything is opened, created or started.
     become_user(args.user.as_deref().or(configured).unwrap_or(ROOT_BECOMES), &config.data_dir)?;
-    foreground(config, Foreground { until_stdin_closes: args.until_stdin_closes, ..Foreground::default() })
+    let (until_stdin_closes, log_format) = (args.until_stdin_closes, args.log_format);
+    foreground(config, Foreground { until_stdin_closes, log_format, ..Foreground::default() })
 }
 
 #[derive(Default)]
@@ -54,6 +64,7 @@ pub struct Foreground {
     pub until_stdin_closes: bool,
     /// Log only warnings and errors unless RUST_LOG asks for more, because progress is shown instead.
     pub quiet: bool,
+    pub log_format: LogFormat,
     /// Runs beside the node; when it is done, the node keeps running.
     pub beside: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -61,7 +72,7 @@ pub struct Foreground {
 /// Runs the node until it is told to stop.  The process runs as the node's user already.
 pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
     crate::keep_files_private();
-    log_line::to_stderr(if how.quiet { "warn" } else { "info" });
+    log_line::to_stderr(if how.quiet { "warn" } else { "info" }, how.log_format);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

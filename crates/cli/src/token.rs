@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::admin::Admin;
+use onetrip_client::{complain, say};
 
 /// Make a token with which one node can join the cluster, once
 ///
@@ -55,8 +56,8 @@ pub fn run(args: &TokenArgs) -> Result<ExitCode> {
     let body = json!({ "role": args.role.name(), "replaces": replaces, "ttl_s": args.valid * 60 });
     let answer = admin.post("/token", &body)?;
     let token = answer["token"].as_str().context("the node's answer contains no token")?;
-    println!("{token}");
-    eprintln!(
+    say!("{token}");
+    complain!(
         "One {} can join with it, once, within {} min. On the new machine:\n  onetrip join --from {} --token {token} --region REGION --data DIR",
         args.role.name(),
         args.valid,

@@ -1,6 +1,7 @@
 //! The command as it is shipped: it works, and it contains nothing that only tests need.  Everything else is tested
 //! with `onetrip-lab`, the same command built with the feature `lab` (`crates/lab/tests`).
 
+use std::io::BufRead;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -46,10 +47,10 @@ fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
 struct Node(Child);
 
 impl Node {
-    fn start(data: &Path) -> Result<Node> {
+    fn start(data: &Path, log_format: &str) -> Result<Node> {
         let log = std::fs::File::create(data.join("node.log"))?;
         // The node stops when its standard input closes, so it does not outlive this test.
-        let mut command = onetrip(&["start", "--until-stdin-closes"], data);
+        let mut command = onetrip(&["start", "--until-stdin-closes", "--log-format", log_format], data);
         Ok(Node(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?))
     }
 
@@ -95,7 +96,11 @@ async fn three_regions_serve() -> Result<()> {
     let made = onetrip(&["init"], &data).arg("--topology").arg(&topology).output()?;
     ensure!(made.status.success(), "{}", told(&made));
     let folders: Vec<PathBuf> = REGIONS.map(|name| data.join(name)).to_vec();
-    let nodes = folders.iter().map(|folder| Node::start(folder)).collect::<Result<Vec<_>>>()?;
+    let nodes = folders
+        .iter()
+        .zip(["text", "json", "text"])
+        .map(|(folder, log)| Node::start(folder, log))
+        .collect::<Result<Vec<_>>>()?;
     until("all is well", || Ok(onetrip(&["status"], &data).output()?.status.success()))?;
     for (id, folder) in folders.iter().enumerate() {
         let client = connect(&NodeConfig::load(folder)?).await?;
@@ -107,9 +112,154 @@ async fn three_regions_serve() -> Result<()> {
     }
     let check = onetrip(&["check"], &data).output()?;
     ensure!(check.status.success() && told(&check).contains("equal"), "{}", told(&check));
+    one_node_tells_of_all(&folders[1])?;
+    nobody_reads(&data, &folders[0])?;
     for node in nodes {
         node.stop()?;
     }
+    lines_are_json(&folders[1].join("node.log"), "b")
+}
+
+fn one_node_tells_of_all(folder: &Path) -> Result<()> {
+    let said = onetrip(&["status", "--json"], folder).output()?;
+    ensure!(said.status.success(), "{}", told(&said));
+    let cluster: serde_json::Value = serde_json::from_slice(&said.stdout)?;
+    let regions = cluster["members"].as_array().context("members")?.iter().filter(|m| m["heard"] == "now");
+    let regions: Vec<_> = regions.filter_map(|m| m["region"].as_str()).collect();
+    assert_eq!((regions.as_slice(), &cluster["schema"], &cluster["node"]), (&REGIONS[..], &1.into(), &2.into()));
+    // It goes on until nobody reads it.
+    let mut watch = onetrip(&["status", "--json", "--watch", "0.1"], folder).stdout(Stdio::piped()).spawn()?;
+    let mut lines = std::io::BufReader::new(watch.stdout.take().context("its output")?).lines();
+    for _ in 0..2 {
+        let cluster: serde_json::Value = serde_json::from_str(&lines.next().context("a line")??)?;
+        ensure!(cluster["members"].as_array().is_some_and(|m| m.len() == 3), "{cluster}");
+    }
+    drop(lines);
+    until("the command ends", || Ok(watch.try_wait()?.is_some()))?;
+    ensure!(watch.wait()?.success(), "{:?}", watch.wait()?);
+    Ok(())
+}
+
+/// The exit code of a command whose output nobody reads, not even its errors.
+fn unread(mut command: Command) -> Result<Option<i32>> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    drop((child.stdout.take(), child.stderr.take()));
+    Ok(child.wait()?.code())
+}
+
+/// Goal: each command does what it was asked to do and ends as it would have, whoever stops reading.
+fn nobody_reads(data: &Path, folder: &Path) -> Result<()> {
+    let well: [&[&str]; 8] = [
+        &["status"],
+        &["status", "--json"],
+        &["check"],
+        &["check", "--json"],
+        &["token"],
+        &["leases", "--none"],
+        &["leader", "--to", "auto"],
+        &["certificate"],
+    ];
+    for command in well {
+        let code = unread(onetrip(command, folder))?;
+        ensure!(code == Some(0), "{command:?} ended with {code:?}");
+    }
+    let backup = data.join("backup");
+    let mut command = onetrip(&["backup"], folder);
+    command.arg("--to").arg(&backup);
+    let code = unread(command)?;
+    ensure!(code == Some(0) && backup.join("manifest.json").is_file(), "backup ended with {code:?}");
+    let refused: [&[&str]; 8] = [
+        &["status"],
+        &["check"],
+        &["start"],
+        &["leave"],
+        &["skip", "1"],
+        &["init", "--topology", "/nonexistent"],
+        &["join", "--from", "127.0.0.1:1", "--region", "x"],
+        &["restore", "--backup", "/nonexistent", "--region", "x"],
+    ];
+    for command in refused {
+        let read = onetrip(command, &data.join("nowhere")).output()?.status.code();
+        ensure!(matches!(read, Some(1 | 2)), "{command:?} ended with {read:?}");
+        let code = unread(onetrip(command, &data.join("nowhere")))?;
+        ensure!(code == read, "{command:?} ended with {code:?}");
+    }
+    for command in COMMANDS {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_onetrip"));
+        help.args([command, "--help"]);
+        let code = unread(help)?;
+        ensure!(code == Some(0), "{command} --help ended with {code:?}");
+    }
+    Ok(())
+}
+
+const COMMANDS: [&str; 13] = [
+    "init",
+    "start",
+    "status",
+    "check",
+    "backup",
+    "restore",
+    "token",
+    "join",
+    "leave",
+    "leader",
+    "leases",
+    "skip",
+    "certificate",
+];
+
+fn lines_are_json(log: &Path, region: &str) -> Result<()> {
+    let text = std::fs::read_to_string(log)?;
+    for line in text.lines() {
+        let event: serde_json::Value = serde_json::from_str(line).with_context(|| line.to_string())?;
+        ensure!(event["message"].is_string() && event["level"].is_string(), "{line}");
+        ensure!(event["span"]["region"] == region && event["timestamp"].is_string(), "{line}");
+    }
+    ensure!(text.lines().any(|line| line.contains("node started")), "{text}");
+    Ok(())
+}
+
+/// Goal: an `init` that was killed, however far it had come, leaves nothing that is in the way of the next.
+#[test]
+fn an_interrupted_init_is_not_in_the_way_of_the_next() -> Result<()> {
+    let folder = folder()?;
+    let (data, topology) = (folder.path().join("nodes"), folder.path().join("topology.toml"));
+    std::fs::write(&topology, REGIONS.map(|name| format!("[[region]]\nname = \"{name}\"\n")).concat())?;
+    let init = || {
+        let mut command = onetrip(&["init"], &data);
+        command.arg("--topology").arg(&topology);
+        command
+    };
+    let kill_when = |there: &str| -> Result<()> {
+        let mut making = init().stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        until(there, || Ok(data.join(there).exists() || making.try_wait()?.is_some()))?;
+        making.kill()?;
+        making.wait()?;
+        Ok(())
+    };
+    for there in ["init.unfinished", "a", "b/postgres.unfinished/PG_VERSION", "c/postgres", "a/node.toml"] {
+        kill_when(there)?;
+        // A node that was complete before the others is none yet.
+        if data.join("a/node.toml").exists() && data.join("init.unfinished").exists() {
+            let said = onetrip(&["start"], &data.join("a")).output()?;
+            ensure!(said.status.code() == Some(2) && told(&said).contains("was interrupted"), "{}", told(&said));
+        }
+        if !data.join("init.unfinished").exists() {
+            // It was quicker.
+            std::fs::remove_dir_all(&data)?;
+        }
+    }
+    let made = init().output()?;
+    ensure!(made.status.success(), "{}", told(&made));
+    let mut left: Vec<String> =
+        std::fs::read_dir(&data)?.map(|f| Ok(f?.file_name().to_string_lossy().into_owned())).collect::<Result<_>>()?;
+    left.sort_unstable();
+    assert_eq!(left, REGIONS);
+    // What is complete is never touched.
+    let again = init().output()?;
+    ensure!(!again.status.success() && told(&again).contains("nothing was changed"), "{}", told(&again));
+    ensure!(REGIONS.iter().all(|name| data.join(name).join("node.toml").is_file()));
     Ok(())
 }
 

@@ -58,6 +58,10 @@ pub enum FromPostgres {
     Await {
         at: LogIndex,
     },
+    /// How is the whole cluster?
+    Look {
+        number: u64,
+    },
     /// A backend that is about to propose statements wants them rehearsed in the other regions.
     Rehearse {
         txn: TxnId,
@@ -193,6 +197,11 @@ pub enum ToPostgres {
         at: LogIndex,
         missing: String,
     },
+    /// `cluster`: how the cluster is, as JSON; empty if the node cannot tell now.
+    Seen {
+        number: u64,
+        cluster: Bytes,
+    },
 }
 
 const HELLO: u8 = 0x01;
@@ -205,6 +214,7 @@ const STUCK: u8 = 0x07;
 const REHEARSE: u8 = 0x08;
 const READ: u8 = 0x09;
 const AWAIT: u8 = 0x0a;
+const LOOK: u8 = 0x0b;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
@@ -212,6 +222,7 @@ const ENTRY: u8 = 0x84;
 const REHEARSED: u8 = 0x85;
 const READ_AT: u8 = 0x86;
 const SHOWN: u8 = 0x87;
+const SEEN: u8 = 0x88;
 
 /// Frames that contain a write set, and so may be large; both begin with a transaction id.
 pub fn is_large(frame_type: u8) -> bool {
@@ -268,6 +279,7 @@ impl FromPostgres {
             }
             READ => FromPostgres::Read { number: r.u64("number")? },
             AWAIT => FromPostgres::Await { at: r.index("at")? },
+            LOOK => FromPostgres::Look { number: r.u64("number")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -325,6 +337,10 @@ impl FromPostgres {
             FromPostgres::Await { at } => {
                 out.put_u8(AWAIT);
                 out.put_u64_le(at.0);
+            }
+            FromPostgres::Look { number } => {
+                out.put_u8(LOOK);
+                out.put_u64_le(*number);
             }
             FromPostgres::Rehearse { txn, rehearsal } => {
                 out.put_u8(REHEARSE);
@@ -444,6 +460,7 @@ impl ToPostgres {
                 };
                 ToPostgres::ReadAt { number, at, asked }
             }
+            SEEN => return Ok(ToPostgres::Seen { number: r.u64("number")?, cluster: r.rest() }),
             SHOWN => ToPostgres::Shown { at: r.index("at")?, missing: r.str("missing")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
         };
@@ -503,6 +520,11 @@ impl ToPostgres {
                 out.put_u8(SHOWN);
                 out.put_u64_le(at.0);
                 put_str(&mut out, missing);
+            }
+            ToPostgres::Seen { number, cluster } => {
+                out.put_u8(SEEN);
+                out.put_u64_le(*number);
+                out.put_slice(cluster);
             }
         }
         finish(out)

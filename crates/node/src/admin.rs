@@ -7,6 +7,7 @@
 
 use crate::config::NodeConfig;
 use crate::error::{Error, Result};
+use crate::http::{self, Http};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
 use crate::postgres::is_own_user;
 use crate::transport::Transport;
@@ -28,6 +29,7 @@ pub struct Admin {
     pub config: Arc<NodeConfig>,
     pub transport: Arc<Transport>,
     pub inbox: Inbox,
+    pub http: Arc<Http>,
 }
 
 /// Makes the socket.  Whoever connects before its mode is set is refused by `OwnUser`.
@@ -156,7 +158,9 @@ impl Admin {
             .route("/skip", post(skip))
             .route("/members", get(members))
             .route("/retain", post(retain))
-            .with_state(self);
+            .with_state(self.clone())
+            // What the HTTP port tells everybody on this machine.
+            .route("/cluster", get(http::cluster).with_state(self.http.clone()));
         if let Err(e) = axum::serve(OwnUser(listener), routes).await {
             tracing::error!(%node, "the admin socket ended: {e}");
         }

@@ -43,3 +43,36 @@ impl Error {
         move |source| Error::Disk { file: file.to_owned(), what, source }
     }
 }
+
+/// Without the numbers that the standard library puts behind the operating system's own words: "(os error 111)" tells
+/// an operator nothing that the words before it do not.
+pub fn without_errno(mut text: String) -> String {
+    const MARK: &str = " (os error ";
+    let mut from = 0;
+    while let Some(at) = text[from..].find(MARK).map(|at| from + at) {
+        let digits = text[at + MARK.len()..].bytes().take_while(u8::is_ascii_digit).count();
+        let end = at + MARK.len() + digits;
+        match digits > 0 && text[end..].starts_with(')') {
+            true => text.replace_range(at..=end, ""),
+            false => end.clone_into(&mut from),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stay_and_numbers_go() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(
+            without_errno(format!("a: {refused}; b: {refused}")),
+            "a: Connection refused; b: Connection refused"
+        );
+        for other in ["", "x", " (os error ", " (os error )", " (os error 1", "ä (os error x) y"] {
+            assert_eq!(without_errno(other.into()), other);
+        }
+    }
+}

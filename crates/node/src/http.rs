@@ -1,12 +1,14 @@
-//! `GET /status` and `/metrics`; `GET /health`, `/writable`, `/readable` and `/leader` for load balancers; in a lab
-//! `POST /links`.
+//! `GET /status`, `/cluster` and `/metrics`; `GET /health`, `/writable`, `/readable` and `/leader` for load balancers;
+//! in a lab `POST /links`.
 //! There is no password, so the port is on loopback unless `http_anywhere` is set.
 
 use crate::bounded_listener::BoundedListener;
+use crate::cluster::{self, Latest};
 use crate::config::NodeConfig;
 use crate::inbox::{Event, Inbox};
-use crate::postgres::PostgresState;
-use crate::status::{report, CoreStatus, StatusReport};
+use crate::postgres::{Counts, PostgresState, ServerState};
+use crate::space::Disks;
+use crate::status::{report, CoreStatus, StatusReport, Surroundings};
 use crate::transport::Transport;
 use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
@@ -16,8 +18,9 @@ use axum::routing::get;
 use axum::{Json, Router};
 use onetrip_core::consensus::Role;
 use onetrip_core::MemberRole;
+use serde_json::Value;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Tells the state of the node's PostgreSQL, once there is one.
@@ -28,6 +31,11 @@ pub struct Http {
     pub transport: Arc<Transport>,
     pub inbox: Inbox,
     pub postgres: Arc<PostgresWatch>,
+    /// `None`: the node has no PostgreSQL.
+    pub counts: Option<Counts>,
+    pub disks: Disks,
+    pub latest: Latest,
+    pub started: Instant,
 }
 
 /// A core thread that takes longer to answer is stuck in its disk.
@@ -37,6 +45,7 @@ impl Http {
     pub async fn run(self: Arc<Self>, listener: tokio::net::TcpListener) {
         let routes = Router::new()
             .route("/status", get(status))
+            .route("/cluster", get(cluster))
             .route("/metrics", get(metrics))
             .route("/health", get(health))
             .route("/writable", get(writable))
@@ -49,10 +58,35 @@ impl Http {
         }
     }
 
+    /// For those who need no more than what is known without asking anybody.
     async fn report(&self) -> Option<StatusReport> {
         let core = ask_core(&self.inbox).await?;
-        let postgres = self.postgres.get().map(|watch| watch());
-        Some(report(&self.config, core, self.transport.peers(), postgres))
+        Some(report(&self.config, core, self.surroundings(None)))
+    }
+
+    /// The same with what PostgreSQL has counted.
+    pub(crate) async fn gather(&self) -> Option<(CoreStatus, StatusReport)> {
+        let ready = self.postgres.get().is_some_and(|watch| watch().state == ServerState::Ready);
+        let counts = async {
+            match self.counts.as_ref().filter(|_| ready) {
+                Some(counts) => Some(counts.now().await),
+                None => None,
+            }
+        };
+        let (core, counts) = tokio::join!(ask_core(&self.inbox), counts);
+        let core = core?;
+        Some((core.clone(), report(&self.config, core, self.surroundings(counts))))
+    }
+
+    fn surroundings(&self, counts: Option<Arc<Result<Value, String>>>) -> Surroundings {
+        Surroundings {
+            peers: self.transport.peers(),
+            postgres: self.postgres.get().map(|watch| watch()),
+            certificate_good_until_s: self.transport.certificate_good_until_s(),
+            up: self.started.elapsed(),
+            disks: self.disks.now(),
+            counts,
+        }
     }
 }
 
@@ -70,8 +104,15 @@ const STUCK: (StatusCode, &str) =
     (StatusCode::SERVICE_UNAVAILABLE, "the node does not answer: its disk may be stuck\n");
 
 async fn status(State(http): State<Arc<Http>>) -> Response {
-    match http.report().await {
-        Some(report) => Json(report).into_response(),
+    match http.gather().await {
+        Some((_, report)) => Json(report).into_response(),
+        None => STUCK.into_response(),
+    }
+}
+
+pub(crate) async fn cluster(State(http): State<Arc<Http>>) -> Response {
+    match cluster::cluster(&http).await {
+        Some(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
         None => STUCK.into_response(),
     }
 }

@@ -3,6 +3,7 @@
 //! It is bounded: a sender waits while it is full, which slows the sockets down and nothing else.
 
 use crate::agent::AgentEvent;
+use crate::core_thread::lag::Told;
 use crate::error::Result;
 use crate::secret::Secret;
 use crate::status::CoreStatus;
@@ -112,7 +113,7 @@ pub enum PeerEvent {
     Promise(u64, EntryId),
     /// It asks for a report as soon as this node's server shows this entry.
     Await(LogIndex),
-    Report(Report),
+    Report(Report, Told),
     Unreachable,
     /// Both channels to it are connected, one of them anew; what was sent before may be lost.
     Connected,

@@ -6,14 +6,16 @@
 
 use crate::admin::{self, Admin};
 use crate::agent::{self, AgentServer};
+use crate::cluster::{self, Latest};
 use crate::config::NodeConfig;
 use crate::core_thread::CoreThread;
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::http::{Http, PostgresWatch};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
-use crate::postgres::{self, Rebuild, RebuildFrom, Supervisor};
+use crate::postgres::{self, Counts, Rebuild, RebuildFrom, Supervisor};
 use crate::rebuild::OtherMembers;
+use crate::space::Disks;
 use crate::span;
 use crate::transport::Transport;
 use nix::fcntl::{Flock, FlockArg};
@@ -22,6 +24,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 use tracing::{Instrument, Span};
 
@@ -94,7 +97,8 @@ impl Node {
         let lock = lock_data_dir(&config)?;
         let (inbox, events) = Inbox::new();
         let transport = Transport::new(&config, facts, inbox.clone())?;
-        // The log is verified before anything listens.
+        // A port that is taken is found before the log is read, which may take long; nothing listens until it is read.
+        drop((listen(config.listen, "the peer port")?, listen(config.http, "the HTTP port")?));
         let (rebuild, rebuild_orders) = watch::channel(None);
         let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone(), rebuild)?;
         let peers = listen(config.listen, "the peer port")?;
@@ -103,6 +107,21 @@ impl Node {
         let operators = admin::listen(&config)?;
 
         let postgres = Arc::new(PostgresWatch::new());
+        let pages = Arc::new(Http {
+            config: config.clone(),
+            transport: transport.clone(),
+            inbox: inbox.clone(),
+            postgres: postgres.clone(),
+            counts: Counts::of(&config),
+            disks: Disks::watch(config.clone())?,
+            latest: Latest::default(),
+            started: Instant::now(),
+        });
+        let own = Arc::downgrade(&pages);
+        transport.set_own_status(Box::new(move || {
+            let own = own.clone();
+            Box::pin(async move { cluster::own_status(&*own.upgrade()?).await })
+        }));
         let server = AgentServer {
             me: config.node,
             region: config.region.clone(),
@@ -111,14 +130,10 @@ impl Node {
             inbox: inbox.clone(),
             transport: transport.clone(),
             limits: Default::default(),
+            http: pages.clone(),
         };
-        let pages = Http {
-            config: config.clone(),
-            transport: transport.clone(),
-            inbox: inbox.clone(),
-            postgres: postgres.clone(),
-        };
-        let admin = Admin { config: config.clone(), transport: transport.clone(), inbox: inbox.clone() };
+        let admin =
+            Admin { config: config.clone(), transport: transport.clone(), inbox: inbox.clone(), http: pages.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Error::Internal(format!("starting the io runtime: {e}")))?;
         let registered = {
@@ -140,7 +155,7 @@ impl Node {
         let io = span::spawn_thread("onetrip-io", move || {
             let (peers, http, agents, operators) = registered;
             runtime.spawn(io_transport.run(peers));
-            runtime.spawn(Arc::new(pages).run(http));
+            runtime.spawn(pages.run(http));
             runtime.spawn(Arc::new(server).run(agents));
             runtime.spawn(Arc::new(admin).run(operators));
             // It returns when the node is stopped, or was dropped.

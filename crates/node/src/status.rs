@@ -2,22 +2,29 @@
 
 use crate::archive::ArchiveReport;
 use crate::config::NodeConfig;
+use crate::error::without_errno;
 use crate::postgres::{PostgresState, ServerState};
+use crate::space::Space;
 use crate::transport::PeerState;
 use onetrip_core::consensus::{Role, Status as RaftStatus};
 use onetrip_core::placement::Place;
 use onetrip_core::router::RouterStatus;
 use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Term, TxnId};
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use time::OffsetDateTime;
 
 /// A member that is within one of these counts as having caught up.
 const CAUGHT_UP_ENTRIES: u64 = 1_000;
 const CAUGHT_UP_TIME: Duration = Duration::from_secs(2);
 /// A disk that syncs nothing for longer is a problem.
 const DISK_SILENT_MAX: Duration = Duration::from_secs(1);
+/// An election that takes longer is a problem.
+pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(5);
+const EXPIRES_SOON_DAYS: i64 = (crate::tls::EXPIRES_SOON.as_secs() / 86_400) as i64;
 /// A member that is connected and says nothing for longer is a problem.
 const MEMBER_SILENT_MAX: Duration = Duration::from_secs(5);
 
@@ -49,6 +56,22 @@ pub struct CoreStatus {
     pub has_lease: bool,
     pub leader_settled: bool,
     pub archive: Option<ArchiveReport>,
+    /// For how long this node has known no leader.
+    pub leaderless: Option<Duration>,
+    /// The round trips that the members report, the lower value of both ends.
+    pub round_trips: BTreeMap<(NodeId, NodeId), Duration>,
+}
+
+/// What is known outside of the core thread.
+pub struct Surroundings {
+    pub peers: Vec<PeerState>,
+    pub postgres: Option<PostgresState>,
+    /// Seconds since 1970.
+    pub certificate_good_until_s: Option<u64>,
+    pub up: Duration,
+    pub disks: Vec<Space>,
+    /// What PostgreSQL has counted, if it was asked; or why it does not tell.
+    pub counts: Option<Arc<Result<Value, String>>>,
 }
 
 /// How far a PostgreSQL is, and how far it was behind what had been decided here when it reported that.
@@ -72,6 +95,9 @@ pub struct Arriving {
 #[derive(Clone, Debug, Serialize)]
 pub struct StatusReport {
     pub cluster: String,
+    /// Of this program.
+    pub version: &'static str,
+    pub up_s: f64,
     pub node: NodeId,
     pub region: RegionId,
     pub role: Role,
@@ -126,9 +152,47 @@ pub struct StatusReport {
     pub leader_places: Option<Vec<PlaceReport>>,
     /// The Raft configuration is changing from one set of voters to another.
     pub joint: bool,
+    pub quorum: Quorum,
     pub postgres: Option<PostgresState>,
+    /// What PostgreSQL has counted since it started; absent where it was not asked.
+    pub counts: Option<Value>,
+    /// Why it was asked and did not tell.
+    pub no_counts: Option<String>,
     pub archive: Option<ArchiveReport>,
+    pub certificate: Option<Certificate>,
+    pub disks: Vec<Space>,
     pub problems: Vec<String>,
+}
+
+/// How many voters may fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Quorum {
+    pub voters: usize,
+    /// How many of them this node hears, itself included if it votes.
+    pub reachable: usize,
+    /// How many a commit needs.
+    pub majority: usize,
+    /// How many of those that are reachable may fail, and commits go on; below zero: so many are missing.  While the
+    /// voters change, the lower value of both sets.
+    pub may_fail: i64,
+}
+
+/// Of this node, which its peers check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Certificate {
+    /// The last day (UTC) on which peers accept it all day.
+    pub last_day: String,
+    pub days_left: i64,
+}
+
+fn certificate(good_until_s: u64) -> Certificate {
+    let left_s =
+        time::Duration::seconds(good_until_s as i64) - (OffsetDateTime::now_utc() - OffsetDateTime::UNIX_EPOCH);
+    // The last second of a day that is complete.
+    let until = OffsetDateTime::from_unix_timestamp(good_until_s as i64 + 1).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let last = until.date().previous_day().unwrap_or(until.date());
+    let last_day = format!("{:04}-{:02}-{:02}", last.year(), u8::from(last.month()), last.day());
+    Certificate { last_day, days_left: left_s.whole_days() }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -226,17 +290,37 @@ fn member_report(m: &Member, config: &NodeConfig, core: &CoreStatus, peers: &[Pe
     }
 }
 
-fn millis(d: Duration) -> f64 {
+pub(crate) fn millis(d: Duration) -> f64 {
     d.as_secs_f64() * 1000.0
 }
 
-pub fn report(
-    config: &NodeConfig,
-    core: CoreStatus,
-    peers: Vec<PeerState>,
-    postgres: Option<PostgresState>,
-) -> StatusReport {
-    let problems = problems(config, &core, &peers, postgres.as_ref());
+/// Whether a member counts as reachable.
+fn is_there(id: NodeId, config: &NodeConfig, core: &CoreStatus, peers: &[PeerState]) -> bool {
+    let is_silent = core.silent.get(&id).is_some_and(|silent| *silent > MEMBER_SILENT_MAX);
+    id == config.node || peers.iter().any(|p| p.id == id && p.connected) && !is_silent
+}
+
+fn quorum(config: &NodeConfig, core: &CoreStatus, peers: &[PeerState]) -> Quorum {
+    let conf = &core.raft.conf;
+    let of = |voters: &Vec<NodeId>| {
+        let reachable = voters.iter().filter(|id| is_there(**id, config, core, peers)).count();
+        let majority = voters.len() / 2 + 1;
+        Quorum { voters: voters.len(), reachable, majority, may_fail: reachable as i64 - majority as i64 }
+    };
+    let sets = [&conf.voters, &conf.outgoing].into_iter().filter(|voters| !voters.is_empty());
+    let least = sets.map(of).min_by_key(|quorum| quorum.may_fail);
+    least.unwrap_or(Quorum { voters: 0, reachable: 0, majority: 1, may_fail: -1 })
+}
+
+pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> StatusReport {
+    let quorum = quorum(config, &core, &around.peers);
+    let problems = problems(config, &core, &around, &quorum);
+    let Surroundings { peers, postgres, certificate_good_until_s, up, disks, counts } = around;
+    let (counts, no_counts) = match counts.as_deref() {
+        Some(Ok(counts)) => (Some(counts.clone()), None),
+        Some(Err(why)) => (None, Some(why.clone())),
+        None => (None, None),
+    };
     let leadership = core.raft.leadership;
     let matched: BTreeMap<_, _> = core.raft.matched.iter().copied().collect();
     let peers = peers.into_iter().map(|state| PeerReport {
@@ -248,6 +332,8 @@ pub fn report(
     let members = core.members.members.iter().map(|m| member_report(m, config, &core, &peers)).collect();
     StatusReport {
         cluster: config.cluster.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+        up_s: up.as_secs_f64(),
         node: config.node,
         region: config.region.clone(),
         role: leadership.role,
@@ -285,34 +371,38 @@ pub fn report(
         leader_settled: core.leader_settled,
         leader_places: core.places.map(|all| all.iter().map(|place| place_report(place, &core.members)).collect()),
         joint: core.raft.conf.is_joint(),
+        quorum,
         postgres,
+        counts,
+        no_counts,
         archive: core.archive,
+        certificate: certificate_good_until_s.map(certificate),
+        disks,
         problems,
     }
 }
 
-fn problems(
-    config: &NodeConfig,
-    core: &CoreStatus,
-    peers: &[PeerState],
-    postgres: Option<&PostgresState>,
-) -> Vec<String> {
+fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quorum: &Quorum) -> Vec<String> {
     let mut problems = Vec::new();
     let conf = &core.raft.conf;
+    let (peers, postgres) = (&around.peers, around.postgres.as_ref());
     if core.raft.leadership.leader.is_none() {
-        let is_silent = |id: &NodeId| core.silent.get(id).is_some_and(|silent| *silent > MEMBER_SILENT_MAX);
-        let heard = |id: &NodeId| peers.iter().any(|p| p.id == *id && p.connected) && !is_silent(id);
-        let there = |id: &NodeId| *id == config.node || heard(id);
-        let short = [&conf.voters, &conf.outgoing].into_iter().find_map(|voters| {
-            let (reachable, majority) = (voters.iter().filter(|id| there(id)).count(), voters.len() / 2 + 1);
-            (!voters.is_empty() && reachable < majority).then_some((reachable, majority))
-        });
-        problems.push(match short {
-            Some((reachable, majority)) => format!(
-                "no leader: {reachable} of {majority} needed members are reachable; start the others or mend the network"
-            ),
-            None => "no leader: an election is under way".into(),
-        });
+        if quorum.may_fail < 0 {
+            problems.push(format!(
+                "no leader: {} of {} needed members are reachable; start the others or mend the network",
+                quorum.reachable, quorum.majority
+            ));
+        } else if let Some(leaderless) = core.leaderless.filter(|leaderless| *leaderless > ELECTION_MAX) {
+            problems.push(format!(
+                "no leader for {} s: an election is under way, and takes longer than it should; see the logs of the voters",
+                leaderless.as_secs()
+            ));
+        }
+    } else if quorum.may_fail == 0 && quorum.voters > quorum.reachable {
+        problems.push(format!(
+            "only {} of {} voters are reachable, as many as a commit needs: if one more fails, commits stop",
+            quorum.reachable, quorum.voters
+        ));
     }
     for peer in peers.iter().filter(|p| !p.connected) {
         let why = if peer.cut { "the link was cut by hand" } else { peer.trouble.as_deref().unwrap_or("connecting") };
@@ -375,6 +465,20 @@ fn problems(
             config.log_bytes_max >> 20
         ));
     }
+    for disk in around.disks.iter().filter(|disk| disk.is_low()) {
+        problems.push(format!(
+            "the disk of the {} has only {} MiB left: make room there, before it is full and this region stops",
+            disk.of,
+            disk.free_bytes >> 20
+        ));
+    }
+    if let Some(good) = around.certificate_good_until_s.map(certificate).filter(|c| c.days_left < EXPIRES_SOON_DAYS) {
+        problems.push(format!(
+            "this node's certificate is good until {}, and no peer accepts it after that: renew it with `onetrip certificate`, \
+             and restart the node",
+            good.last_day
+        ));
+    }
     problems.extend(core.router.problem.clone());
     problems.extend(core.archive.iter().flat_map(|a| &a.problem).map(|problem| format!("archive: {problem}")));
     if let Some(postgres) = postgres {
@@ -386,7 +490,7 @@ fn problems(
             );
         }
     }
-    problems
+    problems.into_iter().map(without_errno).collect()
 }
 
 fn ids(ids: &[NodeId]) -> Vec<u32> {

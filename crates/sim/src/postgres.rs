@@ -258,7 +258,7 @@ impl Postgres {
                 ctx.shown_everywhere = missing.is_empty().then_some(at);
             }
             // Nobody here asks for a rehearsal.
-            Some(ToPostgres::Rehearsed { .. }) => {}
+            Some(ToPostgres::Rehearsed { .. } | ToPostgres::Seen { .. }) => {}
             Some(ToPostgres::OutcomeIs { txn, state, at }) => {
                 if state != OutcomeState::NotSoFar {
                     self.given_up.retain(|g| g.txn != txn);

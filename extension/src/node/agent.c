@@ -620,6 +620,15 @@ ot_agent_get_read_at(OtReader *body, OtReadAt *answer)
 	answer->others_asked = ot_get_u8(body) != 0;
 }
 
+/* ERROR 08P01 if the body ends too early. */
+void
+ot_agent_get_seen(OtReader *body, OtSeen *seen)
+{
+	seen->number = ot_get_u64(body);
+	seen->length = body->end - body->at;
+	seen->cluster = ot_get_bytes(body, seen->length);
+}
+
 /* false: not a SHOWN.  No ERROR, since the transaction is committed. */
 bool
 ot_agent_get_shown(OtReader *body, OtShown *shown)

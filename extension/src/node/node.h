@@ -63,13 +63,15 @@ typedef enum OtFrameType
 	OT_FRAME_REHEARSE = 0x08,
 	OT_FRAME_READ = 0x09,
 	OT_FRAME_AWAIT = 0x0a,
+	OT_FRAME_LOOK = 0x0b,
 	OT_FRAME_WELCOME = 0x81,
 	OT_FRAME_VERDICT = 0x82,
 	OT_FRAME_OUTCOME_IS = 0x83,
 	OT_FRAME_ENTRY = 0x84,
 	OT_FRAME_REHEARSED = 0x85,
 	OT_FRAME_READ_AT = 0x86,
-	OT_FRAME_SHOWN = 0x87
+	OT_FRAME_SHOWN = 0x87,
+	OT_FRAME_SEEN = 0x88
 } OtFrameType;
 
 typedef enum OtRole
@@ -163,6 +165,14 @@ typedef struct OtShown
 	char		missing[1024];	/* which regions may not show it, and why */
 } OtShown;
 
+/* The answer to LOOK. */
+typedef struct OtSeen
+{
+	uint64		number;			/* of the question */
+	const char *cluster;		/* JSON, within the frame and not terminated */
+	uint32		length;			/* 0: the node cannot tell now */
+} OtSeen;
+
 typedef struct OtAgent OtAgent;
 
 extern OtAgent *ot_agent_create(MemoryContext context);
@@ -189,6 +199,7 @@ extern void ot_agent_get_outcome_is(OtReader *body, OtOutcomeIs *outcome);
 extern void ot_agent_get_entry(OtReader *body, OtEntry *entry);
 extern void ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer);
 extern void ot_agent_get_read_at(OtReader *body, OtReadAt *answer);
+extern void ot_agent_get_seen(OtReader *body, OtSeen *seen);
 extern bool ot_agent_get_shown(OtReader *body, OtShown *shown);
 
 #endif							/* ONETRIP_NODE_H */

@@ -267,6 +267,11 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		frame = ot_agent_frame(pair->agent, OT_FRAME_READ);
 		ot_put_u64(frame, 7);
 	}
+	else if (strcmp(name, "look") == 0)
+	{
+		frame = ot_agent_frame(pair->agent, OT_FRAME_LOOK);
+		ot_put_u64(frame, 8);
+	}
 	else if (strcmp(name, "await") == 0)
 	{
 		frame = ot_agent_frame(pair->agent, OT_FRAME_AWAIT);
@@ -365,6 +370,14 @@ decode(OtFrameType type, OtReader *body)
 				return psprintf("READ_AT number " UINT64_FORMAT " at " UINT64_FORMAT " %s",
 								read.number, read.at.value,
 								read.others_asked ? "asked others" : "asked nobody");
+			}
+		case OT_FRAME_SEEN:
+			{
+				OtSeen		seen;
+
+				ot_agent_get_seen(body, &seen);
+				return psprintf("SEEN number " UINT64_FORMAT " cluster %.*s",
+								seen.number, (int) seen.length, seen.cluster);
 			}
 		case OT_FRAME_SHOWN:
 			{

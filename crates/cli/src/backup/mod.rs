@@ -18,6 +18,7 @@ use anyhow::{bail, Context, Result};
 use bytes::Bytes;
 use clap::Args;
 use onetrip_client::http;
+use onetrip_client::{complain, say};
 use onetrip_core::{Checkpoint, LogIndex, Term};
 use onetrip_node::archive::{self, Identity, LastBackup, Previous, Writer};
 use onetrip_node::config::{NodeConfig, PostgresConfig};
@@ -87,7 +88,7 @@ pub fn run(args: &BackupArgs) -> Result<ExitCode> {
             return Err(e.context("the backup was not made"));
         }
     };
-    println!(
+    say!(
         "{}: node {} in {} of cluster {}, position {}, {} MB; the archive is needed from entry {} on",
         to.display(),
         manifest.node,
@@ -291,6 +292,6 @@ fn note_in_archive(config: &NodeConfig, manifest: &Manifest) {
         .map_err(anyhow::Error::from)
         .and_then(|text| manifest::write_durably(&archive.folder.join(archive::LAST_BACKUP_FILE), &text));
     if let Err(e) = written {
-        eprintln!("onetrip: the backup is complete, but it could not be noted in the archive: {e:#}");
+        complain!("onetrip: the backup is complete, but it could not be noted in the archive: {e:#}");
     }
 }

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use onetrip_client::{complain, say};
 use onetrip_node::config::NodeConfig;
 
 use crate::nodes;
@@ -84,9 +85,9 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         outcome.add_indexes(runtime.block_on(indexes::look_through(&conninfos))?);
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&outcome)?);
+        say!("{}", serde_json::to_string_pretty(&outcome)?);
     } else {
-        print!("{}", outcome.to_text());
+        onetrip_client::out::text(format_args!("{}", outcome.to_text()));
     }
     Ok(ExitCode::from(if outcome.equal { 0 } else { 1 }))
 }
@@ -104,7 +105,7 @@ async fn in_folder(data: &Path, quiet: bool) -> Result<Vec<String>> {
         match &node.postgres {
             Some(_) if !is_member(&node) && quiet => {}
             Some(_) if !is_member(&node) => {
-                eprintln!("node {} in {} is not a member any more: left out", node.node, node.region);
+                complain!("node {} in {} is not a member any more: left out", node.node, node.region);
             }
             Some(postgres) => conninfos.push(conninfo("127.0.0.1", postgres.port, &postgres.database)),
             None => {}
@@ -127,7 +128,7 @@ async fn behind_http(addresses: &[String]) -> Result<Vec<String>> {
         };
         match place() {
             Some((port, database)) => conninfos.push(conninfo(host, port, database)),
-            None => eprintln!("the node at {address} has no PostgreSQL: left out"),
+            None => complain!("the node at {address} has no PostgreSQL: left out"),
         }
     }
     if conninfos.len() < 2 {

@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail, Context, Result};
 use bytes::Bytes;
 use clap::Args;
+use onetrip_client::say;
 use onetrip_client::{ports, postgres};
 use onetrip_core::{LogIndex, NodeId, PreferredLeader, RegionId};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
@@ -106,7 +107,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
         }
     };
     let when = restored.time_ms.map_or(String::new(), |ms| format!(", decided at {}", manifest::time_text(ms)));
-    println!(
+    say!(
         "{}: node {} in {} of the new cluster {}, at position {}{when}; start it with: onetrip start --data {}",
         data.display(),
         config.node,

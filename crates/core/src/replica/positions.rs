@@ -90,6 +90,19 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         others.map(move |(id, ways)| (*id, now.saturating_sub(ways.heard)))
     }
 
+    /// The round trips between members that have been measured, each under the lower id first.  Both ends measure; the
+    /// lower value contains less waiting.
+    pub fn round_trips(&self) -> impl Iterator<Item = ((NodeId, NodeId), u32)> + '_ {
+        let mut least = BTreeMap::new();
+        for (from, ways) in &self.ways {
+            for (to, us) in &ways.round_trips {
+                let known = least.entry((*from.min(to), *from.max(to))).or_insert(*us);
+                *known = (*known).min(*us);
+            }
+        }
+        least.into_iter()
+    }
+
     pub(super) fn heard_within(&self, peer: NodeId, now: Duration, within: Duration) -> Option<Shown> {
         self.positions.get(&peer).copied().filter(|shown| shown.heard + within > now)
     }

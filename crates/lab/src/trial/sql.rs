@@ -46,6 +46,7 @@ const OWN: &[&str] = &[
     "jobs.c",
     "last_commit.c",
     "left_out.c",
+    "look.c",
     "notify.c",
     "object_name.c",
     "onetrip.c",

@@ -13,6 +13,7 @@ mod backup;
 mod bad_input;
 mod census;
 mod check_finds;
+mod cluster_view;
 mod conflicts;
 mod crossings;
 mod ddl;

@@ -13,7 +13,9 @@
 
 mod socket;
 
+use crate::cluster;
 use crate::error::{Error, Result};
+use crate::http::Http;
 use crate::inbox::{Event, Inbox};
 use crate::send_queue::SendQueue;
 use crate::stop::ordered;
@@ -79,6 +81,8 @@ pub struct AgentServer {
     pub inbox: Inbox,
     pub transport: Arc<Transport>,
     pub limits: AgentLimits,
+    /// Knows how the cluster is.
+    pub http: Arc<Http>,
 }
 
 /// How many connections PostgreSQL has open, and how much memory its proposals take.
@@ -227,6 +231,10 @@ impl AgentServer {
                     self.rehearse(txn, rehearsal, input.room.take(), outbox.clone());
                     continue;
                 }
+                FromPostgres::Look { number } if !is_worker => {
+                    self.look(number, outbox.clone());
+                    continue;
+                }
                 FromPostgres::Outcome(txn) => AgentEvent::Outcome { conn, txn },
                 FromPostgres::Settle(txn) => AgentEvent::Settle { conn, txn },
                 FromPostgres::Read { number } => AgentEvent::Read { conn, number },
@@ -253,6 +261,15 @@ impl AgentServer {
             drop(room);
             // It does no harm if the backend has gone.
             let _ = outbox.send([ToPostgres::Rehearsed { txn, failure: said.failure, untried }.encode()]);
+        });
+    }
+
+    /// Beside the core thread too.
+    fn look(&self, number: u64, outbox: Arc<AgentQueue>) {
+        let http = self.http.clone();
+        tokio::spawn(async move {
+            let cluster = cluster::cluster(&http).await.unwrap_or_default();
+            let _ = outbox.send([ToPostgres::Seen { number, cluster }.encode()]);
         });
     }
 
@@ -295,6 +312,7 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Stuck { .. } => "STUCK",
         FromPostgres::Done(_) => "DONE",
         FromPostgres::Rehearse { .. } => "REHEARSE",
+        FromPostgres::Look { .. } => "LOOK",
     }
 }
 

@@ -134,6 +134,8 @@ pub struct ArchiveReport {
     pub lag_entries: u64,
     /// When the last archived entry was decided, in milliseconds since 1970.
     pub time_ms: u64,
+    /// How old what it lacks may be: 0 if it lacks nothing, and absent while it holds nothing.
+    pub age_ms: Option<u64>,
     pub last_backup: Option<LastBackup>,
     pub problem: Option<String>,
 }
@@ -272,11 +274,17 @@ impl Archive {
                  (`onetrip backup`), older ones can be restored only to positions below {from}"
             )
         });
+        let lag_entries = decided.0.saturating_sub(archived.0);
+        let age_ms = match lag_entries {
+            0 => Some(0),
+            _ => (state.time_ms > 0).then(|| now_ms().saturating_sub(state.time_ms)),
+        };
         ArchiveReport {
             folder: self.folder.clone(),
             archived,
-            lag_entries: decided.0.saturating_sub(archived.0),
+            lag_entries,
             time_ms: state.time_ms,
+            age_ms,
             last_backup: state.last_backup.clone(),
             problem: state.problem.clone().or(slow).or(gap),
         }

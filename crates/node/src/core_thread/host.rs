@@ -1,6 +1,7 @@
 //! What the replica runs on in the daemon: sockets, files, threads, the clock.
 
 use super::healing::Healing;
+use super::lag::LagClock;
 use super::retain::Retained;
 use super::TICK;
 use crate::agent::{self, AgentQueue};
@@ -24,7 +25,7 @@ use onetrip_core::router;
 use onetrip_core::{Checkpoint, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// An election timeout is at least this many round trips to the farthest voter, but no longer than 10 s.
@@ -45,6 +46,7 @@ pub(super) struct NodeHost {
     pub orders: watch::Sender<Option<RebuildFrom>>,
     /// The table of members has changed since the core thread last looked.
     pub members_changed: bool,
+    pub lag: LagClock,
 }
 
 impl NodeHost {
@@ -120,7 +122,7 @@ impl Host for NodeHost {
     }
 
     fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report) {
-        self.transport.send_report(to, own);
+        self.transport.send_report(to, own, self.lag.told(Instant::now()));
     }
 
     fn send_await(&mut self, to: &[NodeId], at: LogIndex) {
@@ -257,7 +259,8 @@ impl Host for NodeHost {
                 );
             }
             None => {
-                tracing::info!(term = %now.term, index = %decided, role = ?now.role, "no leader");
+                // Each election begins with it.  `on_tick` says so if it lasts.
+                tracing::debug!(term = %now.term, index = %decided, role = ?now.role, "no leader");
             }
         }
     }

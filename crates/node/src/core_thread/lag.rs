@@ -1,5 +1,9 @@
-//! How far behind a PostgreSQL is, in time: how long ago this node decided the first entry that PostgreSQL does not
-//! show.
+//! How far behind a PostgreSQL is, in time: how long ago the first entry that it does not show was decided in the
+//! cluster.
+//!
+//! A node that was cut off decides all that it missed when it is back, so it cannot know that by itself.  While a server
+//! is behind, the members tell each other a few of their times with their reports, as ages, so that no two clocks have
+//! to agree.  An age is too low by the time that it takes to arrive, and never too high.
 
 use onetrip_core::LogIndex;
 use std::collections::VecDeque;
@@ -9,10 +13,21 @@ use std::time::{Duration, Instant};
 /// precision.
 const MARKS_MAX: usize = 100_000;
 
-/// Notes, coarsely, when which index was decided here.
+/// What is younger than this is not told: nobody who hears of it later was away for long.
+const TOLD_FROM: Duration = Duration::from_secs(2);
+/// At most so many times are told at once.
+pub const TOLD_MAX: usize = 16;
+
+/// Entries, and how many milliseconds ago each was decided.
+pub type Told = Vec<(LogIndex, u32)>;
+
+/// Notes, coarsely, when which index was decided here, or elsewhere if that was clearly before.
+///
+/// Invariant: indexes rise, and times do not fall.
 #[derive(Default)]
 pub(super) struct LagClock {
     marks: VecDeque<(LogIndex, Instant)>,
+    forgotten: LogIndex,
 }
 
 impl LagClock {
@@ -20,6 +35,10 @@ impl LagClock {
         if self.marks.back().is_none_or(|(last, _)| *last < index) {
             self.marks.push_back((index, now));
         }
+        self.thin_out();
+    }
+
+    fn thin_out(&mut self) {
         if self.marks.len() > MARKS_MAX {
             let mut keep = false;
             self.marks.retain(|_| {
@@ -29,8 +48,45 @@ impl LagClock {
         }
     }
 
+    /// For the other members: times that are spread over all that some PostgreSQL does not show.
+    pub fn told(&self, now: Instant) -> Told {
+        let old = self.marks.partition_point(|(_, at)| now.saturating_duration_since(*at) >= TOLD_FROM);
+        let told = |(index, at): &(LogIndex, Instant)| {
+            let ms = now.saturating_duration_since(*at).as_millis();
+            (*index, u32::try_from(ms).unwrap_or(u32::MAX))
+        };
+        // The first and the last of them, and what is evenly between.
+        let (n, steps) = (old.min(TOLD_MAX), TOLD_MAX.min(old).saturating_sub(1).max(1));
+        (0..n).map(|i| told(&self.marks[i * (old - 1) / steps])).collect()
+    }
+
+    /// Another member has told its times.
+    pub fn learn(&mut self, told: &Told, now: Instant) {
+        for (index, ms) in told {
+            let age = Duration::from_millis((*ms).into());
+            let Some(at) = now.checked_sub(age) else { continue };
+            let place = self.marks.partition_point(|(mark, _)| mark < index);
+            // A little earlier is no news: the list would grow with every report.
+            let known = self.marks.get(place).map(|(_, known)| *known);
+            if known.is_some_and(|known| known <= at + (age / 16).max(TOLD_FROM / 4)) {
+                continue;
+            }
+            if self.forgotten >= *index {
+                continue;
+            }
+            match self.marks.get_mut(place) {
+                Some((mark, known)) if mark == index => *known = at,
+                _ => self.marks.insert(place, (*index, at)),
+            }
+            // What comes before it was decided no later.
+            self.marks.iter_mut().take(place).rev().take_while(|(_, known)| *known > at).for_each(|(_, k)| *k = at);
+        }
+        self.thin_out();
+    }
+
     /// To be called when every PostgreSQL shows `index`.
     pub fn forget_to(&mut self, index: LogIndex) {
+        self.forgotten = self.forgotten.max(index);
         while self.marks.front().is_some_and(|(mark, _)| *mark <= index) {
             self.marks.pop_front();
         }
@@ -58,5 +114,45 @@ mod tests {
         assert_eq!([behind(&clock, 0), behind(&clock, 10), behind(&clock, 49), behind(&clock, 50)], [8, 7, 4, 0]);
         clock.forget_to(LogIndex(20));
         assert_eq!([behind(&clock, 0), behind(&clock, 25)], [6, 6]);
+    }
+
+    /// Three and a half minutes of entries, which the one that was away decides within 17 s.
+    #[test]
+    fn who_was_cut_off_learns_from_the_others_since_when_it_lacks_what_it_shows_late() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let (mut there, mut away) = (LagClock::default(), LagClock::default());
+        away.decided(LogIndex(10), at(0));
+        away.forget_to(LogIndex(10));
+        (1..=210).for_each(|s| there.decided(LogIndex(10 + s * 100), at(s)));
+        let told = there.told(at(210));
+        assert!((TOLD_MAX / 2..=TOLD_MAX).contains(&told.len()), "{}", told.len());
+        // Before it has decided anything of it, and after it has.
+        away.learn(&told, at(210));
+        assert_eq!(away.behind(LogIndex(10), at(210)), Duration::from_secs(209));
+        (1..=17).for_each(|s| away.decided(LogIndex(10 + s * 1_200), at(210 + s)));
+        for shown in [10, 5_010, 10_010, 15_010] {
+            let (true_lag, lag) = (there.behind(LogIndex(shown), at(227)), away.behind(LogIndex(shown), at(227)));
+            assert!(lag <= true_lag && lag + Duration::from_secs(14) >= true_lag, "{shown}: {lag:?}, not {true_lag:?}");
+        }
+        // What it has not been told yet, it is told with the next report.
+        let last = LogIndex(10 + 17 * 1_200);
+        away.learn(&there.told(at(227)), at(227));
+        assert!(away.behind(last, at(227)) >= Duration::from_secs(17), "{:?}", away.behind(last, at(227)));
+        // Told the same again it learns nothing, and what everybody shows it forgets for good.
+        let marks = away.marks.clone();
+        away.learn(&there.told(at(227)), at(227));
+        assert_eq!(away.marks, marks);
+        away.forget_to(LogIndex(21_010));
+        away.learn(&told, at(227));
+        assert!(away.marks.is_empty(), "{:?}", away.marks);
+    }
+
+    #[test]
+    fn nobody_who_keeps_up_is_told_anything() {
+        let (mut clock, start) = (LagClock::default(), Instant::now());
+        clock.decided(LogIndex(1), start);
+        assert!(clock.told(start + Duration::from_millis(1_900)).is_empty());
+        assert_eq!(clock.told(start + Duration::from_secs(2)), [(LogIndex(1), 2_000)]);
     }
 }

@@ -20,7 +20,7 @@
 mod admin;
 mod healing;
 mod host;
-mod lag;
+pub(crate) mod lag;
 mod positions;
 mod retain;
 mod skip;
@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::inbox::{Event, Inbox, PeerEvent};
 use crate::postgres::RebuildFrom;
 use crate::secret;
-use crate::status::{CoreStatus, Position};
+use crate::status::{CoreStatus, Position, ELECTION_MAX};
 use crate::transport::Transport;
 use admin::AdminRequests;
 use healing::Healing;
@@ -88,7 +88,13 @@ pub struct CoreThread {
     admin: AdminRequests,
     /// How far the other members' PostgreSQL servers are, as they last reported.
     positions: BTreeMap<NodeId, Position>,
-    lag: LagClock,
+    leaderless: Option<Leaderless>,
+}
+
+/// Since when no leader is known, and whether the log says so.
+struct Leaderless {
+    since: Instant,
+    told: bool,
 }
 
 enum Flow {
@@ -159,6 +165,7 @@ impl CoreThread {
             retained: Retained::default(),
             orders,
             members_changed: false,
+            lag: LagClock::default(),
         };
         let mut core = CoreThread {
             replica,
@@ -166,7 +173,7 @@ impl CoreThread {
             skips: Skips::default(),
             admin: AdminRequests::default(),
             positions: BTreeMap::new(),
-            lag: LagClock::default(),
+            leaderless: None,
         };
         core.replica.start(postgres_is_there, &mut core.host)?;
         Ok(core)
@@ -232,7 +239,7 @@ impl CoreThread {
             Event::Peer(peer, PeerEvent::LeaseQuestion(question)) => replica.lease_question(peer, question, host)?,
             Event::Peer(peer, PeerEvent::Promise(question, last)) => replica.promise_of(peer, question, last),
             Event::Peer(peer, PeerEvent::Await(at)) => replica.awaits(peer, at),
-            Event::Peer(peer, PeerEvent::Report(report)) => self.report_of(peer, report),
+            Event::Peer(peer, PeerEvent::Report(report, decided)) => self.report_of(peer, report, &decided),
             Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,
             Event::Peer(_, PeerEvent::Removed(why)) => return Err(Error::Removed(why)),
@@ -267,11 +274,25 @@ impl CoreThread {
     }
 
     fn on_tick(&mut self) -> Result<()> {
-        self.lag.decided(self.replica.certifier.last_committed(), Instant::now());
+        self.host.lag.decided(self.replica.certifier.last_committed(), Instant::now());
         self.withdraw_requests();
         self.replica.tick(&mut self.host)?;
+        self.note_leaderless();
         self.forget_lag();
         Ok(())
+    }
+
+    fn note_leaderless(&mut self) {
+        let leadership = self.replica.consensus.leadership();
+        match (&mut self.leaderless, leadership.leader) {
+            (leaderless, Some(_)) => *leaderless = None,
+            (leaderless @ None, None) => *leaderless = Some(Leaderless { since: Instant::now(), told: false }),
+            (Some(Leaderless { since, told }), None) if !*told && since.elapsed() > ELECTION_MAX => {
+                *told = true;
+                tracing::warn!(term = %leadership.term, role = ?leadership.role, "no leader for {} s", ELECTION_MAX.as_secs());
+            }
+            _ => {}
+        }
     }
 
     /// Does all the work that follows from the events that were handled.
@@ -319,6 +340,8 @@ impl CoreThread {
             has_lease: replica.has_lease(host),
             leader_settled: replica.leader_is_settled(host.now()),
             archive: host.archive.as_ref().map(|a| a.report(replica.certifier.decided())),
+            leaderless: self.leaderless.as_ref().map(|leaderless| leaderless.since.elapsed()),
+            round_trips: replica.round_trips().map(|(ends, us)| (ends, Duration::from_micros(us.into()))).collect(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! How far behind each PostgreSQL is, this node's and the other members'.
 
+use super::lag::Told;
 use super::CoreThread;
 use crate::status::Position;
 use onetrip_core::replica::{Report, SILENT_AFTER};
@@ -17,7 +18,7 @@ impl CoreThread {
             durable,
             // Entries after the last committed transaction are not for PostgreSQL.
             lag_entries: self.replica.certifier.last_committed().0.saturating_sub(applied.0),
-            lag: self.lag.behind(applied, Instant::now()),
+            lag: self.host.lag.behind(applied, Instant::now()),
             heard: Instant::now(),
         }
     }
@@ -30,7 +31,8 @@ impl CoreThread {
         Position { heard: position.heard, ..self.position(position.applied, position.durable) }
     }
 
-    pub(super) fn report_of(&mut self, peer: NodeId, report: Report) {
+    pub(super) fn report_of(&mut self, peer: NodeId, report: Report, decided: &Told) {
+        self.host.lag.learn(decided, Instant::now());
         if let Some((applied, durable)) = report.shown {
             self.positions.insert(peer, self.position(applied, durable));
         }
@@ -41,6 +43,6 @@ impl CoreThread {
     pub(super) fn forget_lag(&mut self) {
         let others = self.replica.positions().map(|(_, shown)| shown.applied);
         let shown = others.chain(self.replica.own_position().map(|(applied, _)| applied)).min();
-        self.lag.forget_to(shown.unwrap_or_default());
+        self.host.lag.forget_to(shown.unwrap_or_default());
     }
 }

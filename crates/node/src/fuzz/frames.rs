@@ -110,6 +110,8 @@ pub(super) fn agent_frame_seeds() -> Vec<Vec<u8>> {
             .to_vec(),
         FromPostgres::Await { at }.encode().to_vec(),
         ToPostgres::Shown { at, missing: "s".into() }.encode().to_vec(),
+        FromPostgres::Look { number: 8 }.encode().to_vec(),
+        ToPostgres::Seen { number: 8, cluster: Bytes::from_static(b"{}") }.encode().to_vec(),
         welcome.encode().to_vec(),
         entry.encode().to_vec(),
     ]

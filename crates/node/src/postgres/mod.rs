@@ -20,6 +20,7 @@
 
 mod base_backup;
 mod bootstrap;
+mod counts;
 mod donor;
 mod facts;
 mod os_user;
@@ -33,10 +34,12 @@ use std::path::{Path, PathBuf};
 
 pub use base_backup::{remove_folder, BaseBackup, CopyProgress};
 pub use bootstrap::bootstrap;
+pub(crate) use counts::Counts;
 pub use donor::{is_own_user, Boxed, Donor, Donors, Stream};
 pub use facts::facts;
 pub use onetrip_core::replica::RebuildFrom;
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
+pub use process::end_bootstrap_below;
 pub use rebuild::{CopyState, Rebuild, HEALED_FILE};
 pub use server::Server;
 pub use supervisor::{PostgresState, ServerState, Supervisor};

@@ -4,10 +4,13 @@
 //! that has been given the same process id since.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::signal::kill;
+use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
+
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// What `postmaster.pid` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,12 +37,7 @@ pub(super) fn parse_pid_file(text: &str) -> Option<PidFile> {
 
 /// Every process of a server of `data`, including orphans of a server that has died.
 pub(super) fn processes_of(data: &Path) -> Vec<Pid> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw))
-        .filter(|pid| works_in(*pid, data))
-        .collect()
+    processes().filter(|pid| works_in(*pid, data)).collect()
 }
 
 /// Whether `pid` is a live postgres process of the server of `data`.
@@ -49,6 +47,33 @@ pub(super) fn works_in(pid: Pid, data: &Path) -> bool {
     // A zombie no longer has a working folder.
     std::fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd == data)
         && std::fs::read_to_string(proc.join("comm")).is_ok_and(|comm| comm.trim().starts_with("postgres"))
+}
+
+/// Ends what an interrupted [`super::bootstrap`] has left running below a node's folder, and waits until it is gone.
+pub fn end_bootstrap_below(node_folder: &Path) {
+    let Ok(folder) = node_folder.canonicalize() else { return };
+    let belongs = |pid: &Pid| {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        std::fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&folder))
+            && std::fs::read_to_string(proc.join("comm"))
+                .is_ok_and(|comm| comm.starts_with("postgres") || comm.starts_with("initdb"))
+    };
+    let deadline = Instant::now() + ENDS_WITHIN;
+    loop {
+        let left: Vec<Pid> = processes().filter(belongs).collect();
+        if left.is_empty() || Instant::now() >= deadline {
+            return;
+        }
+        for pid in left {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn processes() -> impl Iterator<Item = Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw))
 }
 
 pub(super) fn exists(pid: Pid) -> bool {

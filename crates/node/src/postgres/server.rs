@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -171,11 +172,35 @@ impl Server {
         bytes
     }
 
+    /// To be called while the server runs: once its log is large, moves what is in it to `postgres.log.1`.
+    pub(super) fn trim_log(&self) {
+        if let Err(e) = self.trim_log_above(LOG_BYTES_MAX) {
+            tracing::warn!("cannot shorten {}: {e}", self.log().display());
+        }
+    }
+
+    /// The server has the file open for appending, so it is copied and then emptied; a line that is written between the
+    /// last look and that is lost.
+    fn trim_log_above(&self, bytes_max: u64) -> std::io::Result<()> {
+        if self.log_end() <= bytes_max {
+            return Ok(());
+        }
+        let (old, copy) = (self.node_folder.join("postgres.log.1"), self.node_folder.join("postgres.log.1.unfinished"));
+        let log = fs::OpenOptions::new().read(true).write(true).open(self.log())?;
+        let mut copied = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&copy)?;
+        // Until there is nothing more.
+        while std::io::copy(&mut &log, &mut copied)? > 0 {}
+        fs::rename(&copy, &old)?;
+        log.set_len(0)
+    }
+
     /// Why the server ended, from what it logged after the offset `from`: the last message that tells of a fatal error,
     /// or else the last line if that is not a message of level LOG.
     pub(super) fn reason_in_log(&self, from: u64) -> Option<String> {
         let mut file = fs::File::open(self.log()).ok()?;
         let end = file.seek(SeekFrom::End(0)).ok()?;
+        // It has been emptied since.
+        let from = if from > end { 0 } else { from };
         file.seek(SeekFrom::Start(from.max(end.saturating_sub(64 << 10)))).ok()?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).ok()?;
@@ -273,9 +298,34 @@ mod tests {
         assert_eq!(reason(""), None);
     }
 
+    /// The writer goes on where the file now begins, as the server does.
+    #[test]
+    fn a_log_that_has_grown_large_is_moved_while_it_is_written() {
+        use std::io::Write;
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server { node_folder: dir.path().into(), ..example() };
+        let mut writer = fs::OpenOptions::new().create(true).append(true).open(server.log()).unwrap();
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        writer.write_all(b"one\n").unwrap();
+        server.trim_log_above(4).unwrap();
+        assert_eq!(read("postgres.log"), "one\n");
+        writer.write_all(b"two\n").unwrap();
+        server.trim_log_above(4).unwrap();
+        writer.write_all(b"FATAL:  three\n").unwrap();
+        assert_eq!((read("postgres.log"), read("postgres.log.1")), ("FATAL:  three\n".into(), "one\ntwo\n".into()));
+        assert_eq!(server.reason_in_log(50).unwrap(), "FATAL: three");
+    }
+
     #[test]
     fn settings_quote_what_they_are_given() {
-        let server = Server {
+        let settings = example().settings();
+        assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
+        assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
+        assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
+    }
+
+    fn example() -> Server {
+        Server {
             node_folder: "/data/it's".into(),
             bin_dir: "/bin".into(),
             listen: "127.0.0.1".into(),
@@ -286,10 +336,6 @@ mod tests {
             sequence_slot: 1,
             sequence_stride: 8,
             read_only: false,
-        };
-        let settings = server.settings();
-        assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
-        assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
-        assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
+        }
     }
 }

@@ -39,6 +39,7 @@ const FIRST_TRIES: Duration = Duration::from_secs(1);
 /// After a server has run this long, the backoff starts anew.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 const POLL_STARTING: Duration = Duration::from_millis(20);
+const LOOK_AT_LOG_EVERY: Duration = Duration::from_secs(5);
 /// An adopted server is not a child process, so the supervisor has to poll to see that it has ended.
 const POLL_ADOPTED: Duration = Duration::from_millis(100);
 
@@ -454,11 +455,17 @@ impl Keeper {
                 continue;
             }
             match &mut running.child {
-                Some(child) => {
-                    let status = child.wait().await.map_or_else(|e| e.to_string(), |s| s.to_string());
-                    return self.why(running, &status);
+                Some(child) => match tokio::time::timeout(LOOK_AT_LOG_EVERY, child.wait()).await {
+                    Ok(ended) => {
+                        let status = ended.map_or_else(|e| e.to_string(), |s| s.to_string());
+                        return self.why(running, &status);
+                    }
+                    Err(_) => self.server.trim_log(),
+                },
+                None => {
+                    tokio::time::sleep(POLL_ADOPTED).await;
+                    self.server.trim_log();
                 }
-                None => tokio::time::sleep(POLL_ADOPTED).await,
             }
         }
     }

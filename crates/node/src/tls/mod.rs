@@ -51,7 +51,7 @@ const NODE_KEY: &str = "node.key";
 pub struct NotTrusted(pub(crate) String);
 
 /// A node whose certificate is valid for less than this when it starts logs a warning.
-const EXPIRES_SOON: Duration = Duration::from_secs(90 * 86_400);
+pub(crate) const EXPIRES_SOON: Duration = Duration::from_secs(90 * 86_400);
 
 /// What one node needs to dial and to accept.
 pub struct Tls {
@@ -59,6 +59,8 @@ pub struct Tls {
     authority: Authority,
     acceptor: TlsAcceptor,
     connector: TlsConnector,
+    /// In seconds since 1970: until when peers accept this node's certificate.
+    good_until_s: u64,
 }
 
 /// The name in a node's certificate.
@@ -112,8 +114,12 @@ impl Tls {
         let name = server_name(me, cluster)?;
         let now = UnixTime::now();
         servers.verify_server_cert(&own, &[], &name, &[], now).map_err(|e| wrong("the node's certificate", e))?;
-        let soon = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + EXPIRES_SOON);
-        if servers.verify_server_cert(&own, &[], &name, &[], soon).is_err() {
+        let is_good_at = |s: u64| {
+            let at = UnixTime::since_unix_epoch(Duration::from_secs(s));
+            servers.verify_server_cert(&own, &[], &name, &[], at).is_ok()
+        };
+        let good_until_s = last_second(now.as_secs(), is_good_at);
+        if good_until_s < now.as_secs() + EXPIRES_SOON.as_secs() {
             tracing::warn!(
                 "the node's certificate expires in less than {} days: renew it with `onetrip certificate`",
                 EXPIRES_SOON.as_secs() / 86_400
@@ -141,11 +147,16 @@ impl Tls {
             authority,
             acceptor: TlsAcceptor::from(Arc::new(server)),
             connector: TlsConnector::from(Arc::new(client)),
+            good_until_s,
         })
     }
 
     pub fn authority(&self) -> &Authority {
         &self.authority
+    }
+
+    pub fn good_until_s(&self) -> u64 {
+        self.good_until_s
     }
 
     #[cfg(feature = "lab")]
@@ -191,6 +202,19 @@ impl Tls {
             NotTrusted(format!("it calls itself node {node}, but its certificate is not for {name}: {e}"))
         })
     }
+}
+
+/// The last second in which a certificate that is good `now` is still good, as those see it who verify it.
+fn last_second(now: u64, is_good_at: impl Fn(u64) -> bool) -> u64 {
+    let (mut good, mut bad) = (now, now + 100 * 365 * 86_400);
+    while bad - good > 1 {
+        let between = good + (bad - good) / 2;
+        match is_good_at(between) {
+            true => good = between,
+            false => bad = between,
+        }
+    }
+    good
 }
 
 fn server_name(node: NodeId, cluster: &str) -> Result<ServerName<'static>> {

@@ -416,9 +416,9 @@ impl Transport {
                         relayed.complete(&mut entries);
                         self.take_relayed(link, relayed).await?;
                     }
-                    Frame::Report(report) => {
+                    Frame::Report(report, decided) => {
                         self.relaying().relays.reported(link.id, &report.round_trips);
-                        self.inbox.send(Event::Peer(link.id, PeerEvent::Report(report))).await;
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Report(report, decided))).await;
                     }
                     Frame::Notice(notice) => {
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Notice(notice))).await;
@@ -446,7 +446,9 @@ impl Transport {
                         link.add_round_trip(Duration::from_nanos(rtt));
                     }
                     Frame::Rehearse { id, rehearsal } => self.try_for(link.clone(), id, rehearsal),
-                    Frame::Rehearsed { id, answer } => self.asked.answered(id, link.id, answer),
+                    Frame::Rehearsed { id, answer } => self.rehearsals.answered(id, link.id, answer),
+                    Frame::AskStatus { id } => self.tell_status(link.clone(), id),
+                    Frame::Status { id, report } => self.statuses.answered(id, link.id, report),
                     _ => {
                         return Err(PeerError::violation("a frame that belongs at the beginning of a connection"));
                     }

@@ -7,6 +7,8 @@
 use super::error::{PeerError, Result};
 use super::rehearsal::Answer;
 use super::relayed::Relayed;
+use super::statuses::STATUS_BYTES_MAX;
+use crate::core_thread::lag::{Told, TOLD_MAX};
 use crate::facts::Facts;
 use crate::join::JoinRequest;
 use crate::secret::Secret;
@@ -25,7 +27,7 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 /// Room for an append with the largest entry, and what surrounds it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
 /// The kind of [`Frame::Raft`].
@@ -131,8 +133,9 @@ pub enum Frame {
     Await {
         at: LogIndex,
     },
-    /// How far the sender's server is, and how long round trips from the sender to the other nodes take.
-    Report(Report),
+    /// How far the sender's server is, and how long round trips from the sender to the other nodes take; and while a
+    /// server is behind, when the sender decided some entries.
+    Report(Report, Told),
     Ping {
         sent_ns: u64,
     },
@@ -148,6 +151,15 @@ pub enum Frame {
     Rehearsed {
         id: u64,
         answer: Answer,
+    },
+    /// Asks what the receiver says of itself.
+    AskStatus {
+        id: u64,
+    },
+    /// `report`: as JSON, at most [`STATUS_BYTES_MAX`] bytes.
+    Status {
+        id: u64,
+        report: Bytes,
     },
 }
 
@@ -271,7 +283,7 @@ impl Frame {
                 out.put_u8(17);
                 relayed.put(&mut out);
             }
-            Frame::Report(Report { shown, round_trips }) => {
+            Frame::Report(Report { shown, round_trips }, decided) => {
                 out.put_u8(3);
                 out.put_u8(u8::from(shown.is_some()));
                 if let Some((applied, durable)) = shown {
@@ -282,6 +294,11 @@ impl Frame {
                 for (to, us) in round_trips {
                     out.put_u32_le(to.0);
                     out.put_u32_le(*us);
+                }
+                out.put_u8(decided.len() as u8);
+                for (index, ms) in decided {
+                    out.put_u64_le(index.0);
+                    out.put_u32_le(*ms);
                 }
             }
             Frame::Notice(Notice { term, index }) => {
@@ -340,6 +357,15 @@ impl Frame {
                         put_str(&mut out, why);
                     }
                 }
+            }
+            Frame::AskStatus { id } => {
+                out.put_u8(30);
+                out.put_u64_le(*id);
+            }
+            Frame::Status { id, report } => {
+                out.put_u8(31);
+                out.put_u64_le(*id);
+                out.put_slice(report);
             }
         }
         let body = (out.len() - 8) as u32;
@@ -454,7 +480,12 @@ fn decode(body: Bytes) -> Result<Frame> {
             }
             let round_trip = |_| Ok((NodeId(r.u32("peer")?), r.u32("round trip")?));
             let round_trips = (0..n).map(round_trip).collect::<Result<Vec<_>>>()?;
-            Frame::Report(Report { shown, round_trips })
+            let n = usize::from(r.u8("times")?);
+            if n > TOLD_MAX {
+                return Err(malformed(format!("{n} times in a report, {TOLD_MAX} at most")));
+            }
+            let time = |_| Ok((r.index("decided")?, r.u32("age")?));
+            Frame::Report(Report { shown, round_trips }, (0..n).map(time).collect::<Result<_>>()?)
         }
         12 => Frame::Notice(Notice { term: Term(r.u64("term")?), index: r.index("index")? }),
         13 => Frame::Question { question: r.u64("question")? },
@@ -499,6 +530,14 @@ fn decode(body: Bytes) -> Result<Frame> {
                 other => return Err(malformed(format!("answer {other} to a rehearsal"))),
             },
         },
+        30 => Frame::AskStatus { id: r.u64("id")? },
+        31 => {
+            let (id, report) = (r.u64("id")?, r.rest());
+            if report.len() > STATUS_BYTES_MAX {
+                return Err(malformed(format!("a status of {} bytes, {STATUS_BYTES_MAX} at most", report.len())));
+            }
+            return Ok(Frame::Status { id, report });
+        }
         other => return Err(malformed(format!("kind {other}"))),
     };
     r.end()?;
@@ -569,12 +608,18 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Raft(Box::new(snapshot)),
         relayed,
         same,
-        Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }),
-        Frame::Report(Report {
-            shown: Some((LogIndex(11), LogIndex(9))),
-            round_trips: vec![(NodeId(2), 10_000), (NodeId(3), 62_000), (NodeId(7), u32::MAX)],
-        }),
-        Frame::Report(Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] }),
+        Frame::Report(Report { shown: Some((LogIndex(11), LogIndex(9))), round_trips: Vec::new() }, Vec::new()),
+        Frame::Report(
+            Report {
+                shown: Some((LogIndex(11), LogIndex(9))),
+                round_trips: vec![(NodeId(2), 10_000), (NodeId(3), 62_000), (NodeId(7), u32::MAX)],
+            },
+            vec![(LogIndex(12), 210_000), (LogIndex(14), 2_000)],
+        ),
+        Frame::Report(
+            Report { shown: None, round_trips: vec![(NodeId(2), 10_000), (NodeId(7), u32::MAX)] },
+            vec![(LogIndex(12), u32::MAX)],
+        ),
         Frame::Notice(Notice { term: Term(3), index: LogIndex(12) }),
         Frame::Question { question: 7 },
         Frame::LastEntry { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
@@ -591,6 +636,8 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::Rehearsed { id: 3, answer: Answer::Fine },
         Frame::Rehearsed { id: 3, answer: Answer::Fails(failure) },
         Frame::Rehearsed { id: 3, answer: Answer::Untried("busy".into()) },
+        Frame::AskStatus { id: 4 },
+        Frame::Status { id: 4, report: Bytes::from_static(b"{\"node\":1}") },
     ]
 }
 

@@ -13,6 +13,7 @@
 //! - Invalid input from an unauthenticated or faulty peer ends that connection and is logged; it does no other harm.
 
 mod accept;
+mod asked;
 mod error;
 pub(crate) mod frame;
 mod link;
@@ -20,6 +21,7 @@ mod rehearsal;
 mod relay;
 mod relayed;
 mod round_trips;
+mod statuses;
 #[cfg(test)]
 mod tests;
 mod tunnel;
@@ -27,10 +29,12 @@ mod wan;
 
 pub(crate) use accept::join_exchange;
 pub(crate) use error::PeerError;
+pub(crate) use statuses::{OwnStatus, STATUS_BYTES_MAX};
 #[cfg(feature = "lab")]
 pub use wan::LinkSettings;
 
 use crate::config::NodeConfig;
+use crate::core_thread::lag::Told;
 use crate::error::Result;
 use crate::facts::Facts;
 use crate::inbox::Inbox;
@@ -39,6 +43,8 @@ use crate::secret::{self, Secret};
 use crate::send_queue::SendQueue;
 use crate::tls::{self, PeerSocket, Tls};
 use accept::{Refusals, Unauthenticated};
+use asked::Asked;
+use bytes::Bytes;
 use frame::{Channel, Encoded, Frame};
 use link::Link;
 use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
@@ -51,7 +57,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, Notify, Semaphore};
@@ -71,8 +77,11 @@ pub struct Transport {
     /// Limits how fast tokens can be guessed.
     joins: Semaphore,
     tunnels: Arc<Semaphore>,
-    asked: rehearsal::Asked,
+    rehearsals: Asked<rehearsal::Answer>,
     rehearsal_places: Arc<Semaphore>,
+    statuses: Asked<Bytes>,
+    status_places: Arc<Semaphore>,
+    own_status: OnceLock<OwnStatus>,
     relaying: Mutex<Relaying>,
     /// Something was relayed.
     relayed: Notify,
@@ -168,8 +177,11 @@ impl Transport {
             refusals: Refusals::default(),
             joins: Semaphore::new(accept::JOINS_AT_ONCE),
             tunnels: Arc::new(Semaphore::new(tunnel::TUNNELS_MAX)),
-            asked: Default::default(),
+            rehearsals: Default::default(),
             rehearsal_places: Arc::new(Semaphore::new(rehearsal::PLACES)),
+            statuses: Default::default(),
+            status_places: Arc::new(Semaphore::new(statuses::PLACES)),
+            own_status: OnceLock::new(),
             relaying: Mutex::default(),
             relayed: Notify::new(),
             relay_keys: Keys::new(&secret::draw()?),
@@ -244,6 +256,11 @@ impl Transport {
     /// The token with which a node can join, made from this secret.
     pub fn join_token(&self, secret: Secret) -> JoinToken {
         JoinToken { secret, authority: self.tls.as_ref().map(|tls| tls.authority().fingerprint()) }
+    }
+
+    /// In seconds since 1970: until when peers accept this node's certificate, if it has one.
+    pub fn certificate_good_until_s(&self) -> Option<u64> {
+        self.tls.as_ref().map(|tls| tls.good_until_s())
     }
 
     /// Starts the delay line's thread, which only a lab can need.
@@ -408,9 +425,9 @@ impl Transport {
         }
     }
 
-    /// `None`: to all.
-    pub fn send_report(&self, to: Option<&[NodeId]>, report: &Report) {
-        let frame = Frame::Report(report.clone()).encode();
+    /// `to`: `None` is to all.  `decided`: when this node decided some entries.
+    pub fn send_report(&self, to: Option<&[NodeId]>, report: &Report, decided: Told) {
+        let frame = Frame::Report(report.clone(), decided).encode();
         for link in self.links().into_iter().filter(|link| to.is_none_or(|to| to.contains(&link.id))) {
             self.send_to(&link, Channel::Control, frame.clone());
         }

@@ -7,17 +7,16 @@
 //! Invariant: a failure is an error that PostgreSQL raised because of the write set itself.  Nothing that goes away by
 //! itself (a lock, a timeout, a full disk, a shutdown) counts as a failure.
 
+use super::asked::LOOK;
 use super::frame::{Channel, Frame};
 use super::link::Link;
 use super::Transport;
 use onetrip_core::agent::{Failure, Rehearsal};
-use onetrip_core::{LogIndex, NodeId, RegionId};
-use std::collections::{BTreeMap, HashMap};
+use onetrip_core::{LogIndex, RegionId};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_postgres::error::DbError;
 use tokio_postgres::{Client, NoTls};
@@ -28,8 +27,6 @@ const WRITE_SET_BYTES_MAX: usize = 8 << 20;
 pub(super) const PLACES: usize = 4;
 /// Time for the round trip and the start of a session, on top of the rehearsal's own timeout.
 const ON_TOP: Duration = Duration::from_millis(1000);
-/// How often the asking node checks that the peers it waits for are still connected.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// What one region answers about a write set.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,39 +45,6 @@ pub struct Rehearsed {
     pub untried: Vec<String>,
 }
 
-/// The rehearsals that this node has asked for.
-#[derive(Default)]
-pub(super) struct Asked(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    last: u64,
-    answers: HashMap<u64, mpsc::UnboundedSender<(NodeId, Answer)>>,
-}
-
-impl Asked {
-    fn begin(&self) -> (u64, mpsc::UnboundedReceiver<(NodeId, Answer)>) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let mut waiting = self.0.lock().expect("no code that holds this lock panics");
-        waiting.last += 1;
-        let id = waiting.last;
-        waiting.answers.insert(id, sender);
-        (id, receiver)
-    }
-
-    fn end(&self, id: u64) {
-        self.0.lock().expect("no code that holds this lock panics").answers.remove(&id);
-    }
-
-    /// An answer that nobody waits for any more is dropped.
-    pub(super) fn answered(&self, id: u64, from: NodeId, answer: Answer) {
-        let waiting = self.0.lock().expect("no code that holds this lock panics");
-        if let Some(sender) = waiting.answers.get(&id) {
-            let _ = sender.send((from, answer));
-        }
-    }
-}
-
 impl Transport {
     /// Has every other region that can be reached try the write set.  Returns at the first failure, when all have
     /// answered, or at the deadline.
@@ -91,46 +55,30 @@ impl Transport {
             result.untried.push(format!("everywhere: the write set has more than {WRITE_SET_BYTES_MAX} bytes"));
             return result;
         }
-        let (id, mut answers) = self.asked.begin();
-        let frame = Frame::Rehearse { id, rehearsal }.encode();
-        let mut left = BTreeMap::new();
+        let mut question = self.rehearsals.begin();
+        let frame = Frame::Rehearse { id: question.id, rehearsal }.encode();
         for link in self.links() {
             // Only a member with a PostgreSQL has sent facts; a witness has none.
             if link.facts.lock().expect("no code that holds this lock panics").is_none() {
                 continue;
             }
             if link.is_connected() && self.send_to(&link, Channel::Bulk, frame.clone()) {
-                left.insert(link.id, link);
+                question.was_put_to(link);
             } else {
                 result.untried.push(format!("{}: it cannot be reached", link.region));
             }
         }
-        while !left.is_empty() && result.failure.is_none() {
-            let look = deadline.min(Instant::now() + LOOK);
-            match tokio::time::timeout_at(look, answers.recv()).await {
-                Ok(Some((from, answer))) => {
-                    let Some(link) = left.remove(&from) else { continue };
-                    match answer {
-                        Answer::Fine => {}
-                        Answer::Fails(failure) => result.failure = Some((link.region.clone(), failure)),
-                        Answer::Untried(why) => result.untried.push(format!("{}: {why}", link.region)),
-                    }
+        while let Some((link, answer)) = question.next(deadline).await {
+            match answer {
+                Some(Answer::Fine) => {}
+                Some(Answer::Fails(failure)) => {
+                    result.failure = Some((link.region.clone(), failure));
+                    break;
                 }
-                // The sender lives until `end`.
-                Ok(None) => break,
-                Err(_) => {
-                    let late = Instant::now() >= deadline;
-                    left.retain(|_, link| {
-                        let stays = !late && link.is_connected();
-                        if !stays {
-                            result.untried.push(format!("{}: it does not answer", link.region));
-                        }
-                        stays
-                    });
-                }
+                Some(Answer::Untried(why)) => result.untried.push(format!("{}: {why}", link.region)),
+                None => result.untried.push(format!("{}: it does not answer", link.region)),
             }
         }
-        self.asked.end(id);
         result
     }
 

@@ -39,6 +39,7 @@ impl DemoFolder {
             }
         };
         let folder = Self { path: path.to_path_buf(), _lock: lock };
+        folder.wait_for_init()?;
         folder.end_leftovers()?;
         folder.remove_nodes()?;
         Ok(folder)
@@ -63,6 +64,15 @@ impl DemoFolder {
             }
         }
         Ok(())
+    }
+
+    /// If a demo was killed while `onetrip init` made its nodes, that goes on until they are made.
+    fn wait_for_init(&self) -> Result<()> {
+        let Ok(file) = File::open(self.path.join("nodes/init.unfinished")) else { return Ok(()) };
+        match Flock::lock(file, FlockArg::LockExclusive) {
+            Ok(_) => Ok(()),
+            Err((_, e)) => Err(e).context("wait for `onetrip init` of an earlier demo"),
+        }
     }
 
     fn end_leftovers(&self) -> Result<()> {

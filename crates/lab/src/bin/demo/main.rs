@@ -26,6 +26,7 @@ use anyhow::{bail, Context, Result};
 use clap::Parser;
 use onetrip_client::postgres;
 use onetrip_client::topology::TopologyError;
+use onetrip_client::{complain, say};
 use onetrip_lab::cluster::BINARY;
 use onetrip_lab::link::ClientLink;
 use onetrip_lab::{Cluster, Topology};
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
     match run(DemoArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("demo: {error:#}");
+            complain!("demo: {error:#}");
             ExitCode::from(if error.is::<TopologyError>() { 2 } else { 1 })
         }
     }
@@ -195,7 +196,7 @@ async fn use_cluster(mut plan: Plan, folder: &DemoFolder, cluster: &Cluster) -> 
     let ports: Vec<u16> = links.iter().map(|link| link.address().port()).collect();
     say("all regions are ready");
     let report = measure::measure(&plan, folder, cluster, &ports).await?;
-    println!("\n{}", report.to_text());
+    say!("\n{}", report.to_text());
     if let Some(file) = &mut plan.json {
         file.write_all(report.to_json().as_bytes()).context("write the JSON file")?;
     }
@@ -203,18 +204,18 @@ async fn use_cluster(mut plan: Plan, folder: &DemoFolder, cluster: &Cluster) -> 
         return Ok(());
     }
     let data = cluster.data();
-    println!("Open to psql, each region as the client sees it:");
+    say!("Open to psql, each region as the client sees it:");
     for (region, port) in plan.topology.regions.iter().zip(&ports) {
-        println!(
+        say!(
             "  psql -h 127.0.0.1 -p {port} -U postgres {:<12} # {}, {} ms away",
             plan.topology.database(),
             region.name,
             region.client_rtt_ms
         );
     }
-    println!("and from inside the region, without the client's distance:");
+    say!("and from inside the region, without the client's distance:");
     for node in cluster.nodes() {
-        println!(
+        say!(
             "  psql -h 127.0.0.1 -p {} -U postgres {:<12} # {}",
             node.postgres_port(),
             plan.topology.database(),
@@ -223,8 +224,8 @@ async fn use_cluster(mut plan: Plan, folder: &DemoFolder, cluster: &Cluster) -> 
     }
     // Lines that can be pasted into a shell, wherever the executable is.
     let command = plan.command.path.display();
-    println!("Look at the cluster:\n  {command} status --data {0}\n  {command} check --data {0}", data.display());
-    println!("Ctrl-C ends it.");
+    say!("Look at the cluster:\n  {command} status --data {0}\n  {command} check --data {0}", data.display());
+    say!("Ctrl-C ends it.");
     watch(cluster, &plan.command.path).await
 }
 
@@ -277,5 +278,5 @@ fn client_links(topology: &Topology, cluster: &Cluster) -> Result<Vec<ClientLink
 
 /// Prints progress to standard error; the table and the psql lines go to standard output.
 fn say(what: &str) {
-    eprintln!("demo: {what}");
+    complain!("demo: {what}");
 }

@@ -540,7 +540,8 @@ async fn what_is_no_hello_is_refused() {
     lying[..4].copy_from_slice(&(1u32 << 30).to_le_bytes());
     let mut twice = good.to_vec();
     twice.extend_from_slice(&good);
-    let position = Frame::Report(Report { shown: Some((LogIndex(1), LogIndex(1))), round_trips: Vec::new() }).encode();
+    let report = Report { shown: Some((LogIndex(1), LogIndex(1))), round_trips: Vec::new() };
+    let position = Frame::Report(report, Vec::new()).encode();
     for (bytes, welcome) in [
         (&good[..], true),
         (b"GET / HTTP/1.1\r\n\r\n", false),

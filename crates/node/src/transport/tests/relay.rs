@@ -49,7 +49,7 @@ impl Group {
     fn report(&self) {
         for id in FAR {
             let round_trips = FAR.map(|to| (NodeId(to), 100)).to_vec();
-            self.side(id).transport.send_report(None, &Report { shown: None, round_trips });
+            self.side(id).transport.send_report(None, &Report { shown: None, round_trips }, Vec::new());
         }
     }
 
