@@ -6,11 +6,12 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
+use crate::row_locks::{LockAsk, LockSaid};
 use crate::wire::{put_str, put_txn, Reader};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 pub const MAGIC: u32 = 0x3154_544f;
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Largest value of a frame's length field.
 pub const MAX_FRAME_BYTES: usize = 1 << 30;
 /// "No key" in a VERDICT.
@@ -57,6 +58,13 @@ pub enum FromPostgres {
     /// A backend's entry is committed here; it asks to be told when all other servers show it.
     Await {
         at: LogIndex,
+    },
+    /// A backend is about to change or lock these rows, and wants their locks.
+    Lock(LockAsk),
+    /// It gives back what it got or wanted by requests from this number on.
+    Unlock {
+        txn: TxnId,
+        from: u64,
     },
     /// A backend that is about to propose statements wants them rehearsed in the other regions.
     Rehearse {
@@ -185,6 +193,13 @@ pub enum ToPostgres {
         at: LogIndex,
         missing: String,
     },
+    /// `asked`: another region was asked; `region`: of the other transaction, if there is one.
+    Locked {
+        number: u64,
+        said: LockSaid,
+        asked: bool,
+        region: RegionId,
+    },
 }
 
 const HELLO: u8 = 0x01;
@@ -197,6 +212,8 @@ const STUCK: u8 = 0x07;
 const REHEARSE: u8 = 0x08;
 const READ: u8 = 0x09;
 const AWAIT: u8 = 0x0a;
+const LOCK: u8 = 0x0c;
+const UNLOCK: u8 = 0x0d;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
@@ -204,6 +221,7 @@ const ENTRY: u8 = 0x84;
 const REHEARSED: u8 = 0x85;
 const READ_AT: u8 = 0x86;
 const SHOWN: u8 = 0x87;
+const LOCKED: u8 = 0x89;
 
 /// Frames that contain a write set, and so may be large; both begin with a transaction id.
 pub fn is_large(frame_type: u8) -> bool {
@@ -260,6 +278,8 @@ impl FromPostgres {
             }
             READ => FromPostgres::Read { number: r.u64("number")? },
             AWAIT => FromPostgres::Await { at: r.index("at")? },
+            LOCK => FromPostgres::Lock(LockAsk::read(&mut r)?),
+            UNLOCK => FromPostgres::Unlock { txn: r.txn()?, from: r.u64("from")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -317,6 +337,15 @@ impl FromPostgres {
             FromPostgres::Await { at } => {
                 out.put_u8(AWAIT);
                 out.put_u64_le(at.0);
+            }
+            FromPostgres::Lock(ask) => {
+                out.put_u8(LOCK);
+                ask.put(&mut out);
+            }
+            FromPostgres::Unlock { txn, from } => {
+                out.put_u8(UNLOCK);
+                put_txn(&mut out, txn);
+                out.put_u64_le(*from);
             }
             FromPostgres::Rehearse { txn, rehearsal } => {
                 out.put_u8(REHEARSE);
@@ -433,6 +462,18 @@ impl ToPostgres {
                 ToPostgres::ReadAt { number, at, asked }
             }
             SHOWN => ToPostgres::Shown { at: r.index("at")?, missing: r.str("missing")? },
+            LOCKED => {
+                let number = r.u64("number")?;
+                let said = (r.u8("outcome")?, r.index("at")?, r.txn()?);
+                let said = LockSaid::from_code(said).filter(|said| *said != LockSaid::Waiting);
+                let said = said.ok_or_else(|| r.error("LOCKED with an outcome that is none"))?;
+                let asked = match r.u8("asked")? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(r.error(format!("LOCKED with the mark {other}"))),
+                };
+                ToPostgres::Locked { number, said, asked, region: RegionId(r.str("region")?) }
+            }
             other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
         };
         r.end()?;
@@ -491,6 +532,16 @@ impl ToPostgres {
                 out.put_u8(SHOWN);
                 out.put_u64_le(at.0);
                 put_str(&mut out, missing);
+            }
+            ToPostgres::Locked { number, said, asked, region } => {
+                let (code, at, other) = said.code();
+                out.put_u8(LOCKED);
+                out.put_u64_le(*number);
+                out.put_u8(code);
+                out.put_u64_le(at.0);
+                put_txn(&mut out, &other);
+                out.put_u8(u8::from(*asked));
+                put_str(&mut out, region.as_str());
             }
         }
         finish(out)

@@ -197,6 +197,7 @@ ot_commit_init(void)
 	/* called in the opposite order: the notice comes once the wait is over */
 	ot_cost_init();
 	ot_everywhere_init();
+	ot_row_lock_init();
 }
 
 /* ---- states ---- */
@@ -239,8 +240,8 @@ commit_own_id_enter(OwnIdState next)
 	own.state = next;
 }
 
-static OtTxnId
-commit_own_txn(void)
+OtTxnId
+ot_commit_own_txn(void)
 {
 	if (own.state == OWN_ID_NONE)
 	{
@@ -264,7 +265,7 @@ ot_commit_tell_id(void)
 	if (own.state != OWN_ID_TOLD)
 		own.base = ot_applied_index();
 	ot_write_set_entry(own.base);
-	(void) commit_own_txn();
+	(void) ot_commit_own_txn();
 	if (own.state == OWN_ID_DRAWN)
 		commit_own_id_enter(OWN_ID_TOLD);
 	return own.txn;
@@ -699,7 +700,7 @@ commit_at_pre_commit(void)
 	(void) GetTopTransactionId();
 	(void) ot_commit_agent();
 
-	txn = commit_own_txn();
+	txn = ot_commit_own_txn();
 	ot_cost_begin(txn, trips);
 	if (commit_is_rehearsed())
 		ot_rehearse_elsewhere(agent, txn);
@@ -797,6 +798,7 @@ commit_at_commit(void)
 			ot_cost_end(false);
 		OT_STOP_POINT("published");
 	}
+	ot_row_lock_end(decided);
 	ot_turn_forget(true);
 	last_is_done = true;
 	if (decided)
@@ -863,6 +865,7 @@ commit_at_abort(void)
 		own_commit = committing.index;
 	ot_sequence_note_aborted();
 	commit_let_go_of_origin();
+	ot_row_lock_end(false);
 	if (undecided || decided ||
 		(agent && !ot_agent_all_sent(agent)))
 	{
@@ -925,6 +928,7 @@ commit_xact_callback(XactEvent event, void *arg)
 						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));
 			break;
 		case XACT_EVENT_PREPARE:
+			ot_row_lock_end(false);
 			ot_turn_forget(false);
 			ot_write_set_reset();
 			break;
@@ -945,12 +949,14 @@ commit_subxact_callback(SubXactEvent event, SubTransactionId my_subid,
 	{
 		case SUBXACT_EVENT_START_SUB:
 			ot_write_set_subxact_start(GetCurrentTransactionNestLevel());
+			ot_row_lock_subxact_start(GetCurrentTransactionNestLevel());
 			break;
 		case SUBXACT_EVENT_COMMIT_SUB:
 			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), true);
 			break;
 		case SUBXACT_EVENT_ABORT_SUB:
 			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), false);
+			ot_row_lock_subxact_abort(GetCurrentTransactionNestLevel());
 			break;
 		case SUBXACT_EVENT_PRE_COMMIT_SUB:
 			break;

@@ -15,6 +15,8 @@
 
 #include "utils/timestamp.h"
 
+#include "capture/capture.h"
+
 /*
  * How long a cancelled COMMIT still waits for a verdict that may be on its way,
  * or for its turn.
@@ -69,6 +71,7 @@ extern void ot_commit_proposed(void);
 extern int	ot_commit_trips(void);
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
+extern OtTxnId ot_commit_own_txn(void);
 extern OtTxnId ot_commit_tell_id(void);
 extern bool ot_commit_id_is_told(void);
 extern void ot_commit_begin_answer(bool waits_for_client);
@@ -111,6 +114,22 @@ extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
 
 /* retry.c */
 extern void ot_retry_at_end(void);
+
+/* lock_ahead.c */
+extern void ot_lock_ahead_init(void);
+
+/* row_lock.c */
+typedef struct OtRowLock
+{
+	uint64		hash;
+	OtKeyMode	mode;
+} OtRowLock;
+
+extern void ot_row_lock_all(Relation rel, OtRowLock *locks, int nlocks);
+extern void ot_row_lock_init(void);
+extern void ot_row_lock_end(bool decided);
+extern void ot_row_lock_subxact_start(int nest_level);
+extern void ot_row_lock_subxact_abort(int nest_level);
 
 /* session.c */
 extern void ot_session_keep_watching(void);

@@ -45,6 +45,7 @@ mod poison;
 mod recipes;
 mod rehearsal;
 mod retries;
+mod row_locks;
 mod rows;
 mod sequences;
 mod statements;
