@@ -6,7 +6,8 @@
  * The routine table is a copy of heap's, in which the callbacks that change or
  * lock a row are replaced.  Each of these has heap do the work first and then
  * records the change, so that a key's base is read while the row lock is held.
- * The on-disk format is heap's to the byte.
+ * The on-disk format is heap's to the byte.  (In locking mode a row's lock is
+ * asked from the leader before heap does anything: access_method_lock_first().)
  *
  * Some code of heap insists that a relation's routine table is heap's own
  * (heap_getnext() does, in index builds and CLUSTER).  Around such code the

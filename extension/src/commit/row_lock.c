@@ -328,7 +328,7 @@ static bool
 row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy policy)
 {
 	RowLockRequest request = {.rel = rel, .locks = locks, .nlocks = nlocks, .waits = policy == LockWaitBlock};
-	OtLocked	answer;
+	OtLocked	answer = {0};
 
 	ot_trips_take("lock a row", 1);
 	/* a cancel by the evictor must say what it is */
@@ -339,10 +339,10 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 	if (LockTimeout > 0)
 		request.deadline = TimestampTzPlusMilliseconds(ot_now(), LockTimeout);
 	if (!row_lock_wait(&request, &answer))
-		answer = (OtLocked)
 	{
-		.outcome = OT_LOCK_NO_TABLE
-	};
+		answer.outcome = OT_LOCK_NO_TABLE;
+		answer.others_asked = false;
+	}
 	if (answer.others_asked)
 		ot_crossing_note(OT_CROSSING_ROW_LOCK);
 	else
@@ -365,7 +365,7 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 			ereport(ERROR,
 					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected"),
-					 errdetail("This transaction would wait for the lock of a row of table \"%s\", and a transaction in region \"%s\" that is in its way waits for a row of this one.",
+					 errdetail("This transaction would wait for the lock of a row of table \"%s\", and so for a transaction in region \"%s\" that waits for a row of this one.",
 							   RelationGetRelationName(rel), answer.region),
 					 errhint("Retry the transaction.")));
 			break;

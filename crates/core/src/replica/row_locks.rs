@@ -8,7 +8,8 @@
 //! ```
 //! The locks of a transaction end when the leader decides its entry, when its session says so or is gone, and when its
 //! node has not been heard for [`EXPIRE_TICKS`].  Nodes name their transactions every [`ROUND_TICKS`]: what the leader
-//! has of others is a rest of which the end was lost.
+//! has of others is a rest of which the end was lost.  A follower may decide an entry before the leader does, and still
+//! names its transaction for [`DECIDED_TICKS`].
 //!
 //! A new leader begins with an empty table.  The sessions' nodes tell it what they had; what somebody else has got by
 //! then is lost, and the certifier decides.
@@ -20,6 +21,7 @@
 //!   waits in line.
 
 use super::{Host, Replica, Store};
+use crate::certifier::Outcome;
 use crate::consensus::Role;
 use crate::ids::{NodeId, RegionId, Term, TxnId};
 use crate::router::{ConnId, LockEvent, Outbox};
@@ -32,6 +34,8 @@ const ROUND_TICKS: u64 = 25;
 const WAITING_TICKS: u64 = 100;
 /// A session goes on without locks if its node has heard nothing of its request for this long.
 const UNANSWERED_TICKS: u64 = 250;
+/// For how long a transaction that is decided here is still named: the leader may come to decide it later.
+const DECIDED_TICKS: u64 = 100;
 /// The locks of a node that has not been heard for this long are free.
 const EXPIRE_TICKS: u64 = 150;
 
@@ -53,6 +57,8 @@ struct Open {
 pub(super) struct RowLocks {
     sessions: BTreeMap<TxnId, Session>,
     of_conn: BTreeMap<ConnId, TxnId>,
+    /// Transactions with locks that are decided here, and until when they are named.
+    decided: BTreeMap<TxnId, u64>,
     /// Who has been told of them.
     leader: Option<(NodeId, Term)>,
     round_at: u64,
@@ -90,12 +96,14 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             return;
         }
         self.row_locks.heard.insert(peer, self.tick);
-        let is_own = |txn: &TxnId| txn.node == peer;
         let (table, certifier) = (&mut self.row_locks.table, &self.certifier);
+        let is_own = |txn: &TxnId| txn.node == peer;
+        // What came late must not lock anything for a transaction that is over.
+        let may_lock = |txn: &TxnId| is_own(txn) && certifier.outcome(txn) == Outcome::Unknown;
         let shown_at = &|hash, mode| certifier.last_taken(hash, mode);
         let answers = match message {
-            LockMessage::Ask(ask) if is_own(&ask.txn) => table.ask(ask, shown_at),
-            LockMessage::Claim(ask) if is_own(&ask.txn) => {
+            LockMessage::Ask(ask) if may_lock(&ask.txn) => table.ask(ask, shown_at),
+            LockMessage::Claim(ask) if may_lock(&ask.txn) => {
                 table.claim(ask);
                 Vec::new()
             }
@@ -127,7 +135,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     /// The entry of this transaction is decided: it needs no locks any more.
     pub(super) fn end_row_locks<H: Host<Store = S, Outbox = O>>(&mut self, txn: TxnId, host: &mut H) {
-        self.row_locks.remove(&txn);
+        if self.row_locks.remove(&txn).is_some() {
+            self.row_locks.decided.insert(txn, self.tick + DECIDED_TICKS);
+        }
         if self.row_locks.table.is_empty() || !self.has_lock_table() {
             return;
         }
@@ -261,10 +271,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     }
 
     fn tell_leader_who_is_present<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
-        if self.row_locks.sessions.is_empty() {
+        let tick = self.tick;
+        self.row_locks.decided.retain(|_, until| *until > tick);
+        if self.row_locks.sessions.is_empty() && self.row_locks.decided.is_empty() {
             return;
         }
-        let tick = self.tick;
         let (mut again, mut unanswered) = (Vec::new(), Vec::new());
         for (txn, session) in &mut self.row_locks.sessions {
             let Some(open) = &mut session.open else { continue };
@@ -279,7 +290,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             self.take_lock_event(LockEvent::Release { conn, txn, from: number }, host);
             self.tell_session(conn, number, LockSaid::NoTable);
         }
-        let present = self.row_locks.sessions.keys().copied().collect();
+        let RowLocks { sessions, decided, .. } = &self.row_locks;
+        let present = sessions.keys().chain(decided.keys()).copied().collect();
         self.tell_leader(LockMessage::Present(present), host);
         again.into_iter().for_each(|message| self.tell_leader(message, host));
     }

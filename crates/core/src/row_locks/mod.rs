@@ -39,7 +39,7 @@ pub enum LockSaid {
     Granted { at: LogIndex },
     /// `other` has one of the locks, and the request was not to wait.
     Busy { other: TxnId },
-    /// `other` waits for this transaction, directly or not, and this one would have waited for it.
+    /// `other` waits for this transaction, which would have waited, directly or not, for it.
     Deadlock { other: TxnId },
     /// The table does not take it, or nobody answers: the transaction goes on without these locks.
     NoTable,

@@ -132,13 +132,7 @@ impl LockTable {
             }
         }
         self.forget_if_idle(&txn);
-        let answers = self.call_up(&freed, shown_at);
-        for hash in freed {
-            if self.keys.get(&hash).is_some_and(|key| key.holds.is_empty() && key.line.is_empty()) {
-                self.keys.remove(&hash);
-            }
-        }
-        answers
+        self.call_up(&freed, shown_at)
     }
 
     /// The transactions of this node that have locks or want some.
@@ -172,7 +166,7 @@ impl LockTable {
         found
     }
 
-    /// Who would wait, directly or not, for the transaction that asks while that waits for him.
+    /// Who waits for the transaction that asks, which would wait, directly or not, for him.
     fn closes_circle(&self, ask: &LockAsk) -> Option<TxnId> {
         // Nobody waits for who has nothing.
         self.owners.get(&ask.txn).filter(|owner| !owner.keys.is_empty())?;
@@ -245,6 +239,11 @@ impl LockTable {
             self.leave_line(ticket);
             answers.push(granted(&ask, shown_at));
             self.grant(ask);
+        }
+        for hash in freed {
+            if self.keys.get(hash).is_some_and(|key| key.holds.is_empty() && key.line.is_empty()) {
+                self.keys.remove(hash);
+            }
         }
         answers
     }
@@ -353,7 +352,7 @@ mod tests {
         }
         assert_eq!(said(&table.ask(ask(1, 2, &[2]), AT)), [(1, LockSaid::Waiting)]);
         assert_eq!(said(&table.ask(ask(2, 2, &[3]), AT)), [(2, LockSaid::Waiting)]);
-        assert_eq!(said(&table.ask(ask(3, 2, &[1]), AT)), [(3, LockSaid::Deadlock { other: txn(1) })]);
+        assert_eq!(said(&table.ask(ask(3, 2, &[1]), AT)), [(3, LockSaid::Deadlock { other: txn(2) })]);
         // It still has what it had, until it ends.
         assert_eq!(said(&table.release(txn(3), 0, AT)), [(2, LockSaid::Granted { at: LogIndex(3) })]);
     }
