@@ -701,7 +701,7 @@ commit_at_pre_commit(void)
 	(void) ot_commit_agent();
 
 	txn = ot_commit_own_txn();
-	ot_cost_begin(txn, trips);
+	ot_cost_begin(txn, ot_trips_taken());
 	if (commit_is_rehearsed())
 		ot_rehearse_elsewhere(agent, txn);
 	OT_STOP_POINT("before-propose");

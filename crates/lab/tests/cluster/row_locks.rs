@@ -86,6 +86,7 @@ async fn the_leaders_region_asks_nobody_and_the_others_once(lab: &Lab) {
     let before = number(&b, ASKED).await.unwrap();
     b.must("begin; update hot set v = 1 where id = 5; update hot set v = 2 where id = 5; update hot set v = 0 where id = 6; commit").await;
     assert_eq!(number(&b, ASKED).await.unwrap(), before + 2, "once for each row");
+    assert_eq!(number(&b, "select round_trips from onetrip.last_commit()").await.unwrap(), 3);
     b.must("begin; insert into hot values (41, 0); update hot set v = 1 where id = 41; rollback").await;
     assert_eq!(number(&b, ASKED).await.unwrap(), before + 2, "a new row is nobody else's");
     b.must("update hot set v = 0 where id between 20 and 39").await;
