@@ -3,7 +3,7 @@
 use crate::world::{Nobody, World};
 use onetrip_core::agent::{take_frame, Hello, Role, ToPostgres, VERSION};
 use onetrip_core::router::{AgentEvent, ConnId};
-use onetrip_core::row_locks::{LockAsk, LockSaid};
+use onetrip_core::row_locks::{LockAsk, LockMessage, LockSaid};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, TxnId};
 use std::sync::Arc;
 
@@ -211,4 +211,28 @@ fn without_a_leader_it_goes_on_without_locks() {
     w.crash(2);
     session.asks(&mut w, 1, ROW);
     assert_eq!(session.hears(&mut w, 1, 300).map(|(said, _)| said), Some(LockSaid::NoTable));
+}
+
+/// Goal: a follower may decide an entry before the leader does, and must not make it free the locks too early.
+#[test]
+fn a_transaction_is_named_for_a_while_after_its_decision() {
+    let mut w = world();
+    let session = Session::new(&mut w, 2, 1);
+    session.asks(&mut w, 1, ROW);
+    session.must_get(&mut w, 1, AT_ONCE, NOBODY);
+    session.commits(&mut w);
+    let node = w.nodes.get_mut(&2).unwrap();
+    let mut named_within = |ticks: usize| {
+        let mut named = false;
+        for _ in 0..ticks {
+            node.tick().unwrap();
+            node.work().unwrap();
+            let said = node.host.lock_messages.drain(..);
+            named |= said.into_iter().any(|(_, m)| matches!(m, LockMessage::Present(txns) if txns == [session.txn]));
+        }
+        named
+    };
+    assert!(named_within(30));
+    named_within(100);
+    assert!(!named_within(60), "not for ever");
 }
