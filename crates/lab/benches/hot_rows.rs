@@ -72,7 +72,7 @@ async fn transfers(client: Client, number: usize, rows: usize, end: Instant) -> 
 }
 
 fn us() -> Result<Topology> {
-    Topology::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies/us.toml"))
+    Ok(Topology::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../topologies/us.toml"))?)
 }
 
 /// Rows, and clients in each region, of the second table.
