@@ -155,8 +155,8 @@ impl LockTable {
             for earlier in key.line.range(..ticket).map(|ticket| &self.line[ticket]) {
                 let wanted = || earlier.keys.iter().filter(|(other, _)| other == hash).map(|(_, mode)| *mode);
                 let waits_for_us = || {
-                    let own = key.holds.iter().filter(|hold| hold.txn == ask.txn);
-                    own.into_iter().any(|hold| wanted().any(|mode| mode.conflicts_with(hold.mode)))
+                    let mut own = key.holds.iter().filter(|hold| hold.txn == ask.txn);
+                    own.any(|hold| wanted().any(|mode| mode.conflicts_with(hold.mode)))
                 };
                 if earlier.txn != ask.txn && wanted().any(|other| other.conflicts_with(*mode)) && !waits_for_us() {
                     found.push(earlier.txn);
