@@ -291,10 +291,7 @@ impl Postgres {
                 Doing::Asking { work, number, sent_on, at, until }
             }
             Doing::Locking { work, hash, mode, at: Some(at), .. } if self.applied >= at => {
-                match self.change(work, hash, mode, ctx) {
-                    Ok(work) => Doing::Running(work),
-                    Err(work) => self.abort(slot, work, ctx),
-                }
+                self.change_or_abort(slot, work, (hash, mode), ctx)
             }
             Doing::Locking { work, until, .. } if ctx.now >= until => {
                 ctx.events.add("row lock not granted in time");
@@ -390,10 +387,7 @@ impl Postgres {
             let until = ctx.now + ctx.rng.between(50 * MS, 2_000 * MS);
             return Doing::Locking { work, hash, mode, number, at: None, until };
         }
-        match self.change(work, hash, mode, ctx) {
-            Ok(work) => Doing::Running(work),
-            Err(work) => self.abort(slot, work, ctx),
-        }
+        self.change_or_abort(slot, work, (hash, mode), ctx)
     }
 
     fn abort(&mut self, slot: usize, work: Work, ctx: &mut Ctx) -> Doing {
@@ -415,14 +409,14 @@ impl Postgres {
         }
     }
 
-    /// Takes the lock of a row in this PostgreSQL, and then its base.  `Err`: that cannot be.
-    fn change(&mut self, mut work: Work, hash: u64, mode: LockMode, ctx: &mut Ctx) -> Result<Work, Work> {
+    /// Takes the lock of a row in this PostgreSQL, and then its base.
+    fn change_or_abort(&mut self, slot: usize, mut work: Work, (hash, mode): (u64, LockMode), ctx: &mut Ctx) -> Doing {
         let snapshot = self.snapshot(&mut work, ctx);
         let is_held =
             self.sessions.iter().flat_map(Session::keys).any(|k| k.hash == hash && k.mode.conflicts_with(mode));
         if is_held || self.rows.last_change(hash) > snapshot {
             ctx.events.add(if is_held { "lost to a row lock" } else { "lost to a newer row" });
-            return Err(work);
+            return self.abort(slot, work, ctx);
         }
         let read = self.rows.count(hash);
         self.rows.read(hash, snapshot, &mut work.record.ops);
@@ -432,7 +426,7 @@ impl Postgres {
             work.record.ops.push(Rows::append(hash, read, key.value));
         }
         work.keys.push(key);
-        Ok(work)
+        Doing::Running(work)
     }
 
     fn begin_commit(&mut self, slot: usize, work: Work, node: Option<LogIndex>, ctx: &mut Ctx) -> Doing {

@@ -227,8 +227,8 @@ fn a_transaction_is_named_for_a_while_after_its_decision() {
         for _ in 0..ticks {
             node.tick().unwrap();
             node.work().unwrap();
-            let said = node.host.lock_messages.drain(..);
-            named |= said.into_iter().any(|(_, m)| matches!(m, LockMessage::Present(txns) if txns == [session.txn]));
+            let mut said = node.host.lock_messages.drain(..);
+            named |= said.any(|(_, m)| matches!(m, LockMessage::Present(txns) if txns == [session.txn]));
         }
         named
     };
