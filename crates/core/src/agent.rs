@@ -6,11 +6,12 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
+use crate::row_locks::{LockAsk, LockSaid};
 use crate::wire::{put_str, put_txn, Reader};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 pub const MAGIC: u32 = 0x3154_544f;
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Largest value of a frame's length field.
 pub const MAX_FRAME_BYTES: usize = 1 << 30;
 /// "No key" in a VERDICT.
@@ -61,6 +62,13 @@ pub enum FromPostgres {
     /// How is the whole cluster?
     Look {
         number: u64,
+    },
+    /// A backend is about to change or lock these rows, and wants their locks.
+    Lock(LockAsk),
+    /// It gives back what it got or wanted by requests from this number on.
+    Unlock {
+        txn: TxnId,
+        from: u64,
     },
     /// A backend that is about to propose statements wants them rehearsed in the other regions.
     Rehearse {
@@ -202,6 +210,13 @@ pub enum ToPostgres {
         number: u64,
         cluster: Bytes,
     },
+    /// `asked`: another region was asked; `region`: of the other transaction, if there is one.
+    Locked {
+        number: u64,
+        said: LockSaid,
+        asked: bool,
+        region: RegionId,
+    },
 }
 
 const HELLO: u8 = 0x01;
@@ -215,6 +230,8 @@ const REHEARSE: u8 = 0x08;
 const READ: u8 = 0x09;
 const AWAIT: u8 = 0x0a;
 const LOOK: u8 = 0x0b;
+const LOCK: u8 = 0x0c;
+const UNLOCK: u8 = 0x0d;
 const WELCOME: u8 = 0x81;
 const VERDICT: u8 = 0x82;
 const OUTCOME_IS: u8 = 0x83;
@@ -223,6 +240,7 @@ const REHEARSED: u8 = 0x85;
 const READ_AT: u8 = 0x86;
 const SHOWN: u8 = 0x87;
 const SEEN: u8 = 0x88;
+const LOCKED: u8 = 0x89;
 
 /// Frames that contain a write set, and so may be large; both begin with a transaction id.
 pub fn is_large(frame_type: u8) -> bool {
@@ -280,6 +298,8 @@ impl FromPostgres {
             READ => FromPostgres::Read { number: r.u64("number")? },
             AWAIT => FromPostgres::Await { at: r.index("at")? },
             LOOK => FromPostgres::Look { number: r.u64("number")? },
+            LOCK => FromPostgres::Lock(LockAsk::read(&mut r)?),
+            UNLOCK => FromPostgres::Unlock { txn: r.txn()?, from: r.u64("from")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
         r.end()?;
@@ -341,6 +361,15 @@ impl FromPostgres {
             FromPostgres::Look { number } => {
                 out.put_u8(LOOK);
                 out.put_u64_le(*number);
+            }
+            FromPostgres::Lock(ask) => {
+                out.put_u8(LOCK);
+                ask.put(&mut out);
+            }
+            FromPostgres::Unlock { txn, from } => {
+                out.put_u8(UNLOCK);
+                put_txn(&mut out, txn);
+                out.put_u64_le(*from);
             }
             FromPostgres::Rehearse { txn, rehearsal } => {
                 out.put_u8(REHEARSE);
@@ -462,6 +491,18 @@ impl ToPostgres {
             }
             SEEN => return Ok(ToPostgres::Seen { number: r.u64("number")?, cluster: r.rest() }),
             SHOWN => ToPostgres::Shown { at: r.index("at")?, missing: r.str("missing")? },
+            LOCKED => {
+                let number = r.u64("number")?;
+                let said = (r.u8("outcome")?, r.index("at")?, r.txn()?);
+                let said = LockSaid::from_code(said).filter(|said| *said != LockSaid::Waiting);
+                let said = said.ok_or_else(|| r.error("LOCKED with an outcome that is none"))?;
+                let asked = match r.u8("asked")? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(r.error(format!("LOCKED with the mark {other}"))),
+                };
+                ToPostgres::Locked { number, said, asked, region: RegionId(r.str("region")?) }
+            }
             other => return Err(r.error(format!("type 0x{other:02x} does not come from a node"))),
         };
         r.end()?;
@@ -525,6 +566,16 @@ impl ToPostgres {
                 out.put_u8(SEEN);
                 out.put_u64_le(*number);
                 out.put_slice(cluster);
+            }
+            ToPostgres::Locked { number, said, asked, region } => {
+                let (code, at, other) = said.code();
+                out.put_u8(LOCKED);
+                out.put_u64_le(*number);
+                out.put_u8(code);
+                out.put_u64_le(at.0);
+                put_txn(&mut out, &other);
+                out.put_u8(u8::from(*asked));
+                put_str(&mut out, region.as_str());
             }
         }
         finish(out)

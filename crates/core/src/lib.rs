@@ -18,6 +18,7 @@
 //! | [`decide`] | what every node does with a committed entry |
 //! | [`replica`] | the loop that drives all of them, on a host that is the daemon or the simulation |
 //! | [`skip`] | whether an entry may be left out of every PostgreSQL |
+//! | [`row_locks`] | row locks that are asked from the leader before a row is changed |
 //! | [`placement`] | where the leader is best |
 
 pub mod agent;
@@ -33,6 +34,7 @@ pub mod parts;
 pub mod placement;
 pub mod replica;
 pub mod router;
+pub mod row_locks;
 pub mod skip;
 pub mod wire;
 

@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::*;
+use onetrip_core::row_locks::{LockAsk, LockSaid};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, RegionId, TxnId};
 use std::path::PathBuf;
 
@@ -30,7 +31,7 @@ fn one_frame(raw: &Bytes) -> Bytes {
 fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
     let hello = |role, pid, applied, durable| {
         let (applied, durable) = (LogIndex(applied), LogIndex(durable));
-        FromPostgres::Hello(Hello { version: 1, role, pid, incarnation: TXN.incarnation, applied, durable })
+        FromPostgres::Hello(Hello { version: 2, role, pid, incarnation: TXN.incarnation, applied, durable })
     };
     let keys = [
         Key { hash: 0xdead_beef_cafe_f00d, mode: LockMode::KeyShare, base: Base(0) },
@@ -50,6 +51,16 @@ fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
         ("look", FromPostgres::Look { number: 8 }),
         ("read", FromPostgres::Read { number: 7 }),
         ("await", FromPostgres::Await { at: LogIndex(1006) }),
+        (
+            "lock",
+            FromPostgres::Lock(LockAsk {
+                txn: TXN,
+                number: 3,
+                waits: true,
+                keys: vec![(0xdead_beef_cafe_f00d, LockMode::NoKeyUpdate), (1, LockMode::Share)],
+            }),
+        ),
+        ("unlock", FromPostgres::Unlock { txn: TXN, from: 3 }),
         ("stuck", FromPostgres::Stuck { at: LogIndex(1001), message: "role \"nowhere\" does not exist".into() }),
         (
             "rehearse",
@@ -89,8 +100,9 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         write_set: Bytes::from_static(write_set),
     };
     let region = RegionId::from("us-east-2");
+    let locked = |said, region: &str| ToPostgres::Locked { number: 3, said, asked: true, region: region.into() };
     vec![
-        ("welcome", ToPostgres::Welcome { version: 1, node: NodeId(2), region, committed: LogIndex(1005) }),
+        ("welcome", ToPostgres::Welcome { version: 2, node: NodeId(2), region, committed: LogIndex(1005) }),
         ("verdict_commit", verdict(VerdictOutcome::Commit, 1006, 1004, NO_KEY, "us-east-2", "us-east-2, eu")),
         ("verdict_conflict", verdict(VerdictOutcome::Conflict, 1006, 1003, 3, "us-west-2", "")),
         ("verdict_window", verdict(VerdictOutcome::Window, 1006, 900, 0, "us-east-2", "")),
@@ -103,6 +115,10 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
         ("read_at", ToPostgres::ReadAt { number: 7, at: LogIndex(1200), asked: true }),
         ("seen", ToPostgres::Seen { number: 8, cluster: Bytes::from_static(b"{\"schema\":1}") }),
+        ("locked", locked(LockSaid::Granted { at: LogIndex(1006) }, "")),
+        ("locked_busy", locked(LockSaid::Busy { other: TXN }, "eu")),
+        ("locked_deadlock", locked(LockSaid::Deadlock { other: TXN }, "eu")),
+        ("locked_no_table", locked(LockSaid::NoTable, "")),
         ("shown", ToPostgres::Shown { at: LogIndex(1006), missing: String::new() }),
         ("shown_missing", ToPostgres::Shown { at: LogIndex(1006), missing: "\"eu\" is away".into() }),
         ("outcome_is_committed", outcome_is(OutcomeState::Committed, 1006)),

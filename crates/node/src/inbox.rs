@@ -10,6 +10,7 @@ use crate::status::CoreStatus;
 use bytes::Bytes;
 use onetrip_core::consensus::{Message, Notice, Opened};
 use onetrip_core::replica::Report;
+use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{Conf, EntryId, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
@@ -113,6 +114,8 @@ pub enum PeerEvent {
     Promise(u64, EntryId),
     /// It asks for a report as soon as this node's server shows this entry.
     Await(LogIndex),
+    /// About row locks, as the leader or to it.
+    Lock(LockMessage),
     Report(Report, Told),
     Unreachable,
     /// Both channels to it are connected, one of them anew; what was sent before may be lost.

@@ -4,6 +4,7 @@
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, Hello, ToPostgres};
 use onetrip_core::router::{AgentEvent, Outbox};
+use onetrip_core::row_locks::LockAsk;
 use onetrip_core::{LogIndex, TxnId};
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +19,8 @@ pub enum ToNode {
     Settle { conn: ConnId, txn: TxnId },
     Read { conn: ConnId, number: u64 },
     Await { conn: ConnId, at: LogIndex },
+    Lock { conn: ConnId, ask: LockAsk },
+    Unlock { conn: ConnId, txn: TxnId, from: u64 },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
     Stuck { conn: ConnId, at: LogIndex },
@@ -72,6 +75,7 @@ impl ToNode {
             ToNode::Hello { conn, .. } | ToNode::Propose { conn, .. } | ToNode::Outcome { conn, .. } => *conn,
             ToNode::Settle { conn, .. } | ToNode::Position { conn, .. } | ToNode::Done { conn, .. } => *conn,
             ToNode::Read { conn, .. } | ToNode::Await { conn, .. } => *conn,
+            ToNode::Lock { conn, .. } | ToNode::Unlock { conn, .. } => *conn,
             ToNode::Stuck { conn, .. } | ToNode::Closed { conn } => *conn,
         }
     }
@@ -85,6 +89,8 @@ impl ToNode {
             ToNode::Outcome { conn, txn } => AgentEvent::Outcome { conn, txn },
             ToNode::Read { conn, number } => AgentEvent::Read { conn, number },
             ToNode::Await { conn, at } => AgentEvent::Await { conn, at },
+            ToNode::Lock { conn, ask } => AgentEvent::Lock { conn, ask },
+            ToNode::Unlock { conn, txn, from } => AgentEvent::Unlock { conn, txn, from },
             ToNode::Settle { conn, txn } => AgentEvent::Settle { conn, txn },
             ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },
             ToNode::Done { conn, txn } => AgentEvent::Done { conn, txn },

@@ -13,6 +13,7 @@ use onetrip_core::checkpoint::{self, Frozen};
 use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice, Role};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, RebuildFrom, Report, Stage};
+use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{Checkpoint, Entry, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 use std::collections::BTreeMap;
@@ -248,6 +249,10 @@ impl Host for SimHost<'_> {
     fn send_await(&mut self, to: &[NodeId], at: LogIndex) {
         let clock = self.body.clock;
         self.body.departures.extend(to.iter().map(|to| (clock, Departure::Await(*to, at))));
+    }
+
+    fn send_lock_message(&mut self, to: NodeId, message: LockMessage) {
+        self.body.departures.push((self.body.clock, Departure::Lock(to, message)));
     }
 
     /// Now and then a link is not measured, and all measurements are a little too long.

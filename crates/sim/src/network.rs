@@ -54,6 +54,12 @@ impl World {
                     self.transmit(i, to, time, &|| Arrival::Await(NodeId(i as u32 + 1), at));
                 }
             }
+            Departure::Lock(to, message) => {
+                let to = to.0 as usize - 1;
+                if to < self.machines.len() {
+                    self.transmit(i, to, time, &|| Arrival::Lock(NodeId(i as u32 + 1), message.clone()));
+                }
+            }
             Departure::Report(only, report) => {
                 let is_meant = |to: &usize| only.as_ref().is_none_or(|only| only.contains(&NodeId(*to as u32 + 1)));
                 for to in (0..self.machines.len()).filter(|to| *to != i && is_meant(to)) {

@@ -14,6 +14,7 @@ use onetrip_core::consensus::{Committed, Config, EntryType, Message, Notice, Ope
 use onetrip_core::placement::Place;
 use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings};
 use onetrip_core::router::Router;
+use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{Change, Checkpoint, Conf, EntryId, LogIndex, Members, NodeId, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub enum Arrival {
     Promise(NodeId, u64, EntryId),
     /// From whom, and the entry that this node's server is to show.
     Await(NodeId, LogIndex),
+    /// About row locks.
+    Lock(NodeId, LockMessage),
     /// What a member reports of itself.
     Report(NodeId, Report),
     Unreachable(NodeId),
@@ -79,6 +82,8 @@ pub enum Departure {
     LeaseQuestion(NodeId, u64),
     Promise(NodeId, u64, EntryId),
     Await(NodeId, LogIndex),
+    /// About row locks.
+    Lock(NodeId, LockMessage),
     /// To whom (`None`: everyone).  This is sent in any case, since a connection is always tried again.
     Report(Option<Vec<NodeId>>, Report),
     Agent(FromNode),
@@ -295,6 +300,7 @@ impl Node {
             Arrival::Raft(message) => replica.message(message, host)?,
             Arrival::Notice(peer, notice) => replica.notice(peer, notice, host),
             Arrival::Await(peer, at) => replica.awaits(peer, at),
+            Arrival::Lock(peer, message) => replica.lock_message(peer, message, host),
             Arrival::Question(peer, question) => replica.question(peer, question, host),
             Arrival::LastEntry(peer, question, last) => replica.last_entry_of(peer, question, last),
             Arrival::LeaseQuestion(peer, question) => {

@@ -253,6 +253,11 @@ impl Postgres {
                     self.read_at(slot, number, at, ctx);
                 }
             }
+            Some(ToPostgres::Locked { number, said, .. }) => {
+                if let Some(slot) = self.slot_of(conn) {
+                    self.locked(slot, number, said, ctx);
+                }
+            }
             Some(ToPostgres::Shown { at, missing }) => {
                 ctx.events.add(if missing.is_empty() { "shown everywhere" } else { "not shown everywhere" });
                 ctx.shown_everywhere = missing.is_empty().then_some(at);
@@ -367,7 +372,7 @@ impl Postgres {
                 continue;
             }
             match &session.doing {
-                Doing::Running(_) => self.evict(slot, ctx),
+                Doing::Running(_) | Doing::Locking { .. } => self.evict(slot, ctx),
                 Doing::Decided { txn, at, .. } => {
                     let why =
                         format!("p{}: entry {} needs a row of {txn}, decided at {at}: a deadlock", self.node, fed.at);

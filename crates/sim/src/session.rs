@@ -13,6 +13,7 @@ use crate::trace;
 use bytes::Bytes;
 use onetrip_checker::{ClientOutcome, Level, Process, Time, Txn, Value};
 use onetrip_core::agent::{Role, VerdictFrame, VerdictOutcome};
+use onetrip_core::row_locks::{LockAsk, LockSaid};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, TxnId};
 
 const STATEMENTS_MAX: u64 = 6;
@@ -26,6 +27,8 @@ pub struct Work {
     statements_left: u64,
     read_only: bool,
     what: What,
+    /// It asks for row locks first (`onetrip.concurrency = locking`), as this transaction.
+    locks_as: Option<TxnId>,
 }
 
 pub enum Doing {
@@ -37,6 +40,15 @@ pub enum Doing {
         work: Work,
         number: u64,
         sent_on: Option<ConnId>,
+        at: Option<LogIndex>,
+        until: Micros,
+    },
+    /// It has asked for the lock of a row, and then waits until its PostgreSQL shows what it was told.
+    Locking {
+        work: Work,
+        hash: u64,
+        mode: LockMode,
+        number: u64,
         at: Option<LogIndex>,
         until: Micros,
     },
@@ -92,6 +104,7 @@ impl Session {
             Doing::Idle => &[],
             Doing::Running(work)
             | Doing::Asking { work, .. }
+            | Doing::Locking { work, .. }
             | Doing::Proposed { work, .. }
             | Doing::Decided { work, .. } => &work.keys,
         }
@@ -127,7 +140,9 @@ impl Postgres {
         let conn = s.conn.take();
         match std::mem::replace(&mut s.doing, Doing::Idle) {
             Doing::Proposed { txn, work, .. } | Doing::Decided { txn, work, .. } => self.unknown(slot, txn, work, ctx),
-            Doing::Running(work) | Doing::Asking { work, .. } => ended(work, ClientOutcome::Aborted, ctx),
+            Doing::Running(work) | Doing::Asking { work, .. } | Doing::Locking { work, .. } => {
+                ended(work, ClientOutcome::Aborted, ctx);
+            }
             Doing::Idle => {}
         }
         conn
@@ -181,6 +196,7 @@ impl Postgres {
                     });
                     ctx.checker.tells_aborted(txn, "verdict abort");
                     ctx.prepared.remove(&txn);
+                    self.unlock(slot, &work, ctx);
                     ended(work, ClientOutcome::Aborted, ctx);
                     self.wake(slot, ctx.now + ctx.rng.between(MS, 50 * MS));
                 }
@@ -195,6 +211,38 @@ impl Postgres {
             if *number == answered {
                 *at = Some(from);
                 self.wake(slot, ctx.now);
+            }
+        }
+    }
+
+    pub(crate) fn locked(&mut self, slot: usize, answered: u64, said: LockSaid, ctx: &mut Ctx) {
+        let Doing::Locking { number, at, until, .. } = &mut self.sessions[slot].doing else { return };
+        if *number != answered {
+            return;
+        }
+        match said {
+            LockSaid::Granted { at: shown } => {
+                ctx.events.add("row lock granted");
+                *at = Some(shown);
+            }
+            LockSaid::NoTable => {
+                ctx.events.add("no table of row locks");
+                *at = Some(LogIndex::ZERO);
+            }
+            LockSaid::Deadlock { .. } => {
+                ctx.events.add("deadlock over row locks");
+                *until = ctx.now;
+            }
+            LockSaid::Busy { .. } | LockSaid::Waiting => *until = ctx.now,
+        }
+        self.wake(slot, ctx.now);
+    }
+
+    /// The transaction is over without an entry.  That it says so may be lost.
+    fn unlock(&mut self, slot: usize, work: &Work, ctx: &mut Ctx) {
+        if let (Some(txn), Some(conn)) = (work.locks_as, self.sessions[slot].conn) {
+            if !ctx.rng.one_in(20) {
+                self.wishes.push(Wish::Send(ToNode::Unlock { conn, txn, from: 0 }));
             }
         }
     }
@@ -269,7 +317,21 @@ impl Postgres {
                 again = again.min(until);
                 Doing::Asking { work, number, sent_on, at, until }
             }
-            Doing::Running(work) if work.statements_left > 0 => self.statement(work, ctx),
+            Doing::Locking { work, hash, mode, at: Some(at), .. } if self.applied >= at => {
+                self.change_or_abort(slot, work, (hash, mode), ctx)
+            }
+            Doing::Locking { work, until, .. } if ctx.now >= until => {
+                ctx.events.add("row lock not granted in time");
+                self.abort(slot, work, ctx)
+            }
+            Doing::Locking { work, hash, mode, number, at, until } => {
+                again = until;
+                if at.is_some() {
+                    again = again.min(ctx.now + 5 * MS);
+                }
+                Doing::Locking { work, hash, mode, number, at, until }
+            }
+            Doing::Running(work) if work.statements_left > 0 => self.statement(slot, work, ctx),
             Doing::Running(work) => self.begin_commit(slot, work, node, ctx),
             Doing::Proposed { txn, work, raw, until, mut sent_on, mut sent_before } => {
                 if ctx.now >= until {
@@ -324,12 +386,13 @@ impl Postgres {
             ops: Vec::new(),
         };
         let (read_only, statements_left) = (self.read_only || ctx.rng.one_in(4), ctx.rng.between(1, STATEMENTS_MAX));
-        Work { record, snapshot: None, keys: Vec::new(), statements_left, read_only, what: What::Commit }
+        let locks_as = (!read_only && ctx.rng.one_in(4)).then(|| self.draw_txn());
+        Work { record, snapshot: None, keys: Vec::new(), statements_left, read_only, what: What::Commit, locks_as }
     }
 
     /// A plain read; or a row lock, and then its base.  A session that meets a lock, or a row that is too new,
     /// aborts.
-    fn statement(&mut self, mut work: Work, ctx: &mut Ctx) -> Doing {
+    fn statement(&mut self, slot: usize, mut work: Work, ctx: &mut Ctx) -> Doing {
         work.statements_left -= 1;
         // A few rows are used most.
         let hash = 1 + ctx.rng.below(ctx.options.keys).min(ctx.rng.below(ctx.options.keys));
@@ -338,21 +401,49 @@ impl Postgres {
         if work.keys.iter().any(|k| k.hash == hash) {
             return Doing::Running(work);
         }
-        let snapshot = match work.record.level {
-            Level::ReadCommitted => self.applied,
-            Level::RepeatableRead if ctx.options.bug == Some(InjectedBug::LateSnapshot) => self.applied,
-            Level::RepeatableRead => *work.snapshot.get_or_insert(self.applied),
-        };
+        let snapshot = self.snapshot(&mut work, ctx);
         if only_read {
             self.rows.read(hash, snapshot, &mut work.record.ops);
             return Doing::Running(work);
         }
+        if let (Some(txn), Some(conn)) = (work.locks_as, self.sessions[slot].conn) {
+            ctx.next_value += 1;
+            let (number, waits) = (ctx.next_value, !ctx.rng.one_in(10));
+            let ask = LockAsk { txn, number, waits, keys: vec![(hash, mode)] };
+            self.wishes.push(Wish::Send(ToNode::Lock { conn, ask }));
+            let until = ctx.now + ctx.rng.between(50 * MS, 2_000 * MS);
+            return Doing::Locking { work, hash, mode, number, at: None, until };
+        }
+        self.change_or_abort(slot, work, (hash, mode), ctx)
+    }
+
+    fn abort(&mut self, slot: usize, work: Work, ctx: &mut Ctx) -> Doing {
+        self.unlock(slot, &work, ctx);
+        ended(work, ClientOutcome::Aborted, ctx);
+        Doing::Idle
+    }
+
+    fn draw_txn(&mut self) -> TxnId {
+        self.sequence += 1;
+        TxnId { node: self.node, incarnation: self.incarnation, sequence: self.sequence }
+    }
+
+    fn snapshot(&self, work: &mut Work, ctx: &Ctx) -> LogIndex {
+        match work.record.level {
+            Level::ReadCommitted => self.applied,
+            Level::RepeatableRead if ctx.options.bug == Some(InjectedBug::LateSnapshot) => self.applied,
+            Level::RepeatableRead => *work.snapshot.get_or_insert(self.applied),
+        }
+    }
+
+    /// Takes the lock of a row in this PostgreSQL, and then its base.
+    fn change_or_abort(&mut self, slot: usize, mut work: Work, (hash, mode): (u64, LockMode), ctx: &mut Ctx) -> Doing {
+        let snapshot = self.snapshot(&mut work, ctx);
         let is_held =
             self.sessions.iter().flat_map(Session::keys).any(|k| k.hash == hash && k.mode.conflicts_with(mode));
         if is_held || self.rows.last_change(hash) > snapshot {
             ctx.events.add(if is_held { "lost to a row lock" } else { "lost to a newer row" });
-            ended(work, ClientOutcome::Aborted, ctx);
-            return Doing::Idle;
+            return self.abort(slot, work, ctx);
         }
         let read = self.rows.count(hash);
         self.rows.read(hash, snapshot, &mut work.record.ops);
@@ -370,7 +461,7 @@ impl Postgres {
         let conn = self.sessions[slot].conn.filter(|_| node.is_some() && !self.stands_still(ctx))?;
         let (txn, what, raw) = self.end_prepared(ctx)?;
         let mut work = self.begin(slot, ctx);
-        work.what = what;
+        (work.what, work.locks_as) = (what, None);
         self.wishes.push(Wish::Send(ToNode::Propose { conn, txn, raw: raw.clone() }));
         let until = ctx.now + ctx.options.commit_timeout;
         Some((Doing::Proposed { txn, work, raw, until, sent_on: Some(conn), sent_before: false }, until))
@@ -379,6 +470,7 @@ impl Postgres {
     fn begin_commit(&mut self, slot: usize, mut work: Work, node: Option<LogIndex>, ctx: &mut Ctx) -> Doing {
         if work.keys.is_empty() {
             // Read-only: nobody is asked.
+            self.unlock(slot, &work, ctx);
             ended(work, ClientOutcome::Committed, ctx);
             return Doing::Idle;
         }
@@ -388,11 +480,9 @@ impl Postgres {
         };
         if self.stands_still(ctx) {
             ctx.events.add("refused in a region that stands still");
-            ended(work, ClientOutcome::Aborted, ctx);
-            return Doing::Idle;
+            return self.abort(slot, work, ctx);
         }
-        self.sequence += 1;
-        let txn = TxnId { node: self.node, incarnation: self.incarnation, sequence: self.sequence };
+        let txn = work.locks_as.unwrap_or_else(|| self.draw_txn());
         if ctx.rng.one_in(8) {
             work.what = What::Prepare;
         } else {
@@ -474,9 +564,12 @@ impl Postgres {
 
     /// A running statement of this session is in the way of an entry that is decided.
     pub(crate) fn evict(&mut self, slot: usize, ctx: &mut Ctx) {
-        if let Doing::Running(work) = std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle) {
-            ctx.events.add("evicted");
-            ended(work, ClientOutcome::Aborted, ctx);
+        match std::mem::replace(&mut self.sessions[slot].doing, Doing::Idle) {
+            Doing::Running(work) | Doing::Locking { work, .. } => {
+                ctx.events.add("evicted");
+                self.abort(slot, work, ctx);
+            }
+            _ => {}
         }
     }
 

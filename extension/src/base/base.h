@@ -68,6 +68,13 @@ typedef enum OtRead
 	OT_READ_FRESH
 } OtRead;
 
+/* The values of onetrip.concurrency. */
+typedef enum OtConcurrency
+{
+	OT_CONCURRENCY_OPTIMISTIC = 0,
+	OT_CONCURRENCY_LOCKING
+} OtConcurrency;
+
 /* The values of onetrip.ack. */
 typedef enum OtAck
 {
@@ -99,6 +106,7 @@ extern bool ot_retry_procedures;
 extern int	ot_max_staleness_ms;
 extern int	ot_read;			/* OtRead */
 extern int	ot_new_tables;		/* OtNewTables */
+extern int	ot_concurrency;		/* OtConcurrency */
 extern int	ot_max_apply_delay_ms;
 extern int	ot_rebuild_after_ms;
 extern int	ot_max_write_set_kb;

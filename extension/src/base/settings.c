@@ -32,6 +32,7 @@ bool		ot_retry_procedures = false;
 int			ot_max_staleness_ms = -1;
 int			ot_read = OT_READ_LOCAL;
 int			ot_new_tables = OT_NEW_TABLES_REPLICATED;
+int			ot_concurrency = OT_CONCURRENCY_OPTIMISTIC;
 int			ot_max_apply_delay_ms = 5000;
 int			ot_rebuild_after_ms = 60000;
 int			ot_max_write_set_kb = 256 * 1024;
@@ -43,6 +44,12 @@ int			ot_rehearse_lock_timeout_ms = 100;
 static const struct config_enum_entry read_values[] = {
 	{"local", OT_READ_LOCAL, false},
 	{"fresh", OT_READ_FRESH, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry concurrency_values[] = {
+	{"optimistic", OT_CONCURRENCY_OPTIMISTIC, false},
+	{"locking", OT_CONCURRENCY_LOCKING, false},
 	{NULL, 0, false}
 };
 
@@ -116,6 +123,11 @@ ot_settings_init(void)
 							 "quorum: once a majority of regions has it; applied_everywhere: once every region that is connected shows it.",
 							 &ot_ack, OT_ACK_QUORUM, ack_values,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("onetrip.concurrency",
+							 "What a transaction does about rows that other regions may be changing.",
+							 "optimistic: changes them, and COMMIT finds out who was first; locking: first waits in line for their locks, at the leader.",
+							 &ot_concurrency, OT_CONCURRENCY_OPTIMISTIC, concurrency_values,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("onetrip.read",
 							 "What a transaction sees of other regions' changes.",
 							 "local: what this server shows; fresh: at least everything that was acknowledged anywhere before.",
@@ -128,7 +140,7 @@ ot_settings_init(void)
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.max_trips",
 							"How many round trips to other regions a transaction may take.",
-							"COMMIT of a change takes one; DDL, a fresh read, and onetrip.ack = applied_everywhere take another one each; -1: any number.",
+							"COMMIT of a change takes one; DDL, a fresh read, a row lock with onetrip.concurrency = locking, and onetrip.ack = applied_everywhere take another one each; -1: any number.",
 							&ot_max_trips, -1, -1, INT_MAX,
 							PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.statement_retries",

@@ -6,7 +6,8 @@
  * The routine table is a copy of heap's, in which the callbacks that change or
  * lock a row are replaced.  Each of these has heap do the work first and then
  * records the change, so that a key's base is read while the row lock is held.
- * The on-disk format is heap's to the byte.
+ * The on-disk format is heap's to the byte.  (In locking mode a row's lock is
+ * asked from the leader before heap does anything: access_method_lock_first().)
  *
  * Some code of heap insists that a relation's routine table is heap's own
  * (heap_getnext() does, in index builds and CLUSTER).  Around such code the
@@ -264,6 +265,19 @@ access_method_before_write(Relation rel, bool captured)
 		access_method_before_uncaptured_write(rel);
 }
 
+/*
+ * Before a row is changed or locked: in locking mode its lock is asked from the
+ * leader first.  heap finds out afterwards if somebody has changed the row, and
+ * says so as if it had waited for the row itself: READ COMMITTED goes on with the
+ * newest version, REPEATABLE READ fails with 40001.
+ */
+static inline bool
+access_method_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPolicy policy)
+{
+	return likely(ot_concurrency == OT_CONCURRENCY_OPTIMISTIC) ||
+		ot_capture_lock_first(rel, tid, mode, policy);
+}
+
 static void
 ot_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid, int options,
 				struct BulkInsertStateData *bistate)
@@ -325,6 +339,8 @@ ot_tuple_delete(Relation rel, ItemPointer tid, CommandId cid, Snapshot snapshot,
 	TM_Result	result;
 
 	access_method_before_write(rel, captured);
+	if (captured)
+		(void) access_method_lock_first(rel, tid, OT_UPDATE, LockWaitBlock);
 	result = heap_methods->tuple_delete(rel, tid, cid, snapshot, crosscheck, wait,
 										tmfd, changing_part);
 	if (result == TM_Ok)
@@ -344,6 +360,8 @@ ot_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	TM_Result	result;
 
 	access_method_before_write(rel, captured);
+	if (captured)
+		(void) access_method_lock_first(rel, otid, OT_NO_KEY_UPDATE, LockWaitBlock);
 	result = heap_methods->tuple_update(rel, otid, slot, cid, snapshot, crosscheck,
 										wait, tmfd, lockmode, update_indexes);
 	if (result == TM_Ok)
@@ -366,6 +384,8 @@ ot_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
 	{
 		access_method_check_isolation(rel);
 		ot_write_set_touch();
+		if (!access_method_lock_first(rel, tid, ot_row_lock_to_mode(mode), wait_policy))
+			return TM_WouldBlock;
 	}
 	result = heap_methods->tuple_lock(rel, tid, snapshot, slot, cid, mode,
 									  wait_policy, flags, tmfd);

@@ -20,8 +20,8 @@
  * that is being inserted; its base is read before the executor searches the
  * unique indexes, which is earlier than necessary and therefore safe.
  *
- * Runs in backends, called by access_method.c after heap has done its work.
- * Temporary memory: a context of its own, reset after each row.  May raise
+ * Runs in backends, called by access_method.c after heap has done its work, but
+ * for ot_capture_lock_first().  Temporary memory: a context of its own, reset after each row.  May raise
  * ERROR; the statement then fails as if heap had raised it.
  *
  * Copyright 2026 The Onetrip authors
@@ -52,12 +52,19 @@
 #include "utils/snapmgr.h"
 
 static MemoryContext row_context = NULL;
+static OtRowLockCallback lock_first = NULL;
 
 void
 ot_capture_init(void)
 {
 	row_context = AllocSetContextCreate(TopMemoryContext, "onetrip captured row",
 										ALLOCSET_DEFAULT_SIZES);
+}
+
+void
+ot_capture_lock_first_with(OtRowLockCallback callback)
+{
+	lock_first = callback;
 }
 
 /* ---- hashes ---- */
@@ -141,8 +148,8 @@ ot_table_lock_to_mode(LOCKMODE lockmode)
 	}
 }
 
-static OtKeyMode
-capture_row_lock_to_mode(LockTupleMode mode)
+OtKeyMode
+ot_row_lock_to_mode(LockTupleMode mode)
 {
 	switch (mode)
 	{
@@ -690,7 +697,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	memcpy(before->tts_isnull, old_nulls, sizeof(bool) * desc->natts);
 	ExecStoreVirtualTuple(before);
 	before->tts_tid = *otid;
-	capture_take_identity(info, before, capture_row_lock_to_mode(lockmode));
+	capture_take_identity(info, before, ot_row_lock_to_mode(lockmode));
 	/* A heap-only update leaves every indexed column as it was. */
 	if (indexes_changed)
 	{
@@ -705,7 +712,7 @@ ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 	ops = ot_write_set_append();
 	ot_put_u8(ops, 'U');
 	ot_put_u16(ops, number);
-	ot_put_u8(ops, capture_row_lock_to_mode(lockmode));
+	ot_put_u8(ops, ot_row_lock_to_mode(lockmode));
 	ot_row_image_put(ops, &key, info->natts);
 	appendBinaryStringInfo(ops, (char *) changed, BITMAPLEN(info->natts));
 	ot_row_image_put(ops, &image, info->natts);
@@ -755,9 +762,67 @@ ot_capture_lock(Relation rel, TupleTableSlot *slot, LockTupleMode mode)
 	OtRelInfo  *info = ot_rel_info(rel);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
 
-	capture_take_identity(info, slot, capture_row_lock_to_mode(mode));
+	capture_take_identity(info, slot, ot_row_lock_to_mode(mode));
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(row_context);
+}
+
+/*
+ * The key by which the row at tid is locked at the leader; the mode may become
+ * another one.  false: its lock need not be asked for.
+ */
+bool
+ot_capture_row_key(Relation rel, ItemPointer tid, OtKeyMode *mode, OtHash *hash)
+{
+	OtRelInfo  *info;
+	TupleDesc	desc = RelationGetDescr(rel);
+	TupleTableSlot *slot;
+	HeapTupleData stored;
+	MemoryContext old;
+	Buffer		buffer;
+	bool		has_identity = true;
+
+	stored.t_self = *tid;
+	/* if it is not there, heap says so */
+	if (!heap_fetch(rel, SnapshotAny, &stored, &buffer, false))
+		return false;
+	/* no other transaction can see it */
+	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(stored.t_data)))
+	{
+		ReleaseBuffer(buffer);
+		return false;
+	}
+	info = ot_rel_info(rel);
+	old = MemoryContextSwitchTo(row_context);
+	slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	heap_deform_tuple(&stored, desc, slot->tts_values, slot->tts_isnull);
+	ExecStoreVirtualTuple(slot);
+	if (info->identity < 0)
+	{
+		*hash = ot_whole_row_hash(info, desc, slot->tts_values, slot->tts_isnull);
+		*mode = *mode <= OT_SHARE ? OT_SHARE : OT_UPDATE;
+	}
+	else
+		has_identity = capture_hash_index_value(&info->indexes[info->identity], slot, hash);
+	ExecDropSingleTupleTableSlot(slot);
+	ReleaseBuffer(buffer);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(row_context);
+	return has_identity;
+}
+
+/*
+ * Gets the lock of the row at tid at the leader, before heap touches the row.
+ * KEY SHARE is not asked for: foreign keys take it on every row that a new one
+ * refers to, and only a DELETE or another value of the key is in its way.
+ */
+bool
+ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPolicy policy)
+{
+	OtHash		hash;
+
+	return mode == OT_KEY_SHARE || !ot_capture_row_key(rel, tid, &mode, &hash) ||
+		lock_first(rel, hash, mode, policy);
 }
 
 /* ---- what a key was of ---- */

@@ -56,6 +56,13 @@ typedef struct OtTableWatch
 	void		(*before_file) (Relation rel);	/* before the table gets an empty file */
 } OtTableWatch;
 
+/*
+ * How commit, a wing above, gets a row's lock at the leader before the row is
+ * changed or locked here.  false: somebody else has it, and the policy says not
+ * to wait.
+ */
+typedef bool (*OtRowLockCallback) (Relation rel, OtHash hash, OtKeyMode mode, LockWaitPolicy policy);
+
 /* access_method.c */
 extern void ot_access_method_watch(const OtTableWatch *watch);
 extern Oid	ot_access_method_oid(void);
@@ -110,11 +117,14 @@ extern void ot_write_set_reset(void);
 
 /* capture.c */
 extern void ot_capture_init(void);
+extern void ot_capture_lock_first_with(OtRowLockCallback callback);
 extern OtHash ot_hash_table(const char *schema, const char *name);
 extern OtHash ot_hash_schema(void);
 extern OtHash ot_hash_code(void);
 extern OtHash ot_hash_relation(Oid relid);
 extern OtKeyMode ot_table_lock_to_mode(LOCKMODE lockmode);
+extern OtKeyMode ot_row_lock_to_mode(LockTupleMode mode);
+extern bool ot_capture_row_key(Relation rel, ItemPointer tid, OtKeyMode *mode, OtHash *hash);
 extern void ot_describe_key(uint32 key_number, OtConflictKey *key);
 
 /* whole_row.c */

@@ -30,6 +30,7 @@ extern OtHash ot_whole_row_hash(OtRelInfo *info, TupleDesc desc, const Datum *va
 extern void ot_whole_row_note_cost(OtRelInfo *info, Relation rel);
 
 /* capture.c */
+extern bool ot_capture_lock_first(Relation rel, ItemPointer tid, OtKeyMode mode, LockWaitPolicy policy);
 extern void ot_capture_insert(Relation rel, TupleTableSlot *slot);
 extern void ot_capture_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 							  LockTupleMode lockmode, bool indexes_changed);

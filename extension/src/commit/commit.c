@@ -209,6 +209,7 @@ ot_commit_init(void)
 	/* called in the opposite order: the notice comes once the wait is over */
 	ot_cost_init();
 	ot_everywhere_init();
+	ot_row_lock_init();
 }
 
 /* ---- states ---- */
@@ -257,8 +258,8 @@ commit_own_id_enter(OwnIdState next)
 	own.state = next;
 }
 
-static OtTxnId
-commit_own_txn(void)
+OtTxnId
+ot_commit_own_txn(void)
 {
 	if (own.state == OWN_ID_NONE)
 	{
@@ -282,7 +283,7 @@ ot_commit_tell_id(void)
 	if (own.state != OWN_ID_TOLD)
 		own.base = ot_applied_index();
 	ot_write_set_entry(own.base);
-	(void) commit_own_txn();
+	(void) ot_commit_own_txn();
 	if (own.state == OWN_ID_DRAWN)
 		commit_own_id_enter(OWN_ID_TOLD);
 	return own.txn;
@@ -725,13 +726,13 @@ ot_commit_trips(void)
  * that is commit: the phase is then DECIDED or HANDED_OVER.
  */
 static void
-commit_decide(int trips, void (*wrap) (void), OtVerdict *verdict)
+commit_decide(void (*wrap) (void), OtVerdict *verdict)
 {
 	OtTxnId		txn;
 
 	(void) ot_commit_agent();
-	txn = commit_own_txn();
-	ot_cost_begin(txn, trips);
+	txn = ot_commit_own_txn();
+	ot_cost_begin(txn, ot_trips_taken());
 	if (commit_is_rehearsed())
 		ot_rehearse_elsewhere(agent, txn);
 	if (wrap != NULL)
@@ -820,7 +821,7 @@ ot_commit_hand_over(const char *what, OtEntryKind kind, void (*wrap) (void))
 	committing.kind = kind;
 	GetUserIdAndSecContext(&committing.user, &committing.security);
 	commit_wait_while_standing_still();
-	commit_decide(trips, wrap, &verdict);
+	commit_decide(wrap, &verdict);
 	ot_write_set_reset();
 }
 
@@ -847,7 +848,7 @@ commit_at_pre_commit(void)
 	}
 	/* The commit record contains the position, so there must be one. */
 	(void) GetTopTransactionId();
-	commit_decide(trips, NULL, &verdict);
+	commit_decide(NULL, &verdict);
 	last_is_done = false;
 	last_txn = own.txn;
 	last_index = verdict.at;
@@ -926,6 +927,7 @@ commit_at_commit(void)
 			ot_cost_end(false);
 		OT_STOP_POINT("published");
 	}
+	ot_row_lock_end(decided);
 	ot_turn_forget(true);
 	last_is_done = true;
 	if (decided)
@@ -1001,6 +1003,7 @@ commit_at_abort(void)
 		commit_end_handed_over(false);
 	ot_sequence_note_aborted();
 	commit_let_go_of_origin();
+	ot_row_lock_end(false);
 	if (undecided || decided ||
 		(agent && !ot_agent_all_sent(agent)))
 	{
@@ -1065,6 +1068,7 @@ commit_xact_callback(XactEvent event, void *arg)
 						 errhint("Use COMMIT; one transaction may span all tables of all regions.")));
 			break;
 		case XACT_EVENT_PREPARE:
+			ot_row_lock_end(false);
 			ot_turn_forget(false);
 			ot_write_set_reset();
 			break;
@@ -1085,12 +1089,14 @@ commit_subxact_callback(SubXactEvent event, SubTransactionId my_subid,
 	{
 		case SUBXACT_EVENT_START_SUB:
 			ot_write_set_subxact_start(GetCurrentTransactionNestLevel());
+			ot_row_lock_subxact_start(GetCurrentTransactionNestLevel());
 			break;
 		case SUBXACT_EVENT_COMMIT_SUB:
 			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), true);
 			break;
 		case SUBXACT_EVENT_ABORT_SUB:
 			ot_write_set_subxact_end(GetCurrentTransactionNestLevel(), false);
+			ot_row_lock_subxact_abort(GetCurrentTransactionNestLevel());
 			break;
 		case SUBXACT_EVENT_PRE_COMMIT_SUB:
 			break;

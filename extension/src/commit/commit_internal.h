@@ -73,6 +73,7 @@ extern int	ot_commit_trips(void);
 extern void ot_commit_hand_over(const char *what, OtEntryKind kind, void (*wrap) (void));
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
+extern OtTxnId ot_commit_own_txn(void);
 extern OtTxnId ot_commit_tell_id(void);
 extern bool ot_commit_id_is_told(void);
 extern void ot_commit_begin_answer(bool waits_for_client);
@@ -120,6 +121,22 @@ extern void ot_rehearse_elsewhere(OtAgent *agent, OtTxnId txn);
 
 /* retry.c */
 extern void ot_retry_at_end(void);
+
+/* lock_ahead.c */
+extern void ot_lock_ahead_init(void);
+
+/* row_lock.c */
+typedef struct OtRowLock
+{
+	uint64		hash;
+	OtKeyMode	mode;
+} OtRowLock;
+
+extern void ot_row_lock_all(Relation rel, OtRowLock *locks, int nlocks);
+extern void ot_row_lock_init(void);
+extern void ot_row_lock_end(bool decided);
+extern void ot_row_lock_subxact_start(int nest_level);
+extern void ot_row_lock_subxact_abort(int nest_level);
 
 /* session.c */
 extern void ot_session_keep_watching(void);

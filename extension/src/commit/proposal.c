@@ -187,7 +187,8 @@ proposal_read(Proposal *proposal)
 			proposal_take_verdict(proposal, &body);
 		else if (type == OT_FRAME_WELCOME || type == OT_FRAME_OUTCOME_IS ||
 				 type == OT_FRAME_REHEARSED || type == OT_FRAME_READ_AT ||
-				 type == OT_FRAME_SHOWN || type == OT_FRAME_SEEN)
+				 type == OT_FRAME_SHOWN || type == OT_FRAME_SEEN ||
+				 type == OT_FRAME_LOCKED)
 			ot_agent_consume(proposal->agent);
 		else
 			ot_agent_close(proposal->agent);

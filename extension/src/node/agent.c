@@ -639,3 +639,14 @@ ot_agent_get_shown(OtReader *body, OtShown *shown)
 	return agent_get_str_into(body, shown->missing, sizeof(shown->missing)) &&
 		body->at == body->end;
 }
+
+void
+ot_agent_get_locked(OtReader *body, OtLocked *locked)
+{
+	locked->number = ot_get_u64(body);
+	locked->outcome = ot_get_u8(body);
+	locked->at.value = ot_get_u64(body);
+	locked->other = ot_get_txn(body);
+	locked->others_asked = ot_get_u8(body) != 0;
+	strlcpy(locked->region, ot_get_str(body), sizeof(locked->region));
+}

@@ -48,7 +48,7 @@ extern bool ot_txn_from_text(const char *text, OtTxnId *txn);
 /* ---- agent.c ---- */
 
 #define OT_AGENT_MAGIC		0x3154544f
-#define OT_AGENT_VERSION	1
+#define OT_AGENT_VERSION	2
 #define OT_FRAME_BYTES_MAX	(1024 * 1024 * 1024 - 1024)
 
 typedef enum OtFrameType
@@ -64,6 +64,8 @@ typedef enum OtFrameType
 	OT_FRAME_READ = 0x09,
 	OT_FRAME_AWAIT = 0x0a,
 	OT_FRAME_LOOK = 0x0b,
+	OT_FRAME_LOCK = 0x0c,
+	OT_FRAME_UNLOCK = 0x0d,
 	OT_FRAME_WELCOME = 0x81,
 	OT_FRAME_VERDICT = 0x82,
 	OT_FRAME_OUTCOME_IS = 0x83,
@@ -71,7 +73,8 @@ typedef enum OtFrameType
 	OT_FRAME_REHEARSED = 0x85,
 	OT_FRAME_READ_AT = 0x86,
 	OT_FRAME_SHOWN = 0x87,
-	OT_FRAME_SEEN = 0x88
+	OT_FRAME_SEEN = 0x88,
+	OT_FRAME_LOCKED = 0x89
 } OtFrameType;
 
 typedef enum OtRole
@@ -173,6 +176,25 @@ typedef struct OtSeen
 	uint32		length;			/* 0: the node cannot tell now */
 } OtSeen;
 
+typedef enum OtLockOutcome
+{
+	OT_LOCK_GRANTED = 1,
+	OT_LOCK_BUSY = 2,
+	OT_LOCK_DEADLOCK = 3,
+	OT_LOCK_NO_TABLE = 4
+} OtLockOutcome;
+
+/* The answer to LOCK. */
+typedef struct OtLocked
+{
+	uint64		number;			/* of the request */
+	uint8		outcome;		/* OtLockOutcome */
+	OtLogIndex	at;				/* what this server must show */
+	OtTxnId		other;			/* which is in the way */
+	bool		others_asked;	/* another region was */
+	char		region[NAMEDATALEN];	/* of the other transaction */
+} OtLocked;
+
 typedef struct OtAgent OtAgent;
 
 extern OtAgent *ot_agent_create(MemoryContext context);
@@ -201,5 +223,6 @@ extern void ot_agent_get_rehearsed(OtReader *body, OtRehearsed *answer);
 extern void ot_agent_get_read_at(OtReader *body, OtReadAt *answer);
 extern void ot_agent_get_seen(OtReader *body, OtSeen *seen);
 extern bool ot_agent_get_shown(OtReader *body, OtShown *shown);
+extern void ot_agent_get_locked(OtReader *body, OtLocked *locked);
 
 #endif							/* ONETRIP_NODE_H */

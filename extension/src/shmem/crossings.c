@@ -30,6 +30,7 @@ static const char *const names[OT_CROSSINGS] = {
 	[OT_CROSSING_REHEARSAL] = "rehearsal",
 	[OT_CROSSING_SETTLE] = "outcome settled",
 	[OT_CROSSING_AWAIT] = "applied everywhere",
+	[OT_CROSSING_ROW_LOCK] = "row lock",
 };
 
 static Crossings *crossings = NULL;

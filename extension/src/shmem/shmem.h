@@ -153,6 +153,8 @@ typedef struct OtSlot
 	pg_atomic_uint32 state;		/* OtSlotState */
 	pg_atomic_uint64 waits_for; /* the process waits until this index is shown;
 								 * 0: it does not */
+	pg_atomic_uint32 has_row_locks; /* its transaction has asked the leader for
+									 * row locks */
 	uint32		statements;		/* number begun; only the process writes it */
 	OtEviction	eviction;		/* written before state becomes EVICTED */
 } OtSlot;
@@ -218,10 +220,11 @@ typedef enum OtCrossing
 	OT_CROSSING_FRESH_READ,
 	OT_CROSSING_REHEARSAL,
 	OT_CROSSING_SETTLE,
-	OT_CROSSING_AWAIT
+	OT_CROSSING_AWAIT,
+	OT_CROSSING_ROW_LOCK
 } OtCrossing;
 
-#define OT_CROSSINGS (OT_CROSSING_AWAIT + 1)
+#define OT_CROSSINGS (OT_CROSSING_ROW_LOCK + 1)
 
 extern void ot_crossing_init(void);
 extern void ot_crossing_note(OtCrossing cause);

@@ -48,6 +48,7 @@ slot_attach_memory(void *memory, bool found)
 	{
 		pg_atomic_init_u32(&ot_slots->slots[i].state, OT_SLOT_IDLE);
 		pg_atomic_init_u64(&ot_slots->slots[i].waits_for, 0);
+		pg_atomic_init_u32(&ot_slots->slots[i].has_row_locks, 0);
 	}
 }
 

@@ -277,6 +277,24 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		frame = ot_agent_frame(pair->agent, OT_FRAME_AWAIT);
 		ot_put_u64(frame, 1006);
 	}
+	else if (strcmp(name, "lock") == 0)
+	{
+		frame = ot_agent_frame(pair->agent, OT_FRAME_LOCK);
+		ot_put_txn(frame, golden_txn);
+		ot_put_u64(frame, 3);
+		ot_put_u8(frame, 1);
+		ot_put_u32(frame, 2);
+		ot_put_u64(frame, UINT64CONST(0xdeadbeefcafef00d));
+		ot_put_u8(frame, OT_NO_KEY_UPDATE);
+		ot_put_u64(frame, 1);
+		ot_put_u8(frame, OT_SHARE);
+	}
+	else if (strcmp(name, "unlock") == 0)
+	{
+		frame = ot_agent_frame(pair->agent, OT_FRAME_UNLOCK);
+		ot_put_txn(frame, golden_txn);
+		ot_put_u64(frame, 3);
+	}
 	else if (strcmp(name, "rehearse") == 0)
 	{
 		frame = ot_agent_frame(pair->agent, OT_FRAME_REHEARSE);
@@ -388,6 +406,17 @@ decode(OtFrameType type, OtReader *body)
 							(errcode(OT_ERR_PROTOCOL), errmsg("not a SHOWN")));
 				return psprintf("SHOWN at " UINT64_FORMAT " missing \"%s\"",
 								shown.at.value, shown.missing);
+			}
+		case OT_FRAME_LOCKED:
+			{
+				OtLocked	locked;
+				char		other[OT_TXN_ID_TEXT_MAX];
+
+				ot_agent_get_locked(body, &locked);
+				return psprintf("LOCKED number " UINT64_FORMAT " outcome %u at " UINT64_FORMAT " other %s region \"%s\" %s",
+								locked.number, locked.outcome, locked.at.value,
+								ot_txn_to_text(locked.other, other), locked.region,
+								locked.others_asked ? "asked others" : "asked nobody");
 			}
 		default:
 			elog(ERROR, "the node does not send frames of type 0x%02x", type);

@@ -243,6 +243,14 @@ impl Certifier {
         Some(verdict).filter(|verdict| matches!(verdict, Verdict::Conflict { .. } | Verdict::Window { .. }))
     }
 
+    /// The last committed entry that took this key in a mode that conflicts with `mode`, as far as it is in the window;
+    /// a base below the window is too low for any key.
+    pub fn last_taken(&self, hash: u64, mode: LockMode) -> LogIndex {
+        let taken = self.taken.get(&hash).copied().unwrap_or_default();
+        let conflicting = LockMode::ALL.iter().filter(|other| other.conflicts_with(mode));
+        conflicting.map(|other| taken[*other as usize]).fold(self.floor, LogIndex::max)
+    }
+
     /// Decides an entry of a node that is not a member at this index: it commits nothing.
     pub fn refuse(&mut self, index: LogIndex, entry: &Entry) -> Result<Decision> {
         self.decide(index, entry, |_, _| Verdict::NotMember)

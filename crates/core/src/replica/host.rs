@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::ids::{EntryId, LogIndex, NodeId, Term, TxnId};
 use crate::members::Members;
 use crate::router::{Event, Log, Outbox};
+use crate::row_locks::LockMessage;
 use crate::{Checkpoint, Conf};
 use bytes::Bytes;
 use raft::eraftpb::{Entry as RaftEntry, HardState};
@@ -116,6 +117,9 @@ pub trait Host {
     /// Asks each of these nodes for a report as soon as its server shows `at` ([`super::Replica::awaits`]).  That may
     /// be lost; it must not wait behind anything large.
     fn send_await(&mut self, to: &[NodeId], at: LogIndex);
+    /// Says this about row locks ([`super::Replica::lock_message`]).  It may be lost; it must not wait behind anything
+    /// large.
+    fn send_lock_message(&mut self, to: NodeId, message: LockMessage);
     /// The lowest round trips to the other members measured lately, in microseconds.  Members that are not connected
     /// are not among them.
     fn round_trips(&mut self) -> Vec<(NodeId, u32)>;

@@ -25,6 +25,7 @@
 //! | `reads` | fresh reads: what a server must show |
 //! | [`leases`] | read leases: what makes a fresh read need nobody |
 //! | `everywhere` | COMMITs that wait until every server shows them |
+//! | `row_locks` | row locks that sessions ask for, and the table that the leader keeps |
 //! | `requests` | what somebody asked for: changes of the membership, entries to be left out |
 //! | `rebuild` | when PostgreSQL is to be copied anew; which entry may be left out |
 
@@ -36,6 +37,7 @@ mod positions;
 mod reads;
 mod rebuild;
 mod requests;
+mod row_locks;
 mod storage;
 
 use everywhere::Everywhere;
@@ -50,6 +52,7 @@ use rebuild::Looks;
 pub use rebuild::RebuildFrom;
 use requests::Requests;
 pub use requests::{Answer, LeftOut, NotDone, RequestId};
+use row_locks::RowLocks;
 use storage::Snapshots;
 
 use crate::certifier::{Certifier, CommittedIndexes, Decision};
@@ -136,6 +139,7 @@ pub struct Replica<S: Store, O> {
     reads: Reads,
     leases: Leases,
     everywhere: Everywhere,
+    row_locks: RowLocks,
     /// The table has changed since the requests were last worked on.
     members_changed: bool,
     leadership: Option<Leadership>,
@@ -197,6 +201,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             looks: Looks::default(),
             requests: Requests::default(),
             everywhere: Everywhere::default(),
+            row_locks: RowLocks::default(),
             members_changed: false,
             leadership: None,
             tick: 0,
@@ -251,6 +256,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
     /// There is a new connection to a peer; what was sent before may be lost.
     pub fn connected<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, host: &mut H) -> Result<(), H::Error> {
         if self.consensus.leadership().leader == Some(peer) {
+            self.row_locks.tell_leader_again();
             return self.propose_again(true, host);
         }
         if let Some(notice) = self.consensus.last_notice() {
@@ -417,6 +423,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             }
             self.work_reads(host);
             self.work_awaits(host);
+            self.work_row_locks(host);
             if !self.notice_leader(host)? && !members_changed && !proposes_parts {
                 return Ok(());
             }
@@ -483,6 +490,9 @@ impl<S: Store, O: Outbox> Replica<S, O> {
             host.stage(Stage::Certified)?;
             if !matches!(decision, Decision::Part { .. }) {
                 self.traffic.committed(txn.node);
+            }
+            if matches!(decision, Decision::Decided { .. }) {
+                self.end_row_locks(txn, host);
             }
             let held_by = if self.router.is_pending(&txn) { self.held_by(entry.index) } else { String::new() };
             self.router.decided(entry.index, txn, decision, held_by, &context!(self));

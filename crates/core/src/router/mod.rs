@@ -13,7 +13,7 @@ mod feed;
 mod outside;
 mod settle;
 
-pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Event, Log, Outbox, Permit};
+pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Event, LockEvent, Log, Outbox, Permit};
 
 use crate::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
 use crate::certifier::{Certifier, CommittedIndexes, Decision, Outcome, Verdict};
@@ -21,6 +21,7 @@ use crate::entry::Entry;
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
 use crate::members::{MemberRole, Members};
 use crate::parts::{PartSizes, Progress};
+use crate::row_locks::LockSaid;
 use bytes::Bytes;
 use feed::Feed;
 use settle::Settling;
@@ -55,6 +56,8 @@ struct Conn<O> {
     reading: Option<u64>,
     /// The entry of its open AWAIT.
     awaiting: Option<LogIndex>,
+    /// It has asked for row locks.
+    locks: bool,
 }
 
 struct Pending {
@@ -101,6 +104,8 @@ pub struct Router<O> {
     reads: Vec<(ConnId, u64)>,
     /// The same for AWAIT, and its entry.
     awaits: Vec<(ConnId, LogIndex)>,
+    /// What backends want of the lock table, and nobody has looked at yet.
+    locks: Vec<LockEvent>,
 }
 
 /// For `GET /status`.
@@ -160,6 +165,7 @@ impl<O: Outbox> Router<O> {
             events: Vec::new(),
             reads: Vec::new(),
             awaits: Vec::new(),
+            locks: Vec::new(),
         }
     }
 
@@ -222,6 +228,17 @@ impl<O: Outbox> Router<O> {
                     c.in_doubt.take_if(|(_, doubted)| *doubted == at);
                     c.awaiting = Some(at);
                     self.awaits.push((conn, at));
+                }
+            }
+            AgentEvent::Lock { conn, ask } => {
+                if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.is_backend) {
+                    c.locks = true;
+                    self.locks.push(LockEvent::Ask(conn, ask));
+                }
+            }
+            AgentEvent::Unlock { conn, txn, from } => {
+                if self.conns.get(&conn).is_some_and(|c| c.locks) {
+                    self.locks.push(LockEvent::Release { conn, txn, from });
                 }
             }
             AgentEvent::Closed { conn } => self.closed(conn),
@@ -306,7 +323,8 @@ impl<O: Outbox> Router<O> {
         } else {
             outbox.send([welcome]);
         }
-        let fresh = Conn { outbox, is_backend, waiting: None, in_doubt: None, reading: None, awaiting: None };
+        let fresh =
+            Conn { outbox, is_backend, waiting: None, in_doubt: None, reading: None, awaiting: None, locks: false };
         self.conns.insert(conn, fresh);
         Ok(())
     }
@@ -615,6 +633,9 @@ impl<O: Outbox> Router<O> {
     fn close(&mut self, conn: ConnId) {
         let Some(c) = self.conns.remove(&conn) else { return };
         c.outbox.close();
+        if c.locks {
+            self.locks.push(LockEvent::Gone(conn));
+        }
         if let Some(txn) = c.waiting {
             self.pending.remove(&txn);
         }
@@ -658,6 +679,18 @@ impl<O: Outbox> Router<O> {
         if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.awaiting == Some(at)) {
             c.awaiting = None;
             c.outbox.send([ToPostgres::Shown { at, missing }.encode()]);
+        }
+    }
+
+    /// What backends have wanted of the lock table since the last call.
+    pub fn take_lock_events(&mut self) -> Vec<LockEvent> {
+        std::mem::take(&mut self.locks)
+    }
+
+    /// `asked`: another region was asked; `region`: of the other transaction, if there is one.
+    pub fn answer_lock(&mut self, conn: ConnId, number: u64, said: LockSaid, asked: bool, region: RegionId) {
+        if let Some(c) = self.conns.get(&conn) {
+            c.outbox.send([ToPostgres::Locked { number, said, asked, region }.encode()]);
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::agent::{Hello, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY};
 use crate::error::Error;
 use crate::ids::{LogIndex, RegionId, TxnId};
+use crate::row_locks::LockAsk;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -43,8 +44,23 @@ pub enum AgentEvent<O> {
     Done { conn: ConnId, txn: TxnId },
     Read { conn: ConnId, number: u64 },
     Await { conn: ConnId, at: LogIndex },
+    Lock { conn: ConnId, ask: LockAsk },
+    Unlock { conn: ConnId, txn: TxnId, from: u64 },
     Stuck { conn: ConnId, at: LogIndex, message: String },
     Closed { conn: ConnId },
+}
+
+/// What a backend wants of the lock table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LockEvent {
+    Ask(ConnId, LockAsk),
+    Release {
+        conn: ConnId,
+        txn: TxnId,
+        from: u64,
+    },
+    /// A connection on which locks were asked for has ended.
+    Gone(ConnId),
 }
 
 /// Something for the node's own log lines.

@@ -4,6 +4,7 @@ mod everywhere;
 mod leases;
 mod liar;
 mod reads;
+mod row_locks;
 mod world;
 
 use bytes::Bytes;

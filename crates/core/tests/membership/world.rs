@@ -9,6 +9,7 @@ use onetrip_core::members::{Change, Command};
 use onetrip_core::parts::PartSizes;
 use onetrip_core::replica::{Host, RebuildFrom, Replica, Report, Settings, Stage, Store};
 use onetrip_core::router::{Log, Outbox};
+use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{
     Checkpoint, Conf, Entry, EntryId, Error, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, Term,
     Token, TxnId,
@@ -188,6 +189,7 @@ pub struct TestHost {
     reports: Vec<(Option<Vec<NodeId>>, Report)>,
     /// Who was asked for a report as soon as it shows which entry.
     pub awaited: Vec<(Vec<NodeId>, LogIndex)>,
+    pub lock_messages: Vec<(NodeId, LockMessage)>,
     /// Questions for fresh reads: whom it asked, and the number.
     pub questions: Vec<(Vec<NodeId>, u64)>,
     /// Answers to questions for fresh reads: whom, which, and what it named.
@@ -257,6 +259,9 @@ impl Host for TestHost {
     }
     fn send_await(&mut self, to: &[NodeId], at: LogIndex) {
         self.awaited.push((to.to_vec(), at));
+    }
+    fn send_lock_message(&mut self, to: NodeId, message: LockMessage) {
+        self.lock_messages.push((to, message));
     }
     fn send_report(&mut self, to: Option<&[NodeId]>, own: &Report) {
         self.reports.push((to.map(<[NodeId]>::to_vec), own.clone()));
@@ -404,6 +409,7 @@ pub enum Sent {
     LeaseQuestion(NodeId, NodeId, u64),
     Promise(NodeId, NodeId, u64, EntryId),
     Await(NodeId, NodeId, LogIndex),
+    Lock(NodeId, NodeId, LockMessage),
 }
 
 /// 10 s.
@@ -504,7 +510,7 @@ impl World {
     }
 
     /// Does all the work that follows from what node `id` has been given.
-    fn work(&mut self, id: u32) {
+    pub fn work(&mut self, id: u32) {
         let others = self.others(id);
         let Some(Node { replica, host }) = self.nodes.get_mut(&id) else { return };
         let mut ended = replica.advance(host);
@@ -527,6 +533,8 @@ impl World {
         for (to, at) in host.awaited.drain(..) {
             self.wire.extend(to.into_iter().map(|to| Sent::Await(NodeId(id), to, at)));
         }
+        let locks = host.lock_messages.drain(..);
+        self.wire.extend(locks.map(|(to, message)| Sent::Lock(NodeId(id), to, message)));
         for (only, mut report) in host.reports.drain(..) {
             if let Some(shown) = self.shown.get(&id) {
                 report.shown = shown.map(|at| (at, at));
@@ -571,6 +579,7 @@ impl World {
                 Sent::Notice(from, to, _)
                 | Sent::Report(from, to, _)
                 | Sent::Await(from, to, _)
+                | Sent::Lock(from, to, _)
                 | Sent::LeaseQuestion(from, to, _)
                 | Sent::Promise(from, to, ..) => (from.0, to.0),
             };
@@ -590,6 +599,7 @@ impl World {
                     }
                     Sent::Notice(from, _, notice) => node.step(Input::Notice(from, notice)),
                     Sent::Await(from, _, at) => node.replica.awaits(from, at),
+                    Sent::Lock(from, _, message) => node.replica.lock_message(from, message, &mut node.host),
                     Sent::Report(from, _, report) => node.replica.report(from, report, &mut node.host),
                     Sent::LeaseQuestion(from, _, question) => {
                         node.replica.lease_question(from, question, &mut node.host).unwrap();

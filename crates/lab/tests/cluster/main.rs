@@ -47,6 +47,7 @@ mod prepared;
 mod recipes;
 mod rehearsal;
 mod retries;
+mod row_locks;
 mod rows;
 mod sequences;
 mod statements;

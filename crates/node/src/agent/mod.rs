@@ -239,6 +239,8 @@ impl AgentServer {
                 FromPostgres::Settle(txn) => AgentEvent::Settle { conn, txn },
                 FromPostgres::Read { number } => AgentEvent::Read { conn, number },
                 FromPostgres::Await { at } => AgentEvent::Await { conn, at },
+                FromPostgres::Lock(ask) if !is_worker && ask.txn.node == self.me => AgentEvent::Lock { conn, ask },
+                FromPostgres::Unlock { txn, from } if !is_worker => AgentEvent::Unlock { conn, txn, from },
                 FromPostgres::Position { applied, durable } if is_worker => {
                     AgentEvent::Position { conn, applied, durable }
                 }
@@ -308,6 +310,8 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Settle(_) => "SETTLE",
         FromPostgres::Read { .. } => "READ",
         FromPostgres::Await { .. } => "AWAIT",
+        FromPostgres::Lock(_) => "LOCK",
+        FromPostgres::Unlock { .. } => "UNLOCK",
         FromPostgres::Position { .. } => "POSITION",
         FromPostgres::Stuck { .. } => "STUCK",
         FromPostgres::Done(_) => "DONE",

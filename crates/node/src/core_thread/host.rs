@@ -22,6 +22,7 @@ use onetrip_core::consensus::{Committed, Leadership, Message, Notice, Opened};
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, Report, Stage};
 use onetrip_core::router;
+use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{Checkpoint, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::sync::Arc;
@@ -127,6 +128,10 @@ impl Host for NodeHost {
 
     fn send_await(&mut self, to: &[NodeId], at: LogIndex) {
         self.transport.send_await(to, at);
+    }
+
+    fn send_lock_message(&mut self, to: NodeId, message: LockMessage) {
+        self.transport.send_lock_message(to, message);
     }
 
     fn round_trips(&mut self) -> Vec<(NodeId, u32)> {

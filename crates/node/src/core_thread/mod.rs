@@ -239,6 +239,7 @@ impl CoreThread {
             Event::Peer(peer, PeerEvent::LeaseQuestion(question)) => replica.lease_question(peer, question, host)?,
             Event::Peer(peer, PeerEvent::Promise(question, last)) => replica.promise_of(peer, question, last),
             Event::Peer(peer, PeerEvent::Await(at)) => replica.awaits(peer, at),
+            Event::Peer(peer, PeerEvent::Lock(message)) => replica.lock_message(peer, message, host),
             Event::Peer(peer, PeerEvent::Report(report, decided)) => self.report_of(peer, report, &decided),
             Event::Peer(peer, PeerEvent::Unreachable) => replica.unreachable(peer, host),
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,

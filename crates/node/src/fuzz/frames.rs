@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{self, take_frame, EntryFlags, Failure, FromPostgres, Rehearsal, Role, ToPostgres};
 use onetrip_core::entry::EntryKind;
 use onetrip_core::members::{Change, Command, Token};
+use onetrip_core::row_locks::{LockAsk, LockSaid};
 use onetrip_core::wire::Reader;
 use onetrip_core::{Entry, Key, LockMode, LogIndex, MemberRole, Members, NodeId};
 
@@ -109,6 +110,13 @@ pub(super) fn agent_frame_seeds() -> Vec<Vec<u8>> {
             .encode()
             .to_vec(),
         FromPostgres::Await { at }.encode().to_vec(),
+        FromPostgres::Lock(LockAsk { txn: txn(), number: 4, waits: true, keys: vec![(9, LockMode::Update)] })
+            .encode()
+            .to_vec(),
+        FromPostgres::Unlock { txn: txn(), from: 4 }.encode().to_vec(),
+        ToPostgres::Locked { number: 4, said: LockSaid::Busy { other: txn() }, asked: true, region: "s".into() }
+            .encode()
+            .to_vec(),
         ToPostgres::Shown { at, missing: "s".into() }.encode().to_vec(),
         FromPostgres::Look { number: 8 }.encode().to_vec(),
         ToPostgres::Seen { number: 8, cluster: Bytes::from_static(b"{}") }.encode().to_vec(),

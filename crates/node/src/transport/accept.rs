@@ -438,6 +438,9 @@ impl Transport {
                     Frame::Await { at } => {
                         self.inbox.send(Event::Peer(link.id, PeerEvent::Await(at))).await;
                     }
+                    Frame::Lock(message) => {
+                        self.inbox.send(Event::Peer(link.id, PeerEvent::Lock(message))).await;
+                    }
                     Frame::Ping { sent_ns } => {
                         self.send_to(link, Channel::Control, Frame::Pong { sent_ns }.encode());
                     }

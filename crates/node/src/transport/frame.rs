@@ -18,6 +18,7 @@ use onetrip_core::agent::{Failure, Rehearsal};
 use onetrip_core::consensus::{self, Message, Notice};
 use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::replica::Report;
+use onetrip_core::row_locks::LockMessage;
 use onetrip_core::wire::{put_str, Reader};
 use onetrip_core::{checkpoint, EntryId, LogIndex, NodeId, RegionId, Term};
 use protobuf::rt::compute_raw_varint32_size;
@@ -133,6 +134,8 @@ pub enum Frame {
     Await {
         at: LogIndex,
     },
+    /// About row locks, from a node to the leader or back.
+    Lock(LockMessage),
     /// How far the sender's server is, and how long round trips from the sender to the other nodes take; and while a
     /// server is behind, when the sender decided some entries.
     Report(Report, Told),
@@ -330,6 +333,10 @@ impl Frame {
                 out.put_u8(18);
                 out.put_u64_le(at.0);
             }
+            Frame::Lock(message) => {
+                out.put_u8(20);
+                message.put(&mut out);
+            }
             Frame::Ping { sent_ns } => {
                 out.put_u8(4);
                 out.put_u64_le(*sent_ns);
@@ -499,6 +506,7 @@ fn decode(body: Bytes) -> Result<Frame> {
             Frame::Promise { question, last: EntryId { term, index: r.index("index")? } }
         }
         18 => Frame::Await { at: r.index("at")? },
+        20 => Frame::Lock(LockMessage::read(&mut r)?),
         4 => Frame::Ping { sent_ns: r.u64("sent")? },
         5 => Frame::Pong { sent_ns: r.u64("sent")? },
         6 => {
@@ -552,7 +560,8 @@ pub(crate) const RELAY_KEY: Secret = [5; 32];
 #[cfg(any(test, feature = "lab"))]
 pub(crate) fn examples() -> Vec<Frame> {
     use super::relayed::Entries;
-    use onetrip_core::LogIndex;
+    use onetrip_core::row_locks::{LockAnswer, LockAsk, LockSaid};
+    use onetrip_core::{LockMode, LogIndex, TxnId};
 
     let hello = |purpose| Hello {
         version: VERSION,
@@ -588,6 +597,10 @@ pub(crate) fn examples() -> Vec<Frame> {
     let mut propose = Message { from: 1, to: 2, ..Default::default() };
     propose.set_msg_type(MessageType::MsgPropose);
     propose.mut_entries().push(raft::eraftpb::Entry { data: Bytes::from_static(b"entry"), ..Default::default() });
+    let txn = TxnId { node: NodeId(2), incarnation: 5, sequence: 9 };
+    let keys = vec![(u64::MAX, LockMode::Share), (1, LockMode::Update)];
+    let ask = LockAsk { txn, number: 4, waits: true, keys };
+    let lock_answer = |said| Frame::Lock(LockMessage::Answer(LockAnswer { txn, number: 4, said }));
     let rehearsal = Rehearsal {
         base: LogIndex(7),
         timeout_ms: 2000,
@@ -626,6 +639,15 @@ pub(crate) fn examples() -> Vec<Frame> {
         Frame::LeaseQuestion { question: 7 },
         Frame::Promise { question: 7, last: EntryId { term: Term(3), index: LogIndex(12) } },
         Frame::Await { at: LogIndex(12) },
+        Frame::Lock(LockMessage::Ask(ask.clone())),
+        Frame::Lock(LockMessage::Claim(ask)),
+        Frame::Lock(LockMessage::Release { txn, from: 4 }),
+        Frame::Lock(LockMessage::Present(vec![txn, txn])),
+        lock_answer(LockSaid::Waiting),
+        lock_answer(LockSaid::Granted { at: LogIndex(12) }),
+        lock_answer(LockSaid::Busy { other: txn }),
+        lock_answer(LockSaid::Deadlock { other: txn }),
+        lock_answer(LockSaid::NoTable),
         join(None),
         join(Some(Facts::example())),
         Frame::JoinRefused("no".into()),

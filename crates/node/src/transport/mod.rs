@@ -49,6 +49,7 @@ use frame::{Channel, Encoded, Frame};
 use link::Link;
 use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
 use onetrip_core::replica::Report;
+use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{EntryId, LogIndex, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use relay::{Relays, Route, Way};
@@ -436,6 +437,12 @@ impl Transport {
     pub fn send_await(&self, to: &[NodeId], at: LogIndex) {
         for link in to.iter().filter_map(|id| self.link(*id)) {
             self.send_to(&link, Channel::Control, Frame::Await { at }.encode());
+        }
+    }
+
+    pub fn send_lock_message(&self, to: NodeId, message: LockMessage) {
+        if let Some(link) = self.link(to) {
+            self.send_to(&link, Channel::Control, Frame::Lock(message).encode());
         }
     }
 

@@ -57,7 +57,7 @@ impl Workload for Transfers {
         let add = |id: u64, sign: &str| format!("update account set balance = balance {sign} {amount} where id = {id}");
         let note = format!("insert into transfer values ('{}', {payer}, {payee}, {amount})", client.tag());
         // The accounts are locked in any order, so two transactions of one region may deadlock, as in PostgreSQL.
-        let statements = match random.draw(3) {
+        let mut statements = match random.draw(3) {
             0 => vec![add(payer, "-"), add(payee, "+"), note],
             1 => vec![add(payee, "+"), note, add(payer, "-")],
             _ => vec![
@@ -65,6 +65,9 @@ impl Workload for Transfers {
                 format!("update account set balance = balance + case id when {payee} then {amount} else -{amount} end where id in ({payer}, {payee})"),
             ],
         };
+        if random.chance(33) {
+            statements.insert(0, "set local onetrip.concurrency = locking".to_string());
+        }
         session.transaction(&statements, expected).await.map(Step::Wrote)
     }
 

@@ -1,0 +1,298 @@
+//! Row locks that sessions ask for before they change a row (`onetrip.concurrency = locking`).
+//!
+//! ```text
+//!   LOCK ──> "these locks" ──> the leader, which has the table
+//!            granted, and from which entry on the rows are as their last holder left them
+//!            <── half a round trip to the leader, and back; nothing if this node leads
+//!   LOCKED <─┘
+//! ```
+//! The locks of a transaction end when the leader decides its entry, when its session says so or is gone, and when its
+//! node has not been heard for [`EXPIRE_TICKS`].  Nodes name their transactions every [`ROUND_TICKS`]: what the leader
+//! has of others is a rest of which the end was lost.  A follower may decide an entry before the leader does, and still
+//! names its transaction for [`DECIDED_TICKS`].
+//!
+//! A new leader begins with an empty table.  The sessions' nodes tell it what they had; what somebody else has got by
+//! then is lost, and the certifier decides.
+//!
+//! Invariants:
+//! - The table exists at a leader that has decided an entry of its own term: so what it says of a row's last change is
+//!   not older than what any earlier leader had decided.
+//! - A session that asks gets an answer, or its node has heard from the leader within [`UNANSWERED_TICKS`] that it
+//!   waits in line.
+
+use super::{Host, Replica, Store};
+use crate::certifier::Outcome;
+use crate::consensus::Role;
+use crate::ids::{NodeId, RegionId, Term, TxnId};
+use crate::router::{ConnId, LockEvent, Outbox};
+use crate::row_locks::{LockAnswer, LockAsk, LockMessage, LockSaid, LockTable};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often a node names its transactions, and asks again for what is not answered.
+const ROUND_TICKS: u64 = 25;
+/// How often it asks again for what waits in line: the answer may have been lost.
+const WAITING_TICKS: u64 = 100;
+/// A session goes on without locks if its node has heard nothing of its request for this long.
+const UNANSWERED_TICKS: u64 = 250;
+/// For how long a transaction that is decided here is still named: the leader may come to decide it later.
+const DECIDED_TICKS: u64 = 100;
+/// The locks of a node that has not been heard for this long are free.
+const EXPIRE_TICKS: u64 = 150;
+
+/// The transaction of a session of this node that has asked for locks.
+struct Session {
+    conn: ConnId,
+    held: Vec<LockAsk>,
+    open: Option<Open>,
+}
+
+struct Open {
+    ask: LockAsk,
+    /// When the leader said something about it last, or it was asked first.
+    heard_at: u64,
+    ask_again_at: u64,
+}
+
+#[derive(Default)]
+pub(super) struct RowLocks {
+    sessions: BTreeMap<TxnId, Session>,
+    of_conn: BTreeMap<ConnId, TxnId>,
+    /// Transactions with locks that are decided here, and until when they are named.
+    decided: BTreeMap<TxnId, u64>,
+    /// Who has been told of them.
+    leader: Option<(NodeId, Term)>,
+    round_at: u64,
+    /// As leader, in this term.
+    table: LockTable,
+    term: Term,
+    heard: BTreeMap<NodeId, u64>,
+}
+
+impl RowLocks {
+    /// What it was told may be lost.
+    pub(super) fn tell_leader_again(&mut self) {
+        self.leader = None;
+    }
+
+    fn remove(&mut self, txn: &TxnId) -> Option<Session> {
+        let session = self.sessions.remove(txn)?;
+        if self.of_conn.get(&session.conn) == Some(txn) {
+            self.of_conn.remove(&session.conn);
+        }
+        Some(session)
+    }
+}
+
+impl<S: Store, O: Outbox> Replica<S, O> {
+    /// A member says something about row locks, as the leader or to it.
+    pub fn lock_message<H: Host<Store = S, Outbox = O>>(&mut self, peer: NodeId, message: LockMessage, host: &mut H) {
+        if let LockMessage::Answer(answer) = message {
+            if self.row_locks.leader.is_some_and(|(leader, _)| leader == peer) {
+                self.take_lock_answer(answer);
+            }
+            return;
+        }
+        if !self.members.contains(peer) || !self.has_lock_table() {
+            return;
+        }
+        self.row_locks.heard.insert(peer, self.tick);
+        let (table, certifier) = (&mut self.row_locks.table, &self.certifier);
+        let is_own = |txn: &TxnId| txn.node == peer;
+        // What came late must not lock anything for a transaction that is over.
+        let may_lock = |txn: &TxnId| is_own(txn) && certifier.outcome(txn) == Outcome::Unknown;
+        let shown_at = &|hash, mode| certifier.last_taken(hash, mode);
+        let answers = match message {
+            LockMessage::Ask(ask) if may_lock(&ask.txn) => table.ask(ask, shown_at),
+            LockMessage::Claim(ask) if may_lock(&ask.txn) => {
+                table.claim(ask);
+                Vec::new()
+            }
+            LockMessage::Release { txn, from } if is_own(&txn) => table.release(txn, from, shown_at),
+            LockMessage::Present(txns) => {
+                let present: BTreeSet<TxnId> = txns.into_iter().collect();
+                let gone = table.of(peer).into_iter().filter(|txn| !present.contains(txn));
+                gone.flat_map(|txn| table.release(txn, 0, shown_at)).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.send_lock_answers(answers, host);
+    }
+
+    fn send_lock_answers<H: Host<Store = S, Outbox = O>>(&mut self, answers: Vec<LockAnswer>, host: &mut H) {
+        for answer in answers {
+            match answer.txn.node {
+                node if node == self.id => self.take_lock_answer(answer),
+                node => host.send_lock_message(node, LockMessage::Answer(answer)),
+            }
+        }
+    }
+
+    /// Whether the table of row locks is here.
+    fn has_lock_table(&self) -> bool {
+        let (now, (_, term)) = (self.consensus.leadership(), self.consensus.applied());
+        now.role == Role::Leader && term == now.term
+    }
+
+    /// The entry of this transaction is decided: it needs no locks any more.
+    pub(super) fn end_row_locks<H: Host<Store = S, Outbox = O>>(&mut self, txn: TxnId, host: &mut H) {
+        if self.row_locks.remove(&txn).is_some() {
+            self.row_locks.decided.insert(txn, self.tick + DECIDED_TICKS);
+        }
+        if self.row_locks.table.is_empty() || !self.has_lock_table() {
+            return;
+        }
+        let certifier = &self.certifier;
+        let answers = self.row_locks.table.release(txn, 0, &|hash, mode| certifier.last_taken(hash, mode));
+        self.send_lock_answers(answers, host);
+    }
+
+    /// To be called whenever something has happened.
+    pub(super) fn work_row_locks<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        let now = self.consensus.leadership();
+        if !self.has_lock_table() || self.row_locks.term != now.term {
+            self.row_locks.table = LockTable::default();
+            self.row_locks.heard.clear();
+            self.row_locks.term = now.term;
+        }
+        let leads = |leader: &NodeId| *leader != self.id || self.has_lock_table();
+        let leader = now.leader.filter(leads).map(|leader| (leader, now.term));
+        if self.row_locks.leader != leader {
+            self.row_locks.leader = leader;
+            self.tell_leader_all(host);
+        }
+        for event in self.router.take_lock_events() {
+            self.take_lock_event(event, host);
+        }
+        if self.row_locks.round_at <= self.tick {
+            self.row_locks.round_at = self.tick + ROUND_TICKS;
+            self.expire_row_locks(host);
+            self.tell_leader_who_is_present(host);
+        }
+    }
+
+    fn tell_leader<H: Host<Store = S, Outbox = O>>(&mut self, message: LockMessage, host: &mut H) {
+        match self.row_locks.leader {
+            Some((leader, _)) if leader == self.id => self.lock_message(leader, message, host),
+            Some((leader, _)) => host.send_lock_message(leader, message),
+            None => {}
+        }
+    }
+
+    /// A leader that knows nothing yet of the sessions here.
+    fn tell_leader_all<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        let sessions = self.row_locks.sessions.values();
+        let had = sessions.clone().flat_map(|session| session.held.iter().cloned().map(LockMessage::Claim));
+        let open = sessions.filter_map(|session| Some(LockMessage::Ask(session.open.as_ref()?.ask.clone())));
+        for message in had.chain(open).collect::<Vec<_>>() {
+            self.tell_leader(message, host);
+        }
+    }
+
+    fn take_lock_event<H: Host<Store = S, Outbox = O>>(&mut self, event: LockEvent, host: &mut H) {
+        match event {
+            LockEvent::Ask(conn, ask) => {
+                let txn = ask.txn;
+                if let Some(before) = self.row_locks.of_conn.insert(conn, txn).filter(|before| *before != txn) {
+                    self.give_up_row_locks(before, host);
+                }
+                let open = Open { ask: ask.clone(), heard_at: self.tick, ask_again_at: self.tick + ROUND_TICKS };
+                let sessions = &mut self.row_locks.sessions;
+                let session = sessions.entry(txn).or_insert(Session { conn, held: Vec::new(), open: None });
+                session.open = Some(open);
+                let before = std::mem::replace(&mut session.conn, conn);
+                if before != conn {
+                    self.row_locks.of_conn.remove(&before);
+                }
+                self.tell_leader(LockMessage::Ask(ask), host);
+            }
+            LockEvent::Release { conn, txn, from } => {
+                let Some(session) = self.row_locks.sessions.get_mut(&txn).filter(|session| session.conn == conn) else {
+                    return;
+                };
+                session.held.retain(|ask| ask.number < from);
+                session.open.take_if(|open| open.ask.number >= from);
+                if session.held.is_empty() && session.open.is_none() {
+                    self.row_locks.remove(&txn);
+                }
+                self.tell_leader(LockMessage::Release { txn, from }, host);
+            }
+            LockEvent::Gone(conn) => {
+                if let Some(txn) = self.row_locks.of_conn.get(&conn).copied() {
+                    self.give_up_row_locks(txn, host);
+                }
+            }
+        }
+    }
+
+    fn give_up_row_locks<H: Host<Store = S, Outbox = O>>(&mut self, txn: TxnId, host: &mut H) {
+        self.row_locks.remove(&txn);
+        self.tell_leader(LockMessage::Release { txn, from: 0 }, host);
+    }
+
+    fn take_lock_answer(&mut self, answer: LockAnswer) {
+        let LockAnswer { txn, number, said } = answer;
+        let Some(session) = self.row_locks.sessions.get_mut(&txn) else { return };
+        let Some(open) = session.open.as_mut().filter(|open| open.ask.number == number) else { return };
+        if said == LockSaid::Waiting {
+            (open.heard_at, open.ask_again_at) = (self.tick, self.tick + WAITING_TICKS);
+            return;
+        }
+        let conn = session.conn;
+        if let Some(open) = session.open.take().filter(|_| matches!(said, LockSaid::Granted { .. })) {
+            session.held.push(open.ask);
+        }
+        if session.held.is_empty() {
+            self.row_locks.remove(&txn);
+        }
+        self.tell_session(conn, number, said);
+    }
+
+    fn tell_session(&mut self, conn: ConnId, number: u64, said: LockSaid) {
+        let region = |node| self.members.region_of(node).cloned().unwrap_or_default();
+        let other = match said {
+            LockSaid::Busy { other } | LockSaid::Deadlock { other } => region(other.node),
+            _ => RegionId::default(),
+        };
+        let asked = self.row_locks.leader.is_none_or(|(leader, _)| region(leader) != self.settings.region);
+        self.router.answer_lock(conn, number, said, asked, other);
+    }
+
+    /// Frees what nodes have that have not been heard for long.
+    fn expire_row_locks<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        let (tick, me) = (self.tick, self.id);
+        let RowLocks { table, heard, .. } = &mut self.row_locks;
+        let is_silent = |node: &NodeId| heard.get(node).is_none_or(|heard| heard + EXPIRE_TICKS <= tick);
+        let silent = table.nodes().into_iter().filter(|node| *node != me && is_silent(node));
+        let gone: Vec<TxnId> = silent.flat_map(|node| table.of(node)).collect();
+        let certifier = &self.certifier;
+        let shown_at = &|hash, mode| certifier.last_taken(hash, mode);
+        let answers = gone.into_iter().flat_map(|txn| table.release(txn, 0, shown_at)).collect();
+        self.send_lock_answers(answers, host);
+    }
+
+    fn tell_leader_who_is_present<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
+        let tick = self.tick;
+        self.row_locks.decided.retain(|_, until| *until > tick);
+        if self.row_locks.sessions.is_empty() && self.row_locks.decided.is_empty() {
+            return;
+        }
+        let (mut again, mut unanswered) = (Vec::new(), Vec::new());
+        for (txn, session) in &mut self.row_locks.sessions {
+            let Some(open) = &mut session.open else { continue };
+            if open.heard_at + UNANSWERED_TICKS <= tick {
+                unanswered.push((*txn, session.conn, open.ask.number));
+            } else if open.ask_again_at <= tick {
+                open.ask_again_at = tick + ROUND_TICKS;
+                again.push(LockMessage::Ask(open.ask.clone()));
+            }
+        }
+        for (txn, conn, number) in unanswered {
+            self.take_lock_event(LockEvent::Release { conn, txn, from: number }, host);
+            self.tell_session(conn, number, LockSaid::NoTable);
+        }
+        let RowLocks { sessions, decided, .. } = &self.row_locks;
+        let present = sessions.keys().chain(decided.keys()).copied().collect();
+        self.tell_leader(LockMessage::Present(present), host);
+        again.into_iter().for_each(|message| self.tell_leader(message, host));
+    }
+}

@@ -1,0 +1,480 @@
+/*-------------------------------------------------------------------------
+ *
+ * row_lock.c
+ *	  onetrip.concurrency = locking: before a transaction changes or locks a row
+ *	  it waits in line for the row's lock, at the leader.
+ *
+ * The node passes the request on to the leader, which has one table of such
+ * locks for all regions, and finds deadlocks in it.  When the lock is granted,
+ * this server waits until it shows what the last holder committed.  Then heap
+ * is asked to change the row, and finds either that nobody has changed it or
+ * that it has to be read again, as after any wait for a row.
+ *
+ * What the leader grants is no promise: the lock may be lost with a connection
+ * or a leader, and transactions that do not ask do not know of it.  COMMIT is
+ * certified as ever.  So whatever goes wrong here, the transaction goes on
+ * without, and may lose at COMMIT.
+ *
+ * Deadlocks that the leader cannot see.  A transaction in line may hold up
+ * another one by a lock of PostgreSQL's own (a unique value that both insert, a
+ * table, a row by way of a transaction that does not ask), and that one may have
+ * what the first one waits for.  Such a circle always has a transaction in line,
+ * on the server of the wait that the leader does not see.  After
+ * deadlock_timeout, and again each time that this has passed, a transaction in
+ * line looks whether another one of this server with locks at the leader waits
+ * for it, directly or not.  If so it gives up with 40P01, although there need
+ * not be a circle.
+ *
+ * Runs in backends.  Interrupts are served while it waits.  Raises ERROR before
+ * the row is touched.
+ *
+ * Copyright 2026 The Onetrip authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "commit/commit_internal.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/array.h"
+#include "utils/fmgrprotos.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "capture/capture.h"
+#include "shmem/shmem.h"
+
+/* For how long a node that cannot be reached is tried. */
+#define UNREACHABLE_MS 5000
+/* The locks of one request, at most. */
+#define LOCKS_AT_ONCE 10000
+
+/* A lock that this transaction has. */
+typedef struct HeldLock
+{
+	uint64		hash;			/* of the row's key */
+	OtKeyMode	mode;
+	uint64		number;			/* of the request that got it */
+} HeldLock;
+
+/* The present transaction. */
+static struct
+{
+	bool		has_asked;
+	bool		goes_without;	/* nobody answers: it asks no more */
+	OtTxnId		txn;
+	HTAB	   *held;			/* HeldLock, in TopTransactionContext */
+}			present;
+
+/* Of the requests of this session. */
+static uint64 last_number = 0;
+
+/* The last one before each open subtransaction began, by nesting level. */
+static uint64 *before_subxact = NULL;
+static int	before_subxact_room = 0;
+
+/* ---- the request ---- */
+
+typedef struct RowLockRequest
+{
+	Relation	rel;
+	const OtRowLock *locks;
+	int			nlocks;
+	bool		waits;
+	uint64		number;
+	TimestampTz deadline;		/* of lock_timeout; 0: none */
+} RowLockRequest;
+
+static void
+row_lock_send(OtAgent *agent, const RowLockRequest *request)
+{
+	StringInfo	frame = ot_agent_frame(agent, OT_FRAME_LOCK);
+
+	ot_put_txn(frame, present.txn);
+	ot_put_u64(frame, request->number);
+	ot_put_u8(frame, request->waits);
+	ot_put_u32(frame, request->nlocks);
+	for (int i = 0; i < request->nlocks; i++)
+	{
+		ot_put_u64(frame, request->locks[i].hash);
+		ot_put_u8(frame, request->locks[i].mode);
+	}
+	ot_agent_frame_end(agent);
+}
+
+/* Reads until the answer has come; false: not yet. */
+static bool
+row_lock_read(OtAgent *agent, uint64 number, OtLocked *answer)
+{
+	OtFrameType type;
+	OtReader	body;
+
+	while (ot_agent_read(agent, &type, &body))
+	{
+		bool		answered = false;
+
+		if (type == OT_FRAME_LOCKED)
+		{
+			ot_agent_get_locked(&body, answer);
+			/* or it is to a request that a cancel has ended */
+			answered = answer->number == number;
+		}
+		ot_agent_consume(agent);
+		if (answered)
+			return true;
+	}
+	return false;
+}
+
+static void
+row_lock_raise_timeout(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("canceling statement due to lock timeout"),
+			 errdetail("It waited in line for the lock of a row of table \"%s\".",
+					   RelationGetRelationName(rel))));
+}
+
+/* ---- deadlocks that the leader cannot see ---- */
+
+/* Does this process wait, for a lock of PostgreSQL's, until this transaction ends? */
+static bool
+row_lock_is_waited_for_by(int pid)
+{
+	List	   *open = list_make1_int(pid);
+
+	for (int i = 0; i < list_length(open); i++)
+	{
+		ArrayType  *blockers = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+																	  Int32GetDatum(list_nth_int(open, i))));
+		int			n = ArrayGetNItems(ARR_NDIM(blockers), ARR_DIMS(blockers));
+		int32	   *pids = (int32 *) ARR_DATA_PTR(blockers);
+
+		for (int k = 0; k < n; k++)
+		{
+			if (pids[k] == MyProcPid)
+				return true;
+			if (pids[k] != 0)
+				open = list_append_unique_int(open, pids[k]);
+		}
+	}
+	return false;
+}
+
+static void
+row_lock_check_deadlock(Relation rel)
+{
+	static MemoryContext context = NULL;
+	MemoryContext old;
+	int			waits = 0;
+
+	if (context == NULL)
+		context = AllocSetContextCreate(TopMemoryContext, "onetrip row lock deadlock",
+										ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(context);
+	for (int i = 0; i < ot_slots->nslots && waits == 0; i++)
+	{
+		volatile PGPROC *proc = &ProcGlobal->allProcs[i];
+		int			pid = proc->pid;
+
+		if (i != ot_my_slot_number() && pid != 0 &&
+			pg_atomic_read_u32(&ot_slots->slots[i].has_row_locks) != 0 &&
+			(proc->wait_event_info & 0xFF000000) == PG_WAIT_LOCK &&
+			row_lock_is_waited_for_by(pid))
+			waits = pid;
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(context);
+	if (waits != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("deadlock detected"),
+				 errdetail("Process %d, which has row locks at the leader, waits for this one, which waits in line for the lock of a row of table \"%s\".",
+						   waits, RelationGetRelationName(rel)),
+				 errhint("Retry the transaction.")));
+}
+
+/* ---- the wait ---- */
+
+/*
+ * Asks, again on each new connection, until the answer has come.  Returns false
+ * if the node cannot be reached.
+ */
+static bool
+row_lock_wait(const RowLockRequest *request, OtLocked *answer)
+{
+	OtAgent    *agent = ot_commit_agent();
+	TimestampTz unreachable_at = TimestampTzPlusMilliseconds(ot_now(), UNREACHABLE_MS);
+	TimestampTz check_at = TimestampTzPlusMilliseconds(ot_now(), DeadlockTimeout);
+	bool		asked = false;
+
+	for (;;)
+	{
+		long		left = ot_ms_until(check_at);
+
+		if (!ot_agent_is_open(agent))
+		{
+			asked = false;
+			(void) ot_commit_connect();
+		}
+		if (ot_agent_is_open(agent) && !asked)
+		{
+			row_lock_send(agent, request);
+			asked = true;
+		}
+		(void) ot_agent_flush(agent);
+		if (row_lock_read(agent, request->number, answer))
+			return true;
+		CHECK_FOR_INTERRUPTS();
+		if (request->deadline != 0)
+		{
+			if (ot_ms_until(request->deadline) == 0)
+				row_lock_raise_timeout(request->rel);
+			left = Min(left, ot_ms_until(request->deadline));
+		}
+		if (left == 0)
+		{
+			row_lock_check_deadlock(request->rel);
+			check_at = TimestampTzPlusMilliseconds(ot_now(), DeadlockTimeout);
+			continue;
+		}
+		if (ot_agent_is_open(agent))
+			unreachable_at = TimestampTzPlusMilliseconds(ot_now(), UNREACHABLE_MS);
+		else if (ot_ms_until(unreachable_at) == 0)
+			return false;
+		else
+			left = Min(left, RECONNECT_MS);
+		if (ot_agent_wait(agent, left, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+/* The lock is granted: waits until this server shows its last holder's changes. */
+static void
+row_lock_wait_shown(const RowLockRequest *request, OtLogIndex at)
+{
+	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms);
+
+	if (request->deadline != 0)
+		deadline = Min(deadline, request->deadline);
+	if (ot_position_wait_shown(at, deadline))
+		return;
+	if (request->deadline != 0 && ot_ms_until(request->deadline) == 0)
+		row_lock_raise_timeout(request->rel);
+	ereport(ERROR,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("cannot change a row of table \"%s\": the server of region \"%s\" is behind",
+					RelationGetRelationName(request->rel), ot_region),
+			 errdetail("It shows log index " UINT64_FORMAT ", and the row was changed at " UINT64_FORMAT ".",
+					   ot_applied_index().value, at.value),
+			 errhint("Repeat the transaction later or in another region.")));
+}
+
+static void
+row_lock_go_without(void)
+{
+	present.goes_without = true;
+	ereport(WARNING,
+			(errcode(OT_ERR_NOT_NOW),
+			 errmsg("row locks are not available now, the transaction goes on without"),
+			 errdetail("No leader answers the node of region \"%s\", or there are too many locks.", ot_region),
+			 errhint("If another region changes the same rows, COMMIT may fail with 40001.")));
+}
+
+/* ---- what capture calls ---- */
+
+static void
+row_lock_begin(void)
+{
+	HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(HeldLock), .hcxt = TopTransactionContext};
+
+	if (present.has_asked)
+		return;
+	present.held = hash_create("onetrip row locks", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	present.txn = ot_commit_own_txn();
+	present.has_asked = true;
+	pg_atomic_write_u32(&ot_my_slot()->has_row_locks, 1);
+}
+
+static void
+row_lock_take(const RowLockRequest *request)
+{
+	for (int i = 0; i < request->nlocks; i++)
+	{
+		HeldLock   *held = hash_search(present.held, &request->locks[i].hash, HASH_ENTER, NULL);
+
+		held->mode = request->locks[i].mode;
+		held->number = request->number;
+	}
+}
+
+static bool
+row_lock_is_held(const OtRowLock *lock)
+{
+	HeldLock   *held = hash_search(present.held, &lock->hash, HASH_FIND, NULL);
+
+	return held != NULL && held->mode >= lock->mode;
+}
+
+/* Gets all of these locks.  false: somebody else has one, and the policy is to skip. */
+static bool
+row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy policy)
+{
+	RowLockRequest request = {.rel = rel, .locks = locks, .nlocks = nlocks, .waits = policy == LockWaitBlock};
+	OtLocked	answer = {0};
+
+	ot_trips_take("lock a row", 1);
+	/* a cancel by the evictor must say what it is */
+	ot_session_watch_errors();
+	ot_eviction_check();
+	ot_position_attach();
+	request.number = ++last_number;
+	if (LockTimeout > 0)
+		request.deadline = TimestampTzPlusMilliseconds(ot_now(), LockTimeout);
+	if (!row_lock_wait(&request, &answer))
+	{
+		answer.outcome = OT_LOCK_NO_TABLE;
+		answer.others_asked = false;
+	}
+	if (answer.others_asked)
+		ot_crossing_note(OT_CROSSING_ROW_LOCK);
+	else
+		ot_trips_give_back(1);
+	switch (answer.outcome)
+	{
+		case OT_LOCK_GRANTED:
+			row_lock_take(&request);
+			row_lock_wait_shown(&request, answer.at);
+			return true;
+		case OT_LOCK_BUSY:
+			if (policy == LockWaitSkip)
+				return false;
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not obtain lock on row in relation \"%s\"", RelationGetRelationName(rel)),
+					 errdetail("A transaction in region \"%s\" has it.", answer.region)));
+			break;
+		case OT_LOCK_DEADLOCK:
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+					 errmsg("deadlock detected"),
+					 errdetail("This transaction would wait for the lock of a row of table \"%s\", and so for a transaction in region \"%s\" that waits for a row of this one.",
+							   RelationGetRelationName(rel), answer.region),
+					 errhint("Retry the transaction.")));
+			break;
+		default:
+			row_lock_go_without();
+	}
+	return true;
+}
+
+static bool
+row_lock_first(Relation rel, OtHash hash, OtKeyMode mode, LockWaitPolicy policy)
+{
+	OtRowLock	lock = {.hash = hash.value, .mode = mode};
+
+	if (!ot_preloaded || !IsUnderPostmaster || present.goes_without)
+		return true;
+	row_lock_begin();
+	return row_lock_is_held(&lock) || row_lock_ask(rel, &lock, 1, policy);
+}
+
+/* Gets all of these locks, in as few requests as possible.  Changes the array. */
+void
+ot_row_lock_all(Relation rel, OtRowLock *locks, int nlocks)
+{
+	int			wanted = 0;
+
+	row_lock_begin();
+	for (int i = 0; i < nlocks; i++)
+	{
+		if (!row_lock_is_held(&locks[i]))
+			locks[wanted++] = locks[i];
+	}
+	for (int begin = 0; begin < wanted && !present.goes_without; begin += LOCKS_AT_ONCE)
+		(void) row_lock_ask(rel, locks + begin, Min(wanted - begin, LOCKS_AT_ONCE), LockWaitBlock);
+}
+
+/* ---- the end ---- */
+
+/* Gives back what requests from this number on have got, or still want. */
+static void
+row_lock_give_back(uint64 from)
+{
+	OtAgent    *agent = ot_commit_agent();
+	StringInfo	frame;
+
+	/* if the connection is lost, the node knows what that means */
+	if (!ot_agent_is_open(agent))
+		return;
+	frame = ot_agent_frame(agent, OT_FRAME_UNLOCK);
+	ot_put_txn(frame, present.txn);
+	ot_put_u64(frame, from);
+	ot_agent_frame_end(agent);
+	(void) ot_agent_flush(agent);
+}
+
+/* The transaction ends.  If an entry of it is decided, the leader knows. */
+void
+ot_row_lock_end(bool decided)
+{
+	if (likely(!present.has_asked))
+	{
+		present.goes_without = false;
+		return;
+	}
+	if (!decided)
+		row_lock_give_back(0);
+	pg_atomic_write_u32(&ot_my_slot()->has_row_locks, 0);
+	memset(&present, 0, sizeof(present));
+}
+
+void
+ot_row_lock_subxact_start(int nest_level)
+{
+	if (nest_level >= before_subxact_room)
+	{
+		int			room = Max(nest_level + 1, 2 * before_subxact_room);
+
+		before_subxact = before_subxact == NULL ?
+			MemoryContextAlloc(TopMemoryContext, sizeof(uint64) * room) :
+			repalloc(before_subxact, sizeof(uint64) * room);
+		before_subxact_room = room;
+	}
+	before_subxact[nest_level] = last_number;
+}
+
+/* What the subtransaction has locked is free again, as in PostgreSQL. */
+void
+ot_row_lock_subxact_abort(int nest_level)
+{
+	HASH_SEQ_STATUS seq;
+	HeldLock   *held;
+	uint64		from;
+
+	if (likely(!present.has_asked) || nest_level >= before_subxact_room ||
+		before_subxact[nest_level] == last_number)
+		return;
+	from = before_subxact[nest_level] + 1;
+	hash_seq_init(&seq, present.held);
+	while ((held = hash_seq_search(&seq)) != NULL)
+	{
+		if (held->number >= from)
+			(void) hash_search(present.held, &held->hash, HASH_REMOVE, NULL);
+	}
+	row_lock_give_back(from);
+}
+
+void
+ot_row_lock_init(void)
+{
+	ot_capture_lock_first_with(row_lock_first);
+	ot_lock_ahead_init();
+}
