@@ -563,6 +563,20 @@ fn a_slow_disk_is_synced_beside_the_logs_thread() {
     assert_eq!(contents(&open(dir.path()).unwrap()), all);
 }
 
+/// Goal: threads that wait for a processor do not make a disk look slow.
+#[test]
+fn a_disk_is_as_fast_as_its_fastest_syncs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = RaftLog::open_with(dir.path(), 10_000).unwrap();
+    let us = Duration::from_micros;
+    for round in 0..100 {
+        log.took(us(if round % 8 == 0 { 80 } else { 900 }));
+        assert!(log.sync_takes < BESIDE_FROM, "{:?} in round {round}", log.sync_takes);
+    }
+    (0..100).for_each(|_| log.took(us(500)));
+    assert!(log.sync_takes > BESIDE_FROM);
+}
+
 /// Goal: Raft gets old entries only once another thread has read them, and never entries that have been replaced since.
 #[test]
 fn old_entries_are_read_beside_the_logs_thread() {
