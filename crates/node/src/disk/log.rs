@@ -502,17 +502,20 @@ impl RaftLog {
         begins.map_or(0, |(number, _)| number)
     }
 
-    /// The lowest index after which the entries have no more than so many bytes.
+    /// The lowest index after which the log on disk has no more than so many bytes.
     pub fn index_leaving(&self, bytes: u64) -> LogIndex {
-        let mut left = bytes;
-        let fits = |slot: &&Slot| match left.checked_sub(u64::from(slot.len) + ENTRY_HEAD_BYTES) {
-            Some(less) => {
-                left = less;
-                true
-            }
-            None => false,
+        let first = self.segments.front().map_or(0, |s| s.number);
+        let (mut starts, mut all) = (Vec::with_capacity(self.segments.len()), 0);
+        for segment in &self.segments {
+            starts.push(all);
+            all += segment.end;
+        }
+        let is_too_much = |slot: &Slot| {
+            let start = starts[(slot.segment - first) as usize];
+            all - (start + slot.offset - ENTRY_HEAD_BYTES) > bytes
         };
-        LogIndex(self.last() - self.slots.iter().rev().take_while(fits).count() as u64)
+        // Entries are on disk in their order.
+        LogIndex(self.before_first() + self.slots.partition_point(is_too_much) as u64)
     }
 
     /// The data of one entry.
