@@ -63,6 +63,12 @@
 
 /* How often the node is told the position when nothing else happens. */
 #define POSITION_MS 100
+/*
+ * It is told no more often than this, unless POSITION_ENTRIES have come: a worker
+ * that keeps up would tell it after each entry, which wakes two threads of the
+ * node each time.
+ */
+#define POSITION_GAP_MS 5
 /* Finding the durable index flushes the WAL: not more often than this. */
 #define DURABLE_MS 500
 /* The node is told the position at the latest after so many entries. */
@@ -89,6 +95,7 @@ static MemoryContext entry_context = NULL;
 static OtLogIndex told_applied;
 static OtLogIndex told_durable;
 static int	untold_entries = 0;
+static TimestampTz told_at = 0;
 static char told_trouble[256] = "";
 /* The last error while the present entry was applied, caught or not. */
 static char failure[sizeof(((OtWorkerStatus *) NULL)->failure)] = "";
@@ -151,6 +158,26 @@ apply_tell_position(void)
 	(void) ot_agent_flush(agent);
 	told_applied = applied;
 	told_durable = durable;
+	told_at = now;
+}
+
+/*
+ * There is nothing to apply now.  Tells the node the position, if it was not
+ * told just before; returns after how many milliseconds to look again.
+ */
+static long
+apply_rest(void)
+{
+	long		gap_ms = TimestampDifferenceMilliseconds(ot_now(),
+													 TimestampTzPlusMilliseconds(told_at, POSITION_GAP_MS));
+
+	/* the clock may have been set back */
+	if (gap_ms == 0 || gap_ms > POSITION_GAP_MS)
+	{
+		apply_tell_position();
+		return POSITION_MS;
+	}
+	return told_applied.value == ot_applied_index().value ? POSITION_MS : gap_ms;
 }
 
 static void
@@ -800,6 +827,7 @@ ot_apply_main(Datum arg)
 	{
 		OtFrameType type;
 		OtReader	body;
+		long		rest_ms;
 
 		apply_process_interrupts();
 		if (!ot_agent_is_open(agent))
@@ -864,9 +892,9 @@ ot_apply_main(Datum arg)
 		if (!ot_agent_is_open(agent))
 			apply_tell_trouble();
 
-		apply_tell_position();
+		rest_ms = apply_rest();
 		pgstat_report_stat(false);
-		if (ot_agent_wait(agent, POSITION_MS, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+		if (ot_agent_wait(agent, rest_ms, PG_WAIT_EXTENSION) & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 	}
 }

@@ -24,7 +24,9 @@
  */
 #include "apply/apply_internal.h"
 
+#include "access/relation.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
@@ -32,6 +34,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
@@ -39,7 +42,9 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "commit/commit.h"
@@ -99,6 +104,35 @@ jobs_execute(const char *query, int expected)
 {
 	if (SPI_execute(query, false, 0) != expected)
 		elog(ERROR, "cannot execute \"%s\"", query);
+}
+
+/*
+ * May there be something to do or to report?  Both tables have no page where no
+ * index was ever built by a job, and there the queries would be planned every
+ * second for nothing.
+ */
+static bool
+jobs_may_be_there(void)
+{
+	static const char *const tables[] = {"job_here", "job_report"};
+	bool		may_be = false;
+	Oid			schema;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	ot_session_watch_errors();
+	schema = get_namespace_oid("onetrip", true);
+	for (int i = 0; i < lengthof(tables); i++)
+	{
+		Oid			relid = get_relname_relid(tables[i], schema);
+		Relation	rel = OidIsValid(relid) ? try_relation_open(relid, AccessShareLock) : NULL;
+
+		may_be = may_be || rel == NULL || RelationGetNumberOfBlocks(rel) > 0;
+		if (rel != NULL)
+			relation_close(rel, AccessShareLock);
+	}
+	CommitTransactionCommand();
+	return may_be;
 }
 
 /*
@@ -289,10 +323,13 @@ jobs_report(const Job *job)
 static void
 jobs_look(MemoryContext context)
 {
-	List	   *jobs = jobs_read(context);
+	List	   *jobs;
 	ListCell   *lc;
 	int			code;
 
+	if (!jobs_may_be_there())
+		return;
+	jobs = jobs_read(context);
 	if (jobs != NIL)
 		(void) jobs_try(jobs_report, NULL, &code);
 	foreach(lc, jobs)

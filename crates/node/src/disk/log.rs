@@ -37,7 +37,7 @@ const SPARE_FROM: u64 = 4;
 const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Bytes that an entry takes in a record besides its data.
 const ENTRY_HEAD_BYTES: u64 = 21;
-/// A sync that usually takes longer is done beside the core thread; that costs two switches between threads.
+/// If even fast syncs take longer, they are done beside the core thread; that costs two switches between threads.
 const BESIDE_FROM: Duration = Duration::from_micros(200);
 /// This file says where the log ended at a clean stop.
 pub(crate) const CLOSED_FILE: &str = "closed";
@@ -52,7 +52,7 @@ pub struct RaftLog {
     backlog: Option<BacklogReader>,
     /// Syncs beside the core thread.  `None`: each append syncs by itself.
     syncer: Option<Syncer>,
-    /// How long a sync takes, on average lately.
+    /// How long the disk takes for a sync ([`RaftLog::took`]).
     sync_takes: Duration,
     /// Index and configuration of the last checkpoint.
     checkpoint: Option<(LogIndex, Conf)>,
@@ -175,8 +175,10 @@ impl RaftLog {
         self.syncer.as_ref().map_or(Ok(()), Syncer::settle)
     }
 
+    /// Where other processes want the processors too, the same sync often takes several times as long: the thread waits
+    /// to go on, and not the disk.  So the fastest of the last syncs says what the disk takes.
     fn took(&mut self, took: Duration) {
-        self.sync_takes = (self.sync_takes * 7 + took) / 8;
+        self.sync_takes = took.min((self.sync_takes * 63 + took) / 64);
     }
 
     /// Forgets all entries: the log goes on after `index`, up to which a checkpoint that came from elsewhere is
@@ -500,17 +502,20 @@ impl RaftLog {
         begins.map_or(0, |(number, _)| number)
     }
 
-    /// The lowest index after which the entries have no more than so many bytes.
+    /// The lowest index after which the log on disk has no more than so many bytes.
     pub fn index_leaving(&self, bytes: u64) -> LogIndex {
-        let mut left = bytes;
-        let fits = |slot: &&Slot| match left.checked_sub(u64::from(slot.len) + ENTRY_HEAD_BYTES) {
-            Some(less) => {
-                left = less;
-                true
-            }
-            None => false,
+        let first = self.segments.front().map_or(0, |s| s.number);
+        let (mut starts, mut all) = (Vec::with_capacity(self.segments.len()), 0);
+        for segment in &self.segments {
+            starts.push(all);
+            all += segment.end;
+        }
+        let is_too_much = |slot: &Slot| {
+            let start = starts[(slot.segment - first) as usize];
+            all - (start + slot.offset - ENTRY_HEAD_BYTES) > bytes
         };
-        LogIndex(self.last() - self.slots.iter().rev().take_while(fits).count() as u64)
+        // Entries are on disk in their order.
+        LogIndex(self.before_first() + self.slots.partition_point(is_too_much) as u64)
     }
 
     /// The data of one entry.

@@ -29,8 +29,10 @@ const MAGIC: u32 = 0x314c_544f; // "OTL1"
 pub(crate) const HEAD_BYTES: usize = 20;
 /// Space set aside at once: a write inside it changes no file size, which makes its fsync cheaper.
 const SET_ASIDE_BYTES: u64 = 4 << 20;
-/// Zeros written at once.
-pub(super) const ZEROS_BYTES: usize = 1 << 20;
+/// Zeros written before they are synced.
+pub(super) const ZEROS_BYTES: u64 = 1 << 20;
+/// Zeros given to one write ([`write_zeros`]).
+const PAGE_BYTES: u64 = 4096;
 /// Length of the record with which a segment of the Raft log begins.
 pub(super) const FIRST_RECORD_BYTES: u64 = HEAD_BYTES as u64 + 45;
 /// Data larger than this is written from where it is in memory, instead of being copied together with other data first.
@@ -244,14 +246,9 @@ impl Segment {
             return Ok(());
         }
         self.set_aside_for(bytes)?;
-        let (zeros, mut at) = (vec![0; ZEROS_BYTES], self.end.max(self.zeros_end));
-        let once = ZEROS_BYTES as u64;
-        let upto = needed.min(at + once).next_multiple_of(once).min(limit.max(needed));
-        while at < upto {
-            let len = zeros.len().min((upto - at) as usize);
-            self.file.write_all_at(&zeros[..len], at).map_err(Error::disk(&self.path, SETTING_ASIDE))?;
-            at += len as u64;
-        }
+        let at = self.end.max(self.zeros_end);
+        let upto = needed.min(at + ZEROS_BYTES).next_multiple_of(ZEROS_BYTES).min(limit.max(needed));
+        write_zeros(&self.file, at, upto).map_err(Error::disk(&self.path, SETTING_ASIDE))?;
         self.sync()?;
         (self.zeros_end, self.set_aside) = (upto, self.set_aside.max(upto));
         Ok(())
@@ -499,6 +496,18 @@ pub(super) fn set_aside(file: &File, path: &Path, upto: u64) -> Result<()> {
             Err(Error::Disk { file: path.to_owned(), what: SETTING_ASIDE, source })
         }
     }
+}
+
+/// Writes zeros page by page.  The system keeps what came in one write in one piece, and looks at each page of a piece
+/// whenever a record is written into it: that makes a record three times as expensive where the pieces have 1 MiB.
+pub(super) fn write_zeros(file: &File, from: u64, upto: u64) -> std::io::Result<()> {
+    let mut at = from;
+    while at < upto {
+        let end = (at + 1).next_multiple_of(PAGE_BYTES).min(upto);
+        file.write_all_at(&[0; PAGE_BYTES as usize][..(end - at) as usize], at)?;
+        at = end;
+    }
+    Ok(())
 }
 
 /// Length of a record of the Raft log with this hard state and these entries.

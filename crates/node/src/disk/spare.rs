@@ -11,10 +11,9 @@
 //! - Having none is no error: without one, zeros are written ahead piece by piece while the segment grows.
 //! - The thread leaves the disk to others half of the time, and does not outlive its `Spare`.
 
-use super::segment::{set_aside, ZEROS_BYTES};
+use super::segment::{set_aside, write_zeros, ZEROS_BYTES};
 use crate::error::{Error, Result};
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -165,15 +164,15 @@ fn make(path: &Path, bytes: u64, stop: &AtomicBool) -> Result<Option<File>> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
     let file = file.map_err(Error::disk(path, "creating the file"))?;
     set_aside(&file, path, bytes)?;
-    let (zeros, mut at) = (vec![0; ZEROS_BYTES], 0);
+    let mut at = 0;
     while at < bytes {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let (len, start) = (zeros.len().min((bytes - at) as usize), Instant::now());
-        file.write_all_at(&zeros[..len], at).map_err(Error::disk(path, "write"))?;
+        let (upto, start) = (bytes.min(at + ZEROS_BYTES), Instant::now());
+        write_zeros(&file, at, upto).map_err(Error::disk(path, "write"))?;
         file.sync_data().map_err(Error::disk(path, "fsync"))?;
-        at += len as u64;
+        at = upto;
         std::thread::sleep(start.elapsed());
     }
     file.sync_all().map_err(Error::disk(path, "fsync"))?;

@@ -116,13 +116,13 @@ impl Server {
 
     pub(super) fn write_settings(&self, data: &Path) -> Result<(), PostgresError> {
         let path = data.join("onetrip.conf");
-        fs::write(&path, self.settings()).map_err(file_error("write", &path))
+        fs::write(&path, self.settings(installed_version(&self.bin_dir)?)).map_err(file_error("write", &path))
     }
 
-    fn settings(&self) -> String {
+    fn settings(&self, version: u32) -> String {
         let text = |value: &str| format!("'{}'", value.replace('\'', "''"));
         let path = |value: &Path| text(&value.display().to_string());
-        let settings = [
+        let mut settings = vec![
             ("listen_addresses", text(&self.listen)),
             ("port", self.port.to_string()),
             ("unix_socket_directories", path(&self.node_folder)),
@@ -141,6 +141,12 @@ impl Server {
             ("shared_buffers", text("128MB")),
             ("log_line_prefix", text("%m [%p] %q%u@%d ")),
         ];
+        if version < 17 {
+            // Every commit that is not flushed wakes the walwriter as long as a whole page is not flushed, and all but
+            // one of them for nothing: so it is to flush each page.  From 17 on it is woken only when it has something
+            // to flush by this setting.
+            settings.push(("wal_writer_flush_after", "0".to_string()));
+        }
         let mut lines = String::from(
             "# Written by onetrip at each start; changes here are lost.  Put your own settings into postgresql.conf,\n\
              # below the line that includes this file.\n",
@@ -318,10 +324,13 @@ mod tests {
 
     #[test]
     fn settings_quote_what_they_are_given() {
-        let settings = example().settings();
+        let server = example();
+        let settings = server.settings(15);
         assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
         assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
         assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
+        assert!(settings.contains("wal_writer_flush_after = 0\n"), "{settings}");
+        assert!(!server.settings(17).contains("wal_writer"));
     }
 
     fn example() -> Server {

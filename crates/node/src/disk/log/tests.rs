@@ -118,6 +118,17 @@ fn a_log_can_be_cut_to_a_size() {
     // Entries of 40 bytes and empty ones alternate; the last is empty.
     let leaving = |bytes| log.index_leaving(bytes).0;
     assert_eq!([leaving(0), leaving(21), leaving(81), leaving(82), leaving(u64::MAX)], [20, 19, 19, 18, 0]);
+    // Records of 106 bytes, eight in each segment behind one of 65; the bytes that an entry takes begin behind its
+    // record's head.
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = RaftLog::open_with(dir.path(), 1_000).unwrap();
+    (1..=100).for_each(|index| log.append(&[entry(index, 1, &[7; 60])], None, true).unwrap());
+    assert_eq!((log.segments.len(), record_bytes(None, &[entry(1, 1, &[7; 60])])), (13, 106));
+    log.cut(LogIndex(20)).unwrap();
+    let leaving = |bytes| log.index_leaving(bytes).0;
+    // The last segment has four records, the one before it eight.
+    let eight = 4 * 106 + 65 + 4 * 106 - 25;
+    assert_eq!([leaving(eight), leaving(eight - 1), leaving(u64::MAX)], [92, 93, 16]);
 }
 
 #[test]
@@ -561,6 +572,20 @@ fn a_slow_disk_is_synced_beside_the_logs_thread() {
     let all = contents(&log);
     drop(log);
     assert_eq!(contents(&open(dir.path()).unwrap()), all);
+}
+
+/// Goal: threads that wait for a processor do not make a disk look slow.
+#[test]
+fn a_disk_is_as_fast_as_its_fastest_syncs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = RaftLog::open_with(dir.path(), 10_000).unwrap();
+    let us = Duration::from_micros;
+    for round in 0..100 {
+        log.took(us(if round % 8 == 0 { 80 } else { 900 }));
+        assert!(log.sync_takes < BESIDE_FROM, "{:?} in round {round}", log.sync_takes);
+    }
+    (0..100).for_each(|_| log.took(us(500)));
+    assert!(log.sync_takes > BESIDE_FROM);
 }
 
 /// Goal: Raft gets old entries only once another thread has read them, and never entries that have been replaced since.
