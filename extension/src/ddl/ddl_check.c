@@ -493,7 +493,7 @@ ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 		}
 	}
 	/* a foreign key that is checked anew would not find what it refers to */
-	if (converts && ddl_check_is_referred_to(*fills))
+	if (converts && *fills != NIL && ddl_check_is_referred_to(*fills))
 		ot_ddl_refuse("ALTER COLUMN TYPE with rows that travel in a table that foreign keys of others refer to",
 					  "Drop these foreign keys before, and add them again after it.");
 	relation_close(rel, NoLock);
