@@ -269,11 +269,6 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_CLIENT_DATA_IS_BUFFERED() pq_buffer_has_data()
 #endif
 
-/* 17: there is no stack of override search paths any more. */
-#if PG_VERSION_NUM < 170000
-#define OT_HAVE_OVERRIDE_SEARCH_PATH
-#endif
-
 /*
  * 16: relfilenode became relfilenumber.  17: reindex_relation() takes the
  * statement that it is called for.

@@ -21,6 +21,9 @@ extern void ot_write_set_looks_names_up(void);
 extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_note_rows(Oid relid, int rows);
 
+/* unseen.c */
+extern void ot_all_writes_seen(Relation rel);
+
 /* row_hash.c */
 extern uint64 ot_value_hash(Form_pg_attribute att, Datum value, uint64 before);
 

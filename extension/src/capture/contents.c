@@ -8,7 +8,8 @@
  *	- in a materialized view, because of other snapshots, other sessions, or
  *	  random();
  *	- in what the script of an extension has inserted, because of serial keys;
- *	- in a table that got a column with a volatile default.
+ *	- in a table that ALTER TABLE has given volatile values;
+ *	- in one whose rows were each region's own before (SET LOGGED).
  * The entry then says that the relation is empty, and after that its rows.  Of
  * a TRUNCATE the entry only says which tables it has emptied: triggers, CASCADE
  * and privileges are dealt with where it ran.
@@ -75,6 +76,7 @@ ot_contents_note(Oid relid, uint8 flags)
 	CommandCounterIncrement();
 	rel = relation_open(relid, NoLock);
 	ot_contents_emptied(relid, flags);
+	ot_all_writes_seen(rel);
 	/*
 	 * Functions of its indexes run as its owner, as in the statement that has
 	 * filled it: here, and in the other regions, which are told the role that
@@ -166,6 +168,32 @@ contents_restart_sequences(Oid relid)
 	}
 }
 
+/*
+ * The region's own rows are about to be replaced by those of another region.
+ * Nobody is asked once that is decided, but before, while this can be the error
+ * of the statement's COMMIT.
+ */
+static void
+contents_check_own_rows(Relation rel)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	bool		any = table_scan_getnextslot(scan, ForwardScanDirection, slot);
+
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	if (any)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" has rows of its own in region \"%s\"",
+						RelationGetRelationName(rel), ot_region),
+				 errdetail("The statement would replace them by the rows of the region where it runs."),
+				 errhint("Remove them in region \"%s\" first, after copying those that are to be kept.",
+						 ot_region)));
+}
+
 /* Applies an 'E' operation; r is after the op byte. */
 void
 ot_contents_apply_emptied(OtReader *r)
@@ -183,6 +211,8 @@ ot_contents_apply_emptied(OtReader *r)
 				 errmsg("table \"%s.%s\" does not exist in region \"%s\"", schema, name, ot_region),
 				 errhint("This region differs from the others; compare them with onetrip check.")));
 	rel = relation_open(relid, NoLock);
+	if ((flags & OT_EMPTIED_OWN) && ot_is_rehearsing)
+		contents_check_own_rows(rel);
 	switch (rel->rd_rel->relkind)
 	{
 		case RELKIND_RELATION:

@@ -16,6 +16,7 @@
 #define OT_EMPTIED_POPULATED	0x01	/* a materialized view that may be read */
 #define OT_EMPTIED_RESTART		0x02	/* its sequences restart */
 #define OT_EMPTIED_BY_ROWS		0x04	/* readers go on: REFRESH ... CONCURRENTLY */
+#define OT_EMPTIED_OWN			0x08	/* until now its rows were each region's own */
 
 extern void ot_contents_emptied(Oid relid, uint8 flags);
 extern void ot_contents_note(Oid relid, uint8 flags);

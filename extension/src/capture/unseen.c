@@ -12,14 +12,14 @@
  * Nothing is detected while track_counts is off; only a superuser can turn it
  * off.
  *
- * Runs in backends, at PRE_COMMIT.
+ * Runs in backends.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
  *
  *-------------------------------------------------------------------------
  */
-#include "capture/capture.h"
+#include "capture/capture_internal.h"
 
 #include "access/xact.h"
 #include "miscadmin.h"
@@ -27,6 +27,25 @@
 #include "utils/lsyscache.h"
 #include "utils/pgstat_internal.h"
 
+/*
+ * Called when all contents of the table are captured, so that what the
+ * transaction wrote before, while they did not travel, counts as seen.
+ */
+void
+ot_all_writes_seen(Relation rel)
+{
+	uint64		seen = ot_write_set_rows(RelationGetRelid(rel));
+	uint64		all = 0;
+
+	if (!pgstat_should_count_relation(rel))
+		return;
+	for (PgStat_TableXactStatus *counts = rel->pgstat_info->trans; counts != NULL; counts = counts->upper)
+		all += counts->tuples_inserted + counts->tuples_updated + counts->tuples_deleted;
+	if (all > seen)
+		ot_write_set_note_rows(RelationGetRelid(rel), all - seen);
+}
+
+/* Called at PRE_COMMIT. */
 void
 ot_check_unseen_writes(void)
 {

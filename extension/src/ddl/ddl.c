@@ -21,9 +21,10 @@
  *	  trigger does happens before its statement, so the statement is then
  *	  recorded anew, after those changes;
  *	- bounds of partitions (ddl_bounds.c).
- * ADD COLUMN with a volatile default also travels with its results: other
- * regions empty the table first, so that they compute nothing and check nothing,
- * and all its rows follow the statement.
+ * ALTER TABLE that fills a table with rows that other regions could not compute,
+ * or do not have, also travels with its results: other regions empty the table
+ * first, so that they compute nothing and check nothing, and all its rows follow
+ * the statement.
  *
  * The script of an extension runs everywhere.  The contents of the tables that
  * it has filled travel as well (contents.c), since they may differ by region.
@@ -42,6 +43,9 @@
  *	- the names of other objects that values refer to (object_name.c), if an
  *	  object loses its name: also taken here;
  *	- relations whose rows change their meaning without a lock (ddl_lock.c).
+ *
+ * IMPORT FOREIGN SCHEMA is recorded as each CREATE FOREIGN TABLE that the foreign
+ * server's wrapper has answered with.
  *
  * CREATE TABLE AS is recorded as the equivalent CREATE TABLE, at the moment
  * when the table is made.  That is before its query runs, which may change the
@@ -93,8 +97,8 @@ typedef struct Recorded
 	bool		results;		/* its results travel: its functions are not
 								 * called again */
 	List	   *filled;			/* tables that an extension's script wrote to */
-	Oid			fills;			/* the table whose rows travel, with its
-								 * children's; InvalidOid: none */
+	Oid			fills;			/* the table whose rows travel; InvalidOid: none */
+	bool		fills_children; /* and those of its children */
 	List	   *emptied;		/* those that other regions have emptied before */
 	List	   *access_methods; /* where in the tree they are, if the statement
 								 * did not name them */
@@ -146,6 +150,8 @@ static bool renaming = false;	/* the innermost statement renames or moves an
 static bool creating = false;	/* ... or makes a type: PostgreSQL renames an
 								 * array type that has the new type's name */
 static CreateAs *create_as = NULL;
+static bool importing = false;	/* the innermost statement is IMPORT FOREIGN
+								 * SCHEMA, whose sub-commands are recorded */
 static List *refilled = NIL;	/* tables that other regions have emptied, and
 								 * whose rows have not been captured again */
 static bool replaying = false;	/* the apply worker runs a statement, as
@@ -213,53 +219,10 @@ ot_ddl_take_schema_key(void)
 /* ---- recording ---- */
 
 /*
- * While a definition is made that every region will repeat, names must not
- * resolve to temporary objects, which no other session has: the statement
- * then fails here, as it would there.  Only done for statements that run no
- * user functions, since a function's own SET search_path would not work
- * meanwhile.  Other statements are checked after they have run
- * (ddl_temporary.c).
- */
-static bool
-ddl_hides_temporary(Node *stmt)
-{
-#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
-	return (IsA(stmt, CreateStmt) || IsA(stmt, CreateFunctionStmt) ||
-			IsA(stmt, CreateDomainStmt) || IsA(stmt, CompositeTypeStmt) ||
-			IsA(stmt, CreatePolicyStmt) || IsA(stmt, AlterPolicyStmt) ||
-			IsA(stmt, RuleStmt)) && ot_ddl_session_has_temporary();
-#else
-	return false;
-#endif
-}
-
-static void
-ddl_hide_temporary(void)
-{
-#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
-	OverrideSearchPath *path = GetOverrideSearchPath(CurrentMemoryContext);
-	Oid			temporary;
-	Oid			toast;
-
-	GetTempNamespaceState(&temporary, &toast);
-	path->schemas = list_delete_oid(path->schemas, temporary);
-	path->addTemp = false;
-	PushOverrideSearchPath(path);
-#endif
-}
-
-static void
-ddl_show_temporary(void)
-{
-#ifdef OT_HAVE_OVERRIDE_SEARCH_PATH
-	PopOverrideSearchPath();
-#endif
-}
-
-/*
  * Records the statement, with its text in *noted.  Returns the parse tree to
  * run, which differs from the given one if a password was replaced by its
- * verifier, an extension got its version, or a partition's bound was computed.
+ * verifier, LIKE by columns, an extension got its version, or a partition's
+ * bound was computed.
  */
 static Node *
 ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **noted)
@@ -273,6 +236,10 @@ ddl_record_statement(PlannedStmt *pstmt, Node *stmt, const char *query, char **n
 		stmt = ot_ddl_hide_password(stmt, &text, offset);
 		ot_ddl_check_text(text, stmt);
 	}
+	if (importing && IsA(stmt, CreateForeignTableStmt))
+		ot_ddl_name_schema((CreateForeignTableStmt *) stmt, &text);
+	else
+		stmt = ot_ddl_write_like(stmt, &text, offset);
 	stmt = ot_ddl_name_version(stmt, &text);
 	stmt = ot_ddl_compute_bound(stmt, &text, offset, query);
 	if (ot_ddl_may_change_code(stmt))
@@ -326,9 +293,9 @@ ddl_check_row_write(Relation rel)
 	if (unlikely(refilled != NIL) && list_member_oid(refilled, RelationGetRelid(rel)))
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
-				 errmsg("cannot change rows of table \"%s\" in an event trigger of the statement that adds a column to it",
+				 errmsg("cannot change rows of table \"%s\" in an event trigger of the statement that fills it",
 						RelationGetRelationName(rel)),
-				 errdetail("The default of the column is volatile, so all rows of the table travel once the statement is over."),
+				 errdetail("All rows of the table travel once the statement is over."),
 				 errhint("Change the rows in a separate statement.")));
 	if (unlikely(recorded != NULL) && !recorded->results)
 		ot_ddl_check_function(psprintf("change rows of table \"%s\"",
@@ -391,13 +358,8 @@ ddl_empty_first(Recorded *statement)
 {
 	ListCell   *lc;
 
-	foreach(lc, find_all_inheritors(statement->fills, NoLock, NULL))
-	{
-		if (get_rel_relkind(lfirst_oid(lc)) != RELKIND_RELATION || !ot_contents_of_travel(lfirst_oid(lc)))
-			continue;
-		ot_contents_emptied(lfirst_oid(lc), 0);
-		statement->emptied = lappend_oid(statement->emptied, lfirst_oid(lc));
-	}
+	foreach(lc, statement->emptied)
+		ot_contents_emptied(lfirst_oid(lc), ot_contents_of_travel(lfirst_oid(lc)) ? 0 : OT_EMPTIED_OWN);
 }
 
 /*
@@ -405,14 +367,17 @@ ddl_empty_first(Recorded *statement)
  * gone: an event trigger can do that.
  */
 static void
-ddl_note_refilled(Oid relid)
+ddl_note_refilled(Recorded *statement)
 {
+	List	   *relids;
 	ListCell   *lc;
 
 	CommandCounterIncrement();
-	if (get_rel_relkind(relid) == '\0')
+	if (get_rel_relkind(statement->fills) == '\0')
 		return;
-	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	relids = statement->fills_children ? find_all_inheritors(statement->fills, NoLock, NULL) :
+		list_make1_oid(statement->fills);
+	foreach(lc, relids)
 	{
 		if (get_rel_relkind(lfirst_oid(lc)) == RELKIND_RELATION && ot_contents_of_travel(lfirst_oid(lc)))
 			ot_contents_note(lfirst_oid(lc), 0);
@@ -486,6 +451,7 @@ ddl_makes_type(Node *stmt)
 		case T_CreateStmt:
 		case T_CreateForeignTableStmt:
 		case T_CreateTableAsStmt:
+		case T_ExplainStmt:
 		case T_ViewStmt:
 		case T_CompositeTypeStmt:
 		case T_CreateEnumStmt:
@@ -519,7 +485,7 @@ ddl_note_results(Node *node, Recorded *statement, CreateAs *running)
 	if (truncation && !truncation->told)
 		ddl_note_truncated();
 	if (statement && OidIsValid(statement->fills))
-		ddl_note_refilled(statement->fills);
+		ddl_note_refilled(statement);
 	if (statement)
 		ddl_note_filled(statement);
 }
@@ -568,6 +534,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 	Truncation *outer_truncation = truncation;
 	bool		outer_renaming = renaming;
 	bool		outer_creating = creating;
+	bool		outer_importing = importing;
 	List	   *outer_refilled = refilled;
 
 	PG_TRY();
@@ -575,6 +542,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		utility_depth++;
 		renaming = IsA(node, RenameStmt) || IsA(node, AlterObjectSchemaStmt);
 		creating = ddl_makes_type(node);
+		importing = IsA(node, ImportForeignSchemaStmt) && ot_capturing();
 		truncation = truncating;
 		if (statement)
 		{
@@ -603,6 +571,7 @@ ddl_run_statement(PlannedStmt *pstmt, Node *node, Recorded *statement, CreateAs 
 		truncation = outer_truncation;
 		renaming = outer_renaming;
 		creating = outer_creating;
+		importing = outer_importing;
 		create_as = outer_create_as;
 		refilled = outer_refilled;
 	}
@@ -674,7 +643,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	CreateAs	new_table = {NULL};
 	Truncation	emptied = {NIL};
 	Recorded	statement = {NULL};
-	bool		hidden;
+	CreateTableAsStmt *makes;
 
 	if (ot_is_apply_worker)
 	{
@@ -697,7 +666,7 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 
 	ot_ddl_check_everywhere(node);
-	if (context != PROCESS_UTILITY_SUBCOMMAND && ot_capturing())
+	if ((context != PROCESS_UTILITY_SUBCOMMAND || importing) && ot_capturing())
 	{
 		ot_index_wait_politely(node, context);
 		kind = ot_ddl_classify(node, query);
@@ -714,9 +683,8 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	}
 	if (kind == OT_STATEMENT_SCHEMA)
 	{
-		statement.fills = ot_ddl_fills(node, query);
-		if (OidIsValid(statement.fills))
-			ddl_empty_first(&statement);
+		statement.fills = ot_ddl_fills(node, query, &statement.emptied, &statement.fills_children);
+		ddl_empty_first(&statement);
 		node = ot_index_without_concurrently(node);
 		node = ddl_record_statement(pstmt, node, query, &statement.text);
 		ot_index_jobs_finish(node);
@@ -725,28 +693,23 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 	if (kind == OT_STATEMENT_SCHEMA)
 	{
 		statement.stmt = node;
-		statement.results = IsA(node, CreateTableAsStmt);
+		statement.results = ot_ddl_create_as(node) != NULL;
 	}
-	if (kind == OT_STATEMENT_CREATE_AS || IsA(node, CreateTableAsStmt))
+	makes = kind != OT_STATEMENT_LOCAL ? ot_ddl_create_as(node) : NULL;
+	if (makes != NULL)
 	{
-		new_table.into = ot_ddl_create_as(node)->into;
+		new_table.into = makes->into;
 		new_table.matview = kind != OT_STATEMENT_CREATE_AS;
 	}
 	if (kind == OT_STATEMENT_TRUNCATE && ((TruncateStmt *) node)->restart_seqs)
 		emptied.flags = OT_EMPTIED_RESTART;
 
-	/* after an ERROR, the end of the (sub)transaction restores search_path */
-	hidden = statement.stmt != NULL && ddl_hides_temporary(node);
-	if (hidden)
-		ddl_hide_temporary();
-	else if (statement.stmt != NULL)
+	if (statement.stmt != NULL)
 		ot_ddl_check_like(node);
 	ddl_run_statement(pstmt, node, statement.stmt ? &statement : NULL,
-					  kind != OT_STATEMENT_LOCAL && new_table.into ? &new_table : NULL,
+					  makes ? &new_table : NULL,
 					  kind == OT_STATEMENT_TRUNCATE ? &emptied : NULL,
 					  query, read_only_tree, context, params, env, dest, completion);
-	if (hidden)
-		ddl_show_temporary();
 	if (kind == OT_STATEMENT_SCHEMA || kind == OT_STATEMENT_CREATE_AS)
 		ot_ddl_check_dependencies();
 	if (OidIsValid(statement.index))

@@ -17,17 +17,21 @@
  */
 #include "ddl/ddl_internal.h"
 
+#include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_inherits.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/analyze.h"
+#include "storage/bufmgr.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "capture/capture.h"
@@ -167,6 +171,58 @@ ddl_apply_leave_unchecked(RangeVar *table, Node *node)
 }
 
 /*
+ * Is the column new to the table and its children, and has none of them a row?
+ * So it is if the values may differ between regions: the write set says first
+ * that they are empty.
+ */
+static bool
+ddl_apply_adds_to_empty(RangeVar *table, const char *column)
+{
+	Oid			relid = RangeVarGetRelid(table, AccessExclusiveLock, true);
+	bool		answer = OidIsValid(relid);
+	ListCell   *lc;
+
+	if (!answer)
+		return false;
+	foreach(lc, find_all_inheritors(relid, AccessExclusiveLock, NULL))
+	{
+		Relation	rel = relation_open(lfirst_oid(lc), NoLock);
+
+		answer &= get_attnum(lfirst_oid(lc), column) == InvalidAttrNumber &&
+			(!RELKIND_HAS_STORAGE(rel->rd_rel->relkind) || RelationGetNumberOfBlocks(rel) == 0);
+		relation_close(rel, NoLock);
+	}
+	return answer;
+}
+
+/*
+ * Takes the default out of ADD COLUMN.  Returns the command that sets it, which
+ * computes nothing; NULL if there is no default.
+ */
+static AlterTableCmd *
+ddl_apply_take_default_out(ColumnDef *column)
+{
+	ListCell   *lc;
+
+	foreach(lc, column->constraints)
+	{
+		Constraint *constraint = lfirst_node(Constraint, lc);
+
+		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
+		{
+			AlterTableCmd *set = makeNode(AlterTableCmd);
+
+			set->subtype = AT_ColumnDefault;
+			set->name = column->colname;
+			set->def = constraint->raw_expr;
+			column->constraints = foreach_delete_current(column->constraints, lc);
+			return set;
+		}
+	}
+	return NULL;
+}
+
+/*
  * Removes from the statement what its own region has already computed or
  * checked for all regions.  The contents of a materialized view follow as
  * rows.  Constraints were found to hold there for the same rows, under that
@@ -176,6 +232,7 @@ static void
 ddl_apply_leave_to_results(Node *stmt)
 {
 	RangeVar   *table;
+	List	   *defaults = NIL;
 	ListCell   *lc;
 
 	if (IsA(stmt, CreateTableAsStmt))
@@ -192,10 +249,21 @@ ddl_apply_leave_to_results(Node *stmt)
 			ddl_apply_leave_unchecked(table, command->def);
 		else if (command->subtype == AT_AddColumn)
 		{
-			foreach(of_column, castNode(ColumnDef, command->def)->constraints)
+			ColumnDef  *column = castNode(ColumnDef, command->def);
+
+			foreach(of_column, column->constraints)
 				ddl_apply_leave_unchecked(table, lfirst(of_column));
+			if (((AlterTableStmt *) stmt)->objtype == OBJECT_TABLE &&
+				ddl_apply_adds_to_empty(table, column->colname))
+			{
+				AlterTableCmd *set = ddl_apply_take_default_out(column);
+
+				if (set != NULL)
+					defaults = lappend(defaults, set);
+			}
 		}
 	}
+	((AlterTableStmt *) stmt)->cmds = list_concat(((AlterTableStmt *) stmt)->cmds, defaults);
 }
 
 static void
@@ -231,11 +299,15 @@ ddl_apply_run_text(const char *text, Oid roleid, int sec_context)
 			PlannedStmt *pstmt = lfirst_node(PlannedStmt, plan);
 			Node	   *behind;
 
-			if (pstmt->commandType != CMD_UTILITY)
+			if (pstmt->commandType != CMD_UTILITY ||
+				(IsA(pstmt->utilityStmt, ExplainStmt) && ot_ddl_create_as(pstmt->utilityStmt) == NULL))
 				ereport(ERROR,
 						(errcode(OT_ERR_PROTOCOL),
 						 errmsg("entry contains a statement that is not a utility statement")));
 			ot_ddl_lock_schema();
+			/* EXPLAIN ANALYZE CREATE MATERIALIZED VIEW: nobody looks at the plan */
+			if (IsA(pstmt->utilityStmt, ExplainStmt))
+				pstmt->utilityStmt = (Node *) ot_ddl_create_as(pstmt->utilityStmt);
 			pstmt->utilityStmt = ot_index_without_concurrently(pstmt->utilityStmt);
 			ddl_apply_leave_to_results(pstmt->utilityStmt);
 			behind = ddl_apply_take_role_out(pstmt->utilityStmt);
@@ -282,6 +354,9 @@ ot_ddl_apply_statement(OtReader *r)
 		GetUserIdAndSecContext(&saved_user, &saved_sec_context);
 		SetUserIdAndSecContext(roleid, saved_sec_context | NOT_TRUSTED);
 		ot_session_settings_apply(r, roleid);
+		/* they may use temporary objects, and were checked where they were written */
+		(void) set_config_option("check_function_bodies", "off", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 
 		ot_ddl_set_replaying(true);
 		ddl_apply_run_text(text, roleid, saved_sec_context);

@@ -22,6 +22,7 @@
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_inherits.h"
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
@@ -94,14 +95,6 @@ ot_ddl_check_everywhere(Node *stmt)
 }
 
 /* ---- ALTER TABLE ---- */
-
-/* What an expression gives in other regions, in the order of what is worse. */
-typedef enum Values
-{
-	VALUES_SAME,
-	VALUES_VOLATILE,			/* other ones each time, so rows are rewritten */
-	VALUES_DIFFER
-} Values;
 
 /* Does the relation, or a child of it, have rows that travel? */
 static bool
@@ -181,9 +174,12 @@ ddl_check_refers_to_new(Node *node, void *context)
 	return raw_expression_tree_walker(node, ddl_check_refers_to_new, context);
 }
 
-/* Includes the cast to the column's type, which may call a user function. */
-static Values
-ddl_check_computes(ParseState *pstate, Node *expression, TypeName *column_type)
+/*
+ * Does the expression give the same in every region?  Includes the cast to the
+ * column's type, which may call a user function.
+ */
+static bool
+ddl_check_computes_same(ParseState *pstate, Node *expression, TypeName *column_type)
 {
 	Oid			type;
 	int32		typmod;
@@ -191,11 +187,8 @@ ddl_check_computes(ParseState *pstate, Node *expression, TypeName *column_type)
 	typenameTypeIdAndMod(pstate, column_type, &type, &typmod);
 	expression = coerce_to_target_type(pstate, expression, exprType(expression), type, typmod,
 									   COERCION_ASSIGNMENT, COERCE_IMPLICIT_CAST, -1);
-	if (expression == NULL)		/* there is no cast: the server will say so */
-		return VALUES_SAME;
-	if (contain_volatile_functions(expression))
-		return VALUES_VOLATILE;
-	return ot_ddl_differs_elsewhere(expression) ? VALUES_DIFFER : VALUES_SAME;
+	/* without a cast, the server will say so */
+	return expression == NULL || !ot_ddl_differs_elsewhere(expression);
 }
 
 /*
@@ -214,63 +207,54 @@ ddl_check_generates_same(ParseState *pstate, Relation rel, Node *raw, TypeName *
 	addNSItemToQuery(pstate, addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL,
 														   false, true),
 					 false, true, true);
-	return ddl_check_computes(pstate,
-							  transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
-							  column_type) == VALUES_SAME;
+	return ddl_check_computes_same(pstate,
+								   transformExpr(pstate, copyObject(raw), EXPR_KIND_GENERATED_COLUMN),
+								   column_type);
 }
 
-/* What values would ADD COLUMN give existing rows in other regions? */
-static Values
-ddl_check_adds(ParseState *pstate, Relation rel, AlterTableCmd *command)
+/* Would ADD COLUMN give existing rows the same values in every region? */
+static bool
+ddl_check_adds_same(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
-	Values		worst = VALUES_SAME;
 	bool		has_default = false;
+	Node	   *of_type;
 	ListCell   *lc;
 
 	if (command->missing_ok && get_attnum(RelationGetRelid(rel), column->colname) != InvalidAttrNumber)
-		return VALUES_SAME;
+		return true;
 	if (ddl_check_is_serial(column->typeName))
-		worst = VALUES_VOLATILE;
+		return false;
 	foreach(lc, column->constraints)
 	{
 		Constraint *constraint = lfirst_node(Constraint, lc);
 
 		if (constraint->contype == CONSTR_IDENTITY)
-			worst = Max(worst, VALUES_VOLATILE);
+			return false;
 		if (constraint->contype == CONSTR_GENERATED)
 		{
 			has_default = true;
 			if (!ddl_check_generates_same(pstate, rel, constraint->raw_expr, column->typeName))
-				return VALUES_DIFFER;
+				return false;
 		}
 		if (constraint->contype == CONSTR_DEFAULT && constraint->raw_expr)
 		{
-			Values		values = ddl_check_computes(pstate,
-													transformExpr(pstate, copyObject(constraint->raw_expr),
-																  EXPR_KIND_COLUMN_DEFAULT),
-													column->typeName);
-
 			has_default = true;
-			worst = Max(worst, values);
+			if (!ddl_check_computes_same(pstate,
+										 transformExpr(pstate, copyObject(constraint->raw_expr),
+													   EXPR_KIND_COLUMN_DEFAULT),
+										 column->typeName))
+				return false;
 		}
 	}
-	if (!has_default && column->typeName && !ddl_check_is_serial(column->typeName))
-	{
-		Node	   *def = get_typdefault(typenameTypeId(pstate, column->typeName));
-
-		if (def != NULL)
-		{
-			Values		values = ddl_check_computes(pstate, def, column->typeName);
-
-			worst = Max(worst, values);
-		}
-	}
-	return worst;
+	if (has_default || column->typeName == NULL)
+		return true;
+	of_type = get_typdefault(typenameTypeId(pstate, column->typeName));
+	return of_type == NULL || ddl_check_computes_same(pstate, of_type, column->typeName);
 }
 
 static bool
-ddl_check_converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *command)
+ddl_check_converts_same(ParseState *pstate, Relation rel, AlterTableCmd *command)
 {
 	ColumnDef  *column = castNode(ColumnDef, command->def);
 	AttrNumber	attnum = get_attnum(RelationGetRelid(rel), command->name);
@@ -278,12 +262,17 @@ ddl_check_converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *com
 	Node	   *expression;
 
 	if (attnum <= 0)
-		return false;
+		return true;
 	item = addRangeTableEntryForRelation(pstate, rel, AccessShareLock, NULL, false, true);
 	addNSItemToQuery(pstate, item, false, true, true);
 	if (column->raw_default)
+	{
 		expression = transformExpr(pstate, copyObject(column->raw_default),
 								   EXPR_KIND_ALTER_COL_TRANSFORM);
+		if (ot_ddl_uses_temporary(expression))
+			ot_ddl_refuse("a USING expression that uses a temporary object",
+						  "If a permanent object of that name is meant, write its schema before the name; else fill a new column with UPDATE.");
+	}
 	else
 	{
 		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
@@ -291,35 +280,64 @@ ddl_check_converts_volatile(ParseState *pstate, Relation rel, AlterTableCmd *com
 		expression = (Node *) makeVar(1, attnum, att->atttypid, att->atttypmod,
 									  att->attcollation, 0);
 	}
-	return ddl_check_computes(pstate, expression, column->typeName) != VALUES_SAME;
+	return ddl_check_computes_same(pstate, expression, column->typeName);
 }
 
-/* Does the statement do nothing but add columns? */
+/* Does a foreign key of a table outside the list refer to one in it? */
 static bool
-ddl_check_only_adds(AlterTableStmt *stmt)
+ddl_check_is_referred_to(List *relids)
 {
+	Relation	catalog = table_open(ConstraintRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	bool		found = false;
+	HeapTuple	tuple;
+
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(tuple);
+
+		found = form->contype == CONSTRAINT_FOREIGN && list_member_oid(relids, form->confrelid) &&
+			!list_member_oid(relids, form->conrelid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return found;
+}
+
+/* Does the table have rows that travel, once the statement is over? */
+static bool
+ddl_check_will_travel(Relation rel, List *commands)
+{
+	char		persistence = rel->rd_rel->relpersistence;
+	bool		onetrip = ot_is_onetrip_table(rel);
 	ListCell   *lc;
 
-	foreach(lc, stmt->cmds)
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		return false;
+	foreach(lc, commands)
 	{
-		if (lfirst_node(AlterTableCmd, lc)->subtype != AT_AddColumn)
-			return false;
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
+
+		if (command->subtype == AT_SetLogged)
+			persistence = RELPERSISTENCE_PERMANENT;
+		else if (command->subtype == AT_SetUnLogged)
+			persistence = RELPERSISTENCE_UNLOGGED;
+		else if (command->subtype == AT_SetAccessMethod)
+			onetrip = strcmp(command->name ? command->name : ot_ddl_default_access_method(),
+							 "onetrip") == 0;
 	}
-	return true;
+	return onetrip && persistence == RELPERSISTENCE_PERMANENT;
 }
 
 /*
- * Refuses commands of ALTER TABLE for what they would do to the rows of the
- * relation, or of its children.
+ * Refuses commands of ALTER TYPE ... CASCADE for what they would do to the rows
+ * of a table OF the type, or of its children.
  */
 static void
-ddl_check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *query)
+ddl_check_typed_table(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const char *query)
 {
 	Relation	rel = relation_open(relid, NoLock);
-	bool		typed = stmt->objtype == OBJECT_TYPE;
-	const char *of_type = typed ?
-		psprintf("Take table \"%s\" out of the type (ALTER TABLE ... NOT OF), change both, and put it back (ALTER TABLE ... OF).",
-				 RelationGetRelationName(rel)) : NULL;
+	const char *what = NULL;
 	ListCell   *lc;
 
 	foreach(lc, stmt->cmds)
@@ -327,55 +345,20 @@ ddl_check_commands(AlterTableStmt *stmt, Oid relid, LOCKMODE lockmode, const cha
 		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 		ParseState *pstate;
 
-		if (typed && command->behavior != DROP_CASCADE)
+		if (command->behavior != DROP_CASCADE)
 			continue;
 		pstate = make_parsestate(NULL);
 		pstate->p_sourcetext = query;
-		switch (command->subtype)
-		{
-			case AT_AddColumn:
-				{
-					Values		values = ddl_check_adds(pstate, rel, command);
-
-					if (values == VALUES_SAME || !ddl_check_has_replicated_rows(relid, lockmode))
-						break;
-					if (values == VALUES_DIFFER || typed)
-						ot_ddl_refuse("ADD COLUMN with a default that may differ between regions",
-									  of_type ? of_type :
-									  "Add the column without default, fill it with UPDATE, then use ALTER COLUMN ... SET DEFAULT.");
-					if (!ddl_check_only_adds(stmt))
-						ot_ddl_refuse("ADD COLUMN with a volatile default together with other commands",
-									  "Use an ALTER TABLE of its own for ADD COLUMN.");
-					break;
-				}
-			case AT_AlterColumnType:
-				if (ddl_check_converts_volatile(pstate, rel, command) &&
-					ddl_check_has_replicated_rows(relid, lockmode))
-					ot_ddl_refuse("ALTER COLUMN TYPE with a USING expression that is volatile or may differ between regions",
-								  of_type ? of_type :
-								  "Add a new column, fill it with UPDATE, drop the old one and rename the new one.");
-				break;
-			case AT_SetAccessMethod:
-				{
-					const char *to = command->name ? command->name : ot_ddl_default_access_method();
-					bool		from_onetrip = ot_is_onetrip_table(rel);
-
-					if (from_onetrip != (strcmp(to, "onetrip") == 0))
-						ot_ddl_refuse("SET ACCESS METHOD to or from onetrip",
-									  "Create a table with the other access method and copy the rows with INSERT ... SELECT.");
-					break;
-				}
-			case AT_SetLogged:
-			case AT_SetUnLogged:
-				if (ot_is_onetrip_table(rel))
-					ot_ddl_refuse("SET LOGGED or SET UNLOGGED of a onetrip table",
-								  "Create a new table and copy the rows with INSERT ... SELECT.");
-				break;
-			default:
-				break;
-		}
+		if (command->subtype == AT_AddColumn && !ddl_check_adds_same(pstate, rel, command))
+			what = "ADD ATTRIBUTE with a default that may differ between regions";
+		else if (command->subtype == AT_AlterColumnType && !ddl_check_converts_same(pstate, rel, command))
+			what = "ALTER ATTRIBUTE with a conversion that may differ between regions";
 		free_parsestate(pstate);
 	}
+	if (what != NULL && ddl_check_has_replicated_rows(relid, lockmode))
+		ot_ddl_refuse(what,
+					  psprintf("Take table \"%s\" out of the type (ALTER TABLE ... NOT OF), change both, and put it back (ALTER TABLE ... OF).",
+							   RelationGetRelationName(rel)));
 	relation_close(rel, NoLock);
 }
 
@@ -409,64 +392,69 @@ ddl_check_typed_tables(AlterTableStmt *stmt, Oid type, LOCKMODE lockmode, const 
 			continue;
 		LockRelationOid(relid, lockmode);
 		if (get_rel_relkind(relid) != '\0')
-			ddl_check_commands(stmt, relid, lockmode, query);
+			ddl_check_typed_table(stmt, relid, lockmode, query);
 	}
 }
 
-static void
-ddl_check_alter_table(AlterTableStmt *stmt, const char *query)
+/* May the statement change what rows there are, or their values? */
+static bool
+ddl_check_concerns_rows(AlterTableStmt *stmt)
 {
-	LOCKMODE	lockmode = AlterTableGetLockLevel(stmt->cmds);
-	bool		interesting = false;
-	Oid			relid;
 	ListCell   *lc;
 
 	foreach(lc, stmt->cmds)
 	{
-		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
-
-		switch (command->subtype)
+		switch (lfirst_node(AlterTableCmd, lc)->subtype)
 		{
 			case AT_AddColumn:
 			case AT_AlterColumnType:
 			case AT_SetAccessMethod:
 			case AT_SetLogged:
-			case AT_SetUnLogged:
-				interesting = true;
-				break;
+				return true;
 			default:
 				break;
 		}
 	}
-	if (!interesting || (stmt->objtype != OBJECT_TABLE && stmt->objtype != OBJECT_TYPE))
-		return;
+	return false;
+}
 
+static void
+ddl_check_alter_type(AlterTableStmt *stmt, const char *query)
+{
+	LOCKMODE	lockmode = AlterTableGetLockLevel(stmt->cmds);
+	Oid			relid;
+
+	if (stmt->objtype != OBJECT_TYPE || !ddl_check_concerns_rows(stmt))
+		return;
 	/* takes the lock, with the checks, that the statement itself takes next */
 	relid = AlterTableLookupRelation(stmt, lockmode);
-	if (!OidIsValid(relid))
-		return;
-	if (stmt->objtype == OBJECT_TABLE)
-		ddl_check_commands(stmt, relid, lockmode, query);
-	else
+	if (OidIsValid(relid))
 		ddl_check_typed_tables(stmt, get_rel_type_id(relid), lockmode, query);
 }
 
 /*
- * The table that the statement fills with values that other regions could not
- * compute as well, so that its rows and those of its children have to travel;
- * InvalidOid if it fills none so.  The statement has been checked.
+ * The table whose rows have to travel with the statement, since other regions
+ * could not compute them as well (a volatile expression), or do not have them:
+ * rows of an unlogged table, or of one with another access method, are each
+ * region's own until it becomes logged, or onetrip.  The opposite needs nothing:
+ * all regions have the same rows then, and keep them.  InvalidOid: none.  *fills
+ * is what other regions have to empty before; it includes the table's children
+ * if *children.  The statement has been checked.
  */
 Oid
-ot_ddl_fills(Node *node, const char *query)
+ot_ddl_fills(Node *node, const char *query, List **fills, bool *children)
 {
 	AlterTableStmt *stmt = (AlterTableStmt *) node;
 	LOCKMODE	lockmode;
 	Oid			relid;
 	Relation	rel;
-	Values		worst = VALUES_SAME;
+	bool		will_travel;
+	bool		converts = false;
 	ListCell   *lc;
 
-	if (!IsA(node, AlterTableStmt) || stmt->objtype != OBJECT_TABLE || !ddl_check_only_adds(stmt))
+	*fills = NIL;
+	*children = false;
+	if (!IsA(node, AlterTableStmt) || stmt->objtype != OBJECT_TABLE || !ddl_check_concerns_rows(stmt))
 		return InvalidOid;
 	lockmode = AlterTableGetLockLevel(stmt->cmds);
 	relid = AlterTableLookupRelation(stmt, lockmode);
@@ -475,16 +463,41 @@ ot_ddl_fills(Node *node, const char *query)
 	rel = relation_open(relid, NoLock);
 	foreach(lc, stmt->cmds)
 	{
+		AlterTableCmd *command = lfirst_node(AlterTableCmd, lc);
 		ParseState *pstate = make_parsestate(NULL);
-		Values		values;
 
 		pstate->p_sourcetext = query;
-		values = ddl_check_adds(pstate, rel, lfirst_node(AlterTableCmd, lc));
-		worst = Max(worst, values);
+		if (command->subtype == AT_AddColumn)
+			*children |= !ddl_check_adds_same(pstate, rel, command);
+		else if (command->subtype == AT_AlterColumnType)
+		{
+			converts = true;
+			*children |= !ddl_check_converts_same(pstate, rel, command);
+		}
 		free_parsestate(pstate);
 	}
+	will_travel = ddl_check_will_travel(rel, stmt->cmds);
+	if (will_travel && !ot_contents_travel(rel->rd_rel))
+		*fills = list_make1_oid(relid);
+	else
+		*children &= ddl_check_has_replicated_rows(relid, lockmode);
+	if (*children)
+	{
+		foreach(lc, find_all_inheritors(relid, lockmode, NULL))
+		{
+			Oid			child = lfirst_oid(lc);
+
+			if (child == relid ? will_travel :
+				get_rel_relkind(child) == RELKIND_RELATION && ot_contents_of_travel(child))
+				*fills = list_append_unique_oid(*fills, child);
+		}
+	}
+	/* a foreign key that is checked anew would not find what it refers to */
+	if (converts && *fills != NIL && ddl_check_is_referred_to(*fills))
+		ot_ddl_refuse("ALTER COLUMN TYPE with rows that travel in a table that foreign keys of others refer to",
+					  "Drop these foreign keys before, and add them again after it.");
 	relation_close(rel, NoLock);
-	return worst != VALUES_SAME && ddl_check_has_replicated_rows(relid, lockmode) ? relid : InvalidOid;
+	return *fills != NIL ? relid : InvalidOid;
 }
 
 /* ---- other statements ---- */
@@ -555,7 +568,7 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 	switch (nodeTag(stmt))
 	{
 		case T_AlterTableStmt:
-			ddl_check_alter_table((AlterTableStmt *) stmt, query);
+			ddl_check_alter_type((AlterTableStmt *) stmt, query);
 			break;
 		case T_IndexStmt:
 			/* regions that have built it would enforce it, and others not yet */

@@ -183,6 +183,7 @@ ot_ddl_may_change_code(Node *stmt)
 	{
 		case T_CreateStmt:
 		case T_CreateTableAsStmt:
+		case T_ExplainStmt:
 		case T_CreateForeignTableStmt:
 		case T_IndexStmt:
 		case T_ViewStmt:
@@ -267,6 +268,7 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_CheckPointStmt:
 		case T_CreatedbStmt:
 		case T_DropdbStmt:		/* ot_ddl_check_everywhere() protects ours */
+		case T_ImportForeignSchemaStmt: /* its sub-commands are recorded */
 		case T_AlterDatabaseRefreshCollStmt:	/* versions are each server's own */
 		case T_AlterCollationStmt:
 			return OT_STATEMENT_LOCAL;
@@ -278,11 +280,7 @@ ot_ddl_classify(Node *stmt, const char *query)
 
 				if (create_as == NULL)
 					return OT_STATEMENT_LOCAL;
-				kind = ddl_classify_create_as(create_as);
-				if (kind == OT_STATEMENT_SCHEMA && IsA(stmt, ExplainStmt))
-					ot_ddl_refuse("CREATE MATERIALIZED VIEW under EXPLAIN ANALYZE",
-								  "Use EXPLAIN without ANALYZE.");
-				return kind;
+				return ddl_classify_create_as(create_as);
 			}
 
 			/* cannot be replicated */
@@ -300,9 +298,6 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_AlterSubscriptionStmt:
 		case T_DropSubscriptionStmt:
 			return ddl_classify_shared(OBJECT_SUBSCRIPTION, "");
-		case T_ImportForeignSchemaStmt:
-			ot_ddl_refuse("IMPORT FOREIGN SCHEMA", "Use CREATE FOREIGN TABLE for each table.");
-			break;
 
 			/* about the server as a whole, or a database of it */
 		case T_AlterDatabaseStmt:

@@ -171,7 +171,8 @@ ddl_index_check_drop(DropStmt *stmt, Oid index)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("DROP INDEX CONCURRENTLY does not support CASCADE")));
-	if (OidIsValid(index) && get_rel_relkind(index) == RELKIND_PARTITIONED_INDEX)
+	if (OidIsValid(index) && get_rel_relkind(index) == RELKIND_PARTITIONED_INDEX &&
+		get_rel_persistence(index) != RELPERSISTENCE_TEMP)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot drop partitioned index \"%s\" concurrently", get_rel_name(index))));
@@ -245,14 +246,22 @@ ddl_index_try_lock(Oid relid, LOCKMODE mode)
 	}
 	PG_CATCH();
 	{
-		int			code = geterrcode();
+		ErrorData  *error;
 
 		LockTimeout = own_timeout;
-		if (code != ERRCODE_LOCK_NOT_AVAILABLE && code != ERRCODE_T_R_DEADLOCK_DETECTED)
-			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
 		FlushErrorState();
+		/* before any other error leaves: at the top level nobody else would end it */
 		RollbackAndReleaseCurrentSubTransaction();
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		{
+			MemoryContextSwitchTo(context);
+			CurrentResourceOwner = owner;
+			ReThrowError(error);
+		}
+		FreeErrorData(error);
 		got = false;
 	}
 	PG_END_TRY();

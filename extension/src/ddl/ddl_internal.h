@@ -55,7 +55,7 @@ extern void ot_ddl_check_dependencies(void);
 
 /* ddl_check.c */
 extern void ot_ddl_check_everywhere(Node *stmt);
-extern Oid	ot_ddl_fills(Node *stmt, const char *query);
+extern Oid	ot_ddl_fills(Node *stmt, const char *query, List **fills, bool *children);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 
@@ -74,6 +74,7 @@ extern void ot_ddl_name_access_method(List *places);
 
 /* elsewhere.c */
 extern bool ot_ddl_differs_elsewhere(Node *expression);
+extern bool ot_ddl_uses_temporary(Node *expression);
 
 /* ddl_extension.c */
 extern Node *ot_ddl_name_version(Node *stmt, char **text);
@@ -85,6 +86,8 @@ extern Node *ot_ddl_compute_bound(Node *stmt, char **text, int offset, const cha
 extern char *ot_ddl_statement_text(PlannedStmt *pstmt, const char *query, int *offset);
 extern void ot_ddl_check_text(const char *text, Node *stmt);
 extern Node *ot_ddl_hide_password(Node *stmt, char **text, int offset);
+extern void ot_ddl_name_schema(CreateForeignTableStmt *stmt, char **text);
+extern Node *ot_ddl_write_like(Node *stmt, char **text, int offset);
 extern char *ot_ddl_create_table_text(Relation rel, IntoClause *into);
 
 #endif							/* ONETRIP_DDL_INTERNAL_H */

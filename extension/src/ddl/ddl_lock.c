@@ -269,8 +269,14 @@ ddl_lock_tables_computing_with(Oid class_id, Oid oid)
 static void
 ddl_lock_tables_computing_with_function(ObjectType type, ObjectWithArgs *name)
 {
-	Oid			function = LookupFuncWithArgs(type, name, true);
+	int			guc_level = NewGUCNestLevel();
+	Oid			function;
 
+	/* the statement itself will say what becomes of %TYPE */
+	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	function = LookupFuncWithArgs(type, name, true);
+	AtEOXact_GUC(true, guc_level);
 	if (OidIsValid(function) && OT_OWNS_FUNCTION(function))
 		ddl_lock_tables_computing_with(ProcedureRelationId, function);
 }
@@ -429,8 +435,7 @@ ot_ddl_lock_relations(Node *stmt)
 			break;
 		case T_CreateFunctionStmt:
 			if (((CreateFunctionStmt *) stmt)->replace)
-				ddl_lock_tables_computing_with_function(((CreateFunctionStmt *) stmt)->is_procedure ?
-														OBJECT_PROCEDURE : OBJECT_FUNCTION,
+				ddl_lock_tables_computing_with_function(OBJECT_ROUTINE,
 														ot_ddl_created_function((CreateFunctionStmt *) stmt));
 			break;
 		case T_AlterFunctionStmt:

@@ -450,15 +450,15 @@ ot_ddl_check_temporary(Node *stmt)
  * TABLE (LIKE ...) leaves nothing in pg_depend that tells where its columns
  * come from, so the check after the statement would not find it.
  */
-void
-ot_ddl_check_like(Node *stmt)
+static void
+ddl_temporary_check_like(Node *stmt, bool in_schema)
 {
 	ListCell   *lc;
 
 	if (IsA(stmt, CreateSchemaStmt))
 	{
 		foreach(lc, ((CreateSchemaStmt *) stmt)->schemaElts)
-			ot_ddl_check_like(lfirst(lc));
+			ddl_temporary_check_like(lfirst(lc), true);
 	}
 	if (!IsA(stmt, CreateStmt) && !IsA(stmt, CreateForeignTableStmt))
 		return;
@@ -466,11 +466,19 @@ ot_ddl_check_like(Node *stmt)
 	{
 		TableLikeClause *like = lfirst(lc);
 
-		if (IsA(like, TableLikeClause) && ddl_temporary_relation_is_temporary(like->relation))
+		/* without options its columns are written out (ot_ddl_write_like()) */
+		if (IsA(like, TableLikeClause) && (in_schema || like->options != 0) &&
+			ddl_temporary_relation_is_temporary(like->relation))
 			ot_ddl_refuse(psprintf("a definition LIKE the temporary relation \"%s\"",
 								   like->relation->relname),
 						  "If a permanent one of that name is meant, write its schema before the name; else write out the columns.");
 	}
+}
+
+void
+ot_ddl_check_like(Node *stmt)
+{
+	ddl_temporary_check_like(stmt, false);
 }
 
 /* ---- permanent objects that depend on temporary ones ---- */

@@ -18,6 +18,7 @@
 
 #include <ctype.h>
 
+#include "access/relation.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
@@ -163,7 +164,8 @@ ot_ddl_check_text(const char *text, Node *stmt)
 			what = "a definition that uses a temporary object";
 			hint = "Use a permanent object: other regions cannot see this session's temporary ones.";
 		}
-		else if (ddl_text_is_name_with_oid(word))
+		/* PostgreSQL itself refuses statistics of a TOAST table */
+		else if (!IsA(stmt, CreateStatsStmt) && ddl_text_is_name_with_oid(word))
 		{
 			what = psprintf("a statement about \"%s\", a name that contains an OID of this server",
 							word[0] == '"' ? pnstrdup(word + 1, strcspn(word + 1, "\"")) : word);
@@ -289,6 +291,25 @@ ot_ddl_hide_password(Node *stmt, char **text, int offset)
 	return stmt;
 }
 
+/* ---- CREATE FOREIGN TABLE of IMPORT FOREIGN SCHEMA ---- */
+
+/*
+ * The foreign-data wrapper's text names no schema; PostgreSQL puts it into the
+ * parse tree.
+ */
+void
+ot_ddl_name_schema(CreateForeignTableStmt *stmt, char **text)
+{
+	RawStmt    *raw = linitial_node(RawStmt, raw_parser(*text, RAW_PARSE_DEFAULT));
+	RangeVar   *written = castNode(CreateForeignTableStmt, raw->stmt)->base.relation;
+
+	if (written->schemaname != NULL || stmt->base.relation->schemaname == NULL)
+		ot_ddl_refuse("IMPORT FOREIGN SCHEMA where the foreign-data wrapper chooses the schema",
+					  "Use CREATE FOREIGN TABLE for each table.");
+	*text = psprintf("%.*s%s.%s", written->location, *text,
+					 quote_identifier(stmt->base.relation->schemaname), *text + written->location);
+}
+
 /* ---- CREATE TABLE AS ---- */
 
 /*
@@ -344,14 +365,19 @@ ddl_text_column_type_text(Form_pg_attribute column)
 }
 
 static void
-ddl_text_append_columns(StringInfo text, TupleDesc desc)
+ddl_text_append_columns(StringInfo text, TupleDesc desc, bool not_null)
 {
+	const char *separator = "";
+
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
-		appendStringInfo(text, "%s%s %s", i > 0 ? ", " : "",
+		if (column->attisdropped)
+			continue;
+		appendStringInfo(text, "%s%s %s", separator,
 						 quote_identifier(NameStr(column->attname)), ddl_text_column_type_text(column));
+		separator = ", ";
 		if (OidIsValid(column->attcollation) &&
 			column->attcollation != get_typcollation(column->atttypid))
 		{
@@ -366,6 +392,8 @@ ddl_text_append_columns(StringInfo text, TupleDesc desc)
 														NameStr(form->collname)));
 			ReleaseSysCache(tuple);
 		}
+		if (not_null && column->attnotnull)
+			appendStringInfoString(text, " NOT NULL");
 	}
 }
 
@@ -402,7 +430,7 @@ ot_ddl_create_table_text(Relation rel, IntoClause *into)
 					 rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED ? "UNLOGGED " : "",
 					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 												RelationGetRelationName(rel)));
-	ddl_text_append_columns(&text, RelationGetDescr(rel));
+	ddl_text_append_columns(&text, RelationGetDescr(rel), false);
 	appendStringInfo(&text, ") USING %s",
 					 quote_identifier(get_am_name(rel->rd_rel->relam)));
 	ddl_text_append_options(&text, into->options);
@@ -410,4 +438,84 @@ ot_ddl_create_table_text(Relation rel, IntoClause *into)
 		appendStringInfo(&text, " TABLESPACE %s",
 						 quote_identifier(get_tablespace_name(rel->rd_rel->reltablespace)));
 	return text.data;
+}
+
+/* ---- LIKE ---- */
+
+/*
+ * Finds LIKE and the name after it, which is at `name` in the text.  Returns
+ * false if it is not there.
+ */
+static bool
+ddl_text_find_like(const char *text, int name, int *begin, int *end)
+{
+	core_yyscan_t scanner;
+	core_yy_extra_type extra;
+	core_YYSTYPE value;
+	YYLTYPE		location;
+	bool		after_dot = true;
+	int			token;
+
+	*begin = *end = -1;
+	scanner = scanner_init(text, &extra, &ScanKeywords, ScanKeywordTokens);
+	extra.escape_string_warning = false;
+	while ((token = core_yylex(&value, &location, scanner)) != 0)
+	{
+		const char *word = extra.scanbuf + location;
+
+		if (location < name)
+			*begin = pg_strcasecmp(word, "like") == 0 ? location : -1;
+		else if (*begin < 0 || (token != '.' && !after_dot))
+			break;
+		else
+		{
+			after_dot = token == '.';
+			*end = location + (int) strlen(word);
+		}
+	}
+	scanner_finish(scanner);
+	return *begin >= 0 && *end > 0;
+}
+
+/*
+ * Writes out the columns of LIKE with the name of a temporary relation, which
+ * other regions do not have.  What INCLUDING adds cannot be written so.  Returns
+ * the statement to run: what is recorded.
+ */
+Node *
+ot_ddl_write_like(Node *stmt, char **text, int offset)
+{
+	List	   *elements = IsA(stmt, CreateStmt) || IsA(stmt, CreateForeignTableStmt) ?
+		((CreateStmt *) stmt)->tableElts : NIL;
+
+	bool		changed = false;
+
+	/* the last one first, so that locations stay right */
+	for (int i = list_length(elements) - 1; i >= 0; i--)
+	{
+		TableLikeClause *like = list_nth(elements, i);
+		StringInfoData columns;
+		Relation	rel;
+		int			begin;
+		int			end;
+
+		if (!IsA(like, TableLikeClause) || like->options != 0)
+			continue;
+		rel = relation_openrv_extended(like->relation, AccessShareLock, true);
+		if (rel == NULL)
+			continue;
+		if (rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		{
+			if (!ddl_text_find_like(*text, like->relation->location - offset, &begin, &end))
+				ot_ddl_refuse("LIKE at an unknown place in the statement", "Run the statement on its own.");
+			initStringInfo(&columns);
+			ddl_text_append_columns(&columns, RelationGetDescr(rel), true);
+			if (columns.len == 0 && list_length(elements) > 1)
+				ot_ddl_refuse("LIKE of a temporary relation without columns", "Leave it out.");
+			changed = true;
+			*text = psprintf("%.*s%s%s", begin, *text, columns.data, *text + end);
+		}
+		relation_close(rel, NoLock);
+	}
+	return changed ? linitial_node(RawStmt, raw_parser(*text, RAW_PARSE_DEFAULT))->stmt : stmt;
 }

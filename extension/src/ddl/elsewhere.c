@@ -335,6 +335,25 @@ elsewhere_uses_temporary(Node *node)
 }
 
 static bool
+elsewhere_walk_for_temporary(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	return elsewhere_uses_temporary(node) ||
+		expression_tree_walker(node, elsewhere_walk_for_temporary, context);
+}
+
+/*
+ * Would other regions fail to find what the expression names?  For those that
+ * leave nothing in pg_depend.
+ */
+bool
+ot_ddl_uses_temporary(Node *expression)
+{
+	return elsewhere_walk_for_temporary(expression, NULL);
+}
+
+static bool
 elsewhere_walk_differs(Node *node, void *context)
 {
 	if (node == NULL)

@@ -17,6 +17,11 @@ BEGIN;
 CREATE INDEX by_v ON t (v);
 SELECT unit.write_set() AS index \gset
 ROLLBACK;
+CREATE UNLOGGED TABLE own (id int PRIMARY KEY);
+BEGIN;
+ALTER TABLE own SET LOGGED;
+SELECT unit.write_set() AS logged \gset
+ROLLBACK;
 
 \c -
 BEGIN;
@@ -42,6 +47,13 @@ BEGIN;
 INSERT INTO rehearse.t VALUES (4, 'four');
 SELECT onetrip.pending_bytes() > 0 AS captured;
 ROLLBACK;
+
+-- Rows of the region's own are not replaced by another region's without a word.
+\c -
+SELECT onetrip.rehearse(0, :'logged');
+INSERT INTO rehearse.own VALUES (1);
+SELECT onetrip.rehearse(0, :'logged');
+\echo :LAST_ERROR_SQLSTATE
 
 -- It waits neither for a log index that this server does not show soon, nor for a lock that is held.
 SELECT onetrip.rehearse(4000000000000000, :'good');

@@ -1,0 +1,89 @@
+-- Goal: statements whose text is not what other regions run: EXPLAIN ANALYZE of CREATE MATERIALIZED VIEW, IMPORT FOREIGN SCHEMA,
+-- LIKE with a temporary table, and functions whose text uses temporary tables.
+-- Method: capture the statement, roll it back, apply what was captured, and compare.
+\getenv srcdir PG_ABS_SRCDIR
+\i :srcdir/helpers.psql
+CREATE SCHEMA made_elsewhere;
+SET search_path = made_elsewhere;
+
+BEGIN;
+EXPLAIN (ANALYZE, COSTS off, SUMMARY off, TIMING off) CREATE MATERIALIZED VIEW seen AS SELECT g, random() AS r FROM generate_series(1, 3) g;
+EXPLAIN (ANALYZE, COSTS off, SUMMARY off, TIMING off) CREATE MATERIALIZED VIEW unfilled AS SELECT 1 AS one WITH NO DATA;
+EXPLAIN (ANALYZE, COSTS off, SUMMARY off, TIMING off) CREATE MATERIALIZED VIEW IF NOT EXISTS seen AS SELECT 1;
+SELECT sum(r) AS sum, unit.write_set() AS operations FROM seen \gset
+ROLLBACK;
+EXPLAIN (COSTS off) CREATE MATERIALIZED VIEW seen AS SELECT 1;
+BEGIN;
+SELECT unit.apply(:'operations');
+SELECT count(*), sum(r) = :sum AS same FROM seen;
+SELECT relname, relispopulated FROM pg_class WHERE relnamespace = 'made_elsewhere'::regnamespace AND relkind = 'm' ORDER BY 1;
+ROLLBACK;
+
+CREATE TABLE "Of it" (id int PRIMARY KEY, "V" text COLLATE "C" NOT NULL);
+CREATE TABLE other (id int);
+CREATE SCHEMA "Imported";
+CREATE EXTENSION postgres_fdw SCHEMA made_elsewhere;
+DO $$ BEGIN
+    EXECUTE format('CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host ''127.0.0.1'', port %L, dbname %L)',
+                   current_setting('port'), current_database());
+END $$;
+CREATE USER MAPPING FOR CURRENT_USER SERVER here OPTIONS (user 'postgres', password_required 'false');
+BEGIN;
+IMPORT FOREIGN SCHEMA made_elsewhere LIMIT TO ("Of it", other) FROM SERVER here INTO "Imported";
+SELECT string_agg(attrelid::regclass || '.' || attname || ' ' || attnotnull, ', ' ORDER BY attrelid::regclass::text, attnum) AS here
+FROM pg_attribute WHERE attrelid IN ('"Imported"."Of it"'::regclass, '"Imported".other'::regclass) AND attnum > 0 \gset
+SELECT unit.write_set() AS operations \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'operations');
+SELECT string_agg(attrelid::regclass || '.' || attname || ' ' || attnotnull, ', ' ORDER BY attrelid::regclass::text, attnum) = :'here' AS same
+FROM pg_attribute WHERE attrelid IN ('"Imported"."Of it"'::regclass, '"Imported".other'::regclass) AND attnum > 0;
+ROLLBACK;
+IMPORT FOREIGN SCHEMA nowhere FROM SERVER here INTO "Imported";
+\echo :LAST_ERROR_SQLSTATE
+IMPORT FOREIGN SCHEMA made_elsewhere FROM SERVER here INTO nowhere;
+-- Its own error, half way: the first table is not left behind.
+CREATE TABLE "Imported".other (id int);
+IMPORT FOREIGN SCHEMA made_elsewhere LIMIT TO ("Of it", other) FROM SERVER here INTO "Imported";
+SELECT to_regclass('"Imported"."Of it"');
+
+CREATE TEMP TABLE temporary (id int NOT NULL, gone int, "V" varchar(7) COLLATE "C", a int[] NOT NULL);
+ALTER TABLE temporary DROP COLUMN gone;
+CREATE TEMP TABLE empty ();
+BEGIN;
+CREATE TABLE made (x int DEFAULT 1, like temporary, y text);
+CREATE TABLE none (LIKE empty);
+INSERT INTO made (id, a) VALUES (1, '{2}');
+SELECT unit.operations();
+SELECT unit.write_set() AS operations \gset
+ROLLBACK;
+BEGIN;
+SELECT unit.apply(:'operations');
+\d made
+SELECT * FROM made;
+ROLLBACK;
+CREATE TABLE made (x int, LIKE empty);
+CREATE TABLE made (LIKE temporary INCLUDING ALL);
+
+-- The body of a function is text: what it finds is looked up when it runs.
+BEGIN;
+CREATE FUNCTION rows_of_temporary() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM temporary';
+SELECT rows_of_temporary();
+SELECT unit.write_set() AS operations \gset
+ROLLBACK;
+DROP TABLE temporary;
+BEGIN;
+SELECT unit.apply(:'operations');
+SELECT rows_of_temporary();
+ROLLBACK;
+-- What is not text is refused.
+CREATE TEMP TABLE temporary (id int);
+CREATE FUNCTION refused() RETURNS SETOF temporary LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION refused() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM temporary; END;
+-- As in PostgreSQL: one NOTICE, and the error for a routine of another kind.
+CREATE OR REPLACE FUNCTION typed(other.id%TYPE) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE OR REPLACE PROCEDURE typed(int) LANGUAGE sql AS 'SELECT 1';
+
+SET client_min_messages = warning;
+DROP SCHEMA "Imported" CASCADE;
+DROP SCHEMA made_elsewhere CASCADE;
