@@ -33,7 +33,7 @@ pub(super) fn parse_pid_file(text: &str) -> Option<PidFile> {
 }
 
 /// Every process of a server of `data`, including orphans of a server that has died.
-pub(super) fn processes_of(data: &Path) -> Vec<Pid> {
+pub fn processes_of(data: &Path) -> Vec<Pid> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries
         .flatten()
