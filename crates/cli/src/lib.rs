@@ -7,6 +7,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admin;
+mod adopt;
 mod backup;
 mod certificate;
 mod check;
@@ -20,6 +21,7 @@ mod leave;
 mod log_line;
 mod nodes;
 mod progress;
+mod release;
 mod restore;
 mod skip;
 mod start;
@@ -52,6 +54,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Init(init::InitArgs),
+    Adopt(adopt::AdoptArgs),
     Start(start::StartArgs),
     Status(status::StatusArgs),
     Check(check::CheckArgs),
@@ -64,6 +67,7 @@ enum Command {
     Leases(leases::LeasesArgs),
     Skip(skip::SkipArgs),
     Certificate(certificate::CertificateArgs),
+    Release(release::ReleaseArgs),
 }
 
 /// The command was called wrongly: its exit code is 2.
@@ -82,6 +86,7 @@ impl std::error::Error for BadUsage {}
 pub fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Init(args) => init::run(&args),
+        Command::Adopt(args) => adopt::run(&args),
         Command::Start(args) => start::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Check(args) => check::run(&args),
@@ -94,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Leases(args) => leases::run(&args),
         Command::Skip(args) => skip::run(&args),
         Command::Certificate(args) => certificate::run(&args),
+        Command::Release(args) => release::run(&args),
     };
     let result = result.map(|code| if out::failed() { ExitCode::FAILURE } else { code });
     match result {

@@ -1,11 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * sequence_reshare.c
- *	  Adjusts the sequences of a data folder that came from another node.
+ *	  Adjusts the sequences of a data folder that came from elsewhere.
  *
  * A data folder that is a base backup of another node, or whose node was given
  * another slot, contains the definitions of another slot: two nodes would give
- * out the same values.  So when the server starts, each definition is compared
+ * out the same values.  One that was a server without Onetrip (onetrip adopt)
+ * contains sequences with no share at all, which is the share of slot 0 with
+ * stride 1.  So when the server starts, each definition is compared
  * with onetrip.sequence_slot and onetrip.sequence_stride, and rewritten if it
  * does not match them.
  *
@@ -65,10 +67,9 @@ sequence_reshare_one(Oid relid, OtShare share)
 	int64		needed;
 
 	/* Temporary ones are not shared; another server's are dropped some time. */
-	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP ||
-		!ot_sequence_load(relid, &seq) || !seq.adjusted)
+	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP || !ot_sequence_load(relid, &seq))
 		return false;
-	if (ot_sequence_fits(&seq.user, share, &needed))
+	if (seq.adjusted && ot_sequence_fits(&seq.user, share, &needed))
 	{
 		mine = ot_sequence_here(&seq.user, share);
 		if (mine.start == seq.here.start && mine.increment == seq.here.increment &&
@@ -112,6 +113,6 @@ ot_sequence_reshare(void)
 	CommitTransactionCommand();
 	if (changed > 0)
 		ereport(LOG,
-				(errmsg("%d of %d sequences were another node's, and now give the values of slot %d of %d",
+				(errmsg("%d of %d sequences had another share or none, and now give the values of slot %d of %d",
 						changed, total, share.slot, share.stride)));
 }

@@ -6,7 +6,7 @@ use onetrip_lab::postgres_bin;
 use crate::lab::{bounded, number, psql, start, text, Lab, Session};
 
 /// A database that knows nothing of Onetrip.
-const SHOP: &str = "
+pub const SHOP: &str = "
     create schema shop;
     create type shop.mood as enum ('low', 'high');
     create domain shop.price as numeric(10, 2) check (value >= 0);

@@ -9,6 +9,7 @@
 //!
 //! `ONETRIP_TEST_SECONDS` limits how long a workload runs (default 30); `ONETRIP_KEEP` keeps the clusters' folders.
 
+mod adopt;
 mod backup;
 mod bad_input;
 mod census;

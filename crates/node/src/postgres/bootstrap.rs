@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use super::rebuild::sync_folder;
-use super::{file_error, remove_folder, PostgresError, Server};
+use super::{file_error, remove_folder, PostgresError, Server, SingleUser};
 
 /// The encoding of every database in a cluster.
 pub(super) const ENCODING: &str = "UTF8";
@@ -28,10 +28,10 @@ pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
     include_settings(&unfinished)?;
     server.write_settings(&unfinished)?;
     let name = identifier(&server.database);
-    single_user(server, &unfinished, "template1", &[format!("CREATE DATABASE {name}")])?;
-    single_user(
-        server,
-        &unfinished,
+    let new = SingleUser { bin_dir: &server.bin_dir, data: &unfinished, config_file: None, libraries: None };
+    new.run("making the database", "template1", &[format!("CREATE DATABASE {name}")])?;
+    new.run(
+        "making the extension",
         &server.database,
         &[
             "CREATE EXTENSION onetrip".to_string(),
@@ -62,29 +62,6 @@ fn include_settings(data: &Path) -> Result<(), PostgresError> {
         .map_err(file_error("write", &path))
 }
 
-/// Runs statements in single-user mode.  Each is put on one line, since a line is a statement in this mode.
-fn single_user(server: &Server, data: &Path, database: &str, statements: &[String]) -> Result<(), PostgresError> {
-    let program = server.program("postgres");
-    let mut child = server
-        .command("postgres")
-        .args(["--single", "-c", "exit_on_error=on", "-D"])
-        .arg(data)
-        .arg(database)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|source| PostgresError::Program { program: program.clone(), source })?;
-    let lines: String = statements.iter().map(|s| format!("{}\n", s.replace('\n', " "))).collect();
-    if let Some(mut stdin) = child.stdin.take() {
-        // Writing fails if the program has ended already.  It says why on its standard error, which is the better
-        // message.
-        let _ = stdin.write_all(lines.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(|source| PostgresError::Program { program, source })?;
-    succeeded(&format!("making the database ({})", statements.join("; ")), &output)
-}
-
 pub(super) fn succeeded(step: &str, output: &Output) -> Result<(), PostgresError> {
     if output.status.success() {
         return Ok(());
@@ -93,9 +70,13 @@ pub(super) fn succeeded(step: &str, output: &Output) -> Result<(), PostgresError
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let telling = |l: &&&str| ["FATAL:", "ERROR:", "PANIC:", "error:"].iter().any(|mark| l.contains(mark));
     let reason = lines.iter().find(telling).or(lines.last()).map_or("it said nothing", |l| *l);
-    Err(PostgresError::Step { step: step.to_string(), reason: format!("{reason} ({})", output.status) })
+    let more: String = ["DETAIL:", "HINT:"]
+        .iter()
+        .filter_map(|mark| lines.iter().find_map(|l| l.find(mark).map(|at| format!("; {}", &l[at..]))))
+        .collect();
+    Err(PostgresError::Step { step: step.to_string(), reason: format!("{reason}{more} ({})", output.status) })
 }
 
-fn identifier(name: &str) -> String {
+pub fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

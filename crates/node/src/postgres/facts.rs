@@ -5,6 +5,7 @@
 //! shows how the programs were built, since a server does not start on a folder made by programs that were built
 //! differently.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -41,6 +42,15 @@ pub fn facts(bin_dir: &Path, node_folder: &Path) -> Result<Facts, PostgresError>
     let version =
         u16::try_from(version).map_err(|_| PostgresError::Refused(format!("there is no PostgreSQL {version}")))?;
     Ok(Facts { version, alike: alike.into_iter().map(|(name, value)| (name.to_string(), value)).collect() })
+}
+
+/// What `pg_controldata` says of a data folder, by name.  It is an error if that was made by programs that were built
+/// for another kind of machine than this one.
+pub fn control_data(bin_dir: &Path, data: &Path) -> Result<BTreeMap<String, String>, PostgresError> {
+    let text = Programs { bin_dir, node_folder: data }.control_data(data)?;
+    of_control_file(&text).map_err(PostgresError::Refused)?;
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    Ok(lines.map(|(name, value)| (name.trim().to_string(), value.trim().to_string())).collect())
 }
 
 /// The facts that no program of PostgreSQL shows.  They are those of this node's program, which is built for the

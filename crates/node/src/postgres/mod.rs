@@ -27,21 +27,23 @@ mod os_user;
 mod process;
 mod rebuild;
 mod server;
+mod single_user;
 mod supervisor;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use base_backup::{remove_folder, BaseBackup, CopyProgress};
-pub use bootstrap::bootstrap;
+pub use bootstrap::{bootstrap, identifier};
 pub(crate) use counts::Counts;
 pub use donor::{is_own_user, Boxed, Donor, Donors, Stream};
-pub use facts::facts;
+pub use facts::{control_data, facts};
 pub use onetrip_core::replica::RebuildFrom;
 pub use os_user::{become_user, prepare_folder, ROOT_BECOMES};
-pub use process::end_bootstrap_below;
-pub use rebuild::{CopyState, Rebuild, HEALED_FILE};
+pub use process::{end_bootstrap_below, processes_of};
+pub use rebuild::{sync_folder, CopyState, Rebuild, HEALED_FILE};
 pub use server::Server;
+pub use single_user::SingleUser;
 pub use supervisor::{PostgresState, ServerState, Supervisor};
 
 #[derive(Debug, thiserror::Error)]

@@ -36,7 +36,7 @@ pub(super) fn parse_pid_file(text: &str) -> Option<PidFile> {
 }
 
 /// Every process of a server of `data`, including orphans of a server that has died.
-pub(super) fn processes_of(data: &Path) -> Vec<Pid> {
+pub fn processes_of(data: &Path) -> Vec<Pid> {
     processes().filter(|pid| works_in(*pid, data)).collect()
 }
 

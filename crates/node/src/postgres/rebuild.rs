@@ -143,7 +143,7 @@ fn write_healed(server: &Server) {
 }
 
 /// A rename is durable once its folder is synced.
-pub(super) fn sync_folder(folder: &std::path::Path) -> Result<(), PostgresError> {
+pub fn sync_folder(folder: &std::path::Path) -> Result<(), PostgresError> {
     fs::File::open(folder).and_then(|f| f.sync_all()).map_err(file_error("sync", folder))
 }
 

@@ -83,7 +83,7 @@ impl Server {
     }
 
     /// Finds what can be known to be wrong before a start.
-    pub(super) fn check(&self) -> Result<(), PostgresError> {
+    pub fn check(&self) -> Result<(), PostgresError> {
         for socket in [self.node_folder.join(format!(".s.PGSQL.{}", self.port)), self.agent_socket()] {
             let bytes = socket.as_os_str().len();
             if bytes > SOCKET_PATH_BYTES_MAX {
@@ -114,7 +114,7 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn write_settings(&self, data: &Path) -> Result<(), PostgresError> {
+    pub fn write_settings(&self, data: &Path) -> Result<(), PostgresError> {
         let path = data.join("onetrip.conf");
         fs::write(&path, self.settings(installed_version(&self.bin_dir)?)).map_err(file_error("write", &path))
     }

@@ -1,0 +1,147 @@
+//! The settings files of a server that becomes a node's: what of the old ones is kept, what is left out, and how the
+//! server of a node gets settings of its own again.
+
+use std::collections::BTreeMap;
+
+/// What the node decides for its server, or what would make two regions get into each other's way: an archive or a
+/// standby of the old server has no use for the WAL of a node.
+const LEFT_OUT: [&str; 24] = [
+    "archive_cleanup_command",
+    "archive_command",
+    "archive_library",
+    "archive_mode",
+    "config_file",
+    "data_directory",
+    "default_table_access_method",
+    "external_pid_file",
+    "hba_file",
+    "ident_file",
+    "listen_addresses",
+    "port",
+    "primary_conninfo",
+    "primary_slot_name",
+    "promote_trigger_file",
+    "recovery_end_command",
+    "recovery_min_apply_delay",
+    "restore_command",
+    "synchronous_standby_names",
+    "unix_socket_directories",
+    "unix_socket_group",
+    "unix_socket_permissions",
+    "include",
+    "include_dir",
+];
+/// Below these a node's server lacks connections for copies, or workers.
+const AT_LEAST: [(&str, i64); 3] =
+    [("max_wal_senders", 10), ("max_replication_slots", 10), ("max_worker_processes", 8)];
+
+const BEGIN: &str = "# ---- Onetrip: the settings of the node, written at each start ----";
+const END: &str = "# ---- end of what Onetrip has added ----";
+
+fn is_left_out(name: &str, value: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let too_small = |(of, least): &(&str, i64)| name == *of && value.parse().is_ok_and(|v: i64| v < *least);
+    LEFT_OUT.contains(&name.as_str())
+        || name.starts_with("onetrip.")
+        || name.starts_with("recovery_target")
+        || name == "wal_level" && value == "minimal"
+        || AT_LEAST.iter().any(too_small)
+}
+
+/// The new `postgresql.conf`, and what it leaves out, as name and value.
+pub fn adopted(from: &str, settings: &BTreeMap<String, String>) -> (String, Vec<(String, String)>) {
+    let (left_out, kept): (Vec<_>, Vec<_>) = settings.iter().partition(|(name, value)| is_left_out(name, value));
+    let mut text = format!("# Made by `onetrip adopt` from {from}.\n{BEGIN}\ninclude = 'onetrip.conf'\n{END}\n\n");
+    text += "# Your settings go below this line.\n";
+    for (name, value) in kept {
+        text += &format!("{name} = {}\n", quoted(value));
+    }
+    let own = |(name, value): (&String, &String)| (name.clone(), value.clone());
+    (text, left_out.into_iter().map(own).collect())
+}
+
+/// `pg_hba.conf` with the lines that let the node in, before all others.
+pub fn with_node(hba: &str, os_user: &str) -> String {
+    let map = if os_user == "postgres" { "" } else { " map=onetrip" };
+    format!("{BEGIN}\nlocal all,replication postgres peer{map}\n{END}\n{hba}")
+}
+
+/// `pg_ident.conf`, by which the node's user of the operating system is `postgres`.
+pub fn with_map(ident: &str, os_user: &str) -> String {
+    match os_user {
+        "postgres" => ident.to_string(),
+        _ => format!("{BEGIN}\nonetrip {} postgres\n{END}\n{ident}", quoted_word(os_user)),
+    }
+}
+
+/// Without what Onetrip has added, and with `instead` in its place.
+pub fn without_ours(text: &str, instead: &str) -> String {
+    let (mut kept, mut within) = (String::new(), false);
+    for line in text.lines() {
+        let trimmed = line.trim();
+        if trimmed == END {
+            within = false;
+        } else if trimmed == BEGIN || !within && trimmed == "include = 'onetrip.conf'" {
+            // The second is what `onetrip init` writes.
+            within = trimmed == BEGIN;
+            kept += instead;
+        } else if !within && !is_ours(trimmed) {
+            kept += line;
+            kept.push('\n');
+        }
+    }
+    kept
+}
+
+fn is_ours(line: &str) -> bool {
+    line.to_ascii_lowercase().starts_with("onetrip.") || line == "# Onetrip's own settings, written at each start."
+}
+
+pub fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', "''"))
+}
+
+fn quoted_word(word: &str) -> String {
+    format!("\"{word}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_node_decides_is_left_out_and_the_rest_is_kept() {
+        let settings = [
+            ("port", "5433"),
+            ("work_mem", "64MB"),
+            ("wal_level", "minimal"),
+            ("max_wal_senders", "0"),
+            ("recovery_target_time", "x"),
+            ("onetrip.region", "x"),
+            ("search_path", "\"$user\", it's"),
+        ];
+        let settings = settings.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        let (text, left_out) = adopted("x", &settings);
+        assert!(text.ends_with("line.\nsearch_path = '\"$user\", it''s'\nwork_mem = '64MB'\n"), "{text}");
+        let names: Vec<&str> = left_out.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["max_wal_senders", "onetrip.region", "port", "recovery_target_time", "wal_level"]);
+        let back = without_ours(&text, "port = 5433\n");
+        assert!(back.matches("\nport = 5433\n").count() == 1 && !back.contains("onetrip.conf"), "{back}");
+    }
+
+    #[test]
+    fn what_was_added_for_the_node_goes_away_again() {
+        for user in ["postgres", "deploy"] {
+            let (hba, ident) = ("# TYPE\nlocal all all peer\n", "# MAPNAME\n");
+            assert_eq!(without_ours(&with_node(hba, user), ""), hba);
+            assert_eq!(without_ours(&with_map(ident, user), ""), ident);
+            assert!(with_node(hba, user).find("postgres peer") < with_node(hba, user).find("all all peer"));
+        }
+    }
+
+    #[test]
+    fn the_settings_of_a_made_node_are_taken_out_as_well() {
+        let made = "a = 1\n# Onetrip's own settings, written at each start.\ninclude = 'onetrip.conf'\nOnetrip.read = 'fresh'\nb = 2\n";
+        assert_eq!(without_ours(made, "port = 1\n"), "a = 1\nport = 1\nb = 2\n");
+    }
+}

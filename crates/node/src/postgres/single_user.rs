@@ -1,0 +1,119 @@
+//! Statements on a server that does not run: PostgreSQL's single-user mode, in which no socket is open, no background
+//! process runs, and neither event triggers nor settings of roles and databases take effect.
+//!
+//! With the extension's library, there is no shared memory in this mode and nothing is captured.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use super::bootstrap::succeeded;
+use super::server::without_pg_settings;
+use super::PostgresError;
+
+/// What begins each line that [`SingleUser::rows`] reads; PostgreSQL prints prompts in between.
+const MARK: &str = "onetrip row ";
+
+#[derive(Debug, Clone, Copy)]
+pub struct SingleUser<'a> {
+    pub bin_dir: &'a Path,
+    pub data: &'a Path,
+    /// Where the server's settings are, if that is not in `data`.
+    pub config_file: Option<&'a Path>,
+    /// The libraries to load, in place of those that the settings name; `None`: those.
+    pub libraries: Option<&'a str>,
+}
+
+impl SingleUser<'_> {
+    /// Runs the statements one by one, each in a transaction of its own unless they say BEGIN and COMMIT themselves.
+    /// After an error none of the following is run, and what was not committed is rolled back.  Each is put on one
+    /// line, since a line is a statement in this mode.  Returns what was printed.
+    pub fn run(&self, step: &str, database: &str, statements: &[String]) -> Result<String, PostgresError> {
+        let program = self.bin_dir.join("postgres");
+        let mut command = without_pg_settings(&program);
+        command.args(["--single", "-c", "exit_on_error=on"]);
+        // What the owner's settings might say otherwise.
+        for setting in [
+            "log_destination=stderr",
+            "logging_collector=off",
+            "default_transaction_read_only=off",
+            "default_transaction_isolation=read committed",
+            "default_tablespace=",
+            "statement_timeout=0",
+            "archive_mode=off",
+        ] {
+            command.args(["-c", setting]);
+        }
+        if let Some(libraries) = self.libraries {
+            command.arg("-c").arg(format!("shared_preload_libraries={libraries}"));
+        }
+        if let Some(file) = self.config_file {
+            command.arg("-c").arg(format!("config_file={}", file.display()));
+        }
+        let mut child = command
+            .arg("-D")
+            .arg(self.data)
+            .arg(database)
+            .current_dir(self.data)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|source| PostgresError::Program { program: program.clone(), source })?;
+        let lines: String = statements.iter().map(|s| format!("{}\n", s.replace('\n', " "))).collect();
+        let stdin = child.stdin.take();
+        // Beside reading: both pipes may be full.  Writing fails if the program has ended already; it says why on its
+        // standard error, which is the better message.
+        let writer = std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(lines.as_bytes())));
+        let output = child.wait_with_output().map_err(|source| PostgresError::Program { program, source })?;
+        let _ = writer.join();
+        succeeded(step, &output)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The rows of each query.  A query gives one column, of type text; rows that are null are left out.
+    pub fn rows(&self, step: &str, database: &str, queries: &[String]) -> Result<Vec<Vec<String>>, PostgresError> {
+        let copies: Vec<String> = queries
+            .iter()
+            .enumerate()
+            .map(|(n, query)| format!("COPY (SELECT '{MARK}{n}:' || x FROM ({query}) AS t(x)) TO STDOUT"))
+            .collect();
+        let printed = self.run(step, database, &copies)?;
+        let mut rows = vec![Vec::new(); queries.len()];
+        for line in printed.lines() {
+            let marked = line.split_once(MARK).and_then(|(_, rest)| rest.split_once(':'));
+            let Some((number, text)) = marked else { continue };
+            if let Some(of_query) = number.parse().ok().and_then(|n: usize| rows.get_mut(n)) {
+                of_query.push(unescaped(text));
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// What COPY has escaped.
+fn unescaped(text: &str) -> String {
+    let (mut plain, mut chars) = (String::new(), text.chars());
+    while let Some(c) = chars.next() {
+        match if c == '\\' { chars.next() } else { None } {
+            None => plain.push(c),
+            Some('n') => plain.push('\n'),
+            Some('t') => plain.push('\t'),
+            Some('r') => plain.push('\r'),
+            Some(other) => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_copy_escapes_is_read_as_it_was() {
+        assert_eq!(unescaped(r"a\tb\nc\\d"), "a\tb\nc\\d");
+        assert_eq!(unescaped("plain"), "plain");
+    }
+}
