@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients sim torture values poison pg-regress fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows clean
+.PHONY: help setup setup-tests setup-bench setup-lint build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -29,6 +29,7 @@ help:
 	@echo "make values  checks that values of every type, made by functions, end up the same in three regions (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make poison  checks that random DDL, rows, roles, functions and values of every type from three regions at once end up the same (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make test-clients  drivers of five languages: the programs in docs/clients against three regions, one of which is killed"
+	@echo "make test-console  the console in a real browser: three regions with load, one of which is killed (PICTURES=folder keeps screenshots)"
 	@echo "make pg-regress  PostgreSQL's own regression and isolation suites, in a region and on a plain server; what differs must be"
 	@echo "             listed in docs/census/pg-regress.tsv (10 minutes; ARGS=isolation for one suite; ARGS=--write writes the list)"
 	@echo "make lint    every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
@@ -69,7 +70,7 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.
-test test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients sim torture values poison pg-regress fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-sanitizers test-cluster test-outcomes
 
 test-rust: setup
@@ -99,6 +100,12 @@ test-clients:
 	cargo build --release --locked -p onetrip-cli
 	cargo build --release --locked -p onetrip-lab --example retry
 	@scripts/test-clients.sh $(BUILD_DIR)
+
+# The console in Debian's Chromium.
+test-console:
+	@scripts/setup.sh console
+	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
+	@scripts/test-console.sh $(BUILD_DIR) $(PICTURES)
 
 # Loop mounts need root; without them, the table says which faults were skipped.
 torture: setup

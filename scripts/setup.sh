@@ -2,11 +2,12 @@
 # Prepares this machine to build and run Onetrip: installs what is missing, builds the extension and installs it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  For Debian 12, run by root or by a user with sudo.
 #
-#   scripts/setup.sh [tests|bench|lint|clients]
+#   scripts/setup.sh [tests|bench|lint|clients|console]
 #
 # tests: also PostGIS, for its types, and pg_cron, since it must be preloaded and bypasses the access method.
 # bench: also ss, with which `make bench` counts packets.
 # clients: also the languages and drivers of `make test-clients` that Debian has; a language that is there already stays.
+# console: also a browser for `make test-console`, and what makes its pictures small.
 # lint: also what `make lint` uses; the extension is not built then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -55,6 +56,10 @@ case "${1:-}" in
         wanted+=(python3-psycopg libpostgresql-jdbc-java)
         command -v go >/dev/null || wanted+=(golang-go)
         command -v javac >/dev/null || wanted+=(default-jdk-headless)
+        command -v npm >/dev/null || wanted+=(npm)
+        ;;
+    console)
+        wanted+=(chromium pngquant)
         command -v npm >/dev/null || wanted+=(npm)
         ;;
     lint) wanted+=(shellcheck debian-archive-keyring) ;;

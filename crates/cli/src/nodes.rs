@@ -15,14 +15,14 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The nodes of `data`, in order of their ids.  `data` is one node's folder, or contains a folder for each node.
 pub fn in_folder(data: &Path) -> Result<Vec<NodeConfig>> {
     if data.join(FILE_NAME).is_file() {
-        return Ok(vec![NodeConfig::load(data)?]);
+        return Ok(vec![load(data)?]);
     }
     let mut nodes = Vec::new();
     let entries = std::fs::read_dir(data).with_context(|| format!("read {}", data.display()))?;
     for entry in entries {
         let folder = entry?.path();
         if folder.join(FILE_NAME).is_file() {
-            nodes.push(NodeConfig::load(&folder)?);
+            nodes.push(load(&folder)?);
         }
     }
     if nodes.is_empty() {
@@ -30,6 +30,15 @@ pub fn in_folder(data: &Path) -> Result<Vec<NodeConfig>> {
     }
     nodes.sort_by_key(|node| node.node);
     Ok(nodes)
+}
+
+/// Whoever may read the token in the node's folder shows it to the node.
+fn load(folder: &Path) -> Result<NodeConfig> {
+    let node = NodeConfig::load(folder)?;
+    if let Ok(token) = std::fs::read_to_string(node.http_token_file()) {
+        http::use_token(&node.http.to_string(), token.trim());
+    }
+    Ok(node)
 }
 
 /// The answers of these addresses to `GET /status`, in the order of the addresses.

@@ -1,13 +1,15 @@
 //! One JSON request to a node, GET or POST: over TCP to a trusted address, or through a Unix socket (an address with a
-//! slash in it is the socket's path).
+//! slash in it is the socket's path).  A port that others can reach asks for a token: [`use_token`].
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -16,6 +18,22 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// A status page is a few kilobytes; whatever sends more than this is not a node.
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
+
+/// The token for addresses that [`use_token`] does not know.
+const TOKEN_VARIABLE: &str = "ONETRIP_HTTP_TOKEN";
+
+/// By address.
+static TOKENS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+/// From now on this token is shown to this address.
+pub fn use_token(address: &str, token: &str) {
+    TOKENS.lock().expect("no code that holds this lock panics").insert(address.into(), token.into());
+}
+
+fn token_for(address: &str) -> Option<String> {
+    let known = TOKENS.lock().expect("no code that holds this lock panics").get(address).cloned();
+    known.or_else(|| std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty() && !address.contains('/')))
+}
 
 /// The node answered with an HTTP status other than success.
 #[derive(Debug, thiserror::Error)]
@@ -34,10 +52,14 @@ pub async fn post_json(address: &str, path: &str, body: &Value, timeout: Duratio
 }
 
 async fn within(timeout: Duration, address: &str, path: &str, method: Method, body: Bytes) -> Result<Value> {
-    let request = Request::builder()
+    let mut request = Request::builder();
+    if let Some(token) = token_for(address) {
+        request = request.header(AUTHORIZATION, format!("Bearer {}", token.trim()));
+    }
+    let request = request
         .method(method.clone())
         .uri(path)
-        .header(HOST, "node")
+        .header(HOST, if address.contains('/') { "localhost" } else { address })
         .header(CONTENT_TYPE, "application/json")
         .body(Full::new(body))
         .context("make a request")?;
@@ -122,6 +144,28 @@ mod tests {
         ] {
             assert!(asked(garbage).await.is_err(), "{garbage:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_token_of_an_address_is_shown_to_it_and_to_no_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (known, asked_of) = ("127.0.0.1:1".to_string(), listener.local_addr().unwrap().to_string());
+        let request = |address: String, listener: TcpListener| async move {
+            let serve = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 4096];
+                let n = stream.read(&mut request).await.unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+                (String::from_utf8_lossy(&request[..n]).to_lowercase(), listener)
+            };
+            tokio::join!(get_json(&address, "/status", PATIENCE), serve).1
+        };
+        use_token(&known, "secret");
+        let (sent, listener) = request(asked_of.clone(), listener).await;
+        assert!(!sent.contains("secret") && sent.contains(&format!("host: {asked_of}")), "{sent}");
+        use_token(&asked_of, "secret");
+        let (sent, _) = request(asked_of.clone(), listener).await;
+        assert!(sent.contains("authorization: bearer secret"), "{sent}");
     }
 
     #[tokio::test]

@@ -28,7 +28,8 @@ pub struct NodeConfig {
     pub region: RegionId,
     /// Where peers reach this node, `address:port`.
     pub listen: SocketAddr,
-    /// Where `GET /status` answers; keep it on loopback, it asks for no password.
+    /// Where the console, `GET /cluster` and the like answer.  If it is not on loopback, callers need a token
+    /// (`access`).
     pub http: SocketAddr,
     /// Region in which the leader should be in the beginning, or `auto`: where it is best by measured round trips.
     #[serde(default)]
@@ -52,7 +53,7 @@ pub struct NodeConfig {
     /// Connections between nodes are encrypted, and members recognize each other by certificates in `tls/`.
     #[serde(default = "default_tls")]
     pub tls: bool,
-    /// Allows an `http` that others can reach; it asks for no password.
+    /// Allows an `http` that others can reach, who then need a token.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub http_anywhere: bool,
     /// Emulated one-way delay from this node to the members of a region, in milliseconds.  A region that is not listed
@@ -183,8 +184,8 @@ impl NodeConfig {
         }
         if !self.http.ip().is_loopback() && !self.http_anywhere {
             return Err(format!(
-                "`http` is {}, which others may reach, and it asks for no password: use a loopback address, or allow it with \
-                 `http_anywhere = true`",
+                "`http` is {}, which others may reach: use a loopback address, or allow it with `http_anywhere = true`, and callers \
+                 need the token in http.token of the node's folder",
                 self.http
             ));
         }
@@ -278,6 +279,11 @@ impl NodeConfig {
 
     pub fn checkpoint_file(&self) -> PathBuf {
         self.data_dir.join("certifier.checkpoint")
+    }
+
+    /// The token of the HTTP port, where it asks for one.
+    pub fn http_token_file(&self) -> PathBuf {
+        self.data_dir.join("http.token")
     }
 
     pub fn admin_socket(&self) -> PathBuf {

@@ -1,18 +1,20 @@
-//! `GET /status`, `/cluster` and `/metrics`; `GET /health`, `/writable`, `/readable` and `/leader` for load balancers;
-//! in a lab `POST /links`.
-//! There is no password, so the port is on loopback unless `http_anywhere` is set.
+//! The console and `GET /cluster`; `GET /status` and `/metrics`; `GET /health`, `/writable`, `/readable` and `/leader`
+//! for load balancers; in a lab `POST /links`.  Who may ask is decided in `access`.
 
+use crate::access::{guard, Access};
 use crate::bounded_listener::BoundedListener;
 use crate::cluster::{self, Latest};
 use crate::config::NodeConfig;
+use crate::console;
 use crate::inbox::{Event, Inbox};
 use crate::postgres::{Counts, PostgresState, ServerState};
 use crate::space::Disks;
 use crate::status::{report, CoreStatus, StatusReport, Surroundings};
 use crate::transport::Transport;
 use axum::extract::{RawQuery, State};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -27,6 +29,7 @@ use tokio::sync::oneshot;
 pub type PostgresWatch = OnceLock<Box<dyn Fn() -> PostgresState + Send + Sync>>;
 
 pub struct Http {
+    pub access: Arc<Access>,
     pub config: Arc<NodeConfig>,
     pub transport: Arc<Transport>,
     pub inbox: Inbox,
@@ -50,10 +53,12 @@ impl Http {
             .route("/health", get(health))
             .route("/writable", get(writable))
             .route("/readable", get(readable))
-            .route("/leader", get(leader));
+            .route("/leader", get(leader))
+            .merge(console::routes(self.access.clone()));
         #[cfg(feature = "lab")]
         let routes = if self.config.lab { routes.merge(crate::links::routes()) } else { routes };
-        if let Err(e) = axum::serve(BoundedListener::new(listener), routes.with_state(self.clone())).await {
+        let routes = routes.with_state(self.clone()).layer(from_fn_with_state(self.access.clone(), guard));
+        if let Err(e) = axum::serve(BoundedListener::new(listener), routes).await {
             tracing::error!("HTTP ended: {e}");
         }
     }
@@ -112,7 +117,8 @@ async fn status(State(http): State<Arc<Http>>) -> Response {
 
 pub(crate) async fn cluster(State(http): State<Arc<Http>>) -> Response {
     match cluster::cluster(&http).await {
-        Some(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
+        // The console asks every second, and a connection lasts ten: so it never ends in the middle of an answer.
+        Some(json) => ([(CONTENT_TYPE, "application/json"), (CONNECTION, "close")], json).into_response(),
         None => STUCK.into_response(),
     }
 }

@@ -10,6 +10,8 @@
 //! | [`tls`] | who is a member: certificates | io |
 //! | `transport` | frames to and from the peers | reading: io, writing: core, or the delay line's |
 //! | `http` | `GET /status`, `GET /health`, `GET /metrics` | io |
+//! | `access` | who may ask the HTTP port | io |
+//! | `console` | the page that shows the cluster | io |
 //! | `metrics` | the status as metrics | io |
 //! | `links` | `POST /links`, in builds with the feature `lab` | io |
 //! | `admin` | the operators' socket: tokens, leaving, the preferred leader, entries to leave out, backups | io |
@@ -20,12 +22,14 @@
 //!
 //! What decides about transactions is in `onetrip-core`; the code here only moves bytes.
 
+mod access;
 mod admin;
 mod agent;
 pub mod archive;
 mod bounded_listener;
 mod cluster;
 pub mod config;
+mod console;
 mod core_thread;
 pub mod disk;
 pub mod error;

@@ -4,6 +4,7 @@
 //! - One node for one data directory at a time (a lock that the kernel releases with the process).
 //! - Ports and sockets are taken before the first vote could be given, so a misconfigured node does no harm.
 
+use crate::access::Access;
 use crate::admin::{self, Admin};
 use crate::agent::{self, AgentServer};
 use crate::cluster::{self, Latest};
@@ -99,6 +100,7 @@ impl Node {
         let transport = Transport::new(&config, facts, inbox.clone())?;
         // A port that is taken is found before the log is read, which may take long; nothing listens until it is read.
         drop((listen(config.listen, "the peer port")?, listen(config.http, "the HTTP port")?));
+        let access = Arc::new(Access::of(&config)?);
         let (rebuild, rebuild_orders) = watch::channel(None);
         let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone(), rebuild)?;
         let peers = listen(config.listen, "the peer port")?;
@@ -108,6 +110,7 @@ impl Node {
 
         let postgres = Arc::new(PostgresWatch::new());
         let pages = Arc::new(Http {
+            access,
             config: config.clone(),
             transport: transport.clone(),
             inbox: inbox.clone(),

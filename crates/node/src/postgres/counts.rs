@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_millis(600);
 const GOOD_FOR: Duration = Duration::from_millis(500);
 /// The tables that most was lost over.
 const TABLES: usize = 10;
+/// Transactions that lost last.
+const LOSERS: usize = 10;
 /// Jobs that are not done.
 const JOBS: usize = 20;
 
@@ -48,6 +50,10 @@ fn query() -> String {
                               FROM onetrip.conflicts_by_table
                              WHERE lost_at_commit + too_old + evicted + reserved > 0
                              ORDER BY lost_at_commit + too_old + evicted + reserved DESC LIMIT {TABLES}) AS t),
+             'losers', (SELECT coalesce(json_agg(l), '[]') FROM (
+                            SELECT extract(epoch FROM ago)::float8 AS ago_s, kind, \"table\", application,
+                                   lost_to_region, lost_to_entry
+                              FROM onetrip.conflicts ORDER BY at DESC LIMIT {LOSERS}) AS l),
              'commits', (SELECT coalesce(json_agg(json_build_object('part', part, 'count', count,
                                     'mean_ms', mean_ms, 'p50_ms', {p50}, 'p95_ms', {p95}, 'p99_ms', {p99},
                                     'max_ms', {max})), '[]')

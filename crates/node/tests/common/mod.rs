@@ -245,7 +245,7 @@ pub async fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> 
     let mut stream = TcpStream::connect(address).await?;
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();

@@ -195,6 +195,8 @@ async fn use_cluster(mut plan: Plan, folder: &DemoFolder, cluster: &Cluster) -> 
     let links = client_links(&plan.topology, cluster)?;
     let ports: Vec<u16> = links.iter().map(|link| link.address().port()).collect();
     say("all regions are ready");
+    let console = console_of(cluster);
+    say(&format!("watch it in a browser: {console}"));
     let report = measure::measure(&plan, folder, cluster, &ports).await?;
     say!("\n{}", report.to_text());
     if let Some(file) = &mut plan.json {
@@ -222,11 +224,17 @@ async fn use_cluster(mut plan: Plan, folder: &DemoFolder, cluster: &Cluster) -> 
             node.region()
         );
     }
+    println!("See it in a browser: {console}");
     // Lines that can be pasted into a shell, wherever the executable is.
     let command = plan.command.path.display();
     say!("Look at the cluster:\n  {command} status --data {0}\n  {command} check --data {0}", data.display());
     say!("Ctrl-C ends it.");
     watch(cluster, &plan.command.path).await
+}
+
+/// Any node's will do; this is the first one's.
+fn console_of(cluster: &Cluster) -> String {
+    format!("http://{}/", cluster.node(0).http())
 }
 
 /// Until Ctrl-C: says once that a node has ended or that its PostgreSQL fails, and once that they are back.
