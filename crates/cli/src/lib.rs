@@ -29,7 +29,7 @@ use std::process::ExitCode;
 #[cfg(feature = "lab")]
 #[doc(hidden)]
 pub use backup::manifest::fuzz;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Whether the node in this build contains what only tests need.
 pub const IS_FOR_TESTS: bool = onetrip_node::IS_FOR_TESTS;
@@ -60,6 +60,11 @@ enum Command {
     Leases(leases::LeasesArgs),
     Skip(skip::SkipArgs),
     Certificate(certificate::CertificateArgs),
+}
+
+/// The command's options, for what is written from them: manual pages and completions (`examples/pages.rs`).
+pub fn options() -> clap::Command {
+    Arguments::command()
 }
 
 /// The command was called wrongly: its exit code is 2.
