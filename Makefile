@@ -193,7 +193,7 @@ lint-docs: setup-docs
 # The scripts in t/ are sourced by test/run.sh, whose variables they use.
 lint-scripts: setup-lint
 	shellcheck --severity=warning .ci/run scripts/*.sh extension/test/run.sh packaging/postinst packaging/postrm
-	perl -c scripts/quiet.pl 2> /dev/null && perl -c scripts/links.pl 2> /dev/null
+	@scripts/test-quiet.sh
 	shellcheck --severity=warning --shell=bash --exclude=SC2154 extension/test/t/*.sh
 
 lint-product: setup-lint

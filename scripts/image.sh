@@ -28,6 +28,14 @@ mkdir -p "$work/context"
 cp -r "$build/debian" "$work/context/"
 scripts/quiet.pl "$build/log/image.log" "building the image" \
     buildah "${store[@]}" build --build-arg "BASE=$base" --file packaging/Containerfile --tag onetrip "$work/context"
+# It is tried as it is: its command, as its user, makes a cluster.
+container=$(buildah "${store[@]}" from onetrip)
+printf '[[region]]\nname = "%s"\n' a b c >"$work/topology.toml"
+buildah "${store[@]}" copy -q "$container" "$work/topology.toml" /topology.toml >/dev/null
+user=$(buildah "${store[@]}" run "$container" -- id -un)
+[ "$user" = onetrip ] || { echo "image: it runs as $user" >&2; exit 1; }
+buildah "${store[@]}" run "$container" -- onetrip init --topology /topology.toml --data /var/lib/onetrip/try ||
+    { echo "image: its command does not work" >&2; exit 1; }
 rm -rf "$build/image"
 buildah "${store[@]}" push -q onetrip "oci:$build/image:onetrip"
 echo "image: $build/image"
