@@ -9,7 +9,7 @@
 # tests: also PostGIS, for its types, and pg_cron, since it must be preloaded and bypasses the access method.
 # bench: also ss, with which `make bench` counts packets.
 # clients: also the languages and drivers of `make test-clients` that Debian has; a language that is there already stays.
-# packages, image: also debootstrap for `make test-packages`, buildah for `make image`.
+# packages, image: also debootstrap and systemd-nspawn for `make test-packages`, buildah for `make image`.
 # lint, docs: also what `make lint` and `make docs` use; the extension is not built then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -61,7 +61,7 @@ case "${1:-}" in
         command -v npm >/dev/null || wanted+=(npm)
         ;;
     lint) wanted+=(shellcheck debian-archive-keyring) ;;
-    packages) wanted+=(debootstrap debian-archive-keyring) ;;
+    packages) wanted+=(debootstrap debian-archive-keyring systemd-container) ;;
     image) wanted+=(buildah debootstrap debian-archive-keyring) ;;
     docs) ;;
     *) fail "unknown argument $1" ;;

@@ -1,12 +1,12 @@
 #!/bin/bash
 # Builds the packages of the checked-out commit twice, in folders of different names, which must give the same files;
-# installs them into a fresh Debian 12 without a compiler; and runs a cluster of three regions from them there, as the user
-# that the package makes.
+# installs them into a fresh Debian 12 without a compiler; boots that with systemd, and runs a cluster of three regions in it
+# from the package's unit.
 #
 #   scripts/test-packages.sh BUILD_FOLDER       as root; DEBS=FOLDER takes packages that are there instead of building
 #
-# The Debian system is made by debootstrap, from the mirror that apt of this machine uses, in a namespace of its own, with
-# processes and mounts that end with it.  What was fetched is kept in BUILD_FOLDER.
+# The Debian system is made by debootstrap, from the mirror that apt of this machine uses, and run by systemd-nspawn, in a
+# namespace of its own, with processes and mounts that end with it.  What was fetched is kept in BUILD_FOLDER.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "test-packages: this needs root, to make a Debian system and to enter it" >&2; exit 1; }
@@ -59,8 +59,12 @@ within() { # within SECONDS WHAT COMMAND...: repeats the command until it succee
 inside() { # in the Debian system, with nothing of this machine's environment
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive chroot "$system" "$@"
 }
-as_onetrip() {
-    inside setpriv --reuid=onetrip --regid=onetrip --init-groups "$@"
+booted() { # in the system that runs, as root
+    nsenter --target "$leader" --mount --uts --ipc --net --pid -- \
+        env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 "$@"
+}
+onetrip() {
+    booted runuser -u onetrip -- onetrip "$@"
 }
 
 # ---- the same commit gives the same packages ----
@@ -120,7 +124,8 @@ exposure=$(inside systemd-analyze security --offline=true /usr/lib/systemd/syste
     tee -a "$work/security.log" | sed -n 's/.*Overall exposure level for [^:]*: \([0-9]*\)\.\([0-9]\).*/\1\2/p')
 [ -n "$exposure" ] && [ "$exposure" -le 30 ] || fail "the unit is exposed: ${exposure:-?} of 100"
 ok the_unit_is_confined
-inside apt-get install -y -q --no-install-recommends logrotate zsh man-db >"$work/tools.log" 2>&1 || fail "no tools"
+inside apt-get install -y -q --no-install-recommends systemd-sysv dbus logrotate zsh man-db >"$work/tools.log" 2>&1 ||
+    fail "no tools"
 inside bash -c 'source /usr/share/bash-completion/completions/onetrip; COMP_WORDS=(onetrip sta); COMP_CWORD=1
     _onetrip onetrip sta onetrip; echo "${COMPREPLY[*]}"' | grep -qx 'start status' || fail "bash completes nothing"
 inside zsh -f -c 'autoload -U compinit; compinit -u; whence -v _onetrip' | grep -q 'autoload' || fail "zsh finds no completion"
@@ -131,63 +136,76 @@ for command in $(inside onetrip help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\).
 done
 ok manual_pages_and_completions
 
-# ---- a cluster ----
+# ---- a cluster, from the unit ----
 
+# What apt needed there, systemd mounts for itself.
+umount -R -l "$system"/{proc,sys,dev} "$system/var/cache/apt/archives"
+systemd-nspawn --quiet --directory="$system" --boot --register=no --keep-unit --machine=onetrip-test --console=pipe \
+    >"$work/boot.log" 2>&1 </dev/null &
+container=$!
+find_leader() {
+    leader=$(pgrep -P $container | head -n 1) && [ -n "$leader" ]
+}
+is_up() {
+    booted systemctl is-system-running | grep -qx running
+}
+within 60 "systemd starts" find_leader
+within 120 "the system is up" is_up
 regions=(us-east-1 us-east-2 us-west-2)
+units=("${regions[@]/#/onetrip@}")
 printf '[[region]]\nname = "%s"\n' "${regions[@]}" >"$system/packages/topology.toml"
-as_onetrip onetrip init --topology /packages/topology.toml --data /var/lib/onetrip >"$work/init.log" 2>&1 ||
+booted onetrip init --topology /packages/topology.toml --data /var/lib/onetrip --user onetrip >"$work/init.log" 2>&1 ||
     fail "onetrip init failed"
-unit=$(inside sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/onetrip@.service)
-[ -n "$unit" ] || fail "the unit starts nothing"
-declare -A node=()
-for region in "${regions[@]}"; do
-    # What the unit runs, as its user; there is no systemd here.
-    read -ra start <<<"${unit//%i/$region}"
-    as_onetrip "${start[@]}" >"$work/$region.log" 2>&1 &
-    node[$region]=$!
-done
-within 120 "status is well" as_onetrip onetrip status --data /var/lib/onetrip
+booted systemctl start "${units[@]}" >"$work/start.log" 2>&1 || fail "the units do not start"
+within 120 "status is well" onetrip status --data /var/lib/onetrip
 query() { # query REGION SQL
     local port
     port=$(sed -n '/^\[postgres\]/,$s/^port = //p' "$system/var/lib/onetrip/$1/node.toml")
-    inside psql -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -c "$2"
+    booted psql -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -c "$2"
 }
 query us-east-1 "CREATE TABLE account (id int PRIMARY KEY, balance int); INSERT INTO account VALUES (1, 10)"
 within 60 "the row is in us-west-2" query us-west-2 "SELECT 1 / count(*) FROM account"
 query us-west-2 "UPDATE account SET balance = balance + 1"
 seen=$(query us-east-1 "SET onetrip.read = fresh; SELECT balance FROM account")
 [ "$seen" = 11 ] || fail "us-east-1 shows a balance of $seen"
-as_onetrip onetrip check --data /var/lib/onetrip >"$work/check.log" 2>&1 || fail "the regions differ"
+onetrip check --data /var/lib/onetrip >"$work/check.log" 2>&1 || fail "the regions differ"
 grep -q '^equal' "$work/check.log" || fail "onetrip check does not say equal"
+for unit in "${units[@]}"; do
+    pid=$(booted systemctl show -P MainPID "$unit")
+    [ "$(booted stat -c %U "/proc/$pid")" = onetrip ] || fail "$unit does not run as onetrip"
+done
 ok three_regions_serve_from_packages
+query us-east-1 "COPY account TO '/var/tmp/outside'" >"$work/outside.log" 2>&1 || true
+[ ! -e "$system/var/tmp/outside" ] || fail "the unit lets PostgreSQL write outside of its folder"
+query us-east-1 "COPY account TO '/usr/outside'" >"$work/outside.log" 2>&1 && fail "the unit lets PostgreSQL write in /usr"
+grep -q 'Read-only file system' "$work/outside.log" || fail "a file in /usr is refused for another reason"
+ok the_unit_confines_postgresql
 
 # ---- a node that is killed alone, and logs that are rotated ----
 
 server=$(head -n 1 "$system/var/lib/onetrip/us-east-2/postgres/postmaster.pid")
-read -ra start <<<"${unit//%i/us-east-2}"
-killed=$(pgrep -f "^${start[*]}\$") || fail "the node of us-east-2 is not to be found"
-kill -KILL "$killed"
-wait "${node[us-east-2]}" 2>/dev/null || true
-as_onetrip "${start[@]}" >"$work/us-east-2.log" 2>&1 &
-node[us-east-2]=$!
-within 60 "the PostgreSQL that went on is adopted" grep -q 'adopted the running PostgreSQL' "$work/us-east-2.log"
-within 60 "status is well again" as_onetrip onetrip status --data /var/lib/onetrip
+booted systemctl kill --signal=KILL --kill-whom=main onetrip@us-east-2
+adopted() {
+    booted journalctl -q --no-pager -u onetrip@us-east-2 | grep 'adopted the running PostgreSQL'
+}
+within 60 "the PostgreSQL that went on is adopted" adopted
+within 60 "status is well again" onetrip status --data /var/lib/onetrip
 [ "$(head -n 1 "$system/var/lib/onetrip/us-east-2/postgres/postmaster.pid")" = "$server" ] || fail "it is another server"
 ok a_server_outlives_its_node
-inside logrotate --force /etc/logrotate.d/onetrip >"$work/logrotate.log" 2>&1 || fail "logrotate failed"
+booted logrotate --force /etc/logrotate.d/onetrip >"$work/logrotate.log" 2>&1 || fail "logrotate failed"
 [ ! -s "$system/var/lib/onetrip/us-east-1/postgres.log" ] || fail "postgres.log was not emptied"
 ls "$system"/var/lib/onetrip/us-east-1/postgres.log-* >"$work/logrotate.log" || fail "postgres.log was not kept"
 query us-east-1 "DO \$\$BEGIN RAISE LOG 'after the rotation'; END\$\$"
 within 10 "PostgreSQL goes on in the same log" grep -q 'after the rotation' "$system/var/lib/onetrip/us-east-1/postgres.log"
 ok logs_are_rotated
-for region in "${regions[@]}"; do
-    read -ra start <<<"${unit//%i/$region}"
-    kill -TERM "$(pgrep -f "^${start[*]}\$")"
+booted systemctl stop "${units[@]}" >"$work/stop.log" 2>&1 || fail "the units do not stop"
+for unit in "${units[@]}"; do
+    [ "$(booted systemctl show -P Result "$unit")" = success ] || fail "$unit did not end well"
 done
-for region in "${regions[@]}"; do
-    wait "${node[$region]}" || fail "the node of $region ended with $?"
-done
+ls "$system"/var/lib/onetrip/*/postgres/postmaster.pid >"$work/stop.log" 2>&1 && fail "a PostgreSQL is left"
 ok nodes_stop_in_order
+booted systemctl poweroff >"$work/poweroff.log" 2>&1 || true
+wait $container || fail "the system does not go down"
 
 # ---- gone again ----
 
