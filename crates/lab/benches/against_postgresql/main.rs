@@ -12,8 +12,8 @@
 //! | [`far`] | reads and updates 78 and 100 ms from the others, beside published figures of other databases |
 //!
 //! A run of all parts writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and the
-//! tables between the marks in the README of the repository and in docs/comparison.md.  `--only regions,rows` runs only these parts; their tables
-//! then go to standard output, to `--out` if it is given, and never to these pages.
+//! tables between the marks in the README of the repository and in docs/comparison.md.  `--only regions,rows` runs only
+//! these parts; their tables then go to standard output, to `--out` if it is given, and never to these pages.
 
 mod far;
 mod figure;
