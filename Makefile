@@ -14,12 +14,16 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint build demo test test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
 	@echo "             (ARGS='--once --seconds 5' and others; see ARGS=--help)"
 	@echo "make build   the onetrip command, in $(BUILD_DIR)/release"
+	@echo "make install what was built: the command, manual pages, completions, systemd's unit, the extension (DESTDIR=, PREFIX=/usr/local)"
+	@echo "make deb     Debian packages of the checked-out commit, in $(BUILD_DIR)/debian: onetrip, postgresql-15-onetrip"
+	@echo "make image   an OCI image from these packages, in $(BUILD_DIR)/image (packaging/Containerfile; needs buildah)"
+	@echo "make docs    the pages in docs as a site, in $(BUILD_DIR)/book"
 	@echo "make test    everything: Rust, the extension in C, clusters of real processes"
 	@echo "make sim     simulated clusters under faults (SECONDS=60; SEED=n repeats one, TRACE=file records what happened)"
 	@echo "make fuzz    coverage-guided fuzzing of all readers of bytes from outside (SECONDS=60 for all together; TARGET=name"
@@ -30,20 +34,26 @@ help:
 	@echo "make poison  checks that random DDL, rows, roles, functions and values of every type from three regions at once end up the same (SECONDS=60; SEED=n; ARGS=--help)"
 	@echo "make test-clients  drivers of five languages: the programs in docs/clients against three regions, one of which is killed"
 	@echo "make test-console  the console in a real browser: three regions with load, one of which is killed (PICTURES=folder keeps screenshots)"
+	@echo "make test-quickstart  the commands of docs/quickstart.md"
+	@echo "make test-packages  builds the packages twice, which must give the same files, and runs three regions from them in a fresh"
+	@echo "             Debian 12 (root; 10 minutes)"
 	@echo "make pg-regress  PostgreSQL's own regression and isolation suites, in a region and on a plain server; what differs must be"
 	@echo "             listed in docs/census/pg-regress.tsv (10 minutes; ARGS=isolation for one suite; ARGS=--write writes the list)"
 	@echo "make lint    every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
-	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, line lengths of pages"
+	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, pages and their links"
 	@echo "             (make -k lint shows everything that is wrong, not only the first failure)"
 	@echo "make lint-versions  the C warnings alone; fails when the headers of a PostgreSQL cannot be fetched"
 	@echo "make bench   Onetrip compared with PostgreSQL, alone and with synchronous standbys: latency, throughput, cost; writes a page in"
-	@echo "             docs/measurements and the README's tables (20 minutes; ARGS='--only regions,rows --seconds 2'; ARGS=--help)"
+	@echo "             docs/measurements, and the tables of README.md and docs/comparison.md (20 minutes; ARGS='--only regions,rows --seconds 2'; ARGS=--help)"
 	@echo "make bench-node  what the node costs without PostgreSQL"
 	@echo "make bench-failover  how long commits stop when a region fails under full load, measured 40 times"
 	@echo "make bench-return  what clients elsewhere notice when a member returns that missed five minutes of full load"
 	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, compared with heap"
-	@echo "make setup   install what is missing (Debian 12; root or sudo); the other targets call it, or setup-tests, setup-bench, setup-lint"
+	@echo "make setup   install what is missing (Debian 12; root or sudo); the other targets call it, or setup-tests, setup-bench, ..."
 	@echo "make clean   remove what was built"
+
+# Where the output of quiet builds goes.
+export ONETRIP_LOGS := $(BUILD_DIR)/log
 
 setup:
 	@scripts/setup.sh
@@ -60,18 +70,41 @@ setup-bench:
 setup-lint:
 	@scripts/setup.sh lint
 
+# For `make docs`: mdBook.
+setup-docs:
+	@scripts/setup.sh docs
+
+# The example writes the manual pages and the completions.
 build: setup
-	cargo build --release --locked -p onetrip-cli
+	@scripts/quiet.pl $(ONETRIP_LOGS)/build.log "building onetrip" \
+		cargo build --release --locked -p onetrip-cli --bin onetrip --example pages
+
+install: export DESTDIR := $(DESTDIR)
+install: export PREFIX := $(or $(PREFIX),/usr/local)
+install:
+	@scripts/install.sh command $(BUILD_DIR)
+	@scripts/install.sh extension
+
+deb: setup
+	@scripts/deb.sh $(BUILD_DIR)/debian $(BUILD_DIR)/packages
+
+image:
+	@scripts/setup.sh image
+	@BASE=$(BASE) scripts/image.sh $(BUILD_DIR)
+
+docs: setup-docs
+	@scripts/docs.sh $(BUILD_DIR)
 
 # The lab's programs, and the command that their clusters run: the product's, plus what only tests need.
 demo: setup
-	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
+	@scripts/quiet.pl $(ONETRIP_LOGS)/demo.log "building the demo" \
+		cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
 	@$(BUILD_DIR)/release/demo $(ARGS)
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.
-test test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress fuzz: export CARGO_PROFILE_RELEASE_LTO = off
-test: test-rust test-extension test-sanitizers test-cluster test-outcomes
+test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-clients test-console sim torture values poison pg-regress fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test: test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes
 
 test-rust: setup
 	cargo test --release --locked --workspace --exclude onetrip-cli --exclude onetrip-lab
@@ -90,6 +123,10 @@ test-cluster: setup-tests
 	cargo test --release --locked -p onetrip-cli --test '*' -- --test-threads=1
 	cargo test --release --locked -p onetrip-lab --test '*' -- --test-threads=1
 
+# The commands of docs/quickstart.md, as they stand there.
+test-quickstart:
+	@scripts/test-quickstart.sh
+
 # Each fault at each point of a COMMIT, with a node and an extension built for that (docs/testing.md).
 test-outcomes: setup
 	@scripts/test-outcomes.sh $(BUILD_DIR)
@@ -106,6 +143,11 @@ test-console:
 	@scripts/setup.sh console
 	cargo build --release --locked -p onetrip-lab --bin demo --bin onetrip-lab
 	@scripts/test-console.sh $(BUILD_DIR) $(PICTURES)
+
+# Not part of `make test`: it fetches a Debian system and builds everything twice, for use.
+test-packages: setup
+	@scripts/setup.sh packages
+	@scripts/test-packages.sh $(BUILD_DIR)
 
 # Loop mounts need root; without them, the table says which faults were skipped.
 torture: setup
@@ -151,12 +193,14 @@ lint-format: setup-lint
 	cargo fmt --all --check
 	@! LC_ALL=C.UTF-8 grep -rnP --include='*.rs' '^(?=\s*//).{121,}' crates || { echo "comments: at most 120 columns"; false; }
 
-lint-docs: setup-lint
+lint-docs: setup-docs
 	@scripts/lint-docs.sh
+	@scripts/docs.sh $(BUILD_DIR)
 
 # The scripts in t/ are sourced by test/run.sh, whose variables they use.
 lint-scripts: setup-lint
-	shellcheck --severity=warning .ci/run scripts/*.sh extension/test/run.sh
+	shellcheck --severity=warning .ci/run scripts/*.sh extension/test/run.sh packaging/postinst packaging/postrm
+	@scripts/test-quiet.sh
 	shellcheck --severity=warning --shell=bash --exclude=SC2154 extension/test/t/*.sh
 
 lint-product: setup-lint

@@ -1,5 +1,7 @@
 #!/bin/bash
-# Checks that lines of the pages have at most 100 characters, except in fenced blocks and in the tables of docs/measurements.
+# Checks the pages: lines have at most 100 characters, except in fenced blocks, in the tables of docs/measurements, and where
+# an address is given a name ([name]: ADDRESS); links lead to files and headings that are there; and every page of docs is on
+# the map, docs/index.md, of which the site's contents are made.
 #
 #   scripts/lint-docs.sh [FILE...]     default: README.md, CHANGELOG.md and all pages below docs and testdata
 set -euo pipefail
@@ -17,7 +19,7 @@ done
 # -CSD: characters, not bytes.
 perl -CSD -ne '
     if (/^\s*```/) { $fenced = !$fenced }
-    elsif (!$fenced && !(/^\|/ && $ARGV =~ m{^docs/measurements/})) {
+    elsif (!$fenced && !(/^\|/ && $ARGV =~ m{^docs/measurements/}) && !/^\[[^]]+\]: \S+$/) {
         chomp;
         if (length > 100) {
             printf STDERR "lint-docs: %s:%d: %d characters, but at most 100 are allowed\n", $ARGV, $., length;
@@ -31,3 +33,12 @@ perl -CSD -ne '
     }
     END { if ($failures) { print STDERR "lint-docs: $failures lines to mend\n"; $? = 1 } else { print "lint-docs: $pages pages\n" } }
 ' "$@"
+scripts/links.pl "$@"
+
+for page in docs/*.md; do
+    page=${page#docs/}
+    [ "$page" = index.md ] || grep -q "^- \[[^]]*\]($page): " docs/index.md || {
+        echo "lint-docs: docs/$page is not on the map: give it a line in docs/index.md, as '- [Title]($page): what it tells.'" >&2
+        exit 1
+    }
+done

@@ -2,13 +2,16 @@
 # Prepares this machine to build and run Onetrip: installs what is missing, builds the extension and installs it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  For Debian 12, run by root or by a user with sudo.
 #
-#   scripts/setup.sh [tests|bench|lint|clients|console]
+#   scripts/setup.sh [tests|bench|lint|clients|console|packages|image|docs]
+#
+# What the tools say goes to a log in ONETRIP_LOGS (target/log).
 #
 # tests: also PostGIS, for its types, and pg_cron, since it must be preloaded and bypasses the access method.
 # bench: also ss, with which `make bench` counts packets.
 # clients: also the languages and drivers of `make test-clients` that Debian has; a language that is there already stays.
 # console: also a browser for `make test-console`, and what makes its pictures small.
-# lint: also what `make lint` uses; the extension is not built then.
+# packages, image: also debootstrap and systemd-nspawn for `make test-packages`, buildah for `make image`.
+# lint, docs: also what `make lint` and `make docs` use; the extension is not built then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,6 +20,10 @@ PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG_VERSION/bin/pg_config}
 # The newest version that any pinned crate requires.
 CARGO_NEEDED=1.88
 CARGO_DENY=0.20.2
+MDBOOK=0.5.4
+logs=${ONETRIP_LOGS:-target/log}
+root=()
+[ "$(id -u)" = 0 ] || root=(sudo)
 
 fail() {
     echo "setup: $*" >&2
@@ -24,13 +31,9 @@ fail() {
 }
 
 as_root() {
-    if [ "$(id -u)" = 0 ]; then
-        "$@"
-    elif command -v sudo >/dev/null; then
-        sudo "$@"
-    else
+    [ ${#root[@]} = 0 ] || command -v sudo >/dev/null ||
         fail "this needs root: run it as root or install sudo ($*)"
-    fi
+    "${root[@]}" "$@"
 }
 
 installed() {
@@ -63,6 +66,9 @@ case "${1:-}" in
         command -v npm >/dev/null || wanted+=(npm)
         ;;
     lint) wanted+=(shellcheck debian-archive-keyring) ;;
+    packages) wanted+=(debootstrap debian-archive-keyring systemd-container) ;;
+    image) wanted+=(buildah debootstrap debian-archive-keyring) ;;
+    docs) ;;
     *) fail "unknown argument $1" ;;
 esac
 missing=()
@@ -90,8 +96,9 @@ if [ ${#missing[@]} -gt 0 ]; then
         as_root mkdir -p /etc/postgresql-common
         echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
     fi
-    as_root apt-get update -q
-    as_root env DEBIAN_FRONTEND=noninteractive \
+    as_root true # asks for a password before anything else is printed
+    scripts/quiet.pl "$logs/apt-update.log" "fetching Debian's lists of packages" "${root[@]}" apt-get update -q
+    scripts/quiet.pl "$logs/apt-install.log" "installing packages" "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "${missing[@]}"
     cargo_is_new_enough ||
         fail "Debian offers no cargo $CARGO_NEEDED or later here: install the Rust toolchain (rustup) and try again"
@@ -100,11 +107,19 @@ fi
 
 if [ "${1:-}" = lint ]; then
     # Checks the licenses and known vulnerabilities of libraries.  Debian does not package it; building it takes minutes.
-    command -v cargo-deny >/dev/null || cargo install cargo-deny --locked --version "$CARGO_DENY"
+    command -v cargo-deny >/dev/null || scripts/quiet.pl "$logs/cargo-deny.log" "building cargo-deny" \
+        cargo install cargo-deny --locked --version "$CARGO_DENY"
+    exit
+fi
+if [ "${1:-}" = docs ]; then
+    # Makes the site.  Without its web server, which would double the time that this takes.
+    [ "$(mdbook --version 2>/dev/null)" = "mdbook v$MDBOOK" ] || scripts/quiet.pl "$logs/mdbook.log" "building mdBook" \
+        cargo install mdbook --locked --version "$MDBOOK" --no-default-features --features search
     exit
 fi
 
-make --no-print-directory -s -C extension PG_CONFIG="$PG_CONFIG"
+scripts/quiet.pl "$logs/extension.log" "building the extension" \
+    make --no-print-directory -s -C extension PG_CONFIG="$PG_CONFIG"
 libraries=$("$PG_CONFIG" --pkglibdir)
 shared=$("$PG_CONFIG" --sharedir)/extension
 same=yes

@@ -35,7 +35,7 @@ use std::process::ExitCode;
 #[cfg(feature = "lab")]
 #[doc(hidden)]
 pub use backup::manifest::fuzz;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Whether the node in this build contains what only tests need.
 pub const IS_FOR_TESTS: bool = onetrip_node::IS_FOR_TESTS;
@@ -68,6 +68,11 @@ enum Command {
     Skip(skip::SkipArgs),
     Certificate(certificate::CertificateArgs),
     Release(release::ReleaseArgs),
+}
+
+/// The command's options, for what is written from them: manual pages and completions (`examples/pages.rs`).
+pub fn options() -> clap::Command {
+    Arguments::command()
 }
 
 /// The command was called wrongly: its exit code is 2.

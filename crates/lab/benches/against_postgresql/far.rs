@@ -194,7 +194,7 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     Ok(Section {
         heading: "Far from the others",
         text: format!("{near}\n{read}"),
-        readme: String::new(),
+        shown: String::new(),
         figures,
         files: vec![],
     })

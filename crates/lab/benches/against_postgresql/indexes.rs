@@ -45,5 +45,5 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     let columns = [case, SYSTEM, COMMITS, MEAN, P99, P999, CPU, BYTES, COMMITS_BESIDE, CPU_BESIDE];
     text += &format!("\n{}", table(&columns, &near));
     let figures = far.into_iter().chain(near).collect();
-    Ok(Section { heading: "Indexes", text, readme: String::new(), figures, files: vec![] })
+    Ok(Section { heading: "Indexes", text, shown: String::new(), figures, files: vec![] })
 }

@@ -12,8 +12,8 @@
 //! | [`far`] | reads and updates 78 and 100 ms from the others, beside published figures of other databases |
 //!
 //! A run of all parts writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and the
-//! tables between the marks in the README of the repository.  `--only regions,rows` runs only these parts; their tables
-//! then go to standard output, to `--out` if it is given, and never to the README.
+//! tables between the marks in the README of the repository and in docs/comparison.md.  `--only regions,rows` runs only
+//! these parts; their tables then go to standard output, to `--out` if it is given, and never to these pages.
 
 mod far;
 mod figure;
@@ -39,14 +39,14 @@ use onetrip_lab::traffic::Sockets;
 
 use figure::Figure;
 
-/// Measure Onetrip beside PostgreSQL, and write a page of results and the README's tables
+/// Measure Onetrip beside PostgreSQL, and write a page of results and the tables that other pages show
 #[derive(Parser)]
 #[command(name = "make bench")]
 struct Args {
     /// Length of each measurement; some take a multiple of it
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
-    /// Run only these parts, and leave the README alone
+    /// Run only these parts, and leave other pages alone
     #[arg(long, value_delimiter = ',', value_enum, value_name = "PART,...")]
     only: Vec<Part>,
     /// Folder for the page, from the repository's root [default: docs/measurements/DATE-bench; with --only: none]
@@ -82,8 +82,8 @@ pub struct Section {
     heading: &'static str,
     /// What the page has below the section's heading.
     text: String,
-    /// What the README shows of it; may be empty.
-    readme: String,
+    /// What pages show of it, with links as they are from the repository's root; may be empty.
+    shown: String,
     figures: Vec<Figure>,
     /// Names and contents of files beside the page.
     files: Vec<(&'static str, String)>,
@@ -145,7 +145,7 @@ fn main() -> Result<()> {
     // These would otherwise fail only after many minutes.
     Sockets::of(&BTreeSet::new())?;
     if whole {
-        report::check_readme()?;
+        report::check_places()?;
     }
     let before = report::Before::now();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -162,8 +162,10 @@ fn main() -> Result<()> {
         report::write_page(&bench, &before, &sections, &repository().join(out))?;
     }
     if let Some(out) = out.filter(|_| whole) {
-        report::write_readme(&before, &sections, &out)?;
-        eprintln!("bench: {out}/README.md and README.md are written; describe the results between the page's marks");
+        report::show(&before, &sections, &out)?;
+        eprintln!(
+            "bench: {out}/README.md, README.md and docs/comparison.md are written; describe the results between the page's marks"
+        );
     }
     Ok(())
 }

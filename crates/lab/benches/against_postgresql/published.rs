@@ -69,6 +69,6 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     };
     let table = page::table(&lines) + "\n" + &page::table(&connections);
     let text = format!("{}\n{table}", about(".."));
-    let readme = format!("{}\n{table}", about("docs/measurements"));
-    Ok(Section { heading: "Published figures", text, readme, figures: vec![], files: vec![] })
+    let shown = format!("{}\n{table}", about("docs/measurements"));
+    Ok(Section { heading: "Published figures", text, shown, figures: vec![], files: vec![] })
 }

@@ -58,10 +58,10 @@ pub async fn section(bench: &Bench) -> Result<Section> {
          standby's link measured them:",
     );
     text += &format!("\n{}", page::table(&distances));
-    let readme = readme(&rounds, &home);
+    let shown = shown(&rounds, &home);
     let svg = scatter::svg(&rounds.iter().map(|round| panel(round)).collect::<Vec<_>>())?;
     let figures = rounds.into_iter().flatten().collect();
-    Ok(Section { heading: "Regions", text, readme, figures, files: vec![(SCATTER, svg)] })
+    Ok(Section { heading: "Regions", text, shown, figures, files: vec![(SCATTER, svg)] })
 }
 
 fn panel(round: &[Figure]) -> Panel {
@@ -75,7 +75,7 @@ fn panel(round: &[Figure]) -> Panel {
     }
 }
 
-fn readme(rounds: &[Vec<Figure>], home: &str) -> String {
+fn shown(rounds: &[Vec<Figure>], home: &str) -> String {
     let mut text = paragraph(&format!(
         "Clients in each region in turn, beside a PostgreSQL that waits for any one of two synchronous standbys (ANY \
          1) and takes writes in {home} only; *limit* is the round trip to the nearest majority, and the times are in ms:"

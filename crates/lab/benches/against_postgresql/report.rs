@@ -1,4 +1,4 @@
-//! The page of a whole run in docs/measurements, and the README's block of tables.
+//! The page of a whole run in docs/measurements, and the blocks of tables in the README and in docs/comparison.md.
 //!
 //! Invariant: what people write between the page's marks `seen` is kept when the page is written again.
 
@@ -15,8 +15,11 @@ type Sections = [(&'static str, Section)];
 
 /// Marks the block of the page in which people say what the figures show.
 const SEEN: &str = "seen";
-/// Marks the block of the README with the tables.
+/// Marks the block with the tables in a page that shows them.
 const BENCH: &str = "make bench";
+/// The pages that show tables of the newest run: relative to the repository's root, the folder from which links in it
+/// start, and the parts that it shows; none: all that have something to show.
+const SHOWN: [(&str, &str, &[&str]); 2] = [("README.md", "", &["published"]), ("docs/comparison.md", "docs/", &[])];
 
 /// What is noted before the first measurement.
 pub struct Before {
@@ -31,30 +34,38 @@ impl Before {
     }
 }
 
-fn readme_path() -> PathBuf {
-    repository().join("README.md")
+fn read(page: &str) -> Result<String> {
+    std::fs::read_to_string(repository().join(page)).with_context(|| format!("read {page}"))
 }
 
-/// Fails if the README has no place for the tables; to be called before anything is measured.
-pub fn check_readme() -> Result<()> {
-    let text = std::fs::read_to_string(readme_path()).context("read README.md")?;
-    page::with_block(&text, BENCH, "").map(|_| ()).context("README.md")
+/// Fails if a page has no place for the tables; to be called before anything is measured.
+pub fn check_places() -> Result<()> {
+    SHOWN.iter().try_for_each(|(page, ..)| page::with_block(&read(page)?, BENCH, "").map(|_| ()).context(*page))
 }
 
-/// `folder`: that of the page, relative to the repository's root.
-pub fn write_readme(before: &Before, sections: &Sections, folder: &str) -> Result<()> {
-    let mut block = String::from("\n");
-    for (_, section) in sections.iter().filter(|(_, section)| !section.readme.is_empty()) {
-        block += &format!("{}\n", section.readme);
+/// `folder`: that of the run's page, relative to the repository's root.
+pub fn show(before: &Before, sections: &Sections, folder: &str) -> Result<()> {
+    for (page, base, parts) in SHOWN {
+        let block = block(before, sections, folder, base, parts);
+        let text = page::with_block(&read(page)?, BENCH, &block).context(page)?;
+        std::fs::write(repository().join(page), text).with_context(|| format!("write {page}"))?;
     }
+    Ok(())
+}
+
+fn block(before: &Before, sections: &Sections, folder: &str, base: &str, parts: &[&str]) -> String {
+    let mut block = String::from("\n");
+    let shown = |part: &str| parts.is_empty() || parts.contains(&part);
+    for (_, section) in sections.iter().filter(|(part, section)| shown(part) && !section.shown.is_empty()) {
+        block += &format!("{}\n", section.shown.replace(&format!("]({base}"), "]("));
+    }
+    let folder = folder.strip_prefix(base).unwrap_or(folder);
     block += &paragraph(&format!(
         "`make bench` wrote these tables: {}, commit {}; [all figures and how they were measured]({folder}/README.md).",
         before.machine, before.commit
     ));
     block.push('\n');
-    let text = std::fs::read_to_string(readme_path()).context("read README.md")?;
-    let text = page::with_block(&text, BENCH, &block).context("README.md")?;
-    std::fs::write(readme_path(), text).context("write README.md")
+    block
 }
 
 /// Writes the page, its drawings and its raw figures.

@@ -36,7 +36,7 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     let bytes_each: Column = ("bytes a row", |f| of_row(f, f.bytes, 0));
     let columns = [case, SYSTEM, COMMITS, MIN, MEAN, P50, P99, MAX, cpu_each, bytes_each, PACKETS];
     text += &format!("\n{}", table(&columns, &figures));
-    Ok(Section { heading: "Rows", text, readme: String::new(), figures, files: vec![] })
+    Ok(Section { heading: "Rows", text, shown: String::new(), figures, files: vec![] })
 }
 
 fn of_row(figure: &Figure, of_commit: f64, digits: usize) -> String {

@@ -94,5 +94,5 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     );
     stand.stop().await?;
     let text = format!("{}\n{}", paragraph(&about), page::table(&lines));
-    Ok(Section { heading: "Statements", readme: text.clone(), text, figures: vec![], files: vec![] })
+    Ok(Section { heading: "Statements", shown: text.clone(), text, figures: vec![], files: vec![] })
 }

@@ -42,17 +42,17 @@ pub async fn section(bench: &Bench) -> Result<Section> {
         "The same with the distances of topologies/us.toml and the clients in {region}, where the primary is too:"
     ));
     text += &format!("\n{}", table(&columns, far.iter().flatten()));
-    let readme = readme(&near);
+    let shown = shown(&near);
     Ok(Section {
         heading: "Clients",
         text,
-        readme,
+        shown,
         figures: near.into_iter().chain(far).flatten().collect(),
         files: vec![],
     })
 }
 
-fn readme(rounds: &[Vec<Figure>]) -> String {
+fn shown(rounds: &[Vec<Figure>]) -> String {
     let mut text = paragraph(
         "Where CPU decides: without distance, with all servers of a system and the clients on the processors of this \
          machine, one-row updates:",

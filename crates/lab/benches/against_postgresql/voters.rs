@@ -92,5 +92,5 @@ pub async fn section(bench: &Bench) -> Result<Section> {
     ];
     text += &format!("\n{}", table(&columns, &apart));
     let figures = in_one_place.into_iter().chain(apart).collect();
-    Ok(Section { heading: "Voters", text, readme: String::new(), figures, files: vec![] })
+    Ok(Section { heading: "Voters", text, shown: String::new(), figures, files: vec![] })
 }
