@@ -230,10 +230,11 @@ const status = (args, token) => {
 check('the_command_shows_the_token_in_the_folder', status(['--data', folder]));
 check('or_the_one_in_the_environment', status(['--http', http], TOKEN) && !status(['--http', http]) && !status(['--http', http], `${TOKEN}0`));
 
+const gone = new Promise((done) => guarded.once('exit', done));
 guarded.kill('SIGKILL');
 check('a_page_whose_node_is_gone_says_so', await appears(other, '#stale:not([hidden])', 30) && /has not answered/.test(await text(other, '#stale')),
   await text(other, '#stale'));
-await new Promise((done) => guarded.once('exit', done));
+await gone;
 rmSync(`${folder}/http.token`);
 
 await browser.close();
