@@ -90,7 +90,7 @@ async fn the_command_asks_one_node(lab: &Lab) {
 /// first entry that it missed, not as its node's own knowledge of it.
 async fn who_was_cut_off_is_as_late_as_it_is(lab: &Lab) {
     let worker = "select pid from pg_stat_activity where backend_type = 'onetrip apply worker'";
-    let worker = number(&lab.session(2).await, worker).await.unwrap();
+    let worker = number(&lab.session(2).await.client, worker).await.unwrap();
     let worker = Pid::from_raw(i32::try_from(worker).expect("a process id"));
     for other in [0, 1] {
         lab.cut_link(other, 2, true).await.expect("cut the link");
