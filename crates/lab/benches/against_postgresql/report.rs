@@ -2,7 +2,7 @@
 //!
 //! Invariant: what people write between the page's marks `seen` is kept when the page is written again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use onetrip_lab::machine::{commit, load_averages, repository, Machine};
