@@ -174,3 +174,17 @@ fn what_is_left_out_is_not_held() {
     assert_eq!(log.write(1, 7, LockMode::Update, 2), Verdict::Commit);
     assert_eq!(log.end(1, true, NAME, 3), Verdict::Cancelled);
 }
+
+/// What an entry that is left out had changed may have been seen by a transaction that is prepared.
+#[test]
+fn what_rests_on_what_is_left_out_can_only_be_rolled_back() {
+    let mut log = Log::new();
+    assert_eq!(log.write(1, 7, LockMode::Update, 0), Verdict::Commit);
+    assert_eq!(log.prepare(1, NAME, 1), Verdict::Prepared);
+    let left_out = Entry::decode(Entry::encode(&txn(2, 1), &[key(7, LockMode::Update, 0)], b"")).unwrap();
+    let decision = log.decide(left_out.encode_skip(LogIndex(1)));
+    assert_eq!(decision, Decision::LeavesOut { left_out: LogIndex(1), previous: LogIndex(2) });
+    let cannot = Verdict::Held { by: LogIndex(2), key: 0, origin: NodeId(1) };
+    assert_eq!(log.end(1, true, NAME, 3), cannot);
+    assert_eq!(log.end(2, false, NAME, 3), Verdict::Ended);
+}

@@ -37,6 +37,8 @@ struct Held {
     txn: TxnId,
     /// As they were proposed, the name first.
     keys: Vec<Key>,
+    /// Something was left out that it may have seen.
+    lost: bool,
 }
 
 struct Decided {
@@ -352,7 +354,7 @@ impl Checker {
         let Some(name) = keys.first().map(|key| key.hash) else {
             return self.fail(format!("{index} prepares something without a name"));
         };
-        if self.held.insert(name, Held { index, txn: entry.txn, keys }).is_some() {
+        if self.held.insert(name, Held { index, txn: entry.txn, keys, lost: false }).is_some() {
             self.fail(format!("{index} prepares something under a name that is in use"));
         }
         self.writes_of.insert(index, None);
@@ -365,6 +367,9 @@ impl Checker {
             return self.fail(format!("{index} ends what is not prepared"));
         };
         let commits = entry.kind == EntryKind::CommitPrepared;
+        if commits && held.lost {
+            self.fail(format!("{index} commits what may have seen something that is left out"));
+        }
         if commits {
             self.takes_of(index, held.txn);
         }
@@ -413,6 +418,10 @@ impl Checker {
         }
         for key in self.truth.get(&entry.txn).cloned().unwrap_or_default() {
             self.taken.entry(key.hash).or_default().push((index, key.mode));
+        }
+        for held in self.held.values_mut() {
+            let meets = |k: Key| held.keys.iter().any(|h| h.hash == k.hash && meet(h.mode, k.mode));
+            held.lost |= entry.keys().any(meets);
         }
         self.key_counts.insert(index, entry.key_count() as u64);
         self.committed.push(index);
@@ -472,6 +481,11 @@ impl Checker {
         self.aborted_txns.insert(entry.txn, index);
         let is_justified = match verdict {
             Verdict::Commit | Verdict::Prepared | Verdict::Ended | Verdict::NoRoom => false,
+            Verdict::Held { by, origin, .. } if entry.kind.ends_prepared() => {
+                let held = entry.keys().next().and_then(|name| self.held.get(&name.hash));
+                let cannot = held.is_some_and(|held| held.lost && held.index == by && held.txn.node == origin);
+                cannot && entry.kind == EntryKind::CommitPrepared
+            }
             Verdict::Held { by, key, origin } => {
                 let held = self.held.values().find(|held| held.index == by && held.txn.node == origin);
                 let wanted = entry.keys().nth(key as usize).filter(|_| !entry.kind.ends_prepared());
@@ -494,7 +508,7 @@ impl Checker {
             }
             Verdict::Cancelled if entry.kind.ends_prepared() => {
                 let name = entry.keys().next();
-                !name.is_some_and(|name| self.held.get(&name.hash).is_some_and(|held| held.index.0 <= name.base.0))
+                name.is_none_or(|name| self.held.get(&name.hash).is_none_or(|held| held.index.0 > name.base.0))
             }
             Verdict::Cancelled => entry.kind == EntryKind::Cancel,
             Verdict::NotMember => !self.newest_members().contains(entry.txn.node),

@@ -92,6 +92,12 @@ ot_prepared_raise_name(const OtVerdict *verdict)
 	if (ending.kind == OT_ENTRY_PREPARE && verdict->key_number == 0 &&
 		(verdict->outcome == OT_OUTCOME_CONFLICT || verdict->outcome == OT_OUTCOME_HELD))
 		prepared_raise_in_use(ending.gid);
+	if (ending.kind == OT_ENTRY_COMMIT_PREPARED && verdict->outcome == OT_OUTCOME_HELD)
+		ereport(ERROR,
+				(errcode(ERRCODE_TRANSACTION_ROLLBACK),
+				 errmsg("prepared transaction with identifier \"%s\" cannot be committed any more", ending.gid),
+				 errdetail("An operator has had an entry left out (onetrip skip) whose changes it may have seen."),
+				 errhint("Use ROLLBACK PREPARED.")));
 	if ((ending.kind == OT_ENTRY_COMMIT_PREPARED || ending.kind == OT_ENTRY_ROLLBACK_PREPARED) &&
 		(verdict->outcome == OT_OUTCOME_CONFLICT || verdict->outcome == OT_OUTCOME_CANCELLED))
 		ereport(ERROR,

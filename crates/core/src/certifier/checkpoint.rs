@@ -11,7 +11,7 @@
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index at which it ended; 0 if it runs) |
 //! | losses | u64 n, n × (u64 hash, u32 node, u32 count, u8 mode, index until) |
 //! | reserved keys | u64 n, n × (u64 hash, u32 node, u8 mode, index by, index until) |
-//! | held | u64 n, n × (u64 name, index prepared at, u32 node, u32 keys); u64 n, n × (u64 hash, u8 mode) |
+//! | held | u64 n, n × (u64 name, index prepared at, u32 node, u32 keys, index lost to); u64 n, n × (u64 hash, u8 mode) |
 //! | left out | u64 n, n × (index, index of the entry that leaves it out) |
 //! | to arrive in parts | u64 n, n × txn, the next one first |
 //! | committed indexes | index known after, u64 n, n × index |
@@ -66,7 +66,7 @@ impl Frozen {
                 + self.incarnations.len() * 20
                 + self.reserved.losses.len() * 25
                 + self.reserved.keys.len() * 29
-                + self.held.values().map(|held| 24 + held.keys.len() * 9).sum::<usize>()
+                + self.held.values().map(|held| 32 + held.keys.len() * 9).sum::<usize>()
                 + self.left_out.len() * 16
                 + self.waiting.len() * 20
                 + committed_indexes.indexes.len() * 8,
@@ -143,6 +143,7 @@ impl Frozen {
             out.put_u64_le(held.index.0);
             out.put_u32_le(held.node.0);
             out.put_u32_le(held.keys.len() as u32);
+            out.put_u64_le(held.lost_to.0);
         }
         out.put_u64_le(self.held.values().map(|held| held.keys.len() as u64).sum());
         for (hash, mode) in self.held.values().flat_map(|held| &held.keys) {
@@ -277,18 +278,18 @@ impl Certifier {
 
 fn take_held(r: &mut Reader, c: &mut Certifier) -> Result<()> {
     let mut heads = Vec::new();
-    for _ in 0..count(r, 24)? {
+    for _ in 0..count(r, 32)? {
         let (name, index) = (r.u64("name")?, r.index("prepared at")?);
-        heads.push((name, index, NodeId(r.u32("node")?), r.u32("keys")? as usize));
+        heads.push((name, index, NodeId(r.u32("node")?), r.u32("keys")? as usize, r.index("lost to")?));
     }
     let mut left = count(r, 9)?;
-    for (name, index, node, keys) in heads {
+    for (name, index, node, keys, lost_to) in heads {
         left = left.checked_sub(keys).ok_or_else(|| r.error("what is held has more keys than there are"))?;
         let mut held = Vec::with_capacity(keys);
         for _ in 0..keys {
             held.push((r.u64("held")?, mode(r)?));
         }
-        c.held.put(name, Prepared { index, node, keys: held });
+        c.held.put(name, Prepared { index, node, lost_to, keys: held });
     }
     if left > 0 {
         return Err(r.error(format!("{left} keys are held by nobody")));

@@ -7,6 +7,8 @@
 //! Invariants:
 //! - A name is held by one transaction at most: it is one of the keys.
 //! - The keys of two held transactions do not conflict.
+//! - If an entry is left out of every PostgreSQL, what conflicts with it cannot be committed any more, since it may have
+//!   seen its changes.
 //! - What is held follows from the log alone, is part of each checkpoint, and does not end with the node, PostgreSQL or
 //!   region that it came from.
 //! - Held keys and transactions are limited; a PREPARE TRANSACTION that finds no room aborts, and nothing else does.
@@ -27,6 +29,8 @@ pub struct Prepared {
     pub index: LogIndex,
     /// The node that it came from.
     pub node: NodeId,
+    /// The entry that left something out which it may have seen, 0 if none: it can only be rolled back.
+    pub(super) lost_to: LogIndex,
     pub(super) keys: Vec<(u64, LockMode)>,
 }
 
@@ -67,7 +71,7 @@ impl Held {
     /// The entry at `index` is prepared.
     pub fn prepare(&mut self, index: LogIndex, entry: &Entry) {
         let keys: Vec<(u64, LockMode)> = entry.keys().map(|key| (key.hash, key.mode)).collect();
-        self.put(keys[0].0, Prepared { index, node: entry.txn.node, keys });
+        self.put(keys[0].0, Prepared { index, node: entry.txn.node, lost_to: LogIndex::ZERO, keys });
     }
 
     pub fn put(&mut self, name: u64, prepared: Prepared) {
@@ -95,9 +99,20 @@ impl Held {
         Some(prepared)
     }
 
-    /// The entry at `index` is left out everywhere, so what it prepared is not held any more.
-    pub fn leave_out(&mut self, index: LogIndex) {
-        let name = self.by_name.iter().find(|(_, held)| held.index == index).map(|(name, _)| *name);
-        name.and_then(|name| self.release(name));
+    /// The entry at `index`, `entry`, leaves out the one at `left_out` everywhere.  What that one prepared is not held
+    /// any more; and whatever conflicts with it may have seen its changes.
+    pub fn leave_out(&mut self, left_out: LogIndex, index: LogIndex, entry: &Entry) {
+        let prepared = self.by_name.iter().find(|(_, held)| held.index == left_out).map(|(name, _)| *name);
+        if let Some(name) = prepared {
+            self.release(name);
+        }
+        for key in entry.keys() {
+            let Some(holders) = self.holders.get(&key.hash) else { continue };
+            for (name, _) in holders.iter().filter(|(_, mode)| mode.conflicts_with(key.mode)) {
+                if let Some(held) = self.by_name.get_mut(name) {
+                    held.lost_to = index;
+                }
+            }
+        }
     }
 }

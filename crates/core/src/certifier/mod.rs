@@ -77,7 +77,8 @@ pub enum Verdict {
         key: u32,
         node: NodeId,
     },
-    /// Key number `key` is held by the transaction of node `origin` that was prepared at `by` and is not ended yet.
+    /// Key number `key` is held by the transaction of node `origin` that was prepared at `by` and is not ended yet; or it
+    /// is the name of that one, which cannot be committed any more.
     Held {
         by: LogIndex,
         key: u32,
@@ -377,7 +378,7 @@ impl Certifier {
         }
         let previous = self.last_committed;
         self.take(index, entry.txn.node, entry.keys().map(|key| (key.hash, key.mode)));
-        self.held.leave_out(left_out);
+        self.held.leave_out(left_out, index, entry);
         self.left_out.insert(left_out, index);
         if self.left_out.len() > LEFT_OUT_MAX {
             self.left_out.pop_first();
@@ -426,7 +427,13 @@ impl Certifier {
             }
         }
         if entry.kind.ends_prepared() {
-            return if self.held.ended_by(entry).is_some() { Verdict::Ended } else { Verdict::Cancelled };
+            return match self.held.ended_by(entry) {
+                None => Verdict::Cancelled,
+                Some((_, held)) if held.lost_to > LogIndex::ZERO && entry.kind == EntryKind::CommitPrepared => {
+                    Verdict::Held { by: held.index, key: 0, origin: held.node }
+                }
+                Some(_) => Verdict::Ended,
+            };
         }
         if let Some((key, held)) = self.held.in_the_way(entry) {
             return Verdict::Held { by: held.index, key, origin: held.node };
