@@ -36,7 +36,7 @@ const FOR_ALL: [&str; 4] = ["/health", "/writable", "/readable", "/leader"];
 
 pub enum Access {
     Loopback,
-    Token(Token),
+    Token(Box<Token>),
 }
 
 pub struct Token {

@@ -107,6 +107,8 @@ extern uint64 ot_write_set_notification_bytes(void);
 extern bool ot_write_set_sets_sequence(void);
 extern void ot_write_set_wrap(OtEntryKind kind, OtHash name, OtLogIndex base, StringInfo operations);
 extern void ot_write_set_encode(OtTxnId txn, StringInfo out);
+extern int	ot_write_set_operations_length(void);
+extern void ot_write_set_operations_from(int at, StringInfo out);
 extern void ot_write_set_operations(StringInfo out);
 extern Oid	ot_write_set_key_table(uint32 key_number);
 extern ItemPointerData ot_write_set_key_row(uint32 key_number, OtHash *hash);

@@ -800,6 +800,20 @@ ot_write_set_encode(OtTxnId txn, StringInfo out)
 		ot_write_set_operations(out);
 }
 
+int
+ot_write_set_operations_length(void)
+{
+	return ws.active ? ws.ops.len : 0;
+}
+
+/* Appends the operations from there on. */
+void
+ot_write_set_operations_from(int at, StringInfo out)
+{
+	if (ws.active)
+		appendBinaryStringInfo(out, ws.ops.data + at, ws.ops.len - at);
+}
+
 /* Appends the operations, without the keys. */
 void
 ot_write_set_operations(StringInfo out)

@@ -149,6 +149,7 @@ static struct
 	int			saved_synchronous_commit;
 	OtEntryKind kind;			/* of the entry */
 	Oid			user;			/* if it is handed over: as whom the session goes on */
+	bool		lost_to_prepared;	/* to a transaction that is prepared and not ended */
 	int			security;
 }			committing;
 
@@ -564,6 +565,13 @@ commit_propose_and_wait(OtTxnId txn, OtVerdict *verdict)
 	PG_END_TRY();
 }
 
+/* Then it loses again until somebody ends what is prepared. */
+bool
+ot_commit_lost_to_prepared(void)
+{
+	return committing.lost_to_prepared;
+}
+
 static void
 commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 {
@@ -596,6 +604,7 @@ commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
 				 errdetail("Transactions of region \"%s\" have lost again and again, at log index " UINT64_FORMAT " for the last time. What this one changed in the schema is kept for their next try.",
 						   verdict->region, verdict->other.value),
 				 ot_worker_hint_retry("Retry the transaction.")));
+	committing.lost_to_prepared = verdict->outcome == OT_OUTCOME_HELD;
 	if (verdict->outcome == OT_OUTCOME_HELD)
 		ereport(ERROR,
 				(errcode(OT_ERR_LOST),
@@ -819,10 +828,20 @@ ot_commit_hand_over(const char *what, OtEntryKind kind, void (*wrap) (void))
 	ot_trips_take(what, trips);
 	committing.everywhere = everywhere;
 	committing.kind = kind;
-	GetUserIdAndSecContext(&committing.user, &committing.security);
 	commit_wait_while_standing_still();
 	commit_decide(wrap, &verdict);
 	ot_write_set_reset();
+}
+
+/*
+ * The settings of the transaction that was handed over have been kept, and those
+ * of SET LOCAL taken back.  It is going to be rolled back, which takes the role
+ * back too, but not what says so.
+ */
+void
+ot_commit_keep_user(void)
+{
+	GetUserIdAndSecContext(&committing.user, &committing.security);
 }
 
 static void
@@ -889,8 +908,7 @@ commit_end_handed_over(bool committed)
 		own_commit = committing.index;
 		own_is_handed_over = true;
 	}
-	/* a rollback takes SET ROLE back, and the settings have been kept */
-	if (!committed)
+	if (!committed && OidIsValid(committing.user))
 		SetUserIdAndSecContext(committing.user, committing.security);
 	ot_cost_mark(OT_COST_TURN);
 	ot_cost_committed(committing.index);
@@ -907,8 +925,9 @@ static void
 commit_at_commit(void)
 {
 	bool		decided = commit_is_decided();
+	bool		handed_over = commit_is_handed_over();
 
-	if (commit_is_handed_over())
+	if (handed_over)
 		commit_end_handed_over(true);
 	if (decided)
 		OT_STOP_POINT("committed");
@@ -928,7 +947,8 @@ commit_at_commit(void)
 		OT_STOP_POINT("published");
 	}
 	ot_row_lock_end(decided);
-	ot_turn_forget(true);
+	/* the worker may wait for this session to commit an entry that is the worker's */
+	ot_turn_forget(!handed_over);
 	last_is_done = true;
 	if (decided)
 	{
@@ -969,7 +989,12 @@ commit_show_own_commit(ResourceReleasePhase phase, bool is_commit, bool is_top_l
 	for (int waited = 0; ot_applied_index().value < index.value; waited++)
 	{
 		if (ProcDiePending)
+		{
+			/* the client gets its answer first */
+			if (handed_over)
+				ot_session_end_later();
 			return;
+		}
 		if (handed_over && QueryCancelPending)
 		{
 			QueryCancelPending = false;

@@ -71,6 +71,8 @@ extern bool ot_commit_connect(void);
 extern void ot_commit_proposed(void);
 extern int	ot_commit_trips(void);
 extern void ot_commit_hand_over(const char *what, OtEntryKind kind, void (*wrap) (void));
+extern void ot_commit_keep_user(void);
+extern bool ot_commit_lost_to_prepared(void);
 pg_noreturn extern void ot_commit_raise_unknown(OtTxnId txn);
 extern OtAgent *ot_commit_agent(void);
 extern OtTxnId ot_commit_own_txn(void);
@@ -133,6 +135,8 @@ typedef struct OtRowLock
 } OtRowLock;
 
 extern void ot_row_lock_all(Relation rel, OtRowLock *locks, int nlocks);
+extern void ot_row_lock_too_many(int nrows);
+extern bool ot_row_lock_goes_without(void);
 extern void ot_row_lock_init(void);
 extern void ot_row_lock_end(bool decided);
 extern void ot_row_lock_subxact_start(int nest_level);

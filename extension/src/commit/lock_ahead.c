@@ -45,6 +45,9 @@
 
 static ExecutorStart_hook_type prev_executor_start = NULL;
 
+/* More rows than this are not locked ahead: there is room for about a million locks. */
+#define ROWS_MAX 100000
+
 /* Where the scan's rows go. */
 typedef struct Found
 {
@@ -63,6 +66,8 @@ lock_ahead_receive(TupleTableSlot *slot, DestReceiver *self)
 
 	if (isnull)
 		return true;
+	if (found->ntids > ROWS_MAX)
+		return false;
 	if (found->ntids == found->room)
 	{
 		Size		room = Max(64, (Size) found->room * 2);
@@ -238,6 +243,11 @@ lock_ahead(QueryDesc *query, Scan *scan, OtKeyMode mode)
 		found->pub.rDestroy = lock_ahead_nothing;
 		found->pub.mydest = DestNone;
 		lock_ahead_find(query, scan, found);
+		if (found->ntids > ROWS_MAX)
+		{
+			ot_row_lock_too_many(ROWS_MAX);
+			found->ntids = 0;
+		}
 		locks = MemoryContextAllocHuge(context, sizeof(OtRowLock) * Max(found->ntids, 1));
 		for (int i = 0; i < found->ntids; i++)
 		{
@@ -263,7 +273,8 @@ static void
 ot_lock_ahead_executor_start(QueryDesc *query, int eflags)
 {
 	if (unlikely(ot_concurrency == OT_CONCURRENCY_LOCKING) && !(eflags & EXEC_FLAG_EXPLAIN_ONLY) &&
-		ot_preloaded && IsUnderPostmaster && !ot_is_apply_worker && !IsParallelWorker())
+		ot_preloaded && IsUnderPostmaster && !ot_is_apply_worker && !IsParallelWorker() &&
+		!XactReadOnly && !ot_row_lock_goes_without())
 	{
 		OtKeyMode	mode;
 		Scan	   *scan = lock_ahead_scan(query->plannedstmt, &mode);

@@ -59,6 +59,7 @@ static struct
 	OtEntryKind kind;			/* OT_ENTRY_TRANSACTION: none */
 	const char *gid;
 	OtLogIndex	base;			/* read before it was looked for */
+	int			positions_at;	/* where in the write set those of sequences begin */
 	StringInfoData operations;
 }			ending;
 
@@ -232,6 +233,8 @@ prepared_wrap_prepare(void)
 	ot_put_u8(out, OT_WRITE_SET_FORMAT);
 	ot_put_u8(out, 'T');		/* the owner's name is looked up */
 	ot_put_u64(out, (uint64) GetCurrentTransactionStartTimestamp());
+	/* Values that it drew are given to nobody else, whatever becomes of it. */
+	ot_write_set_operations_from(ending.positions_at, out);
 	ot_put_u8(out, 'P');
 	ot_put_str(out, ending.gid);
 	ot_put_str(out, GetUserNameFromId(GetUserId(), false));
@@ -282,7 +285,7 @@ prepared_try(const char *gid)
 	if (prepared_find(gid, &found) || prepared_find_local(gid))
 		prepared_raise_in_use(gid);
 
-	ot_sequence_lock_used();
+	ending.positions_at = ot_write_set_operations_length();
 	(void) ot_held_locks_take_keys();
 	ending.kind = OT_ENTRY_PREPARE;
 	ending.gid = gid;
@@ -290,6 +293,7 @@ prepared_try(const char *gid)
 
 	/* SET takes effect as with PostgreSQL's own PREPARE TRANSACTION. */
 	AtEOXact_GUC(true, 1);
+	ot_commit_keep_user();
 	UserAbortTransactionBlock(false);
 	return true;
 }

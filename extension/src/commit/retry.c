@@ -339,7 +339,8 @@ retry_try(Retry *retry)
 static bool
 retry_may_go_on(Retry *retry)
 {
-	return geterrcode() == OT_ERR_LOST && !retry->ends && !ot_commit_id_is_told() &&
+	return geterrcode() == OT_ERR_LOST && !ot_commit_lost_to_prepared() && !retry->ends &&
+		!ot_commit_id_is_told() &&
 		(retry->lxid == InvalidLocalTransactionId || retry->lxid == OT_LXID(MyProc)) &&
 		retry->losses < ot_statement_retries && !proc_exit_inprogress;
 }

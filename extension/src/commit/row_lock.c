@@ -288,6 +288,24 @@ row_lock_go_without(void)
 			 errhint("If another region changes the same rows, COMMIT may fail with 40001.")));
 }
 
+/* A statement changes so many rows that their locks would leave no room for others. */
+void
+ot_row_lock_too_many(int nrows)
+{
+	present.goes_without = true;
+	ereport(WARNING,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("the transaction goes on without row locks"),
+			 errdetail("A statement is about to change or lock more than %d rows.", nrows),
+			 errhint("If another region changes the same rows, COMMIT may fail with 40001. Change fewer rows in each statement to wait in line for them.")));
+}
+
+bool
+ot_row_lock_goes_without(void)
+{
+	return present.goes_without;
+}
+
 /* ---- what capture calls ---- */
 
 static void

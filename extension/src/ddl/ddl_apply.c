@@ -263,7 +263,8 @@ ddl_apply_leave_to_results(Node *stmt)
 			}
 		}
 	}
-	((AlterTableStmt *) stmt)->cmds = list_concat(((AlterTableStmt *) stmt)->cmds, defaults);
+	/* the statement itself may go on to change a default */
+	((AlterTableStmt *) stmt)->cmds = list_concat(defaults, ((AlterTableStmt *) stmt)->cmds);
 }
 
 static void
