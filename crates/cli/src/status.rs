@@ -180,7 +180,12 @@ fn show(cluster: &Value, answers: &[Answer], args: &StatusArgs) {
     };
     let after = if args.watch.is_some() && before.is_empty() { "\n" } else { "" };
     let tables = [members(cluster, answers), commits(cluster), machines(cluster), round_trips(cluster)];
-    let text = [head(cluster)].into_iter().chain(tables).chain([leader(cluster), leases(cluster), prepared(cluster), jobs(cluster)]);
+    let text = [head(cluster)].into_iter().chain(tables).chain([
+        leader(cluster),
+        leases(cluster),
+        prepared(cluster),
+        jobs(cluster),
+    ]);
     let text: Vec<String> = text.filter(|part| !part.is_empty()).collect();
     out::text(format_args!("{before}{}{}{after}", text.join("\n"), problems(cluster)));
 }

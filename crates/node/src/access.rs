@@ -57,7 +57,7 @@ impl Access {
         }
         let token = load_or_draw(&file)?;
         tracing::info!(http = %config.http, "the HTTP port asks for the token in {}", file.display());
-        Ok(Access::Token(Token::new(&token, config.http.port())?))
+        Ok(Access::Token(Box::new(Token::new(&token, config.http.port())?)))
     }
 
     fn admits(&self, headers: &HeaderMap) -> bool {
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(rules, "Path=/; HttpOnly; SameSite=Strict");
         assert!(!cookie.contains(TOKEN), "the cookie does not tell the token");
         let value = pair.strip_prefix("onetrip-7101=").unwrap();
-        let access = Access::Token(token);
+        let access = Access::Token(Box::new(token));
         let bearer = |token: &str| headers(&[(AUTHORIZATION, &format!("Bearer {token}"))]);
         let with = |cookie: &str| headers(&[(COOKIE, cookie)]);
         assert!(access.admits(&bearer(TOKEN)));
@@ -313,7 +313,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_the_token_no_path_tells_more_than_whether_all_is_well() {
-        let address = serve(Access::Token(Token::new(TOKEN, 7101).unwrap())).await;
+        let address = serve(Access::Token(Box::new(Token::new(TOKEN, 7101).unwrap()))).await;
         let here = "Host: 10.0.1.10:7101\r\n";
         for path in
             ["/cluster", "/console/console.js", "/console/model.js", "/nothing", "/cluster?token=x", "//cluster"]
@@ -335,7 +335,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_browser_gets_a_cookie_for_the_token() {
-        let address = serve(Access::Token(Token::new(TOKEN, 7101).unwrap())).await;
+        let address = serve(Access::Token(Box::new(Token::new(TOKEN, 7101).unwrap()))).await;
         let by_link = ask(address, &format!("GET /?token={TOKEN}"), "", "").await;
         let by_form = ask(address, "POST /console/sign-in", "", &format!("token={TOKEN}")).await;
         let by_pasted = ask(address, "POST /console/sign-in", "", &format!("token=+{TOKEN}%0D%0A+")).await;

@@ -488,6 +488,8 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
             problems.push(
                 "PostgreSQL's apply worker is not connected: nothing of other regions is applied; see its log".into(),
             );
+        } else if postgres.state == ServerState::Starting {
+            problems.push("PostgreSQL is starting, and takes no clients yet".into());
         }
     }
     problems.into_iter().map(without_errno).collect()

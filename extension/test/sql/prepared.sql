@@ -168,6 +168,16 @@ PREPARE TRANSACTION 'role';
 SELECT current_user, current_setting('role') AS role, owner FROM onetrip.prepared_xacts;
 RESET ROLE;
 ROLLBACK PREPARED 'role';
+-- A role for the transaction alone does not outlast it, also where the next transaction begins and ends.
+BEGIN;
+SET LOCAL ROLE p_owner;
+UPDATE p SET v = 'prepared' WHERE id = 1;
+PREPARE TRANSACTION 'local role';
+SELECT current_user, session_user = current_user AS own, current_setting('role') AS role, owner FROM onetrip.prepared_xacts;
+BEGIN;
+ROLLBACK;
+SELECT session_user = current_user AS own;
+ROLLBACK PREPARED 'local role';
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 UPDATE p SET v = 'repeatable' WHERE id = 1;
 PREPARE TRANSACTION 'repeatable';

@@ -58,6 +58,14 @@ async fn a_prepared_transaction_outlives_its_region_and_is_ended_from_another() 
     b.must("update accounts set v = 3 where id = 3").await;
     b.must("create table unrelated (id int primary key)").await;
 
+    // Values that it draws are known in every region before it is ended: no other session may be given them.
+    a.must("create sequence ticket").await;
+    a.must("begin; insert into accounts select 50 + n, nextval('ticket') from generate_series(1, 9) n").await;
+    let drawn = crate::lab::text(&a, "select currval('ticket')::text").await.unwrap();
+    a.must("prepare transaction 'draws'").await;
+    lab.shows(&format!("select (last_value >= {drawn})::text from ticket"), "true").await;
+    c.must("rollback prepared 'draws'").await;
+
     // Its region is lost for now. What it prepared is not.
     drop(a);
     lab.node(0).kill9().expect("kill the node");

@@ -72,6 +72,18 @@ async fn columns_with_volatile_defaults(lab: &Lab) {
     )
     .await;
     alike(lab, "alter table filled add column s bigserial", all).await;
+    // A default for the rows that are there, and another one for those to come, in either order.
+    alike(
+        lab,
+        "create table to_come (id int primary key);
+         alter table to_come add column a text default 'old', alter a set default 'new';
+         alter table to_come alter b set default 'new', add column b text default 'old';
+         alter table filled add column c float default random(), alter c set default 7",
+        "select string_agg(attrelid::regclass || attname || pg_get_expr(adbin, adrelid), ' ' order by attrelid, attnum)
+         from pg_attrdef join pg_attribute on attrelid = adrelid and attnum = adnum
+         where attrelid in ('to_come'::regclass, 'filled'::regclass)",
+    )
+    .await;
     assert_ne!(
         made,
         alike(lab, "alter table filled alter r drop default; delete from filled where id = 70", all).await
