@@ -39,7 +39,12 @@ pub struct Http {
     pub disks: Disks,
     pub latest: Latest,
     pub started: Instant,
+    /// What was last told to those who need no token.
+    pub told: tokio::sync::Mutex<Option<(Instant, StatusReport)>>,
 }
+
+/// Whoever needs no token has the core thread asked at most this often.
+const TOLD_FOR: Duration = Duration::from_millis(100);
 
 /// A core thread that takes longer to answer is stuck in its disk.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -67,6 +72,15 @@ impl Http {
     async fn report(&self) -> Option<StatusReport> {
         let core = ask_core(&self.inbox).await?;
         Some(report(&self.config, core, self.surroundings(None)))
+    }
+
+    /// The same, not older than [`TOLD_FOR`].
+    async fn recent_report(&self) -> Option<StatusReport> {
+        let mut told = self.told.lock().await;
+        if told.as_ref().is_none_or(|(at, _)| at.elapsed() >= TOLD_FOR) {
+            *told = Some((Instant::now(), self.report().await?));
+        }
+        told.as_ref().map(|(_, report)| report.clone())
     }
 
     /// The same with what PostgreSQL has counted.
@@ -132,7 +146,7 @@ async fn metrics(State(http): State<Arc<Http>>) -> Response {
 
 /// 200 if this node knows a leader, its PostgreSQL takes connections and its disk answers, else 503 and the problems.
 async fn health(State(http): State<Arc<Http>>) -> Response {
-    let Some(report) = http.report().await else { return STUCK.into_response() };
+    let Some(report) = http.recent_report().await else { return STUCK.into_response() };
     let ready = report.postgres.as_ref().is_none_or(|p| p.state == crate::postgres::ServerState::Ready);
     if report.leader.is_some() && ready && report.disk_silent_ms.is_none() {
         return "ok\n".into_response();
@@ -149,7 +163,7 @@ fn answer(refused: Option<String>) -> Response {
 
 /// 200 if a client's transaction can be expected to commit here, else 503 and why not.
 async fn writable(State(http): State<Arc<Http>>) -> Response {
-    http.report().await.map_or_else(|| STUCK.into_response(), |report| answer(not_writable(&report)))
+    http.recent_report().await.map_or_else(|| STUCK.into_response(), |report| answer(not_writable(&report)))
 }
 
 fn not_writable(report: &StatusReport) -> Option<String> {
@@ -173,7 +187,7 @@ async fn readable(State(http): State<Arc<Http>>, RawQuery(query): RawQuery) -> R
         }
         given => given.flatten(),
     };
-    http.report().await.map_or_else(|| STUCK.into_response(), |report| answer(not_readable(&report, max_lag)))
+    http.recent_report().await.map_or_else(|| STUCK.into_response(), |report| answer(not_readable(&report, max_lag)))
 }
 
 fn not_readable(report: &StatusReport, max_lag: Option<f64>) -> Option<String> {
@@ -195,7 +209,7 @@ fn not_serving(report: &StatusReport) -> Option<String> {
 
 /// 200 if this node leads, else 503 and who does.
 async fn leader(State(http): State<Arc<Http>>) -> Response {
-    let Some(report) = http.report().await else { return STUCK.into_response() };
+    let Some(report) = http.recent_report().await else { return STUCK.into_response() };
     let leader = report.leader.filter(|leader| leader.node != report.node);
     answer(match (report.role, leader) {
         (Role::Leader, _) => None,

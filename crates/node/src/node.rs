@@ -119,6 +119,7 @@ impl Node {
             disks: Disks::watch(config.clone())?,
             latest: Latest::default(),
             started: Instant::now(),
+            told: tokio::sync::Mutex::default(),
         });
         let own = Arc::downgrade(&pages);
         transport.set_own_status(Box::new(move || {
