@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
+use onetrip_client::say;
 use onetrip_node::config::{NodeConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, control_data, identifier, processes_of, Server, SingleUser, ROOT_BECOMES};
 
@@ -71,11 +72,11 @@ pub fn run(args: &ReleaseArgs) -> Result<ExitCode> {
             .with_context(|| format!("not released: call the same command again ({})", way_back(&data)))?,
     };
     if let Some(position) = position {
-        println!("it shows the log up to entry {position}");
+        say!("it shows the log up to entry {position}");
     }
     let bin_dir = server.bin_dir.display();
     let to = to.display();
-    println!("{to}: a plain PostgreSQL; start it with: {bin_dir}/pg_ctl -D {to} start");
+    say!("{to}: a plain PostgreSQL; start it with: {bin_dir}/pg_ctl -D {to} start");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -168,7 +168,7 @@ pub fn all(stride: u32, local: &[String]) -> Vec<Check> {
             what: "every write to tables partitioned by values that contain OIDs",
             todo: "partition them by LIST or by another column",
             of_server: false,
-            sql: format!(
+            sql: String::from(
                 "SELECT DISTINCT c.oid::regclass::text FROM pg_partitioned_table p JOIN pg_class c ON c.oid = p.partrelid \
                  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (p.partattrs::int2[]) \
                  JOIN pg_type t ON t.oid = a.atttypid WHERE partstrat IN ('h', 'r') \

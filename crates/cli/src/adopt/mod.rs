@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use nix::fcntl::{Flock, FlockArg};
-use onetrip_client::{ports, postgres};
+use onetrip_client::{complain, ports, postgres, say};
 use onetrip_core::{MemberRole, NodeId, PreferredLeader, RegionId};
 use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{
@@ -167,7 +167,7 @@ pub fn run(args: &AdoptArgs) -> Result<ExitCode> {
         ensure!(plan.from == from, "{} is adopting {}: name that with --from", data.display(), plan.from.display());
         become_user(&user_name(&data)?, &data)?;
         crate::keep_files_private();
-        eprintln!("going on with what was begun in {}", data.display());
+        complain!("going on with what was begun in {}", data.display());
         return carry_out(&data);
     }
     if data.join(FILE_NAME).exists() {
@@ -349,21 +349,21 @@ fn report(found: &Found) -> ExitCode {
     let mut heading = None;
     for (check, names) in &found {
         if heading != Some(check.level) {
-            println!("{}", check.level.heading());
+            say!("{}", check.level.heading());
             heading = Some(check.level);
         }
         let more = names.len().saturating_sub(NAMES_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let named = names.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-        println!("  {}: {named}{more}\n    {}", check.what, check.todo);
+        say!("  {}: {named}{more}\n    {}", check.what, check.todo);
     }
     match found.iter().filter(|(check, _)| check.level == Level::Stops).count() {
         0 => {
-            println!("the database can be adopted");
+            say!("the database can be adopted");
             ExitCode::SUCCESS
         }
         count => {
-            println!("the database cannot be adopted as it is: {count} of these have to be changed first");
+            say!("the database cannot be adopted as it is: {count} of these have to be changed first");
             ExitCode::from(1)
         }
     }
@@ -402,7 +402,7 @@ fn prepare(args: &AdoptArgs, old: &Old, data: &Path) -> Result<()> {
     }
     let (text, left_out) = settings::adopted(now("config_file")?, &in_files);
     for (name, value) in left_out.iter().filter(|(name, _)| !["port", "listen_addresses"].contains(&name.as_str())) {
-        println!("left out, since the node or the cluster sees to it: {name} = {}", settings::quoted(value));
+        say!("left out, since the node or the cluster sees to it: {name} = {}", settings::quoted(value));
     }
     let read = |name: &str| -> Result<String> {
         let file = Path::new(now(name)?);
@@ -518,7 +518,7 @@ fn carry_out(data: &Path) -> Result<ExitCode> {
         let shown = data.display();
         format!("not finished: call the same command again, or go back with `onetrip release --data {shown}`")
     })?;
-    println!(
+    say!(
         "{}: node {} in {} of the new cluster {} (PostgreSQL port {}); start it with: onetrip start --data {}",
         data.display(),
         config.node,
