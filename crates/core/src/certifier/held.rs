@@ -99,20 +99,25 @@ impl Held {
         Some(prepared)
     }
 
-    /// The entry at `index`, `entry`, leaves out the one at `left_out` everywhere.  What that one prepared is not held
-    /// any more; and whatever conflicts with it may have seen its changes.
-    pub fn leave_out(&mut self, left_out: LogIndex, index: LogIndex, entry: &Entry) {
+    /// The entry at `index` leaves out the one at `left_out` everywhere, which took these keys.  What that one prepared
+    /// is not held any more; and whatever conflicts with it may have seen its changes.
+    pub fn leave_out(&mut self, left_out: LogIndex, index: LogIndex, keys: &[(u64, LockMode)]) {
         let prepared = self.by_name.iter().find(|(_, held)| held.index == left_out).map(|(name, _)| *name);
         if let Some(name) = prepared {
             self.release(name);
         }
-        for key in entry.keys() {
-            let Some(holders) = self.holders.get(&key.hash) else { continue };
-            for (name, _) in holders.iter().filter(|(_, mode)| mode.conflicts_with(key.mode)) {
+        for (hash, mode) in keys {
+            let Some(holders) = self.holders.get(hash) else { continue };
+            for (name, _) in holders.iter().filter(|(_, held)| held.conflicts_with(*mode)) {
                 if let Some(held) = self.by_name.get_mut(name) {
                     held.lost_to = index;
                 }
             }
         }
+    }
+
+    /// Everything prepared after the entry at `left_out` may have seen its changes, which the one at `index` leaves out.
+    pub fn lose_after(&mut self, left_out: LogIndex, index: LogIndex) {
+        self.by_name.values_mut().filter(|held| held.index > left_out).for_each(|held| held.lost_to = index);
     }
 }
