@@ -251,3 +251,53 @@ fn who_may_have_seen_a_commit_by_name_of_long_ago_that_is_left_out_loses() {
     assert_eq!(log.end(2, true, NAME + 1, 10), cannot);
     assert_eq!(log.end(3, true, NAME + 2, 10), Verdict::Ended, "it was prepared before");
 }
+
+/// What is prepared, left out and then not left out after all is in every PostgreSQL, and so it is held.
+#[test]
+fn what_is_not_left_out_after_all_is_held_again() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Meanwhile {
+        Nothing,
+        Writes,
+        Prepares,
+        TakesItsName,
+    }
+    use Meanwhile::*;
+    for meanwhile in [Nothing, Writes, Prepares, TakesItsName] {
+        let mut log = Log::new();
+        let keys = [key(NAME, LockMode::Update, 0), key(7, LockMode::Update, 0)];
+        let prepare = Entry::decode(Entry::encode_prepare(&txn(1, 1), &keys, b"rows")).unwrap();
+        assert_eq!(log.prepare(1, NAME, 0), Verdict::Prepared);
+        log.leave_out(&prepare, 1);
+        let verdict = match meanwhile {
+            Nothing => log.write(1, 8, LockMode::Update, 2),
+            Writes => log.write(1, 7, LockMode::Update, 2),
+            Prepares => log.prepare(2, NAME + 1, 2),
+            TakesItsName => {
+                let other = [key(NAME, LockMode::Update, 2), key(9, LockMode::Update, 2)];
+                log.verdict(Entry::encode_prepare(&txn(1, 2), &other, b""))
+            }
+        };
+        assert!(verdict.commits(), "{meanwhile:?}: {verdict:?}");
+        assert_eq!(log.certifier.prepared().contains_key(&NAME), meanwhile == TakesItsName);
+        let skip = Entry::decode(prepare.encode_skip(LogIndex(1))).unwrap();
+        log.leave_out(&skip, 2);
+        let held = &log.certifier.prepared()[&NAME];
+        assert_eq!(held.index, LogIndex(if meanwhile == TakesItsName { 3 } else { 1 }));
+        if meanwhile != TakesItsName {
+            let by = LogIndex(1);
+            assert_eq!(log.write(2, 7, LockMode::Update, 4), Verdict::Held { by, key: 0, origin: NodeId(1) });
+            let committed = log.end(1, true, NAME, 5);
+            let cannot = Verdict::Held { by, key: 0, origin: NodeId(1) };
+            assert_eq!(committed, if meanwhile == Nothing { Verdict::Ended } else { cannot }, "{meanwhile:?}");
+        }
+        if meanwhile == Nothing {
+            continue;
+        }
+        // Left out a third time: only the first one is released.
+        let again = Entry::decode(skip.encode_skip(LogIndex(2))).unwrap();
+        log.leave_out(&again, 4);
+        let held = log.certifier.prepared().values().map(|held| held.index.0).collect::<Vec<_>>();
+        assert_eq!(held, if meanwhile == Writes { vec![] } else { vec![3] }, "{meanwhile:?}");
+    }
+}

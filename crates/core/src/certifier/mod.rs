@@ -386,7 +386,25 @@ impl Certifier {
                 Outcome::Decided { verdict: Verdict::Commit | Verdict::Prepared, .. }
             );
         let keys = taken.filter(|taken| taken.len() > own.len()).unwrap_or(own);
-        self.held.leave_out(left_out, index, &keys);
+        // It may leave out what leaves out another entry, and so on: then the first of these is left out, or no more.
+        let mut first = left_out;
+        while let Some((before, _)) = self.left_out.iter().find(|(_, by)| **by == first) {
+            first = *before;
+        }
+        let was_left_out_by = self.left_out.get(&first).copied();
+        self.left_out.insert(left_out, index);
+        let kept = if self.left_out_by(first).is_some() {
+            self.held.set_aside(first);
+            None
+        } else {
+            self.held.take_back(first)
+        };
+        self.held.lose(index, &keys);
+        if let Some(prepared) = kept {
+            let by = was_left_out_by.unwrap_or_default();
+            let is_taken = prepared.keys.iter().any(|(hash, mode)| self.last_taken(*hash, *mode) > by);
+            self.held.put_back(prepared, is_taken, index);
+        }
         self.take(index, entry.txn.node, keys);
         if !knows_all {
             while !self.window.is_empty() {
@@ -394,9 +412,10 @@ impl Certifier {
             }
             self.held.lose_after(left_out, index);
         }
-        self.left_out.insert(left_out, index);
         if self.left_out.len() > LEFT_OUT_MAX {
-            self.left_out.pop_first();
+            if let Some((forgotten, _)) = self.left_out.pop_first() {
+                self.held.take_back(forgotten);
+            }
         }
         Decision::LeavesOut { left_out, previous }
     }
