@@ -48,8 +48,8 @@ pub(super) struct Held {
     /// For each hash that is held: by whom, by name, and the strongest mode.  For look-ups only.
     holders: FixedMap<u64, Vec<(u64, LockMode)>>,
     keys: usize,
-    /// What was prepared and is left out, by the index of the entry that prepared it: if that is not to be left out after
-    /// all, it is held again.
+    /// What was prepared and is left out, by the index of the entry that prepared it: if that is not to be left out
+    /// after all, it is held again.
     pub aside: BTreeMap<LogIndex, Prepared>,
 }
 
@@ -153,7 +153,8 @@ impl Held {
         self.put(prepared);
     }
 
-    /// Everything prepared after the entry at `left_out` may have seen its changes, which the one at `index` leaves out.
+    /// All that was prepared after the entry at `left_out` may have seen its changes, which the one at `index` leaves
+    /// out.
     pub fn lose_after(&mut self, left_out: LogIndex, index: LogIndex) {
         self.by_name.values_mut().filter(|held| held.index > left_out).for_each(|held| held.lost_to = index);
     }

@@ -178,8 +178,8 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// A leader that knows nothing yet of the sessions here, or has not heard the last of them: it may take for held what
-    /// a savepoint has given back.
+    /// A leader that knows nothing yet of the sessions here, or has not heard the last of them: it may take for held
+    /// what a savepoint has given back.
     fn tell_leader_all<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         let sessions = self.row_locks.sessions.values();
         let given_back =
