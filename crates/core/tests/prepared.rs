@@ -22,7 +22,11 @@ struct Log {
 
 impl Log {
     fn new() -> Log {
-        Log { certifier: Certifier::new(Limits::default()), next: 1 }
+        Log::with(Limits::default())
+    }
+
+    fn with(limits: Limits) -> Log {
+        Log { certifier: Certifier::new(limits), next: 1 }
     }
 
     fn decide(&mut self, raw: Bytes) -> Decision {
@@ -43,7 +47,7 @@ impl Log {
         let members = Members::bootstrap(vec![], "r".into(), 1);
         let conf = Conf { voters: vec![NodeId(1)], ..Conf::default() };
         let raw = checkpoint::encode(Term(1), &conf, &members, &self.certifier, &CommittedIndexes::default());
-        let back = Checkpoint::decode(raw.clone(), Limits::default()).unwrap();
+        let back = Checkpoint::decode(raw.clone(), self.certifier.limits()).unwrap();
         assert_eq!(back.encode(), raw);
         self.certifier = back.certifier;
     }
@@ -187,4 +191,113 @@ fn what_rests_on_what_is_left_out_can_only_be_rolled_back() {
     let cannot = Verdict::Held { by: LogIndex(2), key: 0, origin: NodeId(1) };
     assert_eq!(log.end(1, true, NAME, 3), cannot);
     assert_eq!(log.end(2, false, NAME, 3), Verdict::Ended);
+}
+
+impl Log {
+    /// Node 1 prepares something that writes row 7, and node 3 commits it; both are left out later.
+    fn commit_prepared(&mut self) -> Entry {
+        assert_eq!(self.prepare(1, NAME, 0), Verdict::Prepared);
+        let end = Entry::encode_end(&txn(3, 1), true, NAME, Base(1), b"");
+        assert_eq!(self.verdict(end.clone()), Verdict::Ended);
+        Entry::decode(end).unwrap()
+    }
+
+    fn leave_out(&mut self, entry: &Entry, index: u64) {
+        let decision = self.decide(entry.encode_skip(LogIndex(index)));
+        assert!(matches!(decision, Decision::LeavesOut { left_out, .. } if left_out.0 == index), "{decision:?}");
+    }
+}
+
+/// Its entry names only the transaction, and has taken what that one held.
+#[test]
+fn who_saw_a_commit_by_name_that_is_left_out_conflicts_with_it() {
+    let mut log = Log::new();
+    let end = log.commit_prepared();
+    let other = [key(NAME + 1, LockMode::Update, 2), key(7, LockMode::Share, 2)];
+    assert_eq!(log.verdict(Entry::encode_prepare(&txn(1, 2), &other, b"")), Verdict::Prepared);
+    log.leave_out(&end, 2);
+    let lost = Verdict::Conflict { other: LogIndex(4), key: 0, origin: NodeId(3) };
+    assert_eq!(log.write(1, 7, LockMode::KeyShare, 3), lost);
+    assert_eq!(log.write(2, 8, LockMode::Update, 3), Verdict::Commit);
+    let cannot = Verdict::Held { by: LogIndex(3), key: 0, origin: NodeId(1) };
+    assert_eq!(log.end(2, true, NAME + 1, 6), cannot);
+    assert_eq!(log.end(3, false, NAME + 1, 6), Verdict::Ended);
+    // And if that is left out in turn, whoever saw that row 7 was not written.
+    let skip = Entry::decode(end.encode_skip(LogIndex(2))).unwrap();
+    log.leave_out(&skip, 4);
+    let lost = Verdict::Conflict { other: LogIndex(9), key: 0, origin: NodeId(3) };
+    assert_eq!(log.write(4, 7, LockMode::KeyShare, 8), lost);
+}
+
+/// What it took has left the window: all who may have seen it lose.
+#[test]
+fn who_may_have_seen_a_commit_by_name_of_long_ago_that_is_left_out_loses() {
+    let mut log = Log::with(Limits { window_entries: 3, ..Limits::default() });
+    let before = [key(NAME + 2, LockMode::Update, 0), key(9, LockMode::Update, 0)];
+    assert_eq!(log.prepare(1, NAME, 0), Verdict::Prepared);
+    assert_eq!(log.verdict(Entry::encode_prepare(&txn(1, 2), &before, b"")), Verdict::Prepared);
+    let end = Entry::encode_end(&txn(3, 1), true, NAME, Base(2), b"");
+    assert_eq!(log.verdict(end.clone()), Verdict::Ended);
+    let after = [key(NAME + 1, LockMode::Update, 3), key(7, LockMode::Share, 3)];
+    assert_eq!(log.verdict(Entry::encode_prepare(&txn(1, 3), &after, b"")), Verdict::Prepared);
+    for n in 5..8 {
+        assert_eq!(log.write(n, 10 + n, LockMode::Update, n - 1), Verdict::Commit);
+    }
+    log.leave_out(&Entry::decode(end).unwrap(), 3);
+    let lost = Verdict::Window { oldest: Base(8), key: 0 };
+    assert_eq!(log.write(9, 11, LockMode::Update, 7), lost);
+    assert_eq!(log.write(10, 11, LockMode::Update, 8), Verdict::Commit);
+    let cannot = Verdict::Held { by: LogIndex(4), key: 0, origin: NodeId(1) };
+    assert_eq!(log.end(2, true, NAME + 1, 10), cannot);
+    assert_eq!(log.end(3, true, NAME + 2, 10), Verdict::Ended, "it was prepared before");
+}
+
+/// What is prepared, left out and then not left out after all is in every PostgreSQL, and so it is held.
+#[test]
+fn what_is_not_left_out_after_all_is_held_again() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Meanwhile {
+        Nothing,
+        Writes,
+        Prepares,
+        TakesItsName,
+    }
+    use Meanwhile::*;
+    for meanwhile in [Nothing, Writes, Prepares, TakesItsName] {
+        let mut log = Log::new();
+        let keys = [key(NAME, LockMode::Update, 0), key(7, LockMode::Update, 0)];
+        let prepare = Entry::decode(Entry::encode_prepare(&txn(1, 1), &keys, b"rows")).unwrap();
+        assert_eq!(log.prepare(1, NAME, 0), Verdict::Prepared);
+        log.leave_out(&prepare, 1);
+        let verdict = match meanwhile {
+            Nothing => log.write(1, 8, LockMode::Update, 2),
+            Writes => log.write(1, 7, LockMode::Update, 2),
+            Prepares => log.prepare(2, NAME + 1, 2),
+            TakesItsName => {
+                let other = [key(NAME, LockMode::Update, 2), key(9, LockMode::Update, 2)];
+                log.verdict(Entry::encode_prepare(&txn(1, 2), &other, b""))
+            }
+        };
+        assert!(verdict.commits(), "{meanwhile:?}: {verdict:?}");
+        assert_eq!(log.certifier.prepared().contains_key(&NAME), meanwhile == TakesItsName);
+        let skip = Entry::decode(prepare.encode_skip(LogIndex(1))).unwrap();
+        log.leave_out(&skip, 2);
+        let held = &log.certifier.prepared()[&NAME];
+        assert_eq!(held.index, LogIndex(if meanwhile == TakesItsName { 3 } else { 1 }));
+        if meanwhile != TakesItsName {
+            let by = LogIndex(1);
+            assert_eq!(log.write(2, 7, LockMode::Update, 4), Verdict::Held { by, key: 0, origin: NodeId(1) });
+            let committed = log.end(1, true, NAME, 5);
+            let cannot = Verdict::Held { by, key: 0, origin: NodeId(1) };
+            assert_eq!(committed, if meanwhile == Nothing { Verdict::Ended } else { cannot }, "{meanwhile:?}");
+        }
+        if meanwhile == Nothing {
+            continue;
+        }
+        // Left out a third time: only the first one is released.
+        let again = Entry::decode(skip.encode_skip(LogIndex(2))).unwrap();
+        log.leave_out(&again, 4);
+        let held = log.certifier.prepared().values().map(|held| held.index.0).collect::<Vec<_>>();
+        assert_eq!(held, if meanwhile == Writes { vec![] } else { vec![3] }, "{meanwhile:?}");
+    }
 }

@@ -258,3 +258,46 @@ fn what_is_left_out_is_taken_back_from_the_worker() {
     router.handle(AgentEvent::Outcome { conn: ConnId(2), txn }, &mut context!()).unwrap();
     assert_eq!(said(), [Some(ToPostgres::OutcomeIs { txn, state: OutcomeState::LeftOut, at: LogIndex(2) })]);
 }
+
+/// Goal: a session is not told of success if its entry is left out everywhere.  Method: it proposes again, on a new
+/// connection, what was prepared, and the COMMIT PREPARED of that; each before and after an entry leaves it out.
+#[test]
+fn what_is_left_out_and_proposed_again_is_no_success() {
+    let key = Key { hash: 7, mode: LockMode::Update, base: Base(0) };
+    let txn = |sequence| TxnId { node: NodeId(1), incarnation: 1, sequence };
+    let raw = [Entry::encode_prepare(&txn(1), &[key], b"row"), Entry::encode_end(&txn(2), true, 7, Base(1), b"end")];
+    let members = Members::bootstrap(vec![], "r".into(), 1);
+    for (left_out, is_left_out) in [(1, false), (1, true), (2, false), (2, true)] {
+        let (mut certifier, mut committed_indexes) = (Certifier::new(Limits::default()), CommittedIndexes::default());
+        let entries = raw.each_ref().map(|raw| Entry::decode(raw.clone()).unwrap());
+        let proposed = &entries[left_out - 1];
+        let skip = Entry::decode(proposed.encode_skip(LogIndex(left_out as u64))).unwrap();
+        for (at, entry) in (1..).zip(entries.iter().chain(is_left_out.then_some(&skip))) {
+            certifier.certify(LogIndex(at), entry).unwrap();
+            committed_indexes.push(LogIndex(at));
+        }
+        let mut context = Context {
+            certifier: &certifier,
+            committed_indexes: &mut committed_indexes,
+            log: &NoLog,
+            members: &members,
+            tick: 0,
+        };
+        let mut router = Router::new(NodeId(1), "r".into(), PartSizes::default(), LogIndex::ZERO, &[], 0);
+        let (conn, wire, zero) = (ConnId(1), Arc::new(Wire::default()), LogIndex::ZERO);
+        let hello =
+            Hello { version: VERSION, role: Role::Backend, pid: 1, incarnation: 1, applied: zero, durable: zero };
+        router.handle(AgentEvent::Opened { conn, hello, outbox: wire.clone() }, &mut context).unwrap();
+        let raw = raw[left_out - 1].clone();
+        let again = AgentEvent::Propose { conn, txn: proposed.txn, raw, permit: None };
+        assert!(router.handle(again, &mut context).unwrap().is_none());
+        let said = wire.0.lock().unwrap();
+        match said.last().unwrap() {
+            Some(ToPostgres::Verdict(verdict)) if !is_left_out => {
+                assert_eq!((verdict.outcome, verdict.at), (VerdictOutcome::ByWorker, LogIndex(left_out as u64)));
+            }
+            None if is_left_out => {}
+            other => panic!("{left_out}, left out: {is_left_out}: {other:?}"),
+        }
+    }
+}

@@ -11,7 +11,8 @@
 //! | incarnations | u64 n, n × (u32 node, u64 incarnation, index at which it ended; 0 if it runs) |
 //! | losses | u64 n, n × (u64 hash, u32 node, u32 count, u8 mode, index until) |
 //! | reserved keys | u64 n, n × (u64 hash, u32 node, u8 mode, index by, index until) |
-//! | held | u64 n, n × (u64 name, index prepared at, u32 node, u32 keys, index lost to); u64 n, n × (u64 hash, u8 mode) |
+//! | held | u64 n, n × (index prepared at, u32 node, u32 keys, index lost to); u64 n, n × (u64 hash, u8 mode) |
+//! | prepared, left out | like held |
 //! | left out | u64 n, n × (index, index of the entry that leaves it out) |
 //! | to arrive in parts | u64 n, n × txn, the next one first |
 //! | committed indexes | index known after, u64 n, n × index |
@@ -52,6 +53,7 @@ pub(crate) struct Frozen {
     incarnations: BTreeMap<(NodeId, u64), Option<LogIndex>>,
     reserved: Reserved,
     held: BTreeMap<u64, Prepared>,
+    aside: BTreeMap<LogIndex, Prepared>,
     left_out: BTreeMap<LogIndex, LogIndex>,
     waiting: Vec<TxnId>,
 }
@@ -66,7 +68,7 @@ impl Frozen {
                 + self.incarnations.len() * 20
                 + self.reserved.losses.len() * 25
                 + self.reserved.keys.len() * 29
-                + self.held.values().map(|held| 32 + held.keys.len() * 9).sum::<usize>()
+                + self.held.values().chain(self.aside.values()).map(|held| 24 + held.keys.len() * 9).sum::<usize>()
                 + self.left_out.len() * 16
                 + self.waiting.len() * 20
                 + committed_indexes.indexes.len() * 8,
@@ -137,19 +139,8 @@ impl Frozen {
             out.put_u64_le(reservation.by.0);
             out.put_u64_le(reservation.until.0);
         }
-        out.put_u64_le(self.held.len() as u64);
-        for (name, held) in &self.held {
-            out.put_u64_le(*name);
-            out.put_u64_le(held.index.0);
-            out.put_u32_le(held.node.0);
-            out.put_u32_le(held.keys.len() as u32);
-            out.put_u64_le(held.lost_to.0);
-        }
-        out.put_u64_le(self.held.values().map(|held| held.keys.len() as u64).sum());
-        for (hash, mode) in self.held.values().flat_map(|held| &held.keys) {
-            out.put_u64_le(*hash);
-            out.put_u8(*mode as u8);
-        }
+        put_prepared(self.held.values(), out);
+        put_prepared(self.aside.values(), out);
         out.put_u64_le(self.left_out.len() as u64);
         for (left_out, by) in &self.left_out {
             out.put_u64_le(left_out.0);
@@ -181,6 +172,7 @@ impl Certifier {
             incarnations: self.outcomes.incarnations.clone(),
             reserved: self.reserved.clone(),
             held: self.held.by_name.clone(),
+            aside: self.held.aside.clone(),
             left_out: self.left_out.clone(),
             waiting: self.arriving.iter().map(|arriving| arriving.txn).chain(self.waiting.iter().copied()).collect(),
         }
@@ -256,7 +248,8 @@ impl Certifier {
             let reservation = Reservation { mode: mode(r)?, by: r.index("by")?, until: r.index("until")? };
             c.reserved.keys.insert(of, reservation);
         }
-        take_held(r, &mut c)?;
+        take_prepared(r)?.into_iter().for_each(|prepared| c.held.put(prepared));
+        c.held.aside = take_prepared(r)?.into_iter().map(|prepared| (prepared.index, prepared)).collect();
         for _ in 0..count(r, 16)? {
             let (left_out, by) = (r.index("left out")?, r.index("left out by")?);
             if by <= left_out {
@@ -276,25 +269,42 @@ impl Certifier {
     }
 }
 
-fn take_held(r: &mut Reader, c: &mut Certifier) -> Result<()> {
-    let mut heads = Vec::new();
-    for _ in 0..count(r, 32)? {
-        let (name, index) = (r.u64("name")?, r.index("prepared at")?);
-        heads.push((name, index, NodeId(r.u32("node")?), r.u32("keys")? as usize, r.index("lost to")?));
+fn put_prepared<'a>(all: impl Iterator<Item = &'a Prepared> + Clone, out: &mut BytesMut) {
+    out.put_u64_le(all.clone().count() as u64);
+    for prepared in all.clone() {
+        out.put_u64_le(prepared.index.0);
+        out.put_u32_le(prepared.node.0);
+        out.put_u32_le(prepared.keys.len() as u32);
+        out.put_u64_le(prepared.lost_to.0);
     }
-    let mut left = count(r, 9)?;
-    for (name, index, node, keys, lost_to) in heads {
+    out.put_u64_le(all.clone().map(|prepared| prepared.keys.len() as u64).sum());
+    for (hash, mode) in all.flat_map(|prepared| &prepared.keys) {
+        out.put_u64_le(*hash);
+        out.put_u8(*mode as u8);
+    }
+}
+
+fn take_prepared(r: &mut Reader) -> Result<Vec<Prepared>> {
+    let mut heads = Vec::new();
+    for _ in 0..count(r, 24)? {
+        heads.push((r.index("prepared at")?, NodeId(r.u32("node")?), r.u32("keys")? as usize, r.index("lost to")?));
+    }
+    let (mut left, mut all) = (count(r, 9)?, Vec::with_capacity(heads.len()));
+    for (index, node, keys, lost_to) in heads {
+        if keys == 0 {
+            return Err(r.error("what is prepared has no name"));
+        }
         left = left.checked_sub(keys).ok_or_else(|| r.error("what is held has more keys than there are"))?;
         let mut held = Vec::with_capacity(keys);
         for _ in 0..keys {
             held.push((r.u64("held")?, mode(r)?));
         }
-        c.held.put(name, Prepared { index, node, lost_to, keys: held });
+        all.push(Prepared { index, node, lost_to, keys: held });
     }
     if left > 0 {
         return Err(r.error(format!("{left} keys are held by nobody")));
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Reads a count.  There must still be `bytes_each` bytes for each element, so that a wrong count cannot make us

@@ -6,9 +6,10 @@
 //!
 //! Invariants:
 //! - A name is held by one transaction at most: it is one of the keys.
-//! - The keys of two held transactions do not conflict.
+//! - The keys of two held transactions that may be committed do not conflict.
 //! - If an entry is left out of every PostgreSQL, what conflicts with it cannot be committed any more, since it may have
 //!   seen its changes.
+//! - What is left out is not held, and is held again if it is not to be left out after all and its name is free.
 //! - What is held follows from the log alone, is part of each checkpoint, and does not end with the node, PostgreSQL or
 //!   region that it came from.
 //! - Held keys and transactions are limited; a PREPARE TRANSACTION that finds no room aborts, and nothing else does.
@@ -31,7 +32,14 @@ pub struct Prepared {
     pub node: NodeId,
     /// The entry that left something out which it may have seen, 0 if none: it can only be rolled back.
     pub(super) lost_to: LogIndex,
+    /// The first is its name.
     pub(super) keys: Vec<(u64, LockMode)>,
+}
+
+impl Prepared {
+    fn name(&self) -> u64 {
+        self.keys[0].0
+    }
 }
 
 #[derive(Default)]
@@ -40,6 +48,9 @@ pub(super) struct Held {
     /// For each hash that is held: by whom, by name, and the strongest mode.  For look-ups only.
     holders: FixedMap<u64, Vec<(u64, LockMode)>>,
     keys: usize,
+    /// What was prepared and is left out, by the index of the entry that prepared it: if that is not to be left out
+    /// after all, it is held again.
+    pub aside: BTreeMap<LogIndex, Prepared>,
 }
 
 impl Held {
@@ -71,10 +82,11 @@ impl Held {
     /// The entry at `index` is prepared.
     pub fn prepare(&mut self, index: LogIndex, entry: &Entry) {
         let keys: Vec<(u64, LockMode)> = entry.keys().map(|key| (key.hash, key.mode)).collect();
-        self.put(keys[0].0, Prepared { index, node: entry.txn.node, lost_to: LogIndex::ZERO, keys });
+        self.put(Prepared { index, node: entry.txn.node, lost_to: LogIndex::ZERO, keys });
     }
 
-    pub fn put(&mut self, name: u64, prepared: Prepared) {
+    pub fn put(&mut self, prepared: Prepared) {
+        let name = prepared.name();
         self.keys += prepared.keys.len();
         for (hash, mode) in &prepared.keys {
             let holders = self.holders.entry(*hash).or_default();
@@ -99,20 +111,51 @@ impl Held {
         Some(prepared)
     }
 
-    /// The entry at `index`, `entry`, leaves out the one at `left_out` everywhere.  What that one prepared is not held
-    /// any more; and whatever conflicts with it may have seen its changes.
-    pub fn leave_out(&mut self, left_out: LogIndex, index: LogIndex, entry: &Entry) {
-        let prepared = self.by_name.iter().find(|(_, held)| held.index == left_out).map(|(name, _)| *name);
-        if let Some(name) = prepared {
-            self.release(name);
-        }
-        for key in entry.keys() {
-            let Some(holders) = self.holders.get(&key.hash) else { continue };
-            for (name, _) in holders.iter().filter(|(_, mode)| mode.conflicts_with(key.mode)) {
+    /// The entry at `index` leaves out one that took these keys: whatever conflicts with it may have seen its changes.
+    pub fn lose(&mut self, index: LogIndex, keys: &[(u64, LockMode)]) {
+        for (hash, mode) in keys {
+            let Some(holders) = self.holders.get(hash) else { continue };
+            for (name, _) in holders.iter().filter(|(_, held)| held.conflicts_with(*mode)) {
                 if let Some(held) = self.by_name.get_mut(name) {
                     held.lost_to = index;
                 }
             }
         }
+    }
+
+    /// What was prepared at this index is left out everywhere: it is not held any more.
+    pub fn set_aside(&mut self, prepared_at: LogIndex) {
+        let name = self.by_name.iter().find(|(_, held)| held.index == prepared_at).map(|(name, _)| *name);
+        let Some(prepared) = name.and_then(|name| self.release(name)) else { return };
+        self.aside.insert(prepared_at, prepared);
+        while self.aside.values().map(|held| held.keys.len()).sum::<usize>() > KEYS_MAX {
+            self.aside.pop_first();
+        }
+    }
+
+    pub fn take_back(&mut self, prepared_at: LogIndex) -> Option<Prepared> {
+        self.aside.remove(&prepared_at)
+    }
+
+    /// It is left out no more, says the entry at `index`.  If something has taken one of its keys since, committed or
+    /// prepared, it can only be rolled back.
+    pub fn put_back(&mut self, mut prepared: Prepared, is_taken: bool, index: LogIndex) {
+        let name = prepared.name();
+        if self.by_name.contains_key(&name) {
+            return;
+        }
+        let is_held = |(hash, mode): &(u64, LockMode)| {
+            self.holders.get(hash).is_some_and(|holders| holders.iter().any(|(_, held)| held.conflicts_with(*mode)))
+        };
+        if is_taken || prepared.keys.iter().any(is_held) {
+            prepared.lost_to = index;
+        }
+        self.put(prepared);
+    }
+
+    /// All that was prepared after the entry at `left_out` may have seen its changes, which the one at `index` leaves
+    /// out.
+    pub fn lose_after(&mut self, left_out: LogIndex, index: LogIndex) {
+        self.by_name.values_mut().filter(|held| held.index > left_out).for_each(|held| held.lost_to = index);
     }
 }

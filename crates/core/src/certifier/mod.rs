@@ -11,8 +11,8 @@
 //!   judged exactly.  A lower one aborts the entry, because part of what was taken after that base is forgotten.
 //! - What is kept depends on the log only: at most `window_entries` committed entries and `window_keys` keys.
 //! - An entry that is left out of every PostgreSQL ([`Certifier::left_out_by`]) was certified like any other, and its
-//!   verdict stays.  The entry that leaves it out takes the same keys again, so that whoever saw the changes conflicts
-//!   with it.
+//!   verdict stays.  The entry that leaves it out takes what that one took again, so that whoever saw the changes
+//!   conflicts with it.  If that is forgotten, all that has not seen the entry that leaves it out is below the window.
 //! - An entry also aborts if a key of it is held by a prepared transaction (`held`), or is reserved for another node,
 //!   which lost on it again and again (`reserved`).
 //! - What a prepared transaction holds is taken when it is committed, at that index.
@@ -377,11 +377,45 @@ impl Certifier {
             return Decision::Stale;
         }
         let previous = self.last_committed;
-        self.take(index, entry.txn.node, entry.keys().map(|key| (key.hash, key.mode)));
-        self.held.leave_out(left_out, index, entry);
+        let own: Vec<(u64, LockMode)> = entry.keys().map(|key| (key.hash, key.mode)).collect();
+        let taken = self.taken_at(left_out);
+        // What has been committed by name may have taken more than its name.
+        let knows_all = taken.is_some()
+            || matches!(
+                self.outcomes.get(&entry.txn),
+                Outcome::Decided { verdict: Verdict::Commit | Verdict::Prepared, .. }
+            );
+        let keys = taken.filter(|taken| taken.len() > own.len()).unwrap_or(own);
+        // It may leave out what leaves out another entry, and so on: then the first of these is left out, or no more.
+        let mut first = left_out;
+        while let Some((before, _)) = self.left_out.iter().find(|(_, by)| **by == first) {
+            first = *before;
+        }
+        let was_left_out_by = self.left_out.get(&first).copied();
         self.left_out.insert(left_out, index);
+        let kept = if self.left_out_by(first).is_some() {
+            self.held.set_aside(first);
+            None
+        } else {
+            self.held.take_back(first)
+        };
+        self.held.lose(index, &keys);
+        if let Some(prepared) = kept {
+            let by = was_left_out_by.unwrap_or_default();
+            let is_taken = prepared.keys.iter().any(|(hash, mode)| self.last_taken(*hash, *mode) > by);
+            self.held.put_back(prepared, is_taken, index);
+        }
+        self.take(index, entry.txn.node, keys);
+        if !knows_all {
+            while !self.window.is_empty() {
+                self.forget_oldest();
+            }
+            self.held.lose_after(left_out, index);
+        }
         if self.left_out.len() > LEFT_OUT_MAX {
-            self.left_out.pop_first();
+            if let Some((forgotten, _)) = self.left_out.pop_first() {
+                self.held.take_back(forgotten);
+            }
         }
         Decision::LeavesOut { left_out, previous }
     }
@@ -465,6 +499,15 @@ impl Certifier {
     fn origin_of(&self, index: LogIndex) -> NodeId {
         let at = self.window.binary_search_by_key(&index, |e| e.index);
         self.window[at.expect("`taken` contains only indexes of the window")].origin
+    }
+
+    /// What the entry at `index` took, if that is in the window.
+    fn taken_at(&self, index: LogIndex) -> Option<Vec<(u64, LockMode)>> {
+        let at = self.window.binary_search_by_key(&index, |e| e.index).ok()?;
+        let from: usize = self.window.range(..at).map(|e| e.keys as usize).sum();
+        let keys = from..from + self.window[at].keys as usize;
+        let modes = self.window_modes.range(keys.clone()).map(|mode| LockMode::from_u8(*mode));
+        self.window_hashes.range(keys).zip(modes).map(|(hash, mode)| Some((*hash, mode?))).collect()
     }
 
     fn take(&mut self, index: LogIndex, origin: NodeId, keys: impl IntoIterator<Item = (u64, LockMode)>) {

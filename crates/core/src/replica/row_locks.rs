@@ -178,12 +178,18 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         }
     }
 
-    /// A leader that knows nothing yet of the sessions here.
+    /// A leader that knows nothing yet of the sessions here, or has not heard the last of them: it may take for held
+    /// what a savepoint has given back.
     fn tell_leader_all<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         let sessions = self.row_locks.sessions.values();
+        let given_back =
+            self.row_locks.sessions.iter().filter(|(_, session)| session.open.is_none()).map(|(txn, session)| {
+                let last = session.held.iter().map(|ask| ask.number).max();
+                LockMessage::Release { txn: *txn, from: last.map_or(0, |last| last.saturating_add(1)) }
+            });
         let had = sessions.clone().flat_map(|session| session.held.iter().cloned().map(LockMessage::Claim));
         let open = sessions.filter_map(|session| Some(LockMessage::Ask(session.open.as_ref()?.ask.clone())));
-        for message in had.chain(open).collect::<Vec<_>>() {
+        for message in given_back.chain(had).chain(open).collect::<Vec<_>>() {
             self.tell_leader(message, host);
         }
     }

@@ -405,10 +405,15 @@ impl<O: Outbox> Router<O> {
                 // It was proposed before, on a connection that is gone.  The worker leaves an entry to the backend that
                 // waits for its turn, so this backend still has to carry out the verdict.
                 let is_left_out = context.certifier.left_out_by(at).is_some();
-                let previous = match (verdict, context.committed_indexes.previous_of(at).filter(|_| !is_left_out)) {
+                let previous = match (verdict, context.committed_indexes.previous_of(at)) {
+                    // It is in no PostgreSQL; the backend asks for the outcome, and is told so.
+                    (verdict, _) if is_left_out && verdict.commits() => {
+                        self.close(conn);
+                        return None;
+                    }
                     // The committed indexes that this node knows begin after it, because they came from another node.
                     // PostgreSQL is behind them and will be made anew: committed there now, the entry would stand
-                    // alone.  The same is true of an entry that is left out.
+                    // alone.
                     (Verdict::Commit, None) => {
                         self.close(conn);
                         return None;

@@ -4,7 +4,7 @@
 //! - No two transactions have locks on one key in conflicting modes.
 //! - A request gets all of its locks at the same moment, or waits for all of them: it has none while it waits.
 //! - A request waits only for a transaction that has a lock in its way, or for an earlier request that wants one; never
-//!   behind a request that waits for its own transaction.
+//!   behind a request that waits for a lock, on any key, of its own transaction.
 //! - Nobody waits for himself by way of others: the request that would close such a circle is turned down.
 //! - A transaction has at most one request in line.
 
@@ -29,7 +29,8 @@ struct Hold {
 #[derive(Default)]
 struct Key {
     holds: Vec<Hold>,
-    line: BTreeSet<Ticket>,
+    /// With the strongest mode that each wants.
+    line: BTreeMap<Ticket, LockMode>,
 }
 
 #[derive(Default)]
@@ -47,6 +48,9 @@ pub struct LockTable {
     line: BTreeMap<Ticket, LockAsk>,
     next: Ticket,
     locks: usize,
+    /// Locks and places in line that were looked at.
+    #[cfg(test)]
+    looks: std::cell::Cell<usize>,
 }
 
 /// The entry up to which a region must show the log to see what was committed last under a lock.
@@ -75,7 +79,7 @@ impl LockTable {
         let said = if self.locks + ask.keys.len() > LOCKS_MAX {
             LockSaid::NoTable
         } else {
-            match self.in_the_way(&ask, Ticket::MAX).first() {
+            match self.in_the_way(&ask, Ticket::MAX, 1).first() {
                 None => {
                     answers.push(granted(&ask, shown_at));
                     self.grant(ask);
@@ -102,7 +106,7 @@ impl LockTable {
         let LockAsk { txn, number, keys, .. } = ask;
         for key in keys {
             let one = LockAsk { txn, number, waits: false, keys: vec![key] };
-            if self.locks < LOCKS_MAX && self.in_the_way(&one, Ticket::MAX).is_empty() {
+            if self.locks < LOCKS_MAX && self.in_the_way(&one, Ticket::MAX, 1).is_empty() {
                 let granted = self.owners.entry(txn).or_default().granted;
                 self.grant(one);
                 self.owners.entry(txn).or_default().granted = granted;
@@ -145,42 +149,75 @@ impl LockTable {
         self.owners.keys().map(|txn| txn.node).collect()
     }
 
-    /// Whose locks, or earlier requests, are in the way of this request, if that has this place in line.
-    fn in_the_way(&self, ask: &LockAsk, ticket: Ticket) -> Vec<TxnId> {
-        let mut found = Vec::new();
+    /// Whose locks, or earlier requests, are in the way of this request, if that has this place in line; `enough` of
+    /// them, if there are as many.
+    fn in_the_way(&self, ask: &LockAsk, ticket: Ticket, enough: usize) -> BTreeSet<TxnId> {
+        let (mut found, mut passed) = (BTreeSet::new(), BTreeMap::new());
         for (hash, mode) in &ask.keys {
             let Some(key) = self.keys.get(hash) else { continue };
-            let others = key.holds.iter().filter(|hold| hold.txn != ask.txn && hold.mode.conflicts_with(*mode));
-            found.extend(others.map(|hold| hold.txn));
-            for earlier in key.line.range(..ticket).map(|ticket| &self.line[ticket]) {
-                let wanted = || earlier.keys.iter().filter(|(other, _)| other == hash).map(|(_, mode)| *mode);
-                let waits_for_us = || {
-                    let mut own = key.holds.iter().filter(|hold| hold.txn == ask.txn);
-                    own.any(|hold| wanted().any(|mode| mode.conflicts_with(hold.mode)))
-                };
-                if earlier.txn != ask.txn && wanted().any(|other| other.conflicts_with(*mode)) && !waits_for_us() {
-                    found.push(earlier.txn);
+            for hold in &key.holds {
+                self.count_a_look();
+                if hold.txn != ask.txn
+                    && hold.mode.conflicts_with(*mode)
+                    && found.insert(hold.txn)
+                    && found.len() >= enough
+                {
+                    return found;
+                }
+            }
+            for (place, _) in key.line.range(..ticket).filter(|(_, wanted)| wanted.conflicts_with(*mode)) {
+                self.count_a_look();
+                let earlier = &self.line[place];
+                let passes = || self.waits_for(*place, earlier, &ask.txn);
+                if earlier.txn != ask.txn
+                    && !*passed.entry(*place).or_insert_with(passes)
+                    && found.insert(earlier.txn)
+                    && found.len() >= enough
+                {
+                    return found;
                 }
             }
         }
         found
     }
 
+    /// The request at this place in line wants a lock that the transaction has in its way.
+    fn waits_for(&self, place: Ticket, waiting: &LockAsk, txn: &TxnId) -> bool {
+        let Some(owner) = self.owners.get(txn).filter(|owner| !owner.keys.is_empty()) else { return false };
+        let is_in_the_way = |hash: &u64| {
+            self.count_a_look();
+            let Some((key, wanted)) = self.keys.get(hash).and_then(|key| Some((key, key.line.get(&place)?))) else {
+                return false;
+            };
+            key.holds.iter().any(|hold| hold.txn == *txn && hold.mode.conflicts_with(*wanted))
+        };
+        if owner.keys.len() < waiting.keys.len() {
+            owner.keys.iter().any(is_in_the_way)
+        } else {
+            waiting.keys.iter().any(|(hash, _)| is_in_the_way(hash))
+        }
+    }
+
+    fn count_a_look(&self) {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+    }
+
     /// Who waits for the transaction that asks, which would wait, directly or not, for him.
     fn closes_circle(&self, ask: &LockAsk) -> Option<TxnId> {
         // Nobody waits for who has nothing.
         self.owners.get(&ask.txn).filter(|owner| !owner.keys.is_empty())?;
-        let (mut seen, mut open) = (BTreeSet::new(), self.in_the_way(ask, Ticket::MAX));
-        while let Some(txn) = open.pop() {
+        let (mut seen, mut open) = (BTreeSet::new(), self.in_the_way(ask, Ticket::MAX, usize::MAX));
+        while let Some(txn) = open.pop_first() {
             if !seen.insert(txn) {
                 continue;
             }
             let Some(ticket) = self.owners.get(&txn).and_then(|owner| owner.waits) else { continue };
-            let next = self.in_the_way(&self.line[&ticket], ticket);
+            let next = self.in_the_way(&self.line[&ticket], ticket, usize::MAX);
             if next.contains(&ask.txn) {
                 return Some(txn);
             }
-            open.extend(next);
+            open.extend(next.difference(&seen));
         }
         None
     }
@@ -203,8 +240,9 @@ impl LockTable {
         let ticket = self.next;
         self.next += 1;
         self.owners.entry(ask.txn).or_default().waits = Some(ticket);
-        for (hash, _) in &ask.keys {
-            self.keys.entry(*hash).or_default().line.insert(ticket);
+        for (hash, mode) in &ask.keys {
+            let line = &mut self.keys.entry(*hash).or_default().line;
+            line.entry(ticket).and_modify(|strongest| *strongest = (*strongest).max(*mode)).or_insert(*mode);
         }
         self.locks += ask.keys.len();
         self.line.insert(ticket, ask);
@@ -229,10 +267,10 @@ impl LockTable {
     /// Grants what waits for one of these keys and for nothing else, the earliest first.
     fn call_up(&mut self, freed: &[u64], shown_at: ShownAt) -> Vec<LockAnswer> {
         let lines = freed.iter().filter_map(|hash| self.keys.get(hash));
-        let tickets: BTreeSet<Ticket> = lines.flat_map(|key| key.line.iter().copied()).collect();
+        let tickets: BTreeSet<Ticket> = lines.flat_map(|key| key.line.keys().copied()).collect();
         let mut answers = Vec::new();
         for ticket in tickets {
-            if !self.in_the_way(&self.line[&ticket], ticket).is_empty() {
+            if !self.in_the_way(&self.line[&ticket], ticket, 1).is_empty() {
                 continue;
             }
             let ask = self.line[&ticket].clone();
@@ -279,14 +317,14 @@ impl LockTable {
         assert_eq!(self.locks, held + self.line.values().map(|ask| ask.keys.len()).sum::<usize>());
         for (ticket, ask) in &self.line {
             assert_eq!(self.owners[&ask.txn].waits, Some(*ticket));
-            assert!(!self.in_the_way(ask, *ticket).is_empty(), "it waits for nobody");
+            assert!(!self.in_the_way(ask, *ticket, 1).is_empty(), "it waits for nobody");
             // Whoever it waits for waits for somebody who does not wait, in the end.
-            let (mut seen, mut open) = (BTreeSet::new(), self.in_the_way(ask, *ticket));
-            while let Some(txn) = open.pop() {
+            let (mut seen, mut open) = (BTreeSet::new(), self.in_the_way(ask, *ticket, usize::MAX));
+            while let Some(txn) = open.pop_first() {
                 assert_ne!(txn, ask.txn, "a circle");
                 if seen.insert(txn) {
                     if let Some(ticket) = self.owners[&txn].waits {
-                        open.extend(self.in_the_way(&self.line[&ticket], ticket));
+                        open.extend(self.in_the_way(&self.line[&ticket], ticket, usize::MAX).difference(&seen));
                     }
                 }
             }
@@ -371,6 +409,47 @@ mod tests {
         assert_eq!(said(&table.ask(share(1, 2, LockMode::Update), AT)), [(1, LockSaid::Waiting)]);
         let deadlock = LockSaid::Deadlock { other: txn(1) };
         assert_eq!(said(&table.ask(share(3, 2, LockMode::Update), AT)), [(3, deadlock)]);
+    }
+
+    /// Also by way of another key than the one that it wants now.
+    #[test]
+    fn nobody_stands_behind_a_request_that_waits_for_his_own_locks() {
+        let mut table = LockTable::default();
+        table.ask(ask(1, 1, &[1]), AT);
+        assert_eq!(said(&table.ask(ask(2, 1, &[1, 2]), AT)), [(2, LockSaid::Waiting)]);
+        assert_eq!(said(&table.ask(ask(1, 2, &[2]), AT)), [(1, LockSaid::Granted { at: LogIndex(2) })]);
+        table.check();
+        assert_eq!(said(&table.release(txn(1), 0, AT)), [(2, LockSaid::Granted { at: LogIndex(2) })]);
+    }
+
+    /// Requests for many keys cost about as much as they have keys, whoever else is in line for them.
+    #[test]
+    fn large_requests_for_the_same_keys_are_cheap() {
+        let all: Vec<u64> = (0..10_000).collect();
+        let mut table = LockTable::default();
+        let cost = |table: &mut LockTable, of: &mut dyn FnMut(&mut LockTable)| {
+            table.looks.set(0);
+            of(table);
+            assert!(table.looks.get() < 20 * all.len(), "{} looks", table.looks.get());
+        };
+        table.ask(ask(0, 1, &[9_999]), AT);
+        for n in 1..10 {
+            cost(&mut table, &mut |table| {
+                assert_eq!(said(&table.ask(ask(n, 1, &all), AT)), [(n, LockSaid::Waiting)]);
+            });
+        }
+        for n in 0..9 {
+            cost(&mut table, &mut |table| {
+                let next = (n + 1, LockSaid::Granted { at: LogIndex(9_999) });
+                assert_eq!(said(&table.release(txn(n), 0, AT)), [next]);
+            });
+        }
+        // Who has many locks passes those who wait for the last of them.
+        table.ask(ask(10, 1, &[9_999, 10_000]), AT);
+        cost(&mut table, &mut |table| {
+            let granted = (9, LockSaid::Granted { at: LogIndex(10_000) });
+            assert_eq!(said(&table.ask(ask(9, 2, &[10_000]), AT)), [granted]);
+        });
     }
 
     #[test]

@@ -186,6 +186,29 @@ fn the_end_of_a_transaction_may_be_lost() {
     next.must_get(&mut w, 1, 30, NOBODY);
 }
 
+/// Goal: the end of a savepoint that the leader did not hear of is made good, and only that.
+#[test]
+fn the_end_of_a_savepoint_may_be_lost() {
+    let mut w = world();
+    let (one, next, last) = (Session::new(&mut w, 3, 1), Session::new(&mut w, 2, 2), Session::new(&mut w, 1, 3));
+    for number in 1..=2 {
+        one.asks(&mut w, number, ROW + number);
+        one.must_get(&mut w, number, AT_ONCE, NOBODY);
+    }
+    next.asks(&mut w, 1, ROW + 2);
+    last.asks(&mut w, 1, ROW + 1);
+    w.ticks(AT_ONCE);
+    w.cut.insert(3);
+    one.unlocks(&mut w, 2);
+    w.deliver();
+    w.cut.clear();
+    let node = w.nodes.get_mut(&3).unwrap();
+    node.replica.connected(NodeId(1), &mut node.host).unwrap();
+    w.work(3);
+    next.must_get(&mut w, 1, AT_ONCE, NOBODY);
+    assert_eq!(last.hears(&mut w, 1, 100), None, "that one it still has");
+}
+
 /// Goal: the next leader learns who has what and who waits.
 #[test]
 fn a_new_leader_is_told() {
