@@ -122,8 +122,8 @@ fn what_has_lost_already_is_not_proposed() {
     assert!(router.is_pending(&txn));
 }
 
-/// Goal: the apply worker commits what is prepared, and what ends it, in every PostgreSQL; the session is told, and is not
-/// in doubt: the worker goes on when it ends.
+/// Goal: the apply worker commits what is prepared, and what ends it, in every PostgreSQL; the session is told, and is
+/// not in doubt: the worker goes on when it ends.
 #[test]
 fn the_worker_gets_what_is_prepared_here_too() {
     let (mut certifier, mut committed_indexes) = (Certifier::new(Limits::default()), CommittedIndexes::default());

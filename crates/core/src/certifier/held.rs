@@ -7,8 +7,8 @@
 //! Invariants:
 //! - A name is held by one transaction at most: it is one of the keys.
 //! - The keys of two held transactions that may be committed do not conflict.
-//! - If an entry is left out of every PostgreSQL, what conflicts with it cannot be committed any more, since it may have
-//!   seen its changes.
+//! - If an entry is left out of every PostgreSQL, what conflicts with it cannot be committed any more, since it may
+//!   have seen its changes.
 //! - What is left out is not held, and is held again if it is not to be left out after all and its name is free.
 //! - What is held follows from the log alone, is part of each checkpoint, and does not end with the node, PostgreSQL or
 //!   region that it came from.

@@ -77,8 +77,8 @@ pub enum Verdict {
         key: u32,
         node: NodeId,
     },
-    /// Key number `key` is held by the transaction of node `origin` that was prepared at `by` and is not ended yet; or it
-    /// is the name of that one, which cannot be committed any more.
+    /// Key number `key` is held by the transaction of node `origin` that was prepared at `by` and is not ended yet; or
+    /// it is the name of that one, which cannot be committed any more.
     Held {
         by: LogIndex,
         key: u32,

@@ -1,5 +1,5 @@
-//! Prepared transactions: they hold what they have changed in every region, outlive the region and the servers that they
-//! came from, and are committed or rolled back from any region, once.
+//! Prepared transactions: they hold what they have changed in every region, outlive the region and the servers that
+//! they came from, and are committed or rolled back from any region, once.
 
 use tokio_postgres::error::SqlState;
 

@@ -1,9 +1,9 @@
 //! How far behind a PostgreSQL is, in time: how long ago the first entry that it does not show was decided in the
 //! cluster.
 //!
-//! A node that was cut off decides all that it missed when it is back, so it cannot know that by itself.  While a server
-//! is behind, the members tell each other a few of their times with their reports, as ages, so that no two clocks have
-//! to agree.  An age is too low by the time that it takes to arrive, and never too high.
+//! A node that was cut off decides all that it missed when it is back, so it cannot know that by itself.  While a
+//! server is behind, the members tell each other a few of their times with their reports, as ages, so that no two
+//! clocks have to agree.  An age is too low by the time that it takes to arrive, and never too high.
 
 use onetrip_core::LogIndex;
 use std::collections::VecDeque;

@@ -61,7 +61,8 @@ impl<A> Question<'_, A> {
         self.left.insert(link.id, link);
     }
 
-    /// The next peer with its answer, or without one if its connection broke or the time is up.  `None`: nobody is left.
+    /// The next peer with its answer, or without one if its connection broke or the time is up.  `None`: nobody is
+    /// left.
     pub async fn next(&mut self, deadline: Instant) -> Option<(Arc<Link>, Option<A>)> {
         while !self.left.is_empty() {
             let look = deadline.min(Instant::now() + LOOK);
