@@ -108,5 +108,17 @@ UPDATE t SET v = v + 1 WHERE id = 1;
 ROLLBACK;
 -- Nobody else was asked: the leader is here.
 :others_trips;
+-- READ ONLY is refused for the statement that was sent.
+BEGIN READ ONLY;
+UPDATE t SET v = v + 1 WHERE id = 1;
+ROLLBACK;
+-- A statement of very many rows leaves room for the locks of others.
+CREATE TABLE many (id int PRIMARY KEY, v int);
+INSERT INTO many SELECT g, 0 FROM generate_series(1, 100001) g;
+BEGIN;
+UPDATE many SET v = 1 WHERE id <= 100000;
+UPDATE many SET v = 2;
+UPDATE many SET v = 3;
+ROLLBACK;
 SET client_min_messages = warning;
 DROP SCHEMA locking CASCADE;
