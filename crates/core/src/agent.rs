@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
-use crate::row_locks::{LockAsk, LockSaid};
+use crate::row_locks::{self, LockAsk, LockSaid};
 use crate::wire::{put_str, put_txn, Reader};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -245,6 +245,16 @@ const LOCKED: u8 = 0x89;
 /// Frames that contain a write set, and so may be large; both begin with a transaction id.
 pub fn is_large(frame_type: u8) -> bool {
     matches!(frame_type, PROPOSE | REHEARSE)
+}
+
+/// No frame from PostgreSQL is longer, type and body.  The largest of the small ones is STUCK, with a message of up to
+/// 255 bytes.
+pub fn bytes_max(frame_type: u8) -> usize {
+    match frame_type {
+        PROPOSE | REHEARSE => MAX_FRAME_BYTES,
+        LOCK => 64 + 9 * row_locks::KEYS_MAX,
+        _ => 512,
+    }
 }
 
 /// Takes one whole frame, type and body, off the front of `buf`.  `None`: more bytes are needed, and room for them

@@ -55,6 +55,9 @@
 /* The locks of one request, at most. */
 #define LOCKS_AT_ONCE 10000
 
+/* A request is sent on so many connections at most. */
+#define ASKED_MAX 20
+
 /* A lock that this transaction has. */
 typedef struct HeldLock
 {
@@ -214,6 +217,7 @@ row_lock_wait(const RowLockRequest *request, OtLocked *answer)
 	TimestampTz unreachable_at = TimestampTzPlusMilliseconds(ot_now(), UNREACHABLE_MS);
 	TimestampTz check_at = TimestampTzPlusMilliseconds(ot_now(), DeadlockTimeout);
 	bool		asked = false;
+	int			nasked = 0;
 
 	for (;;)
 	{
@@ -221,6 +225,9 @@ row_lock_wait(const RowLockRequest *request, OtLocked *answer)
 
 		if (!ot_agent_is_open(agent))
 		{
+			/* a node that closes the connection again and again does not want it */
+			if (nasked == ASKED_MAX)
+				return false;
 			asked = false;
 			(void) ot_commit_connect();
 		}
@@ -228,6 +235,7 @@ row_lock_wait(const RowLockRequest *request, OtLocked *answer)
 		{
 			row_lock_send(agent, request);
 			asked = true;
+			nasked++;
 		}
 		(void) ot_agent_flush(agent);
 		if (row_lock_read(agent, request->number, answer))

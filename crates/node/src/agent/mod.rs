@@ -22,7 +22,7 @@ use crate::stop::ordered;
 use crate::transport::Transport;
 use bytes::{Buf, Bytes, BytesMut};
 use onetrip_core::agent::{
-    is_large, take_frame, FromPostgres, Rehearsal, Role, ToPostgres, VerdictOutcome, MAX_FRAME_BYTES, VERSION,
+    bytes_max, is_large, take_frame, FromPostgres, Rehearsal, Role, ToPostgres, VerdictOutcome, VERSION,
 };
 use onetrip_core::router::{self, refusal_as, ConnId};
 use onetrip_core::{Entry, NodeId, RegionId, TxnId};
@@ -121,8 +121,6 @@ impl Drop for Room {
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than the worker's credit of 64 MiB; for a backend no more than one small frame waits.
 const QUEUE_BYTES_MAX: usize = 128 << 20;
-/// No frame is larger, except those that carry a write set.  The largest is STUCK, with a message of up to 255 bytes.
-const SMALL_FRAME_BYTES_MAX: usize = 512;
 
 /// Makes the socket.  A file left by an earlier life of the node is replaced; the caller holds the data directory's
 /// lock.
@@ -340,7 +338,7 @@ impl Input<'_> {
             if self.buf.len() >= 5 {
                 let length = u32::from_le_bytes([self.buf[0], self.buf[1], self.buf[2], self.buf[3]]) as usize;
                 let is_large = is_large(self.buf[4]);
-                if !is_large && length > SMALL_FRAME_BYTES_MAX || length > MAX_FRAME_BYTES {
+                if length > bytes_max(self.buf[4]) {
                     return Err(wrong(&format!("a frame of type 0x{:02x} with length {length}", self.buf[4])));
                 }
                 let refused = if length as u64 > server.max_entry_bytes + 1 {
