@@ -160,7 +160,9 @@ fn nobody_reads(data: &Path, folder: &Path) -> Result<()> {
         &["certificate"],
     ];
     for command in well {
-        let code = unread(onetrip(command, folder))?;
+        // A comparison needs several nodes.
+        let of = if command[0] == "check" { data } else { folder };
+        let code = unread(onetrip(command, of))?;
         ensure!(code == Some(0), "{command:?} ended with {code:?}");
     }
     let backup = data.join("backup");
