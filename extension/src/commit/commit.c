@@ -74,7 +74,6 @@
 #include "replication/origin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
@@ -148,8 +147,8 @@ static struct
 								 * the worker's entry */
 	int			saved_synchronous_commit;
 	OtEntryKind kind;			/* of the entry */
-	Oid			user;			/* if it is handed over: as whom the session goes on */
 	bool		lost_to_prepared;	/* to a transaction that is prepared and not ended */
+	Oid			user;			/* if it is handed over: as whom the session goes on */
 	int			security;
 }			committing;
 
@@ -322,66 +321,12 @@ ot_commit_agent(void)
 
 /* ---- messages about an outcome ---- */
 
-/* To be called inside ereport(), or in an error context callback. */
-static void
-commit_say_unknown(OtTxnId txn)
-{
-	char		text[OT_TXN_ID_TEXT_MAX];
-
-	ot_txn_to_text(txn, text);
-	errcode(OT_ERR_OUTCOME_UNKNOWN);
-	errmsg("outcome of transaction %s is not known yet", text);
-	errdetail("It was proposed in region \"%s\", and no majority of regions has decided it in time. It will commit once or not at all.",
-			  ot_region);
-	errhint("Ask SELECT onetrip.outcome('%s') in any region before you repeat it.", text);
-}
-
-/* The same.  `why` is a sentence without its full stop. */
-static void
-commit_say_committed(OtTxnId txn, OtLogIndex index, bool other_tables, const char *why)
-{
-	char		text[OT_TXN_ID_TEXT_MAX];
-
-	ot_txn_to_text(txn, text);
-	errcode(OT_ERR_OUTCOME_UNKNOWN);
-	if (other_tables)
-	{
-		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT ", but for its changes of tables that are not replicated",
-			   text, index.value);
-		errdetail("%s. The changes of onetrip tables become visible here shortly, or once this region goes on; those of other tables, which this server alone has, are lost.",
-				  why);
-		errhint("Repeat the changes of the other tables, and nothing else.");
-	}
-	else
-	{
-		errmsg("outcome of transaction %s: committed at " UINT64_FORMAT, text, index.value);
-		if (ot_worker_stands_at(0).value == 0)
-			errdetail("%s. The transaction becomes visible here shortly.", why);
-		else
-			errdetail("%s. The transaction becomes visible here once this region goes on.", why);
-		errhint("Do not repeat it.");
-	}
-}
-
-/* The same, of PREPARE TRANSACTION, COMMIT PREPARED or ROLLBACK PREPARED. */
-static void
-commit_say_handed_over(const char *why)
-{
-	char		text[OT_TXN_ID_TEXT_MAX];
-
-	errcode(OT_ERR_OUTCOME_UNKNOWN);
-	errmsg("outcome of transaction %s: %s at " UINT64_FORMAT, ot_txn_to_text(own.txn, text),
-		   committing.kind == OT_ENTRY_PREPARE ? "prepared" : "committed", committing.index.value);
-	errdetail("%s. onetrip.prepared_xacts shows it shortly.", why);
-	errhint("Do not repeat the statement.");
-}
-
 void
 ot_commit_raise_unknown(OtTxnId txn)
 {
 	QueryCancelPending = false;
 	ot_session_end_later();
-	ereport(ERROR, commit_say_unknown(txn));
+	ereport(ERROR, ot_say_unknown(txn));
 }
 
 /* The apply worker takes the entry over. */
@@ -390,7 +335,7 @@ commit_raise_handed_over(const char *why)
 {
 	ot_session_end_later();
 	ereport(ERROR,
-			commit_say_committed(own.txn, committing.index, committing.other_tables, why));
+			ot_say_committed(own.txn, committing.index, committing.other_tables, why));
 }
 
 /* May somebody ask for the outcome of this transaction by its id? */
@@ -426,7 +371,6 @@ commit_end_answer(bool committed)
 	answer.is_open = false;
 	if (!committed)
 		return;
-
 	/*
 	 * An ERROR that somebody caught has let go too.  The server holds interrupts
 	 * once more while it calls this.
@@ -462,13 +406,14 @@ ot_commit_reword(const ErrorData *edata)
 
 	if (answer.is_open)
 	{
-		commit_say_committed(last_txn, last_index, false,
+		ot_say_committed(last_txn, last_index, false,
 							 edata->message ? edata->message : "An error came between");
 		return true;
 	}
 	if (commit_is_handed_over())
 	{
-		commit_say_handed_over(edata->message ? edata->message : "An error came between");
+		ot_say_handed_over(own.txn, committing.index, committing.kind == OT_ENTRY_PREPARE,
+						   edata->message ? edata->message : "An error came between");
 		return true;
 	}
 	if (!commit_is_decided())
@@ -476,7 +421,7 @@ ot_commit_reword(const ErrorData *edata)
 	if (edata->sqlerrcode != OT_ERR_OUTCOME_UNKNOWN)
 	{
 		ot_session_end_later();
-		commit_say_committed(own.txn, committing.index, committing.other_tables,
+		ot_say_committed(own.txn, committing.index, committing.other_tables,
 							 edata->message ? edata->message : "An error came between");
 	}
 	return true;
@@ -572,74 +517,6 @@ ot_commit_lost_to_prepared(void)
 	return committing.lost_to_prepared;
 }
 
-static void
-commit_raise_lost(OtTxnId txn, OtVerdict *verdict)
-{
-	char		text[OT_TXN_ID_TEXT_MAX];
-	Oid			relid = ot_write_set_key_table(verdict->key_number);
-	char	   *name = OidIsValid(relid) ? get_rel_name(relid) : NULL;
-	char	   *schema = name ? get_namespace_name(get_rel_namespace(relid)) : NULL;
-	OtConflictKey key;
-
-	ot_txn_to_text(txn, text);
-	ot_describe_key(verdict->key_number, &key);
-	ot_conflict_note(verdict->outcome == OT_OUTCOME_WINDOW ? OT_CONFLICT_TOO_OLD :
-					 verdict->outcome == OT_OUTCOME_RESERVED ? OT_CONFLICT_RESERVED : OT_CONFLICT_CERTIFIED,
-					 relid, name ? psprintf("%s.%s", schema, name) : "", &key,
-					 verdict->outcome == OT_OUTCOME_WINDOW ? "" : verdict->region, verdict->other);
-	if (verdict->outcome == OT_OUTCOME_WINDOW)
-		ereport(ERROR,
-				(errcode(OT_ERR_LOST),
-				 errmsg("could not commit: the transaction is too old to be checked for conflicts"),
-				 errdetail("Its oldest row lock was taken before log index " UINT64_FORMAT ".",
-						   verdict->other.value),
-				 ot_worker_hint_retry("Retry the transaction; keep write transactions shorter.")));
-	if (verdict->outcome == OT_OUTCOME_RESERVED)
-		ereport(ERROR,
-				(errcode(OT_ERR_LOST),
-				 errmsg("could not commit: region \"%s\" is to go first", verdict->region),
-				 name ?
-				 errdetail("Transactions of region \"%s\" have lost again and again, at log index " UINT64_FORMAT " for the last time. What this one touched in table \"%s.%s\" is kept for their next try.",
-						   verdict->region, verdict->other.value, schema, name) :
-				 errdetail("Transactions of region \"%s\" have lost again and again, at log index " UINT64_FORMAT " for the last time. What this one changed in the schema is kept for their next try.",
-						   verdict->region, verdict->other.value),
-				 ot_worker_hint_retry("Retry the transaction.")));
-	committing.lost_to_prepared = verdict->outcome == OT_OUTCOME_HELD;
-	if (verdict->outcome == OT_OUTCOME_HELD)
-		ereport(ERROR,
-				(errcode(OT_ERR_LOST),
-				 errmsg("could not commit: a prepared transaction of region \"%s\" holds what this one needs",
-						verdict->region),
-				 name ?
-				 errdetail("Both touched table \"%s.%s\"; the other one was prepared at log index " UINT64_FORMAT " and is neither committed nor rolled back.",
-						   schema, name, verdict->other.value) :
-				 errdetail("Both touched the schema; the other one was prepared at log index " UINT64_FORMAT " and is neither committed nor rolled back.",
-						   verdict->other.value),
-				 errhint("Retry the transaction once that is done: COMMIT PREPARED or ROLLBACK PREPARED, in any region. See onetrip.prepared_xacts.")));
-	ereport(ERROR,
-			(errcode(OT_ERR_LOST),
-			 errmsg("could not commit: a concurrent transaction in region \"%s\" was first",
-					verdict->region),
-			 name ?
-			 errdetail("Both touched table \"%s.%s\"; region \"%s\" committed at log index " UINT64_FORMAT ".",
-					   schema, name, verdict->region, verdict->other.value) :
-			 errdetail("Both changed the schema; region \"%s\" committed at log index " UINT64_FORMAT ".",
-					   verdict->region, verdict->other.value),
-			 ot_worker_hint_retry("Retry the transaction.")));
-}
-
-static void
-commit_raise_cancelled(OtTxnId txn)
-{
-	char		text[OT_TXN_ID_TEXT_MAX];
-
-	ereport(ERROR,
-			(errcode(ERRCODE_TRANSACTION_ROLLBACK),
-			 errmsg("could not commit: transaction %s was settled before its COMMIT was decided",
-					ot_txn_to_text(txn, text)),
-			 errdetail("Somebody called onetrip.outcome() with settle => true and was told that it is aborted; or this region's node was removed from the cluster.")));
-}
-
 /* ---- after a verdict of commit ---- */
 
 static void
@@ -730,6 +607,17 @@ ot_commit_trips(void)
 	return 1 + commit_is_rehearsed() + (ot_ack == OT_ACK_APPLIED_EVERYWHERE);
 }
 
+/* is_final: the transaction's id has an outcome in the log. */
+pg_noreturn static void
+commit_refused(OtTxnId txn, OtVerdict *verdict, bool is_final)
+{
+	commit_enter(COMMIT_REFUSED);
+	if (is_final)
+		commit_own_id_enter(OWN_ID_FINAL);
+	committing.lost_to_prepared = verdict->outcome == OT_OUTCOME_HELD;
+	ot_verdict_raise(txn, verdict);
+}
+
 /*
  * Rehearses and proposes the write set, and waits for the verdict.  Returns if
  * that is commit: the phase is then DECIDED or HANDED_OVER.
@@ -767,38 +655,16 @@ commit_decide(void (*wrap) (void), OtVerdict *verdict)
 		case OT_OUTCOME_WINDOW:
 		case OT_OUTCOME_RESERVED:
 		case OT_OUTCOME_HELD:
-			commit_enter(COMMIT_REFUSED);
 			/* if it lost before it was in the log, it has no outcome yet */
-			if (verdict->at.value != 0)
-				commit_own_id_enter(OWN_ID_FINAL);
-			ot_prepared_raise_name(verdict);
-			commit_raise_lost(txn, verdict);
+			commit_refused(txn, verdict, verdict->at.value != 0);
 			break;
 		case OT_OUTCOME_CANCELLED:
-			commit_enter(COMMIT_REFUSED);
-			commit_own_id_enter(OWN_ID_FINAL);
-			ot_prepared_raise_name(verdict);
-			commit_raise_cancelled(txn);
-			break;
 		case OT_OUTCOME_NO_ROOM:
-			commit_enter(COMMIT_REFUSED);
-			commit_own_id_enter(OWN_ID_FINAL);
-			ot_prepared_raise_no_room();
+			commit_refused(txn, verdict, true);
 			break;
 		case OT_OUTCOME_REFUSED:
-			commit_enter(COMMIT_REFUSED);
-			ereport(ERROR,
-					(errcode(OT_ERR_NOT_NOW),
-					 errmsg("the node of region \"%s\" refused the transaction", ot_region),
-					 errdetail("%s", verdict->message)));
-			break;
 		case OT_OUTCOME_FULL:
-			commit_enter(COMMIT_REFUSED);
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-					 errmsg("the node of region \"%s\" has no room for the transaction now", ot_region),
-					 errdetail("%s.", verdict->message),
-					 errhint("Other transactions of this server are being committed; retry this one, or make them smaller.")));
+			commit_refused(txn, verdict, false);
 			break;
 		default:
 			ot_commit_raise_unknown(txn);

@@ -182,8 +182,8 @@ cost_notice(void)
 	if (last.held_by[0] != '\0')
 		appendStringInfo(&parts, "; on disk in %s", last.held_by);
 	ereport(NOTICE,
-			(errmsg_plural("committed as entry %llu with %d round trip, in %.1f ms",
-						   "committed as entry %llu with %d round trips, in %.1f ms",
+			(errmsg_plural("entry %llu is committed, with %d round trip, in %.1f ms",
+						   "entry %llu is committed, with %d round trips, in %.1f ms",
 						   last.trips, (unsigned long long) last.entry.value, last.trips,
 						   cost_ms(OT_COST_BEGUN, last.everywhere ? OT_COST_EVERYWHERE : OT_COST_PUBLISHED)),
 			 errdetail_internal("%s.", parts.data)));

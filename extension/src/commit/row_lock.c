@@ -54,7 +54,6 @@
 #define UNREACHABLE_MS 5000
 /* The locks of one request, at most. */
 #define LOCKS_AT_ONCE 10000
-
 /* A request is sent on so many connections at most. */
 #define ASKED_MAX 20
 
@@ -70,7 +69,7 @@ typedef struct HeldLock
 static struct
 {
 	bool		has_asked;
-	bool		goes_without;	/* nobody answers: it asks no more */
+	bool		goes_without;	/* nobody answers, or it wants too many: it asks no more */
 	OtTxnId		txn;
 	HTAB	   *held;			/* HeldLock, in TopTransactionContext */
 }			present;
@@ -208,7 +207,7 @@ row_lock_check_deadlock(Relation rel)
 
 /*
  * Asks, again on each new connection, until the answer has come.  Returns false
- * if the node cannot be reached.
+ * if the node cannot be reached, or closes each connection on which it is asked.
  */
 static bool
 row_lock_wait(const RowLockRequest *request, OtLocked *answer)

@@ -555,7 +555,7 @@ ddl_check_own_extension(Node *stmt)
 			break;
 	}
 	if (what != NULL)
-		ot_ddl_refuse(what, "The extension and its schema belong to the cluster. To leave it, dump the database and stop the nodes.");
+		ot_ddl_refuse(what, "The extension and its schema belong to the cluster. \"onetrip release\" makes a plain PostgreSQL of a node.");
 }
 
 /* Raises 0A000 for a statement that would be recorded but must not be. */

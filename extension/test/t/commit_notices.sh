@@ -5,7 +5,7 @@ noticed() {
     "$bin_dir/psql" -h 127.0.0.1 -p "$port" -U postgres -X -q -d onetrip -v ON_ERROR_STOP=1 -c "SET onetrip.commit_notices = on" "$@" 2>&1 |
         sed -E 's/[0-9]+\.[0-9]+ ms/- ms/g; s/entry [0-9]+/entry -/; s/on disk in .*\.$/on disk in -./'
 }
-line="NOTICE:  committed as entry - with 1 round trip, in - ms"
+line="NOTICE:  entry - is committed, with 1 round trip, in - ms"
 parts="DETAIL:  Prepare - ms, verdict - ms, turn - ms, local commit - ms; on disk in -."
 twice=$(noticed -c "INSERT INTO noticed VALUES (1)" -c "BEGIN" -c "DELETE FROM noticed" -c "COMMIT")
 [ "$twice" = "$line

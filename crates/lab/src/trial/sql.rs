@@ -81,6 +81,7 @@ const OWN: &[&str] = &[
     "trips.c",
     "turn.c",
     "unseen.c",
+    "verdict.c",
     "whole_row.c",
     "wire.c",
     "worker_status.c",
