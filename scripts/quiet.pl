@@ -40,14 +40,23 @@ sub lasts {
     return $seconds < 60 ? "$seconds s" : sprintf('%d min %02d s', $seconds / 60, $seconds % 60);
 }
 
+# So many small parts take about as long as the first $n parts of a build of $all do: the last twentieth, which uses all the
+# others, is the work's own, and takes ten times as long a part.
+sub work {
+    my ($n) = @_;
+    my $own = POSIX::ceil($all / 20);
+    my $early = $all - $own;
+    return $n < $early ? $n : $early + 10 * ($n - $early);
+}
+
 sub report {
     my $elapsed = time - $start;
     my $line = $what;
     # The first parts say little about the others.
     if ($done > 0 && $all > $done) {
         $line .= ": $done of $all parts";
-        my ($parts, $seconds) = ($done - $had, time - $first);
-        $line .= ', about ' . lasts(10 * (1 + int($seconds * ($all - $done) / $parts / 10))) . ' left'
+        my ($parts, $seconds) = (work($done) - work($had), time - $first);
+        $line .= ', about ' . lasts(10 * (1 + int($seconds * (work($all) - work($done)) / $parts / 10))) . ' left'
             if $parts * 20 > $all && $seconds > 2;
     }
     else { $line .= ': ' . lasts($elapsed) if $elapsed > 5 }
