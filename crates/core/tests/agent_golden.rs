@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::*;
-use onetrip_core::row_locks::{LockAsk, LockSaid};
+use onetrip_core::row_locks::{LockAsk, LockSaid, KEYS_MAX};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, NodeId, RegionId, TxnId};
 use std::path::PathBuf;
 
@@ -217,4 +217,17 @@ fn a_frame_length_of_zero_or_above_one_gibibyte_is_an_error() {
         assert!(take_frame(&mut BytesMut::from(&length.to_le_bytes()[..])).is_err());
     }
     assert!(take_frame(&mut BytesMut::from(&[5u8, 0, 0][..])).unwrap().is_none());
+}
+
+/// A node takes a longer frame for garbage and closes the connection, and the session would ask again without end.
+#[test]
+fn the_largest_frame_of_each_type_is_within_its_bound() {
+    let keys = vec![(u64::MAX, LockMode::Update); KEYS_MAX];
+    let lock = FromPostgres::Lock(LockAsk { txn: TXN, number: u64::MAX, waits: true, keys });
+    let stuck = FromPostgres::Stuck { at: LogIndex(u64::MAX), message: "x".repeat(255) };
+    let all = from_postgres().into_iter().map(|(_, frame)| frame).chain([lock, stuck]);
+    for frame in all {
+        let raw = one_frame(&frame.encode());
+        assert!(raw.len() <= bytes_max(raw[0]), "a frame of type 0x{:02x} has {} bytes", raw[0], raw.len());
+    }
 }

@@ -7,57 +7,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use onetrip_lab::page::{self, paragraph};
-use onetrip_lab::Topology;
 
 use crate::figure::Figure;
-use crate::stand::{Load, Stand};
+use crate::stand::{self, Load, Stand};
 use crate::{Bench, Section};
 
-/// The leader's region and the reader's are as far apart as in the published runs; how far the third one was is not
-/// published.
-const ATLANTIC: &str = r#"
-[[region]]
-name = "eu-west-1"
-[[region]]
-name = "us-east-2"
-[[region]]
-name = "ap-south-1"
-[[link]]
-between = ["eu-west-1", "us-east-2"]
-rtt_ms = 78
-[[link]]
-between = ["eu-west-1", "ap-south-1"]
-rtt_ms = 122
-[[link]]
-between = ["us-east-2", "ap-south-1"]
-rtt_ms = 197
-"#;
-const CITIES: &str = r#"
-preferred_leader = "a"
-[[region]]
-name = "a"
-[[region]]
-name = "b"
-[[region]]
-name = "c"
-[[link]]
-between = ["a", "b"]
-rtt_ms = 100
-[[link]]
-between = ["a", "c"]
-rtt_ms = 100
-[[link]]
-between = ["b", "c"]
-rtt_ms = 100
-"#;
 /// Where PostgreSQL's primary is, and where the client is.
 const HOME: usize = 0;
 const CLIENT: usize = 1;
 const LEASE: Duration = Duration::from_secs(60);
 
-fn far_table() -> &'static str {
-    "create table far (id int primary key, value int); insert into far select i, i from generate_series(1, 1000) i"
-}
+const TABLE: &str =
+    "create table far (id int primary key, value int); insert into far select i, i from generate_series(1, 1000) i";
 
 /// A transaction of one message, with a random first key.
 fn transaction(read: &str, statement: &str) -> String {
@@ -107,9 +68,8 @@ fn line<const N: usize>(figure: &Figure, limit_ms: f64, beside: [String; N]) -> 
 }
 
 async fn atlantic(bench: &Bench) -> Result<(String, Vec<Figure>)> {
-    let stand =
-        Stand::start(&bench.binary, Topology::parse(ATLANTIC).map_err(anyhow::Error::msg)?, HOME, false).await?;
-    stand.run_sql(far_table()).await?;
+    let stand = Stand::start(&bench.binary, stand::topology("atlantic.toml")?, HOME, false).await?;
+    stand.run_sql(TABLE).await?;
     let plain = |statement: &str| format!("\\set id random(1, 901)\n{statement};\n");
     let read = stand.compare(&load(bench, "read", plain(SELECT))).await?;
     let fresh = onetrip(bench, &stand, "read fresh", transaction("fresh", SELECT)).await?;
@@ -160,8 +120,8 @@ async fn write_elsewhere(stand: &Stand) -> Result<(Arc<AtomicBool>, tokio::task:
 }
 
 async fn cities(bench: &Bench) -> Result<(String, Vec<Figure>)> {
-    let stand = Stand::start(&bench.binary, Topology::parse(CITIES).map_err(anyhow::Error::msg)?, HOME, false).await?;
-    stand.run_sql(far_table()).await?;
+    let stand = Stand::start(&bench.binary, stand::topology("cities.toml")?, HOME, false).await?;
+    stand.run_sql(TABLE).await?;
     let read = |read: &str| transaction(read, ONE_ROW);
     let local = onetrip(bench, &stand, "read", read("local")).await?;
     let fresh = onetrip(bench, &stand, "read fresh", read("fresh")).await?;
