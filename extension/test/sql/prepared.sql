@@ -266,6 +266,30 @@ COMMIT PREPARED 'everywhere';
 SELECT round_trips, everywhere_ms IS NOT NULL AS waited FROM onetrip.last_commit();
 RESET onetrip.ack;
 SELECT v FROM p WHERE id = 1;
-DROP TABLE p_child, p, p_local, p_unlogged;
+
+-- Each kind of setting, with SET and SET LOCAL: after PREPARE TRANSACTION as after COMMIT, and after one that failed as after ROLLBACK.
+CREATE TABLE p_seen (how text, statement text, value text, effective name, session name) USING heap;
+GRANT ALL ON p_seen TO PUBLIC;
+BEGIN;
+UPDATE p SET v = 'taken' WHERE id = 2;
+PREPARE TRANSACTION 'taken';
+\set ECHO none
+SELECT 'BEGIN', format('SET %s %s = %L', scope, name, value), 'UPDATE public.p SET v = v WHERE id = 1', ends,
+       format('INSERT INTO public.p_seen VALUES (%L, %L, current_setting(%L), current_user, session_user)',
+              CASE WHEN ends = 'COMMIT' OR ends LIKE '%settings%' THEN 'kept' ELSE 'taken back' END,
+              format('SET %s %s', scope, name), name),
+       CASE WHEN ends LIKE '%settings%' THEN 'ROLLBACK PREPARED ''settings''' END, format('RESET %s', name)
+  FROM unnest(ARRAY['SESSION', 'LOCAL']) scope,
+       (VALUES ('role', 'p_owner'), ('session_authorization', 'p_owner'), ('work_mem', '1234kB'), ('search_path', 'pg_catalog'),
+               ('timezone', 'Asia/Tokyo'), ('statement_timeout', '1h'), ('onetrip.max_trips', '5'), ('app.own', 'x')) s(name, value),
+       unnest(ARRAY['COMMIT', 'PREPARE TRANSACTION ''settings''', 'ROLLBACK', 'PREPARE TRANSACTION ''taken''']) ends
+\gexec
+\set ECHO all
+SELECT count(*), count(DISTINCT statement) AS statements FROM p_seen;
+SELECT statement, how, array_agg(DISTINCT (value, effective, session)) AS differ
+  FROM p_seen GROUP BY 1, 2 HAVING count(DISTINCT (value, effective, session)) > 1 OR count(*) <> 2;
+SELECT current_user = session_user AS same, current_setting('role') AS role;
+ROLLBACK PREPARED 'taken';
+DROP TABLE p_child, p, p_local, p_unlogged, p_seen;
 DROP SEQUENCE p_numbers;
 DROP ROLE p_owner, p_other;

@@ -26,6 +26,7 @@ async fn hot_rows_wait_in_line() {
     subjects!(lab, 1;
         all_commit_and_nothing_is_lost,
         the_leaders_region_asks_nobody_and_the_others_once,
+        statements_of_many_rows_take_turns,
         the_newest_version_is_seen,
         in_repeatable_read_it_is_too_late,
         a_deadlock_is_found,
@@ -101,6 +102,32 @@ async fn the_leaders_region_asks_nobody_and_the_others_once(lab: &Lab) {
     let error = b.refused("begin; set local onetrip.max_trips = 1; update hot set v = 4 where id = 5; update hot set v = 4 where id = 6").await;
     assert!(error.message().contains("cannot lock a row"), "{}", error.message());
     b.must("rollback").await;
+}
+
+/// More rows than one request can name, from all regions at once.
+async fn statements_of_many_rows_take_turns(lab: &Lab) {
+    let makes = lab.session(LEADER).await;
+    makes.must("create table many (id int primary key, v int not null)").await;
+    makes.must("insert into many select g, 0 from generate_series(1, 25000) g").await;
+    lab.everywhere().await;
+    let b = locking(lab, 1).await;
+    let before = number(&b, ASKED).await.unwrap();
+    b.must("update many set v = v + 1").await;
+    assert_eq!(number(&b, ASKED).await.unwrap(), before + 3, "10,000 rows at once");
+    let mut running = Vec::new();
+    for region in 0..3 {
+        let session = locking(lab, region).await;
+        running.push(tokio::spawn(async move {
+            for round in 0..2 {
+                let told = session.run("update many set v = v + 1").await.map_err(|e| told(&e));
+                assert_eq!(told, Ok(()), "region {region}, round {round}");
+            }
+        }));
+    }
+    for statement in running {
+        statement.await.unwrap();
+    }
+    lab.shows("select min(v) || ' ' || max(v) from many", "7 7").await;
 }
 
 /// Who waits in line changes what the one before has left.
