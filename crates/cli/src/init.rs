@@ -45,13 +45,8 @@ pub struct InitArgs {
     /// Name of the cluster, the same for all its nodes [default: a random name]
     #[arg(long)]
     cluster: Option<String>,
-    /// Step in which sequences count, so that no two regions return the same value; at most so many regions can write
-    /// at a time
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    stride: u32,
-    /// Let sequences count 1, 2, 3: only for a cluster in which one region alone writes
-    #[arg(long, conflicts_with = "stride")]
-    dense_sequences: bool,
+    #[command(flatten)]
+    sequences: SequenceArgs,
     /// Folder of PostgreSQL's programs [default: ONETRIP_POSTGRES_BIN, else where Debian or `pg_config` has them]
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
@@ -72,6 +67,29 @@ pub struct InitArgs {
     tls: bool,
     #[command(flatten)]
     lab: LabArgs,
+}
+
+// How the values of sequences are shared out among the regions of a new cluster.  (A doc comment would become that of
+// the commands.)
+#[derive(Args)]
+pub struct SequenceArgs {
+    /// Step in which sequences count, so that no two regions return the same value; at most so many regions can write
+    /// at a time
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    stride: u32,
+    /// Let sequences count 1, 2, 3: only for a cluster in which one region alone writes
+    #[arg(long, conflicts_with = "stride")]
+    dense_sequences: bool,
+}
+
+impl SequenceArgs {
+    pub fn stride(&self) -> u32 {
+        if self.dense_sequences {
+            1
+        } else {
+            self.stride
+        }
+    }
 }
 
 pub fn run(args: &InitArgs) -> Result<ExitCode> {
@@ -179,7 +197,7 @@ impl Drop for Unfinished {
 
 fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Result<Vec<NodeConfig>> {
     let count = topology.regions.len();
-    let stride = if args.dense_sequences { 1 } else { args.stride };
+    let stride = args.sequences.stride();
     if stride != 1 && count > stride as usize {
         return Err(BadUsage(format!("{count} regions need a --stride of {count} or more")).into());
     }

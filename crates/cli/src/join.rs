@@ -5,7 +5,6 @@
 //! progress.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 use clap::Args;
 use onetrip_client::{complain, say};
-use onetrip_client::{http, ports, postgres};
+use onetrip_client::{http, postgres};
 use onetrip_core::{Checkpoint, MemberRole, RegionId};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::disk::CheckpointFile;
@@ -23,9 +22,9 @@ use serde_json::Value;
 
 use crate::join_token::GivenToken;
 use crate::lab::LabArgs;
+use crate::place::{Place, PlaceArgs};
 use crate::progress::Progress;
 use crate::start::{self, Foreground};
-use crate::BadUsage;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,21 +47,8 @@ pub struct JoinArgs {
     /// Folder to make for this node
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Where this node listens for the others [default: 127.0.0.1 and a free port]
-    #[arg(long, value_name = "IP:PORT")]
-    listen: Option<SocketAddr>,
-    /// Where the others can reach it [default: --listen]
-    #[arg(long, value_name = "HOST:PORT")]
-    address: Option<String>,
-    /// PostgreSQL's port [default: a free one]
-    #[arg(long)]
-    port: Option<u16>,
-    /// Port of `onetrip status`, on 127.0.0.1 [default: a free one]
-    #[arg(long, value_name = "PORT")]
-    http: Option<u16>,
-    /// Folder of PostgreSQL's programs [default: as for `onetrip init`]
-    #[arg(long, value_name = "DIR")]
-    bin_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// User to run as, if called by root
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
@@ -106,33 +92,16 @@ pub fn run(args: &JoinArgs) -> Result<ExitCode> {
 
 /// Asks a member to let this node join, and writes its folder.
 fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig> {
-    let mut free = ports::free_ports(3)?.into_iter();
-    let mut port = |given: Option<u16>| given.or_else(|| free.next()).context("no free port is left");
-    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let listen = match args.listen {
-        Some(listen) => listen,
-        None => SocketAddr::new(loopback, port(None)?),
-    };
-    let address = match &args.address {
-        Some(address) => address.clone(),
-        None if listen.ip().is_unspecified() => {
-            return Err(BadUsage(format!(
-                "--listen {listen} stands for every address: say with --address where the others can reach this node"
-            ))
-            .into())
-        }
-        None => listen.to_string(),
-    };
-    let (http, postgres) = (SocketAddr::new(loopback, port(args.http)?), port(args.port)?);
+    let place = args.place.choose()?;
     // A witness needs no PostgreSQL, and only the token says what this node is to be.
-    let is_there = |bin_dir: &PathBuf| args.bin_dir.is_some() || bin_dir.join("postgres").is_file();
-    let bin_dir = postgres::bin_dir(args.bin_dir.as_deref()).ok().filter(is_there);
+    let is_there = |bin_dir: &PathBuf| args.place.bin_dir.is_some() || bin_dir.join("postgres").is_file();
+    let bin_dir = postgres::bin_dir(args.place.bin_dir.as_deref()).ok().filter(is_there);
     let postgres_facts = bin_dir.map(|bin_dir| facts(&bin_dir, data)).transpose()?;
     let region = RegionId::from(args.region.as_str());
-    let request = JoinRequest { region, address, postgres: postgres_facts };
+    let request = JoinRequest { region, address: place.address.clone(), postgres: postgres_facts };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let reply = runtime.block_on(join::request_join(&args.from, token, request))?;
-    let config = config(args, &reply, listen, http, postgres, data)?;
+    let config = config(args, &reply, &place, data)?;
     reply.write_tls(data)?;
     let index =
         Checkpoint::decode(reply.checkpoint.clone(), config.limits()).context("read the cluster's state")?.index();
@@ -142,20 +111,13 @@ fn prepare(args: &JoinArgs, token: &JoinToken, data: &Path) -> Result<NodeConfig
     Ok(config)
 }
 
-fn config(
-    args: &JoinArgs,
-    reply: &JoinReply,
-    listen: SocketAddr,
-    http: SocketAddr,
-    port: u16,
-    data: &Path,
-) -> Result<NodeConfig> {
+fn config(args: &JoinArgs, reply: &JoinReply, place: &Place, data: &Path) -> Result<NodeConfig> {
     let role = reply.member.role;
     let postgres = match role.has_postgres() {
         false => None,
         true => Some(PostgresConfig {
-            port,
-            bin_dir: postgres::bin_dir(args.bin_dir.as_deref())?,
+            port: place.port,
+            bin_dir: postgres::bin_dir(args.place.bin_dir.as_deref())?,
             database: reply.settings.database.clone().with_context(|| {
                 format!(
                     "{} has no PostgreSQL and does not know the database's name: name another member with --from",
@@ -171,8 +133,8 @@ fn config(
         cluster: reply.cluster.clone(),
         node: reply.member.id,
         region: reply.member.region.clone(),
-        listen,
-        http,
+        listen: place.listen,
+        http: place.http,
         http_anywhere: false,
         preferred_leader: reply.members.preferred(),
         window_entries: reply.settings.window_entries,

@@ -20,6 +20,7 @@ mod leases;
 mod leave;
 mod log_line;
 mod nodes;
+mod place;
 mod progress;
 mod release;
 mod restore;

@@ -20,7 +20,6 @@ pub mod settings;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,7 +27,7 @@ use std::process::ExitCode;
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use nix::fcntl::{Flock, FlockArg};
-use onetrip_client::{complain, ports, postgres, say};
+use onetrip_client::{complain, postgres, say};
 use onetrip_core::{MemberRole, NodeId, PreferredLeader, RegionId};
 use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{
@@ -38,7 +37,9 @@ use onetrip_node::tls::{self, Authority};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::NoTls;
 
+use crate::init::SequenceArgs;
 use crate::lab::LabArgs;
+use crate::place::PlaceArgs;
 use crate::release::RELEASED;
 use crate::{init, BadUsage};
 use checks::{Check, Level};
@@ -84,39 +85,12 @@ pub struct AdoptArgs {
     /// Name of the cluster [default: a random name]
     #[arg(long)]
     cluster: Option<String>,
-    /// As for `onetrip init`
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    stride: u32,
-    /// As for `onetrip init`
-    #[arg(long, conflicts_with = "stride")]
-    dense_sequences: bool,
-    /// Where the node listens for others [default: 127.0.0.1 and a free port]
-    #[arg(long, value_name = "IP:PORT")]
-    listen: Option<SocketAddr>,
-    /// Where others can reach it [default: --listen]
-    #[arg(long, value_name = "IP:PORT")]
-    address: Option<SocketAddr>,
-    /// PostgreSQL's port [default: the port that the server had]
-    #[arg(long)]
-    port: Option<u16>,
-    /// Port of `onetrip status`, on 127.0.0.1 [default: a free one]
-    #[arg(long, value_name = "PORT")]
-    http: Option<u16>,
-    /// Folder of PostgreSQL's programs [default: as for `onetrip init`]
-    #[arg(long, value_name = "DIR")]
-    bin_dir: Option<PathBuf>,
+    #[command(flatten)]
+    sequences: SequenceArgs,
+    #[command(flatten)]
+    place: PlaceArgs,
     #[command(flatten)]
     lab: LabArgs,
-}
-
-impl AdoptArgs {
-    fn stride(&self) -> u32 {
-        if self.dense_sequences {
-            1
-        } else {
-            self.stride
-        }
-    }
 }
 
 /// What `adopting/plan.json` says.
@@ -208,7 +182,7 @@ fn old(args: &AdoptArgs, from: &Path) -> Result<Old> {
     if !data.join("PG_VERSION").is_file() {
         return Err(BadUsage(format!("{} is not a data folder of PostgreSQL", from.display())).into());
     }
-    let bin_dir = postgres::bin_dir(args.bin_dir.as_deref())?;
+    let bin_dir = postgres::bin_dir(args.place.bin_dir.as_deref())?;
     let given = args.config_file.as_deref().map(std::path::absolute).transpose().context("find --config-file")?;
     let config_file = given.or_else(|| started_with(&data));
     if config_file.is_none() && !data.join("postgresql.conf").is_file() {
@@ -316,7 +290,7 @@ fn check_only(args: &AdoptArgs, old: &Old) -> Result<ExitCode> {
 }
 
 fn check_stopped(old: &Old, args: &AdoptArgs) -> Result<Found> {
-    let checks = checks::all(args.stride(), &args.local);
+    let checks = checks::all(args.sequences.stride(), &args.local);
     let queries: Vec<String> = checks.iter().map(|check| check.sql.clone()).collect();
     let rows = old.single_user().rows("looking at the database", &old.database, &queries)?;
     Ok(checks.into_iter().zip(rows).collect())
@@ -331,7 +305,7 @@ fn check_running(conninfo: &str, args: &AdoptArgs) -> Result<Found> {
         client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.context("begin")?;
         let mut found = Vec::new();
         let asked = |check: &Check| args.connect.is_none() || !check.of_server;
-        for check in checks::all(args.stride(), &args.local).into_iter().filter(asked) {
+        for check in checks::all(args.sequences.stride(), &args.local).into_iter().filter(asked) {
             let query = format!("SELECT x FROM ({}) AS t(x) WHERE x IS NOT NULL", check.sql);
             let rows = client.query(&query, &[]).await.with_context(|| format!("look for: {}", check.what))?;
             let names = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>();
@@ -427,7 +401,7 @@ fn prepare(args: &AdoptArgs, old: &Old, data: &Path) -> Result<()> {
     for (name, text) in &new {
         fs::write(folder.join("new").join(name), text).with_context(|| format!("write {name}"))?;
     }
-    let port = args.port.or(now("port")?.parse().ok()).context("read the server's port")?;
+    let port = args.place.port.or(now("port")?.parse().ok()).context("read the server's port")?;
     let mut config = config(args, old, port, now("listen_addresses")?)?;
     config.data_dir = data.to_path_buf();
     Server::of(&config)?.check()?;
@@ -447,26 +421,21 @@ fn prepare(args: &AdoptArgs, old: &Old, data: &Path) -> Result<()> {
 fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &str) -> Result<NodeConfig> {
     let cluster = args.cluster.clone().map_or_else(init::random_name, Ok)?;
     tls::check_cluster_name(&cluster).map_err(BadUsage)?;
-    let mut free = ports::free_ports(2)?.into_iter();
-    let mut port = |given: Option<u16>| given.or_else(|| free.next()).context("no free port is left");
-    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let listen = args.listen.map_or_else(|| port(None).map(|port| SocketAddr::new(loopback, port)), Ok)?;
-    let address = args.address.unwrap_or(listen);
-    if address.ip().is_unspecified() {
-        let why =
-            format!("--listen {listen} stands for every address: say with --address where others can reach this node");
-        return Err(BadUsage(why).into());
-    }
+    let place = args.place.choose()?;
+    // What node.toml says of the first members are addresses.
+    let address = place.address.parse();
+    let address =
+        address.map_err(|_| BadUsage(format!("--address {}: give an IP address and a port", place.address)))?;
     let region = RegionId::from(args.region.as_deref().context("--region is missing")?);
     Ok(NodeConfig {
         cluster,
         node: NodeId(1),
         region: region.clone(),
-        listen,
-        http: SocketAddr::new(loopback, port(args.http)?),
+        listen: place.listen,
+        http: place.http,
         preferred_leader: PreferredLeader::Auto,
         window_entries: onetrip_core::certifier::Limits::default().window_entries,
-        sequence_stride: args.stride(),
+        sequence_stride: args.sequences.stride(),
         sequence_slot: 0,
         max_entry_bytes: 256 << 20,
         log_bytes_max: 4 << 30,

@@ -14,15 +14,14 @@ mod copy;
 pub mod entries;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail, Context, Result};
 use bytes::Bytes;
 use clap::Args;
+use onetrip_client::postgres;
 use onetrip_client::say;
-use onetrip_client::{ports, postgres};
 use onetrip_core::{LogIndex, NodeId, PreferredLeader, RegionId};
 use onetrip_node::config::{NodeConfig, PostgresConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, prepare_folder, ROOT_BECOMES};
@@ -31,6 +30,7 @@ use onetrip_node::tls::{self, Authority};
 
 use crate::backup::manifest::{self, Manifest};
 use crate::lab::LabArgs;
+use crate::place::{Place, PlaceArgs};
 use crate::progress::Progress;
 use crate::{init, BadUsage};
 use entries::Entries;
@@ -63,21 +63,8 @@ pub struct RestoreArgs {
     /// Name of the new cluster [default: a random name]
     #[arg(long)]
     cluster: Option<String>,
-    /// Where the node listens for others [default: 127.0.0.1 and a free port]
-    #[arg(long, value_name = "IP:PORT")]
-    listen: Option<SocketAddr>,
-    /// Where others can reach it [default: --listen]
-    #[arg(long, value_name = "HOST:PORT")]
-    address: Option<String>,
-    /// PostgreSQL's port [default: a free one]
-    #[arg(long)]
-    port: Option<u16>,
-    /// Port of `onetrip status`, on 127.0.0.1 [default: a free one]
-    #[arg(long, value_name = "PORT")]
-    http: Option<u16>,
-    /// Folder of PostgreSQL's programs [default: as for `onetrip init`]
-    #[arg(long, value_name = "DIR")]
-    bin_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// User to run as, if called by root
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
@@ -95,7 +82,7 @@ pub fn run(args: &RestoreArgs) -> Result<ExitCode> {
     let absolute = |path: &PathBuf| std::path::absolute(path).with_context(|| format!("find {}", path.display()));
     let backup = absolute(&args.backup)?;
     let logs = args.log.iter().map(absolute).collect::<Result<Vec<_>>>()?;
-    let bin_dir = postgres::bin_dir(args.bin_dir.as_deref())?;
+    let bin_dir = postgres::bin_dir(args.place.bin_dir.as_deref())?;
     prepare_folder(&data, &args.user)?;
     become_user(&args.user, &data)?;
     crate::keep_files_private();
@@ -155,13 +142,14 @@ fn make(
     if let Some((path, other)) = entries.clusters().find(|(_, cluster)| **cluster != manifest.cluster) {
         bail!("{} is the log of cluster {other}, but the backup is of cluster {}", path.display(), manifest.cluster);
     }
-    let mut config = config(args, manifest, bin_dir, data)?;
+    let place = args.place.choose()?;
+    let mut config = config(args, manifest, &place, bin_dir, data)?;
     let raw = std::fs::read(backup.join(manifest::CHECKPOINT)).context("read the backup's checkpoint")?;
     let restore = Restore {
         folder: data,
         limits: config.limits(),
         region: config.region.clone(),
-        address: args.address.clone().unwrap_or_else(|| config.listen.to_string()),
+        address: place.address,
         sequence_slot: config.sequence_slot,
         checkpoint: Bytes::from(raw),
         least: manifest.position,
@@ -193,7 +181,7 @@ fn in_words(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) -> Result<NodeConfig> {
+fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path, data: &Path) -> Result<NodeConfig> {
     let cluster = match &args.cluster {
         Some(cluster) if *cluster == manifest.cluster => {
             let why = format!(
@@ -205,20 +193,13 @@ fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) 
         None => init::random_name()?,
     };
     tls::check_cluster_name(&cluster).map_err(BadUsage)?;
-    let mut free = ports::free_ports(3)?.into_iter();
-    let mut port = |given: Option<u16>| given.or_else(|| free.next()).context("no free port is left");
-    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let listen = match args.listen {
-        Some(listen) => listen,
-        None => SocketAddr::new(loopback, port(None)?),
-    };
     Ok(NodeConfig {
         cluster,
         // Set once the log has been decided, to an id that no member ever had.
         node: NodeId(0),
         region: RegionId::from(args.region.as_str()),
-        listen,
-        http: SocketAddr::new(loopback, port(args.http)?),
+        listen: place.listen,
+        http: place.http,
         // The log's own table says whether an operator has chosen.
         preferred_leader: PreferredLeader::Auto,
         window_entries: manifest.window_entries,
@@ -231,7 +212,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, bin_dir: &Path, data: &Path) 
         tls: !args.lab.asked(),
         one_way_ms: BTreeMap::new(),
         postgres: Some(PostgresConfig {
-            port: port(args.port)?,
+            port: place.port,
             bin_dir: bin_dir.to_path_buf(),
             database: manifest.database.clone(),
             listen: "127.0.0.1".to_string(),
