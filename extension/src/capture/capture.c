@@ -21,8 +21,9 @@
  * unique indexes, which is earlier than necessary and therefore safe.
  *
  * Runs in backends, called by access_method.c after heap has done its work, but
- * for ot_capture_lock_first().  Temporary memory: a context of its own, reset after each row.  May raise
- * ERROR; the statement then fails as if heap had raised it.
+ * for ot_capture_lock_first().  Temporary memory: a context of its own, reset
+ * after each row.  May raise ERROR; the statement then fails as if heap had
+ * raised it.
  *
  * Copyright 2026 The Onetrip authors
  * SPDX-License-Identifier: Apache-2.0
