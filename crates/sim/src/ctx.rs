@@ -234,7 +234,7 @@ impl Options {
             o.commit_timeout = 200 * MS;
         }
         if matches!(bug, Some(InjectedBug::ShowsLeftOut | InjectedBug::SkipTakesNothing)) {
-            (o.poison_per_million, o.keys) = (10_000, o.keys.min(10));
+            (o.poison_per_million, o.keys) = (100_000, o.keys.min(10));
         }
         if bug == Some(InjectedBug::SkipTakesNothing) {
             // What the window still knows of an entry is taken again by itself.

@@ -149,12 +149,12 @@ fn an_entry_of_a_removed_node_that_one_node_commits_is_found() {
 
 #[test]
 fn a_region_that_shows_what_the_others_left_out_is_found() {
-    found(InjectedBug::ShowsLeftOut, 2_000, &["has not gone by what the log says"]);
+    found(InjectedBug::ShowsLeftOut, 100, &["has not gone by what the log says"]);
 }
 
 #[test]
 fn an_entry_left_out_without_its_keys_is_found() {
-    found(InjectedBug::SkipTakesNothing, 2_000, &["snapshot isolation"]);
+    found(InjectedBug::SkipTakesNothing, 400, &["snapshot isolation"]);
 }
 
 #[test]
