@@ -57,6 +57,7 @@ async fn a_prepared_transaction_outlives_its_region_and_is_ended_from_another() 
     is_refused(&b, "prepare transaction 'one'", &SqlState::DUPLICATE_OBJECT).await;
     b.must("update accounts set v = 3 where id = 3").await;
     b.must("create table unrelated (id int primary key)").await;
+    lab.everywhere().await;
 
     // Values that it draws are known in every region before it is ended: no other session may be given them.
     a.must("create sequence ticket").await;
