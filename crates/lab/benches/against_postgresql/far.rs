@@ -3,9 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use onetrip_lab::page::{self, paragraph};
 
 use crate::figure::Figure;
@@ -15,7 +14,6 @@ use crate::{Bench, Section};
 /// Where PostgreSQL's primary is, and where the client is.
 const HOME: usize = 0;
 const CLIENT: usize = 1;
-const LEASE: Duration = Duration::from_secs(60);
 
 const TABLE: &str =
     "create table far (id int primary key, value int); insert into far select i, i from generate_series(1, 1000) i";
@@ -35,15 +33,7 @@ fn load(bench: &Bench, case: &str, script: String) -> Load {
 
 /// Gives the client's region a read lease, and waits until it has it.
 async fn lease(bench: &Bench, stand: &Stand) -> Result<()> {
-    let mut command = tokio::process::Command::new(&bench.binary);
-    command.args(["leases", "--regions", stand.region_name(CLIENT), "--data"]).arg(stand.cluster.data());
-    ensure!(command.stdout(std::process::Stdio::null()).status().await?.success(), "onetrip leases failed");
-    let deadline = Instant::now() + LEASE;
-    while stand.cluster.node(CLIENT).status().await?["has_lease"] != true {
-        ensure!(Instant::now() < deadline, "the region gets no lease");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
+    stand.hold_leases(&bench.binary, &[CLIENT]).await
 }
 
 async fn onetrip(bench: &Bench, stand: &Stand, case: &str, script: String) -> Result<Figure> {

@@ -10,6 +10,8 @@
 //! | [`indexes`], [`rows`], [`voters`] | the same with more indexes, rows in a transaction, and voters |
 //! | [`statements`] | 100,000 rows in one statement, which crosses regions once |
 //! | [`far`] | reads and updates 78 and 100 ms from the others, beside published figures of other databases |
+//! | [`hot`] | rows that all regions change at once: who fails, who gets through, and after how long |
+//! | [`leases`] | what read leases cost commits |
 //!
 //! A run of all parts writes a page (README.md, raw.tsv, drawings) to docs/measurements/DATE-bench or `--out`, and the
 //! tables between the marks in the README of the repository and in docs/comparison.md.  `--only regions,rows` runs only
@@ -17,7 +19,9 @@
 
 mod far;
 mod figure;
+mod hot;
 mod indexes;
+mod leases;
 mod published;
 mod regions;
 mod report;
@@ -67,6 +71,8 @@ enum Part {
     Statements,
     Voters,
     Far,
+    Hot,
+    Leases,
 }
 
 pub struct Bench {
@@ -100,6 +106,8 @@ impl Part {
             Part::Statements => "statements",
             Part::Voters => "voters",
             Part::Far => "far",
+            Part::Hot => "hot",
+            Part::Leases => "leases",
         }
     }
 
@@ -113,6 +121,8 @@ impl Part {
             Part::Statements => statements::section(bench).await,
             Part::Voters => voters::section(bench).await,
             Part::Far => far::section(bench).await,
+            Part::Hot => hot::section(bench).await,
+            Part::Leases => leases::section(bench).await,
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
@@ -11,7 +12,7 @@ use nix::unistd::{sysconf, Pid, SysconfVar};
 use onetrip_lab::limit::majority_rtt_ms;
 use onetrip_lab::link::ClientLink;
 use onetrip_lab::machine::repository;
-use onetrip_lab::pgbench::Pgbench;
+use onetrip_lab::pgbench::{Commit, Measurement, Pgbench};
 use onetrip_lab::traffic::Sockets;
 use onetrip_lab::{postmaster, Cluster, Topology};
 
@@ -22,6 +23,8 @@ use crate::server::Postgres;
 pub const ROWS: u32 = 100_000;
 /// How much longer than asked for a distance may be measured, on a busy machine.
 const LATE_MS_MAX: f64 = 2.0;
+/// Until a region has the lease that it was given, or has none any more.
+const LEASE: Duration = Duration::from_secs(60);
 
 pub fn topology(name: &str) -> Result<Topology> {
     Ok(Topology::load(&repository().join("topologies").join(name))?)
@@ -84,6 +87,26 @@ impl Stand {
         &self.cluster.topology().regions[region].name
     }
 
+    /// Gives these regions read leases, and no others, and waits until they have them.
+    pub async fn hold_leases(&self, binary: &Path, regions: &[usize]) -> Result<()> {
+        let names: Vec<&str> = regions.iter().map(|region| self.region_name(*region)).collect();
+        let mut command = tokio::process::Command::new(binary);
+        command.arg("leases").arg("--data").arg(self.cluster.data());
+        match names.is_empty() {
+            true => command.arg("--none"),
+            false => command.args(["--regions", &names.join(",")]),
+        };
+        ensure!(command.stdout(Stdio::null()).status().await?.success(), "onetrip leases failed");
+        let deadline = Instant::now() + LEASE;
+        for (region, node) in self.cluster.nodes().iter().enumerate() {
+            while node.status().await?["has_lease"] != regions.contains(&region) {
+                ensure!(Instant::now() < deadline, "the leases are not those of {}", names.join(", "));
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+
     /// A client of each system where it takes writes, with the system's name.
     pub async fn clients(&self) -> Result<Vec<(String, tokio_postgres::Client)>> {
         let mut clients = Vec::new();
@@ -136,43 +159,74 @@ impl Stand {
         self.measure(&System::Onetrip(&self.cluster), load).await
     }
 
+    /// Measures each system under loads that run at the same time; a list of figures for each of them.
+    pub async fn compare_together(&self, loads: &[Load]) -> Result<Vec<Vec<Figure>>> {
+        let mut all = Vec::new();
+        for system in self.systems().filter(|system| matches!(system, System::Postgres(_))) {
+            let figures = self.measure_together(&system, loads, "").await;
+            all.push(figures.with_context(|| format!("measure {}", system.name()))?);
+        }
+        Ok(all)
+    }
+
+    /// Measures Onetrip likewise, with settings of all sessions: `-c NAME=VALUE ...`.
+    pub async fn measure_onetrip_together(&self, loads: &[Load], settings: &str) -> Result<Vec<Figure>> {
+        self.measure_together(&System::Onetrip(&self.cluster), loads, settings).await
+    }
+
     async fn measure(&self, system: &System<'_>, load: &Load) -> Result<Figure> {
+        let mut figures = self.measure_together(system, std::slice::from_ref(load), "").await?;
+        figures.pop().context("a load was measured")
+    }
+
+    /// CPU, bytes and packets are those of all loads together.
+    async fn measure_together(&self, system: &System<'_>, loads: &[Load], settings: &str) -> Result<Vec<Figure>> {
         let topology = self.cluster.topology();
-        let far = Duration::from_secs_f64(topology.rtt_ms(self.home, load.region) / 1e3);
-        // The link ends with this measurement.
-        let mut link = None;
-        let (port, database) = match system {
-            System::Onetrip(cluster) => (cluster.node(load.region).postgres_port(), topology.database()),
-            System::Postgres(server) if far.is_zero() => (server.port(), "postgres"),
-            System::Postgres(server) => {
-                let primary = SocketAddr::from(([127, 0, 0, 1], server.port()));
-                let started = ClientLink::start("127.0.0.1:0".parse()?, primary, far)?;
-                (link.insert(started).address().port(), "postgres")
-            }
-        };
-        let folder = tempfile::tempdir()?;
-        let pgbench = Pgbench {
-            program: onetrip_lab::postgres_bin().join("pgbench"),
-            host: "127.0.0.1".into(),
-            port,
-            user: "postgres".into(),
-            database: database.into(),
-            clients: load.clients,
-            threads: 2,
-            seconds: load.seconds,
-            script: Some(load.script.clone()),
-            folder: folder.path().to_owned(),
-        };
+        // Links and folders end with this measurement.
+        let (mut links, mut folders, mut programs) = (Vec::new(), Vec::new(), Vec::new());
+        for load in loads {
+            let far = Duration::from_secs_f64(topology.rtt_ms(self.home, load.region) / 1e3);
+            let (port, database) = match system {
+                System::Onetrip(cluster) => (cluster.node(load.region).postgres_port(), topology.database()),
+                System::Postgres(server) if far.is_zero() => (server.port(), "postgres"),
+                System::Postgres(server) => {
+                    let primary = SocketAddr::from(([127, 0, 0, 1], server.port()));
+                    links.push(ClientLink::start("127.0.0.1:0".parse()?, primary, far)?);
+                    (links.last().context("it was pushed")?.address().port(), "postgres")
+                }
+            };
+            let folder = tempfile::tempdir()?;
+            programs.push(Pgbench {
+                program: onetrip_lab::postgres_bin().join("pgbench"),
+                host: "127.0.0.1".into(),
+                port,
+                user: "postgres".into(),
+                // libpq takes options from here.
+                database: format!("dbname='{database}' options='{settings}'"),
+                clients: load.clients,
+                threads: 2,
+                seconds: load.seconds,
+                script: Some(load.script.clone()),
+                folder: folder.path().to_owned(),
+            });
+            folders.push(folder);
+        }
         // What the last measurement has left to do must not count here.
         system.converge().await?;
         let ports = system.ports().await?;
         let (leader, cpu, sockets) = (system.leader().await?, system.cpu_seconds()?, Sockets::of(&ports)?);
-        let (measured, commits) = pgbench.run_each().await?;
+        let running: Vec<_> =
+            programs.into_iter().map(|pgbench| tokio::spawn(async move { pgbench.run_each().await })).collect();
+        let mut measured = Vec::new();
+        for one in running {
+            measured.push(one.await??);
+        }
         system.converge().await?;
         let (cpu, sent) = (system.cpu_seconds()? - cpu, Sockets::of(&ports)?.since(&sockets));
         let leader_then = system.leader().await?;
-        let each = measured.transactions.max(1) as f64;
-        Ok(Figure {
+        let leader = if leader == leader_then { leader } else { format!("{leader}, then {leader_then}") };
+        let each = measured.iter().map(|(m, _)| m.transactions).sum::<u64>().max(1) as f64;
+        let figure = |(load, (measured, commits)): (&Load, (Measurement, Vec<Commit>))| Figure {
             region: self.region_name(load.region).to_string(),
             case: load.case.clone(),
             system: system.name().to_string(),
@@ -183,9 +237,10 @@ impl Stand {
             cpu_us: cpu * 1e6 / each,
             bytes: sent.bytes as f64 / each,
             packets: sent.packets as f64 / each,
-            leader: if leader == leader_then { leader } else { format!("{leader}, then {leader_then}") },
+            leader: leader.clone(),
             beside: None,
-        })
+        };
+        Ok(loads.iter().zip(measured).map(figure).collect())
     }
 
     /// A table of all distances, with its header: from, to, and the ms that were asked for, that Onetrip's links
