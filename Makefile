@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -51,6 +51,7 @@ help:
 	@echo "make bench-failover  how long commits stop when a region fails under full load, measured 40 times"
 	@echo "make bench-return  what clients elsewhere notice when a member returns that missed five minutes of full load"
 	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, compared with heap"
+	@echo "make bench-heap  tpcb-like transactions and COPY in one region without others, compared with heap (ARGS=folder for its page)"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the other targets call it, or setup-tests, setup-bench, ..."
 	@echo "make clean   remove what was built"
 
@@ -253,6 +254,11 @@ bench-return: setup
 # About five minutes.  ONETRIP_BIN and ONETRIP_POSTGRES_BIN measure another build (see the head of crates/lab/benches/rows.rs).
 bench-rows: setup
 	cargo bench --locked -p onetrip-lab --bench rows -- $(or $(ARGS),--out docs/measurements/2026-11-22-rows)
+
+# About ten minutes.
+bench-heap: setup
+	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)
+	@ONETRIP=$(or $(ONETRIP),$(BUILD_DIR)/release/onetrip) scripts/bench-heap.sh $(ARGS)
 
 clean:
 	cargo clean
