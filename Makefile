@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -39,6 +39,8 @@ help:
 	@echo "             Debian 12 (root; 10 minutes)"
 	@echo "make pg-regress  PostgreSQL's own regression and isolation suites, in a region and on a plain server; what differs must be"
 	@echo "             listed in docs/census/pg-regress.tsv (10 minutes; ARGS=isolation for one suite; ARGS=--write writes the list)"
+	@echo "make test-ecosystem  other people's programs and their tests (Django, Hibernate, Liquibase, psycopg2, Alembic), in a"
+	@echo "             region and on a plain server; what differs must be listed in docs/census/ecosystem.tsv (half an hour; ARGS=django)"
 	@echo "make lint    every check that runs no test: format, clippy and C warnings (PostgreSQL 15, 17 and 18),"
 	@echo "             directions of includes and of dependencies, licenses and vulnerabilities of libraries, scripts, pages and their links"
 	@echo "             (make -k lint shows everything that is wrong, not only the first failure)"
@@ -49,6 +51,7 @@ help:
 	@echo "make bench-failover  how long commits stop when a region fails under full load, measured 40 times"
 	@echo "make bench-return  what clients elsewhere notice when a member returns that missed five minutes of full load"
 	@echo "make bench-rows  CPU time per row, at its origin and applied elsewhere, compared with heap"
+	@echo "make bench-heap  tpcb-like transactions and COPY in one region without others, compared with heap (ARGS=folder for its page)"
 	@echo "make setup   install what is missing (Debian 12; root or sudo); the other targets call it, or setup-tests, setup-bench, ..."
 	@echo "make clean   remove what was built"
 
@@ -103,7 +106,7 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.
-test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-clients test-console sim torture values poison pg-regress fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes
 
 test-rust: setup
@@ -166,6 +169,12 @@ poison: setup-tests
 pg-regress: setup
 	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)
 	@ONETRIP=$(or $(ONETRIP),$(BUILD_DIR)/release/onetrip) scripts/pg-regress.sh $(ARGS)
+
+# The registries are PyPI and Maven Central.
+test-ecosystem:
+	@scripts/setup.sh ecosystem
+	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)
+	@ONETRIP=$(or $(ONETRIP),$(BUILD_DIR)/release/onetrip) scripts/test-ecosystem.sh $(ARGS)
 
 sim: setup
 	cargo build --release --locked -p onetrip-sim
@@ -245,6 +254,11 @@ bench-return: setup
 # About five minutes.  ONETRIP_BIN and ONETRIP_POSTGRES_BIN measure another build (see the head of crates/lab/benches/rows.rs).
 bench-rows: setup
 	cargo bench --locked -p onetrip-lab --bench rows -- $(or $(ARGS),--out docs/measurements/2026-11-22-rows)
+
+# About ten minutes.
+bench-heap: setup
+	$(if $(ONETRIP),,cargo build --release --locked -p onetrip-cli)
+	@ONETRIP=$(or $(ONETRIP),$(BUILD_DIR)/release/onetrip) scripts/bench-heap.sh $(ARGS)
 
 clean:
 	cargo clean

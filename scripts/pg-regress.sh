@@ -23,31 +23,8 @@ major=$("$bin/pg_config" --version | sed -E 's/^PostgreSQL ([0-9]+).*/\1/')
 pgxs_test=$(dirname "$("$bin/pg_config" --pgxs)")/../test
 source=$dir/source-$major
 database=regression
-regions=(a b c)
-
-say() {
-    echo "pg-regress: $*"
-}
-
-fail() {
-    say "$*" >&2
-    exit 1
-}
-
-# PostgreSQL does not run as root.
-as_user() {
-    if [ "$(id -u)" = 0 ]; then
-        setpriv --reuid=postgres --regid=postgres --init-groups "$@"
-    else
-        "$@"
-    fi
-}
-
-# A folder that the server's user owns.
-own_folder() {
-    mkdir -p "$1"
-    [ "$(id -u)" != 0 ] || chown postgres: "$1"
-}
+# shellcheck source=scripts/two-systems.sh
+source scripts/two-systems.sh
 
 # ---- the sources ----
 
@@ -107,20 +84,8 @@ build_libraries() {
 
 # ---- servers ----
 
-nodes=()
-plain=
-running=
-trap 'stop_all || true' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-query() {
-    local port=$1
-    shift
-    PGCONNECT_TIMEOUT=5 "$bin/psql" -h 127.0.0.1 -p "$port" -U postgres -d "${DB:-$database}" -X -q -A -t -v ON_ERROR_STOP=1 "$@"
-}
-
 # What pg_regress sets for a server and a database that it makes itself.
+read -ra init_options <<<"${STRIDE:---dense-sequences}"
 server_settings="max_prepared_transactions = 2
 fsync = off"
 prepare_database() {
@@ -128,65 +93,6 @@ prepare_database() {
     for setting in lc_messages=C lc_monetary=C lc_numeric=C lc_time=C bytea_output=hex timezone_abbreviations=Default; do
         query "$1" -c "ALTER DATABASE $database SET ${setting%=*} TO '${setting#*=}'"
     done
-}
-
-# Sets `ports`.  The settings are those of a region that an effect on what tests show could have.
-start_plain() {
-    plain=$1/server
-    own_folder "$plain"
-    as_user "$bin/initdb" -D "$plain" -U postgres --encoding UTF8 --locale=C.UTF-8 --auth=trust >"$1/initdb.log" 2>&1
-    printf '%s\n' "$server_settings" "unix_socket_directories = '$plain'" "max_connections = 200" "shared_buffers = '128MB'" \
-        >>"$plain/postgresql.conf"
-    local port
-    for port in $(seq 25432 25532); do
-        ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || continue
-        break
-    done
-    as_user "$bin/pg_ctl" -D "$plain" -w -t 60 -l "$plain/log" -o "-p $port" start >"$1/start.log" 2>&1 ||
-        { tail "$1/start.log" "$plain/log" >&2; fail "the plain server did not start"; }
-    ports=("$port")
-    DB=postgres query "$port" -c "CREATE DATABASE $database TEMPLATE template0"
-}
-
-start_cluster() {
-    local region ready
-    printf '[[region]]\nname = "%s"\n' "${regions[@]}" >"$1/topology.toml"
-    sed -i '1i preferred_leader = "a"\n' "$1/topology.toml"
-    own_folder "$1/nodes"
-    "$1/onetrip" init --topology "$1/topology.toml" --data "$1/nodes" --database $database --bin-dir "$bin" \
-        ${STRIDE:---dense-sequences} >"$1/init.log" 2>&1 ||
-        { cat "$1/init.log" >&2; fail "onetrip init failed"; }
-    for region in "${regions[@]}"; do
-        echo "$server_settings" >>"$1/nodes/$region/postgres/postgresql.conf"
-        "$1/onetrip" start --data "$1/nodes/$region" >>"$1/nodes/$region.log" 2>&1 &
-        nodes+=($!)
-    done
-    mapfile -t ports < <(sed -n 's/.*(PostgreSQL port \([0-9]*\)).*/\1/p' "$1/init.log")
-    [ "${#ports[@]}" = ${#regions[@]} ] || fail "onetrip init did not say which ports it chose"
-    for port in "${ports[@]}"; do
-        ready=
-        for _ in $(seq 300); do
-            ! query "$port" -c 'SELECT onetrip.advance()' >/dev/null 2>&1 || { ready=yes; break; }
-            sleep 0.2
-        done
-        [ -n "$ready" ] || { tail -n 20 "$1"/nodes/*.log >&2; fail "a region took no transaction within 60 s"; }
-    done
-}
-
-stop_all() {
-    local node
-    [ -z "$running" ] || kill -TERM "$running" 2>/dev/null || true
-    if [ -n "$plain" ]; then
-        as_user "$bin/pg_ctl" -D "$plain" -m fast -t 60 stop >/dev/null 2>&1 || true
-        plain=
-    fi
-    for node in "${nodes[@]}"; do
-        kill -TERM "$node" 2>/dev/null || true
-    done
-    for node in "${nodes[@]}"; do
-        wait "$node" 2>/dev/null || true
-    done
-    nodes=()
 }
 
 # ---- one suite ----
@@ -217,42 +123,6 @@ run_suite() {
     rm -rf "${dir:?}/$suite/$system"
     mv "$out" "$dir/$suite/$system"
     say "$suite, $system: $(count "$dir/$suite/$system/results") tests in $((SECONDS - began)) s"
-}
-
-# All statements of a dump, one on each line and in order.  Left out are numbers of sequences, since each region has its own
-# share, and the random key of \restrict.
-statements() {
-    awk -v RS= '{
-        text = ""
-        n = split($0, line, "\n")
-        for (i = 1; i <= n; i++)
-            if (line[i] !~ /^--|^\\(un)?restrict|^ *(START WITH|INCREMENT BY|(NO )?M(IN|AX)VALUE|CACHE|ONETRIP)/)
-                text = text (text == "" ? "" : "\\n") line[i]
-        if (text != "") print text
-    }' | LC_ALL=C sort
-}
-
-# Whether all regions are equal, and no server crashed.  What is wrong goes to $1/regions.txt.
-judge_regions() {
-    local work=$1 i what name wrong=0
-    : >"$work/regions.txt"
-    "$work/onetrip" check --data "$work/nodes" --indexes --timeout 120 >"$work/check.txt" 2>&1 ||
-        { wrong=1; echo "onetrip check: see check.txt"; tail -n 40 "$work/check.txt"; } >>"$work/regions.txt"
-    for i in "${!regions[@]}"; do
-        for what in "pg_dump --schema-only $database" "pg_dumpall --globals-only --no-role-passwords"; do
-            name=${what%% *}-${regions[$i]}
-            # shellcheck disable=SC2086
-            "$bin/"$what -h 127.0.0.1 -p "${ports[$i]}" -U postgres 2>"$work/$name.err" | statements >"$work/$name" ||
-                { wrong=1; echo "$what fails in region ${regions[$i]}: $(head -n 3 "$work/$name.err")"; } >>"$work/regions.txt"
-            diff "$work/${what%% *}-${regions[0]}" "$work/$name" >"$work/$name.diff" ||
-                { wrong=1; echo "$what differs between ${regions[0]} and ${regions[$i]}: $name.diff"; } >>"$work/regions.txt"
-        done
-        if grep -aE "PANIC:|was terminated by signal" "$work/nodes/${regions[$i]}/postgres.log"; then
-            wrong=1
-            echo "a server crashed: region ${regions[$i]}"
-        fi >>"$work/regions.txt"
-    done
-    return $wrong
 }
 
 # Whether test $2 of suite $1 shows the same on both systems.  PostgreSQL's expected results count as the plain server's:

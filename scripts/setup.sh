@@ -2,13 +2,14 @@
 # Prepares this machine to build and run Onetrip: installs what is missing, builds the extension and installs it into
 # PostgreSQL's folders.  Quick and silent when there is nothing to do.  For Debian 12, run by root or by a user with sudo.
 #
-#   scripts/setup.sh [tests|bench|lint|clients|console|packages|image|docs]
+#   scripts/setup.sh [tests|bench|lint|clients|ecosystem|console|packages|image|docs]
 #
 # What the tools say goes to a log in ONETRIP_LOGS (target/log).
 #
 # tests: also PostGIS, for its types, and pg_cron, since it must be preloaded and bypasses the access method.
 # bench: also ss, with which `make bench` counts packets.
 # clients: also the languages and drivers of `make test-clients` that Debian has; a language that is there already stays.
+# ecosystem: also what installs from PyPI and Maven for `make test-ecosystem`.
 # console: also a browser for `make test-console`, and what makes its pictures small.
 # packages, image: also debootstrap and systemd-nspawn for `make test-packages`, buildah for `make image`.
 # lint, docs: also what `make lint` and `make docs` use; the extension is not built then.
@@ -60,6 +61,11 @@ case "${1:-}" in
         command -v go >/dev/null || wanted+=(golang-go)
         command -v javac >/dev/null || wanted+=(default-jdk-headless)
         command -v npm >/dev/null || wanted+=(npm)
+        ;;
+    ecosystem)
+        wanted+=(python3-venv libpq-dev)
+        command -v javac >/dev/null || wanted+=(default-jdk-headless)
+        command -v mvn >/dev/null || wanted+=(maven)
         ;;
     console)
         wanted+=(chromium pngquant)
