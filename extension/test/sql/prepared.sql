@@ -267,6 +267,17 @@ SELECT round_trips, everywhere_ms IS NOT NULL AS waited FROM onetrip.last_commit
 RESET onetrip.ack;
 SELECT v FROM p WHERE id = 1;
 
+-- Who has drawn from a sequence with very few values holds it: every draw is certified.
+CREATE SEQUENCE p_few MAXVALUE 3;
+BEGIN;
+SELECT nextval('p_few');
+PREPARE TRANSACTION 'draws';
+SELECT nextval('p_few');
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK PREPARED 'draws';
+SELECT nextval('p_few');
+DROP SEQUENCE p_few;
+
 -- How many a role may have, or none. Those of other roles do not count, and what is refused is rolled back.
 ALTER ROLE p_owner SET onetrip.max_prepared_transactions = 1;
 SET onetrip.max_prepared_transactions = 1;
