@@ -420,12 +420,12 @@ COMMENT ON FUNCTION onetrip.sequence_last_value(regclass) IS
 CREATE FUNCTION onetrip.sequence_defined(sequence oid, field text, otherwise bigint) RETURNS bigint
     LANGUAGE c STRICT STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ot_sequence_defined';
 COMMENT ON FUNCTION onetrip.sequence_defined(oid, text, bigint) IS
-    'A number of the sequence''s definition, as its owner wrote it: start, increment, minimum or maximum.';
+    'A number of the sequence''s definition, as its owner wrote it: start, increment, minimum, maximum or cache.';
 
 CREATE FUNCTION onetrip.sequence_share_here(sequence oid, field text) RETURNS bigint
     LANGUAGE c STRICT STABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'ot_sequence_share_here';
 COMMENT ON FUNCTION onetrip.sequence_share_here(oid, text) IS
-    'A number of this node''s share of the sequence: start, increment, minimum or maximum.';
+    'A number of this node''s share of the sequence: start, increment, minimum, maximum or cache.';
 
 CREATE VIEW onetrip.sequence_definitions AS
 SELECT s.seqrelid,
@@ -434,7 +434,7 @@ SELECT s.seqrelid,
        onetrip.sequence_defined(s.seqrelid, 'increment', s.seqincrement) AS seqincrement,
        onetrip.sequence_defined(s.seqrelid, 'maximum', s.seqmax) AS seqmax,
        onetrip.sequence_defined(s.seqrelid, 'minimum', s.seqmin) AS seqmin,
-       s.seqcache,
+       onetrip.sequence_defined(s.seqrelid, 'cache', s.seqcache) AS seqcache,
        s.seqcycle
 FROM pg_catalog.pg_sequence s;
 COMMENT ON VIEW onetrip.sequence_definitions IS

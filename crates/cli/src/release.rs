@@ -231,13 +231,15 @@ fn statements(database: &str) -> Vec<String> {
         ),
         format!(
             "UPDATE pg_sequence s SET seqstart = o.start, seqincrement = o.increment, seqmin = o.minimum, \
-             seqmax = o.maximum FROM (SELECT c.oid, {} AS start, {} AS increment, {} AS minimum, {} AS maximum \
+             seqmax = o.maximum, seqcache = coalesce(o.cache, seqcache) \
+             FROM (SELECT c.oid, {} AS start, {} AS increment, {} AS minimum, {} AS maximum, {} AS cache \
              FROM pg_class c, pg_options_to_table(c.reloptions) WHERE c.relkind = 'S' GROUP BY c.oid) o \
              WHERE o.oid = s.seqrelid",
             value("start"),
             value("increment"),
             value("minimum"),
-            value("maximum")
+            value("maximum"),
+            value("cache")
         ),
         "UPDATE pg_class SET reloptions = NULL WHERE relkind = 'S' AND reloptions IS NOT NULL".into(),
         "DELETE FROM pg_depend WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_am'::regclass \

@@ -99,6 +99,7 @@ extern int	ot_sequence_stride;
 extern bool ot_show_sequence_shares;
 extern int	ot_commit_timeout_ms;
 extern int	ot_ack;
+extern int	ot_max_prepared_transactions;
 extern int	ot_max_trips;
 extern int	ot_statement_retries;
 extern bool ot_commit_notices;

@@ -25,6 +25,7 @@ int			ot_sequence_stride = 1;
 bool		ot_show_sequence_shares = false;
 int			ot_commit_timeout_ms = 10000;
 int			ot_ack = OT_ACK_QUORUM;
+int			ot_max_prepared_transactions = 1000;
 int			ot_max_trips = -1;
 int			ot_statement_retries = 3;
 bool		ot_commit_notices = false;
@@ -143,6 +144,11 @@ ot_settings_init(void)
 							"COMMIT of a change takes one; DDL, a fresh read, a row lock with onetrip.concurrency = locking, and onetrip.ack = applied_everywhere take another one each; -1: any number.",
 							&ot_max_trips, -1, -1, INT_MAX,
 							PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.max_prepared_transactions",
+							"How many transactions a role may have prepared in the cluster at a time.",
+							"The cluster has room for 10000; 0: PREPARE TRANSACTION is refused.",
+							&ot_max_prepared_transactions, 1000, 0, 10000,
+							PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.statement_retries",
 							"How often a statement that lost against another transaction is run again.",
 							"Only one that is a transaction of its own, and of which the client has been sent nothing.",

@@ -121,6 +121,8 @@ ot_held_locks_need_keys(void)
 			continue;
 		found = ((Form_pg_class) GETSTRUCT(tuple))->relam == onetrip_am;
 		ReleaseSysCache(tuple);
+		found |= locks[i].mode >= RowExclusiveLock && get_rel_relkind(locks[i].relid) == RELKIND_SEQUENCE &&
+			ot_sequence_relation_is_short(locks[i].relid);
 	}
 	return found;
 }

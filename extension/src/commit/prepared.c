@@ -119,14 +119,12 @@ ot_prepared_raise_no_room(void)
 /* ---- what is prepared ---- */
 
 /*
- * Runs a query about one gid as superuser: the table contains rows of others.
- * The query has up to one row with one column of type oid.
+ * Runs a query with one parameter as superuser: the table contains rows of
+ * others.  The query has up to one row with one column.
  */
 static bool
-prepared_query(const char *query, const char *gid, Oid *result)
+prepared_query(const char *query, Oid type, Datum parameter, Datum *result)
 {
-	Oid			types[] = {TEXTOID};
-	Datum		args[] = {CStringGetTextDatum(gid)};
 	bool		found;
 	bool		isnull;
 	Oid			user;
@@ -138,11 +136,11 @@ prepared_query(const char *query, const char *gid, Oid *result)
 	PushActiveSnapshot(GetLatestSnapshot());
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	if (SPI_execute_with_args(query, 1, types, args, NULL, true, 1) != SPI_OK_SELECT)
+	if (SPI_execute_with_args(query, 1, &type, &parameter, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "cannot read what is prepared");
 	found = SPI_processed == 1;
 	if (found)
-		*result = DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
+		*result = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	SPI_finish();
 	PopActiveSnapshot();
 	SetUserIdAndSecContext(user, security);
@@ -153,19 +151,25 @@ prepared_query(const char *query, const char *gid, Oid *result)
 static bool
 prepared_find(const char *gid, Oid *owner)
 {
+	Datum		found;
+
 	ending.base = ot_applied_index();
-	return prepared_query("SELECT owner FROM onetrip.prepared WHERE gid OPERATOR(pg_catalog.=) $1", gid, owner);
+	if (!prepared_query("SELECT owner FROM onetrip.prepared WHERE gid OPERATOR(pg_catalog.=) $1",
+						TEXTOID, CStringGetTextDatum(gid), &found))
+		return false;
+	*owner = DatumGetObjectId(found);
+	return true;
 }
 
 /* Is it prepared by PostgreSQL, on this server only? */
 static bool
 prepared_find_local(const char *gid)
 {
-	Oid			owner;
+	Datum		owner;
 
 	return max_prepared_xacts > 0 &&
 		prepared_query("SELECT ownerid FROM onetrip.local_prepared_xact() WHERE gid OPERATOR(pg_catalog.=) $1",
-					   gid, &owner);
+					   TEXTOID, CStringGetTextDatum(gid), &owner);
 }
 
 /* ---- PREPARE TRANSACTION ---- */
@@ -182,7 +186,7 @@ prepared_refuse(const char *what)
 static void
 prepared_check_as_postgresql(void)
 {
-	Oid			found;
+	Datum		found;
 
 	if (MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE)
 		prepared_refuse("operated on temporary objects");
@@ -192,7 +196,7 @@ prepared_check_as_postgresql(void)
 		prepared_refuse("executed LISTEN, UNLISTEN, or NOTIFY");
 	AtPrepare_Notify();
 	if (prepared_query("SELECT 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid FROM pg_catalog.pg_cursors WHERE is_holdable "
-					   "AND creation_time OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp() AND $1 IS NOT NULL", "", &found))
+					   "AND creation_time OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp() AND $1", BOOLOID, BoolGetDatum(true), &found))
 		prepared_refuse("created a cursor WITH HOLD");
 }
 
@@ -220,6 +224,31 @@ prepared_check_own(void)
 				 errmsg("cannot PREPARE a transaction that has called setval()"),
 				 errdetail("It takes effect at once, and must not do so a second time."),
 				 errhint("Call setval() in a transaction of its own.")));
+}
+
+/*
+ * One role must not take all places of the cluster.  Counted is what this region
+ * shows, so sessions that prepare at the same time may go beyond it by one each.
+ */
+static void
+prepared_check_room(void)
+{
+	Datum		count;
+
+	if (ot_max_prepared_transactions == 0)
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_NOW),
+				 errmsg("prepared transactions are disabled"),
+				 errhint("Set onetrip.max_prepared_transactions to a nonzero value.")));
+	if (!prepared_query("SELECT pg_catalog.count(*) FROM onetrip.prepared WHERE owner OPERATOR(pg_catalog.=) $1",
+						OIDOID, ObjectIdGetDatum(GetUserId()), &count))
+		elog(ERROR, "cannot count what is prepared");
+	if (DatumGetInt64(count) >= ot_max_prepared_transactions)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("role \"%s\" has prepared as many transactions as it may have at a time (%d)",
+						GetUserNameFromId(GetUserId(), false), ot_max_prepared_transactions),
+				 errhint("Commit or roll back some of those in onetrip.prepared_xacts, or increase onetrip.max_prepared_transactions.")));
 }
 
 /* The write set becomes what every worker keeps. */
@@ -282,6 +311,7 @@ prepared_try(const char *gid)
 				 errmsg("transaction identifier \"%s\" is too long", gid)));
 	prepared_check_as_postgresql();
 	prepared_check_own();
+	prepared_check_room();
 	if (prepared_find(gid, &found) || prepared_find_local(gid))
 		prepared_raise_in_use(gid);
 

@@ -18,8 +18,8 @@
  * does nothing.  Until its end, cancels are held: the client must not be told
  * that the statement failed (ot_commit_begin_answer() in commit.c).
  *
- * Which statements: INSERT, UPDATE, DELETE and MERGE, also WITH them, and CALL and
- * DO if onetrip.retry_procedures is on; of a client, outside of a transaction
+ * Which statements: INSERT, UPDATE, DELETE and MERGE, also WITH them, DDL, and
+ * CALL and DO if onetrip.retry_procedures is on; of a client, outside of a transaction
  * block, alone in their query string, or followed by Sync.  Whether a Sync follows
  * is known if it has arrived with its Execute, as drivers send it; without it
  * another statement may join the transaction.  A procedure that has ended a
@@ -82,9 +82,9 @@ static struct
 /* A statement, and the tries to run it. */
 typedef struct Retry
 {
-	QueryDesc  *query;			/* the portal's; NULL: CALL or DO */
+	QueryDesc  *query;			/* the portal's; NULL: CALL, DO or DDL */
 	QueryDesc  *running;		/* the same, or one that was made here */
-	PlannedStmt *utility;		/* CALL or DO */
+	PlannedStmt *utility;		/* then this */
 	QueryCompletion *completion;
 	LocalTransactionId lxid;	/* of the try */
 	DestReceiver *dest;
@@ -146,6 +146,31 @@ retry_applies(PlannedStmt *stmt)
 		(MyXactFlags & XACT_FLAGS_PIPELINING) == 0 &&
 		ot_in_replicated_database() &&
 		(!portal->visible || retry_sync_follows());
+}
+
+/*
+ * A procedure is, if somebody has said so.  DDL is: what it loses to is mostly
+ * other DDL, about something else.  (The definition of an index by CREATE INDEX
+ * CONCURRENTLY is committed before the index is built; that is the try.)
+ */
+static bool
+retry_applies_to_utility(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_CallStmt:
+		case T_DoStmt:
+			return ot_retry_procedures;
+			/* these count as what they contain */
+		case T_ExplainStmt:
+		case T_PrepareStmt:
+		case T_ExecuteStmt:
+			return false;
+		case T_TruncateStmt:
+			return true;
+		default:
+			return GetCommandLogLevel(stmt) == LOGSTMT_DDL;
+	}
 }
 
 /* ---- one try ---- */
@@ -478,9 +503,9 @@ ot_retry_process_utility(PlannedStmt *pstmt, const char *query,
 {
 	Retry	   *retry;
 
-	if (likely(!ot_retry_procedures) || context != PROCESS_UTILITY_TOPLEVEL || completion == NULL ||
-		!(IsA(pstmt->utilityStmt, CallStmt) || IsA(pstmt->utilityStmt, DoStmt)) ||
-		!retry_applies(pstmt))
+	if (context != PROCESS_UTILITY_TOPLEVEL || completion == NULL ||
+		IsA(pstmt->utilityStmt, TransactionStmt) || !IsTransactionState() ||
+		!retry_applies_to_utility(pstmt->utilityStmt) || !retry_applies(pstmt))
 	{
 		ot_call_process_utility(prev_process_utility, pstmt, pstmt->utilityStmt, query,
 								read_only_tree, context, params, env, dest, completion);

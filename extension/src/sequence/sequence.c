@@ -50,6 +50,20 @@
  * that values are unique: the position of a sequence is part of the entry of a
  * transaction that used it, and a region that takes over goes on above it.
  *
+ * Short sequences
+ * ---------------
+ * A sequence that has not one value for each slot is short: its definition stays
+ * as written on every node, and its values are unique because they are
+ * certified.  Every transaction that draws from it gets an entry with a key of
+ * the sequence and its position, which other nodes take over as it is.  A node
+ * that applies such an entry locks the sequence against those that have drawn
+ * from it, so they are evicted if they have not proposed, and lose by the key if
+ * they have: a transaction that commits has seen every draw before its own.
+ * Transactions of one node wait for each other at COMMIT, so that they do not
+ * lose to each other.  No session may keep values in its cache that another
+ * node may give out, so CACHE is 1 in pg_sequence.
+ * (docs/decisions/2026-11-25-short-sequences.md)
+ *
  * Runs in backends and in the apply worker.  Locks: those that the statement
  * itself takes, but a little earlier; the sequence's page, exclusively, for
  * each change of position.
@@ -109,6 +123,7 @@ typedef struct Alteration
 	bool		restart_value_given;
 	int64		restart_value;
 	bool		new_increment;
+	bool		fresh;			/* made in this transaction, and not used yet */
 } Alteration;
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
@@ -130,13 +145,26 @@ ot_sequence_is_active(void)
 }
 
 OtShare
-ot_sequence_own_share(void)
+ot_sequence_own_share(const OtSequence *seq)
 {
-	OtShare		share;
+	OtShare		share = {0, 1};
 
-	share.stride = ot_sequence_stride;
-	share.slot = share.stride > 1 ? ot_sequence_slot : 0;
+	if (ot_sequence_stride > 1 && !ot_sequence_is_short(seq, ot_sequence_stride))
+	{
+		share.stride = ot_sequence_stride;
+		share.slot = ot_sequence_slot;
+	}
 	return share;
+}
+
+/* Is it a sequence whose values are certified? */
+bool
+ot_sequence_relation_is_short(Oid relid)
+{
+	OtSequenceLoaded seq;
+
+	return ot_sequence_stride > 1 && get_rel_persistence(relid) == RELPERSISTENCE_PERMANENT &&
+		ot_sequence_load(relid, &seq) && ot_sequence_is_short(&seq.user, ot_sequence_stride);
 }
 
 /* ---- catalogs ---- */
@@ -169,6 +197,7 @@ ot_sequence_load(Oid relid, OtSequenceLoaded *seq)
 	seq->here.increment = seq->user.increment = form->seqincrement;
 	seq->here.minimum = seq->user.minimum = form->seqmin;
 	seq->here.maximum = seq->user.maximum = form->seqmax;
+	seq->here.cache = seq->user.cache = form->seqcache;
 	seq->user.cycle = form->seqcycle;
 	seq->adjusted = false;
 	ReleaseSysCache(tuple);
@@ -192,7 +221,8 @@ ot_sequence_load(Oid relid, OtSequenceLoaded *seq)
 					sequence_read_option(option, "increment", &seq->user.increment) ||
 					sequence_read_option(option, "minimum", &seq->user.minimum) ||
 					sequence_read_option(option, "maximum", &seq->user.maximum) ||
-					sequence_read_option(option, "anchor", &seq->user.anchor));
+					sequence_read_option(option, "anchor", &seq->user.anchor) ||
+					sequence_read_option(option, "cache", &seq->user.cache));
 		}
 		seq->adjusted = true;
 	}
@@ -214,6 +244,7 @@ ot_sequence_store_here(Oid relid, OtSequenceHere here)
 	form->seqincrement = here.increment;
 	form->seqmin = here.minimum;
 	form->seqmax = here.maximum;
+	form->seqcache = here.cache;
 	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
 	heap_freetuple(tuple);
 	table_close(catalog, RowExclusiveLock);
@@ -226,7 +257,7 @@ sequence_store_user(Oid relid, const OtSequence *user)
 	Relation	catalog = table_open(RelationRelationId, RowExclusiveLock);
 	HeapTuple	tuple = SearchSysCacheCopy1(RELOID, ObjectIdGetDatum(relid));
 	HeapTuple	changed;
-	Datum		items[5];
+	Datum		items[6];
 	Datum		values[Natts_pg_class] = {0};
 	bool		nulls[Natts_pg_class] = {false};
 	bool		replace[Natts_pg_class] = {false};
@@ -238,8 +269,9 @@ sequence_store_user(Oid relid, const OtSequence *user)
 	items[2] = CStringGetTextDatum(psprintf("minimum=" INT64_FORMAT, user->minimum));
 	items[3] = CStringGetTextDatum(psprintf("maximum=" INT64_FORMAT, user->maximum));
 	items[4] = CStringGetTextDatum(psprintf("anchor=" INT64_FORMAT, user->anchor));
+	items[5] = CStringGetTextDatum(psprintf("cache=" INT64_FORMAT, user->cache));
 	values[Anum_pg_class_reloptions - 1] =
-		PointerGetDatum(construct_array(items, 5, TEXTOID, -1, false, TYPALIGN_INT));
+		PointerGetDatum(construct_array(items, 6, TEXTOID, -1, false, TYPALIGN_INT));
 	replace[Anum_pg_class_reloptions - 1] = true;
 	changed = heap_modify_tuple(tuple, RelationGetDescr(catalog), values, nulls, replace);
 	CatalogTupleUpdate(catalog, &tuple->t_self, changed);
@@ -252,20 +284,12 @@ sequence_store_user(Oid relid, const OtSequence *user)
 void
 ot_sequence_adjust(Oid relid, const OtSequence *user)
 {
-	OtShare		share = ot_sequence_own_share();
-	int64		needed;
+	OtSequenceHere here = ot_sequence_here(user, ot_sequence_own_share(user));
 
-	if (!ot_sequence_fits(user, share, &needed))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("sequence \"%s\" has too few values for all nodes",
-						get_rel_name(relid)),
-				 errdetail("Values are interleaved for %d nodes: from START %lld by INCREMENT %lld, the first round of them reaches %lld.",
-						   share.stride, (long long) user->start,
-						   (long long) user->increment, (long long) needed),
-				 errhint("Widen MINVALUE or MAXVALUE, or use a smaller INCREMENT.")));
+	if (ot_sequence_is_short(user, ot_sequence_stride))
+		here.cache = 1;
 	sequence_store_user(relid, user);
-	ot_sequence_store_here(relid, ot_sequence_here(user, share));
+	ot_sequence_store_here(relid, here);
 	CommandCounterIncrement();
 }
 
@@ -337,13 +361,15 @@ sequence_undo_like(CreateSeqStmt *stmt)
 				if (strcmp(kept->defname, "start") != 0 &&
 					strcmp(kept->defname, "increment") != 0 &&
 					strcmp(kept->defname, "minvalue") != 0 &&
-					strcmp(kept->defname, "maxvalue") != 0)
+					strcmp(kept->defname, "maxvalue") != 0 &&
+					strcmp(kept->defname, "cache") != 0)
 					options = lappend(options, kept);
 			}
 			options = lappend(options, sequence_int64_option("start", source->user.start));
 			options = lappend(options, sequence_int64_option("increment", source->user.increment));
 			options = lappend(options, sequence_int64_option("minvalue", source->user.minimum));
 			options = lappend(options, sequence_int64_option("maxvalue", source->user.maximum));
+			options = lappend(options, sequence_int64_option("cache", source->user.cache));
 			stmt->options = options;
 			return (Node *) stmt;
 		}
@@ -393,7 +419,7 @@ sequence_after_create(Oid relid)
 	seq.user.anchor = seq.user.start;
 	ot_sequence_adjust(relid, &seq.user);
 	ot_sequence_set_position(relid, &seq.user,
-				 ot_sequence_place(&seq.user, ot_sequence_own_share(), seq.user.start, false));
+				 ot_sequence_place(&seq.user, ot_sequence_own_share(&seq.user), seq.user.start, false));
 	CommandCounterIncrement();
 }
 
@@ -410,7 +436,6 @@ sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 	OtSequenceLoaded		seq;
 	Relation	rel;
 	Oid			relid;
-	bool		fresh;
 
 	if (list_length(stmt->options) == (ot_ddl_find_option(stmt->options, "owned_by") ? 1 : 0))
 		return (Node *) stmt;
@@ -423,7 +448,7 @@ sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 
 	rel = relation_open(relid, NoLock);
 	alteration->position = ot_sequence_page_read(rel);
-	fresh = rel->rd_createSubid != InvalidSubTransactionId &&
+	alteration->fresh = rel->rd_createSubid != InvalidSubTransactionId &&
 		!alteration->position.is_called &&
 		alteration->position.last_value == seq.here.start;
 	relation_close(rel, NoLock);
@@ -437,8 +462,8 @@ sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 	alteration->new_increment = increment != NULL &&
 		defGetInt64(increment) != seq.user.increment;
 
-	if (alteration->new_increment && !restart && !fresh &&
-		ot_sequence_stride > 1 && ot_capturing())
+	if (alteration->new_increment && !restart && !alteration->fresh &&
+		ot_sequence_own_share(&seq.user).stride > 1 && ot_capturing())
 		ereport(ERROR,
 				(errcode(OT_ERR_NOT_REPLICATED),
 				 errmsg("cannot change the INCREMENT of sequence \"%s\" without RESTART",
@@ -449,7 +474,7 @@ sequence_before_alter(AlterSeqStmt *stmt, Alteration *alteration)
 	if (seq.adjusted)
 	{
 		OtSequenceHere as_written = {seq.user.start, seq.user.increment,
-		seq.user.minimum, seq.user.maximum};
+		seq.user.minimum, seq.user.maximum, seq.user.cache};
 
 		ot_sequence_store_here(relid, as_written);
 		CommandCounterIncrement();
@@ -473,35 +498,51 @@ static void
 sequence_after_alter(const Alteration *alteration)
 {
 	Oid			relid = alteration->relid;
-	OtShare		share = ot_sequence_own_share();
-	OtPosition	position;
+	bool		was_short = ot_sequence_is_short(&alteration->before, ot_sequence_stride);
+	bool		is_short;
+	int64		restart_at;
+	OtShare		share;
+	OtPosition	position = alteration->position;
 	OtSequenceLoaded		seq;
 
 	CommandCounterIncrement();
 	if (!ot_sequence_load(relid, &seq))
 		return;
-	if (share.stride > 1)
+	restart_at = alteration->restart_value_given ? alteration->restart_value : seq.here.start;
+	if (ot_sequence_stride > 1)
 	{
 		/* pg_sequence now has the owner's new definition, reloptions the old */
 		seq.user.start = seq.here.start;
 		seq.user.increment = seq.here.increment;
 		seq.user.minimum = seq.here.minimum;
 		seq.user.maximum = seq.here.maximum;
-		seq.user.anchor = alteration->before.anchor;
-		if (alteration->new_increment)
-			seq.user.anchor = alteration->restart_value_given ?
-				alteration->restart_value : seq.user.start;
+		seq.user.cache = seq.here.cache;
+		seq.user.anchor = alteration->new_increment ? restart_at : alteration->before.anchor;
 		ot_sequence_adjust(relid, &seq.user);
 	}
+	share = ot_sequence_own_share(&seq.user);
+	is_short = ot_sequence_is_short(&seq.user, ot_sequence_stride);
+	if (is_short && !was_short && !alteration->restart && !alteration->fresh && ot_capturing())
+		ereport(ERROR,
+				(errcode(OT_ERR_NOT_REPLICATED),
+				 errmsg("cannot make sequence \"%s\" this short without RESTART", get_rel_name(relid)),
+				 errdetail("It gets fewer values than there are places for regions, and another region may be ahead of this one."),
+				 errhint("Add RESTART WITH a value beyond all that are in use.")));
 
-	if (alteration->restart || (share.stride > 1 && alteration->new_increment))
-		position = ot_sequence_place(&seq.user, share,
-									 alteration->restart_value_given ?
-									 alteration->restart_value : seq.user.start,
-									 false);
+	/* without RESTART, one that gets new numbers, or becomes short, is not in use yet */
+	if (alteration->restart ||
+		(ot_sequence_stride > 1 && !was_short && (alteration->new_increment || is_short)))
+		position = ot_sequence_place(&seq.user, share, restart_at, false);
+	else if (was_short)
+	{
+		OtShare		all = {0, 1};
+
+		position = ot_sequence_clamp(&seq.user, all, position);
+		position = ot_sequence_place(&seq.user, share, position.last_value, position.is_called);
+	}
 	else
-		position = ot_sequence_clamp(&seq.user, share, alteration->position);
-	if (share.stride > 1 || ot_is_apply_worker)
+		position = ot_sequence_clamp(&seq.user, share, position);
+	if (ot_sequence_stride > 1 || ot_is_apply_worker)
 		ot_sequence_set_position(relid, &seq.user, position);
 	CommandCounterIncrement();
 }

@@ -17,6 +17,7 @@
 
 /* sequence.c */
 extern void ot_sequence_init(void);
+extern bool ot_sequence_relation_is_short(Oid relid);	/* its values are certified */
 
 /* sequence_position.c */
 extern void ot_sequence_capture(Oid relid); /* one that this transaction used */

@@ -31,6 +31,7 @@ typedef struct OtSequence
 	int64		minimum;
 	int64		maximum;
 	int64		anchor;
+	int64		cache;
 	bool		cycle;
 } OtSequence;
 
@@ -41,6 +42,7 @@ typedef struct OtSequenceHere
 	int64		increment;
 	int64		minimum;
 	int64		maximum;
+	int64		cache;
 } OtSequenceHere;
 
 /* What a sequence's own relation contains. */
@@ -50,7 +52,10 @@ typedef struct OtPosition
 	bool		is_called;
 } OtPosition;
 
-/* One node's share: every stride'th increment, from the slot'th on. */
+/*
+ * One node's share: every stride'th increment, from the slot'th on.  With stride
+ * 1 all values: in a dense cluster, and of a short sequence.
+ */
 typedef struct OtShare
 {
 	int			slot;
@@ -66,7 +71,7 @@ typedef struct OtSequenceLoaded
 } OtSequenceLoaded;
 
 /* sequence_share.c: arithmetic, without catalogs */
-extern bool ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed);
+extern bool ot_sequence_is_short(const OtSequence *seq, int stride);
 extern OtSequenceHere ot_sequence_here(const OtSequence *seq, OtShare share);
 extern OtPosition ot_sequence_place(const OtSequence *seq, OtShare share,
 									int64 value, bool is_called);
@@ -79,7 +84,7 @@ extern OtPosition ot_sequence_hand_over(const OtSequence *seq, OtShare share,
 
 /* sequence.c */
 extern bool ot_sequence_is_active(void);
-extern OtShare ot_sequence_own_share(void);
+extern OtShare ot_sequence_own_share(const OtSequence *seq);
 extern bool ot_sequence_load(Oid relid, OtSequenceLoaded *seq);
 extern void ot_sequence_store_here(Oid relid, OtSequenceHere here);
 extern void ot_sequence_adjust(Oid relid, const OtSequence *user);

@@ -94,7 +94,7 @@ ot_sequence_page_write(Relation rel, const OtSequence *seq, OtPosition target, b
 	{
 		OtPosition	now = {data->last_value, data->is_called};
 
-		if (!ot_sequence_raise(seq, ot_sequence_own_share(), &now, target.last_value))
+		if (!ot_sequence_raise(seq, ot_sequence_own_share(seq), &now, target.last_value))
 		{
 			UnlockReleaseBuffer(buffer);
 			return;
@@ -158,7 +158,7 @@ ot_setval(PG_FUNCTION_ARGS)
 					 errmsg("setval: value %lld is out of bounds for sequence \"%s\" (%lld..%lld)",
 							(long long) value, get_rel_name(relid),
 							(long long) seq.user.minimum, (long long) seq.user.maximum)));
-		position = ot_sequence_place(&seq.user, ot_sequence_own_share(), value, is_called);
+		position = ot_sequence_place(&seq.user, ot_sequence_own_share(&seq.user), value, is_called);
 
 		/*
 		 * After setvals in two regions at the same time, each would have the
@@ -198,6 +198,19 @@ ot_nextval(PG_FUNCTION_ARGS)
 /* ---- write sets ---- */
 
 /*
+ * A short sequence: nobody commits who has not seen this.  That the lock which
+ * its draw took is still held means that no other region's draw was applied
+ * since (ot_sequence_apply), so the base is as good as the draw's.  Others of
+ * this server wait here, until this transaction's entry is visible.
+ */
+static void
+sequence_capture_short(Oid relid)
+{
+	LockRelationOid(relid, ShareUpdateExclusiveLock);
+	ot_write_set_key_now(ot_hash_relation(relid), OT_NO_KEY_UPDATE, relid);
+}
+
+/*
  * At COMMIT, for a sequence on which this transaction holds RowExclusiveLock:
  * records its position, so that other regions go on above it.  With interleaved
  * values this only keeps the regions near each other, which is not worth a
@@ -209,17 +222,25 @@ ot_sequence_capture(Oid relid)
 	char	   *schema;
 	Relation	rel;
 	OtPosition	position;
+	bool		is_short;
 
 	if (get_rel_relkind(relid) != RELKIND_SEQUENCE ||
-		get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT ||
-		(ot_sequence_stride > 1 && ot_write_set_is_empty()))
+		get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT)
+		return;
+	is_short = ot_sequence_relation_is_short(relid);
+	if (is_short)
+		sequence_capture_short(relid);
+	else if (ot_sequence_stride > 1 && ot_write_set_is_empty())
 		return;
 	schema = get_namespace_name(get_rel_namespace(relid));
 	rel = try_relation_open(relid, NoLock);
 	if (rel == NULL || schema == NULL)
 		return;
 	position = ot_sequence_page_read(rel);
-	if (position.is_called)
+	if (is_short)
+		ot_write_set_sequence(schema, RelationGetRelationName(rel), position.last_value,
+							  OT_SEQUENCE_EXACT | (position.is_called ? OT_SEQUENCE_IS_CALLED : 0));
+	else if (position.is_called)
 		ot_write_set_sequence(schema, RelationGetRelationName(rel),
 							  position.last_value, OT_SEQUENCE_IS_CALLED);
 	relation_close(rel, NoLock);
@@ -241,11 +262,14 @@ ot_sequence_apply(OtReader *r)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s.%s\" is not a sequence", schema, name)));
+	/* who has drawn from it here, and not committed, may have drawn the same value */
+	if (!ot_is_rehearsing && ot_sequence_relation_is_short(RelationGetRelid(rel)))
+		LockRelation(rel, ShareRowExclusiveLock);
 	if (ot_is_rehearsing)
 		;						/* a change of position is not rolled back */
 	else if (flags & OT_SEQUENCE_EXACT)
 		ot_sequence_page_write(rel, &seq.user,
-				   ot_sequence_place(&seq.user, ot_sequence_own_share(), value,
+				   ot_sequence_place(&seq.user, ot_sequence_own_share(&seq.user), value,
 									 (flags & OT_SEQUENCE_IS_CALLED) != 0),
 				   false);
 	else

@@ -58,18 +58,19 @@ sequence_reshare_all_sequences(void)
 }
 
 static bool
-sequence_reshare_one(Oid relid, OtShare share)
+sequence_reshare_one(Oid relid)
 {
 	OtSequenceLoaded seq;
 	OtSequenceHere mine;
 	OtPosition	position;
+	OtShare		share;
 	Relation	rel;
-	int64		needed;
 
 	/* Temporary ones are not shared; another server's are dropped some time. */
 	if (get_rel_persistence(relid) == RELPERSISTENCE_TEMP || !ot_sequence_load(relid, &seq))
 		return false;
-	if (seq.adjusted && ot_sequence_fits(&seq.user, share, &needed))
+	share = ot_sequence_own_share(&seq.user);
+	if (seq.adjusted)
 	{
 		mine = ot_sequence_here(&seq.user, share);
 		if (mine.start == seq.here.start && mine.increment == seq.here.increment &&
@@ -92,19 +93,18 @@ sequence_reshare_one(Oid relid, OtShare share)
 void
 ot_sequence_reshare(void)
 {
-	OtShare		share = ot_sequence_own_share();
 	int			changed = 0;
 	int			total = 0;
 	ListCell   *lc;
 
-	if (share.stride == 1)
+	if (ot_sequence_stride == 1)
 		return;
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	foreach(lc, sequence_reshare_all_sequences())
 	{
 		total++;
-		if (sequence_reshare_one(lfirst_oid(lc), share))
+		if (sequence_reshare_one(lfirst_oid(lc)))
 			changed++;
 	}
 	PopActiveSnapshot();
@@ -114,5 +114,5 @@ ot_sequence_reshare(void)
 	if (changed > 0)
 		ereport(LOG,
 				(errmsg("%d of %d sequences had another share or none, and now give the values of slot %d of %d",
-						changed, total, share.slot, share.stride)));
+						changed, total, ot_sequence_slot, ot_sequence_stride)));
 }

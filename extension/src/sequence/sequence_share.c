@@ -64,34 +64,25 @@ sequence_share_own_at_or_before(const OtSequence *seq, OtShare share, int128 a)
 }
 
 /*
- * Does every slot have a value between start and the end?  If not, the value
- * that the last slot would need is in *last_needed (cut to 64 bits).  The
- * answer is the same on every node.
+ * Is there, for some slot, no value between start and the end?  The answer is
+ * the same on every node.
  */
 bool
-ot_sequence_fits(const OtSequence *seq, OtShare share, int64 *last_needed)
+ot_sequence_is_short(const OtSequence *seq, int stride)
 {
 	int			direction = DIRECTION(seq);
 	int128		increment = (int128) seq->increment * direction;
 	int128		first;
-	int128		needed;
 
-	*last_needed = seq->start;
-	if (share.stride == 1)
-		return true;
+	if (stride == 1)
+		return false;
 	first = (int128) seq->start * direction;
 	first += sequence_share_floor_mod((int128) seq->anchor * direction - first, increment);
-	needed = first + increment * (share.stride - 1);
-	if (needed <= LAST(seq) && increment * share.stride <= PG_INT64_MAX)
-		return true;
-	needed = needed > PG_INT64_MAX ? PG_INT64_MAX : needed;
-	*last_needed = (int64) (needed * direction);
-	return false;
+	return first + increment * (stride - 1) > LAST(seq) || increment * stride > PG_INT64_MAX;
 }
 
 /*
- * The definition for this node's pg_sequence; the sequence must fit
- * (ot_sequence_fits).  nextval only compares with the far bound, so that one is
+ * The definition for this node's pg_sequence.  nextval only compares with the far bound, so that one is
  * kept as it is; but it wraps around *to* the near bound, which must therefore
  * be an own value if the sequence cycles.
  */
@@ -105,6 +96,7 @@ ot_sequence_here(const OtSequence *seq, OtShare share)
 	here.increment = (int64) ((int128) seq->increment * share.stride);
 	here.minimum = seq->minimum;
 	here.maximum = seq->maximum;
+	here.cache = seq->cache;
 	if (seq->cycle)
 	{
 		int64		near = (int64) (sequence_share_own_at_or_after(seq, share, FIRST(seq)) * direction);

@@ -48,7 +48,8 @@ PG_FUNCTION_INFO_V1(ot_sequence_last_value);
 /* ---- what the views call ---- */
 
 static int64
-sequence_shown_field(const char *name, int64 start, int64 increment, int64 minimum, int64 maximum)
+sequence_shown_field(const char *name, int64 start, int64 increment, int64 minimum, int64 maximum,
+					 int64 cache)
 {
 	if (strcmp(name, "start") == 0)
 		return start;
@@ -58,10 +59,12 @@ sequence_shown_field(const char *name, int64 start, int64 increment, int64 minim
 		return minimum;
 	if (strcmp(name, "maximum") == 0)
 		return maximum;
+	if (strcmp(name, "cache") == 0)
+		return cache;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("a sequence's definition has no \"%s\"", name),
-			 errhint("It has start, increment, minimum and maximum.")));
+			 errhint("It has start, increment, minimum, maximum and cache.")));
 }
 
 /*
@@ -77,7 +80,7 @@ ot_sequence_defined(PG_FUNCTION_ARGS)
 	if (!ot_sequence_load(PG_GETARG_OID(0), &seq))
 		PG_RETURN_INT64(PG_GETARG_INT64(2));
 	PG_RETURN_INT64(sequence_shown_field(name, seq.user.start, seq.user.increment,
-										 seq.user.minimum, seq.user.maximum));
+										 seq.user.minimum, seq.user.maximum, seq.user.cache));
 }
 
 /* onetrip.sequence_share_here(oid, text): the same of this node's share. */
@@ -90,7 +93,7 @@ ot_sequence_share_here(PG_FUNCTION_ARGS)
 	if (!ot_sequence_load(PG_GETARG_OID(0), &seq))
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(sequence_shown_field(name, seq.here.start, seq.here.increment,
-										 seq.here.minimum, seq.here.maximum));
+										 seq.here.minimum, seq.here.maximum, seq.here.cache));
 }
 
 /*
@@ -118,7 +121,8 @@ ot_sequence_last_value(PG_FUNCTION_ARGS)
 	relation_close(rel, AccessShareLock);
 	if (position.is_called)
 		PG_RETURN_INT64(position.last_value);
-	if (!seq.adjusted || position.last_value == seq.here.start)
+	if (!seq.adjusted || position.last_value == seq.here.start ||
+		ot_sequence_own_share(&seq.user).stride == 1)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(position.last_value - seq.user.increment);
 }

@@ -143,6 +143,11 @@ ot_sequence_note_used(void)
 			get_rel_relkind(locks[i].relid) != RELKIND_SEQUENCE ||
 			get_rel_persistence(locks[i].relid) != RELPERSISTENCE_PERMANENT)
 			continue;
+		if (ot_sequence_relation_is_short(locks[i].relid))
+		{
+			noted = false;		/* its values are certified */
+			break;
+		}
 		if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
 			sequence_used_flush_position(locks[i].relid);
 		noted = sequence_used_note_one(locks[i].relid);
@@ -221,8 +226,9 @@ ot_sequence_lock_used(void)
 
 	for (int i = 0; i < count; i++)
 	{
-		if (get_rel_relkind(items[i].relid) != RELKIND_SEQUENCE)
-			sequence_used_forget_items(&items[i], 1);	/* dropped, or never one */
+		if (get_rel_relkind(items[i].relid) != RELKIND_SEQUENCE ||
+			ot_sequence_relation_is_short(items[i].relid))
+			sequence_used_forget_items(&items[i], 1);	/* dropped, never one, or certified */
 		else if (ConditionalLockRelationOid(items[i].relid, RowExclusiveLock))
 			telling[ntelling++] = items[i];
 	}

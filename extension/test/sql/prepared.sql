@@ -267,6 +267,44 @@ SELECT round_trips, everywhere_ms IS NOT NULL AS waited FROM onetrip.last_commit
 RESET onetrip.ack;
 SELECT v FROM p WHERE id = 1;
 
+-- Who has drawn from a sequence with very few values holds it: every draw is certified.
+CREATE SEQUENCE p_few MAXVALUE 3;
+BEGIN;
+SELECT nextval('p_few');
+PREPARE TRANSACTION 'draws';
+SELECT nextval('p_few');
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK PREPARED 'draws';
+SELECT nextval('p_few');
+DROP SEQUENCE p_few;
+
+-- How many a role may have, or none. Those of other roles do not count, and what is refused is rolled back.
+ALTER ROLE p_owner SET onetrip.max_prepared_transactions = 1;
+SET onetrip.max_prepared_transactions = 1;
+SET ROLE p_owner;
+SET onetrip.max_prepared_transactions = 2;
+BEGIN;
+UPDATE p SET v = 'first' WHERE id = 1;
+PREPARE TRANSACTION 'room 1';
+BEGIN;
+UPDATE p SET v = 'second' WHERE id = 2;
+PREPARE TRANSACTION 'room 2';
+\echo :LAST_ERROR_SQLSTATE
+SET ROLE p_other;
+BEGIN;
+UPDATE p SET v = 'second' WHERE id = 2;
+PREPARE TRANSACTION 'room 2';
+RESET ROLE;
+SET onetrip.max_prepared_transactions = 0;
+BEGIN;
+UPDATE p SET v = 'third' WHERE id = 4;
+PREPARE TRANSACTION 'room 3';
+\echo :LAST_ERROR_SQLSTATE
+SELECT string_agg(gid, ', ' ORDER BY gid) FROM onetrip.prepared_xacts;
+ROLLBACK PREPARED 'room 1';
+COMMIT PREPARED 'room 2';
+RESET onetrip.max_prepared_transactions;
+
 -- Each kind of setting, with SET and SET LOCAL: after PREPARE TRANSACTION as after COMMIT, and after one that failed as after ROLLBACK.
 CREATE TABLE p_seen (how text, statement text, value text, effective name, session name) USING heap;
 GRANT ALL ON p_seen TO PUBLIC;

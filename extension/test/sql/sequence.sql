@@ -32,11 +32,58 @@ SELECT own(1, 1, nextval('up'), nextval('up'), nextval('up')) AS up,
 SELECT nextval('temporary'), nextval('temporary');
 SELECT setval('temporary', 50), nextval('temporary');
 
--- A sequence that is too short for all nodes is refused.
+-- A sequence that is too short for all nodes gives every value, and its transactions are entries of the log with its position.
+CREATE SEQUENCE short MAXVALUE 3 CACHE 5;
+CREATE SEQUENCE wide INCREMENT 9223372036854775807 MINVALUE -10 START -10;
+CREATE SEQUENCE short_cycle AS smallint MINVALUE -1 MAXVALUE 1 CYCLE;
+SELECT sequencename, start_value, min_value, max_value, increment_by, cache_size, last_value FROM pg_sequences
+    WHERE sequencename IN ('short', 'wide', 'short_cycle') ORDER BY 1;
+SELECT proposals AS before FROM onetrip.status \gset
+SELECT nextval('short'), nextval('short');
+SELECT proposals - :before AS entries FROM onetrip.status;
+SELECT seqcache, onetrip.sequence_share_here(seqrelid, 'cache') AS here FROM pg_sequence WHERE seqrelid = 'short'::regclass;
+BEGIN;
+SELECT nextval('short');
+SELECT nextval('short_cycle') FROM generate_series(1, 5);
+SELECT nextval('wide'), nextval('wide');
+COMMIT;
+SELECT nextval('short');
+\echo :LAST_ERROR_SQLSTATE
+SELECT last_value, is_called FROM short;
+SELECT setval('short', 2, false), nextval('short'), setval('short', 1), nextval('short'), currval('short'), lastval();
+ALTER SEQUENCE short RESTART WITH 3;
+SELECT nextval('short');
+-- It becomes long, and short again: other nodes may be ahead then, so that needs RESTART.
+ALTER SEQUENCE short MAXVALUE 100000;
+SELECT own(1, 1, nextval('short')), nextval('short') BETWEEN 4 AND 4 + 3 * :stride AS goes_on;
+ALTER SEQUENCE short MAXVALUE 300 RESTART WITH 20;
+SELECT own(1, 1, nextval('short')), nextval('short') >= 20 AS goes_on;
 \set VERBOSITY terse
-CREATE SEQUENCE short MAXVALUE 1 MINVALUE 0;
-CREATE SEQUENCE short INCREMENT 9223372036854775807;
+ALTER SEQUENCE short INCREMENT 1000000 MAXVALUE 1000001;
+\echo :LAST_ERROR_SQLSTATE
+ALTER SEQUENCE short START 298;
+\echo :LAST_ERROR_SQLSTATE
 \set VERBOSITY default
+ALTER SEQUENCE short START 28 MAXVALUE 31 RESTART;
+SELECT nextval('short'), nextval('short');
+ALTER SEQUENCE short INCREMENT 2;
+SELECT nextval('short');
+BEGIN;
+CREATE SEQUENCE short_fresh;
+ALTER SEQUENCE short_fresh MAXVALUE 2;
+SELECT nextval('short_fresh'), nextval('short_fresh');
+COMMIT;
+CREATE TABLE seat (id smallint GENERATED ALWAYS AS IDENTITY (MAXVALUE 3) PRIMARY KEY, v text);
+COPY seat (v) FROM stdin;
+a
+b
+\.
+INSERT INTO seat (v) VALUES ('c') RETURNING id;
+INSERT INTO seat (v) VALUES ('d');
+TRUNCATE seat RESTART IDENTITY;
+INSERT INTO seat (v) VALUES ('e') RETURNING id;
+DROP TABLE seat;
+DROP SEQUENCE short, wide, short_cycle, short_fresh;
 
 -- At the end: an error without CYCLE, the node's own first value with CYCLE.
 SELECT own(7, 1, setval('cycling', 40000) - 40000 + nextval('cycling')) AS wrapped_to_own;

@@ -39,6 +39,7 @@ const MORE: &str = "
     insert into app.slot values (1, '[2026-01-01, 2026-01-02)');
     create sequence app.down increment -3 maxvalue 50;
     create sequence app.round maxvalue 100 cycle;
+    create sequence app.few maxvalue 3 cache 2;
     create table app.tight (id smallserial primary key);
     insert into app.tight select from generate_series(1, 100);
     select nextval('app.down'), nextval('app.round'), nextval('app.round');
@@ -321,14 +322,15 @@ async fn a_database_is_adopted_grows_and_is_released() {
     let values_before = next(&session).await;
 
     let check = place.section("Check").await.concat();
-    for expected in ["the whole row", "shop.audit", "app.slot", "shop.scratch", "the database can be adopted"] {
+    for expected in
+        ["the whole row", "shop.audit", "app.slot", "app.few", "shop.scratch", "the database can be adopted"]
+    {
         assert!(check.contains(expected), "{expected}: {check}");
     }
     let because = |sql: &'static str, todo: &'static str| (sql, todo);
     for (made, undone, expected) in [
         ("create publication p for all tables", "drop publication p", because("publications: p", "DROP PUBLICATION")),
         ("create schema onetrip", "drop schema onetrip", because("schema onetrip", "rename or drop it")),
-        ("create sequence few maxvalue 3", "drop sequence few", because("few", "MAXVALUE")),
     ] {
         session.must(made).await;
         let output = place.run(&blocks("Check")[0]).await;
@@ -489,7 +491,7 @@ async fn is_plain(place: &Place, first: &Session, values: &[BTreeSet<i64>]) {
     assert_eq!(number(&session, LEFT).await.unwrap(), 0);
     assert_eq!(text(&session, "show shared_preload_libraries").await.unwrap(), "");
     let defined =
-        "select string_agg(format('%s %s %s %s %s', seqrelid::regclass, seqstart, seqincrement, seqmin, seqmax), ';'
+        "select string_agg(format('%s %s %s %s %s %s', seqrelid::regclass, seqstart, seqincrement, seqmin, seqmax, seqcache), ';'
         order by seqrelid::regclass::text) from pg_sequence where seqrelid::regclass::text !~ '^onetrip'";
     assert_eq!(text(&session, defined).await.unwrap(), text(first, defined).await.unwrap());
     for (n, value) in next(&session).await.into_iter().enumerate() {
