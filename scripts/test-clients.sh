@@ -63,7 +63,10 @@ javac -d "$build/java" docs/clients/Retry.java >"$work/java.log" 2>&1 || fail "t
 
 cp "$onetrip" "$work/onetrip"
 printf '[[region]]\nname = "%s"\n' "${regions[@]}" >"$work/topology.toml"
-"$work/onetrip" init --topology "$work/topology.toml" --data "$work/nodes" --bin-dir "$bin_dir" >"$work/init.log" 2>&1 ||
+# A password, and TLS where a driver asks for it by itself.
+echo secret >"$work/password"
+"$work/onetrip" init --topology "$work/topology.toml" --data "$work/nodes" --bin-dir "$bin_dir" \
+    --password-file "$work/password" >"$work/init.log" 2>&1 ||
     fail "onetrip init failed"
 declare -A port=()
 for region in "${regions[@]}"; do
@@ -75,7 +78,7 @@ start() {
     node[$1]=$!
 }
 query() {
-    PGCONNECT_TIMEOUT=5 "$bin_dir/psql" -h 127.0.0.1 -p "${port[$1]}" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -c "$2"
+    PGPASSWORD=secret PGCONNECT_TIMEOUT=5 "$bin_dir/psql" -h 127.0.0.1 -p "${port[$1]}" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -c "$2"
 }
 wait_for() {
     for _ in $(seq 600); do
@@ -109,10 +112,10 @@ run() {
     local number=$1 name=$2 host urls=
     shift 2
     for host in $(hosts "$number" | tr ',' ' '); do
-        urls+=${urls:+ }postgresql://postgres@$host/onetrip
+        urls+=${urls:+ }postgresql://postgres:secret@$host/onetrip
     done
-    ONETRIP_URL="postgresql://postgres@$(hosts "$number")/onetrip?target_session_attrs=read-write" \
-        ONETRIP_JDBC_URL="jdbc:postgresql://$(hosts "$number")/onetrip?user=postgres&targetServerType=primary" \
+    ONETRIP_URL="postgresql://postgres:secret@$(hosts "$number")/onetrip?target_session_attrs=read-write" \
+        ONETRIP_JDBC_URL="jdbc:postgresql://$(hosts "$number")/onetrip?user=postgres&password=secret&targetServerType=primary" \
         ONETRIP_URLS=$urls timeout 300 "$@" >"$work/$name.log" 2>&1 &
     program[$name]=$!
 }
@@ -184,8 +187,8 @@ look() {
     fi
     failed=$((failed + 1))
 }
-url=postgresql://postgres@127.0.0.1:${port[near]}/onetrip
-export ONETRIP_URL=$url ONETRIP_URLS=$url ONETRIP_JDBC_URL="jdbc:postgresql://127.0.0.1:${port[near]}/onetrip?user=postgres"
+url=postgresql://postgres:secret@127.0.0.1:${port[near]}/onetrip
+export ONETRIP_URL=$url ONETRIP_URLS=$url ONETRIP_JDBC_URL="jdbc:postgresql://127.0.0.1:${port[near]}/onetrip?user=postgres&password=secret"
 look psql "$bin_dir/psql" -X -q "$url" -c '\d account' -c '\d' -c 'SELECT count(*) FROM transfer'
 look psycopg /usr/bin/python3 docs/clients/retry.py 0
 look node-postgres node "$build/js/retry.js" 0

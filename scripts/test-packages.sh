@@ -161,7 +161,7 @@ within 120 "status is well" onetrip status --data /var/lib/onetrip
 query() { # query REGION SQL
     local port
     port=$(sed -n '/^\[postgres\]/,$s/^port = //p' "$system/var/lib/onetrip/$1/node.toml")
-    booted psql -h 127.0.0.1 -p "$port" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -c "$2"
+    booted psql -h "/var/lib/onetrip/$1" -p "$port" -U postgres -d onetrip -X -q -A -t -v ON_ERROR_STOP=1 -c "$2"
 }
 query us-east-1 "CREATE TABLE account (id int PRIMARY KEY, balance int); INSERT INTO account VALUES (1, 10)"
 within 60 "the row is in us-west-2" query us-west-2 "SELECT 1 / count(*) FROM account"

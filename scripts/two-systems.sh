@@ -70,7 +70,7 @@ start_cluster() {
     printf '[[region]]\nname = "%s"\n' "${regions[@]}" >"$1/topology.toml"
     sed -i '1i preferred_leader = "a"\n' "$1/topology.toml"
     own_folder "$1/nodes"
-    "$1/onetrip" init --topology "$1/topology.toml" --data "$1/nodes" --database "$database" --bin-dir "$bin" \
+    "$1/onetrip" init --topology "$1/topology.toml" --data "$1/nodes" --database "$database" --bin-dir "$bin" --auth trust \
         "${init_options[@]}" >"$1/init.log" 2>&1 ||
         { cat "$1/init.log" >&2; fail "onetrip init failed"; }
     for region in "${regions[@]}"; do

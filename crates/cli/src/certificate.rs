@@ -13,7 +13,7 @@ use onetrip_node::NodeConfig;
 /// Renew a node's certificate
 ///
 /// Replaces tls/node.crt and tls/node.key in the node's folder; the new certificate is valid for ten years from now.
-/// The node reads them when it starts.
+/// The node reads them when it starts, and at SIGHUP.
 #[derive(Args)]
 pub struct CertificateArgs {
     /// The node's folder
@@ -24,6 +24,9 @@ pub struct CertificateArgs {
     /// other
     #[arg(long, value_name = "DIR")]
     new_authority: Option<PathBuf>,
+    /// The folder with the key of the cluster's authority, if that is kept elsewhere; it is not copied
+    #[arg(long, value_name = "DIR", conflicts_with = "new_authority")]
+    authority: Option<PathBuf>,
     /// User to run as, if called by root
     #[arg(long, default_value = ROOT_BECOMES)]
     user: String,
@@ -31,16 +34,33 @@ pub struct CertificateArgs {
 
 pub fn run(args: &CertificateArgs) -> Result<ExitCode> {
     let data = std::path::absolute(&args.data).context("find the node's folder")?;
+    let folder = data.join(tls::FOLDER);
+    // As the caller, who may be the only one to read it.
+    let elsewhere =
+        args.authority.as_ref().map(|elsewhere| Authority::load(elsewhere, &NodeConfig::load(&data)?.cluster));
+    let elsewhere = elsewhere.transpose()?;
     become_user(&args.user, &data)?;
     let node = NodeConfig::load(&data)?;
     if !node.tls {
         bail!("{} has `tls = false`: it needs no certificate", data.display());
     }
-    let authority = match &args.new_authority {
-        Some(folder) => Authority::load_or_make(folder, &node.cluster)?,
-        None => Authority::load(&data.join(tls::FOLDER), &node.cluster)?,
+    let authority = match (&args.new_authority, elsewhere) {
+        (Some(new), _) => Authority::load_or_make(new, &node.cluster)?,
+        (None, Some(elsewhere)) => elsewhere,
+        (None, None) => Authority::load_for_node(&folder, &node.cluster)?,
     };
-    tls::write_folder(&data, &authority, &authority.issue(node.node)?)?;
-    say!("node {}: new certificate in {}; restart the node", node.node, data.join(tls::FOLDER).display());
+    let issued = authority.issue(node.node).context("name the folder that has the key with --authority")?;
+    // A node without the key does not get it.
+    let kept = if Authority::key_is_in(&folder) {
+        authority
+    } else {
+        Authority::without_key(&node.cluster, authority.certificate_pem())?
+    };
+    tls::write_folder(&data, &kept, &issued)?;
+    say!(
+        "node {}: new certificate in {}; reload the node (SIGHUP) or restart it",
+        node.node,
+        data.join(tls::FOLDER).display()
+    );
     Ok(ExitCode::SUCCESS)
 }

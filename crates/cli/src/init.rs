@@ -11,15 +11,18 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{bail, Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use nix::fcntl::{Flock, FlockArg};
 use onetrip_client::postgres::bin_dir;
 use onetrip_client::{ports, say, Topology};
 use onetrip_core::{MemberRole, NodeId, RegionId};
 use onetrip_node::config::{Member, NodeConfig, PostgresConfig, FILE_NAME};
-use onetrip_node::postgres::{become_user, bootstrap, end_bootstrap_below, prepare_folder, Server, ROOT_BECOMES};
+use onetrip_node::postgres::{
+    become_user, bootstrap, end_bootstrap_below, prepare_folder, scram_verifier, LetIn, Server, ROOT_BECOMES,
+};
 use onetrip_node::tls::{self, Authority};
 
+use crate::join_token::first_line;
 use crate::lab::LabArgs;
 use crate::BadUsage;
 
@@ -58,15 +61,33 @@ pub struct InitArgs {
     /// authority, kept in the nodes' folders only]
     #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
+    /// The same, but the key stays there and is not put into the nodes' folders: keep that folder offline, and name it to
+    /// `onetrip token` and `onetrip certificate`
+    #[arg(long, value_name = "DIR", conflicts_with = "ca")]
+    authority: Option<PathBuf>,
+    /// Whom PostgreSQL lets in: `scram`, whoever runs as the node's user through the Unix socket and others by password;
+    /// `trust`, everyone on this machine as any role, for trying things out [default: scram]
+    #[arg(long, value_enum, value_name = "METHOD")]
+    auth: Option<Auth>,
+    /// File whose first line becomes the password of the role postgres; `-` asks for it [default: it has none, and
+    /// connects through the Unix socket only]
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
     /// Neither encrypt connections between the nodes nor ask for certificates: anyone who can reach their ports has
     /// full control
-    #[arg(long, conflicts_with_all = ["tls", "ca"])]
+    #[arg(long, conflicts_with_all = ["tls", "ca", "authority"])]
     no_tls: bool,
     /// Encrypt the connections between the nodes even with --lab
     #[arg(long, hide = true)]
     tls: bool,
     #[command(flatten)]
     lab: LabArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Auth {
+    Scram,
+    Trust,
 }
 
 // How the values of sequences are shared out among the regions of a new cluster.  (A doc comment would become that of
@@ -96,13 +117,14 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let topology = Topology::load(&args.topology).map_err(|e| BadUsage(e.to_string()))?;
     let bin_dir = bin_dir(args.bin_dir.as_deref())?;
     let data = std::path::absolute(&args.data).context("find the data folder")?;
+    let password = args.password_file.as_deref().map(password).transpose()?;
     prepare_folder(&data, &args.user)?;
     become_user(&args.user, &data)?;
     let mut nodes = plan(args, &topology, &bin_dir, &data)?;
     if let Some(region) = &args.region {
         nodes.retain(|node| node.region.as_str() == region);
-        if args.ca.is_none() && nodes.iter().any(|node| node.tls) {
-            let why = "--region needs --ca DIR, the same folder on each machine, for certificates that the other nodes accept \
+        if args.ca.is_none() && args.authority.is_none() && nodes.iter().any(|node| node.tls) {
+            let why = "--region needs --ca DIR or --authority DIR, the same folder on each machine, for certificates that the other nodes accept \
                        (or --no-tls)";
             return Err(BadUsage(why.into()).into());
         }
@@ -117,9 +139,14 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         }
     }
     let authority = authority(args, &nodes)?;
+    let cluster = nodes.first().map_or("", |node| node.cluster.as_str());
+    let let_in = LetIn {
+        trust: args.auth.map_or(args.lab.asked(), |auth| auth == Auth::Trust),
+        verifier: password.as_deref().map(|password| scram_verifier(password, cluster)),
+    };
     unfinished.note(&nodes)?;
     // An error leaves nothing behind: `unfinished` sees to that.
-    make(&nodes, authority.as_ref())?;
+    make(&nodes, authority.as_ref(), args.authority.is_some(), &let_in)?;
     unfinished.done()?;
     for node in &nodes {
         let port = node.postgres.as_ref().map_or(0, |p| p.port);
@@ -130,7 +157,39 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
             node.data_dir.display()
         );
     }
+    say!("{}", how_to_connect(&nodes, &let_in));
     Ok(ExitCode::SUCCESS)
+}
+
+fn password(file: &Path) -> Result<String> {
+    let line = first_line(file, "password of the role postgres");
+    let line = line.with_context(|| format!("read the password from {}", file.display()))?;
+    let password = line.trim_end_matches(['\n', '\r']).to_string();
+    if password.is_empty() || password.contains('\0') {
+        return Err(BadUsage(format!("--password-file {}: its first line is no password", file.display())).into());
+    }
+    Ok(password)
+}
+
+/// Says how the superuser connects to the first of the nodes, and how others do.
+fn how_to_connect(nodes: &[NodeConfig], let_in: &LetIn) -> String {
+    let Some((node, postgres)) = nodes.iter().find_map(|node| Some((node, node.postgres.as_ref()?))) else {
+        return String::new();
+    };
+    let command = |host: &str| format!("  psql -h {host} -p {} -U postgres {}", postgres.port, postgres.database);
+    if let_in.trust {
+        let all = "everyone on this machine may connect, as any role and without a password";
+        return format!("Once it runs, {all}:\n{}", command("127.0.0.1"));
+    }
+    let by_password = match let_in.verifier {
+        Some(_) => format!("or with the password:\n{}", command("127.0.0.1")),
+        None => {
+            "Others need a role with a password (CREATE ROLE app LOGIN PASSWORD ...), and connect to 127.0.0.1.".into()
+        }
+    };
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map_or("its user".into(), |u| u.name);
+    let socket = command(&node.data_dir.display().to_string());
+    format!("Once it runs, connect to it as {user} or root:\n{socket}\n{by_password}")
 }
 
 /// What an `init` that is under way is making, noted in a file beside the nodes' folders, so that one which was
@@ -286,14 +345,17 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
 /// The cluster's certificate authority, if its nodes use certificates.
 fn authority(args: &InitArgs, nodes: &[NodeConfig]) -> Result<Option<Authority>> {
     let Some(node) = nodes.iter().find(|node| node.tls) else { return Ok(None) };
-    let Some(folder) = &args.ca else { return Ok(Some(Authority::new(&node.cluster)?)) };
+    let Some(folder) = args.ca.as_ref().or(args.authority.as_ref()) else {
+        return Ok(Some(Authority::new(&node.cluster)?));
+    };
     Ok(Some(Authority::load_or_make(folder, &node.cluster)?))
 }
 
 /// Makes the nodes in parallel, because each takes most of its time for initdb.
-fn make(nodes: &[NodeConfig], authority: Option<&Authority>) -> Result<()> {
+fn make(nodes: &[NodeConfig], authority: Option<&Authority>, keep_key: bool, let_in: &LetIn) -> Result<()> {
     std::thread::scope(|scope| {
-        let made: Vec<_> = nodes.iter().map(|node| scope.spawn(move || make_one(node, authority))).collect();
+        let made: Vec<_> =
+            nodes.iter().map(|node| scope.spawn(move || make_one(node, authority, keep_key, let_in))).collect();
         made.into_iter().try_for_each(|thread| match thread.join() {
             Ok(result) => result,
             Err(_) => bail!("making a node ended with a panic"),
@@ -301,13 +363,21 @@ fn make(nodes: &[NodeConfig], authority: Option<&Authority>) -> Result<()> {
     })
 }
 
-fn make_one(node: &NodeConfig, authority: Option<&Authority>) -> Result<()> {
+/// `keep_key`: the authority's key is not put into the node's folder.
+fn make_one(node: &NodeConfig, authority: Option<&Authority>, keep_key: bool, let_in: &LetIn) -> Result<()> {
     let folder = &node.data_dir;
     std::fs::create_dir(folder).with_context(|| format!("make {}", folder.display()))?;
     if let Some(authority) = authority {
-        tls::write_folder(folder, authority, &authority.issue(node.node)?)?;
+        let issued = authority.issue(node.node)?;
+        match keep_key {
+            true => {
+                let certificate = Authority::without_key(&node.cluster, authority.certificate_pem())?;
+                tls::write_folder(folder, &certificate, &issued)?;
+            }
+            false => tls::write_folder(folder, authority, &issued)?,
+        }
     }
-    bootstrap(&Server::of(node)?)?;
+    bootstrap(&Server::of(node)?, let_in)?;
     // Last: a folder with a node.toml is a complete node.
     node.save()?;
     Ok(())

@@ -45,7 +45,8 @@ impl GivenToken {
     fn read(&self) -> Result<JoinToken> {
         let (text, from) = match &self.token_file {
             Some(file) => {
-                let line = first_line(file).with_context(|| format!("read the token from {}", file.display()))?;
+                let line =
+                    first_line(file, "token").with_context(|| format!("read the token from {}", file.display()))?;
                 (line, format!("--token-file {}", file.display()))
             }
             None => (self.token.clone().unwrap_or_default(), OPTION.to_string()),
@@ -54,11 +55,13 @@ impl GivenToken {
     }
 }
 
-fn first_line(file: &Path) -> std::io::Result<String> {
+/// The first line of a file with a secret; `-` is standard input.
+pub fn first_line(file: &Path, what: &str) -> std::io::Result<String> {
     let from: Box<dyn Read> = match file == Path::new("-") {
         true => {
             if stdin().is_terminal() {
-                onetrip_client::out::error_text(format_args!("token: "));
+                onetrip_client::out::error_text(format_args!("{what}: "));
+                return hidden_line();
             }
             Box::new(stdin())
         }
@@ -67,6 +70,20 @@ fn first_line(file: &Path) -> std::io::Result<String> {
     let mut line = String::new();
     BufReader::new(from.take(LINE_BYTES_MAX)).read_line(&mut line)?;
     Ok(line)
+}
+
+/// A line from the terminal, which does not show it.
+fn hidden_line() -> std::io::Result<String> {
+    use nix::sys::termios::{tcgetattr, tcsetattr, LocalFlags, SetArg};
+    let shown = tcgetattr(stdin())?;
+    let mut hidden = shown.clone();
+    hidden.local_flags.remove(LocalFlags::ECHO);
+    tcsetattr(stdin(), SetArg::TCSANOW, &hidden)?;
+    let mut line = String::new();
+    let read = BufReader::new(stdin().take(LINE_BYTES_MAX)).read_line(&mut line);
+    tcsetattr(stdin(), SetArg::TCSANOW, &shown)?;
+    complain!("");
+    read.map(|_| line)
 }
 
 /// If this process's command line contains the token, executes the program anew in this process with the token in its

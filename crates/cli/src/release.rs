@@ -16,7 +16,9 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use onetrip_client::say;
 use onetrip_node::config::{NodeConfig, FILE_NAME};
-use onetrip_node::postgres::{become_user, control_data, identifier, processes_of, Server, SingleUser, ROOT_BECOMES};
+use onetrip_node::postgres::{
+    become_user, control_data, hba, identifier, processes_of, Server, SingleUser, ROOT_BECOMES,
+};
 
 use crate::adopt::{self, reached, rename, settings, ADOPTING, FILES, MOVING};
 use crate::BadUsage;
@@ -268,7 +270,10 @@ fn own_settings(server: &Server, data: &Path) -> Result<()> {
         settings::quoted(&server.listen),
         server.port
     );
-    for name in FILES {
+    // The map is the node's if the line that uses it is; `onetrip init` has written that for good.
+    let hba = fs::read_to_string(data.join("pg_hba.conf")).unwrap_or_default();
+    let is_adopted = hba.lines().any(|line| line.trim() == hba::BEGIN);
+    for name in FILES.into_iter().filter(|name| is_adopted || *name != "pg_ident.conf") {
         let file = data.join(name);
         let text = match fs::read_to_string(&file) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,

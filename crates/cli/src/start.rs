@@ -11,6 +11,7 @@ use onetrip_node::config::{NodeConfig, FILE_NAME};
 use onetrip_node::postgres::{become_user, ROOT_BECOMES};
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{signal, SignalKind};
+use tokio::sync::mpsc;
 
 use crate::init::Unfinished;
 use crate::log_line::{self, LogFormat};
@@ -82,25 +83,38 @@ pub fn foreground(config: NodeConfig, how: Foreground) -> Result<ExitCode> {
     let result = runtime.block_on(async move {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-        // A closed terminal stops the node as Ctrl-C does; otherwise its PostgreSQL would keep running without it.
+        // A closed terminal stops the node as Ctrl-C does; otherwise its PostgreSQL would keep running without it.  Any
+        // other SIGHUP has it read its settings again.
         let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+        let had_terminal = has_terminal();
+        let (reload, reloads) = mpsc::channel(1);
         let shutdown = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
-                _ = hangup.recv() => {}
+                () = async {
+                    while hangup.recv().await.is_some() && (!had_terminal || has_terminal()) {
+                        // One that waits will read everything anew.
+                        let _ = reload.try_send(());
+                    }
+                } => {}
                 () = stdin_closed(), if stdin => {}
             }
         };
         if let Some(beside) = how.beside {
             tokio::spawn(beside);
         }
-        onetrip_node::run(config, shutdown).await?;
+        onetrip_node::run(config, shutdown, reloads).await?;
         Ok::<_, anyhow::Error>(())
     });
     // A blocked read of standard input must not delay the end of the process, whether the node was stopped or failed.
     runtime.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Whether this process has a terminal that controls it; one that was closed does not count.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 async fn stdin_closed() {

@@ -350,12 +350,23 @@ fn machines(cluster: &Value) -> String {
             bytes(&report["counts"]["wal_bytes"]),
             free.map_or(String::new(), |n| bytes(&n.into())),
             archive,
-            text(&report["certificate"]["last_day"]),
+            good_until(report),
         ]);
     }
     match lines.len() {
         1 => String::new(),
         _ => render(&lines, 4),
+    }
+}
+
+/// The authority may end before the node's own certificate.
+fn good_until(report: &Value) -> String {
+    let days = |of: &str| report[of]["days_left"].as_i64();
+    match (days("certificate"), days("authority")) {
+        (Some(own), Some(authority)) if authority < own => {
+            format!("{} (authority)", text(&report["authority"]["last_day"]))
+        }
+        _ => text(&report["certificate"]["last_day"]),
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::admin::Admin;
 use onetrip_client::{complain, say};
+use onetrip_node::tls::Authority;
 
 /// Make a token with which one node can join the cluster, once
 ///
@@ -25,6 +26,10 @@ pub struct TokenArgs {
     /// The dead node that the new one replaces: its number, or its region if that has only one node
     #[arg(long, value_name = "NODE")]
     replaces: Option<String>,
+    /// The folder with the key of the cluster's authority, if that is kept elsewhere: the node is lent the key, in its
+    /// memory only, until the token expires
+    #[arg(long, value_name = "DIR")]
+    authority: Option<PathBuf>,
     /// How long the token can be used, in minutes
     #[arg(long, value_name = "MINUTES", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_080))]
     valid: u64,
@@ -53,7 +58,10 @@ impl Role {
 pub fn run(args: &TokenArgs) -> Result<ExitCode> {
     let admin = Admin::of(&args.data)?;
     let replaces = args.replaces.as_deref().map(|node| admin.find(node)).transpose()?;
-    let body = json!({ "role": args.role.name(), "replaces": replaces, "ttl_s": args.valid * 60 });
+    let key = args.authority.as_ref().map(|folder| Authority::load(folder, &admin.node.cluster)).transpose()?;
+    let key = key.and_then(|authority| authority.key_pem());
+    let body =
+        json!({ "role": args.role.name(), "replaces": replaces, "ttl_s": args.valid * 60, "authority_key": key });
     let answer = admin.post("/token", &body)?;
     let token = answer["token"].as_str().context("the node's answer contains no token")?;
     say!("{token}");
@@ -63,5 +71,10 @@ pub fn run(args: &TokenArgs) -> Result<ExitCode> {
         args.valid,
         admin.node.listen,
     );
+    if answer["issues"] == false {
+        complain!(
+            "That node does not have the authority's key: name one that has it, or make the token with --authority."
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }

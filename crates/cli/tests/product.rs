@@ -11,6 +11,7 @@ use anyhow::{bail, ensure, Context, Result};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use onetrip_node::config::NodeConfig;
+use onetrip_node::tls::Authority;
 
 const REGIONS: [&str; 3] = ["a", "b", "c"];
 const SOON: Duration = Duration::from_secs(90);
@@ -51,7 +52,9 @@ impl Node {
         let log = std::fs::File::create(data.join("node.log"))?;
         // The node stops when its standard input closes, so it does not outlive this test.
         let mut command = onetrip(&["start", "--until-stdin-closes", "--log-format", log_format], data);
-        Ok(Node(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?))
+        let node = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?;
+        std::fs::write(data.join("node.pid"), node.id().to_string())?;
+        Ok(Node(node))
     }
 
     fn stop(mut self) -> Result<()> {
@@ -79,9 +82,15 @@ impl Drop for Node {
     }
 }
 
+/// Through the socket, as the superuser.
 async fn connect(node: &NodeConfig) -> Result<tokio_postgres::Client> {
+    connect_as(node, &node.data_dir.display().to_string(), "postgres", "").await
+}
+
+async fn connect_as(node: &NodeConfig, host: &str, user: &str, password: &str) -> Result<tokio_postgres::Client> {
     let postgres = node.postgres.as_ref().context("it has a PostgreSQL")?;
-    let conninfo = format!("host=127.0.0.1 port={} user=postgres dbname={}", postgres.port, postgres.database);
+    let (port, database) = (postgres.port, &postgres.database);
+    let conninfo = format!("host={host} port={port} user={user} dbname={database} password='{password}'");
     let (client, connection) = tokio_postgres::connect(&conninfo, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
     Ok(client)
@@ -93,8 +102,13 @@ async fn three_regions_serve() -> Result<()> {
     let folder = folder()?;
     let (data, topology) = (folder.path().join("nodes"), folder.path().join("topology.toml"));
     std::fs::write(&topology, REGIONS.map(|name| format!("[[region]]\nname = \"{name}\"\n")).concat())?;
-    let made = onetrip(&["init"], &data).arg("--topology").arg(&topology).output()?;
+    let password = folder.path().join("password");
+    std::fs::write(&password, format!("{PASSWORD}\nnot this\n"))?;
+    let mut init = onetrip(&["init"], &data);
+    let made = init.arg("--topology").arg(&topology).arg("--password-file").arg(&password).output()?;
     ensure!(made.status.success(), "{}", told(&made));
+    let socket = format!("psql -h {} -p ", data.join("a").display());
+    ensure!(told(&made).contains(&socket) && told(&made).contains("or with the password"), "{}", told(&made));
     let folders: Vec<PathBuf> = REGIONS.map(|name| data.join(name)).to_vec();
     let nodes = folders
         .iter()
@@ -112,12 +126,199 @@ async fn three_regions_serve() -> Result<()> {
     }
     let check = onetrip(&["check"], &data).output()?;
     ensure!(check.status.success() && told(&check).contains("equal"), "{}", told(&check));
+    who_is_let_in(&folders).await?;
+    a_region_joins(&data, &folders[0]).await?;
+    settings_are_read_again(&folders[0]).await?;
     one_node_tells_of_all(&folders[1])?;
     nobody_reads(&data, &folders[0])?;
     for node in nodes {
         node.stop()?;
     }
     lines_are_json(&folders[1].join("node.log"), "b")
+}
+
+const PASSWORD: &str = "pass wörd";
+
+/// Goal: nobody connects over TCP without the role's password, which is the same in all regions, nor through the socket
+/// as somebody else; what is asked is encrypted if the client wants that; and the node itself comes in.
+async fn who_is_let_in(folders: &[PathBuf]) -> Result<()> {
+    let nodes = folders.iter().map(|folder| NodeConfig::load(folder)).collect::<Result<Vec<_>, _>>()?;
+    let refused = |answer: Result<tokio_postgres::Client>, code: &str| -> Result<()> {
+        let Err(e) = answer else { bail!("it is let in") };
+        ensure!(format!("{e:?}").contains(code), "{e:?}");
+        Ok(())
+    };
+    let first = connect(&nodes[0]).await?;
+    first.batch_execute("create role app login password 'of app'").await?;
+    for node in &nodes {
+        connect_as(node, "127.0.0.1", "postgres", PASSWORD).await?;
+        let deadline = Instant::now() + SOON;
+        while let Err(e) = connect_as(node, "127.0.0.1", "app", "of app").await {
+            ensure!(Instant::now() < deadline, "{e:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        refused(connect_as(node, "127.0.0.1", "app", "wrong").await, "password authentication failed")?;
+        refused(connect_as(node, "127.0.0.1", "postgres", "").await, "assword")?;
+        refused(
+            connect_as(node, &node.data_dir.display().to_string(), "app", "of app").await,
+            "Peer authentication failed",
+        )?;
+        let port = node.postgres.as_ref().context("it has one")?.port;
+        let psql = |verify: &str, password: &str| {
+            let authority = node.data_dir.join("tls/ca.crt");
+            let text = std::fs::read(&authority)?;
+            let copy = std::env::temp_dir().join(format!("onetrip-product-{}-ca.crt", std::process::id()));
+            std::fs::write(&copy, text)?;
+            let mut psql = Command::new(node.postgres.as_ref().context("it has one")?.bin_dir.join("psql"));
+            psql.arg(format!(
+                "host=127.0.0.1 port={port} user=app dbname=onetrip {verify} sslrootcert={}",
+                copy.display()
+            ));
+            psql.args(["-XAtc", "select version from pg_stat_ssl where pid = pg_backend_pid()"]);
+            let said = psql.env("PGPASSWORD", password).output()?;
+            std::fs::remove_file(&copy)?;
+            Ok::<_, anyhow::Error>(told(&said))
+        };
+        assert_eq!(psql("sslmode=verify-ca", "of app")?, "TLSv1.3\n");
+        ensure!(psql("sslmode=verify-full", "of app")?.contains("does not match host name"), "verify-full");
+        // A session of the node's own, through the socket.
+        let counted = || -> Result<bool> {
+            let said = onetrip(&["status", "--json"], &node.data_dir).output()?;
+            Ok(told(&said).contains("\"applied_entries\""))
+        };
+        until("the node asks its server", counted)?;
+    }
+    Ok(())
+}
+
+/// Goal: a new region copies a server that asks for passwords, and asks for the same ones.
+async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
+    let token = onetrip(&["token"], of).output()?;
+    ensure!(token.status.success(), "{}", told(&token));
+    let folder = data.join("d");
+    let from = NodeConfig::load(of)?.listen.to_string();
+    let log = std::fs::File::create(data.join("d.log"))?;
+    let mut join = onetrip(&["join", "--from", &from, "--region", "d", "--until-stdin-closes"], &folder);
+    join.env("ONETRIP_TOKEN", String::from_utf8(token.stdout)?.trim());
+    let node = Node(join.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?);
+    until("the region has joined", || Ok(onetrip(&["status"], &folder).output()?.status.success()))?;
+    let config = NodeConfig::load(&folder)?;
+    connect_as(&config, "127.0.0.1", "postgres", PASSWORD).await?;
+    connect(&config).await?;
+    ensure!(connect_as(&config, "127.0.0.1", "postgres", "").await.is_err(), "it is let in without a password");
+    let backup = data.join("backup-d");
+    let made = onetrip(&["backup"], &folder).arg("--to").arg(&backup).output()?;
+    ensure!(made.status.success(), "{}", told(&made));
+    let check = onetrip(&["check"], data).output()?;
+    ensure!(check.status.success() && told(&check).contains("equal"), "{}", told(&check));
+    let left = onetrip(&["leave"], of).args(["--node", "d"]).output()?;
+    ensure!(left.status.success(), "{}", told(&left));
+    drop(node);
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+/// Goal: SIGHUP has the node use a new certificate for peers and in PostgreSQL, and `pg_hba.conf` as it is now; the log
+/// names what takes a restart.
+async fn settings_are_read_again(folder: &Path) -> Result<()> {
+    let (config, log) = (NodeConfig::load(folder)?, folder.join("node.log"));
+    let said = |text: &str| -> Result<bool> { Ok(std::fs::read_to_string(&log)?.contains(text)) };
+    let file = folder.join("node.toml");
+    let before = std::fs::read_to_string(&file)?;
+    std::fs::write(
+        &file,
+        before.replace("log_bytes_max = ", "log_bytes_max = 1").replace("[postgres]", "[postgres]\nread_only = true"),
+    )?;
+    let renewed = onetrip(&["certificate"], folder).output()?;
+    ensure!(renewed.status.success(), "{}", told(&renewed));
+    let hba = folder.join("postgres/pg_hba.conf");
+    let rules = std::fs::read_to_string(&hba)?;
+    std::fs::write(&hba, format!("host all app 127.0.0.1/32 reject\n{rules}"))?;
+    let pid = std::fs::read_to_string(folder.join("node.pid"))?.trim().parse()?;
+    kill(Pid::from_raw(pid), Signal::SIGHUP)?;
+    until("it has read them", || said("told PostgreSQL to read its settings again"))?;
+    ensure!(said("restart the node to use: log_bytes_max, postgres.read_only")?, "{}", std::fs::read_to_string(&log)?);
+    ensure!(said("new connections use the certificates in tls/")?);
+    let deadline = Instant::now() + SOON;
+    while connect_as(&config, "127.0.0.1", "app", "of app").await.is_ok() {
+        ensure!(Instant::now() < deadline, "the rule has no effect");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // What is shown to clients now.
+    let port = config.postgres.as_ref().context("it has one")?.port.to_string();
+    let shown = Command::new("openssl")
+        .args(["s_client", "-starttls", "postgres", "-connect", &format!("127.0.0.1:{port}")])
+        .stdin(Stdio::null())
+        .output()?;
+    let node = std::fs::read_to_string(folder.join("tls/node.crt"))?;
+    let line = node.lines().nth(3).context("a certificate")?;
+    ensure!(told(&shown).contains(line), "PostgreSQL shows another certificate: {}", told(&shown));
+    // A file that is wrong changes nothing.
+    std::fs::write(&file, "nonsense")?;
+    kill(Pid::from_raw(pid), Signal::SIGHUP)?;
+    until("it says so", || said("this node would not start with it"))?;
+    std::fs::write(&file, before)?;
+    std::fs::write(&hba, rules)?;
+    kill(Pid::from_raw(pid), Signal::SIGHUP)?;
+    until("it is as it was", || said("node.toml is as it was"))?;
+    until("all is well", || Ok(onetrip(&["status"], folder).output()?.status.success()))
+}
+
+/// Goal: a cluster whose authority's key lies in no node's folder lets a region join with a token that lends the key, and
+/// renews a certificate with the folder that has it.
+#[test]
+fn a_region_joins_while_the_authority_is_elsewhere() -> Result<()> {
+    let folder = folder()?;
+    let (data, topology) = (folder.path().join("nodes"), folder.path().join("topology.toml"));
+    let [authority, other] = ["authority", "other"].map(|name| data.join(name));
+    std::fs::write(&topology, "[[region]]\nname = \"a\"\n")?;
+    let mut init = onetrip(&["init", "--cluster", "c"], &data);
+    let made = init.arg("--topology").arg(&topology).arg("--authority").arg(&authority).output()?;
+    ensure!(made.status.success(), "{}", told(&made));
+    let (a, b) = (data.join("a"), data.join("b"));
+    ensure!(authority.join("ca.key").exists() && !a.join("tls/ca.key").exists() && a.join("tls/ca.crt").exists());
+    let first = Node::start(&a, "text")?;
+    until("all is well", || Ok(onetrip(&["status"], &a).output()?.status.success()))?;
+    let token = |authority: Option<&Path>| -> Result<(Option<String>, String)> {
+        let mut command = onetrip(&["token"], &a);
+        let made = command.args(authority.into_iter().flat_map(|dir| [Path::new("--authority"), dir])).output()?;
+        let token = String::from_utf8_lossy(&made.stdout).trim().to_string();
+        Ok((made.status.success().then_some(token), told(&made)))
+    };
+    let from = NodeConfig::load(&a)?.listen.to_string();
+    let join = |token: Option<String>| -> Result<Command> {
+        let mut join = onetrip(&["join", "--from", &from, "--region", "b", "--until-stdin-closes"], &b);
+        join.env("ONETRIP_TOKEN", token.context("a token")?);
+        Ok(join)
+    };
+    let (without, said) = token(None)?;
+    ensure!(said.contains("does not have the authority's key"), "{said}");
+    let refused = join(without)?.output()?;
+    ensure!(!refused.status.success() && told(&refused).contains("--authority DIR"), "{}", told(&refused));
+    ensure!(token(Some(&authority.join("nothing")))?.0.is_none(), "no authority there");
+    Authority::load_or_make(&other, "c")?;
+    let (foreign, said) = token(Some(&other))?;
+    ensure!(foreign.is_none() && said.contains("do not belong together"), "{said}");
+    let (lent, said) = token(Some(&authority))?;
+    ensure!(!said.contains("does not have"), "{said}");
+    let log = std::fs::File::create(data.join("b.log"))?;
+    let second = Node(join(lent)?.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?);
+    until("the region has joined", || {
+        let said = onetrip(&["status", "--json"], &b).output()?;
+        let cluster: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+        let members = cluster["members"].as_array().cloned().unwrap_or_default();
+        let long = |m: &serde_json::Value| m["report"]["authority"]["days_left"].as_i64().is_some_and(|d| d > 7_000);
+        Ok(said.status.success() && members.len() == 2 && members.iter().all(long))
+    })?;
+    ensure!(!b.join("tls/ca.key").exists(), "the key was handed on");
+    let renewed = onetrip(&["certificate"], &b).output()?;
+    ensure!(!renewed.status.success() && told(&renewed).contains("--authority"), "{}", told(&renewed));
+    let before = std::fs::read(b.join("tls/node.crt"))?;
+    let renewed = onetrip(&["certificate"], &b).arg("--authority").arg(&authority).output()?;
+    ensure!(renewed.status.success(), "{}", told(&renewed));
+    ensure!(std::fs::read(b.join("tls/node.crt"))? != before && !b.join("tls/ca.key").exists());
+    second.stop()?;
+    first.stop()
 }
 
 fn one_node_tells_of_all(folder: &Path) -> Result<()> {

@@ -20,6 +20,7 @@ use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeade
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
@@ -61,7 +62,7 @@ impl axum::serve::Listener for OwnUser {
                     tracing::warn!(uid, "refused a connection of another user to the admin socket");
                 }
                 // Most likely there are no file descriptors left: let other connections end first.
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
     }
@@ -77,11 +78,15 @@ struct TokenOrder {
     role: MemberRole,
     replaces: Option<NodeId>,
     ttl_s: u64,
+    /// The key of the cluster's authority, lent to this node while the token is valid.
+    authority_key: Option<String>,
 }
 
 #[derive(Serialize)]
 struct TokenMade {
     token: String,
+    /// Whether a node can join through this one.
+    issues: bool,
 }
 
 #[derive(Deserialize)]
@@ -190,9 +195,17 @@ fn members_of(reply: AdminReply) -> std::result::Result<Arc<Members>, (StatusCod
 }
 
 async fn token(State(admin): State<Arc<Admin>>, Json(order): Json<TokenOrder>) -> Answer<TokenMade> {
-    let TokenOrder { role, replaces, ttl_s } = order;
+    let TokenOrder { role, replaces, ttl_s, authority_key } = order;
+    if let (Some(key), Some(tls)) = (authority_key, admin.transport.tls()) {
+        let until = Instant::now() + Duration::from_secs(ttl_s);
+        tls.lend(&key, until).map_err(|e| (StatusCode::CONFLICT, e.to_string()))?;
+        tracing::info!(ttl_s, "the key of the cluster's authority is lent to this node");
+    }
+    let issues = admin.transport.tls().is_none_or(|tls| tls.issues());
     match admin.ask(AdminRequest::Token { role, replaces, ttl_s }).await? {
-        AdminReply::Token(secret) => Ok(Json(TokenMade { token: admin.transport.join_token(secret).to_string() })),
+        AdminReply::Token(secret) => {
+            Ok(Json(TokenMade { token: admin.transport.join_token(secret).to_string(), issues }))
+        }
         other => members_of(other).and(Err((StatusCode::INTERNAL_SERVER_ERROR, String::new()))),
     }
 }

@@ -10,7 +10,7 @@ use onetrip_core::certifier::Limits;
 use onetrip_core::members::AUTO;
 use onetrip_core::{MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -261,6 +261,30 @@ impl NodeConfig {
             return Err(format!("`max_entry_bytes` is {}, not within 1 KiB to 1 GiB less 4 KiB", self.max_entry_bytes));
         }
         Ok(())
+    }
+
+    /// The settings that are others in `new`, by their names in the file.
+    pub fn changes(&self, new: &NodeConfig) -> Vec<String> {
+        let settings = |config: &NodeConfig| {
+            let mut named = BTreeMap::new();
+            // A configuration that was read can be written.
+            if let Ok(toml::Value::Table(table)) = toml::Value::try_from(config) {
+                for (name, value) in table {
+                    match value {
+                        toml::Value::Table(section) => {
+                            named.extend(section.into_iter().map(|(field, value)| (format!("{name}.{field}"), value)));
+                        }
+                        value => {
+                            named.insert(name, value);
+                        }
+                    }
+                }
+            }
+            named
+        };
+        let (old, new) = (settings(self), settings(new));
+        let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        names.into_iter().filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
     }
 
     /// A build without the feature `lab` cannot emulate distances, and refuses to start if it is asked to.

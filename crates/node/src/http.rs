@@ -101,7 +101,8 @@ impl Http {
         Surroundings {
             peers: self.transport.peers(),
             postgres: self.postgres.get().map(|watch| watch()),
-            certificate_good_until_s: self.transport.certificate_good_until_s(),
+            certificate_good_until_s: self.transport.tls().map(|tls| tls.good_until_s()),
+            authority_good_until_s: self.transport.tls().map(|tls| tls.authority().good_until_s()),
             up: self.started.elapsed(),
             disks: self.disks.now(),
             counts,

@@ -1,6 +1,7 @@
 //! The queue of all events that come to the core thread.
 //!
-//! It is bounded: a sender waits while it is full, which slows the sockets down and nothing else.
+//! It is bounded, by the number of events and by the bytes of what peers send: a sender waits while it is full, which
+//! slows the sockets down and nothing else.
 
 use crate::agent::AgentEvent;
 use crate::core_thread::lag::Told;
@@ -13,12 +14,18 @@ use onetrip_core::replica::Report;
 use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{Conf, EntryId, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 const EVENTS_MAX: usize = 8192;
+/// What peers have sent and the core thread has not taken; a message that is larger comes in alone.  Proposals of this
+/// node's own server have a bound of their own (`Permit`).
+pub(crate) const BYTES_MAX: usize = 64 << 20;
+/// What an entry takes in memory beside its data.
+const ENTRY_BYTES: usize = 256;
 
 pub enum Event {
     Peer(NodeId, PeerEvent),
@@ -124,34 +131,125 @@ pub enum PeerEvent {
     Removed(String),
 }
 
+impl Event {
+    fn bytes(&self) -> usize {
+        match self {
+            Event::Peer(_, PeerEvent::Raft(message)) => {
+                message.entries.iter().map(|entry| entry.data.len() + ENTRY_BYTES).sum()
+            }
+            _ => 0,
+        }
+    }
+}
+
 #[derive(Clone)]
-pub struct Inbox(SyncSender<Event>);
+pub struct Inbox {
+    sender: SyncSender<Event>,
+    bytes: Arc<AtomicUsize>,
+}
+
+/// The receiving end.
+pub struct Events {
+    receiver: Receiver<Event>,
+    bytes: Arc<AtomicUsize>,
+}
 
 impl Inbox {
-    pub fn new() -> (Inbox, Receiver<Event>) {
+    pub fn new() -> (Inbox, Events) {
         let (sender, receiver) = std::sync::mpsc::sync_channel(EVENTS_MAX);
-        (Inbox(sender), receiver)
+        let bytes = Arc::new(AtomicUsize::new(0));
+        (Inbox { sender, bytes: bytes.clone() }, Events { receiver, bytes })
     }
 
     /// Waits while the queue is full.  Once the core thread has ended, events vanish: the node is ending too.
     pub async fn send(&self, event: Event) {
+        let bytes = event.bytes();
         let mut event = event;
         loop {
-            match self.0.try_send(event) {
-                Ok(()) | Err(TrySendError::Disconnected(_)) => return,
-                Err(TrySendError::Full(back)) => event = back,
+            if self.has_room(bytes) {
+                match self.sender.try_send(event) {
+                    Ok(()) | Err(TrySendError::Disconnected(_)) => return,
+                    Err(TrySendError::Full(back)) => event = back,
+                }
+                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// Wakes the core thread, if it does not have work anyway.  Never waits.
+    /// Takes room for so many bytes, if there is some.
+    fn has_room(&self, bytes: usize) -> bool {
+        let with = |now: usize| (now == 0 || bytes == 0 || now + bytes <= BYTES_MAX).then_some(now + bytes);
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).is_ok()
+    }
+
+    /// Wakes the core thread, if it does not have work anyway.  Never waits.  Not for messages of peers.
     pub fn wake(&self, event: Event) {
-        let _ = self.0.try_send(event);
+        let _ = self.sender.try_send(event);
     }
 
     /// The same, for a thread that may block.
     pub fn send_blocking(&self, event: Event) {
-        let _ = self.0.send(event);
+        let _ = self.sender.send(event);
+    }
+}
+
+impl Events {
+    pub fn recv_timeout(&self, wait: Duration) -> std::result::Result<Event, RecvTimeoutError> {
+        self.receiver.recv_timeout(wait).inspect(|event| self.taken(event))
+    }
+
+    pub fn try_recv(&self) -> std::result::Result<Event, TryRecvError> {
+        self.receiver.try_recv().inspect(|event| self.taken(event))
+    }
+
+    fn taken(&self, event: &Event) {
+        self.bytes.fetch_sub(event.bytes(), Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub fn recv(&self) -> std::result::Result<Event, std::sync::mpsc::RecvError> {
+        self.receiver.recv().inspect(|event| self.taken(event))
+    }
+
+    #[cfg(test)]
+    pub fn try_iter(&self) -> impl Iterator<Item = Event> + '_ {
+        std::iter::from_fn(|| self.try_recv().ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn appends(bytes: usize) -> Event {
+        let mut message = Message::default();
+        message.mut_entries().push(raft::eraftpb::Entry { data: vec![0; bytes].into(), ..Default::default() });
+        Event::Peer(NodeId(2), PeerEvent::Raft(Box::new(message)))
+    }
+
+    /// Goal: what peers send waits outside once the inbox has its bytes; other events, and a message that is larger than
+    /// the bound, do not.
+    #[tokio::test]
+    async fn peers_wait_while_the_inbox_has_its_bytes() {
+        let (inbox, events) = Inbox::new();
+        let in_time = |event| tokio::time::timeout(Duration::from_millis(100), inbox.send(event));
+        for _ in 0..63 {
+            in_time(appends(1 << 20)).await.expect("it fits");
+        }
+        assert!(in_time(appends(1 << 20)).await.is_err(), "64 entries and what they take beside their data");
+        in_time(Event::Fetched).await.expect("it is not a peer's");
+        assert!(matches!(events.try_recv(), Ok(Event::Peer(..))));
+        in_time(appends(1 << 20)).await.expect("there is room again");
+        assert_eq!(events.try_iter().count(), 64);
+        in_time(appends(BYTES_MAX + 1)).await.expect("alone");
+        assert!(in_time(appends(1)).await.is_err());
+        assert_eq!(events.try_iter().count(), 1);
+        assert_eq!(inbox.bytes.load(Ordering::Relaxed), 0);
+        // Entries without data take memory too.
+        let mut empty = Message::default();
+        empty.set_entries(vec![Default::default(); BYTES_MAX / ENTRY_BYTES].into());
+        in_time(Event::Peer(NodeId(2), PeerEvent::Raft(Box::new(empty)))).await.expect("alone");
+        assert!(in_time(appends(1)).await.is_err());
     }
 }

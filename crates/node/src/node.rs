@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{Instrument, Span};
 
 /// A running node without its PostgreSQL.
@@ -46,15 +46,20 @@ pub struct Node {
     _lock: Flock<File>,
 }
 
-/// Runs a node and its PostgreSQL until `shutdown` resolves or the node fails.
-pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>) -> Result<()> {
+/// Runs a node and its PostgreSQL until `shutdown` resolves or the node fails.  At each message of `reloads` what can
+/// change while it runs is read again.
+pub async fn run(config: NodeConfig, shutdown: impl Future<Output = ()>, reloads: mpsc::Receiver<()>) -> Result<()> {
     let facts = config.postgres.as_ref().map(|p| postgres::facts(&p.bin_dir, &config.data_dir)).transpose()?;
     let node = Node::start(config, facts)?;
     let span = node.span.clone();
-    run_started(node, shutdown).instrument(span).await
+    run_started(node, shutdown, reloads).instrument(span).await
 }
 
-async fn run_started(mut node: Node, shutdown: impl Future<Output = ()>) -> Result<()> {
+async fn run_started(
+    mut node: Node,
+    shutdown: impl Future<Output = ()>,
+    mut reloads: mpsc::Receiver<()>,
+) -> Result<()> {
     let supervisor = match node.config.postgres {
         None => None,
         Some(_) => match Supervisor::start(&node.config, Some(node.rebuild())).await {
@@ -69,9 +74,13 @@ async fn run_started(mut node: Node, shutdown: impl Future<Output = ()>) -> Resu
         // Set once, here.
         let _ = node.postgres.set(Box::new(supervisor.watch()));
     }
-    let result = tokio::select! {
-        () = shutdown => Ok(()),
-        result = node.failed() => result,
+    tokio::pin!(shutdown);
+    let result = loop {
+        tokio::select! {
+            () = &mut shutdown => break Ok(()),
+            result = node.failed() => break result,
+            Some(()) = reloads.recv() => node.reload(supervisor.as_ref()),
+        }
     };
     // PostgreSQL first: what its backends wait for can still be decided while they end.
     if let Some(supervisor) = supervisor {
@@ -195,6 +204,30 @@ impl Node {
 
     pub fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// Reads again what can change while the node runs: certificates, and PostgreSQL's own files.  The log says what of
+    /// node.toml has changed, which a restart makes effective.
+    fn reload(&self, supervisor: Option<&Supervisor>) {
+        match NodeConfig::load(&self.config.data_dir) {
+            Ok(new) => match self.config.changes(&new) {
+                changed if changed.is_empty() => tracing::info!("node.toml is as it was"),
+                changed => tracing::warn!("node.toml has changed; restart the node to use: {}", changed.join(", ")),
+            },
+            Err(e) => tracing::error!("node.toml cannot be used, and this node would not start with it: {e}"),
+        }
+        match self.transport.reload_tls(&self.config) {
+            Ok(()) if self.config.tls => tracing::info!("new connections use the certificates in tls/"),
+            Ok(()) => {}
+            Err(e) => tracing::error!("the certificates stay as they were: {e}"),
+        }
+        match supervisor.map(Supervisor::reload) {
+            Some(Ok(())) => {
+                tracing::info!("told PostgreSQL to read its settings again; postgres.log says what changed")
+            }
+            Some(Err(why)) => tracing::warn!("PostgreSQL did not read its settings again: {why}"),
+            None => {}
+        }
     }
 
     /// Orders to make PostgreSQL's data folder anew.

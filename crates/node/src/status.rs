@@ -68,6 +68,7 @@ pub struct Surroundings {
     pub postgres: Option<PostgresState>,
     /// Seconds since 1970.
     pub certificate_good_until_s: Option<u64>,
+    pub authority_good_until_s: Option<u64>,
     pub up: Duration,
     pub disks: Vec<Space>,
     /// What PostgreSQL has counted, if it was asked; or why it does not tell.
@@ -160,6 +161,8 @@ pub struct StatusReport {
     pub no_counts: Option<String>,
     pub archive: Option<ArchiveReport>,
     pub certificate: Option<Certificate>,
+    /// That of the cluster's authority.
+    pub authority: Option<Certificate>,
     pub disks: Vec<Space>,
     pub problems: Vec<String>,
 }
@@ -177,7 +180,7 @@ pub struct Quorum {
     pub may_fail: i64,
 }
 
-/// Of this node, which its peers check.
+/// How long one is good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Certificate {
     /// The last day (UTC) on which peers accept it all day.
@@ -315,7 +318,7 @@ fn quorum(config: &NodeConfig, core: &CoreStatus, peers: &[PeerState]) -> Quorum
 pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> StatusReport {
     let quorum = quorum(config, &core, &around.peers);
     let problems = problems(config, &core, &around, &quorum);
-    let Surroundings { peers, postgres, certificate_good_until_s, up, disks, counts } = around;
+    let Surroundings { peers, postgres, certificate_good_until_s, authority_good_until_s, up, disks, counts } = around;
     let (counts, no_counts) = match counts.as_deref() {
         Some(Ok(counts)) => (Some(counts.clone()), None),
         Some(Err(why)) => (None, Some(why.clone())),
@@ -377,6 +380,7 @@ pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> St
         no_counts,
         archive: core.archive,
         certificate: certificate_good_until_s.map(certificate),
+        authority: authority_good_until_s.map(certificate),
         disks,
         problems,
     }
@@ -475,12 +479,22 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
     if let Some(good) = around.certificate_good_until_s.map(certificate).filter(|c| c.days_left < EXPIRES_SOON_DAYS) {
         problems.push(format!(
             "this node's certificate is good until {}, and no peer accepts it after that: renew it with `onetrip certificate`, \
-             and restart the node",
+             and reload the node",
+            good.last_day
+        ));
+    }
+    if let Some(good) = around.authority_good_until_s.map(certificate).filter(|c| c.days_left < EXPIRES_SOON_DAYS) {
+        problems.push(format!(
+            "the certificate of the cluster's authority is good until {}: make a new one with `onetrip certificate --new-authority`",
             good.last_day
         ));
     }
     problems.extend(core.router.problem.clone());
     problems.extend(core.archive.iter().flat_map(|a| &a.problem).map(|problem| format!("archive: {problem}")));
+    if config.postgres.is_some() && postgres.is_none() {
+        // The node has just started.
+        problems.push("PostgreSQL is starting, and takes no clients yet".into());
+    }
     if let Some(postgres) = postgres {
         if let Some(problem) = &postgres.problem {
             problems.push(format!("PostgreSQL: {problem}"));

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use onetrip_node::postgres::hba::{BEGIN, END};
+
 /// What the node decides for its server, or what would make two regions get into each other's way: an archive or a
 /// standby of the old server has no use for the WAL of a node.
 const LEFT_OUT: [&str; 24] = [
@@ -35,9 +37,6 @@ const LEFT_OUT: [&str; 24] = [
 const AT_LEAST: [(&str, i64); 3] =
     [("max_wal_senders", 10), ("max_replication_slots", 10), ("max_worker_processes", 8)];
 
-const BEGIN: &str = "# ---- Onetrip: the settings of the node, written at each start ----";
-const END: &str = "# ---- end of what Onetrip has added ----";
-
 fn is_left_out(name: &str, value: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let too_small = |(of, least): &(&str, i64)| name == *of && value.parse().is_ok_and(|v: i64| v < *least);
@@ -58,20 +57,6 @@ pub fn adopted(from: &str, settings: &BTreeMap<String, String>) -> (String, Vec<
     }
     let own = |(name, value): (&String, &String)| (name.clone(), value.clone());
     (text, left_out.into_iter().map(own).collect())
-}
-
-/// `pg_hba.conf` with the lines that let the node in, before all others.
-pub fn with_node(hba: &str, os_user: &str) -> String {
-    let map = if os_user == "postgres" { "" } else { " map=onetrip" };
-    format!("{BEGIN}\nlocal all,replication postgres peer{map}\n{END}\n{hba}")
-}
-
-/// `pg_ident.conf`, by which the node's user of the operating system is `postgres`.
-pub fn with_map(ident: &str, os_user: &str) -> String {
-    match os_user {
-        "postgres" => ident.to_string(),
-        _ => format!("{BEGIN}\nonetrip {} postgres\n{END}\n{ident}", quoted_word(os_user)),
-    }
 }
 
 /// Without what Onetrip has added, and with `instead` in its place.
@@ -101,13 +86,10 @@ pub fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', "''"))
 }
 
-fn quoted_word(word: &str) -> String {
-    format!("\"{word}\"")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onetrip_node::postgres::hba::{with_map, with_node};
 
     #[test]
     fn what_the_node_decides_is_left_out_and_the_rest_is_kept() {
@@ -133,9 +115,9 @@ mod tests {
     fn what_was_added_for_the_node_goes_away_again() {
         for user in ["postgres", "deploy"] {
             let (hba, ident) = ("# TYPE\nlocal all all peer\n", "# MAPNAME\n");
-            assert_eq!(without_ours(&with_node(hba, user), ""), hba);
+            assert_eq!(without_ours(&with_node(hba), ""), hba);
             assert_eq!(without_ours(&with_map(ident, user), ""), ident);
-            assert!(with_node(hba, user).find("postgres peer") < with_node(hba, user).find("all all peer"));
+            assert!(with_node(hba).find("postgres peer") < with_node(hba).find("all all peer"));
         }
     }
 

@@ -56,10 +56,12 @@ pub struct CheckArgs {
     /// The folder that contains the nodes' folders
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// How to connect to each node's replicated database, such as "host=10.0.0.1 user=postgres dbname=onetrip"
+    /// How to connect to each node's replicated database, such as "host=10.0.0.1 user=postgres dbname=onetrip"; a
+    /// password that is not in it may be in PGPASSWORD
     #[arg(long, value_name = "CONNINFO", num_args = 2..)]
     connect: Vec<String>,
-    /// A node's HTTP address (repeat it for each node); the node says where its PostgreSQL is
+    /// A node's HTTP address (repeat it for each node); the node says where its PostgreSQL is, which is asked as the
+    /// role postgres, with the password in PGPASSWORD
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Vec<String>,
     /// Give up if the nodes do not reach one position within this many seconds
@@ -107,7 +109,11 @@ async fn in_folder(data: &Path, quiet: bool) -> Result<Vec<String>> {
             Some(_) if !is_member(&node) => {
                 complain!("node {} in {} is not a member any more: left out", node.node, node.region);
             }
-            Some(postgres) => conninfos.push(conninfo("127.0.0.1", postgres.port, &postgres.database)),
+            Some(postgres) => {
+                // Its socket, which lets in the node's user and root.
+                let folder = node.data_dir.display().to_string();
+                conninfos.push(conninfo(&folder, postgres.port, &postgres.database));
+            }
             None => {}
         }
     }

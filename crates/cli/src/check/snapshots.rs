@@ -87,6 +87,9 @@ pub async fn connect(conninfo: &str) -> Result<Client> {
     let mut config: tokio_postgres::Config =
         conninfo.parse().map_err(|e| crate::BadUsage(format!("--connect {conninfo:?}: {e}")))?;
     config.connect_timeout(Duration::from_secs(10)).application_name("onetrip check");
+    if let (None, Ok(password)) = (config.get_password(), std::env::var("PGPASSWORD")) {
+        config.password(password);
+    }
     let (client, connection) =
         config.connect(NoTls).await.with_context(|| format!("connect to {}", shown(conninfo)))?;
     tokio::spawn(connection);

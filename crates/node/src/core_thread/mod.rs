@@ -31,7 +31,7 @@ use crate::archive::Archive;
 use crate::config::NodeConfig;
 use crate::disk::{RaftLog, StartsFile};
 use crate::error::{Error, Result};
-use crate::inbox::{Event, Inbox, PeerEvent};
+use crate::inbox::{Event, Events, Inbox, PeerEvent};
 use crate::postgres::RebuildFrom;
 use crate::secret;
 use crate::status::{CoreStatus, Position, ELECTION_MAX};
@@ -47,7 +47,7 @@ use onetrip_core::{LogIndex, NodeId};
 use retain::Retained;
 use skip::Skips;
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -180,7 +180,7 @@ impl CoreThread {
     }
 
     /// The thread's body.  `Ok`: it was asked to stop, and all is on disk.
-    pub fn run(mut self, events: &Receiver<Event>) -> Result<()> {
+    pub fn run(mut self, events: &Events) -> Result<()> {
         let result = self.work(events).and_then(|()| self.end(events));
         if let Err(Error::Removed(_)) = &result {
             self.replica.has_left();
@@ -192,7 +192,7 @@ impl CoreThread {
     }
 
     /// Runs until it is asked to stop.
-    fn work(&mut self, events: &Receiver<Event>) -> Result<()> {
+    fn work(&mut self, events: &Events) -> Result<()> {
         let mut next_tick = Instant::now() + TICK;
         self.advance()?;
         loop {
@@ -346,7 +346,7 @@ impl CoreThread {
         }
     }
 
-    fn end(&mut self, events: &Receiver<Event>) -> Result<()> {
+    fn end(&mut self, events: &Events) -> Result<()> {
         self.replica.stop(&mut self.host);
         self.advance()?;
         let deadline = Instant::now() + HAND_OVER_WAIT;

@@ -80,7 +80,8 @@ pub struct ClusterSettings {
 #[derive(Serialize, Deserialize)]
 pub struct JoinTls {
     pub ca_certificate: String,
-    pub ca_key: String,
+    /// `None`: the authority's key is kept elsewhere.
+    pub ca_key: Option<String>,
     pub node: Issued,
 }
 
@@ -124,7 +125,10 @@ impl JoinReply {
     /// Makes `tls/` in the new node's folder, if the cluster has certificates.
     pub fn write_tls(&self, node_folder: &Path) -> Result<()> {
         let Some(tls) = &self.tls else { return Ok(()) };
-        let authority = Authority::from_pem(&self.cluster, &tls.ca_certificate, &tls.ca_key)?;
+        let authority = match &tls.ca_key {
+            Some(key) => Authority::from_pem(&self.cluster, &tls.ca_certificate, key)?,
+            None => Authority::without_key(&self.cluster, &tls.ca_certificate)?,
+        };
         tls::write_folder(node_folder, &authority, &tls.node)
     }
 }

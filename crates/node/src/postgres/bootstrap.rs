@@ -10,13 +10,22 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use super::rebuild::sync_folder;
-use super::{file_error, remove_folder, PostgresError, Server, SingleUser};
+use super::{file_error, hba, remove_folder, PostgresError, Server, SingleUser};
 
 /// The encoding of every database in a cluster.
 pub(super) const ENCODING: &str = "UTF8";
 
+/// How a server that is made lets clients in.
+#[derive(Debug, Clone, Default)]
+pub struct LetIn {
+    /// Everyone on this machine, as any role; otherwise as Debian does ([`hba`]).
+    pub trust: bool,
+    /// What is stored of the password of the role `postgres` ([`super::scram_verifier`]); `None`: it has no password.
+    pub verifier: Option<String>,
+}
+
 /// Makes the data folder of `server`, which must not exist yet.  What an earlier try left unfinished is removed.
-pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
+pub fn bootstrap(server: &Server, let_in: &LetIn) -> Result<(), PostgresError> {
     server.check()?;
     let data = server.data();
     if data.exists() {
@@ -24,12 +33,13 @@ pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
     }
     let unfinished = server.unfinished();
     remove_folder(&unfinished)?;
-    initdb(server, &unfinished)?;
+    initdb(server, &unfinished, let_in)?;
     include_settings(&unfinished)?;
     server.write_settings(&unfinished)?;
     let name = identifier(&server.database);
     let new = SingleUser { bin_dir: &server.bin_dir, data: &unfinished, config_file: None, libraries: None };
     new.run("making the database", "template1", &[format!("CREATE DATABASE {name}")])?;
+    let password = let_in.verifier.iter().map(|verifier| format!("ALTER ROLE postgres PASSWORD '{verifier}'"));
     new.run(
         "making the extension",
         &server.database,
@@ -37,22 +47,33 @@ pub fn bootstrap(server: &Server) -> Result<(), PostgresError> {
             "CREATE EXTENSION onetrip".to_string(),
             "SELECT pg_catalog.pg_replication_origin_create('onetrip')".to_string(),
             format!("ALTER DATABASE {name} SET default_table_access_method = 'onetrip'"),
-        ],
+        ]
+        .into_iter()
+        .chain(password)
+        .collect::<Vec<_>>(),
     )?;
     fs::rename(&unfinished, &data).map_err(file_error("rename", &unfinished))?;
     sync_folder(&server.node_folder)
 }
 
-fn initdb(server: &Server, data: &Path) -> Result<(), PostgresError> {
+fn initdb(server: &Server, data: &Path, let_in: &LetIn) -> Result<(), PostgresError> {
     let output = server
         .command("initdb")
         .arg("-D")
         .arg(data)
-        .args(["-U", "postgres", "--encoding", ENCODING, "--locale=C.UTF-8", "--auth=trust"])
+        .args(["-U", "postgres", "--encoding", ENCODING, "--locale=C.UTF-8"])
+        .arg(if let_in.trust { "--auth=trust" } else { "--auth=reject" })
         .stdin(Stdio::null())
         .output()
         .map_err(|source| PostgresError::Program { program: server.program("initdb"), source })?;
-    succeeded("initdb", &output)
+    succeeded("initdb", &output)?;
+    if let_in.trust {
+        return Ok(());
+    }
+    let (hba, ident) = (data.join("pg_hba.conf"), data.join("pg_ident.conf"));
+    fs::write(&hba, hba::MADE).map_err(file_error("write", &hba))?;
+    let map = fs::read_to_string(&ident).map_err(file_error("read", &ident))?;
+    fs::write(&ident, hba::with_map(&map, &hba::own_user()?)).map_err(file_error("write", &ident))
 }
 
 fn include_settings(data: &Path) -> Result<(), PostgresError> {

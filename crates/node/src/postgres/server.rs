@@ -11,6 +11,7 @@ use std::process::Command;
 
 use super::{file_error, PostgresError};
 use crate::config::NodeConfig;
+use crate::tls;
 
 /// How long the path of a Unix socket may be, without its final zero byte (`sun_path` of Linux).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -32,6 +33,8 @@ pub struct Server {
     pub sequence_stride: u32,
     /// Set on a replica.
     pub read_only: bool,
+    /// The server offers TLS to its clients, with the node's certificate.
+    pub tls: bool,
 }
 
 impl Server {
@@ -50,6 +53,7 @@ impl Server {
             sequence_slot: config.sequence_slot,
             sequence_stride: config.sequence_stride,
             read_only: postgres.read_only,
+            tls: config.tls,
         })
     }
 
@@ -141,6 +145,12 @@ impl Server {
             ("shared_buffers", text("128MB")),
             ("log_line_prefix", text("%m [%p] %q%u@%d ")),
         ];
+        if self.tls {
+            let file = |name: &str| path(&self.node_folder.join(tls::FOLDER).join(name));
+            settings.push(("ssl", "on".to_string()));
+            settings.push(("ssl_cert_file", file(tls::NODE_CERTIFICATE)));
+            settings.push(("ssl_key_file", file(tls::NODE_KEY)));
+        }
         if version < 17 {
             // Every commit that is not flushed wakes the walwriter as long as a whole page is not flushed, and all but
             // one of them for nothing: so it is to flush each page.  From 17 on it is woken only when it has something
@@ -331,6 +341,8 @@ mod tests {
         assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
         assert!(settings.contains("wal_writer_flush_after = 0\n"), "{settings}");
         assert!(!server.settings(17).contains("wal_writer"));
+        assert!(settings.contains("ssl = on\nssl_cert_file = '/data/it''s/tls/node.crt'\n"), "{settings}");
+        assert!(!Server { tls: false, ..example() }.settings(15).contains("ssl"));
     }
 
     fn example() -> Server {
@@ -345,6 +357,7 @@ mod tests {
             sequence_slot: 1,
             sequence_stride: 8,
             read_only: false,
+            tls: true,
         }
     }
 }

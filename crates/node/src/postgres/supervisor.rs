@@ -20,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
+use super::hba;
 use super::process::{exists, processes_of, read_pid_file, works_in};
 use super::rebuild::{self, CopyState, Rebuild};
 use super::{file_error, PostgresError, RebuildFrom, Server};
@@ -136,6 +137,14 @@ impl Supervisor {
 
     pub fn state(&self) -> PostgresState {
         lock(&self.state).clone()
+    }
+
+    /// Has the server read its settings, `pg_hba.conf` and certificates again.  The error says why not.
+    pub fn reload(&self) -> Result<(), String> {
+        let state = self.state();
+        let pid = state.pid.filter(|_| matches!(state.state, ServerState::Starting | ServerState::Ready));
+        let pid = pid.ok_or("PostgreSQL does not run")?;
+        kill(Pid::from_raw(pid), Signal::SIGHUP).map_err(|e| e.to_string())
     }
 
     /// A function that reads the state and does not borrow the supervisor, for whoever reports the state.
@@ -325,6 +334,7 @@ impl Keeper {
             self.clear_what_died(&file.pid).await?;
         }
         self.server.write_settings(&data)?;
+        hba::write_map(&data)?;
         self.check_port()?;
         self.spawn()
     }

@@ -1,7 +1,7 @@
 //! The cluster's certificate authority: it issues the certificates with which nodes prove to each other who they are.
 //!
-//! Every node has the authority's key (`tls/ca.key`), so that any of them can let a new node join.  A node is trusted
-//! with the whole database anyway.
+//! A node that has the authority's key (`tls/ca.key`) can let a new node join.  The key may as well be kept elsewhere, and
+//! be lent to a node for as long as a token for a new node is valid.
 //!
 //! Invariants: a node's certificate is for the name [`node_name`] and no other; what `issue` returns has been verified
 //! against the authority's own certificate.
@@ -25,7 +25,10 @@ const CA_YEARS: i32 = 20;
 
 pub struct Authority {
     cluster: String,
-    key: KeyPair,
+    /// `None`: it is kept elsewhere, and nothing can be issued here.
+    key: Option<KeyPair>,
+    /// In seconds since 1970.
+    good_until_s: u64,
     certificate: CertificateDer<'static>,
     certificate_pem: String,
 }
@@ -40,27 +43,34 @@ pub struct Issued {
 impl Authority {
     /// Makes a new authority, with a key of its own.
     pub fn new(cluster: &str) -> Result<Authority> {
+        Authority::new_valid(cluster, validity(CA_YEARS))
+    }
+
+    pub(crate) fn new_valid(cluster: &str, (from, until): (OffsetDateTime, OffsetDateTime)) -> Result<Authority> {
         let key = KeyPair::generate().map_err(|e| wrong("making a key", e))?;
         let mut params = params(cluster);
-        (params.not_before, params.not_after) = validity(CA_YEARS);
+        (params.not_before, params.not_after) = (from, until);
         let certificate = params.self_signed(&key).map_err(|e| wrong("signing", e))?;
-        Ok(Authority {
-            cluster: cluster.to_owned(),
-            key,
-            certificate_pem: certificate.pem(),
-            certificate: certificate.into(),
-        })
+        Authority::of(cluster, certificate.pem(), Some(key))
+    }
+
+    fn of(cluster: &str, certificate_pem: String, key: Option<KeyPair>) -> Result<Authority> {
+        let certificate = CertificateDer::from_pem_slice(certificate_pem.as_bytes())
+            .map_err(|e| wrong("reading the authority's certificate", e))?;
+        let good_until_s = not_after(&certificate)
+            .ok_or_else(|| Error::Tls("the authority's certificate does not say until when it is valid".into()))?;
+        Ok(Authority { cluster: cluster.to_owned(), key, good_until_s, certificate, certificate_pem })
+    }
+
+    /// One that can issue nothing, from the contents of `ca.crt`.
+    pub fn without_key(cluster: &str, certificate: &str) -> Result<Authority> {
+        Authority::of(cluster, certificate.to_owned(), None)
     }
 
     /// Makes an authority from the contents of `ca.crt` and `ca.key`.
     pub fn from_pem(cluster: &str, certificate: &str, key: &str) -> Result<Authority> {
-        let authority = Authority {
-            cluster: cluster.to_owned(),
-            key: KeyPair::from_pem(key).map_err(|e| wrong("reading the authority's key", e))?,
-            certificate: CertificateDer::from_pem_slice(certificate.as_bytes())
-                .map_err(|e| wrong("reading the authority's certificate", e))?,
-            certificate_pem: certificate.to_owned(),
-        };
+        let key = KeyPair::from_pem(key).map_err(|e| wrong("reading the authority's key", e))?;
+        let authority = Authority::of(cluster, certificate.to_owned(), Some(key))?;
         // Fails if they do not belong together, or belong to another cluster.
         authority.issue(NodeId(1))?;
         Ok(authority)
@@ -72,6 +82,20 @@ impl Authority {
             file: folder.join(CA_CERTIFICATE),
             why: format!("{e}; if `onetrip certificate --new-authority` was interrupted, run it again"),
         })
+    }
+
+    /// What a node has of the authority: its key may be kept elsewhere.
+    pub fn load_for_node(folder: &Path, cluster: &str) -> Result<Authority> {
+        if Authority::key_is_in(folder) {
+            return Authority::load(folder, cluster);
+        }
+        let file = folder.join(CA_CERTIFICATE);
+        Authority::without_key(cluster, &read(&file)?).map_err(|e| Error::Config { file, why: e.to_string() })
+    }
+
+    /// Whether that folder of a node has the key, of this authority or of an older one.
+    pub fn key_is_in(folder: &Path) -> bool {
+        folder.join(CA_KEY).exists()
     }
 
     /// Loads the authority in `folder`; if there is none, makes a new one and saves it there.
@@ -90,9 +114,12 @@ impl Authority {
         }
     }
 
-    /// Writes `ca.key` and `ca.crt` into `folder`, which must exist.  A folder with a certificate is complete.
+    /// Writes `ca.key`, if this has the key, and `ca.crt` into `folder`, which must exist.  A folder with a certificate
+    /// is complete.
     pub fn save(&self, folder: &Path) -> Result<()> {
-        write_private(&folder.join(CA_KEY), &self.key_pem())?;
+        if let Some(key) = self.key_pem() {
+            write_private(&folder.join(CA_KEY), &key)?;
+        }
         write_private(&folder.join(CA_CERTIFICATE), &self.certificate_pem)
     }
 
@@ -100,8 +127,14 @@ impl Authority {
         &self.certificate_pem
     }
 
-    pub fn key_pem(&self) -> String {
-        self.key.serialize_pem()
+    pub fn key_pem(&self) -> Option<String> {
+        self.key.as_ref().map(KeyPair::serialize_pem)
+    }
+
+    /// In seconds since 1970.  Nodes accept each other's certificates also after that; clients of PostgreSQL that check
+    /// its certificate do not.
+    pub fn good_until_s(&self) -> u64 {
+        self.good_until_s
     }
 
     /// The SHA-256 of the certificate.  It is part of a join token, so that a node that joins recognizes the authority.
@@ -123,7 +156,10 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         (params.not_before, params.not_after) = (from, until);
-        let issuer = Issuer::new(self::params(&self.cluster), &self.key);
+        let Some(authority) = &self.key else {
+            return Err(Error::Tls("the authority's key is kept elsewhere, so no certificate can be made here".into()));
+        };
+        let issuer = Issuer::new(self::params(&self.cluster), authority);
         let certificate = params.signed_by(&key, &issuer).map_err(|e| wrong("signing", e))?;
         verify(certificate.der(), &self.certificate, from)?;
         Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
@@ -172,6 +208,50 @@ fn verify(certificate: &CertificateDer<'_>, authority: &CertificateDer<'static>,
         .map_err(|e| wrong(what, e))
 }
 
+/// The end of a certificate's validity, in seconds since 1970 (RFC 5280, 4.1).
+fn not_after(certificate: &[u8]) -> Option<u64> {
+    const SEQUENCE: u8 = 0x30;
+    const VERSION: u8 = 0xa0;
+    let within = |bytes| value(bytes).filter(|(tag, ..)| *tag == SEQUENCE).map(|(_, within, _)| within);
+    let mut rest = within(within(certificate)?)?;
+    if let (VERSION, _, after) = value(rest)? {
+        rest = after;
+    }
+    // The serial number, the algorithm, the issuer.
+    for _ in 0..3 {
+        rest = value(rest)?.2;
+    }
+    let (_, _, rest) = value(within(rest)?)?;
+    let (tag, text, _) = value(rest)?;
+    let digits = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let number = |from: usize, len: usize| digits.get(from..from + len)?.parse::<u16>().ok();
+    let (year, rest) = match (tag, digits.len()) {
+        (0x17, 12) => (number(0, 2).map(|year| year + if year < 50 { 2000 } else { 1900 })?, 2),
+        (0x18, 14) => (number(0, 4)?, 4),
+        _ => return None,
+    };
+    let part = |place: usize| number(rest + 2 * place, 2).and_then(|n| u8::try_from(n).ok());
+    let day = time::Date::from_calendar_date(i32::from(year), part(0)?.try_into().ok()?, part(1)?).ok()?;
+    let at = day.with_hms(part(2)?, part(3)?, part(4)?).ok()?.assume_utc();
+    u64::try_from(at.unix_timestamp()).ok()
+}
+
+/// The first value in DER: its tag, its contents, and what follows.
+fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (len, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81..=0x83 => {
+            let (len, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (len.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
+        }
+        _ => return None,
+    };
+    let (contents, rest) = rest.split_at_checked(len)?;
+    Some((tag, contents, rest))
+}
+
 /// Only its owner can read it.
 fn write_private(file: &Path, text: &str) -> Result<()> {
     crate::disk::replace_file(file, text, 0o600)
@@ -211,7 +291,7 @@ mod tests {
             assert_eq!(make().unwrap(), first);
         }
         // As `onetrip certificate --new-authority` leaves it if it is interrupted.
-        std::fs::write(folder.join(CA_KEY), Authority::new("orders").unwrap().key_pem()).unwrap();
+        std::fs::write(folder.join(CA_KEY), Authority::new("orders").unwrap().key_pem().unwrap()).unwrap();
         let why = make().unwrap_err();
         assert!(why.contains("--new-authority") && why.contains("run it again"), "{why}");
     }
@@ -219,9 +299,37 @@ mod tests {
     #[test]
     fn a_key_of_another_authority_or_cluster_is_noticed() {
         let (one, other) = (Authority::new("a").unwrap(), Authority::new("a").unwrap());
-        assert!(Authority::from_pem("a", &one.certificate_pem, &other.key_pem()).is_err());
-        assert!(Authority::from_pem("b", &one.certificate_pem, &one.key_pem()).is_err());
-        assert!(Authority::from_pem("a", "-----BEGIN nothing", &one.key_pem()).is_err());
-        assert!(Authority::from_pem("a", &one.certificate_pem, &one.key_pem()).is_ok());
+        assert!(Authority::from_pem("a", &one.certificate_pem, &other.key_pem().unwrap()).is_err());
+        assert!(Authority::from_pem("b", &one.certificate_pem, &one.key_pem().unwrap()).is_err());
+        assert!(Authority::from_pem("a", "-----BEGIN nothing", &one.key_pem().unwrap()).is_err());
+        assert!(Authority::from_pem("a", &one.certificate_pem, &one.key_pem().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn the_end_of_an_authority_is_read_from_its_certificate() {
+        let at = |s| OffsetDateTime::from_unix_timestamp(s).unwrap();
+        for until in [1_800_000_000, 2_524_607_999, 2_524_608_000, 4_102_444_800] {
+            let made = Authority::new_valid("a", (at(1_700_000_000), at(until))).unwrap();
+            assert_eq!(made.good_until_s(), until as u64);
+            let read = Authority::without_key("a", made.certificate_pem()).unwrap();
+            assert_eq!((read.good_until_s(), read.fingerprint()), (until as u64, made.fingerprint()));
+            for len in 0..made.certificate.len() {
+                // It may be cut behind what is read.
+                let _ = not_after(&made.certificate[..len]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_without_the_key_issues_nothing_and_keeps_the_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = Authority::new("a").unwrap();
+        Authority::without_key("a", whole.certificate_pem()).unwrap().save(dir.path()).unwrap();
+        assert!(!dir.path().join(CA_KEY).exists());
+        let node = Authority::load_for_node(dir.path(), "a").unwrap();
+        assert_eq!((node.fingerprint(), node.key_pem()), (whole.fingerprint(), None));
+        assert!(node.issue(NodeId(1)).err().unwrap().to_string().contains("kept elsewhere"));
+        whole.save(dir.path()).unwrap();
+        assert!(Authority::load_for_node(dir.path(), "a").unwrap().issue(NodeId(1)).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | file in `tls/` | |
 //! |---|---|
-//! | `ca.crt`, `ca.key` | the authority, the same on all nodes |
+//! | `ca.crt`, `ca.key` | the authority, the same on all nodes; the key may be kept elsewhere |
 //! | `node.crt`, `node.key` | this node's own, for the name `node-<id>.<cluster>` |
 //!
 //! Invariants:
@@ -27,7 +27,8 @@ use crate::error::{Error, Result};
 use onetrip_core::NodeId;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::CryptoProvider;
@@ -41,8 +42,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 pub const FOLDER: &str = "tls";
 const CA_CERTIFICATE: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";
-const NODE_CERTIFICATE: &str = "node.crt";
-const NODE_KEY: &str = "node.key";
+pub(crate) const NODE_CERTIFICATE: &str = "node.crt";
+pub(crate) const NODE_KEY: &str = "node.key";
 
 /// Why the other end of a connection does not count as the member it should be, in words for the operators of both
 /// ends.
@@ -61,6 +62,8 @@ pub struct Tls {
     connector: TlsConnector,
     /// In seconds since 1970: until when peers accept this node's certificate.
     good_until_s: u64,
+    /// The authority with its key, if an operator has lent it, and until when.
+    lent: Mutex<Option<(Authority, Instant)>>,
 }
 
 /// The name in a node's certificate.
@@ -78,7 +81,7 @@ pub fn check_cluster_name(cluster: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// Creates `tls/` in a node's folder, with all four files.
+/// Creates `tls/` in a node's folder, with all four files, or without `ca.key` if `authority` has no key.
 pub fn write_folder(node_folder: &Path, authority: &Authority, issued: &Issued) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let folder = node_folder.join(FOLDER);
@@ -91,7 +94,7 @@ pub fn write_folder(node_folder: &Path, authority: &Authority, issued: &Issued) 
 impl Tls {
     /// Reads the files in `folder`, and checks that the certificate is `me`'s and valid now.
     pub fn load(folder: &Path, cluster: &str, me: NodeId) -> Result<Tls> {
-        let authority = Authority::load(folder, cluster)?;
+        let authority = Authority::load_for_node(folder, cluster)?;
         let file = folder.join(NODE_CERTIFICATE);
         let issued = Issued { certificate: read(&file)?, key: read(&folder.join(NODE_KEY))? };
         Tls::new(authority, &issued, cluster, me).map_err(|e| Error::Config { file, why: e.to_string() })
@@ -125,6 +128,13 @@ impl Tls {
                 EXPIRES_SOON.as_secs() / 86_400
             );
         }
+        if authority.good_until_s() < now.as_secs() + EXPIRES_SOON.as_secs() {
+            tracing::warn!(
+                "the certificate of the cluster's authority expires in less than {} days, or has: make a new one with \
+                 `onetrip certificate --new-authority`",
+                EXPIRES_SOON.as_secs() / 86_400
+            );
+        }
 
         // The authority's certificate is sent along, since a joining node knows only its fingerprint.
         let chain = vec![own, ca];
@@ -148,11 +158,46 @@ impl Tls {
             acceptor: TlsAcceptor::from(Arc::new(server)),
             connector: TlsConnector::from(Arc::new(client)),
             good_until_s,
+            lent: Mutex::default(),
         })
     }
 
     pub fn authority(&self) -> &Authority {
         &self.authority
+    }
+
+    /// Lends the authority's key to this node until then.  The error says why it is not this authority's key.
+    pub fn lend(&self, key: &str, until: Instant) -> Result<()> {
+        let whole = Authority::from_pem(&self.cluster, self.authority.certificate_pem(), key)?;
+        let mut lent = self.lent.lock().expect("no code that holds this lock panics");
+        let until = lent.take().map_or(until, |(_, other)| other.max(until));
+        *lent = Some((whole, until));
+        Ok(())
+    }
+
+    /// Whatever key was lent before goes on being lent, if it is this authority's.
+    pub(crate) fn take_lent(&self, before: &Tls) {
+        let lent = before.lent.lock().expect("no code that holds this lock panics").take();
+        let own = lent.filter(|(whole, _)| whole.fingerprint() == self.authority.fingerprint());
+        *self.lent.lock().expect("no code that holds this lock panics") = own;
+    }
+
+    /// A certificate for a node that joins; the error says that this node has no key.
+    pub fn issue(&self, node: NodeId) -> Result<Issued> {
+        let mut lent = self.lent.lock().expect("no code that holds this lock panics");
+        if lent.as_ref().is_some_and(|(_, until)| Instant::now() >= *until) {
+            *lent = None;
+        }
+        match &*lent {
+            Some((whole, _)) => whole.issue(node),
+            None => self.authority.issue(node),
+        }
+    }
+
+    /// Whether this node can issue certificates now.
+    pub fn issues(&self) -> bool {
+        let lent = self.lent.lock().expect("no code that holds this lock panics");
+        self.authority.key_pem().is_some() || lent.as_ref().is_some_and(|(_, until)| Instant::now() < *until)
     }
 
     pub fn good_until_s(&self) -> u64 {

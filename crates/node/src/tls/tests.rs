@@ -50,7 +50,7 @@ pub fn test_acceptor(issued: &Issued) -> TlsAcceptor {
 }
 
 fn node(authority: &Authority, id: u32) -> Tls {
-    let same = Authority::from_pem("test", authority.certificate_pem(), &authority.key_pem()).unwrap();
+    let same = Authority::from_pem("test", authority.certificate_pem(), &authority.key_pem().unwrap()).unwrap();
     Tls::new(same, &authority.issue(NodeId(id)).unwrap(), "test", NodeId(id)).unwrap()
 }
 

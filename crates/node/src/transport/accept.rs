@@ -210,7 +210,7 @@ impl Transport {
     /// Does the TLS handshake, if there are certificates, and reads the first frame.
     async fn open(&self, stream: TcpStream) -> Result<(PeerStream, Frame)> {
         let _ = set_options(&stream);
-        let mut stream = match &self.tls {
+        let mut stream = match self.tls() {
             Some(tls) => tls.accept(stream).await?,
             None => PeerStream::Plain(stream),
         };
@@ -224,7 +224,7 @@ impl Transport {
 
     /// Checks that the peer is the member that its hello names, and answers.  An error says why it is not let in.
     async fn greet(&self, stream: &mut PeerStream, hello: &Hello) -> Result<(Arc<Link>, Greeted)> {
-        if let Some(tls) = &self.tls {
+        if let Some(tls) = self.tls() {
             tls.check_peer(stream, hello.from)?;
         }
         let greeted = match self.judge(hello) {
@@ -273,6 +273,13 @@ impl Transport {
             return Err(PeerError::Refused(why));
         }
         join.request.check().map_err(PeerError::refused)?;
+        // Before anything is changed.
+        if self.tls().is_some_and(|tls| !tls.issues()) {
+            return Err(PeerError::refused(
+                "this node does not have the authority's key: ask for a token with `onetrip token --authority DIR` here, or \
+                 join through a node that has the key",
+            ));
+        }
         let JoinRequest { region, address, postgres } = join.request;
         let unlike = postgres.and_then(|facts| self.unlike_any(&region, &facts));
         let (answer, answered) = oneshot::channel();
@@ -284,13 +291,14 @@ impl Transport {
             return Err(PeerError::refused("this node's answer is not one to a request to join"));
         };
         let checkpoint = tokio::task::spawn_blocking(checkpoint).await.map_err(PeerError::refused)?;
-        let tls = match &self.tls {
+        let tls = match self.tls() {
             Some(tls) => {
                 let authority = tls.authority();
                 Some(JoinTls {
                     ca_certificate: authority.certificate_pem().to_owned(),
+                    // One that is lent is not handed on.
                     ca_key: authority.key_pem(),
-                    node: authority.issue(member.id).map_err(PeerError::refused)?,
+                    node: tls.issue(member.id).map_err(PeerError::refused)?,
                 })
             }
             None => None,

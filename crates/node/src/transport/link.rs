@@ -194,7 +194,7 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
         let stream = connected.unwrap_or_else(|late| Err(late.into()))?;
         let silence = if purpose == Purpose::Frames(Channel::Control) { SILENCE_MAX } else { BULK_SILENCE_MAX };
         set_options(&stream).and_then(|()| set_silence(&stream, silence))?;
-        let mut stream = match &transport.tls {
+        let mut stream = match transport.tls() {
             Some(tls) => tls.connect(stream, link.id).await?,
             None => PeerStream::Plain(stream),
         };

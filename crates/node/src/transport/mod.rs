@@ -92,7 +92,7 @@ pub struct Transport {
     facts: Option<Facts>,
     settings: ClusterSettings,
     /// `None`: connections between nodes are neither encrypted nor authenticated.
-    tls: Option<Tls>,
+    tls: Option<RwLock<Arc<Tls>>>,
     inbox: Inbox,
     started: Instant,
 }
@@ -194,7 +194,7 @@ impl Transport {
                 max_entry_bytes: config.max_entry_bytes,
                 database: config.postgres.as_ref().map(|p| p.database.clone()),
             },
-            tls,
+            tls: tls.map(|tls| RwLock::new(Arc::new(tls))),
             inbox,
             started: Instant::now(),
         };
@@ -256,12 +256,22 @@ impl Transport {
 
     /// The token with which a node can join, made from this secret.
     pub fn join_token(&self, secret: Secret) -> JoinToken {
-        JoinToken { secret, authority: self.tls.as_ref().map(|tls| tls.authority().fingerprint()) }
+        JoinToken { secret, authority: self.tls().map(|tls| tls.authority().fingerprint()) }
     }
 
-    /// In seconds since 1970: until when peers accept this node's certificate, if it has one.
-    pub fn certificate_good_until_s(&self) -> Option<u64> {
-        self.tls.as_ref().map(|tls| tls.good_until_s())
+    /// What this node uses to be recognized, if it does.
+    pub fn tls(&self) -> Option<Arc<Tls>> {
+        self.tls.as_ref().map(|tls| tls.read().expect("no code that holds this lock panics").clone())
+    }
+
+    /// New connections use the certificates that are in the folder now; those that are open stay as they are.
+    pub fn reload_tls(&self, config: &NodeConfig) -> Result<()> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        let new = Tls::load(&config.data_dir.join(tls::FOLDER), &self.cluster, self.me)?;
+        let mut tls = tls.write().expect("no code that holds this lock panics");
+        new.take_lent(&tls);
+        *tls = Arc::new(new);
+        Ok(())
     }
 
     /// Starts the delay line's thread, which only a lab can need.

@@ -53,7 +53,7 @@ async fn a_tunnel_leads_to_the_socket_of_the_peers_postgres() {
 }
 
 /// Plays the core: it knows one secret, and counts the requests to join.
-fn core(events: Receiver<Event>, secret: Secret, checkpoint: Bytes) -> Arc<AtomicUsize> {
+fn core(events: Events, secret: Secret, checkpoint: Bytes) -> Arc<AtomicUsize> {
     let counter = Arc::new(AtomicUsize::new(0));
     let asked = counter.clone();
     std::thread::spawn(move || {

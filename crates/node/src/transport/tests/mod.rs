@@ -5,13 +5,12 @@ mod relay;
 
 use super::frame::{read_frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX, VERSION};
 use super::*;
-use crate::inbox::{Event, PeerEvent};
+use crate::inbox::{Event, Events, PeerEvent};
 use crate::tls::{Authority, PeerStream};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::LogIndex;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::mpsc::Receiver;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -19,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Side {
     transport: Arc<Transport>,
-    events: Receiver<Event>,
+    events: Events,
     address: SocketAddr,
     folder: PathBuf,
 }
@@ -430,7 +429,7 @@ async fn a_server_that_is_not_the_member_is_not_talked_to() {
     let (authority, foreign) = (Authority::new("test").unwrap(), Authority::new("test").unwrap());
     let own = authority.issue(NodeId(1)).unwrap();
     let dialler = Tls::new(
-        Authority::from_pem("test", authority.certificate_pem(), &authority.key_pem()).unwrap(),
+        Authority::from_pem("test", authority.certificate_pem(), &authority.key_pem().unwrap()).unwrap(),
         &own,
         "test",
         NodeId(1),
