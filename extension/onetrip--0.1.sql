@@ -252,6 +252,28 @@ COMMENT ON VIEW onetrip.lag IS
     'How far each region''s server is behind what is committed in the cluster, in entries and in time.';
 GRANT SELECT ON onetrip.lag TO pg_monitor;
 
+CREATE VIEW onetrip.row_lock_waits AS
+WITH member AS MATERIALIZED (
+         SELECT m ->> 'region' AS region, m -> 'report' AS report
+           FROM pg_catalog.jsonb_array_elements(onetrip.cluster() -> 'members') AS m
+          WHERE m ->> 'heard' = 'now'),
+     session AS (
+         SELECT member.region, s ->> 'transaction' AS transaction_id, (s ->> 'pid')::integer AS pid,
+                s ->> 'table' AS "table", (s ->> 'waits_for')::integer AS locks,
+                pg_catalog.make_interval(secs => (s ->> 'waiting_ms')::float8 / 1000) AS waiting
+           FROM member, pg_catalog.jsonb_path_query(member.report, '$.lock_sessions[*]') AS s)
+SELECT own.region, own.pid, l ->> 'transaction' AS transaction_id, own."table", (l ->> 'key')::bigint AS hash,
+       l ->> 'mode' AS mode, own.locks, own.waiting,
+       other.region AS behind_region, other.pid AS behind_pid, l ->> 'behind' AS behind_transaction_id
+  FROM member
+ CROSS JOIN pg_catalog.jsonb_path_query(member.report, '$.lock_line[*]') WITH ORDINALITY AS line(l, place)
+  LEFT JOIN session AS own ON own.transaction_id = l ->> 'transaction'
+  LEFT JOIN session AS other ON other.transaction_id = l ->> 'behind'
+ ORDER BY line.place;
+COMMENT ON VIEW onetrip.row_lock_waits IS
+    'Who waits in line for row locks (onetrip.concurrency = locking), for how long, and behind whom, in all regions.';
+GRANT SELECT ON onetrip.row_lock_waits TO pg_monitor;
+
 CREATE FUNCTION onetrip.last_commit(
     OUT transaction_id text, OUT entry bigint, OUT bytes bigint, OUT round_trips integer,
     OUT held_by text[], OUT prepare_ms float8, OUT verdict_ms float8, OUT turn_ms float8,

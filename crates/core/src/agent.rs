@@ -52,8 +52,10 @@ pub enum FromPostgres {
         message: String,
     },
     /// A backend asks which entry its server must show so that everything acknowledged before now is visible.
+    /// `may_ask`: others may be asked for it.
     Read {
         number: u64,
+        may_ask: bool,
     },
     /// A backend's entry is committed here; it asks to be told when all other servers show it.
     Await {
@@ -63,8 +65,11 @@ pub enum FromPostgres {
     Look {
         number: u64,
     },
-    /// A backend is about to change or lock these rows, and wants their locks.
-    Lock(LockAsk),
+    /// A backend is about to change or lock these rows of this table, and wants their locks.
+    Lock {
+        ask: LockAsk,
+        table: String,
+    },
     /// It gives back what it got or wanted by requests from this number on.
     Unlock {
         txn: TxnId,
@@ -132,6 +137,17 @@ pub struct VerdictFrame {
     pub message: String,
 }
 
+/// Whom a fresh read took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Asked {
+    /// There is a read lease.
+    Nobody = 0,
+    Others = 1,
+    /// Others would have to be asked, and were not.
+    NotYet = 2,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OutcomeState {
@@ -194,11 +210,11 @@ pub enum ToPostgres {
         failure: Option<(RegionId, Failure)>,
         untried: String,
     },
-    /// `asked`: other regions were asked for it.
+    /// `at` is 0 if others would have to be asked for it, and may not be.
     ReadAt {
         number: u64,
         at: LogIndex,
-        asked: bool,
+        asked: Asked,
     },
     /// `missing`: the regions whose servers may not show it yet, and why, as text for people.
     Shown {
@@ -252,7 +268,7 @@ pub fn is_large(frame_type: u8) -> bool {
 pub fn bytes_max(frame_type: u8) -> usize {
     match frame_type {
         PROPOSE | REHEARSE => MAX_FRAME_BYTES,
-        LOCK => 64 + 9 * row_locks::KEYS_MAX,
+        LOCK => 512 + 9 * row_locks::KEYS_MAX,
         _ => 512,
     }
 }
@@ -305,10 +321,18 @@ impl FromPostgres {
             REHEARSE => {
                 return Ok(FromPostgres::Rehearse { txn: r.txn()?, rehearsal: Rehearsal::read(r)? });
             }
-            READ => FromPostgres::Read { number: r.u64("number")? },
+            READ => {
+                let number = r.u64("number")?;
+                let may_ask = match r.u8("may ask")? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(r.error(format!("READ with the mark {other}"))),
+                };
+                FromPostgres::Read { number, may_ask }
+            }
             AWAIT => FromPostgres::Await { at: r.index("at")? },
             LOOK => FromPostgres::Look { number: r.u64("number")? },
-            LOCK => FromPostgres::Lock(LockAsk::read(&mut r)?),
+            LOCK => FromPostgres::Lock { ask: LockAsk::read(&mut r)?, table: r.str("table")? },
             UNLOCK => FromPostgres::Unlock { txn: r.txn()?, from: r.u64("from")? },
             other => return Err(r.error(format!("type 0x{other:02x} does not come from PostgreSQL"))),
         };
@@ -360,9 +384,10 @@ impl FromPostgres {
                 out.put_u64_le(at.0);
                 put_str(&mut out, message);
             }
-            FromPostgres::Read { number } => {
+            FromPostgres::Read { number, may_ask } => {
                 out.put_u8(READ);
                 out.put_u64_le(*number);
+                out.put_u8(u8::from(*may_ask));
             }
             FromPostgres::Await { at } => {
                 out.put_u8(AWAIT);
@@ -372,9 +397,10 @@ impl FromPostgres {
                 out.put_u8(LOOK);
                 out.put_u64_le(*number);
             }
-            FromPostgres::Lock(ask) => {
+            FromPostgres::Lock { ask, table } => {
                 out.put_u8(LOCK);
                 ask.put(&mut out);
+                put_str(&mut out, table);
             }
             FromPostgres::Unlock { txn, from } => {
                 out.put_u8(UNLOCK);
@@ -493,8 +519,9 @@ impl ToPostgres {
             READ_AT => {
                 let (number, at) = (r.u64("number")?, r.index("at")?);
                 let asked = match r.u8("asked")? {
-                    0 => false,
-                    1 => true,
+                    0 => Asked::Nobody,
+                    1 => Asked::Others,
+                    2 => Asked::NotYet,
                     other => return Err(r.error(format!("READ_AT with the mark {other}"))),
                 };
                 ToPostgres::ReadAt { number, at, asked }
@@ -565,7 +592,7 @@ impl ToPostgres {
                 out.put_u8(READ_AT);
                 out.put_u64_le(*number);
                 out.put_u64_le(at.0);
-                out.put_u8(u8::from(*asked));
+                out.put_u8(*asked as u8);
             }
             ToPostgres::Shown { at, missing } => {
                 out.put_u8(SHOWN);

@@ -49,16 +49,20 @@ fn from_postgres() -> Vec<(&'static str, FromPostgres)> {
         ("done", FromPostgres::Done(TXN)),
         ("settle", FromPostgres::Settle(TXN)),
         ("look", FromPostgres::Look { number: 8 }),
-        ("read", FromPostgres::Read { number: 7 }),
+        ("read", FromPostgres::Read { number: 7, may_ask: true }),
+        ("read_alone", FromPostgres::Read { number: 7, may_ask: false }),
         ("await", FromPostgres::Await { at: LogIndex(1006) }),
         (
             "lock",
-            FromPostgres::Lock(LockAsk {
-                txn: TXN,
-                number: 3,
-                waits: true,
-                keys: vec![(0xdead_beef_cafe_f00d, LockMode::NoKeyUpdate), (1, LockMode::Share)],
-            }),
+            FromPostgres::Lock {
+                table: "public.t".into(),
+                ask: LockAsk {
+                    txn: TXN,
+                    number: 3,
+                    waits: true,
+                    keys: vec![(0xdead_beef_cafe_f00d, LockMode::NoKeyUpdate), (1, LockMode::Share)],
+                },
+            },
         ),
         ("unlock", FromPostgres::Unlock { txn: TXN, from: 3 }),
         ("stuck", FromPostgres::Stuck { at: LogIndex(1001), message: "role \"nowhere\" does not exist".into() }),
@@ -113,7 +117,8 @@ fn to_postgres() -> Vec<(&'static str, ToPostgres)> {
         ("verdict_held", verdict(VerdictOutcome::Held, 1006, 1003, 3, "us-west-2", "")),
         ("verdict_by_worker", verdict(VerdictOutcome::ByWorker, 1006, 1004, NO_KEY, "us-east-2", "us-east-2, eu")),
         ("outcome_is_not_so_far", outcome_is(OutcomeState::NotSoFar, 0)),
-        ("read_at", ToPostgres::ReadAt { number: 7, at: LogIndex(1200), asked: true }),
+        ("read_at", ToPostgres::ReadAt { number: 7, at: LogIndex(1200), asked: Asked::Others }),
+        ("read_at_not_yet", ToPostgres::ReadAt { number: 7, at: LogIndex::ZERO, asked: Asked::NotYet }),
         ("seen", ToPostgres::Seen { number: 8, cluster: Bytes::from_static(b"{\"schema\":1}") }),
         ("locked", locked(LockSaid::Granted { at: LogIndex(1006) }, "")),
         ("locked_busy", locked(LockSaid::Busy { other: TXN }, "eu")),
@@ -223,7 +228,9 @@ fn a_frame_length_of_zero_or_above_one_gibibyte_is_an_error() {
 #[test]
 fn the_largest_frame_of_each_type_is_within_its_bound() {
     let keys = vec![(u64::MAX, LockMode::Update); KEYS_MAX];
-    let lock = FromPostgres::Lock(LockAsk { txn: TXN, number: u64::MAX, waits: true, keys });
+    // Two names of 63 bytes.
+    let longest = "x".repeat(2 * 63 + 1);
+    let lock = FromPostgres::Lock { ask: LockAsk { txn: TXN, number: u64::MAX, waits: true, keys }, table: longest };
     let stuck = FromPostgres::Stuck { at: LogIndex(u64::MAX), message: "x".repeat(255) };
     let all = from_postgres().into_iter().map(|(_, frame)| frame).chain([lock, stuck]);
     for frame in all {

@@ -127,7 +127,15 @@ pub async fn own_status(http: &Http) -> Option<Bytes> {
 
 /// Leaves out what grows with the number of members, until it fits.
 fn fit(mut report: Value, bytes_max: usize) -> Option<Bytes> {
-    for left_out in [None, Some("leader_places"), Some("members"), Some("peers"), Some("counts")] {
+    for left_out in [
+        None,
+        Some("leader_places"),
+        Some("lock_sessions"),
+        Some("lock_line"),
+        Some("members"),
+        Some("peers"),
+        Some("counts"),
+    ] {
         if let Some(field) = left_out {
             report[field] = Value::Null;
         }

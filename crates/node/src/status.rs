@@ -8,8 +8,10 @@ use crate::space::Space;
 use crate::transport::PeerState;
 use onetrip_core::consensus::{Role, Status as RaftStatus};
 use onetrip_core::placement::Place;
+use onetrip_core::replica::LockSession;
 use onetrip_core::router::RouterStatus;
-use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Term, TxnId};
+use onetrip_core::row_locks::InLine;
+use onetrip_core::{LockMode, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Term, TxnId};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -54,6 +56,9 @@ pub struct CoreStatus {
     /// Places for the leader, the best first; unknown while a round trip has not been measured.
     pub places: Option<Vec<Place>>,
     pub has_lease: bool,
+    /// Sessions here with row locks; and on the leader, who waits in line.
+    pub lock_sessions: Vec<LockSessionReport>,
+    pub lock_line: Vec<InLineReport>,
     pub leader_settled: bool,
     pub archive: Option<ArchiveReport>,
     /// For how long this node has known no leader.
@@ -146,6 +151,10 @@ pub struct StatusReport {
     /// The regions that hold read leases; and whether this node could answer a fresh read now without asking anybody.
     pub lease_regions: Vec<RegionId>,
     pub has_lease: bool,
+    /// Sessions of this node with row locks at the leader (`onetrip.concurrency = locking`), those that wait in line
+    /// first; and on the leader, who waits for which lock behind whom.  The first hundred of each.
+    pub lock_sessions: Vec<LockSessionReport>,
+    pub lock_line: Vec<InLineReport>,
     /// The leader is where it belongs, and if the cluster chooses that, no other place is better.
     pub leader_settled: bool,
     /// How long a COMMIT takes with the leader in each place, by measured round trips; the best first.  Absent while a
@@ -165,6 +174,56 @@ pub struct StatusReport {
     pub authority: Option<Certificate>,
     pub disks: Vec<Space>,
     pub problems: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LockSessionReport {
+    pub transaction: String,
+    pub pid: Option<u32>,
+    /// Locks that it has.
+    pub has: usize,
+    /// If it waits in line: for so many locks of rows of this table, and for how long.
+    pub waits_for: Option<usize>,
+    pub table: Option<String>,
+    pub waiting_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InLineReport {
+    pub transaction: String,
+    /// As in `onetrip.pending_keys()`.
+    pub key: i64,
+    pub mode: &'static str,
+    pub behind: String,
+}
+
+impl LockSessionReport {
+    pub fn of(session: LockSession, tick: Duration) -> LockSessionReport {
+        let (waits_for, table, waiting_ms) = match session.waits {
+            Some((table, locks, ticks)) => (Some(locks), Some(table), Some(ticks * tick.as_millis() as u64)),
+            None => (None, None, None),
+        };
+        LockSessionReport {
+            transaction: session.txn.to_string(),
+            pid: session.pid,
+            has: session.has,
+            waits_for,
+            table,
+            waiting_ms,
+        }
+    }
+}
+
+impl From<InLine> for InLineReport {
+    fn from(line: InLine) -> InLineReport {
+        let mode = match line.mode {
+            LockMode::KeyShare => "KEY SHARE",
+            LockMode::Share => "SHARE",
+            LockMode::NoKeyUpdate => "NO KEY UPDATE",
+            LockMode::Update => "UPDATE",
+        };
+        InLineReport { transaction: line.txn.to_string(), key: line.key as i64, mode, behind: line.behind.to_string() }
+    }
 }
 
 /// How many voters may fail.
@@ -369,6 +428,8 @@ pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> St
         preferred_by: core.members.preferred(),
         lease_regions: core.members.lease_regions.clone(),
         has_lease: core.has_lease,
+        lock_sessions: core.lock_sessions.clone(),
+        lock_line: core.lock_line.clone(),
         prepared: core.prepared,
         prepared_since: core.prepared_since,
         leader_settled: core.leader_settled,

@@ -10,7 +10,7 @@ use onetrip_core::LogIndex;
 use std::time::Duration;
 
 async fn read(backend: &mut Agent, number: u64) -> Result<LogIndex> {
-    backend.send(&FromPostgres::Read { number }).await?;
+    backend.send(&FromPostgres::Read { number, may_ask: true }).await?;
     answer(backend, number).await
 }
 
@@ -47,7 +47,7 @@ async fn each_region_names_what_was_acknowledged_in_another() -> Result<()> {
     ensure!(read(&mut backends[0], 31).await? >= verdict.at);
     // One is not: there is no answer until there is a majority again.
     cluster.stop_node(2).await?;
-    backends[0].send(&FromPostgres::Read { number: 32 }).await?;
+    backends[0].send(&FromPostgres::Read { number: 32, may_ask: true }).await?;
     let early = tokio::time::timeout(Duration::from_secs(1), backends[0].receive()).await;
     ensure!(early.is_err(), "without a majority it says {early:?}");
     cluster.start_node(1)?;
@@ -66,7 +66,7 @@ async fn a_read_that_was_given_up_is_not_answered_in_place_of_the_next() -> Resu
         cluster.stop_node(i).await?;
     }
     for number in 1..=100 {
-        backend.send(&FromPostgres::Read { number }).await?;
+        backend.send(&FromPostgres::Read { number, may_ask: true }).await?;
     }
     cluster.start_node(1)?;
     answer(&mut backend, 100).await?;

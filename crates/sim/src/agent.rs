@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, Hello, ToPostgres};
-use onetrip_core::router::{AgentEvent, Outbox};
+use onetrip_core::router::{AgentEvent, Outbox, Read};
 use onetrip_core::row_locks::LockAsk;
 use onetrip_core::{LogIndex, TxnId};
 use std::sync::{Arc, Mutex};
@@ -87,9 +87,9 @@ impl ToNode {
             }
             ToNode::Propose { conn, txn, raw } => AgentEvent::Propose { conn, txn, raw, permit: None },
             ToNode::Outcome { conn, txn } => AgentEvent::Outcome { conn, txn },
-            ToNode::Read { conn, number } => AgentEvent::Read { conn, number },
+            ToNode::Read { conn, number } => AgentEvent::Read(Read { conn, number, may_ask: true }),
             ToNode::Await { conn, at } => AgentEvent::Await { conn, at },
-            ToNode::Lock { conn, ask } => AgentEvent::Lock { conn, ask },
+            ToNode::Lock { conn, ask } => AgentEvent::Lock { conn, ask, table: String::new() },
             ToNode::Unlock { conn, txn, from } => AgentEvent::Unlock { conn, txn, from },
             ToNode::Settle { conn, txn } => AgentEvent::Settle { conn, txn },
             ToNode::Position { conn, applied, durable } => AgentEvent::Position { conn, applied, durable },

@@ -50,6 +50,8 @@ typedef struct OtQuestion
 extern bool ot_ask(const OtQuestion *question, TimestampTz deadline);
 
 /* trips.c */
+extern bool ot_trips_are_left(int trips);
+extern void ot_trips_refuse(const char *what, int trips) pg_attribute_noreturn();
 extern void ot_trips_take(const char *what, int trips);
 extern void ot_trips_give_back(int trips);
 extern int	ot_trips_taken(void);

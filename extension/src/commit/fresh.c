@@ -251,24 +251,30 @@ fresh_is_known(OtLogIndex *index)
 
 /* ---- the question ---- */
 
+typedef struct FreshQuestion
+{
+	uint64		number;
+	bool		may_ask;		/* the node may ask others */
+	OtReadAt	answer;
+} FreshQuestion;
+
 static void
 fresh_put_question(StringInfo frame, void *state)
 {
-	ot_put_u64(frame, ((OtReadAt *) state)->number);
+	FreshQuestion *question = state;
+
+	ot_put_u64(frame, question->number);
+	ot_put_u8(frame, question->may_ask);
 }
 
 static bool
 fresh_take_answer(OtReader *body, void *state)
 {
-	OtReadAt   *read = state;
-	OtReadAt	answer;
+	FreshQuestion *question = state;
 
-	ot_agent_get_read_at(body, &answer);
+	ot_agent_get_read_at(body, &question->answer);
 	/* or it is to a question that a cancel has ended */
-	if (answer.number != read->number)
-		return false;
-	*read = answer;
-	return true;
+	return question->answer.number == question->number;
 }
 
 static void
@@ -320,7 +326,8 @@ fresh_wait(void)
 {
 	static uint64 last_number = 0;
 	TimestampTz deadline = TimestampTzPlusMilliseconds(ot_now(), ot_commit_timeout_ms);
-	OtReadAt	read = {.number = ++last_number};
+	FreshQuestion read = {.number = ++last_number};
+	OtLogIndex	at;
 	instr_time	begun;
 	bool		names_changed;
 	bool		asks;
@@ -332,8 +339,10 @@ fresh_wait(void)
 		.state = &read,
 	};
 
-	asks = !fresh_is_known(&read.at);
-	if (asks)
+	asks = !fresh_is_known(&at);
+	/* if there is no room for a round trip, a read lease can still do without */
+	read.may_ask = asks && ot_trips_are_left(1);
+	if (read.may_ask)
 		ot_trips_take("read fresh", 1);
 	/* a cancel by the evictor must say what it is */
 	ot_session_watch_errors();
@@ -347,21 +356,25 @@ fresh_wait(void)
 
 		if (!ot_ask(&question, deadline))
 		{
-			ot_crossing_note(OT_CROSSING_FRESH_READ);
+			if (read.may_ask)
+				ot_crossing_note(OT_CROSSING_FRESH_READ);
 			fresh_raise_no_answer();
 		}
-		if (read.others_asked)
+		if (read.answer.asked == OT_ASKED_NOT_YET)
+			ot_trips_refuse("read fresh", 1);
+		if (read.answer.asked == OT_ASKED_OTHERS)
 			ot_crossing_note(OT_CROSSING_FRESH_READ);
-		else
+		else if (read.may_ask)
 			ot_trips_give_back(1);
-		fresh_note_answer(asked_us, read.at);
+		at = read.answer.at;
+		fresh_note_answer(asked_us, at);
 	}
 	waited.cost.asked_ms = fresh_ms_since(&begun);
-	if (!ot_position_wait_shown(read.at, deadline))
-		fresh_raise_behind(read.at);
+	if (!ot_position_wait_shown(at, deadline))
+		fresh_raise_behind(at);
 	names_changed = ot_position_wait_announced();
 	waited.cost.shown_ms = fresh_ms_since(&begun);
-	waited.cost.at = read.at;
+	waited.cost.at = at;
 	waited.cost.asked = asks;
 	waited.lxid = OT_LXID(MyProc);
 	return names_changed;

@@ -37,6 +37,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
@@ -44,6 +45,7 @@
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
 #include "utils/hsearch.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -86,6 +88,7 @@ static int	before_subxact_room = 0;
 typedef struct RowLockRequest
 {
 	Relation	rel;
+	char		table[2 * NAMEDATALEN]; /* for onetrip.row_lock_waits */
 	const OtRowLock *locks;
 	int			nlocks;
 	bool		waits;
@@ -107,6 +110,7 @@ row_lock_send(OtAgent *agent, const RowLockRequest *request)
 		ot_put_u64(frame, request->locks[i].hash);
 		ot_put_u8(frame, request->locks[i].mode);
 	}
+	ot_put_str(frame, request->table);
 	ot_agent_frame_end(agent);
 }
 
@@ -348,6 +352,24 @@ row_lock_is_held(const OtRowLock *lock)
 	return held != NULL && held->mode >= lock->mode;
 }
 
+/* For people, in ASCII if the database is not in UTF-8. */
+static void
+row_lock_name_table(RowLockRequest *request)
+{
+	char	   *schema = get_namespace_name(RelationGetNamespace(request->rel));
+
+	snprintf(request->table, sizeof(request->table), "%s.%s", schema, RelationGetRelationName(request->rel));
+	pfree(schema);
+	if (GetDatabaseEncoding() != PG_UTF8)
+	{
+		for (char *c = request->table; *c != '\0'; c++)
+		{
+			if (IS_HIGHBIT_SET(*c))
+				*c = '?';
+		}
+	}
+}
+
 /* Gets all of these locks.  false: somebody else has one, and the policy is to skip. */
 static bool
 row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy policy)
@@ -361,6 +383,7 @@ row_lock_ask(Relation rel, const OtRowLock *locks, int nlocks, LockWaitPolicy po
 	ot_eviction_check();
 	ot_position_attach();
 	request.number = ++last_number;
+	row_lock_name_table(&request);
 	if (LockTimeout > 0)
 		request.deadline = TimestampTzPlusMilliseconds(ot_now(), LockTimeout);
 	if (!row_lock_wait(&request, &answer))

@@ -32,19 +32,33 @@ ot_trips_taken(void)
 	return taken.lxid == OT_LXID(MyProc) ? taken.trips : 0;
 }
 
+/* May the transaction take so many more? */
+bool
+ot_trips_are_left(int trips)
+{
+	return ot_max_trips < 0 || ot_trips_taken() + trips <= ot_max_trips;
+}
+
+/* Raises ERROR: so many more would be too many. */
+void
+ot_trips_refuse(const char *what, int trips)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("cannot %s: the transaction would take more than %d round trips to other regions",
+					what, ot_max_trips),
+			 errdetail("It has taken %d, and would take %d more.", ot_trips_taken(), trips),
+			 errhint("The limit is onetrip.max_trips. COMMIT of a change takes one, DDL another one, in which the other regions try it, and onetrip.ack = applied_everywhere another one; a fresh read takes one, and so does each row lock with onetrip.concurrency = locking.")));
+}
+
 /* To be called before anything is sent.  Raises ERROR if that is too many. */
 void
 ot_trips_take(const char *what, int trips)
 {
+	if (!ot_trips_are_left(trips))
+		ot_trips_refuse(what, trips);
 	taken.trips = ot_trips_taken();
 	taken.lxid = OT_LXID(MyProc);
-	if (ot_max_trips >= 0 && taken.trips + trips > ot_max_trips)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("cannot %s: the transaction would take more than %d round trips to other regions",
-						what, ot_max_trips),
-				 errdetail("It has taken %d, and would take %d more.", taken.trips, trips),
-				 errhint("The limit is onetrip.max_trips. COMMIT of a change takes one, DDL another one, in which the other regions try it, and onetrip.ack = applied_everywhere another one; a fresh read takes one, and so does each row lock with onetrip.concurrency = locking.")));
 	taken.trips += trips;
 }
 

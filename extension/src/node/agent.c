@@ -617,7 +617,7 @@ ot_agent_get_read_at(OtReader *body, OtReadAt *answer)
 {
 	answer->number = ot_get_u64(body);
 	answer->at.value = ot_get_u64(body);
-	answer->others_asked = ot_get_u8(body) != 0;
+	answer->asked = ot_get_u8(body);
 }
 
 /* ERROR 08P01 if the body ends too early. */

@@ -153,12 +153,20 @@ typedef struct OtRehearsed
 	char	   *untried;
 } OtRehearsed;
 
+/* Whom the answer to READ took. */
+typedef enum OtAsked
+{
+	OT_ASKED_NOBODY = 0,		/* there is a read lease */
+	OT_ASKED_OTHERS = 1,
+	OT_ASKED_NOT_YET = 2,		/* others would have to be asked, and were not */
+} OtAsked;
+
 /* The answer to READ: what this server must show. */
 typedef struct OtReadAt
 {
 	uint64		number;			/* of the question */
-	OtLogIndex	at;
-	bool		others_asked;	/* for this answer; not under a read lease */
+	OtLogIndex	at;				/* 0 if that is not known yet */
+	OtAsked		asked;
 } OtReadAt;
 
 /* The answer to AWAIT. */

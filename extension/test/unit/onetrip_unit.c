@@ -262,10 +262,11 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		ot_put_u64(frame, 1001);
 		ot_put_str(frame, "role \"nowhere\" does not exist");
 	}
-	else if (strcmp(name, "read") == 0)
+	else if (strcmp(name, "read") == 0 || strcmp(name, "read_alone") == 0)
 	{
 		frame = ot_agent_frame(pair->agent, OT_FRAME_READ);
 		ot_put_u64(frame, 7);
+		ot_put_u8(frame, strcmp(name, "read") == 0);
 	}
 	else if (strcmp(name, "look") == 0)
 	{
@@ -288,6 +289,7 @@ unit_write_frame(PG_FUNCTION_ARGS)
 		ot_put_u8(frame, OT_NO_KEY_UPDATE);
 		ot_put_u64(frame, 1);
 		ot_put_u8(frame, OT_SHARE);
+		ot_put_str(frame, "public.t");
 	}
 	else if (strcmp(name, "unlock") == 0)
 	{
@@ -387,7 +389,8 @@ decode(OtFrameType type, OtReader *body)
 				ot_agent_get_read_at(body, &read);
 				return psprintf("READ_AT number " UINT64_FORMAT " at " UINT64_FORMAT " %s",
 								read.number, read.at.value,
-								read.others_asked ? "asked others" : "asked nobody");
+								read.asked == OT_ASKED_NOT_YET ? "not asked yet" :
+								read.asked == OT_ASKED_OTHERS ? "asked others" : "asked nobody");
 			}
 		case OT_FRAME_SEEN:
 			{

@@ -52,6 +52,7 @@ use rebuild::Looks;
 pub use rebuild::RebuildFrom;
 use requests::Requests;
 pub use requests::{Answer, LeftOut, NotDone, RequestId};
+pub use row_locks::LockSession;
 use row_locks::RowLocks;
 use storage::Snapshots;
 

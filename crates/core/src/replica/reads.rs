@@ -17,12 +17,14 @@
 //! - What is named is not older than any committed entry that this node has acknowledged.
 //! - The majority is one of the configuration that is in force here when the question is answered.  As soon as another
 //!   one is in force than when it left, it is asked again: whoever voted then may be gone.
+//! - A read that may not ask asks nobody: it is answered under a lease, or told that it would have to.
 //! - Nothing is kept of a read that nobody waits for any more, for longer than until voters are asked again.
 
 use super::{Host, Replica, Store};
+use crate::agent::Asked;
 use crate::checkpoint::Conf;
 use crate::ids::{EntryId, LogIndex, NodeId};
-use crate::router::{ConnId, Outbox};
+use crate::router::{Outbox, Read};
 use std::collections::{BTreeMap, VecDeque};
 
 /// With so many questions open, further reads wait for an answer, and then share one.
@@ -30,12 +32,9 @@ const OPEN_MAX: usize = 64;
 /// Voters that have not answered are asked again this often.
 const ASK_AGAIN_TICKS: u64 = 25;
 
-/// A connection and the number of its READ.  A backend may have given up on it, and have sent another one since.
-type Reader = (ConnId, u64);
-
 pub(super) struct Reads {
     /// They began after the last question left.
-    waiting: Vec<Reader>,
+    waiting: Vec<Read>,
     /// The oldest first.
     open: VecDeque<Question>,
     next: u64,
@@ -43,7 +42,7 @@ pub(super) struct Reads {
 
 struct Question {
     number: u64,
-    readers: Vec<Reader>,
+    readers: Vec<Read>,
     conf: Conf,
     named: BTreeMap<NodeId, EntryId>,
     /// This node held a lease when the reads had begun: the newest entry that they have to wait for.
@@ -103,13 +102,20 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         self.reads.waiting.extend(self.router.take_reads());
         self.take_back();
         self.answer_reads();
+        // The clock is looked at after the reads have begun.
+        let leased = if self.reads.waiting.is_empty() { None } else { self.lease(host) };
+        if leased.is_none() {
+            let (may_ask, must_not) =
+                std::mem::take(&mut self.reads.waiting).into_iter().partition(|read| read.may_ask);
+            self.reads.waiting = may_ask;
+            let must_not: Vec<Read> = must_not;
+            must_not.into_iter().for_each(|read| self.router.answer_read(read, LogIndex::ZERO, Asked::NotYet));
+        }
         if !self.reads.waiting.is_empty() && self.reads.open.len() < OPEN_MAX {
             let readers = std::mem::take(&mut self.reads.waiting);
             let number = self.reads.number();
             let named = BTreeMap::from([(self.id, self.consensus.last_on_disk())]);
             let conf = self.consensus.conf().clone();
-            // The clock is looked at after the reads have begun.
-            let leased = self.lease(host);
             self.reads.open.push_back(Question { number, readers, conf, named, leased, ask_again_at: self.tick });
             // Perhaps all is known that it takes.
             self.answer_reads();
@@ -137,14 +143,15 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let Some(last) = self.reads.open.iter().rposition(is_answered) else { return };
         let at: LogIndex = self.certifier.last_committed();
         for Question { readers, leased, .. } in self.reads.open.drain(..=last) {
-            readers.into_iter().for_each(|reader| self.router.answer_read(reader, at, leased.is_none()));
+            let asked = if leased.is_some() { Asked::Nobody } else { Asked::Others };
+            readers.into_iter().for_each(|read| self.router.answer_read(read, at, asked));
         }
     }
 
     /// Sends the questions that are new, and again those that have been open for long.
     fn send_questions<H: Host<Store = S, Outbox = O>>(&mut self, host: &mut H) {
         let (router, Reads { waiting, open, .. }) = (&self.router, &mut self.reads);
-        let is_open = |reader: &Reader| router.waits_for_read(*reader);
+        let is_open = |read: &Read| router.waits_for_read(read);
         let mut is_time = false;
         open.retain_mut(|question| {
             if question.ask_again_at > self.tick {

@@ -25,7 +25,7 @@ use crate::certifier::Outcome;
 use crate::consensus::Role;
 use crate::ids::{NodeId, RegionId, Term, TxnId};
 use crate::router::{ConnId, LockEvent, Outbox};
-use crate::row_locks::{LockAnswer, LockAsk, LockMessage, LockSaid, LockTable};
+use crate::row_locks::{InLine, LockAnswer, LockAsk, LockMessage, LockSaid, LockTable};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a node names its transactions, and asks again for what is not answered.
@@ -48,9 +48,24 @@ struct Session {
 
 struct Open {
     ask: LockAsk,
+    table: String,
+    since: u64,
+    /// The leader has said that it waits.
+    in_line: bool,
     /// When the leader said something about it last, or it was asked first.
     heard_at: u64,
     ask_again_at: u64,
+}
+
+/// A session of this node that has row locks, or waits in line for some; for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockSession {
+    pub txn: TxnId,
+    pub pid: Option<u32>,
+    /// Locks that it has.
+    pub has: usize,
+    /// What it waits for: the table, how many locks, and for how many ticks.
+    pub waits: Option<(String, usize, u64)>,
 }
 
 #[derive(Default)]
@@ -196,12 +211,13 @@ impl<S: Store, O: Outbox> Replica<S, O> {
 
     fn take_lock_event<H: Host<Store = S, Outbox = O>>(&mut self, event: LockEvent, host: &mut H) {
         match event {
-            LockEvent::Ask(conn, ask) => {
+            LockEvent::Ask(conn, ask, table) => {
                 let txn = ask.txn;
                 if let Some(before) = self.row_locks.of_conn.insert(conn, txn).filter(|before| *before != txn) {
                     self.give_up_row_locks(before, host);
                 }
-                let open = Open { ask: ask.clone(), heard_at: self.tick, ask_again_at: self.tick + ROUND_TICKS };
+                let (since, heard_at, ask_again_at) = (self.tick, self.tick, self.tick + ROUND_TICKS);
+                let open = Open { ask: ask.clone(), table, since, in_line: false, heard_at, ask_again_at };
                 let sessions = &mut self.row_locks.sessions;
                 let session = sessions.entry(txn).or_insert(Session { conn, held: Vec::new(), open: None });
                 session.open = Some(open);
@@ -240,7 +256,7 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         let Some(session) = self.row_locks.sessions.get_mut(&txn) else { return };
         let Some(open) = session.open.as_mut().filter(|open| open.ask.number == number) else { return };
         if said == LockSaid::Waiting {
-            (open.heard_at, open.ask_again_at) = (self.tick, self.tick + WAITING_TICKS);
+            (open.in_line, open.heard_at, open.ask_again_at) = (true, self.tick, self.tick + WAITING_TICKS);
             return;
         }
         let conn = session.conn;
@@ -261,6 +277,35 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         };
         let asked = self.row_locks.leader.is_none_or(|(leader, _)| region(leader) != self.settings.region);
         self.router.answer_lock(conn, number, said, asked, other);
+    }
+
+    /// The sessions of this node that wait in line, those that have waited longest first, and then those that only have
+    /// locks; so many at most.
+    pub fn lock_sessions(&self, at_most: usize) -> Vec<LockSession> {
+        let session = |(txn, session): (&TxnId, &Session)| LockSession {
+            txn: *txn,
+            pid: self.router.pid(session.conn),
+            has: session.held.iter().map(|ask| ask.keys.len()).sum(),
+            waits: session.open.as_ref().filter(|open| open.in_line).map(|open| {
+                let Open { ask, table, since, .. } = open;
+                (table.clone(), ask.keys.len(), self.tick - since)
+            }),
+        };
+        let all = self.row_locks.sessions.iter().map(session);
+        let mut all: Vec<LockSession> = all.filter(|s| s.has > 0 || s.waits.is_some()).collect();
+        let ticks = |s: &LockSession| s.waits.as_ref().map(|(_, _, ticks)| *ticks);
+        all.sort_by_key(|s| std::cmp::Reverse(ticks(s)));
+        all.truncate(at_most);
+        all
+    }
+
+    /// Who waits in line, as far as this node is the leader and has the table.
+    pub fn lock_line(&self, at_most: usize) -> Vec<InLine> {
+        if self.has_lock_table() && self.row_locks.term == self.consensus.leadership().term {
+            self.row_locks.table.in_line(at_most)
+        } else {
+            Vec::new()
+        }
     }
 
     /// Frees what nodes have that have not been heard for long.

@@ -13,9 +13,9 @@ mod feed;
 mod outside;
 mod settle;
 
-pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Event, LockEvent, Log, Outbox, Permit};
+pub use outside::{refusal, refusal_as, AgentEvent, ConnId, Event, LockEvent, Log, Outbox, Permit, Read};
 
-use crate::agent::{Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
+use crate::agent::{Asked, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VerdictOutcome, NO_KEY, VERSION};
 use crate::certifier::{Certifier, CommittedIndexes, Decision, Outcome, Verdict};
 use crate::entry::Entry;
 use crate::ids::{LogIndex, NodeId, RegionId, TxnId};
@@ -49,6 +49,7 @@ const JUDGED_KEYS_MAX: usize = 1_000;
 struct Conn<O> {
     outbox: Arc<O>,
     is_backend: bool,
+    pid: u32,
     waiting: Option<TxnId>,
     /// A verdict of commit was sent here, and the backend has not said yet that it has committed.
     in_doubt: Option<(TxnId, LogIndex)>,
@@ -101,7 +102,7 @@ pub struct Router<O> {
     stuck: Option<(LogIndex, String)>,
     events: Vec<Event>,
     /// Connections with a READ that nobody has looked at yet, and its number.
-    reads: Vec<(ConnId, u64)>,
+    reads: Vec<Read>,
     /// The same for AWAIT, and its entry.
     awaits: Vec<(ConnId, LogIndex)>,
     /// What backends want of the lock table, and nobody has looked at yet.
@@ -215,10 +216,10 @@ impl<O: Outbox> Router<O> {
                     }
                 }
             }
-            AgentEvent::Read { conn, number } => {
-                if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.is_backend) {
-                    c.reading = Some(number);
-                    self.reads.push((conn, number));
+            AgentEvent::Read(read) => {
+                if let Some(c) = self.conns.get_mut(&read.conn).filter(|c| c.is_backend) {
+                    c.reading = Some(read.number);
+                    self.reads.push(read);
                 }
             }
             AgentEvent::Await { conn, at } => {
@@ -230,10 +231,10 @@ impl<O: Outbox> Router<O> {
                     self.awaits.push((conn, at));
                 }
             }
-            AgentEvent::Lock { conn, ask } => {
+            AgentEvent::Lock { conn, ask, table } => {
                 if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.is_backend) {
                     c.locks = true;
-                    self.locks.push(LockEvent::Ask(conn, ask));
+                    self.locks.push(LockEvent::Ask(conn, ask, table));
                 }
             }
             AgentEvent::Unlock { conn, txn, from } => {
@@ -323,8 +324,8 @@ impl<O: Outbox> Router<O> {
         } else {
             outbox.send([welcome]);
         }
-        let fresh =
-            Conn { outbox, is_backend, waiting: None, in_doubt: None, reading: None, awaiting: None, locks: false };
+        let (pid, waiting, in_doubt, reading, awaiting) = (hello.pid, None, None, None, None);
+        let fresh = Conn { outbox, is_backend, pid, waiting, in_doubt, reading, awaiting, locks: false };
         self.conns.insert(conn, fresh);
         Ok(())
     }
@@ -656,18 +657,24 @@ impl<O: Outbox> Router<O> {
         }
     }
 
-    /// The connections that have sent a READ since the last call, and its number.
-    pub fn take_reads(&mut self) -> Vec<(ConnId, u64)> {
+    /// The process of PostgreSQL at the other end.
+    pub fn pid(&self, conn: ConnId) -> Option<u32> {
+        self.conns.get(&conn).map(|c| c.pid)
+    }
+
+    /// The READs that have come since the last call.
+    pub fn take_reads(&mut self) -> Vec<Read> {
         std::mem::take(&mut self.reads)
     }
 
     /// That READ is still open on this connection.
-    pub fn waits_for_read(&self, (conn, number): (ConnId, u64)) -> bool {
-        self.conns.get(&conn).is_some_and(|c| c.reading == Some(number))
+    pub fn waits_for_read(&self, read: &Read) -> bool {
+        self.conns.get(&read.conn).is_some_and(|c| c.reading == Some(read.number))
     }
 
-    /// Everything that was acknowledged before this READ is visible at `at`.  `asked`: others were asked for it.
-    pub fn answer_read(&mut self, (conn, number): (ConnId, u64), at: LogIndex, asked: bool) {
+    /// Everything that was acknowledged before this READ is visible at `at`, unless that is not known yet.
+    pub fn answer_read(&mut self, read: Read, at: LogIndex, asked: Asked) {
+        let Read { conn, number, .. } = read;
         if let Some(c) = self.conns.get_mut(&conn).filter(|c| c.reading == Some(number)) {
             c.reading = None;
             c.outbox.send([ToPostgres::ReadAt { number, at, asked }.encode()]);

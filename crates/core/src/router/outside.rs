@@ -42,18 +42,28 @@ pub enum AgentEvent<O> {
     Settle { conn: ConnId, txn: TxnId },
     Position { conn: ConnId, applied: LogIndex, durable: LogIndex },
     Done { conn: ConnId, txn: TxnId },
-    Read { conn: ConnId, number: u64 },
+    Read(Read),
     Await { conn: ConnId, at: LogIndex },
-    Lock { conn: ConnId, ask: LockAsk },
+    Lock { conn: ConnId, ask: LockAsk, table: String },
     Unlock { conn: ConnId, txn: TxnId, from: u64 },
     Stuck { conn: ConnId, at: LogIndex, message: String },
     Closed { conn: ConnId },
 }
 
+/// A READ of a connection.  Its backend may have given up on it, and have sent another one since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub conn: ConnId,
+    pub number: u64,
+    /// Other members may be asked for it.
+    pub may_ask: bool,
+}
+
 /// What a backend wants of the lock table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockEvent {
-    Ask(ConnId, LockAsk),
+    /// The table is for people.
+    Ask(ConnId, LockAsk, String),
     Release {
         conn: ConnId,
         txn: TxnId,

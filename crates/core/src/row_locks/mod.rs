@@ -6,7 +6,7 @@
 
 mod table;
 
-pub use table::LockTable;
+pub use table::{InLine, LockTable};
 
 use crate::entry::LockMode;
 use crate::error::Result;

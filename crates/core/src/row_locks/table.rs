@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Locks that are had or wanted, at most.
 const LOCKS_MAX: usize = 1 << 20;
+/// Keys that are looked at to say who is in line.
+const LOOKED_AT_MAX: usize = 20_000;
 
 /// Its place in line.
 type Ticket = u64;
@@ -39,6 +41,17 @@ struct Owner {
     waits: Option<Ticket>,
     /// The last request that was granted.
     granted: Option<u64>,
+}
+
+/// A transaction in line, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InLine {
+    pub txn: TxnId,
+    /// The first lock that it wants and that somebody is in the way of.
+    pub key: u64,
+    pub mode: LockMode,
+    /// Who has that lock, or else wanted it earlier.
+    pub behind: TxnId,
 }
 
 #[derive(Default)]
@@ -137,6 +150,24 @@ impl LockTable {
         }
         self.forget_if_idle(&txn);
         self.call_up(&freed, shown_at)
+    }
+
+    /// Those in line, the first first: so many at most, and none behind those whose requests have very many keys.
+    pub fn in_line(&self, at_most: usize) -> Vec<InLine> {
+        let (mut found, mut left) = (Vec::new(), LOOKED_AT_MAX);
+        for (ticket, ask) in self.line.iter().take(at_most) {
+            if ask.keys.len() > left {
+                break;
+            }
+            left -= ask.keys.len();
+            let in_the_way = |(key, mode): (u64, LockMode)| {
+                let one = LockAsk { keys: vec![(key, mode)], ..*ask };
+                let behind = self.in_the_way(&one, *ticket, 1).first().copied()?;
+                Some(InLine { txn: ask.txn, key, mode, behind })
+            };
+            found.extend(ask.keys.iter().copied().find_map(in_the_way));
+        }
+        found
     }
 
     /// The transactions of this node that have locks or want some.

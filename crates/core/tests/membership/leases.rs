@@ -1,8 +1,11 @@
 //! Read leases while members come, go and start again.
 
-use crate::world::{region, World};
+use crate::world::{region, Nobody, World};
+use onetrip_core::agent::{Asked, Hello, Role, ToPostgres, VERSION};
 use onetrip_core::members::Change;
+use onetrip_core::router::{AgentEvent, ConnId, Read};
 use onetrip_core::{Entry, LogIndex, MemberRole, NodeId, TxnId};
+use std::sync::Arc;
 
 /// Longer than a promise stands, in ticks of 20 ms.
 const RUN_OUT: usize = 110;
@@ -123,4 +126,49 @@ fn a_lease_outlasts_a_change_of_leader() {
         w.commit(1);
     }
     assert!(has_lease(&w, 3));
+}
+
+/// Sends READ on node 3, and returns what it was told by the time it has asked whoever it wants to ask.
+fn read(w: &mut World, heard: &Arc<Nobody>, number: u64, may_ask: bool) -> (Vec<ToPostgres>, bool) {
+    let node = w.nodes.get_mut(&3).unwrap();
+    node.host.questions.clear();
+    heard.0.borrow_mut().clear();
+    node.replica.agent(AgentEvent::Read(Read { conn: ConnId(1), number, may_ask }), &mut node.host).unwrap();
+    node.work().unwrap();
+    let told = heard.0.borrow().iter().map(|frame| ToPostgres::decode(frame.slice(4..)).unwrap()).collect();
+    (told, !node.host.questions.is_empty())
+}
+
+/// Goal: a read that may ask nobody is answered under a lease, and only then; else it is told so, and nothing is sent.
+/// Method: node 3, before it has a lease, with it, when the leader is away, and after the lease has run out.
+#[test]
+fn a_read_that_may_ask_nobody_takes_a_lease() {
+    let mut w = World::new();
+    w.until("node 1 leads", |w| w.leader() == Some(1));
+    let heard: Arc<Nobody> = Arc::default();
+    let (role, pid, incarnation, applied, durable) = (Role::Backend, 1, 1, LogIndex::ZERO, LogIndex::ZERO);
+    let hello = Hello { version: VERSION, role, pid, incarnation, applied, durable };
+    let node = w.nodes.get_mut(&3).unwrap();
+    let opened = AgentEvent::Opened { conn: ConnId(1), hello, outbox: heard.clone() };
+    node.replica.agent(opened, &mut node.host).unwrap();
+    let refused = |number| (vec![ToPostgres::ReadAt { number, at: LogIndex::ZERO, asked: Asked::NotYet }], false);
+    assert_eq!(read(&mut w, &heard, 1, false), refused(1));
+    leased(&mut w, 3);
+    w.commit(1);
+    let last = w.nodes[&3].replica.certifier.last_committed();
+    let alone = |number| (vec![ToPostgres::ReadAt { number, at: last, asked: Asked::Nobody }], false);
+    assert_eq!(read(&mut w, &heard, 2, false), alone(2));
+    assert_eq!(read(&mut w, &heard, 3, true), alone(3));
+    w.cut.insert(1);
+    assert_eq!(read(&mut w, &heard, 4, false), alone(4), "the lease is still in force");
+    w.ticks(RUN_OUT);
+    assert_eq!(read(&mut w, &heard, 5, false), refused(5));
+    let (told, asked) = read(&mut w, &heard, 6, true);
+    assert!(told.is_empty() && asked, "{told:?}");
+    // Also while as many questions are open as can be, since nobody answers.
+    w.cut.insert(2);
+    for number in 100..200 {
+        assert!(read(&mut w, &heard, number, true).0.is_empty());
+    }
+    assert_eq!(read(&mut w, &heard, 300, false), refused(300));
 }

@@ -3,7 +3,7 @@
 use crate::world::{Node, World};
 use onetrip_core::agent::{Hello, Role, VERSION};
 use onetrip_core::members::Change;
-use onetrip_core::router::{AgentEvent, ConnId};
+use onetrip_core::router::{AgentEvent, ConnId, Read};
 use onetrip_core::{EntryId, LogIndex, NodeId, Term};
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ fn backend(node: &mut Node) {
 /// Returns the number of the question that this read asks, if it asks one at once.
 fn read(node: &mut Node, number: u64) -> Option<u64> {
     node.host.questions.clear();
-    node.replica.agent(AgentEvent::Read { conn: CONN, number }, &mut node.host).unwrap();
+    node.replica.agent(AgentEvent::Read(Read { conn: CONN, number, may_ask: true }), &mut node.host).unwrap();
     node.work().unwrap();
     node.host.questions.first().map(|(_, question)| *question)
 }
 
 fn waits(node: &Node, number: u64) -> bool {
-    node.replica.router.waits_for_read((CONN, number))
+    node.replica.router.waits_for_read(&Read { conn: CONN, number, may_ask: true })
 }
 
 /// Goal: a read is answered although those of whom it was asked are no members any more.  Method: node 1 asks nodes 2

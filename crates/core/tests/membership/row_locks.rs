@@ -45,7 +45,8 @@ impl Session {
 
     fn asks(&self, w: &mut World, number: u64, row: u64) {
         let keys = vec![(row, LockMode::NoKeyUpdate)];
-        self.says(w, AgentEvent::Lock { conn: self.conn, ask: LockAsk { txn: self.txn, number, waits: true, keys } });
+        let ask = LockAsk { txn: self.txn, number, waits: true, keys };
+        self.says(w, AgentEvent::Lock { conn: self.conn, ask, table: "public.t".into() });
     }
 
     fn unlocks(&self, w: &mut World, from: u64) {

@@ -24,7 +24,7 @@ mod plan;
 pub mod random;
 mod record;
 mod session;
-mod shim;
+pub mod shim;
 mod stage;
 mod workload;
 

@@ -1,6 +1,7 @@
 //! Read leases: in the region that holds one, fresh reads ask nobody and miss nothing, whoever hangs meanwhile.
 
-use crate::lab::{apart, builder, number, start_from, until, Lab, Session, SOON};
+use crate::lab::{apart, builder, is, number, start_from, told, until, Lab, Session, SOON};
+use tokio_postgres::error::SqlState;
 
 const ROWS: &str = "select count(*) from t";
 const ASKED: &str = "select count from onetrip.crossings where cause = 'fresh read'";
@@ -24,6 +25,7 @@ async fn a_read_under_a_lease_asks_nobody_and_misses_nothing() {
 
     let mut rows = 0;
     asks_nobody(&lab, &a, &c, &mut rows).await;
+    without_a_trip(&lab, &a, &c, &mut rows).await;
     the_holder_hangs(&lab, &a, &c, &mut rows).await;
     asks_nobody(&lab, &b, &c, &mut rows).await;
     the_leader_hangs(&lab, &b, &c, &mut rows).await;
@@ -67,6 +69,37 @@ async fn asks_nobody(lab: &Lab, writer: &Session, c: &Session, rows: &mut i64) {
     c.must("begin; set local onetrip.max_trips = 1; select count(*) from t; select count(*) from t; commit").await;
 }
 
+/// Whether a fresh read that may take no round trip is answered; it sees everything then.
+async fn reads_without_a_trip(c: &Session, rows: i64) -> bool {
+    c.must("set onetrip.max_trips = 0").await;
+    let seen = c.query_one(ROWS, &[]).await;
+    c.must("reset onetrip.max_trips").await;
+    match seen {
+        Ok(seen) => {
+            assert_eq!(seen.get::<_, i64>(0), rows);
+            true
+        }
+        Err(e) => {
+            assert!(is(&e, &SqlState::CONFIGURATION_LIMIT_EXCEEDED), "{}", told(&e));
+            false
+        }
+    }
+}
+
+/// While the lease is in force, `onetrip.max_trips = 0` allows fresh reads.
+async fn without_a_trip(lab: &Lab, writer: &Session, c: &Session, rows: &mut i64) {
+    until("the holder has its lease", SOON, async || has_lease(lab).await).await.unwrap();
+    let before = number(c, ASKED).await.unwrap();
+    let mut answered = 0;
+    for _ in 0..20 {
+        insert(writer, rows).await;
+        answered += usize::from(reads_without_a_trip(c, *rows).await);
+    }
+    assert_eq!(number(c, ASKED).await.unwrap(), before, "other regions were asked");
+    println!("leases: 20 fresh reads without a round trip, {answered} answered");
+    assert!(answered > 10, "{answered} of 20 fresh reads were answered");
+}
+
 /// Commits wait once, and go on.  What they wrote is seen by a read that began while the holder's node hung.
 async fn the_holder_hangs(lab: &Lab, writer: &Session, c: &Session, rows: &mut i64) {
     lab.node(HOLDER).pause().expect("SIGSTOP");
@@ -95,6 +128,8 @@ async fn the_leader_hangs(lab: &Lab, writer: &Session, c: &Session, rows: &mut i
     let before = number(c, ASKED).await.unwrap();
     assert_eq!(number(c, ROWS).await.unwrap(), *rows);
     assert_eq!(number(c, ASKED).await.unwrap(), before + 1);
+    assert!(!reads_without_a_trip(c, *rows).await, "there is no lease");
+    assert_eq!(number(c, ASKED).await.unwrap(), before + 1, "it asked before it was refused");
     lab.node(LEADER).resume().expect("SIGCONT");
 }
 

@@ -30,6 +30,7 @@ mod kill9;
 mod lab;
 mod large;
 mod leader_place;
+mod lease_clocks;
 mod leases;
 mod left_out;
 mod load;

@@ -29,6 +29,7 @@ async fn hot_rows_wait_in_line() {
         statements_of_many_rows_take_turns,
         the_newest_version_is_seen,
         in_repeatable_read_it_is_too_late,
+        monitoring_shows_who_waits_for_whom,
         a_deadlock_is_found,
         a_deadlock_by_way_of_a_lock_that_the_leader_does_not_see,
         a_wait_ends_with_its_timeout_and_with_a_cancel,
@@ -144,6 +145,56 @@ async fn the_newest_version_is_seen(lab: &Lab) {
         b.must("commit").await;
     };
     assert_eq!(bounded("both", async { tokio::join!(waits, goes_on) }).await.0, 11);
+}
+
+/// Two transactions stand behind a third one, and every region shows both, as long as they do.
+async fn monitoring_shows_who_waits_for_whom(lab: &Lab) {
+    const WAITS: &str = "select region, pid, \"table\", mode, locks, waiting > '0.2 s' and waiting < '1 min', behind_region, behind_pid, \
+                         hash, transaction_id, behind_transaction_id from onetrip.row_lock_waits";
+    let sessions = [locking(lab, LEADER).await, locking(lab, 1).await, locking(lab, 2).await];
+    let [a, b, c] = &sessions;
+    b.must("begin; update hot set v = 1 where id in (21, 22)").await;
+    let mut pids = Vec::new();
+    for session in &sessions {
+        pids.push(session.pid().await.unwrap());
+    }
+    let looks = async {
+        waits_in_line(lab, 2, pids[2]).await;
+        let second = async {
+            waits_in_line(lab, LEADER, pids[0]).await;
+            for region in 0..3 {
+                let monitor = lab.session(region).await;
+                monitor.must("set role pg_monitor").await;
+                let two = async || Ok(monitor.query(WAITS, &[]).await?.len() == 2);
+                until("two wait", SOON, two).await.unwrap();
+                let rows = monitor.query(WAITS, &[]).await.unwrap();
+                // In order of their arrival; each behind whoever has the lock.
+                for (row, (waiter, name, mode, locks)) in
+                    rows.iter().zip([(2, "c", "NO KEY UPDATE", 1), (0, "a", "UPDATE", 2)])
+                {
+                    let shown: (&str, i32, &str, &str) = (row.get(0), row.get(1), row.get(2), row.get(3));
+                    assert_eq!(shown, (name, pids[waiter], "public.hot", mode));
+                    assert_eq!((row.get::<_, i32>(4), row.get::<_, bool>(5)), (locks, true));
+                    assert_eq!((row.get::<_, &str>(6), row.get::<_, i32>(7)), ("b", pids[1]));
+                }
+                let text = |row: usize, column: usize| rows[row].get::<_, String>(column);
+                assert_eq!(text(0, 10), text(1, 10), "both are behind one transaction");
+                assert_ne!(text(0, 9), text(1, 9));
+                assert_eq!(rows[0].get::<_, i64>(8), rows[1].get::<_, i64>(8), "the same row");
+            }
+            b.must("rollback").await;
+        };
+        tokio::join!(a.run("delete from hot where id in (21, 23)"), second).0
+    };
+    let (changed, deleted) =
+        bounded("all", async { tokio::join!(c.run("update hot set v = 2 where id = 21"), looks) }).await;
+    changed.unwrap_or_else(|e| panic!("{}", told(&e)));
+    deleted.unwrap_or_else(|e| panic!("{}", told(&e)));
+    let monitor = lab.session(1).await;
+    until("nobody waits", SOON, async || Ok(monitor.query(WAITS, &[]).await?.is_empty())).await.unwrap();
+    monitor.must("create role plain; set role plain").await;
+    assert_eq!(*monitor.refused("select 1 from onetrip.row_lock_waits").await.code(), SqlState::INSUFFICIENT_PRIVILEGE);
+    monitor.must("reset role; drop role plain").await;
 }
 
 async fn in_repeatable_read_it_is_too_late(lab: &Lab) {

@@ -24,7 +24,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use onetrip_core::agent::{
     bytes_max, is_large, take_frame, FromPostgres, Rehearsal, Role, ToPostgres, VerdictOutcome, VERSION,
 };
-use onetrip_core::router::{self, refusal_as, ConnId};
+use onetrip_core::router::{self, refusal_as, ConnId, Read};
 use onetrip_core::{Entry, NodeId, RegionId, TxnId};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -235,9 +235,11 @@ impl AgentServer {
                 }
                 FromPostgres::Outcome(txn) => AgentEvent::Outcome { conn, txn },
                 FromPostgres::Settle(txn) => AgentEvent::Settle { conn, txn },
-                FromPostgres::Read { number } => AgentEvent::Read { conn, number },
+                FromPostgres::Read { number, may_ask } => AgentEvent::Read(Read { conn, number, may_ask }),
                 FromPostgres::Await { at } => AgentEvent::Await { conn, at },
-                FromPostgres::Lock(ask) if !is_worker && ask.txn.node == self.me => AgentEvent::Lock { conn, ask },
+                FromPostgres::Lock { ask, table } if !is_worker && ask.txn.node == self.me => {
+                    AgentEvent::Lock { conn, ask, table }
+                }
                 FromPostgres::Unlock { txn, from } if !is_worker => AgentEvent::Unlock { conn, txn, from },
                 FromPostgres::Position { applied, durable } if is_worker => {
                     AgentEvent::Position { conn, applied, durable }
@@ -308,7 +310,7 @@ fn name_of(frame: &FromPostgres) -> &'static str {
         FromPostgres::Settle(_) => "SETTLE",
         FromPostgres::Read { .. } => "READ",
         FromPostgres::Await { .. } => "AWAIT",
-        FromPostgres::Lock(_) => "LOCK",
+        FromPostgres::Lock { .. } => "LOCK",
         FromPostgres::Unlock { .. } => "UNLOCK",
         FromPostgres::Position { .. } => "POSITION",
         FromPostgres::Stuck { .. } => "STUCK",

@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::inbox::{Event, Events, Inbox, PeerEvent};
 use crate::postgres::RebuildFrom;
 use crate::secret;
-use crate::status::{CoreStatus, Position, ELECTION_MAX};
+use crate::status::{CoreStatus, InLineReport, LockSessionReport, Position, ELECTION_MAX};
 use crate::transport::Transport;
 use admin::AdminRequests;
 use healing::Healing;
@@ -53,6 +53,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 const TICK: Duration = Duration::from_millis(20);
+/// Sessions with row locks that a status names, and those in line.
+const LOCKS_SHOWN_MAX: usize = 100;
 const HEARTBEAT_TICKS: usize = 5;
 const TRANSFER_TICKS: usize = 25;
 /// A follower waits at least this long for its leader: as long as a core thread may be busy with one very large
@@ -321,6 +323,7 @@ impl CoreThread {
             problem.push_str(&format!("; PostgreSQL is not copied anew: {why_not}"));
         }
         let raft = replica.consensus.status();
+        let lock_sessions = replica.lock_sessions(LOCKS_SHOWN_MAX).into_iter();
         CoreStatus {
             disk_silent: TICK * raft.disk_silent_ticks as u32,
             raft,
@@ -339,6 +342,8 @@ impl CoreThread {
             router,
             places: replica.places(host.now()),
             has_lease: replica.has_lease(host),
+            lock_sessions: lock_sessions.map(|session| LockSessionReport::of(session, TICK)).collect(),
+            lock_line: replica.lock_line(LOCKS_SHOWN_MAX).into_iter().map(InLineReport::from).collect(),
             leader_settled: replica.leader_is_settled(host.now()),
             archive: host.archive.as_ref().map(|a| a.report(replica.certifier.decided())),
             leaderless: self.leaderless.as_ref().map(|leaderless| leaderless.since.elapsed()),

@@ -110,9 +110,12 @@ pub(super) fn agent_frame_seeds() -> Vec<Vec<u8>> {
             .encode()
             .to_vec(),
         FromPostgres::Await { at }.encode().to_vec(),
-        FromPostgres::Lock(LockAsk { txn: txn(), number: 4, waits: true, keys: vec![(9, LockMode::Update)] })
-            .encode()
-            .to_vec(),
+        FromPostgres::Lock {
+            ask: LockAsk { txn: txn(), number: 4, waits: true, keys: vec![(9, LockMode::Update)] },
+            table: "public.hot".into(),
+        }
+        .encode()
+        .to_vec(),
         FromPostgres::Unlock { txn: txn(), from: 4 }.encode().to_vec(),
         ToPostgres::Locked { number: 4, said: LockSaid::Busy { other: txn() }, asked: true, region: "s".into() }
             .encode()
