@@ -133,8 +133,8 @@ async fn at_once_in_another_region(lab: &Lab) {
     let [a, b, c] = lab.sessions().await;
     b.must("set default_transaction_isolation = 'repeatable read'").await;
     for round in 50..60 {
-        a.must(&format!("begin; insert into accounts values ({round}, 1); prepare transaction 'quick'")).await;
-        [&b, &c][round % 2].must("commit prepared 'quick'").await;
+        a.must(&format!("begin; insert into accounts values ({round}, 1); prepare transaction 'quick {round}'")).await;
+        [&b, &c][round % 2].must(&format!("commit prepared 'quick {round}'")).await;
     }
     lab.everywhere().await;
     lab.shows("select count(*)::text from accounts where id between 50 and 59", "10").await;
