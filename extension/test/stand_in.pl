@@ -2,7 +2,8 @@
 #
 #   stand_in.pl DIR NODE_SOCKET
 #
-# Listens on DIR/node.sock.  For each READ it adds a line to DIR/asked and runs DIR/answer, a shell script.  What that prints:
+# Listens on DIR/node.sock.  For each READ that may ask others it adds a line to DIR/asked and runs DIR/answer, a shell script.
+# What that prints:
 #   N         READ_AT, at N
 #   stale N   READ_AT with the number before, at 0; then the answer, at N
 #   silence   nothing; a later READ gets an answer to this one as well, before its own
@@ -47,7 +48,12 @@ sub serve {
                     syswrite($node, $frame);
                     next;
                 }
-                my $number = unpack 'x5Q<', $frame;
+                my ($number, $may_ask) = unpack 'x5Q<C', $frame;
+                # It has no read lease.
+                if (!$may_ask) {
+                    syswrite($backend, pack('VCQ<Q<C', 18, 0x86, $number, 0, 2));
+                    next;
+                }
                 open my $asked, '>>', "$dir/asked" or return;
                 print $asked "$number\n";
                 close $asked;
