@@ -61,12 +61,12 @@ pub struct InitArgs {
     /// authority, kept in the nodes' folders only]
     #[arg(long, value_name = "DIR")]
     ca: Option<PathBuf>,
-    /// The same, but the key stays there and is not put into the nodes' folders: keep that folder offline, and name it to
-    /// `onetrip token` and `onetrip certificate`
+    /// The same, but the key stays there and is not put into the nodes' folders: keep that folder offline, and name it
+    /// to `onetrip token` and `onetrip certificate`
     #[arg(long, value_name = "DIR", conflicts_with = "ca")]
     authority: Option<PathBuf>,
-    /// Whom PostgreSQL lets in: `scram`, whoever runs as the node's user through the Unix socket and others by password;
-    /// `trust`, everyone on this machine as any role, for trying things out [default: scram]
+    /// Whom PostgreSQL lets in: `scram`, whoever runs as the node's user through the Unix socket and others by
+    /// password; `trust`, everyone on this machine as any role, for trying things out [default: scram]
     #[arg(long, value_enum, value_name = "METHOD")]
     auth: Option<Auth>,
     /// File whose first line becomes the password of the role postgres; `-` asks for it [default: it has none, and

@@ -264,8 +264,8 @@ async fn settings_are_read_again(folder: &Path) -> Result<()> {
     until("all is well", || Ok(onetrip(&["status"], folder).output()?.status.success()))
 }
 
-/// Goal: a cluster whose authority's key lies in no node's folder lets a region join with a token that lends the key, and
-/// renews a certificate with the folder that has it.
+/// Goal: a cluster whose authority's key lies in no node's folder lets a region join with a token that lends the key,
+/// and renews a certificate with the folder that has it.
 #[test]
 fn a_region_joins_while_the_authority_is_elsewhere() -> Result<()> {
     let folder = folder()?;

@@ -228,8 +228,8 @@ mod tests {
         Event::Peer(NodeId(2), PeerEvent::Raft(Box::new(message)))
     }
 
-    /// Goal: what peers send waits outside once the inbox has its bytes; other events, and a message that is larger than
-    /// the bound, do not.
+    /// Goal: what peers send waits outside once the inbox has its bytes; other events, and a message that is larger
+    /// than the bound, do not.
     #[tokio::test]
     async fn peers_wait_while_the_inbox_has_its_bytes() {
         let (inbox, events) = Inbox::new();

@@ -51,7 +51,7 @@ extern bool ot_ask(const OtQuestion *question, TimestampTz deadline);
 
 /* trips.c */
 extern bool ot_trips_are_left(int trips);
-extern void ot_trips_refuse(const char *what, int trips) pg_attribute_noreturn();
+pg_noreturn extern void ot_trips_refuse(const char *what, int trips);
 extern void ot_trips_take(const char *what, int trips);
 extern void ot_trips_give_back(int trips);
 extern int	ot_trips_taken(void);

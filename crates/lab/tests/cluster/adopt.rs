@@ -444,8 +444,8 @@ const LEFT: &str = "
 /// Transactions, DDL and values of sequences in all regions; returns every value that was given.
 async fn works_everywhere(place: &Place, regions: [&Session; 3], before: &[i64]) -> Vec<BTreeSet<i64>> {
     let nodes = ["us-east-1", "eu-west-1", "us-west-2"].map(|region| place.node(&format!("/srv/onetrip/{region}")));
-    // -N: not on the same two rows.  On a busy machine pgbench may be late with its next statement, and a session that is
-    // in the way and idle is ended, which pgbench does not survive.
+    // -N: not on the same two rows.  On a busy machine pgbench may be late with its next statement, and a session that
+    // is in the way and idle is ended, which pgbench does not survive.
     let [a, b, c] = nodes.each_ref().map(|at| format!("pgbench -n -N -c 2 -t 40 --max-tries=200 '{at}'"));
     let load =
         format!("{a} & pids=$!\n{b} & pids=\"$pids $!\"\n{c} & pids=\"$pids $!\"\nfor p in $pids; do wait $p; done");

@@ -1,11 +1,11 @@
 //! Read leases are spans on clocks that nobody sets.  Wall clocks that jump, machines that have been up for different
 //! times, and nodes that hang meanwhile make no read stale.
 //!
-//! Each node and its PostgreSQL have a wall clock of their own (the torture's shim), and a time namespace in which their
-//! machine has been up for as long as the others have not.  A client in one region inserts rows, clients in the region
-//! with the lease count them.  Each count must have all rows whose inserts were acknowledged, or that another client had
-//! counted, before it began; and none whose insert had not begun when it ended.  For rows that are only inserted that
-//! is linearizability.
+//! Each node and its PostgreSQL have a wall clock of their own (the torture's shim), and a time namespace in which
+//! their machine has been up for as long as the others have not.  A client in one region inserts rows, clients in the
+//! region with the lease count them.  Each count must have all rows whose inserts were acknowledged, or that another
+//! client had counted, before it began; and none whose insert had not begun when it ended.  For rows that are only
+//! inserted that is linearizability.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

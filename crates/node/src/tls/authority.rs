@@ -1,7 +1,7 @@
 //! The cluster's certificate authority: it issues the certificates with which nodes prove to each other who they are.
 //!
-//! A node that has the authority's key (`tls/ca.key`) can let a new node join.  The key may as well be kept elsewhere, and
-//! be lent to a node for as long as a token for a new node is valid.
+//! A node that has the authority's key (`tls/ca.key`) can let a new node join.  The key may as well be kept elsewhere,
+//! and be lent to a node for as long as a token for a new node is valid.
 //!
 //! Invariants: a node's certificate is for the name [`node_name`] and no other; what `issue` returns has been verified
 //! against the authority's own certificate.
