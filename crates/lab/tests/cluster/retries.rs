@@ -32,6 +32,7 @@ async fn statements_that_lose_are_run_again() {
         a_plan_of_a_table_that_changed_meanwhile,
         in_repeatable_read,
         procedures_if_asked,
+        ddl_that_loses_to_other_ddl,
         without_retries_one_of_two_fails,
         a_pipeline_is_one_transaction,
     );
@@ -204,6 +205,33 @@ async fn procedures_if_asked(lab: &Lab) {
     assert_eq!(returned, (1..=2 * ROUNDS).collect::<Vec<_>>());
     lab.shows("select v from hot where id = 11", &(2 * ROUNDS).to_string()).await;
     assert!(losses([&b, &c]).await > before, "no round met");
+}
+
+/// DDL about different things, of two regions at the same time; one of them loses, since each changes the schema.
+async fn ddl_that_loses_to_other_ddl(lab: &Lab) {
+    let (b, c) = (lab.session(1).await, lab.session(2).await);
+    let before = losses([&b, &c]).await;
+    for round in 0..ROUNDS {
+        let (table, sequence) =
+            (format!("create table made_{round} (id int primary key)"), format!("create sequence numbers_{round}"));
+        let said = both((b.run(&table), c.run(&sequence))).await;
+        said.0.unwrap_or_else(|e| panic!("b: {}", told(&e)));
+        said.1.unwrap_or_else(|e| panic!("c: {}", told(&e)));
+    }
+    assert!(losses([&b, &c]).await > before, "no round met");
+    // Each of them happened once, in every region.
+    lab.everywhere().await;
+    let made = "select count(*)::text from pg_class where relname ~ '^(made|numbers)_[0-9]+$'";
+    lab.shows(made, &(2 * ROUNDS).to_string()).await;
+    // The next run may fail otherwise. In the extended protocol it is run again too.
+    let said = both((b.run("create table made_same (id int)"), c.run("create table made_same (id int)"))).await;
+    let failed: Vec<_> = [said.0, said.1].into_iter().filter_map(Result::err).collect();
+    assert_eq!(failed.len(), 1);
+    assert!(is(&failed[0], &SqlState::DUPLICATE_TABLE), "{}", told(&failed[0]));
+    let said = both((b.execute("truncate made_0", &[]), c.execute("create view made_view as select 1", &[]))).await;
+    said.0.unwrap_or_else(|e| panic!("b: {}", told(&e)));
+    said.1.unwrap_or_else(|e| panic!("c: {}", told(&e)));
+    lab.everywhere().await;
 }
 
 async fn without_retries_one_of_two_fails(lab: &Lab) {

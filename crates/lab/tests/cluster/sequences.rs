@@ -10,7 +10,8 @@ const EACH: usize = 2_000;
 async fn three_regions_never_draw_the_same_value() {
     let lab = start("sequences", "nextval, serial, identity and setval in three regions at once").await;
     subjects!(lab, 3;
-        drawn_at_once, serial_and_identity, after_setval, drawn_alone, after_restart_of_a_server, in_a_dump
+        drawn_at_once, serial_and_identity, after_setval, drawn_alone, after_restart_of_a_server, in_a_dump,
+        short_ones
     );
 }
 
@@ -159,13 +160,94 @@ async fn after_restart_of_a_server(lab: &Lab) {
     }
 }
 
+/// A sequence with fewer values than there are places for regions gives each value once, in whichever region it is
+/// drawn and whatever crashes; who draws at the same time as another region loses with 40001.
+async fn short_ones(lab: &Lab) {
+    lab.session(0)
+        .await
+        .must(
+            "create sequence tokens maxvalue 6; create table taken (value bigint, region int);
+             create table seat (id smallint generated always as identity (maxvalue 5), region int, who text primary key);
+             create sequence turn minvalue 1 maxvalue 3 cycle",
+        )
+        .await;
+    lab.everywhere().await;
+    // One after the other, each region goes on where the one before has stopped; so does one that crashes in between.
+    for (round, expected) in ["1", "2", "3", "1", "2", "3", "1"].into_iter().enumerate() {
+        let region = round % 3;
+        let session = lab.session(region).await;
+        assert_eq!(number(&session, "select nextval('turn')").await.unwrap().to_string(), expected);
+        lab.everywhere().await;
+    }
+    // All at once: everybody draws until nothing is left.
+    let mut tasks = Vec::new();
+    for region in 0..3 {
+        for client in 0..2 {
+            let session = lab.session(region).await;
+            tasks.push(tokio::spawn(async move {
+                let mut given = Vec::new();
+                for n in 0..100 {
+                    let insert = match client {
+                        0 => format!("insert into taken select nextval('tokens'), {region} returning value"),
+                        _ => format!(
+                            "insert into seat (region, who) values ({region}, '{region} {n}') returning id::bigint"
+                        ),
+                    };
+                    match session.query_one(&insert, &[]).await {
+                        Ok(row) => given.push(row.get::<_, i64>(0)),
+                        Err(error) => match error.code().map(|code| code.code()) {
+                            Some("40001" | "40P01") => {}
+                            Some("2200H") => break,
+                            _ => panic!("{insert}: {error:?}"),
+                        },
+                    }
+                }
+                given
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.expect("a drawing task");
+    }
+    lab.everywhere().await;
+    for table in ["taken", "seat"] {
+        let column = if table == "taken" { "value" } else { "id" };
+        let twice = format!("select count(*) - count(distinct {column}) from {table}");
+        lab.shows(&format!("select ({twice})::text"), "0").await;
+    }
+    // A server that is killed, with draws that were not committed, gives nothing again that was.
+    lab.session(1).await.must("truncate taken; alter sequence tokens restart").await;
+    lab.everywhere().await;
+    let [a, b, _] = lab.sessions().await;
+    a.must("insert into taken select nextval('tokens'), 0").await;
+    lab.everywhere().await;
+    b.must("insert into taken select nextval('tokens'), 1").await;
+    b.must("begin; select nextval('tokens')").await;
+    lab.node(1).kill9_postgres().expect("kill PostgreSQL");
+    drop(b);
+    lab.wait_ready().await.unwrap_or_else(|e| panic!("{e:#}"));
+    lab.everywhere().await;
+    let b = lab.session(1).await;
+    for session in [&a, &b, &a, &b] {
+        match session.run("insert into taken select nextval('tokens'), 2").await {
+            Ok(()) => {}
+            Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("2200H"), "{error:?}"),
+        }
+        lab.everywhere().await;
+    }
+    lab.shows("select (count(*) - count(distinct value))::text from taken", "0").await;
+    lab.shows("select (count(*) >= 3)::text from taken", "true").await;
+    a.must("drop table taken, seat; drop sequence tokens, turn").await;
+    lab.everywhere().await;
+}
+
 /// A dump from any region has the definitions as they were written, and whoever loads it elsewhere goes on above all
 /// values that any region has used.
 async fn in_a_dump(lab: &Lab) {
     let sessions = lab.sessions().await;
     sessions[0]
         .must(
-            "create schema dumped; create sequence dumped.down increment -5 start -7;
+            "create schema dumped; create sequence dumped.few maxvalue 3 cache 2; create sequence dumped.down increment -5 start -7;
              create sequence dumped.blocks increment 50 minvalue -10 start 3 cache 3; create sequence dumped.unused;
              create table dumped.t (id serial, d int default nextval('dumped.down'), b int default nextval('dumped.blocks'),
                 i int generated always as identity (start 100 increment 2), region int)",
@@ -189,6 +271,7 @@ async fn in_a_dump(lab: &Lab) {
                 "START WITH 3\n    INCREMENT BY 50\n    MINVALUE -10",
                 "START WITH 100\n    INCREMENT BY 2",
                 "CACHE 3",
+                "MAXVALUE 3\n    CACHE 2",
             ] {
                 assert!(dumped.contains(part), "{part}: {dumped}");
             }
@@ -211,7 +294,7 @@ async fn in_a_dump(lab: &Lab) {
     }
     assert_eq!(
         lab.shows_alike("select count(*) from pg_sequences where schemaname = 'dumped' and last_value is null").await,
-        "1"
+        "2"
     );
 }
 
