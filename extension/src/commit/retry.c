@@ -161,7 +161,8 @@ retry_applies_to_utility(Node *stmt)
 		case T_CallStmt:
 		case T_DoStmt:
 			return ot_retry_procedures;
-			/* these count as what they contain */
+
+		/* what they contain decides their log level, and they are not DDL */
 		case T_ExplainStmt:
 		case T_PrepareStmt:
 		case T_ExecuteStmt:

@@ -82,9 +82,9 @@ ot_sequence_is_short(const OtSequence *seq, int stride)
 }
 
 /*
- * The definition for this node's pg_sequence.  nextval only compares with the far bound, so that one is
- * kept as it is; but it wraps around *to* the near bound, which must therefore
- * be an own value if the sequence cycles.
+ * The definition for this node's pg_sequence.  nextval only compares with the
+ * far bound, so that one is kept as it is; but it wraps around *to* the near
+ * bound, which must therefore be an own value if the sequence cycles.
  */
 OtSequenceHere
 ot_sequence_here(const OtSequence *seq, OtShare share)
