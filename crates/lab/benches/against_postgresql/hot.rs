@@ -77,15 +77,42 @@ async fn make_table(client: &Client, rows: usize) -> Result<()> {
     Ok(())
 }
 
+/// How many of Onetrip's transactions on the table have failed in all regions, by the way in which they lost.
+async fn losses(stand: &Stand) -> Result<[i64; 4]> {
+    let mut losses = [0; 4];
+    for region in 0..stand.cluster.nodes().len() {
+        let client = stand.cluster.connect(region).await?;
+        let row = client
+            .query_one(
+                "select coalesce(sum(lost_at_commit), 0)::bigint, coalesce(sum(evicted), 0)::bigint,
+                        coalesce(sum(reserved), 0)::bigint, coalesce(sum(too_old), 0)::bigint
+                   from onetrip.conflicts_by_table",
+                &[],
+            )
+            .await?;
+        for (n, sum) in losses.iter_mut().enumerate() {
+            *sum += row.try_get::<_, i64>(n)?;
+        }
+    }
+    Ok(losses)
+}
+
+/// "3 at COMMIT, 2 kept for another region"
+fn how(before: [i64; 4], after: [i64; 4]) -> String {
+    let names = ["at COMMIT", "evicted", "kept for another region", "too old"];
+    let some = (0..4).filter(|n| after[*n] > before[*n]).map(|n| format!("{} {}", after[n] - before[n], names[n]));
+    some.collect::<Vec<_>>().join(", ")
+}
+
 /// One way's line of a table: commits per second in each region and in all, failures, and times.
-fn line(case: &str, way: &str, figures: &[Figure]) -> Vec<String> {
+fn line(case: &str, way: &str, figures: &[Figure], how: String) -> Vec<String> {
     let mut line = vec![case.to_string(), way.to_string()];
     line.extend(figures.iter().map(|f| format!("{:.0}", f.measured.tps)));
     let all: f64 = figures.iter().map(|f| f.measured.tps).sum();
     let (done, failed) =
         figures.iter().fold((0, 0), |(d, f), figure| (d + figure.measured.transactions, f + figure.measured.failed));
     let share = 100.0 * failed as f64 / (done + failed).max(1) as f64;
-    line.extend([format!("{all:.0}"), if failed == 0 { "0".into() } else { format!("{share:.2} %") }]);
+    line.extend([format!("{all:.0}"), if failed == 0 { "0".into() } else { format!("{share:.2} %") }, how]);
     line.extend(figures.iter().map(|f| format!("{:.0}, {:.0}", f.measured.p50_ms, f.measured.p99_ms)));
     line
 }
@@ -95,7 +122,7 @@ async fn ways(bench: &Bench, stand: &Stand) -> Result<(String, Vec<Figure>)> {
     let name = |region: usize| stand.region_name(region);
     let mut head = vec!["each changes".to_string(), "way".into()];
     head.extend((0..regions).map(|r| format!("{}, per s", name(r))));
-    head.extend(["all".to_string(), "failed".into()]);
+    head.extend(["all", "failed", "how"].map(String::from));
     head.extend((0..regions).map(|r| format!("{}, p50, p99 ms", name(r))));
     let (mut lines, mut figures) = (vec![head], Vec::new());
     for case in &CASES {
@@ -114,19 +141,20 @@ async fn ways(bench: &Bench, stand: &Stand) -> Result<(String, Vec<Figure>)> {
             (0..regions).map(load).collect()
         };
         for (way, settings) in WAYS {
+            let before = losses(stand).await?;
             let measured = stand.measure_onetrip_together(&loads(way), settings).await;
             let measured = measured.with_context(|| format!("measure {}, {way}", case.name))?;
-            lines.push(line(case.name, way, &measured));
+            lines.push(line(case.name, way, &measured, how(before, losses(stand).await?)));
             figures.extend(measured);
         }
         for measured in stand.compare_together(&loads("")).await? {
-            lines.push(line(case.name, &measured[0].system.clone(), &measured));
+            lines.push(line(case.name, &measured[0].system.clone(), &measured, String::new()));
             figures.extend(measured);
         }
         for (who, per_second, failed) in case.published {
             let mut line = vec![case.name.to_string(), who.to_string()];
             line.extend(per_second.map(String::from));
-            line.extend(["-".to_string(), failed.to_string()]);
+            line.extend(["-", failed, ""].map(String::from));
             line.extend(vec!["-".to_string(); regions]);
             lines.push(line);
         }
