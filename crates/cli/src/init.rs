@@ -334,6 +334,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
                 read_only: false,
             }),
             archive: None,
+            memory: Default::default(),
             members,
             log_bytes_max: 4 << 30,
             data_dir: data.join(&region.name),

@@ -146,6 +146,7 @@ fn config(args: &JoinArgs, reply: &JoinReply, place: &Place, data: &Path) -> Res
         one_way_ms: BTreeMap::new(),
         postgres,
         archive: None,
+        memory: Default::default(),
         log_bytes_max: 4 << 30,
         members: Vec::new(),
         data_dir: data.to_path_buf(),

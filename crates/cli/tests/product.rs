@@ -2,10 +2,11 @@
 //! with `onetrip-lab`, the same command built with the feature `lab` (`crates/lab/tests`).
 
 use std::io::BufRead;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use anyhow::{bail, ensure, Context, Result};
 use nix::sys::signal::{kill, Signal};
@@ -218,8 +219,17 @@ async fn a_region_joins(data: &Path, of: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Goal: SIGHUP has the node use a new certificate for peers and in PostgreSQL, and `pg_hba.conf` as it is now; the log
-/// names what takes a restart.
+/// The status that the HTTP port answers with, to a request with this header.
+async fn asked_for(config: &NodeConfig, header: &str) -> Result<String> {
+    let mut stream = tokio::net::TcpStream::connect(config.http).await?;
+    stream.write_all(format!("GET /status HTTP/1.0\r\n{header}\r\n\r\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer.split_whitespace().nth(1).context("a status")?.to_string())
+}
+
+/// Goal: SIGHUP has the node use a new certificate for peers and in PostgreSQL, `pg_hba.conf` as it is now, other bounds
+/// of `node.toml` and a new token of the HTTP port; the log names these, and what takes a restart.
 async fn settings_are_read_again(folder: &Path) -> Result<()> {
     let (config, log) = (NodeConfig::load(folder)?, folder.join("node.log"));
     let said = |text: &str| -> Result<bool> { Ok(std::fs::read_to_string(&log)?.contains(text)) };
@@ -227,8 +237,17 @@ async fn settings_are_read_again(folder: &Path) -> Result<()> {
     let before = std::fs::read_to_string(&file)?;
     std::fs::write(
         &file,
-        before.replace("log_bytes_max = ", "log_bytes_max = 1").replace("[postgres]", "[postgres]\nread_only = true"),
+        before
+            .replace("log_bytes_max = ", "log_bytes_max = 1")
+            .replace("[postgres]", "[memory]\nto_server_bytes = 16777216\n[postgres]\nread_only = true"),
     )?;
+    let (token, shown) = (folder.join("http.token"), "0123456789abcdef0123456789abcdef");
+    std::fs::write(&token, shown)?;
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600))?;
+    // The node does not run as root.
+    let owner = std::fs::metadata(folder)?;
+    std::os::unix::fs::chown(&token, Some(owner.uid()), Some(owner.gid()))?;
+    assert_eq!(asked_for(&config, "X: y").await?, "200", "no token yet");
     let renewed = onetrip(&["certificate"], folder).output()?;
     ensure!(renewed.status.success(), "{}", told(&renewed));
     let hba = folder.join("postgres/pg_hba.conf");
@@ -237,7 +256,12 @@ async fn settings_are_read_again(folder: &Path) -> Result<()> {
     let pid = std::fs::read_to_string(folder.join("node.pid"))?.trim().parse()?;
     kill(Pid::from_raw(pid), Signal::SIGHUP)?;
     until("it has read them", || said("told PostgreSQL to read its settings again"))?;
-    ensure!(said("restart the node to use: log_bytes_max, postgres.read_only")?, "{}", std::fs::read_to_string(&log)?);
+    for text in ["the node uses: log_bytes_max, memory.to_server_bytes", "restart the node to use: postgres.read_only"]
+    {
+        ensure!(said(text)?, "{}", std::fs::read_to_string(&log)?);
+    }
+    assert_eq!(asked_for(&config, "X: y").await?, "401");
+    assert_eq!(asked_for(&config, &format!("Authorization: Bearer {shown}")).await?, "200");
     ensure!(said("new connections use the certificates in tls/")?);
     let deadline = Instant::now() + SOON;
     while connect_as(&config, "127.0.0.1", "app", "of app").await.is_ok() {
@@ -257,10 +281,18 @@ async fn settings_are_read_again(folder: &Path) -> Result<()> {
     std::fs::write(&file, "nonsense")?;
     kill(Pid::from_raw(pid), Signal::SIGHUP)?;
     until("it says so", || said("this node would not start with it"))?;
+    assert_eq!(asked_for(&config, "X: y").await?, "401", "the token holds on");
     std::fs::write(&file, before)?;
     std::fs::write(&hba, rules)?;
+    std::fs::remove_file(&token)?;
     kill(Pid::from_raw(pid), Signal::SIGHUP)?;
-    until("it is as it was", || said("node.toml is as it was"))?;
+    until("it is as it was", || {
+        let log = std::fs::read_to_string(&log)?;
+        Ok(log.matches("the node uses: log_bytes_max, memory.to_server_bytes").count() == 2)
+    })?;
+    assert_eq!(asked_for(&config, "X: y").await?, "200", "no token any more");
+    kill(Pid::from_raw(pid), Signal::SIGHUP)?;
+    until("nothing has changed", || said("node.toml is as it was"))?;
     until("all is well", || Ok(onetrip(&["status"], folder).output()?.status.success()))
 }
 

@@ -27,7 +27,7 @@ use ring::hmac;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 const TOKEN_LEN_MIN: usize = 32;
 const TOKEN_LEN_MAX: usize = 256;
@@ -37,6 +37,24 @@ const FOR_ALL: [&str; 4] = ["/health", "/writable", "/readable", "/leader"];
 pub enum Access {
     Loopback,
     Token(Box<Token>),
+}
+
+/// What applies now, for all who ask.
+pub struct Door(RwLock<Arc<Access>>);
+
+impl Door {
+    pub fn new(access: Access) -> Arc<Door> {
+        Arc::new(Door(RwLock::new(Arc::new(access))))
+    }
+
+    pub fn access(&self) -> Arc<Access> {
+        self.0.read().expect("no code that holds this lock panics").clone()
+    }
+
+    /// From the next request on.
+    pub fn set(&self, access: Access) {
+        *self.0.write().expect("no code that holds this lock panics") = Arc::new(access);
+    }
 }
 
 pub struct Token {
@@ -160,7 +178,8 @@ fn is_no_name(host: &str) -> bool {
 }
 
 /// Stands before all routes.
-pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub async fn guard(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+    let access = door.access();
     let path = request.uri().path();
     let admitted = access.admits(request.headers());
     let for_load_balancers = FOR_ALL.contains(&path);
@@ -286,7 +305,7 @@ mod tests {
 
     /// The routes as `http` has them, with answers of their own.
     async fn serve(access: Access) -> SocketAddr {
-        let access = Arc::new(access);
+        let access = Door::new(access);
         let routes = Router::new()
             .route("/cluster", get(|| async { "secret" }))
             .route("/health", get(|| async { (StatusCode::SERVICE_UNAVAILABLE, "secret") }))

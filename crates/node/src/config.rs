@@ -5,6 +5,7 @@
 //! files of all nodes; peers refuse each other if the names of their clusters differ.
 
 use crate::error::{Error, Result};
+pub use crate::memory::Memory;
 use crate::tls;
 use onetrip_core::certifier::Limits;
 use onetrip_core::members::AUTO;
@@ -70,6 +71,9 @@ pub struct NodeConfig {
     /// from a copy.
     #[serde(default = "default_log_bytes_max")]
     pub log_bytes_max: u64,
+    /// How much memory queues and caches may take.
+    #[serde(default, skip_serializing_if = "Memory::is_default")]
+    pub memory: Memory,
     /// The members with which the cluster begins.  Once the node has a checkpoint, that says who is a member; a node
     /// that joined has none here.
     #[serde(rename = "member", default, skip_serializing_if = "Vec::is_empty")]
@@ -244,6 +248,7 @@ impl NodeConfig {
         if self.log_bytes_max < 1 << 20 {
             return Err(format!("`log_bytes_max` is {}, below 1 MiB", self.log_bytes_max));
         }
+        self.memory.validate()?;
         if self.window_entries == 0 {
             return Err("`window_entries` must be at least 1".into());
         }
@@ -268,7 +273,11 @@ impl NodeConfig {
         let settings = |config: &NodeConfig| {
             let mut named = BTreeMap::new();
             // A configuration that was read can be written.
-            if let Ok(toml::Value::Table(table)) = toml::Value::try_from(config) {
+            if let Ok(toml::Value::Table(mut table)) = toml::Value::try_from(config) {
+                // A file need not say what is as by default.
+                if let Ok(memory) = toml::Value::try_from(config.memory) {
+                    table.insert("memory".into(), memory);
+                }
                 for (name, value) in table {
                     match value {
                         toml::Value::Table(section) => {
@@ -285,6 +294,11 @@ impl NodeConfig {
         let (old, new) = (settings(self), settings(new));
         let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
         names.into_iter().filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
+    }
+
+    /// This configuration, with what of `new` can change while the node runs.
+    pub fn with_changes(&self, new: &NodeConfig) -> NodeConfig {
+        NodeConfig { log_bytes_max: new.log_bytes_max, memory: new.memory, ..self.clone() }
     }
 
     /// A build without the feature `lab` cannot emulate distances, and refuses to start if it is asked to.

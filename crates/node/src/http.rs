@@ -1,7 +1,7 @@
 //! The console and `GET /cluster`; `GET /status` and `/metrics`; `GET /health`, `/writable`, `/readable` and `/leader`
 //! for load balancers; in a lab `POST /links`.  Who may ask is decided in `access`.
 
-use crate::access::{guard, Access};
+use crate::access::{guard, Door};
 use crate::bounded_listener::BoundedListener;
 use crate::cluster::{self, Latest};
 use crate::config::NodeConfig;
@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 pub type PostgresWatch = OnceLock<Box<dyn Fn() -> PostgresState + Send + Sync>>;
 
 pub struct Http {
-    pub access: Arc<Access>,
+    pub access: Arc<Door>,
     pub config: Arc<NodeConfig>,
     pub transport: Arc<Transport>,
     pub inbox: Inbox,

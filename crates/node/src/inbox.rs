@@ -6,6 +6,7 @@
 use crate::agent::AgentEvent;
 use crate::core_thread::lag::Told;
 use crate::error::Result;
+use crate::memory::Memory;
 use crate::secret::Secret;
 use crate::status::CoreStatus;
 use bytes::Bytes;
@@ -21,9 +22,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 const EVENTS_MAX: usize = 8192;
-/// What peers have sent and the core thread has not taken; a message that is larger comes in alone.  Proposals of this
-/// node's own server have a bound of their own (`Permit`).
-pub(crate) const BYTES_MAX: usize = 64 << 20;
 /// What an entry takes in memory beside its data.
 const ENTRY_BYTES: usize = 256;
 
@@ -49,6 +47,11 @@ pub enum Event {
     Checkpointed(Result<(LogIndex, Conf)>),
     /// A snapshot of another node, decoded; or why it cannot be decoded.
     Opened(Box<onetrip_core::Result<Opened>>),
+    /// `node.toml` has other bounds.
+    Bounds {
+        log_bytes_max: u64,
+        memory: Memory,
+    },
     /// Old entries have been read that Raft wants to send.
     Fetched,
     /// More of the log is durable; the log itself says how much.
@@ -146,6 +149,8 @@ impl Event {
 pub struct Inbox {
     sender: SyncSender<Event>,
     bytes: Arc<AtomicUsize>,
+    /// Proposals of this node's own server have a bound of their own (`Permit`).
+    bytes_max: Arc<AtomicUsize>,
 }
 
 /// The receiving end.
@@ -155,10 +160,16 @@ pub struct Events {
 }
 
 impl Inbox {
-    pub fn new() -> (Inbox, Events) {
+    /// `bytes_max`: of what peers send; a message that is larger comes in alone.
+    pub fn new(bytes_max: u64) -> (Inbox, Events) {
         let (sender, receiver) = std::sync::mpsc::sync_channel(EVENTS_MAX);
         let bytes = Arc::new(AtomicUsize::new(0));
-        (Inbox { sender, bytes: bytes.clone() }, Events { receiver, bytes })
+        let bytes_max = Arc::new(AtomicUsize::new(bytes_max as usize));
+        (Inbox { sender, bytes: bytes.clone(), bytes_max }, Events { receiver, bytes })
+    }
+
+    pub fn set_bytes_max(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max as usize, Ordering::Relaxed);
     }
 
     /// Waits while the queue is full.  Once the core thread has ended, events vanish: the node is ending too.
@@ -179,7 +190,8 @@ impl Inbox {
 
     /// Takes room for so many bytes, if there is some.
     fn has_room(&self, bytes: usize) -> bool {
-        let with = |now: usize| (now == 0 || bytes == 0 || now + bytes <= BYTES_MAX).then_some(now + bytes);
+        let max = self.bytes_max.load(Ordering::Relaxed);
+        let with = |now: usize| (now == 0 || bytes == 0 || now + bytes <= max).then_some(now + bytes);
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).is_ok()
     }
 
@@ -222,6 +234,8 @@ impl Events {
 mod tests {
     use super::*;
 
+    const BYTES_MAX: usize = 64 << 20;
+
     fn appends(bytes: usize) -> Event {
         let mut message = Message::default();
         message.mut_entries().push(raft::eraftpb::Entry { data: vec![0; bytes].into(), ..Default::default() });
@@ -232,7 +246,7 @@ mod tests {
     /// than the bound, do not.
     #[tokio::test]
     async fn peers_wait_while_the_inbox_has_its_bytes() {
-        let (inbox, events) = Inbox::new();
+        let (inbox, events) = Inbox::new(BYTES_MAX as u64);
         let in_time = |event| tokio::time::timeout(Duration::from_millis(100), inbox.send(event));
         for _ in 0..63 {
             in_time(appends(1 << 20)).await.expect("it fits");
@@ -251,5 +265,8 @@ mod tests {
         empty.set_entries(vec![Default::default(); BYTES_MAX / ENTRY_BYTES].into());
         in_time(Event::Peer(NodeId(2), PeerEvent::Raft(Box::new(empty)))).await.expect("alone");
         assert!(in_time(appends(1)).await.is_err());
+        // The bound can change meanwhile.
+        inbox.set_bytes_max(2 * BYTES_MAX as u64);
+        in_time(appends(1)).await.expect("there is more room");
     }
 }

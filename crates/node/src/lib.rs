@@ -42,6 +42,7 @@ mod inbox;
 pub mod join;
 #[cfg(feature = "lab")]
 mod links;
+mod memory;
 mod metrics;
 pub mod node;
 pub mod postgres;

@@ -4,9 +4,9 @@
 //! - One node for one data directory at a time (a lock that the kernel releases with the process).
 //! - Ports and sockets are taken before the first vote could be given, so a misconfigured node does no harm.
 
-use crate::access::Access;
+use crate::access::{Access, Door};
 use crate::admin::{self, Admin};
-use crate::agent::{self, AgentServer};
+use crate::agent::{self, AgentLimits, AgentServer};
 use crate::cluster::{self, Latest};
 use crate::config::NodeConfig;
 use crate::core_thread::CoreThread;
@@ -31,9 +31,14 @@ use tracing::{Instrument, Span};
 
 /// A running node without its PostgreSQL.
 pub struct Node {
+    /// As it was at the start.
     config: Arc<NodeConfig>,
+    /// With what has changed since.
+    present: NodeConfig,
     inbox: Inbox,
     transport: Arc<Transport>,
+    door: Arc<Door>,
+    agent_limits: Arc<AgentLimits>,
     postgres: Arc<PostgresWatch>,
     rebuild_orders: watch::Receiver<Option<RebuildFrom>>,
     core: JoinHandle<()>,
@@ -79,7 +84,7 @@ async fn run_started(
         tokio::select! {
             () = &mut shutdown => break Ok(()),
             result = node.failed() => break result,
-            Some(()) = reloads.recv() => node.reload(supervisor.as_ref()),
+            Some(()) = reloads.recv() => node.reload(supervisor.as_ref()).await,
         }
     };
     // PostgreSQL first: what its backends wait for can still be decided while they end.
@@ -105,11 +110,11 @@ impl Node {
 
     fn start_within(span: Span, config: Arc<NodeConfig>, facts: Option<Facts>) -> Result<Node> {
         let lock = lock_data_dir(&config)?;
-        let (inbox, events) = Inbox::new();
+        let (inbox, events) = Inbox::new(config.memory.from_peers_bytes);
         let transport = Transport::new(&config, facts, inbox.clone())?;
         // A port that is taken is found before the log is read, which may take long; nothing listens until it is read.
         drop((listen(config.listen, "the peer port")?, listen(config.http, "the HTTP port")?));
-        let access = Arc::new(Access::of(&config)?);
+        let door = Door::new(Access::of(&config)?);
         let (rebuild, rebuild_orders) = watch::channel(None);
         let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone(), rebuild)?;
         let peers = listen(config.listen, "the peer port")?;
@@ -119,7 +124,7 @@ impl Node {
 
         let postgres = Arc::new(PostgresWatch::new());
         let pages = Arc::new(Http {
-            access,
+            access: door.clone(),
             config: config.clone(),
             transport: transport.clone(),
             inbox: inbox.clone(),
@@ -135,6 +140,7 @@ impl Node {
             let own = own.clone();
             Box::pin(async move { cluster::own_status(&*own.upgrade()?).await })
         }));
+        let agent_limits = Arc::new(AgentLimits::new(&config.memory));
         let server = AgentServer {
             me: config.node,
             region: config.region.clone(),
@@ -142,7 +148,7 @@ impl Node {
             max_entry_bytes: config.max_entry_bytes,
             inbox: inbox.clone(),
             transport: transport.clone(),
-            limits: Default::default(),
+            limits: agent_limits.clone(),
             http: pages.clone(),
         };
         let admin =
@@ -187,9 +193,12 @@ impl Node {
         tracing::info!(listen = %config.listen, http = %config.http, "node started");
         let core_ended = Some(core_ended);
         Ok(Node {
+            present: (*config).clone(),
             config,
             inbox,
             transport,
+            door,
+            agent_limits,
             postgres,
             rebuild_orders,
             core,
@@ -206,15 +215,16 @@ impl Node {
         &self.config
     }
 
-    /// Reads again what can change while the node runs: certificates, and PostgreSQL's own files.  The log says what of
-    /// node.toml has changed, which a restart makes effective.
-    fn reload(&self, supervisor: Option<&Supervisor>) {
+    /// Reads again what can change while the node runs: bounds in node.toml, the token of the HTTP port, certificates,
+    /// and PostgreSQL's own files.  The log says what of node.toml has changed, and what of that takes a restart.
+    async fn reload(&mut self, supervisor: Option<&Supervisor>) {
         match NodeConfig::load(&self.config.data_dir) {
-            Ok(new) => match self.config.changes(&new) {
-                changed if changed.is_empty() => tracing::info!("node.toml is as it was"),
-                changed => tracing::warn!("node.toml has changed; restart the node to use: {}", changed.join(", ")),
-            },
+            Ok(new) => self.use_changes(&new).await,
             Err(e) => tracing::error!("node.toml cannot be used, and this node would not start with it: {e}"),
+        }
+        match Access::of(&self.config) {
+            Ok(access) => self.door.set(access),
+            Err(e) => tracing::error!("the HTTP port asks for the same as before: {e}"),
         }
         match self.transport.reload_tls(&self.config) {
             Ok(()) if self.config.tls => tracing::info!("new connections use the certificates in tls/"),
@@ -227,6 +237,26 @@ impl Node {
             }
             Some(Err(why)) => tracing::warn!("PostgreSQL did not read its settings again: {why}"),
             None => {}
+        }
+    }
+
+    async fn use_changes(&mut self, new: &NodeConfig) {
+        let present = self.present.with_changes(new);
+        let (used, left) = (self.present.changes(&present), present.changes(new));
+        let NodeConfig { log_bytes_max, memory, .. } = present;
+        self.inbox.set_bytes_max(memory.from_peers_bytes);
+        self.transport.set_queue_bytes_max(memory.to_each_peer_bytes as usize);
+        self.agent_limits.set(&memory);
+        self.inbox.send(Event::Bounds { log_bytes_max, memory }).await;
+        self.present = present;
+        if used.is_empty() && left.is_empty() {
+            tracing::info!("node.toml is as it was");
+        }
+        if !used.is_empty() {
+            tracing::info!("node.toml has changed; the node uses: {}", used.join(", "));
+        }
+        if !left.is_empty() {
+            tracing::warn!("node.toml has changed; restart the node to use: {}", left.join(", "));
         }
     }
 

@@ -46,6 +46,8 @@ pub struct CoreStatus {
     pub log_first: LogIndex,
     pub checkpoint: LogIndex,
     pub log_bytes: u64,
+    /// What it may have before it is cut although another member needs it.
+    pub log_bytes_max: u64,
     pub members: Arc<Members>,
     /// This node's PostgreSQL, and the others' as they reported it.
     pub own: Option<Position>,
@@ -523,11 +525,11 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
             config.data_dir.display()
         ));
     }
-    if core.log_bytes > config.log_bytes_max {
+    if core.log_bytes > core.log_bytes_max {
         problems.push(format!(
             "the log has {} MiB, more than log_bytes_max ({} MiB): this node's own PostgreSQL still needs it",
             core.log_bytes >> 20,
-            config.log_bytes_max >> 20
+            core.log_bytes_max >> 20
         ));
     }
     for disk in around.disks.iter().filter(|disk| disk.is_low()) {

@@ -57,6 +57,8 @@ fn each_mistake_is_named() {
         ("one_way_ms", "one_way", "unknown field `one_way`"),
         ("cluster = \"test\"", "", "missing field `cluster`"),
         ("node = 2", "node = 2\nlog_bytes_max = 1000", "`log_bytes_max` is 1000"),
+        ("[postgres]", "[memory]\nfrom_peers_bytes = 1000\n[postgres]", "`from_peers_bytes` of `[memory]` is 1000"),
+        ("[postgres]", "[memory]\nfrom_peers = 1000\n[postgres]", "unknown field `from_peers`"),
         ("cluster = \"test\"", "cluster = \"my test\"", "cannot be used in a certificate"),
         ("http = \"127.0.0.1:8002\"", "http = \"0.0.0.0:8002\"", "`http_anywhere = true`"),
     ];

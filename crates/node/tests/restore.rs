@@ -63,6 +63,7 @@ fn start(cluster: &Cluster, folder: &Path, restored: &Restored) -> Result<Node> 
         one_way_ms: Default::default(),
         members: Vec::new(),
         archive: None,
+        memory: Default::default(),
         data_dir: folder.to_owned(),
         ..cluster.configs[0].clone()
     };

@@ -453,6 +453,7 @@ fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &st
             read_only: false,
         }),
         archive: None,
+        memory: Default::default(),
         members: vec![Member { id: NodeId(1), region, address, role: MemberRole::Voter }],
         data_dir: PathBuf::new(),
     })

@@ -220,6 +220,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path
             read_only: false,
         }),
         archive: None,
+        memory: Default::default(),
         members: Vec::new(),
         data_dir: data.to_path_buf(),
     })

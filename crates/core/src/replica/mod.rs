@@ -211,6 +211,12 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         })
     }
 
+    /// From now on these are [`Settings::log_bytes_max`] and [`Settings::checkpoint_bytes`].
+    pub fn set_log_bytes(&mut self, log_bytes_max: u64, checkpoint_bytes: u64) {
+        self.settings.log_bytes_max = log_bytes_max;
+        self.settings.checkpoint_bytes = checkpoint_bytes;
+    }
+
     /// To be called once, before anything else.  `postgres_is_there`: PostgreSQL's data folder exists.
     pub fn start<H: Host<Store = S, Outbox = O>>(
         &mut self,

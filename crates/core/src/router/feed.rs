@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Entries go to the worker in log order, each once per connection.
-//! - At most `ENTRIES_MAX` entries or `BYTES_MAX` bytes have been sent beyond the worker's last POSITION (a single
+//! - At most `ENTRIES_MAX` entries or `bytes_max` bytes have been sent beyond the worker's last POSITION (a single
 //!   entry may have more).
 
 use super::{ConnId, Log, Outbox};
@@ -17,7 +17,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 const ENTRIES_MAX: usize = 1024;
-const BYTES_MAX: usize = 64 << 20;
 
 pub(super) struct Feed<O> {
     pub conn: ConnId,
@@ -55,7 +54,13 @@ impl<O: Outbox> Feed<O> {
     }
 
     /// Sends what the credit allows, all at once. Of an entry that is left out, it sends only that it is.
-    pub fn pump<L: Log>(&mut self, log: &L, certifier: &Certifier, members: &Members) -> Result<(), L::Error> {
+    pub fn pump<L: Log>(
+        &mut self,
+        bytes_max: usize,
+        log: &L,
+        certifier: &Certifier,
+        members: &Members,
+    ) -> Result<(), L::Error> {
         let mut frames = Vec::new();
         while let Some((at, previous)) = self.queue.front().copied() {
             if self.under_way.len() >= ENTRIES_MAX {
@@ -67,7 +72,7 @@ impl<O: Outbox> Feed<O> {
             let is_empty = flags.left_out && !flags.leaves_out;
             let write_set = if is_empty { Bytes::new() } else { entry.write_set };
             let bytes = write_set.len();
-            if self.under_way_bytes + bytes > BYTES_MAX && !self.under_way.is_empty() {
+            if self.under_way_bytes + bytes > bytes_max && !self.under_way.is_empty() {
                 break;
             }
             let unknown = RegionId::default();

@@ -61,6 +61,9 @@ struct Conn<O> {
     locks: bool,
 }
 
+/// Unless [`Router::set_feed_bytes_max`] says otherwise.
+const FEED_BYTES_MAX: usize = 64 << 20;
+
 struct Pending {
     conn: ConnId,
     raw: Bytes,
@@ -82,6 +85,8 @@ pub struct Router<O> {
     large: BTreeMap<TxnId, Option<u64>>,
     settling: Settling,
     feed: Option<Feed<O>>,
+    /// How much the apply worker is sent ahead of its position; a single entry may have more.
+    feed_bytes_max: usize,
     /// The end of the log when this node started: whatever was acknowledged here before is not above it.
     last_at_start: LogIndex,
     /// An apply worker that came before this node knew how much of that is committed.
@@ -154,6 +159,7 @@ impl<O: Outbox> Router<O> {
             large: BTreeMap::new(),
             settling: Settling::new(me, starts, logged),
             feed: None,
+            feed_bytes_max: FEED_BYTES_MAX,
             applied: None,
             durable: None,
             stopping: false,
@@ -371,7 +377,7 @@ impl<O: Outbox> Router<O> {
         context.committed_indexes.forget_to(durable.min(applied));
         if let Some(feed) = &mut self.feed {
             feed.position(applied);
-            feed.pump(context.log, context.certifier, context.members)?;
+            feed.pump(self.feed_bytes_max, context.log, context.certifier, context.members)?;
         }
         Ok(())
     }
@@ -551,10 +557,14 @@ impl<O: Outbox> Router<O> {
         }
     }
 
+    pub fn set_feed_bytes_max(&mut self, bytes: usize) {
+        self.feed_bytes_max = bytes;
+    }
+
     /// Sends the apply worker what was decided, all at once.
     pub fn feed_worker<L: Log>(&mut self, context: &Context<'_, L>) -> Result<(), L::Error> {
         match &mut self.feed {
-            Some(feed) => feed.pump(context.log, context.certifier, context.members),
+            Some(feed) => feed.pump(self.feed_bytes_max, context.log, context.certifier, context.members),
             None => Ok(()),
         }
     }

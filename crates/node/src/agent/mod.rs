@@ -8,7 +8,7 @@
 //! - Of each connection the core thread hears `Opened` first, once HELLO has come, and `Closed` last; in between it
 //!   gets only complete frames that are allowed there.  Anything else ends the connection, is logged, and harms nothing
 //!   else.
-//! - Proposals that are being read, or are open, take at most `OPEN_PROPOSALS` times `max_entry_bytes` of memory; one
+//! - Proposals that are being read, or are open, take at most `proposals_bytes` of memory, or one of the largest; one
 //!   that would exceed this is refused before it is read.
 
 mod socket;
@@ -17,6 +17,7 @@ use crate::cluster;
 use crate::error::{Error, Result};
 use crate::http::Http;
 use crate::inbox::{Event, Inbox};
+use crate::memory::Memory;
 use crate::send_queue::SendQueue;
 use crate::stop::ordered;
 use crate::transport::Transport;
@@ -80,22 +81,36 @@ pub struct AgentServer {
     pub max_entry_bytes: u64,
     pub inbox: Inbox,
     pub transport: Arc<Transport>,
-    pub limits: AgentLimits,
+    pub limits: Arc<AgentLimits>,
     /// Knows how the cluster is.
     pub http: Arc<Http>,
 }
 
-/// How many connections PostgreSQL has open, and how much memory its proposals take.
+/// How many connections PostgreSQL has open, and how much memory they and its proposals may take.
 #[derive(Default)]
 pub struct AgentLimits {
     connections: AtomicUsize,
     open_bytes: Arc<AtomicU64>,
+    open_bytes_max: AtomicU64,
+    queue_bytes_max: AtomicUsize,
+}
+
+impl AgentLimits {
+    pub fn new(memory: &Memory) -> AgentLimits {
+        let limits = AgentLimits::default();
+        limits.set(memory);
+        limits
+    }
+
+    /// A queue is made with its connection and keeps its bound.
+    pub fn set(&self, memory: &Memory) {
+        self.open_bytes_max.store(memory.proposals_bytes, Ordering::Relaxed);
+        self.queue_bytes_max.store(memory.to_server_bytes as usize + QUEUE_BYTES_MORE, Ordering::Relaxed);
+    }
 }
 
 /// More than any reasonable `max_connections`.
 const CONNECTIONS_MAX: usize = 10_000;
-/// There is memory for so many proposals of the largest size; any number of smaller ones can share it.
-const OPEN_PROPOSALS: u64 = 4;
 
 /// The room that one proposal takes, until it is dropped.
 struct Room {
@@ -119,8 +134,8 @@ impl Drop for Room {
 }
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// More than the worker's credit of 64 MiB; for a backend no more than one small frame waits.
-const QUEUE_BYTES_MAX: usize = 128 << 20;
+/// So much more than the worker's credit may wait for it; for a backend no more than one small frame waits.
+const QUEUE_BYTES_MORE: usize = 64 << 20;
 
 /// Makes the socket.  A file left by an earlier life of the node is replaced; the caller holds the data directory's
 /// lock.
@@ -182,7 +197,7 @@ impl AgentServer {
             Ok(socket) => socket,
             Err(e) => return tracing::warn!(conn = conn.0, "an agent connection could not be served: {e}"),
         };
-        let outbox = Arc::new(SendQueue::new(socket, QUEUE_BYTES_MAX));
+        let outbox = Arc::new(SendQueue::new(socket, self.limits.queue_bytes_max.load(Ordering::Relaxed)));
         let result = tokio::select! {
             result = self.read(conn, &outbox) => result,
             () = outbox.drain() => Ok(()),
@@ -298,7 +313,7 @@ impl AgentServer {
     }
 
     fn open_bytes_max(&self) -> u64 {
-        OPEN_PROPOSALS * self.max_entry_bytes
+        self.limits.open_bytes_max.load(Ordering::Relaxed).max(self.max_entry_bytes + 1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The console: one page that shows the cluster (docs/console.md).  It is made of the files beside this one, as they
 //! are, and asks `GET /cluster` like anybody else.
 
-use crate::access::Access;
+use crate::access::{Access, Door};
 use crate::tls::sha256;
 use axum::extract::{Path, RawQuery};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION, SET_COOKIE};
@@ -25,12 +25,12 @@ const FILES: [(&str, &str, &str); 7] = [
     ("model.js", JS, include_str!("model.js")),
 ];
 
-pub fn routes<S: Clone + Send + Sync + 'static>(access: Arc<Access>) -> Router<S> {
+pub fn routes<S: Clone + Send + Sync + 'static>(door: Arc<Door>) -> Router<S> {
     Router::new()
         .route("/", get(page))
         .route("/console", get(to_page))
         .route("/console/", get(to_page))
-        .route("/console/sign-in", post(move |body| sign_in(access, body)))
+        .route("/console/sign-in", post(move |body| sign_in(door, body)))
         .route("/console/{file}", get(file))
 }
 
@@ -91,11 +91,11 @@ pub fn signed_in(access: &Access, query: Option<&str>) -> Response {
 }
 
 /// `token=...`, as the form sends it.
-async fn sign_in(access: Arc<Access>, body: String) -> Response {
+async fn sign_in(door: Arc<Door>, body: String) -> Response {
     // A form writes white space that was pasted along as `+` or `%0A`.
     let token = body.strip_prefix("token=").unwrap_or_default();
     let token = token.trim_matches('+').trim_end_matches("%0A").trim_end_matches("%0D");
-    match access.cookie_for(token) {
+    match door.access().cookie_for(token) {
         Some(cookie) => (StatusCode::SEE_OTHER, [(SET_COOKIE, cookie), (LOCATION, "/".into())]).into_response(),
         None => (StatusCode::UNAUTHORIZED, Html(SIGN_IN)).into_response(),
     }

@@ -32,6 +32,7 @@ use crate::config::NodeConfig;
 use crate::disk::{RaftLog, StartsFile};
 use crate::error::{Error, Result};
 use crate::inbox::{Event, Events, Inbox, PeerEvent};
+use crate::memory::Memory;
 use crate::postgres::RebuildFrom;
 use crate::secret;
 use crate::status::{CoreStatus, InLineReport, LockSessionReport, Position, ELECTION_MAX};
@@ -91,12 +92,18 @@ pub struct CoreThread {
     /// How far the other members' PostgreSQL servers are, as they last reported.
     positions: BTreeMap<NodeId, Position>,
     leaderless: Option<Leaderless>,
+    log_bytes_max: u64,
 }
 
 /// Since when no leader is known, and whether the log says so.
 struct Leaderless {
     since: Instant,
     told: bool,
+}
+
+/// What is above the checkpoint cannot be cut.
+fn checkpoint_bytes(log_bytes_max: u64) -> u64 {
+    CHECKPOINT_BYTES.min(log_bytes_max / 4)
 }
 
 enum Flow {
@@ -136,8 +143,7 @@ impl CoreThread {
             region: config.region.clone(),
             has_postgres: config.postgres.is_some(),
             checkpoint_entries: CHECKPOINT_ENTRIES_MAX.min(config.window_entries),
-            // What is above the checkpoint cannot be cut.
-            checkpoint_bytes: CHECKPOINT_BYTES.min(config.log_bytes_max / 4),
+            checkpoint_bytes: checkpoint_bytes(config.log_bytes_max),
             cut_margin: CUT_MARGIN,
             log_bytes_max: config.log_bytes_max,
             near_bytes: NEAR_BYTES,
@@ -176,7 +182,10 @@ impl CoreThread {
             admin: AdminRequests::default(),
             positions: BTreeMap::new(),
             leaderless: None,
+            log_bytes_max: 0,
         };
+        let (log_bytes_max, memory) = (core.host.config.log_bytes_max, core.host.config.memory);
+        core.set_bounds(log_bytes_max, &memory);
         core.replica.start(postgres_is_there, &mut core.host)?;
         Ok(core)
     }
@@ -268,12 +277,20 @@ impl CoreThread {
             }
             Event::Opened(opened) => replica.opened(*opened, host),
             Event::Fetched => replica.fetched(host),
+            Event::Bounds { log_bytes_max, memory } => self.set_bounds(log_bytes_max, &memory),
             // `advance` looks.
             Event::Synced => {}
             Event::Broken(why) => return Err(Error::Internal(why.into())),
             Event::Stop => return Ok(Flow::Stop),
         }
         Ok(Flow::GoOn)
+    }
+
+    fn set_bounds(&mut self, log_bytes_max: u64, memory: &Memory) {
+        self.replica.set_log_bytes(log_bytes_max, checkpoint_bytes(log_bytes_max));
+        self.replica.router.set_feed_bytes_max(memory.to_server_bytes as usize);
+        self.replica.consensus.log_mut().set_cache_bytes_max(memory.recent_log_bytes as usize);
+        self.log_bytes_max = log_bytes_max;
     }
 
     fn on_tick(&mut self) -> Result<()> {
@@ -339,6 +356,7 @@ impl CoreThread {
             positions: self.positions.iter().map(|(id, p)| (*id, self.lag_by_now(*p))).collect(),
             silent: replica.silent(host.now()).collect(),
             log_bytes: replica.consensus.log().bytes(),
+            log_bytes_max: self.log_bytes_max,
             router,
             places: replica.places(host.now()),
             has_lease: replica.has_lease(host),

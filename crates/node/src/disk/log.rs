@@ -33,7 +33,8 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 const SEGMENTS_MIN: u64 = 16;
 /// When one part in so many of a segment is full, the next one is prepared.
 const SPARE_FROM: u64 = 4;
-/// Data kept in memory, so that in the common case nothing is read from disk for followers or for PostgreSQL.
+/// Data kept in memory, so that in the common case nothing is read from disk for followers or for PostgreSQL; unless
+/// [`RaftLog::set_cache_bytes_max`] says otherwise.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Bytes that an entry takes in a record besides its data.
 const ENTRY_HEAD_BYTES: u64 = 21;
@@ -63,6 +64,7 @@ pub struct RaftLog {
     slots: VecDeque<Slot>,
     cached: VecDeque<Bytes>,
     cached_bytes: usize,
+    cache_bytes_max: usize,
     next_record: u64,
     segment_bytes: u64,
     spare: Spare,
@@ -82,6 +84,10 @@ impl RaftLog {
     /// The same for a log that is to be cut when it is larger than `bytes_max`.
     pub fn open_limited(dir: &Path, bytes_max: u64) -> Result<RaftLog> {
         Self::open_with(dir, SEGMENT_BYTES.min(bytes_max / SEGMENTS_MIN))
+    }
+
+    pub fn set_cache_bytes_max(&mut self, bytes: usize) {
+        self.cache_bytes_max = bytes;
     }
 
     fn open_with(dir: &Path, segment_bytes: u64) -> Result<RaftLog> {
@@ -133,6 +139,7 @@ impl RaftLog {
             slots: VecDeque::new(),
             cached: VecDeque::new(),
             cached_bytes: 0,
+            cache_bytes_max: CACHE_BYTES_MAX,
             next_record: 0,
             segment_bytes,
             spare: Spare::new(dir),
@@ -423,7 +430,7 @@ impl RaftLog {
             self.cached.push_back(entry.data.clone());
         }
         // The newest entry stays whatever its size: it is about to be read.
-        while self.cached_bytes > CACHE_BYTES_MAX && self.cached.len() > 1 {
+        while self.cached_bytes > self.cache_bytes_max && self.cached.len() > 1 {
             self.cached_bytes -= self.cached.pop_front().map_or(0, |d| d.len());
         }
         Ok(())

@@ -34,8 +34,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// A peer that accepts no data counts as silent too, and one whose disk is busy may accept none for a while.
 const BULK_SILENCE_MAX: Duration = Duration::from_secs(5);
 const UNAUTHENTICATED_SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How much may wait for a slow or distant peer.  Beyond that frames are dropped, which Raft repairs.
-pub(super) const QUEUE_BYTES_MAX: usize = 128 << 20;
 
 pub(super) struct Link {
     pub id: NodeId,
@@ -233,7 +231,7 @@ pub(super) fn set_silence(stream: &TcpStream, max: Duration) -> std::io::Result<
 
 /// Writes to the peer until the connection ends.
 async fn serve(transport: &Transport, link: &Arc<Link>, channel: Channel, stream: PeerStream) {
-    let queue = Arc::new(SendQueue::new(stream.into_socket(), QUEUE_BYTES_MAX));
+    let queue = Arc::new(SendQueue::new(stream.into_socket(), transport.queue_bytes_max()));
     link.set_queue(channel, Some(queue.clone()));
     if link.is_connected() {
         transport.inbox.send(Event::Peer(link.id, PeerEvent::Connected)).await;

@@ -57,7 +57,7 @@ use relayed::{Entries, Keys, Relayed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -94,6 +94,8 @@ pub struct Transport {
     /// `None`: connections between nodes are neither encrypted nor authenticated.
     tls: Option<RwLock<Arc<Tls>>>,
     inbox: Inbox,
+    /// Of each new connection to a peer.
+    queue_bytes_max: AtomicUsize,
     started: Instant,
 }
 
@@ -196,6 +198,7 @@ impl Transport {
             },
             tls: tls.map(|tls| RwLock::new(Arc::new(tls))),
             inbox,
+            queue_bytes_max: AtomicUsize::new(config.memory.to_each_peer_bytes as usize),
             started: Instant::now(),
         };
         Ok(Arc::new(transport))
@@ -272,6 +275,15 @@ impl Transport {
         new.take_lent(&tls);
         *tls = Arc::new(new);
         Ok(())
+    }
+
+    /// A queue is made with its connection and keeps its bound.
+    pub fn set_queue_bytes_max(&self, bytes: usize) {
+        self.queue_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    fn queue_bytes_max(&self) -> usize {
+        self.queue_bytes_max.load(Ordering::Relaxed)
     }
 
     /// Starts the delay line's thread, which only a lab can need.

@@ -93,6 +93,7 @@ impl Cluster {
                 one_way_ms: others.map(|other| (other, one_way_ms)).collect(),
                 postgres: None,
                 archive: None,
+                memory: Default::default(),
                 members: (1..=nodes).map(member).collect(),
                 log_bytes_max: 4 << 30,
                 data_dir,

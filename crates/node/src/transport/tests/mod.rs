@@ -69,8 +69,8 @@ async fn group(tls: bool, extra: &str, regions: &[&str], facts: &[Option<Facts>]
             regions[0]
         );
         std::fs::write(folder.join("node.toml"), text).unwrap();
-        let (inbox, events) = Inbox::new();
         let config = NodeConfig::load(&folder).unwrap();
+        let (inbox, events) = Inbox::new(config.memory.from_peers_bytes);
         let transport = Transport::new(&config, facts[i].clone(), inbox).unwrap();
         transport.set_members(&config.bootstrap_members());
         tokio::spawn(transport.clone().run(listener));

@@ -11,11 +11,13 @@
 
 use crate::config::ONE_WAY_MS_MAX;
 use crate::transport::frame::Channel;
-use crate::transport::link::QUEUE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+/// An emulated link holds back at most this much.
+const QUEUE_BYTES_MAX: usize = 128 << 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
