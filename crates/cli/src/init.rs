@@ -337,6 +337,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             memory: Default::default(),
             members,
             log_bytes_max: 4 << 30,
+            level: onetrip_core::level::KNOWN,
             data_dir: data.join(&region.name),
         });
     }

@@ -148,6 +148,7 @@ fn config(args: &JoinArgs, reply: &JoinReply, place: &Place, data: &Path) -> Res
         archive: None,
         memory: Default::default(),
         log_bytes_max: 4 << 30,
+        level: Default::default(),
         members: Vec::new(),
         data_dir: data.to_path_buf(),
     })

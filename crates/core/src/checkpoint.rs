@@ -3,8 +3,8 @@
 //!
 //! | part | bytes |
 //! |---|---|
-//! | mark | u32 magic, u16 version, u16 origin (`MADE` or `INSTALLED`) |
-//! | head | index, u64 term, conf (4 × (u32 n, n × u32 id), u8 auto leave), table of members |
+//! | mark | u32 magic, u16 version (8 while level 0 is in force, else 9), u16 origin (`MADE` or `INSTALLED`) |
+//! | head | index, u64 term, conf (4 × (u32 n, n × u32 id), u8 auto leave), in version 9 u16 level in force, table of members |
 //! | body | certifier and committed indexes (`certifier/checkpoint.rs`) |
 //! | end | u32 CRC-32 of head and body |
 //!
@@ -16,7 +16,7 @@
 
 use crate::certifier::{checkpoint as certifier, Certifier, CommittedIndexes, Limits};
 use crate::error::{Error, Result};
-use crate::ids::{LogIndex, NodeId, Term};
+use crate::ids::{Level, LogIndex, NodeId, Term};
 use crate::members::Members;
 use crate::wire::Reader;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -26,7 +26,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 const MAGIC: u32 = 0x314b_544f; // "OTK1"
-const VERSION: u16 = 8;
+/// Releases older than levels know this one, and refuse the other.
+const VERSION_OF_LEVEL_0: u16 = 8;
+const VERSION: u16 = 9;
 const WHAT: &str = "checkpoint";
 /// Far apart, so that no small damage turns one into the other.
 const MADE: u16 = 0x4d4d;
@@ -155,9 +157,9 @@ impl Checkpoint {
 
     /// Decodes bytes from disk or from a peer.  `limits` are those of the cluster.
     pub fn decode(raw: Bytes, limits: Limits) -> Result<Checkpoint> {
-        let (mut r, installed) = open(&raw)?;
+        let Opened { mut r, version, installed } = open(&raw)?;
         let decode = |r: &mut Reader| {
-            let (index, term, conf, members) = take_head(r)?;
+            let (index, term, conf, members) = take_head(r, version)?;
             let (certifier, committed_indexes) = Certifier::decode(r, limits)?;
             if certifier.decided() != index {
                 return Err(r.error(format!("it is of index {index}, but its certifier of {}", certifier.decided())));
@@ -180,13 +182,16 @@ fn beginning(members: &Members, limits: &Limits) -> u32 {
     let mut out = BytesMut::new();
     first.put(&mut out);
     limits.put(&mut out);
+    if members.level > Level(0) {
+        out.put_u16_le(members.level.0);
+    }
     crc32fast::hash(&out)
 }
 
 /// The head alone, with everything verified.
 pub fn peek(raw: &Bytes) -> Result<Head> {
-    let (mut r, installed) = open(raw)?;
-    let (index, term, conf, members) = take_head(&mut r).map_err(corrupted)?;
+    let Opened { mut r, version, installed } = open(raw)?;
+    let (index, term, conf, members) = take_head(&mut r, version).map_err(corrupted)?;
     Ok(Head { index, term, conf, members, installed })
 }
 
@@ -239,7 +244,8 @@ impl Frozen {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(1024);
         out.put_u32_le(MAGIC);
-        out.put_u16_le(VERSION);
+        let level = self.members.level;
+        out.put_u16_le(if level == Level(0) { VERSION_OF_LEVEL_0 } else { VERSION });
         out.put_u16_le(MADE);
         out.put_u64_le(self.index().0);
         out.put_u64_le(self.term.0);
@@ -248,6 +254,9 @@ impl Frozen {
             ids.iter().for_each(|id| out.put_u32_le(id.0));
         }
         out.put_u8(u8::from(self.conf.auto_leave));
+        if level > Level(0) {
+            out.put_u16_le(level.0);
+        }
         self.members.put(&mut out);
         self.certifier.encode(&self.committed_indexes, &mut out);
         let crc = crc32fast::hash(&out[MARK_BYTES..]);
@@ -285,14 +294,21 @@ pub fn in_order_origin() -> [u8; 2] {
     MADE.to_le_bytes()
 }
 
-/// Checks mark and checksum.  The reader it returns begins at the head.
-fn open(raw: &Bytes) -> Result<(Reader, bool)> {
+/// A checkpoint with a right mark and checksum.
+struct Opened {
+    /// It begins at the head.
+    r: Reader,
+    version: u16,
+    installed: bool,
+}
+
+fn open(raw: &Bytes) -> Result<Opened> {
     let Some(end) = raw.len().checked_sub(4).filter(|end| *end >= MARK_BYTES) else {
         return Err(Error::corrupted(WHAT, "it is shorter than its mark and checksum"));
     };
     let mut mark = Reader::new(WHAT, raw.slice(..MARK_BYTES));
     let (magic, version, origin) = (mark.u32("magic")?, mark.u16("version")?, mark.u16("origin")?);
-    if magic != MAGIC || version != VERSION {
+    if magic != MAGIC || ![VERSION_OF_LEVEL_0, VERSION].contains(&version) {
         return Err(Error::corrupted(WHAT, "it is no checkpoint of this version of Onetrip"));
     }
     if origin != MADE && origin != INSTALLED {
@@ -302,10 +318,10 @@ fn open(raw: &Bytes) -> Result<(Reader, bool)> {
     if crc32fast::hash(&raw[MARK_BYTES..end]) != crc {
         return Err(Error::corrupted(WHAT, "its checksum does not match"));
     }
-    Ok((Reader::new(WHAT, raw.slice(MARK_BYTES..end)), origin == INSTALLED))
+    Ok(Opened { r: Reader::new(WHAT, raw.slice(MARK_BYTES..end)), version, installed: origin == INSTALLED })
 }
 
-fn take_head(r: &mut Reader) -> Result<(LogIndex, Term, Conf, Members)> {
+fn take_head(r: &mut Reader, version: u16) -> Result<(LogIndex, Term, Conf, Members)> {
     let (index, term) = (r.index("index")?, Term(r.u64("term")?));
     let mut ids = || -> Result<Vec<NodeId>> {
         let n = r.u32("count")? as usize;
@@ -320,7 +336,14 @@ fn take_head(r: &mut Reader) -> Result<(LogIndex, Term, Conf, Members)> {
         other => return Err(r.error(format!("auto leave {other}"))),
     };
     let conf = Conf { voters, outgoing, learners, learners_next, auto_leave };
-    Ok((index, term, conf, Members::take(r)?))
+    let level = match version {
+        VERSION_OF_LEVEL_0 => Level(0),
+        _ => Level(r.u16("level")?),
+    };
+    if version == VERSION && level == Level(0) {
+        return Err(r.error("level 0 in a checkpoint of a higher level"));
+    }
+    Ok((index, term, conf, Members { level, ..Members::take(r)? }))
 }
 
 /// The checksum is right, so only a wrong program can have written this.

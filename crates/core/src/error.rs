@@ -1,7 +1,7 @@
 //! The errors of this crate, by what the caller can do about them.
 
 use crate::certifier::Limits;
-use crate::ids::{LogIndex, NodeId};
+use crate::ids::{Level, LogIndex, NodeId};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -25,6 +25,15 @@ pub enum Error {
     /// A change of the membership that would leave too few members with the rows.
     #[error("a member may not leave while too few of those that stay are known to have the rows")]
     RowsWouldGo,
+    /// This node's release is older than what it is to read: do not start, or do not take it from the peer.
+    #[error(
+        "this needs format level {needs}, and this release of Onetrip knows {known} at most: install the release that the \
+         other members run"
+    )]
+    Level { needs: Level, known: Level },
+    /// What is proposed has to wait until every member knows it.
+    #[error("this needs format level {needs}, and {in_force} is in force in this cluster: see `onetrip upgrade`")]
+    NotInForce { needs: Level, in_force: Level },
     /// Entries were skipped or came twice; the caller's replay is wrong.
     #[error("entry {got} does not follow {last}")]
     OutOfOrder { last: LogIndex, got: LogIndex },

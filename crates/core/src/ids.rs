@@ -30,6 +30,10 @@ number!(
     Base, u64
 );
 number!(
+    /// Which formats of entries and commands are known to a release, or in force in a cluster (`crate::level`).
+    Level, u16
+);
+number!(
     /// A node's number in its cluster, from 1.
     NodeId, u32
 );

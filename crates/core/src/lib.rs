@@ -10,6 +10,7 @@
 //! | [`entry`] | what is proposed, and what the log contains |
 //! | [`agent`] | the frames between PostgreSQL and its node |
 //! | [`certifier`] | commit or abort, from the log alone |
+//! | [`level`] | which formats of entries a release knows, and which are in force |
 //! | [`members`] | who belongs to the cluster, from the log alone |
 //! | [`checkpoint`] | all of that up to one index, as bytes |
 //! | [`router`] | who waits for what on a node, and who commits an entry there |
@@ -29,6 +30,7 @@ pub mod decide;
 pub mod entry;
 pub mod error;
 pub mod ids;
+pub mod level;
 pub mod members;
 pub mod parts;
 pub mod placement;
@@ -41,5 +43,5 @@ pub mod wire;
 pub use checkpoint::{Checkpoint, Conf};
 pub use entry::{Entry, EntryKind, Key, LockMode};
 pub use error::{Error, Result};
-pub use ids::{Base, EntryId, LogIndex, NodeId, RegionId, Term, TxnId};
+pub use ids::{Base, EntryId, Level, LogIndex, NodeId, RegionId, Term, TxnId};
 pub use members::{Change, Command, Joined, Member, MemberRole, Members, PreferredLeader, Token};

@@ -31,6 +31,7 @@ fn config(id: u32, applied: u64) -> Config {
         id: NodeId(id),
         limits: Limits::default(),
         applied: LogIndex(applied),
+        level: onetrip_core::level::KNOWN,
         heartbeat_ticks: 2,
         election_ticks: 10,
         transfer_ticks: 5,

@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::http::{self, Http};
 use crate::inbox::{AdminReply, AdminRequest, Event, Inbox};
 use crate::postgres::is_own_user;
-use crate::transport::Transport;
+use crate::transport::{PeerState, Transport};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use onetrip_core::members::Change;
-use onetrip_core::{LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId};
+use onetrip_core::{level, Level, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -161,6 +161,7 @@ impl Admin {
             .route("/leader", post(leader))
             .route("/leases", post(leases))
             .route("/skip", post(skip))
+            .route("/upgrade", post(upgrade))
             .route("/members", get(members))
             .route("/retain", post(retain))
             .with_state(self.clone())
@@ -239,6 +240,49 @@ async fn leader(State(admin): State<Arc<Admin>>, Json(order): Json<LeaderOrder>)
 async fn leases(State(admin): State<Arc<Admin>>, Json(order): Json<LeasesOrder>) -> Answer<Done> {
     let members = members_of(admin.ask(AdminRequest::LeaseRegions(order.regions)).await?)?;
     Ok(Json(Done { means: Change::LeaseRegions(members.lease_regions.clone()).to_string() }))
+}
+
+/// Raises the format level to the highest that every member knows.  Each of them must be connected to this node now, and
+/// so have said which release it runs.
+async fn upgrade(State(admin): State<Arc<Admin>>) -> Answer<Done> {
+    let members = admin.members().await?;
+    let level =
+        to_raise(&members, admin.config.node, &admin.transport.peers()).map_err(|why| (StatusCode::CONFLICT, why))?;
+    if level > members.level {
+        admin.ask(AdminRequest::RaiseLevel(level)).await?;
+        return Ok(Json(Done {
+            means: format!("format level {level} is in force; earlier releases cannot join any more"),
+        }));
+    }
+    Ok(Json(Done { means: format!("format level {level} is in force already, and no member knows a higher one") }))
+}
+
+/// The highest level that every member knows, or who does not.
+fn to_raise(members: &Members, me: NodeId, peers: &[PeerState]) -> std::result::Result<Level, String> {
+    let others = members.members.iter().filter(|m| m.id != me);
+    let (mut least, mut behind, mut away) = (level::KNOWN, Vec::new(), Vec::new());
+    for m in others {
+        match peers.iter().find(|p| p.id == m.id && p.connected).and_then(|p| p.level) {
+            None => away.push(format!("node {} in {}", m.id, m.region)),
+            Some(known) => {
+                least = least.min(known);
+                if known < level::KNOWN {
+                    behind.push(format!("node {} in {}", m.id, m.region));
+                }
+            }
+        }
+    }
+    if !away.is_empty() {
+        return Err(format!(
+            "not every member is connected to this node, so it is not known which release they run ({}): start them, or take \
+             out with `onetrip leave` who will not come back",
+            away.join(", ")
+        ));
+    }
+    if least <= members.level && !behind.is_empty() {
+        return Err(format!("{} must be upgraded first: an earlier release runs there", behind.join(" and ")));
+    }
+    Ok(least)
 }
 
 async fn skip(State(admin): State<Arc<Admin>>, Json(order): Json<SkipOrder>) -> Answer<Skipped> {
@@ -325,6 +369,38 @@ mod tests {
             joined: None,
         };
         Members::bootstrap((1..=voters + 1).map(member).collect(), "r1".into(), 8)
+    }
+
+    /// Goal: the level is raised only if every member is known to know it.
+    #[test]
+    fn a_level_is_raised_when_every_member_knows_it() {
+        let members = members(2);
+        let peer = |id: u32, connected, level: Option<u16>| PeerState {
+            id: NodeId(id),
+            region: "r".into(),
+            connected,
+            rtt_ms: None,
+            rtt_least: None,
+            rtt_median: None,
+            postgres_version: None,
+            level: level.map(Level),
+            sent_bytes: 0,
+            relayed_bytes: 0,
+            trouble: None,
+            cut: false,
+        };
+        let raise = |peers: &[PeerState]| to_raise(&members, NodeId(1), peers);
+        let known = Some(level::KNOWN.0);
+        assert_eq!(raise(&[peer(2, true, known), peer(3, true, known)]), Ok(level::KNOWN));
+        let away = raise(&[peer(2, true, known), peer(3, false, known)]).unwrap_err();
+        assert!(away.contains("(node 3 in r3)"), "{away}");
+        assert!(
+            raise(&[peer(2, true, known)]).is_err() && raise(&[peer(2, true, None), peer(3, true, known)]).is_err()
+        );
+        let behind = raise(&[peer(2, true, Some(0)), peer(3, true, known)]).unwrap_err();
+        assert!(behind.contains("node 2 in r2 must be upgraded first"), "{behind}");
+        // A later release knows more than this one.
+        assert_eq!(raise(&[peer(2, true, Some(9)), peer(3, true, known)]), Ok(level::KNOWN));
     }
 
     fn refusal(voters: u32, leaving: u32, away: &[u32], force: bool) -> String {

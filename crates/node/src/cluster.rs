@@ -10,7 +10,7 @@ use crate::status::{millis, CoreStatus, MemberReport, PlaceReport, Quorum, Statu
 use crate::transport::STATUS_BYTES_MAX;
 use bytes::Bytes;
 use onetrip_core::members::AUTO;
-use onetrip_core::{LogIndex, MemberRole, NodeId, RegionId};
+use onetrip_core::{Level, LogIndex, MemberRole, NodeId, RegionId};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -47,6 +47,8 @@ struct ClusterReport<'a> {
     decided: LogIndex,
     last_committed: LogIndex,
     members_version: u64,
+    /// The format level in force.
+    level: Level,
     joint: bool,
     lease_regions: Vec<RegionId>,
     members: Vec<MemberView<'a>>,
@@ -210,6 +212,7 @@ fn report<'a>(core: &CoreStatus, own: &StatusReport, said: &'a BTreeMap<NodeId, 
         decided: highest("decided", own.decided),
         last_committed: highest("last_committed", own.last_committed),
         members_version: own.members_version,
+        level: own.level,
         joint: own.joint,
         lease_regions: own.lease_regions.clone(),
         problems: problems(&members, &now),

@@ -9,7 +9,7 @@ pub use crate::memory::Memory;
 use crate::tls;
 use onetrip_core::certifier::Limits;
 use onetrip_core::members::AUTO;
-use onetrip_core::{MemberRole, Members, NodeId, PreferredLeader, RegionId};
+use onetrip_core::{Level, MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -71,6 +71,9 @@ pub struct NodeConfig {
     /// from a copy.
     #[serde(default = "default_log_bytes_max")]
     pub log_bytes_max: u64,
+    /// The format level with which the cluster begins, the same in the files of all nodes.
+    #[serde(default, skip_serializing_if = "is_level_0")]
+    pub level: Level,
     /// How much memory queues and caches may take.
     #[serde(default, skip_serializing_if = "Memory::is_default")]
     pub memory: Memory,
@@ -97,6 +100,9 @@ pub struct Member {
 
 fn default_role() -> MemberRole {
     MemberRole::Voter
+}
+fn is_level_0(level: &Level) -> bool {
+    *level == Level(0)
 }
 fn is_default_role(role: &MemberRole) -> bool {
     *role == default_role()
@@ -352,6 +358,7 @@ impl NodeConfig {
             replaces: None,
             joined: None,
         });
-        Members::bootstrap(members.collect(), self.preferred_leader.clone(), self.sequence_stride)
+        let table = Members::bootstrap(members.collect(), self.preferred_leader.clone(), self.sequence_stride);
+        Members { level: self.level, ..table }
     }
 }

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use onetrip_core::consensus::{Message, Notice, Opened};
 use onetrip_core::replica::Report;
 use onetrip_core::row_locks::LockMessage;
-use onetrip_core::{Conf, EntryId, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId};
+use onetrip_core::{
+    Conf, EntryId, Level, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, TxnId,
+};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
@@ -82,6 +84,8 @@ pub enum AdminRequest {
     },
     PreferLeader(PreferredLeader),
     LeaseRegions(Vec<RegionId>),
+    /// The caller has seen that every member's release knows it.
+    RaiseLevel(Level),
     Members,
 }
 

@@ -54,6 +54,9 @@ mod space;
 pub mod span;
 pub mod status;
 mod stop;
+#[cfg(test)]
+#[path = "../../core/tests/stored/mod.rs"]
+mod stored;
 pub mod tls;
 mod transport;
 mod write_set;

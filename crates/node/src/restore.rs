@@ -187,6 +187,7 @@ impl Restore<'_> {
             id: conf.voters.first().copied().unwrap_or(NodeId(1)),
             limits: self.limits,
             applied: certifier.decided(),
+            level: onetrip_core::level::KNOWN,
             heartbeat_ticks: 1,
             election_ticks: 10,
             transfer_ticks: 10,
@@ -244,6 +245,7 @@ impl Restore<'_> {
             next_id: NodeId(old.next_id.0 + 1),
             stride: old.stride,
             tokens: Vec::new(),
+            level: old.level,
         }
     }
 }

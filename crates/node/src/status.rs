@@ -11,7 +11,9 @@ use onetrip_core::placement::Place;
 use onetrip_core::replica::LockSession;
 use onetrip_core::router::RouterStatus;
 use onetrip_core::row_locks::InLine;
-use onetrip_core::{LockMode, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Term, TxnId};
+use onetrip_core::{
+    level, Level, LockMode, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Term, TxnId,
+};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -105,6 +107,9 @@ pub struct StatusReport {
     pub cluster: String,
     /// Of this program.
     pub version: &'static str,
+    /// The format level in force, and the highest that this program knows.
+    pub level: Level,
+    pub level_known: Level,
     pub up_s: f64,
     pub node: NodeId,
     pub region: RegionId,
@@ -397,6 +402,8 @@ pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> St
     StatusReport {
         cluster: config.cluster.clone(),
         version: env!("CARGO_PKG_VERSION"),
+        level: core.members.level,
+        level_known: level::KNOWN,
         up_s: up.as_secs_f64(),
         node: config.node,
         region: config.region.clone(),

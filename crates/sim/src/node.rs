@@ -220,6 +220,7 @@ impl Node {
             id,
             limits: o.limits_of(id),
             applied: state.index(),
+            level: onetrip_core::level::KNOWN,
             heartbeat_ticks: HEARTBEAT_TICKS,
             election_ticks: o.election_ticks,
             transfer_ticks: o.transfer_ticks,

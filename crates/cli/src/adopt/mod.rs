@@ -440,6 +440,7 @@ fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &st
         sequence_slot: 0,
         max_entry_bytes: 256 << 20,
         log_bytes_max: 4 << 30,
+        level: onetrip_core::level::KNOWN,
         http_anywhere: false,
         lab: args.lab.asked(),
         tls: !args.lab.asked(),

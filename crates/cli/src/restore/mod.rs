@@ -207,6 +207,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path
         sequence_slot: manifest.sequence_slot,
         max_entry_bytes: manifest.max_entry_bytes,
         log_bytes_max: 4 << 30,
+        level: Default::default(),
         http_anywhere: false,
         lab: args.lab.asked(),
         tls: !args.lab.asked(),

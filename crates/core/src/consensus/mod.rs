@@ -42,7 +42,8 @@ use crate::certifier::Limits;
 use crate::checkpoint::{Checkpoint, Conf};
 use crate::entry::{EntryKind, KIND_AT};
 use crate::error::Result;
-use crate::ids::{EntryId, LogIndex, NodeId, Term};
+use crate::ids::{EntryId, Level, LogIndex, NodeId, Term};
+use crate::level;
 use crate::members::{Command, Members};
 use backlog::Behind;
 use bytes::Bytes;
@@ -75,6 +76,8 @@ pub struct Config {
     pub id: NodeId,
     /// Those of the certifier, the same on all nodes of the cluster.
     pub limits: Limits,
+    /// The format level that this node's release knows: [`level::KNOWN`], except in a simulation of several releases.
+    pub level: Level,
     /// Everything up to here was handed out in an earlier life of this node, and is in its checkpoint.
     pub applied: LogIndex,
     pub heartbeat_ticks: usize,
@@ -303,6 +306,11 @@ impl<S: Storage> Consensus<S> {
         &self.members
     }
 
+    /// The format level that this node's release knows.
+    pub fn level(&self) -> Level {
+        self.config.level
+    }
+
     pub fn conf(&self) -> &Conf {
         &self.conf
     }
@@ -360,7 +368,8 @@ impl<S: Storage> Consensus<S> {
         }
     }
 
-    fn receive(&mut self, message: Message) -> Result<()> {
+    fn receive(&mut self, mut message: Message) -> Result<()> {
+        level::unmark(&mut message, self.config.level)?;
         if message.get_msg_type() == MessageType::MsgPropose {
             self.gather(message);
             return Ok(());
@@ -385,6 +394,7 @@ impl<S: Storage> Consensus<S> {
         let number = ready.number();
         out.send_now = ready.take_messages();
         out.send_after = ready.take_persisted_messages();
+        out.send_now.iter_mut().chain(&mut out.send_after).for_each(level::mark);
         let snapshot = (!ready.snapshot().is_empty()).then(|| {
             // What the snapshot covers need not be handed out any more.
             self.waiting.clear();
@@ -427,7 +437,9 @@ impl<S: Storage> Consensus<S> {
         self.commit_durable = self.commit_durable.max(self.commit_written);
         let restored = !ready.snapshot().is_empty();
         let mut light = self.raft.advance_append(ready);
-        out.send_after.append(&mut light.take_messages());
+        let mut messages = light.take_messages();
+        messages.iter_mut().for_each(level::mark);
+        out.send_after.append(&mut messages);
         proposals::keep_last_acknowledgements(&mut out.send_after);
         if restored {
             let checkpoint = self.incoming.take().expect("raft takes only snapshots that were decoded");

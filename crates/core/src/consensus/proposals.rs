@@ -17,6 +17,7 @@ use super::{Consensus, Message};
 use crate::entry::{Entry, EntryKind, KIND_AT};
 use crate::error::{Error, Result};
 use crate::ids::{Term, TxnId};
+use crate::level;
 use bytes::Bytes;
 use raft::eraftpb::{Entry as RaftEntry, EntryType, MessageType};
 use raft::Storage;
@@ -71,6 +72,7 @@ impl<S: Storage> Consensus<S> {
         if !self.raft.takes_proposals() {
             return Err(Error::NoLeader);
         }
+        level::may_be_proposed(&data, self.members.level)?;
         self.proposals.push(RaftEntry { data, ..Default::default() });
         Ok(())
     }
@@ -81,7 +83,9 @@ impl<S: Storage> Consensus<S> {
         if !self.raft.leads() {
             return;
         }
-        let entries: Vec<RaftEntry> = message.entries.into_iter().filter(|entry| !self.loses_rows(entry)).collect();
+        let level = self.members.level;
+        let fits = |entry: &RaftEntry| !self.loses_rows(entry) && level::may_be_proposed(&entry.data, level).is_ok();
+        let entries: Vec<RaftEntry> = message.entries.into_iter().filter(fits).collect();
         if entries.iter().any(|entry| self.removes_me(entry)) {
             return self.hand_over();
         }

@@ -21,6 +21,7 @@
 use super::{Message, MessageType};
 use crate::error::{Error, Result};
 use crate::ids::LogIndex;
+use crate::level;
 use crate::members::Command;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeV2, Entry as RaftEntry, EntryType};
@@ -32,7 +33,12 @@ const WHAT: &str = "message of Raft";
 pub fn check(message: &Message) -> Result<()> {
     let numbers = [message.term, message.index, message.log_term, message.commit, message.commit_term];
     let snapshot = message.get_snapshot().get_metadata();
-    let numbers = numbers.into_iter().chain([message.reject_hint, snapshot.index, snapshot.term]);
+    let needs = level::says(message);
+    if let Some(needs) = needs.filter(|needs| *needs > level::KNOWN) {
+        return Err(Error::Level { needs, known: level::KNOWN });
+    }
+    let hint = if needs.is_some() { 0 } else { message.reject_hint };
+    let numbers = numbers.into_iter().chain([hint, snapshot.index, snapshot.term]);
     if let Some(large) = numbers.into_iter().find(|n| *n > LogIndex::MAX.0) {
         return refuse(format!("the number {large}"));
     }
@@ -54,7 +60,7 @@ pub fn check(message: &Message) -> Result<()> {
     if message.term == 0 {
         return refuse(format!("{kind:?} without a term"));
     }
-    if message.request_snapshot != 0 {
+    if message.request_snapshot != 0 && needs.is_none() {
         return refuse("a request for a snapshot");
     }
     match kind {

@@ -50,6 +50,10 @@ impl<S: Storage> Consensus<S> {
     }
 
     pub(super) fn receive_snapshot(&mut self, Opened { message, checkpoint }: Opened) -> Result<()> {
+        let (needs, known) = (checkpoint.members.level, self.config.level);
+        if needs > known {
+            return Err(Error::Level { needs, known });
+        }
         self.raft.step(message)?;
         // Raft may pass it over, even while it is about to install an earlier one.
         if self.raft.to_install() == Some((checkpoint.index(), checkpoint.term)) {

@@ -11,11 +11,13 @@
 //! | option | u8 0, or u8 1 and the value |
 //! | join | 32 bytes hash of the token, u64 attempt, u64 asked, str region, str address |
 //! | command | u64 expected version, u8 kind, the fields of that kind |
-//! | kind | 1 token, 2 join, 3 promote, 4 remove, 5 prefer leader, 6 move leader, 7 lease regions |
+//! | kind | 1 token, 2 join, 3 promote, 4 remove, 5 prefer leader, 6 move leader, 7 lease regions, 8 raise level |
+//!
+//! The level in force is not among the bytes of the table: a checkpoint has it (`crate::checkpoint`).
 
 use super::{Change, Command, Joined, Member, MemberRole, Members, PreferredLeader, Token, MEMBERS_MAX, TOKENS_MAX};
 use crate::error::Result;
-use crate::ids::{NodeId, RegionId};
+use crate::ids::{Level, NodeId, RegionId};
 use crate::wire::{put_str, Reader};
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -63,6 +65,7 @@ impl Members {
             next_id,
             stride,
             tokens,
+            level: Level(0),
         };
         for _ in 0..count(r, MEMBERS_MAX)? {
             let member = Member {
@@ -124,6 +127,10 @@ impl Command {
                 out.put_u8(7);
                 put_regions(&mut out, regions);
             }
+            Change::RaiseLevel(level) => {
+                out.put_u8(8);
+                out.put_u16_le(level.0);
+            }
         }
         out.freeze()
     }
@@ -145,6 +152,7 @@ impl Command {
             5 => Change::PreferLeader(PreferredLeader::from(r.str("region")?)),
             6 => Change::MoveLeader(RegionId(r.str("region")?)),
             7 => Change::LeaseRegions(take_regions(&mut r)?),
+            8 => Change::RaiseLevel(Level(r.u16("level")?)),
             other => return Err(r.error(format!("unknown kind {other}"))),
         };
         r.end()?;

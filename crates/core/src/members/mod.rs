@@ -14,7 +14,7 @@
 
 mod codec;
 
-use crate::ids::{LogIndex, NodeId, RegionId};
+use crate::ids::{Level, LogIndex, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -161,6 +161,9 @@ pub struct Members {
     /// Sequences step by this much; it is also the number of slots.
     pub stride: u32,
     pub tokens: Vec<Token>,
+    /// The format level in force (`crate::level`).
+    #[serde(default)]
+    pub level: Level,
 }
 
 /// One change of the table.
@@ -191,6 +194,8 @@ pub enum Change {
     MoveLeader(RegionId),
     /// An operator says which regions hold read leases.
     LeaseRegions(Vec<RegionId>),
+    /// Every member's release knows this format level; from here on it is in force.
+    RaiseLevel(Level),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,6 +270,7 @@ impl Members {
             next_id,
             stride,
             tokens: Vec::new(),
+            level: Level(0),
         }
     }
 
@@ -369,9 +375,11 @@ impl Members {
     /// What `change` would do to the Raft configuration of this table: nothing, for most changes.
     pub fn steps(&self, change: &Change) -> Vec<Step> {
         match change {
-            Change::AddToken(_) | Change::PreferLeader(_) | Change::MoveLeader(_) | Change::LeaseRegions(_) => {
-                Vec::new()
-            }
+            Change::AddToken(_)
+            | Change::PreferLeader(_)
+            | Change::MoveLeader(_)
+            | Change::LeaseRegions(_)
+            | Change::RaiseLevel(_) => Vec::new(),
             Change::Join { token, .. } => {
                 let earlier = self.joined_with(token).filter(|m| !m.voter);
                 earlier.map(|m| Step::Out(m.id)).into_iter().chain([Step::Learner(self.next_id)]).collect()
@@ -415,6 +423,10 @@ impl Members {
                 regions.iter().try_for_each(|region| self.check_may_read(region))?;
                 self.lease_regions = regions.clone();
             }
+            Change::RaiseLevel(level) if *level <= self.level => {
+                return refused(format!("format level {} is in force already", self.level));
+            }
+            Change::RaiseLevel(level) => self.level = *level,
         }
         self.version += 1;
         Ok(())
@@ -590,6 +602,7 @@ impl Change {
             Change::PreferLeader(preferred) => members.preferred() == *preferred,
             Change::MoveLeader(region) => members.preferred_leader == *region,
             Change::LeaseRegions(regions) => members.lease_regions == *regions,
+            Change::RaiseLevel(level) => members.level >= *level,
         }
     }
 }
@@ -609,6 +622,7 @@ impl fmt::Display for Change {
                 let names: Vec<&str> = regions.iter().map(RegionId::as_str).collect();
                 write!(f, "read leases are held in {}", names.join(", "))
             }
+            Change::RaiseLevel(level) => write!(f, "format level {level} comes into force"),
         }
     }
 }

@@ -175,6 +175,10 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         starts: &[u64],
         has_promised: bool,
     ) -> crate::Result<Replica<S, O>> {
+        let (needs, known) = (state.members.level, config.level);
+        if needs > known {
+            return Err(Error::Level { needs, known });
+        }
         let (id, checkpoint, (_, last)) = (config.id, state.index(), ends(&store));
         let members = Arc::new(state.members);
         let running = state.certifier.running_incarnation(id);
@@ -526,6 +530,11 @@ impl<S: Store, O: Outbox> Replica<S, O> {
         members: Arc<Members>,
         host: &mut H,
     ) -> Result<(), H::Error> {
+        // The log may have been written by a later release.
+        let (needs, known) = (members.level, self.consensus.level());
+        if needs > known {
+            return Err(Error::Level { needs, known }.into());
+        }
         host.has_members(&members, self.certifier.decided());
         self.positions.retain(|id, _| members.contains(*id));
         self.ways.retain(|id, _| members.contains(*id));

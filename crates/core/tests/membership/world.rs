@@ -338,6 +338,7 @@ impl Node {
             id: NodeId(id),
             limits: Limits::default(),
             applied: state.index(),
+            level: onetrip_core::level::KNOWN,
             heartbeat_ticks: 2,
             election_ticks: 20,
             transfer_ticks: 5,

@@ -109,6 +109,7 @@ impl CoreThread {
                 regions.dedup();
                 (Change::LeaseRegions(regions), None)
             }
+            AdminRequest::RaiseLevel(level) => (Change::RaiseLevel(level), None),
         }))
     }
 

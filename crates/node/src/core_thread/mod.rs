@@ -134,6 +134,7 @@ impl CoreThread {
             id: config.node,
             limits: config.limits(),
             applied: checkpoint,
+            level: onetrip_core::level::KNOWN,
             heartbeat_ticks: HEARTBEAT_TICKS,
             election_ticks: ELECTION_TICKS,
             transfer_ticks: TRANSFER_TICKS,

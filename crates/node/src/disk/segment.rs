@@ -7,7 +7,8 @@
 //!
 //! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: time, bit 3: it is a restart), [u64 term, u64 vote,
 //! u64 commit], [u64 index, u64 term], [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8
-//! type, u32 length, data).  Only the archive writes times.  In the Raft log, numbers run through all segments without
+//! type, u32 length, data).  Types are those of raft-rs, and 3 for a normal entry that needs a format level
+//! (`onetrip_core::level`), which releases older than levels refuse.  Only the archive writes times.  In the Raft log, numbers run through all segments without
 //! a gap; in the archive they start at 0 in each segment.  The first record of a segment says, as *previous*, what came
 //! before the segment, so that older segments can be deleted; a *restart* says that they must be.
 //!
@@ -17,6 +18,7 @@
 
 use crate::error::{Error, Result};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onetrip_core::{level, Level};
 use raft::eraftpb::{Entry as RaftEntry, EntryType, HardState};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -39,6 +41,16 @@ pub(super) const FIRST_RECORD_BYTES: u64 = HEAD_BYTES as u64 + 45;
 const GATHER_BYTES_MAX: usize = 64 << 10;
 /// About as much as a member that is behind is sent within a few round trips.
 const READ_AHEAD_BYTES: u64 = 16 << 20;
+
+/// The type of a normal entry that needs a format level.
+const NEEDS_LEVEL: u8 = 3;
+
+fn kind_of(entry: &RaftEntry) -> u8 {
+    match entry.get_entry_type() {
+        EntryType::EntryNormal if level::of_entry(&entry.data) > Level(0) => NEEDS_LEVEL,
+        other => other as u8,
+    }
+}
 
 /// The index and term before a segment's first entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -188,7 +200,7 @@ impl Segment {
             self.lowest = self.lowest.min(e.index);
             gathered.put_u64_le(e.index);
             gathered.put_u64_le(e.term);
-            gathered.put_u8(e.get_entry_type() as u8);
+            gathered.put_u8(kind_of(e));
             gathered.put_u32_le(e.data.len() as u32);
             offset += 21;
             slots.push((
@@ -383,6 +395,7 @@ impl Segment {
                 0 => EntryType::EntryNormal,
                 1 => EntryType::EntryConfChange,
                 2 => EntryType::EntryConfChangeV2,
+                NEEDS_LEVEL => EntryType::EntryNormal,
                 _ => return None,
             };
             let len = body.try_get_u32_le().ok()?;

@@ -15,7 +15,7 @@ pub use token::{JoinToken, NotAToken};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::tls::{self, Authority, Issued, PeerStream};
-use crate::transport::{join_exchange, PeerError};
+use crate::transport::{join_exchange, PeerError, Speaks};
 use bytes::Bytes;
 use onetrip_core::{Member, Members, RegionId};
 use serde::{Deserialize, Serialize};
@@ -93,6 +93,24 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 /// who has the token.
 pub async fn request_join(address: &str, token: &JoinToken, request: JoinRequest) -> Result<JoinReply> {
     request.check().map_err(|why| Error::Join(why.to_string()))?;
+    let reply = match ask(address, token, request.clone(), Speaks::OWN).await? {
+        // A member of version 12 hangs up without a word.
+        Err(PeerError::Io(_)) => ask(address, token, request, Speaks::only(12)).await?,
+        other => other,
+    };
+    let (head, checkpoint) = reply.map_err(|why| Error::Join(format!("{address}: {why}")))?;
+    let mut reply = JoinReply::decode(&head)?;
+    reply.checkpoint = checkpoint;
+    Ok(reply)
+}
+
+/// The inner error is one of the exchange, after a connection was made.
+async fn ask(
+    address: &str,
+    token: &JoinToken,
+    request: JoinRequest,
+    speaks: Speaks,
+) -> Result<std::result::Result<(Bytes, Bytes), PeerError>> {
     let connect = async {
         let stream = TcpStream::connect(address).await;
         let stream = stream.map_err(|e| Error::Join(format!("{address} cannot be reached: {e}")))?;
@@ -103,13 +121,8 @@ pub async fn request_join(address: &str, token: &JoinToken, request: JoinRequest
     };
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;
     let stream = connected.map_err(|_| Error::Join(format!("{address} does not answer")))??;
-    let exchange = tokio::time::timeout(REPLY_TIMEOUT, join_exchange(stream, token.secret, request)).await;
-    let (head, checkpoint) = exchange
-        .unwrap_or(Err(PeerError::TimedOut("it does not answer in time")))
-        .map_err(|why| Error::Join(format!("{address}: {why}")))?;
-    let mut reply = JoinReply::decode(&head)?;
-    reply.checkpoint = checkpoint;
-    Ok(reply)
+    let exchange = tokio::time::timeout(REPLY_TIMEOUT, join_exchange(stream, token.secret, request, speaks)).await;
+    Ok(exchange.unwrap_or(Err(PeerError::TimedOut("it does not answer in time"))))
 }
 
 impl JoinReply {

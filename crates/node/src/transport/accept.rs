@@ -6,11 +6,10 @@
 //! address, however fast, does not keep a member out.
 
 use super::error::{PeerError, Result};
-use super::frame::{
-    read_frame, Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX, VERSION,
-};
+use super::frame::{read_frame, Channel, Frame, Hello, HelloReply, Join, Purpose, FRAME_BYTES_MAX, HELLO_BYTES_MAX};
 use super::link::{set_options, Link};
 use super::relayed::Relayed;
+use super::speaks::Speaks;
 use super::tunnel::Tunnel;
 use super::Transport;
 use crate::facts::Facts;
@@ -94,9 +93,10 @@ pub(crate) async fn join_exchange(
     mut stream: PeerStream,
     secret: Secret,
     request: JoinRequest,
+    speaks: Speaks,
 ) -> Result<(Bytes, Bytes)> {
     let _ = set_options(stream.tcp());
-    send(&mut stream, &Frame::Join(Join { version: VERSION, secret, request })).await?;
+    send(&mut stream, &Frame::Join(Join { speaks, secret, request })).await?;
     let mut buf = BytesMut::with_capacity(64 << 10);
     match read_frame(&mut stream, &mut buf, FRAME_BYTES_MAX).await? {
         Frame::Joined { head, checkpoint } => Ok((head, checkpoint)),
@@ -240,7 +240,8 @@ impl Transport {
             Err(PeerError::Removed(why)) => HelloReply::Removed(why.clone()),
             Err(why) => HelloReply::Refused(why.to_string()),
         };
-        send(stream, &Frame::HelloReply(reply)).await?;
+        let speaks = (hello.speaks.most > 12).then_some(Speaks::OWN);
+        send(stream, &Frame::HelloReply(reply, speaks)).await?;
         greeted
     }
 
@@ -268,10 +269,8 @@ impl Transport {
     }
 
     async fn join(&self, join: Join) -> Result<JoinReply> {
-        if join.version != VERSION {
-            let why = format!("it speaks version {}, this node {VERSION}", join.version);
-            return Err(PeerError::Refused(why));
-        }
+        Speaks::OWN.agree(join.speaks).map_err(PeerError::Refused)?;
+        self.suits_level(join.speaks)?;
         join.request.check().map_err(PeerError::refused)?;
         // Before anything is changed.
         if self.tls().is_some_and(|tls| !tls.issues()) {
@@ -313,8 +312,8 @@ impl Transport {
         drop(peers);
         let (region, address) = own.unwrap_or_else(|| (self.region.clone(), String::new()));
         let (cluster, postgres) = (self.cluster.clone(), self.facts.clone());
-        let (version, from, relay_key) = (VERSION, self.me, self.relay_keys.to(to));
-        Hello { version, cluster, beginning, from, region, address, to, purpose, relay_key, postgres }
+        let (speaks, from, relay_key) = (Speaks::OWN, self.me, self.relay_keys.to(to));
+        Hello { speaks, cluster, beginning, from, region, address, to, purpose, relay_key, postgres }
     }
 
     /// Why a PostgreSQL with these facts cannot be a member's.  A witness can tell as well: it compares them with what
@@ -331,9 +330,7 @@ impl Transport {
     /// Checks the hello against this node's settings and its PostgreSQL, but not who sent it.
     fn suits(&self, hello: &Hello) -> Result<()> {
         let refused = |why| Err(PeerError::Refused(why));
-        if hello.version != VERSION {
-            return refused(format!("it speaks version {}, this node {VERSION}", hello.version));
-        }
+        Speaks::OWN.agree(hello.speaks).map_err(PeerError::Refused)?;
         if hello.cluster != self.cluster {
             return refused(format!(
                 "it belongs to the cluster \"{}\", this node to \"{}\"",
@@ -352,8 +349,22 @@ impl Transport {
         if hello.to != self.me {
             return refused(format!("it looks for node {}, this is node {}", hello.to, self.me));
         }
+        self.suits_level(hello.speaks)?;
         let (Some(own), Some(other)) = (&self.facts, &hello.postgres) else { return Ok(()) };
         own.unlike(&self.region, other, &hello.region).map_or(Ok(()), refused)
+    }
+
+    /// Whether a release knows the format level that is in force.
+    pub(super) fn suits_level(&self, release: Speaks) -> Result<()> {
+        let level = self.peers.read().expect("no code that holds this lock panics").level;
+        match release.level >= level {
+            true => Ok(()),
+            false => Err(PeerError::Refused(format!(
+                "format level {level} is in force in this cluster, and its release knows {} at most: install the release that \
+                 the other members run (docs/upgrade.md)",
+                release.level
+            ))),
+        }
     }
 
     fn judge(&self, hello: &Hello) -> Result<Arc<Link>> {

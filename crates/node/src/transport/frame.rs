@@ -7,6 +7,7 @@
 use super::error::{PeerError, Result};
 use super::rehearsal::Answer;
 use super::relayed::Relayed;
+use super::speaks::Speaks;
 use super::statuses::STATUS_BYTES_MAX;
 use crate::core_thread::lag::{Told, TOLD_MAX};
 use crate::facts::Facts;
@@ -28,9 +29,14 @@ use raft::eraftpb::MessageType;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const MAGIC: u32 = 0x3150_544f; // "OTP1"
-pub const VERSION: u16 = 12;
+/// The version that a hello says it is, and that of the first release of which others are let in.
+const HELLO_VERSION: u16 = 12;
+/// From this version on a request to join says what the new node speaks.
+const JOIN_SPEAKS: u16 = 13;
 /// Room for an append with the largest entry, and what surrounds it.
 pub const FRAME_BYTES_MAX: usize = (1 << 30) + (2 << 20);
+/// Added to the code of an answer to a hello if it says what the other end speaks.
+const REPLY_SPEAKS: u8 = 3;
 /// The kind of [`Frame::Raft`].
 const RAFT: u8 = 2;
 /// The numbers of two fields: `snapshot` in raft-rs' `Message`, and `data` in its `Snapshot` (eraftpb.proto).
@@ -63,7 +69,8 @@ pub enum Purpose {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
-    pub version: u16,
+    /// It also stands in `relay_key`, unless the caller knows one version only.
+    pub speaks: Speaks,
     pub cluster: String,
     /// [`Members::beginning`](onetrip_core::Members) of the caller.
     pub beginning: u32,
@@ -90,7 +97,7 @@ pub enum HelloReply {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Join {
-    pub version: u16,
+    pub speaks: Speaks,
     pub secret: Secret,
     pub request: JoinRequest,
 }
@@ -98,7 +105,8 @@ pub struct Join {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
     Hello(Hello),
-    HelloReply(HelloReply),
+    /// With what the other end speaks, if the hello said that of the caller.
+    HelloReply(HelloReply, Option<Speaks>),
     /// Sent in place of a hello by a new node that wants to join.
     Join(Join),
     JoinRefused(String),
@@ -231,7 +239,7 @@ impl Frame {
             Frame::Hello(h) => {
                 out.put_u8(0);
                 out.put_u32_le(MAGIC);
-                out.put_u16_le(h.version);
+                out.put_u16_le(if h.speaks.least <= HELLO_VERSION { HELLO_VERSION } else { h.speaks.least });
                 put_str(&mut out, &h.cluster);
                 out.put_u32_le(h.beginning);
                 out.put_u32_le(h.from.0);
@@ -245,24 +253,30 @@ impl Frame {
                 out.put_slice(&h.relay_key);
                 Facts::put(h.postgres.as_ref(), &mut out);
             }
-            Frame::HelloReply(reply) => {
+            Frame::HelloReply(reply, speaks) => {
                 let (code, why) = match reply {
                     HelloReply::Refused(why) => (0, why.as_str()),
                     HelloReply::Welcome => (1, ""),
                     HelloReply::Removed(why) => (2, why.as_str()),
                 };
                 out.put_u8(1);
-                out.put_u8(code);
+                out.put_u8(if speaks.is_some() { code + REPLY_SPEAKS } else { code });
                 put_str(&mut out, why);
+                if let Some(speaks) = speaks {
+                    speaks.put(&mut out);
+                }
             }
             Frame::Join(join) => {
                 out.put_u8(6);
                 out.put_u32_le(MAGIC);
-                out.put_u16_le(join.version);
+                out.put_u16_le(join.speaks.most);
                 out.put_slice(&join.secret);
                 put_str(&mut out, join.request.region.as_str());
                 put_str(&mut out, &join.request.address);
                 Facts::put(join.request.postgres.as_ref(), &mut out);
+                if join.speaks.most >= JOIN_SPEAKS {
+                    join.speaks.put(&mut out);
+                }
             }
             Frame::JoinRefused(why) => {
                 out.put_u8(7);
@@ -440,32 +454,29 @@ fn decode(body: Bytes) -> Result<Frame> {
             if r.u32("magic")? != MAGIC {
                 return Err(malformed("hello with a wrong magic number".into()));
             }
-            Frame::Hello(Hello {
-                version: r.u16("version")?,
-                cluster: r.str("cluster")?,
-                beginning: r.u32("beginning")?,
-                from: NodeId(r.u32("from")?),
-                region: RegionId(r.str("region")?),
-                address: r.str("address")?,
-                to: NodeId(r.u32("to")?),
-                purpose: match r.u8("purpose")? {
-                    0 => Purpose::Frames(Channel::Control),
-                    1 => Purpose::Frames(Channel::Bulk),
-                    2 => Purpose::Postgres,
-                    other => return Err(malformed(format!("hello for purpose {other}"))),
-                },
-                relay_key: r.take(32, "key")?.as_ref().try_into().expect("32 bytes were taken"),
-                postgres: Facts::read(&mut r)?,
-            })
+            let version = r.u16("version")?;
+            let (cluster, beginning, from) = (r.str("cluster")?, r.u32("beginning")?, NodeId(r.u32("from")?));
+            let (region, address, to) = (RegionId(r.str("region")?), r.str("address")?, NodeId(r.u32("to")?));
+            let purpose = match r.u8("purpose")? {
+                0 => Purpose::Frames(Channel::Control),
+                1 => Purpose::Frames(Channel::Bulk),
+                2 => Purpose::Postgres,
+                other => return Err(malformed(format!("hello for purpose {other}"))),
+            };
+            let relay_key = r.take(32, "key")?.as_ref().try_into().expect("32 bytes were taken");
+            let (speaks, postgres) = (Speaks::of_hello(version, &relay_key), Facts::read(&mut r)?);
+            Frame::Hello(Hello { speaks, cluster, beginning, from, region, address, to, purpose, relay_key, postgres })
         }
         1 => {
             let (code, why) = (r.u8("welcome")?, r.str("why")?);
-            Frame::HelloReply(match code {
+            let speaks = if code >= REPLY_SPEAKS { Some(Speaks::read(&mut r)?) } else { None };
+            let reply = match code % REPLY_SPEAKS {
+                _ if code >= 2 * REPLY_SPEAKS => return Err(malformed(format!("answer {code} to a hello"))),
                 0 => HelloReply::Refused(why),
                 1 => HelloReply::Welcome,
-                2 => HelloReply::Removed(why),
-                other => return Err(malformed(format!("answer {other} to a hello"))),
-            })
+                _ => HelloReply::Removed(why),
+            };
+            Frame::HelloReply(reply, speaks)
         }
         RAFT => {
             // The data of entries are not copied: they stay in the frame's memory.
@@ -517,7 +528,8 @@ fn decode(body: Bytes) -> Result<Frame> {
             let secret = r.take(32, "secret")?.as_ref().try_into().expect("32 bytes were taken");
             let (region, address) = (RegionId(r.str("region")?), r.str("address")?);
             let request = JoinRequest { region, address, postgres: Facts::read(&mut r)? };
-            Frame::Join(Join { version, secret, request })
+            let speaks = if version >= JOIN_SPEAKS { Speaks::read(&mut r)? } else { Speaks::only(version) };
+            Frame::Join(Join { speaks, secret, request })
         }
         7 => Frame::JoinRefused(r.str("why")?),
         8 => {
@@ -556,6 +568,15 @@ fn decode(body: Bytes) -> Result<Frame> {
 #[cfg(any(test, feature = "lab"))]
 pub(crate) const RELAY_KEY: Secret = [5; 32];
 
+#[cfg(any(test, feature = "lab"))]
+fn relay_key(speaks: Speaks) -> Secret {
+    let mut key = RELAY_KEY;
+    if speaks.most > HELLO_VERSION {
+        speaks.hide_in(&mut key);
+    }
+    key
+}
+
 /// At least one frame of each kind.
 #[cfg(any(test, feature = "lab"))]
 pub(crate) fn examples() -> Vec<Frame> {
@@ -563,8 +584,8 @@ pub(crate) fn examples() -> Vec<Frame> {
     use onetrip_core::row_locks::{LockAnswer, LockAsk, LockSaid};
     use onetrip_core::{LockMode, LogIndex, TxnId};
 
-    let hello = |purpose| Hello {
-        version: VERSION,
+    let hello = |purpose, speaks| Hello {
+        speaks,
         cluster: "c".into(),
         beginning: 7,
         from: NodeId(1),
@@ -572,12 +593,12 @@ pub(crate) fn examples() -> Vec<Frame> {
         address: "h:1".into(),
         to: NodeId(2),
         purpose,
-        relay_key: RELAY_KEY,
+        relay_key: relay_key(speaks),
         postgres: (purpose == Purpose::Postgres).then(Facts::example),
     };
-    let join = |postgres| {
+    let join = |postgres, speaks| {
         let request = JoinRequest { region: "r".into(), address: "host:7000".into(), postgres };
-        Frame::Join(Join { version: VERSION, secret: [7; 32], request })
+        Frame::Join(Join { speaks, secret: [7; 32], request })
     };
     let mut append = Message { from: 1, to: 2, term: 3, index: 4, log_term: 3, ..Default::default() };
     append.set_msg_type(MessageType::MsgAppend);
@@ -610,12 +631,16 @@ pub(crate) fn examples() -> Vec<Frame> {
     let failure =
         Failure { at: LogIndex(8), sqlstate: "42704".into(), message: "no such role".into(), ..Default::default() };
     vec![
-        Frame::Hello(hello(Purpose::Frames(Channel::Control))),
-        Frame::Hello(hello(Purpose::Frames(Channel::Bulk))),
-        Frame::Hello(hello(Purpose::Postgres)),
-        Frame::HelloReply(HelloReply::Welcome),
-        Frame::HelloReply(HelloReply::Refused("no".into())),
-        Frame::HelloReply(HelloReply::Removed("gone".into())),
+        Frame::Hello(hello(Purpose::Frames(Channel::Control), Speaks::OWN)),
+        Frame::Hello(hello(Purpose::Frames(Channel::Bulk), Speaks::OWN)),
+        Frame::Hello(hello(Purpose::Postgres, Speaks::OWN)),
+        Frame::Hello(hello(Purpose::Frames(Channel::Control), Speaks::only(12))),
+        Frame::HelloReply(HelloReply::Welcome, None),
+        Frame::HelloReply(HelloReply::Refused("no".into()), None),
+        Frame::HelloReply(HelloReply::Removed("gone".into()), None),
+        Frame::HelloReply(HelloReply::Welcome, Some(Speaks::OWN)),
+        Frame::HelloReply(HelloReply::Refused("no".into()), Some(Speaks::OWN)),
+        Frame::HelloReply(HelloReply::Removed("gone".into()), Some(Speaks::OWN)),
         Frame::Raft(Box::new(append)),
         Frame::Raft(Box::new(propose)),
         Frame::Raft(Box::new(snapshot)),
@@ -648,8 +673,9 @@ pub(crate) fn examples() -> Vec<Frame> {
         lock_answer(LockSaid::Busy { other: txn }),
         lock_answer(LockSaid::Deadlock { other: txn }),
         lock_answer(LockSaid::NoTable),
-        join(None),
-        join(Some(Facts::example())),
+        join(None, Speaks::OWN),
+        join(Some(Facts::example()), Speaks::OWN),
+        join(Some(Facts::example()), Speaks::only(12)),
         Frame::JoinRefused("no".into()),
         Frame::Joined { head: Bytes::from_static(b"{\"member\":1}"), checkpoint: Bytes::from_static(b"state") },
         Frame::Ping { sent_ns: 1 },
@@ -666,6 +692,7 @@ pub(crate) fn examples() -> Vec<Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stored;
 
     /// The receiver reads the same message as if the frame had been encoded whole, and the data were not copied.
     #[test]
@@ -738,5 +765,54 @@ mod tests {
                 assert!(!matches!(Frame::take(&mut bad, FRAME_BYTES_MAX), Ok(Some(_))));
             }
         }
+    }
+
+    /// By kind and number.
+    fn named(frames: &[Frame]) -> Vec<(String, Vec<u8>)> {
+        let mut all: Vec<(String, Vec<u8>)> = Vec::new();
+        for frame in frames {
+            let debug = format!("{frame:?}");
+            let kind = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+            let before = all.iter().filter(|(name, _)| name.starts_with(&format!("{kind} "))).count();
+            all.push((format!("{kind} {}", before + 1), frame.encode().to_vec()));
+        }
+        all
+    }
+
+    fn read_again(file: &str) -> Vec<Frame> {
+        let frame = |(name, bytes): (String, Vec<u8>)| {
+            let mut buf = BytesMut::from(&bytes[..]);
+            let frame = Frame::take(&mut buf, FRAME_BYTES_MAX).unwrap().unwrap();
+            assert_eq!((&frame.encode()[..], buf.len()), (&bytes[..], 0), "{name} in {file}");
+            frame
+        };
+        stored::read(file).into_iter().map(frame).collect()
+    }
+
+    #[test]
+    fn frames_are_as_they_were() {
+        stored::compare("peer-13", &named(&examples()));
+        assert_eq!(read_again("peer-13"), examples());
+    }
+
+    /// What a release that speaks version 12 sends is read; and what is sent to it, apart from hellos and what only
+    /// answers to those of this release contain, is the same to the byte.
+    #[test]
+    fn the_frames_of_version_12_are_read_and_sent() {
+        let then = read_again("peer-12");
+        let from_12 = |frame: &Frame| match frame {
+            Frame::Hello(hello) => hello.speaks == Speaks::only(12),
+            Frame::Join(join) => join.speaks == Speaks::only(12),
+            _ => true,
+        };
+        assert!(then.len() > 40 && then.iter().all(from_12));
+        let now: Vec<Bytes> = examples().iter().map(Frame::encode).collect();
+        for frame in then.iter().filter(|frame| !matches!(frame, Frame::Hello(_) | Frame::Join(_) | Frame::Relayed(_)))
+        {
+            assert!(now.contains(&frame.encode()), "{frame:?}");
+        }
+        // Of its length and with the version that it knows, but for the key.
+        let (first, own) = (then[0].encode(), now[0].clone());
+        assert_eq!((first.len(), &first[9..15]), (own.len(), &own[9..15]));
     }
 }

@@ -4,6 +4,7 @@
 use super::error::{PeerError, Result};
 use super::frame::{read_frame, Channel, Encoded, Frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX};
 use super::round_trips::RoundTrips;
+use super::speaks::Speaks;
 use super::wan::Shape;
 use super::Transport;
 use crate::facts::Facts;
@@ -13,7 +14,7 @@ use crate::send_queue::{NotSent, SendQueue};
 use crate::tls::{PeerSocket, PeerStream};
 use bytes::BytesMut;
 use nix::sys::socket::{setsockopt, sockopt};
-use onetrip_core::{NodeId, RegionId};
+use onetrip_core::{Level, NodeId, RegionId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,6 +50,8 @@ pub(super) struct Link {
     pub trouble: Mutex<Option<String>>,
     /// What its last hello said about its PostgreSQL.
     pub facts: Mutex<Option<Facts>>,
+    /// What its last hello said about its release.
+    speaks: Mutex<Option<Speaks>>,
     /// The key that its last hello gave for what it sends through relays.
     pub relay_key: Mutex<Option<Secret>>,
     /// When something came from it last, by the transport's clock.
@@ -72,6 +75,7 @@ impl Link {
             round_trips: Mutex::default(),
             trouble: Mutex::new(Some("not connected yet".into())),
             facts: Mutex::default(),
+            speaks: Mutex::default(),
             relay_key: Mutex::default(),
             heard_ns: AtomicU64::default(),
             sent_bytes: AtomicU64::default(),
@@ -97,8 +101,28 @@ impl Link {
     /// Keeps what the peer's hello said.
     pub fn told(self: &Arc<Link>, hello: &Hello) -> Arc<Link> {
         self.facts.lock().expect("no code that holds this lock panics").clone_from(&hello.postgres);
+        *self.speaks.lock().expect("no code that holds this lock panics") = Some(hello.speaks);
         *self.relay_key.lock().expect("no code that holds this lock panics") = Some(hello.relay_key);
         self.clone()
+    }
+
+    /// The format level that its release knows.
+    pub fn level(&self) -> Option<Level> {
+        self.speaks.lock().expect("no code that holds this lock panics").map(|speaks| speaks.level)
+    }
+
+    /// Ends the connections that it has dialled and those to it.
+    pub fn hang_up(&self) {
+        for channel in Channel::ALL {
+            if let Some(reader) =
+                self.readers[channel as usize].lock().expect("no code that holds this lock panics").take()
+            {
+                reader.abort();
+            }
+            if let Some(queue) = self.queue(channel) {
+                queue.close();
+            }
+        }
     }
 
     pub fn heard(&self, now_ns: u64) {
@@ -201,9 +225,12 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
         stream.flush().await?;
         let mut buf = BytesMut::with_capacity(512);
         match read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX).await.map_err(|e| e.when("at hello"))? {
-            Frame::HelloReply(HelloReply::Welcome) if buf.is_empty() => Ok(stream),
-            Frame::HelloReply(HelloReply::Refused(why)) => Err(PeerError::Refused(why).when("it refuses this node")),
-            Frame::HelloReply(HelloReply::Removed(why)) => {
+            Frame::HelloReply(HelloReply::Welcome, other) if buf.is_empty() => {
+                transport.suits_level(other.unwrap_or(Speaks::only(12)))?;
+                Ok(stream)
+            }
+            Frame::HelloReply(HelloReply::Refused(why), _) => Err(PeerError::Refused(why).when("it refuses this node")),
+            Frame::HelloReply(HelloReply::Removed(why), _) => {
                 transport.inbox.send(Event::Peer(link.id, PeerEvent::Removed(why.clone()))).await;
                 // Asking again would only fill the peer's log while this node stops.
                 link.remove();

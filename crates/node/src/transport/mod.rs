@@ -21,6 +21,7 @@ mod rehearsal;
 mod relay;
 mod relayed;
 mod round_trips;
+mod speaks;
 mod statuses;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ mod wan;
 
 pub(crate) use accept::join_exchange;
 pub(crate) use error::PeerError;
+pub(crate) use speaks::Speaks;
 pub(crate) use statuses::{OwnStatus, STATUS_BYTES_MAX};
 #[cfg(feature = "lab")]
 pub use wan::LinkSettings;
@@ -50,7 +52,7 @@ use link::Link;
 use onetrip_core::consensus::{Message, Notice, PROPOSALS_BYTES_MAX};
 use onetrip_core::replica::Report;
 use onetrip_core::row_locks::LockMessage;
-use onetrip_core::{EntryId, LogIndex, Members, NodeId, RegionId};
+use onetrip_core::{EntryId, Level, LogIndex, Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use relay::{Relays, Route, Way};
 use relayed::{Entries, Keys, Relayed};
@@ -110,6 +112,8 @@ struct Peers {
     own: Option<(RegionId, String)>,
     /// [`Members::beginning`]; 0 until the table is known.
     beginning: u32,
+    /// The format level in force: who does not know it is not let in.
+    level: Level,
 }
 
 /// What goes through others.  The lock is held until a frame is in its queue, so that frames leave in the order in
@@ -144,6 +148,8 @@ pub struct PeerState {
     /// Bytes of the frames that were sent to it, and of those among them that this node has handed on for others.
     pub sent_bytes: u64,
     pub relayed_bytes: u64,
+    /// The format level that its release knows, if it has said so while this node runs.
+    pub level: Option<Level>,
     #[serde(skip)]
     pub trouble: Option<String>,
     #[serde(skip)]
@@ -207,8 +213,18 @@ impl Transport {
     /// From now on these are the peers, and former members are refused as removed.
     pub fn set_members(&self, members: &Members) {
         let peers = members.members.iter().map(|m| (m.id, m.region.clone(), m.address.clone()));
-        self.peers.write().expect("no code that holds this lock panics").beginning = members.beginning;
+        let before = {
+            let mut peers = self.peers.write().expect("no code that holds this lock panics");
+            peers.beginning = members.beginning;
+            std::mem::replace(&mut peers.level, members.level)
+        };
         self.set_peers(peers, members.next_id);
+        if before < members.level {
+            self.links()
+                .iter()
+                .filter(|link| link.level().is_some_and(|l| l < members.level))
+                .for_each(|l| l.hang_up());
+        }
         let others = members.members.iter().filter(|m| m.id != self.me);
         self.relaying().relays.set(&self.region, others.map(|m| (m.id, m.region.clone(), m.voter)));
     }
@@ -500,6 +516,7 @@ impl Transport {
             rtt_least: l.round_trip().map(|(least, _)| least),
             rtt_median: l.round_trip().map(|(_, median)| median),
             postgres_version: l.facts.lock().expect("no code that holds this lock panics").as_ref().map(|f| f.version),
+            level: l.level(),
             sent_bytes: l.sent_bytes.load(Ordering::Relaxed),
             relayed_bytes: l.relayed_bytes.load(Ordering::Relaxed),
             trouble: l.trouble.lock().expect("no code that holds this lock panics").clone(),

@@ -6,6 +6,7 @@
 //! other entries together.
 
 use super::error::{PeerError, Result};
+use super::speaks::Speaks;
 use crate::secret::Secret;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onetrip_core::consensus::{self, Message};
@@ -44,7 +45,10 @@ impl Keys {
 
     /// The key for what this node sends to `to`.
     pub fn to(&self, to: NodeId) -> Secret {
-        hmac::sign(&self.0, &to.0.to_le_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
+        let signed = hmac::sign(&self.0, &to.0.to_le_bytes());
+        let mut key: Secret = signed.as_ref().try_into().expect("SHA-256 has 32 bytes");
+        Speaks::OWN.hide_in(&mut key);
+        key
     }
 }
 

@@ -96,6 +96,7 @@ impl Cluster {
                 memory: Default::default(),
                 members: (1..=nodes).map(member).collect(),
                 log_bytes_max: 4 << 30,
+                level: Default::default(),
                 data_dir,
             };
             config.save()?;

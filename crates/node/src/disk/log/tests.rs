@@ -2,9 +2,9 @@
 
 use super::*;
 use onetrip_core::router::Log;
-use onetrip_core::{Checkpoint, Entry, Member, MemberRole, Members, NodeId, TxnId};
+use onetrip_core::{Change, Checkpoint, Command, Entry, Level, Member, MemberRole, Members, NodeId, TxnId};
 use proptest::prelude::*;
-use raft::eraftpb::Snapshot;
+use raft::eraftpb::{EntryType, Snapshot};
 use raft::{GetEntriesContext, Storage, StorageError};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -807,4 +807,56 @@ proptest! {
             model.holds(&seen, model.committed);
         }
     }
+}
+
+/// Goal: a log that an earlier release wrote can be read.  Method: its files are stored; ONETRIP_NEW_FORMATS=1 writes
+/// them anew.
+#[test]
+fn the_log_of_an_earlier_release_is_read() {
+    let of_kind = |index, kind, data: &[u8]| {
+        let mut entry = entry(index, 3, data);
+        entry.set_entry_type(kind);
+        entry
+    };
+    let entries = [
+        of_kind(1, EntryType::EntryNormal, b"transaction"),
+        of_kind(2, EntryType::EntryNormal, b""),
+        of_kind(3, EntryType::EntryConfChangeV2, b"change"),
+        of_kind(4, EntryType::EntryConfChangeV2, b""),
+        of_kind(5, EntryType::EntryNormal, &[7; 300]),
+    ];
+    // Its type on disk is one that releases older than levels refuse.
+    let raise = Command { expected_version: 3, change: Change::RaiseLevel(Level(1)) };
+    let with_level = [of_kind(1, EntryType::EntryNormal, &Entry::encode_command(&raise))];
+    stored_log("log", &entries);
+    stored_log("log-with-level", &with_level);
+}
+
+fn stored_log(name: &str, entries: &[RaftEntry]) {
+    let dir = tempfile::tempdir().unwrap();
+    if std::env::var_os("ONETRIP_NEW_FORMATS").is_some() {
+        let mut log = RaftLog::open_with(dir.path(), 1 << 20).unwrap();
+        entries.chunks(2).for_each(|some| log.append(some, Some(&hard(3, 2, some[0].index)), true).unwrap());
+        drop(log);
+        let mut files = Vec::new();
+        for file in std::fs::read_dir(dir.path()).unwrap() {
+            let file = file.unwrap();
+            let bytes = std::fs::read(file.path()).unwrap();
+            let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            files.push((file.file_name().into_string().unwrap(), bytes[..end].to_vec()));
+            std::fs::remove_file(file.path()).unwrap();
+        }
+        files.sort();
+        files.retain(|(_, bytes)| !bytes.is_empty());
+        crate::stored::compare(name, &files);
+    }
+    for (file, mut bytes) in crate::stored::read(name) {
+        // The zeros with which the last record may end, and which follow it.
+        bytes.resize(bytes.len() + 100, 0);
+        std::fs::write(dir.path().join(file), bytes).unwrap();
+    }
+    let log = RaftLog::open_with(dir.path(), 1 << 20).unwrap();
+    assert_eq!(log.hard_state.term, 3);
+    let context = GetEntriesContext::empty(false);
+    assert_eq!(Storage::entries(&log, 1, log.last() + 1, None, context).unwrap(), entries);
 }

@@ -3,7 +3,7 @@
 mod join;
 mod relay;
 
-use super::frame::{read_frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX, VERSION};
+use super::frame::{read_frame, Hello, HelloReply, Purpose, HELLO_BYTES_MAX};
 use super::*;
 use crate::inbox::{Event, Events, PeerEvent};
 use crate::tls::{Authority, PeerStream};
@@ -359,7 +359,7 @@ fn hello(from: u32, to: u32) -> Bytes {
     let (from, to, purpose) = (NodeId(from), NodeId(to), Purpose::Frames(Channel::Bulk));
     let (cluster, region, address) = ("test".into(), "r".into(), "127.0.0.1:1".into());
     Frame::Hello(Hello {
-        version: VERSION,
+        speaks: Speaks::only(12),
         cluster,
         beginning: 0,
         from,
@@ -381,7 +381,7 @@ async fn is_welcome(stream: &mut PeerStream, hello: &[u8]) -> bool {
     let mut buf = BytesMut::new();
     let reply = read_frame(stream, &mut buf, HELLO_BYTES_MAX);
     let reply = tokio::time::timeout(PATIENCE, reply).await.expect("an answer, or the end");
-    matches!(reply, Ok(Frame::HelloReply(HelloReply::Welcome)))
+    matches!(reply, Ok(Frame::HelloReply(HelloReply::Welcome, None)))
 }
 
 /// Only a peer with node 2's certificate gets in as node 2, and the log says where each refused connection came from.
@@ -472,7 +472,7 @@ async fn what_goes_wrong_while_dialling_is_told_by_its_kind() {
     let address = listener.local_addr().unwrap().to_string();
     let link = Link::new(NodeId(2), "r1".into(), address, transport.wan.shape(NodeId(2), &"r1".into()));
     let dial = || async { link::dial(transport, &link, Purpose::Postgres).await.err().expect("no welcome") };
-    let reply = |reply| Frame::HelloReply(reply).encode();
+    let reply = |reply| Frame::HelloReply(reply, None).encode();
     let cases = [
         (reply(HelloReply::Refused("no".into())), "refused", "it refuses this node: no"),
         (reply(HelloReply::Removed("gone".into())), "removed", "gone"),
