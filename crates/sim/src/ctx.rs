@@ -8,7 +8,7 @@ use onetrip_checker::{ClientOutcome, History, Time, Txn};
 use onetrip_core::agent::OutcomeState;
 use onetrip_core::certifier::Limits;
 use onetrip_core::parts::PartSizes;
-use onetrip_core::{Checkpoint, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
+use onetrip_core::{level, Checkpoint, Level, LogIndex, Member, MemberRole, Members, NodeId, RegionId, TxnId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Simulated microseconds since the start of the run.
@@ -94,6 +94,8 @@ pub enum InjectedBug {
     ForgetHeld,
     /// PREPARE TRANSACTION is proposed without the keys of what was only locked.
     HoldsHalf,
+    /// A node whose release does not know a format level takes an entry that needs it.
+    TakesUnknown,
     /// One node begins with another window, and nobody compares (`Members::beginning`).
     OtherWindow,
 }
@@ -147,6 +149,8 @@ pub struct Options {
     pub safety: Micros,
     /// How likely an entry is to be one that some PostgreSQL cannot apply.
     pub poison_per_million: u64,
+    /// Nodes come with this release and with the one before, which knows no format levels.
+    pub two_releases: bool,
     /// These regions hold read leases from the start, by bits.
     pub lease_regions: u64,
     pub bug: Option<InjectedBug>,
@@ -206,6 +210,7 @@ impl Options {
             commit_timeout: rng.between(2, 10) * SECOND,
             safety: rng.between(10, 40) * SECOND,
             poison_per_million: *[0, 0, 0, 5_000].get(rng.below(4) as usize).expect("below 4"),
+            two_releases: bug == Some(InjectedBug::TakesUnknown) || bug.is_none() && mix(seed ^ 22) % 3 == 0,
             lease_regions: if mix(seed ^ 19) % 3 == 0 { mix(seed ^ 20) } else { 0 },
             bug,
         };
@@ -290,6 +295,16 @@ impl Options {
         match self.bug {
             Some(InjectedBug::OtherWindow) if id == NodeId(2) => Limits { window_entries: 2, ..self.limits },
             _ => self.limits,
+        }
+    }
+
+    /// The format level that the release knows which a node runs in this life, if nothing keeps it from starting.
+    pub fn release(&self, id: NodeId, life: u64) -> Level {
+        let is_old = self.two_releases && mix(self.seed ^ mix(u64::from(id.0) << 32 | life) ^ 23) % 4 == 0;
+        if is_old {
+            Level(0)
+        } else {
+            level::KNOWN
         }
     }
 

@@ -14,7 +14,7 @@ use onetrip_core::consensus::{Committed, Consensus, Leadership, Message, Notice,
 use onetrip_core::decide::decide;
 use onetrip_core::replica::{Host, RebuildFrom, Report, Stage};
 use onetrip_core::row_locks::LockMessage;
-use onetrip_core::{Checkpoint, Entry, EntryId, LogIndex, Members, NodeId, Term, TxnId};
+use onetrip_core::{level, Checkpoint, Entry, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState, MessageType};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -157,6 +157,17 @@ impl SimHost<'_> {
     }
 }
 
+impl SimHost<'_> {
+    /// Nothing gets into a node's log that its release does not know.
+    fn knows(&mut self, entries: &[RaftEntry]) {
+        let release = self.body.release;
+        if let Some(unknown) = entries.iter().find(|entry| level::of_entry(&entry.data) > release) {
+            let why = format!("entry {} is in the log of a release that knows level {release}", unknown.index);
+            self.ctx.checker.fail(why);
+        }
+    }
+}
+
 impl Host for SimHost<'_> {
     type Error = Stop;
     type Store = SimLog;
@@ -279,6 +290,7 @@ impl Host for SimHost<'_> {
         self.check_room("disk full")?;
         log.write(entries, hard_state);
         self.wrote(entries);
+        self.knows(entries);
         self.stage(Stage::BeforeWrite)?;
         self.sync(log)
     }
@@ -296,6 +308,7 @@ impl Host for SimHost<'_> {
         self.check_room("disk full")?;
         log.write(entries, hard_state);
         self.wrote(entries);
+        self.knows(entries);
         self.stage(Stage::BeforeWrite)?;
         // What comes while a sync is under way waits for the next one.
         let takes = self.sync_takes();

@@ -15,7 +15,8 @@ use onetrip_core::placement::Place;
 use onetrip_core::replica::{Answer, RebuildFrom, Replica, Report, RequestId, Settings};
 use onetrip_core::router::Router;
 use onetrip_core::row_locks::LockMessage;
-use onetrip_core::{Change, Checkpoint, Conf, EntryId, LogIndex, Members, NodeId, Term};
+use onetrip_core::{level, Change, Checkpoint, Conf, EntryId, Level, LogIndex, Members, NodeId, Term};
+use raft::{GetEntriesContext, Storage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -119,6 +120,8 @@ pub type Result<T> = std::result::Result<T, Stop>;
 pub struct Body {
     pub id: NodeId,
     pub life: u64,
+    /// The format level that its release knows.
+    pub release: Level,
     pub said: Said,
     /// The members as this node knows them; and the configuration and the table that the checker saw last.
     pub members: Arc<Members>,
@@ -216,11 +219,18 @@ impl Node {
             parts: o.parts,
             first_question: mix(o.seed ^ mix(u64::from(id.0) << 32 | life)),
         };
+        // One that does not know what is in force, or what an earlier life has written, does not start, and the operator
+        // puts the later one back.
+        let context = GetEntriesContext::empty(false);
+        let written =
+            Storage::entries(&log, log.first_index().0, log.last_index().0 + 1, None, context).unwrap_or_default();
+        let written = written.iter().map(|entry| level::of_entry(&entry.data)).max().unwrap_or_default();
+        let release = o.release(id, life).max(written).max(state.members.level).max(ctx.checker.newest_members().level);
         let config = Config {
             id,
             limits: o.limits_of(id),
             applied: state.index(),
-            level: onetrip_core::level::KNOWN,
+            level: if o.bug == Some(InjectedBug::TakesUnknown) { level::KNOWN } else { release },
             heartbeat_ticks: HEARTBEAT_TICKS,
             election_ticks: o.election_ticks,
             transfer_ticks: o.transfer_ticks,
@@ -238,6 +248,7 @@ impl Node {
         let body = Body {
             id,
             life,
+            release,
             said: Said::default(),
             checked: (Conf::default(), members.clone()),
             members,

@@ -13,7 +13,9 @@ use crate::postgres::Postgres;
 use crate::trace;
 use crate::world::{Event, Link, Machine, Phase, World, TICK};
 use onetrip_core::replica::{Answer, NotDone, RequestId};
-use onetrip_core::{checkpoint, Change, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Token};
+use onetrip_core::{
+    checkpoint, level, Change, Level, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId, Token,
+};
 use std::collections::BTreeSet;
 
 const VOTERS_MAX: usize = 5;
@@ -28,6 +30,7 @@ enum Job {
     Remove(NodeId),
     Prefer(PreferredLeader),
     Leases(Vec<RegionId>),
+    Raise(Level),
 }
 
 /// Which node it has asked, in which life of that node, and when.
@@ -55,6 +58,7 @@ impl World {
     pub(crate) fn operate(&mut self) {
         let next = self.ctx.now + 200 * MS;
         self.at(next, Event::Operate);
+        self.upgrade();
         let i = self.ctx.rng.below(self.machines.len() as u64) as usize;
         let Some(members) = self.machines[i].node.as_ref().map(|n| n.members().clone()) else { return };
         if self.operator.job.is_none() {
@@ -73,6 +77,24 @@ impl World {
         }
     }
 
+    /// Nodes that came with an older release meanwhile get the one that they need.
+    fn upgrade(&mut self) {
+        let level = self.ctx.checker.newest_members().level;
+        for i in 0..self.machines.len() {
+            if self.machines[i].node.as_ref().is_some_and(|n| n.body.release < level) {
+                self.ctx.events.add("older release replaced");
+                self.end_node(i, End::Process);
+                self.restart_node_later(i);
+            }
+        }
+    }
+
+    /// Every member runs, and with a release that knows more than is in force.
+    fn all_know_more(&self, members: &Members) -> bool {
+        let node = |m: &Member| self.machines[m.id.0 as usize - 1].node.as_ref();
+        members.members.iter().all(|m| node(m).is_some_and(|n| n.body.release > members.level))
+    }
+
     fn ask_node(&mut self, i: usize) {
         let change = match self.operator.job.as_ref() {
             Some(Job::Token { token, .. }) => Change::AddToken(token.clone()),
@@ -83,6 +105,10 @@ impl World {
             Some(Job::Remove(id)) => Change::Remove(*id),
             Some(Job::Prefer(preferred)) => Change::PreferLeader(preferred.clone()),
             Some(Job::Leases(regions)) => Change::LeaseRegions(regions.clone()),
+            // A release that does not know the level has no such command.
+            Some(Job::Raise(level)) if self.machines[i].node.as_ref().is_none_or(|n| n.body.release < *level) => return,
+            Some(Job::Raise(_)) if !self.ctx.rng.one_in(4) => return,
+            Some(Job::Raise(level)) => Change::RaiseLevel(*level),
             None => return,
         };
         self.operator.requests += 1;
@@ -125,7 +151,8 @@ impl World {
                 if matches!(change, Change::Join { .. }) && joined.is_none() {
                     return self.operator.job = Some(job);
                 }
-                self.ctx.events.add("membership changed");
+                let is_raise = matches!(change, Change::RaiseLevel(_));
+                self.ctx.events.add(if is_raise { "format level raised" } else { "membership changed" });
             }
             // The node answered from an old table: the change may have been made meanwhile.
             (Err(NotDone::Refused(_)), Some(job)) if !self.has_newest_table(i) || self.is_shown(i, &change) => {
@@ -197,6 +224,13 @@ impl World {
 
     fn draw_job(&mut self, members: &Members) -> Option<Job> {
         let all = &members.members;
+        if self.ctx.options.two_releases && self.all_know_more(members) {
+            // Between the look and the command, one of them is restarted, perhaps with the older release.
+            let i = members.members[self.ctx.rng.below(all.len() as u64) as usize].id.0 as usize - 1;
+            self.end_node(i, End::Process);
+            self.restart_node_later(i);
+            return Some(Job::Raise(level::KNOWN));
+        }
         if let Some(on_the_way) = all.iter().find(|m| m.role.votes() && !m.voter) {
             return self.begin_anew(on_the_way);
         }

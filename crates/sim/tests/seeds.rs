@@ -236,6 +236,11 @@ fn a_node_with_another_window_is_found() {
     found(InjectedBug::OtherWindow, 20, &["the first Some(Decided", "remembers other outcomes"]);
 }
 
+#[test]
+fn an_entry_that_an_older_release_does_not_know_is_found() {
+    found(InjectedBug::TakesUnknown, 2_000, &["in the log of a release that knows level 0"]);
+}
+
 /// Goal: what the seeds above are meant to cover does happen in them.
 #[test]
 fn entries_are_left_out_and_copied_over_in_some_seeds() {
@@ -245,6 +250,24 @@ fn entries_are_left_out_and_copied_over_in_some_seeds() {
     for seed in 1..=2_000 {
         events.merge(&run(Options::draw(seed, None), false).events);
         if wanted.iter().all(|what| events.0.get(what).is_some_and(|n| *n > 10)) {
+            println!("all of it after {seed} seeds");
+            return;
+        }
+    }
+    panic!("not enough of {wanted:?}: {events:?}");
+}
+
+/// Goal: the same for two releases in one cluster.
+#[test]
+fn the_format_level_is_raised_while_older_releases_come_and_go_in_some_seeds() {
+    let mut events = onetrip_sim::Stats::default();
+    let wanted = ["format level raised", "older release replaced"];
+    for seed in 1..=1_000 {
+        let options = Options::draw(seed, None);
+        if options.two_releases {
+            events.merge(&run(options, false).events);
+        }
+        if wanted.iter().all(|what| events.0.get(what).is_some_and(|n| *n > 3)) {
             println!("all of it after {seed} seeds");
             return;
         }
