@@ -14,7 +14,7 @@ BUILD_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 SECONDS ?= 60
 
-.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows bench-heap clean
+.PHONY: help setup setup-tests setup-bench setup-lint setup-docs build install deb image docs demo test test-packages test-quickstart test-rust test-extension test-sanitizers test-cluster test-outcomes test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz audit lint lint-format lint-clippy lint-c lint-versions lint-product lint-libraries lint-scripts lint-docs bench bench-node bench-failover bench-return bench-rows bench-heap clean
 
 help:
 	@echo "make demo    three regions on this machine, measured, then open to psql until Ctrl-C"
@@ -35,6 +35,8 @@ help:
 	@echo "make test-clients  drivers of five languages: the programs in docs/clients against three regions, one of which is killed"
 	@echo "make test-console  the console in a real browser: three regions with load, one of which is killed (PICTURES=folder keeps screenshots)"
 	@echo "make test-quickstart  the commands of docs/quickstart.md"
+	@echo "make test-upgrade  the release before this one (scripts/previous-release) and this one in one cluster, there and back under load;"
+	@echo "             PostgreSQL replaced region by region (5 minutes, and a build of that release the first time)"
 	@echo "make test-packages  builds the packages twice, which must give the same files, and runs three regions from them in a fresh"
 	@echo "             Debian 12 (root; 10 minutes)"
 	@echo "make pg-regress  PostgreSQL's own regression and isolation suites, in a region and on a plain server; what differs must be"
@@ -106,7 +108,7 @@ demo: setup
 
 # All of these use one profile, so that nothing is built twice.  It has no link-time optimization, which would make the build
 # of each of the many test programs slower.
-test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+test test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes test-upgrade test-clients test-console sim torture values poison pg-regress test-ecosystem fuzz: export CARGO_PROFILE_RELEASE_LTO = off
 test: test-rust test-extension test-sanitizers test-cluster test-quickstart test-outcomes
 
 test-rust: setup
@@ -133,6 +135,10 @@ test-quickstart:
 # Each fault at each point of a COMMIT, with a node and an extension built for that (docs/testing.md).
 test-outcomes: setup
 	@scripts/test-outcomes.sh $(BUILD_DIR)
+
+# Not part of `make test`: it builds the release before this one, too.
+test-upgrade: setup
+	@scripts/test-upgrade.sh $(BUILD_DIR)
 
 # The programs in docs/clients, in five languages, against three regions of which one is killed.
 test-clients:

@@ -104,6 +104,16 @@ impl Cluster {
         Ok(Cluster { topology, folder: folder.to_path_buf(), nodes: vec![node], remove_folder: true })
     }
 
+    /// A cluster that `onetrip init` has made in `folder`/nodes, of these regions; each node's command is the one that
+    /// `binary` tells.  `folder` is removed with the cluster.
+    pub fn of_folder(folder: &Path, regions: &[&str], binary: impl Fn(&str) -> PathBuf) -> Result<Cluster> {
+        let text: String = regions.iter().map(|region| format!("[[region]]\nname = \"{region}\"\n")).collect();
+        let topology = Topology::parse(&text).map_err(anyhow::Error::msg)?;
+        let node = |region: &&str| Node::of_folder(folder.join("nodes").join(region), &binary(region));
+        let nodes = regions.iter().map(node).collect::<Result<Vec<_>>>()?;
+        Ok(Cluster { topology, folder: folder.to_path_buf(), nodes, remove_folder: true })
+    }
+
     pub fn node(&self, index: usize) -> &Node {
         &self.nodes[index]
     }
