@@ -48,6 +48,11 @@ impl Admin {
         answer(http::get_json(&self.node.http.to_string(), "/status", TIMEOUT))
     }
 
+    /// The whole cluster, as this node sees it (docs/status.md).
+    pub fn cluster(&self) -> Result<Value> {
+        answer(http::get_json(&self.socket, "/cluster", TIMEOUT))
+    }
+
     /// The number of the member that `name` means: `name` is a number, or a region with one member.
     pub fn find(&self, name: &str) -> Result<u32> {
         let members = answer(http::get_json(&self.socket, "/members", TIMEOUT))?;

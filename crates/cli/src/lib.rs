@@ -28,6 +28,7 @@ mod skip;
 mod start;
 mod status;
 mod token;
+mod upgrade;
 
 use onetrip_client::{complain, out};
 use onetrip_node::without_errno;
@@ -67,6 +68,7 @@ enum Command {
     Leader(leader::LeaderArgs),
     Leases(leases::LeasesArgs),
     Skip(skip::SkipArgs),
+    Upgrade(upgrade::UpgradeArgs),
     Certificate(certificate::CertificateArgs),
     Release(release::ReleaseArgs),
 }
@@ -104,6 +106,7 @@ pub fn main() -> ExitCode {
         Command::Leader(args) => leader::run(&args),
         Command::Leases(args) => leases::run(&args),
         Command::Skip(args) => skip::run(&args),
+        Command::Upgrade(args) => upgrade::run(&args),
         Command::Certificate(args) => certificate::run(&args),
         Command::Release(args) => release::run(&args),
     };

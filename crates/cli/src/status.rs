@@ -185,6 +185,7 @@ fn show(cluster: &Value, answers: &[Answer], args: &StatusArgs) {
         leases(cluster),
         prepared(cluster),
         jobs(cluster),
+        upgrade(cluster),
     ]);
     let text: Vec<String> = text.filter(|part| !part.is_empty()).collect();
     out::text(format_args!("{before}{}{}{after}", text.join("\n"), problems(cluster)));
@@ -463,6 +464,23 @@ fn jobs(cluster: &Value) -> String {
         list(&m["report"]["counts"]["jobs"]).map(line).collect::<String>()
     };
     list(&cluster["members"]).map(of).collect()
+}
+
+/// Whether members run several releases, or all know more than is in force.
+fn upgrade(cluster: &Value) -> String {
+    let reports = || list(&cluster["members"]).filter(|m| m["heard"] == "now").map(|m| &m["report"]);
+    let mut versions: Vec<String> = reports().map(|report| text(&report["version"])).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let level = cluster["level"].as_u64().unwrap_or(0);
+    let knows_more = reports().any(|report| report["level_known"].as_u64().is_some_and(|known| known > level));
+    match (&versions[..], knows_more) {
+        ([] | [_], false) => String::new(),
+        ([] | [_], true) => {
+            format!("an upgrade is not finished: format level {level} is in force; see onetrip upgrade\n")
+        }
+        _ => format!("an upgrade is under way: the members run {}; see onetrip upgrade\n", versions.join(" and ")),
+    }
 }
 
 /// What is wrong and what to do, with the nodes that report it.

@@ -308,6 +308,10 @@ fn open(raw: &Bytes) -> Result<Opened> {
     };
     let mut mark = Reader::new(WHAT, raw.slice(..MARK_BYTES));
     let (magic, version, origin) = (mark.u32("magic")?, mark.u16("version")?, mark.u16("origin")?);
+    if magic == MAGIC && version > VERSION {
+        let why = format!("a later release of Onetrip has written it (version {version}; this one knows {VERSION})");
+        return Err(Error::corrupted(WHAT, why));
+    }
     if magic != MAGIC || ![VERSION_OF_LEVEL_0, VERSION].contains(&version) {
         return Err(Error::corrupted(WHAT, "it is no checkpoint of this version of Onetrip"));
     }

@@ -64,8 +64,20 @@ mod write_set;
 /// Whether this build can do what only tests ask for (the features `lab` and `stop-points`).
 pub const IS_FOR_TESTS: bool = cfg!(any(feature = "lab", feature = "stop-points"));
 
+/// The version of the extension's objects that this release brings (`onetrip.control`).
+pub const EXTENSION_VERSION: &str = "0.2";
+
 pub use config::{ArchiveConfig, Member, NodeConfig, PostgresConfig};
 pub use error::{without_errno, Error, Result};
 pub use facts::Facts;
 pub use inbox::{AdminReply, AdminRequest};
 pub use node::{run, Node};
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_extension_has_the_version_that_is_told() {
+        let control = include_str!("../../../extension/onetrip.control");
+        assert!(control.contains(&format!("default_version = '{}'\n", super::EXTENSION_VERSION)));
+    }
+}

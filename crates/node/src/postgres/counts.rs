@@ -31,6 +31,7 @@ fn query() -> String {
     format!(
         "SELECT json_build_object(
              'version', current_setting('server_version'),
+             'extension', (SELECT extversion FROM pg_extension WHERE extname = 'onetrip'),
              'up_s', extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
              'sessions', (SELECT count(*) FROM pg_stat_activity
                            WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),

@@ -8,7 +8,7 @@ use super::*;
 use crate::inbox::{Event, Events, PeerEvent};
 use crate::tls::{Authority, PeerStream};
 use bytes::{Bytes, BytesMut};
-use onetrip_core::LogIndex;
+use onetrip_core::{level, LogIndex};
 use std::io::Write;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -572,4 +572,36 @@ async fn what_is_no_hello_is_refused() {
     };
     tokio::time::timeout(PATIENCE, drip).await.expect("the connection is ended");
     assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// Goal: a release that speaks no common version, or does not know the level in force, is not let in, and the log says
+/// why; one without levels is let in while level 0 is in force.
+#[tokio::test]
+async fn an_older_release_is_let_in_until_its_level_is_too_low() {
+    let (log, _guard) = Log::start();
+    let pair = pair(false, "").await;
+    pair.connected().await;
+    let one = &pair.sides[0];
+    let connect = || async { PeerStream::Plain(TcpStream::connect(one.address).await.unwrap()) };
+    assert!(is_welcome(&mut connect().await, &hello(2, 1)).await);
+    let link = || one.transport.link(NodeId(2)).unwrap();
+    assert_eq!(link().level(), Some(Level(0)));
+
+    let mut later = hello(2, 1).to_vec();
+    // The version that a hello says; the checksum follows from it.
+    later[13..15].copy_from_slice(&14u16.to_le_bytes());
+    let crc = crc32fast::hash(&later[8..]);
+    later[4..8].copy_from_slice(&crc.to_le_bytes());
+    assert!(!is_welcome(&mut connect().await, &later).await);
+    until("both versions in the log", || {
+        log.text().contains("it speaks version 14 of the protocol between nodes, this node versions 12 to 13")
+    })
+    .await;
+
+    one.transport.peers.write().unwrap().level = level::KNOWN;
+    assert!(!is_welcome(&mut connect().await, &hello(2, 1)).await);
+    until("the level in the log", || log.text().contains("its release knows 0 at most: install the release")).await;
+    // The other side is this release.
+    link().hang_up();
+    until("it comes back", || link().level() == Some(level::KNOWN) && link().is_connected()).await;
 }
