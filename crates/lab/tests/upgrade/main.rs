@@ -218,9 +218,9 @@ async fn a_release_comes_region_by_region_and_goes_back() -> Result<()> {
         async move { Ok::<_, anyhow::Error>(node.status().await?["level"].as_u64()) }
     };
     ensure!(level(0).await?.is_none(), "the previous release knows no levels");
-    for region in 0..REGIONS.len() {
+    for (region, name) in REGIONS.iter().enumerate() {
         world.change(region, Release::Present).await?;
-        world.works(&format!("upgraded to {}", REGIONS[region]), &load).await?;
+        world.works(&format!("upgraded {name}"), &load).await?;
         if region + 1 < REGIONS.len() {
             // It is not too early for the page, and too early for the end.
             let shown = must(&mut world.onetrip(Release::Present, &["upgrade"], region))?;
@@ -247,10 +247,10 @@ async fn a_release_comes_region_by_region_and_goes_back() -> Result<()> {
     ensure!(shown.contains("every member knows level 1: `onetrip upgrade --finish`"), "{shown}");
     let said = must(&mut world.onetrip(Release::Present, &["upgrade", "--finish"], 1))?;
     ensure!(said.contains("format level 1 is in force"), "{said}");
-    for region in 0..REGIONS.len() {
+    for (region, name) in REGIONS.iter().enumerate() {
         let deadline = Instant::now() + SOON;
         while world.cluster.node(region).status().await?["level"] != 1 {
-            ensure!(Instant::now() < deadline, "level 1 does not come to {}", REGIONS[region]);
+            ensure!(Instant::now() < deadline, "level 1 does not come to {name}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

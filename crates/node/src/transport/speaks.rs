@@ -75,7 +75,7 @@ impl Speaks {
 
     /// In a hello of this version with this relay key.
     pub fn of_hello(version: u16, key: &Secret) -> Speaks {
-        let hidden = key[MARK_AT..].strip_prefix(&MARK).map(|rest| bytes::Bytes::copy_from_slice(rest));
+        let hidden = key[MARK_AT..].strip_prefix(&MARK).map(bytes::Bytes::copy_from_slice);
         let said = hidden.and_then(|rest| Speaks::read(&mut Reader::new("hello", rest)).ok());
         said.filter(|said| said.least <= version && said.most > 12).unwrap_or(Speaks::only(version))
     }

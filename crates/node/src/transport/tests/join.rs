@@ -156,3 +156,29 @@ async fn a_member_and_a_witness_know_which_postgresql_does_not_suit_the_others()
         }
     }
 }
+
+/// Goal: a node of this release joins through a member of version 12, which hangs up on a request that it cannot read.
+#[tokio::test]
+async fn a_member_of_version_12_is_asked_again_in_its_own_words() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let member = tokio::spawn(async move {
+        let mut said = Vec::new();
+        loop {
+            let mut stream = PeerStream::Plain(listener.accept().await.unwrap().0);
+            let first = read_frame(&mut stream, &mut BytesMut::new(), HELLO_BYTES_MAX).await.unwrap();
+            let Frame::Join(join) = first else { panic!("{first:?}") };
+            said.push(join.speaks);
+            if join.speaks == Speaks::only(12) {
+                stream.write_all(&Frame::JoinRefused("a token of another cluster".into()).encode()).await.unwrap();
+                stream.flush().await.unwrap();
+                return said;
+            }
+        }
+    });
+    let token = JoinToken { secret: [1; 32], authority: None };
+    let request = JoinRequest { region: "r4".into(), address: "host:7100".into(), postgres: None };
+    let why = join::request_join(&address, &token, request).await.err().expect("it was refused").to_string();
+    assert!(why.contains("a token of another cluster"), "{why}");
+    assert_eq!(member.await.unwrap(), [Speaks::OWN, Speaks::only(12)]);
+}
