@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub const FILE_NAME: &str = "node.toml";
+pub(crate) const CHECKPOINT_FILE: &str = "certifier.checkpoint";
 /// A longer delay is a typing error rather than a distance on Earth.
 pub(crate) const ONE_WAY_MS_MAX: f64 = 10_000.0;
 
@@ -322,7 +323,7 @@ impl NodeConfig {
     }
 
     pub fn checkpoint_file(&self) -> PathBuf {
-        self.data_dir.join("certifier.checkpoint")
+        self.data_dir.join(CHECKPOINT_FILE)
     }
 
     /// The token of the HTTP port, where it asks for one.

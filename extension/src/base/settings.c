@@ -20,6 +20,7 @@ char	   *ot_database = NULL;
 char	   *ot_region = NULL;
 char	   *ot_agent_socket = NULL;
 int			ot_node_id = 0;
+int			ot_format_level = 0;
 int			ot_sequence_slot = 0;
 int			ot_sequence_stride = 1;
 bool		ot_show_sequence_shares = false;
@@ -89,6 +90,11 @@ ot_settings_init(void)
 							"Number of this server's node in the cluster.",
 							NULL,
 							&ot_node_id, 0, 0, INT_MAX,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.format_level",
+							"Which formats the cluster may use in write sets.",
+							"The node sets it from the level in force in the cluster.",
+							&ot_format_level, 0, 0, 65535,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.sequence_slot",
 							"Which of the interleaved sequence values are this server's.",

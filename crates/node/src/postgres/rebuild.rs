@@ -164,6 +164,7 @@ mod tests {
             sequence_stride: 8,
             read_only: false,
             tls: false,
+            level: Default::default(),
         }
     }
 

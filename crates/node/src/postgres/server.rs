@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{file_error, PostgresError};
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, CHECKPOINT_FILE};
+use crate::disk::CheckpointFile;
 use crate::tls;
+use onetrip_core::{checkpoint, Level};
 
 /// How long the path of a Unix socket may be, without its final zero byte (`sun_path` of Linux).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -35,6 +37,8 @@ pub struct Server {
     pub read_only: bool,
     /// The server offers TLS to its clients, with the node's certificate.
     pub tls: bool,
+    /// The format level with which the cluster began.
+    pub level: Level,
 }
 
 impl Server {
@@ -54,6 +58,7 @@ impl Server {
             sequence_stride: config.sequence_stride,
             read_only: postgres.read_only,
             tls: config.tls,
+            level: config.level,
         })
     }
 
@@ -120,10 +125,22 @@ impl Server {
 
     pub fn write_settings(&self, data: &Path) -> Result<(), PostgresError> {
         let path = data.join("onetrip.conf");
-        fs::write(&path, self.settings(installed_version(&self.bin_dir)?)).map_err(file_error("write", &path))
+        let settings = self.settings(installed_version(&self.bin_dir)?, self.level_in_force());
+        fs::write(&path, settings).map_err(file_error("write", &path))
     }
 
-    fn settings(&self, version: u32) -> String {
+    /// As the node's checkpoint has it, which is not too high: the level never goes down.
+    fn level_in_force(&self) -> Level {
+        let read = || -> crate::Result<Option<Level>> {
+            let file = CheckpointFile::new(self.node_folder.join(CHECKPOINT_FILE));
+            let Some(raw) = file.read()? else { return Ok(None) };
+            Ok(Some(checkpoint::peek(&raw).map_err(|e| file.corrupted(&e))?.members.level))
+        };
+        // If it cannot be read the node says so, and does not run.
+        read().ok().flatten().unwrap_or_default().max(self.level)
+    }
+
+    fn settings(&self, version: u32, level: Level) -> String {
         let text = |value: &str| format!("'{}'", value.replace('\'', "''"));
         let path = |value: &Path| text(&value.display().to_string());
         let mut settings = vec![
@@ -150,6 +167,10 @@ impl Server {
             settings.push(("ssl", "on".to_string()));
             settings.push(("ssl_cert_file", file(tls::NODE_CERTIFICATE)));
             settings.push(("ssl_key_file", file(tls::NODE_KEY)));
+        }
+        if level > Level(0) {
+            // A library that is older than levels does not know the setting.
+            settings.push(("onetrip.format_level", level.to_string()));
         }
         if version < 17 {
             // Every commit that is not flushed wakes the walwriter as long as a whole page is not flushed, and all but
@@ -335,14 +356,16 @@ mod tests {
     #[test]
     fn settings_quote_what_they_are_given() {
         let server = example();
-        let settings = server.settings(15);
+        let settings = server.settings(15, Level(0));
         assert!(settings.contains("unix_socket_directories = '/data/it''s'\n"), "{settings}");
         assert!(settings.contains("onetrip.agent_socket = '/data/it''s/agent.sock'\n"), "{settings}");
         assert!(settings.contains("port = 5433\n") && settings.contains("onetrip.node_id = 2\n"), "{settings}");
         assert!(settings.contains("wal_writer_flush_after = 0\n"), "{settings}");
-        assert!(!server.settings(17).contains("wal_writer"));
+        assert!(!server.settings(17, Level(0)).contains("wal_writer"));
+        assert!(!settings.contains("format_level"));
+        assert!(server.settings(15, Level(1)).contains("onetrip.format_level = 1\n"));
         assert!(settings.contains("ssl = on\nssl_cert_file = '/data/it''s/tls/node.crt'\n"), "{settings}");
-        assert!(!Server { tls: false, ..example() }.settings(15).contains("ssl"));
+        assert!(!Server { tls: false, ..example() }.settings(15, Level(0)).contains("ssl"));
     }
 
     fn example() -> Server {
@@ -358,6 +381,7 @@ mod tests {
             sequence_stride: 8,
             read_only: false,
             tls: true,
+            level: Level(0),
         }
     }
 }
