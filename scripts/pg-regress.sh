@@ -139,7 +139,7 @@ same() {
 causes="serializable|isolation level SERIALIZABLE is not available
 prepare|cannot PREPARE a transaction that has used onetrip tables
 concurrently|cannot replicate CREATE UNIQUE INDEX CONCURRENTLY
-logical|cannot replicate a (publication|subscription)
+logical|cannot replicate a subscription
 large object|cannot replicate a large object
 tablespace|cannot replicate (a change of a tablespace|ALTER ... ALL IN TABLESPACE)
 rewrite|cannot replicate ALTER COLUMN TYPE

@@ -73,7 +73,7 @@ impl Lines {
                 r.str("role")?;
                 settings(r)?;
             }
-            b'I' => {
+            b'I' | b'C' => {
                 let (name, attributes) = self.relation(r)?;
                 let new = row(r, attributes)?;
                 self.say(format!("INSERT {name}: {new}"));

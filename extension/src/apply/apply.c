@@ -17,7 +17,9 @@
  * but those of two transactions twice.  The worker never waits for more entries
  * to make a group larger, and a group ends before it would delay its first
  * entry noticeably: its entries, bytes and time are limited, and an entry that
- * has to wait long for a lock does so in its own transaction.  If anything goes
+ * has to wait long for a lock does so in its own transaction.  With wal_level =
+ * logical there are no groups, so that logical decoding gives the same
+ * transactions in every region.  If anything goes
  * wrong in a group, it is rolled back and its entries are applied one by one.
  * So an entry that cannot be applied fails alone, after all earlier ones have
  * become visible.
@@ -38,7 +40,9 @@
  */
 #include "apply/apply_internal.h"
 
+#include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -277,6 +281,7 @@ apply_write_set(OtReader *r)
 				 errhint("Another version of Onetrip wrote it: run that version until every region has applied the entry.")));
 	ot_apply_rows_begin_write_set();
 	ot_object_names_begin();
+	ot_contents_apply_begin();
 	ot_session_settings_begin();
 	while (r->at < r->end)
 	{
@@ -295,7 +300,10 @@ apply_write_set(OtReader *r)
 				ot_session_settings_read(r);
 				break;
 			case 'I':
-				ot_apply_insert(r);
+				ot_apply_insert(r, 0);
+				break;
+			case 'C':
+				ot_apply_insert(r, TABLE_INSERT_NO_LOGICAL);
 				break;
 			case 'U':
 				ot_apply_update(r);
@@ -484,7 +492,8 @@ apply_may_share(const OtEntry *entry, const OtReader *r)
 {
 	TimestampTz started;
 
-	return entry->flags == 0 && entry->at.value > singly_up_to.value &&
+	/* decoded, each transaction is to be the one that it was in its own region */
+	return entry->flags == 0 && entry->at.value > singly_up_to.value && !XLogLogicalInfoActive() &&
 		r->end - r->at <= GROUP_ENTRY_BYTES_MAX && !apply_looks_names_up(r, &started);
 }
 

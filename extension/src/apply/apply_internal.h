@@ -60,7 +60,7 @@ extern void ot_apply_rows_begin(void);
 extern void ot_apply_rows_begin_write_set(void);
 extern bool ot_apply_rows_are_many(void);
 extern void ot_apply_relation(OtReader *r);
-extern void ot_apply_insert(OtReader *r);
+extern void ot_apply_insert(OtReader *r, int options);
 extern void ot_apply_update(OtReader *r);
 extern void ot_apply_delete(OtReader *r);
 extern void ot_apply_rows_close(void);

@@ -401,19 +401,19 @@ apply_row_put_storage_back(Storage *saved, OpenTable *table)
 }
 
 static void
-apply_row_insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *read)
+apply_row_insert_row(OpenTable *table, TupleTableSlot *row, const OtRowRead *read, int options)
 {
 	Storage		storage;
 
 	if (!read->out_of_line)
 	{
-		simple_table_tuple_insert(table->rel, row);
+		table_tuple_insert(table->rel, row, GetCurrentCommandId(true), options, NULL);
 		return;
 	}
 	apply_row_force_storage(&storage, table, read);
 	PG_TRY();
 	{
-		simple_table_tuple_insert(table->rel, row);
+		table_tuple_insert(table->rel, row, GetCurrentCommandId(true), options, NULL);
 	}
 	PG_FINALLY();
 	{
@@ -665,8 +665,9 @@ apply_row_end_row(OpenTable *table, MemoryContext old)
 	MemoryContextReset(row_context);
 }
 
+/* The options are those of table_tuple_insert(). */
 void
-ot_apply_insert(OtReader *r)
+ot_apply_insert(OtReader *r, int options)
 {
 	OpenTable  *table = apply_row_get_table(r);
 	MemoryContext old = MemoryContextSwitchTo(row_context);
@@ -675,7 +676,7 @@ ot_apply_insert(OtReader *r)
 
 	/* A deletion of a row with the same key must be visible by now. */
 	apply_row_begin_change();
-	apply_row_insert_row(table, row, &read);
+	apply_row_insert_row(table, row, &read, options);
 	apply_row_insert_index_tuples(table, row, false, false);
 	apply_row_end_row(table, old);
 }

@@ -242,6 +242,7 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_OWNS_FUNCTION(oid) object_ownercheck(ProcedureRelationId, oid, GetUserId())
 #define OT_OWNS_TS_CONFIG(oid) object_ownercheck(TSConfigRelationId, oid, GetUserId())
 #define OT_OWNS_TS_DICTIONARY(oid) object_ownercheck(TSDictionaryRelationId, oid, GetUserId())
+#define OT_OWNS_PUBLICATION(oid) object_ownercheck(PublicationRelationId, oid, GetUserId())
 #else
 #define OT_OWNS_SCHEMA(oid) pg_namespace_ownercheck(oid, GetUserId())
 #define OT_OWNS_TYPE(oid) pg_type_ownercheck(oid, GetUserId())
@@ -249,6 +250,7 @@ typedef TBMIterator OtBitmapIterator;
 #define OT_OWNS_FUNCTION(oid) pg_proc_ownercheck(oid, GetUserId())
 #define OT_OWNS_TS_CONFIG(oid) pg_ts_config_ownercheck(oid, GetUserId())
 #define OT_OWNS_TS_DICTIONARY(oid) pg_ts_dict_ownercheck(oid, GetUserId())
+#define OT_OWNS_PUBLICATION(oid) pg_publication_ownercheck(oid, GetUserId())
 #endif
 
 /* 18: ExecutorRun() has no parameter execute_once any more. */

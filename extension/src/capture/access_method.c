@@ -181,7 +181,7 @@ access_method_is_captured(Relation rel)
 {
 	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		rel->rd_rel->relkind != RELKIND_RELATION ||
-		OidIsValid(rel->rd_rel->relrewrite) || ot_is_apply_worker)
+		OT_FILLS_FOR_REWRITE(rel) || ot_is_apply_worker)
 		return false;
 	if (ot_capturing())
 		return true;
@@ -248,7 +248,7 @@ access_method_before_uncaptured_write(Relation rel)
 		return;
 	if (!ot_is_apply_worker)
 		watch.script_writes(rel);
-	else if (!OidIsValid(rel->rd_rel->relrewrite))
+	else if (!OT_FILLS_FOR_REWRITE(rel))
 		watch.check_row_write(rel);
 }
 

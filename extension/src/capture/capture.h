@@ -67,6 +67,14 @@ typedef bool (*OtRowLockCallback) (Relation rel, OtHash hash, OtKeyMode mode, Lo
 extern void ot_access_method_watch(const OtTableWatch *watch);
 extern Oid	ot_access_method_oid(void);
 extern bool ot_is_onetrip_table(Relation rel);
+/*
+ * Is this the new heap that a rewrite of another table fills?  The extension's
+ * own tables carry their own number there, so that logical decoding leaves them
+ * out as it leaves out such heaps.
+ */
+#define OT_FILLS_FOR_REWRITE(rel) \
+	(OidIsValid((rel)->rd_rel->relrewrite) && (rel)->rd_rel->relrewrite != RelationGetRelid(rel))
+
 extern bool ot_contents_travel(Form_pg_class form);
 extern bool ot_contents_of_travel(Oid relid);
 extern const TableAmRoutine *ot_heap_routine(void);

@@ -14,6 +14,10 @@
  * a TRUNCATE the entry only says which tables it has emptied: triggers, CASCADE
  * and privileges are dealt with where it ran.
  *
+ * Logical decoding shows a TRUNCATE in every region.  It does not show rows that
+ * a statement has put into a table as a whole: where the statement ran, they are
+ * written into a new file, which is not decoded either.
+ *
  * Keys: the callers hold a lock on the relation that keeps writers out until
  * the end of the transaction, and COMMIT makes a key of it.  So the rows need
  * no keys.
@@ -27,10 +31,12 @@
  */
 #include "capture/capture_internal.h"
 
+#include "access/heapam_xlog.h"
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xloginsert.h"
 #include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
@@ -194,6 +200,40 @@ contents_check_own_rows(Relation rel)
 						 ot_region)));
 }
 
+/*
+ * The tables that a TRUNCATE has emptied so far.  Logical decoding shows them
+ * together, as a subscriber with foreign keys needs them.
+ */
+static List *truncated = NIL;
+
+/* Called before each write set. */
+void
+ot_contents_apply_begin(void)
+{
+	truncated = NIL;
+}
+
+/* Writes what TRUNCATE itself writes for logical decoding. */
+static void
+contents_log_truncate(uint8 flags)
+{
+	xl_heap_truncate record = {.dbId = MyDatabaseId, .nrelids = list_length(truncated)};
+	Oid		   *relids = palloc(sizeof(Oid) * list_length(truncated));
+
+	if (flags & OT_EMPTIED_CASCADE)
+		record.flags |= XLH_TRUNCATE_CASCADE;
+	if (flags & OT_EMPTIED_RESTART)
+		record.flags |= XLH_TRUNCATE_RESTART_SEQS;
+	for (int i = 0; i < list_length(truncated); i++)
+		relids[i] = list_nth_oid(truncated, i);
+	XLogBeginInsert();
+	XLogRegisterData((char *) &record, SizeOfHeapTruncate);
+	XLogRegisterData((char *) relids, sizeof(Oid) * list_length(truncated));
+	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
+	(void) XLogInsert(RM_HEAP_ID, XLOG_HEAP_TRUNCATE);
+	pfree(relids);
+}
+
 /* Applies an 'E' operation; r is after the op byte. */
 void
 ot_contents_apply_emptied(OtReader *r)
@@ -237,6 +277,15 @@ ot_contents_apply_emptied(OtReader *r)
 	if (flags & OT_EMPTIED_RESTART)
 		contents_restart_sequences(relid);
 	relation_close(rel, NoLock);
+	if ((flags & OT_EMPTIED_TRUNCATED) && XLogLogicalInfoActive())
+	{
+		truncated = lappend_oid(truncated, relid);
+		if (flags & OT_EMPTIED_LAST)
+		{
+			contents_log_truncate(flags);
+			truncated = NIL;
+		}
+	}
 	CommandCounterIncrement();
 	pfree(schema);
 	pfree(name);

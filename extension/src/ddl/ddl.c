@@ -181,7 +181,8 @@ ot_ddl_take_relation_key(Oid relid)
 	if (!HeapTupleIsValid(tuple))
 		return;
 	form = (Form_pg_class) GETSTRUCT(tuple);
-	take = ot_ddl_has_table_key(form->relkind) && !OidIsValid(form->relrewrite) &&
+	take = ot_ddl_has_table_key(form->relkind) &&
+		(!OidIsValid(form->relrewrite) || form->relrewrite == relid) &&
 		form->relpersistence != RELPERSISTENCE_TEMP;
 	ReleaseSysCache(tuple);
 	if (take)
@@ -316,7 +317,7 @@ static void
 ddl_script_writes(Relation rel)
 {
 	/* while a table or materialized view is rewritten, its own OID */
-	Oid			relid = OidIsValid(rel->rd_rel->relrewrite) ? rel->rd_rel->relrewrite :
+	Oid			relid = OT_FILLS_FOR_REWRITE(rel) ? rel->rd_rel->relrewrite :
 		RelationGetRelid(rel);
 
 	if (recorded != NULL && !list_member_oid(recorded->filled, relid))
@@ -387,14 +388,18 @@ ddl_note_refilled(Recorded *statement)
 static void
 ddl_note_truncated(void)
 {
+	List	   *travelling = NIL;
 	ListCell   *lc;
 
 	truncation->told = true;
 	foreach(lc, truncation->relids)
 	{
 		if (ot_contents_of_travel(lfirst_oid(lc)))
-			ot_contents_emptied(lfirst_oid(lc), truncation->flags);
+			travelling = lappend_oid(travelling, lfirst_oid(lc));
 	}
+	foreach(lc, travelling)
+		ot_contents_emptied(lfirst_oid(lc), truncation->flags |
+							(lfirst_oid(lc) == llast_oid(travelling) ? OT_EMPTIED_LAST : 0));
 }
 
 /*
@@ -701,8 +706,10 @@ ot_ddl_process_utility(PlannedStmt *pstmt, const char *query,
 		new_table.into = makes->into;
 		new_table.matview = kind != OT_STATEMENT_CREATE_AS;
 	}
-	if (kind == OT_STATEMENT_TRUNCATE && ((TruncateStmt *) node)->restart_seqs)
-		emptied.flags = OT_EMPTIED_RESTART;
+	if (kind == OT_STATEMENT_TRUNCATE)
+		emptied.flags = OT_EMPTIED_TRUNCATED |
+			(((TruncateStmt *) node)->restart_seqs ? OT_EMPTIED_RESTART : 0) |
+			(((TruncateStmt *) node)->behavior == DROP_CASCADE ? OT_EMPTIED_CASCADE : 0);
 
 	if (statement.stmt != NULL)
 		ot_ddl_check_like(node);

@@ -576,15 +576,6 @@ ot_ddl_check_recorded(Node *stmt, const char *query)
 				ot_ddl_refuse("CREATE UNIQUE INDEX CONCURRENTLY",
 							  "Use CREATE UNIQUE INDEX without CONCURRENTLY.");
 			break;
-		case T_DropStmt:
-			{
-				DropStmt   *drop = (DropStmt *) stmt;
-
-				if (drop->removeType == OBJECT_PUBLICATION)
-					ot_ddl_refuse("a publication",
-								  "Logical replication out of a replicated database is not supported yet.");
-				break;
-			}
 		case T_CreateFunctionStmt:
 			foreach(lc, ((CreateFunctionStmt *) stmt)->options)
 			{

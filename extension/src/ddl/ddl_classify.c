@@ -130,10 +130,6 @@ ddl_classify_shared(ObjectType type, const char *name)
 		case OBJECT_LARGEOBJECT:
 			ot_ddl_refuse("a large object", "Keep the data in a column of type bytea.");
 			break;
-		case OBJECT_PUBLICATION:
-			ot_ddl_refuse("a publication",
-						  "Logical replication out of a replicated database is not supported yet.");
-			break;
 		case OBJECT_SUBSCRIPTION:
 			ot_ddl_refuse("a subscription",
 						  "Subscribe in another database of the server, and copy from there.");
@@ -172,7 +168,7 @@ ddl_classify_grant(GrantStmt *stmt)
 /*
  * May the statement change what functions compute, because they would call
  * other code or resolve their names to other objects?  Only statements about
- * relations and privileges certainly do not.
+ * relations, privileges and publications certainly do not.
  */
 bool
 ot_ddl_may_change_code(Node *stmt)
@@ -202,6 +198,8 @@ ot_ddl_may_change_code(Node *stmt)
 		case T_CreateRoleStmt:
 		case T_AlterRoleStmt:
 		case T_AlterDefaultPrivilegesStmt:
+		case T_CreatePublicationStmt:
+		case T_AlterPublicationStmt:
 			return false;
 		case T_AlterTableStmt:
 			return ((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE;
@@ -228,6 +226,7 @@ ot_ddl_may_change_code(Node *stmt)
 		case OBJECT_RULE:
 		case OBJECT_POLICY:
 		case OBJECT_STATISTIC_EXT:
+		case OBJECT_PUBLICATION:
 			return false;
 		default:
 			return true;
@@ -291,9 +290,6 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_AlterTableMoveAllStmt:
 			ot_ddl_refuse("ALTER ... ALL IN TABLESPACE", "Move each table on its own.");
 			break;
-		case T_CreatePublicationStmt:
-		case T_AlterPublicationStmt:
-			return ddl_classify_shared(OBJECT_PUBLICATION, "");
 		case T_CreateSubscriptionStmt:
 		case T_AlterSubscriptionStmt:
 		case T_DropSubscriptionStmt:
@@ -404,6 +400,8 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_CreateAmStmt:
 		case T_CreateStatsStmt:
 		case T_AlterStatsStmt:
+		case T_CreatePublicationStmt:
+		case T_AlterPublicationStmt:
 			kind = OT_STATEMENT_SCHEMA;
 			break;
 

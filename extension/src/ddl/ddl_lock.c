@@ -13,7 +13,11 @@
  *	  text search configuration or dictionary: the same row has another value,
  *	  hence another key;
  *	- GRANT, for another reason: it writes the relation's row in pg_class, as
- *	  TRUNCATE does.
+ *	  TRUNCATE does;
+ *	- changes of publications: a row that is written before them is published
+ *	  otherwise than one that is written after them, and may be refused (UPDATE
+ *	  without a replica identity), so it has to be before them, or after them, in
+ *	  every region.
  *
  * A key alone would not suffice.  Keys of held locks are taken at COMMIT, with
  * the applied index of that time as their base, which is right only because
@@ -45,10 +49,12 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_opclass.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_publication.h"
 #include "catalog/pg_shdepend.h"
 #include "catalog/pg_ts_config.h"
 #include "catalog/pg_ts_dict.h"
@@ -306,6 +312,88 @@ ot_ddl_created_function(CreateFunctionStmt *create)
 	return function;
 }
 
+/* ---- publications ---- */
+
+/* Locks a table that is or will be published, with its partitions and children. */
+static void
+ddl_lock_published(Oid relid)
+{
+	ListCell   *lc;
+
+	if (!OidIsValid(relid))
+		return;
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+		ddl_lock_relation(lfirst_oid(lc));
+}
+
+static void
+ddl_lock_all_published(List *relids)
+{
+	ListCell   *lc;
+
+	foreach(lc, relids)
+		ddl_lock_relation(lfirst_oid(lc));
+}
+
+/* What a statement names, if its user may publish it. */
+static void
+ddl_lock_named_for_publication(List *objects)
+{
+	ListCell   *lc;
+
+	foreach(lc, objects)
+	{
+		PublicationObjSpec *object = lfirst_node(PublicationObjSpec, lc);
+		Oid			schema = InvalidOid;
+		List	   *path;
+
+		switch (object->pubobjtype)
+		{
+			case PUBLICATIONOBJ_TABLE:
+				{
+					Oid			relid = RangeVarGetRelid(object->pubtable->relation, NoLock, true);
+
+					if (OidIsValid(relid) && OT_OWNS_RELATION(relid))
+						ddl_lock_published(relid);
+					break;
+				}
+			case PUBLICATIONOBJ_TABLES_IN_SCHEMA:
+				schema = get_namespace_oid(object->name, true);
+				break;
+			case PUBLICATIONOBJ_TABLES_IN_CUR_SCHEMA:
+				path = fetch_search_path(false);
+				schema = path != NIL ? linitial_oid(path) : InvalidOid;
+				break;
+			default:
+				break;
+		}
+		if (OidIsValid(schema) && superuser())
+			ddl_lock_all_published(GetSchemaPublicationRelations(schema, PUBLICATION_PART_ALL));
+	}
+}
+
+/* What it publishes now. */
+static void
+ddl_lock_publication(Oid publication)
+{
+	if (GetPublication(publication)->alltables)
+		ddl_lock_all_published(GetAllTablesPublicationRelations(false));
+	else
+	{
+		ddl_lock_all_published(GetPublicationRelations(publication, PUBLICATION_PART_ALL));
+		ddl_lock_all_published(GetAllSchemaPublicationRelations(publication, PUBLICATION_PART_ALL));
+	}
+}
+
+static void
+ddl_lock_publication_name(const char *name)
+{
+	Oid			publication = get_publication_oid(name, true);
+
+	if (OidIsValid(publication) && OT_OWNS_PUBLICATION(publication))
+		ddl_lock_publication(publication);
+}
+
 /* ---- privileges ---- */
 
 /*
@@ -378,7 +466,10 @@ ddl_lock_granted(GrantStmt *stmt)
 	}
 }
 
-/* DROP OWNED revokes privileges that were granted to the roles. */
+/*
+ * DROP OWNED revokes privileges that were granted to the roles, and drops their
+ * publications.
+ */
 static void
 ddl_lock_granted_to(List *roles)
 {
@@ -403,6 +494,8 @@ ddl_lock_granted_to(List *roles)
 
 			if (form->dbid == MyDatabaseId && form->classid == RelationRelationId)
 				ddl_lock_against_truncate(form->objid);
+			else if (form->dbid == MyDatabaseId && form->classid == PublicationRelationId)
+				ddl_lock_publication(form->objid);
 		}
 		systable_endscan(scan);
 	}
@@ -432,6 +525,8 @@ ot_ddl_lock_relations(Node *stmt)
 			if (((RenameStmt *) stmt)->renameType == OBJECT_SCHEMA)
 				ddl_lock_relations_of_schema(((RenameStmt *) stmt)->subname,
 											 ((RenameStmt *) stmt)->newname);
+			else if (((RenameStmt *) stmt)->renameType == OBJECT_PUBLICATION)
+				ddl_lock_publication_name(((RenameStmt *) stmt)->subname);
 			break;
 		case T_CreateFunctionStmt:
 			if (((CreateFunctionStmt *) stmt)->replace)
@@ -441,6 +536,33 @@ ot_ddl_lock_relations(Node *stmt)
 		case T_AlterFunctionStmt:
 			ddl_lock_tables_computing_with_function(((AlterFunctionStmt *) stmt)->objtype,
 													((AlterFunctionStmt *) stmt)->func);
+			break;
+		case T_CreatePublicationStmt:
+			if (!((CreatePublicationStmt *) stmt)->for_all_tables)
+				ddl_lock_named_for_publication(((CreatePublicationStmt *) stmt)->pubobjects);
+			else if (superuser())
+				ddl_lock_all_published(GetAllTablesPublicationRelations(false));
+			break;
+		case T_AlterPublicationStmt:
+			{
+				AlterPublicationStmt *alter = (AlterPublicationStmt *) stmt;
+				Oid			publication = get_publication_oid(alter->pubname, true);
+
+				if (!OidIsValid(publication) || !OT_OWNS_PUBLICATION(publication))
+					break;
+				if (alter->options != NIL || alter->action == AP_SetObjects)
+					ddl_lock_publication(publication);
+				ddl_lock_named_for_publication(alter->pubobjects);
+				break;
+			}
+		case T_DropStmt:
+			if (((DropStmt *) stmt)->removeType == OBJECT_PUBLICATION)
+			{
+				ListCell   *lc;
+
+				foreach(lc, ((DropStmt *) stmt)->objects)
+					ddl_lock_publication_name(strVal(lfirst(lc)));
+			}
 			break;
 		case T_AlterTSDictionaryStmt:
 			{

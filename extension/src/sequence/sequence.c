@@ -100,6 +100,7 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/formatting.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -614,8 +615,10 @@ ot_sequence_process_utility(PlannedStmt *pstmt, const char *query,
 
 /*
  * ---- setval and pg_notify: redirected to onetrip.setval and .pg_notify ----
- * pg_sequence is replaced, too (sequence_shown.c), and pg_prepared_xact(), which
- * the view pg_prepared_xacts calls (commit/prepared.c).
+ * pg_sequence is replaced, too (sequence_shown.c), pg_prepared_xact(), which
+ * the view pg_prepared_xacts calls (commit/prepared.c), and
+ * pg_get_publication_tables(), by which subscribers learn what is published: not
+ * the extension's own tables.
  * On a read replica nextval is redirected, too: onetrip.nextval knows which
  * sequence is meant, and refuses it unless it is temporary.
  */
@@ -643,7 +646,9 @@ sequence_redirect_call(Oid *function)
 {
 	Oid			ours = InvalidOid;
 
-	if (unlikely(*function == PREPARED_XACT_OID))
+	if (unlikely(*function == F_PG_GET_PUBLICATION_TABLES))
+		ours = LookupFuncName(list_make2(makeString("onetrip"), makeString("publication_tables")), -1, NULL, true);
+	else if (unlikely(*function == PREPARED_XACT_OID))
 		ours = LookupFuncName(list_make2(makeString("onetrip"), makeString("pg_prepared_xact")), 0, NULL, true);
 	else if (unlikely(*function == SETVAL_OID || *function == SETVAL3_OID))
 		ours = sequence_own_function("setval", *function == SETVAL_OID ? 2 : 3);

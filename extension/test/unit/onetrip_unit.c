@@ -745,7 +745,7 @@ unit_operations(PG_FUNCTION_ARGS)
 			MemoryContextSwitchTo(old);
 			appendStringInfo(&line, " %s, %d attributes", name, natts);
 		}
-		else if (op == 'I' || op == 'U' || op == 'D')
+		else if (op == 'I' || op == 'C' || op == 'U' || op == 'D')
 		{
 			uint16		number = ot_get_u16(&r);
 			Oid			relid;
@@ -758,7 +758,7 @@ unit_operations(PG_FUNCTION_ARGS)
 			appendStringInfo(&line, " %s", relations[number].name);
 			if (op == 'U')
 				appendStringInfo(&line, " mode %d", ot_get_u8(&r));
-			if (op != 'I')
+			if (op != 'I' && op != 'C')
 				put_row(&line, &r, relid, false, true);
 			if (op != 'D')
 				put_row(&line, &r, relid, op == 'U', false);

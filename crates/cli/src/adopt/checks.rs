@@ -117,12 +117,6 @@ pub fn all(stride: u32, local: &[String]) -> Vec<Check> {
         ),
         check(
             Stops,
-            "publications",
-            "DROP PUBLICATION; other servers can no longer subscribe to this database",
-            "SELECT quote_ident(pubname) FROM pg_publication",
-        ),
-        check(
-            Stops,
             "subscriptions",
             "once they have caught up: ALTER SUBSCRIPTION ... DISABLE, then DROP SUBSCRIPTION",
             "SELECT quote_ident(subname) FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid \

@@ -16,7 +16,7 @@
 pub mod catalog;
 pub mod denied;
 pub mod effect;
-pub(crate) mod expression;
+pub mod expression;
 mod judge;
 pub(crate) mod schema;
 pub(crate) mod work;

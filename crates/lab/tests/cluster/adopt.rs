@@ -317,6 +317,7 @@ async fn a_database_is_adopted_grows_and_is_released() {
     session.must(SHOP).await;
     session.must(MORE).await;
     session.must("alter system set maintenance_work_mem = '48MB'").await;
+    session.must("create publication for_others for all tables with (publish = 'insert, truncate')").await;
     place.must(&format!("pgbench -i -s 2 -q '{at}'")).await;
     let before = contents(&place, &at).await;
     let values_before = next(&session).await;
@@ -329,7 +330,11 @@ async fn a_database_is_adopted_grows_and_is_released() {
     }
     let because = |sql: &'static str, todo: &'static str| (sql, todo);
     for (made, undone, expected) in [
-        ("create publication p for all tables", "drop publication p", because("publications: p", "DROP PUBLICATION")),
+        (
+            "create subscription s connection '' publication p with (connect = false, slot_name = none)",
+            "drop subscription s",
+            because("subscriptions: s", "DROP SUBSCRIPTION"),
+        ),
         ("create schema onetrip", "drop schema onetrip", because("schema onetrip", "rename or drop it")),
     ] {
         session.must(made).await;

@@ -283,7 +283,7 @@ async fn refused(lab: &Lab) {
     let position = number(&b, "select onetrip.position()").await.unwrap();
     let statements = [
         "create unique index concurrently on shop.thing (stock)",
-        "create publication p for all tables",
+        "create subscription s connection '' publication p with (connect = false)",
         "create tablespace t location '/nowhere'",
         "select lo_create(0)",
         "drop database onetrip",

@@ -34,6 +34,7 @@ mod lease_clocks;
 mod leases;
 mod left_out;
 mod load;
+mod logical;
 mod long_fork;
 mod membership;
 mod metrics;
