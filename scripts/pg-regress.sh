@@ -141,7 +141,7 @@ prepare|cannot PREPARE a transaction that has used onetrip tables
 concurrently|cannot replicate CREATE UNIQUE INDEX CONCURRENTLY
 logical|cannot replicate a subscription
 large object|cannot replicate a large object
-tablespace|cannot replicate (a change of a tablespace|ALTER ... ALL IN TABLESPACE)
+tablespace|cannot replicate (CREATE or DROP TABLESPACE|REINDEX with TABLESPACE)
 rewrite|cannot replicate ALTER COLUMN TYPE
 temporary|cannot make a temporary table a child|cannot replicate (DROP of temporary|a (definition|value|USING).* temporary)
 OID|cannot replicate (a value of type|a statement about \"pg_toast)

@@ -237,6 +237,9 @@ ddl_apply_leave_to_results(Node *stmt)
 
 	if (IsA(stmt, CreateTableAsStmt))
 		((CreateTableAsStmt *) stmt)->into->skipData = true;
+	/* it has taken all its locks there; here the worker evicts whoever is in its way */
+	if (IsA(stmt, AlterTableMoveAllStmt))
+		((AlterTableMoveAllStmt *) stmt)->nowait = false;
 	if (!IsA(stmt, AlterTableStmt))
 		return;
 	table = ((AlterTableStmt *) stmt)->relation;

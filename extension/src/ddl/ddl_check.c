@@ -53,10 +53,19 @@ ot_ddl_refuse(const char *what, const char *hint)
 			 errhint("%s", hint)));
 }
 
+static void
+ddl_check_warn_elsewhere(const char *what, const char *todo)
+{
+	if (!ot_in_replicated_database())
+		ereport(WARNING,
+				(errmsg("this change of %s stays on this server", what),
+				 errhint("%s in database \"%s\", and every region follows.", todo, ot_database)));
+}
+
 /*
  * Checks statements in every database of the server: the replicated database
- * must be neither dropped nor renamed, and changes of roles in other databases
- * get a warning, since they are not replicated.
+ * must be neither dropped nor renamed, and changes of roles and tablespaces in
+ * other databases get a warning, since they are not replicated.
  */
 void
 ot_ddl_check_everywhere(Node *stmt)
@@ -71,17 +80,26 @@ ot_ddl_check_everywhere(Node *stmt)
 		case T_RenameStmt:
 			if (((RenameStmt *) stmt)->renameType == OBJECT_DATABASE)
 				database = ((RenameStmt *) stmt)->subname;
+			else if (((RenameStmt *) stmt)->renameType == OBJECT_TABLESPACE)
+				ddl_check_warn_elsewhere("a tablespace", "Change it");
 			break;
+		case T_AlterTableSpaceOptionsStmt:
+			ddl_check_warn_elsewhere("a tablespace", "Change it");
+			return;
+		case T_AlterOwnerStmt:
+			if (((AlterOwnerStmt *) stmt)->objectType == OBJECT_TABLESPACE)
+				ddl_check_warn_elsewhere("a tablespace", "Change it");
+			return;
+		case T_GrantStmt:
+			if (((GrantStmt *) stmt)->objtype == OBJECT_TABLESPACE)
+				ddl_check_warn_elsewhere("a tablespace", "Change it");
+			return;
 		case T_CreateRoleStmt:
 		case T_AlterRoleStmt:
 		case T_AlterRoleSetStmt:
 		case T_DropRoleStmt:
 		case T_GrantRoleStmt:
-			if (!ot_in_replicated_database())
-				ereport(WARNING,
-						(errmsg("this change of roles stays on this server"),
-						 errhint("Change roles in database \"%s\", and every region follows.",
-								 ot_database)));
+			ddl_check_warn_elsewhere("roles", "Change roles");
 			return;
 		default:
 			return;
@@ -556,6 +574,28 @@ ddl_check_own_extension(Node *stmt)
 	}
 	if (what != NULL)
 		ot_ddl_refuse(what, "The extension and its schema belong to the cluster. \"onetrip release\" makes a plain PostgreSQL of a node.");
+}
+
+/*
+ * REINDEX is each server's own maintenance.  With TABLESPACE it also changes
+ * where the index belongs, which is part of its definition.
+ */
+void
+ot_ddl_check_reindex(ReindexStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->params)
+	{
+		Oid			relid;
+
+		if (strcmp(lfirst_node(DefElem, lc)->defname, "tablespace") != 0)
+			continue;
+		relid = stmt->relation ? RangeVarGetRelid(stmt->relation, NoLock, true) : InvalidOid;
+		if (!OidIsValid(relid) || get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+			ot_ddl_refuse("REINDEX with TABLESPACE",
+						  "Use ALTER INDEX ... SET TABLESPACE, and REINDEX without TABLESPACE.");
+	}
 }
 
 /* Raises 0A000 for a statement that would be recorded but must not be. */

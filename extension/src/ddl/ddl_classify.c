@@ -123,10 +123,6 @@ ddl_classify_shared(ObjectType type, const char *name)
 	{
 		case OBJECT_DATABASE:
 			return ddl_classify_is_this_database(name) ? OT_STATEMENT_SCHEMA : OT_STATEMENT_LOCAL;
-		case OBJECT_TABLESPACE:
-			ot_ddl_refuse("a change of a tablespace",
-						  "Make the same change on each server, connected to another database.");
-			break;
 		case OBJECT_LARGEOBJECT:
 			ot_ddl_refuse("a large object", "Keep the data in a column of type bytea.");
 			break;
@@ -200,6 +196,8 @@ ot_ddl_may_change_code(Node *stmt)
 		case T_AlterDefaultPrivilegesStmt:
 		case T_CreatePublicationStmt:
 		case T_AlterPublicationStmt:
+		case T_AlterTableSpaceOptionsStmt:
+		case T_AlterTableMoveAllStmt:
 			return false;
 		case T_AlterTableStmt:
 			return ((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE;
@@ -227,6 +225,7 @@ ot_ddl_may_change_code(Node *stmt)
 		case OBJECT_POLICY:
 		case OBJECT_STATISTIC_EXT:
 		case OBJECT_PUBLICATION:
+		case OBJECT_TABLESPACE:
 			return false;
 		default:
 			return true;
@@ -257,7 +256,6 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_LoadStmt:
 		case T_ClusterStmt:
 		case T_VacuumStmt:
-		case T_ReindexStmt:
 		case T_AlterSystemStmt:
 		case T_VariableSetStmt:
 		case T_VariableShowStmt:
@@ -282,13 +280,16 @@ ot_ddl_classify(Node *stmt, const char *query)
 				return ddl_classify_create_as(create_as);
 			}
 
+		case T_ReindexStmt:
+			ot_ddl_check_reindex((ReindexStmt *) stmt);
+			return OT_STATEMENT_LOCAL;
+
 			/* cannot be replicated */
 		case T_CreateTableSpaceStmt:
 		case T_DropTableSpaceStmt:
-		case T_AlterTableSpaceOptionsStmt:
-			return ddl_classify_shared(OBJECT_TABLESPACE, "");
-		case T_AlterTableMoveAllStmt:
-			ot_ddl_refuse("ALTER ... ALL IN TABLESPACE", "Move each table on its own.");
+			/* they change files, which no rollback undoes */
+			ot_ddl_refuse("CREATE or DROP TABLESPACE",
+						  "Run it on each server, connected to another database.");
 			break;
 		case T_CreateSubscriptionStmt:
 		case T_AlterSubscriptionStmt:
@@ -402,6 +403,8 @@ ot_ddl_classify(Node *stmt, const char *query)
 		case T_AlterStatsStmt:
 		case T_CreatePublicationStmt:
 		case T_AlterPublicationStmt:
+		case T_AlterTableSpaceOptionsStmt:
+		case T_AlterTableMoveAllStmt:
 			kind = OT_STATEMENT_SCHEMA;
 			break;
 

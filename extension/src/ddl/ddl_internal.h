@@ -56,6 +56,7 @@ extern void ot_ddl_check_dependencies(void);
 /* ddl_check.c */
 extern void ot_ddl_check_everywhere(Node *stmt);
 extern Oid	ot_ddl_fills(Node *stmt, const char *query, List **fills, bool *children);
+extern void ot_ddl_check_reindex(ReindexStmt *stmt);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
 

@@ -56,6 +56,7 @@ mod sequences;
 mod statements;
 mod stored_values;
 mod stuck_worker;
+mod tablespaces;
 mod torture;
 mod values;
 mod whole_rows;
