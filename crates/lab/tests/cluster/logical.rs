@@ -521,7 +521,7 @@ async fn pg_recvlogical_reads_what_a_slot_gives(lab: &Lab) {
     run(&["--create-slot", "-P", "pgoutput"]).await;
     lab.session(1).await.must("insert into received values (1, 'to be received')").await;
     lab.everywhere().await;
-    let end = text(&lab.session(2).await, "select pg_current_wal_insert_lsn()").await.unwrap();
+    let end = text(&lab.session(2).await.client, "select pg_current_wal_insert_lsn()").await.unwrap();
     let options = ["-o", "proto_version=1", "-o", "publication_names=whole"];
     let stream = run(&[&["--start", "--endpos", &end, "-f", "-"], &options[..]].concat()).await;
     for expected in [&b"received"[..], b"to be received", b"onetrip"] {
