@@ -20,3 +20,45 @@ SELECT (m ->> 'id')::integer AS node_id, m ->> 'region' AS region, m ->> 'addres
        ARRAY(SELECT p #>> '{}' FROM pg_catalog.jsonb_path_query(m, '$.report.problems[*]') AS p) AS problems,
        m #>> '{report,counts,extension}' AS extension_version, (m #>> '{report,level_known}')::integer AS format_level
   FROM pg_catalog.jsonb_array_elements(onetrip.cluster() -> 'members') AS m;
+
+-- ---- publications ----
+
+-- PostgreSQL's own function, under a name that is not redirected.  It has another signature from 16 on.
+DO $do$
+BEGIN
+    IF pg_catalog.current_setting('server_version_num')::integer >= 160000 THEN
+        CREATE FUNCTION onetrip.all_publication_tables(
+            VARIADIC pubname text[], OUT pubid oid, OUT relid oid, OUT attrs int2vector, OUT qual pg_node_tree)
+            RETURNS SETOF record LANGUAGE internal STRICT STABLE PARALLEL SAFE AS 'pg_get_publication_tables';
+        CREATE FUNCTION onetrip.publication_tables(
+            VARIADIC pubname text[], OUT pubid oid, OUT relid oid, OUT attrs int2vector, OUT qual pg_node_tree)
+            RETURNS SETOF record LANGUAGE sql STRICT STABLE PARALLEL SAFE
+        BEGIN ATOMIC
+            SELECT t.pubid, t.relid, t.attrs, t.qual FROM onetrip.all_publication_tables(VARIADIC $1) AS t
+             WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class AS c WHERE c.oid = t.relid AND c.relrewrite = c.oid);
+        END;
+    ELSE
+        CREATE FUNCTION onetrip.all_publication_tables(
+            pubname text, OUT relid oid, OUT attrs int2vector, OUT qual pg_node_tree)
+            RETURNS SETOF record LANGUAGE internal STRICT STABLE PARALLEL SAFE AS 'pg_get_publication_tables';
+        CREATE FUNCTION onetrip.publication_tables(
+            pubname text, OUT relid oid, OUT attrs int2vector, OUT qual pg_node_tree)
+            RETURNS SETOF record LANGUAGE sql STRICT STABLE PARALLEL SAFE
+        BEGIN ATOMIC
+            SELECT t.relid, t.attrs, t.qual FROM onetrip.all_publication_tables($1) AS t
+             WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class AS c WHERE c.oid = t.relid AND c.relrewrite = c.oid);
+        END;
+    END IF;
+END
+$do$;
+COMMENT ON FUNCTION onetrip.all_publication_tables IS
+    'What PostgreSQL itself takes for published.';
+COMMENT ON FUNCTION onetrip.publication_tables IS
+    'What is published, without the tables of this extension; calls to pg_get_publication_tables() are redirected here.';
+
+-- Logical decoding leaves these tables out, as it does with the heaps that ALTER TABLE fills.
+UPDATE pg_catalog.pg_class SET relrewrite = oid
+ WHERE relnamespace = 'onetrip'::pg_catalog.regnamespace AND relkind = 'r';
+UPDATE pg_catalog.pg_class AS toast SET relrewrite = toast.oid
+  FROM pg_catalog.pg_class AS main
+ WHERE main.reltoastrelid = toast.oid AND main.relnamespace = 'onetrip'::pg_catalog.regnamespace;

@@ -637,7 +637,8 @@ ot_capture_contents(Relation rel, TupleTableSlot *slot)
 	capture_check_fits_everywhere(info, rel, slot, stored);
 	ot_row_image_of_tuple(&image, info, RelationGetDescr(rel), stored);
 	ops = ot_write_set_append();
-	ot_put_u8(ops, 'C');
+	/* before that level another region may not know it, and decodes these rows */
+	ot_put_u8(ops, ot_format_level >= 1 ? 'C' : 'I');
 	ot_put_u16(ops, number);
 	ot_row_image_put(ops, &image, info->natts);
 	MemoryContextSwitchTo(old);
