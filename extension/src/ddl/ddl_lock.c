@@ -526,7 +526,7 @@ ot_ddl_lock_relations(Node *stmt)
 				ddl_lock_relations_of_schema(((RenameStmt *) stmt)->subname,
 											 ((RenameStmt *) stmt)->newname);
 			else if (((RenameStmt *) stmt)->renameType == OBJECT_PUBLICATION)
-				ddl_lock_publication_name(((RenameStmt *) stmt)->subname);
+				ddl_lock_publication_name(strVal(((RenameStmt *) stmt)->object));
 			break;
 		case T_CreateFunctionStmt:
 			if (((CreateFunctionStmt *) stmt)->replace)
