@@ -26,6 +26,7 @@
 #include "utils/snapmgr.h"
 
 #include "capture/capture.h"
+#include "sequence/sequence.h"
 #include "shmem/shmem.h"
 
 PG_FUNCTION_INFO_V1(ot_rehearse);
@@ -89,6 +90,7 @@ ot_rehearse(PG_FUNCTION_ARGS)
 	ot_apply_set_up_session();
 	/* As a writer, it is evicted at once if it is in the worker's way. */
 	ot_slot_begin_writing();
+	ot_sequence_rehearses();
 	rehearse_carry_out_and_roll_back(&r);
 	PG_RETURN_VOID();
 }

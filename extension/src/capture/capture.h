@@ -150,6 +150,7 @@ typedef struct OtHeldLock
 } OtHeldLock;
 
 extern OtHeldLock *ot_held_locks(int *count);
+extern bool ot_may_hold_write_lock(void);
 
 /* unseen.c */
 extern void ot_check_unseen_writes(void);

@@ -32,6 +32,17 @@
 /* How lock.c packs the modes of a fast-path slot: three bits, from mode 1. */
 #define FAST_PATH_BITS 3
 #define FAST_PATH_FIRST_MODE AccessShareLock
+#define FAST_PATH_MASK ((1 << FAST_PATH_BITS) - 1)
+
+#if PG_VERSION_NUM >= 180000
+#define FAST_PATH_SLOTS (FastPathLockGroupsPerBackend * FP_LOCK_SLOTS_PER_GROUP)
+#define FAST_PATH_SLOT_BITS(n) \
+	((MyProc->fpLockBits[(n) / FP_LOCK_SLOTS_PER_GROUP] >> \
+	  (FAST_PATH_BITS * ((n) % FP_LOCK_SLOTS_PER_GROUP))) & FAST_PATH_MASK)
+#else
+#define FAST_PATH_SLOTS FP_LOCK_SLOTS_PER_BACKEND
+#define FAST_PATH_SLOT_BITS(n) ((MyProc->fpLockBits >> (FAST_PATH_BITS * (n))) & FAST_PATH_MASK)
+#endif
 
 typedef struct LockList
 {
@@ -65,20 +76,10 @@ own_locks_note_lock(LockList *list, Oid relid, LOCKMODE mode)
 static void
 own_locks_note_fast_path(LockList *list)
 {
-#if PG_VERSION_NUM >= 180000
-	int			nslots = FastPathLockGroupsPerBackend * FP_LOCK_SLOTS_PER_GROUP;
-#define FAST_PATH_SLOT_BITS(n) \
-	(MyProc->fpLockBits[(n) / FP_LOCK_SLOTS_PER_GROUP] >> \
-	 (FAST_PATH_BITS * ((n) % FP_LOCK_SLOTS_PER_GROUP)))
-#else
-	int			nslots = FP_LOCK_SLOTS_PER_BACKEND;
-#define FAST_PATH_SLOT_BITS(n) (MyProc->fpLockBits >> (FAST_PATH_BITS * (n)))
-#endif
-
 	LWLockAcquire(&MyProc->fpInfoLock, LW_SHARED);
-	for (int i = 0; i < nslots; i++)
+	for (int i = 0; i < FAST_PATH_SLOTS; i++)
 	{
-		uint32		bits = FAST_PATH_SLOT_BITS(i) & ((1 << FAST_PATH_BITS) - 1);
+		uint32		bits = FAST_PATH_SLOT_BITS(i);
 
 		for (int bit = FAST_PATH_BITS - 1; bit >= 0; bit--)
 		{
@@ -109,6 +110,30 @@ own_locks_note_shared(LockList *list, PROCLOCK *proclock)
 			break;
 		}
 	}
+}
+
+/*
+ * Might this transaction hold RowExclusiveLock or a stronger lock on a relation?
+ * Cheap: true for anything that is in the shared lock table.  Whoever moves a
+ * lock there holds fpInfoLock all the while.
+ */
+bool
+ot_may_hold_write_lock(void)
+{
+	uint64		modes = 0;
+	bool		found = false;
+
+	LWLockAcquire(&MyProc->fpInfoLock, LW_SHARED);
+	for (int i = 0; i < FAST_PATH_SLOTS; i++)
+		modes |= FAST_PATH_SLOT_BITS(i);
+	for (int i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
+#if PG_VERSION_NUM >= 160000
+		found = !dlist_is_empty(&MyProc->myProcLocks[i]);
+#else
+		found = !SHMQueueEmpty(&MyProc->myProcLocks[i]);
+#endif
+	LWLockRelease(&MyProc->fpInfoLock);
+	return found || (modes & (1 << (RowExclusiveLock - FAST_PATH_FIRST_MODE))) != 0;
 }
 
 /* The result is palloc'd, and contains each relation once. */

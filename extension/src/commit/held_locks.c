@@ -47,10 +47,21 @@ held_locks_held_table_of(Oid relid, char relkind)
 	return is_it ? table : InvalidOid;
 }
 
+static int
+held_locks_compare(const void *a, const void *b)
+{
+	Oid			left = ((const OtHeldLock *) a)->relid;
+	Oid			right = ((const OtHeldLock *) b)->relid;
+
+	return (left > right) - (left < right);
+}
+
 /*
  * Whatever lock an applied entry may need and this transaction holds must be a
  * key of both ("What holds, always" in docs/architecture.md).  Returns whether
  * the transaction wrote a table that is not replicated.
+ *
+ * In one order, since for a short sequence it waits for others who are here too.
  */
 bool
 ot_held_locks_take_keys(void)
@@ -59,6 +70,7 @@ ot_held_locks_take_keys(void)
 	OtHeldLock *locks = ot_held_locks(&count);
 	bool		flush = false;
 
+	qsort(locks, count, sizeof(OtHeldLock), held_locks_compare);
 	for (int i = 0; i < count; i++)
 	{
 		HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(locks[i].relid));

@@ -80,6 +80,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
+#include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_language.h"
@@ -107,8 +108,10 @@
 #include "utils/syscache.h"
 #include "ddl/ddl.h"
 
-/* pg_proc.dat's numbers of nextval, both setval, pg_sequence_last_value, and pg_prepared_xact */
+/* pg_proc.dat's numbers of nextval, currval, lastval, both setval, pg_sequence_last_value, and pg_prepared_xact */
 #define NEXTVAL_OID 1574
+#define CURRVAL_OID 1575
+#define LASTVAL_OID 2559
 #define SETVAL_OID 1576
 #define SETVAL3_OID 1765
 #define LAST_VALUE_OID 4032
@@ -135,7 +138,7 @@ static needs_fmgr_hook_type prev_needs_fmgr = NULL;
 /* While CREATE SEQUENCE runs: where to put the new relation's oid. */
 static Oid *created_sequence = NULL;
 
-/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: what it may copy. */
+/* While CREATE TABLE (LIKE ... INCLUDING IDENTITY) runs: what it is going to copy. */
 static List *like_sources = NIL;
 
 bool
@@ -327,7 +330,9 @@ sequence_int64_option(const char *name, int64 value)
 /*
  * LIKE ... INCLUDING IDENTITY copies the source sequence's definition from
  * pg_sequence, that is, in the form that it has on this node.  Such options
- * have no location in the statement; they are replaced by the owner's.
+ * have no location in the statement; they are replaced by the owner's.  Which
+ * source it is follows from the order of the columns alone: the numbers of two
+ * sources may be the same here, and not in another region.
  */
 static Node *
 sequence_undo_like(CreateSeqStmt *stmt)
@@ -336,49 +341,45 @@ sequence_undo_like(CreateSeqStmt *stmt)
 	DefElem    *increment = ot_ddl_find_option(stmt->options, "increment");
 	DefElem    *minimum = ot_ddl_find_option(stmt->options, "minvalue");
 	DefElem    *maximum = ot_ddl_find_option(stmt->options, "maxvalue");
+	OtSequenceLoaded *source;
+	List	   *options = NIL;
 	ListCell   *lc;
 
-	if (start == NULL || increment == NULL || minimum == NULL || maximum == NULL ||
+	if (like_sources == NIL || start == NULL || increment == NULL || minimum == NULL || maximum == NULL ||
 		start->location >= 0 || minimum->arg == NULL || maximum->arg == NULL)
 		return (Node *) stmt;
 
-	foreach(lc, like_sources)
+	source = linitial(like_sources);
+	like_sources = list_delete_first(like_sources);
+	if (!source->adjusted ||
+		source->here.start != defGetInt64(start) ||
+		source->here.increment != defGetInt64(increment) ||
+		source->here.minimum != defGetInt64(minimum) ||
+		source->here.maximum != defGetInt64(maximum))
+		return (Node *) stmt;
+
+	stmt = copyObject(stmt);
+	foreach(lc, stmt->options)
 	{
-		OtSequenceLoaded	   *source = (OtSequenceLoaded *) lfirst(lc);
+		DefElem    *kept = lfirst_node(DefElem, lc);
 
-		if (source->here.start == defGetInt64(start) &&
-			source->here.increment == defGetInt64(increment) &&
-			source->here.minimum == defGetInt64(minimum) &&
-			source->here.maximum == defGetInt64(maximum))
-		{
-			List	   *options = NIL;
-			ListCell   *option;
-
-			stmt = copyObject(stmt);
-			foreach(option, stmt->options)
-			{
-				DefElem    *kept = lfirst_node(DefElem, option);
-
-				if (strcmp(kept->defname, "start") != 0 &&
-					strcmp(kept->defname, "increment") != 0 &&
-					strcmp(kept->defname, "minvalue") != 0 &&
-					strcmp(kept->defname, "maxvalue") != 0 &&
-					strcmp(kept->defname, "cache") != 0)
-					options = lappend(options, kept);
-			}
-			options = lappend(options, sequence_int64_option("start", source->user.start));
-			options = lappend(options, sequence_int64_option("increment", source->user.increment));
-			options = lappend(options, sequence_int64_option("minvalue", source->user.minimum));
-			options = lappend(options, sequence_int64_option("maxvalue", source->user.maximum));
-			options = lappend(options, sequence_int64_option("cache", source->user.cache));
-			stmt->options = options;
-			return (Node *) stmt;
-		}
+		if (strcmp(kept->defname, "start") != 0 &&
+			strcmp(kept->defname, "increment") != 0 &&
+			strcmp(kept->defname, "minvalue") != 0 &&
+			strcmp(kept->defname, "maxvalue") != 0 &&
+			strcmp(kept->defname, "cache") != 0)
+			options = lappend(options, kept);
 	}
+	options = lappend(options, sequence_int64_option("start", source->user.start));
+	options = lappend(options, sequence_int64_option("increment", source->user.increment));
+	options = lappend(options, sequence_int64_option("minvalue", source->user.minimum));
+	options = lappend(options, sequence_int64_option("maxvalue", source->user.maximum));
+	options = lappend(options, sequence_int64_option("cache", source->user.cache));
+	stmt->options = options;
 	return (Node *) stmt;
 }
 
-/* The sequences that LIKE ... INCLUDING IDENTITY in this statement may copy. */
+/* The sequences that LIKE ... INCLUDING IDENTITY in this statement copies, in that order. */
 static List *
 sequence_find_like_sources(CreateStmt *stmt)
 {
@@ -398,9 +399,13 @@ sequence_find_like_sources(CreateStmt *stmt)
 			continue;
 		foreach(owned, getOwnedSequences(relid))
 		{
-			OtSequenceLoaded	   *source = palloc(sizeof(OtSequenceLoaded));
+			OtSequenceLoaded *source = palloc(sizeof(OtSequenceLoaded));
+			Oid			table;
+			int32		column;
 
-			if (ot_sequence_load(lfirst_oid(owned), source) && source->adjusted)
+			/* those of identity columns, which are found by column number */
+			if (sequenceIsOwned(lfirst_oid(owned), DEPENDENCY_INTERNAL, &table, &column) &&
+				ot_sequence_load(lfirst_oid(owned), source))
 				sources = lappend(sources, source);
 		}
 	}
@@ -780,6 +785,9 @@ ot_sequence_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		if (ot_read_only && ot_sequence_is_active())
 			ot_check_writable();
 	}
+	else if (access == OAT_FUNCTION_EXECUTE && class_id == ProcedureRelationId &&
+			 (object_id == CURRVAL_OID || object_id == LASTVAL_OID))
+		ot_sequence_looked();
 }
 
 void

@@ -47,6 +47,7 @@ typedef struct OtUsedSequences
 extern OtUsedSequences *ot_used_sequences;
 extern bool ot_sequence_note_used(void);
 extern void ot_sequence_note_aborted(void);
+extern void ot_sequence_rehearses(void);
 extern void ot_sequence_lock_used(void);
 extern void ot_sequence_told_used(void);
 

@@ -101,5 +101,6 @@ extern void ot_sequence_show_definitions(Query *query);
 /* sequence_used.c */
 extern void ot_sequence_used_init(void);
 extern void ot_sequence_drew(void);
+extern void ot_sequence_looked(void);
 
 #endif							/* ONETRIP_SEQUENCE_INTERNAL_H */

@@ -48,6 +48,12 @@
 /* nextval was called, or about to be called, in this transaction. */
 static bool drew = false;
 
+/* The same of currval or lastval, which take the lock that nextval takes. */
+static bool looked = false;
+
+/* This transaction is that of a rehearsal, whose draws are not used anywhere. */
+static bool rehearses = false;
+
 /* The notes that this transaction's entry contains; removed when it commits. */
 static OtUsedSequence telling[OT_USED_SEQUENCES_MAX];
 static int	ntelling = 0;
@@ -81,6 +87,22 @@ void
 ot_sequence_drew(void)
 {
 	drew = ot_sequence_is_active();
+}
+
+void
+ot_sequence_looked(void)
+{
+	looked = true;
+}
+
+/*
+ * Locks of sequences outlive the subtransaction that is rolled back, and must not
+ * become an entry to which the rehearsed one would lose.
+ */
+void
+ot_sequence_rehearses(void)
+{
+	rehearses = true;
 }
 
 /* Notes a sequence; false: there is no room.  Allocates nothing. */
@@ -123,9 +145,23 @@ sequence_used_flush_position(Oid relid)
 	XLogFlush(lsn);
 }
 
+static bool
+sequence_used_wrote_table(const OtHeldLock *locks, int count)
+{
+	for (int i = 0; i < count; i++)
+	{
+		if (locks[i].mode >= RowExclusiveLock && get_rel_relkind(locks[i].relid) != RELKIND_SEQUENCE)
+			return true;
+	}
+	return false;
+}
+
 /*
  * At PRE_COMMIT of a transaction that has no entry: notes the sequences that it
- * drew from.  false: there is no room for more notes, so it must get an entry.
+ * drew from.  Only their locks tell: no hook is called for an identity column, or
+ * where C code draws.  But if it has called currval and not nextval, and has
+ * written no table either, the locks are those of currval.  false: there is no
+ * room for more notes, so it must get an entry.
  */
 bool
 ot_sequence_note_used(void)
@@ -134,9 +170,11 @@ ot_sequence_note_used(void)
 	int			count;
 	bool		noted = true;
 
-	if (likely(!drew))
+	if (likely(!ot_may_hold_write_lock()) || ot_is_apply_worker || rehearses || !ot_sequence_is_active())
 		return true;
 	locks = ot_held_locks(&count);
+	if (looked && !drew && !sequence_used_wrote_table(locks, count))
+		count = 0;
 	for (int i = 0; i < count && noted; i++)
 	{
 		if (locks[i].mode < RowExclusiveLock ||
@@ -169,6 +207,7 @@ ot_sequence_note_aborted(void)
 	int			count;
 
 	ntelling = 0;
+	looked = rehearses = false;
 	if (likely(!drew))
 		return;
 	drew = false;
@@ -238,7 +277,7 @@ ot_sequence_lock_used(void)
 void
 ot_sequence_told_used(void)
 {
-	drew = false;
+	drew = looked = rehearses = false;
 	if (likely(ntelling == 0))
 		return;
 	sequence_used_forget_items(telling, ntelling);

@@ -83,6 +83,13 @@ INSERT INTO seat (v) VALUES ('d');
 TRUNCATE seat RESTART IDENTITY;
 INSERT INTO seat (v) VALUES ('e') RETURNING id;
 DROP TABLE seat;
+-- Two columns that look the same in the region with slot 0: which one is copied does not follow from that.
+CREATE TABLE twins (a int GENERATED ALWAYS AS IDENTITY (MAXVALUE 20), s serial,
+    b int GENERATED ALWAYS AS IDENTITY (INCREMENT :stride MAXVALUE 20));
+CREATE TABLE of_twins (LIKE twins INCLUDING IDENTITY);
+SELECT sequence_name, increment = 1 AS one, increment = :stride AS stride, increment_here = increment AS short
+FROM onetrip.sequences WHERE sequence_name ~ '^of_twins' ORDER BY 1;
+DROP TABLE of_twins, twins;
 DROP SEQUENCE short, wide, short_cycle, short_fresh;
 
 -- At the end: an error without CYCLE, the node's own first value with CYCLE.

@@ -20,6 +20,22 @@ DO $$ BEGIN PERFORM nextval('s2'); END $$;
 INSERT INTO beside DEFAULT VALUES;
 SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
 SELECT * FROM unit.used_sequences() ORDER BY 1;
+-- An identity column calls no function.  If it is short, the transaction that fills it has an entry; one that looks has none.
+CREATE TABLE seat (id smallint GENERATED ALWAYS AS IDENTITY (MAXVALUE 3), who text) USING heap;
+SELECT proposals FROM onetrip.status \gset before_
+INSERT INTO seat (who) VALUES ('a');
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+SELECT lastval(), currval('seat_id_seq');
+COPY seat (who) FROM stdin;
+b
+\.
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+BEGIN;
+SELECT lastval();
+INSERT INTO seat (who) VALUES ('c');
+COMMIT;
+SELECT proposals - :before_proposals AS proposed FROM onetrip.status;
+DROP TABLE seat;
 -- A transaction that fails reports nothing, and the sequences that it drew from are noted, too.
 BEGIN;
 INSERT INTO t VALUES (1);

@@ -53,6 +53,7 @@ mod retries;
 mod row_locks;
 mod rows;
 mod sequences;
+mod short_sequences;
 mod statements;
 mod stored_values;
 mod stuck_worker;
