@@ -228,8 +228,8 @@ async fn asked_for(config: &NodeConfig, header: &str) -> Result<String> {
     Ok(answer.split_whitespace().nth(1).context("a status")?.to_string())
 }
 
-/// Goal: SIGHUP has the node use a new certificate for peers and in PostgreSQL, `pg_hba.conf` as it is now, other bounds
-/// of `node.toml` and a new token of the HTTP port; the log names these, and what takes a restart.
+/// Goal: SIGHUP has the node use a new certificate for peers and in PostgreSQL, `pg_hba.conf` as it is now, other
+/// bounds of `node.toml` and a new token of the HTTP port; the log names these, and what takes a restart.
 async fn settings_are_read_again(folder: &Path) -> Result<()> {
     let (config, log) = (NodeConfig::load(folder)?, folder.join("node.log"));
     let said = |text: &str| -> Result<bool> { Ok(std::fs::read_to_string(&log)?.contains(text)) };

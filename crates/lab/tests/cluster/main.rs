@@ -52,6 +52,7 @@ mod rehearsal;
 mod retries;
 mod row_locks;
 mod rows;
+mod run_again;
 mod sequences;
 mod short_sequences;
 mod statements;
