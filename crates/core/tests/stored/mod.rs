@@ -1,7 +1,7 @@
 //! Bytes that releases before this one have written or sent (`testdata/formats`), and how the tests read them.
 //!
-//! Each file has lines of a name, a blank and hexadecimal digits.  ONETRIP_NEW_FORMATS=1 has files of the present formats
-//! written anew; those of earlier ones are never written again.
+//! Each file has lines of a name, a blank and hexadecimal digits.  ONETRIP_NEW_FORMATS=1 has files of the present
+//! formats written anew; those of earlier ones are never written again.
 
 use std::path::PathBuf;
 
