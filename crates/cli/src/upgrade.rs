@@ -14,9 +14,9 @@ use crate::admin::Admin;
 
 /// Show which release each member runs, or end an upgrade of all of them
 ///
-/// Members are upgraded one after the other, and until the upgrade is ended each can go back to the release that it had.
-/// With `--finish`, once every member runs the new release, the cluster begins to use what only that release knows;
-/// earlier ones cannot run in it any more.
+/// Members are upgraded one after the other, and until the upgrade is ended each can go back to the release that it
+/// had. With `--finish`, once every member runs the new release, the cluster begins to use what only that release
+/// knows; earlier ones cannot run in it any more.
 #[derive(Args)]
 pub struct UpgradeArgs {
     /// A running node's folder, or a folder that contains such folders

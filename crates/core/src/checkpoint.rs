@@ -4,7 +4,7 @@
 //! | part | bytes |
 //! |---|---|
 //! | mark | u32 magic, u16 version (8 while level 0 is in force, else 9), u16 origin (`MADE` or `INSTALLED`) |
-//! | head | index, u64 term, conf (4 × (u32 n, n × u32 id), u8 auto leave), in version 9 u16 level in force, table of members |
+//! | head | index, u64 term, conf (4 × (u32 n, n × u32 id), u8 auto leave), u16 level (version 9), members |
 //! | body | certifier and committed indexes (`certifier/checkpoint.rs`) |
 //! | end | u32 CRC-32 of head and body |
 //!

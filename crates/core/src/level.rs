@@ -1,15 +1,15 @@
 //! Format levels: which formats of entries and commands a release knows, and which of them a cluster uses.
 //!
-//! A release knows all levels up to [`KNOWN`].  The level *in force* is a field of the table of members: an operator has
-//! it raised once every member's release knows the new one (`onetrip upgrade --finish`), and it never goes down.  What a
-//! level brings is proposed only while that level is in force, so until then each member can go back to the release that
-//! it had before.
+//! A release knows all levels up to [`KNOWN`].  The level *in force* is a field of the table of members: an operator
+//! has it raised once every member's release knows the new one (`onetrip upgrade --finish`), and it never goes down.
+//! What a level brings is proposed only while that level is in force, so until then each member can go back to the
+//! release that it had before.
 //!
 //! Invariants:
 //! - No entry that needs a level gets into a log while that level is not in force, except for the one that raises it.
 //! - A node never takes an entry into its log that needs a level which its release does not know, nor starts from a log
-//!   or a checkpoint that contains one.  For releases older than levels that is so because of marks that they refuse: on
-//!   messages ([`mark`]), on records of the log, and the version of a checkpoint.
+//!   or a checkpoint that contains one.  For releases older than levels that is so because of marks that they refuse:
+//!   on messages ([`mark`]), on records of the log, and the version of a checkpoint.
 //!
 //! A new kind of entry or command, or anything else that an earlier release could not read in the log, gets the next
 //! level: [`KNOWN`] rises by one, and [`EntryKind::level`] or [`Change::level`] names it.

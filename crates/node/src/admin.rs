@@ -242,8 +242,8 @@ async fn leases(State(admin): State<Arc<Admin>>, Json(order): Json<LeasesOrder>)
     Ok(Json(Done { means: Change::LeaseRegions(members.lease_regions.clone()).to_string() }))
 }
 
-/// Raises the format level to the highest that every member knows.  Each of them must be connected to this node now, and
-/// so have said which release it runs.
+/// Raises the format level to the highest that every member knows.  Each of them must be connected to this node now,
+/// and so have said which release it runs.
 async fn upgrade(State(admin): State<Arc<Admin>>) -> Answer<Done> {
     let members = admin.members().await?;
     let level =

@@ -219,8 +219,8 @@ impl Node {
             parts: o.parts,
             first_question: mix(o.seed ^ mix(u64::from(id.0) << 32 | life)),
         };
-        // One that does not know what is in force, or what an earlier life has written, does not start, and the operator
-        // puts the later one back.
+        // One that does not know what is in force, or what an earlier life has written, does not start, and the
+        // operator puts the later one back.
         let context = GetEntriesContext::empty(false);
         let written =
             Storage::entries(&log, log.first_index().0, log.last_index().0 + 1, None, context).unwrap_or_default();

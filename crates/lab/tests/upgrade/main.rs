@@ -1,5 +1,6 @@
-//! Rolling upgrades with releases as they are shipped (`make test-upgrade`, which builds them): the previous release and
-//! this one in one cluster, under load, in each mixture, there and back; and PostgreSQL's files, replaced region by region.
+//! Rolling upgrades with releases as they are shipped (`make test-upgrade`, which builds them): the previous release
+//! and this one in one cluster, under load, in each mixture, there and back; and PostgreSQL's files, replaced region by
+//! region.
 //!
 //! ONETRIP_RELEASES is the folder that `scripts/test-upgrade.sh` makes: `previous` and `present`, each with the command
 //! and the extension's files, and `postgres`, a copy of PostgreSQL.
@@ -204,9 +205,9 @@ fn install(releases: &Path, folder: &Path, region: &str, release: Release) -> Re
     Ok(())
 }
 
-/// Goal: three regions go from the previous release to this one, back, and there again, one region at a time, under load
-/// from all regions, and nothing that was acknowledged is lost.  Then the upgrade is finished, and the previous release
-/// is refused.
+/// Goal: three regions go from the previous release to this one, back, and there again, one region at a time, under
+/// load from all regions, and nothing that was acknowledged is lost.  Then the upgrade is finished, and the previous
+/// release is refused.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "make test-upgrade builds the previous release"]
 async fn a_release_comes_region_by_region_and_goes_back() -> Result<()> {

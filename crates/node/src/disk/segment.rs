@@ -5,12 +5,13 @@
 //! | u32 magic, u32 length of body, u64 number, u32 CRC-32 of length, number and body | 20 bytes |
 //! | body | |
 //!
-//! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: time, bit 3: it is a restart), [u64 term, u64 vote,
-//! u64 commit], [u64 index, u64 term], [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8
-//! type, u32 length, data).  Types are those of raft-rs, and 3 for a normal entry that needs a format level
-//! (`onetrip_core::level`), which releases older than levels refuse.  Only the archive writes times.  In the Raft log, numbers run through all segments without
-//! a gap; in the archive they start at 0 in each segment.  The first record of a segment says, as *previous*, what came
-//! before the segment, so that older segments can be deleted; a *restart* says that they must be.
+//! Body: u8 flags (bit 0: hard state, bit 1: previous, bit 2: time, bit 3: it is a restart), [u64 term, u64 vote, u64
+//! commit], [u64 index, u64 term], [u64 milliseconds since 1970], u32 n, then n entries (u64 index, u64 term, u8 type,
+//! u32 length, data).  Types are those of raft-rs, and 3 for a normal entry that needs a format level
+//! (`onetrip_core::level`), which releases older than levels refuse.  Only the archive writes times.  In the Raft log,
+//! numbers run through all segments without a gap; in the archive they start at 0 in each segment.  The first record of
+//! a segment says, as *previous*, what came before the segment, so that older segments can be deleted; a *restart* says
+//! that they must be.
 //!
 //! Space is set aside ahead of the records.  It reads as zeros, which mark the end of the records.  In the Raft log,
 //! zeros are also written there before a record is: the first write into space that was only set aside changes metadata

@@ -3,9 +3,9 @@
 //! Both ends of a connection say this, and then use the lowest version that is the highest of either.  Version 13 is 12
 //! with exactly that.
 //!
-//! A hello has the layout of version 12, and says that it is one, so that a node of that version lets the caller in.  It
-//! has no room for more; what the caller speaks stands in the last bytes of its relay key, which such a node takes as
-//! they are.  The answer to a hello that has it says the same of the other end.
+//! A hello has the layout of version 12, and says that it is one, so that a node of that version lets the caller in.
+//! It has no room for more; what the caller speaks stands in the last bytes of its relay key, which such a node takes
+//! as they are.  The answer to a hello that has it says the same of the other end.
 
 use crate::secret::Secret;
 use bytes::{BufMut, BytesMut};
