@@ -370,7 +370,7 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
     ensure!(verdict.outcome == VerdictOutcome::Commit, "{verdict:?}");
     // Proposals that never end take up room from their first bytes on.  One more is refused until there is room again.
     let mut endless = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..9 {
         let mut other = cluster.backend(0).await?;
         let whole =
             FromPostgres::Propose(onetrip_core::Entry::encode(&other.txn(50), &[], &vec![0; 900 << 10])).encode();
@@ -386,7 +386,7 @@ async fn garbage_on_any_port_ends_that_connection_and_nothing_else() -> Result<(
     };
     wait_for("a node without room", || async {
         let verdict = outcome().await?;
-        ensure!(verdict.outcome == VerdictOutcome::Full && verdict.message.contains("4194304"), "{verdict:?}");
+        ensure!(verdict.outcome == VerdictOutcome::Full && verdict.message.contains("8388608"), "{verdict:?}");
         Ok(())
     })
     .await?;

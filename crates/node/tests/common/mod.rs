@@ -5,6 +5,7 @@ use anyhow::{bail, ensure, Context, Result};
 use bytes::{Bytes, BytesMut};
 use onetrip_core::agent::{take_frame, FromPostgres, Hello, OutcomeState, Role, ToPostgres, VerdictFrame, VERSION};
 use onetrip_core::{Base, Entry, Key, LockMode, LogIndex, MemberRole, Members, NodeId, RegionId, TxnId};
+use onetrip_node::config::Memory;
 use onetrip_node::secret::{self, Secret};
 use onetrip_node::tls::{self, Authority};
 use onetrip_node::{AdminReply, AdminRequest, Member, Node, NodeConfig};
@@ -93,7 +94,7 @@ impl Cluster {
                 one_way_ms: others.map(|other| (other, one_way_ms)).collect(),
                 postgres: None,
                 archive: None,
-                memory: Default::default(),
+                memory: Memory { proposals_bytes: 8 << 20, ..Memory::default() },
                 members: (1..=nodes).map(member).collect(),
                 log_bytes_max: 4 << 30,
                 level: Default::default(),
