@@ -220,6 +220,8 @@ async fn follows(lab: &Lab, definitions: &[Definition], places: i64) {
             used_up.join(",")
         );
         session.must(&tries).await;
+        // A try takes the sequence's key also where it is rolled back.
+        lab.everywhere().await;
     }
     let names: Vec<String> = short.iter().map(|n| format!("s{n}")).collect();
     let positions = format!(
