@@ -16,6 +16,7 @@
 #include "commands/explain.h"
 #include "commands/prepare.h"
 #include "nodes/tidbitmap.h"
+#include "storage/proc.h"
 #if PG_VERSION_NUM >= 180000
 #include "commands/explain_format.h"
 #include "commands/explain_state.h"
@@ -390,6 +391,43 @@ ot_explain_execute(ExecuteStmt *stmt, IntoClause *into, ExplainState *es, const 
 	free_parsestate(pstate);
 #else
 	ExplainExecuteQuery(stmt, into, es, text, params, env);
+#endif
+}
+
+/* 18: a process has several groups of fast-path lock slots, each with a word of bits. */
+#if PG_VERSION_NUM >= 180000
+#define OT_FAST_PATH_SLOTS (FastPathLockGroupsPerBackend * FP_LOCK_SLOTS_PER_GROUP)
+#define OT_FAST_PATH_GROUP_BITS(n) (MyProc->fpLockBits[(n) / FP_LOCK_SLOTS_PER_GROUP])
+#define OT_FAST_PATH_SLOT_IN_GROUP(n) ((n) % FP_LOCK_SLOTS_PER_GROUP)
+#else
+#define OT_FAST_PATH_SLOTS FP_LOCK_SLOTS_PER_BACKEND
+#define OT_FAST_PATH_GROUP_BITS(n) (MyProc->fpLockBits)
+#define OT_FAST_PATH_SLOT_IN_GROUP(n) (n)
+#endif
+
+/* 16: lists in shared memory are dlists. */
+#if PG_VERSION_NUM >= 160000
+#define OT_HAS_NO_SHARED_LOCKS(partition) dlist_is_empty(&MyProc->myProcLocks[partition])
+#else
+#define OT_HAS_NO_SHARED_LOCKS(partition) SHMQueueEmpty(&MyProc->myProcLocks[partition])
+#endif
+
+/* The lock of this process in that partition that follows; the first one after NULL, NULL after the last one. */
+static inline PROCLOCK *
+ot_next_shared_lock(int partition, PROCLOCK *before)
+{
+#if PG_VERSION_NUM >= 160000
+	dlist_head *locks = &MyProc->myProcLocks[partition];
+
+	if (before == NULL)
+		return dlist_is_empty(locks) ? NULL : dlist_head_element(PROCLOCK, procLink, locks);
+	return dlist_has_next(locks, &before->procLink) ?
+		dlist_container(PROCLOCK, procLink, dlist_next_node(locks, &before->procLink)) : NULL;
+#else
+	SHM_QUEUE  *locks = &MyProc->myProcLocks[partition];
+
+	return (PROCLOCK *) SHMQueueNext(locks, before == NULL ? locks : &before->procLink,
+									 offsetof(PROCLOCK, procLink));
 #endif
 }
 

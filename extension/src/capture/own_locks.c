@@ -32,17 +32,9 @@
 /* How lock.c packs the modes of a fast-path slot: three bits, from mode 1. */
 #define FAST_PATH_BITS 3
 #define FAST_PATH_FIRST_MODE AccessShareLock
-#define FAST_PATH_MASK ((1 << FAST_PATH_BITS) - 1)
-
-#if PG_VERSION_NUM >= 180000
-#define FAST_PATH_SLOTS (FastPathLockGroupsPerBackend * FP_LOCK_SLOTS_PER_GROUP)
 #define FAST_PATH_SLOT_BITS(n) \
-	((MyProc->fpLockBits[(n) / FP_LOCK_SLOTS_PER_GROUP] >> \
-	  (FAST_PATH_BITS * ((n) % FP_LOCK_SLOTS_PER_GROUP))) & FAST_PATH_MASK)
-#else
-#define FAST_PATH_SLOTS FP_LOCK_SLOTS_PER_BACKEND
-#define FAST_PATH_SLOT_BITS(n) ((MyProc->fpLockBits >> (FAST_PATH_BITS * (n))) & FAST_PATH_MASK)
-#endif
+	((OT_FAST_PATH_GROUP_BITS(n) >> (FAST_PATH_BITS * OT_FAST_PATH_SLOT_IN_GROUP(n))) & \
+	 ((1 << FAST_PATH_BITS) - 1))
 
 typedef struct LockList
 {
@@ -77,7 +69,7 @@ static void
 own_locks_note_fast_path(LockList *list)
 {
 	LWLockAcquire(&MyProc->fpInfoLock, LW_SHARED);
-	for (int i = 0; i < FAST_PATH_SLOTS; i++)
+	for (int i = 0; i < OT_FAST_PATH_SLOTS; i++)
 	{
 		uint32		bits = FAST_PATH_SLOT_BITS(i);
 
@@ -124,14 +116,10 @@ ot_may_hold_write_lock(void)
 	bool		found = false;
 
 	LWLockAcquire(&MyProc->fpInfoLock, LW_SHARED);
-	for (int i = 0; i < FAST_PATH_SLOTS; i++)
+	for (int i = 0; i < OT_FAST_PATH_SLOTS; i++)
 		modes |= FAST_PATH_SLOT_BITS(i);
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
-#if PG_VERSION_NUM >= 160000
-		found = !dlist_is_empty(&MyProc->myProcLocks[i]);
-#else
-		found = !SHMQueueEmpty(&MyProc->myProcLocks[i]);
-#endif
+		found = !OT_HAS_NO_SHARED_LOCKS(i);
 	LWLockRelease(&MyProc->fpInfoLock);
 	return found || (modes & (1 << (RowExclusiveLock - FAST_PATH_FIRST_MODE))) != 0;
 }
@@ -147,27 +135,11 @@ ot_held_locks(int *count)
 	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
 	{
 		LWLock	   *partition = LockHashPartitionLockByIndex(i);
+		PROCLOCK   *proclock = NULL;
 
 		LWLockAcquire(partition, LW_SHARED);
-#if PG_VERSION_NUM >= 160000
-		{
-			dlist_iter	iter;
-
-			dlist_foreach(iter, &MyProc->myProcLocks[i])
-				own_locks_note_shared(&list, dlist_container(PROCLOCK, procLink, iter.cur));
-		}
-#else
-		{
-			SHM_QUEUE  *queue = &MyProc->myProcLocks[i];
-			PROCLOCK   *proclock;
-
-			for (proclock = (PROCLOCK *) SHMQueueNext(queue, queue, offsetof(PROCLOCK, procLink));
-				 proclock != NULL;
-				 proclock = (PROCLOCK *) SHMQueueNext(queue, &proclock->procLink,
-													  offsetof(PROCLOCK, procLink)))
-				own_locks_note_shared(&list, proclock);
-		}
-#endif
+		while ((proclock = ot_next_shared_lock(i, proclock)) != NULL)
+			own_locks_note_shared(&list, proclock);
 		LWLockRelease(partition);
 	}
 	*count = list.count;

@@ -221,6 +221,9 @@ pub(crate) struct Plots {
     transactions: Vec<(usize, &'static str, Vec<Vec<String>>)>,
 }
 
+/// A key is kept for a region for 1,500 entries at most.
+const TRIES_MAX: usize = 1_600;
+
 impl Field {
     pub async fn lay(cluster: &Cluster, seed: u64) -> Result<Field> {
         let ground = Ground::lay(cluster, seed).await?;
@@ -321,10 +324,12 @@ impl Field {
             kept.join(", ")
         );
         for row in sql::rows(admin, &drops).await? {
-            // What a region lost on again and again may be kept for it, for some entries more.
+            // What a region lost on again and again may be kept for it, for some entries more, and each try is one.
+            let mut tries = 0;
             while let Err(failure) = run_sql(admin, &row[0]).await {
+                tries += 1;
                 let conflicts = matches!(&failure, Failure::Refused { state, .. } if state == "40001");
-                ensure!(conflicts, "{failure}, at {}", row[0]);
+                ensure!(conflicts && tries < TRIES_MAX, "{failure}, {tries} times, at {}", row[0]);
             }
         }
         Ok(())
