@@ -45,7 +45,7 @@ impl Admin {
     }
 
     pub fn status(&self) -> Result<Value> {
-        answer(http::get_json(&self.node.http.to_string(), "/status", TIMEOUT))
+        answer(http::get_json(&crate::nodes::address(&self.node), "/status", TIMEOUT))
     }
 
     /// The whole cluster, as this node sees it (docs/status.md).

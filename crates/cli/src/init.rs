@@ -324,6 +324,9 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             lab: args.lab.asked(),
             tls,
             http_anywhere: false,
+            http_tls: false,
+            http_certificate: None,
+            http_key: None,
             one_way_ms,
             postgres: Some(PostgresConfig {
                 port: postgres_port,
@@ -370,7 +373,7 @@ fn make_one(node: &NodeConfig, authority: Option<&Authority>, keep_key: bool, le
     let folder = &node.data_dir;
     std::fs::create_dir(folder).with_context(|| format!("make {}", folder.display()))?;
     if let Some(authority) = authority {
-        let issued = authority.issue(node.node)?;
+        let issued = authority.issue_at(node.node, &node.addresses())?;
         match keep_key {
             true => {
                 let certificate = Authority::without_key(&node.cluster, authority.certificate_pem())?;

@@ -11,6 +11,7 @@ mod adopt;
 mod backup;
 mod certificate;
 mod check;
+mod conninfo;
 mod init;
 mod join;
 mod join_token;

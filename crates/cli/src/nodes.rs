@@ -41,6 +41,15 @@ fn load(folder: &Path) -> Result<NodeConfig> {
     Ok(node)
 }
 
+/// Where a command on the node's machine asks it.  A port that speaks TLS may have a certificate for other names, and who
+/// can read the node's folder is its user or root anyway, whom its socket lets in.
+pub fn address(node: &NodeConfig) -> String {
+    match node.http_tls {
+        true => node.admin_socket().display().to_string(),
+        false => node.http.to_string(),
+    }
+}
+
 /// The answers of these addresses to `GET /status`, in the order of the addresses.
 pub async fn statuses(addresses: impl IntoIterator<Item = String>) -> Vec<Result<Value>> {
     let ask = |address: String| tokio::spawn(async move { http::get_json(&address, "/status", STATUS_TIMEOUT).await });

@@ -27,9 +27,13 @@ pub struct StatusArgs {
     /// A node's folder, or the folder that contains the nodes' folders
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// A node's HTTP address (repeat it to ask more nodes)
+    /// A node's HTTP address (repeat it to ask more nodes); https://ADDRESS:PORT if it speaks TLS
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Vec<String>,
+    /// The certificate of the cluster's authority (tls/ca.crt of a node), for https://; otherwise those whom this system
+    /// believes count
+    #[arg(long, value_name = "FILE", requires = "http")]
+    ca: Option<PathBuf>,
     /// The socket admin.sock in a node's folder; for its user and root only
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -62,6 +66,9 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         }
         every => every.map(Duration::from_secs_f64),
     };
+    if let Some(ca) = &args.ca {
+        http::use_authority(ca)?;
+    }
     let targets = targets(args)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
@@ -81,7 +88,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
 fn targets(args: &StatusArgs) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
     for node in args.data.iter().map(|data| nodes::in_folder(data)).collect::<Result<Vec<_>>>()?.concat() {
-        let (id, region, address) = (u64::from(node.node.0), node.region.to_string(), node.http.to_string());
+        let (id, region, address) = (u64::from(node.node.0), node.region.to_string(), nodes::address(&node));
         targets.push(Target { node: Some(id), region, address });
     }
     // A path without a slash would be taken for an address.

@@ -1,8 +1,10 @@
-//! One JSON request to a node, GET or POST: over TCP to a trusted address, or through a Unix socket (an address with a
-//! slash in it is the socket's path).  A port that others can reach asks for a token: [`use_token`].
+//! One JSON request to a node, GET or POST: over TCP to a trusted address, over TLS (`https://` before the address), or
+//! through a Unix socket (an address that begins with a slash is the socket's path).  A port that others can reach asks
+//! for a token: [`use_token`].
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
@@ -15,6 +17,10 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+
+use crate::tls::{self, Trust};
 
 /// A status page is a few kilobytes; whatever sends more than this is not a node.
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
@@ -25,14 +31,59 @@ const TOKEN_VARIABLE: &str = "ONETRIP_HTTP_TOKEN";
 /// By address.
 static TOKENS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
+/// Whom `https://` believes; unless it is set, whom this system believes.
+static TRUST: Mutex<Option<Trust>> = Mutex::new(None);
+
+/// From now on `https://` believes the nodes of the cluster with this authority, and nobody else.
+pub fn use_authority(file: &Path) -> Result<()> {
+    let trust = Trust::AnyNameOf(Arc::new(tls::cluster_authority(file)?));
+    *TRUST.lock().expect("no code that holds this lock panics") = Some(trust);
+    Ok(())
+}
+
+fn connector() -> Result<TlsConnector> {
+    let trust = TRUST.lock().expect("no code that holds this lock panics").clone();
+    let trust = trust.map_or_else(|| Ok(Trust::NameOf(Arc::new(tls::system_authorities()?))), anyhow::Ok)?;
+    Ok(TlsConnector::from(Arc::new(tls::client(trust, None)?)))
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way<'a> {
+    Socket(&'a str),
+    Tcp(&'a str),
+    Tls(&'a str),
+}
+
+impl<'a> Way<'a> {
+    fn to(address: &'a str) -> Way<'a> {
+        let place = |rest: &'a str| rest.trim_end_matches('/');
+        match (address.strip_prefix("https://"), address.strip_prefix("http://")) {
+            (Some(rest), _) => Way::Tls(place(rest)),
+            (_, Some(rest)) => Way::Tcp(place(rest)),
+            _ if address.contains('/') => Way::Socket(address),
+            _ => Way::Tcp(address),
+        }
+    }
+}
+
+/// The name or address of the machine in `host:port`.
+pub fn host_of(address: &str) -> &str {
+    let (Way::Tcp(place) | Way::Tls(place) | Way::Socket(place)) = Way::to(address);
+    let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
 /// From now on this token is shown to this address.
 pub fn use_token(address: &str, token: &str) {
     TOKENS.lock().expect("no code that holds this lock panics").insert(address.into(), token.into());
 }
 
-fn token_for(address: &str) -> Option<String> {
+fn token_for(way: Way) -> Option<String> {
+    let (Way::Socket(address) | Way::Tcp(address) | Way::Tls(address)) = way;
     let known = TOKENS.lock().expect("no code that holds this lock panics").get(address).cloned();
-    known.or_else(|| std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty() && !address.contains('/')))
+    let given = || std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+    known.or_else(|| given().filter(|_| !matches!(way, Way::Socket(_))))
 }
 
 /// The node answered with an HTTP status other than success.
@@ -52,24 +103,35 @@ pub async fn post_json(address: &str, path: &str, body: &Value, timeout: Duratio
 }
 
 async fn within(timeout: Duration, address: &str, path: &str, method: Method, body: Bytes) -> Result<Value> {
+    let way = Way::to(address);
     let mut request = Request::builder();
-    if let Some(token) = token_for(address) {
+    if let Some(token) = token_for(way) {
         request = request.header(AUTHORIZATION, format!("Bearer {}", token.trim()));
     }
+    let host = match way {
+        Way::Socket(_) => "localhost",
+        Way::Tcp(place) | Way::Tls(place) => place,
+    };
     let request = request
         .method(method.clone())
         .uri(path)
-        .header(HOST, if address.contains('/') { "localhost" } else { address })
+        .header(HOST, host)
         .header(CONTENT_TYPE, "application/json")
         .body(Full::new(body))
         .context("make a request")?;
     let exchange = async {
         let connect = || format!("connect to {address}");
-        let answered = match address.contains('/') {
-            true => exchange(UnixStream::connect(address).await.with_context(connect)?, request).await,
-            false => exchange(TcpStream::connect(address).await.with_context(connect)?, request).await,
+        let answered = match way {
+            Way::Socket(socket) => exchange(UnixStream::connect(socket).await.with_context(connect)?, request).await,
+            Way::Tcp(place) => exchange(TcpStream::connect(place).await.with_context(connect)?, request).await,
+            Way::Tls(place) => {
+                let name = ServerName::try_from(host_of(address).to_string()).with_context(connect)?;
+                let stream = TcpStream::connect(place).await.with_context(connect)?;
+                exchange(connector()?.connect(name, stream).await.with_context(connect)?, request).await
+            }
         };
-        answered.with_context(|| format!("{method} http://{address}{path}"))
+        let scheme = if matches!(way, Way::Tls(_)) { "https" } else { "http" };
+        answered.with_context(|| format!("{method} {scheme}://{host}{path}"))
     };
     match tokio::time::timeout(timeout, exchange).await {
         Ok(result) => result,
@@ -143,6 +205,19 @@ mod tests {
             b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"a\":1}",
         ] {
             assert!(asked(garbage).await.is_err(), "{garbage:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_says_how_its_node_is_asked() {
+        for (address, way, host) in [
+            ("10.0.0.1:7101", Way::Tcp("10.0.0.1:7101"), "10.0.0.1"),
+            ("http://node.example:7101/", Way::Tcp("node.example:7101"), "node.example"),
+            ("https://[::1]:7101", Way::Tls("[::1]:7101"), "::1"),
+            ("/srv/onetrip/a/admin.sock", Way::Socket("/srv/onetrip/a/admin.sock"), "/srv/onetrip/a/admin.sock"),
+            ("./admin.sock", Way::Socket("./admin.sock"), "./admin.sock"),
+        ] {
+            assert_eq!((Way::to(address), host_of(address)), (way, host));
         }
     }
 

@@ -7,6 +7,7 @@
 //! - [`ports`]: free ports of this machine
 //! - [`postgres`]: where PostgreSQL's programs are
 //! - [`table`]: aligned columns
+//! - [`tls`]: whom a client believes
 //! - [`topology`]: regions and the round trips between them, from a TOML file
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -16,6 +17,7 @@ pub mod out;
 pub mod ports;
 pub mod postgres;
 pub mod table;
+pub mod tls;
 pub mod topology;
 
 pub use topology::Topology;

@@ -64,6 +64,8 @@ pub struct Token {
     cookie: hmac::Tag,
     cookie_name: String,
     cookie_value: String,
+    /// The cookie is sent over TLS only.
+    secure: bool,
 }
 
 impl Access {
@@ -75,7 +77,13 @@ impl Access {
         }
         let token = load_or_draw(&file)?;
         tracing::info!(http = %config.http, "the HTTP port asks for the token in {}", file.display());
-        Ok(Access::Token(Box::new(Token::new(&token, config.http.port())?)))
+        if !config.http.ip().is_loopback() && !config.http_tls {
+            tracing::warn!(
+                http = %config.http,
+                "the HTTP port speaks no TLS, so its token can be read on its way: see `http_tls` in docs/settings.md"
+            );
+        }
+        Ok(Access::Token(Box::new(Token::new(&token, config)?)))
     }
 
     fn admits(&self, headers: &HeaderMap) -> bool {
@@ -96,7 +104,11 @@ impl Access {
 }
 
 impl Token {
-    fn new(token: &str, port: u16) -> Result<Token> {
+    fn new(token: &str, config: &NodeConfig) -> Result<Token> {
+        Token::of_port(token, config.http.port(), config.http_tls)
+    }
+
+    fn of_port(token: &str, port: u16, secure: bool) -> Result<Token> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &secret::draw()?);
         let cookie_value = hex(&sha256(format!("cookie of the console\n{token}").as_bytes()));
         Ok(Token {
@@ -106,6 +118,7 @@ impl Token {
             // Browsers send a cookie to all ports of an address: each node has a name of its own.
             cookie_name: format!("onetrip-{port}"),
             cookie_value,
+            secure,
         })
     }
 
@@ -129,7 +142,8 @@ impl Token {
     }
 
     fn set_cookie(&self) -> String {
-        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie_name, self.cookie_value)
+        let secure = if self.secure { "; Secure" } else { "" };
+        format!("{}={}; Path=/; HttpOnly; SameSite=Strict{secure}", self.cookie_name, self.cookie_value)
     }
 }
 
@@ -277,12 +291,14 @@ mod tests {
 
     #[test]
     fn elsewhere_only_the_token_or_its_cookie_is_answered() {
-        let token = Token::new(TOKEN, 7101).unwrap();
+        let token = Token::of_port(TOKEN, 7101, false).unwrap();
         let cookie = token.set_cookie();
         let (pair, rules) = cookie.split_once("; ").unwrap();
         assert_eq!(rules, "Path=/; HttpOnly; SameSite=Strict");
         assert!(!cookie.contains(TOKEN), "the cookie does not tell the token");
         let value = pair.strip_prefix("onetrip-7101=").unwrap();
+        let secure = Token::of_port(TOKEN, 7101, true).unwrap().set_cookie();
+        assert_eq!(secure, format!("{cookie}; Secure"));
         let access = Access::Token(Box::new(token));
         let bearer = |token: &str| headers(&[(AUTHORIZATION, &format!("Bearer {token}"))]);
         let with = |cookie: &str| headers(&[(COOKIE, cookie)]);
@@ -332,7 +348,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_the_token_no_path_tells_more_than_whether_all_is_well() {
-        let address = serve(Access::Token(Box::new(Token::new(TOKEN, 7101).unwrap()))).await;
+        let address = serve(Access::Token(Box::new(Token::of_port(TOKEN, 7101, false).unwrap()))).await;
         let here = "Host: 10.0.1.10:7101\r\n";
         for path in
             ["/cluster", "/console/console.js", "/console/model.js", "/nothing", "/cluster?token=x", "//cluster"]
@@ -354,7 +370,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_browser_gets_a_cookie_for_the_token() {
-        let address = serve(Access::Token(Box::new(Token::new(TOKEN, 7101).unwrap()))).await;
+        let address = serve(Access::Token(Box::new(Token::of_port(TOKEN, 7101, false).unwrap()))).await;
         let by_link = ask(address, &format!("GET /?token={TOKEN}"), "", "").await;
         let by_form = ask(address, "POST /console/sign-in", "", &format!("token={TOKEN}")).await;
         let by_pasted = ask(address, "POST /console/sign-in", "", &format!("token=+{TOKEN}%0D%0A+")).await;

@@ -166,7 +166,8 @@ impl Admin {
             .route("/retain", post(retain))
             .with_state(self.clone())
             // What the HTTP port tells everybody on this machine.
-            .route("/cluster", get(http::cluster).with_state(self.http.clone()));
+            .route("/cluster", get(http::cluster).with_state(self.http.clone()))
+            .route("/status", get(http::status).with_state(self.http.clone()));
         if let Err(e) = axum::serve(OwnUser(listener), routes).await {
             tracing::error!(%node, "the admin socket ended: {e}");
         }

@@ -1,96 +1,67 @@
-//! Limits the connections to the HTTP port: anybody on the machine may open some, and they must not take the file
-//! descriptors that the node needs for its peers.
+//! The connections to the HTTP port: anybody on the machine may open some, and they must not take the file descriptors
+//! that the node needs for its peers.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most; others wait in the kernel's queue.
+//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most, a handshake of TLS included; others
+//! wait in the kernel's queue.
 
-use std::future::Future;
+use crate::tls::HttpTls;
+use axum::http::StatusCode;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::sync::Semaphore;
 
 const CONNECTIONS_MAX: usize = 64;
 /// Much longer than any answer takes.
 const STAY_MAX: Duration = Duration::from_secs(10);
+/// The first byte of a client that speaks TLS: a record with a handshake (RFC 8446, 5.1).
+const HANDSHAKE: u8 = 22;
 
-pub struct BoundedListener {
-    listener: TcpListener,
-    places: Arc<Semaphore>,
-}
-
-pub struct BoundedStream {
-    stream: TcpStream,
-    until: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl BoundedListener {
-    pub fn new(listener: TcpListener) -> BoundedListener {
-        BoundedListener { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
-    }
-}
-
-impl axum::serve::Listener for BoundedListener {
-    type Io = BoundedStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (BoundedStream, SocketAddr) {
-        let place = self.places.clone().acquire_owned().await.expect("nobody closes it");
-        loop {
-            match self.listener.accept().await {
-                Ok((stream, from)) => {
-                    let until = Box::pin(tokio::time::sleep(STAY_MAX));
-                    return (BoundedStream { stream, until, _place: place }, from);
-                }
-                // Most likely there are no file descriptors left: let other connections end first.
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+/// Answers until its task ends.
+pub async fn serve(listener: TcpListener, routes: Router, tls: Arc<HttpTls>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let place = places.clone().acquire_owned().await.expect("nobody closes it");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (routes, tls) = (routes.clone(), tls.clone());
+                tokio::spawn(async move {
+                    // Why a stranger's connection breaks is of no interest.
+                    let _ = tokio::time::timeout(STAY_MAX, welcome(stream, routes, &tls)).await;
+                    drop(place);
+                });
             }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-impl BoundedStream {
-    fn check_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.until.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(()),
+            // Most likely there are no file descriptors left: let other connections end first.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-impl AsyncRead for BoundedStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.check_time(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+async fn welcome(stream: TcpStream, routes: Router, tls: &HttpTls) -> io::Result<()> {
+    let Some(acceptor) = tls.acceptor() else { return converse(stream, routes).await };
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
+        let why = (StatusCode::BAD_REQUEST, "this port speaks TLS: ask https://\n");
+        return converse(stream, Router::new().fallback(move || async move { why })).await;
     }
+    converse(acceptor.accept(stream).await?, routes).await
 }
 
-impl AsyncWrite for BoundedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.check_time(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, routes: Router) -> io::Result<()> {
+    let service = TowerToHyperService::new(routes);
+    http1::Builder::new().serve_connection(TokioIo::new(stream), service).await.map_err(io::Error::other)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn ask(address: SocketAddr) -> io::Result<String> {
@@ -107,7 +78,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let routes = axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
-        tokio::spawn(async move { axum::serve(BoundedListener::new(listener), routes).await });
+        tokio::spawn(serve(listener, routes, Arc::new(HttpTls::none())));
         assert!(ask(address).await.unwrap().ends_with("hello"));
         let mut silent = Vec::new();
         for _ in 0..CONNECTIONS_MAX + 10 {

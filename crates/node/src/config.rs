@@ -12,7 +12,7 @@ use onetrip_core::members::AUTO;
 use onetrip_core::{Level, MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub const FILE_NAME: &str = "node.toml";
@@ -58,6 +58,14 @@ pub struct NodeConfig {
     /// Allows an `http` that others can reach, who then need a token.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub http_anywhere: bool,
+    /// `http` speaks TLS, with the node's certificate or with one of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub http_tls: bool,
+    /// Files with a certificate (and those that vouch for it) and its key in PEM, for `http` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_certificate: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_key: Option<PathBuf>,
     /// Emulated one-way delay from this node to the members of a region, in milliseconds.  A region that is not listed
     /// is at no distance.  Like `lab`, only for tests and demonstrations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -200,6 +208,7 @@ impl NodeConfig {
                 self.http
             ));
         }
+        self.validate_http_tls()?;
         let mut ids: Vec<_> = self.members.iter().map(|m| m.id).collect();
         ids.sort_unstable();
         if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
@@ -275,6 +284,24 @@ impl NodeConfig {
         Ok(())
     }
 
+    fn validate_http_tls(&self) -> std::result::Result<(), String> {
+        let own = [("http_certificate", &self.http_certificate), ("http_key", &self.http_key)];
+        let given = || own.iter().filter_map(|(name, file)| Some((*name, file.as_ref()?)));
+        if let Some((name, file)) = given().find(|(_, file)| !file.is_absolute()) {
+            return Err(format!("`{name}` is {}, not an absolute path", file.display()));
+        }
+        match (given().count(), self.http_tls) {
+            (1, _) => Err("of `http_certificate` and `http_key` only one is there".into()),
+            (2, false) => Err("`http_certificate` is for `http_tls = true`, which is not there".into()),
+            (0, true) if !self.tls => {
+                Err("`http_tls = true` needs a certificate, and with `tls = false` the node has none: name \
+                                           one with `http_certificate` and `http_key`"
+                    .into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The settings that are others in `new`, by their names in the file.
     pub fn changes(&self, new: &NodeConfig) -> Vec<String> {
         let settings = |config: &NodeConfig| {
@@ -324,6 +351,11 @@ impl NodeConfig {
 
     pub fn checkpoint_file(&self) -> PathBuf {
         self.data_dir.join(CHECKPOINT_FILE)
+    }
+
+    /// Where this node can be reached, as far as that is an address of one machine: its certificate is for these, too.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        [self.listen.ip(), self.http.ip()]
     }
 
     /// The token of the HTTP port, where it asks for one.

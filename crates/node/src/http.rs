@@ -2,7 +2,7 @@
 //! for load balancers; in a lab `POST /links`.  Who may ask is decided in `access`.
 
 use crate::access::{guard, Door};
-use crate::bounded_listener::BoundedListener;
+use crate::bounded_listener;
 use crate::cluster::{self, Latest};
 use crate::config::NodeConfig;
 use crate::console;
@@ -10,6 +10,7 @@ use crate::inbox::{Event, Inbox};
 use crate::postgres::{Counts, PostgresState, ServerState};
 use crate::space::Disks;
 use crate::status::{report, CoreStatus, StatusReport, Surroundings};
+use crate::tls::HttpTls;
 use crate::transport::Transport;
 use axum::extract::{RawQuery, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
@@ -30,6 +31,7 @@ pub type PostgresWatch = OnceLock<Box<dyn Fn() -> PostgresState + Send + Sync>>;
 
 pub struct Http {
     pub access: Arc<Door>,
+    pub tls: Arc<HttpTls>,
     pub config: Arc<NodeConfig>,
     pub transport: Arc<Transport>,
     pub inbox: Inbox,
@@ -63,9 +65,7 @@ impl Http {
         #[cfg(feature = "lab")]
         let routes = if self.config.lab { routes.merge(crate::links::routes()) } else { routes };
         let routes = routes.with_state(self.clone()).layer(from_fn_with_state(self.access.clone(), guard));
-        if let Err(e) = axum::serve(BoundedListener::new(listener), routes).await {
-            tracing::error!("HTTP ended: {e}");
-        }
+        bounded_listener::serve(listener, routes, self.tls.clone()).await;
     }
 
     /// For those who need no more than what is known without asking anybody.
@@ -103,6 +103,7 @@ impl Http {
             postgres: self.postgres.get().map(|watch| watch()),
             certificate_good_until_s: self.transport.tls().map(|tls| tls.good_until_s()),
             authority_good_until_s: self.transport.tls().map(|tls| tls.authority().good_until_s()),
+            http_certificate_good_until_s: self.tls.good_until_s(),
             up: self.started.elapsed(),
             disks: self.disks.now(),
             counts,
@@ -123,7 +124,7 @@ pub(crate) async fn ask_core(inbox: &Inbox) -> Option<CoreStatus> {
 const STUCK: (StatusCode, &str) =
     (StatusCode::SERVICE_UNAVAILABLE, "the node does not answer: its disk may be stuck\n");
 
-async fn status(State(http): State<Arc<Http>>) -> Response {
+pub(crate) async fn status(State(http): State<Arc<Http>>) -> Response {
     match http.gather().await {
         Some((_, report)) => Json(report).into_response(),
         None => STUCK.into_response(),

@@ -18,6 +18,7 @@ use crate::postgres::{self, Counts, Rebuild, RebuildFrom, Supervisor};
 use crate::rebuild::OtherMembers;
 use crate::space::Disks;
 use crate::span;
+use crate::tls::HttpTls;
 use crate::transport::Transport;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
@@ -38,6 +39,7 @@ pub struct Node {
     inbox: Inbox,
     transport: Arc<Transport>,
     door: Arc<Door>,
+    http_tls: Arc<HttpTls>,
     agent_limits: Arc<AgentLimits>,
     postgres: Arc<PostgresWatch>,
     rebuild_orders: watch::Receiver<Option<RebuildFrom>>,
@@ -115,6 +117,7 @@ impl Node {
         // A port that is taken is found before the log is read, which may take long; nothing listens until it is read.
         drop((listen(config.listen, "the peer port")?, listen(config.http, "the HTTP port")?));
         let door = Door::new(Access::of(&config)?);
+        let http_tls = Arc::new(HttpTls::of(&config)?);
         let (rebuild, rebuild_orders) = watch::channel(None);
         let core = CoreThread::open(config.clone(), transport.clone(), inbox.clone(), rebuild)?;
         let peers = listen(config.listen, "the peer port")?;
@@ -125,6 +128,7 @@ impl Node {
         let postgres = Arc::new(PostgresWatch::new());
         let pages = Arc::new(Http {
             access: door.clone(),
+            tls: http_tls.clone(),
             config: config.clone(),
             transport: transport.clone(),
             inbox: inbox.clone(),
@@ -198,6 +202,7 @@ impl Node {
             inbox,
             transport,
             door,
+            http_tls,
             agent_limits,
             postgres,
             rebuild_orders,
@@ -230,6 +235,13 @@ impl Node {
             Ok(()) if self.config.tls => tracing::info!("new connections use the certificates in tls/"),
             Ok(()) => {}
             Err(e) => tracing::error!("the certificates stay as they were: {e}"),
+        }
+        match self.http_tls.reload(&self.config) {
+            Ok(()) if self.config.http_tls => {
+                tracing::info!("new connections to the HTTP port get its present certificate")
+            }
+            Ok(()) => {}
+            Err(e) => tracing::error!("the certificate of the HTTP port stays as it was: {e}"),
         }
         match supervisor.map(Supervisor::reload) {
             Some(Ok(())) => {

@@ -29,6 +29,8 @@ const DISK_SILENT_MAX: Duration = Duration::from_secs(1);
 /// An election that takes longer is a problem.
 pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(5);
 const EXPIRES_SOON_DAYS: i64 = (crate::tls::EXPIRES_SOON.as_secs() / 86_400) as i64;
+/// Certificates that renew themselves last 45 to 90 days, and are renewed when a third of that is left.
+const HTTP_EXPIRES_SOON_DAYS: i64 = 7;
 /// A member that is connected and says nothing for longer is a problem.
 const MEMBER_SILENT_MAX: Duration = Duration::from_secs(5);
 
@@ -78,6 +80,7 @@ pub struct Surroundings {
     /// Seconds since 1970.
     pub certificate_good_until_s: Option<u64>,
     pub authority_good_until_s: Option<u64>,
+    pub http_certificate_good_until_s: Option<u64>,
     pub up: Duration,
     pub disks: Vec<Space>,
     /// What PostgreSQL has counted, if it was asked; or why it does not tell.
@@ -179,6 +182,8 @@ pub struct StatusReport {
     pub certificate: Option<Certificate>,
     /// That of the cluster's authority.
     pub authority: Option<Certificate>,
+    /// The HTTP port's own, if it has one.
+    pub http_certificate: Option<Certificate>,
     pub disks: Vec<Space>,
     pub problems: Vec<String>,
 }
@@ -384,7 +389,7 @@ fn quorum(config: &NodeConfig, core: &CoreStatus, peers: &[PeerState]) -> Quorum
 pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> StatusReport {
     let quorum = quorum(config, &core, &around.peers);
     let problems = problems(config, &core, &around, &quorum);
-    let Surroundings { peers, postgres, certificate_good_until_s, authority_good_until_s, up, disks, counts } = around;
+    let Surroundings { peers, postgres, up, disks, counts, .. } = around;
     let (counts, no_counts) = match counts.as_deref() {
         Some(Ok(counts)) => (Some(counts.clone()), None),
         Some(Err(why)) => (None, Some(why.clone())),
@@ -449,8 +454,9 @@ pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> St
         counts,
         no_counts,
         archive: core.archive,
-        certificate: certificate_good_until_s.map(certificate),
-        authority: authority_good_until_s.map(certificate),
+        certificate: around.certificate_good_until_s.map(certificate),
+        authority: around.authority_good_until_s.map(certificate),
+        http_certificate: around.http_certificate_good_until_s.map(certificate),
         disks,
         problems,
     }
@@ -556,6 +562,13 @@ fn problems(config: &NodeConfig, core: &CoreStatus, around: &Surroundings, quoru
     if let Some(good) = around.authority_good_until_s.map(certificate).filter(|c| c.days_left < EXPIRES_SOON_DAYS) {
         problems.push(format!(
             "the certificate of the cluster's authority is good until {}: make a new one with `onetrip certificate --new-authority`",
+            good.last_day
+        ));
+    }
+    let of_http = around.http_certificate_good_until_s.map(certificate);
+    if let Some(good) = of_http.filter(|c| c.days_left < HTTP_EXPIRES_SOON_DAYS) {
+        problems.push(format!(
+            "the certificate of the HTTP port is good until {}: renew it, and reload the node",
             good.last_day
         ));
     }

@@ -61,6 +61,10 @@ fn each_mistake_is_named() {
         ("[postgres]", "[memory]\nfrom_peers = 1000\n[postgres]", "unknown field `from_peers`"),
         ("cluster = \"test\"", "cluster = \"my test\"", "cannot be used in a certificate"),
         ("http = \"127.0.0.1:8002\"", "http = \"0.0.0.0:8002\"", "`http_anywhere = true`"),
+        ("node = 2", "node = 2\nhttp_certificate = \"/a\"\nhttp_key = \"/b\"", "`http_tls = true`, which is not there"),
+        ("node = 2", "node = 2\nhttp_tls = true\nhttp_key = \"/b\"", "only one is there"),
+        ("node = 2", "node = 2\nhttp_tls = true\nhttp_key = \"b\"", "`http_key` is b, not an absolute path"),
+        ("node = 2", "node = 2\nhttp_tls = true\ntls = false", "with `tls = false` the node has none"),
     ];
     for (from, to, want) in cases {
         let error = load(&GOOD.replacen(from, to, 1)).expect_err(to);

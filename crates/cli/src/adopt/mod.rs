@@ -36,7 +36,6 @@ use onetrip_node::postgres::{
 };
 use onetrip_node::tls::{self, Authority};
 use serde::{Deserialize, Serialize};
-use tokio_postgres::NoTls;
 
 use crate::init::SequenceArgs;
 use crate::lab::LabArgs;
@@ -300,8 +299,7 @@ fn check_stopped(old: &Old, args: &AdoptArgs) -> Result<Found> {
 fn check_running(conninfo: &str, args: &AdoptArgs) -> Result<Found> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(conninfo, NoTls).await.context("connect to the server")?;
-        tokio::spawn(connection);
+        let client = crate::conninfo::connect(conninfo, "onetrip adopt").await?;
         // One snapshot, and nothing that the checks call can change anything.
         client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.context("begin")?;
         let mut found = Vec::new();
@@ -408,7 +406,7 @@ fn prepare(args: &AdoptArgs, old: &Old, data: &Path) -> Result<()> {
     Server::of(&config)?.check()?;
     if config.tls {
         let authority = Authority::new(&config.cluster)?;
-        tls::write_folder(data, &authority, &authority.issue(config.node)?)?;
+        tls::write_folder(data, &authority, &authority.issue_at(config.node, &config.addresses())?)?;
     }
     config.data_dir = folder.clone();
     config.save()?;
@@ -442,6 +440,9 @@ fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &st
         log_bytes_max: 4 << 30,
         level: onetrip_core::level::KNOWN,
         http_anywhere: false,
+        http_tls: false,
+        http_certificate: None,
+        http_key: None,
         lab: args.lab.asked(),
         tls: !args.lab.asked(),
         one_way_ms: BTreeMap::new(),

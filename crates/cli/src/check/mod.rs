@@ -31,9 +31,12 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
-use onetrip_client::{complain, say};
+use onetrip_client::{complain, http, say};
+use onetrip_core::NodeId;
 use onetrip_node::config::NodeConfig;
+use onetrip_node::tls::node_name;
 
+use crate::conninfo::quoted;
 use crate::nodes;
 use definitions::Definition;
 pub use report::{Difference, ExtensionVersions, Report, TableRows};
@@ -56,14 +59,18 @@ pub struct CheckArgs {
     /// The folder that contains the nodes' folders
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// How to connect to each node's replicated database, such as "host=10.0.0.1 user=postgres dbname=onetrip"; a
-    /// password that is not in it may be in PGPASSWORD
+    /// How to connect to each node's replicated database, such as "host=10.0.0.1 user=postgres dbname=onetrip", also
+    /// with sslmode and sslrootcert; a password that is not in it may be in PGPASSWORD
     #[arg(long, value_name = "CONNINFO", num_args = 2..)]
     connect: Vec<String>,
-    /// A node's HTTP address (repeat it for each node); the node says where its PostgreSQL is, which is asked as the
-    /// role postgres, with the password in PGPASSWORD
+    /// A node's HTTP address (repeat it for each node), https://ADDRESS:PORT if it speaks TLS; the node says where its
+    /// PostgreSQL is, which is asked as the role postgres, with the password in PGPASSWORD
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Vec<String>,
+    /// The certificate of the cluster's authority (tls/ca.crt of a node): the nodes, and their PostgreSQL, have to show
+    /// that they belong to the cluster
+    #[arg(long, value_name = "FILE", requires = "http")]
+    ca: Option<PathBuf>,
     /// Give up if the nodes do not reach one position within this many seconds
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
@@ -79,7 +86,10 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
     let conninfos = match (&args.data, &args.connect[..]) {
         (Some(data), _) => runtime.block_on(in_folder(data, args.json))?,
-        (None, []) => runtime.block_on(behind_http(&args.http))?,
+        (None, []) => {
+            args.ca.as_deref().map(http::use_authority).transpose()?;
+            runtime.block_on(behind_http(&args.http, args.ca.as_deref()))?
+        }
         (None, given) => given.to_vec(),
     };
     let mut outcome = runtime.block_on(compare(&conninfos, Duration::from_secs(args.timeout)))?;
@@ -98,7 +108,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
 /// there.
 async fn in_folder(data: &Path, quiet: bool) -> Result<Vec<String>> {
     let nodes = nodes::in_folder(data)?;
-    let statuses = nodes::statuses(nodes.iter().map(|node| node.http.to_string())).await;
+    let statuses = nodes::statuses(nodes.iter().map(nodes::address)).await;
     // If no node is running, connecting fails later, with an error.
     let members = nodes::newest(&statuses).filter(|s| s["members"].is_array());
     let is_member = |node: &NodeConfig| members.is_none_or(|s| nodes::members(s).any(|m| m["id"] == node.node.0));
@@ -123,19 +133,30 @@ async fn in_folder(data: &Path, quiet: bool) -> Result<Vec<String>> {
     Ok(conninfos)
 }
 
-/// The nodes that answer there say themselves where their PostgreSQL is.
-async fn behind_http(addresses: &[String]) -> Result<Vec<String>> {
+/// The nodes that answer there say themselves where their PostgreSQL is.  With `ca`, the cluster's authority has to
+/// vouch for it as for the node.
+async fn behind_http(addresses: &[String], ca: Option<&Path>) -> Result<Vec<String>> {
     let mut conninfos = Vec::new();
     for (address, status) in addresses.iter().zip(nodes::statuses(addresses.to_vec()).await) {
         let status = status?;
-        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-        let place = || {
-            Some((u16::try_from(status["postgres"]["port"].as_u64()?).ok()?, status["postgres"]["database"].as_str()?))
+        let host = http::host_of(address);
+        let postgres = &status["postgres"];
+        let port = postgres["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        let (Some(port), Some(database)) = (port, postgres["database"].as_str()) else {
+            complain!("the node at {address} has no PostgreSQL: left out");
+            continue;
         };
-        match place() {
-            Some((port, database)) => conninfos.push(conninfo(host, port, database)),
-            None => complain!("the node at {address} has no PostgreSQL: left out"),
-        }
+        let (Some(ca), Some(node), Some(cluster)) = (ca, status["node"].as_u64(), status["cluster"].as_str()) else {
+            conninfos.push(conninfo(host, port, database));
+            continue;
+        };
+        let mut found = tokio::net::lookup_host((host, port)).await.with_context(|| format!("look up {host}"))?;
+        let ip = found.next().with_context(|| format!("{host} has no address"))?.ip();
+        // A server has the node's certificate, which need not be for its address.
+        let name = node_name(NodeId(u32::try_from(node).context("the node's number")?), cluster);
+        let ca = quoted(&ca.display().to_string());
+        let place = conninfo(&name, port, database);
+        conninfos.push(format!("{place} hostaddr={ip} sslmode=verify-full sslrootcert={ca}"));
     }
     if conninfos.len() < 2 {
         bail!("nodes with a PostgreSQL: {}; a comparison needs two", conninfos.len());
@@ -145,10 +166,6 @@ async fn behind_http(addresses: &[String]) -> Result<Vec<String>> {
 
 fn conninfo(host: &str, port: u16, database: &str) -> String {
     format!("host={} port={port} user=postgres dbname={}", quoted(host), quoted(database))
-}
-
-fn quoted(value: &str) -> String {
-    format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
 pub async fn compare(conninfos: &[String], timeout: Duration) -> Result<Report> {

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
+
+use crate::conninfo::without_password;
 
 /// How far N lies ahead of the nodes, at the first try and at most: the log grows while the nodes are asked.
 const AHEAD_MIN: i64 = 1;
@@ -50,7 +52,8 @@ pub async fn at_one_position(conninfos: &[String], timeout: Duration) -> Result<
     for conninfo in conninfos {
         let client = connect(conninfo).await?;
         let region = client.query_one("select current_setting('onetrip.region')", &[]).await;
-        let region: String = region.with_context(|| format!("ask {} for its region", shown(conninfo)))?.get(0);
+        let region: String =
+            region.with_context(|| format!("ask {} for its region", without_password(conninfo)))?.get(0);
         regions.push(region);
         watchers.push(client);
     }
@@ -76,23 +79,8 @@ pub async fn at_one_position(conninfos: &[String], timeout: Duration) -> Result<
     bail!("the log grows too fast to take a snapshot at one position on all nodes; try again when the load is lower")
 }
 
-fn shown(conninfo: &str) -> String {
-    match conninfo.parse::<tokio_postgres::Config>() {
-        Ok(config) => format!("{:?} port {:?}", config.get_hosts(), config.get_ports()),
-        Err(_) => "a node".to_string(),
-    }
-}
-
 pub async fn connect(conninfo: &str) -> Result<Client> {
-    let mut config: tokio_postgres::Config =
-        conninfo.parse().map_err(|e| crate::BadUsage(format!("--connect {conninfo:?}: {e}")))?;
-    config.connect_timeout(Duration::from_secs(10)).application_name("onetrip check");
-    if let (None, Ok(password)) = (config.get_password(), std::env::var("PGPASSWORD")) {
-        config.password(password);
-    }
-    let (client, connection) =
-        config.connect(NoTls).await.with_context(|| format!("connect to {}", shown(conninfo)))?;
-    tokio::spawn(connection);
+    let client = crate::conninfo::connect(conninfo, "onetrip check").await?;
     // All regions are compared at one position, whatever the database says.
     let own = "set onetrip.read = local; set onetrip.max_staleness = -1; set onetrip.max_trips = -1";
     client.batch_execute(own).await.context("set how it reads")?;

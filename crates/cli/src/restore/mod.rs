@@ -161,7 +161,7 @@ fn make(
     copy::postgres(&backup.join(manifest::POSTGRES), data, bin_dir, &mut progress)?;
     if config.tls {
         let authority = Authority::new(&config.cluster)?;
-        tls::write_folder(data, &authority, &authority.issue(config.node)?)?;
+        tls::write_folder(data, &authority, &authority.issue_at(config.node, &config.addresses())?)?;
     }
     config.save()?;
     progress.end("the node is complete");
@@ -209,6 +209,9 @@ fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path
         log_bytes_max: 4 << 30,
         level: Default::default(),
         http_anywhere: false,
+        http_tls: false,
+        http_certificate: None,
+        http_key: None,
         lab: args.lab.asked(),
         tls: !args.lab.asked(),
         one_way_ms: BTreeMap::new(),

@@ -3,15 +3,18 @@
 //! A node that has the authority's key (`tls/ca.key`) can let a new node join.  The key may as well be kept elsewhere,
 //! and be lent to a node for as long as a token for a new node is valid.
 //!
-//! Invariants: a node's certificate is for the name [`node_name`] and no other; what `issue` returns has been verified
+//! Invariants: a node's certificate is for the name [`node_name`], for addresses, and no other name; what `issue` returns has been verified
 //! against the authority's own certificate.
 
+use super::der::not_after;
 use super::{node_name, private_key, provider, read, wrong, CA_CERTIFICATE, CA_KEY};
 use crate::error::{Error, Result};
 use onetrip_core::NodeId;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 use tokio_rustls::rustls;
@@ -144,13 +147,27 @@ impl Authority {
 
     /// Makes a new key and certificate for `node`.
     pub fn issue(&self, node: NodeId) -> Result<Issued> {
-        self.issue_valid(node, validity(NODE_YEARS))
+        self.issue_at(node, &[])
     }
 
-    pub(super) fn issue_valid(&self, node: NodeId, (from, until): (OffsetDateTime, OffsetDateTime)) -> Result<Issued> {
+    /// The same for clients too, who know the node by these addresses.  To other members they mean nothing.
+    pub fn issue_at(&self, node: NodeId, addresses: &[IpAddr]) -> Result<Issued> {
+        self.issue_valid(node, addresses, validity(NODE_YEARS))
+    }
+
+    pub(super) fn issue_valid(
+        &self,
+        node: NodeId,
+        addresses: &[IpAddr],
+        (from, until): (OffsetDateTime, OffsetDateTime),
+    ) -> Result<Issued> {
         let name = node_name(node, &self.cluster);
         let key = KeyPair::generate().map_err(|e| wrong("making a key", e))?;
-        let mut params = CertificateParams::new([name.clone()]).map_err(|e| wrong("naming a certificate", e))?;
+        let addresses: BTreeSet<IpAddr> = addresses.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
+        // An address becomes one of the kind that clients compare with addresses.
+        let names = [name.clone()].into_iter().chain(addresses.iter().map(IpAddr::to_string));
+        let mut params =
+            CertificateParams::new(names.collect::<Vec<_>>()).map_err(|e| wrong("naming a certificate", e))?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -206,50 +223,6 @@ fn verify(certificate: &CertificateDer<'_>, authority: &CertificateDer<'static>,
     let algorithms = provider().signature_verification_algorithms.all;
     rustls::client::verify_server_cert_signed_by_trust_anchor(&parsed, &super::roots(authority)?, &[], at, algorithms)
         .map_err(|e| wrong(what, e))
-}
-
-/// The end of a certificate's validity, in seconds since 1970 (RFC 5280, 4.1).
-fn not_after(certificate: &[u8]) -> Option<u64> {
-    const SEQUENCE: u8 = 0x30;
-    const VERSION: u8 = 0xa0;
-    let within = |bytes| value(bytes).filter(|(tag, ..)| *tag == SEQUENCE).map(|(_, within, _)| within);
-    let mut rest = within(within(certificate)?)?;
-    if let (VERSION, _, after) = value(rest)? {
-        rest = after;
-    }
-    // The serial number, the algorithm, the issuer.
-    for _ in 0..3 {
-        rest = value(rest)?.2;
-    }
-    let (_, _, rest) = value(within(rest)?)?;
-    let (tag, text, _) = value(rest)?;
-    let digits = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
-    let number = |from: usize, len: usize| digits.get(from..from + len)?.parse::<u16>().ok();
-    let (year, rest) = match (tag, digits.len()) {
-        (0x17, 12) => (number(0, 2).map(|year| year + if year < 50 { 2000 } else { 1900 })?, 2),
-        (0x18, 14) => (number(0, 4)?, 4),
-        _ => return None,
-    };
-    let part = |place: usize| number(rest + 2 * place, 2).and_then(|n| u8::try_from(n).ok());
-    let day = time::Date::from_calendar_date(i32::from(year), part(0)?.try_into().ok()?, part(1)?).ok()?;
-    let at = day.with_hms(part(2)?, part(3)?, part(4)?).ok()?.assume_utc();
-    u64::try_from(at.unix_timestamp()).ok()
-}
-
-/// The first value in DER: its tag, its contents, and what follows.
-fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = bytes.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (len, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x83 => {
-            let (len, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            (len.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
-        }
-        _ => return None,
-    };
-    let (contents, rest) = rest.split_at_checked(len)?;
-    Some((tag, contents, rest))
 }
 
 /// Only its owner can read it.

@@ -5,17 +5,23 @@
 //! | `ca.crt`, `ca.key` | the authority, the same on all nodes; the key may be kept elsewhere |
 //! | `node.crt`, `node.key` | this node's own, for the name `node-<id>.<cluster>` |
 //!
+//! The HTTP port may speak TLS too ([`HttpTls`]), where clients need no certificate.
+//!
 //! Invariants:
 //! - No peer counts as a member without a certificate that this authority signed for that member's name.
 //! - Both ends prove who they are on every connection: no session is resumed.
 
 mod authority;
+mod der;
+mod http;
 mod pinned;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use authority::{Authority, Issued};
+pub use der::end_point;
+pub use http::HttpTls;
 pub use pinned::pinned;
 #[cfg(feature = "lab")]
 pub(crate) use pinned::Pinned;
@@ -25,6 +31,7 @@ pub(crate) use tests::{expired, test_acceptor, test_client};
 
 use crate::error::{Error, Result};
 use onetrip_core::NodeId;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -183,14 +190,14 @@ impl Tls {
     }
 
     /// A certificate for a node that joins; the error says that this node has no key.
-    pub fn issue(&self, node: NodeId) -> Result<Issued> {
+    pub fn issue(&self, node: NodeId, addresses: &[IpAddr]) -> Result<Issued> {
         let mut lent = self.lent.lock().expect("no code that holds this lock panics");
         if lent.as_ref().is_some_and(|(_, until)| Instant::now() >= *until) {
             *lent = None;
         }
         match &*lent {
-            Some((whole, _)) => whole.issue(node),
-            None => self.authority.issue(node),
+            Some((whole, _)) => whole.issue_at(node, addresses),
+            None => self.authority.issue_at(node, addresses),
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 /// A certificate that expired yesterday.
 pub fn expired(authority: &Authority, node: NodeId) -> Issued {
     let now = OffsetDateTime::now_utc();
-    authority.issue_valid(node, (now - time::Duration::days(365), now - time::Duration::days(1))).unwrap()
+    authority.issue_valid(node, &[], (now - time::Duration::days(365), now - time::Duration::days(1))).unwrap()
 }
 
 fn chain(issued: &Issued) -> Vec<CertificateDer<'static>> {

@@ -22,7 +22,7 @@ use onetrip_core::members::MEMBERS_MAX;
 use onetrip_core::{Members, NodeId, RegionId};
 use raft::eraftpb::MessageType;
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -290,6 +290,7 @@ impl Transport {
             return Err(PeerError::refused("this node's answer is not one to a request to join"));
         };
         let checkpoint = tokio::task::spawn_blocking(checkpoint).await.map_err(PeerError::refused)?;
+        let address = member.address.parse::<SocketAddr>().ok().map(|address| address.ip());
         let tls = match self.tls() {
             Some(tls) => {
                 let authority = tls.authority();
@@ -297,7 +298,7 @@ impl Transport {
                     ca_certificate: authority.certificate_pem().to_owned(),
                     // One that is lent is not handed on.
                     ca_key: authority.key_pem(),
-                    node: tls.issue(member.id).map_err(PeerError::refused)?,
+                    node: tls.issue(member.id, address.as_slice()).map_err(PeerError::refused)?,
                 })
             }
             None => None,

@@ -1,6 +1,8 @@
 //! The command as it is shipped: it works, and it contains nothing that only tests need.  Everything else is tested
 //! with `onetrip-lab`, the same command built with the feature `lab` (`crates/lab/tests`).
 
+mod encrypted;
+
 use std::io::BufRead;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -181,7 +183,11 @@ async fn who_is_let_in(folders: &[PathBuf]) -> Result<()> {
             Ok::<_, anyhow::Error>(told(&said))
         };
         assert_eq!(psql("sslmode=verify-ca", "of app")?, "TLSv1.3\n");
-        ensure!(psql("sslmode=verify-full", "of app")?.contains("does not match host name"), "verify-full");
+        assert_eq!(psql("sslmode=verify-full", "of app")?, "TLSv1.3\n");
+        ensure!(
+            psql("sslmode=verify-full host=localhost", "of app")?.contains("does not match host name"),
+            "verify-full"
+        );
         // A session of the node's own, through the socket.
         let counted = || -> Result<bool> {
             let said = onetrip(&["status", "--json"], &node.data_dir).output()?;
