@@ -46,6 +46,8 @@ fn text(value: &Value) -> String {
 struct Release {
     name: String,
     knows: Option<u64>,
+    /// What the library knows that its server has loaded, if it has a server that says so.
+    library: Option<u64>,
     extension: Option<String>,
 }
 
@@ -54,12 +56,13 @@ fn release(m: &Value) -> Release {
     // Releases before levels know none.
     let knows = report.filter(|r| r.is_object()).map(|r| r["level_known"].as_u64().unwrap_or(0));
     let extension = report.and_then(|r| r["counts"]["extension"].as_str()).map(String::from);
-    Release { name: format!("node {} in {}", m["id"], text(&m["region"])), knows, extension }
+    let library = report.and_then(|r| r["level_of_library"].as_u64());
+    Release { name: format!("node {} in {}", m["id"], text(&m["region"])), knows, library, extension }
 }
 
 fn shown(cluster: &Value) -> String {
     let members = cluster["members"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let head = ["node", "region", "onetrip", "PostgreSQL", "extension", "knows level"];
+    let head = ["node", "region", "onetrip", "PostgreSQL", "extension", "knows level", "library"];
     let mut lines = vec![head.map(String::from).to_vec()];
     for m in members {
         let report = &m["report"];
@@ -71,6 +74,7 @@ fn shown(cluster: &Value) -> String {
             version.split_whitespace().next().unwrap_or_default().to_owned(),
             text(&report["counts"]["extension"]),
             release(m).knows.map_or_else(String::new, |level| level.to_string()),
+            release(m).library.map_or_else(String::new, |level| level.to_string()),
         ]);
     }
     let releases: Vec<Release> = members.iter().map(release).collect();
@@ -83,11 +87,18 @@ fn what_next(level: u64, releases: &[Release]) -> String {
     let highest = releases.iter().filter_map(|r| r.knows).max().unwrap_or(level);
     let away: Vec<&Release> = releases.iter().filter(|r| r.knows.is_none()).collect();
     let behind: Vec<&Release> = releases.iter().filter(|r| r.knows.is_some_and(|known| known < highest)).collect();
+    let not_loaded: Vec<&Release> =
+        releases.iter().filter(|r| r.library.is_some_and(|known| known < highest)).collect();
     let mut lines = vec![format!("format level {level} is in force")];
     if !away.is_empty() {
         lines.push(format!("not known, because they do not answer: {}", names(away)));
     } else if highest <= level {
         lines.push("nothing is to be finished: no member's release knows a higher level".into());
+    } else if behind.is_empty() && !not_loaded.is_empty() {
+        lines.push(format!(
+            "every node knows level {highest}, but the PostgreSQL of {} has loaded an older library: stop and start the node there",
+            names(not_loaded)
+        ));
     } else if behind.is_empty() {
         lines.push(format!(
             "every member knows level {highest}: `onetrip upgrade --finish` brings it into force, and there is no way back to an \
@@ -113,7 +124,7 @@ mod tests {
     fn releases(known: &[Option<u64>]) -> Vec<Release> {
         let of = |(id, knows): (usize, &Option<u64>)| {
             let extension = Some(EXTENSION_VERSION.to_owned());
-            Release { name: format!("node {}", id + 1), knows: *knows, extension }
+            Release { name: format!("node {}", id + 1), knows: *knows, library: *knows, extension }
         };
         known.iter().enumerate().map(of).collect()
     }
@@ -126,6 +137,17 @@ mod tests {
         assert!(next(0, &[Some(1), None]).contains("do not answer: node 2"));
         assert!(next(0, &[Some(1), Some(1)]).contains("`onetrip upgrade --finish`"));
         assert!(next(1, &[Some(1), Some(1)]).contains("nothing is to be finished"));
+    }
+
+    #[test]
+    fn a_server_that_was_not_restarted_is_named() {
+        let mut releases = releases(&[Some(1), Some(1), Some(1)]);
+        (releases[0].library, releases[2].library) = (None, Some(0));
+        let next = what_next(0, &releases);
+        assert!(
+            next.contains("the PostgreSQL of node 3 has loaded an older library") && !next.contains("--finish"),
+            "{next}"
+        );
     }
 
     /// The objects are updated last, since the update needs the new files in every region.

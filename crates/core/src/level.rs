@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::ids::Level;
 use crate::members::Change;
 use bytes::Bytes;
-use raft::eraftpb::{Entry as RaftEntry, MessageType};
+use raft::eraftpb::{Entry as RaftEntry, EntryType, MessageType};
 
 /// The highest level that this release knows.
 pub const KNOWN: Level = Level(1);
@@ -79,8 +79,10 @@ pub fn may_be_proposed(raw: &Bytes, in_force: Level) -> Result<()> {
     }
 }
 
+/// What is no normal entry is raft-rs' own, and has no level.
 fn highest(entries: &[RaftEntry]) -> Level {
-    entries.iter().map(|entry| of_entry(&entry.data)).max().unwrap_or_default()
+    let normal = entries.iter().filter(|entry| entry.get_entry_type() == EntryType::EntryNormal);
+    normal.map(|entry| of_entry(&entry.data)).max().unwrap_or_default()
 }
 
 /// Lets no release take the entries in this message that does not know them.
@@ -118,7 +120,8 @@ pub(crate) fn says(message: &Message) -> Option<Level> {
 mod tests {
     use super::*;
     use crate::members::Command;
-    use crate::{consensus, TxnId};
+    use crate::{consensus, LogIndex, TxnId};
+    use protobuf::ProtobufEnum;
 
     fn raise(level: u16) -> Bytes {
         Entry::encode_command(&Command { expected_version: 3, change: Change::RaiseLevel(Level(level)) })
@@ -158,6 +161,55 @@ mod tests {
             unmark(&mut same, Level(0)).unwrap();
             assert_eq!(same, plain);
         }
+    }
+
+    /// Goal: whatever a member writes where the mark is, a message is refused, or arrives without a mark and with nothing
+    /// that is not known here.
+    #[test]
+    fn a_false_mark_is_refused_or_gone() {
+        let edges = [0, 1, 2, 65_535, 65_536, 65_537, LogIndex::MAX.0, LogIndex::MAX.0 + 1, MARK - 1, MARK];
+        let entries = [Vec::new(), vec![raise(0)], vec![raise(1)], vec![raise(2)], vec![raise(u16::MAX)]];
+        let (mut refused, mut taken) = (0, 0);
+        for kind in MessageType::values() {
+            for (hint, snapshot) in edges.iter().flat_map(|hint| edges.iter().map(move |snapshot| (*hint, *snapshot))) {
+                for data in &entries {
+                    let mut message = Message { from: 1, to: 2, term: 1, ..Message::default() };
+                    message.set_msg_type(*kind);
+                    (message.reject_hint, message.request_snapshot) = (hint, snapshot);
+                    for (at, data) in data.iter().enumerate() {
+                        let (index, data) = (at as u64 + 1, data.clone());
+                        message.mut_entries().push(RaftEntry { term: 1, index, data, ..RaftEntry::default() });
+                    }
+                    if consensus::check(&message).and_then(|()| unmark(&mut message, KNOWN)).is_err() {
+                        refused += 1;
+                        continue;
+                    }
+                    taken += 1;
+                    assert!(message.reject_hint <= LogIndex::MAX.0 && message.request_snapshot == 0, "{message:?}");
+                    assert!(highest(&message.entries) <= KNOWN, "{message:?}");
+                }
+            }
+        }
+        assert!(refused > 1_000 && taken > 10, "{refused} refused, {taken} taken");
+    }
+
+    /// Goal: a change of the configuration is not taken for an entry that needs a level, whatever its bytes are.
+    #[test]
+    fn only_normal_entries_have_a_level() {
+        let mut change = message(MessageType::MsgPropose, raise(9));
+        change.entries[0].set_entry_type(EntryType::EntryConfChangeV2);
+        let mut marked = change.clone();
+        mark(&mut marked);
+        assert_eq!(marked, change);
+        unmark(&mut marked, Level(0)).unwrap();
+    }
+
+    /// The library has a number of its own, since C cannot read this one.
+    #[test]
+    fn the_library_of_this_release_knows_the_same_level() {
+        let header = include_str!("../../../extension/src/base/base.h");
+        let defined = header.lines().find_map(|line| line.strip_prefix("#define OT_FORMAT_LEVEL_KNOWN"));
+        assert_eq!(defined.map(str::trim), Some(KNOWN.to_string().as_str()));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!
 //! Invariant: only this node's user and root get in (mode 0600, and the peer's credentials).
 
+use crate::cluster;
 use crate::config::NodeConfig;
 use crate::error::{Error, Result};
 use crate::http::{self, Http};
@@ -18,11 +19,15 @@ use axum::{Json, Router};
 use onetrip_core::members::Change;
 use onetrip_core::{level, Level, LogIndex, Member, MemberRole, Members, NodeId, PreferredLeader, RegionId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
+
+/// How long servers have to say which library they have loaded.
+const LIBRARIES_TELL_WITHIN: Duration = Duration::from_secs(10);
 
 type Answer<T> = std::result::Result<Json<T>, (StatusCode, String)>;
 
@@ -243,19 +248,69 @@ async fn leases(State(admin): State<Arc<Admin>>, Json(order): Json<LeasesOrder>)
     Ok(Json(Done { means: Change::LeaseRegions(members.lease_regions.clone()).to_string() }))
 }
 
-/// Raises the format level to the highest that every member knows.  Each of them must be connected to this node now,
-/// and so have said which release it runs.
+/// Raises the format level to the highest that every member knows, its node and the library that its server has loaded.
+/// Each of them must be connected to this node now, and so have said which release it runs.
 async fn upgrade(State(admin): State<Arc<Admin>>) -> Answer<Done> {
+    let refused = |why| (StatusCode::CONFLICT, why);
     let members = admin.members().await?;
-    let level =
-        to_raise(&members, admin.config.node, &admin.transport.peers()).map_err(|why| (StatusCode::CONFLICT, why))?;
+    let level = to_raise(&members, admin.config.node, &admin.transport.peers()).map_err(refused)?;
     if level > members.level {
+        admin.check_libraries(&members, level).await.map_err(refused)?;
         admin.ask(AdminRequest::RaiseLevel(level)).await?;
         return Ok(Json(Done {
             means: format!("format level {level} is in force; earlier releases cannot join any more"),
         }));
     }
     Ok(Json(Done { means: format!("format level {level} is in force already, and no member knows a higher one") }))
+}
+
+impl Admin {
+    /// Whether every server has loaded a library that knows this level.  Those that do not tell at once are asked again:
+    /// they may be busy.
+    async fn check_libraries(&self, members: &Members, level: Level) -> std::result::Result<(), String> {
+        let deadline = tokio::time::Instant::now() + LIBRARIES_TELL_WITHIN;
+        loop {
+            let reports = cluster::reports(&self.http).await.unwrap_or_default();
+            let checked = libraries_know(members, level, |id| reports.get(&id).map(|report| &**report));
+            match checked {
+                Err(NotAll::Silent(_)) if tokio::time::Instant::now() < deadline => {}
+                checked => return checked.map_err(|why| why.to_string()),
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// Why a level cannot be raised although every node knows it.
+#[derive(Debug, thiserror::Error)]
+enum NotAll {
+    #[error("{0} must be restarted first: its PostgreSQL has loaded the library of an earlier release. Where the new one is \
+             installed, stopping and starting the node loads it")]
+    Older(String),
+    #[error(
+        "it is not known which library the PostgreSQL of {0} has loaded, since it does not say: see `onetrip status`"
+    )]
+    Silent(String),
+}
+
+fn libraries_know<'a>(
+    members: &Members,
+    level: Level,
+    report: impl Fn(NodeId) -> Option<&'a Value>,
+) -> std::result::Result<(), NotAll> {
+    let (mut older, mut silent) = (Vec::new(), Vec::new());
+    for m in members.members.iter().filter(|m| m.role.has_postgres()) {
+        match report(m.id).and_then(|report| report["level_of_library"].as_u64()) {
+            None => silent.push(format!("node {} in {}", m.id, m.region)),
+            Some(known) if known < u64::from(level.0) => older.push(format!("node {} in {}", m.id, m.region)),
+            Some(_) => {}
+        }
+    }
+    match (older.is_empty(), silent.is_empty()) {
+        (false, _) => Err(NotAll::Older(older.join(" and "))),
+        (true, false) => Err(NotAll::Silent(silent.join(" and "))),
+        (true, true) => Ok(()),
+    }
 }
 
 /// The highest level that every member knows, or who does not.
@@ -402,6 +457,26 @@ mod tests {
         assert!(behind.contains("node 2 in r2 must be upgraded first"), "{behind}");
         // A later release knows more than this one.
         assert_eq!(raise(&[peer(2, true, Some(9)), peer(3, true, known)]), Ok(level::KNOWN));
+    }
+
+    /// Goal: a server with an older library, or one that says nothing or nonsense, is named.
+    #[test]
+    fn a_level_is_raised_when_every_server_has_loaded_what_knows_it() {
+        let members = members(2);
+        let judged = |said: [Option<Value>; 3]| {
+            let said: Vec<Option<Value>> =
+                said.into_iter().map(|level| Some(serde_json::json!({ "level_of_library": level? }))).collect();
+            let judged = libraries_know(&members, Level(1), |id| said[id.0 as usize - 1].as_ref());
+            judged.err().map_or_else(String::new, |why| why.to_string())
+        };
+        let level = |level: u64| Some(Value::from(level));
+        assert_eq!(judged([level(1), level(1), level(9)]), "");
+        let older = judged([level(1), level(0), None]);
+        assert!(older.contains("node 2 in r2 must be restarted first"), "{older}");
+        for nonsense in [None, Some(Value::Null), Some("1".into()), Some(1.5.into())] {
+            let silent = judged([level(1), level(1), nonsense]);
+            assert!(silent.contains("the PostgreSQL of node 3 in r3 has loaded"), "{silent}");
+        }
     }
 
     fn refusal(voters: u32, leaving: u32, away: &[u32], force: bool) -> String {

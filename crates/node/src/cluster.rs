@@ -164,6 +164,14 @@ pub async fn cluster(http: &Http) -> Option<Bytes> {
     Some(told)
 }
 
+/// What each member says of itself, asked now; those that do not answer in time are missing.
+pub async fn reports(http: &Http) -> Option<BTreeMap<NodeId, Arc<Value>>> {
+    let (own, answers) = tokio::join!(http.gather(), http.transport.ask_statuses(PATIENCE));
+    let (core, own) = own?;
+    let said = http.latest.take_in(&core, serde_json::to_value(own).ok()?, answers);
+    Some(said.into_iter().filter(|(_, said)| said.now).map(|(id, said)| (id, said.report)).collect())
+}
+
 /// What a member said last, how long ago, and whether that was now.
 struct Said {
     report: Arc<Value>,
@@ -182,7 +190,7 @@ impl Latest {
         for (id, report) in answers.chain(own) {
             // Another node's report under this name would be shown as this member's.
             if report["node"].as_u64() == Some(id.0.into()) {
-                reports.insert(id, (now, Arc::new(report)));
+                reports.insert(id, (now, Arc::new(sound(report))));
                 fresh.push(id);
             }
         }
@@ -192,6 +200,79 @@ impl Latest {
         };
         reports.iter().map(said).collect()
     }
+}
+
+/// The views read some fields as numbers and yes or no (`onetrip.members` and others, in the extension's scripts); `*`
+/// is every part of a list or an object.
+const READ_AS: [(&[&str], ReadAs); 11] = [
+    (&["level_known"], ReadAs::Integer),
+    (&["counts", "sessions"], ReadAs::Integer),
+    (&["counts", "commits", "*", "count"], ReadAs::Bigint),
+    (&["counts", "lost", "*"], ReadAs::Bigint),
+    (&["peers", "*", "connected"], ReadAs::Boolean),
+    (&["lock_sessions", "*", "pid"], ReadAs::Integer),
+    (&["lock_sessions", "*", "waits_for"], ReadAs::Integer),
+    (&["lock_sessions", "*", "waiting_ms"], ReadAs::Number),
+    (&["lock_line", "*", "key"], ReadAs::Bigint),
+    (&["applied"], ReadAs::Bigint),
+    (&["lag_ms"], ReadAs::Number),
+];
+
+#[derive(Clone, Copy)]
+enum ReadAs {
+    Integer,
+    Bigint,
+    Number,
+    Boolean,
+}
+
+impl ReadAs {
+    fn fits(self, value: &Value) -> bool {
+        match self {
+            ReadAs::Integer => value.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            ReadAs::Bigint => value.as_i64().is_some(),
+            ReadAs::Number => value.is_number(),
+            ReadAs::Boolean => value.is_boolean(),
+        }
+    }
+}
+
+/// A member's report without what no node says: whoever shows it, in a view or on a terminal, takes its form on trust.
+fn sound(mut report: Value) -> Value {
+    fn bound(value: &mut Value) {
+        /// In milliseconds it is longer than any node runs, and in bytes larger than any disk.
+        const MAX: f64 = 1e16;
+        match value {
+            Value::Number(n) if n.as_f64().is_none_or(|n| n.abs() > MAX) && n.as_i64().is_none() => {
+                *value = Value::Null
+            }
+            // What moves a terminal's cursor, and the one character that PostgreSQL has no place for.
+            Value::String(text) if text.contains(|c: char| c.is_control() && c != '\n') => {
+                *text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+            }
+            Value::Array(all) => all.iter_mut().for_each(bound),
+            Value::Object(fields) => fields.values_mut().for_each(bound),
+            _ => {}
+        }
+    }
+    fn keep_if_fits(value: &mut Value, path: &[&str], read: ReadAs) {
+        match (path, &mut *value) {
+            ([], found) if !read.fits(found) => *found = Value::Null,
+            (["*", rest @ ..], Value::Array(all)) => all.iter_mut().for_each(|one| keep_if_fits(one, rest, read)),
+            (["*", rest @ ..], Value::Object(all)) => all.values_mut().for_each(|one| keep_if_fits(one, rest, read)),
+            ([field, rest @ ..], Value::Object(all)) => {
+                if let Some(one) = all.get_mut(*field) {
+                    keep_if_fits(one, rest, read);
+                }
+            }
+            _ => {}
+        }
+    }
+    bound(&mut report);
+    for (path, read) in READ_AS {
+        keep_if_fits(&mut report, path, read);
+    }
+    report
 }
 
 fn report<'a>(core: &CoreStatus, own: &StatusReport, said: &'a BTreeMap<NodeId, Said>) -> ClusterReport<'a> {
@@ -363,5 +444,24 @@ mod tests {
         let smallest = left(200);
         assert!(smallest["members"].is_null() && smallest["peers"].is_array() && smallest["term"] == 7, "{smallest}");
         assert_eq!(fit(report.clone(), 10), None);
+    }
+
+    /// Goal: a member that goes bad makes no view fail, and writes nothing to anybody's terminal.
+    #[test]
+    fn what_no_node_says_is_left_out() {
+        let false_report = json!({
+            "version": "0.2\u{1b}[2J\u{0}", "level_known": 4_000_000_000_u64, "applied": u64::MAX, "lag_ms": "soon",
+            "counts": {"sessions": 1.5, "commits": [{"part": "whole", "count": "many"}], "lost": {"evicted": [], "too_old": 3}},
+            "peers": [{"id": 2, "connected": "yes"}, 7], "lock_sessions": {"x": {"pid": -1, "waits_for": 1e300}},
+            "problems": ["a\nb"],
+        });
+        let left = json!({
+            "version": "0.2\u{fffd}[2J\u{fffd}", "level_known": null, "applied": null, "lag_ms": null,
+            "counts": {"sessions": null, "commits": [{"part": "whole", "count": null}], "lost": {"evicted": null, "too_old": 3}},
+            "peers": [{"id": 2, "connected": null}, 7], "lock_sessions": {"x": {"pid": -1, "waits_for": null}},
+            "problems": ["a\nb"],
+        });
+        assert_eq!(sound(false_report), left);
+        assert_eq!(sound(left.clone()), left);
     }
 }

@@ -113,6 +113,9 @@ pub struct StatusReport {
     /// The format level in force, and the highest that this program knows.
     pub level: Level,
     pub level_known: Level,
+    /// The highest that the library knows which this node's PostgreSQL has loaded, if it was asked; a library older than
+    /// levels knows none.
+    pub level_of_library: Option<Level>,
     pub up_s: f64,
     pub node: NodeId,
     pub region: RegionId,
@@ -409,6 +412,7 @@ pub fn report(config: &NodeConfig, core: CoreStatus, around: Surroundings) -> St
         version: env!("CARGO_PKG_VERSION"),
         level: core.members.level,
         level_known: level::KNOWN,
+        level_of_library: counts.as_ref().and_then(|c| c["level_known"].as_u64()?.try_into().ok()).map(Level),
         up_s: up.as_secs_f64(),
         node: config.node,
         region: config.region.clone(),

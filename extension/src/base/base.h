@@ -89,6 +89,13 @@ typedef enum OtNewTables
 	OT_NEW_TABLES_LOCAL
 } OtNewTables;
 
+/*
+ * The highest format level that this library knows.  The node asks for it as
+ * the largest value of onetrip.format_level, so a library of any release can
+ * be asked.
+ */
+#define OT_FORMAT_LEVEL_KNOWN	1
+
 /* settings.c */
 extern char *ot_database;
 extern char *ot_region;

@@ -93,8 +93,9 @@ ot_settings_init(void)
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.format_level",
 							"Which formats the cluster may use in write sets.",
-							"The node sets it from the level in force in the cluster.",
-							&ot_format_level, 0, 0, 65535,
+							"The node sets it from the level in force in the cluster.  The largest value is the highest level "
+							"that this library knows.",
+							&ot_format_level, 0, 0, OT_FORMAT_LEVEL_KNOWN,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.sequence_slot",
 							"Which of the interleaved sequence values are this server's.",

@@ -42,6 +42,9 @@ pub fn check(message: &Message) -> Result<()> {
     if let Some(large) = numbers.into_iter().find(|n| *n > LogIndex::MAX.0) {
         return refuse(format!("the number {large}"));
     }
+    if message.request_snapshot != 0 && needs.is_none() {
+        return refuse("a request for a snapshot");
+    }
     let kind = message.get_msg_type();
     match kind {
         MessageType::MsgPropose => return message.entries.iter().try_for_each(check_proposal),
@@ -59,9 +62,6 @@ pub fn check(message: &Message) -> Result<()> {
     }
     if message.term == 0 {
         return refuse(format!("{kind:?} without a term"));
-    }
-    if message.request_snapshot != 0 && needs.is_none() {
-        return refuse("a request for a snapshot");
     }
     match kind {
         MessageType::MsgAppend => check_append(message),

@@ -206,11 +206,16 @@ fn bin_dir(folder: &Path, region: &str) -> PathBuf {
     folder.join(format!("postgres-{region}")).join("usr/lib/postgresql/15/bin")
 }
 
+fn install_library(releases: &Path, folder: &Path, region: &str, release: Release) -> Result<()> {
+    let postgres = folder.join(format!("postgres-{region}"));
+    put(&releases.join(name(release)).join("onetrip.so"), &postgres.join("usr/lib/postgresql/15/lib/onetrip.so"))
+}
+
 /// The command and the extension of a release; files of another one go.
 fn install(releases: &Path, folder: &Path, region: &str, release: Release) -> Result<()> {
     let (from, postgres) = (releases.join(name(release)), folder.join(format!("postgres-{region}")));
     put(&from.join("onetrip"), &command(folder, region))?;
-    put(&from.join("onetrip.so"), &postgres.join("usr/lib/postgresql/15/lib/onetrip.so"))?;
+    install_library(releases, folder, region, release)?;
     let scripts = postgres.join("usr/share/postgresql/15/extension");
     for old in fs::read_dir(&scripts)?.filter_map(|file| file.ok()).map(|file| file.file_name()) {
         if old.to_string_lossy().starts_with("onetrip") {
@@ -261,6 +266,18 @@ async fn a_release_comes_region_by_region_and_goes_back() -> Result<()> {
         world.change(region, Release::Present).await?;
         world.works(&format!("upgraded {name} again"), &load).await?;
     }
+
+    // A new node whose server has the previous library.
+    world.cluster.node(2).stop().await?;
+    install_library(&world.releases, &world.folder, REGIONS[2], Release::Previous)?;
+    world.cluster.node(2).restart().await?;
+    world.cluster.wait_ready().await?;
+    let shown = must(&mut world.onetrip(Release::Present, &["upgrade"], 1))?;
+    ensure!(shown.contains("the PostgreSQL of node 3 in c has loaded an older library"), "{shown}");
+    let (done, said) = run(&mut world.onetrip(Release::Present, &["upgrade", "--finish"], 1))?;
+    ensure!(!done && said.contains("node 3 in c must be restarted first"), "{said}");
+    world.works("the previous library in c", &load).await?;
+    world.change(2, Release::Present).await?;
 
     let shown = must(&mut world.onetrip(Release::Present, &["upgrade"], 1))?;
     ensure!(shown.contains("every member knows level 1: `onetrip upgrade --finish`"), "{shown}");

@@ -32,6 +32,8 @@ fn query() -> String {
         "SELECT json_build_object(
              'version', current_setting('server_version'),
              'extension', (SELECT extversion FROM pg_extension WHERE extname = 'onetrip'),
+             'level_known', (SELECT coalesce(max(max_val::integer), 0) FROM pg_settings
+                              WHERE name = 'onetrip.format_level' AND vartype = 'integer'),
              'up_s', extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
              'sessions', (SELECT count(*) FROM pg_stat_activity
                            WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),

@@ -529,6 +529,9 @@ fn decode(body: Bytes) -> Result<Frame> {
             let (region, address) = (RegionId(r.str("region")?), r.str("address")?);
             let request = JoinRequest { region, address, postgres: Facts::read(&mut r)? };
             let speaks = if version >= JOIN_SPEAKS { Speaks::read(&mut r)? } else { Speaks::only(version) };
+            if speaks.most != version {
+                return Err(malformed(format!("join of version {version} by who speaks {} at most", speaks.most)));
+            }
             Frame::Join(Join { speaks, secret, request })
         }
         7 => Frame::JoinRefused(r.str("why")?),

@@ -50,7 +50,7 @@ pub(super) struct Link {
     pub trouble: Mutex<Option<String>>,
     /// What its last hello said about its PostgreSQL.
     pub facts: Mutex<Option<Facts>>,
-    /// What its last hello said about its release.
+    /// What its last hello, or its last answer to one, said about its release.
     speaks: Mutex<Option<Speaks>>,
     /// The key that its last hello gave for what it sends through relays.
     pub relay_key: Mutex<Option<Secret>>,
@@ -104,6 +104,12 @@ impl Link {
         *self.speaks.lock().expect("no code that holds this lock panics") = Some(hello.speaks);
         *self.relay_key.lock().expect("no code that holds this lock panics") = Some(hello.relay_key);
         self.clone()
+    }
+
+    /// Keeps what the peer's answer to a hello said about its release.  Its own hello may come later than this connection,
+    /// and until then the one before it, of another release perhaps, would count.
+    pub fn answered(&self, speaks: Speaks) {
+        *self.speaks.lock().expect("no code that holds this lock panics") = Some(speaks);
     }
 
     /// The format level that its release knows.
@@ -226,7 +232,9 @@ pub(super) async fn dial(transport: &Transport, link: &Link, purpose: Purpose) -
         let mut buf = BytesMut::with_capacity(512);
         match read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX).await.map_err(|e| e.when("at hello"))? {
             Frame::HelloReply(HelloReply::Welcome, other) if buf.is_empty() => {
-                transport.suits_level(other.unwrap_or(Speaks::only(12)))?;
+                let release = other.unwrap_or(Speaks::only(12));
+                transport.suits_level(release)?;
+                link.answered(release);
                 Ok(stream)
             }
             Frame::HelloReply(HelloReply::Refused(why), _) => Err(PeerError::Refused(why).when("it refuses this node")),

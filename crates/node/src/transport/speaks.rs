@@ -107,4 +107,25 @@ mod tests {
         Speaks { least: 14, ..Speaks::OWN }.hide_in(&mut key);
         assert_eq!(Speaks::of_hello(12, &key), Speaks::only(12));
     }
+
+    /// Goal: whatever a hello says, it is refused, or a version is agreed on that this release speaks.
+    #[test]
+    fn what_a_hello_cannot_mean_is_refused_or_bounded() {
+        let edges = [0, 1, 11, 12, 13, 14, u16::MAX - 1, u16::MAX];
+        let mut agreed = 0;
+        for (version, least) in edges.iter().flat_map(|version| edges.iter().map(move |least| (*version, *least))) {
+            for (most, level) in edges.iter().flat_map(|most| edges.iter().map(move |level| (*most, *level))) {
+                let mut key = [0; 32];
+                Speaks { least, most, level: Level(level) }.hide_in(&mut key);
+                let said = Speaks::of_hello(version, &key);
+                assert!(said.least <= said.most && said.least <= version, "{said:?}");
+                if let Ok(together) = Speaks::OWN.agree(said) {
+                    let speak = |one: Speaks| (one.least..=one.most).contains(&together);
+                    assert!(speak(Speaks::OWN) && speak(said), "{said:?}: {together}");
+                    agreed += 1;
+                }
+            }
+        }
+        assert!(agreed > 100, "{agreed}");
+    }
 }

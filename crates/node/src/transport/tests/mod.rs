@@ -384,6 +384,42 @@ async fn is_welcome(stream: &mut PeerStream, hello: &[u8]) -> bool {
     matches!(reply, Ok(Frame::HelloReply(HelloReply::Welcome, None)))
 }
 
+/// Goal: whatever a member's hellos say of its release, the others go on, and the level that they would raise is one that
+/// they know.  Method: a hand-made member beside a real one; what it says replaces what the real one has said.
+#[tokio::test]
+async fn a_member_that_lies_about_its_release_harms_nobody_else() {
+    let pair = pair(false, "").await;
+    pair.connected().await;
+    let one = &pair.sides[0];
+    let edges = [0, 1, 11, 12, 13, 14, u16::MAX];
+    for (least, most) in edges.iter().flat_map(|least| edges.iter().map(move |most| (*least, *most))) {
+        for claims in edges {
+            let mut relay_key = [9; 32];
+            let speaks = Speaks { least, most, level: Level(claims) };
+            speaks.hide_in(&mut relay_key);
+            let (cluster, region, address) = ("test".into(), "r".into(), "127.0.0.1:1".into());
+            let (from, to, purpose) = (NodeId(2), NodeId(1), Purpose::Frames(Channel::Bulk));
+            let (beginning, postgres) = (0, None);
+            let hello = Hello { speaks, cluster, beginning, from, region, address, to, purpose, relay_key, postgres };
+            let mut stream = PeerStream::Plain(TcpStream::connect(one.address).await.unwrap());
+            stream.write_all(&Frame::Hello(hello).encode()).await.unwrap();
+            let mut buf = BytesMut::new();
+            let reply = tokio::time::timeout(PATIENCE, read_frame(&mut stream, &mut buf, HELLO_BYTES_MAX)).await;
+            let welcome =
+                matches!(reply.expect("an answer, or the end"), Ok(Frame::HelloReply(HelloReply::Welcome, _)));
+            // One that makes no sense is of a release that knows one version and no levels.
+            assert_eq!(welcome, least <= 13, "{speaks:?}");
+            let claimed = if least <= most && most > 12 { Level(claims) } else { Level(0) };
+            let told = one.transport.peers()[0].level.expect("the real one has said it");
+            assert!(!welcome || told == level::KNOWN || told == claimed, "{speaks:?}: {told}");
+        }
+    }
+    // The real one is still there, and its next hello counts.
+    pair.sides[0].transport.links().iter().for_each(|link| link.hang_up());
+    pair.connected().await;
+    until("its own level", || one.transport.peers()[0].level == Some(level::KNOWN)).await;
+}
+
 /// Only a peer with node 2's certificate gets in as node 2, and the log says where each refused connection came from.
 #[tokio::test]
 async fn a_peer_with_a_wrong_foreign_expired_or_no_certificate_is_refused() {
