@@ -62,3 +62,16 @@ UPDATE pg_catalog.pg_class SET relrewrite = oid
 UPDATE pg_catalog.pg_class AS toast SET relrewrite = toast.oid
   FROM pg_catalog.pg_class AS main
  WHERE main.reltoastrelid = toast.oid AND main.relnamespace = 'onetrip'::pg_catalog.regnamespace;
+
+-- ---- traces ----
+
+CREATE FUNCTION onetrip.traced_commits(
+    after bigint DEFAULT 0, OUT number bigint, OUT transaction_id text, OUT entry bigint, OUT ended timestamptz,
+    OUT prepare_us bigint, OUT verdict_us bigint, OUT turn_us bigint, OUT local_us bigint, OUT everywhere_us bigint,
+    OUT whole_us bigint, OUT bytes bigint, OUT role oid, OUT application text)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_traced_commits';
+COMMENT ON FUNCTION onetrip.traced_commits IS
+    'The last COMMITs of this server of which the node makes traces, those after a number.';
+REVOKE EXECUTE ON FUNCTION onetrip.traced_commits FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION onetrip.traced_commits TO pg_monitor;

@@ -327,6 +327,7 @@ fn plan(args: &InitArgs, topology: &Topology, bin_dir: &Path, data: &Path) -> Re
             http_tls: false,
             http_certificate: None,
             http_key: None,
+            traces: None,
             one_way_ms,
             postgres: Some(PostgresConfig {
                 port: postgres_port,

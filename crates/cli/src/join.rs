@@ -139,6 +139,7 @@ fn config(args: &JoinArgs, reply: &JoinReply, place: &Place, data: &Path) -> Res
         http_tls: false,
         http_certificate: None,
         http_key: None,
+        traces: None,
         preferred_leader: reply.members.preferred(),
         window_entries: reply.settings.window_entries,
         sequence_stride: reply.settings.sequence_stride,

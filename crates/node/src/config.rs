@@ -7,6 +7,7 @@
 use crate::error::{Error, Result};
 pub use crate::memory::Memory;
 use crate::tls;
+pub use crate::traces::TracesConfig;
 use onetrip_core::certifier::Limits;
 use onetrip_core::members::AUTO;
 use onetrip_core::{Level, MemberRole, Members, NodeId, PreferredLeader, RegionId};
@@ -76,6 +77,9 @@ pub struct NodeConfig {
     /// Absent: the log is not archived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<ArchiveConfig>,
+    /// Absent: COMMITs are not traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traces: Option<TracesConfig>,
     /// In bytes.  A log larger than this is cut even if another member still needs it; that member then starts over
     /// from a copy.
     #[serde(default = "default_log_bytes_max")]
@@ -265,6 +269,7 @@ impl NodeConfig {
             return Err(format!("`log_bytes_max` is {}, below 1 MiB", self.log_bytes_max));
         }
         self.memory.validate()?;
+        self.traces.as_ref().map_or(Ok(()), TracesConfig::validate)?;
         if self.window_entries == 0 {
             return Err("`window_entries` must be at least 1".into());
         }

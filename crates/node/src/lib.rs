@@ -15,6 +15,7 @@
 //! | `metrics` | the status as metrics | io |
 //! | `links` | `POST /links`, in builds with the feature `lab` | io |
 //! | `admin` | the operators' socket: tokens, leaving, the preferred leader, entries to leave out, backups | io |
+//! | [`traces`] | traces of COMMITs, for a collector | one of its own |
 //! | `write_set` | the changes of an entry that is left out, as text | core |
 //! | [`postgres`] | the server process | caller's runtime |
 //! | `rebuild` | which member's PostgreSQL is copied | caller's runtime |
@@ -58,6 +59,7 @@ mod stop;
 #[path = "../../core/tests/stored/mod.rs"]
 mod stored;
 pub mod tls;
+pub mod traces;
 mod transport;
 mod write_set;
 

@@ -21,6 +21,7 @@ char	   *ot_region = NULL;
 char	   *ot_agent_socket = NULL;
 int			ot_node_id = 0;
 int			ot_format_level = 0;
+int			ot_trace_every = 0;
 int			ot_sequence_slot = 0;
 int			ot_sequence_stride = 1;
 bool		ot_show_sequence_shares = false;
@@ -97,6 +98,11 @@ ot_settings_init(void)
 							"that this library knows.",
 							&ot_format_level, 0, 0, OT_FORMAT_LEVEL_KNOWN,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("onetrip.trace_every",
+							"Of how many COMMITs the node makes a trace of one; 0 makes none.",
+							"The node sets it from [traces] in node.toml.",
+							&ot_trace_every, 0, 0, INT_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("onetrip.sequence_slot",
 							"Which of the interleaved sequence values are this server's.",
 							NULL,

@@ -208,6 +208,7 @@ ot_commit_init(void)
 	RegisterResourceReleaseCallback(commit_show_own_commit, NULL);
 	/* called in the opposite order: the notice comes once the wait is over */
 	ot_cost_init();
+	ot_traced_init();
 	ot_everywhere_init();
 	ot_row_lock_init();
 }

@@ -94,6 +94,10 @@ pg_noreturn extern void ot_verdict_raise(OtTxnId txn, OtVerdict *verdict);
 extern void ot_everywhere_init(void);
 extern void ot_everywhere_begin(OtLogIndex at);
 
+/* traced.c */
+extern void ot_traced_init(void);
+extern void ot_traced_note(OtTxnId txn, OtLogIndex entry, uint64 bytes, const uint64 *us, bool everywhere);
+
 /* held_locks.c */
 extern bool ot_held_locks_take_keys(void);
 extern bool ot_held_locks_need_keys(void);

@@ -105,21 +105,29 @@ ot_cost_committed(OtLogIndex entry)
 void
 ot_cost_end(bool everywhere)
 {
+	uint64		us[OT_COMMIT_PARTS];
+
 	if (everywhere)
 		ot_cost_mark(OT_COST_EVERYWHERE);
 	present.everywhere = everywhere;
 	last = present;
 	notice_due = ot_commit_notices;
-	ot_commit_time_note(OT_COMMIT_PREPARE, cost_microseconds(&last, OT_COST_BEGUN, OT_COST_PROPOSED));
-	ot_commit_time_note(OT_COMMIT_VERDICT, cost_microseconds(&last, OT_COST_PROPOSED, OT_COST_DECIDED));
-	ot_commit_time_note(OT_COMMIT_TURN, cost_microseconds(&last, OT_COST_DECIDED, OT_COST_TURN));
-	ot_commit_time_note(OT_COMMIT_LOCAL, cost_microseconds(&last, OT_COST_TURN, OT_COST_PUBLISHED));
+	memset(us, 0, sizeof(us));
+	us[OT_COMMIT_PREPARE] = cost_microseconds(&last, OT_COST_BEGUN, OT_COST_PROPOSED);
+	us[OT_COMMIT_VERDICT] = cost_microseconds(&last, OT_COST_PROPOSED, OT_COST_DECIDED);
+	us[OT_COMMIT_TURN] = cost_microseconds(&last, OT_COST_DECIDED, OT_COST_TURN);
+	us[OT_COMMIT_LOCAL] = cost_microseconds(&last, OT_COST_TURN, OT_COST_PUBLISHED);
 	if (everywhere)
-		ot_commit_time_note(OT_COMMIT_EVERYWHERE,
-							cost_microseconds(&last, OT_COST_PUBLISHED, OT_COST_EVERYWHERE));
-	ot_commit_time_note(OT_COMMIT_WHOLE,
-						cost_microseconds(&last, OT_COST_BEGUN,
-										  everywhere ? OT_COST_EVERYWHERE : OT_COST_PUBLISHED));
+		us[OT_COMMIT_EVERYWHERE] = cost_microseconds(&last, OT_COST_PUBLISHED, OT_COST_EVERYWHERE);
+	us[OT_COMMIT_WHOLE] = cost_microseconds(&last, OT_COST_BEGUN,
+											everywhere ? OT_COST_EVERYWHERE : OT_COST_PUBLISHED);
+	for (int part = 0; part < OT_COMMIT_PARTS; part++)
+	{
+		if (part != OT_COMMIT_EVERYWHERE || everywhere)
+			ot_commit_time_note(part, us[part]);
+	}
+	if (unlikely(ot_trace_every > 0) && last.txn.sequence % ot_trace_every == 0)
+		ot_traced_note(last.txn, last.entry, last.bytes, us, everywhere);
 }
 
 static Datum

@@ -40,6 +40,9 @@ SELECT part, sum(count) = max(up_to_here) AS adds_up, bool_and(up_to_ms > 0) AS 
 SELECT sum(mean_ms * count) FILTER (WHERE part <> 'whole') / sum(mean_ms * count) FILTER (WHERE part = 'whole') BETWEEN 0.9 AND 1
        AS parts_make_the_whole FROM onetrip.commits;
 
+-- Nothing is traced unless the node asks for it.
+SELECT count(*) FROM onetrip.traced_commits();
+
 -- outcome(): garbage, a transaction that never existed, null.
 SELECT onetrip.outcome('');
 SELECT onetrip.outcome('garbage');
@@ -73,6 +76,7 @@ SELECT count(*) FROM onetrip.pending_keys();
 SELECT onetrip.pending_bytes();
 SELECT onetrip.outcome('7-1-1');
 SELECT worker_running FROM onetrip.status;
+SELECT count(*) FROM onetrip.traced_commits();
 SELECT onetrip.advance();
 SELECT onetrip.export_snapshot_at(1);
 RESET ROLE;

@@ -443,6 +443,7 @@ fn config(args: &AdoptArgs, old: &Old, postgres_port: u16, listen_addresses: &st
         http_tls: false,
         http_certificate: None,
         http_key: None,
+        traces: None,
         lab: args.lab.asked(),
         tls: !args.lab.asked(),
         one_way_ms: BTreeMap::new(),

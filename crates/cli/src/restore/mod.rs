@@ -212,6 +212,7 @@ fn config(args: &RestoreArgs, manifest: &Manifest, place: &Place, bin_dir: &Path
         http_tls: false,
         http_certificate: None,
         http_key: None,
+        traces: None,
         lab: args.lab.asked(),
         tls: !args.lab.asked(),
         one_way_ms: BTreeMap::new(),

@@ -60,6 +60,7 @@ mod stored_values;
 mod stuck_worker;
 mod tablespaces;
 mod torture;
+mod traces;
 mod values;
 mod whole_rows;
 mod workloads;

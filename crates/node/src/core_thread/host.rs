@@ -13,6 +13,7 @@ use crate::inbox::{Event, Inbox};
 use crate::postgres::RebuildFrom;
 use crate::span;
 use crate::stop::stop_point;
+use crate::traces::Watch;
 use crate::transport::Transport;
 use bytes::Bytes;
 use nix::time::{clock_gettime, ClockId};
@@ -26,7 +27,7 @@ use onetrip_core::row_locks::LockMessage;
 use onetrip_core::{Checkpoint, EntryId, LogIndex, Members, NodeId, Term, TxnId};
 use raft::eraftpb::{Entry as RaftEntry, HardState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 /// An election timeout is at least this many round trips to the farthest voter, but no longer than 10 s.
@@ -48,6 +49,8 @@ pub(super) struct NodeHost {
     /// The table of members has changed since the core thread last looked.
     pub members_changed: bool,
     pub lag: LagClock,
+    /// `None`: COMMITs are not traced.
+    pub traces: Option<Watch>,
 }
 
 impl NodeHost {
@@ -238,7 +241,11 @@ impl Host for NodeHost {
         committed_indexes: &mut CommittedIndexes,
         members: &mut Arc<Members>,
     ) -> onetrip_core::Result<Option<(TxnId, Decision)>> {
+        let committed = self.traces.is_some().then(SystemTime::now);
         let decided = decide(entry, certifier, committed_indexes, members)?;
+        if let (Some(traces), Some(committed), Some((txn, decision))) = (&mut self.traces, committed, &decided) {
+            traces.decided(txn, entry.index, decision, committed);
+        }
         if let Some((txn, Decision::LeavesOut { left_out, .. })) = decided {
             tracing::warn!(index = %entry.index, %left_out, %txn, "an entry is left out of every PostgreSQL");
         }

@@ -36,6 +36,7 @@ use crate::memory::Memory;
 use crate::postgres::RebuildFrom;
 use crate::secret;
 use crate::status::{CoreStatus, InLineReport, LockSessionReport, Position, ELECTION_MAX};
+use crate::traces;
 use crate::transport::Transport;
 use admin::AdminRequests;
 use healing::Healing;
@@ -44,6 +45,7 @@ use lag::LagClock;
 use onetrip_core::consensus::{Config, Role};
 use onetrip_core::parts::PartSizes;
 use onetrip_core::replica::{Host, Replica, Settings};
+use onetrip_core::router::AgentEvent;
 use onetrip_core::{LogIndex, NodeId};
 use retain::Retained;
 use skip::Skips;
@@ -162,6 +164,7 @@ impl CoreThread {
         }
         let replica = Replica::new(settings, raft_config, state, log, &starts_file.load()?, has_promised)?;
         let postgres_is_there = config.data_dir.join("postgres").join("PG_VERSION").is_file();
+        let traces = traces::start(&config)?;
         let host = NodeHost {
             healing: Healing::new(&config.data_dir),
             config,
@@ -175,6 +178,7 @@ impl CoreThread {
             orders,
             members_changed: false,
             lag: LagClock::default(),
+            traces,
         };
         let mut core = CoreThread {
             replica,
@@ -257,6 +261,9 @@ impl CoreThread {
             Event::Peer(peer, PeerEvent::Connected) => replica.connected(peer, host)?,
             Event::Peer(_, PeerEvent::Removed(why)) => return Err(Error::Removed(why)),
             Event::Agent(event) => {
+                if let (Some(traces), AgentEvent::Propose { txn, .. }) = (&mut host.traces, &event) {
+                    traces.took(txn);
+                }
                 replica.agent(event, host)?;
             }
             Event::Skip { index, force, answer } => self.ask_skip(index, force, answer)?,

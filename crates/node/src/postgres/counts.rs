@@ -1,7 +1,7 @@
 //! What this node's PostgreSQL has counted since it started, asked in a session of its own whenever somebody wants to
 //! see it.  Nothing that commits waits for this.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,23 +112,36 @@ impl Counts {
     }
 
     async fn ask(&self) -> Told {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|_| "it takes no connections".to_string())?;
-        let mut config = tokio_postgres::Config::new();
-        // No ALTER ROLE or ALTER DATABASE makes this wait for other regions, or run on after nobody waits for it.
-        config.user("postgres").dbname(&self.database).application_name("onetrip status").options(
-            "-c statement_timeout=1000 -c lock_timeout=100 -c default_transaction_isolation=read\\ committed \
-             -c default_transaction_read_only=on -c role=none -c search_path=pg_catalog -c onetrip.read=local \
-             -c onetrip.max_staleness=-1 -c onetrip.max_trips=-1 -c log_min_error_statement=panic",
-        );
-        let why = |e: tokio_postgres::Error| match e.as_db_error() {
-            Some(said) => said.message().to_string(),
-            None => e.to_string(),
-        };
-        let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(why)?;
-        // The task ends when the client is dropped.
-        tokio::spawn(connection);
+        let client = own_session(&self.socket, &self.database, "onetrip status").await?;
         let row = client.query_one(&query(), &[]).await.map_err(why)?;
         let text: &str = row.try_get(0).map_err(why)?;
         serde_json::from_str(text).map_err(|e| e.to_string())
     }
+}
+
+fn why(e: tokio_postgres::Error) -> String {
+    match e.as_db_error() {
+        Some(said) => said.message().to_string(),
+        None => e.to_string(),
+    }
+}
+
+/// A session of the node's own with its server, which reads only.  No ALTER ROLE or ALTER DATABASE makes it wait for
+/// other regions, or run on after nobody waits for it.
+pub(crate) async fn own_session(
+    socket: &Path,
+    database: &str,
+    application_name: &str,
+) -> Result<tokio_postgres::Client, String> {
+    let stream = UnixStream::connect(socket).await.map_err(|_| "it takes no connections".to_string())?;
+    let mut config = tokio_postgres::Config::new();
+    config.user("postgres").dbname(database).application_name(application_name).options(
+        "-c statement_timeout=1000 -c lock_timeout=100 -c default_transaction_isolation=read\\ committed \
+         -c default_transaction_read_only=on -c role=none -c search_path=pg_catalog -c onetrip.read=local \
+         -c onetrip.max_staleness=-1 -c onetrip.max_trips=-1 -c log_min_error_statement=panic",
+    );
+    let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(why)?;
+    // The task ends when the client is dropped.
+    tokio::spawn(connection);
+    Ok(client)
 }

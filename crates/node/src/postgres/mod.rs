@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 
 pub use base_backup::{remove_folder, BaseBackup, CopyProgress};
 pub use bootstrap::{bootstrap, identifier, LetIn};
-pub(crate) use counts::Counts;
+pub(crate) use counts::{own_session, Counts};
 pub use donor::{is_own_user, Boxed, Donor, Donors, Stream};
 pub use facts::{control_data, facts};
 pub use onetrip_core::replica::RebuildFrom;

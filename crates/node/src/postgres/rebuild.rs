@@ -165,6 +165,7 @@ mod tests {
             read_only: false,
             tls: false,
             level: Default::default(),
+            trace_every: None,
         }
     }
 

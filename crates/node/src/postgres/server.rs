@@ -39,6 +39,8 @@ pub struct Server {
     pub tls: bool,
     /// The format level with which the cluster began.
     pub level: Level,
+    /// Of how many COMMITs one is traced.
+    pub trace_every: Option<u32>,
 }
 
 impl Server {
@@ -59,6 +61,7 @@ impl Server {
             read_only: postgres.read_only,
             tls: config.tls,
             level: config.level,
+            trace_every: config.traces.as_ref().map(|traces| traces.every()),
         })
     }
 
@@ -171,6 +174,9 @@ impl Server {
         if level > Level(0) {
             // A library that is older than levels does not know the setting.
             settings.push(("onetrip.format_level", level.to_string()));
+        }
+        if let Some(every) = self.trace_every {
+            settings.push(("onetrip.trace_every", every.to_string()));
         }
         if version < 17 {
             // Every commit that is not flushed wakes the walwriter as long as a whole page is not flushed, and all but
@@ -382,6 +388,7 @@ mod tests {
             read_only: false,
             tls: true,
             level: Level(0),
+            trace_every: None,
         }
     }
 }

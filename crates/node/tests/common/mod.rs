@@ -94,6 +94,7 @@ impl Cluster {
                 http_tls: false,
                 http_certificate: None,
                 http_key: None,
+                traces: None,
                 one_way_ms: others.map(|other| (other, one_way_ms)).collect(),
                 postgres: None,
                 archive: None,
