@@ -75,3 +75,21 @@ COMMENT ON FUNCTION onetrip.traced_commits IS
     'The last COMMITs of this server of which the node makes traces, those after a number.';
 REVOKE EXECUTE ON FUNCTION onetrip.traced_commits FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION onetrip.traced_commits TO pg_monitor;
+
+-- ---- roles ----
+
+CREATE FUNCTION onetrip.count_roles(
+    OUT role oid, OUT commits bigint, OUT lost bigint, OUT rows bigint, OUT bytes bigint)
+    RETURNS SETOF record
+    LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'ot_count_roles';
+COMMENT ON FUNCTION onetrip.count_roles() IS
+    'What the sessions of each role have committed on this server since it started, and how often they lost.';
+REVOKE EXECUTE ON FUNCTION onetrip.count_roles FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION onetrip.count_roles TO pg_monitor;
+
+CREATE VIEW onetrip.roles AS
+    SELECT r.rolname AS role, c.commits, c.lost, c.rows, c.bytes
+      FROM onetrip.count_roles() AS c JOIN pg_catalog.pg_roles AS r ON r.oid = c.role;
+COMMENT ON VIEW onetrip.roles IS
+    'What the sessions of each role have committed on this server since it started, and how often they lost.';
+GRANT SELECT ON onetrip.roles TO pg_monitor;

@@ -69,6 +69,7 @@ _PG_init(void)
 	ot_conflict_init();
 	ot_crossing_init();
 	ot_commit_times_init();
+	ot_role_counts_init();
 	ot_worker_init();
 	ot_capture_init();
 	ot_turn_init();

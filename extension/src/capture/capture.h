@@ -103,6 +103,7 @@ extern StringInfo ot_write_set_append(void);
 extern void ot_write_set_touch(void);
 extern void ot_write_set_advance(void);
 extern uint64 ot_write_set_rows(Oid relid);
+extern int64 ot_write_set_all_rows(int64 *bytes);
 extern void ot_write_set_sizes(OtWriteSetSizes *sizes);
 extern bool ot_write_set_is_empty(void);
 extern bool ot_write_set_has_statements(void);

@@ -392,15 +392,25 @@ ot_write_set_rows(Oid relid)
 	return rows;
 }
 
+/* How many rows it has, and in how many bytes of operations. */
+int64
+ot_write_set_all_rows(int64 *bytes)
+{
+	int64		rows = 0;
+
+	*bytes = ws.active ? ws.ops.len + ws.notes.len : 0;
+	for (int i = 0; ws.active && i < ws.ncounts; i++)
+		rows += ws.counts[i].rows;
+	return rows;
+}
+
 void
 ot_write_set_sizes(OtWriteSetSizes *sizes)
 {
 	memset(sizes, 0, sizeof(*sizes));
 	if (!ws.active)
 		return;
-	sizes->bytes = ws.ops.len + ws.notes.len;
-	for (int i = 0; i < ws.ncounts; i++)
-		sizes->rows += ws.counts[i].rows;
+	sizes->rows = ot_write_set_all_rows(&sizes->bytes);
 	for (int i = 0; i < ws.nkeys; i++)
 		sizes->keys[ws.keys[i].mode]++;
 }

@@ -746,13 +746,19 @@ commit_at_pre_commit(void)
 	OT_STOP_POINT("turn-held");
 }
 
-/* Counts this COMMIT for the tables that it has changed, or the first of them. */
+/*
+ * Counts this COMMIT for its role, and for the tables that it has changed, or
+ * the first of them.
+ */
 static void
-commit_count_tables(void)
+commit_count(void)
 {
 	Oid			relids[64];
+	int64		bytes;
+	int64		rows = ot_write_set_all_rows(&bytes);
 
 	ot_conflict_count_commit(relids, ot_write_set_tables(relids, lengthof(relids)));
+	ot_role_count_commit(rows, bytes);
 }
 
 /*
@@ -805,7 +811,7 @@ commit_at_commit(void)
 	}
 	if (decided)
 	{
-		commit_count_tables();
+		commit_count();
 		ot_cost_committed(committing.index);
 		if (committing.everywhere)
 			ot_everywhere_begin(committing.index);

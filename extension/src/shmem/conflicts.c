@@ -213,6 +213,7 @@ ot_conflict_note(OtConflictKind kind, Oid relid, const char *table, const OtConf
 	conflicts->items[conflicts->count++ % CONFLICTS_KEPT] = conflict;
 	SpinLockRelease(&conflicts->mutex);
 	conflict_count_lost(kind, relid);
+	ot_role_count_lost();
 	own_last = entry;
 	own_last_kind = kind;
 }

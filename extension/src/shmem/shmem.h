@@ -229,6 +229,12 @@ typedef enum OtCrossing
 extern void ot_crossing_init(void);
 extern void ot_crossing_note(OtCrossing cause);
 
+/* ---- role_counts.c ---- */
+
+extern void ot_role_counts_init(void);
+extern void ot_role_count_commit(int64 rows, int64 bytes);
+extern void ot_role_count_lost(void);
+
 /* ---- commit_times.c ---- */
 
 /* The parts of a COMMIT; last_commit.c says what they are. */

@@ -40,6 +40,23 @@ SELECT part, sum(count) = max(up_to_here) AS adds_up, bool_and(up_to_ms > 0) AS 
 SELECT sum(mean_ms * count) FILTER (WHERE part <> 'whole') / sum(mean_ms * count) FILTER (WHERE part = 'whole') BETWEEN 0.9 AND 1
        AS parts_make_the_whole FROM onetrip.commits;
 
+-- roles: what each role's sessions have committed.
+CREATE ROLE onetrip_counted;
+GRANT ALL ON t TO onetrip_counted;
+SELECT current_schema() AS schema \gset
+GRANT USAGE ON SCHEMA :"schema" TO onetrip_counted;
+SET SESSION AUTHORIZATION onetrip_counted;
+INSERT INTO t VALUES (21), (22);
+BEGIN; INSERT INTO t VALUES (23); ROLLBACK;
+DELETE FROM t WHERE id IN (21, 22);
+SELECT count(*) FROM onetrip.roles;
+RESET SESSION AUTHORIZATION;
+SELECT commits, lost, rows, bytes > 0 AS bytes FROM onetrip.roles WHERE role = 'onetrip_counted';
+REVOKE ALL ON t FROM onetrip_counted;
+REVOKE USAGE ON SCHEMA :"schema" FROM onetrip_counted;
+DROP ROLE onetrip_counted;
+SELECT count(*) FROM onetrip.roles WHERE role = 'onetrip_counted';
+
 -- Nothing is traced unless the node asks for it.
 SELECT count(*) FROM onetrip.traced_commits();
 

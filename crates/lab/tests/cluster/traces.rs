@@ -169,6 +169,9 @@ async fn a_commit_is_a_trace_of_its_parts() {
     .await
     .unwrap();
 
+    let loser = if first.is_ok() { &b } else { &a };
+    assert_eq!(text(loser, "select lost from onetrip.roles where role = 'postgres'").await.unwrap(), "1");
+
     // Whoever refuses traces, or is not there, holds up nobody.
     collector.refuses.store(true, Ordering::Relaxed);
     let log = || std::fs::read_to_string(lab.node(1).folder().join("node.log")).unwrap();
