@@ -82,7 +82,8 @@ pub async fn at_one_position(conninfos: &[String], timeout: Duration) -> Result<
 pub async fn connect(conninfo: &str) -> Result<Client> {
     let client = crate::conninfo::connect(conninfo, "onetrip check").await?;
     // All regions are compared at one position, whatever the database says.
-    let own = "set onetrip.read = local; set onetrip.max_staleness = -1; set onetrip.max_trips = -1";
+    let own = "set onetrip.read = local; set onetrip.max_staleness = -1; set onetrip.max_trips = -1;
+               set default_transaction_read_only = off";
     client.batch_execute(own).await.context("set how it reads")?;
     Ok(client)
 }

@@ -171,6 +171,10 @@ impl Server {
             settings.push(("ssl_cert_file", file(tls::NODE_CERTIFICATE)));
             settings.push(("ssl_key_file", file(tls::NODE_KEY)));
         }
+        if self.read_only {
+            // Drivers that look for a server that can be written ask for this (`target_session_attrs`).
+            settings.push(("default_transaction_read_only", "on".to_string()));
+        }
         if level > Level(0) {
             // A library that is older than levels does not know the setting.
             settings.push(("onetrip.format_level", level.to_string()));
