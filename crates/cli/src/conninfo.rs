@@ -3,7 +3,7 @@
 //! | `sslmode` | encrypted | who is believed |
 //! |---|---|---|
 //! | `disable` | no | anybody |
-//! | `allow`, `prefer` (default) | if the server asks for it; if it can | anybody, or as `verify-ca` if there is a root file |
+//! | `allow`, `prefer` (default) | if the server asks for it; if it can | anybody; with a root file, as `verify-ca` |
 //! | `require` | yes | the same |
 //! | `verify-ca` | yes | whom an authority in `sslrootcert` has given a certificate |
 //! | `verify-full` | yes | of these, who has it for the host's name or address |

@@ -41,8 +41,8 @@ fn load(folder: &Path) -> Result<NodeConfig> {
     Ok(node)
 }
 
-/// Where a command on the node's machine asks it.  A port that speaks TLS may have a certificate for other names, and who
-/// can read the node's folder is its user or root anyway, whom its socket lets in.
+/// Where a command on the node's machine asks it.  A port that speaks TLS may have a certificate for other names, and
+/// who can read the node's folder is its user or root anyway, whom its socket lets in.
 pub fn address(node: &NodeConfig) -> String {
     match node.http_tls {
         true => node.admin_socket().display().to_string(),

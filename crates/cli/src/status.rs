@@ -30,8 +30,8 @@ pub struct StatusArgs {
     /// A node's HTTP address (repeat it to ask more nodes); https://ADDRESS:PORT if it speaks TLS
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Vec<String>,
-    /// The certificate of the cluster's authority (tls/ca.crt of a node), for https://; otherwise those whom this system
-    /// believes count
+    /// The certificate of the cluster's authority (tls/ca.crt of a node), for https://; otherwise those whom this
+    /// system believes count
     #[arg(long, value_name = "FILE", requires = "http")]
     ca: Option<PathBuf>,
     /// The socket admin.sock in a node's folder; for its user and root only

@@ -163,8 +163,8 @@ mod tests {
         }
     }
 
-    /// Goal: whatever a member writes where the mark is, a message is refused, or arrives without a mark and with nothing
-    /// that is not known here.
+    /// Goal: whatever a member writes where the mark is, a message is refused, or arrives without a mark and with
+    /// nothing that is not known here.
     #[test]
     fn a_false_mark_is_refused_or_gone() {
         let edges = [0, 1, 2, 65_535, 65_536, 65_537, LogIndex::MAX.0, LogIndex::MAX.0 + 1, MARK - 1, MARK];

@@ -265,8 +265,8 @@ async fn upgrade(State(admin): State<Arc<Admin>>) -> Answer<Done> {
 }
 
 impl Admin {
-    /// Whether every server has loaded a library that knows this level.  Those that do not tell at once are asked again:
-    /// they may be busy.
+    /// Whether every server has loaded a library that knows this level.  Those that do not tell at once are asked
+    /// again: they may be busy.
     async fn check_libraries(&self, members: &Members, level: Level) -> std::result::Result<(), String> {
         let deadline = tokio::time::Instant::now() + LIBRARIES_TELL_WITHIN;
         loop {

@@ -1,8 +1,8 @@
 //! The connections to the HTTP port: anybody on the machine may open some, and they must not take the file descriptors
 //! that the node needs for its peers.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most, a handshake of TLS included; others
-//! wait in the kernel's queue.
+//! Invariants: at most [`CONNECTIONS_MAX`] at a time, each for [`STAY_MAX`] at most, a handshake of TLS included;
+//! others wait in the kernel's queue.
 
 use crate::tls::HttpTls;
 use axum::http::StatusCode;

@@ -113,8 +113,8 @@ pub struct StatusReport {
     /// The format level in force, and the highest that this program knows.
     pub level: Level,
     pub level_known: Level,
-    /// The highest that the library knows which this node's PostgreSQL has loaded, if it was asked; a library older than
-    /// levels knows none.
+    /// The highest that the library knows which this node's PostgreSQL has loaded, if it was asked; one that is older
+    /// than levels knows none.
     pub level_of_library: Option<Level>,
     pub up_s: f64,
     pub node: NodeId,

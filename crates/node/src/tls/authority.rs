@@ -3,8 +3,8 @@
 //! A node that has the authority's key (`tls/ca.key`) can let a new node join.  The key may as well be kept elsewhere,
 //! and be lent to a node for as long as a token for a new node is valid.
 //!
-//! Invariants: a node's certificate is for the name [`node_name`], for addresses, and no other name; what `issue` returns has been verified
-//! against the authority's own certificate.
+//! Invariants: a node's certificate is for the name [`node_name`], for addresses, and no other name; what `issue`
+//! returns has been verified against the authority's own certificate.
 
 use super::der::not_after;
 use super::{node_name, private_key, provider, read, wrong, CA_CERTIFICATE, CA_KEY};

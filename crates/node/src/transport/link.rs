@@ -106,8 +106,8 @@ impl Link {
         self.clone()
     }
 
-    /// Keeps what the peer's answer to a hello said about its release.  Its own hello may come later than this connection,
-    /// and until then the one before it, of another release perhaps, would count.
+    /// Keeps what the peer's answer to a hello said about its release.  Its own hello may come later than this
+    /// connection, and until then the one before it, of another release perhaps, would count.
     pub fn answered(&self, speaks: Speaks) {
         *self.speaks.lock().expect("no code that holds this lock panics") = Some(speaks);
     }

@@ -384,8 +384,8 @@ async fn is_welcome(stream: &mut PeerStream, hello: &[u8]) -> bool {
     matches!(reply, Ok(Frame::HelloReply(HelloReply::Welcome, None)))
 }
 
-/// Goal: whatever a member's hellos say of its release, the others go on, and the level that they would raise is one that
-/// they know.  Method: a hand-made member beside a real one; what it says replaces what the real one has said.
+/// Goal: whatever a member's hellos say of its release, the others go on, and take it for what it claims to be.
+/// Method: a hand-made member beside a real one; what it says replaces what the real one has said.
 #[tokio::test]
 async fn a_member_that_lies_about_its_release_harms_nobody_else() {
     let pair = pair(false, "").await;
