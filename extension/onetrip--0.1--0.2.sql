@@ -93,3 +93,29 @@ CREATE VIEW onetrip.roles AS
 COMMENT ON VIEW onetrip.roles IS
     'What the sessions of each role have committed on this server since it started, and how often they lost.';
 GRANT SELECT ON onetrip.roles TO pg_monitor;
+
+-- ---- large objects ----
+
+CREATE FUNCTION onetrip.large_object_handler(internal) RETURNS index_am_handler
+    LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'ot_large_object_handler';
+COMMENT ON FUNCTION onetrip.large_object_handler(internal) IS
+    'Handler of index access method onetrip_large_object.';
+
+CREATE ACCESS METHOD onetrip_large_object TYPE INDEX HANDLER onetrip.large_object_handler;
+COMMENT ON ACCESS METHOD onetrip_large_object IS
+    'For an index of pg_largeobject that stores nothing: it is told of each page that is written.';
+
+CREATE OPERATOR CLASS onetrip.large_object_ops DEFAULT FOR TYPE oid USING onetrip_large_object AS STORAGE oid;
+
+SET LOCAL allow_system_table_mods = on;
+CREATE INDEX onetrip_large_objects ON pg_catalog.pg_largeobject
+    USING onetrip_large_object (loid) INCLUDE (pageno, data, pageno);
+SET LOCAL allow_system_table_mods = off;
+-- The last column becomes xmin, so that PostgreSQL takes every update for one that changes an indexed column.
+UPDATE pg_catalog.pg_index SET indkey = '1 2 3 -2'
+ WHERE indexrelid = 'pg_catalog.onetrip_large_objects'::pg_catalog.regclass;
+-- It goes with the extension.
+UPDATE pg_catalog.pg_depend SET deptype = 'a'
+ WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+   AND objid = 'pg_catalog.onetrip_large_objects'::pg_catalog.regclass
+   AND refclassid = 'pg_catalog.pg_opclass'::pg_catalog.regclass;

@@ -183,6 +183,7 @@ fn dependents(server: &Server, data: &Path) -> Result<()> {
                  WHERE m.deptype = 'e' AND m.refclassid = 'pg_extension'::regclass \
                  AND m.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'onetrip') \
                  AND d.deptype IN ('n', 'a') AND m.classid <> 'pg_am'::regclass \
+                 AND d.objid IS DISTINCT FROM to_regclass('pg_catalog.onetrip_large_objects') \
                  AND NOT EXISTS (SELECT FROM pg_depend o WHERE o.classid = d.classid AND o.objid = d.objid \
                  AND o.deptype = 'e') AND pg_describe_object(d.classid, d.objid, d.objsubid) !~ 'onetrip\\.'"
         .to_string();

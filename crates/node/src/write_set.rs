@@ -91,6 +91,7 @@ impl Lines {
                 let old = row(r, attributes)?;
                 self.say(format!("DELETE {name}: {old}"));
             }
+            b'L' => self.large_object(r)?,
             b'T' => {
                 r.u64("time")?;
             }
@@ -129,6 +130,32 @@ impl Lines {
                 self.say(format!("{what} PREPARED '{}'", gid.escape_debug()));
             }
             other => return Err(r.error(format!("operation 0x{other:02x} is unknown"))),
+        }
+        Ok(())
+    }
+
+    fn large_object(&mut self, r: &mut Reader) -> Result<()> {
+        let kind = r.u8("kind")?;
+        let number = r.u32("large object")?;
+        match kind {
+            b'c' => {
+                r.u32("owner")?;
+                self.say(format!("large object {number}: created"));
+            }
+            b'p' => {
+                let page = r.u32("page")?;
+                let length = r.u32("page length")? as usize;
+                let bytes = readable(&r.take(length, "page")?);
+                self.say(format!("large object {number}, page {page}: {bytes}"));
+            }
+            b't' => {
+                let page = r.u32("page")?;
+                let runs = r.u32("runs")? as usize;
+                r.take(runs.saturating_mul(8), "runs")?;
+                self.say(format!("large object {number}: cut at page {page}"));
+            }
+            b'u' => self.say(format!("large object {number}: deleted")),
+            other => return Err(r.error(format!("operation 0x{other:02x} on a large object is unknown"))),
         }
         Ok(())
     }
@@ -217,9 +244,10 @@ pub(crate) fn example() -> Vec<u8> {
     ];
     let emptied = [b"E".to_vec(), str("public"), str("m"), vec![1]].concat();
     let notify = [b"N".to_vec(), str("news"), str("a\nb")].concat();
+    let page = [b"Lp\x07\0\0\0\x02\0\0\0\x01\0\0\0x".to_vec(), b"Lt\x07\0\0\0\x02\0\0\0\0\0\0\0".to_vec()].concat();
     let insert = [b"I\0\0".to_vec(), row.clone()].concat();
     let update = [b"U\0\0\x02".to_vec(), row, vec![2], changed].concat();
-    [vec![FORMAT, b'T'], vec![0; 8], notify, statement.concat(), emptied, table, insert, update].concat()
+    [vec![FORMAT, b'T'], vec![0; 8], notify, statement.concat(), emptied, page, table, insert, update].concat()
 }
 
 #[cfg(test)]
@@ -236,6 +264,8 @@ mod tests {
                 r"NOTIFY news: 'a\nb'",
                 "as joe: drop table u",
                 "emptied public.m",
+                "large object 7, page 2: 'x'",
+                "large object 7: cut at page 2",
                 r"INSERT public.t: '\x05ab'",
                 r"UPDATE public.t: '\x05ab' to '', column 2: 'zz'"
             ]

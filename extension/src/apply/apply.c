@@ -311,6 +311,10 @@ apply_write_set(OtReader *r)
 			case 'D':
 				ot_apply_delete(r);
 				break;
+			case 'L':
+				ot_apply_rows_close();
+				ot_apply_large_object(r);
+				break;
 			case 'T':
 				(void) ot_get_u64(r);
 				break;

@@ -65,6 +65,9 @@ extern void ot_apply_update(OtReader *r);
 extern void ot_apply_delete(OtReader *r);
 extern void ot_apply_rows_close(void);
 
+/* apply_large_object.c */
+extern void ot_apply_large_object(OtReader *r);
+
 /* find_row.c */
 extern void ot_row_finder_open(OtRowFinder *finder, Relation rel, OtRelInfo *info);
 extern void ot_row_finder_read(OtRowFinder *finder, OtReader *r);

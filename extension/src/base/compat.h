@@ -13,6 +13,7 @@
 
 #include "access/htup_details.h"
 #include "access/tableam.h"
+#include "access/transam.h"
 #include "commands/explain.h"
 #include "commands/prepare.h"
 #include "nodes/tidbitmap.h"
@@ -393,6 +394,13 @@ ot_explain_execute(ExecuteStmt *stmt, IntoClause *into, ExplainState *es, const 
 	ExplainExecuteQuery(stmt, into, es, text, params, env);
 #endif
 }
+
+/* 17: the struct that contains the counter of OIDs has another name. */
+#if PG_VERSION_NUM >= 170000
+#define OT_OID_COUNTER TransamVariables
+#else
+#define OT_OID_COUNTER ShmemVariableCache
+#endif
 
 /* 18: a process has several groups of fast-path lock slots, each with a word of bits. */
 #if PG_VERSION_NUM >= 180000

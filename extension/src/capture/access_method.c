@@ -122,6 +122,13 @@ ot_access_method_watch(const OtTableWatch *watcher)
 	watch = *watcher;
 }
 
+/* Before a row changes that this access method does not write. */
+void
+ot_access_method_check_write(Relation rel)
+{
+	watch.check_row_write(rel);
+}
+
 const TableAmRoutine *
 ot_heap_routine(void)
 {

@@ -143,6 +143,14 @@ extern void ot_whole_row_prepare(OtRelInfo *info, TupleDesc desc, Datum *values,
 extern bool ot_whole_row_equals(OtRelInfo *info, TupleDesc desc, const Datum *values,
 								const bool *nulls, TupleTableSlot *slot);
 
+/* large_object.c */
+extern OtHash ot_hash_large_objects(void);
+extern void ot_large_object_check(void);
+extern void ot_large_object_check_read_only(void);
+extern void ot_large_object_created(Oid loid);
+extern void ot_large_object_unlinked(Oid loid);
+extern void ot_large_object_capture_cuts(void);
+
 /* own_locks.c */
 typedef struct OtHeldLock
 {

@@ -21,6 +21,17 @@ extern void ot_write_set_looks_names_up(void);
 extern uint32 ot_write_set_number_object(uint32 kind, Oid oid);
 extern void ot_write_set_note_rows(Oid relid, int rows);
 
+extern bool ot_write_set_has_key(OtHash hash, OtKeyMode mode);
+extern void ot_write_set_take_back_from(int at);
+
+/* access_method.c */
+extern void ot_access_method_check_write(Relation rel);
+
+/* large_object.c */
+extern void ot_large_object_subxact_start(void);
+extern void ot_large_object_subxact_end(int nest_level, bool committed);
+extern void ot_large_object_reset(void);
+
 /* unseen.c */
 extern void ot_all_writes_seen(Relation rel);
 

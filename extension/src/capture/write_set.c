@@ -260,6 +260,7 @@ ot_write_set_reset(void)
 	if (!ws.active)
 		return;
 	ws.active = false;
+	ot_large_object_reset();
 	MemoryContextReset(ws.context);
 }
 
@@ -319,6 +320,7 @@ ot_write_set_subxact_start(int nest_level)
 
 	if (!ws.active)
 		return;
+	ot_large_object_subxact_start();
 	if (ws.nmarks == ws.max_marks)
 	{
 		ws.max_marks *= 2;
@@ -339,6 +341,7 @@ ot_write_set_subxact_end(int nest_level, bool committed)
 	mark = &ws.marks[ws.nmarks - 1];
 	Assert(mark->nest_level == nest_level);
 	ws.nmarks--;
+	ot_large_object_subxact_end(nest_level, committed);
 	if (committed)
 		return;
 
@@ -464,6 +467,15 @@ ot_write_set_row_key(OtHash hash, OtKeyMode mode, Oid relid, const ItemPointerDa
 {
 	ot_write_set_touch();
 	write_set_add_key(hash, mode, ot_applied_index(), relid, tid);
+}
+
+/* Has the transaction taken this key in this mode? */
+bool
+ot_write_set_has_key(OtHash hash, OtKeyMode mode)
+{
+	KeyId		id = {hash.value, mode};
+
+	return ws.active && keys_lookup(ws.key_ids, id) != NULL;
 }
 
 /* Takes a key that conflicts with nothing, so that COMMIT proposes an entry. */
@@ -635,6 +647,15 @@ ot_write_set_number_object(uint32 kind, Oid oid)
 	ws.objects[ws.nobjects] = id;
 	ot_write_set_looks_names_up();
 	return ws.nobjects++;
+}
+
+/* Removes what has been appended from there on, since the last savepoint. */
+void
+ot_write_set_take_back_from(int at)
+{
+	OT_ASSERT(ws.nmarks == 0 || at >= ws.marks[ws.nmarks - 1].ops_len);
+	ws.ops.len = at;
+	ws.ops.data[at] = '\0';
 }
 
 /* Records a statement, with the role and all settings that it depends on. */

@@ -725,6 +725,7 @@ commit_at_pre_commit(void)
 	ot_sequence_lock_used();
 	if (own.state == OWN_ID_TOLD)
 		ot_write_set_entry(own.base);
+	ot_large_object_capture_cuts();
 	committing.other_tables = ot_held_locks_take_keys();
 	if (ot_write_set_has_notifications())
 	{

@@ -315,6 +315,7 @@ prepared_try(const char *gid)
 	if (prepared_find(gid, &found) || prepared_find_local(gid))
 		prepared_raise_in_use(gid);
 
+	ot_large_object_capture_cuts();
 	ending.positions_at = ot_write_set_operations_length();
 	(void) ot_held_locks_take_keys();
 	ending.kind = OT_ENTRY_PREPARE;

@@ -732,11 +732,19 @@ ot_ddl_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 	if (prev_object_access)
 		prev_object_access(access, class_id, object_id, sub_id, arg);
 
-	if (access == OAT_POST_CREATE && class_id == LargeObjectRelationId && ot_capturing())
-		ot_ddl_refuse("a large object", "Keep the data in a column of type bytea.");
-
+	if (access == OAT_FUNCTION_EXECUTE)
+	{
+		ot_ddl_large_object_function(object_id);
+		return;
+	}
 	if (sub_id != 0)
 		return;
+	if (class_id == LargeObjectRelationId)
+	{
+		ot_ddl_large_object_access(access, object_id, recorded != NULL && IsA(recorded->stmt, DropOwnedStmt),
+								   replaying);
+		return;
+	}
 	if (recorded != NULL && (access == OAT_DROP || (access == OAT_POST_ALTER &&
 														 (renaming || (creating && class_id == TypeRelationId)))))
 		ot_object_take_key(class_id, object_id);

@@ -124,7 +124,7 @@ ddl_classify_shared(ObjectType type, const char *name)
 		case OBJECT_DATABASE:
 			return ddl_classify_is_this_database(name) ? OT_STATEMENT_SCHEMA : OT_STATEMENT_LOCAL;
 		case OBJECT_LARGEOBJECT:
-			ot_ddl_refuse("a large object", "Keep the data in a column of type bytea.");
+			ot_large_object_check();
 			break;
 		case OBJECT_SUBSCRIPTION:
 			ot_ddl_refuse("a subscription",
@@ -201,6 +201,8 @@ ot_ddl_may_change_code(Node *stmt)
 			return false;
 		case T_AlterTableStmt:
 			return ((AlterTableStmt *) stmt)->objtype == OBJECT_TYPE;
+		case T_AlterOwnerStmt:
+			return ((AlterOwnerStmt *) stmt)->objectType != OBJECT_LARGEOBJECT;
 		case T_DropStmt:
 			type = ((DropStmt *) stmt)->removeType;
 			break;
@@ -426,6 +428,7 @@ ot_ddl_classify(Node *stmt, const char *query)
 	/* the schema lock comes before table locks, in this order everywhere */
 	if (kind == OT_STATEMENT_SCHEMA)
 		ot_ddl_take_schema_key();
+	ot_ddl_take_large_object_key(stmt);
 	ot_ddl_check_recorded(stmt, query);
 	return kind;
 }

@@ -13,6 +13,7 @@
 
 #include "ddl/ddl.h"
 
+#include "catalog/objectaccess.h"
 #include "nodes/parsenodes.h"
 #include "nodes/plannodes.h"
 #include "nodes/primnodes.h"
@@ -59,6 +60,11 @@ extern Oid	ot_ddl_fills(Node *stmt, const char *query, List **fills, bool *child
 extern void ot_ddl_check_reindex(ReindexStmt *stmt);
 extern void ot_ddl_check_recorded(Node *stmt, const char *query);
 pg_noreturn extern void ot_ddl_refuse(const char *what, const char *hint);
+
+/* ddl_large_object.c */
+extern void ot_ddl_large_object_function(Oid function);
+extern void ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement, bool replaying);
+extern void ot_ddl_take_large_object_key(Node *stmt);
 
 /* ddl_index.c; more of it is in ddl.h */
 extern bool ot_index_is_job(Node *stmt);

@@ -207,8 +207,6 @@ CREATE TABLE referring (id int REFERENCES t);
 DO $$ BEGIN EXECUTE 'ALTER TABLE referring DISABLE TRIGGER ' || (SELECT quote_ident(min(tgname)) FROM pg_trigger WHERE tgrelid = 'referring'::regclass);
 EXCEPTION WHEN feature_not_supported THEN RAISE WARNING '%', regexp_replace(SQLERRM, '[0-9]+', 'N'); END $$;
 COMMENT ON TABLE referring IS 'pg_toast.pg_toast_123 in words';
-SELECT lo_from_bytea(0, 'x');
-\echo :LAST_ERROR_SQLSTATE
 
 -- ALTER TYPE ... CASCADE does the same to the tables of the type: one with rows, one without, a child, one of another owner.
 CREATE DOMAIN drawn AS float DEFAULT random();

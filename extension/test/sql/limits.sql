@@ -1,5 +1,5 @@
 -- Goal: what is not possible is refused with its SQLSTATE and a hint, and the session goes on.
--- Method: a write set that is too large, SERIALIZABLE, PREPARE TRANSACTION, large objects.
+-- Method: a write set that is too large, SERIALIZABLE, PREPARE TRANSACTION.
 \getenv srcdir PG_ABS_SRCDIR
 \i :srcdir/helpers.psql
 CREATE SCHEMA limits;
@@ -83,11 +83,6 @@ CREATE TABLE not_prepared (id int PRIMARY KEY);
 PREPARE TRANSACTION 'p';
 \echo :LAST_ERROR_SQLSTATE
 SELECT count(*) FROM t WHERE id = 3000;
-
-BEGIN;
-SELECT lo_create(0);
-\echo :LAST_ERROR_SQLSTATE
-ROLLBACK;
 
 -- Values that no other region could read.
 CREATE TABLE rules AS SELECT rulename, ev_action FROM pg_rewrite LIMIT 1;

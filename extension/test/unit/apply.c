@@ -37,6 +37,7 @@ unit_write_set(PG_FUNCTION_ARGS)
 	OtReader	r;
 	uint32		nkeys;
 
+	ot_large_object_capture_cuts();
 	initStringInfo(&entry);
 	ot_write_set_encode(txn, &entry);
 	r.at = entry.data;

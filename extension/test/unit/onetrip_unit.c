@@ -707,6 +707,7 @@ unit_operations(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (ot_write_set_is_empty())
 		return (Datum) 0;
+	ot_large_object_capture_cuts();
 	initStringInfo(&entry);
 	ot_write_set_encode(golden_txn, &entry);
 	r.at = entry.data;
@@ -786,6 +787,32 @@ unit_operations(PG_FUNCTION_ARGS)
 				/* Not printed: values that depend on the machine's locale. */
 				if (strncmp(name, "lc_", 3) != 0 && strcmp(name, "default_text_search_config") != 0)
 					appendStringInfo(&line, " %s=%s", name, value);
+			}
+		}
+		else if (op == 'L')
+		{
+			uint8		kind = ot_get_u8(&r);
+
+			appendStringInfo(&line, "%c %u", kind, ot_get_u32(&r));
+			if (kind == 'c')
+				(void) ot_get_u32(&r);
+			else if (kind != 'u')
+				appendStringInfo(&line, " page %d", (int) ot_get_u32(&r));
+			if (kind == 'p')
+			{
+				uint32		len = ot_get_u32(&r);
+
+				appendStringInfo(&line, ", %u bytes", len);
+				(void) ot_get_bytes(&r, len);
+			}
+			if (kind == 't')
+			{
+				for (uint32 runs = ot_get_u32(&r); runs > 0; runs--)
+				{
+					uint32		first = ot_get_u32(&r);
+
+					appendStringInfo(&line, ", %u-%u", first, ot_get_u32(&r));
+				}
 			}
 		}
 		else if (op == 'T')

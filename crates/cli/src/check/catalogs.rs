@@ -61,6 +61,11 @@ const OPTIONS: &str = "(select array_agg(o order by place) from unnest(attoption
 /// a number would be printed.
 const OF_COLUMNS_THAT_ARE: &[(&str, &str)] = &[("attcollation", "'0'"), ("attacl", "null"), ("attfdwoptions", "null")];
 
+/// Its OIDs are the numbers of large objects, which are alike in all regions.  What refers to one names the catalog that
+/// has the pages instead.
+pub const LARGE_OBJECTS: &str = "pg_largeobject_metadata";
+pub const LARGE_OBJECT_PAGES: &str = "pg_largeobject";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     OwnOid,
@@ -194,7 +199,9 @@ fn catalog(
         }
     }
     let all = || (0..columns.len()).filter(|at| columns[*at].kind != Kind::OwnOid).collect();
+    let own_oid = columns.iter().position(|c| c.kind == Kind::OwnOid);
     let key = match keys.get(&name) {
+        None if name == LARGE_OBJECTS => own_oid.into_iter().collect(),
         None => all(),
         Some(key) => {
             let place = |column: &String| columns.iter().position(|c| c.name == *column);

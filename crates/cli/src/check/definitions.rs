@@ -15,7 +15,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::catalogs::{self, Catalogs, Kind, Row};
+use super::catalogs::{self, Catalogs, Kind, Row, LARGE_OBJECTS, LARGE_OBJECT_PAGES};
 use super::snapshots::Reader;
 
 /// A definition that is not the same everywhere.
@@ -188,6 +188,7 @@ impl Region {
         let classes = *self.all.by_name.get("pg_class")?;
         let row = &self.all.rows[classes][*self.by_oid[classes].get(&oid)?];
         let name = row[self.all.catalogs[classes].column("relname")?].as_deref()?;
+        let name = if name == LARGE_OBJECT_PAGES { LARGE_OBJECTS } else { name };
         self.all.by_name.get(name).copied()
     }
 
@@ -353,6 +354,7 @@ impl Region {
             ("pg_attribute", _) => "column",
             ("pg_attrdef", _) => "default",
             ("pg_proc", _) => "function",
+            (LARGE_OBJECTS, _) => "large object",
             ("pg_authid", _) => "role",
             ("pg_auth_members", _) => "membership",
             ("pg_namespace", _) => "schema",

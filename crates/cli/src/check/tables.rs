@@ -42,7 +42,8 @@ select format('%I.%I', n.nspname, c.relname),
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 join pg_am am on am.oid = c.relam
-where c.relpersistence = 'p' and (c.relkind = 'r' and am.amname = 'onetrip' or c.relkind = 'm' and c.relispopulated)";
+where c.relpersistence = 'p' and (c.relkind = 'r' and am.amname = 'onetrip' or c.relkind = 'm' and c.relispopulated)
+    or c.oid = 'pg_largeobject'::regclass";
 
 pub async fn catalog(reader: &Reader) -> Result<BTreeMap<String, Table>> {
     let rows =
@@ -99,9 +100,7 @@ join pg_namespace n on n.oid = c.relnamespace
 left join pg_am am on am.oid = c.relam
 where c.oid >= 16384
     and (c.relkind = 'r' and (c.relpersistence <> 'p' or am.amname <> 'onetrip') or c.relkind = 'f'
-         or c.relkind in ('m', 'S') and c.relpersistence = 'u')
-union all
-select 'large object ' || oid::text from pg_largeobject_metadata";
+         or c.relkind in ('m', 'S') and c.relpersistence = 'u')";
 
 /// Reported only if not every region has it.
 const CLUSTERED: &str = "
