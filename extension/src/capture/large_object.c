@@ -421,6 +421,11 @@ large_object_build(Relation heap, Relation index, IndexInfo *info)
 {
 	IndexBuildResult *result = palloc0(sizeof(IndexBuildResult));
 
+	if (RelationGetRelid(heap) != LargeObjectRelationId)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("access method \"onetrip_large_object\" is for pg_largeobject only"),
+				 errhint("Use another access method.")));
 	/* becomes the table's number of rows, which is not known here */
 	result->heap_tuples = heap->rd_rel->reltuples;
 	return result;

@@ -26,6 +26,10 @@ EXPLAIN (COSTS OFF) SELECT * FROM pg_largeobject WHERE loid = 1;
 EXPLAIN (COSTS OFF) SELECT count(loid) FROM pg_largeobject WHERE pageno = 1;
 RESET enable_seqscan;
 
+CREATE TABLE lo_other (id oid);
+CREATE INDEX ON lo_other USING onetrip_large_object (id);
+DROP TABLE lo_other;
+
 -- A new object: its key is all it needs.
 BEGIN;
 SELECT lo_from_bytea(1, decode(repeat('00', 5000), 'hex'));

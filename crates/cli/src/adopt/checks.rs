@@ -144,12 +144,6 @@ pub fn all(stride: u32, local: &[String]) -> Vec<Check> {
         },
         check(
             Fails,
-            "large objects can be read, and neither made nor changed",
-            "move them to columns of type bytea",
-            "SELECT count(*) || ' of them' FROM pg_largeobject_metadata HAVING count(*) > 0",
-        ),
-        check(
-            Fails,
             "transactions that are SERIALIZABLE by default",
             "ALTER ... SET default_transaction_isolation = 'repeatable read', and SELECT ... FOR SHARE where a decision \
              rests on rows",

@@ -243,6 +243,9 @@ async fn look(readers: &[Reader], before: Option<&Look>) -> Result<Look> {
             continue;
         }
         let sums = tables::checksums(readers, &table).await?;
+        if name == tables::LARGE_OBJECTS && sums.iter().all(|sum| sum.rows == 0) {
+            continue;
+        }
         seen.rows.push(TableRows { table: name.clone(), rows: sums[0].rows, materialized_view: table.is_view });
         if let Some(other) = (1..readers.len()).find(|i| sums[*i] != sums[0]) {
             seen.different.push((name.clone(), other));

@@ -27,6 +27,9 @@ pub struct Checksum {
     pub sum: String,
 }
 
+/// Compared as a table is, if there are any.
+pub const LARGE_OBJECTS: &str = "pg_catalog.pg_largeobject";
+
 const CATALOG: &str = "
 select format('%I.%I', n.nspname, c.relname),
        coalesce((select string_agg(format('%I %s', a.attname, format_type(a.atttypid, a.atttypmod)), ', ' order by a.attnum)

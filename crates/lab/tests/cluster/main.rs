@@ -29,6 +29,7 @@ mod jobs;
 mod kill9;
 mod lab;
 mod large;
+mod large_objects;
 mod leader_place;
 mod lease_clocks;
 mod leases;
