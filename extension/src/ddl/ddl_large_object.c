@@ -106,7 +106,8 @@ ot_ddl_large_object_access(ObjectAccessType access, Oid loid, bool by_statement,
 		if (replaying && create)
 			ereport(ERROR,
 					(errcode(OT_ERR_NOT_REPLICATED),
-					 errmsg("a function that the statement calls creates a large object in region \"%s\"", ot_region),
+					 errmsg("a function that the statement calls runs %s in region \"%s\"", "lo_create()",
+							ot_region),
 					 errdetail("It did not do so in the region that the statement comes from.")));
 		return;
 	}

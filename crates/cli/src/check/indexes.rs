@@ -37,7 +37,7 @@ from pg_catalog.pg_index i
 join pg_catalog.pg_class c on c.oid = i.indexrelid
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 join pg_catalog.pg_am am on am.oid = c.relam
-where c.relkind = 'i' and c.relpersistence <> 't' and i.indisvalid
+where c.relkind = 'i' and c.relpersistence <> 't' and i.indisvalid and am.amname <> 'onetrip_large_object'
 order by 1";
 
 const AMCHECK: &str = "

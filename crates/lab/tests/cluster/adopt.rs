@@ -45,6 +45,7 @@ const MORE: &str = "
     select nextval('app.down'), nextval('app.round'), nextval('app.round');
     alter table app.doc enable row level security;
     create policy own on app.doc using (true);
+    select lo_from_bytea(7001, 'adopted');
     alter role app set work_mem = '7MB'";
 
 struct Place {
@@ -393,9 +394,10 @@ async fn a_database_is_adopted_grows_and_is_released() {
     place.must(&format!("pg_ctl{start}")).await;
     is_plain(&place, &first, &values).await;
 
-    first.must("insert into shop.audit values ('goes on', 1); create table app.later (id int primary key)").await;
+    first.must("insert into shop.audit values ('goes on', 1); select lo_put(7001, 0, 'A'); create table app.later (id int primary key)").await;
     let seen = until("the third region shows it", SOON, || async { Ok(third.run("table app.later").await.is_ok()) });
     seen.await.unwrap();
+    assert_eq!(text(&third, "select convert_from(lo_get(7001), 'UTF8')").await.unwrap(), "Adopted");
 }
 
 async fn refused(place: &Place, adopt: &str, why: &str) {

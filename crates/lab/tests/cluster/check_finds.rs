@@ -125,6 +125,7 @@ const RICH: &[&str] = &[
     "create role gone; create collation rich.gone from \"C\"; create table rich.dropped (id int primary key, c text collate rich.gone)",
     "grant update (c) on rich.dropped to gone; alter table rich.dropped drop column c; drop collation rich.gone; drop role gone",
     "create publication everywhere; create publication alike for table rich.plain (a) where (a > 7)",
+    "select lo_from_bytea(8000, 'large'); grant select on large object 8000 to reader; comment on large object 8000 is 'large'",
 ];
 
 /// Made while the server runs, since a server that starts puts its shares of sequences right.  It stays in its region:
@@ -226,6 +227,8 @@ const CHANGES: &[(&str, &str, &str, &str)] = &[
     ("delete from pg_shdepend where classid = 'pg_class'::regclass and objid = 'rich.heap'::regclass or refobjid = 'owner_of_all'::regrole",
      "", "", ""),
     ("update pg_partitioned_table set partdefid = 0 where partrelid = 'rich.parts'::regclass", "pg_partitioned_table", "partitioned table (rich.parts)", "partdefid"),
+    ("update pg_largeobject_metadata set lomowner = 'reader'::regrole where oid = 8000", "pg_largeobject_metadata", "large object (8000)", "lomowner"),
+    ("update pg_description set description = 'small' where classoid = 'pg_largeobject'::regclass", "pg_description", "comment ((8000), pg_catalog.pg_largeobject, 0)", "description"),
     ("set allow_in_place_tablespaces = on", "", "", ""),
     ("create tablespace only_here location ''", "pg_tablespace", "tablespace only_here", ""),
 ];

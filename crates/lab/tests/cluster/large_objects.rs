@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::Config;
 
-use crate::lab::{bounded, number, start, subjects, text, told, Lab, Session};
+use crate::lab::{bounded, builder, number, onetrip, start, start_prepared, subjects, text, told, Lab, Session};
 
 /// All that there is to a region's large objects.
 const STATE: &str = "
@@ -478,4 +478,45 @@ async fn a_large_one(lab: &Lab) {
         .await;
     b.must("select lo_unlink(6000)").await;
     lab.shows("select count(*) from pg_largeobject where loid = 6000", "0").await;
+}
+
+/// Goal: while some members might not know large objects, each way to change one is refused.  Method: a cluster that
+/// begins with level 0, as one does that an earlier release made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn before_level_1_large_objects_are_refused() {
+    let about = "a cluster of level 0 refuses to change large objects, until its upgrade is finished";
+    let lab = start_prepared("large_objects_level", about, builder(), |cluster| {
+        for node in cluster.nodes() {
+            let file = node.folder().join("node.toml");
+            let text = std::fs::read_to_string(&file)?;
+            assert!(text.contains("\nlevel = 1\n"), "{text}");
+            std::fs::write(file, text.replace("\nlevel = 1\n", "\n"))?;
+        }
+        Ok(())
+    })
+    .await;
+    let reads =
+        ["lo_open", "lo_close", "loread", "lo_lseek", "lo_lseek64", "lo_tell", "lo_tell64", "lo_get", "lo_export"];
+    let session = lab.session(1).await;
+    for (function, arguments) in calls(1) {
+        let name = function.split('(').next().expect("a name");
+        let arguments: Vec<String> = arguments.iter().map(Value::sql).collect();
+        if !reads.contains(&name) {
+            let why = session.refused(&format!("select {name}({})", arguments.join(", "))).await;
+            assert_eq!((why.code().code(), why.message()), ("0A000", "cannot replicate a large object"), "{function}");
+            assert!(why.hint().is_some_and(|hint| hint.contains("--finish")), "{why:?}");
+        }
+    }
+    for statement in ["alter large object 1 owner to postgres", "grant select on large object 1 to public"] {
+        assert_eq!(session.refused(statement).await.code().code(), "0A000", "{statement}");
+    }
+    let finished = onetrip(&["upgrade", "--finish", "--data", &lab.node(0).folder().display().to_string()]).await;
+    assert_eq!(finished.code, Some(0), "{}{}", finished.stdout, finished.stderr);
+    for node in lab.nodes() {
+        node.stop().await.unwrap_or_else(|e| panic!("{e:#}"));
+        node.restart().await.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+    lab.session(1).await.must("select lo_from_bytea(1, 'one')").await;
+    lab.shows("select convert_from(lo_get(1), 'UTF8')", "one").await;
+    lab.check_equal(1).await;
 }
