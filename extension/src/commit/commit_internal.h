@@ -13,6 +13,7 @@
 
 #include "commit/commit.h"
 
+#include "nodes/plannodes.h"
 #include "utils/timestamp.h"
 
 #include "capture/capture.h"
@@ -67,6 +68,9 @@ typedef struct OtFreshCost
 
 extern OtFreshCost ot_fresh_cost(void);
 extern void ot_fresh_wait(void);
+
+/* fresh_plan.c */
+extern bool ot_fresh_reads_large_objects(PlannedStmt *plan);
 
 /* commit.c */
 extern bool ot_commit_connect(void);

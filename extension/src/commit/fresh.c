@@ -17,7 +17,8 @@
  *						once a query has run: ERROR
  *
  * Queries of nothing but catalogs, built-in functions and what the extension
- * itself offers do not ask.  So onetrip.status can be read without a majority.
+ * itself offers do not ask, but those of large objects (fresh_plan.c) do.  So
+ * onetrip.status can be read without a majority.
  *
  * With onetrip.max_staleness, a transaction that would ask looks first whether a
  * session of this server has asked lately enough.  The answer to that question
@@ -56,6 +57,8 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_largeobject.h"
+#include "catalog/pg_largeobject_metadata.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
 #include "executor/executor.h"
@@ -487,7 +490,8 @@ fresh_is_known_function(uint32 hash)
 static bool
 fresh_is_known_relation(Oid relid)
 {
-	return relid < FirstNormalObjectId ||
+	return (relid < FirstNormalObjectId &&
+			relid != LargeObjectRelationId && relid != LargeObjectMetadataRelationId) ||
 		get_rel_namespace(relid) == get_namespace_oid("onetrip", true);
 }
 
@@ -510,7 +514,7 @@ fresh_is_of_catalogs(PlannedStmt *plan)
 		if (item->cacheId != PROCOID || !fresh_is_known_function(item->hashValue))
 			return false;
 	}
-	return true;
+	return !ot_fresh_reads_large_objects(plan);
 }
 
 /* ---- snapshots ---- */
