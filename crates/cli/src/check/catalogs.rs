@@ -61,8 +61,8 @@ const OPTIONS: &str = "(select array_agg(o order by place) from unnest(attoption
 /// a number would be printed.
 const OF_COLUMNS_THAT_ARE: &[(&str, &str)] = &[("attcollation", "'0'"), ("attacl", "null"), ("attfdwoptions", "null")];
 
-/// Its OIDs are the numbers of large objects, which are alike in all regions.  What refers to one names the catalog that
-/// has the pages instead.
+/// Its OIDs are the numbers of large objects, which are alike in all regions.  What refers to one names the catalog
+/// with the pages instead.
 pub const LARGE_OBJECTS: &str = "pg_largeobject_metadata";
 pub const LARGE_OBJECT_PAGES: &str = "pg_largeobject";
 
